@@ -1,0 +1,48 @@
+/*
+ * Clocks and deadlines.
+ *
+ * A deadline is a budget, not a point in time: each look at it charges the time since the last look, but never
+ * more than TUTTI_DEADLINE_STEP_NS. So a pause of the whole process (debugger, Ctrl-Z, paused machine) is not
+ * charged: who was asleep himself cannot blame his peers. Waiters look at least every 100 ms.
+ */
+#ifndef TUTTI_BASE_DEADLINE_H
+#define TUTTI_BASE_DEADLINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TUTTI_DEADLINE_STEP_NS INT64_C(500000000)
+
+/* CLOCK_MONOTONIC; the same for all processes of a host. */
+int64_t tutti_now_ns(void);
+
+typedef struct tutti_deadline {
+    int64_t budget_ns; /* left at the last look; INT64_MAX: never */
+    int64_t spent_ns;  /* charged so far */
+    int64_t last_ns;   /* time of the last look */
+} tutti_deadline;
+
+/* timeout_ms < 0: never passes. */
+tutti_deadline tutti_deadline_after_ms(int64_t timeout_ms);
+/* Charges the time since the last look; true when the budget is used up. */
+bool tutti_deadline_passed(tutti_deadline *deadline);
+/* Milliseconds left after the last look, rounded up, at most INT32_MAX; for poll and the like. */
+int tutti_deadline_left_ms(const tutti_deadline *deadline);
+
+/* Ticks of a cheap counter (TSC where there is one), to stamp what is too short for a clock. */
+static inline uint64_t tutti_ticks(void)
+{
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t ticks;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#else
+    return (uint64_t)tutti_now_ns();
+#endif
+}
+/* Nanoseconds between two stamps; calibrated at first use, good to some percent. */
+int64_t tutti_ticks_to_ns(uint64_t ticks);
+
+#endif

@@ -1,0 +1,188 @@
+/*
+ * The table of TUTTI_* environment variables and its reader.
+ */
+#include "bootstrap/base/settings.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+
+static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
+    [TUTTI_SETTING_LOG] = {.name = "TUTTI_LOG", .kind = TUTTI_SETTING_KIND_CHOICE, .fallback = "warn",
+                           .choices = "error|warn|info|debug", .help = "what is told on standard error"},
+    [TUTTI_SETTING_TIMEOUT_MS] = {.name = "TUTTI_TIMEOUT_MS", .kind = TUTTI_SETTING_KIND_INT, .fallback = "300000",
+                                  .least = 1, .most = INT64_C(1) << 40,
+                                  .help = "deadline of an operation; passing it breaks the communicator"},
+    [TUTTI_SETTING_STALL_MS] = {.name = "TUTTI_STALL_MS", .kind = TUTTI_SETTING_KIND_INT, .fallback = "10000",
+                                .least = 1, .most = INT64_C(1) << 40,
+                                .help = "an operation this old reports who has not arrived; it goes on"},
+    [TUTTI_SETTING_CONNECT_TIMEOUT_MS] = {.name = "TUTTI_CONNECT_TIMEOUT_MS", .kind = TUTTI_SETTING_KIND_INT,
+                                          .fallback = "60000", .least = 1, .most = INT64_C(1) << 40,
+                                          .help = "how long the creation of a communicator waits for its ranks"},
+    [TUTTI_SETTING_PEER_TIMEOUT_MS] = {.name = "TUTTI_PEER_TIMEOUT_MS", .kind = TUTTI_SETTING_KIND_INT,
+                                       .fallback = "10000", .least = 100, .most = INT64_C(1) << 40,
+                                       .help = "a host or link that is silent this long counts as dead"},
+    [TUTTI_SETTING_DETERMINISTIC] = {.name = "TUTTI_DETERMINISTIC", .kind = TUTTI_SETTING_KIND_BOOL, .fallback = "1",
+                                     .least = 0, .most = 1, .agreed = true,
+                                     .help = "1: sums in a fixed order, bit-equal whatever the algorithm"},
+    [TUTTI_SETTING_ALGORITHM] = {.name = "TUTTI_ALGORITHM", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+                                 .agreed = true, .help = "forces an algorithm by name; see tutti-info --algorithms"},
+    [TUTTI_SETTING_CHUNK_BYTES] = {.name = "TUTTI_CHUNK_BYTES", .kind = TUTTI_SETTING_KIND_BYTES, .fallback = "128K",
+                                   .least = 256, .most = INT64_C(1) << 30, .agreed = true,
+                                   .help = "bytes that a rank stages in shared memory at a time"},
+    [TUTTI_SETTING_EAGER_BYTES] = {.name = "TUTTI_EAGER_BYTES", .kind = TUTTI_SETTING_KIND_BYTES, .fallback = "8K",
+                                   .least = 0, .most = INT64_C(1) << 20, .agreed = true,
+                                   .help = "messages up to this size do not wait for their receive"},
+    [TUTTI_SETTING_HEAP_BYTES] = {.name = "TUTTI_HEAP_BYTES", .kind = TUTTI_SETTING_KIND_BYTES, .fallback = "0",
+                                  .least = 0, .most = INT64_C(1) << 44,
+                                  .help = "address space of a process's shared heap; 0: the machine's memory"},
+    [TUTTI_SETTING_SPIN_US] = {.name = "TUTTI_SPIN_US", .kind = TUTTI_SETTING_KIND_INT, .fallback = "200", .least = 0,
+                               .most = 1000000000,
+                               .help = "how long a waiter with a core of its own spins before it yields and sleeps"},
+    [TUTTI_SETTING_CPUS] = {.name = "TUTTI_CPUS", .kind = TUTTI_SETTING_KIND_INT, .fallback = "0", .least = 0,
+                            .most = 1 << 20, .help = "cores that the ranks of this host may use; 0: ask the system"},
+    [TUTTI_SETTING_HOST_ID] = {.name = "TUTTI_HOST_ID", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+                               .help = "ranks with equal values count as one host (default: the boot id)"},
+    [TUTTI_SETTING_SECRET] = {.name = "TUTTI_SECRET", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+                              .help = "who connects must know it"},
+    [TUTTI_SETTING_SECRET_FILE] = {.name = "TUTTI_SECRET_FILE", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+                                   .help = "file that holds the secret"},
+    [TUTTI_SETTING_SECRET_REQUIRED] = {.name = "TUTTI_SECRET_REQUIRED", .kind = TUTTI_SETTING_KIND_BOOL,
+                                       .fallback = "0", .least = 0, .most = 1,
+                                       .help = "1: without TUTTI_SECRET or its file nothing connects"},
+    [TUTTI_SETTING_FAULT] = {.name = "TUTTI_FAULT", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+                             .help = "for tests: fault points that fire, name[:after[:times]], split by ','"},
+};
+
+typedef struct value {
+    int64_t number;
+    char *text;
+} value;
+
+static pthread_mutex_t settings_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool loaded; /* atomic: release pairs with the acquire in ensure_loaded */
+static value values[TUTTI_SETTING_COUNT];
+static char problem[512]; /* the first variable that could not be read */
+
+/* Index of `text` in "a|b|c", or -1. */
+static int64_t choice_index(const char *choices, const char *text)
+{
+    size_t length = strlen(text);
+    int64_t index = 0;
+    for (const char *next = choices; next != NULL; index++) {
+        const char *end = strchr(next, '|');
+        size_t span = end != NULL ? (size_t)(end - next) : strlen(next);
+        if (span == length && strncasecmp(next, text, length) == 0) return index;
+        next = end != NULL ? end + 1 : NULL;
+    }
+    return -1;
+}
+
+static bool read_number(const tutti_setting_row *row, const char *text, int64_t *number_out)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (end == text || errno != 0) return false;
+    int shift = 0;
+    if (row->kind == TUTTI_SETTING_KIND_BYTES && *end != '\0') {
+        shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : *end == 'g' || *end == 'G' ? 30 : 0;
+        if (shift != 0) end++;
+    }
+    if (*end != '\0' || number < 0 || number > (INT64_MAX >> shift)) return false;
+    *number_out = (int64_t)number << shift;
+    return *number_out >= row->least && *number_out <= row->most;
+}
+
+static bool read_value(const tutti_setting_row *row, const char *text, int64_t *number_out)
+{
+    switch (row->kind) {
+    case TUTTI_SETTING_KIND_TEXT: *number_out = 0; return true;
+    case TUTTI_SETTING_KIND_CHOICE: *number_out = choice_index(row->choices, text); return *number_out >= 0;
+    default: return read_number(row, text, number_out);
+    }
+}
+
+static void note_problem(const tutti_setting_row *row, const char *text)
+{
+    if (problem[0] != '\0') return;
+    if (row->kind == TUTTI_SETTING_KIND_CHOICE)
+        snprintf(problem, sizeof problem, "%s=%s: must be one of %s", row->name, text, row->choices);
+    else
+        snprintf(problem, sizeof problem, "%s=%s: must be a whole number from %lld to %lld%s", row->name, text,
+                 (long long)row->least, (long long)row->most,
+                 row->kind == TUTTI_SETTING_KIND_BYTES ? " (K, M and G allowed)" : "");
+}
+
+static void load(void)
+{
+    problem[0] = '\0';
+    for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
+        const char *text = getenv(rows[i].name);
+        if (text == NULL || *text == '\0') text = rows[i].fallback;
+        if (!read_value(&rows[i], text, &values[i].number)) {
+            note_problem(&rows[i], text);
+            text = rows[i].fallback;
+            read_value(&rows[i], text, &values[i].number);
+        }
+        free(values[i].text);
+        values[i].text = strdup(text);
+    }
+}
+
+static void ensure_loaded(void)
+{
+    if (TUTTI_LIKELY(__atomic_load_n(&loaded, __ATOMIC_ACQUIRE))) return;
+    pthread_mutex_lock(&settings_lock);
+    if (!__atomic_load_n(&loaded, __ATOMIC_RELAXED)) load();
+    __atomic_store_n(&loaded, true, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&settings_lock);
+}
+
+tutti_status tutti_settings_check(void)
+{
+    ensure_loaded();
+    return problem[0] == '\0' ? TUTTI_OK : tutti_fail(TUTTI_ERR_CONFIG, "%s", problem);
+}
+
+int64_t tutti_setting_int(tutti_setting setting)
+{
+    ensure_loaded();
+    return values[setting].number;
+}
+
+const char *tutti_setting_text(tutti_setting setting)
+{
+    ensure_loaded();
+    return values[setting].text != NULL ? values[setting].text : "";
+}
+
+const tutti_setting_row *tutti_setting_row_of(tutti_setting setting)
+{
+    return &rows[setting];
+}
+
+void tutti_settings_agreed(char *text, size_t capacity)
+{
+    ensure_loaded();
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
+        if (!rows[i].agreed || used >= capacity) continue;
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s=%s", used > 0 ? " " : "", rows[i].name,
+                                 tutti_setting_text((tutti_setting)i));
+    }
+}
+
+void tutti_settings_reload(void)
+{
+    pthread_mutex_lock(&settings_lock);
+    load();
+    __atomic_store_n(&loaded, true, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&settings_lock);
+}

@@ -1,0 +1,67 @@
+/*
+ * Every TUTTI_* environment variable of the library, in one table (settings.c): name, kind, default, bounds,
+ * what it does. Read once, at first use; tests may read them anew. A value that cannot be read or is out of
+ * bounds is reported once and fails the creation of communicators with the allowed range.
+ */
+#ifndef TUTTI_BASE_SETTINGS_H
+#define TUTTI_BASE_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tutti/tutti.h>
+
+typedef enum tutti_setting {
+    TUTTI_SETTING_LOG,
+    TUTTI_SETTING_TIMEOUT_MS,
+    TUTTI_SETTING_STALL_MS,
+    TUTTI_SETTING_CONNECT_TIMEOUT_MS,
+    TUTTI_SETTING_PEER_TIMEOUT_MS,
+    TUTTI_SETTING_DETERMINISTIC,
+    TUTTI_SETTING_ALGORITHM,
+    TUTTI_SETTING_CHUNK_BYTES,
+    TUTTI_SETTING_EAGER_BYTES,
+    TUTTI_SETTING_HEAP_BYTES,
+    TUTTI_SETTING_SPIN_US,
+    TUTTI_SETTING_CPUS,
+    TUTTI_SETTING_HOST_ID,
+    TUTTI_SETTING_SECRET,
+    TUTTI_SETTING_SECRET_FILE,
+    TUTTI_SETTING_SECRET_REQUIRED,
+    TUTTI_SETTING_FAULT,
+    TUTTI_SETTING_COUNT
+} tutti_setting;
+
+typedef enum tutti_setting_kind {
+    TUTTI_SETTING_KIND_INT,
+    TUTTI_SETTING_KIND_BYTES, /* with K, M, G suffix, powers of 1024 */
+    TUTTI_SETTING_KIND_BOOL,  /* 0 or 1 */
+    TUTTI_SETTING_KIND_CHOICE,
+    TUTTI_SETTING_KIND_TEXT
+} tutti_setting_kind;
+
+typedef struct tutti_setting_row {
+    const char *name; /* the environment variable */
+    tutti_setting_kind kind;
+    const char *fallback; /* the default, as text */
+    int64_t least, most;  /* bounds of numbers */
+    const char *choices;  /* CHOICE: names split by '|', the value is the index */
+    bool agreed;          /* must be equal on all ranks of a communicator */
+    const char *help;
+} tutti_setting_row;
+
+/* TUTTI_ERR_CONFIG, with name, value and allowed range, when a variable could not be read. */
+tutti_status tutti_settings_check(void);
+/* Number, bytes, 0 or 1, or index of the choice. */
+int64_t tutti_setting_int(tutti_setting setting);
+/* The text, "" when unset. Valid until the variables are read anew. */
+const char *tutti_setting_text(tutti_setting setting);
+/* The table's row, for help texts. */
+const tutti_setting_row *tutti_setting_row_of(tutti_setting setting);
+/* "NAME=value NAME=value": all settings that must be equal on all ranks. */
+void tutti_settings_agreed(char *text, size_t capacity);
+/* Reads the environment again. For tests, while no communicator exists. */
+void tutti_settings_reload(void);
+
+#endif

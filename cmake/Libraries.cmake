@@ -1,0 +1,21 @@
+# The libraries, from the object libraries that the folders have filled.
+function(tutti_library name objects output)
+  add_library(${name} SHARED $<TARGET_OBJECTS:${objects}>)
+  add_library(${name}_static STATIC $<TARGET_OBJECTS:${objects}>)
+  set_target_properties(${name} PROPERTIES OUTPUT_NAME ${output} VERSION ${PROJECT_VERSION}
+                        SOVERSION ${PROJECT_VERSION_MAJOR})
+  set_target_properties(${name}_static PROPERTIES OUTPUT_NAME ${output})
+  foreach(target ${name} ${name}_static)
+    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  endforeach()
+endfunction()
+
+foreach(objects tutti_objects tutti_trainer_objects)
+  target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
+endforeach()
+
+tutti_library(tutti tutti_objects tutti)
+target_link_libraries(tutti PRIVATE Threads::Threads)
+target_link_options(tutti PRIVATE -Wl,--no-undefined)
+target_link_libraries(tutti_static PUBLIC Threads::Threads)

@@ -1,0 +1,29 @@
+# Build type, language, warnings, sanitizers and output folders.
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_EXTENSIONS ON) # Linux calls: memfd, futex, pidfd
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+
+option(TUTTI_TESTS "Build the tests (needs Criterion)" ${PROJECT_IS_TOP_LEVEL})
+set(TUTTI_TRAINER AUTO CACHE STRING "The bundled trainer (needs CBLAS and zlib): AUTO, ON or OFF")
+set(TUTTI_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,undefined or thread")
+option(TUTTI_WERROR "Warnings are errors" OFF)
+
+# -ffp-contract=off: a reduction gives the same bits on every machine and instruction set.
+add_compile_options(-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -ffp-contract=off)
+add_compile_definitions(_GNU_SOURCE)
+if(TUTTI_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(TUTTI_SANITIZE)
+  add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${TUTTI_SANITIZE})
+endif()
+find_package(Threads REQUIRED)

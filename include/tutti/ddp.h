@@ -1,0 +1,87 @@
+/*
+ * Data-parallel training: gradients travel in buckets while backward still runs.
+ *
+ *   tutti_ddp_create(comm, parameters, count, NULL, &ddp)     broadcasts the parameters from rank 0
+ *   each step:
+ *     for each parameter, last layer first:
+ *       write its gradient to tutti_ddp_gradient(ddp, i), then tutti_ddp_ready(ddp, i)
+ *     tutti_ddp_finish(ddp)                                     all gradients are now averaged over ranks
+ *     optimizer step
+ *
+ * Method: buckets as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020): reverse order of
+ * registration, rebuilt once in the order in which gradients became ready on rank 0.
+ */
+#ifndef TUTTI_DDP_H
+#define TUTTI_DDP_H
+
+#include <tutti/tutti.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tutti_ddp tutti_ddp;
+
+typedef struct tutti_ddp_parameter {
+    const char *name; /* for errors; copied */
+    void *data;       /* count elements, owned by the caller, broadcast from rank 0 by create */
+    size_t count;
+    tutti_type type;
+} tutti_ddp_parameter;
+
+typedef struct tutti_ddp_options {
+    size_t struct_bytes;       /* sizeof(tutti_ddp_options) */
+    size_t bucket_bytes;       /* cap of a bucket; 0: 25 MiB */
+    size_t first_bucket_bytes; /* cap of the first bucket to become ready; 0: 1 MiB, at most bucket_bytes */
+    tutti_reduction reduction; /* TUTTI_SUM; TUTTI_AVG is what most want: see TUTTI_DDP_OPTIONS */
+} tutti_ddp_options;
+
+/* Options with the average as the reduction. */
+#define TUTTI_DDP_OPTIONS(...)                                                                                         \
+    ((tutti_ddp_options){.struct_bytes = sizeof(tutti_ddp_options), .reduction = TUTTI_AVG, ##__VA_ARGS__})
+
+/* Collective over `comm`. Number, order, counts and types of the parameters must agree on every rank: the
+ * error names the parameter and both shapes. options NULL: defaults, average. `comm` must outlive the ddp. */
+TUTTI_API tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *parameters, size_t nparameters,
+                                        const tutti_ddp_options *options, tutti_ddp **ddp_out);
+
+/* Where parameter `index` keeps its gradient: a view into a bucket, `count` elements of its type. Zero at the
+ * start. Ask again in every step: the first tutti_ddp_finish may lay the buckets out anew. NULL: no such index. */
+TUTTI_API void *tutti_ddp_gradient(tutti_ddp *ddp, size_t index);
+
+/* The gradient of `index` is complete. A bucket whose gradients are all ready is launched, in bucket order.
+ * Twice in one step is an error that names the parameter. */
+TUTTI_API tutti_status tutti_ddp_ready(tutti_ddp *ddp, size_t index);
+
+/* Ends the step: waits until every bucket is reduced. A parameter that was not ready is an error that names it.
+ * While sync is off it only ends the step: gradients stay local. */
+TUTTI_API tutti_status tutti_ddp_finish(tutti_ddp *ddp);
+
+/* sync 0: the next steps accumulate locally (the caller adds to the views and does not zero them); sync 1
+ * (the default): the next step's buckets are reduced, with all that was accumulated. */
+TUTTI_API tutti_status tutti_ddp_set_sync(tutti_ddp *ddp, int sync);
+
+/* Sets all gradients to zero. */
+TUTTI_API tutti_status tutti_ddp_zero(tutti_ddp *ddp);
+
+typedef struct tutti_ddp_statistics {
+    uint64_t steps;           /* finished, synchronised */
+    size_t buckets;           /* now */
+    size_t bytes;             /* of all gradients */
+    int rebuilt;              /* buckets have been laid out in ready order */
+    int overlapped;           /* buckets travel during backward (there is a core for it) */
+    int64_t compute_ns;       /* sum over steps: first ready (or start of step) to finish called */
+    int64_t communication_ns; /* sum over steps and buckets: a bucket's reduction, start to end */
+    int64_t exposed_ns;       /* sum over steps: time spent inside finish */
+} tutti_ddp_statistics;
+/* Overlap = 1 - exposed_ns / communication_ns where communication_ns > 0. */
+TUTTI_API tutti_status tutti_ddp_get_statistics(const tutti_ddp *ddp, tutti_ddp_statistics *statistics_out);
+
+/* Local. NULL is allowed. Works under way are waited for. */
+TUTTI_API void tutti_ddp_destroy(tutti_ddp *ddp);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,36 @@
+/*
+ * Element-wise reduction of several buffers into one: the arithmetic of every collective that reduces.
+ *
+ * The order is fixed: ((src[0] op src[1]) op src[2]) ..., so a result depends neither on chunking nor on the
+ * instruction set. float16, bfloat16 and float8 accumulate in float32 and round once, at the end. No FMA. avg
+ * sums, then divides once. min and max propagate NaN, -0 < +0. float8 rounds and overflows as PyTorch's casts.
+ * The pre-multiplied sum multiplies each input by its factor first (float16 and smaller: in float32).
+ * Integers wrap on overflow. Bool: sum, max, bor are or; prod, min, band are and; bxor is xor; inputs other than
+ * 0 count as true, results are 0 or 1.
+ */
+#ifndef TUTTI_KERNELS_REDUCE_H
+#define TUTTI_KERNELS_REDUCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <tutti/tutti.h>
+
+typedef struct tutti_reduce_args {
+    void *dst;              /* may be one of the sources; no other overlap */
+    const void *const *srcs; /* nsrcs >= 1 buffers of count elements; any alignment that fits the type */
+    const double *factors;  /* PREMUL_SUM: one per source; else NULL */
+    int nsrcs;
+    size_t count;
+    tutti_type type;
+    tutti_reduction reduction;
+    int divisor; /* AVG: what the sum is divided by, once */
+} tutti_reduce_args;
+
+/* Host memory. One source copies it (avg divides, premul multiplies, bool normalises all the same). */
+void tutti_reduce_host(const tutti_reduce_args *args);
+
+/* Does this reduction exist for this type? (No avg for bool; no bitwise operations on floats.) */
+bool tutti_reduce_supports(tutti_type type, tutti_reduction reduction);
+
+#endif
