@@ -3,7 +3,7 @@
  *
  * A body returns a status and never asserts (Criterion 2.4 hangs when a forked child asserts). Within a body,
  * RANKS_CHECK(condition, "format", ...) returns a failure with its text. The ranks find a communicator made for
- * them; the time limit kills them all. Nobody is left behind.
+ * them; a failure or the time limit ends them all. Nobody is left behind.
  */
 #ifndef TUTTI_TESTS_RANKS_H
 #define TUTTI_TESTS_RANKS_H
@@ -16,6 +16,7 @@ typedef struct ranks_context {
     tutti_comm *comm; /* of all ranks; the body must not destroy it */
     int rank, nranks;
     void *argument;
+    const tutti_store *store; /* shared by all ranks, for communicators that the body makes itself */
 } ranks_context;
 
 typedef tutti_status (*ranks_body)(ranks_context *context);
@@ -25,9 +26,9 @@ typedef enum ranks_kind { RANKS_PROCESSES, RANKS_THREADS } ranks_kind;
 typedef struct ranks_options {
     ranks_kind kind;
     int nranks;
-    int timeout_s;   /* 0: 60 */
-    void *argument;  /* handed to each body */
-    bool no_comm;    /* no communicator is made; context.comm is NULL */
+    int timeout_s;                  /* 0: 60 */
+    void *argument;                 /* handed to each body */
+    bool no_comm;                   /* no communicator is made; context.comm is NULL */
     const char *const *environment; /* "NAME=value", ended by NULL; set in ranks (processes only); may be NULL */
 } ranks_options;
 
@@ -35,13 +36,34 @@ typedef struct ranks_options {
  * ("rank 2: peer died: ..."), valid until the next call. */
 const char *ranks_run(const ranks_options *options, ranks_body body);
 
-/* An in-memory tutti_store for threads (HashStore), and its end. */
+/* Can this build test ranks as processes? The thread sanitizer sees nothing across processes, so it runs threads. */
+bool ranks_have_processes(void);
+
+/* The calling rank, a process, sends itself SIGKILL or SIGSTOP: the run goes on without it, and that it sends no
+ * report is no failure. Returns when a stopped rank is continued. */
+void ranks_strike(const ranks_context *context, int signal_number);
+/* Where a rank's process id stands, 0 before it has started. Processes only. */
+int ranks_pid(const ranks_context *context, int rank);
+/* Declares that `rank` may end without a report: what ranks_strike says of the caller. */
+void ranks_forgive(const ranks_context *context, int rank);
+
+/* An in-memory tutti_store (HashStore) that threads, and processes forked after this call, share; and its end. */
 tutti_status ranks_store_create(tutti_store *store_out);
 void ranks_store_destroy(tutti_store *store);
 
 #define RANKS_CHECK(condition, ...)                                                                                    \
     do {                                                                                                               \
         if (!(condition)) return tutti_fail(TUTTI_ERR_DATA, __VA_ARGS__);                                              \
+    } while (0)
+
+/* RANKS_EXPECT(status, expression): the expression must give that status. */
+#define RANKS_EXPECT(expected, expr)                                                                                   \
+    do {                                                                                                               \
+        tutti_status ranks_got_ = (expr);                                                                              \
+        if (ranks_got_ != (expected))                                                                                  \
+            return tutti_fail(TUTTI_ERR_DATA, "line %d: %s gave '%s' (%s), not '%s'", __LINE__, #expr,                 \
+                              tutti_status_name(ranks_got_), ranks_got_ == TUTTI_OK ? "" : tutti_last_error(),         \
+                              tutti_status_name(expected));                                                            \
     } while (0)
 
 #endif

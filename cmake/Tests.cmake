@@ -1,0 +1,52 @@
+# How a test is declared.
+#
+# tutti_test(name sources... [LIBRARIES targets...] [LABELS labels...] [TIMEOUT seconds] [PROCESSES])
+#   A Criterion program test_<name>, linked with tutti_static and tests/support, run in the build folder. PROCESSES:
+#   each test in it needs ranks as processes; the thread sanitizer cannot look into those, so there it is disabled.
+# tutti_script_test(name [LABELS labels...] [TIMEOUT seconds] COMMAND command...)
+#   A command that exits with 0, or with 77 for a skip (its last line says why).
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(CRITERION REQUIRED IMPORTED_TARGET criterion)
+
+set(TUTTI_TEST_TIMEOUT 120)
+if(TUTTI_SANITIZE)
+  set(TUTTI_TEST_TIMEOUT 300)
+endif()
+
+# A finding ends the test at once; leaks are findings too. Criterion's own leaks are listed in lsan.supp.
+set(TUTTI_TEST_ENVIRONMENT
+    "ASAN_OPTIONS=abort_on_error=0:detect_stack_use_after_return=0"
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0"
+    "UBSAN_OPTIONS=print_stacktrace=1"
+    "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1"
+    "TUTTI_BUILD=${PROJECT_BINARY_DIR}"
+    "TUTTI_SOURCE=${PROJECT_SOURCE_DIR}")
+
+function(tutti_test_properties name timeout labels)
+  if(NOT timeout)
+    set(timeout ${TUTTI_TEST_TIMEOUT})
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}" SKIP_RETURN_CODE 77
+                       ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+endfunction()
+
+function(tutti_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "PROCESSES" "TIMEOUT" "LIBRARIES;LABELS")
+  add_executable(test_${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(test_${name} PRIVATE tutti_test_support ${arg_LIBRARIES} PkgConfig::CRITERION)
+  set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND test_${name} --jobs 1 WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  if(arg_PROCESSES)
+    list(APPEND arg_LABELS processes)
+    if(TUTTI_SANITIZE MATCHES thread)
+      set_tests_properties(${name} PROPERTIES DISABLED TRUE)
+    endif()
+  endif()
+  tutti_test_properties(${name} "${arg_TIMEOUT}" "${arg_LABELS}")
+endfunction()
+
+function(tutti_script_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "COMMAND;LABELS")
+  add_test(NAME ${name} COMMAND ${arg_COMMAND} ${arg_UNPARSED_ARGUMENTS} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  tutti_test_properties(${name} "${arg_TIMEOUT}" "script;${arg_LABELS}")
+endfunction()
