@@ -1,0 +1,59 @@
+/*
+ * Flags between ranks of one host: publish, wait, meet. Every wait of the library on this host ends here.
+ *
+ * A waiter first spins (if every rank has a core), then yields, then sleeps on a futex. While it waits it serves
+ * point-to-point messages, looks for deaths and broken communicators, tells of stalls, and minds its deadline.
+ * No system call and no clock where the flag comes quickly.
+ */
+#ifndef TUTTI_ARENA_H
+#define TUTTI_ARENA_H
+
+#include "comm/comm.h"
+
+/* Begins the waits of an operation. */
+void tutti_patience_begin(tutti_comm *comm, const tutti_op *op);
+
+/* Fills the own post for op (but for payload and place) and publishes it. */
+void tutti_post_publish(tutti_comm *comm, const tutti_op *op);
+/* The own post of op, to fill payload and place in before it is published. */
+static inline tutti_post *tutti_post_own(tutti_comm *comm, const tutti_op *op)
+{
+    return &comm->page->posts[op->sequence & 1];
+}
+static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutti_op *op, int rank)
+{
+    return &comm->members[rank].page->posts[op->sequence & 1];
+}
+/* Waits until every rank has posted op, and compares signatures. */
+tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op);
+
+/* Says how far this rank is in op. */
+void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress);
+/* Slow part of tutti_step_wait and tutti_meet: until *flag >= target. */
+tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target);
+/* Waits until `rank` is at least that far in op. */
+static inline tutti_status tutti_step_wait(tutti_comm *comm, const tutti_op *op, int rank, uint64_t progress)
+{
+    _Atomic uint64_t *flag = &comm->members[rank].page->step;
+    uint64_t target = tutti_step_at(op->sequence, progress);
+    if (TUTTI_LIKELY(atomic_load_explicit(flag, memory_order_acquire) >= target)) return TUTTI_OK;
+    return tutti_flag_wait(comm, rank, flag, target);
+}
+/* The same for all ranks. */
+tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress);
+
+/* A place to pause in any other wait loop of the library (point to point, works): counts rounds from 0, spins,
+ * yields, then naps. */
+typedef struct tutti_backoff {
+    unsigned rounds;
+    bool yields;
+} tutti_backoff;
+void tutti_backoff_pause(tutti_backoff *backoff);
+
+/* This thread shares its core with one that computes (workers): its waits do not spin. */
+void tutti_wait_yields(bool yields);
+
+/* Cores that the ranks of this host may use, as this process sees it (affinity, cgroup, TUTTI_CPUS). */
+int tutti_cores(void);
+
+#endif

@@ -1,0 +1,188 @@
+/*
+ * Communicators, and the words of this folder.
+ *
+ *   rank         a member of a communicator; several may live in one process, as threads
+ *   process      an address space that holds ranks; peers of one host map each other's heaps (heap.h, peer.h)
+ *   heap         a process's memory that its peers map: one memfd; (owner, offset) names a place in it
+ *   page         what one rank shows the others of one communicator: posts, step, state; only it writes there
+ *   post         the line with which a rank enters a collective: sequence number, signature, where its data is
+ *   meeting      everyone has posted and everyone has read all posts; calls that differ are found here
+ *   step         one growing number per rank and communicator: sequence number * 2^24 + progress within the call
+ *   slots        staging memory in the heap, leased from the process for the time of a call
+ *   op           one description of a collective; all parts of the library speak of it
+ *   work         the handle of an asynchronous operation
+ *   direct       peers can read this buffer where it is; otherwise it is staged through slots
+ *   broken       a communicator that failed; every later call answers the first failure at once
+ *
+ * Invariant: a rank writes only its own page, its own slots and its own buffers. Data is always pulled.
+ */
+#ifndef TUTTI_COMM_H
+#define TUTTI_COMM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+#include <tutti/tutti.h>
+
+typedef enum tutti_kind {
+    TUTTI_KIND_BARRIER,
+    TUTTI_KIND_ALL_REDUCE,
+    TUTTI_KIND_REDUCE,
+    TUTTI_KIND_BROADCAST,
+    TUTTI_KIND_ALL_GATHER,
+    TUTTI_KIND_REDUCE_SCATTER,
+    TUTTI_KIND_ALL_TO_ALL,
+    TUTTI_KIND_GATHER,
+    TUTTI_KIND_SCATTER,
+    TUTTI_KIND_ALL_GATHER_V,
+    TUTTI_KIND_REDUCE_SCATTER_V,
+    TUTTI_KIND_ALL_TO_ALL_V,
+    TUTTI_KIND_GATHER_V,
+    TUTTI_KIND_SCATTER_V,
+    TUTTI_KIND_COUNT
+} tutti_kind;
+
+/* "all_reduce" and so on. */
+const char *tutti_kind_name(tutti_kind kind);
+
+/*
+ * One collective. Uniform kinds use src, dst and count; v-kinds the arrays, which have one entry per rank:
+ * srcs/src_counts where the rank's input is split by receiver, dsts/dst_counts where its output is split by
+ * sender. Fields that a kind does not use are 0.
+ */
+typedef struct tutti_op {
+    tutti_kind kind;
+    tutti_type type;
+    tutti_reduction reduction;
+    int root;
+    const void *src;
+    void *dst;
+    size_t count;
+    double factor; /* PREMUL_SUM */
+    const void *const *srcs;
+    const size_t *src_counts;
+    void *const *dsts;
+    const size_t *dst_counts;
+    int64_t timeout_ms; /* 0: the communicator's */
+    uint64_t signature; /* equal on all ranks, else it is a mismatch */
+    uint64_t sequence;  /* number on its communicator, from 1; set when it runs */
+} tutti_op;
+
+/* What a rank tells of its call, for errors and reports: fixed size, lives in shared memory. */
+typedef struct tutti_call {
+    uint64_t sequence;
+    uint64_t count;
+    uint64_t start_ticks; /* tutti_ticks() at the post; 0: never */
+    int32_t root;
+    uint8_t kind, type, reduction, unused;
+} tutti_call;
+
+/* Bytes of a payload that travels in the post line itself. */
+#define TUTTI_POST_PAYLOAD_BYTES 40
+
+enum { TUTTI_POST_SRC_DIRECT = 1, TUTTI_POST_DST_DIRECT = 2 };
+
+/* Entry to a collective. The first line is all that the fast path reads; the second is for errors. */
+typedef struct tutti_post {
+    _Atomic uint64_t sequence; /* last to be written, release; pairs with the acquire in tutti_meet */
+    uint64_t signature;
+    double factor;
+    union {
+        uint8_t payload[TUTTI_POST_PAYLOAD_BYTES];
+        struct {
+            uint64_t src, dst; /* addresses in the owner's process; of use where DIRECT */
+            uint64_t slots;    /* address of the leased slots in the owner's process */
+            uint64_t rounds;   /* how many chunks the owner needs */
+            uint32_t flags;    /* TUTTI_POST_* */
+        };
+    };
+    TUTTI_ALIGNED_LINE tutti_call call;
+} TUTTI_ALIGNED_LINE tutti_post;
+
+typedef enum tutti_page_state {
+    TUTTI_PAGE_WHOLE,
+    TUTTI_PAGE_BREAKING, /* the reason is being written */
+    TUTTI_PAGE_BROKEN,
+} tutti_page_state;
+
+#define TUTTI_BROKEN_TEXT_BYTES 1024
+
+/* What one rank shows the others. Written by its owner only, but for `sleepers`. */
+typedef struct tutti_page {
+    _Atomic uint64_t comm_id; /* 0: the owner has left and taken the memory back */
+    _Atomic uint32_t departed; /* the owner destroyed its communicator */
+    TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers; /* waiters asleep on this page's flags; they count themselves */
+    TUTTI_ALIGNED_LINE tutti_post posts[2];       /* call k uses posts[k % 2] */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t step;
+    TUTTI_ALIGNED_LINE _Atomic uint32_t state; /* tutti_page_state; release after the reason */
+    int32_t broken_status;
+    char broken_text[TUTTI_BROKEN_TEXT_BYTES];
+} tutti_page;
+
+/* Progress values of `step`. */
+#define TUTTI_STEP_BITS 24
+#define TUTTI_STEP_DONE ((UINT64_C(1) << TUTTI_STEP_BITS) - 1)
+static inline uint64_t tutti_step_at(uint64_t sequence, uint64_t progress)
+{
+    return (sequence << TUTTI_STEP_BITS) + progress;
+}
+
+struct tutti_peer;
+struct tutti_slots;
+struct tutti_work_queue;
+
+/* One rank as the others of its communicator see it. */
+typedef struct tutti_member {
+    struct tutti_peer *process; /* holds the rank; peer.h */
+    tutti_page *page;           /* mapped here */
+} tutti_member;
+
+/* Why and how long the current operation waits; reset when it starts. */
+typedef struct tutti_patience {
+    const tutti_op *op;
+    bool started;            /* the clocks run: only once a wait is not short */
+    tutti_deadline deadline; /* of the operation */
+    tutti_deadline stall;    /* of the report */
+    bool reported;
+    bool yields; /* this thread shares its core: do not spin */
+} tutti_patience;
+
+struct tutti_comm {
+    int rank, nranks;
+    uint64_t id; /* equal on all ranks, different from any other's that one of them has */
+    char name[64];
+    int64_t timeout_ms;
+    bool one_process;  /* all ranks are threads of this process */
+    bool spins;        /* every rank of the host has a core of its own */
+    size_t chunk_bytes;
+    tutti_member *members; /* nranks entries */
+    tutti_page *page;      /* own: members[rank].page */
+    uint64_t sequence;     /* collectives started */
+    uint64_t splits;       /* communicators made from this one; equal on all ranks */
+    tutti_patience patience; /* of the running collective; its runner's only */
+    struct tutti_slots *slots; /* lease, NULL: none; slots.h */
+    atomic_int slots_busy;     /* 1 while a call uses the lease, so that nobody takes it */
+    const void **views;        /* scratch of nranks pointers, for algorithms */
+    double *factors;           /* scratch of nranks factors */
+    struct tutti_work_queue *queue; /* worker.h */
+    atomic_int users;               /* threads inside calls; destroy waits for them */
+    atomic_bool destroyed;
+    struct tutti_comm *next; /* list of the process's communicators */
+};
+
+/* Answers for a call: the process was forked, the communicator is broken or being destroyed; else TUTTI_OK. */
+tutti_status tutti_comm_check(tutti_comm *comm);
+
+/* Breaks the communicator with `status` and this thread's error text, unless it is broken already; wakes waiters.
+ * Gives the status with which it is broken, and that text as this thread's error. */
+tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status);
+
+/* True in a process forked from one that had communicators. */
+bool tutti_forked(void);
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * Point to point between ranks of one host: a state machine, no algorithm. It belongs to the process; whoever
+ * waits for anything in this library drives it.
+ */
+#ifndef TUTTI_P2P_H
+#define TUTTI_P2P_H
+
+#include "comm/comm.h"
+#include "comm/worker.h"
+
+/* Tags of the library's own messages; users' tags are >= 0. */
+enum { TUTTI_TAG_GROUP = -16 };
+
+/* Starts a send or receive; never waits. The work ends when it is complete. Arguments have been checked by the
+ * caller, except that tags below 0 are the library's. */
+tutti_status tutti_p2p_send(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag, tutti_work *work);
+/* item_bytes: size of an element, for the count that the work reports. */
+tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t item_bytes, int peer, int64_t tag,
+                            tutti_work *work);
+
+/* Moves whatever can be moved; never blocks. Cheap when nothing is under way. Any thread may call it. */
+void tutti_p2p_progress(void);
+/* Are there sends or receives in this process that have not completed? */
+bool tutti_p2p_pending(void);
+/* Fails all of the communicator's sends and receives with `status` and the thread's error text. */
+void tutti_p2p_cancel(tutti_comm *comm, tutti_status status);
+/* The communicator appears (all members known) and goes. Creation ends with a meeting of all its ranks after open, so
+ * a message for a communicator that is not open here is for one that has been closed. */
+tutti_status tutti_p2p_open(tutti_comm *comm);
+void tutti_p2p_close(tutti_comm *comm);
+/* The peer's mapping is about to go: frees peer->channels. Called without locks held. */
+void tutti_p2p_forget(struct tutti_peer *peer);
+
+#endif

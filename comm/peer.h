@@ -1,0 +1,61 @@
+/*
+ * The processes of this host that share memory with us, this one included. A peer's heap is mapped once, at first
+ * contact, however many communicators there are; the mapping goes with the last of them.
+ */
+#ifndef TUTTI_PEER_H
+#define TUTTI_PEER_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "bootstrap/base/common.h"
+
+#define TUTTI_PROCESS_ID_BYTES 16
+
+struct tutti_channels; /* p2p's state towards this process, made at first use; p2p.c */
+
+typedef struct tutti_peer {
+    uint8_t id[TUTTI_PROCESS_ID_BYTES]; /* random; a forked child has another one */
+    pid_t pid;
+    char host[64];
+    bool self;
+    char *base;          /* its heap, mapped here (self: the heap itself) */
+    size_t bytes;
+    uint64_t remote_base; /* address of its heap in its own process */
+    int pidfd;            /* -1: self, or not to be had */
+    atomic_bool dead;     /* seen to have ended */
+    int references;       /* communicators that contain a rank of it; under the lock of peer.c */
+    struct tutti_peer *next;
+    struct tutti_channels *channels; /* owned by p2p.c; NULL until the first message */
+} tutti_peer;
+
+/* This process. */
+tutti_status tutti_peer_self(tutti_peer **self_out);
+
+/* What a process tells of itself; the descriptors travel beside it. */
+typedef struct tutti_peer_card {
+    uint8_t id[TUTTI_PROCESS_ID_BYTES];
+    uint64_t heap_base, heap_bytes;
+    int64_t pid;
+    char host[64];
+} tutti_peer_card;
+
+/* Finds the process in the table or maps it (takes over both descriptors in any case), and counts a reference. */
+tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidfd, tutti_peer **peer_out);
+/* Counts one more reference to a known peer. */
+void tutti_peer_retain(tutti_peer *peer);
+/* Counts one reference less; the last one unmaps. */
+void tutti_peer_release(tutti_peer *peer);
+/* Has its process ended? Asks the kernel (a system call), remembers a yes. */
+bool tutti_peer_ended(tutti_peer *peer);
+
+/* An address in the peer's process as an address here; NULL when outside of its heap. */
+static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t address, size_t bytes)
+{
+    if (peer->self) return (void *)(uintptr_t)address;
+    uint64_t offset = address - peer->remote_base;
+    if (offset >= peer->bytes || bytes > peer->bytes - offset) return NULL;
+    return peer->base + offset;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * Who runs what. Each communicator has one queue of collectives, carried out in the order of their start, by one
+ * thread at a time: a blocking call on an idle communicator runs on its caller's thread; an asynchronous one is
+ * queued, and run by the worker thread, or by whoever waits for it if he comes first (waking a thread costs 8 to
+ * 20 us). The worker starts with the first queued call and ends after a second without any. Callbacks never run on
+ * it but on a pool.
+ *
+ * Lock order: queue lock, then work lock; neither is held while an operation runs or a callback is called.
+ */
+#ifndef TUTTI_WORKER_H
+#define TUTTI_WORKER_H
+
+#include "comm/comm.h"
+
+/* A list of operations that run as one: collectives of a group call, or a single one. */
+typedef tutti_status (*tutti_run)(tutti_comm *comm, tutti_op *op);
+
+struct tutti_work {
+    atomic_int references;    /* the user's handle, the queue's or point to point's, a waiter's */
+    atomic_uint done;         /* 0, then 1; futex word */
+    atomic_uint sleepers;     /* waiters asleep on done */
+    tutti_comm *comm;         /* NULL once the communicator is destroyed */
+    tutti_status status;      /* written before done (release) */
+    char *error;              /* malloc'd text or NULL */
+    int source;
+    int64_t tag;
+    size_t count;
+    uint64_t sequence;
+    int64_t created_ns, start_ns, end_ns;
+    atomic_int parts;         /* of a group: parts that have not ended; the last one ends the work */
+    struct tutti_work *whole; /* of a part: the group's work, told when this ends */
+    tutti_callback callback;  /* under lock */
+    void *callback_context;
+    pthread_mutex_t lock;     /* guards callback against the end */
+    tutti_op op;              /* what the queue runs */
+    void *arrays;             /* malloc'd copies of op's arrays, or NULL */
+    struct tutti_work *next;  /* in the queue */
+};
+
+/* A work that has not ended, with one reference. */
+tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out);
+void tutti_work_retain(tutti_work *work);
+/* Ends the work: status, and for failures this thread's error text. Once only. Wakes waiters, starts the callback. */
+void tutti_work_end(tutti_work *work, tutti_status status);
+/* Waits, driving point to point and running queued operations meanwhile. */
+tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline);
+
+tutti_status tutti_queue_create(tutti_comm *comm);
+/* Fails what is queued, waits for the running operation and the worker to leave, frees. */
+void tutti_queue_destroy(tutti_comm *comm);
+/* Runs op now, after all that is queued; returns when it is done. */
+tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op);
+/* Queues work->op; takes a reference. */
+tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work);
+/* Makes sure that someone drives point to point while this process does something else. */
+void tutti_queue_serve_p2p(tutti_comm *comm);
+
+#endif
