@@ -6,9 +6,14 @@
 
 #include <stdbool.h>
 
-/* c[m,n] = alpha * op(a)[m,k] op(b)[k,n] + beta * c, float32, row-major, dense: op(a) is a[m,k], or a[k,m]
- * transposed; op(b) is b[k,n], or b[n,k] transposed. Runs on the calling thread. */
-void tutti_gemm(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float *a, const float *b,
-                float beta, float *c);
+#include "kernels/real.h"
+
+/* c[m,n] = alpha * op(a)[m,k] op(b)[k,n] + beta * c, row-major, dense: op(a) is a[m,k], or a[k,m] transposed;
+ * op(b) is b[k,n], or b[n,k] transposed. beta 0: c is only written. Runs on the calling thread. */
+void tutti_gemm(bool transpose_a, bool transpose_b, int m, int n, int k, tutti_real alpha, const tutti_real *a,
+                const tutti_real *b, tutti_real beta, tutti_real *c);
+
+/* One thread per rank, unless the user has set OPENBLAS_NUM_THREADS or OMP_NUM_THREADS: ranks share the cores. */
+void tutti_gemm_use_one_thread(void);
 
 #endif

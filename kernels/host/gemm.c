@@ -4,10 +4,24 @@
 #include "kernels/gemm.h"
 
 #include <cblas.h>
+#include <stdlib.h>
 
-void tutti_gemm(bool transpose_a, bool transpose_b, int m, int n, int k, float alpha, const float *a, const float *b,
-                float beta, float *c)
-{
-    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, m, n,
-                k, alpha, a, transpose_a ? m : k, b, transpose_b ? k : n, beta, c, n);
+/* Only OpenBLAS has it; with another CBLAS its address is NULL. */
+extern void openblas_set_num_threads(int threads) __attribute__((weak));
+
+#ifdef TUTTI_KERNELS_DOUBLE
+#define CBLAS_GEMM cblas_dgemm
+#else
+#define CBLAS_GEMM cblas_sgemm
+#endif
+
+void tutti_gemm(bool transpose_a, bool transpose_b, int m, int n, int k, tutti_real alpha, const tutti_real *a,
+                const tutti_real *b, tutti_real beta, tutti_real *c) {
+    CBLAS_GEMM(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans, m, n, k,
+               alpha, a, transpose_a ? m : k, b, transpose_b ? k : n, beta, c, n);
+}
+
+void tutti_gemm_use_one_thread(void) {
+    if (getenv("OPENBLAS_NUM_THREADS") != NULL || getenv("OMP_NUM_THREADS") != NULL) return;
+    if (openblas_set_num_threads != NULL) openblas_set_num_threads(1);
 }

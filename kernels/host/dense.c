@@ -1,0 +1,22 @@
+/*
+ * Dense layer: three matrix products.
+ */
+#include "kernels/layers.h"
+
+#include <string.h>
+
+#include "kernels/gemm.h"
+
+void tutti_dense_forward(const tutti_dense *dense, int batch, const tutti_real *x, const tutti_real *weight,
+                         const tutti_real *bias, tutti_real *y) {
+    tutti_gemm(false, false, batch, dense->outputs, dense->inputs, 1, x, weight, 0, y);
+    tutti_bias_forward((size_t)batch, (size_t)dense->outputs, dense->relu, bias, y);
+}
+
+void tutti_dense_backward(const tutti_dense *dense, const tutti_dense_backward_args *args) {
+    int inputs = dense->inputs, outputs = dense->outputs;
+    memset(args->dbias, 0, (size_t)outputs * sizeof *args->dbias);
+    tutti_bias_backward((size_t)args->batch, (size_t)outputs, dense->relu, args->y, args->dy, args->dbias);
+    tutti_gemm(true, false, inputs, outputs, args->batch, 1, args->x, args->dy, 0, args->dweight);
+    if (args->dx != NULL) tutti_gemm(false, true, args->batch, inputs, outputs, 1, args->dy, args->weight, 0, args->dx);
+}

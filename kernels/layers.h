@@ -1,0 +1,132 @@
+/*
+ * Forward and backward of the trainer's layers, on dense row-major arrays.
+ *
+ * Images are [batch, height, width, channels]: the channels of a pixel lie together, so that inner loops run
+ * over channels and a row of a convolution's window is one copy. Backward writes gradients, it does not add
+ * to them (so nothing has to be zeroed), except where a comment says so. A gradient that is not wanted is NULL.
+ * Nothing here allocates; scratch comes from the caller. kernels/host is the reference for other devices.
+ */
+#ifndef TUTTI_KERNELS_LAYERS_H
+#define TUTTI_KERNELS_LAYERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/real.h"
+
+/* ------------------------------------------------------------------------------------------- windows */
+
+/* A square window that slides over an image: of a convolution or a pooling layer. */
+typedef struct tutti_window {
+    int in_height, in_width, channels;
+    int kernel, stride;
+    int pad_top, pad_left; /* rows and columns of padding before the image; those after it follow */
+    int out_height, out_width;
+} tutti_window;
+
+typedef enum tutti_padding {
+    TUTTI_PADDING_VALID, /* windows lie inside the image: out = ceil((in - kernel + 1) / stride) */
+    TUTTI_PADDING_SAME   /* out = ceil(in / stride); of an odd padding the larger half comes after the image */
+} tutti_padding;
+
+/* in_height, in_width, channels, kernel and stride are given, the rest is filled in. False: VALID, and the window
+ * is larger than the image. */
+bool tutti_window_place(tutti_window *window, tutti_padding padding);
+
+/* ------------------------------------------------------------------------------------- bias and ReLU */
+
+/* y[row, c] += bias[c]; relu: negative values become 0. */
+void tutti_bias_forward(size_t rows, size_t channels, bool relu, const tutti_real *bias, tutti_real *y);
+
+/* relu: dy becomes 0 where y is 0. Then dbias[c] += sum over rows of dy[row, c]: it adds. */
+void tutti_bias_backward(size_t rows, size_t channels, bool relu, const tutti_real *y, tutti_real *dy,
+                         tutti_real *dbias);
+
+/* y[i] = max(x[i], 0); NaN stays NaN. */
+void tutti_relu_forward(size_t count, const tutti_real *x, tutti_real *y);
+void tutti_relu_backward(size_t count, const tutti_real *y, const tutti_real *dy, tutti_real *dx);
+
+/* ---------------------------------------------------------------------------------------- convolution */
+
+typedef struct tutti_conv {
+    tutti_window window;
+    int filters;
+    bool relu; /* fused: applied while an image's output is still in cache */
+} tutti_conv;
+
+/* Elements of scratch that forward and backward need. */
+size_t tutti_conv_scratch_count(const tutti_conv *conv);
+
+/* y[batch, out_height, out_width, filters] from x and weight[kernel, kernel, channels, filters], bias[filters]. */
+typedef struct tutti_conv_forward_args {
+    int batch;
+    const tutti_real *x, *weight, *bias;
+    tutti_real *scratch, *y;
+} tutti_conv_forward_args;
+void tutti_conv_forward(const tutti_conv *conv, const tutti_conv_forward_args *args);
+
+typedef struct tutti_conv_backward_args {
+    int batch;
+    const tutti_real *x, *weight, *y;
+    tutti_real *dy; /* with relu: masked in place */
+    tutti_real *scratch;
+    tutti_real *dweight, *dbias, *dx; /* dx may be NULL */
+} tutti_conv_backward_args;
+void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args *args);
+
+/* --------------------------------------------------------------------------------------------- pooling */
+
+/* y = maximum of each window; padding never wins, NaN always. where: for each element of y, the position of
+ * its maximum within the window, row by row; the first of equals. */
+void tutti_max_pool_forward(const tutti_window *window, int batch, const tutti_real *x, tutti_real *y, int32_t *where);
+void tutti_max_pool_backward(const tutti_window *window, int batch, const tutti_real *dy, const int32_t *where,
+                             tutti_real *dx);
+
+/* ----------------------------------------------------------------------------------------------- dense */
+
+typedef struct tutti_dense {
+    int inputs, outputs;
+    bool relu; /* fused */
+} tutti_dense;
+
+/* y[batch, outputs] = x[batch, inputs] weight[inputs, outputs] + bias[outputs]. */
+void tutti_dense_forward(const tutti_dense *dense, int batch, const tutti_real *x, const tutti_real *weight,
+                         const tutti_real *bias, tutti_real *y);
+
+typedef struct tutti_dense_backward_args {
+    int batch;
+    const tutti_real *x, *weight, *y;
+    tutti_real *dy;                   /* with relu: masked in place */
+    tutti_real *dweight, *dbias, *dx; /* dx may be NULL */
+} tutti_dense_backward_args;
+void tutti_dense_backward(const tutti_dense *dense, const tutti_dense_backward_args *args);
+
+/* --------------------------------------------------------------------------------------------- dropout */
+
+/* Which elements are dropped depends on (seed, stream, first_element + i) only: neither on the number of ranks
+ * nor on how a batch is cut. first_element: index of x[0] in the global batch. */
+typedef struct tutti_dropout {
+    double rate; /* in [0, 1): probability that an element becomes 0; the others are divided by 1 - rate */
+    uint64_t seed, stream, first_element;
+} tutti_dropout;
+
+/* dst[i] = src[i] / (1 - rate), or 0. The same call carries x forward and dy backward. src may be dst. */
+void tutti_dropout_apply(const tutti_dropout *dropout, size_t count, const tutti_real *src, tutti_real *dst);
+
+/* ------------------------------------------------------------------------------------------------ loss */
+
+/* Softmax cross-entropy of logits[batch, classes] against labels. Returns the sum over the batch of the losses.
+ * dlogits (may be NULL, may be logits) becomes scale * (softmax - one hot). correct_out, unless NULL: how often
+ * the largest logit (the first of equals) is the label's. Labels are below classes. */
+typedef struct tutti_softmax_loss_args {
+    int batch, classes;
+    const tutti_real *logits;
+    const uint8_t *labels;
+    tutti_real scale;
+    tutti_real *dlogits;
+    int64_t *correct_out;
+} tutti_softmax_loss_args;
+double tutti_softmax_loss(const tutti_softmax_loss_args *args);
+
+#endif

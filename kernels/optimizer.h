@@ -1,0 +1,31 @@
+/*
+ * Optimizer steps on one array of parameters. State arrays start as zeros.
+ */
+#ifndef TUTTI_KERNELS_OPTIMIZER_H
+#define TUTTI_KERNELS_OPTIMIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/real.h"
+
+/* g = gradient + weight_decay * parameter; velocity = momentum * velocity + g; parameter -= lr * velocity.
+ * momentum 0: velocity is not used and may be NULL. (PyTorch's SGD.) */
+typedef struct tutti_sgd {
+    double lr, momentum, weight_decay;
+} tutti_sgd;
+void tutti_optimizer_sgd(const tutti_sgd *rule, size_t count, const tutti_real *gradient, tutti_real *velocity,
+                         tutti_real *parameter);
+
+/* Adam (Kingma and Ba, ICLR 2015) with bias correction; weight decay is added to the gradient, or, decoupled,
+ * taken from the parameter (AdamW: Loshchilov and Hutter, ICLR 2019). step counts from 1. */
+typedef struct tutti_adam {
+    double lr, beta_1, beta_2, epsilon, weight_decay;
+    bool decoupled;
+    int64_t step;
+} tutti_adam;
+void tutti_optimizer_adam(const tutti_adam *rule, size_t count, const tutti_real *gradient, tutti_real *mean,
+                          tutti_real *square, tutti_real *parameter);
+
+#endif
