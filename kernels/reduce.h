@@ -5,8 +5,9 @@
  * instruction set. float16, bfloat16 and float8 accumulate in float32 and round once, at the end. No FMA. avg
  * sums, then divides once. min and max propagate NaN, -0 < +0. float8 rounds and overflows as PyTorch's casts.
  * The pre-multiplied sum multiplies each input by its factor first (float16 and smaller: in float32).
- * Integers wrap on overflow. Bool: sum, max, bor are or; prod, min, band are and; bxor is xor; inputs other than
- * 0 count as true, results are 0 or 1.
+ * Integers wrap on overflow, the sum inside avg too. Bool: sum, max, bor are or; prod, min, band are and; bxor is
+ * xor; inputs other than 0 count as true, results are 0 or 1. A NaN that is computed is the positive quiet NaN
+ * without payload; a plain copy of one source keeps its bits.
  */
 #ifndef TUTTI_KERNELS_REDUCE_H
 #define TUTTI_KERNELS_REDUCE_H
@@ -17,20 +18,27 @@
 #include <tutti/tutti.h>
 
 typedef struct tutti_reduce_args {
-    void *dst;              /* may be one of the sources; no other overlap */
+    void *dst;               /* may be one of the sources; no other overlap */
     const void *const *srcs; /* nsrcs >= 1 buffers of count elements; any alignment that fits the type */
-    const double *factors;  /* PREMUL_SUM: one per source; else NULL */
+    const double *factors;   /* PREMUL_SUM: one per source (integers: a whole number, cast to the type); else NULL */
     int nsrcs;
     size_t count;
     tutti_type type;
     tutti_reduction reduction;
-    int divisor; /* AVG: what the sum is divided by, once */
+    int divisor; /* AVG: what the sum is divided by, once; >= 1 */
 } tutti_reduce_args;
 
 /* Host memory. One source copies it (avg divides, premul multiplies, bool normalises all the same). */
 void tutti_reduce_host(const tutti_reduce_args *args);
 
-/* Does this reduction exist for this type? (No avg for bool; no bitwise operations on floats.) */
+/* Does this reduction exist for this type? (No avg and premul_sum for bool; no bitwise operations on floats.) */
 bool tutti_reduce_supports(tutti_type type, tutti_reduction reduction);
+
+/* Name of the instruction set in use: "plain", "neon", "avx2" or "avx512"; all give the same bits. */
+const char *tutti_reduce_variant_name(void);
+
+/* For tests and benches: uses the named variant from now on; NULL: the best one again. false (and no change)
+ * when this build or machine has no such variant. */
+bool tutti_reduce_use_variant(const char *name);
 
 #endif

@@ -1,0 +1,227 @@
+/*
+ * tutti_reduce_host: picks the best instruction set once and drives its loops.
+ *
+ * Up to four sources of a sum go through one loop straight into dst. More are folded block by block in an
+ * accumulator that stays in the first-level cache, because dst may be one of the sources and must not be written
+ * before all of them have been read. Small floats always take that way: each block is widened to float32, folded,
+ * and narrowed once.
+ */
+#include "kernels/reduce.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "kernels/host/reduce_variant.h"
+
+#if defined(TUTTI_REDUCE_X86)
+#include <cpuid.h>
+#endif
+
+/* Four blocks leave half of a first-level cache of 32 KiB to the sources. */
+#define BLOCK_BYTES 4096
+typedef union block {
+    unsigned char bytes[BLOCK_BYTES]; /* of the type that is reduced */
+    float floats[BLOCK_BYTES / sizeof(float)];
+} block;
+
+/* ---------------------------------------------------------------------------------- instruction sets */
+
+static _Atomic(const tutti_reduce_variant *) variant_in_use;
+
+#if defined(TUTTI_REDUCE_X86)
+static bool processor_has_f16c(void) {
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+#endif
+
+/* The variants that this processor can run, best first, ended by NULL. */
+static void list_variants(const tutti_reduce_variant *list_out[4]) {
+    int count = 0;
+#if defined(TUTTI_REDUCE_X86)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        list_out[count++] = &tutti_reduce_avx512;
+    if (__builtin_cpu_supports("avx2") && processor_has_f16c()) list_out[count++] = &tutti_reduce_avx2;
+#endif
+    list_out[count++] = &tutti_reduce_plain;
+    list_out[count] = NULL;
+}
+
+bool tutti_reduce_use_variant(const char *name) {
+    const tutti_reduce_variant *list[4];
+    list_variants(list);
+    for (int i = 0; list[i]; i++) {
+        if (name && strcmp(name, list[i]->name) != 0) continue;
+        atomic_store_explicit(&variant_in_use, list[i], memory_order_relaxed);
+        return true;
+    }
+    return false;
+}
+
+/* Threads that meet here for the first time store the same pointer to constant data: no order is needed. */
+static const tutti_reduce_variant *current_variant(void) {
+    const tutti_reduce_variant *variant = atomic_load_explicit(&variant_in_use, memory_order_relaxed);
+    if (TUTTI_LIKELY(variant)) return variant;
+    tutti_reduce_use_variant(NULL);
+    return atomic_load_explicit(&variant_in_use, memory_order_relaxed);
+}
+
+const char *tutti_reduce_variant_name(void) {
+    return current_variant()->name;
+}
+
+/* ------------------------------------------------------------------------------------------- planning */
+
+static bool is_integer(tutti_type type) {
+    return type <= TUTTI_UINT64;
+}
+
+bool tutti_reduce_supports(tutti_type type, tutti_reduction reduction) {
+    if ((unsigned)type >= TUTTI_TYPE_COUNT || (unsigned)reduction >= TUTTI_REDUCTION_COUNT) return false;
+    const bool bitwise = reduction == TUTTI_BAND || reduction == TUTTI_BOR || reduction == TUTTI_BXOR;
+    if (type == TUTTI_BOOL) return reduction != TUTTI_AVG && reduction != TUTTI_PREMUL_SUM;
+    return is_integer(type) || !bitwise;
+}
+
+/* How one call is carried out. */
+typedef struct plan {
+    const tutti_reduce_args *args;
+    const tutti_fold_step *steps;      /* of the fold, by inputs - 1 */
+    const tutti_fold_step *last_steps; /* of the last fold of a block: avg scales there */
+    void (*widen)(float *out, const void *in, size_t count);
+    void (*narrow)(void *out, const float *in, size_t count);
+    size_t element_bytes;
+    size_t count; /* bytes for bitwise folds, else elements */
+    double scale;
+    int widest;        /* inputs that one step takes */
+    bool divide_after; /* avg of integers */
+} plan;
+
+static tutti_fold bool_fold(tutti_reduction reduction) {
+    switch (reduction) {
+    case TUTTI_PROD:
+    case TUTTI_MIN:
+    case TUTTI_BAND: return TUTTI_FOLD_AND;
+    case TUTTI_BXOR: return TUTTI_FOLD_XOR;
+    default: return TUTTI_FOLD_OR;
+    }
+}
+
+static tutti_fold fold_of(tutti_type type, tutti_reduction reduction) {
+    static const tutti_fold folds[TUTTI_REDUCTION_COUNT] = {
+        [TUTTI_SUM] = TUTTI_FOLD_SUM, [TUTTI_PROD] = TUTTI_FOLD_PROD, [TUTTI_MIN] = TUTTI_FOLD_MIN,
+        [TUTTI_MAX] = TUTTI_FOLD_MAX, [TUTTI_AVG] = TUTTI_FOLD_SUM,   [TUTTI_BAND] = TUTTI_FOLD_AND,
+        [TUTTI_BOR] = TUTTI_FOLD_OR,  [TUTTI_BXOR] = TUTTI_FOLD_XOR,  [TUTTI_PREMUL_SUM] = TUTTI_FOLD_PREMUL,
+    };
+    return type == TUTTI_BOOL ? bool_fold(reduction) : folds[reduction];
+}
+
+/* Multiplying by the reciprocal of a power of two gives the same bits as dividing, sooner. */
+static tutti_fold plan_scale(plan *p, int divisor) {
+    const bool power_of_two = (divisor & (divisor - 1)) == 0;
+    p->scale = power_of_two ? 1.0 / divisor : (double)divisor;
+    return power_of_two ? TUTTI_FOLD_SUM_TIMES : TUTTI_FOLD_SUM_OVER;
+}
+
+static plan make_plan(const tutti_reduce_args *args) {
+    const tutti_reduce_variant *variant = current_variant();
+    const tutti_fold fold = fold_of(args->type, args->reduction);
+    plan p = {.args = args, .widen = variant->widen[args->type], .narrow = variant->narrow[args->type]};
+    p.element_bytes = tutti_type_bytes(args->type);
+    p.count = args->count;
+    tutti_type type = p.widen ? TUTTI_FLOAT32 : args->type;
+    if (fold >= TUTTI_FOLD_AND && type != TUTTI_BOOL) { /* bits do not know their type */
+        type = TUTTI_UINT8;
+        p.count *= p.element_bytes;
+        p.element_bytes = 1;
+    }
+    tutti_fold last_fold = fold;
+    if (args->reduction == TUTTI_AVG) {
+        p.divide_after = is_integer(args->type);
+        if (!p.divide_after) last_fold = plan_scale(&p, args->divisor);
+    }
+    p.steps = variant->steps[type][fold];
+    p.last_steps = variant->steps[type][last_fold];
+    p.widest = p.steps[TUTTI_REDUCE_MAX_INPUTS - 1] ? TUTTI_REDUCE_MAX_INPUTS : 2;
+    return p;
+}
+
+/* ------------------------------------------------------------------------------------------- carrying out */
+
+#define DIVIDE(element, wide)                                                                                          \
+    for (size_t i = 0; i < count; i++) ((element *)values)[i] = (element)(((element *)values)[i] / (wide)divisor)
+
+/* Division in C truncates towards zero. The wide type holds every value of the element and the divisor. */
+static void divide_integers(void *values, size_t count, tutti_type type, int divisor) {
+    switch (type) {
+    case TUTTI_INT8: DIVIDE(int8_t, int32_t); break;
+    case TUTTI_UINT8: DIVIDE(uint8_t, int32_t); break;
+    case TUTTI_INT16: DIVIDE(int16_t, int32_t); break;
+    case TUTTI_UINT16: DIVIDE(uint16_t, int32_t); break;
+    case TUTTI_INT32: DIVIDE(int32_t, int32_t); break;
+    case TUTTI_UINT32: DIVIDE(uint32_t, uint32_t); break;
+    case TUTTI_INT64: DIVIDE(int64_t, int64_t); break;
+    default: DIVIDE(uint64_t, uint64_t); break;
+    }
+}
+
+/* The factor as an integer modulo 2^64; what no integer type holds goes to the nearest end. */
+static uint64_t whole_factor(double factor) {
+    if (factor >= 0x1p64) return UINT64_MAX;
+    if (factor >= 0) return (uint64_t)factor;
+    return factor > -0x1p63 ? (uint64_t)(int64_t)factor : factor <= -0x1p63 ? (uint64_t)INT64_MIN : 0;
+}
+
+static void set_factor(tutti_fold_scalars *scalars, int input, double factor) {
+    scalars->factor[input] = factor;
+    scalars->whole_factor[input] = whole_factor(factor);
+}
+
+/* Elements [start, start + count) of dst. `blocks` are scratch; results so far are always in the first one. */
+static void reduce_block(const plan *p, size_t start, size_t count, block *blocks) {
+    const tutti_reduce_args *args = p->args;
+    unsigned char *dst = (unsigned char *)args->dst + start * p->element_bytes;
+    tutti_fold_scalars scalars = {.scale = p->scale};
+    const void *ins[TUTTI_REDUCE_MAX_INPUTS];
+    for (int done = 0; done < args->nsrcs;) {
+        int inputs = 0;
+        if (done > 0) {
+            set_factor(&scalars, 0, 1);
+            ins[inputs++] = blocks[0].bytes;
+        }
+        for (; inputs < p->widest && done < args->nsrcs; inputs++, done++) {
+            const unsigned char *src = (const unsigned char *)args->srcs[done] + start * p->element_bytes;
+            if (args->factors) set_factor(&scalars, inputs, args->factors[done]);
+            if (p->widen) p->widen(blocks[inputs].floats, src, count);
+            ins[inputs] = p->widen ? blocks[inputs].bytes : src;
+        }
+        const bool last = done == args->nsrcs;
+        void *out = last && !p->widen ? dst : blocks[0].bytes;
+        (last ? p->last_steps : p->steps)[inputs - 1](out, ins, &scalars, count);
+    }
+    if (p->narrow) p->narrow(dst, blocks[0].floats, count);
+    if (p->divide_after) divide_integers(dst, count, args->type, args->divisor);
+}
+
+void tutti_reduce_host(const tutti_reduce_args *args) {
+    assert(args->nsrcs >= 1 && tutti_reduce_supports(args->type, args->reduction));
+    assert(args->reduction != TUTTI_PREMUL_SUM || args->factors);
+    assert(args->reduction != TUTTI_AVG || args->divisor >= 1);
+    const bool copies = args->nsrcs == 1 && args->type != TUTTI_BOOL && args->reduction != TUTTI_PREMUL_SUM &&
+                        (args->reduction != TUTTI_AVG || args->divisor == 1);
+    if (args->count == 0) return;
+    if (copies) {
+        if (args->dst != args->srcs[0]) memcpy(args->dst, args->srcs[0], args->count * tutti_type_bytes(args->type));
+        return;
+    }
+    const plan p = make_plan(args);
+    _Alignas(TUTTI_CACHE_LINE) block blocks[TUTTI_REDUCE_MAX_INPUTS];
+    const bool one_pass = !p.widen && !p.divide_after && args->nsrcs <= p.widest;
+    const size_t block_count = one_pass ? p.count : BLOCK_BYTES / (p.widen ? sizeof(float) : p.element_bytes);
+    for (size_t start = 0; start < p.count; start += block_count)
+        reduce_block(&p, start, tutti_min_size(block_count, p.count - start), blocks);
+}
