@@ -1,0 +1,39 @@
+/*
+ * HMAC-SHA-256 (RFC 2104, FIPS 180-4): how two sides prove to each other that they know the job's secret, without
+ * sending it. Checked with RFC 4231's vectors.
+ */
+#ifndef TUTTI_BASE_HMAC_H
+#define TUTTI_BASE_HMAC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TUTTI_SHA256_BYTES 32
+
+typedef struct tutti_sha256 {
+    uint32_t state[8];
+    uint64_t message_bytes;
+    uint8_t block[64];
+} tutti_sha256;
+
+typedef struct tutti_hmac {
+    tutti_sha256 inner, outer;
+} tutti_hmac;
+
+void tutti_sha256_init(tutti_sha256 *hash);
+void tutti_sha256_update(tutti_sha256 *hash, const void *data, size_t bytes);
+void tutti_sha256_final(tutti_sha256 *hash, uint8_t digest[TUTTI_SHA256_BYTES]);
+
+void tutti_hmac_init(tutti_hmac *mac, const void *key, size_t key_bytes);
+void tutti_hmac_update(tutti_hmac *mac, const void *data, size_t bytes);
+void tutti_hmac_final(tutti_hmac *mac, uint8_t digest[TUTTI_SHA256_BYTES]);
+
+/* The MAC of one piece of data. */
+void tutti_hmac_of(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                   uint8_t digest[TUTTI_SHA256_BYTES]);
+
+/* Compares in a time that does not tell where the difference is. */
+bool tutti_hmac_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
+
+#endif

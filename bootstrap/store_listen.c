@@ -1,0 +1,130 @@
+/*
+ * The store's listening socket, and an answer to "who has my port?" from /proc.
+ *
+ * The socket is bound once and never given up before the server ends, so that no stranger can slip in between.
+ * Ports are reused at once after an earlier server's end (SO_REUSEADDR), never shared.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/store.h"
+
+enum { BACKLOG = 4096 };
+
+/* The inode of the socket that listens on the port, 0 if not found. */
+static unsigned long listening_inode(const char *table_path, int port) {
+    FILE *table = fopen(table_path, "re");
+    if (table == NULL) return 0;
+    char line[512];
+    unsigned long inode = 0;
+    while (inode == 0 && fgets(line, sizeof line, table) != NULL) {
+        unsigned local_port, state;
+        unsigned long found;
+        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %lu", &local_port, &state,
+                   &found) == 3 &&
+            state == 0x0A && local_port == (unsigned)port)
+            inode = found;
+    }
+    fclose(table);
+    return inode;
+}
+
+static bool process_holds(const char *pid, unsigned long inode) {
+    char path[300], wanted[64], target[64];
+    snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
+    snprintf(path, sizeof path, "/proc/%s/fd", pid);
+    DIR *folder = opendir(path);
+    if (folder == NULL) return false; /* gone, or not ours to look at */
+    bool holds = false;
+    for (struct dirent *item; !holds && (item = readdir(folder)) != NULL;) {
+        ssize_t bytes = readlinkat(dirfd(folder), item->d_name, target, sizeof target - 1);
+        if (bytes <= 0) continue;
+        target[bytes] = '\0';
+        holds = strcmp(target, wanted) == 0;
+    }
+    closedir(folder);
+    return holds;
+}
+
+/* "pid 123 (name)" of the process that listens on the port, "" where the system does not tell. */
+static void describe_holder(int port, char *text, size_t capacity) {
+    text[0] = '\0';
+    unsigned long inode = listening_inode("/proc/net/tcp", port);
+    if (inode == 0) inode = listening_inode("/proc/net/tcp6", port);
+    DIR *processes = inode != 0 ? opendir("/proc") : NULL;
+    if (processes == NULL) return;
+    for (struct dirent *item; (item = readdir(processes)) != NULL;) {
+        if (item->d_name[0] < '0' || item->d_name[0] > '9' || !process_holds(item->d_name, inode)) continue;
+        char path[300], name[64] = "?";
+        snprintf(path, sizeof path, "/proc/%s/comm", item->d_name);
+        FILE *file = fopen(path, "re");
+        if (file != NULL) {
+            if (fgets(name, sizeof name, file) != NULL) name[strcspn(name, "\n")] = '\0';
+            fclose(file);
+        }
+        snprintf(text, capacity, "pid %.20s (%s)", item->d_name, name);
+        break;
+    }
+    closedir(processes);
+}
+
+static tutti_status fail_bind(int error, int port) {
+    if (error != EADDRINUSE) return tutti_fail_errno(error, "cannot listen on port %d", port);
+    char holder[128];
+    describe_holder(port, holder, sizeof holder);
+    return tutti_fail(TUTTI_ERR_CONFIG,
+                      "port %d is in use%s%s; end that job or choose another port (--master_port, MASTER_PORT)", port,
+                      holder[0] != '\0' ? " by " : "", holder);
+}
+
+/* A socket bound to one address, or -1 with the error number. */
+static int listen_at(const struct sockaddr *address, socklen_t bytes, int *error_out) {
+    int on = 1, off = 0;
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0) {
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (address->sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+        if (bind(fd, address, bytes) == 0 && listen(fd, BACKLOG) == 0) return fd;
+    }
+    *error_out = errno;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* Both families in one socket where the machine has IPv6. */
+static tutti_status listen_everywhere(int port, int *listen_fd_out) {
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port), .sin6_addr = in6addr_any};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int error = 0;
+    int fd = listen_at((struct sockaddr *)&six, sizeof six, &error);
+    if (fd < 0 && error != EADDRINUSE) fd = listen_at((struct sockaddr *)&four, sizeof four, &error);
+    if (fd < 0) return fail_bind(error, port);
+    *listen_fd_out = fd;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_store_listen(const char *address, int port, int *listen_fd_out) {
+    if (port < 0 || port > 65535) return tutti_fail(TUTTI_ERR_CONFIG, "port %d is not in 0 to 65535", port);
+    if (address == NULL) return listen_everywhere(port, listen_fd_out);
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
+    char service[16];
+    snprintf(service, sizeof service, "%d", port);
+    int problem = getaddrinfo(address, service, &hints, &found);
+    if (problem != 0) return tutti_fail(TUTTI_ERR_CONFIG, "cannot listen at '%s': %s", address, gai_strerror(problem));
+    int error = EADDRNOTAVAIL, fd = -1;
+    for (struct addrinfo *at = found; fd < 0 && at != NULL; at = at->ai_next)
+        fd = listen_at(at->ai_addr, at->ai_addrlen, &error);
+    freeaddrinfo(found);
+    if (fd < 0) return fail_bind(error, port);
+    *listen_fd_out = fd;
+    return TUTTI_OK;
+}

@@ -1,0 +1,448 @@
+/*
+ * The store's requests: a table that says for each op which fields it has and what it does.
+ *
+ * A request is first looked over, field by field and never twice, until all of it has come; lengths and counts
+ * are held against their bounds as soon as they are known. Then it is carried out in one go, so that no request
+ * is ever half done.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/store_connection.h"
+#include "bootstrap/store_wire.h"
+
+typedef struct reader {
+    const uint8_t *next;
+} reader;
+
+typedef tutti_status (*request_run)(tutti_store_hub *hub, tutti_store_connection *from, reader *fields);
+
+typedef struct request_kind {
+    const char *fields; /* k key, v value, 4 uint32, 8 int64 */
+    bool counted;       /* a uint64 count leads, the fields come that many times */
+    request_run run;
+} request_kind;
+
+/* --------------------------------------------------------------------------------------------- fields */
+
+static uint64_t take_u64(reader *fields) {
+    uint64_t value;
+    memcpy(&value, fields->next, sizeof value);
+    fields->next += sizeof value;
+    return value;
+}
+
+static uint32_t take_u32(reader *fields) {
+    uint32_t value;
+    memcpy(&value, fields->next, sizeof value);
+    fields->next += sizeof value;
+    return value;
+}
+
+static tutti_store_bytes take_bytes(reader *fields) {
+    size_t bytes = take_u64(fields);
+    tutti_store_bytes taken = {fields->next, bytes};
+    fields->next += bytes;
+    return taken;
+}
+
+/* -------------------------------------------------------------------------------------------- replies */
+
+static void reply(tutti_store_hub *hub, tutti_store_connection *to, const void *data, size_t bytes) {
+    if (to->failed) return;
+    if (bytes > TUTTI_STORE_MOST_REPLY_BYTES - tutti_store_buffer_used(&to->out) ||
+        tutti_store_buffer_reserve(&to->out, bytes) != TUTTI_OK) {
+        to->failed = true;
+    } else {
+        memcpy(to->out.data + to->out.end, data, bytes);
+        to->out.end += bytes;
+    }
+    if (to->dirty) return;
+    to->dirty = true;
+    to->next_dirty = hub->dirty;
+    hub->dirty = to;
+}
+
+static void reply_u8(tutti_store_hub *hub, tutti_store_connection *to, uint8_t value) {
+    reply(hub, to, &value, sizeof value);
+}
+
+static void reply_i64(tutti_store_hub *hub, tutti_store_connection *to, int64_t value) {
+    reply(hub, to, &value, sizeof value);
+}
+
+static void reply_bytes(tutti_store_hub *hub, tutti_store_connection *to, tutti_store_bytes value) {
+    uint64_t bytes = value.bytes;
+    reply(hub, to, &bytes, sizeof bytes);
+    if (value.bytes > 0) reply(hub, to, value.data, value.bytes);
+}
+
+static tutti_store_bytes value_of(const tutti_store_entry *entry) {
+    if (entry == NULL || !entry->has_value) return (tutti_store_bytes){NULL, 0};
+    return (tutti_store_bytes){entry->value, entry->value_bytes};
+}
+
+/* -------------------------------------------------------------------------------------------- waiting */
+
+void tutti_store_requests_unwait(tutti_store_hub *hub, tutti_store_connection *connection) {
+    for (size_t i = 0; i < connection->nwaiters; i++) {
+        tutti_store_entry *entry = connection->waiters[i].entry;
+        tutti_store_table_unwait(&connection->waiters[i]);
+        tutti_store_table_tidy(hub->table, entry);
+    }
+    free(connection->waiters);
+    connection->waiters = NULL;
+    connection->nwaiters = connection->awaited = 0;
+}
+
+static bool ready(const tutti_store_entry *entry) {
+    return entry != NULL && (entry->has_value || entry->queue_length > 0);
+}
+
+/* What the waiter waited for has come; true when its connection waits for nothing else. */
+static bool satisfy(tutti_store_hub *hub, tutti_store_waiter *waiter) {
+    tutti_store_connection *owner = waiter->owner;
+    tutti_store_table_unwait(waiter);
+    if (--owner->awaited > 0) return false;
+    tutti_store_requests_unwait(hub, owner);
+    reply_u8(hub, owner, TUTTI_STORE_STOP_WAITING);
+    return true;
+}
+
+/* Wakes who waits for the key and, with `arrived` > 0, who waits for that many at the barrier. The first waiter is
+ * looked up anew each time: ending one wait may take more than one waiter out of the list. */
+static void wake(tutti_store_hub *hub, tutti_store_entry *entry, int64_t arrived) {
+    tutti_store_waiter *waiter = entry->first_waiter;
+    while (waiter != NULL) {
+        bool due = waiter->barrier == 0 || waiter->barrier <= arrived;
+        if (due) satisfy(hub, waiter);
+        waiter = due ? entry->first_waiter : waiter->next;
+    }
+}
+
+/* A queued value is for one: wakes waiters until one of them waits for nothing else. */
+static void wake_one(tutti_store_hub *hub, tutti_store_entry *entry) {
+    for (tutti_store_waiter *waiter = entry->first_waiter, *next; waiter != NULL; waiter = next) {
+        next = waiter->next;
+        if (waiter->barrier == 0 && satisfy(hub, waiter)) return;
+    }
+}
+
+static tutti_status begin_wait(tutti_store_connection *from, uint64_t count) {
+    if (from->waiters != NULL) return tutti_fail(TUTTI_ERR_DATA, "a wait while another wait is under way");
+    TUTTI_TRY(tutti_calloc(count, sizeof *from->waiters, &from->waiters));
+    from->nwaiters = count;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- requests */
+
+static tutti_status put(tutti_store_hub *hub, tutti_store_bytes key, tutti_store_bytes value, bool append) {
+    tutti_store_entry *entry;
+    TUTTI_TRY(tutti_store_table_need(hub->table, key, &entry));
+    tutti_status status = tutti_store_table_put(hub->table, entry, value, append);
+    if (status == TUTTI_OK) wake(hub, entry, 0);
+    tutti_store_table_tidy(hub->table, entry);
+    return status;
+}
+
+static tutti_status run_validate(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    (void)hub;
+    if (take_u32(fields) != TUTTI_STORE_MAGIC) return tutti_fail(TUTTI_ERR_DATA, "wrong magic number");
+    from->validated = true;
+    return TUTTI_OK;
+}
+
+static tutti_status run_ping(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    uint32_t nonce = take_u32(fields);
+    reply(hub, from, &nonce, sizeof nonce);
+    return TUTTI_OK;
+}
+
+static tutti_status run_set(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    (void)from;
+    tutti_store_bytes key = take_bytes(fields);
+    return put(hub, key, take_bytes(fields), false);
+}
+
+static tutti_status run_append(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    (void)from;
+    tutti_store_bytes key = take_bytes(fields);
+    return put(hub, key, take_bytes(fields), true);
+}
+
+static tutti_status run_multi_set(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    for (uint64_t left = take_u64(fields); left > 0; left--) TUTTI_TRY(run_set(hub, from, fields));
+    return TUTTI_OK;
+}
+
+/* A missing key counts as empty; where it should not be empty the reply is, as in PyTorch, what was expected. */
+static tutti_status run_compare_set(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    tutti_store_bytes key = take_bytes(fields);
+    tutti_store_bytes expected = take_bytes(fields);
+    tutti_store_bytes desired = take_bytes(fields);
+    const tutti_store_entry *entry = tutti_store_table_find(hub->table, key);
+    bool exists = entry != NULL && entry->has_value;
+    tutti_store_bytes now = value_of(entry);
+    bool equal = now.bytes == expected.bytes && (now.bytes == 0 || memcmp(now.data, expected.data, now.bytes) == 0);
+    if (equal) TUTTI_TRY(put(hub, key, desired, false));
+    reply_bytes(hub, from, equal ? desired : exists ? now : expected);
+    return TUTTI_OK;
+}
+
+static tutti_status run_get(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    reply_bytes(hub, from, value_of(tutti_store_table_find(hub->table, take_bytes(fields))));
+    return TUTTI_OK;
+}
+
+static tutti_status run_multi_get(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    for (uint64_t left = take_u64(fields); left > 0; left--) TUTTI_TRY(run_get(hub, from, fields));
+    return TUTTI_OK;
+}
+
+/* Counters are kept as decimal text, so that they can be read like any other value. */
+static tutti_status add_to(tutti_store_hub *hub, tutti_store_bytes key, int64_t amount, int64_t *sum_out) {
+    tutti_store_bytes old = value_of(tutti_store_table_find(hub->table, key));
+    char text[32] = "0";
+    if (old.bytes > 0) {
+        size_t bytes = tutti_min_size(old.bytes, sizeof text - 1);
+        memcpy(text, old.data, bytes);
+        text[bytes] = '\0';
+    }
+    char *end;
+    int64_t sum = strtoll(text, &end, 10);
+    if (end == text) return tutti_fail(TUTTI_ERR_DATA, "add to a key whose value is no number");
+    if (__builtin_add_overflow(sum, amount, &sum)) return tutti_fail(TUTTI_ERR_DATA, "a counter overflows");
+    int bytes = snprintf(text, sizeof text, "%lld", (long long)sum);
+    TUTTI_TRY(put(hub, key, (tutti_store_bytes){(const uint8_t *)text, (size_t)bytes}, false));
+    *sum_out = sum;
+    return TUTTI_OK;
+}
+
+static tutti_status run_add(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    tutti_store_bytes key = take_bytes(fields);
+    int64_t sum = 0;
+    TUTTI_TRY(add_to(hub, key, (int64_t)take_u64(fields), &sum));
+    reply_i64(hub, from, sum);
+    return TUTTI_OK;
+}
+
+static uint64_t count_missing(tutti_store_hub *hub, reader fields) {
+    uint64_t missing = 0;
+    for (uint64_t left = take_u64(&fields); left > 0; left--)
+        missing += !ready(tutti_store_table_find(hub->table, take_bytes(&fields)));
+    return missing;
+}
+
+static tutti_status run_check(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    reply_u8(hub, from, count_missing(hub, *fields) == 0 ? TUTTI_STORE_READY : TUTTI_STORE_NOT_READY);
+    return TUTTI_OK;
+}
+
+static tutti_status run_wait(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    uint64_t missing = count_missing(hub, *fields);
+    if (missing == 0) {
+        reply_u8(hub, from, TUTTI_STORE_STOP_WAITING);
+        return TUTTI_OK;
+    }
+    TUTTI_TRY(begin_wait(from, missing));
+    for (uint64_t left = take_u64(fields); left > 0; left--) {
+        tutti_store_entry *entry;
+        TUTTI_TRY(tutti_store_table_need(hub->table, take_bytes(fields), &entry));
+        if (ready(entry)) continue;
+        tutti_store_waiter *waiter = &from->waiters[from->awaited++];
+        waiter->owner = from;
+        tutti_store_table_wait(entry, waiter);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status run_cancel_wait(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    (void)fields;
+    tutti_store_requests_unwait(hub, from);
+    reply_u8(hub, from, TUTTI_STORE_WAIT_CANCELED);
+    return TUTTI_OK;
+}
+
+/* A counter under the key: whoever makes it reach the size of the world lets all go; later ones pass at once. */
+static tutti_status run_barrier(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    tutti_store_bytes key = take_bytes(fields);
+    int64_t expected = (int64_t)take_u64(fields);
+    int64_t arrived = 0;
+    TUTTI_TRY(add_to(hub, key, 1, &arrived));
+    tutti_store_entry *entry = tutti_store_table_find(hub->table, key);
+    assert(entry != NULL);
+    if (arrived >= expected) {
+        wake(hub, entry, arrived);
+        reply_u8(hub, from, TUTTI_STORE_STOP_WAITING);
+        return TUTTI_OK;
+    }
+    TUTTI_TRY(begin_wait(from, 1));
+    from->awaited = 1;
+    from->waiters[0].owner = from;
+    from->waiters[0].barrier = expected;
+    tutti_store_table_wait(entry, &from->waiters[0]);
+    return TUTTI_OK;
+}
+
+static tutti_status run_getnumkeys(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    (void)fields;
+    reply_i64(hub, from, tutti_store_table_count(hub->table));
+    return TUTTI_OK;
+}
+
+static tutti_status run_delete_key(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    tutti_store_entry *entry = tutti_store_table_find(hub->table, take_bytes(fields));
+    bool exists = entry != NULL && entry->has_value;
+    if (exists) tutti_store_table_drop(hub->table, entry);
+    tutti_store_table_tidy(hub->table, entry);
+    reply_i64(hub, from, exists);
+    return TUTTI_OK;
+}
+
+static tutti_status run_queue_push(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    (void)from;
+    tutti_store_entry *entry;
+    TUTTI_TRY(tutti_store_table_need(hub->table, take_bytes(fields), &entry));
+    tutti_status status = tutti_store_table_push(hub->table, entry, take_bytes(fields));
+    if (status == TUTTI_OK) wake_one(hub, entry);
+    tutti_store_table_tidy(hub->table, entry);
+    return status;
+}
+
+static tutti_status run_queue_pop(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    tutti_store_entry *entry = tutti_store_table_find(hub->table, take_bytes(fields));
+    int64_t length = entry != NULL ? entry->queue_length : 0;
+    reply_i64(hub, from, length);
+    if (length == 0) return TUTTI_OK;
+    reply_bytes(hub, from, tutti_store_table_peek(entry));
+    tutti_store_table_pop(hub->table, entry);
+    tutti_store_table_tidy(hub->table, entry);
+    return TUTTI_OK;
+}
+
+static tutti_status run_queue_len(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    const tutti_store_entry *entry = tutti_store_table_find(hub->table, take_bytes(fields));
+    reply_i64(hub, from, entry != NULL ? entry->queue_length : 0);
+    return TUTTI_OK;
+}
+
+typedef struct list_target {
+    tutti_store_hub *hub;
+    tutti_store_connection *to;
+} list_target;
+
+static void list_key(void *context, tutti_store_bytes key) {
+    list_target *target = context;
+    reply_bytes(target->hub, target->to, key);
+}
+
+static tutti_status run_list_keys(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    (void)fields;
+    reply_i64(hub, from, tutti_store_table_count(hub->table));
+    tutti_store_table_each(hub->table, list_key, &(list_target){hub, from});
+    return TUTTI_OK;
+}
+
+static const request_kind kinds[TUTTI_STORE_OP_COUNT] = {
+    [TUTTI_STORE_VALIDATE] = {.fields = "4", .run = run_validate},
+    [TUTTI_STORE_SET] = {.fields = "kv", .run = run_set},
+    [TUTTI_STORE_COMPARE_SET] = {.fields = "kvv", .run = run_compare_set},
+    [TUTTI_STORE_GET] = {.fields = "k", .run = run_get},
+    [TUTTI_STORE_ADD] = {.fields = "k8", .run = run_add},
+    [TUTTI_STORE_CHECK] = {.fields = "k", .counted = true, .run = run_check},
+    [TUTTI_STORE_WAIT] = {.fields = "k", .counted = true, .run = run_wait},
+    [TUTTI_STORE_GETNUMKEYS] = {.fields = "", .run = run_getnumkeys},
+    [TUTTI_STORE_DELETE_KEY] = {.fields = "k", .run = run_delete_key},
+    [TUTTI_STORE_APPEND] = {.fields = "kv", .run = run_append},
+    [TUTTI_STORE_MULTI_GET] = {.fields = "k", .counted = true, .run = run_multi_get},
+    [TUTTI_STORE_MULTI_SET] = {.fields = "kv", .counted = true, .run = run_multi_set},
+    [TUTTI_STORE_CANCEL_WAIT] = {.fields = "", .run = run_cancel_wait},
+    [TUTTI_STORE_PING] = {.fields = "4", .run = run_ping},
+    [TUTTI_STORE_QUEUE_PUSH] = {.fields = "kv", .run = run_queue_push},
+    [TUTTI_STORE_QUEUE_POP] = {.fields = "k", .run = run_queue_pop},
+    [TUTTI_STORE_QUEUE_LEN] = {.fields = "k", .run = run_queue_len},
+    [TUTTI_STORE_LIST_KEYS] = {.fields = "", .run = run_list_keys},
+    [TUTTI_STORE_BARRIER] = {.fields = "k8", .run = run_barrier},
+};
+
+/* ------------------------------------------------------------------------------------------- looking over */
+
+/* Bytes of the field that begins at data[0..have); 0: not to be told yet. */
+static tutti_status field_bytes(char field, const uint8_t *data, size_t have, size_t *bytes_out) {
+    if (field == '4' || field == '8') {
+        *bytes_out = (size_t)(field - '0');
+        return TUTTI_OK;
+    }
+    *bytes_out = 0;
+    uint64_t length;
+    if (have < sizeof length) return TUTTI_OK;
+    memcpy(&length, data, sizeof length);
+    uint64_t most = field == 'k' ? TUTTI_STORE_MOST_KEY_BYTES : TUTTI_STORE_MOST_VALUE_BYTES;
+    if (length > most)
+        return tutti_fail(TUTTI_ERR_DATA, "a %s of %llu bytes", field == 'k' ? "key" : "value",
+                          (unsigned long long)length);
+    *bytes_out = sizeof length + length;
+    return TUTTI_OK;
+}
+
+static tutti_status begin_scan(const tutti_store_connection *from, uint8_t op, tutti_store_scan *scan) {
+    if (op >= TUTTI_STORE_OP_COUNT) return tutti_fail(TUTTI_ERR_DATA, "unknown request %u", op);
+    if ((op == TUTTI_STORE_VALIDATE) == from->validated)
+        return tutti_fail(TUTTI_ERR_DATA, "the magic number must come first, and once");
+    *scan = (tutti_store_scan){.at = 1, .repeats = 1, .counted = !kinds[op].counted};
+    return TUTTI_OK;
+}
+
+/* Looks over what has come of the first request; true when all of it is there, scan->at then is its length. */
+static tutti_status scan_request(const tutti_store_connection *from, tutti_store_scan *scan, bool *whole_out) {
+    const uint8_t *data = from->in.data + from->in.start;
+    size_t have = tutti_store_buffer_used(&from->in);
+    *whole_out = false;
+    if (have == 0) return TUTTI_OK;
+    if (scan->at == 0) TUTTI_TRY(begin_scan(from, data[0], scan));
+    const char *fields = kinds[data[0]].fields;
+    if (!scan->counted) {
+        if (have - scan->at < sizeof scan->repeats) return TUTTI_OK;
+        memcpy(&scan->repeats, data + scan->at, sizeof scan->repeats);
+        if (scan->repeats > TUTTI_STORE_MOST_KEYS)
+            return tutti_fail(TUTTI_ERR_DATA, "a request with %llu keys", (unsigned long long)scan->repeats);
+        scan->at += sizeof scan->repeats;
+        scan->counted = true;
+    }
+    while (scan->repeats > 0) {
+        if (fields[scan->field] == '\0') {
+            scan->field = 0;
+            scan->repeats--;
+            continue;
+        }
+        size_t bytes;
+        TUTTI_TRY(field_bytes(fields[scan->field], data + scan->at, have - scan->at, &bytes));
+        if (scan->at + bytes > TUTTI_STORE_MOST_REQUEST_BYTES)
+            return tutti_fail(TUTTI_ERR_DATA, "a request of more than %llu bytes",
+                              (unsigned long long)TUTTI_STORE_MOST_REQUEST_BYTES);
+        if (bytes == 0 || have - scan->at < bytes) return TUTTI_OK;
+        scan->at += bytes;
+        scan->field++;
+    }
+    *whole_out = true;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection) {
+    while (!connection->failed && tutti_store_buffer_used(&connection->out) < TUTTI_STORE_OUTPUT_LIMIT) {
+        bool whole;
+        TUTTI_TRY(scan_request(connection, &connection->scan, &whole));
+        if (!whole) return TUTTI_OK;
+        const uint8_t *request = connection->in.data + connection->in.start;
+        reader fields = {.next = request + 1};
+        TUTTI_TRY(kinds[request[0]].run(hub, connection, &fields));
+        tutti_store_buffer_consume(&connection->in, connection->scan.at);
+        connection->scan = (tutti_store_scan){0};
+    }
+    return TUTTI_OK;
+}
