@@ -3,7 +3,8 @@
  *
  * The order is fixed: ((src[0] op src[1]) op src[2]) ..., so a result depends neither on chunking nor on the
  * instruction set. float16, bfloat16 and float8 accumulate in float32 and round once, at the end. No FMA. avg
- * sums, then divides once. min and max propagate NaN, -0 < +0. float8 rounds and overflows as PyTorch's casts.
+ * sums, then divides once. min and max propagate NaN, -0 < +0. float8 rounds and overflows as PyTorch's casts: e5m2
+ * to infinity, e4m3fn to its largest number.
  * The pre-multiplied sum multiplies each input by its factor first (float16 and smaller: in float32).
  * Integers wrap on overflow, the sum inside avg too. Bool: sum, max, bor are or; prod, min, band are and; bxor is
  * xor; inputs other than 0 count as true, results are 0 or 1. A NaN that is computed is the positive quiet NaN

@@ -1,9 +1,10 @@
 /*
  * float16, bfloat16 and float8 from and to float32, without branches so that compilers vectorise the loops.
  *
- * Rounding is to nearest even, once. Overflow as in PyTorch's casts: float16, bfloat16 and e5m2 go to infinity,
- * e4m3fn (which has none) to NaN from 464 + something on. Where the F16C instructions are at hand they do float16,
- * with the same bits. Nothing here relies on denormal float32 numbers, so flush-to-zero modes change nothing.
+ * Rounding is to nearest even, once. Overflow as in PyTorch's casts (2.13): float16, bfloat16 and e5m2 go to
+ * infinity, e4m3fn (which has none) to its largest number, infinities too. Where the F16C instructions are at hand
+ * they do float16, with the same bits. Nothing here relies on denormal float32 numbers, so flush-to-zero modes change
+ * nothing.
  */
 #ifndef TUTTI_KERNELS_HOST_REDUCE_SMALL_H
 #define TUTTI_KERNELS_HOST_REDUCE_SMALL_H
@@ -23,15 +24,15 @@ typedef struct small_format {
     int bits;               /* in all */
     int mantissa_bits;      /* stored */
     uint32_t bias_gap;      /* 127 - its own bias */
-    uint32_t overflow_at;   /* float32 bits from which on a magnitude is certain to overflow */
-    uint32_t overflow_code; /* what it becomes, without sign */
-    uint32_t nan_code;      /* the NaN without payload; larger magnitudes than overflow_code are NaN on the way in */
+    uint32_t overflow_at;   /* float32 bits of a magnitude from which on all become overflow_code */
+    uint32_t overflow_code; /* infinity, or the largest number where there is none; without sign */
+    uint32_t nan_code;      /* the NaN without payload */
     uint32_t special_from;  /* smallest code that is an infinity or NaN */
 } small_format;
 
 #define SMALL_FLOAT16     ((small_format){16, 10, 112, 143u << 23, 0x7c00, 0x7e00, 0x7c00})
 #define SMALL_FLOAT8_E5M2 ((small_format){8, 2, 112, 143u << 23, 0x7c, 0x7f, 0x7c})
-#define SMALL_FLOAT8_E4M3 ((small_format){8, 3, 120, 0x43f00000u, 0x7f, 0x7f, 0x7f})
+#define SMALL_FLOAT8_E4M3 ((small_format){8, 3, 120, 0x43e00000u, 0x7e, 0x7f, 0x7f})
 
 REDUCE_INLINE uint32_t float_bits(float value) {
     uint32_t bits;
