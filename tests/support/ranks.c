@@ -74,7 +74,7 @@ static void leave_report(slot *s, tutti_status status) {
     atomic_store_explicit(&s->reported, true, memory_order_release);
 }
 
-/* A rank's whole life. `keep` and `release` let a run of threads know the communicator. */
+/* A rank's whole life. `know` tells a run of threads the communicator, and NULL before its end. */
 static tutti_status live(run *r, int rank, void (*know)(run *, int, tutti_comm *)) {
     ranks_context context = {
         .rank = rank, .nranks = r->options->nranks, .argument = r->options->argument, .store = &r->store};
@@ -275,6 +275,22 @@ const char *ranks_run(const ranks_options *options, ranks_body body) {
     munmap(r.slots, slots_bytes(&r));
     ranks_store_destroy(&r.store);
     return good ? NULL : failure;
+}
+
+const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ranks_body body) {
+    static char text[sizeof failure + 64];
+    for (int kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= RANKS_THREADS; kind++) {
+        for (const int *size = sizes; *size > 0; size++) {
+            ranks_options world = options != NULL ? *options : (ranks_options){0};
+            world.kind = (ranks_kind)kind;
+            world.nranks = *size;
+            const char *failed = ranks_run(&world, body);
+            if (failed == NULL) continue;
+            snprintf(text, sizeof text, "%d %s: %s", *size, kind == RANKS_PROCESSES ? "processes" : "threads", failed);
+            return text;
+        }
+    }
+    return NULL;
 }
 
 void ranks_forgive(const ranks_context *context, int rank) {

@@ -36,6 +36,10 @@ typedef struct ranks_options {
  * ("rank 2: peer died: ..."), valid until the next call. */
 const char *ranks_run(const ranks_options *options, ranks_body body);
 
+/* The same in worlds of several sizes (ended by 0), as processes and then as threads; kind and nranks of `options` are
+ * ignored, options may be NULL. The text also names the world. */
+const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ranks_body body);
+
 /* Can this build test ranks as processes? The thread sanitizer sees nothing across processes, so it runs threads. */
 bool ranks_have_processes(void);
 

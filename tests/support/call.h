@@ -1,0 +1,76 @@
+/*
+ * One collective call as data: make its buffers, start it, compare what it did with the reference.
+ *
+ * Every collective maps source blocks to destination blocks. A block's content is the stream of (seed, rank,
+ * block), so any rank can compute what any other rank put in, and what must come out. Buffers end in guard bytes,
+ * start at odd multiples of the element, and are malloc'd or tutti_mem_alloc'd as the call's memory mode says.
+ */
+#ifndef TUTTI_TESTS_CALL_H
+#define TUTTI_TESTS_CALL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tutti/tutti.h>
+
+typedef enum call_kind {
+    CALL_ALL_REDUCE,
+    CALL_REDUCE,
+    CALL_BROADCAST,
+    CALL_ALL_GATHER,
+    CALL_REDUCE_SCATTER,
+    CALL_ALL_TO_ALL,
+    CALL_GATHER,
+    CALL_SCATTER,
+    CALL_BARRIER,
+    CALL_ALL_GATHER_V,
+    CALL_REDUCE_SCATTER_V,
+    CALL_ALL_TO_ALL_V,
+    CALL_GATHER_V,
+    CALL_SCATTER_V,
+    CALL_KINDS
+} call_kind;
+
+typedef enum call_mode { CALL_NEVER, CALL_ALWAYS, CALL_MIXED, CALL_MODES } call_mode; /* mixed: on odd ranks */
+
+typedef struct call {
+    call_kind kind;
+    tutti_type type;
+    tutti_reduction reduction; /* where the kind reduces */
+    size_t count;              /* v-variants: the largest count of a block */
+    int root;                  /* where the kind has one */
+    call_mode in_place;
+    call_mode shared; /* buffers by tutti_mem_alloc */
+    uint64_t seed;
+} call;
+
+/* A call with its buffers on one rank. */
+typedef struct call_state {
+    call call;
+    int rank, nranks;
+    int nsrcs, ndsts; /* blocks on this rank: 0, 1 or nranks */
+    void **srcs, **dsts;
+    size_t *src_counts, *dst_counts;
+    void **allocations;
+    bool *allocation_shared;
+    size_t *allocation_bytes;
+    int nallocations;
+} call_state;
+
+const char *call_name(call_kind kind);
+bool call_reduces(call_kind kind);
+bool call_has_root(call_kind kind);
+
+/* Makes and fills the buffers. Release them with call_release in any case. */
+tutti_status call_prepare(const call *c, int rank, int nranks, call_state *state_out);
+/* The public call. options may be NULL; the factor is added where it is needed. */
+tutti_status call_start(const call_state *state, tutti_comm *comm, const tutti_options *options);
+/* After it is done: results equal the reference, sources are as they were, guards stand. */
+tutti_status call_check(const call_state *state);
+void call_release(call_state *state);
+
+/* All of the above, blocking; the text of a failure tells the whole call. */
+tutti_status call_run(const call *c, tutti_comm *comm);
+
+#endif

@@ -1,0 +1,107 @@
+/*
+ * Group calls: what is recorded between begin and end starts together and ends as one operation.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "bootstrap/base/settings.h"
+#include "tests/support/ranks.h"
+
+static const int worlds[] = {1, 2, 3, 4, 7, 0};
+
+static void run(ranks_body body) {
+    setenv("TUTTI_EAGER_BYTES", "256", 1); /* the exchange below must not live on buffering */
+    setenv("TUTTI_CHUNK_BYTES", "512", 1);
+    tutti_settings_reload();
+    const char *failure = ranks_run_worlds(worlds, NULL, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+enum { COUNT = 5000 };
+
+/* Everyone sends to everyone, itself included, then receives: without a group this would deadlock. */
+static tutti_status record_exchange(const ranks_context *context, int *out, int *in) {
+    TUTTI_TRY(tutti_group_begin(context->comm));
+    for (int peer = 0; peer < context->nranks; peer++) {
+        for (int i = 0; i < COUNT; i++) out[peer * COUNT + i] = context->rank * 1000000 + peer * 10000 + i;
+        TUTTI_TRY(tutti_send(context->comm, out + peer * COUNT, COUNT, TUTTI_INT32, peer, 5, NULL));
+    }
+    for (int peer = 0; peer < context->nranks; peer++)
+        TUTTI_TRY(tutti_recv(context->comm, in + peer * COUNT, COUNT, TUTTI_INT32, peer, 5, NULL));
+    return TUTTI_OK;
+}
+
+static tutti_status check_exchange(const ranks_context *context, const int *in) {
+    for (int peer = 0; peer < context->nranks; peer++)
+        for (int i = 0; i < COUNT; i++)
+            RANKS_CHECK(in[peer * COUNT + i] == peer * 1000000 + context->rank * 10000 + i, "from %d, element %d: %d",
+                        peer, i, in[peer * COUNT + i]);
+    return TUTTI_OK;
+}
+
+static tutti_status exchange(const ranks_context *context, int *out, int *in) {
+    TUTTI_TRY(record_exchange(context, out, in));
+    TUTTI_TRY(tutti_group_end(context->comm, NULL));
+    TUTTI_TRY(check_exchange(context, in));
+    for (int i = 0; i < context->nranks * COUNT; i++) in[i] = -1;
+    tutti_work *work;
+    TUTTI_TRY(record_exchange(context, out, in));
+    TUTTI_TRY(tutti_group_end(context->comm, &TUTTI_OPTIONS(.work = &work)));
+    tutti_status status = tutti_work_wait(work, -1);
+    tutti_work_free(work);
+    return status == TUTTI_OK ? check_exchange(context, in) : status;
+}
+
+static tutti_status exchange_body(ranks_context *context) {
+    size_t bytes = (size_t)context->nranks * COUNT * sizeof(int);
+    int *out = malloc(bytes), *in = calloc(1, bytes);
+    tutti_status status = out != NULL && in != NULL ? exchange(context, out, in) : TUTTI_ERR_MEMORY;
+    free(out);
+    free(in);
+    return status;
+}
+
+Test(group, sends_and_receives_are_all_posted_before_any_waits) {
+    run(exchange_body);
+}
+
+static tutti_status mix_body(ranks_context *context) {
+    int n = context->nranks, next = (context->rank + 1) % n, before = (context->rank + n - 1) % n;
+    int own = context->rank, got = -1, sum = 0;
+    float values[300], maximum[300];
+    for (int i = 0; i < 300; i++) values[i] = (float)(context->rank * i);
+    TUTTI_TRY(tutti_group_begin(context->comm));
+    TUTTI_TRY(tutti_recv(context->comm, &got, 1, TUTTI_INT32, before, 1, NULL));
+    TUTTI_TRY(tutti_all_reduce(context->comm, &own, &sum, 1, TUTTI_INT32, TUTTI_SUM, NULL));
+    TUTTI_TRY(tutti_send(context->comm, &own, 1, TUTTI_INT32, next, 1, NULL));
+    TUTTI_TRY(tutti_all_reduce(context->comm, values, maximum, 300, TUTTI_FLOAT32, TUTTI_MAX, NULL));
+    TUTTI_TRY(tutti_group_end(context->comm, NULL));
+    RANKS_CHECK(got == before && sum == n * (n - 1) / 2, "got %d, sum %d", got, sum);
+    for (int i = 0; i < 300; i++) RANKS_CHECK(maximum[i] == (float)((n - 1) * i), "element %d: %g", i, maximum[i]);
+    return TUTTI_OK;
+}
+
+Test(group, messages_and_collectives_mix) {
+    run(mix_body);
+}
+
+static tutti_status rules_body(ranks_context *context) {
+    int value = 1;
+    tutti_work *work;
+    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_group_end(context->comm, NULL));
+    TUTTI_TRY(tutti_group_begin(context->comm));
+    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_group_begin(context->comm));
+    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_all_reduce(context->comm, &value, &value, 1, TUTTI_INT32, TUTTI_SUM,
+                                                      &TUTTI_OPTIONS(.work = &work)));
+    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_send(context->comm, &value, 1, TUTTI_INT32, context->nranks, 0, NULL));
+    TUTTI_TRY(tutti_group_end(context->comm, NULL));
+    TUTTI_TRY(tutti_group_begin(context->comm)); /* an empty group */
+    TUTTI_TRY(tutti_group_end(context->comm, NULL));
+    TUTTI_TRY(tutti_all_reduce(context->comm, &value, &value, 1, TUTTI_INT32, TUTTI_SUM, NULL));
+    RANKS_CHECK(value == context->nranks, "the sum is %d", value);
+    return TUTTI_OK;
+}
+
+Test(group, wrong_calls_are_refused_and_the_group_can_still_be_ended) {
+    run(rules_body);
+}
