@@ -1,0 +1,349 @@
+/*
+ * Rings between two processes of a host, and the lobby where they find each other. See channel.h for the drawing.
+ *
+ * The directory is this process's private list of its blocks; entry i of it stands in entry i of the lobby. A block
+ * lies there in one of three states: open (a tutti_channels uses it), resting (its peer may come back), or spare
+ * (its peer has ended; the next newcomer gets it).
+ */
+#include "comm/channel.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/status.h"
+#include "comm/heap.h"
+
+#define MAGIC         UINT64_C(0x54757474694c6e31)
+#define BACKLOG_BYTES (UINT64_C(1) << 20)
+
+/* Written by the heap's owner. An entry counts once `offset` is not 0 (release; pairs with find_block). */
+typedef struct lobby_entry {
+    _Atomic uint64_t id[2];
+    _Atomic uint64_t offset; /* of the block in the owner's heap */
+    uint64_t unused;
+} lobby_entry;
+
+#define LOBBY_ENTRIES (TUTTI_HEAP_LOBBY_BYTES / sizeof(lobby_entry) - 2)
+
+typedef struct lobby {
+    TUTTI_ALIGNED_LINE _Atomic uint64_t
+        generation;         /* changes with each entry; release, pairs with tutti_channel_find */
+    _Atomic uint64_t count; /* entries in use */
+    TUTTI_ALIGNED_LINE lobby_entry entries[LOBBY_ENTRIES];
+} lobby;
+
+_Static_assert(sizeof(lobby) <= TUTTI_HEAP_LOBBY_BYTES, "the lobby fits");
+
+typedef struct directory_entry {
+    uint8_t id[TUTTI_PROCESS_ID_BYTES];
+    tutti_channel_block *block;
+    bool open, spare;
+    int pidfd; /* resting: tells when the peer has ended; -1: no way to know */
+} directory_entry;
+
+static directory_entry directory[LOBBY_ENTRIES];
+static size_t directory_count;
+
+void tutti_channel_break(tutti_channels *channel, const char *format, ...)
+{
+    if (channel->broken) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(channel->error, sizeof channel->error, format, arguments);
+    va_end(arguments);
+    channel->broken = true;
+    tutti_log(TUTTI_LOG_ERROR, "messages from process %d are no longer read: %s", (int)channel->peer->pid,
+              channel->error);
+}
+
+/* ------------------------------------------------------------------------------------------ directory */
+
+static void load_id(uint64_t words[2], const uint8_t id[TUTTI_PROCESS_ID_BYTES])
+{
+    memcpy(words, id, TUTTI_PROCESS_ID_BYTES);
+}
+
+/* Enters block i in the lobby, or takes the entry's id back before it is written anew. */
+static void publish_entry(size_t i)
+{
+    lobby *own = (lobby *)tutti_heap_base();
+    lobby_entry *entry = &own->entries[i];
+    uint64_t id[2];
+    load_id(id, directory[i].id);
+    atomic_store_explicit(&entry->offset, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* who sees the new id sees no old offset; pairs with find_block */
+    atomic_store_explicit(&entry->id[0], id[0], memory_order_relaxed);
+    atomic_store_explicit(&entry->id[1], id[1], memory_order_relaxed);
+    uint64_t offset = (uint64_t)((char *)directory[i].block - tutti_heap_base());
+    atomic_store_explicit(&entry->offset, offset, memory_order_release);
+    atomic_store_explicit(&own->count, directory_count, memory_order_relaxed);
+    atomic_fetch_add_explicit(&own->generation, 1, memory_order_release);
+}
+
+static directory_entry *known_entry(const uint8_t id[TUTTI_PROCESS_ID_BYTES])
+{
+    for (size_t i = 0; i < directory_count; i++)
+        if (!directory[i].spare && memcmp(directory[i].id, id, TUTTI_PROCESS_ID_BYTES) == 0) return &directory[i];
+    return NULL;
+}
+
+static bool has_ended(directory_entry *entry)
+{
+    struct pollfd poller = {.fd = entry->pidfd, .events = POLLIN};
+    if (entry->open || entry->pidfd < 0 || poll(&poller, 1, 0) <= 0) return false;
+    close(entry->pidfd);
+    entry->pidfd = -1;
+    return true;
+}
+
+/* An entry whose block nobody reads any more, or a new one; NULL: shortage, recorded. */
+static directory_entry *free_entry(void)
+{
+    for (size_t i = 0; i < directory_count; i++) {
+        directory_entry *entry = &directory[i];
+        if (!entry->spare && !has_ended(entry)) continue;
+        memset(entry->block, 0, offsetof(tutti_channel_block, ring));
+        return entry;
+    }
+    void *memory;
+    if (directory_count == LOBBY_ENTRIES)
+        tutti_fail(TUTTI_ERR_MEMORY, "messages to more than %zu processes of this host", directory_count);
+    else if (tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof(tutti_channel_block), &memory) == TUTTI_OK) {
+        directory_entry *entry = &directory[directory_count++];
+        *entry = (directory_entry){.block = memory, .pidfd = -1};
+        return entry;
+    }
+    return NULL;
+}
+
+tutti_status tutti_channel_make(tutti_channels *channel)
+{
+    if (TUTTI_LIKELY(channel->own != NULL)) return TUTTI_OK;
+    directory_entry *entry = free_entry();
+    if (entry == NULL) return TUTTI_ERR_MEMORY;
+    memcpy(entry->id, channel->peer->id, sizeof entry->id);
+    entry->spare = false;
+    entry->open = true;
+    entry->block->magic = MAGIC;
+    entry->block->ring_bytes = TUTTI_CHANNEL_RING_BYTES;
+    channel->own = entry->block;
+    publish_entry((size_t)(entry - directory));
+    return TUTTI_OK;
+}
+
+/* Goes on with the block that an earlier channel to this process has left. */
+static void resume(tutti_channels *channel, directory_entry *entry)
+{
+    tutti_channel_block *block = entry->block;
+    entry->open = true;
+    if (entry->pidfd >= 0) close(entry->pidfd);
+    entry->pidfd = -1;
+    channel->own = block;
+    channel->head = atomic_load_explicit(&block->head, memory_order_relaxed); /* own values: any order */
+    channel->tail = channel->head_seen = atomic_load_explicit(&block->tail, memory_order_relaxed);
+    channel->came = channel->matched = atomic_load_explicit(&block->matched, memory_order_relaxed);
+    channel->sent = block->sent;
+    channel->tail_seen = block->tail_seen;
+}
+
+tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out)
+{
+    tutti_channels *channel;
+    TUTTI_TRY(tutti_calloc(1, sizeof *channel, &channel));
+    channel->peer = peer;
+    TAILQ_INIT(&channel->waiting);
+    TAILQ_INIT(&channel->announced);
+    TAILQ_INIT(&channel->streaming);
+    TAILQ_INIT(&channel->receiving);
+    STAILQ_INIT(&channel->notes);
+    directory_entry *entry = known_entry(peer->id);
+    if (entry != NULL) resume(channel, entry);
+    *channel_out = channel;
+    return TUTTI_OK;
+}
+
+void tutti_channel_close(tutti_channels *channel)
+{
+    if (channel == NULL) return;
+    directory_entry *entry = channel->own != NULL ? known_entry(channel->peer->id) : NULL;
+    if (entry != NULL) {
+        entry->open = false;
+        entry->block->sent = channel->sent;
+        entry->block->tail_seen = channel->tail_seen;
+        if (tutti_peer_ended(channel->peer))
+            entry->spare = true;
+        else if (channel->peer->pidfd >= 0)
+            entry->pidfd = fcntl(channel->peer->pidfd, F_DUPFD_CLOEXEC, 0);
+    }
+    free(channel);
+}
+
+/* ----------------------------------------------------------------------------------------- their lobby */
+
+/* Offset of the block that the peer has made for us, 0: none. */
+static uint64_t find_block(const lobby *theirs, const uint64_t own_id[2])
+{
+    uint64_t count = atomic_load_explicit(&theirs->count, memory_order_relaxed);
+    for (uint64_t i = 0; i < count && i < LOBBY_ENTRIES; i++) {
+        const lobby_entry *entry = &theirs->entries[i];
+        uint64_t offset = atomic_load_explicit(&entry->offset, memory_order_acquire);
+        uint64_t first = atomic_load_explicit(&entry->id[0], memory_order_relaxed);
+        uint64_t second = atomic_load_explicit(&entry->id[1], memory_order_relaxed);
+        if (offset == 0 || first != own_id[0] || second != own_id[1]) continue;
+        atomic_thread_fence(memory_order_acquire); /* pairs with the fence in publish_entry */
+        if (atomic_load_explicit(&entry->offset, memory_order_relaxed) == offset) return offset;
+    }
+    return 0;
+}
+
+static bool accept_block(tutti_channels *channel, uint64_t offset)
+{
+    const tutti_peer *peer = channel->peer;
+    if (offset % TUTTI_CACHE_LINE != 0 || offset >= peer->bytes || sizeof(tutti_channel_block) > peer->bytes - offset) {
+        tutti_channel_break(channel, "its channel lies outside of its heap");
+        return false;
+    }
+    const tutti_channel_block *block = (const tutti_channel_block *)(peer->base + offset);
+    if (block->magic != MAGIC || block->ring_bytes != TUTTI_CHANNEL_RING_BYTES) {
+        tutti_channel_break(channel, "its channel is none of this version of the library");
+        return false;
+    }
+    if (tutti_channel_make(channel) != TUTTI_OK) {
+        tutti_channel_break(channel, "%s", tutti_last_error());
+        return false;
+    }
+    channel->theirs = block;
+    return true;
+}
+
+bool tutti_channel_find(tutti_channels *channel)
+{
+    if (channel->theirs != NULL) return true;
+    const lobby *theirs = (const lobby *)channel->peer->base;
+    uint64_t generation = atomic_load_explicit(&theirs->generation, memory_order_acquire);
+    if (TUTTI_LIKELY(generation == channel->generation) || channel->broken) return false;
+    tutti_peer *self;
+    if (tutti_peer_self(&self) != TUTTI_OK) return false;
+    uint64_t id[2];
+    load_id(id, self->id);
+    channel->generation = generation;
+    uint64_t offset = find_block(theirs, id);
+    return offset != 0 && accept_block(channel, offset);
+}
+
+/* --------------------------------------------------------------------------------------------- writing */
+
+static bool is_tiny(const tutti_record *record)
+{
+    return record->kind == TUTTI_RECORD_EAGER && record->payload_bytes <= TUTTI_RECORD_TINY_BYTES;
+}
+
+/* Bytes of the ring that the record takes. */
+static size_t span(const tutti_record *record)
+{
+    size_t payload = is_tiny(record) ? 0 : record->payload_bytes;
+    return sizeof *record + tutti_align_up(payload, TUTTI_CACHE_LINE);
+}
+
+bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes)
+{
+    size_t wanted = span(record) + reserve_bytes;
+    if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= TUTTI_CHANNEL_RING_BYTES)) return true;
+    if (channel->theirs == NULL || channel->broken) return false;
+    uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
+    if (tail - channel->tail_seen > channel->head - channel->tail_seen) {
+        tutti_channel_break(channel, "it says that it has read what was never sent");
+        return false;
+    }
+    channel->tail_seen = tail;
+    return channel->head - tail + wanted <= TUTTI_CHANNEL_RING_BYTES;
+}
+
+static void ring_write(tutti_channel_block *block, uint64_t at, const void *src, size_t bytes)
+{
+    size_t offset = at & (TUTTI_CHANNEL_RING_BYTES - 1);
+    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
+    memcpy(block->ring + offset, src, first);
+    if (TUTTI_UNLIKELY(first < bytes)) memcpy(block->ring, (const char *)src + first, bytes - first);
+}
+
+void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload)
+{
+    tutti_channel_block *block = channel->own;
+    tutti_record *line = (tutti_record *)(block->ring + (channel->head & (TUTTI_CHANNEL_RING_BYTES - 1)));
+    *line = *record;
+    if (is_tiny(record)) {
+        if (record->payload_bytes > 0) memcpy(line->tiny, payload, record->payload_bytes);
+    } else if (record->payload_bytes > 0) {
+        ring_write(block, channel->head + sizeof *record, payload, record->payload_bytes);
+    }
+    channel->head += span(record);
+    atomic_store_explicit(&block->head, channel->head, memory_order_release); /* pairs with tutti_channel_peek */
+}
+
+/* --------------------------------------------------------------------------------------------- reading */
+
+bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out)
+{
+    if (channel->tail == channel->head_seen) {
+        /* Acquire: the records up to head are there; pairs with tutti_channel_write. */
+        uint64_t head = atomic_load_explicit(&channel->theirs->head, memory_order_acquire);
+        if (TUTTI_LIKELY(head == channel->tail) || channel->broken) return false;
+        if (head - channel->tail > TUTTI_CHANNEL_RING_BYTES || head % TUTTI_CACHE_LINE != 0) {
+            tutti_channel_break(channel, "it says that it has written more than the ring holds");
+            return false;
+        }
+        channel->head_seen = head;
+    }
+    if (TUTTI_UNLIKELY(channel->broken)) return false;
+    memcpy(record_out, channel->theirs->ring + (channel->tail & (TUTTI_CHANNEL_RING_BYTES - 1)), sizeof *record_out);
+    if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
+        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(record_out) > channel->head_seen - channel->tail) {
+        tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,
+                            record_out->payload_bytes);
+        return false;
+    }
+    return true;
+}
+
+void tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes)
+{
+    if (bytes == 0) return;
+    if (is_tiny(record)) {
+        memcpy(dst, record->tiny, bytes);
+        return;
+    }
+    size_t offset = (channel->tail + sizeof *record) & (TUTTI_CHANNEL_RING_BYTES - 1);
+    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
+    memcpy(dst, channel->theirs->ring + offset, first);
+    if (TUTTI_UNLIKELY(first < bytes)) memcpy((char *)dst + first, channel->theirs->ring, bytes - first);
+}
+
+void tutti_channel_skip(tutti_channels *channel, const tutti_record *record)
+{
+    channel->tail += span(record);
+    /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
+    atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
+}
+
+/* --------------------------------------------------------------------------------------------- backlog */
+
+bool tutti_channel_has_credit(const tutti_channels *channel, uint64_t bytes)
+{
+    uint64_t matched = channel->theirs == NULL /* a hint: any order */
+                           ? 0
+                           : atomic_load_explicit(&channel->theirs->matched, memory_order_relaxed);
+    return channel->sent + tutti_channel_cost(bytes) - matched <= BACKLOG_BYTES;
+}
+
+void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes)
+{
+    channel->matched += tutti_channel_cost(bytes);
+    atomic_store_explicit(&channel->own->matched, channel->matched, memory_order_relaxed); /* a hint: any order */
+}

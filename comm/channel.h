@@ -1,0 +1,132 @@
+/*
+ * Channels: two rings between this process and another of the host, one for each direction, shared by all
+ * communicators and all ranks of the two.
+ *
+ *        our heap (we write)                               the peer's heap (it writes)
+ *        lobby: generation, {peer id -> block}             lobby: generation, {our id -> block}
+ *        block: head  -- how much is written ------------> looks, takes records from our ring,
+ *               ring  -- records ------------------------> and says so in its tail
+ *               tail <-- how far we have read its ring --- block: head, ring
+ *
+ *   1. The first record for a process makes our block and enters it in our lobby.
+ *   2. The peer polls the generation of our lobby, finds the entry with its id and maps nothing more: it has our heap.
+ *   3. It makes its own block, with which it tells how far it has read, and enters that in its lobby.
+ *
+ * A block outlives the mapping of the peer: when the two meet again both go on where they stopped. It is used anew
+ * for another process once the peer has ended.
+ *
+ * Invariant: a process writes only its own block and lobby. What is read from a peer is checked; what cannot be true
+ * breaks the channel. A channel is used under the lock of p2p.
+ */
+#ifndef TUTTI_CHANNEL_H
+#define TUTTI_CHANNEL_H
+
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "comm/peer.h"
+
+#define TUTTI_CHANNEL_RING_BYTES ((size_t)256 << 10)
+/* Room that only answers (CLEAR, DONE) may use, so that they hardly ever wait. */
+#define TUTTI_CHANNEL_RESERVE_BYTES ((size_t)4 << 10)
+#define TUTTI_RECORD_TINY_BYTES     24
+
+typedef enum tutti_record_kind {
+    TUTTI_RECORD_EAGER = 1, /* a message with its bytes */
+    TUTTI_RECORD_ANNOUNCE,  /* a message whose bytes the receiver pulls (address) or asks for */
+    TUTTI_RECORD_CLEAR,     /* answer: stream the first `bytes` bytes of `transfer` to `answer` */
+    TUTTI_RECORD_FRAGMENT,  /* bytes of a stream, from offset `bytes` on, for `transfer` */
+    TUTTI_RECORD_DONE,      /* answer: `transfer` has been taken (bytes: 0), or nobody will take it (1) */
+    TUTTI_RECORD_END
+} tutti_record_kind;
+
+/* One line in a ring; payload follows in whole lines, except for an eager message that fits into `tiny`. */
+typedef struct tutti_record {
+    uint32_t kind;
+    uint32_t payload_bytes;
+    uint64_t comm_id; /* messages: communicator, ranks and tag */
+    int32_t source, destination;
+    int64_t tag;
+    uint64_t bytes;
+    union {
+        uint8_t tiny[TUTTI_RECORD_TINY_BYTES];
+        struct {
+            uint64_t transfer; /* the id that the reader of this record gave it; ANNOUNCE: the writer's */
+            uint64_t answer;   /* CLEAR: the id that the receiver gave it */
+            uint64_t address;  /* ANNOUNCE: of the bytes in the writer's process, 0: not in its heap's blocks */
+        };
+    };
+} tutti_record;
+
+_Static_assert(sizeof(tutti_record) == TUTTI_CACHE_LINE, "a record's header is one line");
+
+/* What one process shows the other. Written by its owner only. */
+typedef struct tutti_channel_block {
+    uint64_t magic, ring_bytes;
+    uint64_t sent, tail_seen;                 /* the owner's notes while the channel is closed */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t head; /* bytes written to `ring`; release, pairs with tutti_channel_peek */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t tail; /* bytes read of the peer's ring; release, pairs with has_room */
+    _Atomic uint64_t matched;                 /* cost of the peer's eager messages that have found a receive */
+    TUTTI_ALIGNED_LINE uint8_t ring[TUTTI_CHANNEL_RING_BYTES];
+} tutti_channel_block;
+
+TAILQ_HEAD(tutti_requests, tutti_request);
+STAILQ_HEAD(tutti_notes, tutti_note);
+
+typedef struct tutti_channels {
+    tutti_peer *peer;
+    TAILQ_ENTRY(tutti_channels) link;
+    tutti_channel_block *own;          /* NULL until something is sent or received */
+    const tutti_channel_block *theirs; /* NULL until found */
+    uint64_t generation;               /* of their lobby, at the last look */
+    uint64_t head, tail_seen;          /* our ring: written; read by the peer, at the last look */
+    uint64_t tail, head_seen;          /* their ring: read; written, at the last look */
+    uint64_t sent;                     /* cost of eager messages to the peer */
+    uint64_t came, matched;            /* cost of eager messages from the peer: all; that found a receive */
+    bool broken, gone;                 /* reason in `error`; the peer has ended and all it sent has been read */
+    char error[256];
+
+    /* Kept by p2p. */
+    struct tutti_requests waiting;   /* sends that are not in the ring yet, in order */
+    struct tutti_requests announced; /* sends whose ANNOUNCE is in the ring */
+    struct tutti_requests streaming; /* sends with a CLEAR, taking turns */
+    struct tutti_requests receiving; /* receives whose stream comes in */
+    struct tutti_notes notes;        /* answers for which the ring had no room */
+} tutti_channels;
+
+/* Opens a channel to the peer: nothing is written yet. */
+tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out);
+/* Leaves the block at rest and frees the channel. NULL is allowed. */
+void tutti_channel_close(tutti_channels *channel);
+
+/* Makes our block if it is not there yet. */
+tutti_status tutti_channel_make(tutti_channels *channel);
+/* Looks for the peer's block; true when it is found (now or before). Makes ours then. */
+bool tutti_channel_find(tutti_channels *channel);
+
+/* Is there room for a record with this payload, leaving reserve_bytes free? Needs tutti_channel_make. */
+bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes);
+/* Writes the record and its payload. There must be room. */
+void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload);
+
+/* Copies out the next record's header; false: there is none, or the channel is broken. */
+bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out);
+/* Copies the first bytes of the payload of the record at hand. */
+void tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes);
+/* Takes the record at hand. */
+void tutti_channel_skip(tutti_channels *channel, const tutti_record *record);
+
+/* What an eager message counts against the backlog. */
+static inline uint64_t tutti_channel_cost(uint64_t bytes)
+{
+    return bytes + TUTTI_CACHE_LINE;
+}
+/* May an eager message of that size be sent without passing the bound of what the peer keeps for us? */
+bool tutti_channel_has_credit(const tutti_channels *channel, uint64_t bytes);
+/* An eager message from the peer has found its receive, or nobody will ever ask for it. */
+void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes);
+
+/* The peer broke the rules: nothing more is read from it. */
+void tutti_channel_break(tutti_channels *channel, const char *format, ...) TUTTI_PRINTF(2, 3);
+
+#endif
