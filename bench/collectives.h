@@ -1,0 +1,76 @@
+/*
+ * What is measured: one row per collective. A new benchmark is a new row here and a name in CMakeLists.txt.
+ */
+#ifndef TUTTI_BENCH_COLLECTIVES_H
+#define TUTTI_BENCH_COLLECTIVES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tutti/tutti.h>
+
+#include "bench/values.h"
+
+/* One call as a row's functions see it. */
+typedef struct bench_call {
+    tutti_comm *comm;
+    int rank, nranks, root;
+    const void *src;
+    void *dst;
+    size_t count; /* as passed to the collective */
+    const bench_type *type;
+    tutti_reduction reduction;
+    bool in_place;
+    bool grouped; /* the caller has opened a group */
+    const tutti_options *options;
+} bench_call;
+
+typedef enum bench_parts {
+    BENCH_WHOLE,    /* buffers of count elements on both sides */
+    BENCH_GATHERS,  /* count sent, nranks times count received */
+    BENCH_SCATTERS, /* nranks times count sent, count received */
+    BENCH_EXCHANGES /* nranks times count on both sides */
+} bench_parts;
+
+typedef enum bench_redop {
+    BENCH_REDOP_NONE,
+    BENCH_REDOP_SHOWN /* in the table, without effect */,
+    BENCH_REDOP_USED
+} bench_redop;
+
+typedef enum bench_bus { BENCH_BUS_SAME, BENCH_BUS_ONE_WAY, BENCH_BUS_TWO_WAYS } bench_bus;
+
+typedef struct bench_collective {
+    const char *name; /* of the program */
+    bench_parts parts;
+    bench_bus bus; /* busbw / algbw: 1, (n-1)/n, 2(n-1)/n */
+    bench_redop redop;
+    bool has_root;
+    bool only_root_sends;    /* elsewhere the send buffer holds nothing */
+    bool unchecked_in_place; /* nccl-tests shows N/A there */
+    tutti_status (*run)(const bench_call *call);
+    /* After run: how many elements of this rank's result are wrong. */
+    int64_t (*check)(const bench_call *call, const bench_pattern *pattern);
+} bench_collective;
+
+/* The row of a program's name, NULL if there is none. */
+const bench_collective *bench_collective_find(const char *name);
+
+/* The count passed to the call when `bytes` are asked for: all of them, or, where there is a part per rank, the
+ * nranks-th part rounded down to a multiple of 16 bytes. */
+size_t bench_collective_count(const bench_collective *row, size_t bytes, size_t type_bytes, int nranks);
+
+/* How often `count` fits into the buffers: 1 or nranks. */
+size_t bench_collective_send_parts(const bench_collective *row, int nranks);
+size_t bench_collective_receive_parts(const bench_collective *row, int nranks);
+
+/* In place, the smaller buffer is the rank's own slice of the larger one: its index there, else 0. */
+size_t bench_collective_send_slice(const bench_collective *row, int rank);
+size_t bench_collective_receive_slice(const bench_collective *row, int rank);
+
+/* Bytes that algbw counts, and busbw / algbw. */
+double bench_collective_bytes(const bench_collective *row, size_t count, size_t type_bytes, int nranks);
+double bench_collective_bus_factor(const bench_collective *row, int nranks);
+
+#endif

@@ -1,0 +1,22 @@
+/*
+ * What the benchmarks say about the machine they run on.
+ */
+#ifndef TUTTI_BENCH_MACHINE_H
+#define TUTTI_BENCH_MACHINE_H
+
+#include <stddef.h>
+
+#include "bench/report.h"
+
+/* Host name, pid and processor, as a line under "# Using devices" shows them. */
+void bench_machine_describe(int rank, int group, int local_rank, bench_device *device_out);
+
+/* The largest buffer of one of `ranks` ranks on this host: what memory there is, less a reserve as in nccl-tests,
+ * in `buffers` parts. */
+size_t bench_machine_buffer_bytes(int ranks, int buffers);
+
+/* The variable by which some launcher tells that it started several processes, if it did and Tutti does not know
+ * it; else NULL. */
+const char *bench_machine_foreign_launcher(void);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * Times one collective at one size, and checks its results. The procedure is that of nccl-tests: the place in the
+ * buffers moves from call to call, the time is that of all iterations divided by their number and combined over
+ * ranks, and the checked calls come after the timed ones.
+ */
+#ifndef TUTTI_BENCH_MEASURE_H
+#define TUTTI_BENCH_MEASURE_H
+
+#include "bench/collectives.h"
+#include "bench/options.h"
+#include "bench/ranks.h"
+#include "bench/report.h"
+
+/* What stays the same for a whole program. */
+typedef struct bench_run {
+    const bench_collective *row;
+    const bench_options *options;
+    const bench_rank *self; /* of the world: barriers, averages, sums of errors */
+    tutti_comm *comm;       /* of the group that is measured */
+    int rank, nranks;       /* in the group */
+    size_t buffer_bytes;    /* usable bytes of each buffer */
+    void *send, *receive;
+    double *times_us, *all_times_us; /* with -I: of this rank; of all ranks and the slowest, twice */
+    uint32_t round;
+    int failed_checks; /* of this rank */
+} bench_run;
+
+/* One line of the table. */
+typedef struct bench_case {
+    const bench_type *type;
+    tutti_reduction reduction;
+    int root;
+    size_t count;
+} bench_case;
+
+/* Allocates the buffers, of max_bytes each, and touches every page. Free with bench_measure_close. */
+tutti_status bench_measure_open(bench_run *run);
+void bench_measure_close(bench_run *run);
+
+/* Runs the warm-up iterations of one size. */
+tutti_status bench_measure_warm_up(bench_run *run, const bench_case *c);
+
+/* Collective over the world. The times behind half_out->iterations are valid until the next call for the same half. */
+tutti_status bench_measure_half(bench_run *run, const bench_case *c, bool in_place, bench_half *half_out);
+
+#endif

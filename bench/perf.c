@@ -1,0 +1,253 @@
+/*
+ * A benchmark program from its arguments to its exit code: start the ranks, say who they are, then for each type,
+ * reduction and root a table row per size.
+ *
+ * All ranks run the same code and take part in each measurement; rank 0 alone prints.
+ */
+#include "bench/perf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/collectives.h"
+#include "bench/json.h"
+#include "bench/machine.h"
+#include "bench/measure.h"
+#include "bench/options.h"
+#include "bench/ranks.h"
+#include "bench/report.h"
+
+typedef struct bench_job {
+    const bench_collective *row;
+    const char *program; /* as it was called */
+    bench_options options;
+    int argc;
+    char **argv;
+} bench_job;
+
+/* A rank's share of the work. `out` is NULL on all ranks but the first. */
+typedef struct session {
+    const bench_job *job;
+    bench_options options; /* with sizes that fit into memory */
+    bench_run run;
+    FILE *out;
+    bench_json *json;
+    double bus_sum; /* over halves of rows */
+    int64_t halves;
+} session;
+
+/* ----------------------------------------------------------------------------------------- the start */
+
+static tutti_status print_devices(session *s, const bench_rank *self, int color) {
+    bench_device mine;
+    bench_machine_describe(self->rank, color, self->local_rank, &mine);
+    bench_device *all = calloc((size_t)self->size, sizeof *all);
+    if (all == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the names of %d ranks", self->size);
+    tutti_status status = tutti_gather(self->world, &mine, all, sizeof mine, TUTTI_UINT8, 0, NULL);
+    if (status == TUTTI_OK && s->out != NULL) {
+        for (int i = 0; i < self->size; i++) bench_report_device(s->out, &all[i]);
+        bench_json_config(s->json, &s->options, all, self->size);
+    }
+    free(all);
+    return status;
+}
+
+/* A program that was started N times without the variables that join the copies is N times a world of 1. */
+static void print_alone(const session *s) {
+    if (s->out == NULL || s->run.self->size > 1) return;
+    const char *launcher = bench_machine_foreign_launcher();
+    if (launcher != NULL)
+        fprintf(s->out,
+                "# One rank: %s=%s is set, but RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not, so each process is "
+                "a world of its own\n",
+                launcher, getenv(launcher));
+    else fprintf(s->out, "# One rank: nothing is sent; start with -t N or with tuttirun --nproc_per_node N\n");
+}
+
+/* Lowers max_bytes to what each rank can allocate. */
+static tutti_status fit_memory(session *s, const bench_rank *self) {
+    int64_t local_ranks = 1, most;
+    tutti_world world;
+    if (tutti_world_get(&world) == TUTTI_OK) local_ranks = world.local_size;
+    if (self->size > world.size) local_ranks = self->size; /* forked here */
+    most = (int64_t)bench_machine_buffer_bytes((int)local_ranks, s->options.checks > 0 ? 3 : 2);
+    TUTTI_TRY(tutti_all_reduce(self->world, &most, &most, 1, TUTTI_INT64, TUTTI_MIN, NULL));
+    if (s->options.max_bytes <= most) return TUTTI_OK;
+    s->options.max_bytes = most;
+    if (s->options.min_bytes > most) s->options.min_bytes = most;
+    if (s->out != NULL) fprintf(s->out, "#\n# Reducing maxBytes to %ld due to memory limitation\n", (long)most);
+    return TUTTI_OK;
+}
+
+static tutti_status start(session *s, const bench_rank *self) {
+    const bench_job *job = s->job;
+    int color;
+    TUTTI_TRY(bench_options_color(self->rank, &color));
+    if (s->out != NULL && s->options.output != NULL) s->json = bench_json_open(s->options.output, job->argc, job->argv);
+    if (s->out != NULL) bench_report_start(s->out, job->program, &s->options);
+    TUTTI_TRY(print_devices(s, self, color));
+    print_alone(s);
+    TUTTI_TRY(fit_memory(s, self));
+    TUTTI_TRY(tutti_comm_split(self->world, color, self->rank, NULL, &s->run.comm));
+    s->run.rank = tutti_comm_rank(s->run.comm);
+    s->run.nranks = tutti_comm_size(s->run.comm);
+    s->run.buffer_bytes = (size_t)s->options.max_bytes;
+    if (s->job->row->has_root && s->options.root >= s->run.nranks)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the group's ranks are 0 to %d", (int)s->options.root,
+                          s->run.nranks - 1);
+    return bench_measure_open(&s->run);
+}
+
+/* ----------------------------------------------------------------------------------------- the table */
+
+static bench_case make_case(const session *s, const bench_type *type, tutti_reduction reduction, int root,
+                            size_t bytes) {
+    return (bench_case){.type = type,
+                        .reduction = reduction,
+                        .root = root,
+                        .count = bench_collective_count(s->job->row, bytes, type->bytes, s->run.nranks)};
+}
+
+static tutti_status run_row(session *s, const bench_case *c, const char *reduction_name) {
+    const bench_collective *row = s->job->row;
+    size_t sent = bench_collective_send_parts(row, s->run.nranks);
+    size_t received = bench_collective_receive_parts(row, s->run.nranks);
+    bench_row line = {.bytes = (sent > received ? sent : received) * c->count * c->type->bytes,
+                      .count = c->count,
+                      .type = c->type->name,
+                      .reduction = reduction_name,
+                      .root = row->has_root ? c->root : -1};
+    TUTTI_TRY(bench_measure_half(&s->run, c, false, &line.out_of_place));
+    TUTTI_TRY(bench_measure_half(&s->run, c, true, &line.in_place));
+    s->bus_sum += line.out_of_place.bus_bw + line.in_place.bus_bw;
+    s->halves += 2;
+    if (s->out == NULL) return TUTTI_OK;
+    bench_report_row(s->out, &s->options, &line);
+    bench_json_row(s->json, &s->options, &line);
+    return TUTTI_OK;
+}
+
+/* All sizes, -N times, after a warm-up over all powers of two. */
+static tutti_status run_sizes(session *s, const bench_type *type, const bench_reduction *reduction, int root) {
+    const bench_options *options = &s->options;
+    bool shown = s->job->row->redop != BENCH_REDOP_NONE;
+    size_t least = (size_t)options->min_bytes, most = (size_t)options->max_bytes;
+    for (size_t bytes = least; bytes <= most; bytes = bytes > 0 ? bytes * 2 : 1) {
+        bench_case c = make_case(s, type, reduction->reduction, root, bytes);
+        TUTTI_TRY(bench_measure_warm_up(&s->run, &c));
+    }
+    for (int64_t cycle = 0; options->cycles == 0 || cycle < options->cycles; cycle++)
+        for (size_t bytes = least; bytes <= most; bytes = bench_options_next_bytes(options, bytes)) {
+            bench_case c = make_case(s, type, reduction->reduction, root, bytes);
+            TUTTI_TRY(run_row(s, &c, shown ? reduction->name : "none"));
+        }
+    return TUTTI_OK;
+}
+
+/* The bounds of a loop over what an option chose: one value, or all `count`. */
+static int first_of(int64_t choice) {
+    return choice == BENCH_ALL ? 0 : (int)choice;
+}
+
+static int last_of(int64_t choice, int count) {
+    return choice == BENCH_ALL ? count - 1 : (int)choice;
+}
+
+static tutti_status run_table(session *s) {
+    const bench_collective *row = s->job->row;
+    const bench_options *options = &s->options;
+    int64_t reduction = row->redop == BENCH_REDOP_NONE ? 0 : options->reduction;
+    int64_t root = row->has_root ? options->root : 0;
+    for (int i = first_of(options->type); i <= last_of(options->type, BENCH_TYPES); i++)
+        for (int j = first_of(reduction); j <= last_of(reduction, BENCH_REDUCTIONS); j++)
+            for (int k = first_of(root); k <= last_of(root, s->run.nranks); k++)
+                TUTTI_TRY(run_sizes(s, &bench_types[i], &bench_reductions[j], k));
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- the end */
+
+static tutti_status summarize(const session *s, bench_summary *summary_out) {
+    const char *least = getenv("NCCL_TESTS_MIN_BW");
+    int32_t failed = s->run.failed_checks;
+    TUTTI_TRY(tutti_all_reduce(s->run.self->world, &failed, &failed, 1, TUTTI_INT32, TUTTI_SUM, NULL));
+    *summary_out = (bench_summary){.failed_checks = failed,
+                                   .bus_bw = s->bus_sum / (double)s->halves,
+                                   .least_bw = least != NULL ? atof(least) : -1};
+    return TUTTI_OK;
+}
+
+static tutti_status run_all(session *s, const bench_rank *self, bool *good_out) {
+    bench_summary summary;
+    TUTTI_TRY(start(s, self));
+    if (s->out != NULL) bench_report_header(s->out, &s->options);
+    bench_json_header(s->json);
+    TUTTI_TRY(run_table(s));
+    TUTTI_TRY(summarize(s, &summary));
+    *good_out = summary.failed_checks == 0 && bench_report_fast_enough(&summary);
+    if (s->out == NULL) return TUTTI_OK;
+    bench_report_footer(s->out, s->job->program, &summary);
+    bench_json_footer(s->json, &summary);
+    return TUTTI_OK;
+}
+
+/* The body of each rank. Bandwidth differs between groups, so only rank 0's verdict on it counts; wrong values are
+ * known to all. */
+static int run_rank(const bench_rank *self, void *context) {
+    const bench_job *job = context;
+    session s = {.job = job, .options = job->options, .out = self->rank == 0 ? stdout : NULL};
+    s.run = (bench_run){.row = job->row, .options = &s.options, .self = self};
+    bool good = false;
+    tutti_status status = run_all(&s, self, &good);
+    if (status != TUTTI_OK) {
+        fprintf(stderr, "rank %d: %s: %s: %s\n", self->rank, job->program, tutti_status_name(status),
+                tutti_last_error());
+        if (s.out != NULL) fprintf(s.out, "# error: %s\n", tutti_last_error());
+    }
+    bench_measure_close(&s.run);
+    tutti_comm_destroy(s.run.comm);
+    if (bench_json_close(s.json) != 0) {
+        fprintf(stderr, "%s: the JSON file could not be written in full\n", job->program);
+        status = TUTTI_ERR_SYSTEM;
+    }
+    return status == TUTTI_OK && good ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* What is wrong on every rank is said once, before there are ranks. */
+static tutti_status check_job(const bench_job *job, const tutti_world *world, int nforked) {
+    int color, nranks = world->size * nforked;
+    if (world->size > 1 && nforked > 1)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "-t and -g fork ranks, but a launcher has started %d; leave them out",
+                          world->size);
+    if (job->row->has_root && job->options.root >= nranks)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the ranks are 0 to %d", (int)job->options.root, nranks - 1);
+    return bench_options_color(0, &color);
+}
+
+int bench_perf_main(const char *row_name, int argc, char **argv) {
+    const char *slash = strrchr(argv[0], '/');
+    bench_job job = {.row = bench_collective_find(row_name),
+                     .program = slash != NULL ? slash + 1 : argv[0],
+                     .argc = argc,
+                     .argv = argv};
+    tutti_world world = {.size = 1};
+    int nforked = 1;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* rows are seen as they come, through pipes too */
+    tutti_status status = tutti_world_get(&world);
+    bool first = status != TUTTI_OK || world.rank == 0;
+    if (status == TUTTI_OK) status = bench_options_parse(argc, argv, first ? stderr : NULL, &job.options);
+    if (status == TUTTI_OK && job.options.help) {
+        if (first) bench_options_help(job.program, stdout);
+        return EXIT_SUCCESS;
+    }
+    if (status == TUTTI_OK) {
+        nforked = (int)(job.options.threads * job.options.devices);
+        status = check_job(&job, &world, nforked);
+    }
+    if (status != TUTTI_OK) {
+        if (first) fprintf(stderr, "%s: %s\n", job.program, tutti_last_error());
+        return EXIT_FAILURE;
+    }
+    /* With -t and -g the ranks are forked here; under a launcher the processes are the ranks. */
+    return nforked > 1 ? bench_ranks_fork(nforked, run_rank, &job) : bench_ranks_join(&world, run_rank, &job);
+}

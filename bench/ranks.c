@@ -1,0 +1,260 @@
+/*
+ * Ranks by fork, meeting in a store that lies in shared memory.
+ *
+ *   parent: maps the store, forks the ranks, waits; it is no rank itself
+ *   ranks:  make a communicator through the store, run the body, exit
+ *
+ * The store is a list of entries in a shared mapping, newest first; an entry is never changed, only hidden by a
+ * newer one of the same key. The mutex is robust: an entry is linked in as the last step, so the list is whole
+ * whenever its holder dies.
+ */
+#include "bench/ranks.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define GRACE_MS 2000
+
+typedef struct entry {
+    size_t older; /* offset of the next entry in the list; 0: none */
+    size_t key_bytes, value_bytes;
+    char bytes[]; /* the key with its end, then the value */
+} entry;
+
+typedef struct store {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    size_t capacity, used; /* bytes of the mapping */
+    size_t newest;         /* offset of an entry; 0: none */
+} store;
+
+static tutti_status store_create(int nranks, store **store_out) {
+    size_t capacity = ((size_t)nranks + 16) << 20; /* address space; only what is written becomes memory */
+    store *s = mmap(NULL, capacity, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (s == MAP_FAILED)
+        return tutti_fail(TUTTI_ERR_MEMORY, "no shared mapping of %zu bytes for the store: %s", capacity,
+                          strerror(errno));
+    pthread_mutexattr_t mutex;
+    pthread_mutexattr_init(&mutex);
+    pthread_mutexattr_setpshared(&mutex, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&mutex, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&s->mutex, &mutex);
+    pthread_condattr_t changed;
+    pthread_condattr_init(&changed);
+    pthread_condattr_setpshared(&changed, PTHREAD_PROCESS_SHARED);
+    pthread_condattr_setclock(&changed, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &changed);
+    s->capacity = capacity;
+    s->used = sizeof *s;
+    *store_out = s;
+    return TUTTI_OK;
+}
+
+static void store_destroy(store *s) {
+    munmap(s, s->capacity);
+}
+
+static void lock(store *s) {
+    if (pthread_mutex_lock(&s->mutex) == EOWNERDEAD) pthread_mutex_consistent(&s->mutex);
+}
+
+static void unlock(store *s) {
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* The rest: under the lock, unless the name begins with store_. */
+
+static entry *at(store *s, size_t offset) {
+    return (entry *)((char *)s + offset);
+}
+
+static const entry *find(store *s, const char *key) {
+    for (size_t next = s->newest; next != 0; next = at(s, next)->older)
+        if (strcmp(at(s, next)->bytes, key) == 0) return at(s, next);
+    return NULL;
+}
+
+static tutti_status append(store *s, const char *key, const void *value, size_t bytes) {
+    size_t key_bytes = strlen(key) + 1;
+    size_t offset = (s->used + 15) & ~(size_t)15;
+    size_t end = offset + sizeof(entry) + key_bytes + bytes;
+    if (end > s->capacity) return tutti_fail(TUTTI_ERR_MEMORY, "the ranks' store is full (%zu bytes)", s->capacity);
+    entry *e = at(s, offset);
+    *e = (entry){.older = s->newest, .key_bytes = key_bytes, .value_bytes = bytes};
+    memcpy(e->bytes, key, key_bytes);
+    memcpy(e->bytes + key_bytes, value, bytes);
+    s->used = end;
+    __atomic_store_n(&s->newest, offset, __ATOMIC_RELEASE);
+    pthread_cond_broadcast(&s->changed);
+    return TUTTI_OK;
+}
+
+static tutti_status store_set(void *context, const char *key, const void *value, size_t bytes) {
+    lock(context);
+    tutti_status status = append(context, key, value, bytes);
+    unlock(context);
+    return status;
+}
+
+static tutti_status copy_value(const entry *e, const char *key, void *value, size_t capacity, size_t *bytes_out) {
+    if (e == NULL) return tutti_fail(TUTTI_ERR_TIMEOUT, "no rank has set '%s' in the ranks' store in time", key);
+    if (e->value_bytes > capacity)
+        return tutti_fail(TUTTI_ERR_DATA, "the value of '%s' has %zu bytes, at most %zu fit", key, e->value_bytes,
+                          capacity);
+    memcpy(value, e->bytes + e->key_bytes, e->value_bytes);
+    *bytes_out = e->value_bytes;
+    return TUTTI_OK;
+}
+
+static tutti_status store_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
+                              int64_t timeout_ms) {
+    store *s = context;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += timeout_ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    lock(s);
+    const entry *e;
+    int error = 0;
+    while ((e = find(s, key)) == NULL && error != ETIMEDOUT) {
+        error = pthread_cond_timedwait(&s->changed, &s->mutex, &until);
+        if (error == EOWNERDEAD) pthread_mutex_consistent(&s->mutex);
+    }
+    tutti_status status = copy_value(e, key, value, capacity, bytes_out);
+    unlock(s);
+    return status;
+}
+
+/* Counters are kept as PyTorch's stores keep them, as decimal text. */
+static tutti_status store_add(void *context, const char *key, int64_t amount, int64_t *value_out) {
+    char text[32] = "0";
+    size_t bytes;
+    lock(context);
+    const entry *e = find(context, key);
+    tutti_status status = e != NULL ? copy_value(e, key, text, sizeof text - 1, &bytes) : TUTTI_OK;
+    int64_t value = strtoll(text, NULL, 10) + amount;
+    int length = snprintf(text, sizeof text, "%lld", (long long)value);
+    if (status == TUTTI_OK) status = append(context, key, text, (size_t)length);
+    unlock(context);
+    if (status == TUTTI_OK) *value_out = value;
+    return status;
+}
+
+static tutti_status store_check(void *context, const char *key, int *exists_out) {
+    lock(context);
+    *exists_out = find(context, key) != NULL;
+    unlock(context);
+    return TUTTI_OK;
+}
+
+static int run_body(tutti_status status, bench_rank *self, bench_body body, void *context) {
+    if (status != TUTTI_OK) {
+        fprintf(stderr, "rank %d: %s: %s\n", self->rank, tutti_status_name(status), tutti_last_error());
+        return EXIT_FAILURE;
+    }
+    int code = body(self, context);
+    tutti_comm_destroy(self->world);
+    return code;
+}
+
+int bench_ranks_join(const tutti_world *world, bench_body body, void *context) {
+    bench_rank self = {.rank = world->rank, .size = world->size, .local_rank = world->local_rank};
+    tutti_status status = tutti_comm_create_world(&self.world);
+    return run_body(status, &self, body, context);
+}
+
+_Noreturn static void run_child(int rank, int nranks, store *s, bench_body body, void *context) {
+    bench_rank self = {.rank = rank, .size = nranks, .local_rank = rank};
+    tutti_store callbacks = {.struct_bytes = sizeof callbacks,
+                             .context = s,
+                             .set = store_set,
+                             .get = store_get,
+                             .add = store_add,
+                             .check = store_check};
+    tutti_comm_options named = TUTTI_COMM_OPTIONS(.name = "world");
+    tutti_status status = tutti_comm_create(rank, nranks, &callbacks, "bench", &named, &self.world);
+    exit(run_body(status, &self, body, context));
+}
+
+/* Gives the pid, or -1 when the system refuses. */
+static pid_t start_child(int rank, int nranks, store *s, bench_body body, void *context) {
+    pid_t parent = getpid();
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(EXIT_FAILURE); /* it died before the line above */
+    run_child(rank, nranks, s, body, context);
+}
+
+static void kill_all(const pid_t *pids, int nranks) {
+    for (int rank = 0; rank < nranks; rank++)
+        if (pids[rank] > 0) kill(pids[rank], SIGKILL);
+}
+
+/* Tells which rank ended how, if badly, and forgets its pid. */
+static int note_end(pid_t *pids, int nranks, pid_t pid, int status) {
+    int rank = 0;
+    while (rank < nranks && pids[rank] != pid) rank++;
+    if (rank < nranks) pids[rank] = 0;
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    fprintf(stderr, "rank %d (pid %d) was killed by signal %d (%s)\n", rank, (int)pid, WTERMSIG(status),
+            strsignal(WTERMSIG(status)));
+    return 128 + WTERMSIG(status);
+}
+
+static int wait_for_children(pid_t *pids, int nranks, int first_code) {
+    int code = first_code;
+    int patience_ms = GRACE_MS;
+    for (int left = nranks; left > 0;) {
+        int status;
+        pid_t pid = waitpid(-1, &status, code == 0 ? 0 : WNOHANG);
+        if (pid > 0) {
+            int end = note_end(pids, nranks, pid, status);
+            if (code == 0) code = end;
+            left--;
+        } else if (pid == 0) {
+            if (patience_ms == 0) kill_all(pids, nranks);
+            patience_ms -= 10;
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        } else if (errno != EINTR) {
+            break;
+        }
+    }
+    return code;
+}
+
+int bench_ranks_fork(int nranks, bench_body body, void *context) {
+    store *s = NULL;
+    pid_t *pids = calloc((size_t)nranks, sizeof *pids);
+    if (pids == NULL || store_create(nranks, &s) != TUTTI_OK) {
+        fprintf(stderr, "cannot start the ranks: %s\n", pids == NULL ? "no memory" : tutti_last_error());
+        free(pids);
+        return EXIT_FAILURE;
+    }
+    int started = 0;
+    fflush(NULL);
+    while (started < nranks && (pids[started] = start_child(started, nranks, s, body, context)) > 0) started++;
+    int code = 0;
+    if (started < nranks) {
+        fprintf(stderr, "cannot fork rank %d of %d: %s\n", started, nranks, strerror(errno));
+        code = EXIT_FAILURE;
+        kill_all(pids, started);
+    }
+    code = wait_for_children(pids, started, code);
+    store_destroy(s);
+    free(pids);
+    return code;
+}

@@ -1,0 +1,75 @@
+/*
+ * The text that nccl-tests prints, line by line: start, ranks, header, rows, footer. What other programs parse is
+ * kept to the last space. Each function writes to the stream it is given; only rank 0 calls them.
+ */
+#ifndef TUTTI_BENCH_REPORT_H
+#define TUTTI_BENCH_REPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "bench/options.h"
+
+/* What one rank says about itself. */
+typedef struct bench_device {
+    int rank, group, pid, index;
+    char host[64];
+    char address[16]; /* where a GPU has its PCI address: "0000:00:00" */
+    char name[128];
+} bench_device;
+
+/* Times of single iterations, in microseconds; NULL times: none were taken. */
+typedef struct bench_iterations {
+    const double *times_us;      /* count: the slowest rank's time of each iteration */
+    const double *rank_times_us; /* nranks times count, or NULL */
+    int count, nranks, skipped;  /* the statistics leave out the first `skipped` */
+    double min_us, max_us, mean_us, p50_us, p95_us, p99_us, deviation_us, variation_percent;
+} bench_iterations;
+
+/* One half of a row: out of place or in place. */
+typedef struct bench_half {
+    double time_us, alg_bw, bus_bw; /* GB/s */
+    bool checked;
+    int64_t wrong; /* elements */
+    bench_iterations iterations;
+} bench_half;
+
+typedef struct bench_row {
+    size_t bytes, count;
+    const char *type, *reduction;
+    int root;
+    bench_half out_of_place, in_place;
+} bench_row;
+
+typedef struct bench_summary {
+    int failed_checks; /* checks with wrong elements, counted once per rank */
+    double bus_bw;     /* mean over all halves of rows, GB/s */
+    double least_bw;   /* NCCL_TESTS_MIN_BW, -1: not set */
+    const char *error; /* NULL or "": none */
+} bench_summary;
+
+/* Fills the statistics of `iterations` from its times. */
+void bench_iterations_summarize(bench_iterations *iterations);
+
+/* "%*.2f" in `width` characters, with fewer digits or an exponent where that does not fit; text_out takes
+ * width + 1 bytes. */
+void bench_report_number(double value, int width, char *text_out);
+
+/* The local time as nccl-tests writes it; text_out takes 32 bytes. */
+void bench_report_time(char *text_out);
+
+/* 0.1.0 is 100, as NCCL counts since 2.9. */
+int bench_report_version_code(const char *version);
+
+void bench_report_start(FILE *out, const char *program, const bench_options *options);
+void bench_report_device(FILE *out, const bench_device *device);
+void bench_report_header(FILE *out, const bench_options *options);
+void bench_report_row(FILE *out, const bench_options *options, const bench_row *row);
+void bench_report_footer(FILE *out, const char *program, const bench_summary *summary);
+
+/* Is the mean bandwidth at least 0.9 of what NCCL_TESTS_MIN_BW asks for? */
+bool bench_report_fast_enough(const bench_summary *summary);
+
+#endif
