@@ -1,0 +1,230 @@
+/*
+ * The DDP engine's public calls: create, the steps, statistics.
+ *
+ * A step is a number of tutti_ddp_ready calls and one tutti_ddp_finish. Each public call holds the engine's lock, so
+ * gradients may become ready on several threads. The first synchronised finish lays the buckets out anew, in the
+ * order in which gradients became ready on rank 0, while all of them hold the averaged gradients.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ddp/ddp_state.h"
+
+#define DEFAULT_BUCKET_BYTES       ((size_t)25 << 20)
+#define DEFAULT_FIRST_BUCKET_BYTES ((size_t)1 << 20)
+
+/* --------------------------------------------------------------------------------------------- create */
+
+static tutti_status take_options(tutti_ddp *ddp, const tutti_ddp_options *options) {
+    ddp->options = options ? *options : TUTTI_DDP_OPTIONS();
+    if (ddp->options.struct_bytes != sizeof(tutti_ddp_options))
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "tutti_ddp_create: options.struct_bytes is %zu, not %zu: fill options with TUTTI_DDP_OPTIONS()",
+            ddp->options.struct_bytes, sizeof(tutti_ddp_options));
+    if (ddp->options.reduction != TUTTI_SUM && ddp->options.reduction != TUTTI_AVG)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: gradients are summed or averaged, not reduced by %s",
+                          tutti_reduction_name(ddp->options.reduction));
+    if (ddp->options.bucket_bytes == 0) ddp->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
+    if (ddp->options.first_bucket_bytes == 0) ddp->options.first_bucket_bytes = DEFAULT_FIRST_BUCKET_BYTES;
+    if (ddp->options.first_bucket_bytes > ddp->options.bucket_bytes)
+        ddp->options.first_bucket_bytes = ddp->options.bucket_bytes;
+    return TUTTI_OK;
+}
+
+static tutti_status take_parameter(tutti_ddp *ddp, size_t index, const tutti_ddp_parameter *given) {
+    const char *name = given->name ? given->name : "";
+    const size_t element_bytes = tutti_type_bytes(given->type);
+    if (element_bytes == 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: parameter %zu ('%s') has no valid type (%d)", index,
+                          name, (int)given->type);
+    if (given->type == TUTTI_BOOL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_ddp_create: parameter %zu ('%s') is of bool, which has no gradient", index, name);
+    if (!given->data && given->count > 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: parameter %zu ('%s') has %zu elements but no data",
+                          index, name, given->count);
+    if (given->count > SIZE_MAX / 4 / element_bytes)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: parameter %zu ('%s') has %zu elements, more than fit",
+                          index, name, given->count);
+    ddp_parameter *parameter = &ddp->parameters[index];
+    parameter->name = strdup(name);
+    if (!parameter->name) return tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for the name '%s'", name);
+    parameter->data = given->data;
+    parameter->count = given->count;
+    parameter->type = given->type;
+    ddp->statistics.bytes += given->count * element_bytes;
+    return TUTTI_OK;
+}
+
+/* All that one rank can do and check alone. */
+static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameters, size_t nparameters,
+                            const tutti_ddp_options *options) {
+    TUTTI_TRY(take_options(ddp, options));
+    if (!parameters && nparameters > 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: %zu parameters, but the list is NULL", nparameters);
+    ddp->parameters = calloc(nparameters + 1, sizeof *ddp->parameters);
+    ddp->ready_order = calloc(nparameters + 1, sizeof *ddp->ready_order);
+    if (!ddp->parameters || !ddp->ready_order)
+        return tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for %zu parameters", nparameters);
+    ddp->nparameters = nparameters;
+    for (size_t i = 0; i < nparameters; i++) TUTTI_TRY(take_parameter(ddp, i, &parameters[i]));
+    /* Backward begins at the last layer. */
+    for (size_t i = 0; i < nparameters; i++) ddp->ready_order[i] = nparameters - 1 - i;
+    return tutti_ddp_layout_apply(ddp, ddp->ready_order);
+}
+
+tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *parameters, size_t nparameters,
+                              const tutti_ddp_options *options, tutti_ddp **ddp_out) {
+    if (!comm || !ddp_out)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: %s is NULL", comm ? "ddp_out" : "comm");
+    tutti_ddp *ddp = calloc(1, sizeof *ddp);
+    if (!ddp) return tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for the engine");
+    pthread_mutex_init(&ddp->lock, NULL);
+    ddp->comm = comm;
+    ddp->sync = true;
+    tutti_status status = prepare(ddp, parameters, nparameters, options);
+    TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_model(ddp, status), fail);
+    TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_data(ddp), fail);
+    bool spare = false;
+    TUTTI_TRY_GOTO(status, tutti_ddp_cores_to_spare(comm, &spare), fail);
+    ddp->statistics.overlapped = spare && tutti_comm_size(comm) > 1; /* alone, nothing travels */
+    *ddp_out = ddp;
+    return TUTTI_OK;
+
+fail:
+    tutti_ddp_destroy(ddp);
+    return status;
+}
+
+void tutti_ddp_destroy(tutti_ddp *ddp) {
+    if (!ddp) return;
+    tutti_ddp_step_cancel(ddp);
+    tutti_ddp_layout_release(ddp->buckets, ddp->nbuckets);
+    for (size_t i = 0; ddp->parameters && i < ddp->nparameters; i++) free(ddp->parameters[i].name);
+    free(ddp->parameters);
+    free(ddp->ready_order);
+    pthread_mutex_destroy(&ddp->lock);
+    free(ddp);
+}
+
+/* ----------------------------------------------------------------------------------------------- steps */
+
+/* Runs `call`, which gives a status, under the lock; refuses a NULL engine. */
+#define LOCKED(ddp, name, call)                                                                                        \
+    do {                                                                                                               \
+        if (!(ddp)) return tutti_fail(TUTTI_ERR_ARGUMENT, name ": ddp is NULL");                                       \
+        pthread_mutex_lock(&(ddp)->lock);                                                                              \
+        const tutti_status locked_status_ = (call);                                                                    \
+        pthread_mutex_unlock(&(ddp)->lock);                                                                            \
+        return locked_status_;                                                                                         \
+    } while (0)
+
+void *tutti_ddp_gradient(tutti_ddp *ddp, size_t index) {
+    if (!ddp || index >= ddp->nparameters) return NULL;
+    pthread_mutex_lock(&ddp->lock);
+    void *view = tutti_ddp_layout_view(ddp, &ddp->parameters[index]);
+    pthread_mutex_unlock(&ddp->lock);
+    return view;
+}
+
+static tutti_status mark_ready(tutti_ddp *ddp, size_t index) {
+    if (index >= ddp->nparameters)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_ready: index %zu, but there are %zu parameters", index,
+                          ddp->nparameters);
+    ddp_parameter *parameter = &ddp->parameters[index];
+    if (parameter->ready)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_ddp_ready: parameter %zu ('%s') was ready already in this step: call it once per "
+                          "parameter, and tutti_ddp_finish after each step",
+                          index, parameter->name);
+    if (ddp->nready == 0) ddp->first_ready_ns = tutti_ddp_step_now_ns();
+    parameter->ready = true;
+    ddp->ready_order[ddp->nready++] = index;
+    ddp->buckets[parameter->bucket].nready++;
+    return ddp->sync && ddp->statistics.overlapped ? tutti_ddp_step_launch(ddp) : TUTTI_OK;
+}
+
+tutti_status tutti_ddp_ready(tutti_ddp *ddp, size_t index) {
+    LOCKED(ddp, "tutti_ddp_ready", mark_ready(ddp, index));
+}
+
+/* The step stays as it is: after the missing calls, finish may be called again. */
+static tutti_status check_all_ready(const tutti_ddp *ddp) {
+    if (ddp->nready == ddp->nparameters) return TUTTI_OK;
+    size_t missing = 0;
+    while (ddp->parameters[missing].ready) missing++;
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "tutti_ddp_finish: parameter %zu ('%s') was not ready, %zu of %zu were: call tutti_ddp_ready for "
+                      "each, also for those without a gradient in this step, then finish again",
+                      missing, ddp->parameters[missing].name, ddp->nready, ddp->nparameters);
+}
+
+static tutti_status rebuild(tutti_ddp *ddp) {
+    TUTTI_TRY(tutti_ddp_agree_on_order(ddp));
+    TUTTI_TRY(tutti_ddp_layout_apply(ddp, ddp->ready_order));
+    ddp->statistics.rebuilt = 1;
+    return TUTTI_OK;
+}
+
+static void add_times(tutti_ddp *ddp, int64_t finish_called_ns) {
+    ddp->statistics.steps++;
+    if (ddp->nready > 0) ddp->statistics.compute_ns += finish_called_ns - ddp->first_ready_ns;
+    ddp->statistics.exposed_ns += tutti_ddp_step_now_ns() - finish_called_ns;
+}
+
+static tutti_status finish_step(tutti_ddp *ddp) {
+    const int64_t called_ns = tutti_ddp_step_now_ns();
+    tutti_status status = TUTTI_OK;
+    if (ddp->sync) {
+        TUTTI_TRY(check_all_ready(ddp));
+        status = tutti_ddp_step_complete(ddp);
+        if (status == TUTTI_OK && !ddp->statistics.rebuilt) status = rebuild(ddp);
+        if (status == TUTTI_OK) add_times(ddp, called_ns);
+    }
+    tutti_ddp_step_reset(ddp);
+    return status;
+}
+
+tutti_status tutti_ddp_finish(tutti_ddp *ddp) {
+    LOCKED(ddp, "tutti_ddp_finish", finish_step(ddp));
+}
+
+static tutti_status set_sync(tutti_ddp *ddp, int sync) {
+    if (ddp->nready > 0)
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "tutti_ddp_set_sync: %zu gradients are ready in the step under way: call it before the first, or "
+            "after tutti_ddp_finish",
+            ddp->nready);
+    ddp->sync = sync != 0;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_ddp_set_sync(tutti_ddp *ddp, int sync) {
+    LOCKED(ddp, "tutti_ddp_set_sync", set_sync(ddp, sync));
+}
+
+static tutti_status zero_gradients(tutti_ddp *ddp) {
+    if (ddp->nlaunched > 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_ddp_zero: %zu buckets of this step are under way: call tutti_ddp_finish first",
+                          ddp->nlaunched);
+    for (size_t i = 0; i < ddp->nbuckets; i++) memset(ddp->buckets[i].memory, 0, ddp->buckets[i].bytes);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_ddp_zero(tutti_ddp *ddp) {
+    LOCKED(ddp, "tutti_ddp_zero", zero_gradients(ddp));
+}
+
+static tutti_status copy_statistics(const tutti_ddp *ddp, tutti_ddp_statistics *statistics_out) {
+    if (!statistics_out) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_get_statistics: statistics_out is NULL");
+    *statistics_out = ddp->statistics;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_ddp_get_statistics(const tutti_ddp *ddp, tutti_ddp_statistics *statistics_out) {
+    tutti_ddp *engine = (tutti_ddp *)(uintptr_t)ddp; /* reading changes nothing but the lock */
+    LOCKED(engine, "tutti_ddp_get_statistics", copy_statistics(ddp, statistics_out));
+}

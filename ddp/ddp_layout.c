@@ -1,0 +1,141 @@
+/*
+ * Cuts gradients into buckets.
+ *
+ *   order     w5 b5 | w4 b4 b3 | w3 b2 w2 b1 w1
+ *   buckets   0       1          2                 launched in this order
+ *
+ * Walks the parameters in the order in which their gradients are expected and keeps one open bucket per type; a view
+ * that does not fit any more opens the next. A bucket is complete when the last of its views is, so with several
+ * types the buckets are sorted by the place of their last view. Views begin at cache lines.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ddp/ddp_state.h"
+
+#define VIEW_ALIGNMENT 64
+#define NO_BUCKET      SIZE_MAX
+
+/* A layout that is being made; the one in use is not touched before it is whole. */
+typedef struct layout {
+    ddp_bucket *buckets;
+    size_t nbuckets;
+    struct place {
+        size_t bucket, offset;
+    } * places; /* by parameter */
+} layout;
+
+static size_t view_bytes(const ddp_parameter *parameter) {
+    size_t bytes = parameter->count * tutti_type_bytes(parameter->type);
+    return (bytes + VIEW_ALIGNMENT - 1) / VIEW_ALIGNMENT * VIEW_ALIGNMENT;
+}
+
+static void place_views(const tutti_ddp *ddp, const uint64_t *order, layout *made) {
+    size_t open[TUTTI_TYPE_COUNT], cap[TUTTI_TYPE_COUNT];
+    for (int type = 0; type < TUTTI_TYPE_COUNT; type++) {
+        open[type] = NO_BUCKET;
+        cap[type] = ddp->options.first_bucket_bytes;
+    }
+    for (size_t position = 0; position < ddp->nparameters; position++) {
+        const ddp_parameter *parameter = &ddp->parameters[order[position]];
+        const tutti_type type = parameter->type;
+        const size_t bytes = view_bytes(parameter);
+        ddp_bucket *bucket = open[type] == NO_BUCKET ? NULL : &made->buckets[open[type]];
+        if (bucket && bucket->bytes > 0 && bucket->bytes + bytes > cap[type]) {
+            bucket = NULL;
+            cap[type] = ddp->options.bucket_bytes;
+        }
+        if (!bucket) {
+            open[type] = made->nbuckets++;
+            bucket = &made->buckets[open[type]];
+            bucket->type = type;
+        }
+        made->places[order[position]] = (struct place){.bucket = open[type], .offset = bucket->bytes};
+        bucket->bytes += bytes;
+        bucket->nparameters++;
+        bucket->last_position = position;
+    }
+}
+
+static int compare_last_positions(const void *a, const void *b) {
+    const ddp_bucket *left = a, *right = b;
+    return (left->last_position > right->last_position) - (left->last_position < right->last_position);
+}
+
+/* Sorts the buckets; each view follows its bucket by way of the last position, which is unique. */
+static tutti_status sort_buckets(const tutti_ddp *ddp, layout *made) {
+    size_t *last_position = calloc(ddp->nparameters + 1, sizeof *last_position);
+    size_t *bucket_of = calloc(ddp->nparameters + 1, sizeof *bucket_of);
+    if (!last_position || !bucket_of) {
+        free(last_position), free(bucket_of);
+        return tutti_fail(TUTTI_ERR_MEMORY, "laying out buckets: no memory for %zu indices", ddp->nparameters);
+    }
+    for (size_t i = 0; i < made->nbuckets; i++) last_position[i] = made->buckets[i].last_position;
+    qsort(made->buckets, made->nbuckets, sizeof *made->buckets, compare_last_positions);
+    for (size_t i = 0; i < made->nbuckets; i++) bucket_of[made->buckets[i].last_position] = i;
+    for (size_t i = 0; i < ddp->nparameters; i++)
+        made->places[i].bucket = bucket_of[last_position[made->places[i].bucket]];
+    free(last_position), free(bucket_of);
+    return TUTTI_OK;
+}
+
+/* At least one line, so that a bucket of empty parameters has an address too. */
+static tutti_status allocate_buckets(layout *made) {
+    for (size_t i = 0; i < made->nbuckets; i++) {
+        ddp_bucket *bucket = &made->buckets[i];
+        const size_t bytes = bucket->bytes > 0 ? bucket->bytes : VIEW_ALIGNMENT;
+        TUTTI_TRY(tutti_mem_alloc(bytes, &bucket->memory));
+        memset(bucket->memory, 0, bytes);
+    }
+    return TUTTI_OK;
+}
+
+void *tutti_ddp_layout_view(const tutti_ddp *ddp, const ddp_parameter *parameter) {
+    return (char *)ddp->buckets[parameter->bucket].memory + parameter->offset;
+}
+
+/* The new layout takes the old one's place, and the gradients with it. */
+static void move_in(tutti_ddp *ddp, layout *made) {
+    for (size_t i = 0; i < ddp->nparameters; i++) {
+        ddp_parameter *parameter = &ddp->parameters[i];
+        const struct place *place = &made->places[i];
+        void *view = (char *)made->buckets[place->bucket].memory + place->offset;
+        if (ddp->buckets && parameter->count > 0)
+            memcpy(view, tutti_ddp_layout_view(ddp, parameter), parameter->count * tutti_type_bytes(parameter->type));
+        parameter->bucket = place->bucket;
+        parameter->offset = place->offset;
+    }
+    tutti_ddp_layout_release(ddp->buckets, ddp->nbuckets);
+    ddp->buckets = made->buckets;
+    ddp->nbuckets = made->nbuckets;
+    ddp->statistics.buckets = made->nbuckets;
+}
+
+tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order) {
+    tutti_status status = TUTTI_OK;
+    layout made = {.buckets = calloc(ddp->nparameters + 1, sizeof *made.buckets),
+                   .places = calloc(ddp->nparameters + 1, sizeof *made.places)};
+    if (!made.buckets || !made.places) {
+        status = tutti_fail(TUTTI_ERR_MEMORY, "laying out buckets: no memory for %zu parameters", ddp->nparameters);
+        goto fail;
+    }
+    place_views(ddp, order, &made);
+    TUTTI_TRY_GOTO(status, sort_buckets(ddp, &made), fail);
+    TUTTI_TRY_GOTO(status, allocate_buckets(&made), fail);
+    move_in(ddp, &made);
+    free(made.places);
+    return TUTTI_OK;
+
+fail:
+    tutti_ddp_layout_release(made.buckets, made.nbuckets);
+    free(made.places);
+    return status;
+}
+
+void tutti_ddp_layout_release(ddp_bucket *buckets, size_t nbuckets) {
+    for (size_t i = 0; i < nbuckets; i++) {
+        tutti_work_free(buckets[i].work);
+        tutti_mem_free(buckets[i].memory);
+    }
+    free(buckets);
+}

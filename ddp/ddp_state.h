@@ -1,0 +1,95 @@
+/*
+ * Inside the DDP engine: parameters, the buckets that their gradients are views into, and the step under way.
+ *
+ * ddp.c holds the public calls, ddp_layout.c cuts gradients into buckets, ddp_step.c moves buckets, ddp_agree.c makes
+ * sure that all ranks mean the same, ddp_cores.c decides whether buckets travel during backward. Everything that
+ * decides which collective comes next (layout, order of buckets, mode) is computed from values that are equal on all
+ * ranks; what differs per rank (the order of ready calls) only decides when.
+ */
+#ifndef TUTTI_DDP_STATE_H
+#define TUTTI_DDP_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tutti/ddp.h>
+
+typedef struct ddp_parameter {
+    char *name;
+    void *data; /* the caller's */
+    size_t count;
+    tutti_type type;
+    size_t bucket; /* index of the bucket that holds the gradient */
+    size_t offset; /* in bytes, in that bucket's memory */
+    bool ready;    /* in the step under way */
+} ddp_parameter;
+
+typedef struct ddp_bucket {
+    tutti_type type;
+    size_t bytes;         /* views and the gaps that align them; the gaps stay zero */
+    size_t nparameters;   /* views in it */
+    size_t nready;        /* of them, in the step under way */
+    size_t last_position; /* place of its last view in the order: buckets are sorted by it */
+    void *memory;         /* from tutti_mem_alloc */
+    tutti_work *work;     /* while it travels */
+} ddp_bucket;
+
+struct tutti_ddp {
+    pthread_mutex_t lock; /* guards all that follows */
+    tutti_comm *comm;
+    tutti_ddp_options options; /* with the defaults filled in */
+    ddp_parameter *parameters;
+    size_t nparameters;
+    ddp_bucket *buckets; /* in the order of launching */
+    size_t nbuckets;
+
+    /* The step under way. */
+    uint64_t *ready_order; /* parameters in the order in which they became ready; nready of them */
+    size_t nready;
+    size_t nlaunched; /* buckets, from the first; only grows where buckets travel during backward */
+    int64_t first_ready_ns;
+    bool sync;
+
+    tutti_ddp_statistics statistics;
+};
+
+/* ------------------------------------------------------------------------------------------- ddp_layout.c */
+
+/* Cuts the gradients, taken in the order `order` (a permutation of the parameters), into buckets: one type per bucket,
+ * no bucket larger than its cap unless one gradient alone is. The gradients' contents move along, and are zero where
+ * there was no layout before. On failure the old layout stays. */
+tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order);
+/* Frees the buckets, which must not be travelling. */
+void tutti_ddp_layout_release(ddp_bucket *buckets, size_t nbuckets);
+void *tutti_ddp_layout_view(const tutti_ddp *ddp, const ddp_parameter *parameter);
+
+/* -------------------------------------------------------------------------------------------- ddp_agree.c */
+
+/* Collective. Do all ranks have the same parameters and options? A rank that could not even begin says so with
+ * `local` (its text is then kept), so that the others do not wait for it. */
+tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local);
+/* Collective. The parameters' data of rank 0 goes to all. */
+tutti_status tutti_ddp_agree_on_data(tutti_ddp *ddp);
+/* Collective. Rank 0's ready order replaces everybody's. */
+tutti_status tutti_ddp_agree_on_order(tutti_ddp *ddp);
+
+/* -------------------------------------------------------------------------------------------- ddp_cores.c */
+
+/* Collective. True where every host has two cores for each of its ranks: one computes, one moves buckets. */
+tutti_status tutti_ddp_cores_to_spare(tutti_comm *comm, bool *spare_out);
+
+/* --------------------------------------------------------------------------------------------- ddp_step.c */
+
+/* Starts the buckets that are complete, up to the first that is not. */
+tutti_status tutti_ddp_step_launch(tutti_ddp *ddp);
+/* Reduces or waits for all buckets, all of which are complete; adds to the statistics' communication time. */
+tutti_status tutti_ddp_step_complete(tutti_ddp *ddp);
+/* Waits for what travels, and drops it. */
+void tutti_ddp_step_cancel(tutti_ddp *ddp);
+/* Forgets who was ready: the next step begins. */
+void tutti_ddp_step_reset(tutti_ddp *ddp);
+int64_t tutti_ddp_step_now_ns(void);
+
+#endif

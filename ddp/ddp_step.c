@@ -1,0 +1,84 @@
+/*
+ * Moves the buckets of one step.
+ *
+ * With a core to spare each bucket leaves as soon as it and all before it are complete, and finish() waits for it.
+ * Without one, moving during backward would only take the core away from backward: finish() then reduces bucket after
+ * bucket itself. Both ways issue the same collectives in the same order.
+ */
+#include <stdio.h>
+#include <time.h>
+
+#include "ddp/ddp_state.h"
+
+int64_t tutti_ddp_step_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static tutti_status reduce_bucket(tutti_ddp *ddp, ddp_bucket *bucket, tutti_work **work) {
+    const size_t count = bucket->bytes / tutti_type_bytes(bucket->type);
+    return tutti_all_reduce(ddp->comm, bucket->memory, bucket->memory, count, bucket->type, ddp->options.reduction,
+                            &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST, .work = work));
+}
+
+tutti_status tutti_ddp_step_launch(tutti_ddp *ddp) {
+    for (; ddp->nlaunched < ddp->nbuckets; ddp->nlaunched++) {
+        ddp_bucket *bucket = &ddp->buckets[ddp->nlaunched];
+        if (bucket->nready < bucket->nparameters) break;
+        TUTTI_TRY(reduce_bucket(ddp, bucket, &bucket->work));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status complete_in_place(tutti_ddp *ddp) {
+    for (size_t i = 0; i < ddp->nbuckets; i++) {
+        const int64_t start_ns = tutti_ddp_step_now_ns();
+        TUTTI_TRY(reduce_bucket(ddp, &ddp->buckets[i], NULL));
+        ddp->statistics.communication_ns += tutti_ddp_step_now_ns() - start_ns;
+    }
+    return TUTTI_OK;
+}
+
+/* Waits for every bucket that was launched, even after a failure: what still travels uses the buckets' memory. */
+static tutti_status wait_for_launched(tutti_ddp *ddp) {
+    tutti_work *failed = NULL;
+    for (size_t i = 0; i < ddp->nlaunched; i++) {
+        tutti_work *work = ddp->buckets[i].work;
+        tutti_work_details details;
+        if (tutti_work_wait(work, -1) != TUTTI_OK && !failed) failed = work;
+        if (tutti_work_get(work, &details) == TUTTI_OK)
+            ddp->statistics.communication_ns += details.end_ns - details.start_ns;
+    }
+    return failed ? tutti_work_wait(failed, -1) : TUTTI_OK; /* once more, for the text of the first failure */
+}
+
+tutti_status tutti_ddp_step_complete(tutti_ddp *ddp) {
+    if (!ddp->statistics.overlapped) return complete_in_place(ddp);
+    char text[1024];
+    const tutti_status launched = tutti_ddp_step_launch(ddp); /* what failed to start in ready() fails again */
+    snprintf(text, sizeof text, "%s", launched == TUTTI_OK ? "" : tutti_last_error());
+    TUTTI_TRY(wait_for_launched(ddp));
+    return launched == TUTTI_OK ? TUTTI_OK : tutti_fail(launched, "%s", text);
+}
+
+void tutti_ddp_step_cancel(tutti_ddp *ddp) {
+    for (size_t i = 0; i < ddp->nbuckets; i++) {
+        if (!ddp->buckets[i].work) continue;
+        (void)tutti_work_wait(ddp->buckets[i].work, -1); /* the operation has a deadline of its own */
+        tutti_work_free(ddp->buckets[i].work);
+        ddp->buckets[i].work = NULL;
+    }
+}
+
+void tutti_ddp_step_reset(tutti_ddp *ddp) {
+    for (size_t i = 0; i < ddp->nparameters; i++) ddp->parameters[i].ready = false;
+    for (size_t i = 0; i < ddp->nbuckets; i++) {
+        tutti_work_free(ddp->buckets[i].work);
+        ddp->buckets[i].work = NULL;
+        ddp->buckets[i].nready = 0;
+    }
+    ddp->nready = 0;
+    ddp->nlaunched = 0;
+    ddp->first_ready_ns = 0;
+}
