@@ -1,0 +1,174 @@
+/*
+ * tuttirun: starts a program on several ranks, hosts the store in which they meet, and stays until all have ended.
+ *
+ * On node 0 the store's port is bound here, once, before any rank starts, and the store outlives all ranks and all
+ * restarts. On the other nodes the ranks are clients of node 0's store; each tuttirun there tells the store when
+ * its ranks have ended, and node 0 waits for that (for a while) before it ends.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/launch.h"
+#include "bootstrap/store.h"
+
+enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, LEAVE_MS = 30000, REACH_MS = 5000 };
+
+void tutti_launch_say(const char *format, ...) {
+    char line[4096] = "tuttirun: ";
+    size_t used = strlen(line);
+    va_list arguments;
+    va_start(arguments, format);
+    int text = vsnprintf(line + used, sizeof line - used - 1, format, arguments);
+    va_end(arguments);
+    if (text < 0) return;
+    used = tutti_min_size(used + (size_t)text, sizeof line - 2);
+    line[used++] = '\n';
+    ssize_t written = write(STDERR_FILENO, line, used);
+    (void)written; /* nowhere left to complain */
+}
+
+/* Signals come through a descriptor. Those that were ignored when we started stay so (nohup). */
+static tutti_status take_over_signals(tutti_launch_job *job) {
+    static const int ours[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < TUTTI_COUNT_OF(ours); i++) sigaddset(&set, ours[i]);
+    signal(SIGCHLD, SIG_DFL); /* ignored, it would take our children's ends from us */
+    signal(SIGPIPE, SIG_IGN); /* a reader of our output that goes away is no reason to leave the ranks alone */
+    if (sigprocmask(SIG_BLOCK, &set, &job->child_signals) != 0) return tutti_fail_errno(errno, "sigprocmask");
+    job->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return job->signal_fd >= 0 ? TUTTI_OK : tutti_fail_errno(errno, "signalfd");
+}
+
+/* Many ranks mean many pipes and connections. The ranks start with the limit that we were given. */
+static void raise_file_limit(tutti_launch_job *job) {
+    struct rlimit raised;
+    if (getrlimit(RLIMIT_NOFILE, &job->child_files) != 0) return;
+    raised = job->child_files;
+    raised.rlim_cur = raised.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &raised);
+}
+
+/* A job on one node gets a secret of its own, unless the user brings one. */
+static tutti_status make_secret(tutti_launch_job *job) {
+    const char *secret = getenv("TUTTI_SECRET"), *file = getenv("TUTTI_SECRET_FILE");
+    bool brought = (secret != NULL && *secret != '\0') || (file != NULL && *file != '\0');
+    uint8_t random[32];
+    job->secret[0] = '\0';
+    if (brought || job->options->nnodes > 1) return TUTTI_OK;
+    TUTTI_TRY(tutti_random_bytes(random, sizeof random));
+    for (size_t i = 0; i < sizeof random; i++) snprintf(job->secret + 2 * i, 3, "%02x", random[i]);
+    return TUTTI_OK;
+}
+
+static tutti_status name_run(tutti_launch_options *options) {
+    static char id[40];
+    uint8_t random[16];
+    if (options->run_id != NULL && *options->run_id != '\0') return TUTTI_OK;
+    options->run_id = "none";
+    if (!options->standalone) return TUTTI_OK;
+    TUTTI_TRY(tutti_random_bytes(random, sizeof random));
+    for (size_t i = 0; i < sizeof random; i++) snprintf(id + 2 * i, 3, "%02x", random[i]);
+    options->run_id = id;
+    return TUTTI_OK;
+}
+
+static bool is_loopback(const char *host) {
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0;
+}
+
+static tutti_status host_store(tutti_launch_job *job, tutti_store_server **server_out) {
+    const tutti_launch_options *options = job->options;
+    const char *address = options->nnodes == 1 && is_loopback(options->master_addr) ? "127.0.0.1" : NULL;
+    tutti_status status = tutti_store_server_start(address, options->master_port, server_out);
+    if (status != TUTTI_OK && options->nnodes == 1)
+        return tutti_fail(status, "%s; --standalone takes a free one", tutti_last_error());
+    if (status == TUTTI_OK) job->master_port = tutti_store_server_port(*server_out);
+    return status;
+}
+
+/* Between several nodes: says that this node's ranks have ended; node 0, which hosts the store, waits for all. */
+static void leave(const tutti_launch_job *job) {
+    const tutti_launch_options *options = job->options;
+    char left_key[384], all_key[384], word[8];
+    size_t bytes;
+    int64_t left = 0;
+    tutti_store_client *client;
+    if (options->nnodes == 1) return;
+    snprintf(left_key, sizeof left_key, "tuttirun/%.200s/left", options->run_id);
+    snprintf(all_key, sizeof all_key, "tuttirun/%.200s/all_left", options->run_id);
+    const char *host = options->node_rank == 0 ? "127.0.0.1" : job->master_addr;
+    if (tutti_store_client_connect(host, job->master_port, REACH_MS, &client) != TUTTI_OK) return; /* it has ended */
+    tutti_store store = tutti_store_client_callbacks(client);
+    tutti_status status = store.add(client, left_key, 1, &left);
+    if (status == TUTTI_OK && left >= options->nnodes) status = store.set(client, all_key, "1", 1);
+    else if (status == TUTTI_OK && options->node_rank == 0)
+        status = store.get(client, all_key, word, sizeof word, &bytes, LEAVE_MS);
+    if (status == TUTTI_ERR_TIMEOUT)
+        tutti_launch_say("%lld of %d nodes have not told of their end within %d s; ends the store",
+                         (long long)(options->nnodes - left), options->nnodes, LEAVE_MS / 1000);
+    tutti_store_client_close(client);
+}
+
+static tutti_status run_attempts(const tutti_launch_job *job, tutti_launch_result *result) {
+    int most = job->options->max_restarts;
+    for (int attempt = 0;; attempt++) {
+        TUTTI_TRY(tutti_launch_attempt(job, attempt, result));
+        if (result->exit_code == 0 || result->signalled || attempt >= most) return TUTTI_OK;
+        tutti_launch_say("starts all ranks again (restart %d of %d)", attempt + 1, most);
+    }
+}
+
+static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *result) {
+    static tutti_launch_job job; /* static: it is long, and lives as long as the program */
+    tutti_store_server *server = NULL;
+    tutti_status status = TUTTI_OK;
+    job.options = options;
+    job.master_addr = options->master_addr;
+    job.master_port = options->master_port;
+    job.keeper_fd = job.signal_fd = -1;
+    gethostname(job.host, sizeof job.host - 1);
+    TUTTI_TRY(name_run(options));
+    TUTTI_TRY(tutti_launch_command(options, &job.argv));
+    TUTTI_TRY_GOTO(status, make_secret(&job), done);
+    TUTTI_TRY_GOTO(status, take_over_signals(&job), done);
+    TUTTI_TRY_GOTO(status, tutti_launch_keeper_start(&job.keeper_fd), done);
+    raise_file_limit(&job);
+    if (options->node_rank == 0) TUTTI_TRY_GOTO(status, host_store(&job, &server), done);
+    TUTTI_TRY_GOTO(status, tutti_launch_log_root(&job), done);
+    TUTTI_TRY_GOTO(status, run_attempts(&job, result), done);
+    leave(&job);
+done:
+    tutti_store_server_stop(server);
+    if (job.keeper_fd >= 0) tutti_launch_keeper_stop(job.keeper_fd);
+    if (job.signal_fd >= 0) close(job.signal_fd);
+    free(job.argv);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    tutti_launch_options options;
+    tutti_launch_result result = {0};
+    tutti_status status = tutti_launch_options_parse(argc, argv, &options);
+    if (status == TUTTI_OK && options.help) {
+        tutti_launch_options_help();
+        return 0;
+    }
+    if (status == TUTTI_OK && options.version) {
+        printf("tuttirun %d.%d.%d\n", TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR, TUTTI_VERSION_PATCH);
+        return 0;
+    }
+    if (status == TUTTI_OK) status = run_job(&options, &result);
+    if (status == TUTTI_OK) return result.exit_code;
+    tutti_launch_say("%s", tutti_last_error());
+    return status == TUTTI_ERR_ARGUMENT ? USAGE_EXIT : FAILURE_EXIT;
+}

@@ -1,0 +1,132 @@
+/*
+ * tuttirun's parts. launch.c hosts the store and starts attempts; launch_options.c reads the command line;
+ * launch_command.c finds what to run; launch_process.c starts one rank; launch_output.c carries its lines;
+ * launch_group.c watches an attempt's ranks until the last has ended; launch_keeper.c cleans up after a killed
+ * tuttirun.
+ *
+ * One thread does all of it (the store has its own), driven by a signalfd and the ranks' pipes.
+ */
+#ifndef TUTTI_BOOTSTRAP_LAUNCH_H
+#define TUTTI_BOOTSTRAP_LAUNCH_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <tutti/tutti.h>
+
+enum { TUTTI_LAUNCH_OUT = 1, TUTTI_LAUNCH_ERR = 2, TUTTI_LAUNCH_BOTH = 3 }; /* masks of --tee and --redirects */
+
+/* --------------------------------------------------------------------------------------------- options */
+
+typedef struct tutti_launch_options {
+    int nnodes, node_rank, nproc;
+    const char *master_addr;
+    int master_port; /* 0: any free one */
+    bool module, no_python;
+    bool standalone;
+    int max_restarts;
+    const char *logdir; /* OneFlow's, with redirect_all: <logdir>/local_rank_<n>/{stdout,stderr} */
+    bool redirect_all;
+    const char *log_dir;            /* torchrun's */
+    const char *tee, *redirects;    /* "3" or "0:1,1:3" */
+    const char *local_ranks_filter; /* "0,2": whose output is shown; NULL: all */
+    const char *run_id;
+    const char *role;
+    bool help, version;
+    char **program; /* the program and its arguments, ended by NULL */
+    /* As written, before they are checked and turned into the above. */
+    const char *nnodes_text, *nproc_text, *endpoint, *backend, *numa_binding;
+} tutti_launch_options;
+
+/* Reads the command line and PET_* variables. Any error is one line. */
+tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_options *options_out);
+void tutti_launch_options_help(void);
+/* The mask for a local rank, from "3" or "0:1,1:3". */
+tutti_status tutti_launch_mask(const char *text, int local_rank, int *mask_out);
+/* Whether the list "0,2" (NULL: everybody) names the local rank. */
+bool tutti_launch_listed(const char *list, int local_rank);
+
+/* --------------------------------------------------------------------------------------------- command */
+
+/* The argument vector that runs the program: itself, or the Python interpreter first. Free with free(). */
+tutti_status tutti_launch_command(const tutti_launch_options *options, char ***argv_out);
+
+/* ---------------------------------------------------------------------------------------------- output */
+
+/* One of a rank's two streams. */
+typedef struct tutti_launch_stream {
+    int pipe_fd;         /* our end; -1: the rank writes elsewhere by itself, or has ended */
+    int file_fd;         /* the log, -1: none */
+    int terminal_fd;     /* ours, -1: not shown */
+    size_t prefix, used; /* line[0..prefix) is "[0] ", line[prefix..used) an unfinished line */
+    char *line;
+} tutti_launch_stream;
+
+tutti_status tutti_launch_stream_open(int pipe_fd, int file_fd, int terminal_fd, const char *prefix,
+                                      tutti_launch_stream *stream_out);
+/* Carries what is in the pipe; closes the pipe at its end. */
+void tutti_launch_stream_carry(tutti_launch_stream *stream);
+/* Carries the rest, ends an unfinished line and closes. */
+void tutti_launch_stream_close(tutti_launch_stream *stream);
+
+/* ---------------------------------------------------------------------------------------------- ranks */
+
+typedef struct tutti_launch_rank {
+    int rank, local_rank;
+    pid_t pid; /* also its process group */
+    bool running, stopped, stop_expected, failed;
+    int stop_signal;
+    int64_t stopped_ns;
+    int exit_code; /* as a shell counts: 128 + signal for a death by signal */
+    int signal;    /* it died of, 0: none */
+    char error_file[512];
+    tutti_launch_stream out, err;
+} tutti_launch_rank;
+
+/* What is the same for all attempts of a job. */
+typedef struct tutti_launch_job {
+    const tutti_launch_options *options;
+    char **argv;
+    const char *master_addr;
+    int master_port;
+    char host[256];
+    char secret[80];           /* "": the ranks' own business */
+    char log_root[400];        /* of the files; "": none */
+    sigset_t child_signals;    /* the mask that ranks start with */
+    struct rlimit child_files; /* and their limit of open files */
+    int signal_fd, keeper_fd;
+} tutti_launch_job;
+
+/* The folder for log files, made now, if the options ask for files. */
+tutti_status tutti_launch_log_root(tutti_launch_job *job);
+/* Starts a rank of the attempt. */
+tutti_status tutti_launch_rank_start(const tutti_launch_job *job, int attempt, int local_rank,
+                                     tutti_launch_rank *rank_out);
+
+/* ----------------------------------------------------------------------------------------------- group */
+
+typedef struct tutti_launch_result {
+    int exit_code;
+    bool signalled; /* somebody asked tuttirun to end */
+} tutti_launch_result;
+
+/* Runs all ranks of one attempt; returns when none is left. */
+tutti_status tutti_launch_attempt(const tutti_launch_job *job, int attempt, tutti_launch_result *result_out);
+
+/* ---------------------------------------------------------------------------------------------- keeper */
+
+/* Starts the keeper; what it must know is written to *fd_out. Call before any other descriptor is opened. */
+tutti_status tutti_launch_keeper_start(int *fd_out);
+/* Tells the keeper of a process group that must end with tuttirun; -group: it has ended. */
+void tutti_launch_keeper_add(int fd, pid_t group);
+/* All groups have ended; the keeper ends too. */
+void tutti_launch_keeper_stop(int fd);
+
+/* One line on standard error, "tuttirun: ...". */
+void tutti_launch_say(const char *format, ...) TUTTI_PRINTF(1, 2);
+
+#endif
