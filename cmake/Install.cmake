@@ -1,1 +1,43 @@
+# What `cmake --install` puts where: headers, libraries, programs, the pkg-config file and the CMake package.
+set(TUTTI_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+
 install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS tutti tutti_static EXPORT tutti)
+if(TUTTI_HAVE_TRAINER)
+  install(TARGETS tutti_trainer tutti_trainer_static)
+endif()
+
+foreach(folder bootstrap ddp/trainer bench)
+  get_directory_property(targets DIRECTORY ${folder} BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    get_target_property(left_out ${target} EXCLUDE_FROM_ALL)
+    if(type STREQUAL "EXECUTABLE" AND NOT left_out)
+      install(TARGETS ${target})
+    endif()
+  endforeach()
+endforeach()
+
+# CMake package: find_package(tutti), targets tutti::tutti and tutti::tutti_static.
+install(EXPORT tutti FILE tuttiTargets.cmake NAMESPACE tutti:: DESTINATION ${TUTTI_CMAKE_DIR})
+configure_package_config_file(cmake/tuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/tuttiConfig.cmake
+                              INSTALL_DESTINATION ${TUTTI_CMAKE_DIR})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+        DESTINATION ${TUTTI_CMAKE_DIR})
+
+# pkg-config. Folders may have been given relative to the prefix or absolute; the prefix may be given at install time.
+foreach(folder LIBDIR INCLUDEDIR)
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_${folder}}")
+    set(TUTTI_PC_${folder} "${CMAKE_INSTALL_${folder}}")
+  else()
+    set(TUTTI_PC_${folder} "\${prefix}/${CMAKE_INSTALL_${folder}}")
+  endif()
+endforeach()
+install(CODE "
+  set(PROJECT_DESCRIPTION \"${PROJECT_DESCRIPTION}\")
+  set(PROJECT_VERSION \"${PROJECT_VERSION}\")
+  set(TUTTI_PC_LIBDIR [[${TUTTI_PC_LIBDIR}]])
+  set(TUTTI_PC_INCLUDEDIR [[${TUTTI_PC_INCLUDEDIR}]])
+  configure_file(\"${PROJECT_SOURCE_DIR}/cmake/tutti.pc.in\" \"${PROJECT_BINARY_DIR}/tutti.pc\" @ONLY)")
+install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

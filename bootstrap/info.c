@@ -1,0 +1,153 @@
+/*
+ * tutti-info: what this build and this machine offer, for people and for bug reports.
+ *
+ * Each line is a fact that was looked up or tried just now, never a guess; what is missing is said with its reason.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <tutti/tutti.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/settings.h"
+
+static void print_settings(void) {
+    printf("\nSettings (environment variables; * differs from its default)\n");
+    for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
+        const tutti_setting_row *row = tutti_setting_row_of((tutti_setting)i);
+        const char *text = tutti_setting_text((tutti_setting)i);
+        bool changed = strcmp(text, row->fallback) != 0;
+        if (i == TUTTI_SETTING_SECRET && *text != '\0') text = "(set)";
+        printf("%c %-26s %-10s %s", changed ? '*' : ' ', row->name, *text != '\0' ? text : "-", row->help);
+        if (row->kind == TUTTI_SETTING_KIND_CHOICE) printf(" (%s)", row->choices);
+        if (changed && *row->fallback != '\0') printf(" (default %s)", row->fallback);
+        if (row->agreed) printf("; equal on all ranks");
+        putchar('\n');
+    }
+    if (tutti_settings_check() != TUTTI_OK) printf("! %s\n", tutti_last_error());
+}
+
+static void print_parts(void) {
+    static const struct {
+        const char *name, *state;
+    } parts[] = {
+        {"shared memory", "yes, between the ranks of one host"},
+        {"TCP between hosts", "no: not part of this build"},
+        {"CUDA", "no: not part of this build"},
+        {"NCCL", "no: not part of this build"},
+        {"UCX", "no: not part of this build"},
+        {"verbs", "no: not part of this build"},
+        {"hwloc", "no: not part of this build"},
+    };
+    printf("\nParts\n");
+    for (size_t i = 0; i < TUTTI_COUNT_OF(parts); i++) printf("  %-26s %s\n", parts[i].name, parts[i].state);
+}
+
+/* First line of a file, without its newline; false when it cannot be read. */
+static bool read_line(const char *path, char *line, int capacity) {
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return false;
+    bool good = fgets(line, capacity, file) != NULL;
+    fclose(file);
+    if (good) line[strcspn(line, "\n")] = '\0';
+    return good;
+}
+
+static void print_cores(void) {
+    cpu_set_t mask;
+    char quota[64];
+    if (sched_getaffinity(0, sizeof mask, &mask) == 0)
+        printf("  %-26s %d of %ld\n", "cores by affinity", CPU_COUNT(&mask), sysconf(_SC_NPROCESSORS_ONLN));
+    else printf("  %-26s unknown: %s\n", "cores by affinity", strerror(errno));
+    if (read_line("/sys/fs/cgroup/cpu.max", quota, sizeof quota)) {
+        double limit, period;
+        if (sscanf(quota, "%lf %lf", &limit, &period) == 2 && period > 0)
+            printf("  %-26s %.2f cores (cpu.max %s)\n", "cgroup limit", limit / period, quota);
+        else printf("  %-26s none (cpu.max %s)\n", "cgroup limit", quota);
+    } else {
+        printf("  %-26s none found\n", "cgroup limit");
+    }
+}
+
+static void print_memory(void) {
+    char line[128];
+    long pages = sysconf(_SC_PHYS_PAGES), free_pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    printf("  %-26s %.1f GiB, %.1f GiB free\n", "memory", (double)pages * (double)page / (1 << 30),
+           (double)free_pages * (double)page / (1 << 30));
+    if (read_line("/sys/fs/cgroup/memory.max", line, sizeof line))
+        printf("  %-26s %s\n", "cgroup memory limit", strcmp(line, "max") == 0 ? "none" : line);
+    if (read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", line, sizeof line))
+        printf("  %-26s %s\n", "huge pages in shared memory", line);
+}
+
+/* Shared memory as the library makes it: a sealed memfd, with pages that are really there. */
+static void print_memfd(void) {
+    const char *failed = NULL;
+    int file = memfd_create("tutti-info", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file < 0) failed = "memfd_create";
+    else if (ftruncate(file, 1 << 20) != 0 || posix_fallocate(file, 0, 1 << 20) != 0) failed = "allocation";
+    if (failed != NULL) printf("  %-26s no: %s: %s\n", "memfd", failed, strerror(errno));
+    else printf("  %-26s yes\n", "memfd");
+    if (file >= 0) close(file);
+}
+
+/* Single-copy reads between processes: a real read of a child's memory. */
+static void print_single_copy(void) {
+    static volatile int probe = 1;
+    int ready[2];
+    char byte;
+    if (pipe(ready) != 0) return;
+    pid_t child = fork();
+    if (child == 0) {
+        close(ready[0]);
+        probe = 4711;
+        if (write(ready[1], "x", 1) != 1) _exit(1);
+        alarm(5); /* not left behind, whatever becomes of the parent */
+        pause();
+        _exit(1);
+    }
+    close(ready[1]);
+    if (child > 0 && read(ready[0], &byte, 1) == 1) {
+        int copy = 0;
+        struct iovec here = {&copy, sizeof copy}, there = {(void *)&probe, sizeof probe};
+        bool good = process_vm_readv(child, &here, 1, &there, 1, 0) == (ssize_t)sizeof copy && copy == 4711;
+        printf("  %-26s %s%s\n", "reads between processes", good ? "yes" : "no: ", good ? "" : strerror(errno));
+    }
+    close(ready[0]);
+    if (child > 0) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    char scope[16];
+    if (read_line("/proc/sys/kernel/yama/ptrace_scope", scope, sizeof scope))
+        printf("  %-26s %s (0: any process of this user, 1: only children, ...)\n", "yama ptrace_scope", scope);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        bool help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
+        fprintf(help ? stdout : stderr, "usage: tutti-info\nTells version, settings, parts and machine.\n");
+        return help ? 0 : 2;
+    }
+    struct utsname system;
+    printf("Tutti %s\n", tutti_version());
+    print_parts();
+    print_settings();
+    printf("\nMachine\n");
+    if (uname(&system) == 0) printf("  %-26s %s %s on %s\n", "system", system.sysname, system.release, system.machine);
+    print_cores();
+    print_memory();
+    print_memfd();
+    print_single_copy();
+    return 0;
+}
