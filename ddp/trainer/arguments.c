@@ -1,0 +1,184 @@
+/*
+ * Parsing of options by a table.
+ */
+#include "ddp/trainer/arguments.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ddp/trainer/update.h"
+
+typedef enum option_kind { OPTION_TEXT, OPTION_CHOICE, OPTION_INT, OPTION_REAL, OPTION_FLAG } option_kind;
+
+typedef struct option_row {
+    const char *name;
+    option_kind kind;
+    size_t offset;        /* in tutti_arguments */
+    const char *fallback; /* as text; NULL: not given */
+    double least, most;   /* INT, REAL */
+    const char *value;    /* name of the value in the help; CHOICE: the choices, split by '|' */
+    const char *help;
+} option_row;
+
+#define AT(member) offsetof(tutti_arguments, member)
+#define MOST_STEPS 1e12
+
+/* clang-format off */
+static const option_row rows[] = {
+    {"model", OPTION_CHOICE, AT(model), "lenet", 0, 0, "lenet|mlp", "what is trained"},
+    {"data", OPTION_TEXT, AT(data), NULL, 0, 0, "DIR", "folder with MNIST's four files (default: TUTTI_DATA, "
+     "../shared/data/mnist, data/mnist, else drawn digits)"},
+    {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per rank and step"},
+    {"steps", OPTION_INT, AT(steps), "0", 0, MOST_STEPS, "N", "stop after so many steps (default: by --epochs)"},
+    {"epochs", OPTION_INT, AT(epochs), "0", 0, 1e6, "N", "stop after so many epochs (default: 1, or by --steps)"},
+    {"lr", OPTION_REAL, AT(lr), NULL, 0, 1e6, "RATE", "learning rate (default: 0.1; adam and adamw: 0.001)"},
+    {"optimizer", OPTION_CHOICE, AT(optimizer), "sgd", 0, 0, TUTTI_UPDATE_NAMES, "how parameters are updated"},
+    {"momentum", OPTION_REAL, AT(momentum), NULL, 0, 1, "M", "of sgd (default: 0) and momentum (default: 0.9)"},
+    {"weight-decay", OPTION_REAL, AT(weight_decay), "0", 0, 1e6, "W", "of every optimizer"},
+    {"lr-schedule", OPTION_CHOICE, AT(lr_schedule), "constant", 0, 0, TUTTI_SCHEDULE_NAMES, "how the rate falls"},
+    {"dropout", OPTION_REAL, AT(dropout), NULL, 0, 0.99, "RATE", "instead of the model's own (lenet: 0.5)"},
+    {"seed", OPTION_INT, AT(seed), "1", 0, 9e15, "N", "of parameters, order of images and dropout"},
+    {"eval-every", OPTION_INT, AT(eval_every), "0", 0, MOST_STEPS, "N", "test after every N steps (default: at the end)"},
+    {"checkpoint-dir", OPTION_TEXT, AT(checkpoint_dir), NULL, 0, 0, "DIR", "new folder; written after each epoch "
+     "and at the end"},
+    {"resume", OPTION_TEXT, AT(resume), NULL, 0, 0, "PATH", "go on from a checkpoint, or from the latest in a folder"},
+    {"overwrite", OPTION_FLAG, AT(overwrite), NULL, 0, 0, NULL, "--checkpoint-dir may exist; its checkpoints go"},
+    {"metrics", OPTION_TEXT, AT(metrics), NULL, 0, 0, "FILE", "JSON lines: losses, rates, speed, tests"},
+    {"log-every", OPTION_INT, AT(log_every), "20", 1, MOST_STEPS, "N", "print the loss of every N-th step"},
+    {"help", OPTION_FLAG, AT(help), NULL, 0, 0, NULL, "print this"},
+};
+/* clang-format on */
+
+#define NROWS      (sizeof rows / sizeof rows[0])
+#define NAME_BYTES 64
+
+/* --------------------------------------------------------------------------------------------- values */
+
+static bool is_choice(const char *choices, const char *text) {
+    size_t count = strlen(text);
+    for (const char *next = choices; next != NULL; next = strchr(next, '|')) {
+        if (*next == '|') next++;
+        if (strncmp(next, text, count) == 0 && (next[count] == '|' || next[count] == '\0')) return count > 0;
+    }
+    return false;
+}
+
+static tutti_status read_number(const option_row *row, const char *text, double *number_out) {
+    char *end;
+    errno = 0;
+    double number = strtod(text, &end);
+    bool whole = row->kind != OPTION_INT || number == floor(number);
+    if (end == text || *end != '\0' || errno != 0 || !(number >= row->least && number <= row->most) || !whole)
+        return tutti_fail(TUTTI_ERR_CONFIG, "--%s %s: expected a %s from %g to %g", row->name, text,
+                          row->kind == OPTION_INT ? "whole number" : "number", row->least, row->most);
+    *number_out = number;
+    return TUTTI_OK;
+}
+
+static tutti_status store(const option_row *row, const char *text, tutti_arguments *arguments) {
+    char *member = (char *)arguments + row->offset;
+    double number = 0;
+    switch (row->kind) {
+    case OPTION_CHOICE:
+        if (!is_choice(row->value, text))
+            return tutti_fail(TUTTI_ERR_CONFIG, "--%s %s: expected one of %s", row->name, text, row->value);
+        *(const char **)(void *)member = text;
+        return TUTTI_OK;
+    case OPTION_TEXT:
+        if (text[0] == '\0') return tutti_fail(TUTTI_ERR_CONFIG, "--%s: its value is empty", row->name);
+        *(const char **)(void *)member = text;
+        return TUTTI_OK;
+    case OPTION_INT:
+        TUTTI_TRY(read_number(row, text, &number));
+        *(int64_t *)(void *)member = (int64_t)number;
+        return TUTTI_OK;
+    case OPTION_REAL: return read_number(row, text, (double *)(void *)member);
+    case OPTION_FLAG: *(bool *)member = true; return TUTTI_OK;
+    }
+    return TUTTI_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------- names */
+
+/* Edits that turn `a` into `b` (Levenshtein, 1966). */
+static size_t edit_distance(const char *a, const char *b) {
+    size_t row[NAME_BYTES + 1];
+    size_t count_b = strnlen(b, NAME_BYTES);
+    for (size_t j = 0; j <= count_b; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= count_b; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[count_b];
+}
+
+static tutti_status fail_unknown(const char *name) {
+    const char *nearest = rows[0].name;
+    for (size_t i = 1; i < NROWS; i++)
+        if (edit_distance(name, rows[i].name) < edit_distance(name, nearest)) nearest = rows[i].name;
+    return tutti_fail(TUTTI_ERR_CONFIG, "unknown option --%s; the nearest known one is --%s (--help lists all)", name,
+                      nearest);
+}
+
+static const option_row *find_row(const char *name) {
+    for (size_t i = 0; i < NROWS; i++)
+        if (strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+/* The option's name from "--name" or "--name=value", '_' read as '-'. */
+static void read_name(const char *argument, char name_out[NAME_BYTES]) {
+    size_t count = 0;
+    for (const char *next = argument + 2; *next != '\0' && *next != '=' && count + 1 < NAME_BYTES; next++)
+        name_out[count++] = *next == '_' ? '-' : *next;
+    name_out[count] = '\0';
+}
+
+tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *arguments_out) {
+    tutti_arguments arguments = {.lr = NAN, .momentum = NAN, .dropout = NAN};
+    for (size_t i = 0; i < NROWS; i++)
+        if (rows[i].fallback != NULL) TUTTI_TRY(store(&rows[i], rows[i].fallback, &arguments));
+    for (int i = 1; i < argc; i++) {
+        char name[NAME_BYTES];
+        if (strncmp(argv[i], "--", 2) != 0 || argv[i][2] == '\0')
+            return tutti_fail(TUTTI_ERR_CONFIG, "unexpected argument %s; options begin with -- (--help lists them)",
+                              argv[i]);
+        read_name(argv[i], name);
+        const option_row *row = find_row(name);
+        if (row == NULL) return fail_unknown(name);
+        const char *value = strchr(argv[i], '=');
+        if (row->kind == OPTION_FLAG && value != NULL) return tutti_fail(TUTTI_ERR_CONFIG, "--%s takes no value", name);
+        if (row->kind != OPTION_FLAG && value == NULL && i + 1 == argc)
+            return tutti_fail(TUTTI_ERR_CONFIG, "--%s needs a value (%s)", name, row->value);
+        if (value != NULL) value++;
+        else if (row->kind != OPTION_FLAG) value = argv[++i];
+        TUTTI_TRY(store(row, value, &arguments));
+    }
+    *arguments_out = arguments;
+    return TUTTI_OK;
+}
+
+void tutti_arguments_print(FILE *file) {
+    fputs("tutti-train: trains a small model on MNIST, data-parallel over all ranks that the launcher started\n\n"
+          "  tutti-train [options]                              one rank\n"
+          "  tuttirun --nproc_per_node 2 tutti-train [options]  two ranks on this machine\n\n",
+          file);
+    for (size_t i = 0; i < NROWS; i++) {
+        char left[NAME_BYTES + 64];
+        snprintf(left, sizeof left, "--%s %s", rows[i].name, rows[i].value != NULL ? rows[i].value : "");
+        fprintf(file, "  %-44s %s", left, rows[i].help);
+        if (rows[i].fallback != NULL && strcmp(rows[i].fallback, "0") != 0)
+            fprintf(file, " (default: %s)", rows[i].fallback);
+        fputc('\n', file);
+    }
+}

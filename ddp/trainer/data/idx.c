@@ -1,0 +1,111 @@
+/*
+ * IDX: two zero bytes, the element type, the number of dimensions; each dimension as a big-endian uint32; the
+ * elements. zlib reads gzipped and plain files alike.
+ */
+#include "ddp/trainer/data/idx.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+#define TYPE_UNSIGNED_BYTE 0x08
+#define READ_BYTES         (1 << 20)
+
+/* A byte of a gzipped file unpacks to at most 1032: what a header may claim is bounded by the file's size. */
+#define MOST_PER_BYTE INT64_C(1032)
+
+typedef struct reader {
+    const char *path;
+    gzFile file;
+    int64_t offset;
+} reader;
+
+static tutti_status fail_read(const reader *from, int64_t wanted, const char *what) {
+    int error = Z_OK;
+    const char *text = gzerror(from->file, &error);
+    if (error == Z_ERRNO)
+        return tutti_fail(TUTTI_ERR_SYSTEM, "%s: reading at offset %lld: %s", from->path, (long long)from->offset,
+                          strerror(errno));
+    if (error != Z_OK && error != Z_STREAM_END && error != Z_BUF_ERROR)
+        return tutti_fail(TUTTI_ERR_DATA, "%s: damaged gzip data at offset %lld (%s); fetch the file again", from->path,
+                          (long long)from->offset, text);
+    return tutti_fail(TUTTI_ERR_DATA,
+                      "%s: truncated at offset %lld, expected %lld more bytes of %s; fetch the file again", from->path,
+                      (long long)from->offset, (long long)wanted, what);
+}
+
+static tutti_status read_all(reader *from, uint8_t *dst, int64_t bytes, const char *what) {
+    while (bytes > 0) {
+        int got = gzread(from->file, dst, (unsigned)(bytes < READ_BYTES ? bytes : READ_BYTES));
+        if (got <= 0) return fail_read(from, bytes, what);
+        dst += got;
+        bytes -= got;
+        from->offset += got;
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status read_header(reader *from, int ndims, int64_t file_bytes, tutti_idx *idx, int64_t *bytes_out) {
+    uint8_t magic[4], extent[4];
+    TUTTI_TRY(read_all(from, magic, sizeof magic, "header"));
+    if (magic[0] != 0 || magic[1] != 0 || magic[2] != TYPE_UNSIGNED_BYTE || magic[3] != ndims)
+        return tutti_fail(TUTTI_ERR_DATA,
+                          "%s: not the IDX file looked for: at offset 0 expected 00 00 %02x %02x (unsigned bytes, %d "
+                          "dimensions), found %02x %02x %02x %02x",
+                          from->path, TYPE_UNSIGNED_BYTE, ndims, ndims, magic[0], magic[1], magic[2], magic[3]);
+    int64_t bytes = 1, most = file_bytes * MOST_PER_BYTE;
+    for (int i = 0; i < ndims; i++) {
+        int64_t offset = from->offset;
+        TUTTI_TRY(read_all(from, extent, sizeof extent, "header"));
+        int64_t dim = (int64_t)extent[0] << 24 | extent[1] << 16 | extent[2] << 8 | extent[3];
+        if (dim == 0 || dim > most / bytes)
+            return tutti_fail(
+                TUTTI_ERR_DATA, "%s: at offset %lld dimension %d is %lld, expected 1 to %lld for a file of %lld bytes",
+                from->path, (long long)offset, i, (long long)dim, (long long)(most / bytes), (long long)file_bytes);
+        idx->dims[i] = dim;
+        bytes *= dim;
+    }
+    idx->ndims = ndims;
+    *bytes_out = bytes;
+    return TUTTI_OK;
+}
+
+static tutti_status read_file(reader *from, int ndims, int64_t file_bytes, tutti_idx *idx) {
+    int64_t bytes = 0;
+    TUTTI_TRY(read_header(from, ndims, file_bytes, idx, &bytes));
+    idx->data = malloc((size_t)bytes);
+    if (idx->data == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for its %lld bytes", from->path, (long long)bytes);
+    TUTTI_TRY(read_all(from, idx->data, bytes, "data"));
+    uint8_t extra;
+    int got = gzread(from->file, &extra, 1); /* reads the gzip trailer too, and so checks its checksum */
+    if (got < 0) return fail_read(from, 0, "gzip trailer");
+    if (got > 0)
+        return tutti_fail(TUTTI_ERR_DATA, "%s: expected the end of the file at offset %lld, as its dimensions say",
+                          from->path, (long long)from->offset);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_idx_open(const char *path, int ndims, tutti_idx *idx_out) {
+    reader from = {.path = path};
+    struct stat about;
+    if (stat(path, &about) != 0) return tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", path, strerror(errno));
+    from.file = gzopen(path, "rb");
+    if (from.file == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", path, strerror(errno));
+    tutti_idx idx = {.data = NULL};
+    tutti_status status = read_file(&from, ndims, about.st_size, &idx);
+    gzclose(from.file);
+    if (status != TUTTI_OK) {
+        tutti_idx_close(&idx);
+        return status;
+    }
+    *idx_out = idx;
+    return TUTTI_OK;
+}
+
+void tutti_idx_close(tutti_idx *idx) {
+    free(idx->data);
+    idx->data = NULL;
+}

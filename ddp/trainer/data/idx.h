@@ -1,0 +1,26 @@
+/*
+ * Reader of IDX files (MNIST's format), plain or gzipped.
+ */
+#ifndef TUTTI_TRAINER_IDX_H
+#define TUTTI_TRAINER_IDX_H
+
+#include <stdint.h>
+
+#include <tutti/tutti.h>
+
+#define TUTTI_IDX_DIMS 4
+
+/* Unsigned bytes, row-major. */
+typedef struct tutti_idx {
+    int ndims;
+    int64_t dims[TUTTI_IDX_DIMS];
+    uint8_t *data; /* owned; free with tutti_idx_close */
+} tutti_idx;
+
+/* Reads a file of unsigned bytes in `ndims` dimensions. Whether it is gzipped is seen from its first bytes, not from
+ * its name. A foreign, truncated or too long file is TUTTI_ERR_DATA with name, offset and what was expected there;
+ * offsets are those of the unpacked file. */
+tutti_status tutti_idx_open(const char *path, int ndims, tutti_idx *idx_out);
+void tutti_idx_close(tutti_idx *idx);
+
+#endif

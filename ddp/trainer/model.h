@@ -1,0 +1,75 @@
+/*
+ * A model at work: nodes made from a list of layers, their buffers, and runs forwards and backwards over the list.
+ *
+ * All memory is one block, taken when the model is made; a step allocates nothing. Gradients of parameters are not
+ * kept here: backward asks a sink where each goes, and tells it as soon as one is complete.
+ */
+#ifndef TUTTI_TRAINER_MODEL_H
+#define TUTTI_TRAINER_MODEL_H
+
+#include "ddp/trainer/layers.h"
+
+#define TUTTI_MODEL_LAYERS     256
+#define TUTTI_MODEL_NAME_BYTES 64
+
+/* The list that a function in models/ fills. */
+typedef struct tutti_model_layers {
+    tutti_layer layers[TUTTI_MODEL_LAYERS];
+    int count;
+} tutti_model_layers;
+
+typedef struct tutti_parameter {
+    char name[TUTTI_MODEL_NAME_BYTES]; /* "conv1.weight" */
+    float *data;
+    size_t count;
+    int ndims;
+    int64_t dims[4];
+    int node;
+} tutti_parameter;
+
+typedef struct tutti_model {
+    tutti_model_layers list;
+    tutti_node *nodes; /* nodes[0] is the input, the last gives the logits */
+    int nnodes;
+    tutti_parameter *parameters; /* in the order of the layers */
+    int nparameters;
+    int batch_capacity;
+    void *memory;
+    float *scratch;
+    float *spares[TUTTI_LAYER_INPUTS]; /* parts of a gradient on their way to a node with several consumers */
+} tutti_model;
+
+/* Where gradients of parameters go. */
+typedef struct tutti_gradient_sink {
+    void *context;
+    float *(*where)(void *context, int parameter);
+    tutti_status (*ready)(void *context, int parameter);
+} tutti_gradient_sink;
+
+/* Makes the model for samples of shape `in`, in batches of up to batch_capacity. A list that does not fit together
+ * (unknown input, shapes that differ, a layer whose output nobody reads) is an error that names the layer. */
+tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
+                                tutti_model **model_out);
+void tutti_model_destroy(tutti_model *model);
+
+/* Initial parameters: depend on the seed only. */
+void tutti_model_initialize(tutti_model *model, uint64_t seed);
+
+/* The caller writes a batch here: [batch, height, width, channels]. */
+float *tutti_model_input(const tutti_model *model);
+
+/* Runs all layers; gives the logits, [pass->batch, classes]. */
+const float *tutti_model_forward(tutti_model *model, const tutti_pass *pass);
+
+/* Before backward the caller writes the loss's gradient with respect to the logits here. */
+float *tutti_model_logits_gradient(const tutti_model *model);
+
+/* Runs all layers backwards, last first, after a forward with the same pass. */
+tutti_status tutti_model_backward(tutti_model *model, const tutti_pass *pass, const tutti_gradient_sink *sink);
+
+int tutti_model_classes(const tutti_model *model);
+/* Sum over the layers, one sample, forwards. */
+tutti_cost tutti_model_cost(const tutti_model *model);
+size_t tutti_model_parameter_count(const tutti_model *model);
+
+#endif

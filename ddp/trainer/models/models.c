@@ -1,0 +1,23 @@
+/*
+ * The list of bundled models.
+ */
+#include "ddp/trainer/models/models.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const tutti_models_row rows[] = {
+    {.name = "lenet", .fill = tutti_lenet_fill},
+    {.name = "mlp", .fill = tutti_mlp_fill},
+};
+
+const tutti_models_row *tutti_models_find(const char *name) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+void tutti_models_add(tutti_model_layers *list, tutti_layer layer) {
+    assert(list->count < TUTTI_MODEL_LAYERS);
+    list->layers[list->count++] = layer;
+}

@@ -1,0 +1,28 @@
+/*
+ * The bundled models, by name. Each is one file with one function that fills the list of layers.
+ */
+#ifndef TUTTI_TRAINER_MODELS_H
+#define TUTTI_TRAINER_MODELS_H
+
+#include "ddp/trainer/model.h"
+
+typedef struct tutti_models_options {
+    int classes;
+    double dropout; /* rate; below 0: the model's own */
+} tutti_models_options;
+
+typedef struct tutti_models_row {
+    const char *name;
+    void (*fill)(const tutti_models_options *options, tutti_model_layers *list);
+} tutti_models_row;
+
+/* NULL: no such model. */
+const tutti_models_row *tutti_models_find(const char *name);
+
+/* Appends a layer; for the functions that fill lists. */
+void tutti_models_add(tutti_model_layers *list, tutti_layer layer);
+
+void tutti_lenet_fill(const tutti_models_options *options, tutti_model_layers *list);
+void tutti_mlp_fill(const tutti_models_options *options, tutti_model_layers *list);
+
+#endif

@@ -1,0 +1,109 @@
+/*
+ * tutti-train: options, communicator, training, last line.
+ *
+ * What can go wrong on one rank alone (a missing file, a bad option) is gathered before training starts: the ranks agree
+ * on the lowest one that failed, it tells its error in one line, and all end. Later failures break the communicator, so
+ * that no rank waits for one that is gone.
+ */
+#include "ddp/trainer/program.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ddp/trainer/train.h"
+#include "kernels/gemm.h"
+
+#define EXIT_FAILED 1
+
+static int report(int rank, int nranks) {
+    if (nranks > 1) fprintf(stderr, "tutti-train: rank %d: %s\n", rank, tutti_last_error());
+    else fprintf(stderr, "tutti-train: %s\n", tutti_last_error());
+    return EXIT_FAILED;
+}
+
+/* All ranks tell how their preparation went. True when all are well; else the lowest rank that failed reports. */
+static bool all_ranks_ready(tutti_comm *comm, tutti_status status) {
+    int rank = tutti_comm_rank(comm), nranks = tutti_comm_size(comm);
+    int32_t failed = status == TUTTI_OK ? nranks : rank;
+    if (nranks > 1 && tutti_all_reduce(comm, &failed, &failed, 1, TUTTI_INT32, TUTTI_MIN, NULL) != TUTTI_OK) {
+        report(rank, nranks);
+        return false;
+    }
+    if (failed == rank) report(rank, 1); /* most errors here are the same on all ranks, so no rank is named */
+    return failed == nranks;
+}
+
+/* FNV-1a. */
+static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
+    const unsigned char *next = data;
+    for (size_t i = 0; i < bytes; i++) digest = (digest ^ next[i]) * UINT64_C(0x100000001b3);
+    return digest;
+}
+
+/* Options and data that must be equal on all ranks, or training would go wrong without a word. */
+static tutti_status check_agreement(const tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    const char *texts[] = {arguments->model, arguments->optimizer, arguments->lr_schedule};
+    int64_t numbers[] = {arguments->batch_size, arguments->log_every,       arguments->eval_every,
+                         train->step,           train->dataset.train.count, train->total_steps,
+                         (int64_t)train->seed,  train->dataset.height,      train->dataset.test.count};
+    double reals[] = {train->lr, train->update.options.momentum, arguments->weight_decay};
+    uint64_t digest = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) digest = mix(digest, texts[i], strlen(texts[i]) + 1);
+    digest = mix(digest, numbers, sizeof numbers);
+    digest = mix(digest, reals, sizeof reals);
+
+    int64_t value = (int64_t)(digest >> 2), both[2] = {value, -value};
+    TUTTI_TRY(tutti_all_reduce(train->comm, both, both, 2, TUTTI_INT64, TUTTI_MAX, NULL));
+    if (both[0] != value || both[1] != -value)
+        return tutti_fail(TUTTI_ERR_MISMATCH, "the ranks were started with different options or data; give all the "
+                                              "same options, and the same --data on all hosts");
+    return TUTTI_OK;
+}
+
+static void announce(const tutti_train *train) {
+    if (train->rank != 0) return;
+    if (strcmp(train->dataset.source, "synthetic digits") == 0)
+        printf("no MNIST found: training on %lld digits that tutti-train draws itself (--data names a folder)\n",
+               (long long)train->dataset.train.count);
+    fflush(stdout);
+}
+
+static int train_on(tutti_comm *comm, const tutti_arguments *arguments, tutti_status parsed) {
+    tutti_train train = {.ddp = NULL};
+    double accuracy = 0;
+    int code = EXIT_FAILED;
+    tutti_status status = parsed == TUTTI_OK ? tutti_train_open(&train, arguments, comm) : parsed;
+    if (!all_ranks_ready(comm, status)) goto close;
+    TUTTI_TRY_GOTO(status, check_agreement(&train), failed);
+    announce(&train);
+    TUTTI_TRY_GOTO(status, tutti_train_run(&train, &accuracy), failed);
+    if (train.rank == 0) printf("test accuracy: %.2f %%\n", 100 * accuracy);
+    if (fflush(stdout) == 0) code = 0;
+    goto close;
+failed:
+    code = report(train.rank, train.nranks);
+    tutti_comm_abort(comm, "a rank of tutti-train failed");
+close:
+    tutti_train_close(&train);
+    return code;
+}
+
+int tutti_program_run(int argc, char **argv) {
+    tutti_arguments arguments;
+    tutti_comm *comm;
+    tutti_status parsed = tutti_arguments_parse(argc, argv, &arguments);
+    if (parsed == TUTTI_OK && arguments.help) {
+        tutti_arguments_print(stdout);
+        return 0;
+    }
+    tutti_gemm_use_one_thread();
+    char text[1024]; /* creating the communicator may leave a text of its own */
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    if (tutti_comm_create_world(&comm) != TUTTI_OK) return report(0, 1);
+    if (parsed != TUTTI_OK) tutti_fail(parsed, "%s", text);
+    int code = train_on(comm, &arguments, parsed);
+    tutti_comm_destroy(comm);
+    return code;
+}

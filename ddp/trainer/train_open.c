@@ -1,0 +1,109 @@
+/*
+ * From options to a run that is ready to start, and its end.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "ddp/trainer/models/models.h"
+#include "ddp/trainer/train.h"
+
+static tutti_status create_model(tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    tutti_models_options options = {
+        .classes = TUTTI_DATASET_CLASSES,
+        .dropout = isnan(arguments->dropout) ? -1 : arguments->dropout,
+    };
+    tutti_model_layers *list = calloc(1, sizeof *list);
+    if (list == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
+    tutti_models_find(arguments->model)->fill(&options, list);
+    tutti_shape in = {train->dataset.height, train->dataset.width, 1};
+    tutti_status status = tutti_model_create(list, in, (int)arguments->batch_size, &train->model);
+    free(list);
+    return status;
+}
+
+static tutti_status create_update(tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    tutti_update_options options = {
+        .momentum = isnan(arguments->momentum) ? -1 : arguments->momentum,
+        .weight_decay = arguments->weight_decay,
+    };
+    TUTTI_TRY(tutti_update_init(&train->update, arguments->optimizer, &options, train->model));
+    train->lr = isnan(arguments->lr) ? train->update.row->lr : arguments->lr;
+    return TUTTI_OK;
+}
+
+/* Goes on where the checkpoint was written; another division into batches cannot always hit the same place. */
+static tutti_status resume(tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    tutti_checkpoint_content content = {arguments->model, train->model, &train->update};
+    tutti_checkpoint_position position;
+    TUTTI_TRY(tutti_checkpoint_load(arguments->resume, &content, &position));
+    int64_t global_batch = (int64_t)train->nranks * arguments->batch_size;
+    train->seed = position.seed;
+    train->step = position.step;
+    train->epoch = position.epoch;
+    train->batch = position.samples / global_batch;
+    if (train->rank == 0 && (position.ranks != train->nranks || position.batch_size != arguments->batch_size))
+        fprintf(stderr,
+                "tutti-train: warning: the checkpoint was written by %" PRId64 " ranks with batches of %" PRId64
+                ", now %d with %" PRId64 ": losses will differ from those of an uninterrupted run\n",
+                position.ranks, position.batch_size, train->nranks, arguments->batch_size);
+    if (train->rank == 0 && (uint64_t)arguments->seed != position.seed)
+        fprintf(stderr, "tutti-train: the checkpoint's seed is used, %" PRIu64 "\n", position.seed);
+    return TUTTI_OK;
+}
+
+/* The first of --steps and --epochs ends the run; with neither, one epoch does. */
+static void plan_steps(tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    int64_t batches = tutti_shard_batches(&train->shard);
+    int64_t epochs = arguments->epochs > 0 || arguments->steps > 0 ? arguments->epochs : 1;
+    int64_t by_epochs = epochs > 0 ? epochs * batches : INT64_MAX;
+    int64_t by_steps = arguments->steps > 0 ? arguments->steps : INT64_MAX;
+    train->total_steps = by_steps < by_epochs ? by_steps : by_epochs;
+    if (train->batch >= batches) { /* resumed with larger batches, at the end of an epoch */
+        train->epoch++;
+        train->batch = 0;
+    }
+}
+
+static tutti_status open_outputs(tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    if (train->rank != 0) return TUTTI_OK;
+    if (arguments->checkpoint_dir != NULL)
+        TUTTI_TRY(tutti_checkpoint_prepare(arguments->checkpoint_dir, arguments->overwrite, arguments->resume));
+    return tutti_callbacks_open(&train->callbacks, arguments->metrics, arguments->resume != NULL);
+}
+
+tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *arguments, tutti_comm *comm) {
+    *train = (tutti_train){
+        .arguments = arguments,
+        .comm = comm,
+        .rank = tutti_comm_rank(comm),
+        .nranks = tutti_comm_size(comm),
+        .seed = (uint64_t)arguments->seed,
+    };
+    TUTTI_TRY(tutti_dataset_open(arguments->data, &train->dataset));
+    TUTTI_TRY(create_model(train));
+    TUTTI_TRY(create_update(train));
+    train->labels = malloc((size_t)arguments->batch_size);
+    if (train->labels == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a batch of labels");
+    if (arguments->resume != NULL) TUTTI_TRY(resume(train));
+    else tutti_model_initialize(train->model, train->seed);
+    TUTTI_TRY(tutti_shard_init(&train->shard, train->dataset.train.count, train->rank, train->nranks,
+                               (int)arguments->batch_size, train->seed));
+    plan_steps(train);
+    return open_outputs(train);
+}
+
+void tutti_train_close(tutti_train *train) {
+    tutti_ddp_destroy(train->ddp);
+    tutti_callbacks_close(&train->callbacks);
+    tutti_shard_fini(&train->shard);
+    tutti_update_fini(&train->update);
+    tutti_model_destroy(train->model);
+    tutti_dataset_close(&train->dataset);
+    free(train->labels);
+}

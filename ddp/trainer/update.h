@@ -1,0 +1,60 @@
+/*
+ * How parameters are updated: a table of optimizers, their state for a model, and learning-rate schedules.
+ */
+#ifndef TUTTI_TRAINER_UPDATE_H
+#define TUTTI_TRAINER_UPDATE_H
+
+#include "ddp/trainer/model.h"
+
+#define TUTTI_UPDATE_STATES 2
+
+typedef struct tutti_update_options {
+    double momentum; /* below 0: the optimizer's own */
+    double weight_decay;
+} tutti_update_options;
+
+typedef struct tutti_update tutti_update;
+
+/* An update of one array of parameters; states are arrays of as many elements, zero at the start. */
+typedef void (*tutti_update_apply)(const tutti_update *update, double lr, size_t count, const float *gradient,
+                                   float *const *states, float *parameter);
+
+typedef struct tutti_update_row {
+    const char *name;
+    double lr, momentum; /* defaults */
+    int nstates;
+    const char *state_names[TUTTI_UPDATE_STATES]; /* in checkpoints */
+    tutti_update_apply apply;
+} tutti_update_row;
+
+/* Names split by '|', for options. */
+#define TUTTI_UPDATE_NAMES   "sgd|momentum|adam|adamw"
+#define TUTTI_SCHEDULE_NAMES "constant|linear|cosine|step"
+
+/* NULL: no such optimizer. */
+const tutti_update_row *tutti_update_find(const char *name);
+
+struct tutti_update {
+    const tutti_update_row *row;
+    tutti_update_options options;
+    int64_t steps; /* done so far */
+    size_t count;  /* parameters of the model */
+    float *states; /* [row->nstates][count] */
+};
+
+tutti_status tutti_update_init(tutti_update *update, const char *name, const tutti_update_options *options,
+                               const tutti_model *model);
+void tutti_update_fini(tutti_update *update);
+
+/* Where the states of a parameter lie: pointers to parameter->count elements each. */
+void tutti_update_states(const tutti_update *update, const tutti_model *model, int parameter,
+                         float *states_out[TUTTI_UPDATE_STATES]);
+
+/* One step on all parameters, with the gradients that `sink` holds. */
+void tutti_update_step(tutti_update *update, tutti_model *model, double lr, const tutti_gradient_sink *sink);
+
+/* The learning rate at `step` (from 0) of `total`. constant; linear and cosine fall from lr to 0; step divides by
+ * ten after a half and after three quarters. */
+double tutti_update_lr(const char *schedule, double lr, int64_t step, int64_t total);
+
+#endif
