@@ -1,0 +1,371 @@
+/*
+ * The DDP engine: gradients of all ranks are averaged, whatever the buckets, the order of ready calls and the mode.
+ *
+ * Every test runs twice: with buckets that travel during backward, and with buckets reduced inside finish.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <tutti/ddp.h>
+
+#include "bootstrap/base/settings.h"
+#include "tests/support/ranks.h"
+#include "tests/support/reference.h"
+
+#define NPARAMETERS 9
+static const size_t counts[NPARAMETERS] = {3, 0, 1, 17, 64, 1000, 5, 129, 0};
+static const int worlds[] = {1, 2, 3, 4, 0};
+
+/* One rank's model: parameters of the counts above. */
+typedef struct model {
+    char names[NPARAMETERS][16];
+    float data[NPARAMETERS][1000];
+    tutti_ddp_parameter parameters[NPARAMETERS];
+} model;
+
+static model *model_create(int rank) {
+    model *made = calloc(1, sizeof *made);
+    for (size_t i = 0; i < NPARAMETERS; i++) {
+        snprintf(made->names[i], sizeof made->names[i], "layer%zu", i);
+        for (size_t k = 0; k < counts[i]; k++) made->data[i][k] = (float)(rank * 1000 + (int)i);
+        made->parameters[i] = (tutti_ddp_parameter){made->names[i], made->data[i], counts[i], TUTTI_FLOAT32};
+    }
+    return made;
+}
+
+/* Runs the body as processes and as threads, in both modes. */
+static void run_sizes(const int *sizes, ranks_body body, void *argument) {
+    static const char *const cores[] = {"1", "64"};
+    for (int mode = 0; mode < 2; mode++) {
+        setenv("TUTTI_CPUS", cores[mode], 1);
+        tutti_settings_reload();
+        const char *failure = ranks_run_worlds(sizes, &(ranks_options){.argument = argument}, body);
+        cr_assert(failure == NULL, "TUTTI_CPUS=%s: %s", cores[mode], failure);
+    }
+}
+
+/* A permutation of the parameters that depends on all arguments. */
+static void shuffle(size_t *order, uint64_t seed, int rank, int step) {
+    for (size_t i = 0; i < NPARAMETERS; i++) {
+        size_t other = reference_hash(seed, (uint64_t)(rank * 100 + step), i) % (i + 1);
+        order[i] = order[other];
+        order[other] = i;
+    }
+}
+
+/* A gradient that rounds when it is summed: its bits show the order of the sum. */
+static float gradient_value(int rank, int step, size_t parameter, size_t k) {
+    return (float)(reference_hash((uint64_t)step, (uint64_t)rank * 16 + parameter, k) % 100003) / 3.0f;
+}
+
+static void expected_average(float *expected, int nranks, int step, size_t parameter) {
+    for (size_t k = 0; k < counts[parameter]; k++) {
+        float sum = gradient_value(0, step, parameter, k);
+        for (int rank = 1; rank < nranks; rank++) sum += gradient_value(rank, step, parameter, k);
+        expected[k] = sum / (float)nranks;
+    }
+}
+
+/* One step with its own order of ready calls, checked bit by bit. */
+static tutti_status run_step(ranks_context *context, tutti_ddp *ddp, uint64_t seed, int step) {
+    size_t order[NPARAMETERS];
+    float expected[1000];
+    shuffle(order, seed, context->rank, step);
+    for (size_t i = 0; i < NPARAMETERS; i++) {
+        float *view = tutti_ddp_gradient(ddp, order[i]);
+        RANKS_CHECK(view && (uintptr_t)view % sizeof(float) == 0, "view of %zu is %p", order[i], (void *)view);
+        for (size_t k = 0; k < counts[order[i]]; k++) view[k] = gradient_value(context->rank, step, order[i], k);
+        TUTTI_TRY(tutti_ddp_ready(ddp, order[i]));
+    }
+    TUTTI_TRY(tutti_ddp_finish(ddp));
+    for (size_t i = 0; i < NPARAMETERS; i++) {
+        expected_average(expected, context->nranks, step, i);
+        RANKS_CHECK(memcmp(tutti_ddp_gradient(ddp, i), expected, counts[i] * sizeof(float)) == 0,
+                    "step %d: parameter %zu is not the average", step, i);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status average_in_any_order(ranks_context *context) {
+    static const size_t caps[] = {1, 256, 4096, 0};
+    for (size_t c = 0; c < sizeof caps / sizeof *caps; c++) {
+        model *m = model_create(context->rank);
+        tutti_ddp *ddp;
+        tutti_ddp_statistics statistics;
+        TUTTI_TRY(tutti_ddp_create(context->comm, m->parameters, NPARAMETERS,
+                                   &TUTTI_DDP_OPTIONS(.bucket_bytes = caps[c]), &ddp));
+        for (int step = 0; step < 6; step++) TUTTI_TRY(run_step(context, ddp, c, step));
+        TUTTI_TRY(tutti_ddp_get_statistics(ddp, &statistics));
+        RANKS_CHECK(statistics.steps == 6 && statistics.rebuilt, "%d steps, rebuilt %d", (int)statistics.steps,
+                    statistics.rebuilt);
+        RANKS_CHECK(statistics.bytes == 1219 * sizeof(float), "%zu bytes", statistics.bytes);
+        /* A byte holds no gradient: each has a bucket of its own, and the empty ones share with a neighbour. */
+        RANKS_CHECK(c != 0 || statistics.buckets >= 7, "%zu buckets of one byte", statistics.buckets);
+        RANKS_CHECK(c != 3 || statistics.buckets == 1, "%zu buckets of 25 MiB", statistics.buckets);
+        tutti_ddp_destroy(ddp);
+        free(m);
+    }
+    return TUTTI_OK;
+}
+
+Test(ddp, gradients_are_averaged_in_whatever_order_ranks_have_them_ready) {
+    run_sizes(worlds, average_in_any_order, NULL);
+}
+
+/* y = W x + b, mean squared error over a batch of 12 samples; a rank takes every nranks-th. */
+enum { INPUTS = 7, OUTPUTS = 5, BATCH = 12, STEPS = 8 };
+
+typedef struct linear {
+    float weight[OUTPUTS * INPUTS], bias[OUTPUTS];
+} linear;
+
+static float sample_value(int step, int sample, int k) {
+    return (float)(reference_hash((uint64_t)step, (uint64_t)sample, (uint64_t)k) % 2001) / 1000.0f - 1.0f;
+}
+
+/* The gradient's mean over samples first, first + stride, ... */
+static void linear_gradient(const linear *at, int step, int first, int stride, float *weight, float *bias) {
+    memset(weight, 0, sizeof at->weight);
+    memset(bias, 0, sizeof at->bias);
+    const float share = (float)stride / BATCH;
+    for (int sample = first; sample < BATCH; sample += stride)
+        for (int o = 0; o < OUTPUTS; o++) {
+            float error = at->bias[o] - sample_value(step, sample, 100 + o);
+            for (int i = 0; i < INPUTS; i++) error += at->weight[o * INPUTS + i] * sample_value(step, sample, i);
+            for (int i = 0; i < INPUTS; i++) weight[o * INPUTS + i] += share * error * sample_value(step, sample, i);
+            bias[o] += share * error;
+        }
+}
+
+static void linear_update(linear *at, const float *weight, const float *bias) {
+    for (int k = 0; k < OUTPUTS * INPUTS; k++) at->weight[k] -= 0.1f * weight[k];
+    for (int k = 0; k < OUTPUTS; k++) at->bias[k] -= 0.1f * bias[k];
+}
+
+static tutti_status follow_one_rank(ranks_context *context) {
+    linear here = {.weight = {0}}, alone = {.weight = {0}}, gradient;
+    for (int k = 0; k < OUTPUTS * INPUTS; k++) alone.weight[k] = sample_value(99, 0, k);
+    if (context->rank == 0) here = alone; /* the others get it from rank 0 */
+    const tutti_ddp_parameter parameters[] = {{"weight", here.weight, OUTPUTS * INPUTS, TUTTI_FLOAT32},
+                                              {"bias", here.bias, OUTPUTS, TUTTI_FLOAT32}};
+    tutti_ddp *ddp;
+    TUTTI_TRY(tutti_ddp_create(context->comm, parameters, 2, NULL, &ddp));
+    RANKS_CHECK(memcmp(&here, &alone, sizeof here) == 0, "the parameters are not those of rank 0");
+    for (int step = 0; step < STEPS; step++) {
+        float *weight = tutti_ddp_gradient(ddp, 0), *bias = tutti_ddp_gradient(ddp, 1);
+        linear_gradient(&here, step, context->rank, context->nranks, weight, bias);
+        TUTTI_TRY(tutti_ddp_ready(ddp, 1));
+        TUTTI_TRY(tutti_ddp_ready(ddp, 0));
+        TUTTI_TRY(tutti_ddp_finish(ddp));
+        linear_update(&here, tutti_ddp_gradient(ddp, 0), tutti_ddp_gradient(ddp, 1));
+        linear_gradient(&alone, step, 0, 1, gradient.weight, gradient.bias);
+        linear_update(&alone, gradient.weight, gradient.bias);
+    }
+    for (int k = 0; k < OUTPUTS * INPUTS; k++)
+        RANKS_CHECK(fabsf(here.weight[k] - alone.weight[k]) < 1e-5f, "weight %d: %g, alone %g", k,
+                    (double)here.weight[k], (double)alone.weight[k]);
+    tutti_ddp_destroy(ddp);
+    return TUTTI_OK;
+}
+
+Test(ddp, n_ranks_follow_one_rank_on_the_whole_batch) {
+    run_sizes(worlds, follow_one_rank, NULL);
+}
+
+/* Every rank has its own order of ready calls, and the seed of the run changes it; the bits must not depend on it. */
+static tutti_status write_hash(ranks_context *context) {
+    uint64_t *hashes = context->argument; /* [0]: seed of the run, [1 + rank]: result */
+    model *m = model_create(context->rank);
+    uint64_t hash = 0;
+    tutti_ddp *ddp;
+    TUTTI_TRY(
+        tutti_ddp_create(context->comm, m->parameters, NPARAMETERS, &TUTTI_DDP_OPTIONS(.bucket_bytes = 512), &ddp));
+    for (int step = 0; step < 40; step++) {
+        TUTTI_TRY(run_step(context, ddp, hashes[0], step));
+        for (size_t i = 0; i < NPARAMETERS; i++)
+            for (size_t k = 0; k < counts[i]; k++) {
+                uint32_t bits;
+                memcpy(&bits, (float *)tutti_ddp_gradient(ddp, i) + k, sizeof bits);
+                hash = reference_hash(hash, bits, k);
+            }
+    }
+    hashes[1 + context->rank] = hash;
+    tutti_ddp_destroy(ddp);
+    free(m);
+    return TUTTI_OK;
+}
+
+Test(ddp, many_steps_give_the_same_bits_in_every_run_and_on_every_rank) {
+    static const int three[] = {3, 0};
+    uint64_t *hashes = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t first = 0;
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        hashes[0] = seed;
+        run_sizes(three, write_hash, hashes);
+        if (seed == 1) first = hashes[1];
+        for (int rank = 0; rank < 3; rank++) cr_assert_eq(hashes[1 + rank], first, "rank %d, run %d", rank, (int)seed);
+    }
+    munmap(hashes, 4096);
+}
+
+static tutti_status check_rebuilt_order(ranks_context *context) {
+    size_t order[NPARAMETERS];
+    model *m = model_create(context->rank);
+    tutti_ddp *ddp;
+    TUTTI_TRY(tutti_ddp_create(context->comm, m->parameters, NPARAMETERS, NULL, &ddp));
+    for (size_t i = 0; i + 1 < NPARAMETERS; i++) /* at first the last parameter comes first */
+        RANKS_CHECK((char *)tutti_ddp_gradient(ddp, i) >= (char *)tutti_ddp_gradient(ddp, i + 1), "%zu is not behind",
+                    i);
+    TUTTI_TRY(run_step(context, ddp, 5, 0));
+    shuffle(order, 5, 0, 0); /* rank 0's */
+    for (size_t i = 0; i + 1 < NPARAMETERS; i++)
+        RANKS_CHECK((char *)tutti_ddp_gradient(ddp, order[i]) <= (char *)tutti_ddp_gradient(ddp, order[i + 1]),
+                    "%zu is not before %zu", order[i], order[i + 1]);
+    void *before = tutti_ddp_gradient(ddp, 5);
+    TUTTI_TRY(run_step(context, ddp, 6, 1));
+    RANKS_CHECK(tutti_ddp_gradient(ddp, 5) == before, "laid out more than once");
+    tutti_ddp_destroy(ddp);
+    free(m);
+    return TUTTI_OK;
+}
+
+Test(ddp, buckets_are_laid_out_once_in_the_order_of_rank_0) {
+    run_sizes(worlds, check_rebuilt_order, NULL);
+}
+
+/* Adds `amount` to every gradient and finishes the step. */
+static tutti_status add_step(tutti_ddp *ddp, float amount) {
+    for (size_t i = NPARAMETERS; i-- > 0;) {
+        float *view = tutti_ddp_gradient(ddp, i);
+        for (size_t k = 0; k < counts[i]; k++) view[k] += amount;
+        TUTTI_TRY(tutti_ddp_ready(ddp, i));
+    }
+    return tutti_ddp_finish(ddp);
+}
+
+static tutti_status expect_everywhere(tutti_ddp *ddp, float value) {
+    for (size_t i = 0; i < NPARAMETERS; i++)
+        for (size_t k = 0; k < counts[i]; k++) {
+            float got = ((float *)tutti_ddp_gradient(ddp, i))[k];
+            RANKS_CHECK(got == value, "parameter %zu [%zu] is %g, not %g", i, k, (double)got, (double)value);
+        }
+    return TUTTI_OK;
+}
+
+static tutti_status accumulate(ranks_context *context) {
+    const float own = (float)(1 << context->rank), sum = (float)((1 << context->nranks) - 1);
+    model *m = model_create(context->rank);
+    tutti_ddp_statistics statistics;
+    tutti_ddp *ddp;
+    tutti_ddp_options options = TUTTI_DDP_OPTIONS(.bucket_bytes = 300);
+    options.reduction = TUTTI_SUM;
+    TUTTI_TRY(tutti_ddp_create(context->comm, m->parameters, NPARAMETERS, &options, &ddp));
+    TUTTI_TRY(expect_everywhere(ddp, 0));
+    for (int round = 0; round < 3; round++) { /* buckets are laid out anew within the first */
+        TUTTI_TRY(tutti_ddp_set_sync(ddp, 0));
+        TUTTI_TRY(add_step(ddp, own));
+        TUTTI_TRY(expect_everywhere(ddp, own));
+        TUTTI_TRY(add_step(ddp, own));
+        TUTTI_TRY(tutti_ddp_set_sync(ddp, 1));
+        TUTTI_TRY(add_step(ddp, own));
+        TUTTI_TRY(expect_everywhere(ddp, 3 * sum));
+        TUTTI_TRY(tutti_ddp_zero(ddp));
+        TUTTI_TRY(expect_everywhere(ddp, 0));
+    }
+    TUTTI_TRY(tutti_ddp_get_statistics(ddp, &statistics));
+    RANKS_CHECK(statistics.steps == 3, "%d steps", (int)statistics.steps);
+    tutti_ddp_destroy(ddp);
+    free(m);
+    return TUTTI_OK;
+}
+
+Test(ddp, steps_without_sync_accumulate_and_the_next_sums_them_up) {
+    run_sizes(worlds, accumulate, NULL);
+}
+
+static tutti_status mix_types(ranks_context *context) {
+    enum { COUNT = 100 };
+    static const tutti_type types[] = {TUTTI_FLOAT32, TUTTI_FLOAT64, TUTTI_BFLOAT16, TUTTI_FLOAT32, TUTTI_INT32};
+    double data[5][COUNT] = {{0}};
+    tutti_ddp_parameter parameters[5];
+    for (int i = 0; i < 5; i++) parameters[i] = (tutti_ddp_parameter){"mixed", data[i], COUNT, types[i]};
+    tutti_ddp *ddp;
+    tutti_ddp_statistics statistics;
+    TUTTI_TRY(tutti_ddp_create(context->comm, parameters, 5, NULL, &ddp));
+    TUTTI_TRY(tutti_ddp_get_statistics(ddp, &statistics));
+    RANKS_CHECK(statistics.buckets == 4, "%zu buckets for four types", statistics.buckets);
+    const int n = context->nranks;
+    for (int step = 0; step < 3; step++) {
+        for (int at = 0; at < 5; at++) {
+            const size_t i = (size_t)((at * 2 + context->rank + step) % 5);
+            void *view = tutti_ddp_gradient(ddp, i);
+            /* The average of 2 * rank is n - 1, exact in all of these types. */
+            for (int k = 0; k < COUNT; k++) {
+                float value = (float)(2 * context->rank);
+                uint32_t bits;
+                memcpy(&bits, &value, sizeof bits);
+                if (types[i] == TUTTI_FLOAT32) ((float *)view)[k] = value;
+                if (types[i] == TUTTI_FLOAT64) ((double *)view)[k] = (double)value;
+                if (types[i] == TUTTI_BFLOAT16) ((uint16_t *)view)[k] = (uint16_t)(bits >> 16);
+                if (types[i] == TUTTI_INT32) ((int32_t *)view)[k] = 2 * context->rank;
+            }
+            TUTTI_TRY(tutti_ddp_ready(ddp, i));
+        }
+        TUTTI_TRY(tutti_ddp_finish(ddp));
+        for (int k = 0; k < COUNT; k++) {
+            float value = (float)(n - 1);
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            RANKS_CHECK(((float *)tutti_ddp_gradient(ddp, 3))[k] == value, "float32");
+            RANKS_CHECK(((double *)tutti_ddp_gradient(ddp, 1))[k] == (double)value, "float64");
+            RANKS_CHECK(((uint16_t *)tutti_ddp_gradient(ddp, 2))[k] == bits >> 16, "bfloat16");
+            RANKS_CHECK(((int32_t *)tutti_ddp_gradient(ddp, 4))[k] == n - 1, "int32");
+        }
+    }
+    tutti_ddp_destroy(ddp);
+    return TUTTI_OK;
+}
+
+Test(ddp, gradients_of_several_types_share_no_bucket_and_all_arrive) {
+    run_sizes(worlds, mix_types, NULL);
+}
+
+static tutti_status look_at_statistics(ranks_context *context) {
+    enum { COUNT = 300000, ROUNDS = 4 };
+    float *data[2] = {calloc(COUNT, sizeof(float)), calloc(COUNT, sizeof(float))};
+    const tutti_ddp_parameter parameters[] = {{"a", data[0], COUNT, TUTTI_FLOAT32},
+                                              {"b", data[1], COUNT, TUTTI_FLOAT32}};
+    tutti_ddp *ddp;
+    tutti_ddp_statistics s;
+    TUTTI_TRY(tutti_ddp_create(context->comm, parameters, 2, NULL, &ddp));
+    for (int step = 0; step < ROUNDS; step++) {
+        TUTTI_TRY(tutti_ddp_ready(ddp, 1));
+        usleep(20000);
+        TUTTI_TRY(tutti_ddp_ready(ddp, 0));
+        TUTTI_TRY(tutti_ddp_finish(ddp));
+    }
+    TUTTI_TRY(tutti_ddp_get_statistics(ddp, &s));
+    /* A first bucket of 1 MiB cannot hold 1.2 MB and anything else. */
+    RANKS_CHECK(s.buckets == 2 && s.bytes == 2 * COUNT * sizeof(float), "%zu buckets, %zu bytes", s.buckets, s.bytes);
+    RANKS_CHECK(s.compute_ns >= ROUNDS * INT64_C(20000000), "compute took %lld ns", (long long)s.compute_ns);
+    RANKS_CHECK(s.communication_ns > 0 && s.exposed_ns > 0, "communication %lld ns, exposed %lld ns",
+                (long long)s.communication_ns, (long long)s.exposed_ns);
+    RANKS_CHECK(s.overlapped == (context->nranks > 1 && strcmp(getenv("TUTTI_CPUS"), "64") == 0), "overlapped: %d",
+                s.overlapped);
+    /* Inside finish, the time of finish contains all communication. */
+    RANKS_CHECK(s.overlapped || s.exposed_ns >= s.communication_ns, "exposed %lld ns of %lld", (long long)s.exposed_ns,
+                (long long)s.communication_ns);
+    tutti_ddp_destroy(ddp);
+    free(data[0]), free(data[1]);
+    return TUTTI_OK;
+}
+
+Test(ddp, statistics_tell_what_happened) {
+    static const int sizes[] = {1, 2, 0};
+    run_sizes(sizes, look_at_statistics, NULL);
+}
