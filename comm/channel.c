@@ -77,9 +77,9 @@ static void publish_entry(size_t i)
     uint64_t id[2];
     load_id(id, directory[i].id);
     atomic_store_explicit(&entry->offset, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release); /* who sees the new id sees no old offset; pairs with find_block */
-    atomic_store_explicit(&entry->id[0], id[0], memory_order_relaxed);
-    atomic_store_explicit(&entry->id[1], id[1], memory_order_relaxed);
+    /* Release: who sees the new id sees no old offset; pairs with find_block. */
+    atomic_store_explicit(&entry->id[0], id[0], memory_order_release);
+    atomic_store_explicit(&entry->id[1], id[1], memory_order_release);
     uint64_t offset = (uint64_t)((char *)directory[i].block - tutti_heap_base());
     atomic_store_explicit(&entry->offset, offset, memory_order_release);
     atomic_store_explicit(&own->count, directory_count, memory_order_relaxed);
@@ -193,10 +193,10 @@ static uint64_t find_block(const lobby *theirs, const uint64_t own_id[2])
     for (uint64_t i = 0; i < count && i < LOBBY_ENTRIES; i++) {
         const lobby_entry *entry = &theirs->entries[i];
         uint64_t offset = atomic_load_explicit(&entry->offset, memory_order_acquire);
-        uint64_t first = atomic_load_explicit(&entry->id[0], memory_order_relaxed);
-        uint64_t second = atomic_load_explicit(&entry->id[1], memory_order_relaxed);
+        uint64_t first = atomic_load_explicit(&entry->id[0], memory_order_acquire);
+        uint64_t second = atomic_load_explicit(&entry->id[1], memory_order_acquire);
         if (offset == 0 || first != own_id[0] || second != own_id[1]) continue;
-        atomic_thread_fence(memory_order_acquire); /* pairs with the fence in publish_entry */
+        /* Still the same: the entry was not given to another process while its id was read. */
         if (atomic_load_explicit(&entry->offset, memory_order_relaxed) == offset) return offset;
     }
     return 0;

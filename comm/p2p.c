@@ -146,15 +146,18 @@ static void carry_out(const tutti_verdict *verdict)
     tutti_p2p_unlock();
 }
 
-void tutti_p2p_progress(void)
+bool tutti_p2p_progress(void)
 {
-    if (atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed) == 0 && !tutti_p2p_pending()) return;
-    if (tutti_forked() || pthread_mutex_trylock(&tutti_p2p.lock) != 0) return;
+    if (atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed) == 0 && !tutti_p2p_pending()) return false;
+    if (tutti_forked() || pthread_mutex_trylock(&tutti_p2p.lock) != 0) return false;
     tutti_verdict verdict;
+    tutti_p2p.moved = false;
     tutti_transfer_progress();
     tutti_watch_check(&verdict);
+    bool moved = tutti_p2p.moved;
     tutti_p2p_unlock();
     if (TUTTI_UNLIKELY(verdict.port != NULL)) carry_out(&verdict);
+    return moved;
 }
 
 bool tutti_p2p_pending(void)

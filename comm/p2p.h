@@ -18,8 +18,9 @@ tutti_status tutti_p2p_send(tutti_comm *comm, const void *src, size_t bytes, int
 tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t item_bytes, int peer, int64_t tag,
                             tutti_work *work);
 
-/* Moves whatever can be moved; never blocks. Cheap when nothing is under way. Any thread may call it. */
-void tutti_p2p_progress(void);
+/* Moves some of what can be moved; never blocks. Cheap when nothing is under way. Any thread may call it. True when it
+ * moved something: who waits should come again soon. */
+bool tutti_p2p_progress(void);
 /* Are there sends or receives in this process that have not completed? */
 bool tutti_p2p_pending(void);
 /* Fails all of the communicator's sends and receives with `status` and the thread's error text. */

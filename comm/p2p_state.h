@@ -105,6 +105,7 @@ typedef struct tutti_p2p_state {
     uint64_t last_id;                  /* of requests that another process knows; never used twice */
     uint64_t last_check_ticks;
     int64_t ports_open;
+    bool moved;          /* some bytes or records, in the call of tutti_p2p_progress at hand */
     atomic_int channels; /* open channels; read without the lock */
     atomic_int pending;  /* requests and notes; read without the lock */
 } tutti_p2p_state;

@@ -98,7 +98,7 @@ static void send_waiting(tutti_channels *channel)
 {
     if (atomic_load_explicit(&channel->peer->dead, memory_order_relaxed) || channel->broken) return;
     tutti_request *request;
-    while ((request = TAILQ_FIRST(&channel->waiting)) != NULL && put(channel, request)) {}
+    while ((request = TAILQ_FIRST(&channel->waiting)) != NULL && put(channel, request)) tutti_p2p.moved = true;
 }
 
 void tutti_transfer_send(tutti_request *request)
@@ -122,6 +122,7 @@ static void send_fragment(tutti_channels *channel, tutti_request *request)
                            .transfer = request->answer,
                            .bytes = request->moved};
     tutti_channel_write(channel, &record, request->buffer + request->moved);
+    tutti_p2p.moved = true;
     request->moved += bytes;
     if (request->moved == request->wanted)
         tutti_match_end(request, TUTTI_OK, "");
@@ -170,6 +171,7 @@ static void pull_slice(tutti_request *request)
     size_t bytes = tutti_min_size(SLICE_BYTES, request->wanted - request->moved);
     if (bytes > 0) memmove(request->buffer + request->moved, request->source + request->moved, bytes);
     request->moved += bytes;
+    tutti_p2p.moved = true;
     if (request->moved == request->wanted)
         finish_pull(request);
     else
@@ -364,6 +366,7 @@ bool tutti_transfer_read(tutti_channels *channel)
         if (!tutti_channel_peek(channel, &record)) return true;
         if (!handle(channel, &record)) return channel->broken;
         tutti_channel_skip(channel, &record);
+        tutti_p2p.moved = true;
     }
     return false;
 }

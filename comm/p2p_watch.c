@@ -81,9 +81,15 @@ static bool has_left(const tutti_port *port, int rank)
            atomic_load_explicit(&page->comm_id, memory_order_acquire) != port->comm_id;
 }
 
+/* What was read before is read before what follows: plain data, then the flag that tells whether it is valid. */
+static void finish_reading(void)
+{
+    __sync_synchronize(); /* gcc's thread sanitizer knows no C11 fence, and warns */
+}
+
 bool tutti_watch_has_failed(const tutti_port *port, int rank)
 {
-    atomic_thread_fence(memory_order_acquire); /* the caller's copying comes before the look */
+    finish_reading();
     const tutti_page *page = port->comm->members[rank].page;
     return atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_WHOLE || has_left(port, rank);
 }
@@ -162,7 +168,7 @@ static bool read_reason(const tutti_port *port, int rank, tutti_status *status_o
     tutti_status status = (tutti_status)page->broken_status;
     memcpy(text, page->broken_text, TUTTI_BROKEN_TEXT_BYTES);
     text[TUTTI_BROKEN_TEXT_BYTES - 1] = '\0';
-    atomic_thread_fence(memory_order_acquire);
+    finish_reading();
     if (atomic_load_explicit(&page->comm_id, memory_order_relaxed) != port->comm_id) return false;
     *status_out = status < TUTTI_OK && status >= TUTTI_ERR_DATA ? status : TUTTI_ERR_BROKEN;
     return true;
