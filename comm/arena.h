@@ -10,6 +10,9 @@
 
 #include "comm/comm.h"
 
+/* Wakes all who sleep on the page's flags, so that they look at its state. */
+void tutti_page_wake(tutti_page *page);
+
 /* Begins the waits of an operation. */
 void tutti_patience_begin(tutti_comm *comm, const tutti_op *op);
 
@@ -52,8 +55,5 @@ void tutti_backoff_pause(tutti_backoff *backoff);
 
 /* This thread shares its core with one that computes (workers): its waits do not spin. */
 void tutti_wait_yields(bool yields);
-
-/* Cores that the ranks of this host may use, as this process sees it (affinity, cgroup, TUTTI_CPUS). */
-int tutti_cores(void);
 
 #endif

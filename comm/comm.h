@@ -159,6 +159,7 @@ struct tutti_comm {
     int64_t timeout_ms;
     bool one_process;  /* all ranks are threads of this process */
     bool spins;        /* every rank of the host has a core of its own */
+    int host_ranks, host_cores; /* of the communicator that this one comes from, at the start */
     size_t chunk_bytes;
     tutti_member *members; /* nranks entries */
     tutti_page *page;      /* own: members[rank].page */
@@ -170,8 +171,8 @@ struct tutti_comm {
     const void **views;        /* scratch of nranks pointers, for algorithms */
     double *factors;           /* scratch of nranks factors */
     struct tutti_work_queue *queue; /* worker.h */
-    atomic_int users;               /* threads inside calls; destroy waits for them */
-    atomic_bool destroyed;
+    atomic_int references;          /* the user's, and one for each work and thread that may look at it */
+    atomic_bool destroyed;          /* tutti_comm_destroy was called */
     struct tutti_comm *next; /* list of the process's communicators */
 };
 
@@ -182,7 +183,12 @@ tutti_status tutti_comm_check(tutti_comm *comm);
  * Gives the status with which it is broken, and that text as this thread's error. */
 tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status);
 
-/* True in a process forked from one that had communicators. */
+/* Counts references to the struct; the last one frees it. */
+void tutti_comm_retain(tutti_comm *comm);
+void tutti_comm_release(tutti_comm *comm);
+
+/* True in a process forked from one that uses Tutti: since the first tutti_fork_watch. */
 bool tutti_forked(void);
+void tutti_fork_watch(void);
 
 #endif

@@ -12,14 +12,11 @@
 
 #include "comm/comm.h"
 
-/* A list of operations that run as one: collectives of a group call, or a single one. */
-typedef tutti_status (*tutti_run)(tutti_comm *comm, tutti_op *op);
-
 struct tutti_work {
     atomic_int references;    /* the user's handle, the queue's or point to point's, a waiter's */
     atomic_uint done;         /* 0, then 1; futex word */
     atomic_uint sleepers;     /* waiters asleep on done */
-    tutti_comm *comm;         /* NULL once the communicator is destroyed */
+    tutti_comm *comm;         /* one reference: its memory outlives tutti_comm_destroy */
     tutti_status status;      /* written before done (release) */
     char *error;              /* malloc'd text or NULL */
     int source;
@@ -46,12 +43,17 @@ void tutti_work_end(tutti_work *work, tutti_status status);
 tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline);
 
 tutti_status tutti_queue_create(tutti_comm *comm);
-/* Fails what is queued, waits for the running operation and the worker to leave, frees. */
+/* Is an operation running or queued? */
+bool tutti_queue_is_active(tutti_comm *comm);
+/* Fails what is queued, waits for the running operation and the worker to leave. */
+void tutti_queue_close(tutti_comm *comm);
 void tutti_queue_destroy(tutti_comm *comm);
 /* Runs op now, after all that is queued; returns when it is done. */
 tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op);
-/* Queues work->op; takes a reference. */
+/* Queues work->op for the worker or whoever waits first; takes a reference. */
 tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work);
+/* Runs the oldest queued operation on this thread, if there is one and nobody is running any. False: there was not. */
+bool tutti_queue_run_next(tutti_comm *comm);
 /* Makes sure that someone drives point to point while this process does something else. */
 void tutti_queue_serve_p2p(tutti_comm *comm);
 

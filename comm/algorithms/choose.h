@@ -1,0 +1,16 @@
+/*
+ * Which algorithm carries out an operation.
+ */
+#ifndef TUTTI_CHOOSE_H
+#define TUTTI_CHOOSE_H
+
+#include "comm/comm.h"
+
+/* The first row of the table that fits op; TUTTI_ALGORITHM overrides where it fits. Every rank chooses the same: only
+ * what is equal on all ranks is looked at. */
+tutti_status tutti_choose_and_run(tutti_comm *comm, const tutti_op *op);
+
+/* The table's rows, for tutti-info; NULL after the last. */
+const char *tutti_choose_row(int index, char *text, size_t capacity);
+
+#endif

@@ -1,0 +1,225 @@
+/*
+ * Flags between ranks of one host. See arena.h.
+ *
+ * Publishing is a store and a look at `sleepers`; the exchange orders the two, so that either the publisher sees the
+ * sleeper or the sleeper, who looks at the flag once more after counting himself, sees the new value.
+ */
+#include "comm/arena.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/monitor.h"
+#include "comm/p2p.h"
+
+#define SPINS_PER_SERVICE 64   /* looks at the flag between two looks at point to point */
+#define YIELDS_BEFORE_SLEEP 200
+#define YIELDS_PER_LOOK 32     /* yields between two looks at broken peers */
+#define SHORTEST_NAP_NS INT64_C(200000)
+#define LONGEST_NAP_NS INT64_C(20000000)
+#define SERVING_NAP_NS INT64_C(500000) /* while messages are under way, naps are no longer than this */
+#define DEATHS_EVERY_NS INT64_C(100000000)
+
+static _Thread_local bool thread_yields;
+
+void tutti_wait_yields(bool yields)
+{
+    thread_yields = yields;
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* ------------------------------------------------------------------------------------------- publishing */
+
+/* A futex word: the low half of a flag. */
+static uint32_t *futex_word(_Atomic uint64_t *flag)
+{
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return (uint32_t *)flag + 1;
+#else
+    return (uint32_t *)flag;
+#endif
+}
+
+static void wake(_Atomic uint64_t *flag)
+{
+    syscall(SYS_futex, futex_word(flag), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value)
+{
+    atomic_exchange_explicit(flag, value, memory_order_seq_cst);
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_seq_cst) > 0)) wake(flag);
+}
+
+void tutti_page_wake(tutti_page *page)
+{
+    wake(&page->posts[0].sequence);
+    wake(&page->posts[1].sequence);
+    wake(&page->step);
+}
+
+void tutti_post_publish(tutti_comm *comm, const tutti_op *op)
+{
+    tutti_post *post = tutti_post_own(comm, op);
+    post->signature = op->signature;
+    post->factor = op->factor;
+    post->call = tutti_call_of(op);
+    post->call.start_ticks = tutti_ticks();
+    publish(comm->page, &post->sequence, op->sequence);
+}
+
+void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress)
+{
+    publish(comm->page, &comm->page->step, tutti_step_at(op->sequence, progress));
+}
+
+/* ---------------------------------------------------------------------------------------------- waiting */
+
+void tutti_patience_begin(tutti_comm *comm, const tutti_op *op)
+{
+    comm->patience = (tutti_patience){.op = op, .yields = thread_yields || !comm->spins};
+}
+
+static tutti_status timed_out(tutti_comm *comm, const tutti_op *op)
+{
+    char call[160], missing[1200];
+    tutti_call record = tutti_call_of(op);
+    tutti_monitor_missing(comm, op, missing, sizeof missing);
+    tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" passed its deadline of %lld ms on rank %d; missing: %s",
+               tutti_call_describe(&record, call, sizeof call), comm->name,
+               (long long)(op->timeout_ms > 0 ? op->timeout_ms : comm->timeout_ms), comm->rank, missing);
+    return tutti_comm_break(comm, TUTTI_ERR_TIMEOUT);
+}
+
+/* Starts the clocks at the first call of an operation, then minds them. */
+static tutti_status mind_clocks(tutti_comm *comm)
+{
+    tutti_patience *p = &comm->patience;
+    if (!p->started) {
+        p->deadline = tutti_deadline_after_ms(p->op->timeout_ms > 0 ? p->op->timeout_ms : comm->timeout_ms);
+        p->stall = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_STALL_MS));
+        p->started = true;
+        return TUTTI_OK;
+    }
+    if (!p->reported && tutti_deadline_passed(&p->stall)) {
+        p->reported = true;
+        tutti_monitor_report(comm, p->op, p->stall.spent_ns / TUTTI_NS_PER_MS);
+    }
+    return tutti_deadline_passed(&p->deadline) ? timed_out(comm, p->op) : TUTTI_OK;
+}
+
+static inline bool reached(_Atomic uint64_t *flag, uint64_t target)
+{
+    return atomic_load_explicit(flag, memory_order_acquire) >= target;
+}
+
+static bool spin(_Atomic uint64_t *flag, uint64_t target)
+{
+    uint64_t start = tutti_ticks();
+    int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
+    for (unsigned round = 1;; round++) {
+        for (int i = 0; i < SPINS_PER_SERVICE; i++) {
+            if (reached(flag, target)) return true;
+            relax();
+        }
+        tutti_p2p_progress();
+        if (round % 16 == 0 && tutti_ticks_to_ns(tutti_ticks() - start) > most_ns) return false;
+    }
+}
+
+static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, bool *reached_out)
+{
+    *reached_out = true;
+    for (int i = 0; i < YIELDS_BEFORE_SLEEP; i++) {
+        if (reached(flag, target)) return TUTTI_OK;
+        sched_yield();
+        if (reached(flag, target)) return TUTTI_OK;
+        tutti_p2p_progress();
+        if (i % YIELDS_PER_LOOK == YIELDS_PER_LOOK - 1)
+            TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, /* deaths */ false));
+    }
+    *reached_out = false;
+    return TUTTI_OK;
+}
+
+static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64_t most_ns)
+{
+    atomic_fetch_add_explicit(&page->sleepers, 1, memory_order_seq_cst);
+    uint64_t seen = atomic_load_explicit(flag, memory_order_seq_cst);
+    if (seen < target) {
+        struct timespec most = {.tv_nsec = most_ns};
+        syscall(SYS_futex, futex_word(flag), FUTEX_WAIT, (uint32_t)seen, &most, NULL, 0);
+    }
+    atomic_fetch_sub_explicit(&page->sleepers, 1, memory_order_relaxed);
+}
+
+static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target)
+{
+    int64_t nap_ns = SHORTEST_NAP_NS, deaths_ns = 0;
+    while (!reached(flag, target)) {
+        TUTTI_TRY(mind_clocks(comm));
+        int64_t now_ns = comm->patience.deadline.last_ns;
+        bool deaths = now_ns - deaths_ns >= DEATHS_EVERY_NS;
+        if (deaths) deaths_ns = now_ns;
+        TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, deaths));
+        tutti_p2p_progress();
+        nap(comm->members[rank].page, flag, target, tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
+        nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target)
+{
+    if (!comm->patience.yields && spin(flag, target)) return TUTTI_OK;
+    bool there;
+    TUTTI_TRY(yield(comm, flag, target, &there));
+    return there ? TUTTI_OK : sleep_until(comm, rank, flag, target);
+}
+
+tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op)
+{
+    for (int i = 1; i < comm->nranks; i++) {
+        int rank = (comm->rank + i) % comm->nranks;
+        tutti_post *post = &comm->members[rank].page->posts[op->sequence & 1];
+        if (!reached(&post->sequence, op->sequence))
+            TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
+        if (TUTTI_UNLIKELY(post->signature != op->signature)) return tutti_monitor_mismatch(comm, op, rank, post);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress)
+{
+    for (int i = 1; i < comm->nranks; i++)
+        TUTTI_TRY(tutti_step_wait(comm, op, (comm->rank + i) % comm->nranks, progress));
+    return TUTTI_OK;
+}
+
+void tutti_backoff_pause(tutti_backoff *backoff)
+{
+    unsigned round = backoff->rounds++;
+    if (round < 64 && !backoff->yields) {
+        for (int i = 0; i < 16; i++) relax();
+    } else if (round < 64 + YIELDS_BEFORE_SLEEP) {
+        sched_yield();
+    } else {
+        struct timespec pause = {.tv_nsec = round < 1000 ? 50000 : 500000};
+        nanosleep(&pause, NULL);
+    }
+}

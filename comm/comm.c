@@ -1,0 +1,276 @@
+/*
+ * Communicators: how they are made, break and go. See comm.h for the words.
+ *
+ * Creation: every rank has its page before the others hear of it; then all map each other's pages, and a first
+ * meeting on them ends the creation, so that a communicator that one rank has is one that all have.
+ * Destruction is local: the rank says that it has departed, and its page waits in grave.c until nobody looks.
+ */
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/world.h"
+#include "comm/arena.h"
+#include "comm/card.h"
+#include "comm/create.h"
+#include "comm/grave.h"
+#include "comm/heap.h"
+#include "comm/p2p.h"
+#include "comm/slots.h"
+#include "comm/worker.h"
+
+/* --------------------------------------------------------------------------------------- life of the struct */
+
+void tutti_comm_retain(tutti_comm *comm)
+{
+    atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
+}
+
+void tutti_comm_release(tutti_comm *comm)
+{
+    if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) return;
+    tutti_queue_destroy(comm);
+    free(comm->views);
+    free(comm->factors);
+    free(comm);
+}
+
+/* What works on a broken one, on one whose creation failed half-way, and on a whole one. */
+static void dismantle(tutti_comm *comm)
+{
+    tutti_queue_close(comm);
+    if (comm->page != NULL) {
+        tutti_slots_delist(comm);
+        tutti_p2p_close(comm);
+        atomic_store_explicit(&comm->page->departed, 1, memory_order_release);
+        tutti_page_wake(comm->page);
+        tutti_grave_bury(comm);
+    }
+    tutti_comm_release(comm);
+}
+
+tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *options, const char *name,
+                                tutti_comm **comm_out)
+{
+    tutti_comm *comm;
+    void *page = NULL;
+    tutti_fork_watch();
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
+    TUTTI_TRY(tutti_settings_check());
+    TUTTI_TRY(tutti_calloc(1, sizeof *comm, &comm));
+    atomic_init(&comm->references, 1);
+    comm->rank = rank;
+    comm->nranks = nranks;
+    comm->timeout_ms = options != NULL && options->timeout_ms > 0 ? options->timeout_ms
+                                                                   : tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
+    comm->chunk_bytes = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES) / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
+    snprintf(comm->name, sizeof comm->name, "%s", options != NULL && options->name != NULL ? options->name : name);
+    tutti_status status;
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->members, &comm->members), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->views, &comm->views), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->factors, &comm->factors), fail);
+    TUTTI_TRY_GOTO(status, tutti_queue_create(comm), fail);
+    TUTTI_TRY_GOTO(status, tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof *comm->page, &page), fail);
+    comm->page = page;
+    *comm_out = comm;
+    return TUTTI_OK;
+fail:
+    free(comm->members);
+    tutti_comm_release(comm);
+    return status;
+}
+
+void tutti_create_identify(tutti_comm *comm, uint64_t id)
+{
+    comm->id = id;
+    atomic_store_explicit(&comm->page->comm_id, id, memory_order_release);
+}
+
+tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms)
+{
+    comm->one_process = true;
+    for (int rank = 0; rank < comm->nranks; rank++)
+        comm->one_process = comm->one_process && comm->members[rank].process->self;
+    comm->spins = comm->host_cores >= comm->host_ranks;
+    tutti_slots_enlist(comm);
+    TUTTI_TRY(tutti_p2p_open(comm));
+    tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = timeout_ms};
+    return tutti_queue_run(comm, &meeting);
+}
+
+void tutti_create_cancel(tutti_comm *comm)
+{
+    if (comm == NULL) return;
+    tutti_fail(TUTTI_ERR_ABORTED, "the creation of communicator \"%s\" failed on rank %d: %s", comm->name, comm->rank,
+               tutti_last_error());
+    tutti_comm_break(comm, TUTTI_ERR_ABORTED);
+    dismantle(comm);
+}
+
+/* ------------------------------------------------------------------------------------------------ creation */
+
+static tutti_status check_hosts(const tutti_roll *roll, int nranks)
+{
+    for (int rank = 1; rank < nranks; rank++)
+        if (strcmp(roll->cards[rank].host_id, roll->cards[0].host_id) != 0)
+            return tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank 0 is on host %s, rank %d on host %s: links between hosts are not "
+                              "part of this build; start all ranks on one host", roll->cards[0].host, rank,
+                              roll->cards[rank].host);
+    return TUTTI_OK;
+}
+
+static tutti_status meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix)
+{
+    tutti_card own;
+    tutti_roll *roll = NULL;
+    int listen_fd = -1;
+    int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
+    tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
+    TUTTI_TRY(tutti_card_fill(comm->rank, comm->nranks, &own));
+    tutti_status status = TUTTI_OK;
+    if (comm->rank == 0) TUTTI_TRY(tutti_contact_listen(own.socket_name, &listen_fd));
+    TUTTI_TRY_GOTO(status, tutti_card_exchange(store, prefix, &own, &deadline, &roll), done);
+    TUTTI_TRY_GOTO(status, check_hosts(roll, comm->nranks), done);
+    tutti_create_identify(comm, roll->comm_id);
+    TUTTI_TRY_GOTO(status, tutti_contact_exchange(comm, roll, listen_fd, &deadline), done);
+    tutti_core_mask cores = own.cores;
+    for (int rank = 0; rank < comm->nranks; rank++) tutti_cores_join(&cores, &roll->cards[rank].cores);
+    comm->host_ranks = comm->nranks;
+    comm->host_cores = tutti_cores_count(&cores);
+    status = tutti_create_end(comm, timeout_ms);
+done:
+    if (listen_fd >= 0) close(listen_fd);
+    free(roll);
+    return status;
+}
+
+static tutti_status meet_alone(tutti_comm *comm)
+{
+    uint64_t id;
+    tutti_peer *self;
+    TUTTI_TRY(tutti_random_bytes(&id, sizeof id));
+    TUTTI_TRY(tutti_peer_self(&self));
+    tutti_create_identify(comm, id | 1);
+    tutti_peer_retain(self);
+    comm->members[0] = (tutti_member){.process = self, .page = comm->page};
+    comm->host_ranks = comm->host_cores = 1;
+    return tutti_create_end(comm, 0);
+}
+
+static tutti_status create(int rank, int nranks, const tutti_store *store, const char *prefix,
+                           const tutti_comm_options *options, const char *name, tutti_comm **comm_out)
+{
+    tutti_comm *comm;
+    TUTTI_TRY(tutti_create_begin(rank, nranks, options, name, &comm));
+    tutti_status status = nranks > 1 ? meet_in_store(comm, store, prefix) : meet_alone(comm);
+    if (status != TUTTI_OK) {
+        char text[TUTTI_ERROR_TEXT_BYTES];
+        snprintf(text, sizeof text, "%s", tutti_last_error());
+        tutti_create_cancel(comm);
+        return tutti_fail(status, "%s", text);
+    }
+    *comm_out = comm;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, const char *prefix,
+                               const tutti_comm_options *options, tutti_comm **comm_out)
+{
+    if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: comm_out is NULL");
+    if (nranks < 1 || rank < 0 || rank >= nranks)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: rank %d of %d ranks cannot be", rank, nranks);
+    if (nranks > 1 && (store == NULL || store->set == NULL || store->get == NULL || store->add == NULL ||
+                       store->check == NULL || prefix == NULL || strlen(prefix) > 256))
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: a store with set, get, add and check and a prefix of at "
+                          "most 256 characters are needed for more than one rank");
+    return create(rank, nranks, store, prefix, options, "comm", comm_out);
+}
+
+tutti_status tutti_comm_create_world(tutti_comm **comm_out)
+{
+    tutti_world world;
+    tutti_rendezvous *rendezvous = NULL;
+    if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_world: comm_out is NULL");
+    TUTTI_TRY(tutti_world_get(&world));
+    tutti_log_set_rank(world.size > 1 ? world.rank : -1);
+    if (world.size == 1) return create(0, 1, NULL, NULL, NULL, "world", comm_out);
+    TUTTI_TRY(tutti_rendezvous_open(&world, &rendezvous));
+    tutti_status status = create(world.rank, world.size, tutti_rendezvous_store(rendezvous),
+                                 tutti_rendezvous_prefix(rendezvous), NULL, "world", comm_out);
+    tutti_rendezvous_close(rendezvous);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------- breaking, ending */
+
+tutti_status tutti_comm_check(tutti_comm *comm)
+{
+    if (TUTTI_UNLIKELY(tutti_forked()))
+        return tutti_fail(TUTTI_ERR_FORKED, "communicator \"%s\" belongs to the process that this one was forked from",
+                          comm->name);
+    if (TUTTI_LIKELY(atomic_load_explicit(&comm->page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN))
+        return TUTTI_OK;
+    return tutti_fail((tutti_status)comm->page->broken_status, "%s", comm->page->broken_text);
+}
+
+tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status)
+{
+    tutti_page *page = comm->page;
+    uint32_t whole = TUTTI_PAGE_WHOLE;
+    if (atomic_compare_exchange_strong_explicit(&page->state, &whole, TUTTI_PAGE_BREAKING, memory_order_acq_rel,
+                                                memory_order_acquire)) {
+        page->broken_status = status;
+        snprintf(page->broken_text, sizeof page->broken_text, "%s", tutti_last_error());
+        atomic_store_explicit(&page->state, TUTTI_PAGE_BROKEN, memory_order_release);
+        tutti_page_wake(page);
+    }
+    while (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) {
+    }
+    return tutti_fail((tutti_status)page->broken_status, "%s", page->broken_text);
+}
+
+tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason)
+{
+    if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_abort: comm is NULL");
+    if (tutti_forked()) return tutti_comm_check(comm);
+    tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted by rank %d (pid %d): %s", comm->name, comm->rank,
+               (int)getpid(), reason != NULL ? reason : "no reason given");
+    tutti_comm_break(comm, TUTTI_ERR_ABORTED);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_comm_error(tutti_comm *comm)
+{
+    if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_error: comm is NULL");
+    return tutti_comm_check(comm);
+}
+
+tutti_status tutti_comm_destroy(tutti_comm *comm)
+{
+    if (comm == NULL) return TUTTI_OK;
+    if (tutti_forked()) return TUTTI_OK; /* its memory is the parent's, or not here at all */
+    atomic_store_explicit(&comm->destroyed, true, memory_order_release);
+    if (tutti_queue_is_active(comm)) {
+        tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed by rank %d while operations were under way",
+                   comm->name, comm->rank);
+        tutti_comm_break(comm, TUTTI_ERR_ABORTED);
+    }
+    dismantle(comm);
+    return TUTTI_OK;
+}
+
+int tutti_comm_rank(const tutti_comm *comm)
+{
+    return comm != NULL ? comm->rank : -1;
+}
+
+int tutti_comm_size(const tutti_comm *comm)
+{
+    return comm != NULL ? comm->nranks : -1;
+}

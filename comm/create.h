@@ -1,0 +1,20 @@
+/*
+ * The steps that all creations of communicators share: world, split, group.
+ */
+#ifndef TUTTI_CREATE_H
+#define TUTTI_CREATE_H
+
+#include "comm/comm.h"
+
+/* A communicator with its own page and nothing of the others. */
+tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *options, const char *name,
+                                tutti_comm **comm_out);
+/* Gives it its id; before any other rank can see the page. */
+void tutti_create_identify(tutti_comm *comm, uint64_t id);
+/* All members, host_ranks and host_cores are filled in: opens it and meets the other ranks. */
+tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms);
+/* Takes back a communicator whose creation failed; peers that see its page learn the thread's error text. NULL is
+ * allowed. */
+void tutti_create_cancel(tutti_comm *comm);
+
+#endif

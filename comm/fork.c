@@ -1,0 +1,30 @@
+/*
+ * A forked child has none of its parent's threads and not its control memory: every call but destroy answers
+ * "forked" there.
+ */
+#include <pthread.h>
+
+#include "comm/comm.h"
+
+static bool forked; /* written in the child, before it has threads */
+
+static void note_fork(void)
+{
+    forked = true;
+}
+
+static void watch(void)
+{
+    pthread_atfork(NULL, NULL, note_fork);
+}
+
+bool tutti_forked(void)
+{
+    return forked;
+}
+
+void tutti_fork_watch(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch);
+}

@@ -1,0 +1,80 @@
+/*
+ * Pages outlive their communicators: a rank may leave the last call while a slower one still reads its page and slots.
+ * Here they wait until all peers have gone. A peer whose page no longer carries the communicator's id has freed it,
+ * which it does only after it has departed.
+ */
+#include "comm/grave.h"
+
+#include <stdlib.h>
+
+#include "comm/heap.h"
+#include "comm/peer.h"
+#include "comm/slots.h"
+
+typedef struct grave {
+    uint64_t comm_id;
+    int nranks;
+    tutti_page *page;
+    tutti_member *members;
+    tutti_slots *slots;
+    struct grave *next;
+} grave;
+
+static pthread_mutex_t graves_lock = PTHREAD_MUTEX_INITIALIZER;
+static grave *graves;
+
+static bool all_gone(const grave *g)
+{
+    for (int rank = 0; rank < g->nranks; rank++) {
+        const tutti_member *member = &g->members[rank];
+        if (member->page == g->page || member->process == NULL || member->page == NULL) continue;
+        bool gone = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
+                    atomic_load_explicit(&member->page->comm_id, memory_order_acquire) != g->comm_id ||
+                    tutti_peer_ended(member->process);
+        if (!gone) return false;
+    }
+    return true;
+}
+
+static void free_grave(grave *g)
+{
+    atomic_store_explicit(&g->page->comm_id, 0, memory_order_release);
+    tutti_heap_free(g->page);
+    if (g->slots != NULL) tutti_heap_free(g->slots->memory);
+    free(g->slots);
+    for (int rank = 0; rank < g->nranks; rank++)
+        if (g->members[rank].process != NULL) tutti_peer_release(g->members[rank].process);
+    free(g->members);
+    free(g);
+}
+
+void tutti_grave_bury(tutti_comm *comm)
+{
+    grave *new = malloc(sizeof *new);
+    if (new == NULL) return; /* no memory for a note: the page stays, which harms nobody */
+    *new = (grave){.comm_id = comm->id, .nranks = comm->nranks, .page = comm->page, .members = comm->members,
+                   .slots = comm->slots};
+    comm->page = NULL;
+    comm->members = NULL;
+    comm->slots = NULL;
+    grave *ready = NULL;
+    pthread_mutex_lock(&graves_lock);
+    new->next = graves;
+    graves = new;
+    for (grave **link = &graves; *link != NULL;) {
+        grave *g = *link;
+        if (!all_gone(g)) {
+            link = &g->next;
+            continue;
+        }
+        *link = g->next;
+        g->next = ready;
+        ready = g;
+    }
+    pthread_mutex_unlock(&graves_lock);
+    while (ready != NULL) {
+        grave *g = ready;
+        ready = g->next;
+        free_grave(g);
+    }
+}

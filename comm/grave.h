@@ -1,0 +1,13 @@
+/*
+ * What a destroyed communicator leaves behind until its peers no longer look at it.
+ */
+#ifndef TUTTI_GRAVE_H
+#define TUTTI_GRAVE_H
+
+#include "comm/comm.h"
+
+/* Takes over the page, the lease and the references to processes of a communicator that has departed. Frees them
+ * when every other rank has departed, too, or has died; looks at each burial. */
+void tutti_grave_bury(tutti_comm *comm);
+
+#endif

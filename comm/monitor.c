@@ -1,0 +1,219 @@
+/*
+ * Diagnosis: who is missing, who died, whose call differs. See monitor.h.
+ *
+ * All ranks read the same pages, so they all tell the same story. A broken communicator's reason is written once, in
+ * the page of the rank that found it; the others copy it and say from whom they have it.
+ */
+#include "comm/monitor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/status.h"
+#include "comm/arena.h"
+#include "comm/peer.h"
+
+static const char *const kind_names[TUTTI_KIND_COUNT] = {
+    [TUTTI_KIND_BARRIER] = "barrier",
+    [TUTTI_KIND_ALL_REDUCE] = "all_reduce",
+    [TUTTI_KIND_REDUCE] = "reduce",
+    [TUTTI_KIND_BROADCAST] = "broadcast",
+    [TUTTI_KIND_ALL_GATHER] = "all_gather",
+    [TUTTI_KIND_REDUCE_SCATTER] = "reduce_scatter",
+    [TUTTI_KIND_ALL_TO_ALL] = "all_to_all",
+    [TUTTI_KIND_GATHER] = "gather",
+    [TUTTI_KIND_SCATTER] = "scatter",
+    [TUTTI_KIND_ALL_GATHER_V] = "all_gather_v",
+    [TUTTI_KIND_REDUCE_SCATTER_V] = "reduce_scatter_v",
+    [TUTTI_KIND_ALL_TO_ALL_V] = "all_to_all_v",
+    [TUTTI_KIND_GATHER_V] = "gather_v",
+    [TUTTI_KIND_SCATTER_V] = "scatter_v",
+};
+
+const char *tutti_kind_name(tutti_kind kind)
+{
+    return (unsigned)kind < TUTTI_KIND_COUNT ? kind_names[kind] : "?";
+}
+
+static bool has_reduction(unsigned kind)
+{
+    return kind == TUTTI_KIND_ALL_REDUCE || kind == TUTTI_KIND_REDUCE || kind == TUTTI_KIND_REDUCE_SCATTER ||
+           kind == TUTTI_KIND_REDUCE_SCATTER_V;
+}
+
+static bool has_root(unsigned kind)
+{
+    return kind == TUTTI_KIND_REDUCE || kind == TUTTI_KIND_BROADCAST || kind == TUTTI_KIND_GATHER ||
+           kind == TUTTI_KIND_SCATTER || kind == TUTTI_KIND_GATHER_V || kind == TUTTI_KIND_SCATTER_V;
+}
+
+const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity)
+{
+    char reduction[32] = "", root[32] = "";
+    if (has_reduction(call->kind))
+        snprintf(reduction, sizeof reduction, ", %s", tutti_reduction_name((tutti_reduction)call->reduction));
+    if (has_root(call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
+    if (call->kind == TUTTI_KIND_BARRIER)
+        snprintf(text, capacity, "barrier #%llu", (unsigned long long)call->sequence);
+    else
+        snprintf(text, capacity, "%s(%s, %llu%s%s) #%llu", tutti_kind_name((tutti_kind)call->kind),
+                 tutti_type_name((tutti_type)call->type), (unsigned long long)call->count, reduction, root,
+                 (unsigned long long)call->sequence);
+    return text;
+}
+
+tutti_call tutti_call_of(const tutti_op *op)
+{
+    return (tutti_call){.sequence = op->sequence,
+                        .count = op->count,
+                        .root = op->root,
+                        .kind = (uint8_t)op->kind,
+                        .type = (uint8_t)op->type,
+                        .reduction = (uint8_t)op->reduction};
+}
+
+const char *tutti_monitor_process_state(const tutti_comm *comm, int rank)
+{
+    tutti_peer *peer = comm->members[rank].process;
+    if (peer->self) return "is a thread of this process";
+    if (tutti_peer_ended(peer)) return "has ended";
+    char path[64], line[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)peer->pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return "lives";
+    bool read_it = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    const char *after_name = read_it ? strrchr(line, ')') : NULL;
+    char state = after_name != NULL && after_name[1] == ' ' ? after_name[2] : '?';
+    return state == 'T' || state == 't' ? "is stopped" : state == 'Z' ? "has ended" : "lives";
+}
+
+/* Copies a peer's reason; the page is its owner's, so the text may lack its end. */
+static tutti_status adopt_reason(tutti_comm *comm, int rank)
+{
+    const tutti_page *page = comm->members[rank].page;
+    char reason[TUTTI_BROKEN_TEXT_BYTES];
+    memcpy(reason, page->broken_text, sizeof reason);
+    reason[sizeof reason - 1] = '\0';
+    tutti_status status = (tutti_status)page->broken_status;
+    if (status >= TUTTI_OK || status < TUTTI_ERR_DATA) status = TUTTI_ERR_BROKEN;
+    tutti_fail(status, "%s (told by rank %d)", reason, rank);
+    return tutti_comm_break(comm, status);
+}
+
+/* Has `rank` done all that op needs of it? */
+static bool finished(const tutti_comm *comm, const tutti_op *op, int rank)
+{
+    uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
+    return step >= tutti_step_at(op->sequence, TUTTI_STEP_DONE);
+}
+
+static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths)
+{
+    tutti_member *member = &comm->members[rank];
+    if (atomic_load_explicit(&member->page->state, memory_order_acquire) == TUTTI_PAGE_BROKEN)
+        return adopt_reason(comm, rank);
+    bool dead = deaths && tutti_peer_ended(member->process);
+    bool departed = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
+                    atomic_load_explicit(&member->page->comm_id, memory_order_relaxed) != comm->id;
+    if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
+    char call[160];
+    tutti_call record = tutti_call_of(op);
+    tutti_call_describe(&record, call, sizeof call);
+    if (dead && !departed) {
+        tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on", rank,
+                   member->process->host, (int)member->process->pid, call, comm->name);
+        return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
+    }
+    tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s", rank,
+               comm->name, call);
+    return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
+}
+
+tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths)
+{
+    TUTTI_TRY(tutti_comm_check(comm));
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (rank != comm->rank) TUTTI_TRY(look_at(comm, op, rank, deaths));
+    return TUTTI_OK;
+}
+
+/* The newer of a rank's two posts. */
+static tutti_call last_call(const tutti_comm *comm, int rank)
+{
+    const tutti_post *posts = comm->members[rank].page->posts;
+    uint64_t first = atomic_load_explicit(&posts[0].sequence, memory_order_acquire);
+    uint64_t second = atomic_load_explicit(&posts[1].sequence, memory_order_acquire);
+    return first > second ? posts[0].call : posts[1].call;
+}
+
+static void describe_missing(const tutti_comm *comm, const tutti_op *op, int rank, char *text, size_t capacity)
+{
+    const tutti_peer *peer = comm->members[rank].process;
+    tutti_call call = last_call(comm, rank);
+    char last[256] = "it has made no call yet", name[160];
+    uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
+    if (call.sequence != 0) {
+        double ago_s = (double)tutti_ticks_to_ns(tutti_ticks() - call.start_ticks) / 1e9;
+        bool over = step >= tutti_step_at(call.sequence, TUTTI_STEP_DONE);
+        tutti_call_describe(&call, name, sizeof name);
+        snprintf(last, sizeof last, "%s %s, begun %.1f s ago", call.sequence == op->sequence ? "it is inside" :
+                 over ? "last it finished" : "it is inside", name, ago_s);
+    }
+    snprintf(text, capacity, "rank %d (host %s, pid %d, %s; %s)", rank, peer->host, (int)peer->pid,
+             tutti_monitor_process_state(comm, rank), last);
+}
+
+void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity)
+{
+    size_t used = 0;
+    int missing = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < comm->nranks && used + 1 < capacity; rank++) {
+        if (rank == comm->rank || finished(comm, op, rank)) continue;
+        bool arrived = atomic_load_explicit(&comm->members[rank].page->posts[op->sequence & 1].sequence,
+                                            memory_order_acquire) >= op->sequence;
+        const tutti_peer *peer = comm->members[rank].process;
+        bool quiet = arrived && !peer->self && strcmp(tutti_monitor_process_state(comm, rank), "lives") == 0;
+        if (quiet) continue; /* it waits like we do */
+        char one[600];
+        describe_missing(comm, op, rank, one, sizeof one);
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", missing++ > 0 ? ", " : "", one);
+    }
+    if (missing == 0) snprintf(text, capacity, "nobody: all ranks are inside the call");
+}
+
+static int arrived_count(const tutti_comm *comm, const tutti_op *op)
+{
+    int arrived = 0;
+    for (int rank = 0; rank < comm->nranks; rank++)
+        arrived += atomic_load_explicit(&comm->members[rank].page->posts[op->sequence & 1].sequence,
+                                        memory_order_acquire) >= op->sequence;
+    return arrived;
+}
+
+void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms)
+{
+    char call[160], missing[3000];
+    tutti_call record = tutti_call_of(op);
+    tutti_call_describe(&record, call, sizeof call);
+    tutti_monitor_missing(comm, op, missing, sizeof missing);
+    tutti_log(TUTTI_LOG_WARN, "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); %d of %d "
+              "ranks have arrived; missing: %s", comm->rank, (long long)waited_ms, call, comm->name,
+              op->count * tutti_type_bytes(op->type), arrived_count(comm, op), comm->nranks, missing);
+}
+
+tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post)
+{
+    char mine[160], theirs[160];
+    tutti_call own = tutti_call_of(op), other = post->call;
+    tutti_call_describe(&own, mine, sizeof mine);
+    tutti_call_describe(&other, theirs, sizeof theirs);
+    const char *hint = strcmp(mine, theirs) == 0 ? " (their counts per rank differ)" : "";
+    bool first = comm->rank < rank;
+    tutti_fail(TUTTI_ERR_MISMATCH, "calls differ on communicator \"%s\": rank %d %s, rank %d %s%s; all ranks must make "
+               "the same calls in the same order", comm->name, first ? comm->rank : rank, first ? mine : theirs,
+               first ? rank : comm->rank, first ? theirs : mine, hint);
+    return tutti_comm_break(comm, TUTTI_ERR_MISMATCH);
+}

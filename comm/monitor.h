@@ -1,0 +1,30 @@
+/*
+ * What goes wrong while one waits: broken peers, deaths, departures, stalls, mismatches. Nothing here is on the path
+ * of a call that goes well.
+ */
+#ifndef TUTTI_MONITOR_H
+#define TUTTI_MONITOR_H
+
+#include "comm/comm.h"
+
+/* "all_reduce(float32, 1024, sum) #17": as much of it as the kind has. Gives `text` back. */
+const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity);
+/* What is told of op. */
+tutti_call tutti_call_of(const tutti_op *op);
+
+/* Is the communicator broken, here or on a peer, or has a rank left that op still needs? `deaths`: ask the kernel
+ * about dead processes, too (a system call for each peer). Breaks the communicator then. */
+tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths);
+
+/* Logs who has not arrived in op, what each of them did last and when, and whether its process lives. */
+void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms);
+/* The same as one line, to end a timeout's error text with. */
+void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity);
+
+/* Breaks the communicator because `rank` made another call; the text shows both. */
+tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post);
+
+/* "lives", "is stopped", "has ended": the state of the process of `rank`. */
+const char *tutti_monitor_process_state(const tutti_comm *comm, int rank);
+
+#endif

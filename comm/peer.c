@@ -1,0 +1,148 @@
+/*
+ * The table of processes of this host that share memory with us. See peer.h.
+ */
+#include "comm/peer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/heap.h"
+#include "comm/p2p.h"
+
+static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_peer *peers; /* without this process */
+static tutti_peer self;
+static bool self_made;
+
+tutti_status tutti_peer_self(tutti_peer **self_out)
+{
+    TUTTI_TRY(tutti_heap_init());
+    pthread_mutex_lock(&peers_lock);
+    tutti_status status = self_made ? TUTTI_OK : tutti_random_bytes(self.id, sizeof self.id);
+    if (status == TUTTI_OK && !self_made) {
+        self.self = true;
+        self.pid = getpid();
+        self.pidfd = -1;
+        self.base = tutti_heap_base();
+        self.bytes = tutti_heap_bytes();
+        self.remote_base = (uint64_t)(uintptr_t)self.base;
+        if (gethostname(self.host, sizeof self.host - 1) != 0) strcpy(self.host, "?");
+        self_made = true;
+    }
+    pthread_mutex_unlock(&peers_lock);
+    TUTTI_TRY(status);
+    *self_out = &self;
+    return TUTTI_OK;
+}
+
+/* Maps the heap that the card describes, after checking that it cannot shrink under us. */
+static tutti_status map_peer(const tutti_peer_card *card, int heap_fd, tutti_peer *peer)
+{
+    struct stat status;
+    if (heap_fd < 0 || fstat(heap_fd, &status) != 0)
+        return tutti_fail(TUTTI_ERR_REFUSED, "process %lld sent no shared heap", (long long)card->pid);
+    int seals = fcntl(heap_fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (uint64_t)status.st_size != card->heap_bytes)
+        return tutti_fail(TUTTI_ERR_REFUSED, "the shared heap of process %lld is not sealed, or not of the size it says",
+                          (long long)card->pid);
+    void *base = mmap(NULL, card->heap_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, heap_fd, 0);
+    if (base == MAP_FAILED)
+        return tutti_fail_errno(errno, "cannot map the shared heap of process %lld (%llu MiB of address space)",
+                                (long long)card->pid, (unsigned long long)card->heap_bytes >> 20);
+    madvise(base, card->heap_bytes, MADV_DONTFORK);
+    madvise(base, card->heap_bytes, MADV_DONTDUMP);
+    peer->base = base;
+    peer->bytes = card->heap_bytes;
+    return TUTTI_OK;
+}
+
+static tutti_peer *find(const uint8_t id[TUTTI_PROCESS_ID_BYTES])
+{
+    for (tutti_peer *peer = peers; peer != NULL; peer = peer->next)
+        if (memcmp(peer->id, id, TUTTI_PROCESS_ID_BYTES) == 0) return peer;
+    return NULL;
+}
+
+static tutti_status admit_locked(const tutti_peer_card *card, int heap_fd, int *pidfd, tutti_peer **peer_out)
+{
+    tutti_peer *peer = memcmp(card->id, self.id, sizeof self.id) == 0 ? &self : find(card->id);
+    if (peer == NULL) {
+        TUTTI_TRY(tutti_calloc(1, sizeof *peer, &peer));
+        tutti_status status = map_peer(card, heap_fd, peer);
+        if (status != TUTTI_OK) {
+            free(peer);
+            return status;
+        }
+        memcpy(peer->id, card->id, sizeof peer->id);
+        memcpy(peer->host, card->host, sizeof peer->host);
+        peer->host[sizeof peer->host - 1] = '\0';
+        peer->pid = (pid_t)card->pid;
+        peer->remote_base = card->heap_base;
+        peer->pidfd = *pidfd;
+        *pidfd = -1;
+        peer->next = peers;
+        peers = peer;
+    }
+    peer->references++;
+    *peer_out = peer;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidfd, tutti_peer **peer_out)
+{
+    pthread_mutex_lock(&peers_lock);
+    tutti_status status = admit_locked(card, heap_fd, &pidfd, peer_out);
+    pthread_mutex_unlock(&peers_lock);
+    if (heap_fd >= 0) close(heap_fd);
+    if (pidfd >= 0) close(pidfd);
+    return status;
+}
+
+void tutti_peer_retain(tutti_peer *peer)
+{
+    pthread_mutex_lock(&peers_lock);
+    peer->references++;
+    pthread_mutex_unlock(&peers_lock);
+}
+
+void tutti_peer_release(tutti_peer *peer)
+{
+    pthread_mutex_lock(&peers_lock);
+    bool last = --peer->references == 0 && !peer->self;
+    if (last) {
+        tutti_peer **link = &peers;
+        while (*link != peer) link = &(*link)->next;
+        *link = peer->next;
+    }
+    pthread_mutex_unlock(&peers_lock);
+    if (!last) return;
+    tutti_p2p_forget(peer);
+    munmap(peer->base, peer->bytes);
+    if (peer->pidfd >= 0) close(peer->pidfd);
+    free(peer);
+}
+
+bool tutti_peer_ended(tutti_peer *peer)
+{
+    if (peer->self) return false;
+    if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return true;
+    bool ended;
+    if (peer->pidfd >= 0) {
+        struct pollfd entry = {.fd = peer->pidfd, .events = POLLIN};
+        ended = poll(&entry, 1, 0) > 0;
+    } else {
+        ended = kill(peer->pid, 0) != 0 && errno == ESRCH;
+    }
+    if (ended) atomic_store_explicit(&peer->dead, true, memory_order_release);
+    return ended;
+}

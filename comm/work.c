@@ -1,0 +1,172 @@
+/*
+ * Works: the life of an asynchronous operation. See tutti.h for the promises, worker.h for who runs what.
+ *
+ * A work is counted: the user's handle, the queue (or point to point) and each waiter hold a reference. `done` is
+ * stored last, with release, so that whoever reads 1 sees status, text and details.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/arena.h"
+#include "comm/p2p.h"
+#include "comm/pool.h"
+#include "comm/worker.h"
+
+tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out)
+{
+    tutti_work *work;
+    TUTTI_TRY(tutti_calloc(1, sizeof *work, &work));
+    atomic_init(&work->references, 1);
+    pthread_mutex_init(&work->lock, NULL);
+    tutti_comm_retain(comm);
+    work->comm = comm;
+    work->status = TUTTI_NOT_YET;
+    work->source = -1;
+    work->tag = -1;
+    work->created_ns = tutti_now_ns();
+    *work_out = work;
+    return TUTTI_OK;
+}
+
+void tutti_work_retain(tutti_work *work)
+{
+    atomic_fetch_add_explicit(&work->references, 1, memory_order_relaxed);
+}
+
+void tutti_work_free(tutti_work *work)
+{
+    if (work == NULL || atomic_fetch_sub_explicit(&work->references, 1, memory_order_acq_rel) != 1) return;
+    pthread_mutex_destroy(&work->lock);
+    tutti_comm_release(work->comm);
+    free(work->error);
+    free(work->arrays);
+    free(work);
+}
+
+int tutti_work_done(const tutti_work *work)
+{
+    return work != NULL && atomic_load_explicit(&work->done, memory_order_acquire) != 0;
+}
+
+static void end_now(tutti_work *work)
+{
+    work->end_ns = tutti_now_ns();
+    pthread_mutex_lock(&work->lock);
+    atomic_store_explicit(&work->done, 1, memory_order_seq_cst);
+    tutti_callback callback = work->callback;
+    pthread_mutex_unlock(&work->lock);
+    if (atomic_load_explicit(&work->sleepers, memory_order_seq_cst) > 0)
+        syscall(SYS_futex, &work->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    if (callback != NULL) tutti_pool_run(work);
+}
+
+/* Notes the first failure of a work; a group's work gathers its parts'. */
+static void note_status(tutti_work *work, tutti_status status, const char *text)
+{
+    pthread_mutex_lock(&work->lock);
+    if (work->status == TUTTI_NOT_YET || (work->status == TUTTI_OK && status != TUTTI_OK)) {
+        work->status = status;
+        if (status != TUTTI_OK) work->error = strdup(text);
+    }
+    pthread_mutex_unlock(&work->lock);
+}
+
+void tutti_work_end(tutti_work *work, tutti_status status)
+{
+    note_status(work, status, tutti_last_error());
+    tutti_work *whole = work->whole;
+    end_now(work);
+    if (whole == NULL) return;
+    note_status(whole, status, tutti_last_error());
+    if (atomic_fetch_sub_explicit(&whole->parts, 1, memory_order_acq_rel) == 1) end_now(whole);
+    tutti_work_free(whole);
+}
+
+static void nap(tutti_work *work, int64_t most_ns)
+{
+    atomic_fetch_add_explicit(&work->sleepers, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&work->done, memory_order_seq_cst) == 0) {
+        struct timespec most = {.tv_nsec = most_ns};
+        syscall(SYS_futex, &work->done, FUTEX_WAIT_PRIVATE, 0, &most, NULL, 0);
+    }
+    atomic_fetch_sub_explicit(&work->sleepers, 1, memory_order_relaxed);
+}
+
+#define ROUNDS_BEFORE_NAP 400
+#define NAP_NS INT64_C(1000000)
+
+tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline)
+{
+    tutti_backoff backoff = {.yields = !work->comm->spins};
+    for (unsigned round = 0; !tutti_work_done(work); round++) {
+        if (tutti_queue_run_next(work->comm)) continue;
+        tutti_p2p_progress();
+        if (tutti_work_done(work)) break;
+        if (round % 16 == 15 && tutti_deadline_passed(deadline)) return TUTTI_NOT_YET;
+        if (round < ROUNDS_BEFORE_NAP)
+            tutti_backoff_pause(&backoff);
+        else
+            nap(work, tutti_p2p_pending() ? NAP_NS / 4 : NAP_NS);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms)
+{
+    if (work == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_wait: work is NULL");
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "tutti_work_wait: this process was forked after the call");
+    if (!tutti_work_done(work)) {
+        tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
+        tutti_work_retain(work);
+        tutti_status status = timeout_ms == 0 ? TUTTI_NOT_YET : tutti_work_wait_until_done(work, &deadline);
+        bool done = tutti_work_done(work);
+        tutti_work_free(work);
+        if (status != TUTTI_OK && !done) return TUTTI_NOT_YET;
+    }
+    return work->status == TUTTI_OK ? TUTTI_OK : tutti_fail(work->status, "%s", tutti_work_error(work));
+}
+
+tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_out)
+{
+    if (work == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_get: NULL argument");
+    bool done = tutti_work_done(work);
+    *details_out = (tutti_work_details){
+        .status = done ? work->status : TUTTI_NOT_YET,
+        .source = done ? work->source : -1,
+        .tag = done ? work->tag : -1,
+        .count = done ? work->count : 0,
+        .sequence = done ? work->sequence : 0,
+        .created_ns = work->created_ns,
+        .start_ns = done ? work->start_ns : 0,
+        .end_ns = done ? work->end_ns : 0,
+    };
+    return TUTTI_OK;
+}
+
+const char *tutti_work_error(const tutti_work *work)
+{
+    return tutti_work_done(work) && work->error != NULL ? work->error : "";
+}
+
+tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void *context)
+{
+    if (work == NULL || callback == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: NULL argument");
+    pthread_mutex_lock(&work->lock);
+    bool first = work->callback == NULL;
+    if (first) {
+        work->callback = callback;
+        work->callback_context = context;
+    }
+    bool done = atomic_load_explicit(&work->done, memory_order_relaxed) != 0;
+    pthread_mutex_unlock(&work->lock);
+    if (!first) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: this work has a callback already");
+    if (done) tutti_pool_run(work);
+    return TUTTI_OK;
+}

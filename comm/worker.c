@@ -1,0 +1,266 @@
+/*
+ * The queue of a communicator and its worker thread. See worker.h.
+ *
+ * `busy` is held by the one thread that runs an operation; who sets it back wakes the worker if more is queued.
+ */
+#include "comm/worker.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/algorithms/choose.h"
+#include "comm/arena.h"
+#include "comm/p2p.h"
+
+struct tutti_work_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;    /* the worker: something is queued; close: the worker has left */
+    tutti_work *head, *tail; /* under lock */
+    atomic_int queued;      /* changed under lock, read without */
+    atomic_int busy;        /* 1: a thread runs an operation */
+    bool alive, closed;     /* of the worker; under lock */
+    bool serves_p2p;        /* the worker stays while point to point is under way; under lock */
+};
+
+tutti_status tutti_queue_create(tutti_comm *comm)
+{
+    struct tutti_work_queue *queue;
+    TUTTI_TRY(tutti_calloc(1, sizeof *queue, &queue));
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->wake, NULL);
+    comm->queue = queue;
+    return TUTTI_OK;
+}
+
+void tutti_queue_destroy(tutti_comm *comm)
+{
+    struct tutti_work_queue *queue = comm->queue;
+    if (queue == NULL) return;
+    pthread_mutex_destroy(&queue->lock);
+    pthread_cond_destroy(&queue->wake);
+    free(queue);
+    comm->queue = NULL;
+}
+
+/* ---------------------------------------------------------------------------------------------- running */
+
+static bool try_busy(struct tutti_work_queue *queue)
+{
+    int free_ = 0;
+    return atomic_compare_exchange_strong_explicit(&queue->busy, &free_, 1, memory_order_acquire,
+                                                   memory_order_relaxed);
+}
+
+static void leave_busy(struct tutti_work_queue *queue)
+{
+    atomic_store_explicit(&queue->busy, 0, memory_order_seq_cst);
+    if (TUTTI_LIKELY(atomic_load_explicit(&queue->queued, memory_order_seq_cst) == 0)) return;
+    pthread_mutex_lock(&queue->lock);
+    pthread_cond_broadcast(&queue->wake);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* The collective itself, on the thread that holds busy. Any failure breaks the communicator: its ranks would no
+ * longer agree on what comes next. */
+static tutti_status run(tutti_comm *comm, tutti_op *op)
+{
+    TUTTI_TRY(tutti_comm_check(comm));
+    op->sequence = ++comm->sequence;
+    tutti_patience_begin(comm, op);
+    tutti_status status = tutti_choose_and_run(comm, op);
+    if (TUTTI_UNLIKELY(status != TUTTI_OK)) return tutti_comm_break(comm, status);
+    return TUTTI_OK;
+}
+
+static tutti_work *pop(struct tutti_work_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    tutti_work *work = queue->head;
+    if (work != NULL) {
+        queue->head = work->next;
+        if (queue->head == NULL) queue->tail = NULL;
+        atomic_fetch_sub_explicit(&queue->queued, 1, memory_order_seq_cst);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return work;
+}
+
+bool tutti_queue_run_next(tutti_comm *comm)
+{
+    struct tutti_work_queue *queue = comm->queue;
+    if (atomic_load_explicit(&queue->queued, memory_order_acquire) == 0 || !try_busy(queue)) return false;
+    tutti_work *work = pop(queue);
+    if (work == NULL) {
+        leave_busy(queue);
+        return false;
+    }
+    work->start_ns = tutti_now_ns();
+    tutti_status status = run(comm, &work->op);
+    work->sequence = work->op.sequence;
+    leave_busy(queue);
+    tutti_work_end(work, status);
+    tutti_work_free(work);
+    return true;
+}
+
+static tutti_status append(struct tutti_work_queue *queue, tutti_work *work)
+{
+    if (queue->closed) return tutti_fail(TUTTI_ERR_ABORTED, "the communicator is being destroyed");
+    tutti_work_retain(work);
+    work->next = NULL;
+    if (queue->tail != NULL)
+        queue->tail->next = work;
+    else
+        queue->head = work;
+    queue->tail = work;
+    atomic_fetch_add_explicit(&queue->queued, 1, memory_order_seq_cst);
+    return TUTTI_OK;
+}
+
+/* Another thread is at work here: queue up behind what it has queued, and help. */
+static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op)
+{
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op = *op;
+    pthread_mutex_lock(&comm->queue->lock);
+    tutti_status status = append(comm->queue, work);
+    pthread_mutex_unlock(&comm->queue->lock);
+    if (status == TUTTI_OK) {
+        tutti_deadline never = tutti_deadline_after_ms(-1);
+        tutti_work_wait_until_done(work, &never);
+        status = work->status == TUTTI_OK ? TUTTI_OK : tutti_fail(work->status, "%s", tutti_work_error(work));
+    }
+    tutti_work_free(work);
+    return status;
+}
+
+tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op)
+{
+    struct tutti_work_queue *queue = comm->queue;
+    if (TUTTI_UNLIKELY(!try_busy(queue))) return run_in_turn(comm, op);
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&queue->queued, memory_order_acquire) > 0)) {
+        leave_busy(queue);
+        return run_in_turn(comm, op);
+    }
+    tutti_status status = run(comm, op);
+    leave_busy(queue);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------- worker */
+
+/* Waits for work; false when the worker is to end: closed, or a second of idleness. Lock held. */
+static bool wait_for_work(struct tutti_work_queue *queue)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    int status = 0;
+    while (!queue->closed && status == 0 && !queue->serves_p2p &&
+           (queue->head == NULL || atomic_load_explicit(&queue->busy, memory_order_seq_cst) != 0))
+        status = pthread_cond_timedwait(&queue->wake, &queue->lock, &until);
+    return !queue->closed && (status == 0 || queue->head != NULL);
+}
+
+static void serve_p2p(tutti_comm *comm)
+{
+    struct tutti_work_queue *queue = comm->queue;
+    tutti_backoff backoff = {.yields = true};
+    while (tutti_p2p_pending() && atomic_load_explicit(&queue->queued, memory_order_relaxed) == 0 &&
+           !atomic_load_explicit(&comm->destroyed, memory_order_relaxed)) {
+        tutti_p2p_progress();
+        tutti_backoff_pause(&backoff);
+    }
+    pthread_mutex_lock(&queue->lock);
+    if (!tutti_p2p_pending()) queue->serves_p2p = false;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static void *work_thread(void *argument)
+{
+    tutti_comm *comm = argument;
+    struct tutti_work_queue *queue = comm->queue;
+    tutti_wait_yields(true); /* the process computes meanwhile */
+    pthread_mutex_lock(&queue->lock);
+    while (wait_for_work(queue)) {
+        bool serves = queue->serves_p2p;
+        pthread_mutex_unlock(&queue->lock);
+        if (!tutti_queue_run_next(comm)) {
+            if (serves) serve_p2p(comm);
+            sched_yield(); /* somebody else runs what we were woken for */
+        }
+        pthread_mutex_lock(&queue->lock);
+    }
+    queue->alive = false;
+    pthread_cond_broadcast(&queue->wake);
+    pthread_mutex_unlock(&queue->lock);
+    tutti_comm_release(comm);
+    return NULL;
+}
+
+/* Signals are for the program's own threads. Lock held. */
+static tutti_status start_worker(tutti_comm *comm)
+{
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    tutti_comm_retain(comm);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, work_thread, comm);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        tutti_comm_release(comm);
+        return tutti_fail_errno(error, "cannot start the worker thread of communicator \"%s\"", comm->name);
+    }
+    pthread_detach(thread);
+    comm->queue->alive = true;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work)
+{
+    struct tutti_work_queue *queue = comm->queue;
+    pthread_mutex_lock(&queue->lock);
+    tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
+    if (status == TUTTI_OK) status = append(queue, work);
+    pthread_cond_broadcast(&queue->wake);
+    pthread_mutex_unlock(&queue->lock);
+    return status;
+}
+
+void tutti_queue_serve_p2p(tutti_comm *comm)
+{
+    struct tutti_work_queue *queue = comm->queue;
+    pthread_mutex_lock(&queue->lock);
+    queue->serves_p2p = true;
+    /* Without a thread the transfer goes on whenever the program waits for something. */
+    if (!queue->closed && (queue->alive || start_worker(comm) == TUTTI_OK)) pthread_cond_broadcast(&queue->wake);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+bool tutti_queue_is_active(tutti_comm *comm)
+{
+    return atomic_load_explicit(&comm->queue->queued, memory_order_acquire) > 0 ||
+           atomic_load_explicit(&comm->queue->busy, memory_order_acquire) != 0;
+}
+
+void tutti_queue_close(tutti_comm *comm)
+{
+    struct tutti_work_queue *queue = comm->queue;
+    if (queue == NULL) return;
+    pthread_mutex_lock(&queue->lock);
+    queue->closed = true;
+    pthread_cond_broadcast(&queue->wake);
+    pthread_mutex_unlock(&queue->lock);
+    for (tutti_work *work; (work = pop(queue)) != NULL; tutti_work_free(work))
+        tutti_work_end(work, tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed before the operation ran",
+                                        comm->name));
+    while (!try_busy(queue)) sched_yield(); /* the running operation sees the broken communicator and leaves */
+    pthread_mutex_lock(&queue->lock);
+    while (queue->alive) pthread_cond_wait(&queue->wake, &queue->lock);
+    pthread_mutex_unlock(&queue->lock);
+}
