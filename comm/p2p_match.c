@@ -172,13 +172,10 @@ void tutti_match_receive(tutti_request *request)
 
 void tutti_match_drop_unexpected(tutti_port *port)
 {
-    char text[256];
-    snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\" without receiving this", port->rank,
-             port->comm->name);
     tutti_message *message;
     while ((message = TAILQ_FIRST(&port->unexpected)) != NULL) {
         if (message->sender != NULL) {
-            tutti_match_fail(message->sender, TUTTI_ERR_BROKEN, text); /* frees the message */
+            tutti_watch_desert(message->sender, port->rank); /* frees the message */
             continue;
         }
         TAILQ_REMOVE(&port->unexpected, message, link);
@@ -220,10 +217,7 @@ void tutti_match_send_local(tutti_request *request, tutti_port *to)
 {
     tutti_match_move(request, TUTTI_PHASE_ANNOUNCED, NULL);
     if (to == NULL) {
-        char text[256];
-        snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\"", request->peer,
-                 request->port->comm->name);
-        tutti_match_end(request, TUTTI_ERR_BROKEN, text);
+        tutti_watch_desert(request, request->peer);
         return;
     }
     tutti_request *receive = tutti_match_posted(to, request->port->rank, request->tag);

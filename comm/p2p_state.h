@@ -168,8 +168,13 @@ typedef struct tutti_verdict {
 
 /* Looks after deadlines, deaths and broken communicators if that is due; fails requests that cannot complete. */
 void tutti_watch_check(tutti_verdict *verdict_out);
-/* Has the rank broken or destroyed the communicator? Its buffers may have changed since. */
-bool tutti_watch_has_failed(const tutti_port *port, int rank);
+/* Has the rank destroyed the communicator? */
+bool tutti_watch_has_left(const tutti_port *port, int rank);
+/* Fails a request because the rank it needs has done so; TUTTI_ANY_SOURCE: all others have. */
+void tutti_watch_desert(tutti_request *request, int rank);
+/* Fails a receive whose sender has broken or destroyed the communicator, and says true: the bytes that were copied from
+ * the sender's buffer may have changed before. */
+bool tutti_watch_distrust(tutti_request *request);
 /* "send of 8 bytes to rank 1 (host h, pid 7) ...". Gives `text` back. */
 const char *tutti_watch_describe(const tutti_request *request, char *text, size_t capacity);
 

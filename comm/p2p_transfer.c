@@ -105,12 +105,15 @@ void tutti_transfer_send(tutti_request *request)
 {
     tutti_channels *channel = request->port->comm->members[request->peer].process->channels;
     request->channel = channel;
+    tutti_match_move(request, TUTTI_PHASE_WAITING, &channel->waiting);
     if (tutti_channel_make(channel) != TUTTI_OK) {
-        tutti_match_move(request, TUTTI_PHASE_WAITING, NULL);
         tutti_match_end(request, TUTTI_ERR_MEMORY, tutti_last_error());
         return;
     }
-    tutti_match_move(request, TUTTI_PHASE_WAITING, &channel->waiting);
+    if (TUTTI_UNLIKELY(tutti_watch_has_left(request->port, request->peer))) {
+        tutti_watch_desert(request, request->peer);
+        return;
+    }
     send_waiting(channel);
 }
 
@@ -142,17 +145,6 @@ static void send_fragments(tutti_channels *channel)
 
 /* -------------------------------------------------------------------------------------------- receives */
 
-/* The sender may have changed its buffer since it gave the message up: what was copied is worth nothing then. */
-static bool sender_failed(tutti_request *request)
-{
-    if (!tutti_watch_has_failed(request->port, request->source_rank)) return false;
-    char text[256];
-    snprintf(text, sizeof text, "rank %d has left communicator \"%s\" while its message was received",
-             request->source_rank, request->port->comm->name);
-    tutti_match_fail(request, TUTTI_ERR_BROKEN, text);
-    return true;
-}
-
 static void finish_pull(tutti_request *request)
 {
     tutti_request *partner = request->partner;
@@ -160,7 +152,7 @@ static void finish_pull(tutti_request *request)
         request->partner = partner->partner = NULL;
         tutti_match_end(partner, TUTTI_OK, "");
     } else {
-        if (sender_failed(request)) return;
+        if (tutti_watch_distrust(request)) return;
         tutti_transfer_done(request->channel, request->answer, /* taken */ true);
     }
     tutti_match_received(request);
@@ -330,14 +322,10 @@ static bool on_done(tutti_channels *channel, const tutti_record *record)
 {
     tutti_request *request = find_request(&channel->announced, record->transfer);
     if (request == NULL) return true; /* cancelled */
-    if (record->bytes == 0) {
+    if (record->bytes == 0)
         tutti_match_end(request, TUTTI_OK, "");
-        return true;
-    }
-    char text[256];
-    snprintf(text, sizeof text, "rank %d has left communicator \"%s\" without receiving this", request->peer,
-             request->port->comm->name);
-    tutti_match_end(request, TUTTI_ERR_BROKEN, text);
+    else
+        tutti_watch_desert(request, request->peer);
     return true;
 }
 

@@ -74,24 +74,11 @@ const char *tutti_watch_describe(const tutti_request *request, char *text, size_
 
 /* --------------------------------------------------------------------------------------------- looking */
 
-static bool has_left(const tutti_port *port, int rank)
+bool tutti_watch_has_left(const tutti_port *port, int rank)
 {
     const tutti_page *page = port->comm->members[rank].page;
     return atomic_load_explicit(&page->departed, memory_order_acquire) != 0 ||
            atomic_load_explicit(&page->comm_id, memory_order_acquire) != port->comm_id;
-}
-
-/* What was read before is read before what follows: plain data, then the flag that tells whether it is valid. */
-static void finish_reading(void)
-{
-    __sync_synchronize(); /* gcc's thread sanitizer knows no C11 fence, and warns */
-}
-
-bool tutti_watch_has_failed(const tutti_port *port, int rank)
-{
-    finish_reading();
-    const tutti_page *page = port->comm->members[rank].page;
-    return atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_WHOLE || has_left(port, rank);
 }
 
 /* Reads all that the process has sent; false: there is more, or no memory to keep it. */
@@ -114,7 +101,7 @@ static void look_for_deaths(struct tutti_channel_list *list)
 static void look_for_departures(tutti_port *port)
 {
     for (int rank = 0; rank < port->comm->nranks; rank++) {
-        if (port->left[rank] || rank == port->rank || !has_left(port, rank)) continue;
+        if (port->left[rank] || rank == port->rank || !tutti_watch_has_left(port, rank)) continue;
         tutti_peer *process = port->comm->members[rank].process;
         port->left[rank] = process->self || drain(process->channels);
     }
@@ -140,51 +127,73 @@ static tutti_request *first_deserted(const tutti_port *port)
     return NULL;
 }
 
+void tutti_watch_desert(tutti_request *request, int rank)
+{
+    const char *name = request->port->comm->name;
+    char what[512], text[768];
+    tutti_watch_describe(request, what, sizeof what);
+    if (rank == TUTTI_ANY_SOURCE)
+        snprintf(text, sizeof text, "all other ranks have destroyed communicator \"%s\"; %s", name, what);
+    else
+        snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\"; %s", rank, name, what);
+    tutti_match_fail(request, TUTTI_ERR_BROKEN, text);
+}
+
 /* Starts anew after each failure, since it may end other requests, too. */
 static void fail_deserted(tutti_port *port)
 {
     tutti_request *request;
-    while ((request = first_deserted(port)) != NULL) {
-        char what[512], text[768];
-        int rank = needed_rank(request);
-        tutti_watch_describe(request, what, sizeof what);
-        if (rank == TUTTI_ANY_SOURCE)
-            snprintf(text, sizeof text, "all other ranks have destroyed communicator \"%s\"; %s", port->comm->name,
-                     what);
-        else
-            snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\"; %s", rank, port->comm->name, what);
-        tutti_match_fail(request, TUTTI_ERR_BROKEN, text);
-    }
+    while ((request = first_deserted(port)) != NULL) tutti_watch_desert(request, needed_rank(request));
 }
 
 /* -------------------------------------------------------------------------------------------- verdicts
  * Each judge_ function says true when it has found a reason to break the port's communicator. */
 
-/* The status and text with which a page is broken, or false. The page's owner may take it back meanwhile. */
-static bool read_reason(const tutti_port *port, int rank, tutti_status *status_out, char text[TUTTI_BROKEN_TEXT_BYTES])
+/* Plain data that was read before is read before the flag that follows and tells whether it is valid. */
+static void finish_reading(void)
+{
+    __sync_synchronize(); /* gcc's thread sanitizer knows no C11 fence, and warns */
+}
+
+/* The reason with which a rank's page is broken, or false. Its owner may take the page back meanwhile. */
+static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict)
 {
     const tutti_page *page = port->comm->members[rank].page;
     if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
     tutti_status status = (tutti_status)page->broken_status;
-    memcpy(text, page->broken_text, TUTTI_BROKEN_TEXT_BYTES);
-    text[TUTTI_BROKEN_TEXT_BYTES - 1] = '\0';
+    char reason[TUTTI_BROKEN_TEXT_BYTES];
+    memcpy(reason, page->broken_text, sizeof reason);
+    reason[sizeof reason - 1] = '\0';
     finish_reading();
     if (atomic_load_explicit(&page->comm_id, memory_order_relaxed) != port->comm_id) return false;
-    *status_out = status < TUTTI_OK && status >= TUTTI_ERR_DATA ? status : TUTTI_ERR_BROKEN;
+    verdict->status = status < TUTTI_OK && status >= TUTTI_ERR_DATA ? status : TUTTI_ERR_BROKEN;
+    if (rank == port->rank)
+        snprintf(verdict->text, sizeof verdict->text, "%s", reason);
+    else
+        snprintf(verdict->text, sizeof verdict->text, "%s (told by rank %d)", reason, rank);
+    return true;
+}
+
+bool tutti_watch_distrust(tutti_request *request)
+{
+    finish_reading();
+    int rank = request->source_rank;
+    const tutti_page *page = request->port->comm->members[rank].page;
+    tutti_verdict reason;
+    if (read_reason(request->port, rank, &reason))
+        tutti_match_fail(request, reason.status, reason.text);
+    else if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_WHOLE ||
+             tutti_watch_has_left(request->port, rank))
+        tutti_watch_desert(request, rank);
+    else
+        return false;
     return true;
 }
 
 static bool judge_pages(const tutti_port *port, tutti_verdict *verdict)
 {
-    for (int rank = 0; rank < port->comm->nranks; rank++) {
-        char reason[TUTTI_BROKEN_TEXT_BYTES];
-        if (!read_reason(port, rank, &verdict->status, reason)) continue;
-        if (rank == port->rank)
-            snprintf(verdict->text, sizeof verdict->text, "%s", reason);
-        else
-            snprintf(verdict->text, sizeof verdict->text, "%s (told by rank %d)", reason, rank);
-        return true;
-    }
+    for (int rank = 0; rank < port->comm->nranks; rank++)
+        if (read_reason(port, rank, verdict)) return true;
     return false;
 }
 
@@ -219,9 +228,10 @@ static void report_stall(const tutti_request *request)
 {
     char what[512];
     int rank = needed_rank(request);
+    bool other = rank >= 0 && !request->port->comm->members[rank].process->self;
     tutti_log(TUTTI_LOG_WARN, "stalled for %lld ms: %s%s%s", (long long)(request->stall.spent_ns / TUTTI_NS_PER_MS),
-              tutti_watch_describe(request, what, sizeof what), rank >= 0 ? "; its process " : "",
-              rank >= 0 ? tutti_monitor_process_state(request->port->comm, rank) : "");
+              tutti_watch_describe(request, what, sizeof what), other ? "; that process " : "",
+              other ? tutti_monitor_process_state(request->port->comm, rank) : "");
 }
 
 static bool judge_clocks(tutti_request *request, tutti_verdict *verdict)
