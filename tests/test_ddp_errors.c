@@ -17,12 +17,20 @@ static const tutti_ddp_parameter model[] = {{"conv.weight", data_a, 10, TUTTI_FL
                                             {"conv.bias", data_b, 20, TUTTI_FLOAT32},
                                             {"dense.weight", data_c, 30, TUTTI_FLOAT32}};
 
-static void run(const int *sizes, ranks_body body) {
-    const char *failure = ranks_run_worlds(sizes, NULL, body);
-    cr_assert(failure == NULL, "%s", failure);
-}
-
 static const int worlds[] = {2, 3, 0};
+
+/* Both modes: buckets inside finish, and buckets during backward. Threads leave a process that cannot be forked. */
+static void run(ranks_kind last_kind, ranks_body body) {
+    for (ranks_kind kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= last_kind; kind++)
+        for (int mode = 0; mode < 2; mode++) {
+            setenv("TUTTI_CPUS", mode ? "64" : "1", 1);
+            tutti_settings_reload();
+            for (const int *size = worlds; *size > 0; size++) {
+                const char *failure = ranks_run(&(ranks_options){.kind = kind, .nranks = *size}, body);
+                cr_assert(failure == NULL, "%d ranks, kind %d, mode %d: %s", *size, kind, mode, failure);
+            }
+        }
+}
 
 /* The last failure's text must contain all of the words. */
 static tutti_status expect_words(const char *const *words) {
@@ -56,11 +64,7 @@ static tutti_status misuse_steps(ranks_context *context) {
 }
 
 Test(ddp_errors, wrong_steps_name_the_parameter_and_can_be_put_right) {
-    for (int cpus = 0; cpus < 2; cpus++) {
-        setenv("TUTTI_CPUS", cpus ? "64" : "1", 1);
-        tutti_settings_reload();
-        run(worlds, misuse_steps);
-    }
+    run(RANKS_THREADS, misuse_steps);
 }
 
 static tutti_status null_arguments(ranks_context *context) {
@@ -85,7 +89,7 @@ static tutti_status null_arguments(ranks_context *context) {
 }
 
 Test(ddp_errors, missing_arguments_are_refused_on_all_ranks) {
-    run(worlds, null_arguments);
+    run(RANKS_THREADS, null_arguments);
 }
 
 static tutti_status differ_in_count(ranks_context *context) {
@@ -109,7 +113,7 @@ static tutti_status differ_in_count(ranks_context *context) {
 }
 
 Test(ddp_errors, different_models_are_told_on_all_ranks_with_name_and_both_shapes) {
-    run(worlds, differ_in_count);
+    run(RANKS_THREADS, differ_in_count);
 }
 
 static tutti_status differ_in_options(ranks_context *context) {
@@ -126,7 +130,7 @@ static tutti_status differ_in_options(ranks_context *context) {
 }
 
 Test(ddp_errors, different_options_are_told_on_all_ranks) {
-    run(worlds, differ_in_options);
+    run(RANKS_THREADS, differ_in_options);
 }
 
 static tutti_status fail_on_one_rank(ranks_context *context) {
@@ -145,7 +149,7 @@ static tutti_status fail_on_one_rank(ranks_context *context) {
 }
 
 Test(ddp_errors, a_rank_that_cannot_begin_keeps_nobody_waiting) {
-    run(worlds, fail_on_one_rank);
+    run(RANKS_THREADS, fail_on_one_rank);
 }
 
 static tutti_status die_in_a_step(ranks_context *context) {
@@ -166,11 +170,5 @@ static tutti_status die_in_a_step(ranks_context *context) {
 }
 
 Test(ddp_errors, the_death_of_a_rank_ends_the_step_of_the_others) {
-    if (!ranks_have_processes()) return; /* threads cannot be killed alone */
-    for (int cpus = 0; cpus < 2; cpus++) {
-        setenv("TUTTI_CPUS", cpus ? "64" : "1", 1);
-        tutti_settings_reload();
-        const char *failure = ranks_run(&(ranks_options){.kind = RANKS_PROCESSES, .nranks = 3}, die_in_a_step);
-        cr_assert(failure == NULL, "%s", failure);
-    }
+    run(RANKS_PROCESSES, die_in_a_step); /* nothing to do where ranks can only be threads, which do not die alone */
 }
