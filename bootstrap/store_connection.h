@@ -59,6 +59,10 @@ void tutti_store_buffer_consume(tutti_store_buffer *buffer, size_t bytes);
 /* While this much output waits for its client, its requests wait too. */
 #define TUTTI_STORE_OUTPUT_LIMIT ((size_t)1 << 20)
 
+/* Looks over what has come of the input's first request; true when all of it is there, scan->at then is its length.
+ * An error means that it breaks the protocol or a bound. */
+tutti_status tutti_store_scan_request(const tutti_store_connection *from, tutti_store_scan *scan, bool *whole_out);
+
 /* Carries out the whole requests of the input. An error means that the client broke the protocol or asked for
  * more than there is: close it. */
 tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection);

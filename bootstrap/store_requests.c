@@ -1,9 +1,8 @@
 /*
- * The store's requests: a table that says for each op which fields it has and what it does.
+ * The store's requests: what each op does.
  *
- * A request is first looked over, field by field and never twice, until all of it has come; lengths and counts
- * are held against their bounds as soon as they are known. Then it is carried out in one go, so that no request
- * is ever half done.
+ * A request is carried out in one go when all of it has come and its bounds are checked (store_scan.c), so the
+ * functions here read its fields without looking back, and no request is ever half done.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -20,12 +19,6 @@ typedef struct reader {
 } reader;
 
 typedef tutti_status (*request_run)(tutti_store_hub *hub, tutti_store_connection *from, reader *fields);
-
-typedef struct request_kind {
-    const char *fields; /* k key, v value, 4 uint32, 8 int64 */
-    bool counted;       /* a uint64 count leads, the fields come that many times */
-    request_run run;
-} request_kind;
 
 /* --------------------------------------------------------------------------------------------- fields */
 
@@ -348,99 +341,36 @@ static tutti_status run_list_keys(tutti_store_hub *hub, tutti_store_connection *
     return TUTTI_OK;
 }
 
-static const request_kind kinds[TUTTI_STORE_OP_COUNT] = {
-    [TUTTI_STORE_VALIDATE] = {.fields = "4", .run = run_validate},
-    [TUTTI_STORE_SET] = {.fields = "kv", .run = run_set},
-    [TUTTI_STORE_COMPARE_SET] = {.fields = "kvv", .run = run_compare_set},
-    [TUTTI_STORE_GET] = {.fields = "k", .run = run_get},
-    [TUTTI_STORE_ADD] = {.fields = "k8", .run = run_add},
-    [TUTTI_STORE_CHECK] = {.fields = "k", .counted = true, .run = run_check},
-    [TUTTI_STORE_WAIT] = {.fields = "k", .counted = true, .run = run_wait},
-    [TUTTI_STORE_GETNUMKEYS] = {.fields = "", .run = run_getnumkeys},
-    [TUTTI_STORE_DELETE_KEY] = {.fields = "k", .run = run_delete_key},
-    [TUTTI_STORE_APPEND] = {.fields = "kv", .run = run_append},
-    [TUTTI_STORE_MULTI_GET] = {.fields = "k", .counted = true, .run = run_multi_get},
-    [TUTTI_STORE_MULTI_SET] = {.fields = "kv", .counted = true, .run = run_multi_set},
-    [TUTTI_STORE_CANCEL_WAIT] = {.fields = "", .run = run_cancel_wait},
-    [TUTTI_STORE_PING] = {.fields = "4", .run = run_ping},
-    [TUTTI_STORE_QUEUE_PUSH] = {.fields = "kv", .run = run_queue_push},
-    [TUTTI_STORE_QUEUE_POP] = {.fields = "k", .run = run_queue_pop},
-    [TUTTI_STORE_QUEUE_LEN] = {.fields = "k", .run = run_queue_len},
-    [TUTTI_STORE_LIST_KEYS] = {.fields = "", .run = run_list_keys},
-    [TUTTI_STORE_BARRIER] = {.fields = "k8", .run = run_barrier},
+static const request_run runs[TUTTI_STORE_OP_COUNT] = {
+    [TUTTI_STORE_VALIDATE] = run_validate,
+    [TUTTI_STORE_SET] = run_set,
+    [TUTTI_STORE_COMPARE_SET] = run_compare_set,
+    [TUTTI_STORE_GET] = run_get,
+    [TUTTI_STORE_ADD] = run_add,
+    [TUTTI_STORE_CHECK] = run_check,
+    [TUTTI_STORE_WAIT] = run_wait,
+    [TUTTI_STORE_GETNUMKEYS] = run_getnumkeys,
+    [TUTTI_STORE_DELETE_KEY] = run_delete_key,
+    [TUTTI_STORE_APPEND] = run_append,
+    [TUTTI_STORE_MULTI_GET] = run_multi_get,
+    [TUTTI_STORE_MULTI_SET] = run_multi_set,
+    [TUTTI_STORE_CANCEL_WAIT] = run_cancel_wait,
+    [TUTTI_STORE_PING] = run_ping,
+    [TUTTI_STORE_QUEUE_PUSH] = run_queue_push,
+    [TUTTI_STORE_QUEUE_POP] = run_queue_pop,
+    [TUTTI_STORE_QUEUE_LEN] = run_queue_len,
+    [TUTTI_STORE_LIST_KEYS] = run_list_keys,
+    [TUTTI_STORE_BARRIER] = run_barrier,
 };
-
-/* ------------------------------------------------------------------------------------------- looking over */
-
-/* Bytes of the field that begins at data[0..have); 0: not to be told yet. */
-static tutti_status field_bytes(char field, const uint8_t *data, size_t have, size_t *bytes_out) {
-    if (field == '4' || field == '8') {
-        *bytes_out = (size_t)(field - '0');
-        return TUTTI_OK;
-    }
-    *bytes_out = 0;
-    uint64_t length;
-    if (have < sizeof length) return TUTTI_OK;
-    memcpy(&length, data, sizeof length);
-    uint64_t most = field == 'k' ? TUTTI_STORE_MOST_KEY_BYTES : TUTTI_STORE_MOST_VALUE_BYTES;
-    if (length > most)
-        return tutti_fail(TUTTI_ERR_DATA, "a %s of %llu bytes", field == 'k' ? "key" : "value",
-                          (unsigned long long)length);
-    *bytes_out = sizeof length + length;
-    return TUTTI_OK;
-}
-
-static tutti_status begin_scan(const tutti_store_connection *from, uint8_t op, tutti_store_scan *scan) {
-    if (op >= TUTTI_STORE_OP_COUNT) return tutti_fail(TUTTI_ERR_DATA, "unknown request %u", op);
-    if ((op == TUTTI_STORE_VALIDATE) == from->validated)
-        return tutti_fail(TUTTI_ERR_DATA, "the magic number must come first, and once");
-    *scan = (tutti_store_scan){.at = 1, .repeats = 1, .counted = !kinds[op].counted};
-    return TUTTI_OK;
-}
-
-/* Looks over what has come of the first request; true when all of it is there, scan->at then is its length. */
-static tutti_status scan_request(const tutti_store_connection *from, tutti_store_scan *scan, bool *whole_out) {
-    const uint8_t *data = from->in.data + from->in.start;
-    size_t have = tutti_store_buffer_used(&from->in);
-    *whole_out = false;
-    if (have == 0) return TUTTI_OK;
-    if (scan->at == 0) TUTTI_TRY(begin_scan(from, data[0], scan));
-    const char *fields = kinds[data[0]].fields;
-    if (!scan->counted) {
-        if (have - scan->at < sizeof scan->repeats) return TUTTI_OK;
-        memcpy(&scan->repeats, data + scan->at, sizeof scan->repeats);
-        if (scan->repeats > TUTTI_STORE_MOST_KEYS)
-            return tutti_fail(TUTTI_ERR_DATA, "a request with %llu keys", (unsigned long long)scan->repeats);
-        scan->at += sizeof scan->repeats;
-        scan->counted = true;
-    }
-    while (scan->repeats > 0) {
-        if (fields[scan->field] == '\0') {
-            scan->field = 0;
-            scan->repeats--;
-            continue;
-        }
-        size_t bytes;
-        TUTTI_TRY(field_bytes(fields[scan->field], data + scan->at, have - scan->at, &bytes));
-        if (scan->at + bytes > TUTTI_STORE_MOST_REQUEST_BYTES)
-            return tutti_fail(TUTTI_ERR_DATA, "a request of more than %llu bytes",
-                              (unsigned long long)TUTTI_STORE_MOST_REQUEST_BYTES);
-        if (bytes == 0 || have - scan->at < bytes) return TUTTI_OK;
-        scan->at += bytes;
-        scan->field++;
-    }
-    *whole_out = true;
-    return TUTTI_OK;
-}
 
 tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection) {
     while (!connection->failed && tutti_store_buffer_used(&connection->out) < TUTTI_STORE_OUTPUT_LIMIT) {
         bool whole;
-        TUTTI_TRY(scan_request(connection, &connection->scan, &whole));
+        TUTTI_TRY(tutti_store_scan_request(connection, &connection->scan, &whole));
         if (!whole) return TUTTI_OK;
         const uint8_t *request = connection->in.data + connection->in.start;
         reader fields = {.next = request + 1};
-        TUTTI_TRY(kinds[request[0]].run(hub, connection, &fields));
+        TUTTI_TRY(runs[request[0]](hub, connection, &fields));
         tutti_store_buffer_consume(&connection->in, connection->scan.at);
         connection->scan = (tutti_store_scan){0};
     }

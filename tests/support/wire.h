@@ -1,0 +1,29 @@
+/*
+ * The store's bytes for tests: literals for lengths and counts, and sockets with a time limit on everything.
+ */
+#ifndef TUTTI_TESTS_WIRE_H
+#define TUTTI_TESTS_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A uint64 below 256, given as its octal or hex escape: U64("\3"). */
+#define U64(low) low "\0\0\0\0\0\0\0"
+#define VALIDATE "\0\xCE\xF7\x85\x3C"
+
+/* A connection to 127.0.0.1:port, or -1. */
+int wire_connect(int port);
+bool wire_send(int fd, const void *data, size_t bytes);
+/* Exactly that many bytes within 5 s. */
+bool wire_receive(int fd, void *data, size_t bytes);
+/* The peer closes (or resets) the connection within 5 s, whatever it sends before. */
+bool wire_closes(int fd);
+/* Nothing to read for that long. */
+bool wire_silent(int fd, int ms);
+/* Sends and compares the reply. */
+bool wire_talk(int fd, const void *request, size_t bytes, const void *reply, size_t reply_bytes);
+/* Listens on 127.0.0.1; the port is stored. */
+int wire_listen(int *port_out);
+
+#endif
