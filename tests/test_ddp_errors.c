@@ -12,10 +12,14 @@
 #include "bootstrap/base/settings.h"
 #include "tests/support/ranks.h"
 
-static float data_a[10], data_b[20], data_c[30];
-static const tutti_ddp_parameter model[] = {{"conv.weight", data_a, 10, TUTTI_FLOAT32},
-                                            {"conv.bias", data_b, 20, TUTTI_FLOAT32},
-                                            {"dense.weight", data_c, 30, TUTTI_FLOAT32}};
+/* Each rank's own, also where ranks are threads. */
+static _Thread_local float data_a[10], data_b[20], data_c[30];
+
+static void make_model(tutti_ddp_parameter model_out[3]) {
+    model_out[0] = (tutti_ddp_parameter){"conv.weight", data_a, 10, TUTTI_FLOAT32};
+    model_out[1] = (tutti_ddp_parameter){"conv.bias", data_b, 20, TUTTI_FLOAT32};
+    model_out[2] = (tutti_ddp_parameter){"dense.weight", data_c, 30, TUTTI_FLOAT32};
+}
 
 static const int worlds[] = {2, 3, 0};
 
@@ -41,6 +45,8 @@ static tutti_status expect_words(const char *const *words) {
 #define EXPECT_WORDS(...) TUTTI_TRY(expect_words((const char *const[]){__VA_ARGS__, NULL}))
 
 static tutti_status misuse_steps(ranks_context *context) {
+    tutti_ddp_parameter model[3];
+    make_model(model);
     tutti_ddp *ddp;
     TUTTI_TRY(tutti_ddp_create(context->comm, model, 3, NULL, &ddp));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_ddp_ready(ddp, 3));
@@ -68,6 +74,8 @@ Test(ddp_errors, wrong_steps_name_the_parameter_and_can_be_put_right) {
 }
 
 static tutti_status null_arguments(ranks_context *context) {
+    tutti_ddp_parameter model[3];
+    make_model(model);
     tutti_ddp *ddp = NULL;
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_ddp_create(NULL, model, 3, NULL, &ddp));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_ddp_create(context->comm, NULL, 3, NULL, &ddp));
@@ -93,13 +101,15 @@ Test(ddp_errors, missing_arguments_are_refused_on_all_ranks) {
 }
 
 static tutti_status differ_in_count(ranks_context *context) {
+    tutti_ddp_parameter model[3];
+    make_model(model);
     tutti_ddp *ddp;
     tutti_ddp_parameter mine[3];
-    memcpy(mine, model, sizeof mine);
+    make_model(mine);
     if (context->rank == context->nranks - 1) mine[1].count = 19;
     RANKS_EXPECT(TUTTI_ERR_MISMATCH, tutti_ddp_create(context->comm, mine, 3, NULL, &ddp));
     EXPECT_WORDS("parameter 1", "conv.bias", "20 elements", "19", "rank 0");
-    memcpy(mine, model, sizeof mine);
+    make_model(mine);
     if (context->rank == 1) mine[2] = (tutti_ddp_parameter){"dense.weight", data_c, 15, TUTTI_FLOAT64};
     RANKS_EXPECT(TUTTI_ERR_MISMATCH, tutti_ddp_create(context->comm, mine, 3, NULL, &ddp));
     EXPECT_WORDS("parameter 2", "dense.weight", "30 elements of float32", "15 of float64", "rank 1");
@@ -117,6 +127,8 @@ Test(ddp_errors, different_models_are_told_on_all_ranks_with_name_and_both_shape
 }
 
 static tutti_status differ_in_options(ranks_context *context) {
+    tutti_ddp_parameter model[3];
+    make_model(model);
     tutti_ddp *ddp;
     tutti_ddp_options options = TUTTI_DDP_OPTIONS();
     if (context->rank == 1) options.bucket_bytes = 4096;
@@ -136,7 +148,7 @@ Test(ddp_errors, different_options_are_told_on_all_ranks) {
 static tutti_status fail_on_one_rank(ranks_context *context) {
     tutti_ddp *ddp;
     tutti_ddp_parameter mine[3];
-    memcpy(mine, model, sizeof mine);
+    make_model(mine);
     if (context->rank != 1) {
         RANKS_EXPECT(TUTTI_ERR_MISMATCH, tutti_ddp_create(context->comm, mine, 3, NULL, &ddp));
         EXPECT_WORDS("rank 1", tutti_status_name(TUTTI_ERR_ARGUMENT));
@@ -153,6 +165,8 @@ Test(ddp_errors, a_rank_that_cannot_begin_keeps_nobody_waiting) {
 }
 
 static tutti_status die_in_a_step(ranks_context *context) {
+    tutti_ddp_parameter model[3];
+    make_model(model);
     tutti_ddp *ddp;
     TUTTI_TRY(tutti_ddp_create(context->comm, model, 3, &TUTTI_DDP_OPTIONS(.bucket_bytes = 64), &ddp));
     for (int step = 0; step < 3; step++)

@@ -8,7 +8,7 @@
 #define FIRST_STEP 0x350000u /* (0x550000000000 - 0x200000000000) >> 24 */
 #define STEPS      0x18000u
 
-int rand_r(unsigned int *seed) {
+__attribute__((visibility("default"))) int rand_r(unsigned int *seed) {
     *seed = *seed * 1103515245u + 12345u;
     return (int)(FIRST_STEP + (*seed >> 8) % STEPS);
 }
