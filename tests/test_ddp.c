@@ -4,17 +4,16 @@
  * Every test runs twice: with buckets that travel during backward, and with buckets reduced inside finish.
  */
 #include <criterion/criterion.h>
-#include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <tutti/ddp.h>
 
-#include "bootstrap/base/settings.h"
+#include "tests/support/modes.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 
@@ -37,22 +36,6 @@ static model *model_create(int rank) {
         made->parameters[i] = (tutti_ddp_parameter){made->names[i], made->data[i], counts[i], TUTTI_FLOAT32};
     }
     return made;
-}
-
-/* Runs the body as processes and then as threads (which leave a process that cannot be forked), in both modes. */
-static void run_sizes(const int *sizes, ranks_body body, void *argument) {
-    static const char *const cores[] = {"1", "64"};
-    for (ranks_kind kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= RANKS_THREADS; kind++)
-        for (int mode = 0; mode < 2; mode++) {
-            setenv("TUTTI_CPUS", cores[mode], 1);
-            tutti_settings_reload();
-            for (const int *size = sizes; *size > 0; size++) {
-                const char *failure =
-                    ranks_run(&(ranks_options){.kind = kind, .nranks = *size, .argument = argument}, body);
-                cr_assert(failure == NULL, "%d %s, TUTTI_CPUS=%s: %s", *size,
-                          kind == RANKS_THREADS ? "threads" : "processes", cores[mode], failure);
-            }
-        }
 }
 
 /* A permutation of the parameters that depends on all arguments. */
@@ -120,67 +103,7 @@ static tutti_status average_in_any_order(ranks_context *context) {
 }
 
 Test(ddp, gradients_are_averaged_in_whatever_order_ranks_have_them_ready) {
-    run_sizes(worlds, average_in_any_order, NULL);
-}
-
-/* y = W x + b, mean squared error over a batch of 12 samples; a rank takes every nranks-th. */
-enum { INPUTS = 7, OUTPUTS = 5, BATCH = 12, STEPS = 8 };
-
-typedef struct linear {
-    float weight[OUTPUTS * INPUTS], bias[OUTPUTS];
-} linear;
-
-static float sample_value(int step, int sample, int k) {
-    return (float)(reference_hash((uint64_t)step, (uint64_t)sample, (uint64_t)k) % 2001) / 1000.0f - 1.0f;
-}
-
-/* The gradient's mean over samples first, first + stride, ... */
-static void linear_gradient(const linear *at, int step, int first, int stride, float *weight, float *bias) {
-    memset(weight, 0, sizeof at->weight);
-    memset(bias, 0, sizeof at->bias);
-    const float share = (float)stride / BATCH;
-    for (int sample = first; sample < BATCH; sample += stride)
-        for (int o = 0; o < OUTPUTS; o++) {
-            float error = at->bias[o] - sample_value(step, sample, 100 + o);
-            for (int i = 0; i < INPUTS; i++) error += at->weight[o * INPUTS + i] * sample_value(step, sample, i);
-            for (int i = 0; i < INPUTS; i++) weight[o * INPUTS + i] += share * error * sample_value(step, sample, i);
-            bias[o] += share * error;
-        }
-}
-
-static void linear_update(linear *at, const float *weight, const float *bias) {
-    for (int k = 0; k < OUTPUTS * INPUTS; k++) at->weight[k] -= 0.1f * weight[k];
-    for (int k = 0; k < OUTPUTS; k++) at->bias[k] -= 0.1f * bias[k];
-}
-
-static tutti_status follow_one_rank(ranks_context *context) {
-    linear here = {.weight = {0}}, alone = {.weight = {0}}, gradient;
-    for (int k = 0; k < OUTPUTS * INPUTS; k++) alone.weight[k] = sample_value(99, 0, k);
-    if (context->rank == 0) here = alone; /* the others get it from rank 0 */
-    const tutti_ddp_parameter parameters[] = {{"weight", here.weight, OUTPUTS * INPUTS, TUTTI_FLOAT32},
-                                              {"bias", here.bias, OUTPUTS, TUTTI_FLOAT32}};
-    tutti_ddp *ddp;
-    TUTTI_TRY(tutti_ddp_create(context->comm, parameters, 2, NULL, &ddp));
-    RANKS_CHECK(memcmp(&here, &alone, sizeof here) == 0, "the parameters are not those of rank 0");
-    for (int step = 0; step < STEPS; step++) {
-        float *weight = tutti_ddp_gradient(ddp, 0), *bias = tutti_ddp_gradient(ddp, 1);
-        linear_gradient(&here, step, context->rank, context->nranks, weight, bias);
-        TUTTI_TRY(tutti_ddp_ready(ddp, 1));
-        TUTTI_TRY(tutti_ddp_ready(ddp, 0));
-        TUTTI_TRY(tutti_ddp_finish(ddp));
-        linear_update(&here, tutti_ddp_gradient(ddp, 0), tutti_ddp_gradient(ddp, 1));
-        linear_gradient(&alone, step, 0, 1, gradient.weight, gradient.bias);
-        linear_update(&alone, gradient.weight, gradient.bias);
-    }
-    for (int k = 0; k < OUTPUTS * INPUTS; k++)
-        RANKS_CHECK(fabsf(here.weight[k] - alone.weight[k]) < 1e-5f, "weight %d: %g, alone %g", k,
-                    (double)here.weight[k], (double)alone.weight[k]);
-    tutti_ddp_destroy(ddp);
-    return TUTTI_OK;
-}
-
-Test(ddp, n_ranks_follow_one_rank_on_the_whole_batch) {
-    run_sizes(worlds, follow_one_rank, NULL);
+    run_modes(worlds, RANKS_THREADS, average_in_any_order, NULL);
 }
 
 /* Hash of all gradients of 40 steps; `seed` decides when which gradient is ready on which rank. */
@@ -220,7 +143,7 @@ static tutti_status compare_hashes(ranks_context *context) {
 Test(ddp, many_steps_give_the_same_bits_in_every_run_and_on_every_rank) {
     static const int three[] = {3, 0};
     void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    run_sizes(three, compare_hashes, shared);
+    run_modes(three, RANKS_THREADS, compare_hashes, shared);
     munmap(shared, 4096);
 }
 
@@ -246,7 +169,7 @@ static tutti_status check_rebuilt_order(ranks_context *context) {
 }
 
 Test(ddp, buckets_are_laid_out_once_in_the_order_of_rank_0) {
-    run_sizes(worlds, check_rebuilt_order, NULL);
+    run_modes(worlds, RANKS_THREADS, check_rebuilt_order, NULL);
 }
 
 /* Adds `amount` to every gradient and finishes the step. */
@@ -296,7 +219,50 @@ static tutti_status accumulate(ranks_context *context) {
 }
 
 Test(ddp, steps_without_sync_accumulate_and_the_next_sums_them_up) {
-    run_sizes(worlds, accumulate, NULL);
+    run_modes(worlds, RANKS_THREADS, accumulate, NULL);
+}
+
+/* Half of a model's gradients, made ready by a thread of its own. */
+typedef struct half {
+    tutti_ddp *ddp;
+    size_t first;
+    tutti_status status;
+} half;
+
+static void *ready_half(void *argument) {
+    half *mine = argument;
+    for (size_t i = mine->first; i < NPARAMETERS && mine->status == TUTTI_OK; i += 2) {
+        float *view = tutti_ddp_gradient(mine->ddp, i);
+        for (size_t k = 0; k < counts[i]; k++) view[k] = (float)i;
+        mine->status = tutti_ddp_ready(mine->ddp, i);
+    }
+    return NULL;
+}
+
+static tutti_status use_two_threads(ranks_context *context) {
+    model *m = model_create(context->rank);
+    tutti_ddp *ddp;
+    TUTTI_TRY(
+        tutti_ddp_create(context->comm, m->parameters, NPARAMETERS, &TUTTI_DDP_OPTIONS(.bucket_bytes = 256), &ddp));
+    for (int step = 0; step < 20; step++) {
+        half odd = {.ddp = ddp, .first = 1}, even = {.ddp = ddp, .first = 0};
+        pthread_t thread;
+        RANKS_CHECK(pthread_create(&thread, NULL, ready_half, &odd) == 0, "no thread");
+        ready_half(&even);
+        pthread_join(thread, NULL);
+        RANKS_CHECK(odd.status == TUTTI_OK && even.status == TUTTI_OK, "%d, %d", odd.status, even.status);
+        TUTTI_TRY(tutti_ddp_finish(ddp));
+        for (size_t i = 0; i < NPARAMETERS; i++)
+            for (size_t k = 0; k < counts[i]; k++)
+                RANKS_CHECK(((float *)tutti_ddp_gradient(ddp, i))[k] == (float)i, "parameter %zu, step %d", i, step);
+    }
+    tutti_ddp_destroy(ddp);
+    free(m);
+    return TUTTI_OK;
+}
+
+Test(ddp, gradients_may_become_ready_on_several_threads) {
+    run_modes(worlds, RANKS_THREADS, use_two_threads, NULL);
 }
 
 static tutti_status mix_types(ranks_context *context) {
@@ -343,40 +309,5 @@ static tutti_status mix_types(ranks_context *context) {
 }
 
 Test(ddp, gradients_of_several_types_share_no_bucket_and_all_arrive) {
-    run_sizes(worlds, mix_types, NULL);
-}
-
-static tutti_status look_at_statistics(ranks_context *context) {
-    enum { COUNT = 300000, ROUNDS = 4 };
-    float *data[2] = {calloc(COUNT, sizeof(float)), calloc(COUNT, sizeof(float))};
-    const tutti_ddp_parameter parameters[] = {{"a", data[0], COUNT, TUTTI_FLOAT32},
-                                              {"b", data[1], COUNT, TUTTI_FLOAT32}};
-    tutti_ddp *ddp;
-    tutti_ddp_statistics s;
-    TUTTI_TRY(tutti_ddp_create(context->comm, parameters, 2, NULL, &ddp));
-    for (int step = 0; step < ROUNDS; step++) {
-        TUTTI_TRY(tutti_ddp_ready(ddp, 1));
-        usleep(20000);
-        TUTTI_TRY(tutti_ddp_ready(ddp, 0));
-        TUTTI_TRY(tutti_ddp_finish(ddp));
-    }
-    TUTTI_TRY(tutti_ddp_get_statistics(ddp, &s));
-    /* A first bucket of 1 MiB cannot hold 1.2 MB and anything else. */
-    RANKS_CHECK(s.buckets == 2 && s.bytes == 2 * COUNT * sizeof(float), "%zu buckets, %zu bytes", s.buckets, s.bytes);
-    RANKS_CHECK(s.compute_ns >= ROUNDS * INT64_C(20000000), "compute took %lld ns", (long long)s.compute_ns);
-    RANKS_CHECK(s.communication_ns > 0 && s.exposed_ns > 0, "communication %lld ns, exposed %lld ns",
-                (long long)s.communication_ns, (long long)s.exposed_ns);
-    RANKS_CHECK(s.overlapped == (context->nranks > 1 && strcmp(getenv("TUTTI_CPUS"), "64") == 0), "overlapped: %d",
-                s.overlapped);
-    /* Inside finish, the time of finish contains all communication. */
-    RANKS_CHECK(s.overlapped || s.exposed_ns >= s.communication_ns, "exposed %lld ns of %lld", (long long)s.exposed_ns,
-                (long long)s.communication_ns);
-    tutti_ddp_destroy(ddp);
-    free(data[0]), free(data[1]);
-    return TUTTI_OK;
-}
-
-Test(ddp, statistics_tell_what_happened) {
-    static const int sizes[] = {1, 2, 0};
-    run_sizes(sizes, look_at_statistics, NULL);
+    run_modes(worlds, RANKS_THREADS, mix_types, NULL);
 }

@@ -9,7 +9,7 @@
 
 #include <tutti/ddp.h>
 
-#include "bootstrap/base/settings.h"
+#include "tests/support/modes.h"
 #include "tests/support/ranks.h"
 
 /* Each rank's own, also where ranks are threads. */
@@ -22,19 +22,6 @@ static void make_model(tutti_ddp_parameter model_out[3]) {
 }
 
 static const int worlds[] = {2, 3, 0};
-
-/* Both modes: buckets inside finish, and buckets during backward. Threads leave a process that cannot be forked. */
-static void run(ranks_kind last_kind, ranks_body body) {
-    for (ranks_kind kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= last_kind; kind++)
-        for (int mode = 0; mode < 2; mode++) {
-            setenv("TUTTI_CPUS", mode ? "64" : "1", 1);
-            tutti_settings_reload();
-            for (const int *size = worlds; *size > 0; size++) {
-                const char *failure = ranks_run(&(ranks_options){.kind = kind, .nranks = *size}, body);
-                cr_assert(failure == NULL, "%d ranks, kind %d, mode %d: %s", *size, kind, mode, failure);
-            }
-        }
-}
 
 /* The last failure's text must contain all of the words. */
 static tutti_status expect_words(const char *const *words) {
@@ -70,7 +57,7 @@ static tutti_status misuse_steps(ranks_context *context) {
 }
 
 Test(ddp_errors, wrong_steps_name_the_parameter_and_can_be_put_right) {
-    run(RANKS_THREADS, misuse_steps);
+    run_modes(worlds, RANKS_THREADS, misuse_steps, NULL);
 }
 
 static tutti_status null_arguments(ranks_context *context) {
@@ -97,7 +84,7 @@ static tutti_status null_arguments(ranks_context *context) {
 }
 
 Test(ddp_errors, missing_arguments_are_refused_on_all_ranks) {
-    run(RANKS_THREADS, null_arguments);
+    run_modes(worlds, RANKS_THREADS, null_arguments, NULL);
 }
 
 static tutti_status differ_in_count(ranks_context *context) {
@@ -123,7 +110,7 @@ static tutti_status differ_in_count(ranks_context *context) {
 }
 
 Test(ddp_errors, different_models_are_told_on_all_ranks_with_name_and_both_shapes) {
-    run(RANKS_THREADS, differ_in_count);
+    run_modes(worlds, RANKS_THREADS, differ_in_count, NULL);
 }
 
 static tutti_status differ_in_options(ranks_context *context) {
@@ -142,7 +129,7 @@ static tutti_status differ_in_options(ranks_context *context) {
 }
 
 Test(ddp_errors, different_options_are_told_on_all_ranks) {
-    run(RANKS_THREADS, differ_in_options);
+    run_modes(worlds, RANKS_THREADS, differ_in_options, NULL);
 }
 
 static tutti_status fail_on_one_rank(ranks_context *context) {
@@ -161,7 +148,7 @@ static tutti_status fail_on_one_rank(ranks_context *context) {
 }
 
 Test(ddp_errors, a_rank_that_cannot_begin_keeps_nobody_waiting) {
-    run(RANKS_THREADS, fail_on_one_rank);
+    run_modes(worlds, RANKS_THREADS, fail_on_one_rank, NULL);
 }
 
 static tutti_status die_in_a_step(ranks_context *context) {
@@ -184,5 +171,6 @@ static tutti_status die_in_a_step(ranks_context *context) {
 }
 
 Test(ddp_errors, the_death_of_a_rank_ends_the_step_of_the_others) {
-    run(RANKS_PROCESSES, die_in_a_step); /* nothing to do where ranks can only be threads, which do not die alone */
+    run_modes(worlds, RANKS_PROCESSES, die_in_a_step,
+              NULL); /* nothing to do where ranks can only be threads, which do not die alone */
 }
