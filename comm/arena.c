@@ -20,7 +20,8 @@
 #include "comm/p2p.h"
 
 #define SPINS_PER_SERVICE 64   /* looks at the flag between two looks at point to point */
-#define YIELDS_BEFORE_SLEEP 200
+#define SPIN_NS INT64_C(5000)  /* then the core is offered to whoever needs it: perhaps to the one we wait for */
+#define YIELDS_BEFORE_NAP 200
 #define YIELDS_PER_LOOK 32     /* yields between two looks at broken peers */
 #define SHORTEST_NAP_NS INT64_C(200000)
 #define LONGEST_NAP_NS INT64_C(20000000)
@@ -76,7 +77,7 @@ void tutti_page_wake(tutti_page *page)
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op)
 {
     tutti_post *post = tutti_post_own(comm, op);
-    post->signature = op->signature;
+    atomic_store_explicit(&post->signature, op->signature, memory_order_relaxed);
     post->factor = op->factor;
     post->call = tutti_call_of(op);
     post->call.start_ticks = tutti_ticks();
@@ -131,27 +132,29 @@ static inline bool reached(_Atomic uint64_t *flag, uint64_t target)
 static bool spin(_Atomic uint64_t *flag, uint64_t target)
 {
     uint64_t start = tutti_ticks();
-    int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
-    for (unsigned round = 1;; round++) {
+    do {
         for (int i = 0; i < SPINS_PER_SERVICE; i++) {
             if (reached(flag, target)) return true;
             relax();
         }
         tutti_p2p_progress();
-        if (round % 16 == 0 && tutti_ticks_to_ns(tutti_ticks() - start) > most_ns) return false;
-    }
+    } while (tutti_ticks_to_ns(tutti_ticks() - start) < SPIN_NS);
+    return false;
 }
 
 static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, bool *reached_out)
 {
+    uint64_t start = tutti_ticks();
+    int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
     *reached_out = true;
-    for (int i = 0; i < YIELDS_BEFORE_SLEEP; i++) {
+    for (int i = 1;; i++) {
         if (reached(flag, target)) return TUTTI_OK;
         sched_yield();
         if (reached(flag, target)) return TUTTI_OK;
         tutti_p2p_progress();
-        if (i % YIELDS_PER_LOOK == YIELDS_PER_LOOK - 1)
-            TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, /* deaths */ false));
+        if (i % YIELDS_PER_LOOK != 0) continue;
+        TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, /* deaths */ false));
+        if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
     }
     *reached_out = false;
     return TUTTI_OK;
@@ -199,7 +202,8 @@ tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op)
         tutti_post *post = &comm->members[rank].page->posts[op->sequence & 1];
         if (!reached(&post->sequence, op->sequence))
             TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
-        if (TUTTI_UNLIKELY(post->signature != op->signature)) return tutti_monitor_mismatch(comm, op, rank, post);
+        uint64_t signature = atomic_load_explicit(&post->signature, memory_order_relaxed);
+        if (TUTTI_UNLIKELY(signature != op->signature)) return tutti_monitor_mismatch(comm, op, rank, post);
     }
     return TUTTI_OK;
 }
@@ -216,7 +220,7 @@ void tutti_backoff_pause(tutti_backoff *backoff)
     unsigned round = backoff->rounds++;
     if (round < 64 && !backoff->yields) {
         for (int i = 0; i < 16; i++) relax();
-    } else if (round < 64 + YIELDS_BEFORE_SLEEP) {
+    } else if (round < 64 + YIELDS_BEFORE_NAP) {
         sched_yield();
     } else {
         struct timespec pause = {.tv_nsec = round < 1000 ? 50000 : 500000};

@@ -85,12 +85,16 @@ typedef struct tutti_call {
 /* Bytes of a payload that travels in the post line itself. */
 #define TUTTI_POST_PAYLOAD_BYTES 40
 
+/* No call has it. Who arrives late at a call that the others have given up finds it in their posts: so a rank that
+ * was stopped does not take a broken call for a good one, and a good one needs no look at anyone's state. */
+#define TUTTI_SIGNATURE_BROKEN UINT64_MAX
+
 enum { TUTTI_POST_SRC_DIRECT = 1, TUTTI_POST_DST_DIRECT = 2 };
 
 /* Entry to a collective. The first line is all that the fast path reads; the second is for errors. */
 typedef struct tutti_post {
     _Atomic uint64_t sequence; /* last to be written, release; pairs with the acquire in tutti_meet */
-    uint64_t signature;
+    _Atomic uint64_t signature;    /* TUTTI_SIGNATURE_BROKEN once the owner has given up in this call */
     double factor;
     union {
         uint8_t payload[TUTTI_POST_PAYLOAD_BYTES];

@@ -186,7 +186,7 @@ static tutti_status cut(area *a, size_t bytes, size_t *offset_out)
 /* Fills the stack of a small class from a new slab. */
 static tutti_status add_slab(area *a, int index)
 {
-    size_t offset;
+    size_t offset = 0;
     TUTTI_TRY(cut(a, SLAB, &offset));
     tutti_status status = commit(offset, SLAB);
     if (status != TUTTI_OK) {
@@ -211,7 +211,7 @@ static tutti_status alloc_small(area *a, int index, size_t *offset_out)
 static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset_out)
 {
     free_stack *stack = &a->free_[index];
-    size_t offset;
+    size_t offset = 0;
     if (stack->count > 0)
         offset = stack->offsets[--stack->count];
     else
@@ -244,7 +244,7 @@ tutti_status tutti_heap_alloc(tutti_heap_area which, size_t bytes, void **memory
     bool control = which == TUTTI_HEAP_CONTROL;
     if (control) bytes = tutti_align_up(bytes, PAGE);
     int index = class_of(bytes);
-    size_t offset;
+    size_t offset = 0;
     pthread_mutex_lock(&heap_lock);
     tutti_status status = index < SMALL_CLASSES ? alloc_small(&areas[which], index, &offset)
                                                 : alloc_large(&areas[which], index, bytes, &offset);

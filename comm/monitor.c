@@ -115,8 +115,11 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     if (atomic_load_explicit(&member->page->state, memory_order_acquire) == TUTTI_PAGE_BROKEN)
         return adopt_reason(comm, rank);
     bool dead = deaths && tutti_peer_ended(member->process);
+    uint64_t page_id = atomic_load_explicit(&member->page->comm_id, memory_order_relaxed);
+    /* In the barrier that ends a creation, a page may not have its id yet: members learn it one after the other. */
+    bool unborn = page_id == 0 && op->sequence <= 1;
     bool departed = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
-                    atomic_load_explicit(&member->page->comm_id, memory_order_relaxed) != comm->id;
+                    (page_id != comm->id && !unborn);
     if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
     char call[160];
     tutti_call record = tutti_call_of(op);
@@ -206,6 +209,8 @@ void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_m
 
 tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post)
 {
+    if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN)
+        return adopt_reason(comm, rank);
     char mine[160], theirs[160];
     tutti_call own = tutti_call_of(op), other = post->call;
     tutti_call_describe(&own, mine, sizeof mine);

@@ -121,7 +121,7 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
         own.page = (uint64_t)(uintptr_t)new->page;
     }
     tutti_op gather = {.kind = TUTTI_KIND_ALL_GATHER, .type = TUTTI_UINT8, .src = &own, .dst = tickets,
-                       .count = sizeof own, .signature = mix(number)};
+                       .count = sizeof own, .signature = mix(number) >> 1};
     tutti_status status = tutti_queue_run(comm, &gather);
     if (status == TUTTI_OK) status = begun;
     if (status == TUTTI_OK && new != NULL) status = join_split(comm, new, tickets);

@@ -174,11 +174,12 @@ static tutti_status run(move *m)
     TUTTI_TRY(tutti_meet(comm, m->op));
     TUTTI_TRY(check(m));
     tutti_span own = output_from(m, comm->rank), input = tutti_op_input(comm, m->op, comm->rank);
+    for (uint64_t round = 0; round < m->rounds; round++) TUTTI_TRY(run_round(m, round));
+    /* After the rounds: in place, what is pulled overwrites what had to be staged first. */
     for (int i = 1; i < comm->nranks; i++) {
         int source = (comm->rank + i) % comm->nranks;
         if (is_lent(m, source)) TUTTI_TRY(pull_lent(m, source));
     }
-    for (uint64_t round = 0; round < m->rounds; round++) TUTTI_TRY(run_round(m, round));
     if (own.bytes > 0 && own.data != input.data) memcpy((char *)own.data, input.data, own.bytes);
     return tutti_shared_finish(comm, m->op, m->lends && tutti_op_has_input(m->op, comm->rank));
 }
