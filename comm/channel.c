@@ -19,26 +19,8 @@
 #include "bootstrap/base/status.h"
 #include "comm/heap.h"
 
-#define MAGIC         UINT64_C(0x54757474694c6e31)
-#define BACKLOG_BYTES (UINT64_C(1) << 20)
-
-/* Written by the heap's owner. An entry counts once `offset` is not 0 (release; pairs with find_block). */
-typedef struct lobby_entry {
-    _Atomic uint64_t id[2];
-    _Atomic uint64_t offset; /* of the block in the owner's heap */
-    uint64_t unused;
-} lobby_entry;
-
-#define LOBBY_ENTRIES (TUTTI_HEAP_LOBBY_BYTES / sizeof(lobby_entry) - 2)
-
-typedef struct lobby {
-    TUTTI_ALIGNED_LINE _Atomic uint64_t
-        generation;         /* changes with each entry; release, pairs with tutti_channel_find */
-    _Atomic uint64_t count; /* entries in use */
-    TUTTI_ALIGNED_LINE lobby_entry entries[LOBBY_ENTRIES];
-} lobby;
-
-_Static_assert(sizeof(lobby) <= TUTTI_HEAP_LOBBY_BYTES, "the lobby fits");
+#define TUTTI_CHANNEL_MAGIC UINT64_C(0x54757474694c6e31)
+#define BACKLOG_BYTES       (UINT64_C(1) << 20)
 
 typedef struct directory_entry {
     uint8_t id[TUTTI_PROCESS_ID_BYTES];
@@ -47,7 +29,7 @@ typedef struct directory_entry {
     int pidfd; /* resting: tells when the peer has ended; -1: no way to know */
 } directory_entry;
 
-static directory_entry directory[LOBBY_ENTRIES];
+static directory_entry directory[TUTTI_LOBBY_ENTRIES];
 static size_t directory_count;
 
 void tutti_channel_break(tutti_channels *channel, const char *format, ...)
@@ -72,8 +54,8 @@ static void load_id(uint64_t words[2], const uint8_t id[TUTTI_PROCESS_ID_BYTES])
 /* Enters block i in the lobby, or takes the entry's id back before it is written anew. */
 static void publish_entry(size_t i)
 {
-    lobby *own = (lobby *)tutti_heap_base();
-    lobby_entry *entry = &own->entries[i];
+    tutti_lobby *own = (tutti_lobby *)tutti_heap_base();
+    tutti_lobby_entry *entry = &own->entries[i];
     uint64_t id[2];
     load_id(id, directory[i].id);
     atomic_store_explicit(&entry->offset, 0, memory_order_relaxed);
@@ -112,7 +94,7 @@ static directory_entry *free_entry(void)
         return entry;
     }
     void *memory;
-    if (directory_count == LOBBY_ENTRIES)
+    if (directory_count == TUTTI_LOBBY_ENTRIES)
         tutti_fail(TUTTI_ERR_MEMORY, "messages to more than %zu processes of this host", directory_count);
     else if (tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof(tutti_channel_block), &memory) == TUTTI_OK) {
         directory_entry *entry = &directory[directory_count++];
@@ -125,12 +107,15 @@ static directory_entry *free_entry(void)
 tutti_status tutti_channel_make(tutti_channels *channel)
 {
     if (TUTTI_LIKELY(channel->own != NULL)) return TUTTI_OK;
+    tutti_peer *self;
+    TUTTI_TRY(tutti_peer_self(&self));
     directory_entry *entry = free_entry();
     if (entry == NULL) return TUTTI_ERR_MEMORY;
     memcpy(entry->id, channel->peer->id, sizeof entry->id);
     entry->spare = false;
     entry->open = true;
-    entry->block->magic = MAGIC;
+    memcpy(entry->block->owner, self->id, sizeof self->id);
+    entry->block->magic = TUTTI_CHANNEL_MAGIC;
     entry->block->ring_bytes = TUTTI_CHANNEL_RING_BYTES;
     channel->own = entry->block;
     publish_entry((size_t)(entry - directory));
@@ -187,11 +172,11 @@ void tutti_channel_close(tutti_channels *channel)
 /* ----------------------------------------------------------------------------------------- their lobby */
 
 /* Offset of the block that the peer has made for us, 0: none. */
-static uint64_t find_block(const lobby *theirs, const uint64_t own_id[2])
+static uint64_t find_block(const tutti_lobby *theirs, const uint64_t own_id[2])
 {
     uint64_t count = atomic_load_explicit(&theirs->count, memory_order_relaxed);
-    for (uint64_t i = 0; i < count && i < LOBBY_ENTRIES; i++) {
-        const lobby_entry *entry = &theirs->entries[i];
+    for (uint64_t i = 0; i < count && i < TUTTI_LOBBY_ENTRIES; i++) {
+        const tutti_lobby_entry *entry = &theirs->entries[i];
         uint64_t offset = atomic_load_explicit(&entry->offset, memory_order_acquire);
         uint64_t first = atomic_load_explicit(&entry->id[0], memory_order_acquire);
         uint64_t second = atomic_load_explicit(&entry->id[1], memory_order_acquire);
@@ -210,7 +195,7 @@ static bool accept_block(tutti_channels *channel, uint64_t offset)
         return false;
     }
     const tutti_channel_block *block = (const tutti_channel_block *)(peer->base + offset);
-    if (block->magic != MAGIC || block->ring_bytes != TUTTI_CHANNEL_RING_BYTES) {
+    if (block->magic != TUTTI_CHANNEL_MAGIC || block->ring_bytes != TUTTI_CHANNEL_RING_BYTES) {
         tutti_channel_break(channel, "its channel is none of this version of the library");
         return false;
     }
@@ -225,7 +210,7 @@ static bool accept_block(tutti_channels *channel, uint64_t offset)
 bool tutti_channel_find(tutti_channels *channel)
 {
     if (channel->theirs != NULL) return true;
-    const lobby *theirs = (const lobby *)channel->peer->base;
+    const tutti_lobby *theirs = (const tutti_lobby *)channel->peer->base;
     uint64_t generation = atomic_load_explicit(&theirs->generation, memory_order_acquire);
     if (TUTTI_LIKELY(generation == channel->generation) || channel->broken) return false;
     tutti_peer *self;

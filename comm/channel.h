@@ -24,6 +24,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "comm/heap.h"
 #include "comm/peer.h"
 
 #define TUTTI_CHANNEL_RING_BYTES ((size_t)256 << 10)
@@ -33,7 +34,7 @@
 
 typedef enum tutti_record_kind {
     TUTTI_RECORD_EAGER = 1, /* a message with its bytes */
-    TUTTI_RECORD_ANNOUNCE,  /* a message whose bytes the receiver pulls (address) or asks for */
+    TUTTI_RECORD_ANNOUNCE,  /* a message whose bytes the receiver pulls or asks for */
     TUTTI_RECORD_CLEAR,     /* answer: stream the first `bytes` bytes of `transfer` to `answer` */
     TUTTI_RECORD_FRAGMENT,  /* bytes of a stream, from offset `bytes` on, for `transfer` */
     TUTTI_RECORD_DONE,      /* answer: `transfer` has been taken (bytes: 0), or nobody will take it (1) */
@@ -53,16 +54,37 @@ typedef struct tutti_record {
         struct {
             uint64_t transfer; /* the id that the reader of this record gave it; ANNOUNCE: the writer's */
             uint64_t answer;   /* CLEAR: the id that the receiver gave it */
-            uint64_t address;  /* ANNOUNCE: of the bytes in the writer's process, 0: not in its heap's blocks */
+            uint64_t address;  /* ANNOUNCE: of the bytes in the writer's process */
         };
     };
 } tutti_record;
 
 _Static_assert(sizeof(tutti_record) == TUTTI_CACHE_LINE, "a record's header is one line");
 
+/* An entry of the lobby. It counts once `offset` is not 0 (release; pairs with find_block). */
+typedef struct tutti_lobby_entry {
+    _Atomic uint64_t id[2];  /* of the peer for whom the block is */
+    _Atomic uint64_t offset; /* of the block in its owner's heap */
+    uint64_t unused;
+} tutti_lobby_entry;
+
+#define TUTTI_LOBBY_ENTRIES (TUTTI_HEAP_LOBBY_BYTES / sizeof(tutti_lobby_entry) - 2)
+
+/* The first bytes of each heap. Written by its owner only. */
+typedef struct tutti_lobby {
+    TUTTI_ALIGNED_LINE _Atomic uint64_t generation; /* changes with each entry; release, pairs with _find */
+    _Atomic uint64_t count;                         /* entries in use */
+    TUTTI_ALIGNED_LINE tutti_lobby_entry entries[TUTTI_LOBBY_ENTRIES];
+} tutti_lobby;
+
+_Static_assert(sizeof(tutti_lobby) <= TUTTI_HEAP_LOBBY_BYTES, "the lobby fits");
+
+#define TUTTI_CHANNEL_MAGIC UINT64_C(0x54757474694c6e31)
+
 /* What one process shows the other. Written by its owner only. */
 typedef struct tutti_channel_block {
     uint64_t magic, ring_bytes;
+    uint8_t owner[TUTTI_PROCESS_ID_BYTES];
     uint64_t sent, tail_seen;                 /* the owner's notes while the channel is closed */
     TUTTI_ALIGNED_LINE _Atomic uint64_t head; /* bytes written to `ring`; release, pairs with tutti_channel_peek */
     TUTTI_ALIGNED_LINE _Atomic uint64_t tail; /* bytes read of the peer's ring; release, pairs with has_room */
@@ -83,6 +105,7 @@ typedef struct tutti_channels {
     uint64_t tail, head_seen;          /* their ring: read; written, at the last look */
     uint64_t sent;                     /* cost of eager messages to the peer */
     uint64_t came, matched;            /* cost of eager messages from the peer: all; that found a receive */
+    bool probed, readable;             /* p2p_read.c */
     bool broken, gone;                 /* reason in `error`; the peer has ended and all it sent has been read */
     char error[256];
 

@@ -1,11 +1,13 @@
 /*
  * Point to point: sends and receives of this process's ranks. This file holds the entries; p2p_match.c finds the
- * receive for a message, p2p_transfer.c moves bytes, p2p_watch.c looks after what waits too long.
+ * receive for a message, p2p_transfer.c moves bytes, p2p_incoming.c handles what comes, p2p_read.c reads a peer's private
+ * memory, p2p_watch.c looks after what waits too long, channel.c is the ring.
  *
  *   sender                                   receiver
  *   small:  1 EAGER(bytes)  ------------->   2 matches: copies from the ring; else keeps a copy
  *   large:  1 ANNOUNCE(id, address) ----->   2 matches, or keeps the announcement
- *     in tutti_mem_alloc memory:             3 copies slice by slice from the mapped memory
+ *     in tutti_mem_alloc memory, or where
+ *     the system permits to read it:         3 copies slice by slice from the sender's memory
  *           5 the send is complete  <------- 4 DONE(id)
  *     elsewhere:            <--------------- 3 CLEAR(id, answer)
  *           4 FRAGMENT(answer) ... ------->  5 copies from the ring to the buffer; the last one completes the receive

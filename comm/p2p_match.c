@@ -139,7 +139,8 @@ static void pull_local(tutti_request *receive, tutti_request *send)
     receive->partner = send;
     send->partner = receive;
     send->message = NULL;
-    tutti_transfer_pull(receive, send->buffer);
+    receive->source = send->buffer;
+    tutti_transfer_pull(receive);
 }
 
 static void take(tutti_request *request, tutti_message *message)

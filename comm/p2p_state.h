@@ -58,7 +58,8 @@ typedef struct tutti_request {
     tutti_channels *channel;       /* NULL: the other rank lives in this process */
     struct tutti_request *partner; /* local pull: the other request */
     struct tutti_message *message; /* local send: waits in the receiver's unexpected list as this */
-    const char *source;            /* pull: the sender's bytes */
+    const char *source;            /* pull: the sender's bytes as they are mapped here; NULL: they are not, */
+    uint64_t address;              /*   they stand here in the sender's process */
     int source_rank;
     int64_t source_tag;
     size_t message_bytes, wanted, moved;
@@ -148,14 +149,24 @@ void tutti_match_drop_unexpected(tutti_port *port);
 void tutti_transfer_send(tutti_request *request);
 /* A receive has matched an announced message: pulls its bytes or asks for them. */
 void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address);
-/* Starts to copy from memory that is mapped here. */
-void tutti_transfer_pull(tutti_request *request, const char *source);
+/* Starts to copy from request->source or request->address. */
+void tutti_transfer_pull(tutti_request *request);
 /* Tells the sender of an announced message that it has been taken, or never will be. */
 void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken);
-/* Reads what has come; true when nothing is left for now. */
-bool tutti_transfer_read(tutti_channels *channel);
 /* Moves what can be moved on all channels, and some of each pull. */
 void tutti_transfer_progress(void);
+
+/* ---- p2p_incoming.c */
+
+/* Reads what has come; true when nothing is left for now. */
+bool tutti_incoming_read(tutti_channels *channel);
+
+/* ---- p2p_read.c */
+
+/* May this process read the peer's private memory? */
+bool tutti_read_is_possible(tutti_channels *channel);
+/* Copies from it; false: it could not be read, and will not be tried again. */
+bool tutti_read_peer(tutti_channels *channel, uint64_t address, void *dst, size_t bytes);
 
 /* ---- p2p_watch.c */
 

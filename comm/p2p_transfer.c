@@ -1,9 +1,9 @@
 /*
- * Moving bytes: what a channel's records mean, streams, and copies from mapped memory. See p2p.c for the protocol.
+ * Moving bytes: what goes into the rings, and copies from the sender's memory. See p2p.c for the protocol.
  *
  * Each call does a bounded amount of work. A channel's answers go first, then sends in their order, then a few
  * fragments of its streams in turn, for which part of the ring stays free, so that a small message overtakes a large
- * transfer. Requests are named by numbers that are used once: what comes for one that has been cancelled is dropped.
+ * transfer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,6 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/heap.h"
 #include "comm/p2p_state.h"
 
 #define FRAGMENT_BYTES       ((size_t)32 << 10)
@@ -22,8 +21,6 @@
 #define PULLS_AT_ONCE        4
 #define RECORDS_AT_ONCE      256
 #define LOOKS_AT_ONCE        8 /* at lobbies of processes that have not written to us */
-/* A peer may have sent this much that we have not matched before it breaks the rules; see tutti_channel_has_credit. */
-#define MOST_UNMATCHED_BYTES (UINT64_C(2) << 20)
 
 /* --------------------------------------------------------------------------------------------- answers */
 
@@ -87,7 +84,7 @@ static bool put(tutti_channels *channel, tutti_request *request)
     }
     if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
     record.transfer = request->id = ++tutti_p2p.last_id;
-    record.address = tutti_heap_holds(request->buffer, request->bytes) ? (uint64_t)(uintptr_t)request->buffer : 0;
+    record.address = (uint64_t)(uintptr_t)request->buffer;
     tutti_channel_write(channel, &record, NULL);
     tutti_match_move(request, TUTTI_PHASE_ANNOUNCED, &channel->announced);
     return true;
@@ -145,6 +142,18 @@ static void send_fragments(tutti_channels *channel)
 
 /* -------------------------------------------------------------------------------------------- receives */
 
+static void ask(tutti_request *request)
+{
+    tutti_channels *channel = request->channel;
+    request->id = ++tutti_p2p.last_id;
+    request->moved = 0;
+    tutti_match_move(request, TUTTI_PHASE_RECEIVING, &channel->receiving);
+    answer(channel, &(tutti_record){.kind = TUTTI_RECORD_CLEAR,
+                                    .transfer = request->answer,
+                                    .answer = request->id,
+                                    .bytes = request->wanted});
+}
+
 static void finish_pull(tutti_request *request)
 {
     tutti_request *partner = request->partner;
@@ -158,205 +167,50 @@ static void finish_pull(tutti_request *request)
     tutti_match_received(request);
 }
 
-static void pull_slice(tutti_request *request)
+/* Copies a part of the message; false: it cannot be read. */
+static bool copy_slice(tutti_request *request, size_t bytes)
+{
+    if (bytes == 0) return true; /* buffers may be NULL then */
+    char *dst = request->buffer + request->moved;
+    if (request->source != NULL) {
+        memmove(dst, request->source + request->moved, bytes);
+        return true;
+    }
+    bool last = request->moved + bytes == request->wanted;
+    return tutti_read_peer(request->channel, request->address + request->moved, dst, bytes) &&
+           !(last && tutti_peer_ended(request->channel->peer)); /* its number might be another process's by now */
+}
+
+void tutti_transfer_pull(tutti_request *request)
 {
     size_t bytes = tutti_min_size(SLICE_BYTES, request->wanted - request->moved);
-    if (bytes > 0) memmove(request->buffer + request->moved, request->source + request->moved, bytes);
-    request->moved += bytes;
     tutti_p2p.moved = true;
+    if (!copy_slice(request, bytes)) {
+        ask(request);
+        return;
+    }
+    request->moved += bytes;
     if (request->moved == request->wanted)
         finish_pull(request);
     else
         tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
 }
 
-void tutti_transfer_pull(tutti_request *request, const char *source)
-{
-    request->source = source;
-    pull_slice(request);
-}
-
 void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address)
 {
     request->channel = channel;
     request->answer = transfer;
+    request->address = address;
     if (request->wanted == 0) {
         tutti_transfer_done(channel, transfer, /* taken */ true);
         tutti_match_received(request);
-    } else if (address != 0) {
-        const char *source = tutti_peer_translate(channel->peer, address, request->message_bytes);
-        if (source != NULL) {
-            tutti_transfer_pull(request, source);
-            return;
-        }
-        tutti_channel_break(channel, "it announced a message outside of its heap");
-        tutti_match_end(request, TUTTI_ERR_DATA, channel->error);
-    } else {
-        request->id = ++tutti_p2p.last_id;
-        tutti_match_move(request, TUTTI_PHASE_RECEIVING, &channel->receiving);
-        answer(channel,
-               &(tutti_record){
-                   .kind = TUTTI_RECORD_CLEAR, .transfer = transfer, .answer = request->id, .bytes = request->wanted});
+        return;
     }
-}
-
-/* --------------------------------------------------------------------------------------------- reading
- * Each on_ function handles one kind of record; false: not now, or the channel is broken. */
-
-/* The rank's port, NULL in *port_out when its communicator is closed; false: the record is a lie. */
-static bool find_port(tutti_channels *channel, const tutti_record *record, tutti_port **port_out)
-{
-    tutti_port *port = tutti_p2p_port(record->comm_id, record->destination);
-    *port_out = port;
-    if (port == NULL) return true;
-    const tutti_comm *comm = port->comm;
-    if (record->source >= 0 && record->source < comm->nranks && comm->members[record->source].process == channel->peer)
-        return true;
-    tutti_channel_break(channel, "it sent a message in the name of rank %d of \"%s\"", record->source, comm->name);
-    return false;
-}
-
-static tutti_message *new_message(tutti_channels *channel, const tutti_record *record, size_t payload_bytes)
-{
-    tutti_message *message = malloc(sizeof *message + payload_bytes);
-    if (message == NULL) return NULL;
-    *message =
-        (tutti_message){.source = record->source, .tag = record->tag, .bytes = record->bytes, .channel = channel};
-    return message;
-}
-
-/* Keeps an eager message that nobody has asked for; false: no memory now. */
-static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_record *record)
-{
-    if (channel->came - channel->matched > MOST_UNMATCHED_BYTES) {
-        tutti_channel_break(channel, "it sent more than it was allowed to");
-        return false;
-    }
-    tutti_message *message = new_message(channel, record, record->bytes);
-    if (message == NULL) return false;
-    message->whole = true;
-    tutti_channel_copy(channel, record, message->payload, record->bytes);
-    channel->came += tutti_channel_cost(record->bytes);
-    tutti_match_keep(port, message);
-    return true;
-}
-
-static bool on_eager(tutti_channels *channel, const tutti_record *record)
-{
-    tutti_port *port;
-    if (record->bytes != record->payload_bytes) {
-        tutti_channel_break(channel, "it sent a message of a wrong length");
-        return false;
-    }
-    if (!find_port(channel, record, &port)) return false;
-    tutti_request *request = port != NULL ? tutti_match_posted(port, record->source, record->tag) : NULL;
-    if (port != NULL && request == NULL) return keep_eager(channel, port, record);
-    channel->came += tutti_channel_cost(record->bytes);
-    tutti_channel_give_credit(channel, record->bytes);
-    if (request == NULL) return true;
-    tutti_match_accept(request, record->source, record->tag, record->bytes);
-    tutti_channel_copy(channel, record, request->buffer, request->wanted);
-    tutti_match_received(request);
-    return true;
-}
-
-static bool on_announce(tutti_channels *channel, const tutti_record *record)
-{
-    tutti_port *port;
-    if (!find_port(channel, record, &port)) return false;
-    if (port == NULL) {
-        tutti_transfer_done(channel, record->transfer, /* taken */ false);
-        return true;
-    }
-    tutti_request *request = tutti_match_posted(port, record->source, record->tag);
-    if (request != NULL) {
-        tutti_match_accept(request, record->source, record->tag, record->bytes);
-        tutti_transfer_accept(request, channel, record->transfer, record->address);
-        return true;
-    }
-    tutti_message *message = new_message(channel, record, 0);
-    if (message == NULL) return false;
-    message->transfer = record->transfer;
-    message->address = record->address;
-    tutti_match_keep(port, message);
-    return true;
-}
-
-static tutti_request *find_request(struct tutti_requests *list, uint64_t id)
-{
-    tutti_request *request;
-    TAILQ_FOREACH (request, list, state_link)
-        if (request->id == id) return request;
-    return NULL;
-}
-
-static bool on_clear(tutti_channels *channel, const tutti_record *record)
-{
-    tutti_request *request = find_request(&channel->announced, record->transfer);
-    if (request == NULL) return true; /* cancelled */
-    if (record->bytes == 0 || record->bytes > request->bytes) {
-        tutti_channel_break(channel, "it asked for more than it was offered");
-        return false;
-    }
-    request->wanted = record->bytes;
-    request->answer = record->answer;
-    tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
-    return true;
-}
-
-static bool on_fragment(tutti_channels *channel, const tutti_record *record)
-{
-    tutti_request *request = find_request(&channel->receiving, record->transfer);
-    if (request == NULL) return true; /* cancelled */
-    if (record->bytes != request->moved || record->payload_bytes > request->wanted - request->moved) {
-        tutti_channel_break(channel, "it sent a part of a message that was not asked for");
-        return false;
-    }
-    tutti_channel_copy(channel, record, request->buffer + request->moved, record->payload_bytes);
-    request->moved += record->payload_bytes;
-    if (request->moved == request->wanted) tutti_match_received(request);
-    return true;
-}
-
-static bool on_done(tutti_channels *channel, const tutti_record *record)
-{
-    tutti_request *request = find_request(&channel->announced, record->transfer);
-    if (request == NULL) return true; /* cancelled */
-    if (record->bytes == 0)
-        tutti_match_end(request, TUTTI_OK, "");
+    request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
+    if (request->source != NULL || tutti_read_is_possible(channel))
+        tutti_transfer_pull(request);
     else
-        tutti_watch_desert(request, request->peer);
-    return true;
-}
-
-static bool handle(tutti_channels *channel, const tutti_record *record)
-{
-    switch ((tutti_record_kind)record->kind) {
-    case TUTTI_RECORD_EAGER: return on_eager(channel, record);
-    case TUTTI_RECORD_ANNOUNCE: return on_announce(channel, record);
-    case TUTTI_RECORD_CLEAR: return on_clear(channel, record);
-    case TUTTI_RECORD_FRAGMENT: return on_fragment(channel, record);
-    case TUTTI_RECORD_DONE: return on_done(channel, record);
-    case TUTTI_RECORD_END: break;
-    }
-    return false;
-}
-
-bool tutti_transfer_read(tutti_channels *channel)
-{
-    if (channel->theirs == NULL) {
-        if (!tutti_channel_find(channel)) return true;
-        TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
-        TAILQ_INSERT_TAIL(&tutti_p2p.found, channel, link);
-    }
-    tutti_record record;
-    for (int i = 0; i < RECORDS_AT_ONCE; i++) {
-        if (!tutti_channel_peek(channel, &record)) return true;
-        if (!handle(channel, &record)) return channel->broken;
-        tutti_channel_skip(channel, &record);
-        tutti_p2p.moved = true;
-    }
-    return false;
+        ask(request);
 }
 
 /* -------------------------------------------------------------------------------------------- progress */
@@ -367,7 +221,7 @@ static void look_for_channels(void)
     tutti_channels *last = TAILQ_LAST(&tutti_p2p.unfound, tutti_channel_list), *channel = NULL;
     for (int i = 0; i < LOOKS_AT_ONCE && channel != last; i++) {
         channel = TAILQ_FIRST(&tutti_p2p.unfound);
-        tutti_transfer_read(channel);
+        tutti_incoming_read(channel);
         if (channel->theirs != NULL) continue;
         TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
         TAILQ_INSERT_TAIL(&tutti_p2p.unfound, channel, link);
@@ -379,11 +233,11 @@ void tutti_transfer_progress(void)
     look_for_channels();
     tutti_channels *channel;
     TAILQ_FOREACH (channel, &tutti_p2p.found, link) {
-        tutti_transfer_read(channel);
+        tutti_incoming_read(channel);
         if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
         if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);
         if (!TAILQ_EMPTY(&channel->streaming)) send_fragments(channel);
     }
     for (int i = 0; i < PULLS_AT_ONCE && !TAILQ_EMPTY(&tutti_p2p.pulling); i++)
-        pull_slice(TAILQ_FIRST(&tutti_p2p.pulling));
+        tutti_transfer_pull(TAILQ_FIRST(&tutti_p2p.pulling));
 }

@@ -85,7 +85,7 @@ bool tutti_watch_has_left(const tutti_port *port, int rank)
 static bool drain(tutti_channels *channel)
 {
     for (int i = 0; i < DRAIN_ROUNDS; i++)
-        if (tutti_transfer_read(channel)) return true;
+        if (tutti_incoming_read(channel)) return true;
     return false;
 }
 
