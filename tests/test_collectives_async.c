@@ -82,14 +82,15 @@ Test(collectives_async, many_calls_may_be_in_flight_and_are_waited_for_in_any_or
 
 /* ---------------------------------------------------------------------------------------------- waiting */
 
-/* Rank 0 enters the barrier only after rank 1 has seen its wait time out. */
+/* Rank 0 enters the barrier only after the others have seen their waits time out. */
 static tutti_status wait_too_short(ranks_context *context) {
-    char seen = 1;
+    char seen = 1, key[16];
     size_t bytes;
-    if (context->rank == 0) {
-        TUTTI_TRY(context->store->get(context->store->context, "seen", &seen, 1, &bytes, 20000));
-        return tutti_barrier(context->comm, NULL);
+    for (int i = 1; context->rank == 0 && i < context->nranks; i++) {
+        snprintf(key, sizeof key, "seen/%d", i);
+        TUTTI_TRY(context->store->get(context->store->context, key, &seen, 1, &bytes, 20000));
     }
+    if (context->rank == 0) return tutti_barrier(context->comm, NULL);
     tutti_work *work;
     TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.work = &work)));
     RANKS_CHECK(tutti_work_done(work) == 0, "done although rank 0 has not come");
@@ -98,7 +99,8 @@ static tutti_status wait_too_short(ranks_context *context) {
     tutti_work_details details;
     TUTTI_TRY(tutti_work_get(work, &details));
     RANKS_CHECK(details.status == TUTTI_NOT_YET && details.end_ns == 0, "details of a work that goes on");
-    if (context->rank == 1) TUTTI_TRY(context->store->set(context->store->context, "seen", &seen, 1));
+    snprintf(key, sizeof key, "seen/%d", context->rank);
+    TUTTI_TRY(context->store->set(context->store->context, key, &seen, 1));
     TUTTI_TRY(tutti_work_wait(work, -1));
     TUTTI_TRY(tutti_work_wait(work, 0)); /* again: it never frees */
     RANKS_EXPECT(TUTTI_OK, tutti_comm_error(context->comm));

@@ -37,6 +37,7 @@ typedef struct slot {
     atomic_bool forgiven; /* may end without a report */
     atomic_bool reported; /* release after status and text */
     tutti_status status;
+    int64_t ended_ns; /* when the body returned */
     char text[TEXT_BYTES];
 } slot;
 
@@ -82,6 +83,7 @@ static tutti_status live(run *r, int rank, void (*know)(run *, int, tutti_comm *
         TUTTI_TRY(tutti_comm_create(rank, r->options->nranks, &r->store, CREATE_PREFIX, NULL, &context.comm));
     know(r, rank, context.comm);
     tutti_status status = r->body(&context);
+    r->slots[rank].ended_ns = tutti_now_ns();
     know(r, rank, NULL);
     char text[TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());
@@ -161,6 +163,18 @@ static bool watch_processes(run *r, pid_t *pids, int64_t timeout_ms) {
     return true;
 }
 
+/* One failure soon brings others: of those reported within a moment, the one that was first is told. */
+static void tell_first_failure(const run *r) {
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    const slot *first = NULL;
+    for (int i = 0; i < r->options->nranks; i++) {
+        const slot *s = &r->slots[i];
+        if (!atomic_load_explicit(&s->reported, memory_order_acquire) || s->status == TUTTI_OK) continue;
+        if (first == NULL || s->ended_ns < first->ended_ns) first = s;
+    }
+    if (first != NULL) snprintf(failure, sizeof failure, "rank %d: %s", (int)(first - r->slots), first->text);
+}
+
 static bool run_processes(run *r, int64_t timeout_ms) {
     int nranks = r->options->nranks;
     pid_t parent = getpid(), pids[nranks];
@@ -178,7 +192,10 @@ static bool run_processes(run *r, int64_t timeout_ms) {
         }
     }
     pid_t group = pids[0];
-    good = good && watch_processes(r, pids, timeout_ms);
+    if (good && !watch_processes(r, pids, timeout_ms)) {
+        good = false;
+        tell_first_failure(r);
+    }
     if (group > 0) kill(-group, SIGKILL); /* the ranks that still run, and what they have forked */
     for (int i = 0; i < nranks; i++)
         if (pids[i] > 0) waitpid(pids[i], NULL, 0);
