@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/ranks.h"
 #include "bench/values.h"
 
 typedef enum option_kind {
@@ -45,10 +46,10 @@ typedef struct option_row {
 
 /* clang-format off */
 static const option_row rows[] = {
-    {.letter = 't', .name = "nthreads", .kind = KIND_INT, AT(threads), .fallback = 1, .least = 1, .most = 4096,
-     .value = "N", .help = "ranks, forked by this program; not under a launcher"},
-    {.letter = 'g', .name = "ngpus", .kind = KIND_INT, AT(devices), .fallback = 1, .least = 1, .most = 4096,
-     .value = "N", .help = "multiplies -t: on the host a device is a rank too"},
+    {.letter = 't', .name = "nthreads", .kind = KIND_INT, AT(threads), .fallback = 1, .least = 1,
+     .most = BENCH_RANKS_MOST, .value = "N", .help = "ranks, forked by this program; not under a launcher"},
+    {.letter = 'g', .name = "ngpus", .kind = KIND_INT, AT(devices), .fallback = 1, .least = 1,
+     .most = BENCH_RANKS_MOST, .value = "N", .help = "multiplies -t: on the host a device is a rank too"},
     {.letter = 'b', .name = "minbytes", .kind = KIND_BYTES, AT(min_bytes), .fallback = 32 * MIB,
      .value = "SIZE", .help = "smallest size; K, M, G are powers of 1024"},
     {.letter = 'e', .name = "maxbytes", .kind = KIND_BYTES, AT(max_bytes), .fallback = 32 * MIB,

@@ -219,6 +219,9 @@ static tutti_status check_job(const bench_job *job, const tutti_world *world, in
     if (world->size > 1 && nforked > 1)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-t and -g fork ranks, but a launcher has started %d; leave them out",
                           world->size);
+    if (nforked > BENCH_RANKS_MOST)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%d ranks are too many to fork; -t times -g may be %d", nforked,
+                          BENCH_RANKS_MOST);
     if (job->row->has_root && job->options.root >= nranks)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the ranks are 0 to %d", (int)job->options.root, nranks - 1);
     return bench_options_color(0, &color);

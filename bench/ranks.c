@@ -237,11 +237,10 @@ static int wait_for_children(pid_t *pids, int nranks, int first_code) {
 }
 
 int bench_ranks_fork(int nranks, bench_body body, void *context) {
-    store *s = NULL;
-    pid_t *pids = calloc((size_t)nranks, sizeof *pids);
-    if (pids == NULL || store_create(nranks, &s) != TUTTI_OK) {
-        fprintf(stderr, "cannot start the ranks: %s\n", pids == NULL ? "no memory" : tutti_last_error());
-        free(pids);
+    pid_t pids[BENCH_RANKS_MOST];
+    store *s;
+    if (store_create(nranks, &s) != TUTTI_OK) {
+        fprintf(stderr, "cannot start the ranks: %s\n", tutti_last_error());
         return EXIT_FAILURE;
     }
     int started = 0;
@@ -255,6 +254,5 @@ int bench_ranks_fork(int nranks, bench_body body, void *context) {
     }
     code = wait_for_children(pids, started, code);
     store_destroy(s);
-    free(pids);
     return code;
 }

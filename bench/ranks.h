@@ -6,6 +6,8 @@
 
 #include <tutti/tutti.h>
 
+#define BENCH_RANKS_MOST 4096 /* that are forked */
+
 typedef struct bench_rank {
     tutti_comm *world; /* of all ranks */
     int rank, size, local_rank;
@@ -17,8 +19,9 @@ typedef int (*bench_body)(const bench_rank *self, void *context);
 /* Runs the body in this process, as one rank of the launcher's world. Gives the exit code. */
 int bench_ranks_join(const tutti_world *world, bench_body body, void *context);
 
-/* Forks `nranks` processes that run the body, and waits for them. When one fails the others get 2 s to say why,
- * then they are killed; they end as well when this process dies. Gives the first failure's exit code, else 0. */
+/* Forks `nranks` processes (at most BENCH_RANKS_MOST) that run the body, and waits for them. When one fails the
+ * others get 2 s to say why, then they are killed; they end as well when this process dies. Gives the first
+ * failure's exit code, else 0. */
 int bench_ranks_fork(int nranks, bench_body body, void *context);
 
 #endif
