@@ -12,6 +12,7 @@
 
 #define TYPE_UNSIGNED_BYTE 0x08
 #define READ_BYTES         (1 << 20)
+#define GZIP_TRAILER_BYTES 8 /* checksum and length */
 
 /* A byte of a gzipped file unpacks to at most 1032: what a header may claim is bounded by the file's size. */
 #define MOST_PER_BYTE INT64_C(1032)
@@ -80,8 +81,10 @@ static tutti_status read_file(reader *from, int ndims, int64_t file_bytes, tutti
         return tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for its %lld bytes", from->path, (long long)bytes);
     TUTTI_TRY(read_all(from, idx->data, bytes, "data"));
     uint8_t extra;
-    int got = gzread(from->file, &extra, 1); /* reads the gzip trailer too, and so checks its checksum */
-    if (got < 0) return fail_read(from, 0, "gzip trailer");
+    int error = Z_OK, got = gzread(from->file, &extra, 1); /* reads the gzip trailer too, and so checks its checksum */
+    gzerror(from->file, &error);
+    if (got < 0 || (got == 0 && error != Z_OK && error != Z_STREAM_END))
+        return fail_read(from, GZIP_TRAILER_BYTES, "gzip trailer");
     if (got > 0)
         return tutti_fail(TUTTI_ERR_DATA, "%s: expected the end of the file at offset %lld, as its dimensions say",
                           from->path, (long long)from->offset);
