@@ -19,24 +19,22 @@
 #include "comm/monitor.h"
 #include "comm/p2p.h"
 
-#define SPINS_PER_SERVICE 64   /* looks at the flag between two looks at point to point */
-#define SPIN_NS INT64_C(5000)  /* then the core is offered to whoever needs it: perhaps to the one we wait for */
+#define SPINS_PER_SERVICE 64            /* looks at the flag between two looks at point to point */
+#define SPIN_NS           INT64_C(5000) /* then the core is offered to whoever needs it: perhaps to the one we wait for */
 #define YIELDS_BEFORE_NAP 200
-#define YIELDS_PER_LOOK 32     /* yields between two looks at broken peers */
-#define SHORTEST_NAP_NS INT64_C(200000)
-#define LONGEST_NAP_NS INT64_C(20000000)
-#define SERVING_NAP_NS INT64_C(500000) /* while messages are under way, naps are no longer than this */
-#define DEATHS_EVERY_NS INT64_C(100000000)
+#define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
+#define SHORTEST_NAP_NS   INT64_C(200000)
+#define LONGEST_NAP_NS    INT64_C(20000000)
+#define SERVING_NAP_NS    INT64_C(500000) /* while messages are under way, naps are no longer than this */
+#define DEATHS_EVERY_NS   INT64_C(100000000)
 
 static _Thread_local bool thread_yields;
 
-void tutti_wait_yields(bool yields)
-{
+void tutti_wait_yields(bool yields) {
     thread_yields = yields;
 }
 
-static inline void relax(void)
-{
+static inline void relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -47,8 +45,7 @@ static inline void relax(void)
 /* ------------------------------------------------------------------------------------------- publishing */
 
 /* A futex word: the low half of a flag. */
-static uint32_t *futex_word(_Atomic uint64_t *flag)
-{
+static uint32_t *futex_word(_Atomic uint64_t *flag) {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     return (uint32_t *)flag + 1;
 #else
@@ -56,26 +53,22 @@ static uint32_t *futex_word(_Atomic uint64_t *flag)
 #endif
 }
 
-static void wake(_Atomic uint64_t *flag)
-{
+static void wake(_Atomic uint64_t *flag) {
     syscall(SYS_futex, futex_word(flag), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value)
-{
+static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
     atomic_exchange_explicit(flag, value, memory_order_seq_cst);
     if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_seq_cst) > 0)) wake(flag);
 }
 
-void tutti_page_wake(tutti_page *page)
-{
+void tutti_page_wake(tutti_page *page) {
     wake(&page->posts[0].sequence);
     wake(&page->posts[1].sequence);
     wake(&page->step);
 }
 
-void tutti_post_publish(tutti_comm *comm, const tutti_op *op)
-{
+void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     tutti_post *post = tutti_post_own(comm, op);
     atomic_store_explicit(&post->signature, op->signature, memory_order_relaxed);
     post->factor = op->factor;
@@ -84,20 +77,17 @@ void tutti_post_publish(tutti_comm *comm, const tutti_op *op)
     publish(comm->page, &post->sequence, op->sequence);
 }
 
-void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress)
-{
+void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
     publish(comm->page, &comm->page->step, tutti_step_at(op->sequence, progress));
 }
 
 /* ---------------------------------------------------------------------------------------------- waiting */
 
-void tutti_patience_begin(tutti_comm *comm, const tutti_op *op)
-{
+void tutti_patience_begin(tutti_comm *comm, const tutti_op *op) {
     comm->patience = (tutti_patience){.op = op, .yields = thread_yields || !comm->spins};
 }
 
-static tutti_status timed_out(tutti_comm *comm, const tutti_op *op)
-{
+static tutti_status timed_out(tutti_comm *comm, const tutti_op *op) {
     char call[160], missing[1200];
     tutti_call record = tutti_call_of(op);
     tutti_monitor_missing(comm, op, missing, sizeof missing);
@@ -108,8 +98,7 @@ static tutti_status timed_out(tutti_comm *comm, const tutti_op *op)
 }
 
 /* Starts the clocks at the first call of an operation, then minds them. */
-static tutti_status mind_clocks(tutti_comm *comm)
-{
+static tutti_status mind_clocks(tutti_comm *comm) {
     tutti_patience *p = &comm->patience;
     if (!p->started) {
         p->deadline = tutti_deadline_after_ms(p->op->timeout_ms > 0 ? p->op->timeout_ms : comm->timeout_ms);
@@ -124,13 +113,11 @@ static tutti_status mind_clocks(tutti_comm *comm)
     return tutti_deadline_passed(&p->deadline) ? timed_out(comm, p->op) : TUTTI_OK;
 }
 
-static inline bool reached(_Atomic uint64_t *flag, uint64_t target)
-{
+static inline bool reached(_Atomic uint64_t *flag, uint64_t target) {
     return atomic_load_explicit(flag, memory_order_acquire) >= target;
 }
 
-static bool spin(_Atomic uint64_t *flag, uint64_t target)
-{
+static bool spin(_Atomic uint64_t *flag, uint64_t target) {
     uint64_t start = tutti_ticks();
     do {
         for (int i = 0; i < SPINS_PER_SERVICE; i++) {
@@ -142,8 +129,7 @@ static bool spin(_Atomic uint64_t *flag, uint64_t target)
     return false;
 }
 
-static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, bool *reached_out)
-{
+static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, bool *reached_out) {
     uint64_t start = tutti_ticks();
     int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
     *reached_out = true;
@@ -160,8 +146,7 @@ static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t tar
     return TUTTI_OK;
 }
 
-static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64_t most_ns)
-{
+static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64_t most_ns) {
     atomic_fetch_add_explicit(&page->sleepers, 1, memory_order_seq_cst);
     uint64_t seen = atomic_load_explicit(flag, memory_order_seq_cst);
     if (seen < target) {
@@ -171,8 +156,7 @@ static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64
     atomic_fetch_sub_explicit(&page->sleepers, 1, memory_order_relaxed);
 }
 
-static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target)
-{
+static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
     int64_t nap_ns = SHORTEST_NAP_NS, deaths_ns = 0;
     while (!reached(flag, target)) {
         TUTTI_TRY(mind_clocks(comm));
@@ -181,22 +165,21 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
         if (deaths) deaths_ns = now_ns;
         TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, deaths));
         tutti_p2p_progress();
-        nap(comm->members[rank].page, flag, target, tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
+        nap(comm->members[rank].page, flag, target,
+            tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
         nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);
     }
     return TUTTI_OK;
 }
 
-tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target)
-{
+tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
     if (!comm->patience.yields && spin(flag, target)) return TUTTI_OK;
     bool there;
     TUTTI_TRY(yield(comm, flag, target, &there));
     return there ? TUTTI_OK : sleep_until(comm, rank, flag, target);
 }
 
-tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
     for (int i = 1; i < comm->nranks; i++) {
         int rank = (comm->rank + i) % comm->nranks;
         tutti_post *post = &comm->members[rank].page->posts[op->sequence & 1];
@@ -208,15 +191,13 @@ tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op)
     return TUTTI_OK;
 }
 
-tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress)
-{
+tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
     for (int i = 1; i < comm->nranks; i++)
         TUTTI_TRY(tutti_step_wait(comm, op, (comm->rank + i) % comm->nranks, progress));
     return TUTTI_OK;
 }
 
-void tutti_backoff_pause(tutti_backoff *backoff)
-{
+void tutti_backoff_pause(tutti_backoff *backoff) {
     unsigned round = backoff->rounds++;
     if (round < 64 && !backoff->yields) {
         for (int i = 0; i < 16; i++) relax();

@@ -19,12 +19,10 @@ void tutti_patience_begin(tutti_comm *comm, const tutti_op *op);
 /* Fills the own post for op (but for payload and place) and publishes it. */
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op);
 /* The own post of op, to fill payload and place in before it is published. */
-static inline tutti_post *tutti_post_own(tutti_comm *comm, const tutti_op *op)
-{
+static inline tutti_post *tutti_post_own(tutti_comm *comm, const tutti_op *op) {
     return &comm->page->posts[op->sequence & 1];
 }
-static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutti_op *op, int rank)
-{
+static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutti_op *op, int rank) {
     return &comm->members[rank].page->posts[op->sequence & 1];
 }
 /* Waits until every rank has posted op, and compares signatures. */
@@ -35,8 +33,7 @@ void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress)
 /* Slow part of tutti_step_wait and tutti_meet: until *flag >= target. */
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target);
 /* Waits until `rank` is at least that far in op. */
-static inline tutti_status tutti_step_wait(tutti_comm *comm, const tutti_op *op, int rank, uint64_t progress)
-{
+static inline tutti_status tutti_step_wait(tutti_comm *comm, const tutti_op *op, int rank, uint64_t progress) {
     _Atomic uint64_t *flag = &comm->members[rank].page->step;
     uint64_t target = tutti_step_at(op->sequence, progress);
     if (TUTTI_LIKELY(atomic_load_explicit(flag, memory_order_acquire) >= target)) return TUTTI_OK;

@@ -7,24 +7,25 @@
 
 #include "bootstrap/base/status.h"
 
-static bool overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
-{
+static bool overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes) {
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
 tutti_status tutti_buffers_check(const tutti_op *op, const void *src, size_t src_count, const void *dst,
-                                 size_t dst_count, size_t own_slice)
-{
+                                 size_t dst_count, size_t own_slice) {
     const char *name = tutti_kind_name(op->kind);
     size_t item_bytes = tutti_type_bytes(op->type);
     if ((src_count > 0 && src == NULL) || (dst_count > 0 && dst == NULL))
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %s is NULL, but the count is not 0", name, src == NULL ? "src" : "dst");
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %s is NULL, but the count is not 0", name,
+                          src == NULL ? "src" : "dst");
     const char *from = src, *to = dst;
     if (!overlap(from, src_count * item_bytes, to, dst_count * item_bytes)) return TUTTI_OK;
     const char *in_place = src_count < dst_count ? to + own_slice * item_bytes : from + own_slice * item_bytes;
     if ((src_count < dst_count ? from : to) == in_place) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: src and dst overlap in part; they must be apart, or the same (in place: the "
-                      "rank's own slice of the larger one)", name);
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "%s: src and dst overlap in part; they must be apart, or the same (in place: the "
+                      "rank's own slice of the larger one)",
+                      name);
 }
 
 typedef struct interval {
@@ -33,15 +34,13 @@ typedef struct interval {
     int index;
 } interval;
 
-static int by_start(const void *a, const void *b)
-{
+static int by_start(const void *a, const void *b) {
     const interval *x = a, *y = b;
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
 static tutti_status add_interval(const tutti_op *op, interval *intervals, size_t *count, const void *start,
-                                 size_t elements, bool output, int index)
-{
+                                 size_t elements, bool output, int index) {
     size_t item_bytes = tutti_type_bytes(op->type);
     if (elements == 0) return TUTTI_OK;
     if (elements > SIZE_MAX / 2 / item_bytes)
@@ -50,13 +49,12 @@ static tutti_status add_interval(const tutti_op *op, interval *intervals, size_t
     if (start == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: the %s for rank %d is NULL, but its count is %zu",
                           tutti_kind_name(op->kind), output ? "output" : "input", index, elements);
-    intervals[(*count)++] =
-        (interval){.start = start, .end = (const char *)start + elements * item_bytes, .output = output, .index = index};
+    intervals[(*count)++] = (interval){
+        .start = start, .end = (const char *)start + elements * item_bytes, .output = output, .index = index};
     return TUTTI_OK;
 }
 
-static tutti_status list_intervals(const tutti_op *op, int nranks, int rank, interval *intervals, size_t *count)
-{
+static tutti_status list_intervals(const tutti_op *op, int nranks, int rank, interval *intervals, size_t *count) {
     if (op->src != NULL || (op->srcs == NULL && op->kind != TUTTI_KIND_SCATTER_V && op->count > 0))
         TUTTI_TRY(add_interval(op, intervals, count, op->src, op->count, /* output */ false, rank));
     for (int i = 0; i < nranks && op->srcs != NULL; i++)
@@ -69,8 +67,7 @@ static tutti_status list_intervals(const tutti_op *op, int nranks, int rank, int
 }
 
 /* Sorted by start: each is compared with all that begin before the farthest output, or it itself, ends. */
-static tutti_status compare_intervals(const tutti_op *op, const interval *sorted, size_t count, int rank)
-{
+static tutti_status compare_intervals(const tutti_op *op, const interval *sorted, size_t count, int rank) {
     for (size_t i = 0; i < count; i++)
         for (size_t k = i + 1; k < count && sorted[k].start < sorted[i].end; k++) {
             const interval *a = &sorted[i], *b = &sorted[k];
@@ -83,8 +80,7 @@ static tutti_status compare_intervals(const tutti_op *op, const interval *sorted
     return TUTTI_OK;
 }
 
-tutti_status tutti_buffers_check_lists(const tutti_op *op, int nranks, int rank)
-{
+tutti_status tutti_buffers_check_lists(const tutti_op *op, int nranks, int rank) {
     interval *intervals;
     size_t count = 0;
     TUTTI_TRY(tutti_calloc(2 * (size_t)nranks + 2, sizeof *intervals, &intervals));
@@ -97,13 +93,13 @@ tutti_status tutti_buffers_check_lists(const tutti_op *op, int nranks, int rank)
     return status;
 }
 
-tutti_status tutti_options_check(const tutti_options *options, const char *name)
-{
+tutti_status tutti_options_check(const tutti_options *options, const char *name) {
     if (options == NULL) return TUTTI_OK;
     if (options->struct_bytes != sizeof *options)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: options.struct_bytes is %zu, this library's tutti_options has %zu: use "
-                          "TUTTI_OPTIONS(...), and a library of the header's version", name, options->struct_bytes,
-                          sizeof *options);
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "%s: options.struct_bytes is %zu, this library's tutti_options has %zu: use "
+                          "TUTTI_OPTIONS(...), and a library of the header's version",
+                          name, options->struct_bytes, sizeof *options);
     if (options->memory == TUTTI_MEMORY_CUDA)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s: CUDA memory is not supported by this build", name);
     if ((unsigned)options->memory > TUTTI_MEMORY_CUDA || options->timeout_ms < 0)
@@ -112,8 +108,7 @@ tutti_status tutti_options_check(const tutti_options *options, const char *name)
     return TUTTI_OK;
 }
 
-bool tutti_type_is_float(tutti_type type)
-{
+bool tutti_type_is_float(tutti_type type) {
     switch (type) {
     case TUTTI_FLOAT16:
     case TUTTI_BFLOAT16:

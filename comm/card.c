@@ -16,12 +16,11 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 
-#define CARD_MAGIC UINT64_C(0x3130647261637474) /* "ttcard01" */
-#define ROLL_FAILED UINT64_C(0)                 /* comm_id of a roll that holds an error text instead of cards */
-#define KEY_BYTES 512
+#define CARD_MAGIC  UINT64_C(0x3130647261637474) /* "ttcard01" */
+#define ROLL_FAILED UINT64_C(0)                  /* comm_id of a roll that holds an error text instead of cards */
+#define KEY_BYTES   512
 
-static void read_host_id(char *text, size_t capacity)
-{
+static void read_host_id(char *text, size_t capacity) {
     const char *told = tutti_setting_text(TUTTI_SETTING_HOST_ID);
     snprintf(text, capacity, "%s", told);
     if (told[0] != '\0') return;
@@ -31,8 +30,7 @@ static void read_host_id(char *text, size_t capacity)
     text[strcspn(text, "\n")] = '\0';
 }
 
-tutti_status tutti_card_fill(int rank, int nranks, tutti_card *card_out)
-{
+tutti_status tutti_card_fill(int rank, int nranks, tutti_card *card_out) {
     tutti_peer *self;
     TUTTI_TRY(tutti_peer_self(&self));
     tutti_card card = {.magic = CARD_MAGIC, .rank = rank, .nranks = nranks, .pid = getpid()};
@@ -45,18 +43,14 @@ tutti_status tutti_card_fill(int rank, int nranks, tutti_card *card_out)
     return TUTTI_OK;
 }
 
-static const char *key(char *text, const char *prefix, const char *what, int rank)
-{
-    if (rank < 0)
-        snprintf(text, KEY_BYTES, "%s/%s", prefix, what);
-    else
-        snprintf(text, KEY_BYTES, "%s/%s/%d", prefix, what, rank);
+static const char *key(char *text, const char *prefix, const char *what, int rank) {
+    if (rank < 0) snprintf(text, KEY_BYTES, "%s/%s", prefix, what);
+    else snprintf(text, KEY_BYTES, "%s/%s/%d", prefix, what, rank);
     return text;
 }
 
 /* Ends all texts, so that what came from outside can be printed. */
-static void bound_texts(tutti_card *card)
-{
+static void bound_texts(tutti_card *card) {
     card->version[sizeof card->version - 1] = '\0';
     card->settings[sizeof card->settings - 1] = '\0';
     card->host_id[sizeof card->host_id - 1] = '\0';
@@ -64,26 +58,29 @@ static void bound_texts(tutti_card *card)
     card->socket_name[sizeof card->socket_name - 1] = '\0';
 }
 
-static tutti_status check_card(const tutti_card *own, const tutti_card *card, int rank)
-{
+static tutti_status check_card(const tutti_card *own, const tutti_card *card, int rank) {
     if (card->magic != CARD_MAGIC || card->rank != rank)
-        return tutti_fail(TUTTI_ERR_DATA, "what rank %d left in the store is no card of a Tutti rank; is another program "
-                          "using the same store and prefix?", rank);
+        return tutti_fail(TUTTI_ERR_DATA,
+                          "what rank %d left in the store is no card of a Tutti rank; is another program "
+                          "using the same store and prefix?",
+                          rank);
     if (card->nranks != own->nranks)
-        return tutti_fail(TUTTI_ERR_CONFIG, "rank %d (host %s, pid %lld) says %d ranks, rank %d says %d: WORLD_SIZE must be "
-                          "equal everywhere", rank, card->host, (long long)card->pid, card->nranks, own->rank, own->nranks);
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "rank %d (host %s, pid %lld) says %d ranks, rank %d says %d: WORLD_SIZE must be "
+                          "equal everywhere",
+                          rank, card->host, (long long)card->pid, card->nranks, own->rank, own->nranks);
     if (strcmp(card->version, own->version) != 0)
-        return tutti_fail(TUTTI_ERR_CONFIG, "rank %d runs Tutti %s, rank %d runs %s: all ranks must load the same version",
-                          rank, card->version, own->rank, own->version);
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "rank %d runs Tutti %s, rank %d runs %s: all ranks must load the same version", rank,
+                          card->version, own->rank, own->version);
     if (strcmp(card->settings, own->settings) != 0)
-        return tutti_fail(TUTTI_ERR_CONFIG, "settings differ: rank %d has \"%s\", rank %d has \"%s\"; set them alike", rank,
-                          card->settings, own->rank, own->settings);
+        return tutti_fail(TUTTI_ERR_CONFIG, "settings differ: rank %d has \"%s\", rank %d has \"%s\"; set them alike",
+                          rank, card->settings, own->rank, own->settings);
     return TUTTI_OK;
 }
 
 /* "2, 5 and 3 more": ranks that have no card in the store. */
-static void list_absent(const tutti_store *store, const char *prefix, int nranks, char *text, size_t capacity)
-{
+static void list_absent(const tutti_store *store, const char *prefix, int nranks, char *text, size_t capacity) {
     char name[KEY_BYTES];
     size_t used = 0;
     int absent = 0;
@@ -98,8 +95,7 @@ static void list_absent(const tutti_store *store, const char *prefix, int nranks
 }
 
 static tutti_status get_exactly(const tutti_store *store, const char *name, void *value, size_t bytes,
-                                tutti_deadline *deadline)
-{
+                                tutti_deadline *deadline) {
     size_t got = 0;
     tutti_deadline_passed(deadline);
     TUTTI_TRY(store->get(store->context, name, value, bytes, &got, tutti_deadline_left_ms(deadline)));
@@ -110,16 +106,17 @@ static tutti_status get_exactly(const tutti_store *store, const char *name, void
 }
 
 static tutti_status collect(const tutti_store *store, const char *prefix, const tutti_card *own,
-                            tutti_deadline *deadline, tutti_roll *roll)
-{
+                            tutti_deadline *deadline, tutti_roll *roll) {
     char name[KEY_BYTES], absent[128];
     for (int rank = 0; rank < own->nranks; rank++) {
-        tutti_status status = get_exactly(store, key(name, prefix, "card", rank), &roll->cards[rank],
-                                          sizeof roll->cards[rank], deadline);
+        tutti_status status =
+            get_exactly(store, key(name, prefix, "card", rank), &roll->cards[rank], sizeof roll->cards[rank], deadline);
         if (status == TUTTI_ERR_TIMEOUT) {
             list_absent(store, prefix, own->nranks, absent, sizeof absent);
-            return tutti_fail(status, "%d ranks should meet, but these have not come before the deadline "
-                              "(TUTTI_CONNECT_TIMEOUT_MS): %s", own->nranks, absent);
+            return tutti_fail(status,
+                              "%d ranks should meet, but these have not come before the deadline "
+                              "(TUTTI_CONNECT_TIMEOUT_MS): %s",
+                              own->nranks, absent);
         }
         TUTTI_TRY(status);
         bound_texts(&roll->cards[rank]);
@@ -132,8 +129,7 @@ static tutti_status collect(const tutti_store *store, const char *prefix, const 
 
 /* Rank 0's error goes to all: the cards' place holds its text. */
 static void publish_failure(const tutti_store *store, const char *prefix, tutti_status status, tutti_roll *roll,
-                            size_t roll_bytes)
-{
+                            size_t roll_bytes) {
     char name[KEY_BYTES], text[sizeof(tutti_card)];
     snprintf(text, sizeof text, "%s", tutti_last_error());
     memset(roll, 0, roll_bytes);
@@ -144,8 +140,7 @@ static void publish_failure(const tutti_store *store, const char *prefix, tutti_
     tutti_fail(status, "%s", text);
 }
 
-static tutti_status adopt_failure(tutti_roll *roll)
-{
+static tutti_status adopt_failure(tutti_roll *roll) {
     char text[sizeof(tutti_card)];
     memcpy(text, roll->cards, sizeof text);
     text[sizeof text - 1] = '\0';
@@ -155,14 +150,15 @@ static tutti_status adopt_failure(tutti_roll *roll)
 }
 
 static tutti_status exchange(const tutti_store *store, const char *prefix, const tutti_card *own,
-                             tutti_deadline *deadline, tutti_roll *roll, size_t roll_bytes)
-{
+                             tutti_deadline *deadline, tutti_roll *roll, size_t roll_bytes) {
     char name[KEY_BYTES];
     int64_t claims = 0;
     TUTTI_TRY(store->add(store->context, key(name, prefix, "count", own->rank), 1, &claims));
     if (claims != 1)
-        return tutti_fail(TUTTI_ERR_CONFIG, "rank %d is there twice (or the store still holds \"%s\" of an earlier job): each "
-                          "process needs a RANK of its own", own->rank, prefix);
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "rank %d is there twice (or the store still holds \"%s\" of an earlier job): each "
+                          "process needs a RANK of its own",
+                          own->rank, prefix);
     TUTTI_TRY(store->set(store->context, key(name, prefix, "card", own->rank), own, sizeof *own));
     if (own->rank != 0) {
         TUTTI_TRY(get_exactly(store, key(name, prefix, "roll", -1), roll, roll_bytes, deadline));
@@ -180,8 +176,7 @@ static tutti_status exchange(const tutti_store *store, const char *prefix, const
 }
 
 tutti_status tutti_card_exchange(const tutti_store *store, const char *prefix, const tutti_card *own,
-                                 tutti_deadline *deadline, tutti_roll **roll_out)
-{
+                                 tutti_deadline *deadline, tutti_roll **roll_out) {
     tutti_roll *roll;
     size_t bytes = sizeof *roll + (size_t)own->nranks * sizeof roll->cards[0];
     TUTTI_TRY(tutti_calloc(1, bytes, &roll));

@@ -45,7 +45,6 @@ tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *f
 
 /* Exchanges heaps and pages among all ranks (all on this host): rank 0 listens on listen_fd, the others come to it.
  * Fills comm->members; on failure those not reached stay NULL. */
-tutti_status tutti_contact_exchange(tutti_comm *comm, const tutti_roll *roll, int listen_fd,
-                                    tutti_deadline *deadline);
+tutti_status tutti_contact_exchange(tutti_comm *comm, const tutti_roll *roll, int listen_fd, tutti_deadline *deadline);
 
 #endif

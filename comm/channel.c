@@ -32,8 +32,7 @@ typedef struct directory_entry {
 static directory_entry directory[TUTTI_LOBBY_ENTRIES];
 static size_t directory_count;
 
-void tutti_channel_break(tutti_channels *channel, const char *format, ...)
-{
+void tutti_channel_break(tutti_channels *channel, const char *format, ...) {
     if (channel->broken) return;
     va_list arguments;
     va_start(arguments, format);
@@ -46,14 +45,12 @@ void tutti_channel_break(tutti_channels *channel, const char *format, ...)
 
 /* ------------------------------------------------------------------------------------------ directory */
 
-static void load_id(uint64_t words[2], const uint8_t id[TUTTI_PROCESS_ID_BYTES])
-{
+static void load_id(uint64_t words[2], const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
     memcpy(words, id, TUTTI_PROCESS_ID_BYTES);
 }
 
 /* Enters block i in the lobby, or takes the entry's id back before it is written anew. */
-static void publish_entry(size_t i)
-{
+static void publish_entry(size_t i) {
     tutti_lobby *own = (tutti_lobby *)tutti_heap_base();
     tutti_lobby_entry *entry = &own->entries[i];
     uint64_t id[2];
@@ -68,15 +65,13 @@ static void publish_entry(size_t i)
     atomic_fetch_add_explicit(&own->generation, 1, memory_order_release);
 }
 
-static directory_entry *known_entry(const uint8_t id[TUTTI_PROCESS_ID_BYTES])
-{
+static directory_entry *known_entry(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
     for (size_t i = 0; i < directory_count; i++)
         if (!directory[i].spare && memcmp(directory[i].id, id, TUTTI_PROCESS_ID_BYTES) == 0) return &directory[i];
     return NULL;
 }
 
-static bool has_ended(directory_entry *entry)
-{
+static bool has_ended(directory_entry *entry) {
     struct pollfd poller = {.fd = entry->pidfd, .events = POLLIN};
     if (entry->open || entry->pidfd < 0 || poll(&poller, 1, 0) <= 0) return false;
     close(entry->pidfd);
@@ -85,8 +80,7 @@ static bool has_ended(directory_entry *entry)
 }
 
 /* An entry whose block nobody reads any more, or a new one; NULL: shortage, recorded. */
-static directory_entry *free_entry(void)
-{
+static directory_entry *free_entry(void) {
     for (size_t i = 0; i < directory_count; i++) {
         directory_entry *entry = &directory[i];
         if (!entry->spare && !has_ended(entry)) continue;
@@ -104,8 +98,7 @@ static directory_entry *free_entry(void)
     return NULL;
 }
 
-tutti_status tutti_channel_make(tutti_channels *channel)
-{
+tutti_status tutti_channel_make(tutti_channels *channel) {
     if (TUTTI_LIKELY(channel->own != NULL)) return TUTTI_OK;
     tutti_peer *self;
     TUTTI_TRY(tutti_peer_self(&self));
@@ -123,8 +116,7 @@ tutti_status tutti_channel_make(tutti_channels *channel)
 }
 
 /* Goes on with the block that an earlier channel to this process has left. */
-static void resume(tutti_channels *channel, directory_entry *entry)
-{
+static void resume(tutti_channels *channel, directory_entry *entry) {
     tutti_channel_block *block = entry->block;
     entry->open = true;
     if (entry->pidfd >= 0) close(entry->pidfd);
@@ -137,8 +129,7 @@ static void resume(tutti_channels *channel, directory_entry *entry)
     channel->tail_seen = block->tail_seen;
 }
 
-tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out)
-{
+tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out) {
     tutti_channels *channel;
     TUTTI_TRY(tutti_calloc(1, sizeof *channel, &channel));
     channel->peer = peer;
@@ -153,18 +144,15 @@ tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out)
     return TUTTI_OK;
 }
 
-void tutti_channel_close(tutti_channels *channel)
-{
+void tutti_channel_close(tutti_channels *channel) {
     if (channel == NULL) return;
     directory_entry *entry = channel->own != NULL ? known_entry(channel->peer->id) : NULL;
     if (entry != NULL) {
         entry->open = false;
         entry->block->sent = channel->sent;
         entry->block->tail_seen = channel->tail_seen;
-        if (tutti_peer_ended(channel->peer))
-            entry->spare = true;
-        else if (channel->peer->pidfd >= 0)
-            entry->pidfd = fcntl(channel->peer->pidfd, F_DUPFD_CLOEXEC, 0);
+        if (tutti_peer_ended(channel->peer)) entry->spare = true;
+        else if (channel->peer->pidfd >= 0) entry->pidfd = fcntl(channel->peer->pidfd, F_DUPFD_CLOEXEC, 0);
     }
     free(channel);
 }
@@ -172,8 +160,7 @@ void tutti_channel_close(tutti_channels *channel)
 /* ----------------------------------------------------------------------------------------- their lobby */
 
 /* Offset of the block that the peer has made for us, 0: none. */
-static uint64_t find_block(const tutti_lobby *theirs, const uint64_t own_id[2])
-{
+static uint64_t find_block(const tutti_lobby *theirs, const uint64_t own_id[2]) {
     uint64_t count = atomic_load_explicit(&theirs->count, memory_order_relaxed);
     for (uint64_t i = 0; i < count && i < TUTTI_LOBBY_ENTRIES; i++) {
         const tutti_lobby_entry *entry = &theirs->entries[i];
@@ -187,8 +174,7 @@ static uint64_t find_block(const tutti_lobby *theirs, const uint64_t own_id[2])
     return 0;
 }
 
-static bool accept_block(tutti_channels *channel, uint64_t offset)
-{
+static bool accept_block(tutti_channels *channel, uint64_t offset) {
     const tutti_peer *peer = channel->peer;
     if (offset % TUTTI_CACHE_LINE != 0 || offset >= peer->bytes || sizeof(tutti_channel_block) > peer->bytes - offset) {
         tutti_channel_break(channel, "its channel lies outside of its heap");
@@ -207,8 +193,7 @@ static bool accept_block(tutti_channels *channel, uint64_t offset)
     return true;
 }
 
-bool tutti_channel_find(tutti_channels *channel)
-{
+bool tutti_channel_find(tutti_channels *channel) {
     if (channel->theirs != NULL) return true;
     const tutti_lobby *theirs = (const tutti_lobby *)channel->peer->base;
     uint64_t generation = atomic_load_explicit(&theirs->generation, memory_order_acquire);
@@ -224,20 +209,17 @@ bool tutti_channel_find(tutti_channels *channel)
 
 /* --------------------------------------------------------------------------------------------- writing */
 
-static bool is_tiny(const tutti_record *record)
-{
+static bool is_tiny(const tutti_record *record) {
     return record->kind == TUTTI_RECORD_EAGER && record->payload_bytes <= TUTTI_RECORD_TINY_BYTES;
 }
 
 /* Bytes of the ring that the record takes. */
-static size_t span(const tutti_record *record)
-{
+static size_t span(const tutti_record *record) {
     size_t payload = is_tiny(record) ? 0 : record->payload_bytes;
     return sizeof *record + tutti_align_up(payload, TUTTI_CACHE_LINE);
 }
 
-bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes)
-{
+bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
     size_t wanted = span(record) + reserve_bytes;
     if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= TUTTI_CHANNEL_RING_BYTES)) return true;
     if (channel->theirs == NULL || channel->broken) return false;
@@ -250,16 +232,14 @@ bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record,
     return channel->head - tail + wanted <= TUTTI_CHANNEL_RING_BYTES;
 }
 
-static void ring_write(tutti_channel_block *block, uint64_t at, const void *src, size_t bytes)
-{
+static void ring_write(tutti_channel_block *block, uint64_t at, const void *src, size_t bytes) {
     size_t offset = at & (TUTTI_CHANNEL_RING_BYTES - 1);
     size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
     memcpy(block->ring + offset, src, first);
     if (TUTTI_UNLIKELY(first < bytes)) memcpy(block->ring, (const char *)src + first, bytes - first);
 }
 
-void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload)
-{
+void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
     tutti_channel_block *block = channel->own;
     tutti_record *line = (tutti_record *)(block->ring + (channel->head & (TUTTI_CHANNEL_RING_BYTES - 1)));
     *line = *record;
@@ -274,8 +254,7 @@ void tutti_channel_write(tutti_channels *channel, const tutti_record *record, co
 
 /* --------------------------------------------------------------------------------------------- reading */
 
-bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out)
-{
+bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     if (channel->tail == channel->head_seen) {
         /* Acquire: the records up to head are there; pairs with tutti_channel_write. */
         uint64_t head = atomic_load_explicit(&channel->theirs->head, memory_order_acquire);
@@ -297,8 +276,7 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out)
     return true;
 }
 
-void tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes)
-{
+void tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes) {
     if (bytes == 0) return;
     if (is_tiny(record)) {
         memcpy(dst, record->tiny, bytes);
@@ -310,8 +288,7 @@ void tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
     if (TUTTI_UNLIKELY(first < bytes)) memcpy((char *)dst + first, channel->theirs->ring, bytes - first);
 }
 
-void tutti_channel_skip(tutti_channels *channel, const tutti_record *record)
-{
+void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
     channel->tail += span(record);
     /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
     atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
@@ -319,16 +296,14 @@ void tutti_channel_skip(tutti_channels *channel, const tutti_record *record)
 
 /* --------------------------------------------------------------------------------------------- backlog */
 
-bool tutti_channel_has_credit(const tutti_channels *channel, uint64_t bytes)
-{
+bool tutti_channel_has_credit(const tutti_channels *channel, uint64_t bytes) {
     uint64_t matched = channel->theirs == NULL /* a hint: any order */
                            ? 0
                            : atomic_load_explicit(&channel->theirs->matched, memory_order_relaxed);
     return channel->sent + tutti_channel_cost(bytes) - matched <= BACKLOG_BYTES;
 }
 
-void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes)
-{
+void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes) {
     channel->matched += tutti_channel_cost(bytes);
     atomic_store_explicit(&channel->own->matched, channel->matched, memory_order_relaxed); /* a hint: any order */
 }

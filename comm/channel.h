@@ -140,8 +140,7 @@ void tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
 void tutti_channel_skip(tutti_channels *channel, const tutti_record *record);
 
 /* What an eager message counts against the backlog. */
-static inline uint64_t tutti_channel_cost(uint64_t bytes)
-{
+static inline uint64_t tutti_channel_cost(uint64_t bytes) {
     return bytes + TUTTI_CACHE_LINE;
 }
 /* May an eager message of that size be sent without passing the bound of what the peer keeps for us? */

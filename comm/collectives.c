@@ -13,8 +13,7 @@
 #include "comm/submit.h"
 #include "kernels/reduce.h"
 
-static uint64_t mix(uint64_t x)
-{
+static uint64_t mix(uint64_t x) {
     x ^= x >> 32;
     x *= UINT64_C(0xd6e8feb86659fd93);
     x ^= x >> 32;
@@ -22,24 +21,21 @@ static uint64_t mix(uint64_t x)
 }
 
 /* `count` as far as it must be equal on all ranks, else 0. */
-static void sign(tutti_op *op, uint64_t count)
-{
+static void sign(tutti_op *op, uint64_t count) {
     uint64_t call = (uint64_t)op->kind | (uint64_t)op->type << 8 | (uint64_t)op->reduction << 16 |
                     (uint64_t)(uint32_t)op->root << 24;
     op->signature = (mix(call + UINT64_C(0x9e3779b97f4a7c15)) ^ mix(count * UINT64_C(0xff51afd7ed558ccd) + 1)) >> 1;
 }
 
 /* Counts that must be equal, entry by entry. */
-static uint64_t sign_counts(const size_t *counts, int nranks)
-{
+static uint64_t sign_counts(const size_t *counts, int nranks) {
     uint64_t sum = 0;
     for (int rank = 0; rank < nranks; rank++) sum = mix(sum + counts[rank] + 1);
     return sum;
 }
 
 /* What all collectives check: communicator, type, root, options, memory, and that count * ranks fits. */
-static tutti_status check_call(const tutti_comm *comm, const tutti_op *op, bool big, const tutti_options *options)
-{
+static tutti_status check_call(const tutti_comm *comm, const tutti_op *op, bool big, const tutti_options *options) {
     const char *name = tutti_kind_name(op->kind);
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: comm is NULL", name);
     size_t item_bytes = tutti_type_bytes(op->type);
@@ -52,8 +48,7 @@ static tutti_status check_call(const tutti_comm *comm, const tutti_op *op, bool 
     return tutti_options_check(options, name);
 }
 
-static tutti_status check_reduction(tutti_op *op, const tutti_options *options)
-{
+static tutti_status check_reduction(tutti_op *op, const tutti_options *options) {
     const char *name = tutti_kind_name(op->kind);
     if ((unsigned)op->reduction >= TUTTI_REDUCTION_COUNT)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %d is no reduction", name, (int)op->reduction);
@@ -74,10 +69,9 @@ static tutti_status check_reduction(tutti_op *op, const tutti_options *options)
 /* ------------------------------------------------------------------------------------------- uniform kinds */
 
 tutti_status tutti_all_reduce(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
-                              tutti_reduction reduction, const tutti_options *options)
-{
-    tutti_op op = {.kind = TUTTI_KIND_ALL_REDUCE, .type = type, .reduction = reduction, .src = src, .dst = dst,
-                   .count = count};
+                              tutti_reduction reduction, const tutti_options *options) {
+    tutti_op op = {
+        .kind = TUTTI_KIND_ALL_REDUCE, .type = type, .reduction = reduction, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     TUTTI_TRY(check_reduction(&op, options));
     TUTTI_TRY(tutti_buffers_check(&op, src, count, dst, count, /* own slice at */ 0));
@@ -86,10 +80,14 @@ tutti_status tutti_all_reduce(tutti_comm *comm, const void *src, void *dst, size
 }
 
 tutti_status tutti_reduce(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
-                          tutti_reduction reduction, int root, const tutti_options *options)
-{
-    tutti_op op = {.kind = TUTTI_KIND_REDUCE, .type = type, .reduction = reduction, .root = root, .src = src,
-                   .dst = dst, .count = count};
+                          tutti_reduction reduction, int root, const tutti_options *options) {
+    tutti_op op = {.kind = TUTTI_KIND_REDUCE,
+                   .type = type,
+                   .reduction = reduction,
+                   .root = root,
+                   .src = src,
+                   .dst = dst,
+                   .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     TUTTI_TRY(check_reduction(&op, options));
     TUTTI_TRY(tutti_buffers_check(&op, src, count, dst, comm->rank == root ? count : 0, 0));
@@ -98,10 +96,9 @@ tutti_status tutti_reduce(tutti_comm *comm, const void *src, void *dst, size_t c
 }
 
 tutti_status tutti_broadcast(tutti_comm *comm, void *buffer, size_t count, tutti_type type, int root,
-                             const tutti_options *options)
-{
-    tutti_op op = {.kind = TUTTI_KIND_BROADCAST, .type = type, .root = root, .src = buffer, .dst = buffer,
-                   .count = count};
+                             const tutti_options *options) {
+    tutti_op op = {
+        .kind = TUTTI_KIND_BROADCAST, .type = type, .root = root, .src = buffer, .dst = buffer, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     TUTTI_TRY(tutti_buffers_check(&op, buffer, count, buffer, count, 0));
     sign(&op, count);
@@ -109,8 +106,7 @@ tutti_status tutti_broadcast(tutti_comm *comm, void *buffer, size_t count, tutti
 }
 
 tutti_status tutti_all_gather(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
-                              const tutti_options *options)
-{
+                              const tutti_options *options) {
     tutti_op op = {.kind = TUTTI_KIND_ALL_GATHER, .type = type, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     TUTTI_TRY(tutti_buffers_check(&op, src, count, dst, count * (size_t)comm->nranks, count * (size_t)comm->rank));
@@ -119,9 +115,12 @@ tutti_status tutti_all_gather(tutti_comm *comm, const void *src, void *dst, size
 }
 
 tutti_status tutti_reduce_scatter(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
-                                  tutti_reduction reduction, const tutti_options *options)
-{
-    tutti_op op = {.kind = TUTTI_KIND_REDUCE_SCATTER, .type = type, .reduction = reduction, .src = src, .dst = dst,
+                                  tutti_reduction reduction, const tutti_options *options) {
+    tutti_op op = {.kind = TUTTI_KIND_REDUCE_SCATTER,
+                   .type = type,
+                   .reduction = reduction,
+                   .src = src,
+                   .dst = dst,
                    .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     TUTTI_TRY(check_reduction(&op, options));
@@ -131,8 +130,7 @@ tutti_status tutti_reduce_scatter(tutti_comm *comm, const void *src, void *dst, 
 }
 
 tutti_status tutti_all_to_all(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
-                              const tutti_options *options)
-{
+                              const tutti_options *options) {
     tutti_op op = {.kind = TUTTI_KIND_ALL_TO_ALL, .type = type, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     size_t all = count * (size_t)comm->nranks;
@@ -142,8 +140,7 @@ tutti_status tutti_all_to_all(tutti_comm *comm, const void *src, void *dst, size
 }
 
 tutti_status tutti_gather(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type, int root,
-                          const tutti_options *options)
-{
+                          const tutti_options *options) {
     tutti_op op = {.kind = TUTTI_KIND_GATHER, .type = type, .root = root, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     bool is_root = comm->rank == root;
@@ -154,8 +151,7 @@ tutti_status tutti_gather(tutti_comm *comm, const void *src, void *dst, size_t c
 }
 
 tutti_status tutti_scatter(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type, int root,
-                           const tutti_options *options)
-{
+                           const tutti_options *options) {
     tutti_op op = {.kind = TUTTI_KIND_SCATTER, .type = type, .root = root, .src = src, .dst = dst, .count = count};
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     bool is_root = comm->rank == root;
@@ -165,8 +161,7 @@ tutti_status tutti_scatter(tutti_comm *comm, const void *src, void *dst, size_t 
     return tutti_submit_op(comm, &op, options);
 }
 
-tutti_status tutti_barrier(tutti_comm *comm, const tutti_options *options)
-{
+tutti_status tutti_barrier(tutti_comm *comm, const tutti_options *options) {
     tutti_op op = {.kind = TUTTI_KIND_BARRIER};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     sign(&op, 0);
@@ -176,26 +171,32 @@ tutti_status tutti_barrier(tutti_comm *comm, const tutti_options *options)
 /* -------------------------------------------------------------------------------------------------- v-kinds */
 
 tutti_status tutti_all_gather_v(tutti_comm *comm, const void *src, size_t src_count, void *const *dsts,
-                                const size_t *counts, tutti_type type, const tutti_options *options)
-{
-    tutti_op op = {.kind = TUTTI_KIND_ALL_GATHER_V, .type = type, .src = src, .count = src_count, .dsts = dsts,
+                                const size_t *counts, tutti_type type, const tutti_options *options) {
+    tutti_op op = {.kind = TUTTI_KIND_ALL_GATHER_V,
+                   .type = type,
+                   .src = src,
+                   .count = src_count,
+                   .dsts = dsts,
                    .dst_counts = counts};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     if (dsts == NULL || counts == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "all_gather_v: dsts and counts must not be NULL");
     if (counts[comm->rank] != src_count)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "all_gather_v: rank %d passes %zu elements but counts says %zu", comm->rank,
-                          src_count, counts[comm->rank]);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "all_gather_v: rank %d passes %zu elements but counts says %zu",
+                          comm->rank, src_count, counts[comm->rank]);
     TUTTI_TRY(tutti_buffers_check_lists(&op, comm->nranks, comm->rank));
     sign(&op, sign_counts(counts, comm->nranks));
     return tutti_submit_op(comm, &op, options);
 }
 
 tutti_status tutti_reduce_scatter_v(tutti_comm *comm, const void *const *srcs, void *dst, const size_t *counts,
-                                    tutti_type type, tutti_reduction reduction, const tutti_options *options)
-{
-    tutti_op op = {.kind = TUTTI_KIND_REDUCE_SCATTER_V, .type = type, .reduction = reduction, .srcs = srcs,
-                   .src_counts = counts, .dst = dst};
+                                    tutti_type type, tutti_reduction reduction, const tutti_options *options) {
+    tutti_op op = {.kind = TUTTI_KIND_REDUCE_SCATTER_V,
+                   .type = type,
+                   .reduction = reduction,
+                   .srcs = srcs,
+                   .src_counts = counts,
+                   .dst = dst};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     if (srcs == NULL || counts == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "reduce_scatter_v: srcs and counts must not be NULL");
@@ -208,32 +209,34 @@ tutti_status tutti_reduce_scatter_v(tutti_comm *comm, const void *const *srcs, v
 }
 
 tutti_status tutti_all_to_all_v(tutti_comm *comm, const void *const *srcs, const size_t *src_counts, void *const *dsts,
-                                const size_t *dst_counts, tutti_type type, const tutti_options *options)
-{
-    tutti_op op = {.kind = TUTTI_KIND_ALL_TO_ALL_V, .type = type, .srcs = srcs, .src_counts = src_counts, .dsts = dsts,
+                                const size_t *dst_counts, tutti_type type, const tutti_options *options) {
+    tutti_op op = {.kind = TUTTI_KIND_ALL_TO_ALL_V,
+                   .type = type,
+                   .srcs = srcs,
+                   .src_counts = src_counts,
+                   .dsts = dsts,
                    .dst_counts = dst_counts};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     if (srcs == NULL || src_counts == NULL || dsts == NULL || dst_counts == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "all_to_all_v: none of the arrays may be NULL");
     if (src_counts[comm->rank] != dst_counts[comm->rank])
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "all_to_all_v: rank %d sends itself %zu elements but expects %zu", comm->rank,
-                          src_counts[comm->rank], dst_counts[comm->rank]);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "all_to_all_v: rank %d sends itself %zu elements but expects %zu",
+                          comm->rank, src_counts[comm->rank], dst_counts[comm->rank]);
     TUTTI_TRY(tutti_buffers_check_lists(&op, comm->nranks, comm->rank));
     sign(&op, 0);
     return tutti_submit_op(comm, &op, options);
 }
 
 tutti_status tutti_gather_v(tutti_comm *comm, const void *src, size_t src_count, void *const *dsts,
-                            const size_t *counts, tutti_type type, int root, const tutti_options *options)
-{
+                            const size_t *counts, tutti_type type, int root, const tutti_options *options) {
     tutti_op op = {.kind = TUTTI_KIND_GATHER_V, .type = type, .root = root, .src = src, .count = src_count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     if (comm->rank == root) {
         if (dsts == NULL || counts == NULL)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "gather_v: dsts and counts must not be NULL on the root");
         if (counts[root] != src_count)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "gather_v: the root passes %zu elements but counts says %zu", src_count,
-                              counts[root]);
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "gather_v: the root passes %zu elements but counts says %zu",
+                              src_count, counts[root]);
         op.dsts = dsts;
         op.dst_counts = counts;
     }
@@ -243,16 +246,15 @@ tutti_status tutti_gather_v(tutti_comm *comm, const void *src, size_t src_count,
 }
 
 tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs, const size_t *counts, void *dst,
-                             size_t dst_count, tutti_type type, int root, const tutti_options *options)
-{
+                             size_t dst_count, tutti_type type, int root, const tutti_options *options) {
     tutti_op op = {.kind = TUTTI_KIND_SCATTER_V, .type = type, .root = root, .dst = dst, .count = dst_count};
     TUTTI_TRY(check_call(comm, &op, /* big */ false, options));
     if (comm->rank == root) {
         if (srcs == NULL || counts == NULL)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "scatter_v: srcs and counts must not be NULL on the root");
         if (counts[root] != dst_count)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "scatter_v: the root expects %zu elements but counts says %zu", dst_count,
-                              counts[root]);
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "scatter_v: the root expects %zu elements but counts says %zu",
+                              dst_count, counts[root]);
         op.srcs = srcs;
         op.src_counts = counts;
     }
@@ -264,8 +266,7 @@ tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs, const si
 /* ------------------------------------------------------------------------------------------- point to point */
 
 static tutti_status check_message(const tutti_comm *comm, const char *name, const tutti_message *message, size_t count,
-                                  tutti_type type, const tutti_options *options)
-{
+                                  tutti_type type, const tutti_options *options) {
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: comm is NULL", name);
     if (tutti_type_bytes(type) == 0) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %d is no type", name, (int)type);
     if (count > SIZE_MAX / 2 / tutti_type_bytes(type))
@@ -283,19 +284,24 @@ static tutti_status check_message(const tutti_comm *comm, const char *name, cons
 }
 
 tutti_status tutti_send(tutti_comm *comm, const void *src, size_t count, tutti_type type, int peer, int64_t tag,
-                        const tutti_options *options)
-{
-    tutti_message message = {.sends = true, .src = src, .peer = peer, .tag = tag,
-                             .item_bytes = tutti_type_bytes(type), .bytes = count * tutti_type_bytes(type),
+                        const tutti_options *options) {
+    tutti_message message = {.sends = true,
+                             .src = src,
+                             .peer = peer,
+                             .tag = tag,
+                             .item_bytes = tutti_type_bytes(type),
+                             .bytes = count * tutti_type_bytes(type),
                              .timeout_ms = options != NULL ? options->timeout_ms : 0};
     TUTTI_TRY(check_message(comm, "send", &message, count, type, options));
     return tutti_submit_message(comm, &message, options);
 }
 
 tutti_status tutti_recv(tutti_comm *comm, void *dst, size_t count, tutti_type type, int peer, int64_t tag,
-                        const tutti_options *options)
-{
-    tutti_message message = {.dst = dst, .peer = peer, .tag = tag, .item_bytes = tutti_type_bytes(type),
+                        const tutti_options *options) {
+    tutti_message message = {.dst = dst,
+                             .peer = peer,
+                             .tag = tag,
+                             .item_bytes = tutti_type_bytes(type),
                              .bytes = count * tutti_type_bytes(type),
                              .timeout_ms = options != NULL ? options->timeout_ms : 0,
                              .received = options != NULL ? options->received : NULL};

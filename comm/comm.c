@@ -27,13 +27,11 @@
 
 /* --------------------------------------------------------------------------------------- life of the struct */
 
-void tutti_comm_retain(tutti_comm *comm)
-{
+void tutti_comm_retain(tutti_comm *comm) {
     atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
 }
 
-void tutti_comm_release(tutti_comm *comm)
-{
+void tutti_comm_release(tutti_comm *comm) {
     if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) return;
     tutti_queue_destroy(comm);
     free(comm->views);
@@ -42,8 +40,7 @@ void tutti_comm_release(tutti_comm *comm)
 }
 
 /* What works on a broken one, on one whose creation failed half-way, and on a whole one. */
-static void dismantle(tutti_comm *comm)
-{
+static void dismantle(tutti_comm *comm) {
     tutti_queue_close(comm);
     if (comm->page != NULL) {
         tutti_slots_delist(comm);
@@ -56,8 +53,7 @@ static void dismantle(tutti_comm *comm)
 }
 
 tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *options, const char *name,
-                                tutti_comm **comm_out)
-{
+                                tutti_comm **comm_out) {
     tutti_comm *comm;
     void *page = NULL;
     tutti_fork_watch();
@@ -67,8 +63,8 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     atomic_init(&comm->references, 1);
     comm->rank = rank;
     comm->nranks = nranks;
-    comm->timeout_ms = options != NULL && options->timeout_ms > 0 ? options->timeout_ms
-                                                                   : tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
+    comm->timeout_ms =
+        options != NULL && options->timeout_ms > 0 ? options->timeout_ms : tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
     comm->chunk_bytes = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES) / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
     snprintf(comm->name, sizeof comm->name, "%s", options != NULL && options->name != NULL ? options->name : name);
     tutti_status status;
@@ -86,14 +82,12 @@ fail:
     return status;
 }
 
-void tutti_create_identify(tutti_comm *comm, uint64_t id)
-{
+void tutti_create_identify(tutti_comm *comm, uint64_t id) {
     comm->id = id;
     atomic_store_explicit(&comm->page->comm_id, id, memory_order_release);
 }
 
-tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms)
-{
+tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms) {
     comm->one_process = true;
     for (int rank = 0; rank < comm->nranks; rank++)
         comm->one_process = comm->one_process && comm->members[rank].process->self;
@@ -104,8 +98,7 @@ tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms)
     return tutti_queue_run(comm, &meeting);
 }
 
-void tutti_create_cancel(tutti_comm *comm)
-{
+void tutti_create_cancel(tutti_comm *comm) {
     if (comm == NULL) return;
     tutti_fail(TUTTI_ERR_ABORTED, "the creation of communicator \"%s\" failed on rank %d: %s", comm->name, comm->rank,
                tutti_last_error());
@@ -115,18 +108,17 @@ void tutti_create_cancel(tutti_comm *comm)
 
 /* ------------------------------------------------------------------------------------------------ creation */
 
-static tutti_status check_hosts(const tutti_roll *roll, int nranks)
-{
+static tutti_status check_hosts(const tutti_roll *roll, int nranks) {
     for (int rank = 1; rank < nranks; rank++)
         if (strcmp(roll->cards[rank].host_id, roll->cards[0].host_id) != 0)
-            return tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank 0 is on host %s, rank %d on host %s: links between hosts are not "
-                              "part of this build; start all ranks on one host", roll->cards[0].host, rank,
-                              roll->cards[rank].host);
+            return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                              "rank 0 is on host %s, rank %d on host %s: links between hosts are not "
+                              "part of this build; start all ranks on one host",
+                              roll->cards[0].host, rank, roll->cards[rank].host);
     return TUTTI_OK;
 }
 
-static tutti_status meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix)
-{
+static tutti_status meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix) {
     tutti_card own;
     tutti_roll *roll = NULL;
     int listen_fd = -1;
@@ -150,8 +142,7 @@ done:
     return status;
 }
 
-static tutti_status meet_alone(tutti_comm *comm)
-{
+static tutti_status meet_alone(tutti_comm *comm) {
     uint64_t id;
     tutti_peer *self;
     TUTTI_TRY(tutti_random_bytes(&id, sizeof id));
@@ -164,8 +155,7 @@ static tutti_status meet_alone(tutti_comm *comm)
 }
 
 static tutti_status create(int rank, int nranks, const tutti_store *store, const char *prefix,
-                           const tutti_comm_options *options, const char *name, tutti_comm **comm_out)
-{
+                           const tutti_comm_options *options, const char *name, tutti_comm **comm_out) {
     tutti_comm *comm;
     TUTTI_TRY(tutti_create_begin(rank, nranks, options, name, &comm));
     tutti_status status = nranks > 1 ? meet_in_store(comm, store, prefix) : meet_alone(comm);
@@ -180,20 +170,19 @@ static tutti_status create(int rank, int nranks, const tutti_store *store, const
 }
 
 tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, const char *prefix,
-                               const tutti_comm_options *options, tutti_comm **comm_out)
-{
+                               const tutti_comm_options *options, tutti_comm **comm_out) {
     if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: comm_out is NULL");
     if (nranks < 1 || rank < 0 || rank >= nranks)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: rank %d of %d ranks cannot be", rank, nranks);
     if (nranks > 1 && (store == NULL || store->set == NULL || store->get == NULL || store->add == NULL ||
                        store->check == NULL || prefix == NULL || strlen(prefix) > 256))
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: a store with set, get, add and check and a prefix of at "
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_comm_create: a store with set, get, add and check and a prefix of at "
                           "most 256 characters are needed for more than one rank");
     return create(rank, nranks, store, prefix, options, "comm", comm_out);
 }
 
-tutti_status tutti_comm_create_world(tutti_comm **comm_out)
-{
+tutti_status tutti_comm_create_world(tutti_comm **comm_out) {
     tutti_world world;
     tutti_rendezvous *rendezvous = NULL;
     if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_world: comm_out is NULL");
@@ -209,8 +198,7 @@ tutti_status tutti_comm_create_world(tutti_comm **comm_out)
 
 /* ---------------------------------------------------------------------------------------- breaking, ending */
 
-tutti_status tutti_comm_check(tutti_comm *comm)
-{
+tutti_status tutti_comm_check(tutti_comm *comm) {
     if (TUTTI_UNLIKELY(tutti_forked()))
         return tutti_fail(TUTTI_ERR_FORKED, "communicator \"%s\" belongs to the process that this one was forked from",
                           comm->name);
@@ -219,8 +207,7 @@ tutti_status tutti_comm_check(tutti_comm *comm)
     return tutti_fail((tutti_status)comm->page->broken_status, "%s", comm->page->broken_text);
 }
 
-tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status)
-{
+tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status) {
     tutti_page *page = comm->page;
     uint32_t whole = TUTTI_PAGE_WHOLE;
     if (atomic_compare_exchange_strong_explicit(&page->state, &whole, TUTTI_PAGE_BREAKING, memory_order_acq_rel,
@@ -233,13 +220,11 @@ tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status)
                 atomic_store_explicit(&page->posts[i].signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
         tutti_page_wake(page);
     }
-    while (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) {
-    }
+    while (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) {}
     return tutti_fail((tutti_status)page->broken_status, "%s", page->broken_text);
 }
 
-tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason)
-{
+tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason) {
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_abort: comm is NULL");
     if (tutti_forked()) return tutti_comm_check(comm);
     tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted by rank %d (pid %d): %s", comm->name, comm->rank,
@@ -248,14 +233,12 @@ tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason)
     return TUTTI_OK;
 }
 
-tutti_status tutti_comm_error(tutti_comm *comm)
-{
+tutti_status tutti_comm_error(tutti_comm *comm) {
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_error: comm is NULL");
     return tutti_comm_check(comm);
 }
 
-tutti_status tutti_comm_destroy(tutti_comm *comm)
-{
+tutti_status tutti_comm_destroy(tutti_comm *comm) {
     if (comm == NULL) return TUTTI_OK;
     if (tutti_forked()) return TUTTI_OK; /* its memory is the parent's, or not here at all */
     atomic_store_explicit(&comm->destroyed, true, memory_order_release);
@@ -268,12 +251,10 @@ tutti_status tutti_comm_destroy(tutti_comm *comm)
     return TUTTI_OK;
 }
 
-int tutti_comm_rank(const tutti_comm *comm)
-{
+int tutti_comm_rank(const tutti_comm *comm) {
     return comm != NULL ? comm->rank : -1;
 }
 
-int tutti_comm_size(const tutti_comm *comm)
-{
+int tutti_comm_size(const tutti_comm *comm) {
     return comm != NULL ? comm->nranks : -1;
 }

@@ -93,8 +93,8 @@ enum { TUTTI_POST_SRC_DIRECT = 1, TUTTI_POST_DST_DIRECT = 2 };
 
 /* Entry to a collective. The first line is all that the fast path reads; the second is for errors. */
 typedef struct tutti_post {
-    _Atomic uint64_t sequence; /* last to be written, release; pairs with the acquire in tutti_meet */
-    _Atomic uint64_t signature;    /* TUTTI_SIGNATURE_BROKEN once the owner has given up in this call */
+    _Atomic uint64_t sequence;  /* last to be written, release; pairs with the acquire in tutti_meet */
+    _Atomic uint64_t signature; /* TUTTI_SIGNATURE_BROKEN once the owner has given up in this call */
     double factor;
     union {
         uint8_t payload[TUTTI_POST_PAYLOAD_BYTES];
@@ -118,8 +118,8 @@ typedef enum tutti_page_state {
 
 /* What one rank shows the others. Written by its owner only, but for `sleepers`. */
 typedef struct tutti_page {
-    _Atomic uint64_t comm_id; /* 0: the owner has left and taken the memory back */
-    _Atomic uint32_t departed; /* the owner destroyed its communicator */
+    _Atomic uint64_t comm_id;                     /* 0: the owner has left and taken the memory back */
+    _Atomic uint32_t departed;                    /* the owner destroyed its communicator */
     TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers; /* waiters asleep on this page's flags; they count themselves */
     TUTTI_ALIGNED_LINE tutti_post posts[2];       /* call k uses posts[k % 2] */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
@@ -131,8 +131,7 @@ typedef struct tutti_page {
 /* Progress values of `step`. */
 #define TUTTI_STEP_BITS 24
 #define TUTTI_STEP_DONE ((UINT64_C(1) << TUTTI_STEP_BITS) - 1)
-static inline uint64_t tutti_step_at(uint64_t sequence, uint64_t progress)
-{
+static inline uint64_t tutti_step_at(uint64_t sequence, uint64_t progress) {
     return (sequence << TUTTI_STEP_BITS) + progress;
 }
 
@@ -161,23 +160,23 @@ struct tutti_comm {
     uint64_t id; /* equal on all ranks, different from any other's that one of them has */
     char name[64];
     int64_t timeout_ms;
-    bool one_process;  /* all ranks are threads of this process */
-    bool spins;        /* every rank of the host has a core of its own */
+    bool one_process;           /* all ranks are threads of this process */
+    bool spins;                 /* every rank of the host has a core of its own */
     int host_ranks, host_cores; /* of the communicator that this one comes from, at the start */
     size_t chunk_bytes;
-    tutti_member *members; /* nranks entries */
-    tutti_page *page;      /* own: members[rank].page */
-    uint64_t sequence;     /* collectives started */
-    uint64_t splits;       /* communicators made from this one; equal on all ranks */
-    tutti_patience patience; /* of the running collective; its runner's only */
-    struct tutti_slots *slots; /* lease, NULL: none; slots.h */
-    atomic_int slots_busy;     /* 1 while a call uses the lease, so that nobody takes it */
-    const void **views;        /* scratch of nranks pointers, for algorithms */
-    double *factors;           /* scratch of nranks factors */
+    tutti_member *members;          /* nranks entries */
+    tutti_page *page;               /* own: members[rank].page */
+    uint64_t sequence;              /* collectives started */
+    uint64_t splits;                /* communicators made from this one; equal on all ranks */
+    tutti_patience patience;        /* of the running collective; its runner's only */
+    struct tutti_slots *slots;      /* lease, NULL: none; slots.h */
+    atomic_int slots_busy;          /* 1 while a call uses the lease, so that nobody takes it */
+    const void **views;             /* scratch of nranks pointers, for algorithms */
+    double *factors;                /* scratch of nranks factors */
     struct tutti_work_queue *queue; /* worker.h */
     atomic_int references;          /* the user's, and one for each work and thread that may look at it */
     atomic_bool destroyed;          /* tutti_comm_destroy was called */
-    struct tutti_comm *next; /* list of the process's communicators */
+    struct tutti_comm *next;        /* list of the process's communicators */
 };
 
 /* Answers for a call: the process was forked, the communicator is broken or being destroyed; else TUTTI_OK. */

@@ -67,8 +67,7 @@ typedef struct contact {
 
 /* --------------------------------------------------------------------------------------------- messages */
 
-static tutti_status wait_ready(int fd, short events, tutti_deadline *deadline, const char *what)
-{
+static tutti_status wait_ready(int fd, short events, tutti_deadline *deadline, const char *what) {
     struct pollfd waited = {.fd = fd, .events = events};
     for (;;) {
         if (tutti_deadline_passed(deadline))
@@ -80,8 +79,7 @@ static tutti_status wait_ready(int fd, short events, tutti_deadline *deadline, c
     }
 }
 
-static tutti_status send_message(int fd, const void *data, size_t bytes, const int *fds, int nfds)
-{
+static tutti_status send_message(int fd, const void *data, size_t bytes, const int *fds, int nfds) {
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
         struct cmsghdr align;
@@ -105,8 +103,7 @@ static tutti_status send_message(int fd, const void *data, size_t bytes, const i
 
 /* Takes at most two descriptors; fds_out entries that did not come are -1. */
 static tutti_status receive_message(int fd, void *data, size_t bytes, int fds_out[2], tutti_deadline *deadline,
-                                    const char *what)
-{
+                                    const char *what) {
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
         struct cmsghdr align;
@@ -128,8 +125,7 @@ static tutti_status receive_message(int fd, void *data, size_t bytes, int fds_ou
                     : tutti_fail(TUTTI_ERR_REFUSED, "%s has %zd bytes, %zu expected", what, got, bytes);
 }
 
-static tutti_status receive_plain(int fd, void *data, size_t bytes, tutti_deadline *deadline, const char *what)
-{
+static tutti_status receive_plain(int fd, void *data, size_t bytes, tutti_deadline *deadline, const char *what) {
     int fds[2];
     TUTTI_TRY(receive_message(fd, data, bytes, fds, deadline, what));
     for (int i = 0; i < 2; i++)
@@ -138,8 +134,7 @@ static tutti_status receive_plain(int fd, void *data, size_t bytes, tutti_deadli
 }
 
 static void compute_mac(const contact *c, char side, const hello *h, const uint8_t nonce[NONCE_BYTES],
-                        uint8_t mac[TUTTI_SHA256_BYTES])
-{
+                        uint8_t mac[TUTTI_SHA256_BYTES]) {
     uint8_t text[1 + sizeof *h + NONCE_BYTES];
     text[0] = (uint8_t)side;
     memcpy(text + 1, h, sizeof *h);
@@ -147,8 +142,7 @@ static void compute_mac(const contact *c, char side, const hello *h, const uint8
     tutti_hmac_of(c->key, c->key_bytes, text, sizeof text, mac);
 }
 
-static bool same_user(int fd)
-{
+static bool same_user(int fd) {
     struct ucred credentials;
     socklen_t bytes = sizeof credentials;
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 && credentials.uid == geteuid();
@@ -156,8 +150,7 @@ static bool same_user(int fd)
 
 /* ---------------------------------------------------------------------------------------------- sockets */
 
-static socklen_t address_of(const char *name, struct sockaddr_un *address)
-{
+static socklen_t address_of(const char *name, struct sockaddr_un *address) {
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
     size_t bytes = strlen(name);
@@ -165,8 +158,7 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
 }
 
-tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out)
-{
+tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out) {
     uint8_t random[16];
     struct sockaddr_un address;
     TUTTI_TRY(tutti_random_bytes(random, sizeof random));
@@ -185,8 +177,7 @@ tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *f
     return TUTTI_OK;
 }
 
-static tutti_status connect_to_root(const contact *c, int *fd_out)
-{
+static tutti_status connect_to_root(const contact *c, int *fd_out) {
     const tutti_card *root = &c->roll->cards[0];
     struct sockaddr_un address;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -197,14 +188,19 @@ static tutti_status connect_to_root(const contact *c, int *fd_out)
         if (error == EINTR || (error == EAGAIN && !tutti_deadline_passed(c->deadline))) continue;
         close(fd);
         if (error == ECONNREFUSED || error == ENOENT)
-            return tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank 0 (host %s, pid %lld) has ended, or is in another network "
-                              "namespace of this machine, which counts as another host; links between hosts are not part "
-                              "of this build", root->host, (long long)root->pid);
-        return tutti_fail_errno(error, "cannot connect to rank 0 (host %s, pid %lld)", root->host, (long long)root->pid);
+            return tutti_fail(
+                TUTTI_ERR_UNSUPPORTED,
+                "rank 0 (host %s, pid %lld) has ended, or is in another network "
+                "namespace of this machine, which counts as another host; links between hosts are not part "
+                "of this build",
+                root->host, (long long)root->pid);
+        return tutti_fail_errno(error, "cannot connect to rank 0 (host %s, pid %lld)", root->host,
+                                (long long)root->pid);
     }
     if (!c->secret && !same_user(fd)) {
         close(fd);
-        return tutti_fail(TUTTI_ERR_REFUSED, "rank 0 runs as another user: set TUTTI_SECRET on all ranks to allow that");
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "rank 0 runs as another user: set TUTTI_SECRET on all ranks to allow that");
     }
     *fd_out = fd;
     return TUTTI_OK;
@@ -212,8 +208,7 @@ static tutti_status connect_to_root(const contact *c, int *fd_out)
 
 /* ----------------------------------------------------------------------------------------------- rank r */
 
-static tutti_status enter(contact *c, int fd)
-{
+static tutti_status enter(contact *c, int fd) {
     hello h = {.rank = c->comm->rank};
     proof p;
     uint8_t expected[TUTTI_SHA256_BYTES];
@@ -222,7 +217,8 @@ static tutti_status enter(contact *c, int fd)
     TUTTI_TRY(receive_plain(fd, &p, sizeof p, c->deadline, "rank 0's proof"));
     compute_mac(c, '0', &h, p.nonce, expected);
     if (!tutti_hmac_equal(expected, p.mac, sizeof expected))
-        return tutti_fail(TUTTI_ERR_REFUSED, "rank 0 does not know this job's secret: TUTTI_SECRET (or its file) must be "
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "rank 0 does not know this job's secret: TUTTI_SECRET (or its file) must be "
                           "equal on all ranks");
     gathered *own = &c->all[c->comm->rank];
     compute_mac(c, 'r', &h, p.nonce, own->entry.mac);
@@ -236,8 +232,8 @@ static tutti_status enter(contact *c, int fd)
                 if (fds[i] >= 0) close(fds[i]);
             continue;
         }
-        c->all[rank] = (gathered){
-            .entry = e, .heap_fd = fds[0], .pidfd = fds[1], .connection = c->all[rank].connection};
+        c->all[rank] =
+            (gathered){.entry = e, .heap_fd = fds[0], .pidfd = fds[1], .connection = c->all[rank].connection};
     }
     return TUTTI_OK;
 }
@@ -245,8 +241,7 @@ static tutti_status enter(contact *c, int fd)
 /* ----------------------------------------------------------------------------------------------- rank 0 */
 
 /* Lets one connection prove itself; a stranger is sent away with a log line. */
-static tutti_status admit(contact *c, int fd)
-{
+static tutti_status admit(contact *c, int fd) {
     tutti_deadline patience = tutti_deadline_after_ms(STRANGER_MS);
     hello h;
     proof p;
@@ -270,29 +265,32 @@ static tutti_status admit(contact *c, int fd)
     }
     for (int i = 0; i < 2; i++)
         if (fds[i] >= 0) close(fds[i]);
-    return tutti_fail(TUTTI_ERR_REFUSED, "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal "
-                      "on all ranks", h.rank);
+    return tutti_fail(TUTTI_ERR_REFUSED,
+                      "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal "
+                      "on all ranks",
+                      h.rank);
 }
 
-static void list_missing(const contact *c, char *text, size_t capacity)
-{
+static void list_missing(const contact *c, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
     for (int rank = 1; rank < c->comm->nranks && used < capacity; rank++)
         if (c->all[rank].connection < 0)
-            used += (size_t)snprintf(text + used, capacity - used, "%srank %d (host %s, pid %lld)", used > 0 ? ", " : "",
-                                     rank, c->roll->cards[rank].host, (long long)c->roll->cards[rank].pid);
+            used +=
+                (size_t)snprintf(text + used, capacity - used, "%srank %d (host %s, pid %lld)", used > 0 ? ", " : "",
+                                 rank, c->roll->cards[rank].host, (long long)c->roll->cards[rank].pid);
 }
 
-static tutti_status gather(contact *c, int listen_fd)
-{
+static tutti_status gather(contact *c, int listen_fd) {
     char missing[600];
     for (int present = 1; present < c->comm->nranks;) {
         tutti_status status = wait_ready(listen_fd, POLLIN, c->deadline, "connection");
         if (status != TUTTI_OK) {
             list_missing(c, missing, sizeof missing);
-            return tutti_fail(status, "not all ranks of this host have connected before the deadline "
-                              "(TUTTI_CONNECT_TIMEOUT_MS); missing: %s", missing);
+            return tutti_fail(status,
+                              "not all ranks of this host have connected before the deadline "
+                              "(TUTTI_CONNECT_TIMEOUT_MS); missing: %s",
+                              missing);
         }
         int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0) continue;
@@ -306,15 +304,13 @@ static tutti_status gather(contact *c, int listen_fd)
     return TUTTI_OK;
 }
 
-static bool is_first_of_process(const contact *c, int rank)
-{
+static bool is_first_of_process(const contact *c, int rank) {
     for (int before = 0; before < rank; before++)
         if (memcmp(c->all[before].entry.card.id, c->all[rank].entry.card.id, TUTTI_PROCESS_ID_BYTES) == 0) return false;
     return true;
 }
 
-static tutti_status hand_out(contact *c)
-{
+static tutti_status hand_out(contact *c) {
     for (int rank = 0; rank < c->comm->nranks; rank++) {
         gathered *one = &c->all[rank];
         memset(one->entry.mac, 0, sizeof one->entry.mac);
@@ -328,18 +324,17 @@ static tutti_status hand_out(contact *c)
 
 /* ------------------------------------------------------------------------------------------------- both */
 
-static tutti_status choose_key(contact *c)
-{
+static tutti_status choose_key(contact *c) {
     TUTTI_TRY(tutti_secret_get((char *)c->key, sizeof c->key, &c->secret));
     if (!c->secret && tutti_setting_int(TUTTI_SETTING_SECRET_REQUIRED) != 0)
-        return tutti_fail(TUTTI_ERR_REFUSED, "TUTTI_SECRET_REQUIRED is set, but neither TUTTI_SECRET nor TUTTI_SECRET_FILE");
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "TUTTI_SECRET_REQUIRED is set, but neither TUTTI_SECRET nor TUTTI_SECRET_FILE");
     c->key_bytes = c->secret ? strlen((char *)c->key) : sizeof c->roll->nonce;
     if (!c->secret) memcpy(c->key, c->roll->nonce, sizeof c->roll->nonce);
     return TUTTI_OK;
 }
 
-static tutti_status describe_self(contact *c)
-{
+static tutti_status describe_self(contact *c) {
     tutti_peer *self;
     TUTTI_TRY(tutti_peer_self(&self));
     for (int rank = 0; rank < c->comm->nranks; rank++)
@@ -356,8 +351,7 @@ static tutti_status describe_self(contact *c)
 }
 
 /* Maps what was gathered; takes the descriptors. */
-static tutti_status map_members(contact *c)
-{
+static tutti_status map_members(contact *c) {
     for (int rank = 0; rank < c->comm->nranks; rank++) {
         gathered *one = &c->all[rank];
         tutti_member *member = &c->comm->members[rank];
@@ -372,8 +366,7 @@ static tutti_status map_members(contact *c)
     return TUTTI_OK;
 }
 
-static tutti_status run(contact *c, int listen_fd)
-{
+static tutti_status run(contact *c, int listen_fd) {
     TUTTI_TRY(choose_key(c));
     TUTTI_TRY(describe_self(c));
     if (c->comm->rank == 0) {
@@ -388,8 +381,7 @@ static tutti_status run(contact *c, int listen_fd)
     return map_members(c);
 }
 
-tutti_status tutti_contact_exchange(tutti_comm *comm, const tutti_roll *roll, int listen_fd, tutti_deadline *deadline)
-{
+tutti_status tutti_contact_exchange(tutti_comm *comm, const tutti_roll *roll, int listen_fd, tutti_deadline *deadline) {
     contact c = {.comm = comm, .roll = roll, .deadline = deadline};
     TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *c.all, &c.all));
     tutti_status status = run(&c, listen_fd);

@@ -11,8 +11,7 @@
 
 #define MOST_CORES (64 * TUTTI_CORE_WORDS)
 
-void tutti_cores_allowed(tutti_core_mask *mask_out)
-{
+void tutti_cores_allowed(tutti_core_mask *mask_out) {
     cpu_set_t set;
     memset(mask_out, 0, sizeof *mask_out);
     if (sched_getaffinity(0, sizeof set, &set) != 0) return;
@@ -20,14 +19,12 @@ void tutti_cores_allowed(tutti_core_mask *mask_out)
         if (CPU_ISSET(core, &set)) mask_out->words[core / 64] |= UINT64_C(1) << (core % 64);
 }
 
-void tutti_cores_join(tutti_core_mask *mask, const tutti_core_mask *other)
-{
+void tutti_cores_join(tutti_core_mask *mask, const tutti_core_mask *other) {
     for (int i = 0; i < TUTTI_CORE_WORDS; i++) mask->words[i] |= other->words[i];
 }
 
 /* Cores' worth of quota in one cpu.max file, rounded up; MOST_CORES when it sets no limit. */
-static int quota_of(const char *directory)
-{
+static int quota_of(const char *directory) {
     char path[4200];
     long long quota, period;
     snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", directory);
@@ -40,8 +37,7 @@ static int quota_of(const char *directory)
     return cores < MOST_CORES ? (int)cores : MOST_CORES;
 }
 
-static int cgroup_quota(void)
-{
+static int cgroup_quota(void) {
     char line[4096], *directory = NULL;
     FILE *file = fopen("/proc/self/cgroup", "re");
     if (file == NULL) return MOST_CORES;
@@ -60,8 +56,7 @@ static int cgroup_quota(void)
     }
 }
 
-int tutti_cores_count(const tutti_core_mask *mask)
-{
+int tutti_cores_count(const tutti_core_mask *mask) {
     int told = (int)tutti_setting_int(TUTTI_SETTING_CPUS);
     if (told > 0) return told;
     int cores = 0;

@@ -8,23 +8,19 @@
 
 static bool forked; /* written in the child, before it has threads */
 
-static void note_fork(void)
-{
+static void note_fork(void) {
     forked = true;
 }
 
-static void watch(void)
-{
+static void watch(void) {
     pthread_atfork(NULL, NULL, note_fork);
 }
 
-bool tutti_forked(void)
-{
+bool tutti_forked(void) {
     return forked;
 }
 
-void tutti_fork_watch(void)
-{
+void tutti_fork_watch(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch);
 }

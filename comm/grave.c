@@ -23,8 +23,7 @@ typedef struct grave {
 static pthread_mutex_t graves_lock = PTHREAD_MUTEX_INITIALIZER;
 static grave *graves;
 
-static bool all_gone(const grave *g)
-{
+static bool all_gone(const grave *g) {
     for (int rank = 0; rank < g->nranks; rank++) {
         const tutti_member *member = &g->members[rank];
         if (member->page == g->page || member->process == NULL || member->page == NULL) continue;
@@ -36,8 +35,7 @@ static bool all_gone(const grave *g)
     return true;
 }
 
-static void free_grave(grave *g)
-{
+static void free_grave(grave *g) {
     atomic_store_explicit(&g->page->comm_id, 0, memory_order_release);
     tutti_heap_free(g->page);
     if (g->slots != NULL) tutti_heap_free(g->slots->memory);
@@ -48,11 +46,13 @@ static void free_grave(grave *g)
     free(g);
 }
 
-void tutti_grave_bury(tutti_comm *comm)
-{
+void tutti_grave_bury(tutti_comm *comm) {
     grave *new = malloc(sizeof *new);
     if (new == NULL) return; /* no memory for a note: the page stays, which harms nobody */
-    *new = (grave){.comm_id = comm->id, .nranks = comm->nranks, .page = comm->page, .members = comm->members,
+    *new = (grave){.comm_id = comm->id,
+                   .nranks = comm->nranks,
+                   .page = comm->page,
+                   .members = comm->members,
                    .slots = comm->slots};
     comm->page = NULL;
     comm->members = NULL;

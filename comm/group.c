@@ -22,13 +22,11 @@ typedef struct group {
 
 static _Thread_local group open_group;
 
-bool tutti_group_is_open(const tutti_comm *comm)
-{
+bool tutti_group_is_open(const tutti_comm *comm) {
     return open_group.comm == comm;
 }
 
-static tutti_status grow(void *array_pointer, size_t count, size_t *capacity, size_t item_bytes)
-{
+static tutti_status grow(void *array_pointer, size_t count, size_t *capacity, size_t item_bytes) {
     void *array;
     if (count < *capacity) return TUTTI_OK;
     size_t wanted = *capacity > 0 ? 2 * *capacity : 16;
@@ -40,8 +38,7 @@ static tutti_status grow(void *array_pointer, size_t count, size_t *capacity, si
     return TUTTI_OK;
 }
 
-static void forget(group *g)
-{
+static void forget(group *g) {
     for (size_t i = 0; i < g->nops; i++) tutti_work_free(g->ops[i]);
     for (size_t i = 0; i < g->nmessages && g->message_works != NULL; i++) tutti_work_free(g->message_works[i]);
     free(g->ops);
@@ -50,8 +47,7 @@ static void forget(group *g)
     *g = (group){.comm = NULL};
 }
 
-tutti_status tutti_group_begin(tutti_comm *comm)
-{
+tutti_status tutti_group_begin(tutti_comm *comm) {
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_begin: comm is NULL");
     TUTTI_TRY(tutti_comm_check(comm));
     if (open_group.comm != NULL)
@@ -60,8 +56,7 @@ tutti_status tutti_group_begin(tutti_comm *comm)
     return TUTTI_OK;
 }
 
-tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op) {
     group *g = &open_group;
     TUTTI_TRY(grow(&g->ops, g->nops, &g->ops_capacity, sizeof *g->ops));
     tutti_work *work;
@@ -71,8 +66,7 @@ tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op)
     return tutti_op_own_arrays(comm, work);
 }
 
-tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *message)
-{
+tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *message) {
     (void)comm;
     group *g = &open_group;
     TUTTI_TRY(grow(&g->messages, g->nmessages, &g->messages_capacity, sizeof *g->messages));
@@ -81,8 +75,7 @@ tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *mess
 }
 
 /* Posts all messages, then runs or queues the collectives. What could not be started fails the whole. */
-static tutti_status start(group *g, tutti_work *whole, bool queued)
-{
+static tutti_status start(group *g, tutti_work *whole, bool queued) {
     TUTTI_TRY(tutti_calloc(g->nmessages, sizeof *g->message_works, &g->message_works));
     for (size_t i = 0; i < g->nmessages; i++)
         TUTTI_TRY(tutti_message_start(g->comm, &g->messages[i], whole, &g->message_works[i]));
@@ -103,8 +96,7 @@ static tutti_status start(group *g, tutti_work *whole, bool queued)
     return TUTTI_OK;
 }
 
-static void tell_received(const group *g)
-{
+static void tell_received(const group *g) {
     for (size_t i = 0; i < g->nmessages; i++) {
         const tutti_work *work = g->message_works[i];
         if (g->messages[i].received != NULL && work != NULL && tutti_work_done(work))
@@ -112,8 +104,7 @@ static void tell_received(const group *g)
     }
 }
 
-tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options)
-{
+tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
     group *g = &open_group;
     if (comm == NULL || g->comm != comm)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_end: this thread has no group open on that communicator");
@@ -140,9 +131,7 @@ tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options)
     if (status == TUTTI_OK && !queued) status = tutti_work_wait(whole, -1);
     if (!queued) tell_received(&mine);
     forget(&mine);
-    if (queued && status == TUTTI_OK)
-        *options->work = whole;
-    else
-        tutti_work_free(whole);
+    if (queued && status == TUTTI_OK) *options->work = whole;
+    else tutti_work_free(whole);
     return status;
 }

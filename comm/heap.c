@@ -21,13 +21,13 @@
 #include "bootstrap/base/status.h"
 #include "comm/comm.h"
 
-#define PAGE ((size_t)4096)
-#define SMALLEST ((size_t)64)
+#define PAGE          ((size_t)4096)
+#define SMALLEST      ((size_t)64)
 #define SMALL_CLASSES 6 /* 64 .. 2048 */
-#define CLASSES (SMALL_CLASSES + 4 * 36)
-#define SLAB ((size_t)64 << 10)
-#define CACHE_BYTES ((size_t)512 << 20)
-#define LEAST_HEAP ((size_t)256 << 20)
+#define CLASSES       (SMALL_CLASSES + 4 * 36)
+#define SLAB          ((size_t)64 << 10)
+#define CACHE_BYTES   ((size_t)512 << 20)
+#define LEAST_HEAP    ((size_t)256 << 20)
 
 enum { PIECE_NONE, PIECE_FREE, PIECE_USED };
 
@@ -56,8 +56,7 @@ static area areas[2];
 static page_note *pages;
 static size_t used_bytes, committed_bytes, cached_bytes; /* handed out, with real memory, of these free */
 
-static int class_of(size_t bytes)
-{
+static int class_of(size_t bytes) {
     if (bytes <= PAGE / 2) {
         int index = 0;
         while (SMALLEST << index < bytes) index++;
@@ -71,16 +70,14 @@ static int class_of(size_t bytes)
     return SMALL_CLASSES + 4 * (doubling - 1) + quarter;
 }
 
-static size_t class_bytes(int index)
-{
+static size_t class_bytes(int index) {
     if (index < SMALL_CLASSES) return SMALLEST << index;
     int large = index - SMALL_CLASSES;
     size_t base = PAGE << (large / 4);
     return tutti_align_up(base + (size_t)(large % 4) * (base / 4), PAGE);
 }
 
-static tutti_status map_heap(size_t bytes)
-{
+static tutti_status map_heap(size_t bytes) {
     int fd = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return tutti_fail_errno(errno, "cannot make shared memory (memfd_create)");
     void *base = MAP_FAILED;
@@ -104,9 +101,10 @@ static tutti_status map_heap(size_t bytes)
     return TUTTI_OK;
 }
 
-static tutti_status commit(size_t offset, size_t bytes)
-{
-    int error = tutti_fault("heap_shortage") ? ENOSPC : fallocate(heap_fd, 0, (off_t)offset, (off_t)bytes) == 0 ? 0 : errno;
+static tutti_status commit(size_t offset, size_t bytes) {
+    int error = tutti_fault("heap_shortage")                              ? ENOSPC
+                : fallocate(heap_fd, 0, (off_t)offset, (off_t)bytes) == 0 ? 0
+                                                                          : errno;
     if (error == 0) {
         committed_bytes += bytes;
         return TUTTI_OK;
@@ -117,8 +115,7 @@ static tutti_status commit(size_t offset, size_t bytes)
                       bytes, committed_bytes, strerror(error));
 }
 
-static tutti_status init_locked(void)
-{
+static tutti_status init_locked(void) {
     tutti_fork_watch();
     size_t machine = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     size_t wanted = (size_t)tutti_setting_int(TUTTI_SETTING_HEAP_BYTES);
@@ -135,8 +132,7 @@ static tutti_status init_locked(void)
     return commit(0, TUTTI_HEAP_LOBBY_BYTES);
 }
 
-tutti_status tutti_heap_init(void)
-{
+tutti_status tutti_heap_init(void) {
     if (TUTTI_LIKELY(__atomic_load_n(&heap_base, __ATOMIC_ACQUIRE) != NULL)) return TUTTI_OK;
     pthread_mutex_lock(&heap_lock);
     tutti_status status = heap_base != NULL ? TUTTI_OK : init_locked();
@@ -144,23 +140,19 @@ tutti_status tutti_heap_init(void)
     return status;
 }
 
-char *tutti_heap_base(void)
-{
+char *tutti_heap_base(void) {
     return heap_base;
 }
 
-size_t tutti_heap_bytes(void)
-{
+size_t tutti_heap_bytes(void) {
     return heap_bytes;
 }
 
-int tutti_heap_fd(void)
-{
+int tutti_heap_fd(void) {
     return heap_fd;
 }
 
-static tutti_status stack_push(free_stack *stack, size_t offset)
-{
+static tutti_status stack_push(free_stack *stack, size_t offset) {
     if (stack->count == stack->capacity) {
         size_t capacity = stack->capacity > 0 ? 2 * stack->capacity : 16;
         size_t *offsets = realloc(stack->offsets, capacity * sizeof *offsets);
@@ -173,19 +165,19 @@ static tutti_status stack_push(free_stack *stack, size_t offset)
 }
 
 /* A piece of the area that was never handed out. */
-static tutti_status cut(area *a, size_t bytes, size_t *offset_out)
-{
+static tutti_status cut(area *a, size_t bytes, size_t *offset_out) {
     if (a->end - a->next < bytes)
-        return tutti_fail(TUTTI_ERR_MEMORY, "the shared heap's address space is used up (%zu bytes more wanted): raise "
-                                            "TUTTI_HEAP_BYTES", bytes);
+        return tutti_fail(TUTTI_ERR_MEMORY,
+                          "the shared heap's address space is used up (%zu bytes more wanted): raise "
+                          "TUTTI_HEAP_BYTES",
+                          bytes);
     *offset_out = a->next;
     a->next += bytes;
     return TUTTI_OK;
 }
 
 /* Fills the stack of a small class from a new slab. */
-static tutti_status add_slab(area *a, int index)
-{
+static tutti_status add_slab(area *a, int index) {
     size_t offset = 0;
     TUTTI_TRY(cut(a, SLAB, &offset));
     tutti_status status = commit(offset, SLAB);
@@ -200,22 +192,18 @@ static tutti_status add_slab(area *a, int index)
     return TUTTI_OK;
 }
 
-static tutti_status alloc_small(area *a, int index, size_t *offset_out)
-{
+static tutti_status alloc_small(area *a, int index, size_t *offset_out) {
     free_stack *stack = &a->free_[index];
     if (stack->count == 0) TUTTI_TRY(add_slab(a, index));
     *offset_out = stack->offsets[--stack->count];
     return TUTTI_OK;
 }
 
-static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset_out)
-{
+static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset_out) {
     free_stack *stack = &a->free_[index];
     size_t offset = 0;
-    if (stack->count > 0)
-        offset = stack->offsets[--stack->count];
-    else
-        TUTTI_TRY(cut(a, class_bytes(index), &offset));
+    if (stack->count > 0) offset = stack->offsets[--stack->count];
+    else TUTTI_TRY(cut(a, class_bytes(index), &offset));
     page_note *note = &pages[offset / PAGE];
     note->class_index = (uint8_t)index;
     note->state = PIECE_FREE;
@@ -234,8 +222,7 @@ static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset
     return TUTTI_OK;
 }
 
-tutti_status tutti_heap_alloc(tutti_heap_area which, size_t bytes, void **memory_out)
-{
+tutti_status tutti_heap_alloc(tutti_heap_area which, size_t bytes, void **memory_out) {
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     TUTTI_TRY(tutti_heap_init());
     if (bytes == 0) bytes = 1;
@@ -256,8 +243,7 @@ tutti_status tutti_heap_alloc(tutti_heap_area which, size_t bytes, void **memory
     return TUTTI_OK;
 }
 
-static tutti_status free_locked(size_t offset)
-{
+static tutti_status free_locked(size_t offset) {
     page_note *note = &pages[offset / PAGE];
     area *a = &areas[offset < control_bytes ? TUTTI_HEAP_CONTROL : TUTTI_HEAP_BLOCKS];
     bool small = note->class_index < SMALL_CLASSES;
@@ -279,8 +265,7 @@ static tutti_status free_locked(size_t offset)
     return TUTTI_OK;
 }
 
-tutti_status tutti_heap_free(void *memory)
-{
+tutti_status tutti_heap_free(void *memory) {
     if (memory == NULL) return TUTTI_OK;
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     size_t offset = (size_t)((char *)memory - heap_base);
@@ -292,30 +277,26 @@ tutti_status tutti_heap_free(void *memory)
     return status;
 }
 
-bool tutti_heap_holds(const void *memory, size_t bytes)
-{
+bool tutti_heap_holds(const void *memory, size_t bytes) {
     const char *base = __atomic_load_n(&heap_base, __ATOMIC_ACQUIRE);
     if (base == NULL) return false;
     uintptr_t offset = (uintptr_t)memory - (uintptr_t)base;
     return offset >= control_bytes && offset < heap_bytes && bytes <= heap_bytes - offset;
 }
 
-void tutti_heap_usage(size_t *used_bytes_out, size_t *committed_bytes_out)
-{
+void tutti_heap_usage(size_t *used_bytes_out, size_t *committed_bytes_out) {
     pthread_mutex_lock(&heap_lock);
     *used_bytes_out = used_bytes;
     *committed_bytes_out = committed_bytes;
     pthread_mutex_unlock(&heap_lock);
 }
 
-tutti_status tutti_mem_alloc(size_t bytes, void **memory_out)
-{
+tutti_status tutti_mem_alloc(size_t bytes, void **memory_out) {
     if (memory_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_alloc: memory_out is NULL");
     return tutti_heap_alloc(TUTTI_HEAP_BLOCKS, bytes, memory_out);
 }
 
-tutti_status tutti_mem_free(void *memory)
-{
+tutti_status tutti_mem_free(void *memory) {
     if (memory != NULL && !tutti_heap_holds(memory, 1) && !tutti_forked())
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_free: %p is not memory of tutti_mem_alloc", memory);
     return tutti_heap_free(memory);

@@ -31,31 +31,26 @@ static const char *const kind_names[TUTTI_KIND_COUNT] = {
     [TUTTI_KIND_SCATTER_V] = "scatter_v",
 };
 
-const char *tutti_kind_name(tutti_kind kind)
-{
+const char *tutti_kind_name(tutti_kind kind) {
     return (unsigned)kind < TUTTI_KIND_COUNT ? kind_names[kind] : "?";
 }
 
-static bool has_reduction(unsigned kind)
-{
+static bool has_reduction(unsigned kind) {
     return kind == TUTTI_KIND_ALL_REDUCE || kind == TUTTI_KIND_REDUCE || kind == TUTTI_KIND_REDUCE_SCATTER ||
            kind == TUTTI_KIND_REDUCE_SCATTER_V;
 }
 
-static bool has_root(unsigned kind)
-{
+static bool has_root(unsigned kind) {
     return kind == TUTTI_KIND_REDUCE || kind == TUTTI_KIND_BROADCAST || kind == TUTTI_KIND_GATHER ||
            kind == TUTTI_KIND_SCATTER || kind == TUTTI_KIND_GATHER_V || kind == TUTTI_KIND_SCATTER_V;
 }
 
-const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity)
-{
+const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity) {
     char reduction[32] = "", root[32] = "";
     if (has_reduction(call->kind))
         snprintf(reduction, sizeof reduction, ", %s", tutti_reduction_name((tutti_reduction)call->reduction));
     if (has_root(call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
-    if (call->kind == TUTTI_KIND_BARRIER)
-        snprintf(text, capacity, "barrier #%llu", (unsigned long long)call->sequence);
+    if (call->kind == TUTTI_KIND_BARRIER) snprintf(text, capacity, "barrier #%llu", (unsigned long long)call->sequence);
     else
         snprintf(text, capacity, "%s(%s, %llu%s%s) #%llu", tutti_kind_name((tutti_kind)call->kind),
                  tutti_type_name((tutti_type)call->type), (unsigned long long)call->count, reduction, root,
@@ -63,8 +58,7 @@ const char *tutti_call_describe(const tutti_call *call, char *text, size_t capac
     return text;
 }
 
-tutti_call tutti_call_of(const tutti_op *op)
-{
+tutti_call tutti_call_of(const tutti_op *op) {
     return (tutti_call){.sequence = op->sequence,
                         .count = op->count,
                         .root = op->root,
@@ -73,8 +67,7 @@ tutti_call tutti_call_of(const tutti_op *op)
                         .reduction = (uint8_t)op->reduction};
 }
 
-const char *tutti_monitor_process_state(const tutti_comm *comm, int rank)
-{
+const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
     tutti_peer *peer = comm->members[rank].process;
     if (peer->self) return "is a thread of this process";
     if (tutti_peer_ended(peer)) return "has ended";
@@ -90,8 +83,7 @@ const char *tutti_monitor_process_state(const tutti_comm *comm, int rank)
 }
 
 /* Copies a peer's reason; the page is its owner's, so the text may lack its end. */
-static tutti_status adopt_reason(tutti_comm *comm, int rank)
-{
+static tutti_status adopt_reason(tutti_comm *comm, int rank) {
     const tutti_page *page = comm->members[rank].page;
     char reason[TUTTI_BROKEN_TEXT_BYTES];
     memcpy(reason, page->broken_text, sizeof reason);
@@ -103,14 +95,12 @@ static tutti_status adopt_reason(tutti_comm *comm, int rank)
 }
 
 /* Has `rank` done all that op needs of it? */
-static bool finished(const tutti_comm *comm, const tutti_op *op, int rank)
-{
+static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
     uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
     return step >= tutti_step_at(op->sequence, TUTTI_STEP_DONE);
 }
 
-static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths)
-{
+static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths) {
     tutti_member *member = &comm->members[rank];
     if (atomic_load_explicit(&member->page->state, memory_order_acquire) == TUTTI_PAGE_BROKEN)
         return adopt_reason(comm, rank);
@@ -118,8 +108,8 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     uint64_t page_id = atomic_load_explicit(&member->page->comm_id, memory_order_relaxed);
     /* In the barrier that ends a creation, a page may not have its id yet: members learn it one after the other. */
     bool unborn = page_id == 0 && op->sequence <= 1;
-    bool departed = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
-                    (page_id != comm->id && !unborn);
+    bool departed =
+        atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 || (page_id != comm->id && !unborn);
     if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
     char call[160];
     tutti_call record = tutti_call_of(op);
@@ -134,8 +124,7 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
 }
 
-tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths)
-{
+tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths) {
     TUTTI_TRY(tutti_comm_check(comm));
     for (int rank = 0; rank < comm->nranks; rank++)
         if (rank != comm->rank) TUTTI_TRY(look_at(comm, op, rank, deaths));
@@ -143,16 +132,14 @@ tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool death
 }
 
 /* The newer of a rank's two posts. */
-static tutti_call last_call(const tutti_comm *comm, int rank)
-{
+static tutti_call last_call(const tutti_comm *comm, int rank) {
     const tutti_post *posts = comm->members[rank].page->posts;
     uint64_t first = atomic_load_explicit(&posts[0].sequence, memory_order_acquire);
     uint64_t second = atomic_load_explicit(&posts[1].sequence, memory_order_acquire);
     return first > second ? posts[0].call : posts[1].call;
 }
 
-static void describe_missing(const tutti_comm *comm, const tutti_op *op, int rank, char *text, size_t capacity)
-{
+static void describe_missing(const tutti_comm *comm, const tutti_op *op, int rank, char *text, size_t capacity) {
     const tutti_peer *peer = comm->members[rank].process;
     tutti_call call = last_call(comm, rank);
     char last[256] = "it has made no call yet", name[160];
@@ -161,15 +148,17 @@ static void describe_missing(const tutti_comm *comm, const tutti_op *op, int ran
         double ago_s = (double)tutti_ticks_to_ns(tutti_ticks() - call.start_ticks) / 1e9;
         bool over = step >= tutti_step_at(call.sequence, TUTTI_STEP_DONE);
         tutti_call_describe(&call, name, sizeof name);
-        snprintf(last, sizeof last, "%s %s, begun %.1f s ago", call.sequence == op->sequence ? "it is inside" :
-                 over ? "last it finished" : "it is inside", name, ago_s);
+        snprintf(last, sizeof last, "%s %s, begun %.1f s ago",
+                 call.sequence == op->sequence ? "it is inside"
+                 : over                        ? "last it finished"
+                                               : "it is inside",
+                 name, ago_s);
     }
     snprintf(text, capacity, "rank %d (host %s, pid %d, %s; %s)", rank, peer->host, (int)peer->pid,
              tutti_monitor_process_state(comm, rank), last);
 }
 
-void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity)
-{
+void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity) {
     size_t used = 0;
     int missing = 0;
     text[0] = '\0';
@@ -187,8 +176,7 @@ void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, siz
     if (missing == 0) snprintf(text, capacity, "nobody: all ranks are inside the call");
 }
 
-static int arrived_count(const tutti_comm *comm, const tutti_op *op)
-{
+static int arrived_count(const tutti_comm *comm, const tutti_op *op) {
     int arrived = 0;
     for (int rank = 0; rank < comm->nranks; rank++)
         arrived += atomic_load_explicit(&comm->members[rank].page->posts[op->sequence & 1].sequence,
@@ -196,19 +184,19 @@ static int arrived_count(const tutti_comm *comm, const tutti_op *op)
     return arrived;
 }
 
-void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms)
-{
+void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms) {
     char call[160], missing[3000];
     tutti_call record = tutti_call_of(op);
     tutti_call_describe(&record, call, sizeof call);
     tutti_monitor_missing(comm, op, missing, sizeof missing);
-    tutti_log(TUTTI_LOG_WARN, "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); %d of %d "
-              "ranks have arrived; missing: %s", comm->rank, (long long)waited_ms, call, comm->name,
-              op->count * tutti_type_bytes(op->type), arrived_count(comm, op), comm->nranks, missing);
+    tutti_log(TUTTI_LOG_WARN,
+              "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); %d of %d "
+              "ranks have arrived; missing: %s",
+              comm->rank, (long long)waited_ms, call, comm->name, op->count * tutti_type_bytes(op->type),
+              arrived_count(comm, op), comm->nranks, missing);
 }
 
-tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post)
-{
+tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post) {
     if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN)
         return adopt_reason(comm, rank);
     char mine[160], theirs[160];
@@ -217,8 +205,10 @@ tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int ra
     tutti_call_describe(&other, theirs, sizeof theirs);
     const char *hint = strcmp(mine, theirs) == 0 ? " (their counts per rank differ)" : "";
     bool first = comm->rank < rank;
-    tutti_fail(TUTTI_ERR_MISMATCH, "calls differ on communicator \"%s\": rank %d %s, rank %d %s%s; all ranks must make "
-               "the same calls in the same order", comm->name, first ? comm->rank : rank, first ? mine : theirs,
-               first ? rank : comm->rank, first ? theirs : mine, hint);
+    tutti_fail(TUTTI_ERR_MISMATCH,
+               "calls differ on communicator \"%s\": rank %d %s, rank %d %s%s; all ranks must make "
+               "the same calls in the same order",
+               comm->name, first ? comm->rank : rank, first ? mine : theirs, first ? rank : comm->rank,
+               first ? theirs : mine, hint);
     return tutti_comm_break(comm, TUTTI_ERR_MISMATCH);
 }

@@ -13,8 +13,7 @@ typedef struct tutti_span {
     size_t bytes;
 } tutti_span;
 
-static inline bool tutti_op_is_split(const tutti_op *op)
-{
+static inline bool tutti_op_is_split(const tutti_op *op) {
     switch (op->kind) {
     case TUTTI_KIND_REDUCE_SCATTER:
     case TUTTI_KIND_REDUCE_SCATTER_V:
@@ -27,8 +26,7 @@ static inline bool tutti_op_is_split(const tutti_op *op)
 }
 
 /* Does `rank` have an input? (Only the root of broadcast and scatter has.) */
-static inline bool tutti_op_has_input(const tutti_op *op, int rank)
-{
+static inline bool tutti_op_has_input(const tutti_op *op, int rank) {
     switch (op->kind) {
     case TUTTI_KIND_BARRIER: return false;
     case TUTTI_KIND_BROADCAST:
@@ -39,8 +37,7 @@ static inline bool tutti_op_has_input(const tutti_op *op, int rank)
 }
 
 /* Does `rank` get an output? (Only the root of reduce and gather does; the root of a broadcast has its own.) */
-static inline bool tutti_op_has_output(const tutti_op *op, int rank)
-{
+static inline bool tutti_op_has_output(const tutti_op *op, int rank) {
     switch (op->kind) {
     case TUTTI_KIND_BARRIER: return false;
     case TUTTI_KIND_BROADCAST: return rank != op->root;

@@ -50,8 +50,7 @@ typedef struct ending {
 } ending;
 
 /* Takes ended requests off their list, for use without the lock, and gives the requests back. */
-static size_t take_endings(ending endings[ENDINGS_AT_ONCE])
-{
+static size_t take_endings(ending endings[ENDINGS_AT_ONCE]) {
     size_t count = 0;
     tutti_request *request;
     while (count < ENDINGS_AT_ONCE && (request = TAILQ_FIRST(&tutti_p2p.ended)) != NULL) {
@@ -62,8 +61,7 @@ static size_t take_endings(ending endings[ENDINGS_AT_ONCE])
     return count;
 }
 
-void tutti_p2p_unlock(void)
-{
+void tutti_p2p_unlock(void) {
     ending endings[ENDINGS_AT_ONCE];
     for (bool more = true; more;) {
         size_t count = take_endings(endings);
@@ -83,8 +81,7 @@ void tutti_p2p_unlock(void)
 /* ------------------------------------------------------------------------------------- sends, receives */
 
 /* Locks, and makes a request of the communicator's port; on failure the lock is free again. */
-static tutti_status begin(tutti_comm *comm, tutti_work *work, tutti_request **request_out)
-{
+static tutti_status begin(tutti_comm *comm, tutti_work *work, tutti_request **request_out) {
     if (tutti_forked())
         return tutti_fail(TUTTI_ERR_FORKED, "this process was forked after communicator \"%s\" was made", comm->name);
     pthread_mutex_lock(&tutti_p2p.lock);
@@ -96,25 +93,21 @@ static tutti_status begin(tutti_comm *comm, tutti_work *work, tutti_request **re
     return status;
 }
 
-tutti_status tutti_p2p_send(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag, tutti_work *work)
-{
+tutti_status tutti_p2p_send(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag, tutti_work *work) {
     tutti_request *request;
     TUTTI_TRY(begin(comm, work, &request));
     request->peer = peer;
     request->tag = tag;
     request->buffer = (char *)(uintptr_t)src; /* only read */
     request->bytes = bytes;
-    if (comm->members[peer].process->self)
-        tutti_match_send_local(request, tutti_p2p_port(comm->id, peer));
-    else
-        tutti_transfer_send(request);
+    if (comm->members[peer].process->self) tutti_match_send_local(request, tutti_p2p_port(comm->id, peer));
+    else tutti_transfer_send(request);
     tutti_p2p_unlock();
     return TUTTI_OK;
 }
 
 tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t item_bytes, int peer, int64_t tag,
-                            tutti_work *work)
-{
+                            tutti_work *work) {
     tutti_request *request;
     TUTTI_TRY(begin(comm, work, &request));
     request->peer = peer;
@@ -129,15 +122,13 @@ tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t it
 
 /* -------------------------------------------------------------------------------------------- progress */
 
-static void fail_all(tutti_port *port, tutti_status status, const char *text)
-{
+static void fail_all(tutti_port *port, tutti_status status, const char *text) {
     tutti_request *request;
     while ((request = TAILQ_FIRST(&port->all)) != NULL) tutti_match_fail(request, status, text);
 }
 
 /* Breaks a communicator, without the lock, and fails all of its requests. */
-static void carry_out(const tutti_verdict *verdict)
-{
+static void carry_out(const tutti_verdict *verdict) {
     tutti_fail(verdict->status, "%s", verdict->text);
     tutti_status status = tutti_comm_break(verdict->port->comm, verdict->status);
     char text[TUTTI_ERROR_TEXT_BYTES];
@@ -148,8 +139,7 @@ static void carry_out(const tutti_verdict *verdict)
     tutti_p2p_unlock();
 }
 
-bool tutti_p2p_progress(void)
-{
+bool tutti_p2p_progress(void) {
     if (atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed) == 0 && !tutti_p2p_pending()) return false;
     if (tutti_forked() || pthread_mutex_trylock(&tutti_p2p.lock) != 0) return false;
     tutti_verdict verdict;
@@ -162,13 +152,11 @@ bool tutti_p2p_progress(void)
     return moved;
 }
 
-bool tutti_p2p_pending(void)
-{
+bool tutti_p2p_pending(void) {
     return atomic_load_explicit(&tutti_p2p.pending, memory_order_relaxed) > 0;
 }
 
-void tutti_p2p_cancel(tutti_comm *comm, tutti_status status)
-{
+void tutti_p2p_cancel(tutti_comm *comm, tutti_status status) {
     if (tutti_forked()) return;
     char text[TUTTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());
@@ -180,24 +168,21 @@ void tutti_p2p_cancel(tutti_comm *comm, tutti_status status)
 
 /* --------------------------------------------------------------------------------------- communicators */
 
-static tutti_port **bucket_of(uint64_t comm_id, int rank)
-{
+static tutti_port **bucket_of(uint64_t comm_id, int rank) {
     uint64_t hash = (comm_id + (uint64_t)(unsigned)rank) * UINT64_C(0x9e3779b97f4a7c15);
     return &tutti_p2p.ports[hash >> 56];
 }
 
 _Static_assert(TUTTI_PORT_BUCKETS == 256, "eight bits of the hash name the bucket");
 
-tutti_port *tutti_p2p_port(uint64_t comm_id, int rank)
-{
+tutti_port *tutti_p2p_port(uint64_t comm_id, int rank) {
     tutti_port *port = *bucket_of(comm_id, rank);
     while (port != NULL && (port->comm_id != comm_id || port->rank != rank)) port = port->next;
     return port;
 }
 
 /* Opens channels to the processes of all members. Under the lock. */
-static tutti_status open_channels(tutti_comm *comm)
-{
+static tutti_status open_channels(tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++) {
         tutti_peer *peer = comm->members[rank].process;
         if (peer->self || peer->channels != NULL) continue;
@@ -208,8 +193,7 @@ static tutti_status open_channels(tutti_comm *comm)
     return TUTTI_OK;
 }
 
-tutti_status tutti_p2p_open(tutti_comm *comm)
-{
+tutti_status tutti_p2p_open(tutti_comm *comm) {
     tutti_ticks_to_ns(0); /* calibrates now, not within the first wait */
     tutti_port *port;
     TUTTI_TRY(tutti_calloc(1, sizeof *port + (size_t)comm->nranks * sizeof *port->left, &port));
@@ -232,8 +216,7 @@ tutti_status tutti_p2p_open(tutti_comm *comm)
     return status;
 }
 
-void tutti_p2p_close(tutti_comm *comm)
-{
+void tutti_p2p_close(tutti_comm *comm) {
     if (tutti_forked()) return; /* the parent's channels are not mapped here */
     char text[256];
     snprintf(text, sizeof text, "communicator \"%s\" was destroyed while this was under way", comm->name);
@@ -255,8 +238,7 @@ void tutti_p2p_close(tutti_comm *comm)
     tutti_p2p_unlock();
 }
 
-void tutti_p2p_forget(tutti_peer *peer)
-{
+void tutti_p2p_forget(tutti_peer *peer) {
     if (tutti_forked()) return;
     pthread_mutex_lock(&tutti_p2p.lock);
     tutti_channels *channel = peer->channels;
@@ -267,10 +249,8 @@ void tutti_p2p_forget(tutti_peer *peer)
             atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
             free(note);
         }
-        if (channel->theirs != NULL)
-            TAILQ_REMOVE(&tutti_p2p.found, channel, link);
-        else
-            TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
+        if (channel->theirs != NULL) TAILQ_REMOVE(&tutti_p2p.found, channel, link);
+        else TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
         tutti_channel_close(channel);
         peer->channels = NULL;
         atomic_fetch_sub_explicit(&tutti_p2p.channels, 1, memory_order_relaxed);

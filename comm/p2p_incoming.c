@@ -16,8 +16,7 @@
 /* Each on_ function handles one kind of record; false: not now, or the channel is broken. */
 
 /* The rank's port, NULL in *port_out when its communicator is closed; false: the record is a lie. */
-static bool find_port(tutti_channels *channel, const tutti_record *record, tutti_port **port_out)
-{
+static bool find_port(tutti_channels *channel, const tutti_record *record, tutti_port **port_out) {
     tutti_port *port = tutti_p2p_port(record->comm_id, record->destination);
     *port_out = port;
     if (port == NULL) return true;
@@ -28,8 +27,7 @@ static bool find_port(tutti_channels *channel, const tutti_record *record, tutti
     return false;
 }
 
-static tutti_message *new_message(tutti_channels *channel, const tutti_record *record, size_t payload_bytes)
-{
+static tutti_message *new_message(tutti_channels *channel, const tutti_record *record, size_t payload_bytes) {
     tutti_message *message = malloc(sizeof *message + payload_bytes);
     if (message == NULL) return NULL;
     *message =
@@ -38,8 +36,7 @@ static tutti_message *new_message(tutti_channels *channel, const tutti_record *r
 }
 
 /* Keeps an eager message that nobody has asked for; false: no memory now. */
-static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_record *record)
-{
+static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_record *record) {
     if (channel->came - channel->matched > MOST_UNMATCHED_BYTES) {
         tutti_channel_break(channel, "it sent more than it was allowed to");
         return false;
@@ -53,8 +50,7 @@ static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_re
     return true;
 }
 
-static bool on_eager(tutti_channels *channel, const tutti_record *record)
-{
+static bool on_eager(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
     if (record->bytes != record->payload_bytes) {
         tutti_channel_break(channel, "it sent a message of a wrong length");
@@ -72,8 +68,7 @@ static bool on_eager(tutti_channels *channel, const tutti_record *record)
     return true;
 }
 
-static bool on_announce(tutti_channels *channel, const tutti_record *record)
-{
+static bool on_announce(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
     if (!find_port(channel, record, &port)) return false;
     if (port == NULL) {
@@ -94,16 +89,14 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record)
     return true;
 }
 
-static tutti_request *find_request(struct tutti_requests *list, uint64_t id)
-{
+static tutti_request *find_request(struct tutti_requests *list, uint64_t id) {
     tutti_request *request;
-    TAILQ_FOREACH (request, list, state_link)
-        if (request->id == id) return request;
+    TAILQ_FOREACH(request, list, state_link)
+    if (request->id == id) return request;
     return NULL;
 }
 
-static bool on_clear(tutti_channels *channel, const tutti_record *record)
-{
+static bool on_clear(tutti_channels *channel, const tutti_record *record) {
     tutti_request *request = find_request(&channel->announced, record->transfer);
     if (request == NULL) return true; /* cancelled */
     if (record->bytes == 0 || record->bytes > request->bytes) {
@@ -116,8 +109,7 @@ static bool on_clear(tutti_channels *channel, const tutti_record *record)
     return true;
 }
 
-static bool on_fragment(tutti_channels *channel, const tutti_record *record)
-{
+static bool on_fragment(tutti_channels *channel, const tutti_record *record) {
     tutti_request *request = find_request(&channel->receiving, record->transfer);
     if (request == NULL) return true; /* cancelled */
     if (record->bytes != request->moved || record->payload_bytes > request->wanted - request->moved) {
@@ -130,19 +122,15 @@ static bool on_fragment(tutti_channels *channel, const tutti_record *record)
     return true;
 }
 
-static bool on_done(tutti_channels *channel, const tutti_record *record)
-{
+static bool on_done(tutti_channels *channel, const tutti_record *record) {
     tutti_request *request = find_request(&channel->announced, record->transfer);
     if (request == NULL) return true; /* cancelled */
-    if (record->bytes == 0)
-        tutti_match_end(request, TUTTI_OK, "");
-    else
-        tutti_watch_desert(request, request->peer);
+    if (record->bytes == 0) tutti_match_end(request, TUTTI_OK, "");
+    else tutti_watch_desert(request, request->peer);
     return true;
 }
 
-static bool handle(tutti_channels *channel, const tutti_record *record)
-{
+static bool handle(tutti_channels *channel, const tutti_record *record) {
     switch ((tutti_record_kind)record->kind) {
     case TUTTI_RECORD_EAGER: return on_eager(channel, record);
     case TUTTI_RECORD_ANNOUNCE: return on_announce(channel, record);
@@ -154,8 +142,7 @@ static bool handle(tutti_channels *channel, const tutti_record *record)
     return false;
 }
 
-bool tutti_incoming_read(tutti_channels *channel)
-{
+bool tutti_incoming_read(tutti_channels *channel) {
     if (channel->theirs == NULL) {
         if (!tutti_channel_find(channel)) return true;
         TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);

@@ -19,13 +19,10 @@
 
 /* --------------------------------------------------------------------------------------------- requests */
 
-tutti_status tutti_match_request(tutti_port *port, tutti_work *work, tutti_request **request_out)
-{
+tutti_status tutti_match_request(tutti_port *port, tutti_work *work, tutti_request **request_out) {
     tutti_request *request = TAILQ_FIRST(&tutti_p2p.spare);
-    if (request != NULL)
-        TAILQ_REMOVE(&tutti_p2p.spare, request, state_link);
-    else
-        TUTTI_TRY(tutti_calloc(1, sizeof *request, &request));
+    if (request != NULL) TAILQ_REMOVE(&tutti_p2p.spare, request, state_link);
+    else TUTTI_TRY(tutti_calloc(1, sizeof *request, &request));
     memset(request, 0, sizeof *request);
     request->port = port;
     request->work = work;
@@ -36,16 +33,14 @@ tutti_status tutti_match_request(tutti_port *port, tutti_work *work, tutti_reque
     return TUTTI_OK;
 }
 
-void tutti_match_move(tutti_request *request, tutti_phase phase, struct tutti_requests *list)
-{
+void tutti_match_move(tutti_request *request, tutti_phase phase, struct tutti_requests *list) {
     if (request->list != NULL) TAILQ_REMOVE(request->list, request, state_link);
     if (list != NULL) TAILQ_INSERT_TAIL(list, request, state_link);
     request->phase = phase;
     request->list = list;
 }
 
-void tutti_match_end(tutti_request *request, tutti_status status, const char *text)
-{
+void tutti_match_end(tutti_request *request, tutti_status status, const char *text) {
     tutti_match_move(request, TUTTI_PHASE_ENDED, &tutti_p2p.ended);
     TAILQ_REMOVE(&request->port->all, request, all_link);
     request->status = status;
@@ -54,15 +49,13 @@ void tutti_match_end(tutti_request *request, tutti_status status, const char *te
 }
 
 /* Where a local send waits as a message, it goes, too. */
-static void withdraw(tutti_request *send)
-{
+static void withdraw(tutti_request *send) {
     TAILQ_REMOVE(&send->message->port->unexpected, send->message, link);
     free(send->message);
     send->message = NULL;
 }
 
-void tutti_match_fail(tutti_request *request, tutti_status status, const char *text)
-{
+void tutti_match_fail(tutti_request *request, tutti_status status, const char *text) {
     if (request->message != NULL) withdraw(request);
     tutti_request *partner = request->partner;
     if (partner != NULL) {
@@ -76,33 +69,29 @@ void tutti_match_fail(tutti_request *request, tutti_status status, const char *t
 
 /* ------------------------------------------------------------------------------------------- receiving */
 
-static bool fits(const tutti_request *receive, int source, int64_t tag)
-{
+static bool fits(const tutti_request *receive, int source, int64_t tag) {
     if (receive->peer != TUTTI_ANY_SOURCE && receive->peer != source) return false;
     return receive->tag == tag || (receive->tag == TUTTI_ANY_TAG && tag >= 0);
 }
 
-tutti_request *tutti_match_posted(tutti_port *port, int source, int64_t tag)
-{
+tutti_request *tutti_match_posted(tutti_port *port, int source, int64_t tag) {
     tutti_request *request;
-    TAILQ_FOREACH (request, &port->posted, state_link)
-        if (fits(request, source, tag)) {
-            tutti_match_move(request, TUTTI_PHASE_POSTED, NULL);
-            return request;
-        }
+    TAILQ_FOREACH(request, &port->posted, state_link)
+    if (fits(request, source, tag)) {
+        tutti_match_move(request, TUTTI_PHASE_POSTED, NULL);
+        return request;
+    }
     return NULL;
 }
 
-void tutti_match_accept(tutti_request *request, int source, int64_t tag, size_t message_bytes)
-{
+void tutti_match_accept(tutti_request *request, int source, int64_t tag, size_t message_bytes) {
     request->source_rank = source;
     request->source_tag = tag;
     request->message_bytes = message_bytes;
     request->wanted = tutti_min_size(message_bytes, request->bytes);
 }
 
-void tutti_match_received(tutti_request *request)
-{
+void tutti_match_received(tutti_request *request) {
     tutti_work *work = request->work;
     work->source = request->source_rank;
     work->tag = request->source_tag;
@@ -118,24 +107,19 @@ void tutti_match_received(tutti_request *request)
     tutti_match_end(request, TUTTI_ERR_TRUNCATED, text);
 }
 
-void tutti_match_keep(tutti_port *port, tutti_message *message)
-{
+void tutti_match_keep(tutti_port *port, tutti_message *message) {
     message->port = port;
     TAILQ_INSERT_TAIL(&port->unexpected, message, link);
 }
 
 /* What an eager message counts against its backlog. */
-static void release_backlog(tutti_port *port, const tutti_message *message)
-{
-    if (message->channel != NULL)
-        tutti_channel_give_credit(message->channel, message->bytes);
-    else
-        port->kept_bytes -= tutti_channel_cost(message->bytes);
+static void release_backlog(tutti_port *port, const tutti_message *message) {
+    if (message->channel != NULL) tutti_channel_give_credit(message->channel, message->bytes);
+    else port->kept_bytes -= tutti_channel_cost(message->bytes);
 }
 
 /* The receiver's side copies from the buffer of a send of this process. */
-static void pull_local(tutti_request *receive, tutti_request *send)
-{
+static void pull_local(tutti_request *receive, tutti_request *send) {
     receive->partner = send;
     send->partner = receive;
     send->message = NULL;
@@ -143,8 +127,7 @@ static void pull_local(tutti_request *receive, tutti_request *send)
     tutti_transfer_pull(receive);
 }
 
-static void take(tutti_request *request, tutti_message *message)
-{
+static void take(tutti_request *request, tutti_message *message) {
     tutti_port *port = request->port;
     TAILQ_REMOVE(&port->unexpected, message, link);
     tutti_match_accept(request, message->source, message->tag, message->bytes);
@@ -160,19 +143,17 @@ static void take(tutti_request *request, tutti_message *message)
     free(message);
 }
 
-void tutti_match_receive(tutti_request *request)
-{
+void tutti_match_receive(tutti_request *request) {
     tutti_message *message;
-    TAILQ_FOREACH (message, &request->port->unexpected, link)
-        if (fits(request, message->source, message->tag)) {
-            take(request, message);
-            return;
-        }
+    TAILQ_FOREACH(message, &request->port->unexpected, link)
+    if (fits(request, message->source, message->tag)) {
+        take(request, message);
+        return;
+    }
     tutti_match_move(request, TUTTI_PHASE_POSTED, &request->port->posted);
 }
 
-void tutti_match_drop_unexpected(tutti_port *port)
-{
+void tutti_match_drop_unexpected(tutti_port *port) {
     tutti_message *message;
     while ((message = TAILQ_FIRST(&port->unexpected)) != NULL) {
         if (message->sender != NULL) {
@@ -180,10 +161,8 @@ void tutti_match_drop_unexpected(tutti_port *port)
             continue;
         }
         TAILQ_REMOVE(&port->unexpected, message, link);
-        if (message->whole)
-            release_backlog(port, message);
-        else
-            tutti_transfer_done(message->channel, message->transfer, /* taken */ false);
+        if (message->whole) release_backlog(port, message);
+        else tutti_transfer_done(message->channel, message->transfer, /* taken */ false);
         free(message);
     }
 }
@@ -191,8 +170,7 @@ void tutti_match_drop_unexpected(tutti_port *port)
 /* ------------------------------------------------------------------------------------------ local sends */
 
 /* The message waits for its receive: small ones as a copy, so that the send is complete. */
-static void leave_local(tutti_request *request, tutti_port *to)
-{
+static void leave_local(tutti_request *request, tutti_port *to) {
     size_t cost = tutti_channel_cost(request->bytes);
     bool copies = request->bytes <= (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES) &&
                   to->kept_bytes + cost <= LOCAL_BACKLOG_BYTES;
@@ -214,8 +192,7 @@ static void leave_local(tutti_request *request, tutti_port *to)
     tutti_match_end(request, TUTTI_OK, "");
 }
 
-void tutti_match_send_local(tutti_request *request, tutti_port *to)
-{
+void tutti_match_send_local(tutti_request *request, tutti_port *to) {
     tutti_match_move(request, TUTTI_PHASE_ANNOUNCED, NULL);
     if (to == NULL) {
         tutti_watch_desert(request, request->peer);

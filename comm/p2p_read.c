@@ -11,8 +11,7 @@
 #include "bootstrap/base/fault.h"
 #include "comm/p2p_state.h"
 
-static bool read_memory(const tutti_peer *peer, uint64_t address, void *dst, size_t bytes)
-{
+static bool read_memory(const tutti_peer *peer, uint64_t address, void *dst, size_t bytes) {
     char *to = dst;
     while (bytes > 0) {
         struct iovec local = {.iov_base = to, .iov_len = bytes};
@@ -26,8 +25,7 @@ static bool read_memory(const tutti_peer *peer, uint64_t address, void *dst, siz
     return true;
 }
 
-static bool probe(const tutti_channels *channel)
-{
+static bool probe(const tutti_channels *channel) {
     const tutti_peer *peer = channel->peer;
     uint64_t offset = (uint64_t)(channel->theirs->owner - (const uint8_t *)peer->base);
     uint8_t owner[TUTTI_PROCESS_ID_BYTES];
@@ -35,15 +33,13 @@ static bool probe(const tutti_channels *channel)
            memcmp(owner, peer->id, sizeof owner) == 0;
 }
 
-bool tutti_read_is_possible(tutti_channels *channel)
-{
+bool tutti_read_is_possible(tutti_channels *channel) {
     if (!channel->probed) channel->readable = probe(channel);
     channel->probed = true;
     return channel->readable;
 }
 
-bool tutti_read_peer(tutti_channels *channel, uint64_t address, void *dst, size_t bytes)
-{
+bool tutti_read_peer(tutti_channels *channel, uint64_t address, void *dst, size_t bytes) {
     if (read_memory(channel->peer, address, dst, bytes)) return true;
     channel->readable = false; /* it was permitted before: the memory is special, or the process has ended */
     return false;

@@ -25,8 +25,7 @@
 /* --------------------------------------------------------------------------------------------- answers */
 
 /* Sends an answer, or keeps it until there is room. */
-static void answer(tutti_channels *channel, const tutti_record *record)
-{
+static void answer(tutti_channels *channel, const tutti_record *record) {
     if (STAILQ_EMPTY(&channel->notes) && tutti_channel_has_room(channel, record, 0)) {
         tutti_channel_write(channel, record, NULL);
         return;
@@ -41,8 +40,7 @@ static void answer(tutti_channels *channel, const tutti_record *record)
     atomic_fetch_add_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
 }
 
-static void send_notes(tutti_channels *channel)
-{
+static void send_notes(tutti_channels *channel) {
     tutti_note *note;
     while ((note = STAILQ_FIRST(&channel->notes)) != NULL && tutti_channel_has_room(channel, &note->record, 0)) {
         tutti_channel_write(channel, &note->record, NULL);
@@ -52,21 +50,18 @@ static void send_notes(tutti_channels *channel)
     }
 }
 
-void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken)
-{
+void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken) {
     answer(channel, &(tutti_record){.kind = TUTTI_RECORD_DONE, .transfer = transfer, .bytes = taken ? 0 : 1});
 }
 
 /* ----------------------------------------------------------------------------------------------- sends */
 
-static size_t eager_bytes(void)
-{
+static size_t eager_bytes(void) {
     return tutti_min_size((size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES), LARGEST_EAGER_BYTES);
 }
 
 /* Writes the message or its announcement; false: there is no room now. */
-static bool put(tutti_channels *channel, tutti_request *request)
-{
+static bool put(tutti_channels *channel, tutti_request *request) {
     tutti_record record = {.kind = TUTTI_RECORD_ANNOUNCE,
                            .comm_id = request->port->comm_id,
                            .source = request->port->rank,
@@ -91,15 +86,13 @@ static bool put(tutti_channels *channel, tutti_request *request)
 }
 
 /* Nothing is begun with a process that has ended: tutti_watch_check fails what waits for it. */
-static void send_waiting(tutti_channels *channel)
-{
+static void send_waiting(tutti_channels *channel) {
     if (atomic_load_explicit(&channel->peer->dead, memory_order_relaxed) || channel->broken) return;
     tutti_request *request;
     while ((request = TAILQ_FIRST(&channel->waiting)) != NULL && put(channel, request)) tutti_p2p.moved = true;
 }
 
-void tutti_transfer_send(tutti_request *request)
-{
+void tutti_transfer_send(tutti_request *request) {
     tutti_channels *channel = request->port->comm->members[request->peer].process->channels;
     request->channel = channel;
     tutti_match_move(request, TUTTI_PHASE_WAITING, &channel->waiting);
@@ -114,8 +107,7 @@ void tutti_transfer_send(tutti_request *request)
     send_waiting(channel);
 }
 
-static void send_fragment(tutti_channels *channel, tutti_request *request)
-{
+static void send_fragment(tutti_channels *channel, tutti_request *request) {
     size_t bytes = tutti_min_size(FRAGMENT_BYTES, request->wanted - request->moved);
     tutti_record record = {.kind = TUTTI_RECORD_FRAGMENT,
                            .payload_bytes = (uint32_t)bytes,
@@ -124,14 +116,11 @@ static void send_fragment(tutti_channels *channel, tutti_request *request)
     tutti_channel_write(channel, &record, request->buffer + request->moved);
     tutti_p2p.moved = true;
     request->moved += bytes;
-    if (request->moved == request->wanted)
-        tutti_match_end(request, TUTTI_OK, "");
-    else
-        tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the line */
+    if (request->moved == request->wanted) tutti_match_end(request, TUTTI_OK, "");
+    else tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the line */
 }
 
-static void send_fragments(tutti_channels *channel)
-{
+static void send_fragments(tutti_channels *channel) {
     static const tutti_record largest = {.kind = TUTTI_RECORD_FRAGMENT, .payload_bytes = FRAGMENT_BYTES};
     for (int i = 0; i < FRAGMENTS_AT_ONCE; i++) {
         tutti_request *request = TAILQ_FIRST(&channel->streaming);
@@ -142,8 +131,7 @@ static void send_fragments(tutti_channels *channel)
 
 /* -------------------------------------------------------------------------------------------- receives */
 
-static void ask(tutti_request *request)
-{
+static void ask(tutti_request *request) {
     tutti_channels *channel = request->channel;
     request->id = ++tutti_p2p.last_id;
     request->moved = 0;
@@ -154,8 +142,7 @@ static void ask(tutti_request *request)
                                     .bytes = request->wanted});
 }
 
-static void finish_pull(tutti_request *request)
-{
+static void finish_pull(tutti_request *request) {
     tutti_request *partner = request->partner;
     if (partner != NULL) {
         request->partner = partner->partner = NULL;
@@ -168,8 +155,7 @@ static void finish_pull(tutti_request *request)
 }
 
 /* Copies a part of the message; false: it cannot be read. */
-static bool copy_slice(tutti_request *request, size_t bytes)
-{
+static bool copy_slice(tutti_request *request, size_t bytes) {
     if (bytes == 0) return true; /* buffers may be NULL then */
     char *dst = request->buffer + request->moved;
     if (request->source != NULL) {
@@ -181,8 +167,7 @@ static bool copy_slice(tutti_request *request, size_t bytes)
            !(last && tutti_peer_ended(request->channel->peer)); /* its number might be another process's by now */
 }
 
-void tutti_transfer_pull(tutti_request *request)
-{
+void tutti_transfer_pull(tutti_request *request) {
     size_t bytes = tutti_min_size(SLICE_BYTES, request->wanted - request->moved);
     tutti_p2p.moved = true;
     if (!copy_slice(request, bytes)) {
@@ -190,14 +175,11 @@ void tutti_transfer_pull(tutti_request *request)
         return;
     }
     request->moved += bytes;
-    if (request->moved == request->wanted)
-        finish_pull(request);
-    else
-        tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
+    if (request->moved == request->wanted) finish_pull(request);
+    else tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
 }
 
-void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address)
-{
+void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address) {
     request->channel = channel;
     request->answer = transfer;
     request->address = address;
@@ -207,17 +189,14 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
         return;
     }
     request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
-    if (request->source != NULL || tutti_read_is_possible(channel))
-        tutti_transfer_pull(request);
-    else
-        ask(request);
+    if (request->source != NULL || tutti_read_is_possible(channel)) tutti_transfer_pull(request);
+    else ask(request);
 }
 
 /* -------------------------------------------------------------------------------------------- progress */
 
 /* Looks whether some of the processes that are silent so far have begun to write; they take turns. */
-static void look_for_channels(void)
-{
+static void look_for_channels(void) {
     tutti_channels *last = TAILQ_LAST(&tutti_p2p.unfound, tutti_channel_list), *channel = NULL;
     for (int i = 0; i < LOOKS_AT_ONCE && channel != last; i++) {
         channel = TAILQ_FIRST(&tutti_p2p.unfound);
@@ -228,11 +207,10 @@ static void look_for_channels(void)
     }
 }
 
-void tutti_transfer_progress(void)
-{
+void tutti_transfer_progress(void) {
     look_for_channels();
     tutti_channels *channel;
-    TAILQ_FOREACH (channel, &tutti_p2p.found, link) {
+    TAILQ_FOREACH(channel, &tutti_p2p.found, link) {
         tutti_incoming_read(channel);
         if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
         if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);

@@ -24,8 +24,7 @@ static tutti_peer *peers; /* without this process */
 static tutti_peer self;
 static bool self_made;
 
-tutti_status tutti_peer_self(tutti_peer **self_out)
-{
+tutti_status tutti_peer_self(tutti_peer **self_out) {
     TUTTI_TRY(tutti_heap_init());
     pthread_mutex_lock(&peers_lock);
     tutti_status status = self_made ? TUTTI_OK : tutti_random_bytes(self.id, sizeof self.id);
@@ -46,14 +45,14 @@ tutti_status tutti_peer_self(tutti_peer **self_out)
 }
 
 /* Maps the heap that the card describes, after checking that it cannot shrink under us. */
-static tutti_status map_peer(const tutti_peer_card *card, int heap_fd, tutti_peer *peer)
-{
+static tutti_status map_peer(const tutti_peer_card *card, int heap_fd, tutti_peer *peer) {
     struct stat status;
     if (heap_fd < 0 || fstat(heap_fd, &status) != 0)
         return tutti_fail(TUTTI_ERR_REFUSED, "process %lld sent no shared heap", (long long)card->pid);
     int seals = fcntl(heap_fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (uint64_t)status.st_size != card->heap_bytes)
-        return tutti_fail(TUTTI_ERR_REFUSED, "the shared heap of process %lld is not sealed, or not of the size it says",
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "the shared heap of process %lld is not sealed, or not of the size it says",
                           (long long)card->pid);
     void *base = mmap(NULL, card->heap_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, heap_fd, 0);
     if (base == MAP_FAILED)
@@ -66,15 +65,13 @@ static tutti_status map_peer(const tutti_peer_card *card, int heap_fd, tutti_pee
     return TUTTI_OK;
 }
 
-static tutti_peer *find(const uint8_t id[TUTTI_PROCESS_ID_BYTES])
-{
+static tutti_peer *find(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
     for (tutti_peer *peer = peers; peer != NULL; peer = peer->next)
         if (memcmp(peer->id, id, TUTTI_PROCESS_ID_BYTES) == 0) return peer;
     return NULL;
 }
 
-static tutti_status admit_locked(const tutti_peer_card *card, int heap_fd, int *pidfd, tutti_peer **peer_out)
-{
+static tutti_status admit_locked(const tutti_peer_card *card, int heap_fd, int *pidfd, tutti_peer **peer_out) {
     tutti_peer *peer = memcmp(card->id, self.id, sizeof self.id) == 0 ? &self : find(card->id);
     if (peer == NULL) {
         TUTTI_TRY(tutti_calloc(1, sizeof *peer, &peer));
@@ -98,8 +95,7 @@ static tutti_status admit_locked(const tutti_peer_card *card, int heap_fd, int *
     return TUTTI_OK;
 }
 
-tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidfd, tutti_peer **peer_out)
-{
+tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidfd, tutti_peer **peer_out) {
     pthread_mutex_lock(&peers_lock);
     tutti_status status = admit_locked(card, heap_fd, &pidfd, peer_out);
     pthread_mutex_unlock(&peers_lock);
@@ -108,15 +104,13 @@ tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidf
     return status;
 }
 
-void tutti_peer_retain(tutti_peer *peer)
-{
+void tutti_peer_retain(tutti_peer *peer) {
     pthread_mutex_lock(&peers_lock);
     peer->references++;
     pthread_mutex_unlock(&peers_lock);
 }
 
-void tutti_peer_release(tutti_peer *peer)
-{
+void tutti_peer_release(tutti_peer *peer) {
     pthread_mutex_lock(&peers_lock);
     bool last = --peer->references == 0 && !peer->self;
     if (last) {
@@ -132,8 +126,7 @@ void tutti_peer_release(tutti_peer *peer)
     free(peer);
 }
 
-bool tutti_peer_ended(tutti_peer *peer)
-{
+bool tutti_peer_ended(tutti_peer *peer) {
     if (peer->self) return false;
     if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return true;
     bool ended;

@@ -19,7 +19,7 @@ typedef struct tutti_peer {
     pid_t pid;
     char host[64];
     bool self;
-    char *base;          /* its heap, mapped here (self: the heap itself) */
+    char *base; /* its heap, mapped here (self: the heap itself) */
     size_t bytes;
     uint64_t remote_base; /* address of its heap in its own process */
     int pidfd;            /* -1: self, or not to be had */
@@ -50,8 +50,7 @@ void tutti_peer_release(tutti_peer *peer);
 bool tutti_peer_ended(tutti_peer *peer);
 
 /* An address in the peer's process as an address here; NULL when outside of its heap. */
-static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t address, size_t bytes)
-{
+static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t address, size_t bytes) {
     if (peer->self) return (void *)(uintptr_t)address;
     uint64_t offset = address - peer->remote_base;
     if (offset >= peer->bytes || bytes > peer->bytes - offset) return NULL;

@@ -18,15 +18,13 @@ static pthread_cond_t pool_wake = PTHREAD_COND_INITIALIZER;
 static job *first, **last = &first;
 static int idle, queued; /* threads that wait for a job, jobs that wait for a thread */
 
-static void run(tutti_work *work)
-{
+static void run(tutti_work *work) {
     work->callback(work->status, work->callback_context);
     tutti_work_free(work);
 }
 
 /* The next job, or NULL after a second without any; called and returns with the lock held. */
-static job *next_job(void)
-{
+static job *next_job(void) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec++;
@@ -42,8 +40,7 @@ static job *next_job(void)
     return found;
 }
 
-static void *serve(void *unused)
-{
+static void *serve(void *unused) {
     (void)unused;
     pthread_mutex_lock(&pool_lock);
     for (job *found; (found = next_job()) != NULL;) {
@@ -56,8 +53,7 @@ static void *serve(void *unused)
     return NULL;
 }
 
-void tutti_pool_run(tutti_work *work)
-{
+void tutti_pool_run(tutti_work *work) {
     job *new = malloc(sizeof *new);
     tutti_work_retain(work);
     if (new == NULL) { /* better late on this thread than never */
@@ -74,8 +70,6 @@ void tutti_pool_run(tutti_work *work)
     pthread_mutex_unlock(&pool_lock);
     pthread_t thread;
     if (!add_thread) return;
-    if (pthread_create(&thread, NULL, serve, NULL) == 0)
-        pthread_detach(thread);
-    else
-        tutti_log(TUTTI_LOG_WARN, "no thread for callbacks could be started; they wait for a running one");
+    if (pthread_create(&thread, NULL, serve, NULL) == 0) pthread_detach(thread);
+    else tutti_log(TUTTI_LOG_WARN, "no thread for callbacks could be started; they wait for a running one");
 }

@@ -19,8 +19,7 @@ static range *ranges;
 static size_t capacity;
 static atomic_size_t nranges; /* changed under lock */
 
-bool tutti_register_holds(const void *memory, size_t bytes)
-{
+bool tutti_register_holds(const void *memory, size_t bytes) {
     if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
     uintptr_t start = (uintptr_t)memory;
     bool held = false;
@@ -32,11 +31,11 @@ bool tutti_register_holds(const void *memory, size_t bytes)
     return held;
 }
 
-static tutti_status add(range new)
-{
+static tutti_status add(range new) {
     for (size_t i = 0; i < nranges; i++)
         if (ranges[i].start == new.start)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: this address is registered; deregister it first");
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "tutti_mem_register: this address is registered; deregister it first");
     if (nranges == capacity) {
         size_t wanted = capacity > 0 ? 2 * capacity : 16;
         range *grown = realloc(ranges, wanted * sizeof *grown);
@@ -49,8 +48,7 @@ static tutti_status add(range new)
     return TUTTI_OK;
 }
 
-tutti_status tutti_mem_register(void *memory, size_t bytes)
-{
+tutti_status tutti_mem_register(void *memory, size_t bytes) {
     if (memory == NULL || bytes == 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: memory is NULL or bytes is 0");
     pthread_rwlock_wrlock(&ranges_lock);
@@ -59,8 +57,7 @@ tutti_status tutti_mem_register(void *memory, size_t bytes)
     return status;
 }
 
-tutti_status tutti_mem_deregister(void *memory)
-{
+tutti_status tutti_mem_deregister(void *memory) {
     bool found = false;
     pthread_rwlock_wrlock(&ranges_lock);
     for (size_t i = 0; i < nranges && !found; i++) {

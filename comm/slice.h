@@ -11,8 +11,7 @@ typedef struct tutti_slice {
     size_t start, count; /* elements */
 } tutti_slice;
 
-static inline tutti_slice tutti_slice_of(size_t count, size_t item_bytes, int nranks, int rank)
-{
+static inline tutti_slice tutti_slice_of(size_t count, size_t item_bytes, int nranks, int rank) {
     size_t granule = TUTTI_CACHE_LINE / item_bytes, n = (size_t)nranks, r = (size_t)rank;
     size_t lines = (count + granule - 1) / granule;
     size_t each = lines / n, more = lines % n;

@@ -11,20 +11,18 @@
 #include "bootstrap/base/status.h"
 #include "comm/heap.h"
 
-#define BUDGET_BYTES ((size_t)32 << 20)
+#define BUDGET_BYTES    ((size_t)32 << 20)
 #define MOST_ONCE_BYTES ((size_t)16 << 10)
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_comm *comms;
 static size_t leased_bytes;
 
-size_t tutti_slots_once_bytes(const tutti_comm *comm)
-{
+size_t tutti_slots_once_bytes(const tutti_comm *comm) {
     return tutti_min_size(comm->chunk_bytes / 8, MOST_ONCE_BYTES);
 }
 
-static tutti_slots shape_of(const tutti_comm *comm)
-{
+static tutti_slots shape_of(const tutti_comm *comm) {
     size_t n = (size_t)comm->nranks;
     tutti_slots shape = {
         .in_bytes = tutti_align_up(tutti_max_size(comm->chunk_bytes, n * TUTTI_CACHE_LINE), TUTTI_CACHE_LINE),
@@ -35,8 +33,7 @@ static tutti_slots shape_of(const tutti_comm *comm)
     return shape;
 }
 
-static bool readers_are_gone(const tutti_comm *comm, uint64_t sequence)
-{
+static bool readers_are_gone(const tutti_comm *comm, uint64_t sequence) {
     uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
     for (int rank = 0; rank < comm->nranks; rank++)
         if (atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire) < done) return false;
@@ -44,8 +41,7 @@ static bool readers_are_gone(const tutti_comm *comm, uint64_t sequence)
 }
 
 /* Takes the memory of an idle lease of exactly this size from another communicator; NULL when there is none. */
-static char *take_from_another(const tutti_comm *taker, size_t bytes)
-{
+static char *take_from_another(const tutti_comm *taker, size_t bytes) {
     for (tutti_comm *comm = comms; comm != NULL; comm = comm->next) {
         int idle = 0;
         if (comm == taker || !atomic_compare_exchange_strong(&comm->slots_busy, &idle, 1)) continue;
@@ -61,8 +57,7 @@ static char *take_from_another(const tutti_comm *taker, size_t bytes)
     return NULL;
 }
 
-static tutti_status lease(tutti_comm *comm)
-{
+static tutti_status lease(tutti_comm *comm) {
     tutti_slots *slots;
     TUTTI_TRY(tutti_calloc(1, sizeof *slots, &slots));
     *slots = shape_of(comm);
@@ -84,12 +79,11 @@ static tutti_status lease(tutti_comm *comm)
     return TUTTI_OK;
 }
 
-tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op) {
     /* Someone who looks for a lease holds the flag for a moment only. */
     int idle = 0;
-    while (!atomic_compare_exchange_weak_explicit(&comm->slots_busy, &idle, 1, memory_order_acquire,
-                                                  memory_order_relaxed))
+    while (
+        !atomic_compare_exchange_weak_explicit(&comm->slots_busy, &idle, 1, memory_order_acquire, memory_order_relaxed))
         idle = 0;
     if (TUTTI_UNLIKELY(comm->slots == NULL)) {
         tutti_status status = lease(comm);
@@ -102,21 +96,18 @@ tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op)
     return TUTTI_OK;
 }
 
-void tutti_slots_release(tutti_comm *comm)
-{
+void tutti_slots_release(tutti_comm *comm) {
     atomic_store_explicit(&comm->slots_busy, 0, memory_order_release);
 }
 
-void tutti_slots_enlist(tutti_comm *comm)
-{
+void tutti_slots_enlist(tutti_comm *comm) {
     pthread_mutex_lock(&slots_lock);
     comm->next = comms;
     comms = comm;
     pthread_mutex_unlock(&slots_lock);
 }
 
-void tutti_slots_delist(tutti_comm *comm)
-{
+void tutti_slots_delist(tutti_comm *comm) {
     pthread_mutex_lock(&slots_lock);
     tutti_comm **link = &comms;
     while (*link != NULL && *link != comm) link = &(*link)->next;

@@ -34,20 +34,16 @@ size_t tutti_slots_once_bytes(const tutti_comm *comm);
 tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op);
 void tutti_slots_release(tutti_comm *comm);
 
-static inline char *tutti_slots_in(const tutti_slots *slots, uint64_t chunk)
-{
+static inline char *tutti_slots_in(const tutti_slots *slots, uint64_t chunk) {
     return slots->memory + (chunk & 1) * slots->in_bytes;
 }
-static inline char *tutti_slots_out(const tutti_slots *slots, uint64_t chunk)
-{
+static inline char *tutti_slots_out(const tutti_slots *slots, uint64_t chunk) {
     return slots->memory + (2 + (chunk & 1)) * slots->in_bytes;
 }
-static inline char *tutti_slots_once(const tutti_slots *slots, uint64_t sequence)
-{
+static inline char *tutti_slots_once(const tutti_slots *slots, uint64_t sequence) {
     return slots->memory + 4 * slots->in_bytes + (sequence & 1) * slots->once_bytes;
 }
-static inline tutti_segment *tutti_slots_table(const tutti_slots *slots, uint64_t sequence)
-{
+static inline tutti_segment *tutti_slots_table(const tutti_slots *slots, uint64_t sequence) {
     return (tutti_segment *)(slots->memory + 4 * slots->in_bytes + 2 * slots->once_bytes +
                              (sequence & 1) * slots->table_bytes);
 }

@@ -24,22 +24,19 @@ typedef struct ticket {
     uint64_t id;   /* of the new communicator; create_group: chosen by the first member */
 } ticket;
 
-static uint64_t mix(uint64_t x)
-{
+static uint64_t mix(uint64_t x) {
     x ^= x >> 31;
     x *= UINT64_C(0x9e3779b97f4a7c15);
     x ^= x >> 29;
     return x * UINT64_C(0xbf58476d1ce4e5b9);
 }
 
-static void inherit(tutti_comm *comm, const tutti_comm *parent)
-{
+static void inherit(tutti_comm *comm, const tutti_comm *parent) {
     comm->host_ranks = parent->host_ranks;
     comm->host_cores = parent->host_cores;
 }
 
-static tutti_status take_member(tutti_comm *comm, int rank, const tutti_comm *parent, int parent_rank, uint64_t page)
-{
+static tutti_status take_member(tutti_comm *comm, int rank, const tutti_comm *parent, int parent_rank, uint64_t page) {
     tutti_peer *process = parent->members[parent_rank].process;
     tutti_member member = {.process = process, .page = tutti_peer_translate(process, page, sizeof(tutti_page))};
     if (page == 0)
@@ -51,8 +48,7 @@ static tutti_status take_member(tutti_comm *comm, int rank, const tutti_comm *pa
     return TUTTI_OK;
 }
 
-static tutti_status cancel_with(tutti_comm *comm, tutti_status status)
-{
+static tutti_status cancel_with(tutti_comm *comm, tutti_status status) {
     char text[TUTTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());
     tutti_create_cancel(comm);
@@ -66,16 +62,14 @@ typedef struct place {
     int parent_rank;
 } place;
 
-static int by_key(const void *a, const void *b)
-{
+static int by_key(const void *a, const void *b) {
     const place *x = a, *y = b;
     if (x->key != y->key) return x->key < y->key ? -1 : 1;
     return x->parent_rank - y->parent_rank;
 }
 
 /* The parent's ranks of this colour in their new order; gives their number. */
-static int sort_members(const ticket *tickets, int nranks, int64_t color, place *places)
-{
+static int sort_members(const ticket *tickets, int nranks, int64_t color, place *places) {
     int count = 0;
     for (int rank = 0; rank < nranks; rank++)
         if (tickets[rank].color == color) places[count++] = (place){.key = tickets[rank].key, .parent_rank = rank};
@@ -83,8 +77,7 @@ static int sort_members(const ticket *tickets, int nranks, int64_t color, place 
     return count;
 }
 
-static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticket *tickets)
-{
+static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticket *tickets) {
     place *places;
     TUTTI_TRY(tutti_calloc((size_t)parent->nranks, sizeof *places, &places));
     int count = sort_members(tickets, parent->nranks, tickets[parent->rank].color, places);
@@ -101,8 +94,7 @@ static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticke
 }
 
 tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_comm_options *options,
-                              tutti_comm **comm_out)
-{
+                              tutti_comm **comm_out) {
     if (comm == NULL || comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_split: NULL argument");
     if (color < 0 && color != TUTTI_COLOR_NONE)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_split: color %d; 0 and above, or TUTTI_COLOR_NONE", color);
@@ -118,10 +110,14 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
     if (new != NULL) {
         inherit(new, comm);
         tutti_create_identify(new, own.id);
-        own.page = (uint64_t)(uintptr_t)new->page;
+        own.page = (uint64_t)(uintptr_t) new->page;
     }
-    tutti_op gather = {.kind = TUTTI_KIND_ALL_GATHER, .type = TUTTI_UINT8, .src = &own, .dst = tickets,
-                       .count = sizeof own, .signature = mix(number) >> 1};
+    tutti_op gather = {.kind = TUTTI_KIND_ALL_GATHER,
+                       .type = TUTTI_UINT8,
+                       .src = &own,
+                       .dst = tickets,
+                       .count = sizeof own,
+                       .signature = mix(number) >> 1};
     tutti_status status = tutti_queue_run(comm, &gather);
     if (status == TUTTI_OK) status = begun;
     if (status == TUTTI_OK && new != NULL) status = join_split(comm, new, tickets);
@@ -133,22 +129,19 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
 
 /* ------------------------------------------------------------------------------------------------- group */
 
-static tutti_status wait_and_free(tutti_work *work, tutti_status started)
-{
+static tutti_status wait_and_free(tutti_work *work, tutti_status started) {
     tutti_status status = started == TUTTI_OK ? tutti_work_wait(work, -1) : started;
     tutti_work_free(work);
     return status;
 }
 
-static tutti_status send_bytes(tutti_comm *comm, const void *data, size_t bytes, int peer, int64_t tag)
-{
+static tutti_status send_bytes(tutti_comm *comm, const void *data, size_t bytes, int peer, int64_t tag) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     return wait_and_free(work, tutti_p2p_send(comm, data, bytes, peer, tag, work));
 }
 
-static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, int peer, int64_t tag)
-{
+static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, int peer, int64_t tag) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     return wait_and_free(work, tutti_p2p_recv(comm, data, bytes, 1, peer, tag, work));
@@ -156,8 +149,7 @@ static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, in
 
 /* Every member gets all members' tickets, in the list's order. */
 static tutti_status share_tickets(tutti_comm *parent, const int *ranks, int nranks, int me, int64_t tag,
-                                  ticket *tickets)
-{
+                                  ticket *tickets) {
     size_t bytes = (size_t)nranks * sizeof *tickets;
     if (me != 0) {
         TUTTI_TRY(send_bytes(parent, &tickets[me], sizeof *tickets, ranks[0], tag));
@@ -169,8 +161,7 @@ static tutti_status share_tickets(tutti_comm *parent, const int *ranks, int nran
     return TUTTI_OK;
 }
 
-static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *ranks, int64_t tag, ticket *tickets)
-{
+static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *ranks, int64_t tag, ticket *tickets) {
     tickets[comm->rank].page = (uint64_t)(uintptr_t)comm->page;
     if (comm->rank == 0) {
         TUTTI_TRY(tutti_random_bytes(&tickets[0].id, sizeof tickets[0].id));
@@ -184,14 +175,14 @@ static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *
     return tutti_create_end(comm, tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
 }
 
-static tutti_status check_list(const tutti_comm *comm, const int *ranks, int nranks, int *me_out)
-{
+static tutti_status check_list(const tutti_comm *comm, const int *ranks, int nranks, int *me_out) {
     bool found = false;
     if (nranks < 1 || nranks > comm->nranks)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: %d ranks of %d", nranks, comm->nranks);
     for (int i = 0; i < nranks; i++) {
         if (ranks[i] < 0 || ranks[i] >= comm->nranks)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d of %d cannot be", ranks[i], comm->nranks);
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d of %d cannot be", ranks[i],
+                              comm->nranks);
         for (int before = 0; before < i; before++)
             if (ranks[before] == ranks[i])
                 return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d is listed twice", ranks[i]);
@@ -201,13 +192,13 @@ static tutti_status check_list(const tutti_comm *comm, const int *ranks, int nra
         }
     }
     if (!found)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d calls it but is not in the list", comm->rank);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d calls it but is not in the list",
+                          comm->rank);
     return TUTTI_OK;
 }
 
 tutti_status tutti_comm_create_group(tutti_comm *comm, const int *ranks, int nranks, int64_t tag,
-                                     const tutti_comm_options *options, tutti_comm **comm_out)
-{
+                                     const tutti_comm_options *options, tutti_comm **comm_out) {
     int me = 0;
     if (comm == NULL || ranks == NULL || comm_out == NULL || tag < 0 || tag > INT64_MAX / 2)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: NULL argument or a tag below 0");

@@ -10,8 +10,7 @@
 #include "comm/p2p.h"
 #include "comm/worker.h"
 
-tutti_status tutti_op_own_arrays(const tutti_comm *comm, tutti_work *work)
-{
+tutti_status tutti_op_own_arrays(const tutti_comm *comm, tutti_work *work) {
     tutti_op *op = &work->op;
     size_t n = (size_t)comm->nranks, entry_bytes = n * sizeof(void *);
     _Static_assert(sizeof(size_t) == sizeof(void *), "pointers and counts share one block");
@@ -29,8 +28,7 @@ tutti_status tutti_op_own_arrays(const tutti_comm *comm, tutti_work *work)
     return TUTTI_OK;
 }
 
-static tutti_status queue_op(tutti_comm *comm, const tutti_op *op, tutti_work **work_out)
-{
+static tutti_status queue_op(tutti_comm *comm, const tutti_op *op, tutti_work **work_out) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     work->op = *op;
@@ -44,8 +42,7 @@ static tutti_status queue_op(tutti_comm *comm, const tutti_op *op, tutti_work **
     return TUTTI_OK;
 }
 
-tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options *options)
-{
+tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options *options) {
     TUTTI_TRY(tutti_comm_check(comm));
     op->timeout_ms = options != NULL ? options->timeout_ms : 0;
     bool queued = options != NULL && options->work != NULL;
@@ -57,8 +54,7 @@ tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options
 }
 
 tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
-                                 tutti_work **work_out)
-{
+                                 tutti_work **work_out) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     work->op.timeout_ms = message->timeout_ms;
@@ -83,8 +79,7 @@ tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message,
     return TUTTI_OK;
 }
 
-tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message, const tutti_options *options)
-{
+tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message, const tutti_options *options) {
     TUTTI_TRY(tutti_comm_check(comm));
     bool queued = options != NULL && options->work != NULL;
     if (TUTTI_UNLIKELY(tutti_group_is_open(comm))) {

@@ -25,30 +25,26 @@ static const struct {
 };
 
 static const char *const reductions[TUTTI_REDUCTION_COUNT] = {
-    [TUTTI_SUM] = "sum",   [TUTTI_PROD] = "prod", [TUTTI_MIN] = "min",
-    [TUTTI_MAX] = "max",   [TUTTI_AVG] = "avg",   [TUTTI_BAND] = "band",
-    [TUTTI_BOR] = "bor",   [TUTTI_BXOR] = "bxor", [TUTTI_PREMUL_SUM] = "premul_sum",
+    [TUTTI_SUM] = "sum", [TUTTI_PROD] = "prod", [TUTTI_MIN] = "min",
+    [TUTTI_MAX] = "max", [TUTTI_AVG] = "avg",   [TUTTI_BAND] = "band",
+    [TUTTI_BOR] = "bor", [TUTTI_BXOR] = "bxor", [TUTTI_PREMUL_SUM] = "premul_sum",
 };
 
-size_t tutti_type_bytes(tutti_type type)
-{
+size_t tutti_type_bytes(tutti_type type) {
     return (unsigned)type < TUTTI_TYPE_COUNT ? types[type].bytes : 0;
 }
 
-const char *tutti_type_name(tutti_type type)
-{
+const char *tutti_type_name(tutti_type type) {
     return (unsigned)type < TUTTI_TYPE_COUNT ? types[type].name : "?";
 }
 
-const char *tutti_reduction_name(tutti_reduction reduction)
-{
+const char *tutti_reduction_name(tutti_reduction reduction) {
     return (unsigned)reduction < TUTTI_REDUCTION_COUNT ? reductions[reduction] : "?";
 }
 
 #define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
+#define TEXT(x)  TEXT_(x)
 
-const char *tutti_version(void)
-{
+const char *tutti_version(void) {
     return TEXT(TUTTI_VERSION_MAJOR) "." TEXT(TUTTI_VERSION_MINOR) "." TEXT(TUTTI_VERSION_PATCH);
 }

@@ -19,8 +19,7 @@
 #include "comm/pool.h"
 #include "comm/worker.h"
 
-tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out)
-{
+tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out) {
     tutti_work *work;
     TUTTI_TRY(tutti_calloc(1, sizeof *work, &work));
     atomic_init(&work->references, 1);
@@ -35,13 +34,11 @@ tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out)
     return TUTTI_OK;
 }
 
-void tutti_work_retain(tutti_work *work)
-{
+void tutti_work_retain(tutti_work *work) {
     atomic_fetch_add_explicit(&work->references, 1, memory_order_relaxed);
 }
 
-void tutti_work_free(tutti_work *work)
-{
+void tutti_work_free(tutti_work *work) {
     if (work == NULL || atomic_fetch_sub_explicit(&work->references, 1, memory_order_acq_rel) != 1) return;
     pthread_mutex_destroy(&work->lock);
     tutti_comm_release(work->comm);
@@ -50,13 +47,11 @@ void tutti_work_free(tutti_work *work)
     free(work);
 }
 
-int tutti_work_done(const tutti_work *work)
-{
+int tutti_work_done(const tutti_work *work) {
     return work != NULL && atomic_load_explicit(&work->done, memory_order_acquire) != 0;
 }
 
-static void end_now(tutti_work *work)
-{
+static void end_now(tutti_work *work) {
     work->end_ns = tutti_now_ns();
     pthread_mutex_lock(&work->lock);
     atomic_store_explicit(&work->done, 1, memory_order_seq_cst);
@@ -68,8 +63,7 @@ static void end_now(tutti_work *work)
 }
 
 /* Notes the first failure of a work; a group's work gathers its parts'. */
-static void note_status(tutti_work *work, tutti_status status, const char *text)
-{
+static void note_status(tutti_work *work, tutti_status status, const char *text) {
     pthread_mutex_lock(&work->lock);
     if (work->status == TUTTI_NOT_YET || (work->status == TUTTI_OK && status != TUTTI_OK)) {
         work->status = status;
@@ -78,8 +72,7 @@ static void note_status(tutti_work *work, tutti_status status, const char *text)
     pthread_mutex_unlock(&work->lock);
 }
 
-void tutti_work_end(tutti_work *work, tutti_status status)
-{
+void tutti_work_end(tutti_work *work, tutti_status status) {
     note_status(work, status, tutti_last_error());
     tutti_work *whole = work->whole;
     end_now(work);
@@ -89,8 +82,7 @@ void tutti_work_end(tutti_work *work, tutti_status status)
     tutti_work_free(whole);
 }
 
-static void nap(tutti_work *work, int64_t most_ns)
-{
+static void nap(tutti_work *work, int64_t most_ns) {
     atomic_fetch_add_explicit(&work->sleepers, 1, memory_order_seq_cst);
     if (atomic_load_explicit(&work->done, memory_order_seq_cst) == 0) {
         struct timespec most = {.tv_nsec = most_ns};
@@ -100,10 +92,9 @@ static void nap(tutti_work *work, int64_t most_ns)
 }
 
 #define ROUNDS_BEFORE_NAP 400
-#define NAP_NS INT64_C(1000000)
+#define NAP_NS            INT64_C(1000000)
 
-tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline)
-{
+tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline) {
     tutti_backoff backoff = {.yields = !work->comm->spins};
     for (unsigned round = 0; !tutti_work_done(work); round++) {
         /* An operation run here lasts as long as its peers take: not for one who wants to be back in time. */
@@ -111,16 +102,13 @@ tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadli
         tutti_p2p_progress();
         if (tutti_work_done(work)) break;
         if (round % 16 == 15 && tutti_deadline_passed(deadline)) return TUTTI_NOT_YET;
-        if (round < ROUNDS_BEFORE_NAP)
-            tutti_backoff_pause(&backoff);
-        else
-            nap(work, tutti_p2p_pending() ? NAP_NS / 4 : NAP_NS);
+        if (round < ROUNDS_BEFORE_NAP) tutti_backoff_pause(&backoff);
+        else nap(work, tutti_p2p_pending() ? NAP_NS / 4 : NAP_NS);
     }
     return TUTTI_OK;
 }
 
-tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms)
-{
+tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms) {
     if (work == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_wait: work is NULL");
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "tutti_work_wait: this process was forked after the call");
     if (!tutti_work_done(work)) {
@@ -134,8 +122,7 @@ tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms)
     return work->status == TUTTI_OK ? TUTTI_OK : tutti_fail(work->status, "%s", tutti_work_error(work));
 }
 
-tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_out)
-{
+tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_out) {
     if (work == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_get: NULL argument");
     bool done = tutti_work_done(work);
     *details_out = (tutti_work_details){
@@ -151,13 +138,11 @@ tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_
     return TUTTI_OK;
 }
 
-const char *tutti_work_error(const tutti_work *work)
-{
+const char *tutti_work_error(const tutti_work *work) {
     return tutti_work_done(work) && work->error != NULL ? work->error : "";
 }
 
-tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void *context)
-{
+tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void *context) {
     if (work == NULL || callback == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: NULL argument");
     pthread_mutex_lock(&work->lock);
     bool first = work->callback == NULL;

@@ -17,16 +17,15 @@
 
 struct tutti_work_queue {
     pthread_mutex_t lock;
-    pthread_cond_t wake;    /* the worker: something is queued; close: the worker has left */
+    pthread_cond_t wake;     /* the worker: something is queued; close: the worker has left */
     tutti_work *head, *tail; /* under lock */
-    atomic_int queued;      /* changed under lock, read without */
-    atomic_int busy;        /* 1: a thread runs an operation */
-    bool alive, closed;     /* of the worker; under lock */
-    bool serves_p2p;        /* the worker stays while point to point is under way; under lock */
+    atomic_int queued;       /* changed under lock, read without */
+    atomic_int busy;         /* 1: a thread runs an operation */
+    bool alive, closed;      /* of the worker; under lock */
+    bool serves_p2p;         /* the worker stays while point to point is under way; under lock */
 };
 
-tutti_status tutti_queue_create(tutti_comm *comm)
-{
+tutti_status tutti_queue_create(tutti_comm *comm) {
     struct tutti_work_queue *queue;
     TUTTI_TRY(tutti_calloc(1, sizeof *queue, &queue));
     pthread_mutex_init(&queue->lock, NULL);
@@ -35,8 +34,7 @@ tutti_status tutti_queue_create(tutti_comm *comm)
     return TUTTI_OK;
 }
 
-void tutti_queue_destroy(tutti_comm *comm)
-{
+void tutti_queue_destroy(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     if (queue == NULL) return;
     pthread_mutex_destroy(&queue->lock);
@@ -47,15 +45,12 @@ void tutti_queue_destroy(tutti_comm *comm)
 
 /* ---------------------------------------------------------------------------------------------- running */
 
-static bool try_busy(struct tutti_work_queue *queue)
-{
+static bool try_busy(struct tutti_work_queue *queue) {
     int free_ = 0;
-    return atomic_compare_exchange_strong_explicit(&queue->busy, &free_, 1, memory_order_acquire,
-                                                   memory_order_relaxed);
+    return atomic_compare_exchange_strong_explicit(&queue->busy, &free_, 1, memory_order_acquire, memory_order_relaxed);
 }
 
-static void leave_busy(struct tutti_work_queue *queue)
-{
+static void leave_busy(struct tutti_work_queue *queue) {
     atomic_store_explicit(&queue->busy, 0, memory_order_seq_cst);
     if (TUTTI_LIKELY(atomic_load_explicit(&queue->queued, memory_order_seq_cst) == 0)) return;
     pthread_mutex_lock(&queue->lock);
@@ -65,8 +60,7 @@ static void leave_busy(struct tutti_work_queue *queue)
 
 /* The collective itself, on the thread that holds busy. Any failure breaks the communicator: its ranks would no
  * longer agree on what comes next. */
-static tutti_status run(tutti_comm *comm, tutti_op *op)
-{
+static tutti_status run(tutti_comm *comm, tutti_op *op) {
     TUTTI_TRY(tutti_comm_check(comm));
     op->sequence = ++comm->sequence;
     tutti_patience_begin(comm, op);
@@ -75,8 +69,7 @@ static tutti_status run(tutti_comm *comm, tutti_op *op)
     return TUTTI_OK;
 }
 
-static tutti_work *pop(struct tutti_work_queue *queue)
-{
+static tutti_work *pop(struct tutti_work_queue *queue) {
     pthread_mutex_lock(&queue->lock);
     tutti_work *work = queue->head;
     if (work != NULL) {
@@ -88,8 +81,7 @@ static tutti_work *pop(struct tutti_work_queue *queue)
     return work;
 }
 
-bool tutti_queue_run_next(tutti_comm *comm)
-{
+bool tutti_queue_run_next(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     if (atomic_load_explicit(&queue->queued, memory_order_acquire) == 0 || !try_busy(queue)) return false;
     tutti_work *work = pop(queue);
@@ -106,23 +98,19 @@ bool tutti_queue_run_next(tutti_comm *comm)
     return true;
 }
 
-static tutti_status append(struct tutti_work_queue *queue, tutti_work *work)
-{
+static tutti_status append(struct tutti_work_queue *queue, tutti_work *work) {
     if (queue->closed) return tutti_fail(TUTTI_ERR_ABORTED, "the communicator is being destroyed");
     tutti_work_retain(work);
     work->next = NULL;
-    if (queue->tail != NULL)
-        queue->tail->next = work;
-    else
-        queue->head = work;
+    if (queue->tail != NULL) queue->tail->next = work;
+    else queue->head = work;
     queue->tail = work;
     atomic_fetch_add_explicit(&queue->queued, 1, memory_order_seq_cst);
     return TUTTI_OK;
 }
 
 /* Another thread is at work here: queue up behind what it has queued, and help. */
-static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op)
-{
+static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     work->op = *op;
@@ -138,8 +126,7 @@ static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op)
     return status;
 }
 
-tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op)
-{
+tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op) {
     struct tutti_work_queue *queue = comm->queue;
     if (TUTTI_UNLIKELY(!try_busy(queue))) return run_in_turn(comm, op);
     if (TUTTI_UNLIKELY(atomic_load_explicit(&queue->queued, memory_order_acquire) > 0)) {
@@ -154,8 +141,7 @@ tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op)
 /* ----------------------------------------------------------------------------------------------- worker */
 
 /* Waits for work; false when the worker is to end: closed, or a second of idleness. Lock held. */
-static bool wait_for_work(struct tutti_work_queue *queue)
-{
+static bool wait_for_work(struct tutti_work_queue *queue) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec++;
@@ -166,8 +152,7 @@ static bool wait_for_work(struct tutti_work_queue *queue)
     return !queue->closed && (status == 0 || queue->head != NULL);
 }
 
-static void serve_p2p(tutti_comm *comm)
-{
+static void serve_p2p(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     tutti_backoff backoff = {.yields = true};
     while (tutti_p2p_pending() && atomic_load_explicit(&queue->queued, memory_order_relaxed) == 0 &&
@@ -180,8 +165,7 @@ static void serve_p2p(tutti_comm *comm)
     pthread_mutex_unlock(&queue->lock);
 }
 
-static void *work_thread(void *argument)
-{
+static void *work_thread(void *argument) {
     tutti_comm *comm = argument;
     struct tutti_work_queue *queue = comm->queue;
     tutti_wait_yields(true); /* the process computes meanwhile */
@@ -203,8 +187,7 @@ static void *work_thread(void *argument)
 }
 
 /* Signals are for the program's own threads. Lock held. */
-static tutti_status start_worker(tutti_comm *comm)
-{
+static tutti_status start_worker(tutti_comm *comm) {
     sigset_t all, before;
     pthread_t thread;
     sigfillset(&all);
@@ -221,8 +204,7 @@ static tutti_status start_worker(tutti_comm *comm)
     return TUTTI_OK;
 }
 
-tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work)
-{
+tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
     struct tutti_work_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
     tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
@@ -232,8 +214,7 @@ tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work)
     return status;
 }
 
-void tutti_queue_serve_p2p(tutti_comm *comm)
-{
+void tutti_queue_serve_p2p(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
     queue->serves_p2p = true;
@@ -242,14 +223,12 @@ void tutti_queue_serve_p2p(tutti_comm *comm)
     pthread_mutex_unlock(&queue->lock);
 }
 
-bool tutti_queue_is_active(tutti_comm *comm)
-{
+bool tutti_queue_is_active(tutti_comm *comm) {
     return atomic_load_explicit(&comm->queue->queued, memory_order_acquire) > 0 ||
            atomic_load_explicit(&comm->queue->busy, memory_order_acquire) != 0;
 }
 
-void tutti_queue_close(tutti_comm *comm)
-{
+void tutti_queue_close(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     if (queue == NULL) return;
     pthread_mutex_lock(&queue->lock);

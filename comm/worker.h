@@ -13,12 +13,12 @@
 #include "comm/comm.h"
 
 struct tutti_work {
-    atomic_int references;    /* the user's handle, the queue's or point to point's, a waiter's */
-    atomic_uint done;         /* 0, then 1; futex word */
-    atomic_uint sleepers;     /* waiters asleep on done */
-    tutti_comm *comm;         /* one reference: its memory outlives tutti_comm_destroy */
-    tutti_status status;      /* written before done (release) */
-    char *error;              /* malloc'd text or NULL */
+    atomic_int references; /* the user's handle, the queue's or point to point's, a waiter's */
+    atomic_uint done;      /* 0, then 1; futex word */
+    atomic_uint sleepers;  /* waiters asleep on done */
+    tutti_comm *comm;      /* one reference: its memory outlives tutti_comm_destroy */
+    tutti_status status;   /* written before done (release) */
+    char *error;           /* malloc'd text or NULL */
     int source;
     int64_t tag;
     size_t count;
@@ -28,10 +28,10 @@ struct tutti_work {
     struct tutti_work *whole; /* of a part: the group's work, told when this ends */
     tutti_callback callback;  /* under lock */
     void *callback_context;
-    pthread_mutex_t lock;     /* guards callback against the end */
-    tutti_op op;              /* what the queue runs */
-    void *arrays;             /* malloc'd copies of op's arrays, or NULL */
-    struct tutti_work *next;  /* in the queue */
+    pthread_mutex_t lock;    /* guards callback against the end */
+    tutti_op op;             /* what the queue runs */
+    void *arrays;            /* malloc'd copies of op's arrays, or NULL */
+    struct tutti_work *next; /* in the queue */
 };
 
 /* A work that has not ended, with one reference. */

@@ -16,15 +16,13 @@
 /* --------------------------------------------------------------------------------------------- create */
 
 static tutti_status take_options(tutti_ddp *ddp, const tutti_ddp_options *options) {
-    ddp->options = options ? *options : TUTTI_DDP_OPTIONS();
+    ddp->options = options ? *options : TUTTI_DDP_OPTIONS(.bucket_bytes = 0);
     if (ddp->options.struct_bytes != sizeof(tutti_ddp_options))
         return tutti_fail(
             TUTTI_ERR_ARGUMENT,
-            "tutti_ddp_create: options.struct_bytes is %zu, not %zu: fill options with TUTTI_DDP_OPTIONS()",
+            "tutti_ddp_create: options.struct_bytes is %zu, not %zu: fill options with TUTTI_DDP_OPTIONS(...)",
             ddp->options.struct_bytes, sizeof(tutti_ddp_options));
-    if (ddp->options.reduction != TUTTI_SUM && ddp->options.reduction != TUTTI_AVG)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: gradients are summed or averaged, not reduced by %s",
-                          tutti_reduction_name(ddp->options.reduction));
+    ddp->reduction = ddp->options.sums ? TUTTI_SUM : TUTTI_AVG;
     if (ddp->options.bucket_bytes == 0) ddp->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
     if (ddp->options.first_bucket_bytes == 0) ddp->options.first_bucket_bytes = DEFAULT_FIRST_BUCKET_BYTES;
     if (ddp->options.first_bucket_bytes > ddp->options.bucket_bytes)

@@ -123,7 +123,7 @@ tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local) {
     if (!records) return tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for %d records", nranks);
     const model_record own = {.local = local,
                               .nparameters = ddp->nparameters,
-                              .reduction = ddp->options.reduction,
+                              .reduction = ddp->reduction,
                               .bucket_bytes = ddp->options.bucket_bytes,
                               .first_bucket_bytes = ddp->options.first_bucket_bytes,
                               .shapes = local == TUTTI_OK ? hash_shapes(ddp) : 0};

@@ -40,6 +40,7 @@ struct tutti_ddp {
     pthread_mutex_t lock; /* guards all that follows */
     tutti_comm *comm;
     tutti_ddp_options options; /* with the defaults filled in */
+    tutti_reduction reduction;
     ddp_parameter *parameters;
     size_t nparameters;
     ddp_bucket *buckets; /* in the order of launching */

@@ -18,7 +18,7 @@ int64_t tutti_ddp_step_now_ns(void) {
 
 static tutti_status reduce_bucket(tutti_ddp *ddp, ddp_bucket *bucket, tutti_work **work) {
     const size_t count = bucket->bytes / tutti_type_bytes(bucket->type);
-    return tutti_all_reduce(ddp->comm, bucket->memory, bucket->memory, count, bucket->type, ddp->options.reduction,
+    return tutti_all_reduce(ddp->comm, bucket->memory, bucket->memory, count, bucket->type, ddp->reduction,
                             &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST, .work = work));
 }
 

@@ -196,8 +196,7 @@ static tutti_status accumulate(ranks_context *context) {
     model *m = model_create(context->rank);
     tutti_ddp_statistics statistics;
     tutti_ddp *ddp;
-    tutti_ddp_options options = TUTTI_DDP_OPTIONS(.bucket_bytes = 300);
-    options.reduction = TUTTI_SUM;
+    tutti_ddp_options options = TUTTI_DDP_OPTIONS(.bucket_bytes = 300, .sums = 1);
     TUTTI_TRY(tutti_ddp_create(context->comm, m->parameters, NPARAMETERS, &options, &ddp));
     TUTTI_TRY(expect_everywhere(ddp, 0));
     for (int round = 0; round < 3; round++) { /* buckets are laid out anew within the first */

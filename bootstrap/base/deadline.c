@@ -8,21 +8,18 @@
 
 #include "bootstrap/base/common.h"
 
-int64_t tutti_now_ns(void)
-{
+int64_t tutti_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * TUTTI_NS_PER_S + now.tv_nsec;
 }
 
-tutti_deadline tutti_deadline_after_ms(int64_t timeout_ms)
-{
+tutti_deadline tutti_deadline_after_ms(int64_t timeout_ms) {
     bool never = timeout_ms < 0 || timeout_ms > INT64_MAX / TUTTI_NS_PER_MS;
     return (tutti_deadline){.budget_ns = never ? INT64_MAX : timeout_ms * TUTTI_NS_PER_MS, .last_ns = tutti_now_ns()};
 }
 
-bool tutti_deadline_passed(tutti_deadline *deadline)
-{
+bool tutti_deadline_passed(tutti_deadline *deadline) {
     int64_t now = tutti_now_ns();
     int64_t step = tutti_min_i64(now - deadline->last_ns, TUTTI_DEADLINE_STEP_NS);
     deadline->last_ns = now;
@@ -32,8 +29,7 @@ bool tutti_deadline_passed(tutti_deadline *deadline)
     return deadline->budget_ns == 0;
 }
 
-int tutti_deadline_left_ms(const tutti_deadline *deadline)
-{
+int tutti_deadline_left_ms(const tutti_deadline *deadline) {
     int64_t left_ms = deadline->budget_ns / TUTTI_NS_PER_MS + (deadline->budget_ns % TUTTI_NS_PER_MS != 0);
     return left_ms > INT32_MAX ? INT32_MAX : (int)left_ms;
 }
@@ -41,18 +37,15 @@ int tutti_deadline_left_ms(const tutti_deadline *deadline)
 static pthread_once_t ticks_once = PTHREAD_ONCE_INIT;
 static double ns_per_tick;
 
-static void calibrate_ticks(void)
-{
+static void calibrate_ticks(void) {
     int64_t start_ns = tutti_now_ns();
     uint64_t start = tutti_ticks();
-    while (tutti_now_ns() - start_ns < 2 * TUTTI_NS_PER_MS) {
-    }
+    while (tutti_now_ns() - start_ns < 2 * TUTTI_NS_PER_MS) {}
     uint64_t ticks = tutti_ticks() - start;
     ns_per_tick = (double)(tutti_now_ns() - start_ns) / (double)(ticks > 0 ? ticks : 1);
 }
 
-int64_t tutti_ticks_to_ns(uint64_t ticks)
-{
+int64_t tutti_ticks_to_ns(uint64_t ticks) {
     pthread_once(&ticks_once, calibrate_ticks);
     return (int64_t)((double)ticks * ns_per_tick);
 }

@@ -30,8 +30,7 @@ bool tutti_deadline_passed(tutti_deadline *deadline);
 int tutti_deadline_left_ms(const tutti_deadline *deadline);
 
 /* Ticks of a cheap counter (TSC where there is one), to stamp what is too short for a clock. */
-static inline uint64_t tutti_ticks(void)
-{
+static inline uint64_t tutti_ticks(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
 #elif defined(__aarch64__)

@@ -23,8 +23,7 @@ static pthread_once_t faults_once = PTHREAD_ONCE_INIT;
 static fault faults[MOST_FAULTS];
 static int nfaults;
 
-static void parse(void)
-{
+static void parse(void) {
     const char *next = tutti_setting_text(TUTTI_SETTING_FAULT);
     while (*next != '\0' && nfaults < MOST_FAULTS) {
         fault *f = &faults[nfaults];
@@ -35,8 +34,7 @@ static void parse(void)
     }
 }
 
-bool tutti_fault(const char *name)
-{
+bool tutti_fault(const char *name) {
     pthread_once(&faults_once, parse);
     if (TUTTI_LIKELY(nfaults == 0)) return false;
     for (int i = 0; i < nfaults; i++) {

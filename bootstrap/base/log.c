@@ -11,13 +11,11 @@
 
 static _Thread_local int log_rank = -1;
 
-void tutti_log_set_rank(int rank)
-{
+void tutti_log_set_rank(int rank) {
     log_rank = rank;
 }
 
-void tutti_log(tutti_log_level level, const char *format, ...)
-{
+void tutti_log(tutti_log_level level, const char *format, ...) {
     static const char *const names[] = {"error", "warn", "info", "debug"};
     if ((int64_t)level > tutti_setting_int(TUTTI_SETTING_LOG)) return;
     char line[4096];

@@ -13,49 +13,100 @@
 #include "bootstrap/base/status.h"
 
 static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
-    [TUTTI_SETTING_LOG] = {.name = "TUTTI_LOG", .kind = TUTTI_SETTING_KIND_CHOICE, .fallback = "warn",
-                           .choices = "error|warn|info|debug", .help = "what is told on standard error"},
-    [TUTTI_SETTING_TIMEOUT_MS] = {.name = "TUTTI_TIMEOUT_MS", .kind = TUTTI_SETTING_KIND_INT, .fallback = "300000",
-                                  .least = 1, .most = INT64_C(1) << 40,
+    [TUTTI_SETTING_LOG] = {.name = "TUTTI_LOG",
+                           .kind = TUTTI_SETTING_KIND_CHOICE,
+                           .fallback = "warn",
+                           .choices = "error|warn|info|debug",
+                           .help = "what is told on standard error"},
+    [TUTTI_SETTING_TIMEOUT_MS] = {.name = "TUTTI_TIMEOUT_MS",
+                                  .kind = TUTTI_SETTING_KIND_INT,
+                                  .fallback = "300000",
+                                  .least = 1,
+                                  .most = INT64_C(1) << 40,
                                   .help = "deadline of an operation; passing it breaks the communicator"},
-    [TUTTI_SETTING_STALL_MS] = {.name = "TUTTI_STALL_MS", .kind = TUTTI_SETTING_KIND_INT, .fallback = "10000",
-                                .least = 1, .most = INT64_C(1) << 40,
+    [TUTTI_SETTING_STALL_MS] = {.name = "TUTTI_STALL_MS",
+                                .kind = TUTTI_SETTING_KIND_INT,
+                                .fallback = "10000",
+                                .least = 1,
+                                .most = INT64_C(1) << 40,
                                 .help = "an operation this old reports who has not arrived; it goes on"},
-    [TUTTI_SETTING_CONNECT_TIMEOUT_MS] = {.name = "TUTTI_CONNECT_TIMEOUT_MS", .kind = TUTTI_SETTING_KIND_INT,
-                                          .fallback = "60000", .least = 1, .most = INT64_C(1) << 40,
+    [TUTTI_SETTING_CONNECT_TIMEOUT_MS] = {.name = "TUTTI_CONNECT_TIMEOUT_MS",
+                                          .kind = TUTTI_SETTING_KIND_INT,
+                                          .fallback = "60000",
+                                          .least = 1,
+                                          .most = INT64_C(1) << 40,
                                           .help = "how long the creation of a communicator waits for its ranks"},
-    [TUTTI_SETTING_PEER_TIMEOUT_MS] = {.name = "TUTTI_PEER_TIMEOUT_MS", .kind = TUTTI_SETTING_KIND_INT,
-                                       .fallback = "10000", .least = 100, .most = INT64_C(1) << 40,
+    [TUTTI_SETTING_PEER_TIMEOUT_MS] = {.name = "TUTTI_PEER_TIMEOUT_MS",
+                                       .kind = TUTTI_SETTING_KIND_INT,
+                                       .fallback = "10000",
+                                       .least = 100,
+                                       .most = INT64_C(1) << 40,
                                        .help = "a host or link that is silent this long counts as dead"},
-    [TUTTI_SETTING_DETERMINISTIC] = {.name = "TUTTI_DETERMINISTIC", .kind = TUTTI_SETTING_KIND_BOOL, .fallback = "1",
-                                     .least = 0, .most = 1, .agreed = true,
+    [TUTTI_SETTING_DETERMINISTIC] = {.name = "TUTTI_DETERMINISTIC",
+                                     .kind = TUTTI_SETTING_KIND_BOOL,
+                                     .fallback = "1",
+                                     .least = 0,
+                                     .most = 1,
+                                     .agreed = true,
                                      .help = "1: sums in a fixed order, bit-equal whatever the algorithm"},
-    [TUTTI_SETTING_ALGORITHM] = {.name = "TUTTI_ALGORITHM", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
-                                 .agreed = true, .help = "forces an algorithm by name; see tutti-info --algorithms"},
-    [TUTTI_SETTING_CHUNK_BYTES] = {.name = "TUTTI_CHUNK_BYTES", .kind = TUTTI_SETTING_KIND_BYTES, .fallback = "128K",
-                                   .least = 256, .most = INT64_C(1) << 30, .agreed = true,
+    [TUTTI_SETTING_ALGORITHM] = {.name = "TUTTI_ALGORITHM",
+                                 .kind = TUTTI_SETTING_KIND_TEXT,
+                                 .fallback = "",
+                                 .agreed = true,
+                                 .help = "forces an algorithm by name; see tutti-info --algorithms"},
+    [TUTTI_SETTING_CHUNK_BYTES] = {.name = "TUTTI_CHUNK_BYTES",
+                                   .kind = TUTTI_SETTING_KIND_BYTES,
+                                   .fallback = "128K",
+                                   .least = 256,
+                                   .most = INT64_C(1) << 30,
+                                   .agreed = true,
                                    .help = "bytes that a rank stages in shared memory at a time"},
-    [TUTTI_SETTING_EAGER_BYTES] = {.name = "TUTTI_EAGER_BYTES", .kind = TUTTI_SETTING_KIND_BYTES, .fallback = "8K",
-                                   .least = 0, .most = INT64_C(1) << 20, .agreed = true,
+    [TUTTI_SETTING_EAGER_BYTES] = {.name = "TUTTI_EAGER_BYTES",
+                                   .kind = TUTTI_SETTING_KIND_BYTES,
+                                   .fallback = "8K",
+                                   .least = 0,
+                                   .most = INT64_C(1) << 20,
+                                   .agreed = true,
                                    .help = "messages up to this size do not wait for their receive"},
-    [TUTTI_SETTING_HEAP_BYTES] = {.name = "TUTTI_HEAP_BYTES", .kind = TUTTI_SETTING_KIND_BYTES, .fallback = "0",
-                                  .least = 0, .most = INT64_C(1) << 44,
+    [TUTTI_SETTING_HEAP_BYTES] = {.name = "TUTTI_HEAP_BYTES",
+                                  .kind = TUTTI_SETTING_KIND_BYTES,
+                                  .fallback = "0",
+                                  .least = 0,
+                                  .most = INT64_C(1) << 44,
                                   .help = "address space of a process's shared heap; 0: the machine's memory"},
-    [TUTTI_SETTING_SPIN_US] = {.name = "TUTTI_SPIN_US", .kind = TUTTI_SETTING_KIND_INT, .fallback = "200", .least = 0,
+    [TUTTI_SETTING_SPIN_US] = {.name = "TUTTI_SPIN_US",
+                               .kind = TUTTI_SETTING_KIND_INT,
+                               .fallback = "200",
+                               .least = 0,
                                .most = 1000000000,
                                .help = "how long a waiter with a core of its own spins before it yields and sleeps"},
-    [TUTTI_SETTING_CPUS] = {.name = "TUTTI_CPUS", .kind = TUTTI_SETTING_KIND_INT, .fallback = "0", .least = 0,
-                            .most = 1 << 20, .help = "cores that the ranks of this host may use; 0: ask the system"},
-    [TUTTI_SETTING_HOST_ID] = {.name = "TUTTI_HOST_ID", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+    [TUTTI_SETTING_CPUS] = {.name = "TUTTI_CPUS",
+                            .kind = TUTTI_SETTING_KIND_INT,
+                            .fallback = "0",
+                            .least = 0,
+                            .most = 1 << 20,
+                            .help = "cores that the ranks of this host may use; 0: ask the system"},
+    [TUTTI_SETTING_HOST_ID] = {.name = "TUTTI_HOST_ID",
+                               .kind = TUTTI_SETTING_KIND_TEXT,
+                               .fallback = "",
                                .help = "ranks with equal values count as one host (default: the boot id)"},
-    [TUTTI_SETTING_SECRET] = {.name = "TUTTI_SECRET", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+    [TUTTI_SETTING_SECRET] = {.name = "TUTTI_SECRET",
+                              .kind = TUTTI_SETTING_KIND_TEXT,
+                              .fallback = "",
                               .help = "who connects must know it"},
-    [TUTTI_SETTING_SECRET_FILE] = {.name = "TUTTI_SECRET_FILE", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+    [TUTTI_SETTING_SECRET_FILE] = {.name = "TUTTI_SECRET_FILE",
+                                   .kind = TUTTI_SETTING_KIND_TEXT,
+                                   .fallback = "",
                                    .help = "file that holds the secret"},
-    [TUTTI_SETTING_SECRET_REQUIRED] = {.name = "TUTTI_SECRET_REQUIRED", .kind = TUTTI_SETTING_KIND_BOOL,
-                                       .fallback = "0", .least = 0, .most = 1,
+    [TUTTI_SETTING_SECRET_REQUIRED] = {.name = "TUTTI_SECRET_REQUIRED",
+                                       .kind = TUTTI_SETTING_KIND_BOOL,
+                                       .fallback = "0",
+                                       .least = 0,
+                                       .most = 1,
                                        .help = "1: without TUTTI_SECRET or its file nothing connects"},
-    [TUTTI_SETTING_FAULT] = {.name = "TUTTI_FAULT", .kind = TUTTI_SETTING_KIND_TEXT, .fallback = "",
+    [TUTTI_SETTING_FAULT] = {.name = "TUTTI_FAULT",
+                             .kind = TUTTI_SETTING_KIND_TEXT,
+                             .fallback = "",
                              .help = "for tests: fault points that fire, name[:after[:times]], split by ','"},
 };
 
@@ -70,8 +121,7 @@ static value values[TUTTI_SETTING_COUNT];
 static char problem[512]; /* the first variable that could not be read */
 
 /* Index of `text` in "a|b|c", or -1. */
-static int64_t choice_index(const char *choices, const char *text)
-{
+static int64_t choice_index(const char *choices, const char *text) {
     size_t length = strlen(text);
     int64_t index = 0;
     for (const char *next = choices; next != NULL; index++) {
@@ -83,8 +133,7 @@ static int64_t choice_index(const char *choices, const char *text)
     return -1;
 }
 
-static bool read_number(const tutti_setting_row *row, const char *text, int64_t *number_out)
-{
+static bool read_number(const tutti_setting_row *row, const char *text, int64_t *number_out) {
     char *end;
     errno = 0;
     long long number = strtoll(text, &end, 10);
@@ -99,8 +148,7 @@ static bool read_number(const tutti_setting_row *row, const char *text, int64_t 
     return *number_out >= row->least && *number_out <= row->most;
 }
 
-static bool read_value(const tutti_setting_row *row, const char *text, int64_t *number_out)
-{
+static bool read_value(const tutti_setting_row *row, const char *text, int64_t *number_out) {
     switch (row->kind) {
     case TUTTI_SETTING_KIND_TEXT: *number_out = 0; return true;
     case TUTTI_SETTING_KIND_CHOICE: *number_out = choice_index(row->choices, text); return *number_out >= 0;
@@ -108,8 +156,7 @@ static bool read_value(const tutti_setting_row *row, const char *text, int64_t *
     }
 }
 
-static void note_problem(const tutti_setting_row *row, const char *text)
-{
+static void note_problem(const tutti_setting_row *row, const char *text) {
     if (problem[0] != '\0') return;
     if (row->kind == TUTTI_SETTING_KIND_CHOICE)
         snprintf(problem, sizeof problem, "%s=%s: must be one of %s", row->name, text, row->choices);
@@ -119,8 +166,7 @@ static void note_problem(const tutti_setting_row *row, const char *text)
                  row->kind == TUTTI_SETTING_KIND_BYTES ? " (K, M and G allowed)" : "");
 }
 
-static void load(void)
-{
+static void load(void) {
     problem[0] = '\0';
     for (int i = 0; i < TUTTI_SETTING_COUNT; i++) {
         const char *text = getenv(rows[i].name);
@@ -135,8 +181,7 @@ static void load(void)
     }
 }
 
-static void ensure_loaded(void)
-{
+static void ensure_loaded(void) {
     if (TUTTI_LIKELY(__atomic_load_n(&loaded, __ATOMIC_ACQUIRE))) return;
     pthread_mutex_lock(&settings_lock);
     if (!__atomic_load_n(&loaded, __ATOMIC_RELAXED)) load();
@@ -144,31 +189,26 @@ static void ensure_loaded(void)
     pthread_mutex_unlock(&settings_lock);
 }
 
-tutti_status tutti_settings_check(void)
-{
+tutti_status tutti_settings_check(void) {
     ensure_loaded();
     return problem[0] == '\0' ? TUTTI_OK : tutti_fail(TUTTI_ERR_CONFIG, "%s", problem);
 }
 
-int64_t tutti_setting_int(tutti_setting setting)
-{
+int64_t tutti_setting_int(tutti_setting setting) {
     ensure_loaded();
     return values[setting].number;
 }
 
-const char *tutti_setting_text(tutti_setting setting)
-{
+const char *tutti_setting_text(tutti_setting setting) {
     ensure_loaded();
     return values[setting].text != NULL ? values[setting].text : "";
 }
 
-const tutti_setting_row *tutti_setting_row_of(tutti_setting setting)
-{
+const tutti_setting_row *tutti_setting_row_of(tutti_setting setting) {
     return &rows[setting];
 }
 
-void tutti_settings_agreed(char *text, size_t capacity)
-{
+void tutti_settings_agreed(char *text, size_t capacity) {
     ensure_loaded();
     size_t used = 0;
     text[0] = '\0';
@@ -179,8 +219,7 @@ void tutti_settings_agreed(char *text, size_t capacity)
     }
 }
 
-void tutti_settings_reload(void)
-{
+void tutti_settings_reload(void) {
     pthread_mutex_lock(&settings_lock);
     load();
     __atomic_store_n(&loaded, true, __ATOMIC_RELEASE);

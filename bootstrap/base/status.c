@@ -12,8 +12,7 @@
 
 static _Thread_local char last_error[TUTTI_ERROR_TEXT_BYTES];
 
-const char *tutti_status_name(tutti_status status)
-{
+const char *tutti_status_name(tutti_status status) {
     switch (status) {
     case TUTTI_OK: return "ok";
     case TUTTI_NOT_YET: return "not yet";
@@ -35,13 +34,11 @@ const char *tutti_status_name(tutti_status status)
     return "unknown status";
 }
 
-const char *tutti_last_error(void)
-{
+const char *tutti_last_error(void) {
     return last_error;
 }
 
-tutti_status tutti_fail(tutti_status status, const char *format, ...)
-{
+tutti_status tutti_fail(tutti_status status, const char *format, ...) {
     char text[TUTTI_ERROR_TEXT_BYTES]; /* the arguments may point into the old text */
     va_list arguments;
     va_start(arguments, format);
@@ -51,8 +48,7 @@ tutti_status tutti_fail(tutti_status status, const char *format, ...)
     return status;
 }
 
-tutti_status tutti_fail_errno(int error, const char *format, ...)
-{
+tutti_status tutti_fail_errno(int error, const char *format, ...) {
     char text[TUTTI_ERROR_TEXT_BYTES];
     va_list arguments;
     va_start(arguments, format);
@@ -62,8 +58,7 @@ tutti_status tutti_fail_errno(int error, const char *format, ...)
     return tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", text, strerror_r(error, reason, sizeof reason));
 }
 
-tutti_status tutti_fail_context(tutti_status status, const char *format, ...)
-{
+tutti_status tutti_fail_context(tutti_status status, const char *format, ...) {
     char text[TUTTI_ERROR_TEXT_BYTES];
     va_list arguments;
     va_start(arguments, format);

@@ -11,7 +11,7 @@
 #include "comm/algorithms/shared.h"
 
 #define KIND(name) (1u << TUTTI_KIND_##name)
-#define ALL_KINDS ((1u << TUTTI_KIND_COUNT) - 1)
+#define ALL_KINDS  ((1u << TUTTI_KIND_COUNT) - 1)
 #define MOVING_KINDS                                                                                                   \
     (KIND(BROADCAST) | KIND(ALL_GATHER) | KIND(ALL_TO_ALL) | KIND(GATHER) | KIND(SCATTER) | KIND(ALL_GATHER_V) |       \
      KIND(ALL_TO_ALL_V) | KIND(GATHER_V) | KIND(SCATTER_V))
@@ -24,35 +24,36 @@ typedef struct row {
     const char *when;
 } row;
 
-static bool is_alone(const tutti_comm *comm, const tutti_op *op)
-{
+static bool is_alone(const tutti_comm *comm, const tutti_op *op) {
     (void)op;
     return comm->nranks == 1;
 }
 
-static bool is_small(const tutti_comm *comm, const tutti_op *op)
-{
+static bool is_small(const tutti_comm *comm, const tutti_op *op) {
     return tutti_op_input_bytes(comm, op) <= tutti_slots_once_bytes(comm) ||
            tutti_op_input_bytes(comm, op) <= TUTTI_POST_PAYLOAD_BYTES;
 }
 
 static const row rows[] = {
     {.name = "solo", .kinds = ALL_KINDS, .fits = is_alone, .run = tutti_solo, .when = "one rank"},
-    {.name = "once", .kinds = ALL_KINDS, .fits = is_small, .run = tutti_shared_once,
+    {.name = "once",
+     .kinds = ALL_KINDS,
+     .fits = is_small,
+     .run = tutti_shared_once,
      .when = "input of at most TUTTI_CHUNK_BYTES / 8 and 16 KiB, equal counts"},
     {.name = "reduce", .kinds = KIND(ALL_REDUCE) | KIND(REDUCE), .run = tutti_shared_reduce, .when = "always"},
-    {.name = "reduce_scatter", .kinds = KIND(REDUCE_SCATTER) | KIND(REDUCE_SCATTER_V),
-     .run = tutti_shared_reduce_scatter, .when = "always"},
+    {.name = "reduce_scatter",
+     .kinds = KIND(REDUCE_SCATTER) | KIND(REDUCE_SCATTER_V),
+     .run = tutti_shared_reduce_scatter,
+     .when = "always"},
     {.name = "move", .kinds = MOVING_KINDS, .run = tutti_shared_move, .when = "always"},
 };
 
-static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *op)
-{
+static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *op) {
     return (candidate->kinds >> op->kind & 1) != 0 && (candidate->fits == NULL || candidate->fits(comm, op));
 }
 
-static const row *choose(const tutti_comm *comm, const tutti_op *op)
-{
+static const row *choose(const tutti_comm *comm, const tutti_op *op) {
     const char *forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM);
     const row *first = NULL;
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
@@ -63,13 +64,11 @@ static const row *choose(const tutti_comm *comm, const tutti_op *op)
     return first;
 }
 
-tutti_status tutti_choose_and_run(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_choose_and_run(tutti_comm *comm, const tutti_op *op) {
     return choose(comm, op)->run(comm, op);
 }
 
-const char *tutti_choose_row(int index, char *text, size_t capacity)
-{
+const char *tutti_choose_row(int index, char *text, size_t capacity) {
     if (index < 0 || (size_t)index >= TUTTI_COUNT_OF(rows)) return NULL;
     size_t used = (size_t)snprintf(text, capacity, "%-16s", rows[index].name);
     for (int kind = 0; kind < TUTTI_KIND_COUNT && used < capacity; kind++)

@@ -30,22 +30,19 @@ typedef struct move {
     uint64_t rounds;
 } move;
 
-static bool has_table(tutti_kind kind)
-{
+static bool has_table(tutti_kind kind) {
     return kind == TUTTI_KIND_ALL_GATHER_V || kind == TUTTI_KIND_ALL_TO_ALL_V || kind == TUTTI_KIND_GATHER_V ||
            kind == TUTTI_KIND_SCATTER_V;
 }
 
-static size_t largest_segment(const move *m)
-{
+static size_t largest_segment(const move *m) {
     size_t largest = 0;
     for (int reader = 0; reader < m->comm->nranks; reader++)
         if (reader != m->comm->rank) largest = tutti_max_size(largest, tutti_op_input(m->comm, m->op, reader).bytes);
     return largest;
 }
 
-static bool lends_all(const move *m)
-{
+static bool lends_all(const move *m) {
     if (m->op->kind == TUTTI_KIND_ALL_TO_ALL && m->op->src == m->op->dst) return false; /* overwritten meanwhile */
     for (int reader = 0; reader < m->comm->nranks; reader++) {
         tutti_span segment = tutti_op_input(m->comm, m->op, reader);
@@ -54,8 +51,7 @@ static bool lends_all(const move *m)
     return true;
 }
 
-static void begin(move *m)
-{
+static void begin(move *m) {
     tutti_comm *comm = m->comm;
     size_t slot_bytes = comm->slots->in_bytes;
     m->split = tutti_op_is_split(m->op);
@@ -77,27 +73,25 @@ static void begin(move *m)
 }
 
 /* What the source has for me, and that I expect just that. */
-static tutti_status compare_counts(const move *m, int source, size_t expected_bytes)
-{
+static tutti_status compare_counts(const move *m, int source, size_t expected_bytes) {
     tutti_slots slots = tutti_shared_slots_of(m->comm, m->op, source);
     size_t expected = expected_bytes / tutti_type_bytes(m->op->type);
     size_t count = tutti_slots_table(&slots, m->op->sequence)[m->comm->rank].count;
     if (count == expected) return TUTTI_OK;
     tutti_call call = tutti_call_of(m->op);
-    return tutti_fail(TUTTI_ERR_MISMATCH, "calls differ on communicator \"%s\": in %s #%llu rank %d sends %zu %s to rank "
-                      "%d, which expects %zu", m->comm->name, tutti_kind_name((tutti_kind)call.kind),
-                      (unsigned long long)call.sequence, source, count, tutti_type_name(m->op->type), m->comm->rank,
-                      expected);
+    return tutti_fail(TUTTI_ERR_MISMATCH,
+                      "calls differ on communicator \"%s\": in %s #%llu rank %d sends %zu %s to rank "
+                      "%d, which expects %zu",
+                      m->comm->name, tutti_kind_name((tutti_kind)call.kind), (unsigned long long)call.sequence, source,
+                      count, tutti_type_name(m->op->type), m->comm->rank, expected);
 }
 
-static tutti_span output_from(const move *m, int source)
-{
+static tutti_span output_from(const move *m, int source) {
     bool takes = tutti_op_has_output(m->op, m->comm->rank) && tutti_op_has_input(m->op, source);
     return takes ? tutti_op_output(m->comm, m->op, source) : (tutti_span){.data = NULL};
 }
 
-static tutti_status check(move *m)
-{
+static tutti_status check(move *m) {
     for (int source = 0; source < m->comm->nranks; source++) {
         if (m->tables && tutti_op_has_input(m->op, source) && tutti_op_has_output(m->op, m->comm->rank))
             TUTTI_TRY(compare_counts(m, source, output_from(m, source).bytes));
@@ -108,16 +102,15 @@ static tutti_status check(move *m)
     return TUTTI_OK;
 }
 
-static bool is_lent(const move *m, int source)
-{
+static bool is_lent(const move *m, int source) {
     return (tutti_post_of(m->comm, m->op, source)->flags & TUTTI_POST_SRC_DIRECT) != 0;
 }
 
-static tutti_status pull_lent(const move *m, int source)
-{
+static tutti_status pull_lent(const move *m, int source) {
     tutti_span output = output_from(m, source);
     if (output.bytes == 0) return TUTTI_OK;
-    uint64_t address = tutti_post_of(m->comm, m->op, source)->src + (m->split ? (size_t)m->comm->rank * output.bytes : 0);
+    uint64_t address =
+        tutti_post_of(m->comm, m->op, source)->src + (m->split ? (size_t)m->comm->rank * output.bytes : 0);
     if (m->tables) {
         tutti_slots slots = tutti_shared_slots_of(m->comm, m->op, source);
         address = tutti_slots_table(&slots, m->op->sequence)[m->comm->rank].address;
@@ -128,8 +121,7 @@ static tutti_status pull_lent(const move *m, int source)
     return TUTTI_OK;
 }
 
-static void stage(const move *m, uint64_t round)
-{
+static void stage(const move *m, uint64_t round) {
     char *slot = tutti_slots_in(m->comm->slots, round);
     size_t start = round * m->piece_bytes;
     for (int reader = 0; reader < m->comm->nranks; reader++) {
@@ -141,8 +133,7 @@ static void stage(const move *m, uint64_t round)
     }
 }
 
-static tutti_status pull_staged(const move *m, int source, uint64_t round)
-{
+static tutti_status pull_staged(const move *m, int source, uint64_t round) {
     tutti_span output = output_from(m, source);
     size_t start = round * m->piece_bytes;
     if (output.bytes <= start) return TUTTI_OK;
@@ -154,8 +145,7 @@ static tutti_status pull_staged(const move *m, int source, uint64_t round)
     return TUTTI_OK;
 }
 
-static tutti_status run_round(const move *m, uint64_t round)
-{
+static tutti_status run_round(const move *m, uint64_t round) {
     tutti_comm *comm = m->comm;
     if (round >= 2) TUTTI_TRY(tutti_step_wait_all(comm, m->op, round));
     if (!m->lends) stage(m, round);
@@ -167,8 +157,7 @@ static tutti_status run_round(const move *m, uint64_t round)
     return TUTTI_OK;
 }
 
-static tutti_status run(move *m)
-{
+static tutti_status run(move *m) {
     tutti_comm *comm = m->comm;
     begin(m);
     TUTTI_TRY(tutti_meet(comm, m->op));
@@ -184,8 +173,7 @@ static tutti_status run(move *m)
     return tutti_shared_finish(comm, m->op, m->lends && tutti_op_has_input(m->op, comm->rank));
 }
 
-tutti_status tutti_shared_move(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_shared_move(tutti_comm *comm, const tutti_op *op) {
     move m = {.comm = comm, .op = op};
     TUTTI_TRY(tutti_slots_acquire(comm, op));
     tutti_status status = run(&m);

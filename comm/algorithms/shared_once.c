@@ -14,16 +14,14 @@
 #include "comm/algorithms/shared.h"
 
 /* The segment of `rank`'s shown input that starts at `offset`. */
-static const char *shown(const tutti_comm *comm, const tutti_op *op, int rank, size_t input_bytes, size_t offset)
-{
+static const char *shown(const tutti_comm *comm, const tutti_op *op, int rank, size_t input_bytes, size_t offset) {
     const tutti_post *post = tutti_post_of(comm, op, rank);
     if (input_bytes <= TUTTI_POST_PAYLOAD_BYTES) return (const char *)post->payload + offset;
     tutti_slots slots = tutti_shared_slots_of(comm, op, rank);
     return tutti_slots_once(&slots, op->sequence) + offset;
 }
 
-static void show(tutti_comm *comm, const tutti_op *op, size_t input_bytes)
-{
+static void show(tutti_comm *comm, const tutti_op *op, size_t input_bytes) {
     tutti_post *post = tutti_post_own(comm, op);
     char *place = (char *)post->payload;
     if (input_bytes > TUTTI_POST_PAYLOAD_BYTES) {
@@ -33,15 +31,13 @@ static void show(tutti_comm *comm, const tutti_op *op, size_t input_bytes)
     if (input_bytes > 0 && tutti_op_has_input(op, comm->rank)) memcpy(place, op->src, input_bytes);
 }
 
-static void take_reduced(tutti_comm *comm, const tutti_op *op, size_t input_bytes)
-{
+static void take_reduced(tutti_comm *comm, const tutti_op *op, size_t input_bytes) {
     size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * op->count * tutti_type_bytes(op->type) : 0;
     for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = shown(comm, op, rank, input_bytes, offset);
     tutti_shared_reduce_views(comm, op, op->dst, op->count);
 }
 
-static void take_moved(tutti_comm *comm, const tutti_op *op, size_t input_bytes)
-{
+static void take_moved(tutti_comm *comm, const tutti_op *op, size_t input_bytes) {
     size_t segment_bytes = op->count * tutti_type_bytes(op->type);
     size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * segment_bytes : 0;
     if (segment_bytes == 0) return;
@@ -51,8 +47,7 @@ static void take_moved(tutti_comm *comm, const tutti_op *op, size_t input_bytes)
                    segment_bytes);
 }
 
-static void take(tutti_comm *comm, const tutti_op *op, size_t input_bytes)
-{
+static void take(tutti_comm *comm, const tutti_op *op, size_t input_bytes) {
     switch (op->kind) {
     case TUTTI_KIND_ALL_REDUCE:
     case TUTTI_KIND_REDUCE:
@@ -61,8 +56,7 @@ static void take(tutti_comm *comm, const tutti_op *op, size_t input_bytes)
     }
 }
 
-tutti_status tutti_shared_once(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_shared_once(tutti_comm *comm, const tutti_op *op) {
     size_t input_bytes = tutti_op_input_bytes(comm, op);
     bool leases = input_bytes > TUTTI_POST_PAYLOAD_BYTES;
     if (leases) TUTTI_TRY(tutti_slots_acquire(comm, op));

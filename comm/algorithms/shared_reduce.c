@@ -28,18 +28,15 @@ typedef struct reduction {
     bool all_lent;           /* everybody's: one chunk */
 } reduction;
 
-static tutti_status lent_outside(int rank)
-{
+static tutti_status lent_outside(int rank) {
     return tutti_fail(TUTTI_ERR_DATA, "rank %d posted an address outside of its heap", rank);
 }
 
-static uint32_t flags_of(const reduction *x, int rank)
-{
+static uint32_t flags_of(const reduction *x, int rank) {
     return tutti_post_of(x->comm, x->op, rank)->flags;
 }
 
-static tutti_status post_and_meet(reduction *x, const void *dst)
-{
+static tutti_status post_and_meet(reduction *x, const void *dst) {
     const uint32_t both = TUTTI_POST_SRC_DIRECT | TUTTI_POST_DST_DIRECT;
     tutti_post *post = tutti_post_own(x->comm, x->op);
     post->src = (uint64_t)(uintptr_t)x->op->src;
@@ -61,14 +58,12 @@ typedef struct chunk {
     size_t start, count; /* elements */
 } chunk;
 
-static tutti_slice slice(const reduction *x, const chunk *c, int rank)
-{
+static tutti_slice slice(const reduction *x, const chunk *c, int rank) {
     return tutti_slice_of(c->count, x->item_bytes, x->comm->nranks, rank);
 }
 
 /* Step 1: all but my own slice. */
-static void stage_chunk(const reduction *x, const chunk *c)
-{
+static void stage_chunk(const reduction *x, const chunk *c) {
     char *slot = tutti_slots_in(x->comm->slots, c->index);
     const char *src = (const char *)x->op->src + c->start * x->item_bytes;
     tutti_slice own = slice(x, c, x->comm->rank);
@@ -78,8 +73,7 @@ static void stage_chunk(const reduction *x, const chunk *c)
 }
 
 /* Step 2. */
-static tutti_status reduce_slice(const reduction *x, const chunk *c)
-{
+static tutti_status reduce_slice(const reduction *x, const chunk *c) {
     tutti_comm *comm = x->comm;
     tutti_slice own = slice(x, c, comm->rank);
     size_t in_chunk = own.start * x->item_bytes, offset = c->start * x->item_bytes + in_chunk;
@@ -106,8 +100,7 @@ static tutti_status reduce_slice(const reduction *x, const chunk *c)
 }
 
 /* Step 3. */
-static tutti_status pull_slice(const reduction *x, const chunk *c, int rank)
-{
+static tutti_status pull_slice(const reduction *x, const chunk *c, int rank) {
     tutti_comm *comm = x->comm;
     tutti_slice theirs = slice(x, c, rank);
     size_t in_chunk = theirs.start * x->item_bytes, offset = c->start * x->item_bytes + in_chunk;
@@ -126,8 +119,7 @@ static tutti_status pull_slice(const reduction *x, const chunk *c, int rank)
     return TUTTI_OK;
 }
 
-static tutti_status reduce_chunk(const reduction *x, const chunk *c)
-{
+static tutti_status reduce_chunk(const reduction *x, const chunk *c) {
     tutti_comm *comm = x->comm;
     if (!x->all_lent) {
         if (!x->src_lent) stage_chunk(x, c);
@@ -141,8 +133,7 @@ static tutti_status reduce_chunk(const reduction *x, const chunk *c)
     return TUTTI_OK;
 }
 
-static tutti_status reduce_vector(reduction *x)
-{
+static tutti_status reduce_vector(reduction *x) {
     const tutti_op *op = x->op;
     size_t bytes = op->count * x->item_bytes;
     x->src_lent = tutti_shared_lends(x->comm, op->src, bytes);
@@ -157,8 +148,7 @@ static tutti_status reduce_vector(reduction *x)
     return tutti_shared_finish(x->comm, op, x->src_lent || x->dst_lent);
 }
 
-tutti_status tutti_shared_reduce(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_shared_reduce(tutti_comm *comm, const tutti_op *op) {
     reduction x = {.comm = comm, .op = op, .item_bytes = tutti_type_bytes(op->type)};
     TUTTI_TRY(tutti_slots_acquire(comm, op));
     tutti_status status = reduce_vector(&x);
@@ -168,8 +158,7 @@ tutti_status tutti_shared_reduce(tutti_comm *comm, const tutti_op *op)
 
 /* ---------------------------------------------------------------------------------------- reduce_scatter */
 
-static bool lends_segments(const reduction *x)
-{
+static bool lends_segments(const reduction *x) {
     for (int reader = 0; reader < x->comm->nranks; reader++) {
         tutti_span segment = tutti_op_input(x->comm, x->op, reader);
         if (segment.bytes > 0 && !tutti_shared_lends(x->comm, segment.data, segment.bytes)) return false;
@@ -177,8 +166,7 @@ static bool lends_segments(const reduction *x)
     return true;
 }
 
-static void stage_segments(const reduction *x, uint64_t round, size_t piece_bytes)
-{
+static void stage_segments(const reduction *x, uint64_t round, size_t piece_bytes) {
     char *slot = tutti_slots_in(x->comm->slots, round);
     size_t start = round * piece_bytes;
     for (int reader = 0; reader < x->comm->nranks; reader++) {
@@ -190,8 +178,7 @@ static void stage_segments(const reduction *x, uint64_t round, size_t piece_byte
 }
 
 /* Where the piece of `rank`'s input that is meant for me lies. */
-static const char *piece_of(const reduction *x, int rank, uint64_t round, size_t piece_bytes, size_t bytes)
-{
+static const char *piece_of(const reduction *x, int rank, uint64_t round, size_t piece_bytes, size_t bytes) {
     tutti_comm *comm = x->comm;
     size_t start = round * piece_bytes;
     tutti_span own = tutti_op_input(comm, x->op, comm->rank);
@@ -206,8 +193,7 @@ static const char *piece_of(const reduction *x, int rank, uint64_t round, size_t
     return tutti_shared_at(comm, rank, segment + start, bytes);
 }
 
-static tutti_status reduce_piece(const reduction *x, uint64_t round, size_t piece_bytes)
-{
+static tutti_status reduce_piece(const reduction *x, uint64_t round, size_t piece_bytes) {
     tutti_comm *comm = x->comm;
     tutti_span output = tutti_op_output(comm, x->op, comm->rank);
     size_t start = round * piece_bytes;
@@ -221,8 +207,7 @@ static tutti_status reduce_piece(const reduction *x, uint64_t round, size_t piec
     return TUTTI_OK;
 }
 
-static tutti_status reduce_segments(reduction *x)
-{
+static tutti_status reduce_segments(reduction *x) {
     tutti_comm *comm = x->comm;
     size_t largest = 0;
     tutti_segment *table = tutti_slots_table(comm->slots, x->op->sequence);
@@ -249,8 +234,7 @@ static tutti_status reduce_segments(reduction *x)
     return tutti_shared_finish(comm, x->op, x->src_lent);
 }
 
-tutti_status tutti_shared_reduce_scatter(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_shared_reduce_scatter(tutti_comm *comm, const tutti_op *op) {
     reduction x = {.comm = comm, .op = op, .item_bytes = tutti_type_bytes(op->type)};
     TUTTI_TRY(tutti_slots_acquire(comm, op));
     tutti_status status = reduce_segments(&x);

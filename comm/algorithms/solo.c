@@ -6,14 +6,12 @@
 
 #include "comm/algorithms/shared.h"
 
-static bool reduces(const tutti_op *op)
-{
+static bool reduces(const tutti_op *op) {
     return op->kind == TUTTI_KIND_ALL_REDUCE || op->kind == TUTTI_KIND_REDUCE ||
            op->kind == TUTTI_KIND_REDUCE_SCATTER || op->kind == TUTTI_KIND_REDUCE_SCATTER_V;
 }
 
-tutti_status tutti_solo(tutti_comm *comm, const tutti_op *op)
-{
+tutti_status tutti_solo(tutti_comm *comm, const tutti_op *op) {
     tutti_span input = tutti_op_input(comm, op, 0);
     if (reduces(op)) {
         comm->views[0] = input.data;

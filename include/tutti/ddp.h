@@ -33,12 +33,10 @@ typedef struct tutti_ddp_options {
     size_t struct_bytes;       /* sizeof(tutti_ddp_options) */
     size_t bucket_bytes;       /* cap of a bucket; 0: 25 MiB */
     size_t first_bucket_bytes; /* cap of the first bucket to become ready; 0: 1 MiB, at most bucket_bytes */
-    tutti_reduction reduction; /* TUTTI_SUM; TUTTI_AVG is what most want: see TUTTI_DDP_OPTIONS */
+    int sums;                  /* 1: gradients are summed over ranks; 0: averaged */
 } tutti_ddp_options;
 
-/* Options with the average as the reduction. */
-#define TUTTI_DDP_OPTIONS(...)                                                                                         \
-    ((tutti_ddp_options){.struct_bytes = sizeof(tutti_ddp_options), .reduction = TUTTI_AVG, ##__VA_ARGS__})
+#define TUTTI_DDP_OPTIONS(...) ((tutti_ddp_options){.struct_bytes = sizeof(tutti_ddp_options), __VA_ARGS__})
 
 /* Collective over `comm`. Number, order, counts and types of the parameters must agree on every rank: the
  * error names the parameter and both shapes. options NULL: defaults, average. `comm` must outlive the ddp. */

@@ -25,7 +25,7 @@
 #define TUTTI_VERSION_PATCH 0
 
 #if defined(__GNUC__)
-#define TUTTI_API __attribute__((visibility("default")))
+#define TUTTI_API                               __attribute__((visibility("default")))
 #define TUTTI_PRINTF(format_index, first_index) __attribute__((format(printf, format_index, first_index)))
 #else
 #define TUTTI_API
@@ -114,8 +114,8 @@ typedef enum tutti_reduction {
     TUTTI_PROD,
     TUTTI_MIN,
     TUTTI_MAX,
-    TUTTI_AVG,        /* sums, then divides once by the number of ranks; integers truncate towards zero */
-    TUTTI_BAND,       /* bitwise, integers and bool only */
+    TUTTI_AVG,  /* sums, then divides once by the number of ranks; integers truncate towards zero */
+    TUTTI_BAND, /* bitwise, integers and bool only */
     TUTTI_BOR,
     TUTTI_BXOR,
     TUTTI_PREMUL_SUM, /* each rank's input times its own options.factor, then summed */
@@ -235,12 +235,12 @@ TUTTI_API tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms);
 TUTTI_API int tutti_work_done(const tutti_work *work);
 
 typedef struct tutti_work_details {
-    tutti_status status;                    /* TUTTI_NOT_YET until it ended */
-    int source;                             /* receives: the sender's rank, else -1 */
-    int64_t tag;                            /* receives: the message's tag, else -1 */
-    size_t count;                           /* receives: elements that came */
-    uint64_t sequence;                      /* collectives: number of the operation on its communicator */
-    int64_t created_ns, start_ns, end_ns;   /* CLOCK_MONOTONIC; 0: not yet */
+    tutti_status status;                  /* TUTTI_NOT_YET until it ended */
+    int source;                           /* receives: the sender's rank, else -1 */
+    int64_t tag;                          /* receives: the message's tag, else -1 */
+    size_t count;                         /* receives: elements that came */
+    uint64_t sequence;                    /* collectives: number of the operation on its communicator */
+    int64_t created_ns, start_ns, end_ns; /* CLOCK_MONOTONIC; 0: not yet */
 } tutti_work_details;
 TUTTI_API tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_out);
 /* The operation's error text, "" when it has none. Valid as long as the work. */
@@ -308,7 +308,7 @@ TUTTI_API tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs
 /* --------------------------------------------------------------------------------------- point to point */
 
 #define TUTTI_ANY_SOURCE (-1)
-#define TUTTI_ANY_TAG (-1)
+#define TUTTI_ANY_TAG    (-1)
 
 /* Sends count elements to `peer` (self allowed) under `tag` (>= 0). Returns when src may be reused. Messages
  * of one pair and tag are received in the order of their sending. Small ones do not wait for the receive. */
