@@ -16,6 +16,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/world.h"
+#include "comm/algorithms/choose.h"
 #include "comm/arena.h"
 #include "comm/card.h"
 #include "comm/create.h"
@@ -71,6 +72,7 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->members, &comm->members), fail);
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->views, &comm->views), fail);
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->factors, &comm->factors), fail);
+    TUTTI_TRY_GOTO(status, tutti_choose_forced(&comm->forced_row), fail);
     TUTTI_TRY_GOTO(status, tutti_queue_create(comm), fail);
     TUTTI_TRY_GOTO(status, tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof *comm->page, &page), fail);
     comm->page = page;

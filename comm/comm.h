@@ -164,6 +164,7 @@ struct tutti_comm {
     bool spins;                 /* every rank of the host has a core of its own */
     int host_ranks, host_cores; /* of the communicator that this one comes from, at the start */
     size_t chunk_bytes;
+    int forced_row;                 /* of the algorithm table, by TUTTI_ALGORITHM; -1: none */
     tutti_member *members;          /* nranks entries */
     tutti_page *page;               /* own: members[rank].page */
     uint64_t sequence;              /* collectives started */

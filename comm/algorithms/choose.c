@@ -54,14 +54,27 @@ static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *o
 }
 
 static const row *choose(const tutti_comm *comm, const tutti_op *op) {
-    const char *forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM);
-    const row *first = NULL;
-    for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
-        if (!fits(&rows[i], comm, op)) continue;
-        if (first == NULL) first = &rows[i];
-        if (forced[0] == '\0' || strcmp(forced, rows[i].name) == 0) return &rows[i];
-    }
+    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && fits(&rows[comm->forced_row], comm, op))
+        return &rows[comm->forced_row];
+    const row *first = rows;
+    while (!fits(first, comm, op)) first++; /* some row fits every operation */
     return first;
+}
+
+tutti_status tutti_choose_forced(int *row_out) {
+    const char *name = tutti_setting_text(TUTTI_SETTING_ALGORITHM);
+    char known[256] = "";
+    size_t used = 0;
+    *row_out = -1;
+    if (name[0] == '\0') return TUTTI_OK;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
+        if (strcmp(name, rows[i].name) == 0) {
+            *row_out = (int)i;
+            return TUTTI_OK;
+        }
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
+    }
+    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_ALGORITHM=%s: there are %s", name, known);
 }
 
 tutti_status tutti_choose_and_run(tutti_comm *comm, const tutti_op *op) {

@@ -10,6 +10,9 @@
  * what is equal on all ranks is looked at. */
 tutti_status tutti_choose_and_run(tutti_comm *comm, const tutti_op *op);
 
+/* The row named by TUTTI_ALGORITHM, -1 when it is not set; a name that no row has is TUTTI_ERR_CONFIG. */
+tutti_status tutti_choose_forced(int *row_out);
+
 /* The table's rows, for tutti-info; NULL after the last. */
 const char *tutti_choose_row(int index, char *text, size_t capacity);
 
