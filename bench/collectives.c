@@ -160,9 +160,8 @@ size_t bench_collective_receive_slice(const bench_collective *row, int rank) {
     return row->parts == BENCH_SCATTERS ? (size_t)rank : 0;
 }
 
-double bench_collective_bytes(const bench_collective *row, size_t count, size_t type_bytes, int nranks) {
-    double parts = row->parts == BENCH_WHOLE ? 1 : nranks;
-    return (double)(count * type_bytes) * parts;
+size_t bench_collective_bytes(const bench_collective *row, size_t count, size_t type_bytes, int nranks) {
+    return count * type_bytes * (row->parts == BENCH_WHOLE ? 1 : (size_t)nranks);
 }
 
 double bench_collective_bus_factor(const bench_collective *row, int nranks) {

@@ -69,8 +69,9 @@ size_t bench_collective_receive_parts(const bench_collective *row, int nranks);
 size_t bench_collective_send_slice(const bench_collective *row, int rank);
 size_t bench_collective_receive_slice(const bench_collective *row, int rank);
 
-/* Bytes that algbw counts, and busbw / algbw. */
-double bench_collective_bytes(const bench_collective *row, size_t count, size_t type_bytes, int nranks);
+/* The table's bytes: the larger of what a rank sends and receives. algbw counts these. */
+size_t bench_collective_bytes(const bench_collective *row, size_t count, size_t type_bytes, int nranks);
+/* busbw / algbw */
 double bench_collective_bus_factor(const bench_collective *row, int nranks);
 
 #endif

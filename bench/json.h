@@ -1,7 +1,7 @@
 /*
  * The results as JSON, in nccl-tests' layout (file version 3) with its peculiarities: flags are the strings "true"
- * and "false", the root is a padded string, not-a-number is "nan". Values of environment variables whose names speak of a
- * secret are left out.
+ * and "false", the root is a padded string, not-a-number is "nan". Values of environment variables whose names
+ * speak of a secret are left out.
  */
 #ifndef TUTTI_BENCH_JSON_H
 #define TUTTI_BENCH_JSON_H

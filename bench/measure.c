@@ -6,7 +6,6 @@
  */
 #include "bench/measure.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -54,17 +53,14 @@ void bench_measure_close(bench_run *run) {
     free(run->all_times_us);
 }
 
-/* The larger of what a rank sends and what it receives: the bytes column, and the step through the buffers. */
-static size_t larger_bytes(const bench_run *run, const bench_case *c) {
-    size_t sent = bench_collective_send_parts(run->row, run->nranks);
-    size_t received = bench_collective_receive_parts(run->row, run->nranks);
-    return (sent > received ? sent : received) * c->count * c->type->bytes;
+static size_t row_bytes(const bench_run *run, const bench_case *c) {
+    return bench_collective_bytes(run->row, c->count, c->type->bytes, run->nranks);
 }
 
 /* Points the call at the buffers, a step further for each iteration, round and round: results must not depend on
  * data that happens to be in a cache, or on one address. */
 static void place(const bench_run *run, const bench_case *c, int64_t iteration, bench_call *call) {
-    size_t bytes = larger_bytes(run, c);
+    size_t bytes = row_bytes(run, c);
     size_t steps = bytes > 0 ? run->buffer_bytes / bytes : 1;
     size_t shift = bytes * ((size_t)iteration % steps) + (size_t)run->options->unalign * c->type->bytes;
     size_t slice = c->count * c->type->bytes;
@@ -205,8 +201,7 @@ static tutti_status collect_iterations(bench_run *run, bool in_place, bench_iter
                                          .count = (int)count,
                                          .nranks = (int)ranks,
                                          .skipped = (int)run->options->skip};
-    bench_iterations_summarize(iterations_out);
-    return TUTTI_OK;
+    return bench_iterations_summarize(iterations_out);
 }
 
 /* -------------------------------------------------------------------------------------------- checks */
@@ -221,7 +216,7 @@ static bench_pattern prepare(bench_run *run, const bench_case *c, bench_call *ca
                              .round = run->round++};
     place(run, c, 0, call);
     size_t sent = bench_collective_send_parts(row, run->nranks) * c->count;
-    memset((char *)run->receive + (size_t)run->options->unalign * c->type->bytes, 0, larger_bytes(run, c));
+    memset((char *)run->receive + (size_t)run->options->unalign * c->type->bytes, 0, row_bytes(run, c));
     if (!row->only_root_sends || run->rank == c->root)
         bench_values_fill(&pattern, run->rank, 0, sent, (void *)call->src);
     return pattern;
@@ -268,9 +263,8 @@ tutti_status bench_measure_half(bench_run *run, const bench_case *c, bool in_pla
     TUTTI_TRY(barrier(run));
 
     bench_half half = {.checked = options->checks > 0 && !(in_place && run->row->unchecked_in_place)};
-    double gigabytes = bench_collective_bytes(run->row, c->count, c->type->bytes, run->nranks) * 1e-9;
     half.time_us = (options->cpu_time ? total.cpu_s / operations : wall_s) * 1e6;
-    half.alg_bw = gigabytes / wall_s;
+    half.alg_bw = (double)row_bytes(run, c) * 1e-9 / wall_s;
     half.bus_bw = half.alg_bw * bench_collective_bus_factor(run->row, run->nranks);
     if (half.checked) TUTTI_TRY(check(run, c, &call, &half.wrong));
     if (options->per_iteration) TUTTI_TRY(collect_iterations(run, in_place, &half.iterations));

@@ -32,6 +32,7 @@ typedef struct session {
     bench_run run;
     FILE *out;
     bench_json *json;
+    int roots;      /* ranks of the smallest group: all groups go through the same roots */
     double bus_sum; /* over halves of rows */
     int64_t halves;
 } session;
@@ -92,9 +93,10 @@ static tutti_status start(session *s, const bench_rank *self) {
     s->run.rank = tutti_comm_rank(s->run.comm);
     s->run.nranks = tutti_comm_size(s->run.comm);
     s->run.buffer_bytes = (size_t)s->options.max_bytes;
-    if (s->job->row->has_root && s->options.root >= s->run.nranks)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the group's ranks are 0 to %d", (int)s->options.root,
-                          s->run.nranks - 1);
+    TUTTI_TRY(tutti_all_reduce(self->world, &s->run.nranks, &s->roots, 1, TUTTI_INT32, TUTTI_MIN, NULL));
+    if (s->job->row->has_root && s->options.root >= s->roots)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the smallest group has the ranks 0 to %d", (int)s->options.root,
+                          s->roots - 1);
     return bench_measure_open(&s->run);
 }
 
@@ -110,9 +112,7 @@ static bench_case make_case(const session *s, const bench_type *type, tutti_redu
 
 static tutti_status run_row(session *s, const bench_case *c, const char *reduction_name) {
     const bench_collective *row = s->job->row;
-    size_t sent = bench_collective_send_parts(row, s->run.nranks);
-    size_t received = bench_collective_receive_parts(row, s->run.nranks);
-    bench_row line = {.bytes = (sent > received ? sent : received) * c->count * c->type->bytes,
+    bench_row line = {.bytes = bench_collective_bytes(row, c->count, c->type->bytes, s->run.nranks),
                       .count = c->count,
                       .type = c->type->name,
                       .reduction = reduction_name,
@@ -160,7 +160,7 @@ static tutti_status run_table(session *s) {
     int64_t root = row->has_root ? options->root : 0;
     for (int i = first_of(options->type); i <= last_of(options->type, BENCH_TYPES); i++)
         for (int j = first_of(reduction); j <= last_of(reduction, BENCH_REDUCTIONS); j++)
-            for (int k = first_of(root); k <= last_of(root, s->run.nranks); k++)
+            for (int k = first_of(root); k <= last_of(root, s->roots); k++)
                 TUTTI_TRY(run_sizes(s, &bench_types[i], &bench_reductions[j], k));
     return TUTTI_OK;
 }

@@ -238,7 +238,7 @@ static int wait_for_children(pid_t *pids, int nranks, int first_code) {
 
 int bench_ranks_fork(int nranks, bench_body body, void *context) {
     pid_t pids[BENCH_RANKS_MOST];
-    store *s;
+    store *s = NULL;
     if (store_create(nranks, &s) != TUTTI_OK) {
         fprintf(stderr, "cannot start the ranks: %s\n", tutti_last_error());
         return EXIT_FAILURE;

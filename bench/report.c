@@ -21,10 +21,10 @@ static double percentile(const double *sorted, int count, int percent) {
     return sorted[index < count ? index : count - 1];
 }
 
-void bench_iterations_summarize(bench_iterations *iterations) {
+tutti_status bench_iterations_summarize(bench_iterations *iterations) {
     int count = iterations->count - iterations->skipped;
     double *sorted = malloc((size_t)count * sizeof *sorted);
-    if (sorted == NULL) return;
+    if (sorted == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory to sort %d times; lower -n", count);
     memcpy(sorted, iterations->times_us + iterations->skipped, (size_t)count * sizeof *sorted);
     qsort(sorted, (size_t)count, sizeof *sorted, compare_doubles);
     double sum = 0, squares = 0;
@@ -40,6 +40,7 @@ void bench_iterations_summarize(bench_iterations *iterations) {
     iterations->deviation_us = sqrt(squares / count);
     iterations->variation_percent = mean > 0 ? iterations->deviation_us / mean * 100 : 0;
     free(sorted);
+    return TUTTI_OK;
 }
 
 void bench_report_number(double value, int width, char *text_out) {

@@ -51,7 +51,7 @@ typedef struct bench_summary {
 } bench_summary;
 
 /* Fills the statistics of `iterations` from its times. */
-void bench_iterations_summarize(bench_iterations *iterations);
+tutti_status bench_iterations_summarize(bench_iterations *iterations);
 
 /* "%*.2f" in `width` characters, with fewer digits or an exponent where that does not fit; text_out takes
  * width + 1 bytes. */
