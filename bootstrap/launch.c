@@ -20,7 +20,7 @@
 #include "bootstrap/launch.h"
 #include "bootstrap/store.h"
 
-enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, LEAVE_MS = 30000, REACH_MS = 5000 };
+enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, LEAVE_MS = 30000, REACH_MS = 2000 };
 
 void tutti_launch_say(const char *format, ...) {
     char line[4096] = "tuttirun: ";
@@ -104,6 +104,7 @@ static void leave(const tutti_launch_job *job) {
     int64_t left = 0;
     tutti_store_client *client;
     if (options->nnodes == 1) return;
+    sigprocmask(SIG_SETMASK, &job->child_signals, NULL); /* no ranks are left: a signal may just end us */
     snprintf(left_key, sizeof left_key, "tuttirun/%.200s/left", options->run_id);
     snprintf(all_key, sizeof all_key, "tuttirun/%.200s/all_left", options->run_id);
     const char *host = options->node_rank == 0 ? "127.0.0.1" : job->master_addr;

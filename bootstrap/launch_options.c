@@ -112,7 +112,8 @@ static tutti_status fail_unknown(const char *argument, const char *name) {
     const char *nearest = rows[0].name;
     int least = NAME_BYTES;
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
-        int steps = distance(name, rows[i].name);
+        bool begun = *name != '\0' && strncmp(rows[i].name, name, strlen(name)) == 0;
+        int steps = begun ? 0 : distance(name, rows[i].name);
         if (steps >= least) continue;
         least = steps;
         nearest = rows[i].name;

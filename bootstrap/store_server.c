@@ -72,10 +72,19 @@ void tutti_store_buffer_consume(tutti_store_buffer *buffer, size_t bytes) {
 
 /* --------------------------------------------------------------------------------------- connections */
 
+/* A process that was forked meanwhile holds the socket too: closing alone would neither take it out of epoll nor
+ * tell the other side. */
+static void end_socket(const tutti_store_server *server, int fd)
+{
+    epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
+
 static void bury(tutti_store_server *server, tutti_store_connection *connection) {
     if (connection->fd < 0) return;
     tutti_store_requests_unwait(&server->hub, connection);
-    close(connection->fd); /* leaves epoll by itself */
+    end_socket(server, connection->fd);
     connection->fd = -1;
     if (connection->previous != NULL) connection->previous->next = connection->next;
     else server->connections = connection->next;
@@ -322,7 +331,7 @@ void tutti_store_server_stop(tutti_store_server *server) {
     while (server->connections != NULL) bury(server, server->connections);
     free_dead(server);
     tutti_store_table_destroy(server->hub.table);
-    if (server->listen_fd >= 0) close(server->listen_fd);
+    if (server->listen_fd >= 0) end_socket(server, server->listen_fd);
     if (server->epoll_fd >= 0) close(server->epoll_fd);
     if (server->stop_fd >= 0) close(server->stop_fd);
     free(server);

@@ -3,11 +3,12 @@
  * server must survive: fragments, garbage, lengths that lie, clients that neither send nor read.
  */
 #include <criterion/criterion.h>
-#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bootstrap/store.h"
@@ -416,6 +417,38 @@ Test(store_server, many_keys_are_all_found_again) {
     }
     TALK(fd, "\7", U64("\0"));
     close(fd);
+}
+
+/* The child holds copies of all sockets; the server must neither keep hearing of them nor leave them open. */
+Test(store_server, a_fork_meanwhile_changes_nothing) {
+    int fd = join(), other = join();
+    TALK(fd,
+         "\15"
+         "ping",
+         "ping");
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    cr_assert(child > 0);
+    cr_assert(wire_send(fd, BYTES("\377")));
+    bool closed = wire_closes(fd), answers = true;
+    for (int i = 0; i < 100; i++)
+        answers = answers && wire_talk(other,
+                                       BYTES("\15"
+                                             "ping"),
+                                       BYTES("ping"));
+    tutti_store_server_stop(server);
+    server = NULL;
+    int late = wire_connect(port);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    cr_assert(closed, "the child keeps the connection open");
+    cr_assert(answers);
+    cr_assert_eq(late, -1, "the child keeps the port open");
+    close(fd);
+    close(other);
 }
 
 Test(store_server, a_port_in_use_is_named_with_who_has_it) {

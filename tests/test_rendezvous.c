@@ -1,0 +1,148 @@
+/*
+ * The job's store as ranks find it: rank 0 serves, or joins what is there already, or the launcher hosts it.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/store.h"
+#include "bootstrap/world.h"
+#include "tests/support/ranks.h"
+#include "tests/support/wire.h"
+
+TestSuite(rendezvous, .timeout = 60);
+
+enum { NRANKS = 4, NTIMES = 3 };
+
+typedef struct place {
+    int port;
+    const char *agent; /* TORCHELASTIC_USE_AGENT_STORE, NULL: not set */
+    bool rank_0_ends;  /* right after its close */
+} place;
+
+static tutti_status set_place(const ranks_context *context) {
+    const place *where = context->argument;
+    char text[32];
+    snprintf(text, sizeof text, "%d", context->rank);
+    setenv("RANK", text, 1);
+    snprintf(text, sizeof text, "%d", context->nranks);
+    setenv("WORLD_SIZE", text, 1);
+    setenv("LOCAL_WORLD_SIZE", text, 1);
+    setenv("MASTER_ADDR", "localhost", 1);
+    snprintf(text, sizeof text, "%d", where->port);
+    setenv("MASTER_PORT", text, 1);
+    setenv("TORCHELASTIC_RUN_ID", "job", 1);
+    setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    if (where->agent != NULL) setenv("TORCHELASTIC_USE_AGENT_STORE", where->agent, 1);
+    return TUTTI_OK;
+}
+
+/* Everybody says who he is and reads all the others, some of them late. */
+static tutti_status exchange(const ranks_context *context, const tutti_rendezvous *rendezvous) {
+    const tutti_store *store = tutti_rendezvous_store(rendezvous);
+    const char *prefix = tutti_rendezvous_prefix(rendezvous);
+    char key[400], value[32];
+    size_t bytes;
+    snprintf(key, sizeof key, "%s/%d", prefix, context->rank);
+    snprintf(value, sizeof value, "rank %d", context->rank);
+    TUTTI_TRY(store->set(store->context, key, value, strlen(value) + 1));
+    if (context->rank == context->nranks - 1) usleep(300000); /* rank 0 must not be gone by then */
+    for (int i = 0; i < context->nranks; i++) {
+        char expected[32];
+        snprintf(key, sizeof key, "%s/%d", prefix, i);
+        snprintf(expected, sizeof expected, "rank %d", i);
+        TUTTI_TRY(store->get(store->context, key, value, sizeof value, &bytes, 10000));
+        RANKS_CHECK(strcmp(value, expected) == 0, "'%s' from rank %d", value, i);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status meet(ranks_context *context) {
+    const place *where = context->argument;
+    tutti_world world;
+    TUTTI_TRY(set_place(context));
+    TUTTI_TRY(tutti_world_get(&world));
+    for (int i = 0; i < NTIMES; i++) {
+        tutti_rendezvous *rendezvous;
+        char expected[64];
+        TUTTI_TRY(tutti_rendezvous_open(&world, &rendezvous));
+        snprintf(expected, sizeof expected, "tutti/job/2/%d", i);
+        RANKS_CHECK(strcmp(tutti_rendezvous_prefix(rendezvous), expected) == 0, "prefix '%s'",
+                    tutti_rendezvous_prefix(rendezvous));
+        tutti_status status = exchange(context, rendezvous);
+        tutti_rendezvous_close(rendezvous);
+        TUTTI_TRY(status);
+        if (where->rank_0_ends) return TUTTI_OK;
+    }
+    return TUTTI_OK;
+}
+
+static int free_port(void) {
+    int port, fd = wire_listen(&port);
+    cr_assert(fd >= 0);
+    close(fd);
+    return port;
+}
+
+static void run(place where) {
+    const char *problem = ranks_run(
+        &(ranks_options){.kind = RANKS_PROCESSES, .nranks = NRANKS, .no_comm = true, .argument = &where}, meet);
+    cr_assert_null(problem, "%s", problem);
+}
+
+Test(rendezvous, rank_0_serves_again_and_again) {
+    run((place){.port = free_port()});
+}
+
+Test(rendezvous, rank_0_leaves_last) {
+    run((place){.port = free_port(), .rank_0_ends = true});
+}
+
+Test(rendezvous, the_launcher_hosts_the_store) {
+    tutti_store_server *server;
+    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK);
+    run((place){.port = tutti_store_server_port(server), .agent = "True"});
+    tutti_store_server_stop(server);
+}
+
+Test(rendezvous, rank_0_joins_a_store_that_is_there_already) {
+    tutti_store_server *server;
+    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK);
+    run((place){.port = tutti_store_server_port(server), .agent = "False"});
+    tutti_store_server_stop(server);
+}
+
+Test(rendezvous, a_port_that_something_else_has_is_named) {
+    int port, fd = wire_listen(&port);
+    char text[32];
+    const tutti_world world = {.rank = 0, .size = 2, .local_size = 2, .nodes = 1};
+    tutti_rendezvous *rendezvous;
+    snprintf(text, sizeof text, "%d", port);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", text, 1);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    cr_assert_eq(tutti_rendezvous_open(&world, &rendezvous), TUTTI_ERR_CONFIG);
+    snprintf(text, sizeof text, "port %d is in use", port);
+    cr_assert(strstr(tutti_last_error(), text) != NULL, "%s", tutti_last_error());
+    close(fd);
+}
+
+Test(rendezvous, an_error_recorded_before_the_close_is_still_there_after_it) {
+    tutti_store_server *server;
+    const tutti_world world = {.rank = 1, .size = 2, .local_rank = 1, .local_size = 2, .nodes = 1};
+    tutti_rendezvous *rendezvous;
+    char text[32];
+    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK);
+    snprintf(text, sizeof text, "%d", tutti_store_server_port(server));
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", text, 1);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    cr_assert_eq(tutti_rendezvous_open(&world, &rendezvous), TUTTI_OK, "%s", tutti_last_error());
+    tutti_store_server_stop(server);
+    (void)tutti_fail(TUTTI_ERR_DATA, "the real reason");
+    tutti_rendezvous_close(rendezvous);
+    cr_assert_str_eq(tutti_last_error(), "the real reason");
+}
