@@ -37,6 +37,7 @@ typedef struct option_row {
 
 #define LETTER_TOUCH  256
 #define LETTER_MEMORY 257
+#define LETTER_BIND   258
 #define AT(field)     .offset = offsetof(bench_options, field)
 #define MANY          INT32_MAX
 #define MIB           (INT64_C(1) << 20)
@@ -96,6 +97,8 @@ static const option_row rows[] = {
      .help = "each rank rewrites its data and reads its result between\niterations, not timed, as a program does"},
     {.letter = LETTER_MEMORY, .name = "mem", .kind = KIND_MEMORY, AT(memory),
      .value = "malloc|tutti", .help = "buffers from malloc, or from tutti_mem_alloc"},
+    {.letter = LETTER_BIND, .name = "bind", .kind = KIND_FLAG, AT(bind),
+     .help = "each rank stays on a core of its own, as far as they go"},
     {.letter = 'h', .name = "help", .kind = KIND_FLAG, AT(help), .help = "shows this"},
     IGNORED('p', "parallel_init", "0|1"),
     IGNORED('y', "stream_null", "0|1"),

@@ -38,7 +38,7 @@ typedef struct bench_options {
     int64_t cpu_time, timestamps, unalign;
     int64_t type, reduction; /* rows of bench_types, bench_reductions, or BENCH_ALL */
     int64_t root;
-    int64_t touch, memory; /* --touch, --mem */
+    int64_t touch, memory, bind; /* --touch, --mem, --bind */
     int64_t help;
     const char *output; /* -J, NULL: none; points into argv */
 } bench_options;

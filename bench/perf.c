@@ -80,7 +80,7 @@ static tutti_status fit_memory(session *s, const bench_rank *self) {
     return TUTTI_OK;
 }
 
-static tutti_status start(session *s, const bench_rank *self) {
+static tutti_status prepare(session *s, const bench_rank *self) {
     const bench_job *job = s->job;
     int color;
     TUTTI_TRY(bench_options_color(self->rank, &color));
@@ -179,7 +179,7 @@ static tutti_status summarize(const session *s, bench_summary *summary_out) {
 
 static tutti_status run_all(session *s, const bench_rank *self, bool *good_out) {
     bench_summary summary;
-    TUTTI_TRY(start(s, self));
+    TUTTI_TRY(prepare(s, self));
     if (s->out != NULL) bench_report_header(s->out, &s->options);
     bench_json_header(s->json);
     TUTTI_TRY(run_table(s));
@@ -252,5 +252,6 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
         return EXIT_FAILURE;
     }
     /* With -t and -g the ranks are forked here; under a launcher the processes are the ranks. */
-    return nforked > 1 ? bench_ranks_fork(nforked, run_rank, &job) : bench_ranks_join(&world, run_rank, &job);
+    bench_start start = {.body = run_rank, .context = &job, .bind = job.options.bind != 0};
+    return nforked > 1 ? bench_ranks_fork(nforked, &start) : bench_ranks_join(&world, &start);
 }

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,23 +161,35 @@ static tutti_status store_check(void *context, const char *key, int *exists_out)
     return TUTTI_OK;
 }
 
-static int run_body(tutti_status status, bench_rank *self, bench_body body, void *context) {
+/* Before the communicator is made, so that the ranks know that they do not share cores. */
+static void bind_to_core(int local_rank) {
+    cpu_set_t usable, mine;
+    if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
+    int turn = local_rank % CPU_COUNT(&usable);
+    CPU_ZERO(&mine);
+    for (int core = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, &usable) && turn-- == 0) CPU_SET(core, &mine);
+    sched_setaffinity(0, sizeof mine, &mine);
+}
+
+static int run_body(tutti_status status, bench_rank *self, const bench_start *start) {
     if (status != TUTTI_OK) {
         fprintf(stderr, "rank %d: %s: %s\n", self->rank, tutti_status_name(status), tutti_last_error());
         return EXIT_FAILURE;
     }
-    int code = body(self, context);
+    int code = start->body(self, start->context);
     tutti_comm_destroy(self->world);
     return code;
 }
 
-int bench_ranks_join(const tutti_world *world, bench_body body, void *context) {
+int bench_ranks_join(const tutti_world *world, const bench_start *start) {
     bench_rank self = {.rank = world->rank, .size = world->size, .local_rank = world->local_rank};
+    if (start->bind) bind_to_core(self.local_rank);
     tutti_status status = tutti_comm_create_world(&self.world);
-    return run_body(status, &self, body, context);
+    return run_body(status, &self, start);
 }
 
-_Noreturn static void run_child(int rank, int nranks, store *s, bench_body body, void *context) {
+_Noreturn static void run_child(int rank, int nranks, store *s, const bench_start *start) {
     bench_rank self = {.rank = rank, .size = nranks, .local_rank = rank};
     tutti_store callbacks = {.struct_bytes = sizeof callbacks,
                              .context = s,
@@ -184,19 +197,20 @@ _Noreturn static void run_child(int rank, int nranks, store *s, bench_body body,
                              .get = store_get,
                              .add = store_add,
                              .check = store_check};
+    if (start->bind) bind_to_core(rank);
     tutti_comm_options named = TUTTI_COMM_OPTIONS(.name = "world");
     tutti_status status = tutti_comm_create(rank, nranks, &callbacks, "bench", &named, &self.world);
-    exit(run_body(status, &self, body, context));
+    exit(run_body(status, &self, start));
 }
 
 /* Gives the pid, or -1 when the system refuses. */
-static pid_t start_child(int rank, int nranks, store *s, bench_body body, void *context) {
+static pid_t start_child(int rank, int nranks, store *s, const bench_start *start) {
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid != 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(EXIT_FAILURE); /* it died before the line above */
-    run_child(rank, nranks, s, body, context);
+    run_child(rank, nranks, s, start);
 }
 
 static void kill_all(const pid_t *pids, int nranks) {
@@ -236,7 +250,7 @@ static int wait_for_children(pid_t *pids, int nranks, int first_code) {
     return code;
 }
 
-int bench_ranks_fork(int nranks, bench_body body, void *context) {
+int bench_ranks_fork(int nranks, const bench_start *start) {
     pid_t pids[BENCH_RANKS_MOST];
     store *s = NULL;
     if (store_create(nranks, &s) != TUTTI_OK) {
@@ -245,7 +259,7 @@ int bench_ranks_fork(int nranks, bench_body body, void *context) {
     }
     int started = 0;
     fflush(NULL);
-    while (started < nranks && (pids[started] = start_child(started, nranks, s, body, context)) > 0) started++;
+    while (started < nranks && (pids[started] = start_child(started, nranks, s, start)) > 0) started++;
     int code = 0;
     if (started < nranks) {
         fprintf(stderr, "cannot fork rank %d of %d: %s\n", started, nranks, strerror(errno));

@@ -91,7 +91,7 @@ Test(bench_programs, every_program_prints_a_table_that_parses_and_nothing_is_wro
 Test(bench_programs, every_type_and_reduction_is_right) {
     expect_good("all_reduce_perf -t 3 -b 40000 -e 40000 -n 1 -w 0 -d all -o all", 72);
     expect_good("reduce_scatter_perf -t 2 -b 40000 -e 40000 -n 1 -w 0 -d all -o all --mem=tutti", 72);
-    expect_good("alltoall_perf -t 4 -b 40000 -e 40000 -n 1 -w 0 -d all --touch", 12);
+    expect_good("alltoall_perf -t 4 -b 40000 -e 40000 -n 1 -w 0 -d all --touch --bind", 12);
 }
 
 Test(bench_programs, one_rank_says_that_it_is_alone) {
