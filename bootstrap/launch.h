@@ -34,6 +34,7 @@ typedef struct tutti_launch_options {
     const char *log_dir;            /* torchrun's */
     const char *tee, *redirects;    /* "3" or "0:1,1:3" */
     const char *local_ranks_filter; /* "0,2": whose output is shown; NULL: all */
+    bool no_prefix;
     const char *run_id;
     const char *role;
     bool help, version;

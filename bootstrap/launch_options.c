@@ -43,6 +43,7 @@ static const option_row rows[] = {
     {"redirects", 'r', TEXT, AT(redirects), 0, 0, "MASK   only to files"},
     {"log-dir", 0, TEXT, AT(log_dir), 0, 0, "DIR   for those files: DIR/<run>_<random>/attempt_<k>/<local rank>/"},
     {"local-ranks-filter", 0, TEXT, AT(local_ranks_filter), 0, 0, "0,2   show only these ranks' output"},
+    {"no-prefix", 0, FLAG, AT(no_prefix), 0, 0, "   lines of output as they are, without [local rank]"},
     {"redirect-stdout-and-stderr", 0, FLAG, AT(redirect_all), 0, 0, "   only to files below --logdir"},
     {"logdir", 0, TEXT, AT(logdir), 0, 0, "DIR   DIR/local_rank_<n>/stdout and stderr"},
     {"rdzv-endpoint", 0, TEXT, AT(endpoint), 0, 0, "HOST:PORT   the same as --master-addr and --master-port"},

@@ -188,7 +188,7 @@ static tutti_status open_route(const tutti_launch_job *job, int local_rank, int 
         return tutti_fail_errno(errno, "pipe");
     }
     way->rank_fd = ends[1];
-    snprintf(prefix, sizeof prefix, options->nproc > 1 ? "[%d] " : "", local_rank);
+    snprintf(prefix, sizeof prefix, options->nproc > 1 && !options->no_prefix ? "[%d] " : "", local_rank);
     int terminal_fd = which == TUTTI_LAUNCH_OUT ? STDOUT_FILENO : STDERR_FILENO;
     return tutti_launch_stream_open(ends[0], file_fd, shown ? terminal_fd : -1, prefix, &way->stream);
 }

@@ -223,6 +223,8 @@ LAUNCH_TEST(lines_carry_the_rank_when_several_print_and_do_not_mix) {
     cr_assert_eq(lines, 4 * 502);
     cr_assert_eq(run("$T --standalone sh -c 'echo alone; printf unfinished'"), 0);
     cr_assert_str_eq(output, "alone\nunfinished");
+    cr_assert_eq(run("$T --standalone --nproc-per-node 2 --no-prefix sh -c 'echo same'"), 0);
+    cr_assert_str_eq(output, "same\nsame\n");
 }
 
 LAUNCH_TEST(long_lines_are_broken_and_nothing_is_lost) {
