@@ -21,6 +21,7 @@
 
 #define SPINS_PER_SERVICE 64            /* looks at the flag between two looks at point to point */
 #define SPIN_NS           INT64_C(5000) /* then the core is offered to whoever needs it: perhaps to the one we wait for */
+#define BACKOFF_SPINS     12            /* rounds of a backoff, some microseconds in all; see SPIN_NS */
 #define YIELDS_BEFORE_NAP 200
 #define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
 #define SHORTEST_NAP_NS   INT64_C(200000)
@@ -199,9 +200,9 @@ tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t 
 
 void tutti_backoff_pause(tutti_backoff *backoff) {
     unsigned round = backoff->rounds++;
-    if (round < 64 && !backoff->yields) {
+    if (round < BACKOFF_SPINS && !backoff->yields) {
         for (int i = 0; i < 16; i++) relax();
-    } else if (round < 64 + YIELDS_BEFORE_NAP) {
+    } else if (round < BACKOFF_SPINS + YIELDS_BEFORE_NAP) {
         sched_yield();
     } else {
         struct timespec pause = {.tv_nsec = round < 1000 ? 50000 : 500000};

@@ -91,8 +91,8 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
 
 static tutti_request *find_request(struct tutti_requests *list, uint64_t id) {
     tutti_request *request;
-    TAILQ_FOREACH(request, list, state_link)
-    if (request->id == id) return request;
+    for (request = TAILQ_FIRST(list); request != NULL; request = TAILQ_NEXT(request, state_link))
+        if (request->id == id) return request;
     return NULL;
 }
 

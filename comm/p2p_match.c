@@ -76,11 +76,11 @@ static bool fits(const tutti_request *receive, int source, int64_t tag) {
 
 tutti_request *tutti_match_posted(tutti_port *port, int source, int64_t tag) {
     tutti_request *request;
-    TAILQ_FOREACH(request, &port->posted, state_link)
-    if (fits(request, source, tag)) {
-        tutti_match_move(request, TUTTI_PHASE_POSTED, NULL);
-        return request;
-    }
+    for (request = TAILQ_FIRST(&port->posted); request != NULL; request = TAILQ_NEXT(request, state_link))
+        if (fits(request, source, tag)) {
+            tutti_match_move(request, TUTTI_PHASE_POSTED, NULL);
+            return request;
+        }
     return NULL;
 }
 
@@ -145,11 +145,11 @@ static void take(tutti_request *request, tutti_message *message) {
 
 void tutti_match_receive(tutti_request *request) {
     tutti_message *message;
-    TAILQ_FOREACH(message, &request->port->unexpected, link)
-    if (fits(request, message->source, message->tag)) {
-        take(request, message);
-        return;
-    }
+    for (message = TAILQ_FIRST(&request->port->unexpected); message != NULL; message = TAILQ_NEXT(message, link))
+        if (fits(request, message->source, message->tag)) {
+            take(request, message);
+            return;
+        }
     tutti_match_move(request, TUTTI_PHASE_POSTED, &request->port->posted);
 }
 

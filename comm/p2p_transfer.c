@@ -210,7 +210,7 @@ static void look_for_channels(void) {
 void tutti_transfer_progress(void) {
     look_for_channels();
     tutti_channels *channel;
-    TAILQ_FOREACH(channel, &tutti_p2p.found, link) {
+    for (channel = TAILQ_FIRST(&tutti_p2p.found); channel != NULL; channel = TAILQ_NEXT(channel, link)) {
         tutti_incoming_read(channel);
         if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
         if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);

@@ -20,8 +20,7 @@
 enum { NEEDS_NOBODY = -2 };
 
 /* The rank from which the request still needs something; TUTTI_ANY_SOURCE, or NEEDS_NOBODY. */
-static int needed_rank(const tutti_request *request)
-{
+static int needed_rank(const tutti_request *request) {
     switch (request->phase) {
     case TUTTI_PHASE_PULLING:
     case TUTTI_PHASE_ENDED: return NEEDS_NOBODY;
@@ -30,13 +29,11 @@ static int needed_rank(const tutti_request *request)
     }
 }
 
-static bool is_receive(const tutti_request *request)
-{
+static bool is_receive(const tutti_request *request) {
     return request->phase <= TUTTI_PHASE_RECEIVING;
 }
 
-static const char *phase_text(const tutti_request *request)
-{
+static const char *phase_text(const tutti_request *request) {
     switch (request->phase) {
     case TUTTI_PHASE_POSTED: return "no such message has come";
     case TUTTI_PHASE_PULLING:
@@ -49,17 +46,14 @@ static const char *phase_text(const tutti_request *request)
     return "it has ended";
 }
 
-static void describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity)
-{
-    if (rank < 0)
-        snprintf(text, capacity, "any rank");
+static void describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity) {
+    if (rank < 0) snprintf(text, capacity, "any rank");
     else
         snprintf(text, capacity, "rank %d (host %s, pid %d)", rank, comm->members[rank].process->host,
                  (int)comm->members[rank].process->pid);
 }
 
-const char *tutti_watch_describe(const tutti_request *request, char *text, size_t capacity)
-{
+const char *tutti_watch_describe(const tutti_request *request, char *text, size_t capacity) {
     const tutti_comm *comm = request->port->comm;
     char rank[128], tag[32] = "any tag", moved[64] = "";
     describe_rank(comm, request->peer, rank, sizeof rank);
@@ -74,23 +68,20 @@ const char *tutti_watch_describe(const tutti_request *request, char *text, size_
 
 /* --------------------------------------------------------------------------------------------- looking */
 
-bool tutti_watch_has_left(const tutti_port *port, int rank)
-{
+bool tutti_watch_has_left(const tutti_port *port, int rank) {
     const tutti_page *page = port->comm->members[rank].page;
     return atomic_load_explicit(&page->departed, memory_order_acquire) != 0 ||
            atomic_load_explicit(&page->comm_id, memory_order_acquire) != port->comm_id;
 }
 
 /* Reads all that the process has sent; false: there is more, or no memory to keep it. */
-static bool drain(tutti_channels *channel)
-{
+static bool drain(tutti_channels *channel) {
     for (int i = 0; i < DRAIN_ROUNDS; i++)
         if (tutti_incoming_read(channel)) return true;
     return false;
 }
 
-static void look_for_deaths(struct tutti_channel_list *list)
-{
+static void look_for_deaths(struct tutti_channel_list *list) {
     tutti_channels *next;
     for (tutti_channels *channel = TAILQ_FIRST(list); channel != NULL; channel = next) {
         next = TAILQ_NEXT(channel, link); /* draining may move the channel to the other list */
@@ -98,8 +89,7 @@ static void look_for_deaths(struct tutti_channel_list *list)
     }
 }
 
-static void look_for_departures(tutti_port *port)
-{
+static void look_for_departures(tutti_port *port) {
     for (int rank = 0; rank < port->comm->nranks; rank++) {
         if (port->left[rank] || rank == port->rank || !tutti_watch_has_left(port, rank)) continue;
         tutti_peer *process = port->comm->members[rank].process;
@@ -109,17 +99,15 @@ static void look_for_departures(tutti_port *port)
 
 /* ------------------------------------------------------------------------------------------ departures */
 
-static bool all_others_left(const tutti_port *port)
-{
+static bool all_others_left(const tutti_port *port) {
     for (int rank = 0; rank < port->comm->nranks; rank++)
         if (rank != port->rank && !port->left[rank]) return false;
     return port->comm->nranks > 1;
 }
 
-static tutti_request *first_deserted(const tutti_port *port)
-{
+static tutti_request *first_deserted(const tutti_port *port) {
     tutti_request *request;
-    TAILQ_FOREACH (request, &port->all, all_link) {
+    for (request = TAILQ_FIRST(&port->all); request != NULL; request = TAILQ_NEXT(request, all_link)) {
         int rank = needed_rank(request);
         if (rank == NEEDS_NOBODY) continue;
         /* This rank may still send to itself: it gets until the stall to do so. */
@@ -128,21 +116,18 @@ static tutti_request *first_deserted(const tutti_port *port)
     return NULL;
 }
 
-void tutti_watch_desert(tutti_request *request, int rank)
-{
+void tutti_watch_desert(tutti_request *request, int rank) {
     const char *name = request->port->comm->name;
     char what[512], text[768];
     tutti_watch_describe(request, what, sizeof what);
     if (rank == TUTTI_ANY_SOURCE)
         snprintf(text, sizeof text, "all other ranks have destroyed communicator \"%s\"; %s", name, what);
-    else
-        snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\"; %s", rank, name, what);
+    else snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\"; %s", rank, name, what);
     tutti_match_fail(request, TUTTI_ERR_BROKEN, text);
 }
 
 /* Starts anew after each failure, since it may end other requests, too. */
-static void fail_deserted(tutti_port *port)
-{
+static void fail_deserted(tutti_port *port) {
     tutti_request *request;
     while ((request = first_deserted(port)) != NULL) tutti_watch_desert(request, needed_rank(request));
 }
@@ -151,14 +136,12 @@ static void fail_deserted(tutti_port *port)
  * Each judge_ function says true when it has found a reason to break the port's communicator. */
 
 /* Plain data that was read before is read before the flag that follows and tells whether it is valid. */
-static void finish_reading(void)
-{
+static void finish_reading(void) {
     __sync_synchronize(); /* gcc's thread sanitizer knows no C11 fence, and warns */
 }
 
 /* The reason with which a rank's page is broken, or false. Its owner may take the page back meanwhile. */
-static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict)
-{
+static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict) {
     const tutti_page *page = port->comm->members[rank].page;
     if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
     tutti_status status = (tutti_status)page->broken_status;
@@ -168,38 +151,31 @@ static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict
     finish_reading();
     if (atomic_load_explicit(&page->comm_id, memory_order_relaxed) != port->comm_id) return false;
     verdict->status = status < TUTTI_OK && status >= TUTTI_ERR_DATA ? status : TUTTI_ERR_BROKEN;
-    if (rank == port->rank)
-        snprintf(verdict->text, sizeof verdict->text, "%s", reason);
-    else
-        snprintf(verdict->text, sizeof verdict->text, "%s (told by rank %d)", reason, rank);
+    if (rank == port->rank) snprintf(verdict->text, sizeof verdict->text, "%s", reason);
+    else snprintf(verdict->text, sizeof verdict->text, "%s (told by rank %d)", reason, rank);
     return true;
 }
 
-bool tutti_watch_distrust(tutti_request *request)
-{
+bool tutti_watch_distrust(tutti_request *request) {
     finish_reading();
     int rank = request->source_rank;
     const tutti_page *page = request->port->comm->members[rank].page;
     tutti_verdict reason;
-    if (read_reason(request->port, rank, &reason))
-        tutti_match_fail(request, reason.status, reason.text);
+    if (read_reason(request->port, rank, &reason)) tutti_match_fail(request, reason.status, reason.text);
     else if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_WHOLE ||
              tutti_watch_has_left(request->port, rank))
         tutti_watch_desert(request, rank);
-    else
-        return false;
+    else return false;
     return true;
 }
 
-static bool judge_pages(const tutti_port *port, tutti_verdict *verdict)
-{
+static bool judge_pages(const tutti_port *port, tutti_verdict *verdict) {
     for (int rank = 0; rank < port->comm->nranks; rank++)
         if (read_reason(port, rank, verdict)) return true;
     return false;
 }
 
-static bool judge_process(const tutti_request *request, int rank, tutti_verdict *verdict)
-{
+static bool judge_process(const tutti_request *request, int rank, tutti_verdict *verdict) {
     const tutti_peer *process = request->port->comm->members[rank].process;
     const tutti_channels *channel = process->channels;
     if (process->self || request->port->left[rank] || (!channel->gone && !channel->broken)) return false;
@@ -215,8 +191,7 @@ static bool judge_process(const tutti_request *request, int rank, tutti_verdict 
     return true;
 }
 
-static bool judge_peers(const tutti_request *request, tutti_verdict *verdict)
-{
+static bool judge_peers(const tutti_request *request, tutti_verdict *verdict) {
     int needed = needed_rank(request);
     if (needed >= 0) return judge_process(request, needed, verdict);
     if (needed == NEEDS_NOBODY) return false;
@@ -225,8 +200,7 @@ static bool judge_peers(const tutti_request *request, tutti_verdict *verdict)
     return false;
 }
 
-static void report_stall(const tutti_request *request)
-{
+static void report_stall(const tutti_request *request) {
     char what[512];
     int rank = needed_rank(request);
     bool other = rank >= 0 && !request->port->comm->members[rank].process->self;
@@ -235,8 +209,7 @@ static void report_stall(const tutti_request *request)
               other ? tutti_monitor_process_state(request->port->comm, rank) : "");
 }
 
-static bool judge_clocks(tutti_request *request, tutti_verdict *verdict)
-{
+static bool judge_clocks(tutti_request *request, tutti_verdict *verdict) {
     const tutti_comm *comm = request->port->comm;
     int64_t timeout_ms = request->work->op.timeout_ms > 0 ? request->work->op.timeout_ms : comm->timeout_ms;
     if (!request->clocks) {
@@ -257,17 +230,15 @@ static bool judge_clocks(tutti_request *request, tutti_verdict *verdict)
     return true;
 }
 
-static bool judge(const tutti_port *port, tutti_verdict *verdict)
-{
+static bool judge(const tutti_port *port, tutti_verdict *verdict) {
     tutti_request *request;
-    TAILQ_FOREACH (request, &port->all, all_link)
+    for (request = TAILQ_FIRST(&port->all); request != NULL; request = TAILQ_NEXT(request, all_link))
         if (judge_peers(request, verdict) || judge_clocks(request, verdict)) return true;
     return false;
 }
 
 /* True when the port got the verdict. */
-static bool check_port(tutti_port *port, tutti_verdict *verdict)
-{
+static bool check_port(tutti_port *port, tutti_verdict *verdict) {
     if (TAILQ_EMPTY(&port->all)) return false;
     bool broken =
         judge_pages(port, verdict); /* first, so that who breaks it and leaves at once still gives the reason */
@@ -282,8 +253,7 @@ static bool check_port(tutti_port *port, tutti_verdict *verdict)
     return true;
 }
 
-void tutti_watch_check(tutti_verdict *verdict_out)
-{
+void tutti_watch_check(tutti_verdict *verdict_out) {
     verdict_out->port = NULL;
     if (atomic_load_explicit(&tutti_p2p.pending, memory_order_relaxed) == 0) return;
     uint64_t ticks = tutti_ticks();

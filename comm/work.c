@@ -99,10 +99,10 @@ tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadli
     for (unsigned round = 0; !tutti_work_done(work); round++) {
         /* An operation run here lasts as long as its peers take: not for one who wants to be back in time. */
         if (deadline->budget_ns == INT64_MAX && tutti_queue_run_next(work->comm)) continue;
-        tutti_p2p_progress();
+        if (tutti_p2p_progress()) backoff.rounds = 0; /* more is on its way */
         if (tutti_work_done(work)) break;
         if (round % 16 == 15 && tutti_deadline_passed(deadline)) return TUTTI_NOT_YET;
-        if (round < ROUNDS_BEFORE_NAP) tutti_backoff_pause(&backoff);
+        if (backoff.rounds < ROUNDS_BEFORE_NAP) tutti_backoff_pause(&backoff);
         else nap(work, tutti_p2p_pending() ? NAP_NS / 4 : NAP_NS);
     }
     return TUTTI_OK;

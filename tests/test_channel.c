@@ -16,8 +16,7 @@
 
 static tutti_peer *self;
 
-static void init(void)
-{
+static void init(void) {
     cr_assert(tutti_peer_self(&self) == TUTTI_OK, "%s", tutti_last_error());
 }
 
@@ -25,8 +24,7 @@ static void init(void)
 
 static tutti_peer mirror;
 
-static tutti_channels *open_mirror(void)
-{
+static tutti_channels *open_mirror(void) {
     init();
     void *base = mmap(NULL, self->bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, tutti_heap_fd(), 0);
     cr_assert(base != MAP_FAILED);
@@ -40,19 +38,16 @@ static tutti_channels *open_mirror(void)
     return channel;
 }
 
-static void fill(uint8_t *bytes, size_t count, unsigned seed)
-{
+static void fill(uint8_t *bytes, size_t count, unsigned seed) {
     for (size_t i = 0; i < count; i++) bytes[i] = (uint8_t)(i * 7 + seed);
 }
 
-static tutti_record eager(size_t bytes, int64_t tag)
-{
+static tutti_record eager(size_t bytes, int64_t tag) {
     return (tutti_record){
         .kind = TUTTI_RECORD_EAGER, .payload_bytes = (uint32_t)bytes, .bytes = bytes, .comm_id = 9, .tag = tag};
 }
 
-static void write_and_read(tutti_channels *channel, size_t bytes, unsigned seed)
-{
+static void write_and_read(tutti_channels *channel, size_t bytes, unsigned seed) {
     static uint8_t sent[TUTTI_CHANNEL_RING_BYTES], got[TUTTI_CHANNEL_RING_BYTES];
     tutti_record out = eager(bytes, (int64_t)seed), in;
     fill(sent, bytes, seed);
@@ -65,8 +60,7 @@ static void write_and_read(tutti_channels *channel, size_t bytes, unsigned seed)
     cr_assert(memcmp(sent, got, bytes) == 0, "%zu bytes come back changed", bytes);
 }
 
-Test(channel, records_of_every_length_pass_the_end_of_the_ring_whole)
-{
+Test(channel, records_of_every_length_pass_the_end_of_the_ring_whole) {
     tutti_channels *channel = open_mirror();
     const size_t lengths[] = {0, 1, 8, 24, 25, 63, 64, 65, 4096, 8191, 65536, TUTTI_CHANNEL_RING_BYTES - 64};
     for (unsigned round = 0; round < 40; round++)
@@ -74,8 +68,7 @@ Test(channel, records_of_every_length_pass_the_end_of_the_ring_whole)
     tutti_channel_close(channel);
 }
 
-Test(channel, a_full_ring_has_no_room_until_it_is_read)
-{
+Test(channel, a_full_ring_has_no_room_until_it_is_read) {
     tutti_channels *channel = open_mirror();
     tutti_record record = eager(4000, 1), in;
     static uint8_t bytes[4000];
@@ -97,8 +90,7 @@ Test(channel, a_full_ring_has_no_room_until_it_is_read)
     tutti_channel_close(channel);
 }
 
-Test(channel, credit_ends_after_a_bounded_backlog_and_comes_back)
-{
+Test(channel, credit_ends_after_a_bounded_backlog_and_comes_back) {
     tutti_channels *channel = open_mirror();
     uint64_t sent = 0;
     for (; tutti_channel_has_credit(channel, 8192); sent++) channel->sent += tutti_channel_cost(8192);
@@ -108,8 +100,7 @@ Test(channel, credit_ends_after_a_bounded_backlog_and_comes_back)
     tutti_channel_close(channel);
 }
 
-Test(channel, a_channel_that_was_closed_goes_on_where_it_stopped)
-{
+Test(channel, a_channel_that_was_closed_goes_on_where_it_stopped) {
     tutti_channels *channel = open_mirror();
     static uint8_t bytes[1000];
     tutti_record record = eager(sizeof bytes, 5), in;
@@ -132,14 +123,12 @@ Test(channel, a_channel_that_was_closed_goes_on_where_it_stopped)
 
 static tutti_peer stranger;
 
-static tutti_channel_block *strange_block(void)
-{
+static tutti_channel_block *strange_block(void) {
     return (tutti_channel_block *)(stranger.base + BLOCK_OFFSET);
 }
 
 /* Its lobby has an entry for us that names `offset`. */
-static void make_stranger(uint64_t offset)
-{
+static void make_stranger(uint64_t offset) {
     init();
     stranger = *self;
     stranger.self = false;
@@ -159,16 +148,14 @@ static void make_stranger(uint64_t offset)
     strange_block()->ring_bytes = TUTTI_CHANNEL_RING_BYTES;
 }
 
-static tutti_channels *open_stranger(uint64_t offset)
-{
+static tutti_channels *open_stranger(uint64_t offset) {
     tutti_channels *channel;
     make_stranger(offset);
     cr_assert(tutti_channel_open(&stranger, &channel) == TUTTI_OK);
     return channel;
 }
 
-Test(channel, a_block_outside_of_the_heap_is_refused)
-{
+Test(channel, a_block_outside_of_the_heap_is_refused) {
     const uint64_t offsets[] = {
         1, 63, STRANGE_HEAP_BYTES, STRANGE_HEAP_BYTES - 64, UINT64_MAX - 63, UINT64_MAX / 64 * 64};
     for (size_t i = 0; i < TUTTI_COUNT_OF(offsets); i++) {
@@ -178,24 +165,21 @@ Test(channel, a_block_outside_of_the_heap_is_refused)
     }
 }
 
-Test(channel, a_block_of_another_kind_is_refused)
-{
+Test(channel, a_block_of_another_kind_is_refused) {
     tutti_channels *channel = open_stranger(BLOCK_OFFSET);
     strange_block()->ring_bytes = 2 * TUTTI_CHANNEL_RING_BYTES;
     cr_assert(!tutti_channel_find(channel) && channel->broken);
     tutti_channel_close(channel);
 }
 
-Test(channel, a_lobby_with_more_entries_than_it_holds_is_read_to_its_end_only)
-{
+Test(channel, a_lobby_with_more_entries_than_it_holds_is_read_to_its_end_only) {
     tutti_channels *channel = open_stranger(0);
     atomic_store(&((tutti_lobby *)stranger.base)->count, UINT64_MAX);
     cr_assert(!tutti_channel_find(channel) && !channel->broken);
     tutti_channel_close(channel);
 }
 
-Test(channel, positions_that_cannot_be_break_it)
-{
+Test(channel, positions_that_cannot_be_break_it) {
     const uint64_t heads[] = {1, 65, TUTTI_CHANNEL_RING_BYTES + 64, UINT64_MAX - 63};
     for (size_t i = 0; i < TUTTI_COUNT_OF(heads); i++) {
         tutti_channels *channel = open_stranger(BLOCK_OFFSET);
@@ -224,8 +208,7 @@ static tutti_member members[2];
 static tutti_comm comm;
 
 /* A communicator of this process (rank 0) and the stranger (rank 1), as far as point to point looks at it. */
-static void open_comm(void)
-{
+static void open_comm(void) {
     make_stranger(BLOCK_OFFSET);
     memset(&comm, 0, sizeof comm);
     memset(pages, 0, sizeof pages);
@@ -242,8 +225,7 @@ static void open_comm(void)
     cr_assert(tutti_p2p_open(&comm) == TUTTI_OK, "%s", tutti_last_error());
 }
 
-static void close_comm(void)
-{
+static void close_comm(void) {
     tutti_p2p_close(&comm);
     atomic_store(&stranger.dead, true); /* so that its block is used anew */
     tutti_p2p_forget(&stranger);
@@ -251,16 +233,14 @@ static void close_comm(void)
     cr_assert(!tutti_p2p_pending(), "something is left behind");
 }
 
-static tutti_work *post(void *dst, size_t bytes)
-{
+static tutti_work *post(void *dst, size_t bytes) {
     tutti_work *work;
     cr_assert(tutti_work_create(&comm, &work) == TUTTI_OK);
     cr_assert(tutti_p2p_recv(&comm, dst, bytes, 1, 1, TUTTI_ANY_TAG, work) == TUTTI_OK);
     return work;
 }
 
-static void say(const tutti_record *record)
-{
+static void say(const tutti_record *record) {
     tutti_channel_block *block = strange_block();
     uint64_t head = atomic_load(&block->head);
     memcpy(block->ring + head % TUTTI_CHANNEL_RING_BYTES, record, sizeof *record);
@@ -268,8 +248,7 @@ static void say(const tutti_record *record)
 }
 
 /* Drives until the work has ended, which the check for broken channels may take a moment to see. */
-static tutti_status finish(tutti_work *work)
-{
+static tutti_status finish(tutti_work *work) {
     for (int i = 0; i < 5000 && !tutti_work_done(work); i++) {
         tutti_p2p_progress();
         if (!tutti_work_done(work)) usleep(1000);
@@ -280,8 +259,7 @@ static tutti_status finish(tutti_work *work)
     return status;
 }
 
-Test(channel, an_honest_message_arrives)
-{
+Test(channel, an_honest_message_arrives) {
     char got[8] = "";
     open_comm();
     tutti_work *work = post(got, sizeof got);
@@ -294,8 +272,7 @@ Test(channel, an_honest_message_arrives)
     close_comm();
 }
 
-Test(channel, records_that_cannot_be_true_fail_who_waits_for_that_peer)
-{
+Test(channel, records_that_cannot_be_true_fail_who_waits_for_that_peer) {
     const tutti_record lies[] = {
         {.kind = 0},
         {.kind = TUTTI_RECORD_END},
@@ -320,8 +297,7 @@ Test(channel, records_that_cannot_be_true_fail_who_waits_for_that_peer)
 }
 
 /* Announced bytes that cannot be read are asked for; a stream that does not fit what was asked for is a lie. */
-Test(channel, a_stream_that_does_not_fit_breaks_it)
-{
+Test(channel, a_stream_that_does_not_fit_breaks_it) {
     static char got[1000];
     open_comm();
     tutti_work *work = post(got, sizeof got);
@@ -337,8 +313,7 @@ Test(channel, a_stream_that_does_not_fit_breaks_it)
 }
 
 /* Whatever the stranger writes, this process goes on: random records, half of them nearly right. */
-Test(channel, random_records_do_no_harm, .timeout = 100)
-{
+Test(channel, random_records_do_no_harm, .timeout = 100) {
     unsigned seed = (unsigned)getpid();
     fprintf(stderr, "seed %u\n", seed);
     srandom(seed);
