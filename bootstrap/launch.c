@@ -96,8 +96,9 @@ static tutti_status host_store(tutti_launch_job *job, tutti_store_server **serve
     return status;
 }
 
-/* Between several nodes: says that this node's ranks have ended; node 0, which hosts the store, waits for all. */
-static void leave(const tutti_launch_job *job) {
+/* Between several nodes: says that this node's ranks have ended; node 0, which hosts the store, waits for all,
+ * unless it was told to end itself. */
+static void leave(const tutti_launch_job *job, bool signalled) {
     const tutti_launch_options *options = job->options;
     char left_key[384], all_key[384], word[8];
     size_t bytes;
@@ -112,7 +113,7 @@ static void leave(const tutti_launch_job *job) {
     tutti_store store = tutti_store_client_callbacks(client);
     tutti_status status = store.add(client, left_key, 1, &left);
     if (status == TUTTI_OK && left >= options->nnodes) status = store.set(client, all_key, "1", 1);
-    else if (status == TUTTI_OK && options->node_rank == 0)
+    else if (status == TUTTI_OK && options->node_rank == 0 && !signalled)
         status = store.get(client, all_key, word, sizeof word, &bytes, LEAVE_MS);
     if (status == TUTTI_ERR_TIMEOUT)
         tutti_launch_say("%lld of %d nodes have not told of their end within %d s; ends the store",
@@ -147,7 +148,7 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     if (options->node_rank == 0) TUTTI_TRY_GOTO(status, host_store(&job, &server), done);
     TUTTI_TRY_GOTO(status, tutti_launch_log_root(&job), done);
     TUTTI_TRY_GOTO(status, run_attempts(&job, result), done);
-    leave(&job);
+    leave(&job, result->signalled);
 done:
     tutti_store_server_stop(server);
     if (job.keeper_fd >= 0) tutti_launch_keeper_stop(job.keeper_fd);

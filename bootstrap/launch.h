@@ -63,6 +63,7 @@ typedef struct tutti_launch_stream {
     int pipe_fd;         /* our end; -1: the rank writes elsewhere by itself, or has ended */
     int file_fd;         /* the log, -1: none */
     int terminal_fd;     /* ours, -1: not shown */
+    bool reader_gone;    /* nobody reads our output any longer */
     size_t prefix, used; /* line[0..prefix) is "[0] ", line[prefix..used) an unfinished line */
     char *line;
 } tutti_launch_stream;

@@ -41,7 +41,10 @@ static bool write_all(int fd, const char *data, size_t bytes) {
 }
 
 static void emit(tutti_launch_stream *stream) {
-    if (!write_all(stream->terminal_fd, stream->line, stream->used)) stream->terminal_fd = -1;
+    if (!write_all(stream->terminal_fd, stream->line, stream->used)) {
+        stream->terminal_fd = -1;
+        stream->reader_gone = true;
+    }
     stream->used = stream->prefix;
 }
 
@@ -72,6 +75,10 @@ void tutti_launch_stream_carry(tutti_launch_stream *stream) {
             stream->file_fd = -1;
         }
         if (stream->terminal_fd >= 0) show(stream, piece, (size_t)got);
+        if (stream->reader_gone && stream->file_fd < 0) { /* the rank is told as if it had written there itself */
+            close(stream->pipe_fd);
+            stream->pipe_fd = -1;
+        }
     }
 }
 

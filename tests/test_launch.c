@@ -237,6 +237,15 @@ LAUNCH_TEST(long_lines_are_broken_and_nothing_is_lost) {
     cr_assert_eq(strncmp(output, "[1] xxx", 7), 0);
 }
 
+LAUNCH_TEST(ranks_notice_that_nobody_reads_any_longer) {
+    cr_assert_eq(
+        run("$T --standalone --nproc-per-node 2 --local-ranks-filter 1 sh -c 'if [ $RANK = 1 ]; then exec yes; fi' "
+            "| head -n 1"),
+        0);
+    HAS("[1] y\n");
+    HAS("was killed by SIGPIPE");
+}
+
 LAUNCH_TEST(only_the_listed_ranks_are_shown) {
     cr_assert_eq(run("$T --standalone --nproc-per-node 3 --local-ranks-filter 0,2 sh -c 'echo here'"), 0);
     HAS("[0] here\n");
