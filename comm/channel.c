@@ -241,13 +241,12 @@ static void ring_write(tutti_channel_block *block, uint64_t at, const void *src,
 
 void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
     tutti_channel_block *block = channel->own;
-    tutti_record *line = (tutti_record *)(block->ring + (channel->head & (TUTTI_CHANNEL_RING_BYTES - 1)));
-    *line = *record;
-    if (is_tiny(record)) {
-        if (record->payload_bytes > 0) memcpy(line->tiny, payload, record->payload_bytes);
-    } else if (record->payload_bytes > 0) {
+    uint8_t *line = block->ring + (channel->head & (TUTTI_CHANNEL_RING_BYTES - 1));
+    memcpy(line, record, sizeof *record);
+    if (record->payload_bytes > 0 && is_tiny(record))
+        memcpy(line + offsetof(tutti_record, tiny), payload, record->payload_bytes);
+    else if (record->payload_bytes > 0)
         ring_write(block, channel->head + sizeof *record, payload, record->payload_bytes);
-    }
     channel->head += span(record);
     atomic_store_explicit(&block->head, channel->head, memory_order_release); /* pairs with tutti_channel_peek */
 }

@@ -3,15 +3,18 @@
  * receive for a message, p2p_transfer.c moves bytes, p2p_incoming.c handles what comes, p2p_read.c reads a peer's private
  * memory, p2p_watch.c looks after what waits too long, channel.c is the ring.
  *
- *   sender                                   receiver
- *   small:  1 EAGER(bytes)  ------------->   2 matches: copies from the ring; else keeps a copy
- *   large:  1 ANNOUNCE(id, address) ----->   2 matches, or keeps the announcement
- *     in tutti_mem_alloc memory, or where
- *     the system permits to read it:         3 copies slice by slice from the sender's memory
- *           5 the send is complete  <------- 4 DONE(id)
- *     elsewhere:            <--------------- 3 CLEAR(id, answer)
- *           4 FRAGMENT(answer) ... ------->  5 copies from the ring to the buffer; the last one completes the receive
- *             the last one completes the send
+ *   sender                                 receiver
+ *   small:
+ *     1 EAGER(bytes) ------------------->  2 matches: copies from the ring; else keeps a copy
+ *   large:
+ *     1 ANNOUNCE(id, address) ---------->  2 matches, or keeps the announcement
+ *   then, from tutti_mem_alloc memory, or where the system permits to read the sender's:
+ *                                          3 copies slice by slice from the sender's memory
+ *     5 the send is complete <-----------  4 DONE(id)
+ *   or else:
+ *            <---------------------------  3 CLEAR(id, answer)
+ *     4 FRAGMENT(answer, bytes) ... ---->  5 copies from the ring; the last one completes the receive
+ *       the last one completes the send
  *
  * Small means up to TUTTI_EAGER_BYTES, as long as the peer keeps no more than a bounded backlog of unmatched bytes; what
  * exceeds it is announced. A send that finds no room in the ring waits in line; fragments leave room for others.

@@ -13,6 +13,7 @@
 
 #include "comm/channel.h"
 #include "comm/p2p.h"
+#include "tests/support/ranks.h"
 
 static tutti_peer *self;
 
@@ -339,4 +340,42 @@ Test(channel, random_records_do_no_harm, .timeout = 100) {
         close_comm();
         tutti_work_free(work);
     }
+}
+
+/* --------------------------------------------------------------------------------------------- streams */
+
+/* Large messages both ways at once, several at a time, where no process may read the other's memory. */
+static tutti_status stream(ranks_context *context) {
+    enum { MESSAGES = 4, COUNT = 300007 };
+    int peer = 1 - context->rank;
+    int *out = malloc(MESSAGES * COUNT * sizeof *out), *in = malloc(MESSAGES * COUNT * sizeof *in), word = peer;
+    tutti_work *works[2 * MESSAGES];
+    for (int i = 0; i < MESSAGES * COUNT; i++) out[i] = i * 3 + context->rank;
+    for (int i = 0; i < MESSAGES; i++) {
+        TUTTI_TRY(
+            tutti_recv(context->comm, in + i * COUNT, COUNT, TUTTI_INT32, peer, i, &TUTTI_OPTIONS(.work = &works[i])));
+        TUTTI_TRY(tutti_send(context->comm, out + i * COUNT, COUNT, TUTTI_INT32, peer, i,
+                             &TUTTI_OPTIONS(.work = &works[MESSAGES + i])));
+    }
+    TUTTI_TRY(tutti_send(context->comm, &context->rank, 1, TUTTI_INT32, peer, 99, NULL));
+    TUTTI_TRY(tutti_recv(context->comm, &word, 1, TUTTI_INT32, peer, 99, NULL)); /* overtakes */
+    for (int i = 0; i < 2 * MESSAGES; i++) {
+        TUTTI_TRY(tutti_work_wait(works[i], -1));
+        tutti_work_free(works[i]);
+    }
+    RANKS_CHECK(word == peer, "the small message is %d", word);
+    for (int i = 0; i < MESSAGES * COUNT; i++)
+        RANKS_CHECK(in[i] == i * 3 + peer, "element %d is %d, not %d", i, in[i], i * 3 + peer);
+    const tutti_channels *channel = context->comm->members[peer].process->channels;
+    RANKS_CHECK(channel->probed && !channel->readable, "the bytes were read, not streamed");
+    free(out);
+    free(in);
+    return TUTTI_OK;
+}
+
+Test(channel, large_messages_stream_where_memory_cannot_be_read) {
+    if (!ranks_have_processes()) return; /* threads copy straight */
+    const char *const refuse[] = {"TUTTI_FAULT=peer_read:0:1000", NULL};
+    const char *failure = ranks_run(&(ranks_options){.nranks = 2, .environment = refuse}, stream);
+    cr_assert(failure == NULL, "%s", failure);
 }
