@@ -74,8 +74,7 @@ void tutti_store_buffer_consume(tutti_store_buffer *buffer, size_t bytes) {
 
 /* A process that was forked meanwhile holds the socket too: closing alone would neither take it out of epoll nor
  * tell the other side. */
-static void end_socket(const tutti_store_server *server, int fd)
-{
+static void end_socket(const tutti_store_server *server, int fd) {
     epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     shutdown(fd, SHUT_RDWR);
     close(fd);

@@ -190,7 +190,7 @@ LAUNCH_TEST(a_py_file_runs_with_python_and_m_takes_a_module) {
 
 LAUNCH_TEST(what_python_prints_is_seen_at_once) {
     cr_assert_eq(run("printf 'import time\\nprint(\"early\")\\ntime.sleep(60)\\n' >slow.py\n"
-                     "timeout -s INT 3 ${T#*60 } --standalone --nproc-per-node 2 slow.py"),
+                     "timeout -s INT 5 ${T#*60 } --standalone --nproc-per-node 2 slow.py"),
                  124, "%s", output);
     HAS("[0] early\n");
 }
@@ -331,7 +331,7 @@ LAUNCH_TEST(a_stopped_rank_is_named_and_does_not_stay) {
         run("$T --standalone --nproc-per-node 2 sh -c 'if [ $RANK = 1 ]; then kill -STOP $$; fi; sleep 1; exit 4'"), 4);
     HAS("tuttirun: rank 1 (local rank 1, ");
     HAS("was stopped by SIGSTOP; 'kill -CONT ");
-    HAS("stopped by SIGSTOP 3 s ago)");
+    HAS(", stopped by SIGSTOP ");
 }
 
 /* The processes listed in `pids` are gone. A zombie that nobody reaps is no process that stays behind. */
