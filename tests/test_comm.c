@@ -154,7 +154,7 @@ static tutti_status create_again_and_again(ranks_context *context) {
 }
 
 Test(comm, creating_and_destroying_leaves_no_file_behind) {
-    if (!ranks_have_processes()) return; /* counts are per process */
+    if (!ranks_have_processes()) cr_skip_test("needs ranks as processes");
     const char *failure = ranks_run(&(ranks_options){.nranks = 3, .no_comm = true}, create_again_and_again);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -180,7 +180,7 @@ static tutti_status settings_differ(ranks_context *context) {
 }
 
 Test(comm, settings_that_differ_are_an_error_that_shows_both) {
-    if (!ranks_have_processes()) return;
+    if (!ranks_have_processes()) cr_skip_test("needs ranks as processes");
     const char *failure = ranks_run(&(ranks_options){.nranks = 3, .no_comm = true}, settings_differ);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -200,7 +200,7 @@ static tutti_status secrets_differ(ranks_context *context) {
 }
 
 Test(comm, a_rank_with_another_secret_is_refused) {
-    if (!ranks_have_processes()) return;
+    if (!ranks_have_processes()) cr_skip_test("needs ranks as processes");
     const char *failure = ranks_run(&(ranks_options){.nranks = 3, .no_comm = true}, secrets_differ);
     cr_assert(failure == NULL, "%s", failure);
 }
