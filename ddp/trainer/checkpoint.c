@@ -199,7 +199,7 @@ static tutti_status read_content(const char *path, const tutti_safetensors *file
     TUTTI_TRY(match_text(path, file, "format", FORMAT));
     TUTTI_TRY(match_text(path, file, "model", content->model_name));
     TUTTI_TRY(match_text(path, file, "optimizer", content->update->row->name));
-    int64_t seed;
+    int64_t seed = 0;
     TUTTI_TRY(read_number(path, file, "seed", 0, &seed));
     position->seed = (uint64_t)seed;
     TUTTI_TRY(read_number(path, file, "step", 0, &position->step));
