@@ -67,18 +67,37 @@ static inline void copy_row(size_t count, const tutti_real *src, tutti_real *dst
     for (; count > 0; count--) *dst++ = *src++;
 }
 
-static void unfold(const tutti_window *window, const tutti_real *image, tutti_real *columns) {
+/* Does no part of the window lie in the padding? */
+static inline bool is_inside(const tutti_window *window, int out_row, int out_column) {
+    int top = out_row * window->stride - window->pad_top, left = out_column * window->stride - window->pad_left;
+    return top >= 0 && left >= 0 && top + window->kernel <= window->in_height &&
+           left + window->kernel <= window->in_width;
+}
+
+/* The columns of one output pixel whose window is cut by the image's edge. */
+static void unfold_at_edge(const tutti_window *window, int out_row, int out_column, const tutti_real *image,
+                           tutti_real *columns) {
     size_t channels = (size_t)window->channels, row_count = (size_t)window->kernel * channels;
+    memset(columns, 0, window_count(window) * sizeof *columns);
+    for (int kernel_row = 0; kernel_row < window->kernel; kernel_row++, columns += row_count) {
+        window_row row = place_row(window, out_row, out_column, kernel_row);
+        copy_row((size_t)(row.last - row.first) * channels, image + row.offset, columns + (size_t)row.first * channels);
+    }
+}
+
+static void unfold(const tutti_window *window, const tutti_real *image, tutti_real *columns) {
+    size_t row_count = (size_t)window->kernel * (size_t)window->channels;
+    size_t image_row_count = (size_t)window->in_width * (size_t)window->channels, taps = window_count(window);
     for (int out_row = 0; out_row < window->out_height; out_row++)
-        for (int out_column = 0; out_column < window->out_width; out_column++)
-            for (int kernel_row = 0; kernel_row < window->kernel; kernel_row++, columns += row_count) {
-                window_row row = place_row(window, out_row, out_column, kernel_row);
-                size_t before = (size_t)row.first * channels, inside = (size_t)(row.last - row.first) * channels;
-                size_t after = row_count - before - inside;
-                if (before > 0) memset(columns, 0, before * sizeof *columns);
-                copy_row(inside, image + row.offset, columns + before);
-                if (after > 0) memset(columns + before + inside, 0, after * sizeof *columns);
+        for (int out_column = 0; out_column < window->out_width; out_column++, columns += taps) {
+            if (!is_inside(window, out_row, out_column)) {
+                unfold_at_edge(window, out_row, out_column, image, columns);
+                continue;
             }
+            const tutti_real *src = image + place_row(window, out_row, out_column, 0).offset;
+            for (int kernel_row = 0; kernel_row < window->kernel; kernel_row++, src += image_row_count)
+                copy_row(row_count, src, columns + (size_t)kernel_row * row_count);
+        }
 }
 
 /* image += columns, each element to the pixel that it came from. */
