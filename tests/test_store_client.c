@@ -13,8 +13,6 @@
 #include "bootstrap/store.h"
 #include "tests/support/wire.h"
 
-#define BYTES(literal) literal, sizeof(literal) - 1
-
 TestSuite(store_client, .timeout = 60);
 
 /* ----------------------------------------------------------------------------------------- a scripted server */

@@ -1,44 +1,20 @@
 /*
- * The store's server, byte by byte: each request of PyTorch's protocol and its reply, over raw sockets; then what a
- * server must survive: fragments, garbage, lengths that lie, clients that neither send nor read.
+ * The store's server, byte by byte: each request of PyTorch's protocol and its reply, over raw sockets, whole and in
+ * fragments.
  */
 #include <criterion/criterion.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "bootstrap/store.h"
 #include "bootstrap/store_wire.h"
 #include "tests/support/wire.h"
 
-#define BYTES(literal) literal, sizeof(literal) - 1
 #define TALK(fd, request, reply)                                                                                       \
     cr_assert(wire_talk(fd, BYTES(request), BYTES(reply)), "line %d: not the reply of the protocol", __LINE__)
 
-static tutti_store_server *server;
-static int port;
-
-static void start(void) {
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK, "%s", tutti_last_error());
-    port = tutti_store_server_port(server);
-}
-
-static void stop(void) {
-    tutti_store_server_stop(server);
-}
-
-static int join(void) {
-    int fd = wire_connect(port);
-    cr_assert(fd >= 0);
-    cr_assert(wire_send(fd, BYTES(VALIDATE)));
-    return fd;
-}
-
-TestSuite(store_server, .init = start, .fini = stop, .timeout = 60);
+TestSuite(store_server, .init = wire_server_start, .fini = wire_server_stop, .timeout = 60);
 
 typedef struct exchange {
     const char *what;
@@ -114,7 +90,7 @@ static const exchange exchanges[] = {
 };
 
 Test(store_server, every_request_has_the_reply_of_the_protocol) {
-    int fd = join();
+    int fd = wire_join();
     for (size_t i = 0; i < sizeof exchanges / sizeof *exchanges; i++) {
         const exchange *e = &exchanges[i];
         cr_assert(wire_talk(fd, e->request, e->request_bytes, e->reply, e->reply_bytes), "%s", e->what);
@@ -124,7 +100,7 @@ Test(store_server, every_request_has_the_reply_of_the_protocol) {
 }
 
 Test(store_server, a_request_may_come_byte_by_byte) {
-    int fd = join();
+    int fd = wire_join();
     for (size_t i = 0; i < sizeof exchanges / sizeof *exchanges; i++) {
         const exchange *e = &exchanges[i];
         for (size_t j = 0; j + 1 < e->request_bytes; j++) cr_assert(wire_send(fd, e->request + j, 1));
@@ -142,7 +118,7 @@ Test(store_server, all_requests_may_come_at_once) {
         nrequests += exchanges[i].request_bytes;
         nreplies += exchanges[i].reply_bytes;
     }
-    int fd = join();
+    int fd = wire_join();
     cr_assert(wire_send(fd, requests, nrequests));
     cr_assert(wire_receive(fd, got, nreplies));
     cr_assert_arr_eq(got, replies, nreplies);
@@ -151,7 +127,7 @@ Test(store_server, all_requests_may_come_at_once) {
 
 Test(store_server, list_keys_gives_all_of_them_raw) {
     char got[8 + 2 * (8 + 5)];
-    int fd = join();
+    int fd = wire_join();
     cr_assert(wire_send(fd, BYTES("\1" U64("\5") "init/" U64("\1") "1"
                                                                    "\1" U64("\5") "/keys" U64("\0") "\21")));
     cr_assert(wire_receive(fd, got, sizeof got));
@@ -163,7 +139,7 @@ Test(store_server, list_keys_gives_all_of_them_raw) {
 }
 
 Test(store_server, a_wait_ends_when_the_last_key_comes) {
-    int waiter = join(), setter = join();
+    int waiter = wire_join(), setter = wire_join();
     cr_assert(wire_send(waiter, BYTES("\6" U64("\2") U64("\2") "/a" U64("\2") "/b")));
     cr_assert(wire_silent(waiter, 50));
     TALK(setter, "\1" U64("\2") "/a" U64("\0") "\7", U64("\1"));
@@ -176,7 +152,7 @@ Test(store_server, a_wait_ends_when_the_last_key_comes) {
 }
 
 Test(store_server, a_wait_that_was_taken_back_is_not_answered) {
-    int waiter = join(), setter = join();
+    int waiter = wire_join(), setter = wire_join();
     TALK(waiter,
          "\6" U64("\1") U64("\2") "/a"
                                   "\14",
@@ -188,7 +164,7 @@ Test(store_server, a_wait_that_was_taken_back_is_not_answered) {
 }
 
 Test(store_server, a_queued_value_wakes_one_waiter) {
-    int first = join(), second = join(), pusher = join();
+    int first = wire_join(), second = wire_join(), pusher = wire_join();
     TALK(first,
          "\15"
          "1234"
@@ -217,7 +193,7 @@ Test(store_server, a_queued_value_wakes_one_waiter) {
 }
 
 Test(store_server, a_barrier_lets_all_go_when_the_last_arrives) {
-    int first = join(), second = join(), third = join();
+    int first = wire_join(), second = wire_join(), third = wire_join();
     TALK(first,
          "\15"
          "1234"
@@ -239,7 +215,7 @@ Test(store_server, a_barrier_lets_all_go_when_the_last_arrives) {
 }
 
 Test(store_server, a_waiter_that_goes_away_is_forgotten) {
-    int waiter = join(), setter = join();
+    int waiter = wire_join(), setter = wire_join();
     TALK(waiter,
          "\15"
          "1234"
@@ -254,55 +230,10 @@ Test(store_server, a_waiter_that_goes_away_is_forgotten) {
     close(setter);
 }
 
-static const exchange broken[] = {
-    {"no magic first", BYTES("\7"), NULL, 0},
-    {"wrong magic", BYTES("\0\xCE\xF7\x85\x3D"), NULL, 0},
-    {"magic twice", BYTES(VALIDATE VALIDATE), NULL, 0},
-    {"unknown request", BYTES(VALIDATE "\23"), NULL, 0},
-    {"request 255", BYTES(VALIDATE "\377"), NULL, 0},
-    {"a key of 8193 bytes", BYTES(VALIDATE "\3\1\40\0\0\0\0\0\0"), NULL, 0},
-    {"a key of 2^63 bytes", BYTES(VALIDATE "\3\0\0\0\0\0\0\0\200"), NULL, 0},
-    {"a value of 8 MiB and one byte",
-     BYTES(VALIDATE "\1" U64("\1") "k"
-                                   "\1\0\200\0\0\0\0\0"),
-     NULL, 0},
-    {"a value of 2^64 - 1 bytes",
-     BYTES(VALIDATE "\1" U64("\1") "k"
-                                   "\377\377\377\377\377\377\377\377"),
-     NULL, 0},
-    {"131073 keys", BYTES(VALIDATE "\6\1\0\2\0\0\0\0\0"), NULL, 0},
-    {"2^64 - 1 keys", BYTES(VALIDATE "\13\377\377\377\377\377\377\377\377"), NULL, 0},
-    {"add to what is no number",
-     BYTES(VALIDATE "\1" U64("\1") "k" U64("\1") "x"
-                                                 "\4" U64("\1") "k" U64("\1")),
-     NULL, 0},
-    {"a wait within a wait",
-     BYTES(VALIDATE "\6" U64("\1") U64("\1") "m"
-                                             "\6" U64("\1") U64("\1") "n"),
-     NULL, 0},
-    {"an HTTP request", BYTES("GET / HTTP/1.1\r\nHost: store\r\n\r\n"), NULL, 0},
-};
-
-Test(store_server, who_breaks_the_protocol_is_cut_off_and_the_others_are_not) {
-    int other = join();
-    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
-        int fd = wire_connect(port);
-        cr_assert(fd >= 0);
-        cr_assert(wire_send(fd, broken[i].request, broken[i].request_bytes));
-        cr_assert(wire_closes(fd), "%s: the connection stays open", broken[i].what);
-        close(fd);
-        TALK(other,
-             "\15"
-             "ping",
-             "ping");
-    }
-    close(other);
-}
-
 Test(store_server, a_truncated_request_changes_nothing) {
-    int other = join();
+    int other = wire_join();
     for (size_t i = 0; i < sizeof exchanges / sizeof *exchanges; i++) {
-        int fd = join();
+        int fd = wire_join();
         cr_assert(wire_send(fd, "\1" U64("\1") "k" U64("\2") "v", 19));
         close(fd);
     }
@@ -310,56 +241,11 @@ Test(store_server, a_truncated_request_changes_nothing) {
     close(other);
 }
 
-Test(store_server, slow_and_half_open_clients_hold_up_nobody) {
-    enum { NSLOW = 50 };
-    int slow[NSLOW], other = join();
-    for (int i = 0; i < NSLOW; i++) {
-        slow[i] = i % 2 == 0 ? wire_connect(port) : join(); /* half of them say nothing at all */
-        cr_assert(slow[i] >= 0);
-        if (i % 2 == 1)
-            cr_assert(wire_send(slow[i], BYTES("\1" U64("\2") "/k"
-                                                              "\0\0\100\0\0\0\0\0"
-                                                              "begun")));
-    }
-    for (int i = 0; i < 1000; i++)
-        TALK(other,
-             "\15"
-             "ping",
-             "ping");
-    for (int i = 0; i < NSLOW; i++) close(slow[i]);
-    close(other);
-}
-
-Test(store_server, who_does_not_read_his_replies_holds_up_nobody) {
-    static char value[1 << 20];
-    int greedy = join(), other = join();
-    cr_assert(wire_send(greedy, BYTES("\1" U64("\2") "/v"
-                                                     "\0\0\20\0\0\0\0\0")));
-    cr_assert(wire_send(greedy, value, sizeof value));
-    /* 4 GiB of replies are asked for; all requests fit into the sockets' buffers */
-    for (int i = 0; i < 4096; i++)
-        if (send(greedy, BYTES("\3" U64("\2") "/v"), MSG_DONTWAIT | MSG_NOSIGNAL) <= 0) break;
-    for (int i = 0; i < 1000; i++)
-        TALK(other,
-             "\15"
-             "ping",
-             "ping");
-    /* and he gets them when he reads at last */
-    for (int i = 0; i < 20; i++) {
-        char head[8];
-        cr_assert(wire_receive(greedy, head, sizeof head));
-        cr_assert_arr_eq(head, "\0\0\20\0\0\0\0\0", 8);
-        cr_assert(wire_receive(greedy, value, sizeof value));
-    }
-    close(greedy);
-    close(other);
-}
-
 Test(store_server, the_biggest_value_comes_back_whole) {
     size_t bytes = TUTTI_STORE_MOST_VALUE_BYTES;
     char *value = malloc(bytes), *got = malloc(bytes), head[8];
     for (size_t i = 0; i < bytes; i++) value[i] = (char)(i * 31 >> 3);
-    int fd = join();
+    int fd = wire_join();
     cr_assert(wire_send(fd, BYTES("\1" U64("\2") "/v"
                                                  "\0\0\200\0\0\0\0\0")));
     cr_assert(wire_send(fd, value, bytes));
@@ -373,36 +259,8 @@ Test(store_server, the_biggest_value_comes_back_whole) {
     free(got);
 }
 
-/* Random bytes, half of them behind a good beginning so that they reach the fields. */
-Test(store_server, random_bytes_do_not_bring_it_down) {
-    unsigned seed = 20261121;
-    int other = join();
-    for (int round = 0; round < 2000; round++) {
-        char bytes[256] = VALIDATE;
-        size_t from = round % 2 == 0 ? sizeof VALIDATE - 1 : 0, count = (size_t)(rand_r(&seed) % 200);
-        for (size_t i = from; i < from + count; i++) {
-            bool small = rand_r(&seed) % 3 != 0;
-            bytes[i] = (char)(small ? rand_r(&seed) % 20 : rand_r(&seed));
-        }
-        int fd = wire_connect(port);
-        cr_assert(fd >= 0);
-        (void)wire_send(fd, bytes, from + count);
-        close(fd);
-        if (round % 100 == 0)
-            TALK(other,
-                 "\15"
-                 "ping",
-                 "ping");
-    }
-    TALK(other,
-         "\15"
-         "ping",
-         "ping");
-    close(other);
-}
-
 Test(store_server, many_keys_are_all_found_again) {
-    int fd = join();
+    int fd = wire_join();
     for (int i = 0; i < 5000; i++) {
         char request[64] = "\1" U64("\6");
         snprintf(request + 9, 7, "/%05d", i);
@@ -417,85 +275,4 @@ Test(store_server, many_keys_are_all_found_again) {
     }
     TALK(fd, "\7", U64("\0"));
     close(fd);
-}
-
-/* The child holds copies of all sockets; the server must neither keep hearing of them nor leave them open. */
-Test(store_server, a_fork_meanwhile_changes_nothing) {
-    int fd = join(), other = join();
-    TALK(fd,
-         "\15"
-         "ping",
-         "ping");
-    pid_t child = fork();
-    if (child == 0) {
-        pause();
-        _exit(0);
-    }
-    cr_assert(child > 0);
-    cr_assert(wire_send(fd, BYTES("\377")));
-    bool closed = wire_closes(fd), answers = true;
-    for (int i = 0; i < 100; i++)
-        answers = answers && wire_talk(other,
-                                       BYTES("\15"
-                                             "ping"),
-                                       BYTES("ping"));
-    tutti_store_server_stop(server);
-    server = NULL;
-    int late = wire_connect(port);
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    cr_assert(closed, "the child keeps the connection open");
-    cr_assert(answers);
-    cr_assert_eq(late, -1, "the child keeps the port open");
-    close(fd);
-    close(other);
-}
-
-Test(store_server, a_port_in_use_is_named_with_who_has_it) {
-    tutti_store_server *second = NULL;
-    char number[32];
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", port, &second), TUTTI_ERR_CONFIG);
-    cr_assert_null(second);
-    snprintf(number, sizeof number, "port %d is in use", port);
-    cr_assert(strstr(tutti_last_error(), number) != NULL, "%s", tutti_last_error());
-    snprintf(number, sizeof number, "pid %d", (int)getpid());
-    cr_assert(strstr(tutti_last_error(), number) != NULL, "%s", tutti_last_error());
-}
-
-Test(store_server, it_adopts_a_socket_that_listens_already) {
-    int adopted_port, fd = wire_listen(&adopted_port);
-    tutti_store_server *adopted;
-    cr_assert(fd >= 0);
-    cr_assert_eq(tutti_store_server_adopt(fd, &adopted), TUTTI_OK, "%s", tutti_last_error());
-    cr_assert_eq(tutti_store_server_port(adopted), adopted_port);
-    int client = wire_connect(adopted_port);
-    TALK(client,
-         VALIDATE "\15"
-                  "ping",
-         "ping");
-    tutti_store_server_stop(adopted);
-    cr_assert(wire_closes(client));
-    close(client);
-}
-
-Test(store_server, it_stops_with_clients_in_the_middle_of_something) {
-    tutti_store_server *brief;
-    cr_assert_eq(tutti_store_server_start(NULL, 0, &brief), TUTTI_OK, "%s", tutti_last_error());
-    int waiter = wire_connect(tutti_store_server_port(brief)), talker = wire_connect(tutti_store_server_port(brief));
-    TALK(waiter,
-         VALIDATE "\15"
-                  "ping"
-                  "\6" U64("\1") U64("\1") "k",
-         "ping");
-    TALK(talker,
-         VALIDATE "\15"
-                  "ping"
-                  "\1" U64("\1"),
-         "ping");
-    tutti_store_server_stop(brief);
-    cr_assert(wire_closes(waiter));
-    cr_assert(wire_closes(talker));
-    close(waiter);
-    close(talker);
-    tutti_store_server_stop(NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * Sockets for the store's tests.
+ * Sockets and a server for the store's tests.
  */
 #include "tests/support/wire.h"
 
@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "bootstrap/store.h"
 
 enum { LIMIT_MS = 5000 };
 
@@ -77,4 +79,25 @@ bool wire_talk(int fd, const void *request, size_t bytes, const void *reply, siz
     char got[4096];
     return reply_bytes <= sizeof got && wire_send(fd, request, bytes) && wire_receive(fd, got, reply_bytes) &&
            memcmp(got, reply, reply_bytes) == 0;
+}
+
+int wire_port;
+static tutti_store_server *wire_server;
+
+void wire_server_start(void) {
+    wire_port = 0;
+    if (tutti_store_server_start("127.0.0.1", 0, &wire_server) == TUTTI_OK)
+        wire_port = tutti_store_server_port(wire_server);
+}
+
+void wire_server_stop(void) {
+    tutti_store_server_stop(wire_server);
+    wire_server = NULL;
+}
+
+int wire_join(void) {
+    int fd = wire_connect(wire_port);
+    if (fd < 0 || wire_send(fd, BYTES(VALIDATE))) return fd;
+    close(fd);
+    return -1;
 }

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The two arguments "bytes, how many" of a literal. */
+#define BYTES(literal) literal, sizeof(literal) - 1
 /* A uint64 below 256, given as its octal or hex escape: U64("\3"). */
 #define U64(low) low "\0\0\0\0\0\0\0"
 #define VALIDATE "\0\xCE\xF7\x85\x3C"
@@ -25,5 +27,12 @@ bool wire_silent(int fd, int ms);
 bool wire_talk(int fd, const void *request, size_t bytes, const void *reply, size_t reply_bytes);
 /* Listens on 127.0.0.1; the port is stored. */
 int wire_listen(int *port_out);
+
+/* A store server of ours on 127.0.0.1, for a whole test; stop may be called twice. */
+extern int wire_port;
+void wire_server_start(void);
+void wire_server_stop(void);
+/* A connection to it that has said VALIDATE, or -1. */
+int wire_join(void);
 
 #endif
