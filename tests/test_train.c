@@ -10,9 +10,7 @@
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/train.h"
 #include "tests/support/files.h"
-#include "tests/support/ranks.h"
-
-#define MOST_LOSSES 64
+#include "tests/support/training.h"
 
 static char folder[FILES_PATH_BYTES];
 
@@ -184,40 +182,11 @@ Test(model, lenet_has_the_parameters_and_the_cost_that_its_shape_gives) {
 
 /* ------------------------------------------------------------------------------------------------ runs */
 
-/* Options of one run, shared with forked ranks, which all fill in what belongs to rank 0. */
-typedef struct run {
-    const char *options[24]; /* ended by NULL */
-    char metrics[FILES_PATH_BYTES];
-} run;
-
-static tutti_status run_rank(ranks_context *context) {
-    const run *what = context->argument;
-    char *argv[32] = {"tutti-train", "--data", folder, "--metrics", (char *)what->metrics, "--log-every", "1"};
-    int argc = 7;
-    for (int i = 0; what->options[i] != NULL; i++) argv[argc++] = (char *)what->options[i];
-    tutti_arguments arguments;
-    tutti_train train;
-    double accuracy = 0;
-    TUTTI_TRY(tutti_arguments_parse(argc, argv, &arguments));
-    tutti_status status = tutti_train_open(&train, &arguments, context->comm);
-    if (status == TUTTI_OK) status = tutti_train_run(&train, &accuracy);
-    tutti_train_close(&train);
-    return status;
-}
-
-/* Runs the ranks; gives up to MOST_LOSSES losses as the metrics hold them, ten digits. */
-static int run_losses(int nranks, run *what, double *losses_out) {
-    files_join(folder, "metrics.jsonl", what->metrics);
-    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = nranks, .argument = what};
-    const char *failure = ranks_run(&options, run_rank);
-    cr_assert_null(failure, "%s", failure);
-    size_t bytes;
+static int losses_of(int nranks, training_run *what, double *losses_out) {
     int count = 0;
-    char *text = (char *)files_read(what->metrics, &bytes);
-    remove(what->metrics);
-    for (char *at = text; (at = strstr(at, "\"loss\":")) != NULL && count < MOST_LOSSES; count++)
-        losses_out[count] = strtod(at + 7, &at);
-    free(text);
+    what->data = folder;
+    const char *failure = training_losses(RANKS_PROCESSES, nranks, what, losses_out, &count);
+    cr_assert_null(failure, "%s", failure);
     return count;
 }
 
@@ -226,12 +195,12 @@ static void expect_equal(int count, const double *a, const double *b) {
 }
 
 Test(train, two_ranks_follow_one_rank_with_the_whole_batch, .timeout = 100) {
-    run one = {.options = {"--model", "lenet", "--batch-size", "12", "--steps", "12", "--lr", "0.02"}};
-    run two = {.options = {"--model", "lenet", "--batch-size", "6", "--steps", "12", "--lr", "0.02"}};
-    double a[MOST_LOSSES], b[MOST_LOSSES];
+    training_run one = {.options = {"--model", "lenet", "--batch-size", "12", "--steps", "12", "--lr", "0.02"}};
+    training_run two = {.options = {"--model", "lenet", "--batch-size", "6", "--steps", "12", "--lr", "0.02"}};
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
     files_write_mnist(folder, 120, 31);
-    cr_assert_eq(run_losses(1, &one, a), 12);
-    cr_assert_eq(run_losses(2, &two, b), 12);
+    cr_assert_eq(losses_of(1, &one, a), 12);
+    cr_assert_eq(losses_of(2, &two, b), 12);
     /* dropout of 0.5 included: what is dropped depends on the place in the global batch */
     for (int i = 0; i < 12; i++)
         cr_assert(fabs(a[i] - b[i]) < 2e-4 * (1 + fabs(a[i])), "step %d: %.10f and %.10f", i + 1, a[i], b[i]);
@@ -239,11 +208,11 @@ Test(train, two_ranks_follow_one_rank_with_the_whole_batch, .timeout = 100) {
 }
 
 Test(train, three_ranks_repeat_bit_for_bit, .timeout = 100) {
-    run what = {.options = {"--model", "mlp", "--batch-size", "7", "--steps", "15", "--optimizer", "adam"}};
-    double a[MOST_LOSSES], b[MOST_LOSSES];
+    training_run what = {.options = {"--model", "mlp", "--batch-size", "7", "--steps", "15", "--optimizer", "adam"}};
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
     files_write_mnist(folder, 120, 31);
-    cr_assert_eq(run_losses(3, &what, a), 15);
-    cr_assert_eq(run_losses(3, &what, b), 15);
+    cr_assert_eq(losses_of(3, &what, a), 15);
+    cr_assert_eq(losses_of(3, &what, b), 15);
     expect_equal(15, a, b);
 }
 
@@ -251,18 +220,18 @@ Test(train, three_ranks_repeat_bit_for_bit, .timeout = 100) {
 static void check_resume(int nranks, const char *model, const char *optimizer) {
     char checkpoints[FILES_PATH_BYTES];
     files_join(folder, "checkpoints", checkpoints);
-    run whole = {.options = {"--model", model, "--optimizer", optimizer, "--batch-size", "10", "--steps", "13",
-                             "--lr-schedule", "step", "--lr", "0.01", "--epochs", "100"}};
-    run first = whole, second = whole;
+    training_run whole = {.options = {"--model", model, "--optimizer", optimizer, "--batch-size", "10", "--steps", "13",
+                                      "--lr-schedule", "step", "--lr", "0.01", "--epochs", "100"}};
+    training_run first = whole, second = whole;
     first.options[7] = "8";
     first.options[8] = second.options[8] = whole.options[8] = "--lr-schedule";
     first.options[9] = second.options[9] = whole.options[9] = "constant";
     first.options[14] = "--checkpoint-dir", first.options[15] = checkpoints;
     second.options[14] = "--resume", second.options[15] = checkpoints;
-    double a[MOST_LOSSES], b[MOST_LOSSES];
-    cr_assert_eq(run_losses(nranks, &whole, a), 13);
-    cr_assert_eq(run_losses(nranks, &first, b), 8);
-    cr_assert_eq(run_losses(nranks, &second, b + 8), 5);
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
+    cr_assert_eq(losses_of(nranks, &whole, a), 13);
+    cr_assert_eq(losses_of(nranks, &first, b), 8);
+    cr_assert_eq(losses_of(nranks, &second, b + 8), 5);
     expect_equal(13, a, b);
     files_remove(checkpoints);
 }
@@ -275,21 +244,22 @@ Test(train, a_resumed_run_gives_the_losses_of_one_that_never_stopped, .timeout =
 }
 
 Test(train, drawn_digits_are_learned, .timeout = 100) {
-    run what = {.options = {"--model", "mlp", "--batch-size", "25", "--steps", "60", "--lr", "0.1"}};
-    double losses[MOST_LOSSES];
+    training_run what = {.options = {"--model", "mlp", "--batch-size", "25", "--steps", "60", "--lr", "0.1"}};
+    double losses[TRAINING_LOSSES];
     files_write_mnist(folder, 800, 100);
-    cr_assert_eq(run_losses(2, &what, losses), 60);
+    cr_assert_eq(losses_of(2, &what, losses), 60);
     double late = 0;
     for (int i = 50; i < 60; i++) late += losses[i] / 10;
     cr_assert(late < 0.5, "mean loss of the last ten steps: %g", late);
 }
 
 Test(train, a_loss_that_is_no_number_ends_the_run_on_all_ranks, .timeout = 100) {
-    run what = {
+    training_run what = {
         .options = {"--model", "mlp", "--batch-size", "10", "--steps", "60", "--lr", "1e5", "--weight-decay", "1e5"}};
     files_write_mnist(folder, 100, 10);
-    files_join(folder, "metrics.jsonl", what.metrics);
-    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 2, .argument = &what};
-    const char *failure = ranks_run(&options, run_rank);
+    double losses[TRAINING_LOSSES];
+    int count;
+    what.data = folder;
+    const char *failure = training_losses(RANKS_PROCESSES, 2, &what, losses, &count);
     cr_assert(failure != NULL && strstr(failure, "lower --lr") != NULL, "%s", failure);
 }
