@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ddp/trainer/train.h"
+#include "kernels/gemm.h"
 
 static tutti_status run_rank(ranks_context *context) {
     const training_run *run = context->argument;
@@ -27,6 +28,7 @@ static tutti_status run_rank(ranks_context *context) {
 
 const char *training_losses(ranks_kind kind, int nranks, training_run *run, double *losses_out, int *count_out) {
     files_join(run->data, "metrics.jsonl", run->metrics);
+    tutti_gemm_use_one_thread();
     ranks_options options = {.kind = kind, .nranks = nranks, .argument = run};
     const char *failure = ranks_run(&options, run_rank);
     size_t bytes;
