@@ -25,7 +25,7 @@ expect_failure() {
 }
 
 alone="$bin/tutti-train"
-three="$bin/tuttirun --nproc_per_node 3 $bin/tutti-train"
+three="$bin/tuttirun --standalone --nproc_per_node 3 $bin/tutti-train"
 
 # The form of the output.
 timeout 60 $alone --model mlp --batch_size 20 --steps=41 --log-every 20 --metrics m.jsonl >out 2>err || fail "plain run"
@@ -58,14 +58,14 @@ cat >differ <<EOF
 exec "$bin/tutti-train" --model mlp --steps 3 --batch-size \$((10 + RANK))
 EOF
 chmod +x differ
-timeout 30 "$bin/tuttirun" --nproc_per_node 2 ./differ >out 2>err
+timeout 30 "$bin/tuttirun" --standalone --nproc_per_node 2 ./differ >out 2>err
 code=$?
 [ $code -ne 0 ] && [ $code -ne 124 ] || fail "exit code $code with different options"
 grep -q 'different options or data' err || { fail "different options are not told"; cat err; }
 
 # A warning when another number of ranks resumes.
 timeout 60 $alone --model mlp --batch-size 20 --steps 4 --checkpoint-dir saved >out 2>err || fail "saving"
-timeout 60 "$bin/tuttirun" --nproc_per_node 2 "$bin/tutti-train" --model mlp --batch-size 10 --steps 8 --resume saved \
+timeout 60 "$bin/tuttirun" --standalone --nproc_per_node 2 "$bin/tutti-train" --model mlp --batch-size 10 --steps 8 --resume saved \
     >out 2>err || fail "resuming with two ranks"
 grep -q 'warning: the checkpoint was written by 1 ranks' err || fail "no warning about the number of ranks"
 

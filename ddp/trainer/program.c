@@ -30,7 +30,7 @@ static bool all_ranks_ready(tutti_comm *comm, tutti_status status) {
         report(rank, nranks);
         return false;
     }
-    if (failed == rank) report(rank, 1); /* most errors here are the same on all ranks, so no rank is named */
+    if (failed == rank) report(rank, rank > 0 ? nranks : 1); /* from rank 0 on it is every rank's, so none is named */
     return failed == nranks;
 }
 
