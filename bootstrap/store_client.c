@@ -129,6 +129,13 @@ static void disconnect(tutti_store_client *client) {
     client->fd = -1;
 }
 
+/* What one try has spent is spent of the whole; looks at the whole alone would charge less for a long try. */
+static void charge(tutti_deadline *total, const tutti_deadline *part) {
+    total->last_ns = part->last_ns;
+    if (total->budget_ns == INT64_MAX) return;
+    total->budget_ns = total->budget_ns > part->spent_ns ? total->budget_ns - part->spent_ns : 0;
+}
+
 /* One try at each address of the host. */
 static tutti_status try_connect(tutti_store_client *client, tutti_deadline *total) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
@@ -138,9 +145,11 @@ static tutti_status try_connect(tutti_store_client *client, tutti_deadline *tota
     if (problem != 0) return tutti_fail(TUTTI_ERR_CONFIG, "host name '%s': %s", client->host, gai_strerror(problem));
     tutti_status status = tutti_fail(TUTTI_ERR_SYSTEM, "host name '%s' has no address", client->host);
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
+        (void)tutti_deadline_passed(total); /* charges the pause before */
         tutti_deadline deadline = tutti_deadline_after_ms(tutti_min_i64(tutti_deadline_left_ms(total), TRY_MS));
         status = connect_address(client, at, &deadline);
         if (status == TUTTI_OK) status = greet(client, &deadline);
+        charge(total, &deadline);
         if (status == TUTTI_OK) break;
         disconnect(client);
     }

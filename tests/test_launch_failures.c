@@ -105,7 +105,7 @@ LAUNCH_TEST(a_failed_job_starts_again_as_often_as_it_may) {
  * background job of a shell ignores SIGINT and SIGQUIT, which env takes back. */
 static int run_and_signal(const char *signal_name, const char *program) {
     return shell_run(
-        "cat >program.sh <<'EOF'\n%s\nEOF\n"
+        "rm -f log; cat >program.sh <<'EOF'\n%s\nEOF\n"
         "env --default-signal=INT,QUIT ${T#*60 } --standalone --nproc-per-node 2 sh program.sh >log 2>&1 &\n"
         "for i in $(seq 100); do [ $(grep -c ready log) = 2 ] && break; sleep 0.1; done\n"
         "kill -%s $!; wait $!; code=$?; cat log; exit $code",
