@@ -2,9 +2,12 @@
  * The job's store as ranks find it: rank 0 serves, or joins what is there already, or the launcher hosts it.
  */
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bootstrap/store.h"
@@ -101,18 +104,38 @@ Test(rendezvous, rank_0_leaves_last) {
     run((place){.port = free_port(), .rank_0_ends = true});
 }
 
+/* A store in a process of its own: ranks are forked, and must not be while a thread of ours is inside malloc. */
+static pid_t start_store(int *port_out) {
+    int ends[2];
+    cr_assert_eq(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        tutti_store_server *server;
+        int port = tutti_store_server_start("127.0.0.1", 0, &server) == TUTTI_OK ? tutti_store_server_port(server) : 0;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (write(ends[1], &port, sizeof port) == (ssize_t)sizeof port) pause();
+        _exit(0);
+    }
+    cr_assert(child > 0 && read(ends[0], port_out, sizeof *port_out) == (ssize_t)sizeof *port_out && *port_out > 0);
+    close(ends[0]);
+    close(ends[1]);
+    return child;
+}
+
+static void run_with_store(const char *agent) {
+    int port = 0;
+    pid_t store = start_store(&port);
+    run((place){.port = port, .agent = agent});
+    kill(store, SIGKILL);
+    waitpid(store, NULL, 0);
+}
+
 Test(rendezvous, the_launcher_hosts_the_store) {
-    tutti_store_server *server;
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK);
-    run((place){.port = tutti_store_server_port(server), .agent = "True"});
-    tutti_store_server_stop(server);
+    run_with_store("True");
 }
 
 Test(rendezvous, rank_0_joins_a_store_that_is_there_already) {
-    tutti_store_server *server;
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK);
-    run((place){.port = tutti_store_server_port(server), .agent = "False"});
-    tutti_store_server_stop(server);
+    run_with_store("False");
 }
 
 Test(rendezvous, a_port_that_something_else_has_is_named) {
