@@ -60,15 +60,16 @@ tutti_status tutti_launch_command(const tutti_launch_options *options, char ***a
 
 /* One of a rank's two streams. */
 typedef struct tutti_launch_stream {
-    int pipe_fd;         /* our end; -1: the rank writes elsewhere by itself, or has ended */
-    int file_fd;         /* the log, -1: none */
-    int terminal_fd;     /* ours, -1: not shown */
+    int pipe_fd;     /* our end; -1: the rank writes elsewhere by itself, or has ended */
+    int file_fd;     /* the log, -1: none */
+    int terminal_fd; /* ours, STDOUT_FILENO or STDERR_FILENO; -1: not shown */
+    int local_rank;
     bool reader_gone;    /* nobody reads our output any longer */
     size_t prefix, used; /* line[0..prefix) is "[0] ", line[prefix..used) an unfinished line */
     char *line;
 } tutti_launch_stream;
 
-tutti_status tutti_launch_stream_open(int pipe_fd, int file_fd, int terminal_fd, const char *prefix,
+tutti_status tutti_launch_stream_open(int pipe_fd, int file_fd, int terminal_fd, int local_rank, bool prefixed,
                                       tutti_launch_stream *stream_out);
 /* Carries what is in the pipe; closes the pipe at its end. */
 void tutti_launch_stream_carry(tutti_launch_stream *stream);

@@ -1,10 +1,11 @@
 /*
- * What ranks print: each line goes to our own output in one write, with the rank in front, so that lines of
- * several ranks never mix; and, as it came, to the rank's log file. A carriage return ends a line too, or progress
+ * What ranks print: each line goes to our own output in one write, so that lines of several ranks never mix, with the
+ * rank in front as soon as a second rank prints there; and, as it came, to the rank's log file. A carriage return ends a line too, or progress
  * bars would never be seen. Lines longer than the buffer are broken.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,14 +16,15 @@
 
 enum { LINE_BYTES = 16 << 10, PIECE_BYTES = 4096, PIECES_PER_TURN = 64 };
 
-tutti_status tutti_launch_stream_open(int pipe_fd, int file_fd, int terminal_fd, const char *prefix,
+tutti_status tutti_launch_stream_open(int pipe_fd, int file_fd, int terminal_fd, int local_rank, bool prefixed,
                                       tutti_launch_stream *stream_out) {
-    tutti_launch_stream stream = {.pipe_fd = pipe_fd, .file_fd = file_fd, .terminal_fd = terminal_fd};
+    tutti_launch_stream stream = {
+        .pipe_fd = pipe_fd, .file_fd = file_fd, .terminal_fd = terminal_fd, .local_rank = local_rank};
     if (pipe_fd >= 0) {
         if (fcntl(pipe_fd, F_SETFL, O_NONBLOCK) != 0) return tutti_fail_errno(errno, "a rank's pipe");
         TUTTI_TRY(tutti_calloc(LINE_BYTES, 1, &stream.line));
-        stream.prefix = stream.used = strlen(prefix);
-        memcpy(stream.line, prefix, stream.prefix);
+        if (prefixed) stream.prefix = (size_t)snprintf(stream.line, LINE_BYTES, "[%d] ", local_rank);
+        stream.used = stream.prefix;
     }
     *stream_out = stream;
     return TUTTI_OK;
@@ -40,8 +42,21 @@ static bool write_all(int fd, const char *data, size_t bytes) {
     return true;
 }
 
+/* Who has printed to our output (1) and error output (2): nobody yet, one rank's number + 1, or several. A program of
+ * which one rank talks, as most do, then looks as if it had no launcher. */
+enum { NOBODY = 0, SEVERAL = -1 };
+static int speakers[3];
+
+static bool needs_prefix(const tutti_launch_stream *stream) {
+    int *speaker = &speakers[stream->terminal_fd];
+    if (*speaker == NOBODY) *speaker = stream->local_rank + 1;
+    else if (*speaker != stream->local_rank + 1) *speaker = SEVERAL;
+    return *speaker == SEVERAL;
+}
+
 static void emit(tutti_launch_stream *stream) {
-    if (!write_all(stream->terminal_fd, stream->line, stream->used)) {
+    size_t skipped = needs_prefix(stream) ? 0 : stream->prefix;
+    if (!write_all(stream->terminal_fd, stream->line + skipped, stream->used - skipped)) {
         stream->terminal_fd = -1;
         stream->reader_gone = true;
     }

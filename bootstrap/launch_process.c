@@ -170,7 +170,7 @@ static tutti_status open_file(const char *folder, const char *name, int *fd_out)
 static tutti_status open_route(const tutti_launch_job *job, int local_rank, int which, const char *folder, route *way) {
     const tutti_launch_options *options = job->options;
     int tee = 0, redirects = 0, file_fd = -1, ends[2];
-    char prefix[32], name[16];
+    char name[16];
     bool old_names = options->redirect_all;
     TUTTI_TRY(tutti_launch_mask(options->tee, local_rank, &tee));
     TUTTI_TRY(tutti_launch_mask(options->redirects, local_rank, &redirects));
@@ -188,9 +188,9 @@ static tutti_status open_route(const tutti_launch_job *job, int local_rank, int 
         return tutti_fail_errno(errno, "pipe");
     }
     way->rank_fd = ends[1];
-    snprintf(prefix, sizeof prefix, options->nproc > 1 && !options->no_prefix ? "[%d] " : "", local_rank);
     int terminal_fd = which == TUTTI_LAUNCH_OUT ? STDOUT_FILENO : STDERR_FILENO;
-    return tutti_launch_stream_open(ends[0], file_fd, shown ? terminal_fd : -1, prefix, &way->stream);
+    return tutti_launch_stream_open(ends[0], file_fd, shown ? terminal_fd : -1, local_rank, !options->no_prefix,
+                                    &way->stream);
 }
 
 /* ------------------------------------------------------------------------------------------------- start */

@@ -43,9 +43,8 @@ static void read_row(const char *line, result *out) {
     if (out->bad_rows++ == 0) snprintf(out->bad, sizeof out->bad, "%s", line);
 }
 
-/* tuttirun may mark a line with the rank that wrote it. */
+
 static void read_line(const char *line, result *out) {
-    if (strncmp(line, "[0] ", 4) == 0) line += 4;
     if (line[0] == ' ' || line[0] == '\n') read_row(line, out);
     else strncat(out->notes, line, sizeof out->notes - strlen(out->notes) - 1);
 }
