@@ -31,8 +31,8 @@ static bool has_small_products(void) {
     return false;
 }
 
-/* Rows of c to compute at a time. A tall product of a small b (a convolution's forward) is a fifth faster in pieces that
- * need no packing. */
+/* Rows of c to compute at a time. A tall product of a small b (a convolution's forward, and its weights' gradient) is a
+ * sixth faster in pieces that need no packing. */
 static int rows_at_once(int m, int n, int k) {
     int64_t rows = SMALL_PRODUCT / ((int64_t)n * k);
     rows -= rows % SMALL_ROWS;
@@ -42,12 +42,12 @@ static int rows_at_once(int m, int n, int k) {
 
 void tutti_gemm(bool transpose_a, bool transpose_b, int m, int n, int k, tutti_real alpha, const tutti_real *a,
                 const tutti_real *b, tutti_real beta, tutti_real *c) {
-    int step = transpose_a || transpose_b || n == 0 || k == 0 ? m : rows_at_once(m, n, k);
+    int step = transpose_b || n == 0 || k == 0 ? m : rows_at_once(m, n, k);
     for (int row = 0; row < m; row += step) {
         int rows = m - row < step ? m - row : step;
         CBLAS_GEMM(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
-                   rows, n, k, alpha, a + (ptrdiff_t)row * k, transpose_a ? m : k, b, transpose_b ? k : n, beta,
-                   c + (ptrdiff_t)row * n, n);
+                   rows, n, k, alpha, a + (ptrdiff_t)row * (transpose_a ? 1 : k), transpose_a ? m : k, b,
+                   transpose_b ? k : n, beta, c + (ptrdiff_t)row * n, n);
     }
 }
 
