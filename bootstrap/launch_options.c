@@ -77,7 +77,7 @@ void tutti_launch_options_help(void) {
                  rows[i].letter ? ", " : "   ", rows[i].name, value, rows[i].help);
         printf("  %-36s %s\n", left, gap + 3);
     }
-    printf("\nWith several ranks each line of output begins with [local rank], and OMP_NUM_THREADS is 1 unless set.\n"
+    printf("\nAs soon as several ranks print, their lines begin with [local rank]. OMP_NUM_THREADS is 1 unless set.\n"
            "When a rank fails the others get 2 s to end by themselves; then they are stopped. The exit code is that\n"
            "of the first failure, 128 + signal for a death by signal.\n");
 }

@@ -7,7 +7,7 @@ if(TUTTI_HAVE_TRAINER)
   install(TARGETS tutti_trainer tutti_trainer_static)
 endif()
 
-foreach(folder bootstrap ddp/trainer bench)
+foreach(folder bootstrap comm ddp/trainer bench)
   get_directory_property(targets DIRECTORY ${folder} BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
     get_target_property(type ${target} TYPE)

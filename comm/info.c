@@ -20,6 +20,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
+#include "comm/algorithms/choose.h"
 
 static void print_settings(void) {
     printf("\nSettings (environment variables; * differs from its default)\n");
@@ -133,10 +134,19 @@ static void print_single_copy(void) {
         printf("  %-26s %s (0: any process of this user, 1: only children, ...)\n", "yama ptrace_scope", scope);
 }
 
+static int print_algorithms(void) {
+    char text[512];
+    printf("Algorithms; the first that fits is taken, TUTTI_ALGORITHM=NAME puts NAME first\n");
+    for (int i = 0; tutti_choose_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--algorithms") == 0) return print_algorithms();
     if (argc > 1) {
         bool help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
-        fprintf(help ? stdout : stderr, "usage: tutti-info\nTells version, settings, parts and machine.\n");
+        fprintf(help ? stdout : stderr, "usage: tutti-info [--algorithms]\nTells version, settings, parts and machine; "
+                                        "or the table of algorithms.\n");
         return help ? 0 : 2;
     }
     struct utsname system;
