@@ -141,7 +141,9 @@ static tutti_status try_connect(tutti_store_client *client, tutti_deadline *tota
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
     char service[16];
     snprintf(service, sizeof service, "%d", client->port);
-    int problem = getaddrinfo(client->host, service, &hints, &found);
+    /* No name: the loopback addresses, without a name server (RFC 6761); a bare container has no /etc/hosts. */
+    const char *name = strcmp(client->host, "localhost") == 0 ? NULL : client->host;
+    int problem = getaddrinfo(name, service, &hints, &found);
     if (problem != 0) return tutti_fail(TUTTI_ERR_CONFIG, "host name '%s': %s", client->host, gai_strerror(problem));
     tutti_status status = tutti_fail(TUTTI_ERR_SYSTEM, "host name '%s' has no address", client->host);
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
