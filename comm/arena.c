@@ -170,7 +170,8 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
             tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
         nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);
     }
-    return TUTTI_OK;
+    /* Whoever came so late may have found that the others gave up meanwhile. */
+    return tutti_monitor_look(comm, comm->patience.op, /* deaths */ false);
 }
 
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
