@@ -19,9 +19,8 @@
 #include "comm/monitor.h"
 #include "comm/p2p.h"
 
-#define SPINS_PER_SERVICE 64            /* looks at the flag between two looks at point to point */
-#define SPIN_NS           INT64_C(5000) /* then the core is offered to whoever needs it: perhaps to the one we wait for */
-#define BACKOFF_SPINS     12            /* rounds of a backoff, some microseconds in all; see SPIN_NS */
+#define SPINS_PER_SERVICE 64 /* looks at the flag between two looks at point to point */
+#define BACKOFF_SPINS     12 /* rounds of a backoff, some microseconds in all */
 #define YIELDS_BEFORE_NAP 200
 #define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
 #define SHORTEST_NAP_NS   INT64_C(200000)
@@ -75,6 +74,9 @@ void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     post->factor = op->factor;
     post->call = tutti_call_of(op);
     post->call.start_ticks = tutti_ticks();
+    int core = sched_getcpu(); /* from the thread's restartable-sequence area: no system call */
+    if (core != atomic_load_explicit(&comm->page->core, memory_order_relaxed))
+        atomic_store_explicit(&comm->page->core, core, memory_order_relaxed);
     publish(comm->page, &post->sequence, op->sequence);
 }
 
@@ -118,15 +120,19 @@ static inline bool reached(_Atomic uint64_t *flag, uint64_t target) {
     return atomic_load_explicit(flag, memory_order_acquire) >= target;
 }
 
-static bool spin(_Atomic uint64_t *flag, uint64_t target) {
+/* Spins while the other one is on another core. On a shared core spinning only keeps him from running; on cores that
+ * are shared with strangers, yielding instead would give them whole time slices. */
+static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
     uint64_t start = tutti_ticks();
-    do {
+    int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
+    while (atomic_load_explicit(&page->core, memory_order_relaxed) != sched_getcpu()) {
         for (int i = 0; i < SPINS_PER_SERVICE; i++) {
             if (reached(flag, target)) return true;
             relax();
         }
         tutti_p2p_progress();
-    } while (tutti_ticks_to_ns(tutti_ticks() - start) < SPIN_NS);
+        if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
+    }
     return false;
 }
 
@@ -175,7 +181,7 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
 }
 
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
-    if (!comm->patience.yields && spin(flag, target)) return TUTTI_OK;
+    if (!comm->patience.yields && spin(comm->members[rank].page, flag, target)) return TUTTI_OK;
     bool there;
     TUTTI_TRY(yield(comm, flag, target, &there));
     return there ? TUTTI_OK : sleep_until(comm, rank, flag, target);

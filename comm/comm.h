@@ -120,6 +120,7 @@ typedef enum tutti_page_state {
 typedef struct tutti_page {
     _Atomic uint64_t comm_id;                     /* 0: the owner has left and taken the memory back */
     _Atomic uint32_t departed;                    /* the owner destroyed its communicator */
+    _Atomic int32_t core;                         /* on which the owner last posted; a hint */
     TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers; /* waiters asleep on this page's flags; they count themselves */
     TUTTI_ALIGNED_LINE tutti_post posts[2];       /* call k uses posts[k % 2] */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
