@@ -66,7 +66,6 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     comm->nranks = nranks;
     comm->timeout_ms =
         options != NULL && options->timeout_ms > 0 ? options->timeout_ms : tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
-    comm->chunk_bytes = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES) / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
     snprintf(comm->name, sizeof comm->name, "%s", options != NULL && options->name != NULL ? options->name : name);
     tutti_status status;
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->members, &comm->members), fail);
@@ -94,6 +93,7 @@ tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms) {
     for (int rank = 0; rank < comm->nranks; rank++)
         comm->one_process = comm->one_process && comm->members[rank].process->self;
     comm->spins = comm->host_cores >= comm->host_ranks;
+    comm->chunk_bytes = tutti_slots_chunk_bytes(comm->nranks);
     tutti_slots_enlist(comm);
     TUTTI_TRY(tutti_p2p_open(comm));
     tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = timeout_ms};

@@ -26,6 +26,8 @@ typedef struct tutti_slots {
     uint64_t sequence;                        /* last call that used it */
 } tutti_slots;
 
+/* Bytes that a rank of a communicator of this size stages at a time. */
+size_t tutti_slots_chunk_bytes(int nranks);
 /* Largest input, in bytes, that fits `once`: equal on all ranks. */
 size_t tutti_slots_once_bytes(const tutti_comm *comm);
 

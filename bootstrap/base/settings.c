@@ -43,11 +43,12 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                  .help = "forces an algorithm by name; see tutti-info --algorithms"},
     [TUTTI_SETTING_CHUNK_BYTES] = {.name = "TUTTI_CHUNK_BYTES",
                                    .kind = TUTTI_SETTING_KIND_BYTES,
-                                   .fallback = "128K",
+                                   .fallback = "auto",
                                    .least = 256,
                                    .most = INT64_C(1) << 30,
                                    .agreed = true,
-                                   .help = "bytes that a rank stages in shared memory at a time"},
+                                   .help = "bytes that a rank stages in shared memory at a time; auto: by the number "
+                                           "of ranks"},
     [TUTTI_SETTING_EAGER_BYTES] = {.name = "TUTTI_EAGER_BYTES",
                                    .kind = TUTTI_SETTING_KIND_BYTES,
                                    .fallback = "8K",
@@ -122,6 +123,8 @@ static int64_t choice_index(const char *choices, const char *text) {
 
 static bool read_number(const tutti_setting_row *row, const char *text, int64_t *number_out) {
     char *end;
+    *number_out = 0;
+    if (strcmp(row->fallback, "auto") == 0 && strcmp(text, "auto") == 0) return true;
     errno = 0;
     long long number = strtoll(text, &end, 10);
     if (end == text || errno != 0) return false;

@@ -33,7 +33,7 @@ typedef enum tutti_setting {
 
 typedef enum tutti_setting_kind {
     TUTTI_SETTING_KIND_INT,
-    TUTTI_SETTING_KIND_BYTES, /* with K, M, G suffix, powers of 1024 */
+    TUTTI_SETTING_KIND_BYTES, /* with K, M, G suffix, powers of 1024; "auto", where that is the default, is 0 */
     TUTTI_SETTING_KIND_BOOL,  /* 0 or 1 */
     TUTTI_SETTING_KIND_CHOICE,
     TUTTI_SETTING_KIND_TEXT

@@ -40,7 +40,7 @@ static const row rows[] = {
      .kinds = ALL_KINDS,
      .fits = is_small,
      .run = tutti_shared_once,
-     .when = "input of at most TUTTI_CHUNK_BYTES / 8 and 16 KiB, equal counts"},
+     .when = "input of at most an eighth of a chunk and 16 KiB, equal counts"},
     {.name = "reduce", .kinds = KIND(ALL_REDUCE) | KIND(REDUCE), .run = tutti_shared_reduce, .when = "always"},
     {.name = "reduce_scatter",
      .kinds = KIND(REDUCE_SCATTER) | KIND(REDUCE_SCATTER_V),
