@@ -58,6 +58,11 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     tutti_comm *comm;
     void *page = NULL;
     tutti_fork_watch();
+    if (options != NULL && options->struct_bytes != sizeof *options)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "communicator options: struct_bytes is %zu, this library's tutti_comm_options has %zu: use "
+                          "TUTTI_COMM_OPTIONS(...), and a library of the header's version",
+                          options->struct_bytes, sizeof *options);
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     TUTTI_TRY(tutti_settings_check());
     TUTTI_TRY(tutti_calloc(1, sizeof *comm, &comm));
@@ -176,10 +181,11 @@ tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, c
     if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: comm_out is NULL");
     if (nranks < 1 || rank < 0 || rank >= nranks)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: rank %d of %d ranks cannot be", rank, nranks);
-    if (nranks > 1 && (store == NULL || store->set == NULL || store->get == NULL || store->add == NULL ||
-                       store->check == NULL || prefix == NULL || strlen(prefix) > 256))
+    if (nranks > 1 &&
+        (store == NULL || store->struct_bytes != sizeof *store || store->set == NULL || store->get == NULL ||
+         store->add == NULL || store->check == NULL || prefix == NULL || strlen(prefix) > 256))
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "tutti_comm_create: a store with set, get, add and check and a prefix of at "
+                          "tutti_comm_create: a store (struct_bytes, set, get, add, check) and a prefix of at "
                           "most 256 characters are needed for more than one rank");
     return create(rank, nranks, store, prefix, options, "comm", comm_out);
 }
