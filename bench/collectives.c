@@ -59,6 +59,41 @@ static tutti_status run_sendrecv(const bench_call *c) {
     return c->grouped ? TUTTI_OK : tutti_group_end(c->comm, c->options);
 }
 
+/* In place only the rank's own part stays where it is: parts of different sizes leave no room for each other. */
+static tutti_status run_all_to_all_v(const bench_call *c) {
+    const bench_lists *lists = c->lists;
+    const char *src = c->src;
+    char *dst = c->dst;
+    for (int peer = 0; peer < c->nranks; peer++) {
+        lists->srcs[peer] = src;
+        lists->dsts[peer] = dst;
+        src += lists->src_counts[peer] * c->type->bytes;
+        dst += lists->dst_counts[peer] * c->type->bytes;
+    }
+    if (c->in_place) lists->srcs[c->rank] = lists->dsts[c->rank];
+    return tutti_all_to_all_v(c->comm, lists->srcs, lists->src_counts, lists->dsts, lists->dst_counts, c->type->type,
+                              c->options);
+}
+
+/* An all_gather in log2(nranks) steps: with the neighbour in one more dimension, all that both have so far. */
+static tutti_status run_hypercube(const bench_call *c) {
+    char *all = c->dst;
+    size_t slice = c->count * c->type->bytes;
+    char *own = all + (size_t)c->rank * slice;
+    if (own != c->src) memcpy(own, c->src, slice);
+    for (int width = 1; width < c->nranks; width *= 2) {
+        int neighbour = c->rank ^ width;
+        int mine = c->rank & ~(width - 1); /* first of the ranks whose slices are here */
+        size_t count = c->count * (size_t)width;
+        TUTTI_TRY(tutti_group_begin(c->comm));
+        TUTTI_TRY(tutti_send(c->comm, all + (size_t)mine * slice, count, c->type->type, neighbour, 0, c->options));
+        TUTTI_TRY(
+            tutti_recv(c->comm, all + (size_t)(mine ^ width) * slice, count, c->type->type, neighbour, 0, c->options));
+        TUTTI_TRY(tutti_group_end(c->comm, c->options));
+    }
+    return TUTTI_OK;
+}
+
 static int64_t check_reduced(const bench_call *c, const bench_pattern *p) {
     return bench_values_check_reduced(p, 0, c->count, c->dst);
 }
@@ -102,6 +137,18 @@ static int64_t check_exchanged(const bench_call *c, const bench_pattern *p) {
     return check_slices(c, p, (size_t)c->rank * c->count);
 }
 
+/* A part from each rank, and behind them nothing. */
+static int64_t check_exchanged_unevenly(const bench_call *c, const bench_pattern *p) {
+    int64_t wrong = 0;
+    const char *part = c->dst;
+    for (int source = 0; source < c->nranks; source++) {
+        size_t count = c->lists->dst_counts[source];
+        wrong += bench_values_check_moved(p, source, c->lists->origins[source], count, part);
+        part += count * c->type->bytes;
+    }
+    return wrong + bench_values_check_untouched(p, c->bytes / c->type->bytes - c->received, part);
+}
+
 static int64_t check_scattered(const bench_call *c, const bench_pattern *p) {
     return bench_values_check_moved(p, c->root, (size_t)c->rank * c->count, c->count, c->dst);
 }
@@ -124,12 +171,17 @@ static const bench_collective rows[] = {
      .run = run_reduce, .check = check_reduced_on_root},
     {.name = "alltoall_perf", .parts = BENCH_EXCHANGES, .bus = BENCH_BUS_ONE_WAY, .unchecked_in_place = true,
      .run = run_all_to_all, .check = check_exchanged},
+    {.name = "alltoallv_perf", .parts = BENCH_EXCHANGES, .bus = BENCH_BUS_ONE_WAY, .unchecked_in_place = true,
+     .uneven = true, .run = run_all_to_all_v, .check = check_exchanged_unevenly},
     {.name = "sendrecv_perf", .parts = BENCH_WHOLE, .bus = BENCH_BUS_SAME, .redop = BENCH_REDOP_SHOWN,
      .unchecked_in_place = true, .run = run_sendrecv, .check = check_sendrecv},
     {.name = "gather_perf", .parts = BENCH_GATHERS, .bus = BENCH_BUS_ONE_WAY, .has_root = true,
      .run = run_gather, .check = check_gathered_on_root},
     {.name = "scatter_perf", .parts = BENCH_SCATTERS, .bus = BENCH_BUS_ONE_WAY, .has_root = true,
      .only_root_sends = true, .run = run_scatter, .check = check_scattered},
+    {.name = "hypercube_perf", .parts = BENCH_GATHERS, .bus = BENCH_BUS_SAME, .redop = BENCH_REDOP_BLANK,
+     .stepwise = true, .own_not_counted = true, .ranks_power_of_two = true, .run = run_hypercube,
+     .check = check_gathered},
 };
 /* clang-format on */
 
@@ -162,6 +214,10 @@ size_t bench_collective_receive_slice(const bench_collective *row, int rank) {
 
 size_t bench_collective_bytes(const bench_collective *row, size_t count, size_t type_bytes, int nranks) {
     return count * type_bytes * (row->parts == BENCH_WHOLE ? 1 : (size_t)nranks);
+}
+
+size_t bench_collective_counted_bytes(const bench_collective *row, size_t bytes, int nranks) {
+    return row->own_not_counted ? bytes / (size_t)nranks * (size_t)(nranks - 1) : bytes;
 }
 
 double bench_collective_bus_factor(const bench_collective *row, int nranks) {

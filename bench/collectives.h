@@ -12,13 +12,24 @@
 
 #include "bench/values.h"
 
+/* The parts of a call whose parts differ in size: an element per rank in each array. */
+typedef struct bench_lists {
+    const void **srcs; /* made anew by each call from its src and dst */
+    void **dsts;
+    size_t *src_counts, *dst_counts;
+    size_t *origins; /* where this rank's part begins in what the other rank sends */
+} bench_lists;
+
 /* One call as a row's functions see it. */
 typedef struct bench_call {
     tutti_comm *comm;
     int rank, nranks, root;
     const void *src;
     void *dst;
-    size_t count; /* as passed to the collective */
+    size_t count;             /* as passed to the collective */
+    size_t sent, received;    /* elements in this rank's buffers */
+    size_t bytes;             /* of the table's row */
+    const bench_lists *lists; /* with a row that is uneven, else NULL */
     const bench_type *type;
     tutti_reduction reduction;
     bool in_place;
@@ -35,7 +46,8 @@ typedef enum bench_parts {
 
 typedef enum bench_redop {
     BENCH_REDOP_NONE,
-    BENCH_REDOP_SHOWN /* in the table, without effect */,
+    BENCH_REDOP_BLANK, /* as none, and the table's column is empty: a row has 12 words, as in nccl-tests */
+    BENCH_REDOP_SHOWN, /* in the table, without effect */
     BENCH_REDOP_USED
 } bench_redop;
 
@@ -49,6 +61,10 @@ typedef struct bench_collective {
     bool has_root;
     bool only_root_sends;    /* elsewhere the send buffer holds nothing */
     bool unchecked_in_place; /* nccl-tests shows N/A there */
+    bool uneven;             /* parts as bench_traffic says */
+    bool stepwise;           /* steps that need each other, each a group: calls do not share one */
+    bool own_not_counted;    /* algbw counts what comes from the others only */
+    bool ranks_power_of_two;
     tutti_status (*run)(const bench_call *call);
     /* After run: how many elements of this rank's result are wrong. */
     int64_t (*check)(const bench_call *call, const bench_pattern *pattern);
@@ -69,8 +85,10 @@ size_t bench_collective_receive_parts(const bench_collective *row, int nranks);
 size_t bench_collective_send_slice(const bench_collective *row, int rank);
 size_t bench_collective_receive_slice(const bench_collective *row, int rank);
 
-/* The table's bytes: the larger of what a rank sends and receives. algbw counts these. */
+/* The table's bytes: the larger of what a rank sends and receives. Not for an uneven row. */
 size_t bench_collective_bytes(const bench_collective *row, size_t count, size_t type_bytes, int nranks);
+/* How many of the table's bytes algbw counts. */
+size_t bench_collective_counted_bytes(const bench_collective *row, size_t bytes, int nranks);
 /* busbw / algbw */
 double bench_collective_bus_factor(const bench_collective *row, int nranks);
 

@@ -6,7 +6,6 @@
  */
 #include "bench/json.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,17 +122,6 @@ static void put_environment(bench_json *json) {
     close_bracket(json);
 }
 
-/* The first of path, path.0, path.1 ... that does not exist. */
-static FILE *open_new(const char *path, char *name, size_t capacity) {
-    snprintf(name, capacity, "%s", path);
-    FILE *file = fopen(name, "wx");
-    for (int i = 0; file == NULL && errno == EEXIST && i < 10000; i++) {
-        snprintf(name, capacity, "%s.%d", path, i);
-        file = fopen(name, "wx");
-    }
-    return file;
-}
-
 bench_json *bench_json_open(const char *path, int argc, char **argv) {
     char name[4096];
     const char *suffix = strrchr(path, '.');
@@ -142,7 +130,7 @@ bench_json *bench_json_open(const char *path, int argc, char **argv) {
         return NULL;
     }
     bench_json *json = calloc(1, sizeof *json);
-    if (json != NULL) json->file = open_new(path, name, sizeof name);
+    if (json != NULL) json->file = bench_report_open_new(path, name, sizeof name);
     if (json == NULL || json->file == NULL) {
         printf("# skipping json output; %s not accessible\n", name);
         free(json);
@@ -187,7 +175,7 @@ void bench_json_config(bench_json *json, const bench_options *options, const ben
     key_int(json, "validation", options->checks);
     key_int(json, "graph", 0);
     key_flag(json, "blocking_collectives", options->blocking != BENCH_BLOCKING_OFF);
-    key_flag(json, "per_iter_timing", options->per_iteration != 0);
+    key_flag(json, "per_iter_timing", bench_options_times_each(options));
     key_int(json, "per_iter_skip", options->skip);
     key_flag(json, "parallel_init", false);
     key_open(json, "devices", '[');

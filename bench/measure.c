@@ -1,7 +1,7 @@
 /*
  * The timed loop and the checked calls. See measure.h.
  *
- * Without -I, -z 3 and --touch the clock is read before the first and after the last iteration only; with one of
+ * Without -I, --percentiles, -z 3 and --touch the clock is read before the first and after the last iteration only; with one of
  * them each iteration is timed by itself and what lies between iterations does not count.
  */
 #include "bench/measure.h"
@@ -33,15 +33,38 @@ static void release(const bench_run *run, void *memory) {
     else free(memory);
 }
 
+static tutti_status allocate_lists(bench_run *run) {
+    size_t ranks = (size_t)run->nranks;
+    run->lists = (bench_lists){.srcs = calloc(ranks, sizeof *run->lists.srcs),
+                               .dsts = calloc(ranks, sizeof *run->lists.dsts),
+                               .src_counts = calloc(ranks, sizeof *run->lists.src_counts),
+                               .dst_counts = calloc(ranks, sizeof *run->lists.dst_counts),
+                               .origins = calloc(ranks, sizeof *run->lists.origins)};
+    const bench_lists *lists = &run->lists;
+    if (lists->srcs == NULL || lists->dsts == NULL || lists->src_counts == NULL || lists->dst_counts == NULL ||
+        lists->origins == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for lists of %zu ranks", ranks);
+    return TUTTI_OK;
+}
+
+static void free_lists(bench_lists *lists) {
+    free(lists->srcs);
+    free(lists->dsts);
+    free(lists->src_counts);
+    free(lists->dst_counts);
+    free(lists->origins);
+}
+
 tutti_status bench_measure_open(bench_run *run) {
     size_t iterations = (size_t)run->options->iterations;
     size_t ranks = (size_t)run->self->size;
-    if (run->options->per_iteration) {
+    if (bench_options_times_each(run->options)) {
         run->times_us = calloc(iterations, sizeof *run->times_us);
         run->all_times_us = calloc(2 * iterations * (ranks + 1), sizeof *run->all_times_us);
         if (run->times_us == NULL || run->all_times_us == NULL)
             return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the times of %zu iterations; lower -n", iterations);
     }
+    if (run->row->uneven) TUTTI_TRY(allocate_lists(run));
     TUTTI_TRY(allocate(run, &run->send));
     return allocate(run, &run->receive);
 }
@@ -51,23 +74,29 @@ void bench_measure_close(bench_run *run) {
     release(run, run->receive);
     free(run->times_us);
     free(run->all_times_us);
+    free_lists(&run->lists);
 }
 
-static size_t row_bytes(const bench_run *run, const bench_case *c) {
+/* What each rank sends to all, where no file of traffic says it. */
+static size_t total_bytes(const bench_run *run, const bench_case *c) {
+    return c->count * c->type->bytes * (size_t)run->nranks;
+}
+
+size_t bench_measure_bytes(const bench_run *run, const bench_case *c) {
+    if (run->row->uneven) return bench_traffic_most_bytes(run->traffic, run->nranks, total_bytes(run, c));
     return bench_collective_bytes(run->row, c->count, c->type->bytes, run->nranks);
 }
 
 /* Points the call at the buffers, a step further for each iteration, round and round: results must not depend on
  * data that happens to be in a cache, or on one address. */
 static void place(const bench_run *run, const bench_case *c, int64_t iteration, bench_call *call) {
-    size_t bytes = row_bytes(run, c);
-    size_t steps = bytes > 0 ? run->buffer_bytes / bytes : 1;
-    size_t shift = bytes * ((size_t)iteration % steps) + (size_t)run->options->unalign * c->type->bytes;
+    size_t steps = call->bytes > 0 ? run->buffer_bytes / call->bytes : 1;
+    size_t shift = call->bytes * ((size_t)iteration % steps) + (size_t)run->options->unalign * c->type->bytes;
     size_t slice = c->count * c->type->bytes;
     char *receive = (char *)run->receive + shift;
     call->src = (char *)run->send + shift;
     call->dst = receive;
-    if (!call->in_place) return;
+    if (!call->in_place || run->row->uneven) return;
     call->src = receive + bench_collective_send_slice(run->row, run->rank) * slice;
     call->dst = receive + bench_collective_receive_slice(run->row, run->rank) * slice;
 }
@@ -79,16 +108,39 @@ static tutti_options call_options(const bench_run *run) {
                          .factor = bench_values_factor(run->rank));
 }
 
+/* How many elements of this rank's go where, and where in the others' data its own part begins. */
+static void list_parts(const bench_run *run, const bench_case *c, bench_call *call) {
+    const bench_traffic *traffic = run->traffic;
+    size_t total = total_bytes(run, c), type_bytes = c->type->bytes;
+    call->lists = &run->lists;
+    call->sent = call->received = 0;
+    for (int peer = 0; peer < run->nranks; peer++) {
+        size_t origin = 0;
+        for (int before = 0; before < run->rank; before++)
+            origin += bench_traffic_bytes(traffic, peer, before, run->nranks, total);
+        run->lists.src_counts[peer] = bench_traffic_bytes(traffic, run->rank, peer, run->nranks, total) / type_bytes;
+        run->lists.dst_counts[peer] = bench_traffic_bytes(traffic, peer, run->rank, run->nranks, total) / type_bytes;
+        run->lists.origins[peer] = origin / type_bytes;
+        call->sent += run->lists.src_counts[peer];
+        call->received += run->lists.dst_counts[peer];
+    }
+}
+
 static bench_call make_call(const bench_run *run, const bench_case *c, const tutti_options *options, bool in_place) {
-    return (bench_call){.comm = run->comm,
-                        .rank = run->rank,
-                        .nranks = run->nranks,
-                        .root = c->root,
-                        .count = c->count,
-                        .type = c->type,
-                        .reduction = c->reduction,
-                        .in_place = in_place,
-                        .options = options};
+    bench_call call = {.comm = run->comm,
+                       .rank = run->rank,
+                       .nranks = run->nranks,
+                       .root = c->root,
+                       .count = c->count,
+                       .sent = c->count * bench_collective_send_parts(run->row, run->nranks),
+                       .received = c->count * bench_collective_receive_parts(run->row, run->nranks),
+                       .bytes = bench_measure_bytes(run, c),
+                       .type = c->type,
+                       .reduction = c->reduction,
+                       .in_place = in_place,
+                       .options = options};
+    if (run->row->uneven) list_parts(run, c, &call);
+    return call;
 }
 
 static tutti_status barrier(const bench_run *run) {
@@ -104,7 +156,8 @@ static tutti_status call_once(const bench_run *run, const bench_case *c, bench_c
 static tutti_status iterate(const bench_run *run, const bench_case *c, bench_call *call, int64_t iteration) {
     const bench_options *options = run->options;
     bool barriers = options->blocking == BENCH_BLOCKING_BARRIER;
-    call->grouped = options->grouped > 1 && !barriers && options->blocking != BENCH_BLOCKING_WAIT;
+    call->grouped =
+        options->grouped > 1 && !barriers && options->blocking != BENCH_BLOCKING_WAIT && !run->row->stepwise;
     if (call->grouped) TUTTI_TRY(tutti_group_begin(run->comm));
     for (int64_t i = 0; i < options->grouped; i++) {
         TUTTI_TRY(call_once(run, c, call, iteration * options->grouped + i));
@@ -115,7 +168,7 @@ static tutti_status iterate(const bench_run *run, const bench_case *c, bench_cal
 
 /* What a program does around a collective: writes all that it sends; reads all that it received. */
 static void rewrite(const bench_run *run, const bench_case *c, bench_call *call, int64_t iteration) {
-    size_t bytes = bench_collective_send_parts(run->row, run->nranks) * c->count * c->type->bytes;
+    size_t bytes = call->sent * c->type->bytes;
     for (int64_t i = 0; i < run->options->grouped; i++) {
         place(run, c, iteration * run->options->grouped + i, call);
         memset((void *)call->src, iteration % 2 != 0 ? 0x3c : 0x3b, bytes); /* moderate numbers in every type */
@@ -123,7 +176,7 @@ static void rewrite(const bench_run *run, const bench_case *c, bench_call *call,
 }
 
 static void read_result(const bench_run *run, const bench_case *c, bench_call *call, int64_t iteration) {
-    size_t bytes = bench_collective_receive_parts(run->row, run->nranks) * c->count * c->type->bytes;
+    size_t bytes = call->received * c->type->bytes;
     uint64_t sum = 0;
     for (int64_t i = 0; i < run->options->grouped; i++) {
         place(run, c, iteration * run->options->grouped + i, call);
@@ -215,10 +268,9 @@ static bench_pattern prepare(bench_run *run, const bench_case *c, bench_call *ca
                              .nranks = run->nranks,
                              .round = run->round++};
     place(run, c, 0, call);
-    size_t sent = bench_collective_send_parts(row, run->nranks) * c->count;
-    memset((char *)run->receive + (size_t)run->options->unalign * c->type->bytes, 0, row_bytes(run, c));
+    memset((char *)run->receive + (size_t)run->options->unalign * c->type->bytes, 0, call->bytes);
     if (!row->only_root_sends || run->rank == c->root)
-        bench_values_fill(&pattern, run->rank, 0, sent, (void *)call->src);
+        bench_values_fill(&pattern, run->rank, 0, call->sent, (void *)call->src);
     return pattern;
 }
 
@@ -249,7 +301,8 @@ tutti_status bench_measure_half(bench_run *run, const bench_case *c, bool in_pla
     const bench_options *options = run->options;
     tutti_options per_call = call_options(run);
     bench_call call = make_call(run, c, &per_call, in_place);
-    bool one_by_one = options->per_iteration || options->touch || options->blocking == BENCH_BLOCKING_OUTER_BARRIER;
+    bool one_by_one =
+        bench_options_times_each(options) || options->touch || options->blocking == BENCH_BLOCKING_OUTER_BARRIER;
     double operations = (double)(options->iterations * options->grouped);
     elapsed total = {0};
 
@@ -264,10 +317,11 @@ tutti_status bench_measure_half(bench_run *run, const bench_case *c, bool in_pla
 
     bench_half half = {.checked = options->checks > 0 && !(in_place && run->row->unchecked_in_place)};
     half.time_us = (options->cpu_time ? total.cpu_s / operations : wall_s) * 1e6;
-    half.alg_bw = (double)row_bytes(run, c) * 1e-9 / wall_s;
+    half.elapsed_s = wall_s;
+    half.alg_bw = (double)bench_collective_counted_bytes(run->row, call.bytes, run->nranks) * 1e-9 / wall_s;
     half.bus_bw = half.alg_bw * bench_collective_bus_factor(run->row, run->nranks);
     if (half.checked) TUTTI_TRY(check(run, c, &call, &half.wrong));
-    if (options->per_iteration) TUTTI_TRY(collect_iterations(run, in_place, &half.iterations));
+    if (bench_options_times_each(options)) TUTTI_TRY(collect_iterations(run, in_place, &half.iterations));
     *half_out = half;
     return TUTTI_OK;
 }

@@ -10,17 +10,20 @@
 #include "bench/options.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
+#include "bench/traffic.h"
 
 /* What stays the same for a whole program. */
 typedef struct bench_run {
     const bench_collective *row;
     const bench_options *options;
-    const bench_rank *self; /* of the world: barriers, averages, sums of errors */
-    tutti_comm *comm;       /* of the group that is measured */
-    int rank, nranks;       /* in the group */
-    size_t buffer_bytes;    /* usable bytes of each buffer */
+    const bench_traffic *traffic; /* with a row that is uneven */
+    const bench_rank *self;       /* of the world: barriers, averages, sums of errors */
+    tutti_comm *comm;             /* of the group that is measured */
+    int rank, nranks;             /* in the group */
+    size_t buffer_bytes;          /* usable bytes of each buffer */
     void *send, *receive;
-    double *times_us, *all_times_us; /* with -I: of this rank; of all ranks and the slowest, twice */
+    bench_lists lists;
+    double *times_us, *all_times_us; /* with -I and --percentiles: of this rank; of all ranks and the slowest, twice */
     uint32_t round;
     int failed_checks; /* of this rank */
 } bench_run;
@@ -36,6 +39,9 @@ typedef struct bench_case {
 /* Allocates the buffers, of max_bytes each, and touches every page. Free with bench_measure_close. */
 tutti_status bench_measure_open(bench_run *run);
 void bench_measure_close(bench_run *run);
+
+/* The table's bytes. */
+size_t bench_measure_bytes(const bench_run *run, const bench_case *c);
 
 /* Runs the warm-up iterations of one size. */
 tutti_status bench_measure_warm_up(bench_run *run, const bench_case *c);

@@ -35,12 +35,14 @@ typedef struct option_row {
     const char *value, *help;
 } option_row;
 
-#define LETTER_TOUCH  256
-#define LETTER_MEMORY 257
-#define LETTER_BIND   258
-#define AT(field)     .offset = offsetof(bench_options, field)
-#define MANY          INT32_MAX
-#define MIB           (INT64_C(1) << 20)
+#define LETTER_TOUCH       256
+#define LETTER_MEMORY      257
+#define LETTER_BIND        258
+#define LETTER_CSV         259
+#define LETTER_PERCENTILES 260
+#define AT(field)          .offset = offsetof(bench_options, field)
+#define MANY               INT32_MAX
+#define MIB                (INT64_C(1) << 20)
 
 #define IGNORED(letter_, name_, value_)                                                                                \
     { .letter = letter_, .name = name_, .kind = KIND_IGNORED, .value = value_, .help = "no meaning for host memory" }
@@ -89,6 +91,10 @@ static const option_row rows[] = {
      .most = BENCH_AVERAGE_MAX, .value = "0-3", .help = "time of rank 0, mean, minimum or maximum over ranks"},
     {.letter = 'J', .name = "output_file", .kind = KIND_TEXT, AT(output),
      .value = "FILE.json", .help = "writes the results as JSON too"},
+    {.letter = LETTER_CSV, .name = "csv", .kind = KIND_TEXT, AT(csv),
+     .value = "FILE", .help = "writes the results as CSV too, a line per row"},
+    {.letter = LETTER_PERCENTILES, .name = "percentiles", .kind = KIND_FLAG, AT(percentiles),
+     .help = "p50, p95 and p99 of the iterations in a comment below each\nrow; with --csv and -J the -I statistics go there"},
     {.letter = 'S', .name = "report_timestamps", .kind = KIND_INT, AT(timestamps), .most = 1,
      .value = "0|1", .help = "time of day in each row"},
     {.letter = 'u', .name = "unalign", .kind = KIND_INT, AT(unalign), .most = 1 << 20,
@@ -264,15 +270,20 @@ static void set_defaults(bench_options *options) {
     }
 }
 
+bool bench_options_times_each(const bench_options *options) {
+    return options->per_iteration || options->percentiles;
+}
+
 static tutti_status check(bench_options *options, FILE *notes) {
     if (options->min_bytes > options->max_bytes)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "invalid sizes for 'minbytes' and 'maxbytes': %lld > %lld",
                           (long long)options->min_bytes, (long long)options->max_bytes);
     if (options->min_bytes < options->max_bytes && options->step_factor <= 1 && options->step_bytes == 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "with a step of 0 bytes the sizes never reach --maxbytes; set -i or -f");
-    if (options->skip > 0 && (!options->per_iteration || options->skip >= options->iterations)) {
+    if (options->skip > 0 && (!bench_options_times_each(options) || options->skip >= options->iterations)) {
         if (notes != NULL)
-            fprintf(notes, "note: -K needs -I 1 and must be below the number of iterations; it is ignored\n");
+            fprintf(notes,
+                    "note: -K needs -I 1 or --percentiles and must be below the number of iterations; it is ignored\n");
         options->skip = 0;
     }
     return TUTTI_OK;
@@ -311,7 +322,9 @@ void bench_options_help(const char *program, FILE *out) {
             fprintf(out, "  %-32s %.*s\n", names, (int)(end - line), line);
         fprintf(out, "  %-32s %s\n", names, line);
     }
-    fprintf(out, "\nenvironment: NCCL_TESTS_MIN_BW, NCCL_TESTS_SPLIT, NCCL_TESTS_SPLIT_MASK\n");
+    fprintf(out, "\nenvironment: NCCL_TESTS_MIN_BW, NCCL_TESTS_SPLIT, NCCL_TESTS_SPLIT_MASK;\n  alltoallv_perf: "
+                 "NCCL_TESTS_ALLTOALLV_SPREAD, "
+                 "_MATRIX_FILE, _MATRIX_SCALE, _PRINT_SUMMARY\n");
 }
 
 size_t bench_options_next_bytes(const bench_options *options, size_t bytes) {

@@ -40,12 +40,16 @@ typedef struct bench_options {
     int64_t root;
     int64_t touch, memory, bind; /* --touch, --mem, --bind */
     int64_t help;
-    const char *output; /* -J, NULL: none; points into argv */
+    int64_t percentiles;
+    const char *output, *csv; /* -J, --csv; NULL: none; point into argv */
 } bench_options;
 
 /* Reads the command line. Notes about flags without meaning here go to `notes` (NULL: nowhere). A wrong flag or
  * value is TUTTI_ERR_ARGUMENT; the text names the nearest known one. */
 tutti_status bench_options_parse(int argc, char **argv, FILE *notes, bench_options *options_out);
+
+/* Is each iteration's time kept? */
+bool bench_options_times_each(const bench_options *options);
 
 /* The help text. */
 void bench_options_help(const char *program, FILE *out);

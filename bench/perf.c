@@ -10,17 +10,21 @@
 #include <string.h>
 
 #include "bench/collectives.h"
+#include "bench/csv.h"
 #include "bench/json.h"
 #include "bench/machine.h"
 #include "bench/measure.h"
 #include "bench/options.h"
 #include "bench/ranks.h"
 #include "bench/report.h"
+#include "bench/traffic.h"
 
 typedef struct bench_job {
     const bench_collective *row;
     const char *program; /* as it was called */
     bench_options options;
+    bench_traffic traffic;
+    bench_csv *csv; /* NULL: none */
     int argc;
     char **argv;
 } bench_job;
@@ -32,6 +36,7 @@ typedef struct session {
     bench_run run;
     FILE *out;
     bench_json *json;
+    bench_csv *csv;
     int roots;      /* ranks of the smallest group: all groups go through the same roots */
     double bus_sum; /* over halves of rows */
     int64_t halves;
@@ -80,6 +85,17 @@ static tutti_status fit_memory(session *s, const bench_rank *self) {
     return TUTTI_OK;
 }
 
+/* The buffers have -e bytes, and a file of traffic may ask for more. */
+static tutti_status check_traffic(const session *s) {
+    if (!s->job->row->uneven || s->job->traffic.matrix == NULL) return TUTTI_OK;
+    size_t least = bench_traffic_most_bytes(&s->job->traffic, s->run.nranks, 0);
+    if (least <= s->run.buffer_bytes) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "a rank sends or receives %zu bytes by the file of traffic; set -b and -e to "
+                      "at least that (now %zu)",
+                      least, s->run.buffer_bytes);
+}
+
 static tutti_status prepare(session *s, const bench_rank *self) {
     const bench_job *job = s->job;
     int color;
@@ -97,6 +113,7 @@ static tutti_status prepare(session *s, const bench_rank *self) {
     if (s->job->row->has_root && s->options.root >= s->roots)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the smallest group has the ranks 0 to %d", (int)s->options.root,
                           s->roots - 1);
+    TUTTI_TRY(check_traffic(s));
     return bench_measure_open(&s->run);
 }
 
@@ -104,15 +121,24 @@ static tutti_status prepare(session *s, const bench_rank *self) {
 
 static bench_case make_case(const session *s, const bench_type *type, tutti_reduction reduction, int root,
                             size_t bytes) {
+    bool from_file = s->job->row->uneven && s->job->traffic.matrix != NULL; /* then `bytes` means nothing */
     return (bench_case){.type = type,
                         .reduction = reduction,
                         .root = root,
-                        .count = bench_collective_count(s->job->row, bytes, type->bytes, s->run.nranks)};
+                        .count =
+                            from_file ? 0 : bench_collective_count(s->job->row, bytes, type->bytes, s->run.nranks)};
+}
+
+static void print_traffic(const session *s, const bench_case *c, const bench_row *line) {
+    size_t total = c->count * c->type->bytes * (size_t)s->run.nranks;
+    if (!s->job->row->uneven) return;
+    bench_traffic_print(&s->job->traffic, s->out, s->run.nranks, total, line->out_of_place.elapsed_s);
+    bench_traffic_print(&s->job->traffic, s->out, s->run.nranks, total, line->in_place.elapsed_s);
 }
 
 static tutti_status run_row(session *s, const bench_case *c, const char *reduction_name) {
     const bench_collective *row = s->job->row;
-    bench_row line = {.bytes = bench_collective_bytes(row, c->count, c->type->bytes, s->run.nranks),
+    bench_row line = {.bytes = bench_measure_bytes(&s->run, c),
                       .count = c->count,
                       .type = c->type->name,
                       .reduction = reduction_name,
@@ -122,7 +148,10 @@ static tutti_status run_row(session *s, const bench_case *c, const char *reducti
     s->bus_sum += line.out_of_place.bus_bw + line.in_place.bus_bw;
     s->halves += 2;
     if (s->out == NULL) return TUTTI_OK;
+    print_traffic(s, c, &line);
     bench_report_row(s->out, &s->options, &line);
+    if (s->options.percentiles) bench_report_percentiles(s->out, &line);
+    bench_csv_row(s->csv, s->job->row->name, s->run.nranks, &line);
     bench_json_row(s->json, &s->options, &line);
     return TUTTI_OK;
 }
@@ -130,7 +159,8 @@ static tutti_status run_row(session *s, const bench_case *c, const char *reducti
 /* All sizes, -N times, after a warm-up over all powers of two. */
 static tutti_status run_sizes(session *s, const bench_type *type, const bench_reduction *reduction, int root) {
     const bench_options *options = &s->options;
-    bool shown = s->job->row->redop != BENCH_REDOP_NONE;
+    bench_redop redop = s->job->row->redop;
+    const char *shown = redop == BENCH_REDOP_NONE ? "none" : redop == BENCH_REDOP_BLANK ? "" : reduction->name;
     size_t least = (size_t)options->min_bytes, most = (size_t)options->max_bytes;
     for (size_t bytes = least; bytes <= most; bytes = bytes > 0 ? bytes * 2 : 1) {
         bench_case c = make_case(s, type, reduction->reduction, root, bytes);
@@ -139,7 +169,7 @@ static tutti_status run_sizes(session *s, const bench_type *type, const bench_re
     for (int64_t cycle = 0; options->cycles == 0 || cycle < options->cycles; cycle++)
         for (size_t bytes = least; bytes <= most; bytes = bench_options_next_bytes(options, bytes)) {
             bench_case c = make_case(s, type, reduction->reduction, root, bytes);
-            TUTTI_TRY(run_row(s, &c, shown ? reduction->name : "none"));
+            TUTTI_TRY(run_row(s, &c, shown));
         }
     return TUTTI_OK;
 }
@@ -156,7 +186,8 @@ static int last_of(int64_t choice, int count) {
 static tutti_status run_table(session *s) {
     const bench_collective *row = s->job->row;
     const bench_options *options = &s->options;
-    int64_t reduction = row->redop == BENCH_REDOP_NONE ? 0 : options->reduction;
+    bool each = row->redop == BENCH_REDOP_SHOWN || row->redop == BENCH_REDOP_USED;
+    int64_t reduction = each ? options->reduction : 0;
     int64_t root = row->has_root ? options->root : 0;
     for (int i = first_of(options->type); i <= last_of(options->type, BENCH_TYPES); i++)
         for (int j = first_of(reduction); j <= last_of(reduction, BENCH_REDUCTIONS); j++)
@@ -182,6 +213,7 @@ static tutti_status run_all(session *s, const bench_rank *self, bool *good_out) 
     TUTTI_TRY(prepare(s, self));
     if (s->out != NULL) bench_report_header(s->out, &s->options);
     bench_json_header(s->json);
+    bench_csv_header(s->csv, &s->options);
     TUTTI_TRY(run_table(s));
     TUTTI_TRY(summarize(s, &summary));
     *good_out = summary.failed_checks == 0 && bench_report_fast_enough(&summary);
@@ -195,8 +227,12 @@ static tutti_status run_all(session *s, const bench_rank *self, bool *good_out) 
  * known to all. */
 static int run_rank(const bench_rank *self, void *context) {
     const bench_job *job = context;
-    session s = {.job = job, .options = job->options, .out = self->rank == 0 ? stdout : NULL};
-    s.run = (bench_run){.row = job->row, .options = &s.options, .self = self};
+    session s = {.job = job, .options = job->options};
+    if (self->rank == 0) {
+        s.out = stdout;
+        s.csv = job->csv;
+    }
+    s.run = (bench_run){.row = job->row, .options = &s.options, .traffic = &job->traffic, .self = self};
     bool good = false;
     tutti_status status = run_all(&s, self, &good);
     if (status != TUTTI_OK) {
@@ -206,16 +242,44 @@ static int run_rank(const bench_rank *self, void *context) {
     }
     bench_measure_close(&s.run);
     tutti_comm_destroy(s.run.comm);
-    if (bench_json_close(s.json) != 0) {
-        fprintf(stderr, "%s: the JSON file could not be written in full\n", job->program);
+    bool written = bench_json_close(s.json) == 0;
+    written &= bench_csv_close(s.csv) == 0;
+    if (!written) {
+        fprintf(stderr, "%s: the JSON or CSV file could not be written in full\n", job->program);
         status = TUTTI_ERR_SYSTEM;
     }
     return status == TUTTI_OK && good ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+/* Is the row, or the file of traffic, made for as many ranks? */
+static tutti_status check_group(const bench_job *job, int size) {
+    if (job->row->ranks_power_of_two && (size & (size - 1)) != 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s needs 1, 2, 4, 8 ... ranks (a power of two), not %d", job->row->name,
+                          size);
+    if (job->row->uneven && job->traffic.matrix != NULL && size > job->traffic.dimension)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "the file of traffic is for %d ranks, and there are %d",
+                          job->traffic.dimension, size);
+    return TUTTI_OK;
+}
+
+/* Each group by its size; which ranks belong together follows from the environment alone. */
+static tutti_status check_groups(const bench_job *job, int nranks) {
+    int *colors = calloc((size_t)nranks, sizeof *colors);
+    if (colors == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the groups of %d ranks", nranks);
+    tutti_status status = TUTTI_OK;
+    for (int rank = 0; rank < nranks && status == TUTTI_OK; rank++) status = bench_options_color(rank, &colors[rank]);
+    for (int rank = 0; rank < nranks && status == TUTTI_OK; rank++) {
+        int size = 0;
+        for (int peer = 0; peer < nranks; peer++) size += colors[peer] == colors[rank];
+        status = check_group(job, size);
+    }
+    free(colors);
+    return status;
+}
+
 /* What is wrong on every rank is said once, before there are ranks. */
 static tutti_status check_job(const bench_job *job, const tutti_world *world, int nforked) {
-    int color, nranks = world->size * nforked;
+    int nranks = world->size * nforked;
     if (world->size > 1 && nforked > 1)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-t and -g fork ranks, but a launcher has started %d; leave them out",
                           world->size);
@@ -224,7 +288,19 @@ static tutti_status check_job(const bench_job *job, const tutti_world *world, in
                           BENCH_RANKS_MOST);
     if (job->row->has_root && job->options.root >= nranks)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the ranks are 0 to %d", (int)job->options.root, nranks - 1);
-    return bench_options_color(0, &color);
+    if (job->traffic.matrix != NULL && job->options.min_bytes != job->options.max_bytes)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "a file of traffic tells all sizes; set -b and -e to the same value");
+    return check_groups(job, nranks);
+}
+
+/* What this process needs before there are ranks. `first`: it is, or forks, rank 0. */
+static tutti_status start_job(bench_job *job, const tutti_world *world, bool first, int *nforked_out) {
+    int nforked = (int)(job->options.threads * job->options.devices);
+    if (job->row->uneven) TUTTI_TRY(bench_traffic_read(&job->traffic));
+    TUTTI_TRY(check_job(job, world, nforked));
+    if (first && job->options.csv != NULL) TUTTI_TRY(bench_csv_open(job->options.csv, &job->csv));
+    *nforked_out = nforked;
+    return TUTTI_OK;
 }
 
 int bench_perf_main(const char *row_name, int argc, char **argv) {
@@ -243,15 +319,14 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
         if (first) bench_options_help(job.program, stdout);
         return EXIT_SUCCESS;
     }
-    if (status == TUTTI_OK) {
-        nforked = (int)(job.options.threads * job.options.devices);
-        status = check_job(&job, &world, nforked);
-    }
+    if (status == TUTTI_OK) status = start_job(&job, &world, first, &nforked);
     if (status != TUTTI_OK) {
         if (first) fprintf(stderr, "%s: %s\n", job.program, tutti_last_error());
         return EXIT_FAILURE;
     }
     /* With -t and -g the ranks are forked here; under a launcher the processes are the ranks. */
     bench_start start = {.body = run_rank, .context = &job, .bind = job.options.bind != 0};
-    return nforked > 1 ? bench_ranks_fork(nforked, &start) : bench_ranks_join(&world, &start);
+    int code = nforked > 1 ? bench_ranks_fork(nforked, &start) : bench_ranks_join(&world, &start);
+    bench_traffic_free(&job.traffic);
+    return code;
 }

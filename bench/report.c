@@ -3,6 +3,7 @@
  */
 #include "bench/report.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +121,7 @@ void bench_report_header(FILE *out, const bench_options *options) {
     print_titles(out, options, units, half_units, TIME_FORMAT);
 }
 
-static void print_half(FILE *out, const bench_half *half) {
+static void print_half(FILE *out, const bench_options *options, const bench_half *half) {
     char time_text[8], alg_text[7], bus_text[7];
     bench_report_number(half->time_us, 7, time_text);
     bench_report_number(half->alg_bw, 6, alg_text);
@@ -128,7 +129,7 @@ static void print_half(FILE *out, const bench_half *half) {
     fprintf(out, "  %7s  %6s  %6s", time_text, alg_text, bus_text);
     if (half->checked) fprintf(out, "  %6g", (double)half->wrong);
     else fprintf(out, "    N/A");
-    if (half->iterations.times_us == NULL) return;
+    if (!options->per_iteration || half->iterations.times_us == NULL) return;
     const double statistics[] = {half->iterations.min_us, half->iterations.max_us, half->iterations.p99_us,
                                  half->iterations.variation_percent};
     for (int i = 0; i < 4; i++) {
@@ -141,14 +142,32 @@ static void print_half(FILE *out, const bench_half *half) {
 void bench_report_row(FILE *out, const bench_options *options, const bench_row *row) {
     fprintf(out, "%12li  %12li  %8s  %6s  %6i", (long)row->bytes, (long)row->count, row->type, row->reduction,
             row->root);
-    print_half(out, &row->out_of_place);
-    print_half(out, &row->in_place);
+    print_half(out, options, &row->out_of_place);
+    print_half(out, options, &row->in_place);
     if (options->timestamps) {
         char now[32];
         bench_report_time(now);
         fprintf(out, "%21s", now);
     }
     fprintf(out, "\n");
+}
+
+void bench_report_percentiles(FILE *out, const bench_row *row) {
+    const bench_iterations *there = &row->out_of_place.iterations, *here = &row->in_place.iterations;
+    fprintf(out,
+            "# percentiles (us) of %zu bytes: out-of-place p50 %.2f p95 %.2f p99 %.2f; in-place p50 %.2f p95 %.2f p99 "
+            "%.2f\n",
+            row->bytes, there->p50_us, there->p95_us, there->p99_us, here->p50_us, here->p95_us, here->p99_us);
+}
+
+FILE *bench_report_open_new(const char *path, char *name_out, size_t capacity) {
+    snprintf(name_out, capacity, "%s", path);
+    FILE *file = fopen(name_out, "wx");
+    for (int i = 0; file == NULL && errno == EEXIST && i < 10000; i++) {
+        snprintf(name_out, capacity, "%s.%d", path, i);
+        file = fopen(name_out, "wx");
+    }
+    return file;
 }
 
 bool bench_report_fast_enough(const bench_summary *summary) {

@@ -31,6 +31,7 @@ typedef struct bench_iterations {
 /* One half of a row: out of place or in place. */
 typedef struct bench_half {
     double time_us, alg_bw, bus_bw; /* GB/s */
+    double elapsed_s;               /* per operation; time_us is processor time with -C */
     bool checked;
     int64_t wrong; /* elements */
     bench_iterations iterations;
@@ -67,7 +68,13 @@ void bench_report_start(FILE *out, const char *program, const bench_options *opt
 void bench_report_device(FILE *out, const bench_device *device);
 void bench_report_header(FILE *out, const bench_options *options);
 void bench_report_row(FILE *out, const bench_options *options, const bench_row *row);
+/* The comment line of --percentiles, which goes below its row. */
+void bench_report_percentiles(FILE *out, const bench_row *row);
 void bench_report_footer(FILE *out, const char *program, const bench_summary *summary);
+
+/* Creates the first of path, path.0, path.1 ... that does not exist, and puts its name into name_out. NULL: see
+ * errno. */
+FILE *bench_report_open_new(const char *path, char *name_out, size_t capacity);
 
 /* Is the mean bandwidth at least 0.9 of what NCCL_TESTS_MIN_BW asks for? */
 bool bench_report_fast_enough(const bench_summary *summary);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/csv.h"
 #include "bench/json.h"
 #include "bench/options.h"
 #include "bench/report.h"
@@ -115,6 +116,36 @@ Test(bench_format, row_is_rendered_as_others_parse_it) {
                                     "     1048576        262144     float     sum      -1    41.30   25.39   44.43     "
                                     " 12    41.30   25.39   44.43    "
                                     "N/A\n");
+    release(&out);
+}
+
+Test(bench_format, row_without_reduction_has_an_empty_column) {
+    bench_options options = options_of(NULL, NULL);
+    bench_row row = {.bytes = 64, .count = 8, .type = "float", .reduction = "", .root = -1, .out_of_place = fast};
+    captured out;
+    capture(&out);
+    bench_report_row(out.file, &options, &row);
+    cr_expect_eq(strncmp(text_of(&out), "          64             8     float              -1    41.30", 59), 0, "%s",
+                 text_of(&out));
+    release(&out);
+}
+
+Test(bench_format, percentiles_are_a_comment_and_add_no_column) {
+    bench_options options = options_of(NULL, NULL);
+    const double times[] = {3, 1, 2};
+    options.percentiles = 1;
+    bench_row row = {
+        .bytes = 64, .count = 8, .type = "float", .reduction = "sum", .out_of_place = fast, .in_place = fast};
+    row.out_of_place.iterations = row.in_place.iterations =
+        (bench_iterations){.times_us = times, .count = 3, .p50_us = 2, .p95_us = 3, .p99_us = 3.5};
+    captured out;
+    capture(&out);
+    bench_report_row(out.file, &options, &row);
+    cr_expect_eq(strlen(text_of(&out)), 119, "%s", text_of(&out));
+    bench_report_percentiles(out.file, &row);
+    cr_expect_str_eq(strchr(text_of(&out), '\n') + 1,
+                     "# percentiles (us) of 64 bytes: out-of-place p50 2.00 p95 3.00 p99 3.50; in-place p50 2.00 p95 "
+                     "3.00 p99 3.50\n");
     release(&out);
 }
 
@@ -237,5 +268,40 @@ Test(bench_format, json_keeps_the_layout_and_hides_secrets) {
     free(text);
     unlink(path);
     unlink(again);
+    rmdir(folder);
+}
+
+/* ----------------------------------------------------------------------------------------------------- CSV */
+
+Test(bench_format, csv_has_a_field_per_name_and_leaves_out_what_was_not_measured) {
+    char folder[] = "/tmp/tutti-bench-XXXXXX", path[64];
+    const double times[] = {3, 1, 2};
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/out.csv", folder);
+    bench_options options = options_of(NULL, NULL);
+    bench_row row = {.bytes = 8, .count = 2, .type = "float", .reduction = "", .root = -1, .out_of_place = fast};
+    row.in_place = fast;
+    row.in_place.checked = false;
+    row.out_of_place.iterations = (bench_iterations){.times_us = times, .count = 3};
+    cr_assert_eq(bench_iterations_summarize(&row.out_of_place.iterations), TUTTI_OK);
+    bench_csv *csv;
+    cr_assert_eq(bench_csv_open(path, &csv), TUTTI_OK, "%s", tutti_last_error());
+    bench_csv_header(csv, &options);
+    bench_csv_row(csv, "hypercube_perf", 2, &row);
+    cr_expect_eq(bench_csv_close(csv), 0);
+    char *text = read_file(path);
+    char *line = strchr(text, '\n') + 1;
+    cr_expect_str_eq(line, "hypercube_perf,2,8,2,float,,-1,"
+                           "41.300000,25.390000,44.430000,0,1.000000,3.000000,2.000000,2.000000,3.000000,3.000000,"
+                           "0.816497,40.824829,41.300000,25.390000,44.430000,,,,,,,,,\n");
+    int names = 1, fields = 1;
+    for (const char *c = text; c < line; c++) names += *c == ',';
+    for (const char *c = line; *c != '\0'; c++) fields += *c == ',';
+    cr_expect_eq(names, fields, "%d names, %d fields", names, fields);
+    cr_expect_eq(strncmp(text, "program,ranks,size,count,type,redop,root,out_of_place_time_us,", 62), 0, "%s", text);
+    cr_expect_eq(bench_csv_open("/nowhere/out.csv", &csv), TUTTI_ERR_SYSTEM);
+    cr_expect(strstr(tutti_last_error(), "/nowhere/out.csv"), "%s", tutti_last_error());
+    free(text);
+    unlink(path);
     rmdir(folder);
 }

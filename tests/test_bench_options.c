@@ -11,7 +11,7 @@
 TestSuite(bench_options, .timeout = 60);
 
 static tutti_status parse(bench_options *options_out, FILE *notes, const char *line) {
-    char copy[512];
+    static char copy[512]; /* text options point into it */
     char *words[64] = {"all_reduce_perf"};
     int count = 1;
     snprintf(copy, sizeof copy, "%s", line);
@@ -53,6 +53,18 @@ static void expect_refused(const char *line, const char *hint) {
     bench_options options;
     cr_expect_eq(parse(&options, NULL, line), TUTTI_ERR_ARGUMENT, "%s was accepted", line);
     cr_expect(strstr(tutti_last_error(), hint), "%s: '%s' does not say '%s'", line, tutti_last_error(), hint);
+}
+
+Test(bench_options, percentiles_and_per_iteration_times_keep_what_is_skipped) {
+    bench_options with = options_of("--percentiles -K 3"), without = options_of("-K 3"),
+                  columns = options_of("-I 1 -K 3");
+    cr_expect(bench_options_times_each(&with) && bench_options_times_each(&columns));
+    cr_expect_not(bench_options_times_each(&without));
+    cr_expect_eq(with.skip, 3);
+    cr_expect_eq(columns.skip, 3);
+    cr_expect_eq(without.skip, 0);
+    cr_expect_str_eq(options_of("--csv out.csv").csv, "out.csv");
+    cr_expect_null(with.csv);
 }
 
 Test(bench_options, wrong_flags_name_the_nearest) {

@@ -9,12 +9,14 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 TestSuite(bench_programs, .timeout = 100);
 
 /* What a run printed. */
 typedef struct result {
-    int rows, bad_rows; /* bad: not 13 columns, wrong elements, or no positive time */
+    int columns;        /* that a row must have */
+    int rows, bad_rows; /* bad: not as many columns, wrong elements, or no positive time */
     char bad[512];      /* the first bad row */
     char notes[8192];   /* lines that begin with '#', and messages */
     int code;           /* of the exit */
@@ -38,11 +40,16 @@ static void read_row(const char *line, result *out) {
         columns[count++] = word;
     if (count == 0) return;
     out->rows++;
-    if (count == 13 && is_right(columns[8]) && is_right(columns[12]) && atof(columns[5]) > 0 && atof(columns[9]) > 0)
+    if (count < 8) {
+        out->bad_rows++;
+        return;
+    }
+    char **in_place = &columns[count - 4], **out_of_place = &columns[count - 8]; /* time, algbw, busbw, wrong */
+    if (count == out->columns && is_right(out_of_place[3]) && is_right(in_place[3]) && atof(out_of_place[0]) > 0 &&
+        atof(in_place[0]) > 0)
         return;
     if (out->bad_rows++ == 0) snprintf(out->bad, sizeof out->bad, "%s", line);
 }
-
 
 static void read_line(const char *line, result *out) {
     if (line[0] == ' ' || line[0] == '\n') read_row(line, out);
@@ -56,7 +63,7 @@ static int exit_code(int status) {
 /* Runs "<build>/bin/<command>"; messages count as notes. */
 static result run(const char *command) {
     char line[1024];
-    result out = {0};
+    result out = {.columns = strstr(command, "hypercube_perf") != NULL ? 12 : 13};
     snprintf(line, sizeof line, "cd '%s/bin' && PATH=.:$PATH timeout 60 %s 2>&1", build_folder(), command);
     FILE *pipe = popen(line, "r");
     cr_assert_not_null(pipe);
@@ -75,9 +82,9 @@ static void expect_good(const char *command, int rows) {
 }
 
 Test(bench_programs, every_program_prints_a_table_that_parses_and_nothing_is_wrong) {
-    static const char *const programs[] = {"all_reduce_perf", "all_gather_perf", "reduce_scatter_perf",
-                                           "broadcast_perf",  "reduce_perf",     "alltoall_perf",
-                                           "sendrecv_perf",   "gather_perf",     "scatter_perf"};
+    static const char *const programs[] = {
+        "all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "broadcast_perf", "reduce_perf",
+        "alltoall_perf",   "sendrecv_perf",   "gather_perf",         "scatter_perf",   "alltoallv_perf"};
     for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++) {
         char command[128];
         snprintf(command, sizeof command, "%s -t 2 -b 8 -e 64K -f 2 -n 5", programs[i]);
@@ -85,6 +92,74 @@ Test(bench_programs, every_program_prints_a_table_that_parses_and_nothing_is_wro
         snprintf(command, sizeof command, "%s -t 3 -b 300K -e 300K -n 2 -m 3 -r -1 -u 1 -c 2", programs[i]);
         expect_good(command, strstr("broadcast_perf reduce_perf gather_perf scatter_perf", programs[i]) ? 3 : 1);
     }
+}
+
+Test(bench_programs, hypercube_takes_powers_of_two_and_says_so) {
+    expect_good("hypercube_perf -t 2 -b 8 -e 64K -f 2 -n 5", 14);
+    expect_good("hypercube_perf -t 4 -b 300K -e 300K -n 2 -m 3 -u 1 -c 2 -d all", 12);
+    expect_good("env NCCL_TESTS_SPLIT=MOD3 hypercube_perf -t 6 -b 8K -e 8K -n 2", 1);
+    result three = run("hypercube_perf -t 3 -b 8 -e 8");
+    cr_expect_neq(three.code, 0);
+    cr_expect(strstr(three.notes, "(a power of two), not 3"), "%s", three.notes);
+    result split = run("env NCCL_TESTS_SPLIT=MOD2 hypercube_perf -t 6 -b 8 -e 8");
+    cr_expect_neq(split.code, 0);
+    cr_expect(strstr(split.notes, "(a power of two), not 3"), "%s", split.notes);
+}
+
+/* Writes a file of traffic for 3 ranks, and gives the words that name it to a program. */
+static const char *traffic_file(char *path) {
+    static char words[128];
+    FILE *file = fopen(path, "w");
+    cr_assert_not_null(file);
+    fprintf(file, "0 4096 100\n5000 0 33\n0 0 70000\n");
+    fclose(file);
+    snprintf(words, sizeof words, "env NCCL_TESTS_ALLTOALLV_MATRIX_FILE='%s'", path);
+    return words;
+}
+
+Test(bench_programs, uneven_parts_come_from_the_environment) {
+    char path[] = "/tmp/tutti-traffic-XXXXXX", command[256];
+    close(mkstemp(path));
+    const char *variable = traffic_file(path);
+    expect_good("env NCCL_TESTS_ALLTOALLV_SPREAD=0.3 alltoallv_perf -t 4 -b 60K -e 60K -n 2 -d all -c 2 --touch", 12);
+    snprintf(command, sizeof command, "%s alltoallv_perf -t 3 -b 128K -e 128K -n 2 -m 2 -d all -u 1", variable);
+    expect_good(command, 12);
+    snprintf(command, sizeof command, "%s NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY=1 alltoallv_perf -t 3 -b 1M -e 1M -n 2",
+             variable);
+    result summary = run(command);
+    cr_expect(strstr(summary.notes,
+                     "# NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=matrix nranks=3 matrix_dim=3 scale=1.000 "
+                     "time_usec="),
+              "%s", summary.notes);
+    cr_expect(strstr(summary.notes, "#   rank=1 send_bytes=5024 recv_bytes=4096 alg_bw="), "%s", summary.notes);
+    snprintf(command, sizeof command, "%s alltoallv_perf -t 3 -b 64K -e 64K", variable);
+    result small = run(command);
+    cr_expect_neq(small.code, 0);
+    cr_expect(strstr(small.notes, "70128 bytes"), "%s", small.notes);
+    snprintf(command, sizeof command, "%s alltoallv_perf -t 4 -b 1M -e 1M", variable);
+    cr_expect(strstr(run(command).notes, "is for 3 ranks, and there are 4"));
+    snprintf(command, sizeof command, "%s alltoallv_perf -t 3 -b 1M -e 2M", variable);
+    cr_expect(strstr(run(command).notes, "-b and -e"));
+    unlink(path);
+}
+
+Test(bench_programs, percentiles_and_csv_leave_the_table_as_it_is) {
+    char folder[] = "/tmp/tutti-bench-XXXXXX", command[256], line[2048];
+    int lines = 0;
+    cr_assert_not_null(mkdtemp(folder));
+    snprintf(command, sizeof command, "all_reduce_perf -t 2 -b 8 -e 64 -f 2 -n 9 --percentiles --csv %s/a.csv", folder);
+    expect_good(command, 4);
+    snprintf(command, sizeof command, "%s/a.csv", folder);
+    FILE *file = fopen(command, "r");
+    cr_assert_not_null(file);
+    for (; fgets(line, sizeof line, file) != NULL; lines++)
+        cr_expect_eq(strncmp(line, lines == 0 ? "program," : "all_reduce_perf,2,", lines == 0 ? 8 : 18), 0, "%s", line);
+    fclose(file);
+    cr_expect_eq(lines, 5);
+    unlink(command);
+    rmdir(folder);
+    result out = run("all_reduce_perf -t 2 -b 8 -e 8 -n 9 --percentiles");
+    cr_expect(strstr(out.notes, "# percentiles (us) of 8 bytes: out-of-place p50 "), "%s", out.notes);
 }
 
 Test(bench_programs, every_type_and_reduction_is_right) {
@@ -127,7 +202,7 @@ Test(bench_programs, a_killed_rank_ends_the_program) {
     char line[1024];
     int victim = 0;
     struct timespec start, end;
-    result out = {0};
+    result out = {.columns = 13};
     snprintf(line, sizeof line, "exec timeout 60 '%s/bin/all_reduce_perf' -t 3 -b 8 -e 8 -n 10 -N 0 2>&1",
              build_folder());
     FILE *pipe = popen(line, "r");
