@@ -1,0 +1,45 @@
+/*
+ * The timing core that every library of a comparison shares, so that only the library differs.
+ *
+ * A driver (mpi.c, tutti.c, gloo.py) starts its library and hands the core one function that carries out one
+ * operation. The core makes the buffers, rewrites them before and reads every element after each operation, as a
+ * program does, lines the ranks up, takes the time and writes the rows. Nothing of that goes through the library:
+ * the ranks meet in a page of a file that all of them map.
+ */
+#ifndef BENCH_PEERS_CORE_H
+#define BENCH_PEERS_CORE_H
+
+#include <stddef.h>
+
+typedef enum core_collective {
+    CORE_ALL_REDUCE = 0,
+    CORE_ALL_GATHER,
+    CORE_REDUCE_SCATTER,
+    CORE_BROADCAST, /* from rank 0, in dst */
+    CORE_ALL_TO_ALL,
+    CORE_BARRIER,
+    CORE_PING_PONG, /* with rank ^ 1: the even one sends src, then receives into dst; the odd one the other way round */
+    CORE_COLLECTIVES
+} core_collective;
+
+typedef struct core_peer {
+    int rank, size;
+    int slice_stays; /* reduce_scatter in place: the result is in the rank's own slice (else at the start of dst) */
+    void *(*alloc)(size_t bytes); /* NULL: malloc */
+    void (*release)(void *memory);
+    /* One operation, float32, sum. `count`: elements per rank's slice for all_gather, reduce_scatter and all_to_all,
+     * else elements of the buffer. In place when src == dst. Not 0: failed, or the library has no such operation. */
+    int (*run)(int collective, const float *src, float *dst, size_t count);
+} core_peer;
+
+/* First of all: binds the process to core (rank mod cores), unless the arguments say otherwise. */
+void core_start(int argc, char **argv);
+
+/* Measures what the arguments ask for; gives the exit status. Arguments, as bench/compare passes them:
+ * MEETING-FILE ROWS-FILE COLLECTIVE SIZES(a,b,...) SAMPLES SAMPLE-MS pin|free MEMORY */
+int core_run(const core_peer *peer, int argc, char **argv);
+
+/* The last argument: the kind of memory, for drivers that have several. */
+const char *core_memory(int argc, char **argv);
+
+#endif

@@ -1,0 +1,137 @@
+"""The libraries of a comparison: which are here, how their drivers are built, how a launch of each is started."""
+import os
+import shutil
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+COMPILE = ["-std=gnu17", "-D_GNU_SOURCE", "-O3", "-march=native", "-Wall", "-Wextra", "-I" + HERE]
+CORE = os.path.join(HERE, "core.c")
+
+
+class Library:
+    """One column of the tables. start(ranks, arguments) gives a list of (command, environment) to run side by side."""
+
+    def __init__(self, name, note, start, memory="malloc", pin="pin"):
+        self.name, self.note, self.start, self.memory, self.pin = name, note, start, memory, pin
+
+
+def output(command):
+    """What a command prints, or "" when it is not there or fails."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=True)
+        return done.stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def build(compiler, source, program, *more):
+    subprocess.run([compiler, *COMPILE, CORE, os.path.join(HERE, source), "-o", program, *more], check=True)
+    return program
+
+
+def find_tutti(options, work):
+    header, folder = os.path.join(ROOT, "include"), os.path.join(options.build, "lib")
+    tuttirun = os.path.join(options.build, "bin", "tuttirun")
+    if not os.path.exists(tuttirun):
+        sys.exit("compare: %s is not there; build Tutti first, or name its build folder by --build" % tuttirun)
+    program = build("cc", "tutti.c", os.path.join(work, "tutti"), "-I" + header, "-L" + folder, "-ltutti",
+                    "-Wl,-rpath," + os.path.abspath(folder))
+
+    def start(ranks, arguments):
+        command = [tuttirun, "--standalone", "--no-prefix", "--nproc-per-node", str(ranks), program]
+        return [(command + arguments, {})]
+
+    return [Library("tutti", "ordinary memory", start),
+            Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
+
+
+def find_mpi(kind, mark):
+    """(compiler, launcher) of an MPI whose launcher names itself with `mark`, or None."""
+    for suffix in ("." + kind, ""):
+        compiler, launcher = shutil.which("mpicc" + suffix), shutil.which("mpirun" + suffix)
+        if compiler and launcher and mark in output([launcher, "--version"]):
+            return compiler, launcher
+    return None
+
+
+def find_openmpi(options, work):
+    found = find_mpi("openmpi", "Open MPI")
+    if found is None:
+        return [], ["Open MPI (ompi): no mpicc and mpirun of it found"]
+    compiler, launcher = found
+    program = build(compiler, "mpi.c", os.path.join(work, "openmpi"))
+    info = output([os.path.join(os.path.dirname(launcher), "ompi_info"), "--parsable"])
+    cores = os.cpu_count()
+
+    def starter(settings):
+        def start(ranks, arguments):
+            command = [launcher, "-n", str(ranks), "--bind-to", "none"]
+            command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+            command += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"] if ranks > cores else []
+            for name, value in settings:
+                command += ["--mca", name, value]
+            return [(command + [program] + arguments, {"UCX_TLS": "sm,self", "UCX_LOG_LEVEL": "error"})]
+        return start
+
+    shared = [("pml", "ob1"), ("btl", "self,vader")]
+    libraries = [Library("ompi", "Open MPI; pml ob1, btl self,vader", starter(shared)),
+                 Library("ompi-sm", "the same, coll_sm_priority 100", starter(shared + [("coll_sm_priority", "100")]))]
+    missing = []
+    if "mca:pml:ucx:" in info:
+        ucx = [("pml", "ucx"), ("opal_common_ucx_tls", "any"), ("opal_common_ucx_devices", "any")]
+        libraries.append(Library("ompi-ucx", "Open MPI; pml ucx, UCX_TLS=sm,self", starter(ucx)))
+        if "mca:coll:ucc:" in info:
+            ucc = ucx + [("coll_ucc_enable", "1"), ("coll_ucc_priority", "100")]
+            libraries.append(Library("ucc", "UCC through Open MPI's coll/ucc, UCX_TLS=sm,self", starter(ucc)))
+    else:
+        missing.append("Open MPI over UCX (ompi-ucx): this Open MPI has no pml ucx")
+    if "mca:coll:ucc:" not in info:
+        missing.append("UCC (ucc): this Open MPI has no coll/ucc, through which it would be driven")
+    return libraries, missing
+
+
+def find_mpich(options, work):
+    found = find_mpi("mpich", "HYDRA")
+    if found is None:
+        return [], ["MPICH (mpich): no mpicc and mpirun of it found"]
+    compiler, launcher = found
+    program = build(compiler, "mpi.c", os.path.join(work, "mpich"))
+
+    def start(ranks, arguments):
+        environment = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if ranks > os.cpu_count() else {}
+        return [([launcher, "-n", str(ranks), program] + arguments, environment)]
+
+    return [Library("mpich", "MPICH, defaults", start)], []
+
+
+def find_gloo(options, work):
+    if not output([options.python, "-c", "import torch.distributed as d; assert d.is_gloo_available(); print(1)"]):
+        return [], ["Gloo (gloo): %s has no PyTorch with Gloo; name one by --python" % options.python]
+    core = os.path.join(work, "libcore.so")
+    subprocess.run(["cc", *COMPILE, "-fPIC", "-shared", CORE, "-o", core], check=True)
+
+    def start(ranks, arguments):
+        # A fresh file for each launch: the meeting file is one too.
+        common = {"WORLD_SIZE": str(ranks), "CORE_LIBRARY": core, "GLOO_STORE": arguments[0] + ".gloo",
+                  "OMP_NUM_THREADS": "1"}
+        command = [options.python, os.path.join(HERE, "gloo.py")] + arguments
+        return [(command, dict(common, RANK=str(rank))) for rank in range(ranks)]
+
+    return [Library("gloo", "Gloo through PyTorch; not pinned, as its helper threads would share the core", start,
+                    pin="free")], []
+
+
+def find(options, work):
+    """(libraries, lines about those that are not compared)"""
+    libraries, missing = [], []
+    for look in (find_tutti, find_openmpi, find_mpich, find_gloo):
+        found, reasons = look(options, work)
+        libraries += found
+        missing += reasons
+    if options.libraries:
+        wanted = options.libraries.split(",") + ["tutti"]
+        missing += ["%s: left out by --libraries" % library.name for library in libraries if library.name not in wanted]
+        libraries = [library for library in libraries if library.name in wanted]
+    return libraries, missing
