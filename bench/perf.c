@@ -226,7 +226,7 @@ static tutti_status run_all(session *s, const bench_rank *self, bool *good_out) 
 /* The body of each rank. Bandwidth differs between groups, so only rank 0's verdict on it counts; wrong values are
  * known to all. */
 static int run_rank(const bench_rank *self, void *context) {
-    const bench_job *job = context;
+    bench_job *job = context;
     session s = {.job = job, .options = job->options};
     if (self->rank == 0) {
         s.out = stdout;
@@ -243,7 +243,8 @@ static int run_rank(const bench_rank *self, void *context) {
     bench_measure_close(&s.run);
     tutti_comm_destroy(s.run.comm);
     bool written = bench_json_close(s.json) == 0;
-    written &= bench_csv_close(s.csv) == 0;
+    written &= bench_csv_close(job->csv) == 0; /* on the other ranks nothing is in it */
+    job->csv = NULL;
     if (!written) {
         fprintf(stderr, "%s: the JSON or CSV file could not be written in full\n", job->program);
         status = TUTTI_ERR_SYSTEM;
@@ -327,6 +328,7 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
     /* With -t and -g the ranks are forked here; under a launcher the processes are the ranks. */
     bench_start start = {.body = run_rank, .context = &job, .bind = job.options.bind != 0};
     int code = nforked > 1 ? bench_ranks_fork(nforked, &start) : bench_ranks_join(&world, &start);
+    bench_csv_close(job.csv); /* the ranks have their own */
     bench_traffic_free(&job.traffic);
     return code;
 }
