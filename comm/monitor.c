@@ -102,6 +102,7 @@ static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
 
 static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths) {
     tutti_member *member = &comm->members[rank];
+    if (finished(comm, op, rank)) return TUTTI_OK; /* whatever became of it since is not this call's affair */
     if (atomic_load_explicit(&member->page->state, memory_order_acquire) == TUTTI_PAGE_BROKEN)
         return adopt_reason(comm, rank);
     bool dead = deaths && tutti_peer_ended(member->process);
@@ -110,6 +111,7 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     bool unborn = page_id == 0 && op->sequence <= 1;
     bool departed =
         atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 || (page_id != comm->id && !unborn);
+    /* Once more: the last thing that it did may have been to finish. */
     if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
     char call[160];
     tutti_call record = tutti_call_of(op);
