@@ -21,9 +21,10 @@ static size_t leased_bytes;
 
 /* The slots of all ranks together should stay in the last-level cache. Below that, more is better: what has left the
  * writer's own cache for the shared one is read faster than what must be fetched from it (bench/: 2 MiB all_reduce with
- * 2 ranks took half the time with 512 KiB that it took with 128 KiB). */
+ * 2 ranks took half the time with 512 KiB that it took with 128 KiB), and with many ranks each chunk costs every one of
+ * them its turn on a core. */
 #define ALL_CHUNKS_BYTES  ((size_t)2 << 20)
-#define LEAST_CHUNK_BYTES ((size_t)64 << 10)
+#define LEAST_CHUNK_BYTES ((size_t)256 << 10)
 #define MOST_CHUNK_BYTES  ((size_t)512 << 10)
 
 size_t tutti_slots_chunk_bytes(int nranks) {
