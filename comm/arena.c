@@ -171,7 +171,7 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
         bool deaths = now_ns - deaths_ns >= DEATHS_EVERY_NS;
         if (deaths) deaths_ns = now_ns;
         TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, deaths));
-        tutti_p2p_progress();
+        if (tutti_p2p_progress()) continue; /* a message is on its way through us: no nap now */
         nap(comm->members[rank].page, flag, target,
             tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
         nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);

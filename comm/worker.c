@@ -157,7 +157,7 @@ static void serve_p2p(tutti_comm *comm) {
     tutti_backoff backoff = {.yields = true};
     while (tutti_p2p_pending() && atomic_load_explicit(&queue->queued, memory_order_relaxed) == 0 &&
            !atomic_load_explicit(&comm->destroyed, memory_order_relaxed)) {
-        tutti_p2p_progress();
+        if (tutti_p2p_progress()) backoff.rounds = 0; /* more is on its way */
         tutti_backoff_pause(&backoff);
     }
     pthread_mutex_lock(&queue->lock);
