@@ -23,7 +23,7 @@ def time_text(us):
 
 
 def geometric_mean(values):
-    return math.exp(statistics.fmean(math.log(value) for value in values)) if values else None
+    return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
 class Cell:
@@ -69,9 +69,24 @@ class Table:
             return None
         return peer[1].us / self.cells[size, own].us
 
-    def mean(self, own, against=None, sizes=lambda size: True):
-        ratios = [self.ratio(size, own, against) for size in self.sizes if sizes(size)]
-        return geometric_mean([ratio for ratio in ratios if ratio is not None])
+    def disturbed(self, size, own, against=None):
+        """Whether one of the two times that ratio() divides was taken while others used the cores."""
+        peer = self.best_peer(size)[1] if against is None else self.cells[size, against]
+        return not (peer.quiet and self.cells[size, own].quiet)
+
+    def ratio_text(self, size, own):
+        ratio = self.ratio(size, own)
+        return "-" if ratio is None else "%.2f%s" % (ratio, "!" if self.disturbed(size, own) else "")
+
+    def mean_text(self, own, against=None):
+        """The geometric mean over sizes; how many where some are missing; ! where one was disturbed."""
+        present = [size for size in self.sizes if self.ratio(size, own, against) is not None]
+        if not present:
+            return "-"
+        mean = geometric_mean([self.ratio(size, own, against) for size in present])
+        some = "(%d/%d)" % (len(present), len(self.sizes)) if len(present) < len(self.sizes) else ""
+        disturbed = any(self.disturbed(size, own, against) for size in present)
+        return "%.2f%s%s" % (mean, some, "!" if disturbed else "")
 
     def lines(self):
         own = [name for name in OWN if name in self.libraries]
@@ -82,24 +97,22 @@ class Table:
             line = [size_text(size) if size else "-"]
             line += [self.cells[size, name].text() if (size, name) in self.cells else "-" for name in self.libraries]
             line += [peer[0] if peer else "-"]
-            table.append(line + [number(self.ratio(size, name)) for name in own])
-        table.append(["geometric mean"] + [""] * (len(self.libraries) + 1) + [number(self.mean(name)) for name in own])
+            table.append(line + [self.ratio_text(size, name) for name in own])
+        table.append(["geometric mean"] + [""] * (len(self.libraries) + 1) + [self.mean_text(name) for name in own])
         widths = [max(len(line[column]) for line in table) for column in range(len(heads))]
         yield self.title()
         for line in table:
             yield "  ".join(text.rjust(width) for text, width in zip(line, widths)).rstrip()
 
     def behind(self):
-        """(size, own, ratio, noise) where the best peer is ahead; noise: whether the spread of the two could explain it."""
+        """(size, own, ratio, doubt) where the best peer is ahead; doubt: what else could explain it, or ""."""
         for own in OWN:
             for size in self.sizes:
                 ratio = self.ratio(size, own)
                 if ratio is not None and ratio < 1:
-                    yield size, own, ratio, 1 / ratio <= max(self.cells[size, own].spread, self.best_peer(size)[1].spread)
-
-
-def number(value):
-    return "-" if value is None else "%.2f" % value
+                    spread = max(self.cells[size, own].spread, self.best_peer(size)[1].spread)
+                    disturbed = " (disturbed)" if self.disturbed(size, own) else ""
+                    yield size, own, ratio, " (within the spread)" if 1 / ratio <= spread else disturbed
 
 
 def make_tables(rows, libraries):
@@ -115,18 +128,20 @@ def summary_lines(tables):
     """Geometric means over sizes, a line per table: against the best peer at each size, then against each peer."""
     peers = sorted({name for table in tables for name in table.libraries if name not in OWN})
     yield "geometric means over sizes, time of the peer / time of Tutti (ordinary memory; tutti_mem_alloc)"
-    yield "  ".join(["%-52s" % "", "%13s" % "best at each"] + ["%13s" % name for name in peers])
+    lines = [["", "best at each"] + peers]
     for table in tables:
-        pairs = [[number(table.mean(own, peer)) for own in OWN] for peer in [None] + peers]
-        yield "  ".join(["%-52s" % table.title()] + ["%13s" % "; ".join(pair) for pair in pairs])
+        lines.append([table.title()] + ["; ".join(table.mean_text(own, peer) for own in OWN) for peer in [None] + peers])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(peers) + 2)]
+    for line in lines:
+        yield "  ".join([line[0].ljust(widths[0])] + [text.rjust(width) for text, width in zip(line[1:], widths[1:])])
 
 
 def behind_lines(tables):
     yield "where the best peer is ahead of Tutti"
     found = [(table, place) for table in tables for place in table.behind()]
-    for table, (size, own, ratio, noise) in found:
+    for table, (size, own, ratio, doubt) in found:
         where = "%s, %s, %s" % (table.title(), size_text(size) if size else "-", own)
-        yield "  %-72s %s: %.2f%s" % (where, table.best_peer(size)[0], ratio, " (within the spread)" if noise else "")
+        yield "  %-72s %s: %.2f%s" % (where, table.best_peer(size)[0], ratio, doubt)
     if not found:
         yield "  nowhere"
 
