@@ -48,13 +48,13 @@ LAUNCH_TEST(who_does_not_end_is_asked_and_then_killed) {
     int64_t begin_ns = tutti_now_ns();
     cr_assert_eq(
         shell_run("$T --standalone --nproc-per-node 3 sh -c 'if [ $RANK = 0 ]; then exit 3; fi; if [ $RANK = 1 ]; then "
-                  "trap \"echo asked; exit 0\" TERM; fi; if [ $RANK = 2 ]; then trap \"\" TERM; fi; "
+                  "trap \"echo rank 1 asked; exit 0\" TERM; fi; if [ $RANK = 2 ]; then trap \"\" TERM; fi; "
                   "while true; do sleep 0.1; done'"),
         3);
     int64_t took_ms = (tutti_now_ns() - begin_ns) / 1000000;
     cr_assert(took_ms >= 6900 && took_ms < 20000, "took %lld ms", (long long)took_ms);
     HAS("tuttirun: stops what still runs: rank 1 (pid ");
-    HAS("asked\n");
+    HAS("rank 1 asked\n");
     HAS("tuttirun: kills what does not end: rank 2 (pid ");
     HAS("tuttirun: after rank 0: rank 2 was killed by SIGKILL");
 }
@@ -86,13 +86,12 @@ LAUNCH_TEST(what_a_rank_leaves_behind_ends_with_it) {
 }
 
 LAUNCH_TEST(a_failed_job_starts_again_as_often_as_it_may) {
-    cr_assert_eq(
-        shell_run("$T --standalone --nproc-per-node 2 --max-restarts 3 sh -c 'echo try $TORCHELASTIC_RESTART_COUNT "
-                  "$MASTER_PORT; "
-                  "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 5'"),
-        0);
-    HAS("try 0 ");
-    HAS("try 2 ");
+    cr_assert_eq(shell_run("$T --standalone --nproc-per-node 2 --max-restarts 3 sh -c 'echo rank $RANK try "
+                           "$TORCHELASTIC_RESTART_COUNT; "
+                           "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 5'"),
+                 0);
+    HAS("rank 0 try 0\n");
+    HAS("rank 1 try 2\n");
     HAS_NOT("try 3");
     HAS("tuttirun: starts all ranks again (restart 2 of 3)\n");
     cr_assert_eq(shell_run("$T --standalone --max-restarts 1 sh -c 'exit 6'"), 6);
@@ -119,14 +118,15 @@ LAUNCH_TEST(signals_are_passed_on_and_the_exit_code_tells) {
     } signals[] = {{"INT", SIGINT}, {"TERM", SIGTERM}, {"HUP", SIGHUP}, {"QUIT", SIGQUIT}};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         char program[256], text[64];
-        snprintf(program, sizeof program, "trap 'echo got %s; exit 9' %s; echo ready; while true; do sleep 0.1; done",
+        snprintf(program, sizeof program,
+                 "trap 'echo rank $RANK got %s; exit 9' %s; echo ready; while true; do sleep 0.1; done",
                  signals[i].name, signals[i].name);
         cr_assert_eq(run_and_signal(signals[i].name, program), 128 + signals[i].number, "%s: %s", signals[i].name,
                      shell_output);
-        snprintf(text, sizeof text, "got %s\n", signals[i].name);
-        HAS(text);
-        snprintf(text, sizeof text, "got %s\n", signals[i].name);
-        HAS(text);
+        for (int rank = 0; rank < 2; rank++) {
+            snprintf(text, sizeof text, "rank %d got %s\n", rank, signals[i].name);
+            HAS(text);
+        }
     }
 }
 
@@ -136,10 +136,11 @@ LAUNCH_TEST(ranks_that_end_well_on_a_signal_are_no_failure) {
 }
 
 LAUNCH_TEST(user_signals_are_passed_on_and_end_nothing) {
-    cr_assert_eq(run_and_signal("USR1", "trap 'echo noted; exit 0' USR1; echo ready; while true; do sleep 0.1; done"),
-                 0, "%s", shell_output);
-    HAS("noted\n");
-    HAS("noted\n");
+    cr_assert_eq(
+        run_and_signal("USR1", "trap 'echo rank $RANK noted; exit 0' USR1; echo ready; while true; do sleep 0.1; done"),
+        0, "%s", shell_output);
+    HAS("rank 0 noted\n");
+    HAS("rank 1 noted\n");
     HAS_NOT("tuttirun:");
 }
 
