@@ -159,16 +159,6 @@ bool tutti_p2p_pending(void) {
     return atomic_load_explicit(&tutti_p2p.pending, memory_order_relaxed) > 0;
 }
 
-void tutti_p2p_cancel(tutti_comm *comm, tutti_status status) {
-    if (tutti_forked()) return;
-    char text[TUTTI_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", tutti_last_error());
-    pthread_mutex_lock(&tutti_p2p.lock);
-    tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
-    if (port != NULL) fail_all(port, status, text);
-    tutti_p2p_unlock();
-}
-
 /* --------------------------------------------------------------------------------------- communicators */
 
 static tutti_port **bucket_of(uint64_t comm_id, int rank) {

@@ -23,8 +23,6 @@ tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t it
 bool tutti_p2p_progress(void);
 /* Are there sends or receives in this process that have not completed? */
 bool tutti_p2p_pending(void);
-/* Fails all of the communicator's sends and receives with `status` and the thread's error text. */
-void tutti_p2p_cancel(tutti_comm *comm, tutti_status status);
 /* The communicator appears (all members known) and goes. Creation ends with a meeting of all its ranks after open, so
  * a message for a communicator that is not open here is for one that has been closed. */
 tutti_status tutti_p2p_open(tutti_comm *comm);
