@@ -1,0 +1,53 @@
+/*
+ * Non-temporal copies. See copy.h. Whole lines are written by the widest stores that the processor has, since a line
+ * that is filled by one store never waits in a write-combining buffer for its other half.
+ */
+#include "kernels/copy.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+__attribute__((target("avx512f"))) static void stream_lines_512(char *dst, const char *src, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) _mm512_stream_si512((void *)(dst + i), _mm512_loadu_si512(src + i));
+}
+
+__attribute__((target("avx"))) static void stream_lines_256(char *dst, const char *src, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) {
+        __m256i low = _mm256_loadu_si256((const void *)(src + i)),
+                high = _mm256_loadu_si256((const void *)(src + i + 32));
+        _mm256_stream_si256((void *)(dst + i), low);
+        _mm256_stream_si256((void *)(dst + i + 32), high);
+    }
+}
+
+static void stream_lines_128(char *dst, const char *src, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 16)
+        _mm_stream_si128((void *)(dst + i), _mm_loadu_si128((const void *)(src + i)));
+}
+
+static void stream_lines(char *dst, const char *src, size_t bytes) {
+    if (__builtin_cpu_supports("avx512f")) stream_lines_512(dst, src, bytes);
+    else if (__builtin_cpu_supports("avx")) stream_lines_256(dst, src, bytes);
+    else stream_lines_128(dst, src, bytes);
+    _mm_sfence();
+}
+#else
+static void stream_lines(char *dst, const char *src, size_t bytes) {
+    memcpy(dst, src, bytes);
+}
+#endif
+
+void tutti_copy_stream(void *dst, const void *src, size_t bytes) {
+    char *to = dst;
+    const char *from = src;
+    size_t head = tutti_min_size((size_t)(-(uintptr_t)to % TUTTI_CACHE_LINE), bytes);
+    size_t lines = (bytes - head) / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
+    if (head > 0) memcpy(to, from, head);
+    if (lines > 0) stream_lines(to + head, from + head, lines);
+    if (head + lines < bytes) memcpy(to + head + lines, from + head + lines, bytes - head - lines);
+}
