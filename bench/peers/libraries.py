@@ -7,7 +7,6 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 COMPILE = ["-std=gnu17", "-D_GNU_SOURCE", "-O3", "-march=native", "-Wall", "-Wextra", "-I" + HERE]
-CORE = os.path.join(HERE, "core.c")
 
 
 class Library:
@@ -26,18 +25,35 @@ def output(command):
         return ""
 
 
-def build(compiler, source, program, *more):
-    subprocess.run([compiler, *COMPILE, CORE, os.path.join(HERE, source), "-o", program, *more], check=True)
-    return program
+class Drivers:
+    """Compiles the drivers of one comparison into a folder: its timing core with the file of each library."""
+
+    def __init__(self, folder, core, prefix=""):
+        self.folder, self.prefix = folder, prefix
+        self.core = [os.path.join(HERE, name) for name in core]
+
+    def source(self, name):
+        return os.path.join(HERE, self.prefix + name)
+
+    def build(self, compiler, source, program, *more):
+        path = os.path.join(self.folder, program)
+        subprocess.run([compiler, *COMPILE, *self.core, self.source(source), "-o", path, *more], check=True)
+        return path
+
+    def build_core(self):
+        """The core alone, as a library to load."""
+        path = os.path.join(self.folder, "libcore.so")
+        subprocess.run(["cc", *COMPILE, "-fPIC", "-shared", *self.core, "-o", path], check=True)
+        return path
 
 
-def find_tutti(options, work):
+def find_tutti(options, drivers):
     header, folder = os.path.join(ROOT, "include"), os.path.join(options.build, "lib")
     tuttirun = os.path.join(options.build, "bin", "tuttirun")
     if not os.path.exists(tuttirun):
-        sys.exit("compare: %s is not there; build Tutti first, or name its build folder by --build" % tuttirun)
-    program = build("cc", "tutti.c", os.path.join(work, "tutti"), "-I" + header, "-L" + folder, "-ltutti",
-                    "-Wl,-rpath," + os.path.abspath(folder))
+        sys.exit("%s is not there; build Tutti first, or name its build folder by --build" % tuttirun)
+    program = drivers.build("cc", "tutti.c", "tutti", "-I" + header, "-L" + folder, "-ltutti",
+                            "-Wl,-rpath," + os.path.abspath(folder))
 
     def start(ranks, arguments):
         command = [tuttirun, "--standalone", "--no-prefix", "--nproc-per-node", str(ranks), program]
@@ -56,12 +72,12 @@ def find_mpi(kind, mark):
     return None
 
 
-def find_openmpi(options, work):
+def find_openmpi(options, drivers):
     found = find_mpi("openmpi", "Open MPI")
     if found is None:
         return [], ["Open MPI (ompi): no mpicc and mpirun of it found"]
     compiler, launcher = found
-    program = build(compiler, "mpi.c", os.path.join(work, "openmpi"))
+    program = drivers.build(compiler, "mpi.c", "openmpi")
     info = output([os.path.join(os.path.dirname(launcher), "ompi_info"), "--parsable"])
     cores = os.cpu_count()
 
@@ -92,12 +108,12 @@ def find_openmpi(options, work):
     return libraries, missing
 
 
-def find_mpich(options, work):
+def find_mpich(options, drivers):
     found = find_mpi("mpich", "HYDRA")
     if found is None:
         return [], ["MPICH (mpich): no mpicc and mpirun of it found"]
     compiler, launcher = found
-    program = build(compiler, "mpi.c", os.path.join(work, "mpich"))
+    program = drivers.build(compiler, "mpi.c", "mpich")
 
     def start(ranks, arguments):
         environment = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"} if ranks > os.cpu_count() else {}
@@ -106,28 +122,27 @@ def find_mpich(options, work):
     return [Library("mpich", "MPICH, defaults", start)], []
 
 
-def find_gloo(options, work):
+def find_gloo(options, drivers):
     if not output([options.python, "-c", "import torch.distributed as d; assert d.is_gloo_available(); print(1)"]):
         return [], ["Gloo (gloo): %s has no PyTorch with Gloo; name one by --python" % options.python]
-    core = os.path.join(work, "libcore.so")
-    subprocess.run(["cc", *COMPILE, "-fPIC", "-shared", CORE, "-o", core], check=True)
+    core = drivers.build_core()
 
     def start(ranks, arguments):
         # A fresh file for each launch: the meeting file is one too.
         common = {"WORLD_SIZE": str(ranks), "CORE_LIBRARY": core, "GLOO_STORE": arguments[0] + ".gloo",
                   "OMP_NUM_THREADS": "1"}
-        command = [options.python, os.path.join(HERE, "gloo.py")] + arguments
+        command = [options.python, drivers.source("gloo.py")] + arguments
         return [(command, dict(common, RANK=str(rank))) for rank in range(ranks)]
 
     return [Library("gloo", "Gloo through PyTorch; not pinned, as its helper threads would share the core", start,
                     pin="free")], []
 
 
-def find(options, work):
+def find(options, drivers):
     """(libraries, lines about those that are not compared)"""
     libraries, missing = [], []
     for look in (find_tutti, find_openmpi, find_mpich, find_gloo):
-        found, reasons = look(options, work)
+        found, reasons = look(options, drivers)
         libraries += found
         missing += reasons
     if options.libraries:

@@ -1,0 +1,170 @@
+"""How a comparison launches its libraries: on idle cores, with a time limit, repeated while others disturb it; and the
+words for the machine that it runs on."""
+import csv
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import libraries as peers
+
+QUICK = {"rounds": 1, "patience": 1.0, "retries": 1}
+FULL = {"rounds": 5, "patience": 20.0, "retries": 3}
+
+
+def bytes_of(text):
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(text[:-1]) * units[text[-1].upper()] if text[-1].upper() in units else int(text)
+
+
+def add_options(parser):
+    """What every comparison can be told about its launches."""
+    add = parser.add_argument
+    root = os.path.dirname(os.path.dirname(peers.HERE))
+    add("--rounds", type=int, help="5, quick: 1")
+    add("--python", default=sys.executable, help="a python with PyTorch, for Gloo (%(default)s)")
+    add("--build", default=os.path.join(root, "build"), help="Tutti's build folder (build)")
+    add("--near-ns", type=float, default=80, help="cores are near below this way of a cache line (%(default)s)")
+    add("--others", type=float, default=4, help="per cent of all cores that others may use in a launch (%(default)s)")
+    add("--retries", type=int, help="repeats of a launch that others disturbed (3, quick: 1)")
+    add("--patience", type=float, help="seconds to wait for idle cores before a launch (20, quick: 1)")
+    add("--timeout", type=float, default=300, help="seconds after which a launch is ended (%(default)s)")
+
+
+def set_defaults(options, quick, full):
+    """Fills what was not given: from `quick` with --quick, else from `full`."""
+    for name, value in (dict(QUICK, **quick) if options.quick else dict(FULL, **full)).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+
+
+class Load:
+    """How much of all cores processes that are not ours use, from start to the call of percent(). Interrupts are left
+    out: those of the loopback device belong to no process, though Gloo causes them."""
+
+    def __init__(self):
+        self.start = self.now()
+
+    @staticmethod
+    def now():
+        """(seconds of all cores, of processes, of our processes)"""
+        tick = os.sysconf("SC_CLK_TCK")
+        with open("/proc/stat", encoding="ascii") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]  # user, nice, system, idle ...
+        own = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(ticks) / tick, sum(ticks[:3]) / tick, own
+
+    def percent(self):
+        everything, used, own = (after - before for after, before in zip(self.now(), self.start))
+        return max(0.0, 100 * (used - own) / everything) if everything > 0 else 0.0
+
+
+def wait_for_idle(options):
+    end = time.monotonic() + options.patience
+    while time.monotonic() < end:
+        load = Load()
+        time.sleep(0.25)
+        if load.percent() <= options.others:
+            return
+
+
+def stop(processes):
+    """Ends what still runs: a launcher first gets the time to end its ranks."""
+    for number, seconds in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+        for process in processes:
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                pass
+
+
+def run_processes(commands, log, timeout):
+    """Runs (command, environment) pairs side by side; "" or what went wrong. When one fails the others are ended."""
+    processes = [subprocess.Popen(command, env=dict(os.environ, **environment), stdin=subprocess.DEVNULL, stdout=log,
+                                  stderr=log, start_new_session=True) for command, environment in commands]
+    end = time.monotonic() + timeout
+    try:
+        while True:
+            states = [process.poll() for process in processes]
+            if any(states):
+                return "exit code %d" % next(state for state in states if state)
+            if all(state == 0 for state in states):
+                return ""
+            if time.monotonic() > end:
+                return "not done after %g s" % timeout
+            time.sleep(0.05)
+    finally:
+        stop(processes)
+
+
+def number(text):
+    """An int, a float, or the text itself."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def launch(library, ranks, arguments, names, options, work):
+    """(rows of one launch, "" or what went wrong). A row is a dictionary of `names`, which the driver writes, among them
+    before_ns and after_ns, and of what is known here."""
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        meeting, rows_path, log_path = (os.path.join(folder, name) for name in ("meeting", "rows", "log"))
+        with open(meeting, "wb") as file:
+            file.truncate(1 << 16)
+        with open(log_path, "w+", encoding="utf-8", errors="replace") as log:
+            load = Load()
+            trouble = run_processes(library.start(ranks, [meeting, rows_path] + arguments), log, options.timeout)
+            others = load.percent()
+            log.seek(0)
+            words = " ".join(log.read().split())
+        rows = []
+        if os.path.exists(rows_path):
+            with open(rows_path, encoding="ascii") as file:
+                rows = [{name: number(text) for name, text in row.items()} for row in csv.DictReader(file, names)]
+        rows = [dict(row, library=library.name, ranks=ranks, state=state_of(row, options), others_percent=round(others, 1),
+                     quiet=others <= options.others) for row in rows]
+        return rows, trouble and trouble + ": " + words[:300]
+
+
+def state_of(row, options):
+    near = {row["before_ns"] < options.near_ns, row["after_ns"] < options.near_ns}
+    return "mixed" if len(near) == 2 else "near" if True in near else "far"
+
+
+def launch_quietly(library, ranks, arguments, names, options, work):
+    """A launch, repeated while others disturb it; the quietest one counts."""
+    best = None
+    for _ in range(1 + options.retries):
+        wait_for_idle(options)
+        rows, trouble = launch(library, ranks, arguments, names, options, work)
+        if trouble or not rows or rows[0]["quiet"]:
+            return rows, trouble
+        if best is None or rows[0]["others_percent"] < best[0]["others_percent"]:
+            best = rows
+    return best, ""
+
+
+def machine_lines(options):
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo", encoding="utf-8")
+                  if line.startswith("model name")), platform.machine())
+    yield "machine: %s, %d cores, Linux %s" % (model, os.cpu_count(), platform.release())
+    yield "limits of the machine (machine_limits):"
+    limits = peers.output([os.path.join(options.build, "bin", "machine_limits")])
+    yield from ("  " + line for line in (limits or "not measured: machine_limits did not run").rstrip().split("\n"))
+
+
+def state_line(rows):
+    """What became of the rows."""
+    mixed, disturbed = sum(row["state"] == "mixed" for row in rows), sum(not row["quiet"] for row in rows)
+    return "%d rows, %d dropped as mixed, %d disturbed by others; wrong elements: %d" % (
+        len(rows), mixed, disturbed, sum(row["wrong"] for row in rows))
