@@ -19,8 +19,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/heap.h"
 
-#define TUTTI_CHANNEL_MAGIC UINT64_C(0x54757474694c6e31)
-#define BACKLOG_BYTES       (UINT64_C(1) << 20)
+#define BACKLOG_BYTES (UINT64_C(1) << 20)
 
 typedef struct directory_entry {
     uint8_t id[TUTTI_PROCESS_ID_BYTES];
@@ -84,7 +83,7 @@ static directory_entry *free_entry(void) {
     for (size_t i = 0; i < directory_count; i++) {
         directory_entry *entry = &directory[i];
         if (!entry->spare && !has_ended(entry)) continue;
-        memset(entry->block, 0, offsetof(tutti_channel_block, ring));
+        memset(entry->block, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
         return entry;
     }
     void *memory;
@@ -122,9 +121,9 @@ static void resume(tutti_channels *channel, directory_entry *entry) {
     if (entry->pidfd >= 0) close(entry->pidfd);
     entry->pidfd = -1;
     channel->own = block;
-    channel->head = atomic_load_explicit(&block->head, memory_order_relaxed); /* own values: any order */
-    channel->tail = channel->head_seen = atomic_load_explicit(&block->tail, memory_order_relaxed);
+    channel->tail = atomic_load_explicit(&block->tail, memory_order_relaxed); /* own values: any order */
     channel->came = channel->matched = atomic_load_explicit(&block->matched, memory_order_relaxed);
+    channel->head = block->head;
     channel->sent = block->sent;
     channel->tail_seen = block->tail_seen;
 }
@@ -149,6 +148,7 @@ void tutti_channel_close(tutti_channels *channel) {
     directory_entry *entry = channel->own != NULL ? known_entry(channel->peer->id) : NULL;
     if (entry != NULL) {
         entry->open = false;
+        entry->block->head = channel->head;
         entry->block->sent = channel->sent;
         entry->block->tail_seen = channel->tail_seen;
         if (tutti_peer_ended(channel->peer)) entry->spare = true;
@@ -220,7 +220,7 @@ static size_t span(const tutti_record *record) {
 }
 
 bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
-    size_t wanted = span(record) + reserve_bytes;
+    size_t wanted = span(record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
     if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= TUTTI_CHANNEL_RING_BYTES)) return true;
     if (channel->theirs == NULL || channel->broken) return false;
     uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
@@ -239,35 +239,52 @@ static void ring_write(tutti_channel_block *block, uint64_t at, const void *src,
     if (TUTTI_UNLIKELY(first < bytes)) memcpy(block->ring, (const char *)src + first, bytes - first);
 }
 
+/* The record that begins at a position of our ring. */
+static tutti_record *record_at(tutti_channels *channel, uint64_t at) {
+    return (tutti_record *)(void *)(channel->own->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1)));
+}
+
+static _Atomic uint32_t *kind_at(tutti_channels *channel, uint64_t at) {
+    return (_Atomic uint32_t *)&record_at(channel, at)->kind;
+}
+
 void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
-    tutti_channel_block *block = channel->own;
-    uint8_t *line = block->ring + (channel->head & (TUTTI_CHANNEL_RING_BYTES - 1));
-    memcpy(line, record, sizeof *record);
-    if (record->payload_bytes > 0 && is_tiny(record))
-        memcpy(line + offsetof(tutti_record, tiny), payload, record->payload_bytes);
-    else if (record->payload_bytes > 0)
-        ring_write(block, channel->head + sizeof *record, payload, record->payload_bytes);
+    uint64_t at = channel->head;
     channel->head += span(record);
-    atomic_store_explicit(&block->head, channel->head, memory_order_release); /* pairs with tutti_channel_peek */
+    atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end comes first */
+    tutti_record *line = record_at(channel, at);
+    /* Field by field: the record was only just written so, and wider loads would wait for that. */
+    line->payload_bytes = record->payload_bytes;
+    line->comm_id = record->comm_id;
+    line->source = record->source;
+    line->destination = record->destination;
+    line->tag = record->tag;
+    line->bytes = record->bytes;
+    if (is_tiny(record)) {
+        if (record->payload_bytes > 0) memcpy(line->tiny, payload, record->payload_bytes);
+    } else {
+        line->transfer = record->transfer;
+        line->answer = record->answer;
+        line->address = record->address;
+        if (record->payload_bytes > 0) ring_write(channel->own, at + sizeof *record, payload, record->payload_bytes);
+    }
+    atomic_store_explicit(kind_at(channel, at), record->kind, memory_order_release); /* pairs with _peek */
 }
 
 /* --------------------------------------------------------------------------------------------- reading */
 
+const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel) {
+    return (const _Atomic uint32_t *)(const void *)(channel->theirs->ring +
+                                                    (channel->tail & (TUTTI_CHANNEL_RING_BYTES - 1)));
+}
+
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
-    if (channel->tail == channel->head_seen) {
-        /* Acquire: the records up to head are there; pairs with tutti_channel_write. */
-        uint64_t head = atomic_load_explicit(&channel->theirs->head, memory_order_acquire);
-        if (TUTTI_LIKELY(head == channel->tail) || channel->broken) return false;
-        if (head - channel->tail > TUTTI_CHANNEL_RING_BYTES || head % TUTTI_CACHE_LINE != 0) {
-            tutti_channel_break(channel, "it says that it has written more than the ring holds");
-            return false;
-        }
-        channel->head_seen = head;
-    }
-    if (TUTTI_UNLIKELY(channel->broken)) return false;
-    memcpy(record_out, channel->theirs->ring + (channel->tail & (TUTTI_CHANNEL_RING_BYTES - 1)), sizeof *record_out);
+    const _Atomic uint32_t *next = tutti_channel_next(channel);
+    /* Acquire: the record is there; pairs with tutti_channel_write. */
+    if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
+    memcpy(record_out, (const void *)next, sizeof *record_out);
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
-        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(record_out) > channel->head_seen - channel->tail) {
+        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(record_out) >= TUTTI_CHANNEL_RING_BYTES) {
         tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,
                             record_out->payload_bytes);
         return false;
@@ -295,11 +312,13 @@ void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
 
 /* --------------------------------------------------------------------------------------------- backlog */
 
-bool tutti_channel_has_credit(const tutti_channels *channel, uint64_t bytes) {
-    uint64_t matched = channel->theirs == NULL /* a hint: any order */
-                           ? 0
-                           : atomic_load_explicit(&channel->theirs->matched, memory_order_relaxed);
-    return channel->sent + tutti_channel_cost(bytes) - matched <= BACKLOG_BYTES;
+bool tutti_channel_has_credit(tutti_channels *channel, uint64_t bytes) {
+    uint64_t sent = channel->sent + tutti_channel_cost(bytes);
+    if (TUTTI_LIKELY(sent - channel->matched_seen <= BACKLOG_BYTES)) return true;
+    if (channel->theirs == NULL) return false;
+    channel->matched_seen =
+        atomic_load_explicit(&channel->theirs->matched, memory_order_relaxed); /* a hint: any order */
+    return sent - channel->matched_seen <= BACKLOG_BYTES;
 }
 
 void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes) {

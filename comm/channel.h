@@ -4,9 +4,11 @@
  *
  *        our heap (we write)                               the peer's heap (it writes)
  *        lobby: generation, {peer id -> block}             lobby: generation, {our id -> block}
- *        block: head  -- how much is written ------------> looks, takes records from our ring,
- *               ring  -- records ------------------------> and says so in its tail
- *               tail <-- how far we have read its ring --- block: head, ring
+ *        block: ring  -- records ------------------------> looks at the next one, takes it,
+ *               tail  -- how far we have read its ring     and says so in its tail
+ *
+ * The line after the last record begins with 0: that is where the peer looks, so that a short message crosses in one
+ * line. What else a writer must know (tail, matched) it reads only when what it has seen of it no longer suffices.
  *
  *   1. The first record for a process makes our block and enters it in our lobby.
  *   2. The peer polls the generation of our lobby, finds the entry with its id and maps nothing more: it has our heap.
@@ -43,7 +45,7 @@ typedef enum tutti_record_kind {
 
 /* One line in a ring; payload follows in whole lines, except for an eager message that fits into `tiny`. */
 typedef struct tutti_record {
-    uint32_t kind;
+    uint32_t kind; /* in a ring: written last, release; pairs with tutti_channel_peek */
     uint32_t payload_bytes;
     uint64_t comm_id; /* messages: communicator, ranks and tag */
     int32_t source, destination;
@@ -79,14 +81,13 @@ typedef struct tutti_lobby {
 
 _Static_assert(sizeof(tutti_lobby) <= TUTTI_HEAP_LOBBY_BYTES, "the lobby fits");
 
-#define TUTTI_CHANNEL_MAGIC UINT64_C(0x54757474694c6e31)
+#define TUTTI_CHANNEL_MAGIC UINT64_C(0x54757474694c6e32)
 
 /* What one process shows the other. Written by its owner only. */
 typedef struct tutti_channel_block {
     uint64_t magic, ring_bytes;
     uint8_t owner[TUTTI_PROCESS_ID_BYTES];
-    uint64_t sent, tail_seen;                 /* the owner's notes while the channel is closed */
-    TUTTI_ALIGNED_LINE _Atomic uint64_t head; /* bytes written to `ring`; release, pairs with tutti_channel_peek */
+    uint64_t head, sent, tail_seen;           /* the owner's notes while the channel is closed */
     TUTTI_ALIGNED_LINE _Atomic uint64_t tail; /* bytes read of the peer's ring; release, pairs with has_room */
     _Atomic uint64_t matched;                 /* cost of the peer's eager messages that have found a receive */
     TUTTI_ALIGNED_LINE uint8_t ring[TUTTI_CHANNEL_RING_BYTES];
@@ -102,8 +103,8 @@ typedef struct tutti_channels {
     const tutti_channel_block *theirs; /* NULL until found */
     uint64_t generation;               /* of their lobby, at the last look */
     uint64_t head, tail_seen;          /* our ring: written; read by the peer, at the last look */
-    uint64_t tail, head_seen;          /* their ring: read; written, at the last look */
-    uint64_t sent;                     /* cost of eager messages to the peer */
+    uint64_t tail;                     /* their ring: read */
+    uint64_t sent, matched_seen;       /* cost of eager messages to the peer: all; that found a receive, last look */
     uint64_t came, matched;            /* cost of eager messages from the peer: all; that found a receive */
     bool probed, readable;             /* p2p_read.c */
     bool broken, gone;                 /* reason in `error`; the peer has ended and all it sent has been read */
@@ -132,6 +133,8 @@ bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record,
 /* Writes the record and its payload. There must be room. */
 void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload);
 
+/* The word that is not 0 any more once the next record has come, for a look without the lock. Needs _find. */
+const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel);
 /* Copies out the next record's header; false: there is none, or the channel is broken. */
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out);
 /* Copies the first bytes of the payload of the record at hand. */
@@ -144,7 +147,7 @@ static inline uint64_t tutti_channel_cost(uint64_t bytes) {
     return bytes + TUTTI_CACHE_LINE;
 }
 /* May an eager message of that size be sent without passing the bound of what the peer keeps for us? */
-bool tutti_channel_has_credit(const tutti_channels *channel, uint64_t bytes);
+bool tutti_channel_has_credit(tutti_channels *channel, uint64_t bytes);
 /* An eager message from the peer has found its receive, or nobody will ever ask for it. */
 void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes);
 

@@ -18,6 +18,12 @@ tutti_status tutti_p2p_send(tutti_comm *comm, const void *src, size_t bytes, int
 tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t item_bytes, int peer, int64_t tag,
                             tutti_work *work);
 
+/* The short way of a blocking call, for a small message when nothing else is in line: no work, no request. Waits some
+ * microseconds at most. TUTTI_OK: done; TUTTI_NOT_YET: take the long way. */
+tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag);
+tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int peer, int64_t tag,
+                                tutti_received *received_out);
+
 /* Moves some of what can be moved; never blocks. Cheap when nothing is under way. Any thread may call it. True when it
  * moved something: who waits should come again soon. */
 bool tutti_p2p_progress(void);

@@ -145,6 +145,11 @@ void tutti_match_drop_unexpected(tutti_port *port);
 
 /* ---- p2p_transfer.c */
 
+/* May a message of that size be sent eagerly now? */
+bool tutti_transfer_is_eager(tutti_channels *channel, size_t bytes);
+/* Writes an eager message; false: there is no room now. */
+bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
+                              size_t bytes);
 /* Starts a send to another process. */
 void tutti_transfer_send(tutti_request *request);
 /* A receive has matched an announced message: pulls its bytes or asks for them. */

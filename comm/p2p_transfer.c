@@ -56,30 +56,45 @@ void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken)
 
 /* ----------------------------------------------------------------------------------------------- sends */
 
-static size_t eager_bytes(void) {
-    return tutti_min_size((size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES), LARGEST_EAGER_BYTES);
+bool tutti_transfer_is_eager(tutti_channels *channel, size_t bytes) {
+    size_t most = tutti_min_size((size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES), LARGEST_EAGER_BYTES);
+    return bytes <= most && tutti_channel_has_credit(channel, bytes);
+}
+
+bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
+                              size_t bytes) {
+    tutti_record record = {.kind = TUTTI_RECORD_EAGER,
+                           .payload_bytes = (uint32_t)bytes,
+                           .comm_id = port->comm_id,
+                           .source = port->rank,
+                           .destination = peer,
+                           .tag = tag,
+                           .bytes = bytes};
+    if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
+    tutti_channel_write(channel, &record, src);
+    channel->sent += tutti_channel_cost(bytes);
+    return true;
 }
 
 /* Writes the message or its announcement; false: there is no room now. */
 static bool put(tutti_channels *channel, tutti_request *request) {
+    if (tutti_transfer_is_eager(channel, request->bytes)) {
+        if (!tutti_transfer_put_eager(channel, request->port, request->peer, request->tag, request->buffer,
+                                      request->bytes))
+            return false;
+        tutti_match_end(request, TUTTI_OK, "");
+        return true;
+    }
     tutti_record record = {.kind = TUTTI_RECORD_ANNOUNCE,
                            .comm_id = request->port->comm_id,
                            .source = request->port->rank,
                            .destination = request->peer,
                            .tag = request->tag,
-                           .bytes = request->bytes};
-    if (request->bytes <= eager_bytes() && tutti_channel_has_credit(channel, request->bytes)) {
-        record.kind = TUTTI_RECORD_EAGER;
-        record.payload_bytes = (uint32_t)request->bytes;
-        if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
-        tutti_channel_write(channel, &record, request->buffer);
-        channel->sent += tutti_channel_cost(request->bytes);
-        tutti_match_end(request, TUTTI_OK, "");
-        return true;
-    }
+                           .bytes = request->bytes,
+                           .transfer = tutti_p2p.last_id + 1,
+                           .address = (uint64_t)(uintptr_t)request->buffer};
     if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
-    record.transfer = request->id = ++tutti_p2p.last_id;
-    record.address = (uint64_t)(uintptr_t)request->buffer;
+    request->id = ++tutti_p2p.last_id;
     tutti_channel_write(channel, &record, NULL);
     tutti_match_move(request, TUTTI_PHASE_ANNOUNCED, &channel->announced);
     return true;

@@ -79,6 +79,20 @@ tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message,
     return TUTTI_OK;
 }
 
+/* A blocking message by the short way; false: by the long one. */
+static bool message_now(tutti_comm *comm, const tutti_message *message) {
+    if (message->sends)
+        return tutti_p2p_send_now(comm, message->src, message->bytes, message->peer, message->tag) == TUTTI_OK;
+    tutti_received received;
+    if (tutti_p2p_recv_now(comm, message->dst, message->bytes, message->peer, message->tag, &received) != TUTTI_OK)
+        return false;
+    if (TUTTI_UNLIKELY(message->received != NULL)) {
+        received.count /= message->item_bytes;
+        *message->received = received;
+    }
+    return true;
+}
+
 tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message, const tutti_options *options) {
     TUTTI_TRY(tutti_comm_check(comm));
     bool queued = options != NULL && options->work != NULL;
@@ -86,6 +100,7 @@ tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message
         if (queued) return tutti_fail(TUTTI_ERR_ARGUMENT, "inside a group only tutti_group_end takes options.work");
         return tutti_group_add_message(comm, message);
     }
+    if (!queued && message_now(comm, message)) return TUTTI_OK;
     tutti_work *work;
     TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
     if (queued) {
