@@ -63,8 +63,7 @@ static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
 }
 
 void tutti_page_wake(tutti_page *page) {
-    wake(&page->posts[0].sequence);
-    wake(&page->posts[1].sequence);
+    for (int i = 0; i < TUTTI_POSTS; i++) wake(&page->posts[i].sequence);
     wake(&page->step);
 }
 
@@ -187,16 +186,33 @@ tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag,
     return there ? TUTTI_OK : sleep_until(comm, rank, flag, target);
 }
 
+tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank) {
+    tutti_post *post = &comm->members[rank].page->posts[op->sequence % TUTTI_POSTS];
+    if (!reached(&post->sequence, op->sequence)) TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
+    uint64_t signature = atomic_load_explicit(&post->signature, memory_order_relaxed);
+    return TUTTI_LIKELY(signature == op->signature) ? TUTTI_OK : tutti_monitor_mismatch(comm, op, rank, post);
+}
+
 tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
+    for (int i = 1; i < comm->nranks; i++) TUTTI_TRY(tutti_meet_rank(comm, op, (comm->rank + i) % comm->nranks));
+    comm->finished = op->sequence - 1;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
+    if (TUTTI_LIKELY(comm->finished >= sequence)) return TUTTI_OK;
+    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
     for (int i = 1; i < comm->nranks; i++) {
         int rank = (comm->rank + i) % comm->nranks;
-        tutti_post *post = &comm->members[rank].page->posts[op->sequence & 1];
-        if (!reached(&post->sequence, op->sequence))
-            TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
-        uint64_t signature = atomic_load_explicit(&post->signature, memory_order_relaxed);
-        if (TUTTI_UNLIKELY(signature != op->signature)) return tutti_monitor_mismatch(comm, op, rank, post);
+        _Atomic uint64_t *step = &comm->members[rank].page->step;
+        if (!reached(step, done)) TUTTI_TRY(tutti_flag_wait(comm, rank, step, done));
     }
+    comm->finished = sequence;
     return TUTTI_OK;
+}
+
+tutti_status tutti_post_claim(tutti_comm *comm, const tutti_op *op) {
+    return op->sequence <= TUTTI_POSTS ? TUTTI_OK : tutti_finished_wait(comm, op->sequence - TUTTI_POSTS);
 }
 
 tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress) {

@@ -17,17 +17,24 @@ void tutti_page_wake(tutti_page *page);
 /* Begins the waits of an operation. */
 void tutti_patience_begin(tutti_comm *comm, const tutti_op *op);
 
+/* Waits until nobody reads the post that op will use: all have finished the call that used it before. Only loose calls
+ * can have left someone that far behind. */
+tutti_status tutti_post_claim(tutti_comm *comm, const tutti_op *op);
 /* Fills the own post for op (but for payload and place) and publishes it. */
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op);
 /* The own post of op, to fill payload and place in before it is published. */
 static inline tutti_post *tutti_post_own(tutti_comm *comm, const tutti_op *op) {
-    return &comm->page->posts[op->sequence & 1];
+    return &comm->page->posts[op->sequence % TUTTI_POSTS];
 }
 static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutti_op *op, int rank) {
-    return &comm->members[rank].page->posts[op->sequence & 1];
+    return &comm->members[rank].page->posts[op->sequence % TUTTI_POSTS];
 }
 /* Waits until every rank has posted op, and compares signatures. */
 tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op);
+/* The same with one rank. */
+tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank);
+/* Waits until all ranks have finished call `sequence`, which this one has. */
+tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence);
 
 /* Says how far this rank is in op. */
 void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress);

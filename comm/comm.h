@@ -6,9 +6,10 @@
  *   heap         a process's memory that its peers map: one memfd; (owner, offset) names a place in it
  *   page         what one rank shows the others of one communicator: posts, step, state; only it writes there
  *   post         the line with which a rank enters a collective: sequence number, signature, where its data is
- *   meeting      everyone has posted and everyone has read all posts; calls that differ are found here
+ *   meeting      a rank has read the posts of all whose data it needs; calls that differ are found here
+ *   loose        a call in which some rank needs nothing of the others, so does not wait for them: rooted kinds
  *   step         one growing number per rank and communicator: sequence number * 2^24 + progress within the call
- *   slots        staging memory in the heap, leased from the process for the time of a call
+ *   slots        staging memory in the heap, leased from the process for the time of a call; slots.h
  *   op           one description of a collective; all parts of the library speak of it
  *   work         the handle of an asynchronous operation
  *   direct       peers can read this buffer where it is; otherwise it is staged through slots
@@ -89,7 +90,12 @@ typedef struct tutti_call {
  * was stopped does not take a broken call for a good one, and a good one needs no look at anyone's state. */
 #define TUTTI_SIGNATURE_BROKEN UINT64_MAX
 
-enum { TUTTI_POST_SRC_DIRECT = 1, TUTTI_POST_DST_DIRECT = 2 };
+enum {
+    TUTTI_POST_SRC_DIRECT = 1,
+    TUTTI_POST_DST_DIRECT = 2,
+    TUTTI_POST_IN_PLACE = 4, /* the owner overwrites its input in this call */
+    TUTTI_POST_STAGED = 8,   /* the first piece is in its slot already */
+};
 
 /* Entry to a collective. The first line is all that the fast path reads; the second is for errors. */
 typedef struct tutti_post {
@@ -101,7 +107,8 @@ typedef struct tutti_post {
         struct {
             uint64_t src, dst; /* addresses in the owner's process; of use where DIRECT */
             uint64_t slots;    /* address of the leased slots in the owner's process */
-            uint64_t rounds;   /* how many chunks the owner needs */
+            uint64_t rounds;   /* how many pieces the owner needs */
+            uint32_t first;    /* slot of its first piece */
             uint32_t flags;    /* TUTTI_POST_* */
         };
     };
@@ -116,13 +123,16 @@ typedef enum tutti_page_state {
 
 #define TUTTI_BROKEN_TEXT_BYTES 1024
 
+/* A post is written again this many calls later, once all ranks have finished the call. */
+#define TUTTI_POSTS 4
+
 /* What one rank shows the others. Written by its owner only, but for `sleepers`. */
 typedef struct tutti_page {
-    _Atomic uint64_t comm_id;                     /* 0: the owner has left and taken the memory back */
-    _Atomic uint32_t departed;                    /* the owner destroyed its communicator */
-    _Atomic int32_t core;                         /* on which the owner last posted; a hint */
-    TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers; /* waiters asleep on this page's flags; they count themselves */
-    TUTTI_ALIGNED_LINE tutti_post posts[2];       /* call k uses posts[k % 2] */
+    _Atomic uint64_t comm_id;                         /* 0: the owner has left and taken the memory back */
+    _Atomic uint32_t departed;                        /* the owner destroyed its communicator */
+    _Atomic int32_t core;                             /* on which the owner last posted; a hint */
+    TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers;     /* waiters asleep on this page's flags; they count themselves */
+    TUTTI_ALIGNED_LINE tutti_post posts[TUTTI_POSTS]; /* call k uses posts[k % TUTTI_POSTS] */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
     TUTTI_ALIGNED_LINE _Atomic uint32_t state; /* tutti_page_state; release after the reason */
     int32_t broken_status;
@@ -156,6 +166,13 @@ typedef struct tutti_patience {
     bool yields; /* this thread shares its core: do not spin */
 } tutti_patience;
 
+/* What writing a line of staging memory has cost of late, through the caches and past them; slots.c. */
+typedef struct tutti_pace {
+    float ticks[2]; /* per line; index 1: past the caches */
+    unsigned writes;
+    bool streams; /* writes go past the caches */
+} tutti_pace;
+
 struct tutti_comm {
     int rank, nranks;
     uint64_t id; /* equal on all ranks, different from any other's that one of them has */
@@ -165,10 +182,13 @@ struct tutti_comm {
     bool spins;                 /* every rank of the host has a core of its own */
     int host_ranks, host_cores; /* of the communicator that this one comes from, at the start */
     size_t chunk_bytes;
-    int forced_row;                 /* of the algorithm table, by TUTTI_ALGORITHM; -1: none */
-    tutti_member *members;          /* nranks entries */
-    tutti_page *page;               /* own: members[rank].page */
-    uint64_t sequence;              /* collectives started */
+    int forced_row;        /* of the algorithm table, by TUTTI_ALGORITHM; -1: none */
+    tutti_member *members; /* nranks entries */
+    tutti_page *page;      /* own: members[rank].page */
+    uint64_t sequence;     /* collectives started */
+    uint64_t finished;     /* all ranks have finished this call and all before it; what is known of it */
+    uint64_t history;      /* hash of all calls so far, part of the next signature */
+    tutti_pace pace;
     uint64_t splits;                /* communicators made from this one; equal on all ranks */
     tutti_patience patience;        /* of the running collective; its runner's only */
     struct tutti_slots *slots;      /* lease, NULL: none; slots.h */

@@ -133,12 +133,15 @@ tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool death
     return TUTTI_OK;
 }
 
-/* The newer of a rank's two posts. */
+/* The newest of a rank's posts. */
 static tutti_call last_call(const tutti_comm *comm, int rank) {
     const tutti_post *posts = comm->members[rank].page->posts;
-    uint64_t first = atomic_load_explicit(&posts[0].sequence, memory_order_acquire);
-    uint64_t second = atomic_load_explicit(&posts[1].sequence, memory_order_acquire);
-    return first > second ? posts[0].call : posts[1].call;
+    uint64_t newest = 0;
+    for (int i = 0; i < TUTTI_POSTS; i++) {
+        uint64_t sequence = atomic_load_explicit(&posts[i].sequence, memory_order_acquire);
+        if (sequence > newest) newest = sequence;
+    }
+    return posts[newest % TUTTI_POSTS].call;
 }
 
 static void describe_missing(const tutti_comm *comm, const tutti_op *op, int rank, char *text, size_t capacity) {
@@ -166,7 +169,7 @@ void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, siz
     text[0] = '\0';
     for (int rank = 0; rank < comm->nranks && used + 1 < capacity; rank++) {
         if (rank == comm->rank || finished(comm, op, rank)) continue;
-        bool arrived = atomic_load_explicit(&comm->members[rank].page->posts[op->sequence & 1].sequence,
+        bool arrived = atomic_load_explicit(&comm->members[rank].page->posts[op->sequence % TUTTI_POSTS].sequence,
                                             memory_order_acquire) >= op->sequence;
         const tutti_peer *peer = comm->members[rank].process;
         bool quiet = arrived && !peer->self && strcmp(tutti_monitor_process_state(comm, rank), "lives") == 0;
@@ -181,7 +184,7 @@ void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, siz
 static int arrived_count(const tutti_comm *comm, const tutti_op *op) {
     int arrived = 0;
     for (int rank = 0; rank < comm->nranks; rank++)
-        arrived += atomic_load_explicit(&comm->members[rank].page->posts[op->sequence & 1].sequence,
+        arrived += atomic_load_explicit(&comm->members[rank].page->posts[op->sequence % TUTTI_POSTS].sequence,
                                         memory_order_acquire) >= op->sequence;
     return arrived;
 }
@@ -198,11 +201,28 @@ void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_m
               arrived_count(comm, op), comm->nranks, missing);
 }
 
+/* The first of the last calls up to op that differs from the rank's: in a loose one nobody may have looked. */
+static void find_difference(const tutti_comm *comm, const tutti_op *op, const tutti_post *posts, tutti_call *own_out,
+                            tutti_call *other_out) {
+    for (uint64_t ago = TUTTI_POSTS - 1; ago > 0; ago--) {
+        if (op->sequence <= ago) continue;
+        uint64_t sequence = op->sequence - ago;
+        tutti_call own = comm->page->posts[sequence % TUTTI_POSTS].call, other = posts[sequence % TUTTI_POSTS].call;
+        bool differ = own.kind != other.kind || own.type != other.type || own.reduction != other.reduction ||
+                      own.root != other.root || own.count != other.count;
+        if (own.sequence != sequence || other.sequence != sequence || !differ) continue;
+        *own_out = own;
+        *other_out = other;
+        return;
+    }
+}
+
 tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post) {
     if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN)
         return adopt_reason(comm, rank);
     char mine[160], theirs[160];
     tutti_call own = tutti_call_of(op), other = post->call;
+    find_difference(comm, op, comm->members[rank].page->posts, &own, &other);
     tutti_call_describe(&own, mine, sizeof mine);
     tutti_call_describe(&other, theirs, sizeof theirs);
     const char *hint = strcmp(mine, theirs) == 0 ? " (their counts per rank differ)" : "";

@@ -25,6 +25,16 @@ static inline bool tutti_op_is_split(const tutti_op *op) {
     }
 }
 
+/* Kinds whose data comes from the root only. */
+static inline bool tutti_op_has_source(const tutti_op *op) {
+    return op->kind == TUTTI_KIND_BROADCAST || op->kind == TUTTI_KIND_SCATTER || op->kind == TUTTI_KIND_SCATTER_V;
+}
+
+/* Kinds whose data goes to the root only. */
+static inline bool tutti_op_has_sink(const tutti_op *op) {
+    return op->kind == TUTTI_KIND_REDUCE || op->kind == TUTTI_KIND_GATHER || op->kind == TUTTI_KIND_GATHER_V;
+}
+
 /* Does `rank` have an input? (Only the root of broadcast and scatter has.) */
 static inline bool tutti_op_has_input(const tutti_op *op, int rank) {
     switch (op->kind) {

@@ -7,45 +7,40 @@
 #include "comm/slots.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/arena.h"
 #include "comm/heap.h"
+#include "kernels/copy.h"
 
-#define BUDGET_BYTES    ((size_t)32 << 20)
-#define MOST_ONCE_BYTES ((size_t)16 << 10)
+#define BUDGET_BYTES ((size_t)32 << 20)
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_comm *comms;
 static size_t leased_bytes;
 
-/* The slots of all ranks together should stay in the last-level cache. Below that, more is better: what has left the
- * writer's own cache for the shared one is read faster than what must be fetched from it (bench/: 2 MiB all_reduce with
- * 2 ranks took half the time with 512 KiB that it took with 128 KiB), and with many ranks each chunk costs every one of
- * them its turn on a core. */
-#define ALL_CHUNKS_BYTES  ((size_t)2 << 20)
-#define LEAST_CHUNK_BYTES ((size_t)256 << 10)
-#define MOST_CHUNK_BYTES  ((size_t)512 << 10)
+/* Twice a core's own cache: what has been read has left it when its turn comes again. Much more would leave the shared
+ * cache, too. Many ranks share the cores and their caches. Measured with bench/. */
+#define RING_BYTES       ((size_t)2 << 20)
+#define SMALL_RING_BYTES ((size_t)1 << 20)
+#define FEW_RANKS        4
+#define CHUNKS           4 /* of the largest size, in a ring */
 
 size_t tutti_slots_chunk_bytes(int nranks) {
     size_t forced = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES);
-    size_t share = ALL_CHUNKS_BYTES / (size_t)nranks;
-    size_t bytes = forced > 0 ? forced : tutti_min_size(tutti_max_size(share, LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES);
+    size_t bytes = forced > 0 ? forced : (nranks <= FEW_RANKS ? RING_BYTES : SMALL_RING_BYTES) / CHUNKS;
     return bytes / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
-}
-
-size_t tutti_slots_once_bytes(const tutti_comm *comm) {
-    return tutti_min_size(comm->chunk_bytes / 8, MOST_ONCE_BYTES);
 }
 
 static tutti_slots shape_of(const tutti_comm *comm) {
     size_t n = (size_t)comm->nranks;
     tutti_slots shape = {
-        .in_bytes = tutti_align_up(tutti_max_size(comm->chunk_bytes, n * TUTTI_CACHE_LINE), TUTTI_CACHE_LINE),
-        .once_bytes = tutti_align_up(tutti_slots_once_bytes(comm), TUTTI_CACHE_LINE),
+        .ring_bytes = CHUNKS * tutti_max_size(comm->chunk_bytes, n * TUTTI_CACHE_LINE),
         .table_bytes = tutti_align_up(n * sizeof(tutti_segment), TUTTI_CACHE_LINE),
     };
-    shape.bytes = 4 * shape.in_bytes + 2 * shape.once_bytes + 2 * shape.table_bytes;
+    shape.bytes = shape.ring_bytes + TUTTI_POSTS * shape.table_bytes;
     return shape;
 }
 
@@ -115,6 +110,90 @@ tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op) {
 void tutti_slots_release(tutti_comm *comm) {
     atomic_store_explicit(&comm->slots_busy, 0, memory_order_release);
 }
+
+/* ------------------------------------------------------------------------------------------------- ring */
+
+/* Bytes of the ring that readers of earlier calls may still need. */
+static size_t taken_before(const tutti_comm *comm, const tutti_op *op) {
+    size_t bytes = 0;
+    for (int i = 0; i < TUTTI_POSTS; i++) {
+        const tutti_taken *taken = &comm->slots->taken[i];
+        if (taken->sequence > comm->finished && taken->sequence < op->sequence) bytes += taken->bytes;
+    }
+    return bytes;
+}
+
+tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t bytes, uint32_t *first_out) {
+    tutti_slots *slots = comm->slots;
+    size_t depth = slots->ring_bytes / stride;
+    size_t first = (slots->offset + stride - 1) / stride % depth;
+    size_t skipped = first * stride >= slots->offset ? first * stride - slots->offset
+                                                     : slots->ring_bytes - slots->offset + first * stride;
+    if (TUTTI_UNLIKELY(taken_before(comm, op) + skipped + bytes > slots->ring_bytes))
+        TUTTI_TRY(tutti_finished_wait(comm, op->sequence - 1));
+    *first_out = (uint32_t)first;
+    return TUTTI_OK;
+}
+
+void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count) {
+    tutti_slots *slots = comm->slots;
+    size_t depth = slots->ring_bytes / stride;
+    size_t end = (first + count - 1) % depth * stride + stride;
+    size_t bytes = end > slots->offset ? end - slots->offset : slots->ring_bytes - slots->offset + end;
+    bool all = count >= depth || (uint64_t)bytes < count * stride; /* has come round to where it began */
+    slots->taken[op->sequence % TUTTI_POSTS] =
+        (tutti_taken){.sequence = op->sequence, .bytes = all ? slots->ring_bytes : bytes};
+    slots->offset = end;
+}
+
+/* ---------------------------------------------------------------------------------------------- writing */
+
+#define LEAST_MEASURED_BYTES 2048
+#define PROBE_BYTES          4096
+#define WRITES_PER_PROBE     16
+
+static void copy(bool streams, char *slot, const char *src, size_t bytes) {
+    if (streams) {
+        tutti_copy_stream(slot, src, bytes);
+        return;
+    }
+    memcpy(slot, src, bytes);
+}
+
+/* Copies, and learns what it costs until the bytes have left this core's store buffer. A measurement counts for no more
+ * than a few times what is known: it may contain the time of another thread. */
+static void measured_copy(tutti_pace *pace, bool streams, char *slot, const char *src, size_t bytes) {
+    uint64_t start = tutti_ticks();
+    copy(streams, slot, src, bytes);
+    atomic_thread_fence(memory_order_seq_cst);
+    float cost = (float)(tutti_ticks() - start) * TUTTI_CACHE_LINE / (float)bytes, *known = &pace->ticks[streams];
+    if (*known <= 0) *known = cost;
+    else if (cost < *known) *known = (*known + cost) / 2;
+    else *known += ((cost < 4 * *known ? cost : 4 * *known) - *known) / 8;
+}
+
+/* Neither way is better everywhere: past the caches is 5 times as fast between cores without a common cache, and half as
+ * fast between others. Which cores these are may change at any time: threads move, and so do a virtual machine's cores. So
+ * each rank goes by what its own writes cost, and now and then tries the other way with the first bytes of a piece. */
+void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes) {
+    tutti_pace *pace = &comm->pace;
+    const char *from = src;
+    if (bytes < LEAST_MEASURED_BYTES) {
+        copy(pace->streams, slot, from, bytes);
+        return;
+    }
+    if (pace->writes++ % WRITES_PER_PROBE == 0) {
+        size_t probe = tutti_min_size(PROBE_BYTES, bytes);
+        measured_copy(pace, !pace->streams, slot, from, probe);
+        slot += probe, from += probe, bytes -= probe;
+    }
+    if (bytes >= LEAST_MEASURED_BYTES) measured_copy(pace, pace->streams, slot, from, bytes);
+    else if (bytes > 0) copy(pace->streams, slot, from, bytes);
+    float now = pace->ticks[pace->streams], other = pace->ticks[!pace->streams];
+    if (now > 0 && other > 0 && other < 0.75F * now) pace->streams = !pace->streams;
+}
+
+/* ----------------------------------------------------------------------------------------------- takers */
 
 void tutti_slots_enlist(tutti_comm *comm) {
     pthread_mutex_lock(&slots_lock);

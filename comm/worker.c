@@ -58,13 +58,23 @@ static void leave_busy(struct tutti_work_queue *queue) {
     pthread_mutex_unlock(&queue->lock);
 }
 
+/* Makes the signature that of all calls up to this one, so that a difference in a call in which not everyone looked at
+ * everyone is found by the next that does. */
+static void chain_signature(tutti_comm *comm, tutti_op *op) {
+    comm->history = (comm->history ^ op->signature) * UINT64_C(0x9e3779b97f4a7c15);
+    comm->history ^= comm->history >> 32;
+    op->signature = comm->history >> 1;
+}
+
 /* The collective itself, on the thread that holds busy. Any failure breaks the communicator: its ranks would no
  * longer agree on what comes next. */
 static tutti_status run(tutti_comm *comm, tutti_op *op) {
     TUTTI_TRY(tutti_comm_check(comm));
     op->sequence = ++comm->sequence;
+    chain_signature(comm, op);
     tutti_patience_begin(comm, op);
-    tutti_status status = tutti_choose_and_run(comm, op);
+    tutti_status status = tutti_post_claim(comm, op);
+    if (TUTTI_LIKELY(status == TUTTI_OK)) status = tutti_choose_and_run(comm, op);
     if (TUTTI_UNLIKELY(status != TUTTI_OK)) return tutti_comm_break(comm, status);
     return TUTTI_OK;
 }

@@ -29,19 +29,30 @@ static bool is_alone(const tutti_comm *comm, const tutti_op *op) {
     return comm->nranks == 1;
 }
 
-static bool is_small(const tutti_comm *comm, const tutti_op *op) {
-    return tutti_op_input_bytes(comm, op) <= tutti_slots_once_bytes(comm) ||
-           tutti_op_input_bytes(comm, op) <= TUTTI_POST_PAYLOAD_BYTES;
+static bool fits_line(const tutti_comm *comm, const tutti_op *op) {
+    return tutti_op_input_bytes(comm, op) <= TUTTI_POST_PAYLOAD_BYTES;
+}
+
+/* Up to here a second step costs more than reducing everything n times. */
+#define MOST_WHOLE_BYTES ((size_t)16 << 10)
+
+static bool is_short(const tutti_comm *comm, const tutti_op *op) {
+    return comm->nranks == 2 || tutti_op_input_bytes(comm, op) <= MOST_WHOLE_BYTES;
 }
 
 static const row rows[] = {
     {.name = "solo", .kinds = ALL_KINDS, .fits = is_alone, .run = tutti_solo, .when = "one rank"},
-    {.name = "once",
+    {.name = "line",
      .kinds = ALL_KINDS,
-     .fits = is_small,
-     .run = tutti_shared_once,
-     .when = "input of at most an eighth of a chunk and 16 KiB, equal counts"},
-    {.name = "reduce", .kinds = KIND(ALL_REDUCE) | KIND(REDUCE), .run = tutti_shared_reduce, .when = "always"},
+     .fits = fits_line,
+     .run = tutti_shared_line,
+     .when = "input of at most 40 bytes, equal counts"},
+    {.name = "whole",
+     .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .fits = is_short,
+     .run = tutti_shared_reduce_whole,
+     .when = "2 ranks, or at most 16 KiB"},
+    {.name = "sliced", .kinds = KIND(ALL_REDUCE) | KIND(REDUCE), .run = tutti_shared_reduce_sliced, .when = "always"},
     {.name = "reduce_scatter",
      .kinds = KIND(REDUCE_SCATTER) | KIND(REDUCE_SCATTER_V),
      .run = tutti_shared_reduce_scatter,

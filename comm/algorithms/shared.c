@@ -3,28 +3,98 @@
  */
 #include "comm/algorithms/shared.h"
 
+#include "bootstrap/base/status.h"
 #include "comm/heap.h"
 #include "kernels/reduce.h"
 
+/* --------------------------------------------------------------------------------------------- meeting */
+
+tutti_status tutti_shared_meet(tutti_comm *comm, const tutti_op *op) {
+    bool is_root = comm->rank == op->root;
+    if (tutti_op_has_sink(op)) return is_root ? tutti_meet(comm, op) : TUTTI_OK;
+    if (tutti_op_has_source(op)) return is_root ? TUTTI_OK : tutti_meet_rank(comm, op, op->root);
+    return tutti_meet(comm, op);
+}
+
+/* Waits until all who read this rank's data are that far. */
+static tutti_status wait_for_readers(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
+    return tutti_op_has_sink(op) ? tutti_step_wait(comm, op, op->root, progress)
+                                 : tutti_step_wait_all(comm, op, progress);
+}
+
+tutti_status tutti_shared_finish(tutti_comm *comm, const tutti_op *op, bool lends) {
+    tutti_step_publish(comm, op, TUTTI_STEP_DONE);
+    return lends ? wait_for_readers(comm, op, TUTTI_STEP_DONE) : TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- lending */
+
 bool tutti_shared_lends(const tutti_comm *comm, const void *data, size_t bytes) {
     return comm->one_process || tutti_heap_holds(data, bytes);
+}
+
+bool tutti_shared_lends_segments(const tutti_comm *comm, const tutti_op *op) {
+    for (int reader = 0; reader < comm->nranks; reader++) {
+        tutti_span segment = tutti_op_input(comm, op, reader);
+        if (segment.bytes > 0 && !tutti_shared_lends(comm, segment.data, segment.bytes)) return false;
+    }
+    return true;
 }
 
 const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes) {
     return tutti_peer_translate(comm->members[rank].process, address, bytes);
 }
 
-tutti_slots tutti_shared_slots_of(const tutti_comm *comm, const tutti_op *op, int rank) {
-    tutti_slots slots = *comm->slots; /* all ranks' leases have the same shape */
-    uint64_t address = tutti_post_of(comm, op, rank)->slots;
-    slots.memory = (char *)tutti_shared_at(comm, rank, address, slots.bytes);
+tutti_status tutti_shared_outside(int rank) {
+    return tutti_fail(TUTTI_ERR_DATA, "rank %d posted an address outside of its heap", rank);
+}
+
+/* The memory that `rank` leased for op; all ranks' leases have the same shape. */
+static tutti_slots slots_of(const tutti_comm *comm, const tutti_op *op, int rank) {
+    tutti_slots slots = *comm->slots;
+    slots.memory = (char *)tutti_shared_at(comm, rank, tutti_post_of(comm, op, rank)->slots, slots.bytes);
     return slots;
 }
 
-tutti_status tutti_shared_finish(tutti_comm *comm, const tutti_op *op, bool lends) {
-    tutti_step_publish(comm, op, TUTTI_STEP_DONE);
-    return lends ? tutti_step_wait_all(comm, op, TUTTI_STEP_DONE) : TUTTI_OK;
+const tutti_segment *tutti_shared_table_of(const tutti_comm *comm, const tutti_op *op, int rank) {
+    tutti_slots slots = slots_of(comm, op, rank);
+    return tutti_slots_table(&slots, op->sequence);
 }
+
+/* --------------------------------------------------------------------------------------------- staging */
+
+size_t tutti_staging_piece(const tutti_comm *comm, size_t bytes, size_t share) {
+    size_t most = comm->chunk_bytes / share / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
+    most = tutti_max_size(most, TUTTI_CACHE_LINE);
+    return tutti_align_up(tutti_max_size(tutti_min_size(bytes, most), 1), TUTTI_CACHE_LINE);
+}
+
+tutti_status tutti_staging_begin(tutti_comm *comm, const tutti_op *op, size_t stride, tutti_staging *staging_out) {
+    tutti_staging staging = {.comm = comm, .op = op, .stride = stride, .depth = comm->slots->ring_bytes / stride};
+    TUTTI_TRY(tutti_slots_take(comm, op, stride, stride, &staging.first));
+    *staging_out = staging;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_staging_await(const tutti_staging *staging, uint64_t round, uint64_t steps_a_round) {
+    if (round < staging->depth) return tutti_finished_wait(staging->comm, staging->op->sequence - 1);
+    return wait_for_readers(staging->comm, staging->op, steps_a_round * (round - staging->depth + 1) + 1);
+}
+
+char *tutti_staging_own(const tutti_staging *staging, uint64_t round) {
+    return staging->comm->slots->memory + (staging->first + round) % staging->depth * staging->stride;
+}
+
+const char *tutti_staging_of(const tutti_staging *staging, int rank, uint64_t round) {
+    uint32_t first = tutti_post_of(staging->comm, staging->op, rank)->first;
+    return slots_of(staging->comm, staging->op, rank).memory + (first + round) % staging->depth * staging->stride;
+}
+
+void tutti_staging_end(const tutti_staging *staging, uint64_t rounds) {
+    if (rounds > 0) tutti_slots_taken(staging->comm, staging->op, staging->stride, staging->first, rounds);
+}
+
+/* ------------------------------------------------------------------------------------------- reductions */
 
 void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, size_t count) {
     bool premul = op->reduction == TUTTI_PREMUL_SUM;

@@ -12,23 +12,63 @@
 
 /* One rank: what is left of every kind. */
 tutti_status tutti_solo(tutti_comm *comm, const tutti_op *op);
-/* Small inputs: everyone shows his whole input, everyone takes what he needs. One meeting. */
-tutti_status tutti_shared_once(tutti_comm *comm, const tutti_op *op);
+/* Tiny inputs travel in the post line. One meeting. */
+tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op);
 /* Kinds that only move data, any size. */
 tutti_status tutti_shared_move(tutti_comm *comm, const tutti_op *op);
-/* all_reduce and reduce, any size. */
-tutti_status tutti_shared_reduce(tutti_comm *comm, const tutti_op *op);
+/* all_reduce and reduce, any size: whoever has an output reduces all of it. For 2 ranks, and for short vectors. */
+tutti_status tutti_shared_reduce_whole(tutti_comm *comm, const tutti_op *op);
+/* all_reduce and reduce, any size: each rank reduces a slice. */
+tutti_status tutti_shared_reduce_sliced(tutti_comm *comm, const tutti_op *op);
+/* The same after a meeting in which all ranks have posted that they lend input and output. */
+tutti_status tutti_shared_reduce_lent(tutti_comm *comm, const tutti_op *op);
 /* reduce_scatter and its v-variant, any size. */
 tutti_status tutti_shared_reduce_scatter(tutti_comm *comm, const tutti_op *op);
 
+/* ----------------------------------------------------------------------------- meeting, and lending buffers */
+
+/* Meets the ranks whose data this one needs: all, or in a rooted kind perhaps the root, or nobody. */
+tutti_status tutti_shared_meet(tutti_comm *comm, const tutti_op *op);
 /* Can every other rank of the communicator read [data, data + bytes) where it is? */
 bool tutti_shared_lends(const tutti_comm *comm, const void *data, size_t bytes);
-/* The slots of `rank` as mapped here; valid after the meeting, where that rank posted slots. */
-tutti_slots tutti_shared_slots_of(const tutti_comm *comm, const tutti_op *op, int rank);
-/* An address that `rank` posted, as mapped here. */
+/* Can they read all segments of a split input? */
+bool tutti_shared_lends_segments(const tutti_comm *comm, const tutti_op *op);
+/* An address that `rank` posted, as mapped here; NULL: outside of its heap. */
 const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes);
+/* The table of `rank`; valid after the meeting, where that rank posted slots. */
+const tutti_segment *tutti_shared_table_of(const tutti_comm *comm, const tutti_op *op, int rank);
+/* Records that it was outside. */
+tutti_status tutti_shared_outside(int rank);
+static inline bool tutti_shared_posted(const tutti_comm *comm, const tutti_op *op, int rank, uint32_t flag) {
+    return (tutti_post_of(comm, op, rank)->flags & flag) != 0;
+}
 /* Ends a call: says that this rank is done and, if it lends its own buffers, waits until nobody reads them. */
 tutti_status tutti_shared_finish(tutti_comm *comm, const tutti_op *op, bool lends);
+
+/* ---------------------------------------------------------------------------------------------- staging */
+
+/* A call's pieces in the ring. `stride` is the same on all ranks. */
+typedef struct tutti_staging {
+    tutti_comm *comm;
+    const tutti_op *op;
+    size_t stride;
+    uint64_t depth; /* slots in the ring */
+    uint32_t first; /* own */
+} tutti_staging;
+
+/* Bytes of a piece, and of a slot that holds `share` pieces, for segments of `bytes`. */
+size_t tutti_staging_piece(const tutti_comm *comm, size_t bytes, size_t share);
+/* The communicator's slots must have been acquired. Own slot 0 may be written afterwards. */
+tutti_status tutti_staging_begin(tutti_comm *comm, const tutti_op *op, size_t stride, tutti_staging *staging_out);
+/* Waits until the own slot of `round` >= 1 may be written: all readers have gone `steps_a_round` * (round - depth + 1) + 1
+ * steps. */
+tutti_status tutti_staging_await(const tutti_staging *staging, uint64_t round, uint64_t steps_a_round);
+char *tutti_staging_own(const tutti_staging *staging, uint64_t round);
+/* The slot of another rank, as mapped here. */
+const char *tutti_staging_of(const tutti_staging *staging, int rank, uint64_t round);
+/* `rounds` slots have been used. */
+void tutti_staging_end(const tutti_staging *staging, uint64_t rounds);
+
 /* dst = reduction of comm->views[0..nranks), count elements, factors from the posts. */
 void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, size_t count);
 

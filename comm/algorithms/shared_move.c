@@ -4,15 +4,16 @@
  * Each rank is a source of segments, one per reader, or one for all of them. A source whose buffers the others can
  * read lends them; any other one stages its segments, a piece of each at a time:
  *
- *   round c:  1. wait until all ranks have staged c - 1, hence have read c - 2      (in[c % 2] is free again)
- *             2. copy piece c of each segment into in[c % 2]; say "staged c"
- *             3. for each staging source: wait for its "staged c", copy my piece out
+ *   1. copy piece 0 of each segment into the first slot; post, meet
+ *   2. round k > 0: wait until the slot is free; copy piece k of each segment into it; say "staged k"
+ *   3. each round, for each staging source: wait for its "staged k", copy my piece out
+ *   4. copy from those who lend
  *
- *      in[c % 2] of a common input:  | piece                            |
- *      in[c % 2] of a split input:   | for rank 0 | for rank 1 | ...    |   piece bytes each
+ *      slot of a common input:  | piece                            |
+ *      slot of a split input:   | for rank 0 | for rank 1 | ...    |   piece bytes each
  *
- * All ranks go through the same number of rounds, the largest that a source has posted. The v-kinds post a table of
- * addresses and counts, and each reader compares its count with the source's.
+ * All go through as many rounds as the source with most pieces has posted. The v-kinds post a table of addresses and
+ * counts, and each reader compares its count with the source's.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,15 +25,30 @@
 typedef struct move {
     tutti_comm *comm;
     const tutti_op *op;
+    tutti_staging staging;
     bool split, tables; /* segments differ by reader; addresses and counts are in tables */
     bool lends;         /* my buffers are read where they are */
     size_t piece_bytes; /* of a segment that is staged in a round */
-    uint64_t rounds;
+    uint64_t pieces;    /* that I stage */
+    uint64_t rounds;    /* the most that one whom I meet stages */
 } move;
+
+/* A reader follows its source through the slots: pieces of a broadcast are a part of it, so that both copy at a time. */
+#define PARTS            4
+#define LEAST_PART_BYTES ((size_t)16 << 10)
 
 static bool has_table(tutti_kind kind) {
     return kind == TUTTI_KIND_ALL_GATHER_V || kind == TUTTI_KIND_ALL_TO_ALL_V || kind == TUTTI_KIND_GATHER_V ||
            kind == TUTTI_KIND_SCATTER_V;
+}
+
+/* Equal on all ranks: counts per rank do not matter. */
+static size_t piece_bytes(const move *m) {
+    size_t share = m->split ? (size_t)m->comm->nranks : 1, bytes = m->op->count * tutti_type_bytes(m->op->type);
+    if (m->tables) return tutti_staging_piece(m->comm, SIZE_MAX / 2, share);
+    if (m->op->kind == TUTTI_KIND_BROADCAST)
+        bytes = tutti_min_size(bytes, tutti_max_size(bytes / PARTS, LEAST_PART_BYTES));
+    return tutti_staging_piece(m->comm, bytes, share);
 }
 
 static size_t largest_segment(const move *m) {
@@ -42,41 +58,54 @@ static size_t largest_segment(const move *m) {
     return largest;
 }
 
-static bool lends_all(const move *m) {
-    if (m->op->kind == TUTTI_KIND_ALL_TO_ALL && m->op->src == m->op->dst) return false; /* overwritten meanwhile */
+static void stage(const move *m, uint64_t round) {
+    char *slot = tutti_staging_own(&m->staging, round);
+    size_t start = round * m->piece_bytes;
     for (int reader = 0; reader < m->comm->nranks; reader++) {
+        bool skip = m->split ? reader == m->comm->rank : reader > 0;
         tutti_span segment = tutti_op_input(m->comm, m->op, reader);
-        if (segment.bytes > 0 && !tutti_shared_lends(m->comm, segment.data, segment.bytes)) return false;
+        if (skip || segment.bytes <= start) continue;
+        tutti_slots_write(m->comm, slot + (m->split ? (size_t)reader * m->piece_bytes : 0), segment.data + start,
+                          tutti_min_size(m->piece_bytes, segment.bytes - start));
     }
-    return true;
 }
 
-static void begin(move *m) {
+static void fill_table(const move *m) {
+    tutti_segment *table = tutti_slots_table(m->comm->slots, m->op->sequence);
+    for (int reader = 0; reader < m->comm->nranks; reader++) {
+        tutti_span segment = tutti_op_input(m->comm, m->op, reader);
+        table[reader] = (tutti_segment){.address = (uint64_t)(uintptr_t)segment.data,
+                                        .count = segment.bytes / tutti_type_bytes(m->op->type)};
+    }
+}
+
+static tutti_status begin(move *m) {
     tutti_comm *comm = m->comm;
-    size_t slot_bytes = comm->slots->in_bytes;
     m->split = tutti_op_is_split(m->op);
     m->tables = has_table(m->op->kind);
-    m->piece_bytes = (m->split ? slot_bytes / (size_t)comm->nranks : slot_bytes) / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
-    m->lends = lends_all(m);
+    m->piece_bytes = piece_bytes(m);
+    /* An all_to_all in place overwrites its inputs meanwhile. */
+    bool overwrites = m->op->kind == TUTTI_KIND_ALL_TO_ALL && m->op->src == m->op->dst;
+    m->lends = !overwrites && tutti_shared_lends_segments(comm, m->op);
+    bool unread = m->lends || (tutti_op_has_sink(m->op) && comm->rank == m->op->root);
+    m->pieces = unread ? 0 : (largest_segment(m) + m->piece_bytes - 1) / m->piece_bytes;
+    TUTTI_TRY(tutti_staging_begin(comm, m->op, m->piece_bytes * (m->split ? (size_t)comm->nranks : 1), &m->staging));
+    if (m->tables) fill_table(m);
+    if (m->pieces > 0) stage(m, 0);
     tutti_post *post = tutti_post_own(comm, m->op);
     post->src = (uint64_t)(uintptr_t)m->op->src;
     post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
     post->flags = m->lends ? TUTTI_POST_SRC_DIRECT : 0;
-    post->rounds = m->lends ? 0 : (largest_segment(m) + m->piece_bytes - 1) / m->piece_bytes;
-    tutti_segment *table = tutti_slots_table(comm->slots, m->op->sequence);
-    for (int reader = 0; m->tables && reader < comm->nranks; reader++) {
-        tutti_span segment = tutti_op_input(comm, m->op, reader);
-        table[reader] = (tutti_segment){.address = (uint64_t)(uintptr_t)segment.data,
-                                        .count = segment.bytes / tutti_type_bytes(m->op->type)};
-    }
+    post->rounds = m->pieces;
+    post->first = m->staging.first;
     tutti_post_publish(comm, m->op);
+    return TUTTI_OK;
 }
 
 /* What the source has for me, and that I expect just that. */
 static tutti_status compare_counts(const move *m, int source, size_t expected_bytes) {
-    tutti_slots slots = tutti_shared_slots_of(m->comm, m->op, source);
     size_t expected = expected_bytes / tutti_type_bytes(m->op->type);
-    size_t count = tutti_slots_table(&slots, m->op->sequence)[m->comm->rank].count;
+    size_t count = tutti_shared_table_of(m->comm, m->op, source)[m->comm->rank].count;
     if (count == expected) return TUTTI_OK;
     tutti_call call = tutti_call_of(m->op);
     return tutti_fail(TUTTI_ERR_MISMATCH,
@@ -91,19 +120,16 @@ static tutti_span output_from(const move *m, int source) {
     return takes ? tutti_op_output(m->comm, m->op, source) : (tutti_span){.data = NULL};
 }
 
+/* Posts are read of those only who have been met: the sources of this rank's outputs. */
 static tutti_status check(move *m) {
+    m->rounds = m->pieces;
     for (int source = 0; source < m->comm->nranks; source++) {
-        if (m->tables && tutti_op_has_input(m->op, source) && tutti_op_has_output(m->op, m->comm->rank))
-            TUTTI_TRY(compare_counts(m, source, output_from(m, source).bytes));
-        m->rounds = m->rounds > tutti_post_of(m->comm, m->op, source)->rounds
-                        ? m->rounds
-                        : tutti_post_of(m->comm, m->op, source)->rounds;
+        if (!tutti_op_has_input(m->op, source) || !tutti_op_has_output(m->op, m->comm->rank)) continue;
+        if (m->tables) TUTTI_TRY(compare_counts(m, source, output_from(m, source).bytes));
+        uint64_t rounds = tutti_post_of(m->comm, m->op, source)->rounds;
+        if (rounds > m->rounds) m->rounds = rounds;
     }
     return TUTTI_OK;
-}
-
-static bool is_lent(const move *m, int source) {
-    return (tutti_post_of(m->comm, m->op, source)->flags & TUTTI_POST_SRC_DIRECT) != 0;
 }
 
 static tutti_status pull_lent(const move *m, int source) {
@@ -111,63 +137,54 @@ static tutti_status pull_lent(const move *m, int source) {
     if (output.bytes == 0) return TUTTI_OK;
     uint64_t address =
         tutti_post_of(m->comm, m->op, source)->src + (m->split ? (size_t)m->comm->rank * output.bytes : 0);
-    if (m->tables) {
-        tutti_slots slots = tutti_shared_slots_of(m->comm, m->op, source);
-        address = tutti_slots_table(&slots, m->op->sequence)[m->comm->rank].address;
-    }
+    if (m->tables) address = tutti_shared_table_of(m->comm, m->op, source)[m->comm->rank].address;
     const char *segment = tutti_shared_at(m->comm, source, address, output.bytes);
-    if (segment == NULL) return tutti_fail(TUTTI_ERR_DATA, "rank %d posted an address outside of its heap", source);
+    if (segment == NULL) return tutti_shared_outside(source);
     memcpy((char *)output.data, segment, output.bytes);
     return TUTTI_OK;
-}
-
-static void stage(const move *m, uint64_t round) {
-    char *slot = tutti_slots_in(m->comm->slots, round);
-    size_t start = round * m->piece_bytes;
-    for (int reader = 0; reader < m->comm->nranks; reader++) {
-        bool skip = m->split ? reader == m->comm->rank : reader > 0;
-        tutti_span segment = tutti_op_input(m->comm, m->op, reader);
-        if (skip || segment.bytes <= start) continue;
-        memcpy(slot + (m->split ? (size_t)reader * m->piece_bytes : 0), segment.data + start,
-               tutti_min_size(m->piece_bytes, segment.bytes - start));
-    }
 }
 
 static tutti_status pull_staged(const move *m, int source, uint64_t round) {
     tutti_span output = output_from(m, source);
     size_t start = round * m->piece_bytes;
     if (output.bytes <= start) return TUTTI_OK;
-    TUTTI_TRY(tutti_step_wait(m->comm, m->op, source, round + 1));
-    tutti_slots slots = tutti_shared_slots_of(m->comm, m->op, source);
+    if (round > 0) TUTTI_TRY(tutti_step_wait(m->comm, m->op, source, round + 1));
     memcpy((char *)output.data + start,
-           tutti_slots_in(&slots, round) + (m->split ? (size_t)m->comm->rank * m->piece_bytes : 0),
+           tutti_staging_of(&m->staging, source, round) + (m->split ? (size_t)m->comm->rank * m->piece_bytes : 0),
            tutti_min_size(m->piece_bytes, output.bytes - start));
     return TUTTI_OK;
 }
 
 static tutti_status run_round(const move *m, uint64_t round) {
     tutti_comm *comm = m->comm;
-    if (round >= 2) TUTTI_TRY(tutti_step_wait_all(comm, m->op, round));
-    if (!m->lends) stage(m, round);
-    tutti_step_publish(comm, m->op, round + 1);
+    if (round > 0) {
+        if (round < m->pieces) {
+            TUTTI_TRY(tutti_staging_await(&m->staging, round, 1));
+            stage(m, round);
+        }
+        tutti_step_publish(comm, m->op, round + 1);
+    }
     for (int i = 1; i < comm->nranks; i++) {
         int source = (comm->rank + i) % comm->nranks;
-        if (!is_lent(m, source)) TUTTI_TRY(pull_staged(m, source, round));
+        if (output_from(m, source).bytes == 0) continue;
+        if (!tutti_shared_posted(comm, m->op, source, TUTTI_POST_SRC_DIRECT)) TUTTI_TRY(pull_staged(m, source, round));
     }
     return TUTTI_OK;
 }
 
 static tutti_status run(move *m) {
     tutti_comm *comm = m->comm;
-    begin(m);
-    TUTTI_TRY(tutti_meet(comm, m->op));
+    TUTTI_TRY(begin(m));
+    TUTTI_TRY(tutti_shared_meet(comm, m->op));
     TUTTI_TRY(check(m));
     tutti_span own = output_from(m, comm->rank), input = tutti_op_input(comm, m->op, comm->rank);
     for (uint64_t round = 0; round < m->rounds; round++) TUTTI_TRY(run_round(m, round));
+    tutti_staging_end(&m->staging, m->pieces);
     /* After the rounds: in place, what is pulled overwrites what had to be staged first. */
     for (int i = 1; i < comm->nranks; i++) {
         int source = (comm->rank + i) % comm->nranks;
-        if (is_lent(m, source)) TUTTI_TRY(pull_lent(m, source));
+        if (output_from(m, source).bytes > 0 && tutti_shared_posted(comm, m->op, source, TUTTI_POST_SRC_DIRECT))
+            TUTTI_TRY(pull_lent(m, source));
     }
     if (own.bytes > 0 && own.data != input.data) memcpy((char *)own.data, input.data, own.bytes);
     return tutti_shared_finish(comm, m->op, m->lends && tutti_op_has_input(m->op, comm->rank));

@@ -1,0 +1,47 @@
+/*
+ * Tiny inputs, one meeting: each rank shows its whole input in its post line, and, when all whose data it needs have
+ * posted, takes what it needs from theirs. The flag and the bytes are one cache line: nothing else crosses.
+ *
+ * Nobody waits for the readers: the line is written again only once all have finished this call (tutti_post_claim).
+ */
+#include <string.h>
+
+#include "comm/algorithms/shared.h"
+
+static const char *shown(const tutti_comm *comm, const tutti_op *op, int rank, size_t offset) {
+    return (const char *)tutti_post_of(comm, op, rank)->payload + offset;
+}
+
+static void take_reduced(tutti_comm *comm, const tutti_op *op) {
+    size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * op->count * tutti_type_bytes(op->type) : 0;
+    for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = shown(comm, op, rank, offset);
+    tutti_shared_reduce_views(comm, op, op->dst, op->count);
+}
+
+static void take_moved(tutti_comm *comm, const tutti_op *op) {
+    size_t segment_bytes = op->count * tutti_type_bytes(op->type);
+    size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * segment_bytes : 0;
+    if (segment_bytes == 0) return;
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (tutti_op_has_input(op, rank))
+            memcpy((void *)tutti_op_output(comm, op, rank).data, shown(comm, op, rank, offset), segment_bytes);
+}
+
+static void take(tutti_comm *comm, const tutti_op *op) {
+    switch (op->kind) {
+    case TUTTI_KIND_ALL_REDUCE:
+    case TUTTI_KIND_REDUCE:
+    case TUTTI_KIND_REDUCE_SCATTER: take_reduced(comm, op); return;
+    default: take_moved(comm, op);
+    }
+}
+
+tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op) {
+    size_t input_bytes = tutti_op_input_bytes(comm, op);
+    if (input_bytes > 0 && tutti_op_has_input(op, comm->rank))
+        memcpy(tutti_post_own(comm, op)->payload, op->src, input_bytes);
+    tutti_post_publish(comm, op);
+    TUTTI_TRY(tutti_shared_meet(comm, op));
+    if (tutti_op_has_output(op, comm->rank)) take(comm, op);
+    return tutti_shared_finish(comm, op, /* lends */ false);
+}
