@@ -1,14 +1,17 @@
 /*
  * Flags between ranks of one host. See arena.h.
  *
- * Publishing is a store and a look at `sleepers`; the exchange orders the two, so that either the publisher sees the
- * sleeper or the sleeper, who looks at the flag once more after counting himself, sees the new value.
+ * Publishing is a store and a look at `sleepers`; a sleeper counts himself and looks at the flag once more. Of the two
+ * orders at least one must hold, so that either the publisher sees the sleeper or the sleeper the new value. Sleeping is
+ * the slow path, so sleepers pay: membarrier(2) puts a barrier into all threads that publish. Where the system does not
+ * offer it the publisher's exchange does (page->fenced).
  */
 #include "comm/arena.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -58,8 +61,25 @@ static void wake(_Atomic uint64_t *flag) {
 }
 
 static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
-    atomic_exchange_explicit(flag, value, memory_order_seq_cst);
-    if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_seq_cst) > 0)) wake(flag);
+    if (TUTTI_LIKELY(atomic_load_explicit(&page->fenced, memory_order_relaxed) == 0)) {
+        atomic_store_explicit(flag, value, memory_order_release);
+        atomic_signal_fence(memory_order_seq_cst); /* the processor's part is the sleeper's barrier */
+    } else {
+        atomic_exchange_explicit(flag, value, memory_order_seq_cst);
+    }
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_relaxed) > 0)) wake(flag);
+}
+
+static bool registered;
+static pthread_once_t register_once = PTHREAD_ONCE_INIT;
+
+static void register_barriers(void) {
+    registered = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
+void tutti_page_prepare(tutti_page *page) {
+    pthread_once(&register_once, register_barriers);
+    atomic_store_explicit(&page->fenced, registered ? 0 : 1, memory_order_release);
 }
 
 void tutti_page_wake(tutti_page *page) {
@@ -72,11 +92,12 @@ void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     atomic_store_explicit(&post->signature, op->signature, memory_order_relaxed);
     post->factor = op->factor;
     post->call = tutti_call_of(op);
-    post->call.start_ticks = tutti_ticks();
+    publish(comm->page, &post->sequence, op->sequence);
+    /* What only tells of this rank need not be there sooner. */
+    atomic_store_explicit(&post->start_ticks, tutti_ticks(), memory_order_relaxed);
     int core = sched_getcpu(); /* from the thread's restartable-sequence area: no system call */
     if (core != atomic_load_explicit(&comm->page->core, memory_order_relaxed))
         atomic_store_explicit(&comm->page->core, core, memory_order_relaxed);
-    publish(comm->page, &post->sequence, op->sequence);
 }
 
 void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
@@ -152,8 +173,15 @@ static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t tar
     return TUTTI_OK;
 }
 
+/* Makes the publisher's store and its look at `sleepers` as good as ordered; false: that is not to be had here. */
+static bool order_publisher(const tutti_page *page) {
+    return atomic_load_explicit(&page->fenced, memory_order_relaxed) != 0 ||
+           syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
 static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64_t most_ns) {
     atomic_fetch_add_explicit(&page->sleepers, 1, memory_order_seq_cst);
+    if (!order_publisher(page)) most_ns = tutti_min_i64(most_ns, SHORTEST_NAP_NS); /* a wake may be missed */
     uint64_t seen = atomic_load_explicit(flag, memory_order_seq_cst);
     if (seen < target) {
         struct timespec most = {.tv_nsec = most_ns};

@@ -11,6 +11,8 @@
 
 #include "comm/comm.h"
 
+/* Before the owner of a new page publishes anything. */
+void tutti_page_prepare(tutti_page *page);
 /* Wakes all who sleep on the page's flags, so that they look at its state. */
 void tutti_page_wake(tutti_page *page);
 

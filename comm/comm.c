@@ -80,6 +80,7 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     TUTTI_TRY_GOTO(status, tutti_queue_create(comm), fail);
     TUTTI_TRY_GOTO(status, tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof *comm->page, &page), fail);
     comm->page = page;
+    tutti_page_prepare(comm->page);
     *comm_out = comm;
     return TUTTI_OK;
 fail:

@@ -78,13 +78,12 @@ typedef struct tutti_op {
 typedef struct tutti_call {
     uint64_t sequence;
     uint64_t count;
-    uint64_t start_ticks; /* tutti_ticks() at the post; 0: never */
     int32_t root;
     uint8_t kind, type, reduction, unused;
 } tutti_call;
 
-/* Bytes of a payload that travels in the post line itself. */
-#define TUTTI_POST_PAYLOAD_BYTES 40
+/* Bytes of a payload that travels in the post itself, from its first line on. */
+#define TUTTI_POST_PAYLOAD_BYTES 1000
 
 /* No call has it. Who arrives late at a call that the others have given up finds it in their posts: so a rank that
  * was stopped does not take a broken call for a good one, and a good one needs no look at anyone's state. */
@@ -97,13 +96,12 @@ enum {
     TUTTI_POST_STAGED = 8,   /* the first piece is in its slot already */
 };
 
-/* Entry to a collective. The first line is all that the fast path reads; the second is for errors. */
+/* Entry to a collective. The fast path reads the first line, and those that a payload fills; `call` is for errors. */
 typedef struct tutti_post {
-    _Atomic uint64_t sequence;  /* last to be written, release; pairs with the acquire in tutti_meet */
+    _Atomic uint64_t sequence;  /* last to be written, release; pairs with the acquire in tutti_meet_rank */
     _Atomic uint64_t signature; /* TUTTI_SIGNATURE_BROKEN once the owner has given up in this call */
     double factor;
     union {
-        uint8_t payload[TUTTI_POST_PAYLOAD_BYTES];
         struct {
             uint64_t src, dst; /* addresses in the owner's process; of use where DIRECT */
             uint64_t slots;    /* address of the leased slots in the owner's process */
@@ -111,9 +109,13 @@ typedef struct tutti_post {
             uint32_t first;    /* slot of its first piece */
             uint32_t flags;    /* TUTTI_POST_* */
         };
+        uint8_t payload[TUTTI_POST_PAYLOAD_BYTES];
     };
     TUTTI_ALIGNED_LINE tutti_call call;
+    _Atomic uint64_t start_ticks; /* of the call: tutti_ticks(), a moment after the post; 0: never */
 } TUTTI_ALIGNED_LINE tutti_post;
+
+_Static_assert(offsetof(tutti_post, call) % 128 == 0, "a payload fills whole pairs of lines");
 
 typedef enum tutti_page_state {
     TUTTI_PAGE_WHOLE,
@@ -128,9 +130,10 @@ typedef enum tutti_page_state {
 
 /* What one rank shows the others. Written by its owner only, but for `sleepers`. */
 typedef struct tutti_page {
-    _Atomic uint64_t comm_id;                         /* 0: the owner has left and taken the memory back */
-    _Atomic uint32_t departed;                        /* the owner destroyed its communicator */
-    _Atomic int32_t core;                             /* on which the owner last posted; a hint */
+    _Atomic uint64_t comm_id;  /* 0: the owner has left and taken the memory back */
+    _Atomic uint32_t departed; /* the owner destroyed its communicator */
+    _Atomic int32_t core;      /* on which the owner last posted; a hint */
+    _Atomic uint32_t fenced;   /* the owner orders its flags and its looks at `sleepers` itself; else sleepers must */
     TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers;     /* waiters asleep on this page's flags; they count themselves */
     TUTTI_ALIGNED_LINE tutti_post posts[TUTTI_POSTS]; /* call k uses posts[k % TUTTI_POSTS] */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;

@@ -134,23 +134,25 @@ tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool death
 }
 
 /* The newest of a rank's posts. */
-static tutti_call last_call(const tutti_comm *comm, int rank) {
+static const tutti_post *last_post(const tutti_comm *comm, int rank) {
     const tutti_post *posts = comm->members[rank].page->posts;
     uint64_t newest = 0;
     for (int i = 0; i < TUTTI_POSTS; i++) {
         uint64_t sequence = atomic_load_explicit(&posts[i].sequence, memory_order_acquire);
         if (sequence > newest) newest = sequence;
     }
-    return posts[newest % TUTTI_POSTS].call;
+    return &posts[newest % TUTTI_POSTS];
 }
 
 static void describe_missing(const tutti_comm *comm, const tutti_op *op, int rank, char *text, size_t capacity) {
     const tutti_peer *peer = comm->members[rank].process;
-    tutti_call call = last_call(comm, rank);
+    const tutti_post *post = last_post(comm, rank);
+    tutti_call call = post->call;
     char last[256] = "it has made no call yet", name[160];
     uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
     if (call.sequence != 0) {
-        double ago_s = (double)tutti_ticks_to_ns(tutti_ticks() - call.start_ticks) / 1e9;
+        uint64_t start_ticks = atomic_load_explicit(&post->start_ticks, memory_order_relaxed);
+        double ago_s = (double)tutti_ticks_to_ns(tutti_ticks() - start_ticks) / 1e9;
         bool over = step >= tutti_step_at(call.sequence, TUTTI_STEP_DONE);
         tutti_call_describe(&call, name, sizeof name);
         snprintf(last, sizeof last, "%s %s, begun %.1f s ago",

@@ -1,6 +1,6 @@
 /*
- * Tiny inputs, one meeting: each rank shows its whole input in its post line, and, when all whose data it needs have
- * posted, takes what it needs from theirs. The flag and the bytes are one cache line: nothing else crosses.
+ * Tiny inputs, one meeting: each rank shows its whole input in its post, and, when all whose data it needs have posted,
+ * takes what it needs from theirs. Up to 40 bytes flag and bytes are one cache line: nothing else crosses.
  *
  * Nobody waits for the readers: the line is written again only once all have finished this call (tutti_post_claim).
  */

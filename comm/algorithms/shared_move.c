@@ -35,7 +35,7 @@ typedef struct move {
 
 /* A reader follows its source through the slots: pieces of a broadcast are a part of it, so that both copy at a time. */
 #define PARTS            4
-#define LEAST_PART_BYTES ((size_t)16 << 10)
+#define LEAST_PART_BYTES ((size_t)2 << 10)
 
 static bool has_table(tutti_kind kind) {
     return kind == TUTTI_KIND_ALL_GATHER_V || kind == TUTTI_KIND_ALL_TO_ALL_V || kind == TUTTI_KIND_GATHER_V ||
@@ -172,12 +172,17 @@ static tutti_status run_round(const move *m, uint64_t round) {
     return TUTTI_OK;
 }
 
+static void copy_own(const move *m) {
+    tutti_span own = output_from(m, m->comm->rank), input = tutti_op_input(m->comm, m->op, m->comm->rank);
+    if (own.bytes > 0 && own.data != input.data) memcpy((char *)own.data, input.data, own.bytes);
+}
+
 static tutti_status run(move *m) {
     tutti_comm *comm = m->comm;
     TUTTI_TRY(begin(m));
+    copy_own(m); /* while the others' posts are on their way */
     TUTTI_TRY(tutti_shared_meet(comm, m->op));
     TUTTI_TRY(check(m));
-    tutti_span own = output_from(m, comm->rank), input = tutti_op_input(comm, m->op, comm->rank);
     for (uint64_t round = 0; round < m->rounds; round++) TUTTI_TRY(run_round(m, round));
     tutti_staging_end(&m->staging, m->pieces);
     /* After the rounds: in place, what is pulled overwrites what had to be staged first. */
@@ -186,7 +191,6 @@ static tutti_status run(move *m) {
         if (output_from(m, source).bytes > 0 && tutti_shared_posted(comm, m->op, source, TUTTI_POST_SRC_DIRECT))
             TUTTI_TRY(pull_lent(m, source));
     }
-    if (own.bytes > 0 && own.data != input.data) memcpy((char *)own.data, input.data, own.bytes);
     return tutti_shared_finish(comm, m->op, m->lends && tutti_op_has_input(m->op, comm->rank));
 }
 
