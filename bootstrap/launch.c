@@ -141,6 +141,7 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     gethostname(job.host, sizeof job.host - 1);
     TUTTI_TRY(name_run(options));
     TUTTI_TRY(tutti_launch_command(options, &job.argv));
+    TUTTI_TRY_GOTO(status, tutti_launch_bind_plan(options, &job.binding), done);
     TUTTI_TRY_GOTO(status, make_secret(&job), done);
     TUTTI_TRY_GOTO(status, take_over_signals(&job), done);
     TUTTI_TRY_GOTO(status, tutti_launch_keeper_start(&job.keeper_fd), done);
@@ -153,6 +154,7 @@ done:
     tutti_store_server_stop(server);
     if (job.keeper_fd >= 0) tutti_launch_keeper_stop(job.keeper_fd);
     if (job.signal_fd >= 0) close(job.signal_fd);
+    tutti_launch_bind_free(&job.binding);
     free(job.argv);
     return status;
 }

@@ -1,8 +1,8 @@
 /*
  * tuttirun's parts. launch.c hosts the store and starts attempts; launch_options.c reads the command line;
- * launch_command.c finds what to run; launch_process.c starts one rank; launch_output.c carries its lines;
- * launch_group.c watches an attempt's ranks until the last has ended; launch_keeper.c cleans up after a killed
- * tuttirun.
+ * launch_command.c finds what to run; launch_bind.c decides on which cores; launch_process.c starts one rank;
+ * launch_output.c carries its lines; launch_group.c watches an attempt's ranks until the last has ended;
+ * launch_keeper.c cleans up after a killed tuttirun.
  *
  * One thread does all of it (the store has its own), driven by a signalfd and the ranks' pipes.
  */
@@ -17,6 +17,8 @@
 #include <sys/types.h>
 
 #include <tutti/tutti.h>
+
+#include "bootstrap/launch_place.h"
 
 enum { TUTTI_LAUNCH_OUT = 1, TUTTI_LAUNCH_ERR = 2, TUTTI_LAUNCH_BOTH = 3 }; /* masks of --tee and --redirects */
 
@@ -37,10 +39,12 @@ typedef struct tutti_launch_options {
     bool no_prefix;
     const char *run_id;
     const char *role;
+    tutti_place place;
+    bool near_gpus; /* a rank's place is near its GPU, where there are GPUs */
     bool help, version;
     char **program; /* the program and its arguments, ended by NULL */
     /* As written, before they are checked and turned into the above. */
-    const char *nnodes_text, *nproc_text, *endpoint, *backend, *numa_binding;
+    const char *nnodes_text, *nproc_text, *endpoint, *backend, *bind, *numa_binding;
 } tutti_launch_options;
 
 /* Reads the command line and PET_* variables. Any error is one line. */
@@ -55,6 +59,25 @@ bool tutti_launch_listed(const char *list, int local_rank);
 
 /* The argument vector that runs the program: itself, or the Python interpreter first. Free with free(). */
 tutti_status tutti_launch_command(const tutti_launch_options *options, char ***argv_out);
+
+/* ------------------------------------------------------------------------------------------------ cores */
+
+/* Where the ranks of this node run. */
+typedef struct tutti_launch_binding {
+    tutti_topology topology;
+    tutti_place_range *ranges; /* by local rank; NULL: nobody is bound */
+} tutti_launch_binding;
+
+/* Reads --bind and --numa-binding into place and near_gpus. */
+tutti_status tutti_launch_bind_parse(tutti_launch_options *options);
+/* Decides, and logs what it has decided. Free it at the end. */
+tutti_status tutti_launch_bind_plan(const tutti_launch_options *options, tutti_launch_binding *binding_out);
+void tutti_launch_bind_free(tutti_launch_binding *binding);
+/* Binds the calling process; async-signal-safe. */
+void tutti_launch_bind_self(const tutti_launch_binding *binding, int local_rank);
+/* The NUMA nodes of the GPUs that ranks [0..nranks) use, by the folders proc and sys in `root` ("" or a folder) and the
+ * value of CUDA_VISIBLE_DEVICES (NULL: not set). False, and nothing filled in, when not every rank has a known GPU. */
+bool tutti_launch_gpu_nodes(const char *root, const char *visible, int nranks, int *nodes_out);
 
 /* ---------------------------------------------------------------------------------------------- output */
 
@@ -94,6 +117,7 @@ typedef struct tutti_launch_rank {
 typedef struct tutti_launch_job {
     const tutti_launch_options *options;
     char **argv;
+    tutti_launch_binding binding;
     const char *master_addr;
     int master_port;
     char host[256];

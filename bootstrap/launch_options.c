@@ -46,13 +46,14 @@ static const option_row rows[] = {
     {"no-prefix", 0, FLAG, AT(no_prefix), 0, 0, "   lines of output as they are, without [local rank]"},
     {"redirect-stdout-and-stderr", 0, FLAG, AT(redirect_all), 0, 0, "   only to files below --logdir"},
     {"logdir", 0, TEXT, AT(logdir), 0, 0, "DIR   DIR/local_rank_<n>/stdout and stderr"},
+    {"bind", 0, TEXT, AT(bind), 0, 0, "WHERE   a rank's cores: auto, none, core, l3, numa, socket (auto)"},
+    {"numa-binding", 0, TEXT, AT(numa_binding), 0, 0, "KIND   near its GPU: node, socket, exclusive, core-complex"},
     {"rdzv-endpoint", 0, TEXT, AT(endpoint), 0, 0, "HOST:PORT   the same as --master-addr and --master-port"},
     {"rdzv-id", 0, TEXT, AT(run_id), 0, 0, "ID   name of the job, part of the store's keys (none)"},
     {"rdzv-backend", 0, TEXT, AT(backend), 0, 0, "NAME   static or c10d: both mean the store on node 0"},
     {"role", 0, TEXT, AT(role), 0, 0, "NAME   handed on to the ranks (default)"},
     {"help", 'h', FLAG, AT(help), 0, 0, "   this page"},
     {"version", 'V', FLAG, AT(version), 0, 0, "   the version"},
-    {"numa-binding", 0, TEXT, AT(numa_binding), 0, 0, NULL},
     {"use-env", 0, UNUSED_FLAG, 0, 0, 0, NULL},
     {"run-path", 0, UNUSED_FLAG, 0, 0, 0, NULL},
     {"rdzv-conf", 0, UNUSED_TEXT, 0, 0, 0, NULL},
@@ -78,6 +79,8 @@ void tutti_launch_options_help(void) {
         printf("  %-36s %s\n", left, gap + 3);
     }
     printf("\nAs soon as several ranks print, their lines begin with [local rank]. OMP_NUM_THREADS is 1 unless set.\n"
+           "With --bind auto each rank gets its share of the cores, near each other; more ranks than cores are not\n"
+           "bound. TUTTI_LOG=info shows who runs where.\n"
            "When a rank fails the others get 2 s to end by themselves; then they are stopped. The exit code is that\n"
            "of the first failure, 128 + signal for a death by signal.\n");
 }
@@ -281,8 +284,6 @@ static tutti_status check_conflicts(const tutti_launch_options *options) {
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--max-restarts works with one node only");
     if (options->nnodes > 1 && options->master_port == 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "several nodes must agree on a port: give --master-port");
-    if (options->numa_binding != NULL)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "--numa-binding is not supported; start ranks under numactl instead");
     if (strcmp(options->backend, "static") != 0 && strcmp(options->backend, "c10d") != 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--rdzv-backend %s is not supported; static and c10d are",
                           options->backend);
@@ -310,6 +311,7 @@ tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_opti
         if (options.master_port < 0) options.master_port = options.standalone ? 0 : 29500;
         if (options.master_addr == NULL || options.standalone) options.master_addr = "127.0.0.1";
         TUTTI_TRY(check_conflicts(&options));
+        TUTTI_TRY(tutti_launch_bind_parse(&options));
     }
     *options_out = options;
     return TUTTI_OK;

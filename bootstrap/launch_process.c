@@ -196,18 +196,19 @@ static tutti_status open_route(const tutti_launch_job *job, int local_rank, int 
 /* ------------------------------------------------------------------------------------------------- start */
 
 /* In the child. stdin goes to the first rank, as with mpirun; a terminal to none: they are not in its foreground. */
-static void become_rank(const tutti_launch_job *job, pid_t parent, int out_fd, int err_fd, bool first,
+static void become_rank(const tutti_launch_job *job, pid_t parent, int out_fd, int err_fd, int local_rank,
                         char **environment) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it died before we asked */
     setpgid(0, 0);
-    if (!first || isatty(STDIN_FILENO)) {
+    if (local_rank != 0 || isatty(STDIN_FILENO)) {
         int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
     }
     if (out_fd >= 0) dup2(out_fd, STDOUT_FILENO);
     if (err_fd >= 0) dup2(err_fd, STDERR_FILENO);
     setrlimit(RLIMIT_NOFILE, &job->child_files);
+    tutti_launch_bind_self(&job->binding, local_rank);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &job->child_signals, NULL);
     execvpe(job->argv[0], job->argv, environment);
@@ -225,7 +226,7 @@ static tutti_status fork_rank(const tutti_launch_job *job, int out_fd, int err_f
     pid_t parent = getpid();
     rank->pid = fork();
     if (rank->pid < 0) return tutti_fail_errno(errno, "cannot start rank %d", rank->rank);
-    if (rank->pid == 0) become_rank(job, parent, out_fd, err_fd, rank->local_rank == 0, environment);
+    if (rank->pid == 0) become_rank(job, parent, out_fd, err_fd, rank->local_rank, environment);
     setpgid(rank->pid, rank->pid); /* whoever comes first */
     tutti_launch_keeper_add(job->keeper_fd, rank->pid);
     rank->running = true;

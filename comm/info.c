@@ -20,6 +20,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
+#include "bootstrap/topology.h"
 #include "comm/algorithms/choose.h"
 
 static void print_settings(void) {
@@ -38,7 +39,7 @@ static void print_settings(void) {
     if (tutti_settings_check() != TUTTI_OK) printf("! %s\n", tutti_last_error());
 }
 
-static void print_parts(void) {
+static void print_parts(const tutti_topology *topology) {
     static const struct {
         const char *name, *state;
     } parts[] = {
@@ -48,10 +49,11 @@ static void print_parts(void) {
         {"NCCL", "no: not part of this build"},
         {"UCX", "no: not part of this build"},
         {"verbs", "no: not part of this build"},
-        {"hwloc", "no: not part of this build"},
     };
     printf("\nParts\n");
     for (size_t i = 0; i < TUTTI_COUNT_OF(parts); i++) printf("  %-26s %s\n", parts[i].name, parts[i].state);
+    bool hwloc = topology->no_hwloc[0] == '\0';
+    printf("  %-26s %s%s\n", "hwloc", hwloc ? "yes: " : "no: ", hwloc ? topology->source : topology->no_hwloc);
 }
 
 /* First line of a file, without its newline; false when it cannot be read. */
@@ -78,6 +80,26 @@ static void print_cores(void) {
     } else {
         printf("  %-26s none found\n", "cgroup limit");
     }
+}
+
+static const char *plural(int count) {
+    return count == 1 ? "" : "s";
+}
+
+/* What of the machine this process may use. */
+static void print_topology(const tutti_topology *topology) {
+    if (topology->ncpus == 0) {
+        printf("  %-26s unknown: %s\n", "topology", topology->no_hwloc);
+        return;
+    }
+    printf("  %-26s %d package%s, %d NUMA node%s, ", "topology", topology->npackages, plural(topology->npackages),
+           topology->nnodes, plural(topology->nnodes));
+    if (topology->cache_level > 0)
+        printf("%d L%d domain%s, ", topology->ncaches, topology->cache_level, plural(topology->ncaches));
+    else printf("caches unknown, ");
+    printf("%d core%s, %d thread%s (by %s%s)\n", topology->ncores, plural(topology->ncores), topology->ncpus,
+           plural(topology->ncpus), topology->source,
+           topology->foreign ? "; of another machine, as hwloc was told" : "");
 }
 
 static void print_memory(void) {
@@ -150,14 +172,19 @@ int main(int argc, char **argv) {
         return help ? 0 : 2;
     }
     struct utsname system;
+    tutti_topology topology = {0};
+    if (tutti_topology_read(&topology) != TUTTI_OK)
+        snprintf(topology.no_hwloc, sizeof topology.no_hwloc, "%s", tutti_last_error());
     printf("Tutti %s\n", tutti_version());
-    print_parts();
+    print_parts(&topology);
     print_settings();
     printf("\nMachine\n");
     if (uname(&system) == 0) printf("  %-26s %s %s on %s\n", "system", system.sysname, system.release, system.machine);
     print_cores();
+    print_topology(&topology);
     print_memory();
     print_memfd();
     print_single_copy();
+    tutti_topology_free(&topology);
     return 0;
 }

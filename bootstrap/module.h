@@ -1,0 +1,37 @@
+/*
+ * Modules: parts that need a library (hwloc) live in libtutti_<name>.so beside libtutti, opened when first needed, so
+ * that libtutti itself loads with nothing but libc.
+ *
+ * A module exports one function, tutti_module_start: it is given a table of what the host does for it, and gives
+ * the table of what it does for the host. It never links back. Both sides must be of the same version.
+ */
+#ifndef TUTTI_BOOTSTRAP_MODULE_H
+#define TUTTI_BOOTSTRAP_MODULE_H
+
+#include <stdint.h>
+
+#include <tutti/tutti.h>
+
+/* Of these tables and all that modules define; first in both, so that it can be read whatever else has changed. */
+#define TUTTI_MODULE_VERSION ((uint32_t)(TUTTI_VERSION_MAJOR << 16 | TUTTI_VERSION_MINOR << 8 | TUTTI_VERSION_PATCH))
+
+/* What the host does for a module. */
+typedef struct tutti_module_host {
+    uint32_t version;
+    tutti_status (*fail)(tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3); /* tutti_fail */
+    tutti_status (*calloc)(size_t count, size_t item_bytes, void *memory_out);             /* tutti_calloc */
+} tutti_module_host;
+
+/* A module's own table begins with this. */
+typedef struct tutti_module_calls {
+    uint32_t version;
+} tutti_module_calls;
+
+typedef tutti_status tutti_module_start_function(const tutti_module_host *host, const tutti_module_calls **calls_out);
+
+/* The table of libtutti_<name>.so, looked for beside libtutti (or, in a program, in the lib folder beside the
+ * program's own), then where the system looks for libraries. It stays open. TUTTI_ERR_UNSUPPORTED, with the reason
+ * and where was looked, when there is none that can be used. */
+tutti_status tutti_module_open(const char *name, const tutti_module_calls **calls_out);
+
+#endif
