@@ -138,15 +138,22 @@ def find_gloo(options, drivers):
                     pin="free")], []
 
 
+FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-sm", "ompi-ucx", "ucc"]),
+           (find_mpich, ["mpich"]), (find_gloo, ["gloo"])]
+
+
 def find(options, drivers):
     """(libraries, lines about those that are not compared)"""
     libraries, missing = [], []
-    for look in (find_tutti, find_openmpi, find_mpich, find_gloo):
+    wanted = None if options.libraries is None else options.libraries.split(",") + ["tutti"]
+    for look, names in FINDERS:
+        if wanted is not None and not set(names) & set(wanted):
+            missing += ["%s: left out by --libraries" % name for name in names]
+            continue
         found, reasons = look(options, drivers)
         libraries += found
         missing += reasons
-    if options.libraries:
-        wanted = options.libraries.split(",") + ["tutti"]
+    if wanted is not None:
         missing += ["%s: left out by --libraries" % library.name for library in libraries if library.name not in wanted]
         libraries = [library for library in libraries if library.name in wanted]
     return libraries, missing
