@@ -53,12 +53,12 @@ static tutti_status open_file(const char *file, const tutti_module_calls **calls
 }
 
 tutti_status tutti_module_open(const char *name, const tutti_module_calls **calls_out) {
-    static const char *const places[] = {"", "/" TUTTI_LIBRARIES_FROM_PROGRAMS, "/../lib"};
+    static const char *const places[] = {".", TUTTI_LIBRARIES_FROM_PROGRAMS, "../lib"};
     char folder[PATH_MAX] = "", file[PATH_MAX + 128], plain[64];
     snprintf(plain, sizeof plain, "libtutti_%s.so", name);
     bool known = own_folder(folder);
     for (size_t i = 0; known && i < TUTTI_COUNT_OF(places); i++) {
-        snprintf(file, sizeof file, "%s%s/%s", folder, places[i], plain);
+        snprintf(file, sizeof file, "%s/%s/%s", folder, places[i], plain);
         if (access(file, F_OK) == 0) return open_file(file, calls_out);
     }
     void *object = dlopen(plain, RTLD_NOW | RTLD_LOCAL);
