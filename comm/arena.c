@@ -173,15 +173,15 @@ static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t tar
     return TUTTI_OK;
 }
 
-/* Makes the publisher's store and its look at `sleepers` as good as ordered; false: that is not to be had here. */
-static bool order_publisher(const tutti_page *page) {
+bool tutti_page_order(const tutti_page *page) {
+    atomic_thread_fence(memory_order_seq_cst);
     return atomic_load_explicit(&page->fenced, memory_order_relaxed) != 0 ||
            syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
 }
 
 static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64_t most_ns) {
     atomic_fetch_add_explicit(&page->sleepers, 1, memory_order_seq_cst);
-    if (!order_publisher(page)) most_ns = tutti_min_i64(most_ns, SHORTEST_NAP_NS); /* a wake may be missed */
+    if (!tutti_page_order(page)) most_ns = tutti_min_i64(most_ns, SHORTEST_NAP_NS); /* a wake may be missed */
     uint64_t seen = atomic_load_explicit(flag, memory_order_seq_cst);
     if (seen < target) {
         struct timespec most = {.tv_nsec = most_ns};

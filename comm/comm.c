@@ -37,6 +37,7 @@ void tutti_comm_release(tutti_comm *comm) {
     tutti_queue_destroy(comm);
     free(comm->views);
     free(comm->factors);
+    free(comm->buffers);
     free(comm);
 }
 
@@ -76,6 +77,7 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->members, &comm->members), fail);
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->views, &comm->views), fail);
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->factors, &comm->factors), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->buffers, &comm->buffers), fail);
     TUTTI_TRY_GOTO(status, tutti_choose_forced(&comm->forced_row), fail);
     TUTTI_TRY_GOTO(status, tutti_queue_create(comm), fail);
     TUTTI_TRY_GOTO(status, tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof *comm->page, &page), fail);

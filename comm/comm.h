@@ -15,7 +15,8 @@
  *   direct       peers can read this buffer where it is; otherwise it is staged through slots
  *   broken       a communicator that failed; every later call answers the first failure at once
  *
- * Invariant: a rank writes only its own page, its own slots and its own buffers. Data is always pulled.
+ * Invariant: a rank writes only its own page, its own slots and its own buffers: data is pulled. The exception is
+ * algorithms/shared_push.c, which writes into blocks of tutti_mem_alloc; settle.h says what that takes.
  */
 #ifndef TUTTI_COMM_H
 #define TUTTI_COMM_H
@@ -137,6 +138,7 @@ typedef struct tutti_page {
     TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers;     /* waiters asleep on this page's flags; they count themselves */
     TUTTI_ALIGNED_LINE tutti_post posts[TUTTI_POSTS]; /* call k uses posts[k % TUTTI_POSTS] */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
+    _Atomic uint64_t quiet; /* the owner left this call by a failure and writes no more into others' buffers */
     TUTTI_ALIGNED_LINE _Atomic uint32_t state; /* tutti_page_state; release after the reason */
     int32_t broken_status;
     char broken_text[TUTTI_BROKEN_TEXT_BYTES];
@@ -169,11 +171,11 @@ typedef struct tutti_patience {
     bool yields; /* this thread shares its core: do not spin */
 } tutti_patience;
 
-/* What writing a line of staging memory has cost of late, through the caches and past them; slots.c. */
+/* How staging memory is written; slots.c. */
 typedef struct tutti_pace {
-    float ticks[2]; /* per line; index 1: past the caches */
+    float line_ns; /* what a line has cost of late, through the caches; 0: not known */
+    bool streams;  /* writes go past the caches */
     unsigned writes;
-    bool streams; /* writes go past the caches */
 } tutti_pace;
 
 struct tutti_comm {
@@ -198,6 +200,8 @@ struct tutti_comm {
     atomic_int slots_busy;          /* 1 while a call uses the lease, so that nobody takes it */
     const void **views;             /* scratch of nranks pointers, for algorithms */
     double *factors;                /* scratch of nranks factors */
+    char **buffers;                 /* scratch of nranks pointers */
+    uint64_t exposed;               /* last call in which peers may write into this rank's buffers; settle.h */
     struct tutti_work_queue *queue; /* worker.h */
     atomic_int references;          /* the user's, and one for each work and thread that may look at it */
     atomic_bool destroyed;          /* tutti_comm_destroy was called */

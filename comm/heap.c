@@ -55,6 +55,7 @@ static int heap_fd = -1;
 static area areas[2];
 static page_note *pages;
 static size_t used_bytes, committed_bytes, cached_bytes; /* handed out, with real memory, of these free */
+static bool retires_blocks;
 
 static int class_of(size_t bytes) {
     if (bytes <= PAGE / 2) {
@@ -250,12 +251,13 @@ static tutti_status free_locked(size_t offset) {
     size_t piece = class_bytes(note->class_index);
     if (note->state != PIECE_USED || (small ? offset % piece : offset % PAGE) != 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "not memory of tutti_mem_alloc, or given back before");
-    TUTTI_TRY(stack_push(&a->free_[note->class_index], offset));
+    bool retired = retires_blocks && offset >= control_bytes;
+    if (!retired) TUTTI_TRY(stack_push(&a->free_[note->class_index], offset));
     used_bytes -= piece;
     if (small) return TUTTI_OK;
     note->state = PIECE_FREE;
     size_t held = note->committed_pages * PAGE;
-    if (cached_bytes + held <= CACHE_BYTES) {
+    if (!retired && cached_bytes + held <= CACHE_BYTES) {
         cached_bytes += held;
         return TUTTI_OK;
     }
@@ -282,6 +284,12 @@ bool tutti_heap_holds(const void *memory, size_t bytes) {
     if (base == NULL) return false;
     uintptr_t offset = (uintptr_t)memory - (uintptr_t)base;
     return offset >= control_bytes && offset < heap_bytes && bytes <= heap_bytes - offset;
+}
+
+void tutti_heap_retire_blocks(void) {
+    pthread_mutex_lock(&heap_lock);
+    retires_blocks = true;
+    pthread_mutex_unlock(&heap_lock);
 }
 
 void tutti_heap_usage(size_t *used_bytes_out, size_t *committed_bytes_out) {

@@ -30,6 +30,8 @@ tutti_status tutti_heap_alloc(tutti_heap_area area, size_t bytes, void **memory_
 tutti_status tutti_heap_free(void *memory);
 /* Is [memory, memory + bytes) inside the heap's blocks, where peers can read it? */
 bool tutti_heap_holds(const void *memory, size_t bytes);
+/* From now on blocks that are freed are not handed out again: a peer that went wrong may still write into them. */
+void tutti_heap_retire_blocks(void);
 /* Bytes handed out and bytes of real memory behind them and behind cached pieces. */
 void tutti_heap_usage(size_t *used_bytes_out, size_t *committed_bytes_out);
 

@@ -148,49 +148,43 @@ void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint
 
 /* ---------------------------------------------------------------------------------------------- writing */
 
-#define LEAST_MEASURED_BYTES 2048
-#define PROBE_BYTES          4096
-#define WRITES_PER_PROBE     16
+#define MEASURED_BYTES   2048 /* no less is measured, and this much is tried */
+#define WRITES_PER_TRIAL 16
+/* What a line costs through the caches: 1 to 9 ns where the readers share our last-level cache, 25 and more where they
+ * do not. Past the caches it is 1 to 5 ns anywhere, but readers then wait some 6 ns longer for it. */
+#define DEAR_LINE_NS  14.0F
+#define CHEAP_LINE_NS 9.0F
 
-static void copy(bool streams, char *slot, const char *src, size_t bytes) {
-    if (streams) {
-        tutti_copy_stream(slot, src, bytes);
-        return;
-    }
-    memcpy(slot, src, bytes);
-}
-
-/* Copies, and learns what it costs until the bytes have left this core's store buffer. A measurement counts for no more
- * than a few times what is known: it may contain the time of another thread. */
-static void measured_copy(tutti_pace *pace, bool streams, char *slot, const char *src, size_t bytes) {
+/* Copies through the caches, and learns what that costs until the bytes have left this core's store buffer. A measurement
+ * counts for no more than a few times what is known: it may contain the time of another thread. */
+static void measured_copy(tutti_pace *pace, char *slot, const char *src, size_t bytes) {
     uint64_t start = tutti_ticks();
-    copy(streams, slot, src, bytes);
+    memcpy(slot, src, bytes);
     atomic_thread_fence(memory_order_seq_cst);
-    float cost = (float)(tutti_ticks() - start) * TUTTI_CACHE_LINE / (float)bytes, *known = &pace->ticks[streams];
-    if (*known <= 0) *known = cost;
-    else if (cost < *known) *known = (*known + cost) / 2;
-    else *known += ((cost < 4 * *known ? cost : 4 * *known) - *known) / 8;
+    float lines = (float)bytes / TUTTI_CACHE_LINE, cost = (float)tutti_ticks_to_ns(tutti_ticks() - start) / lines;
+    if (pace->line_ns <= 0) pace->line_ns = cost;
+    else if (cost < pace->line_ns) pace->line_ns = (pace->line_ns + cost) / 2;
+    else pace->line_ns += ((cost < 4 * pace->line_ns ? cost : 4 * pace->line_ns) - pace->line_ns) / 8;
+    if (pace->line_ns > DEAR_LINE_NS) pace->streams = true;
+    if (pace->line_ns < CHEAP_LINE_NS) pace->streams = false;
 }
 
-/* Neither way is better everywhere: past the caches is 5 times as fast between cores without a common cache, and half as
- * fast between others. Which cores these are may change at any time: threads move, and so do a virtual machine's cores. So
- * each rank goes by what its own writes cost, and now and then tries the other way with the first bytes of a piece. */
+/* Neither way is better everywhere (bench/: past the caches is 5 times as fast between cores without a common cache, and
+ * half as fast between others), and which cores these are may change at any time: threads move, and so do a virtual
+ * machine's cores. So each rank goes by what its own writes cost. */
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes) {
     tutti_pace *pace = &comm->pace;
     const char *from = src;
-    if (bytes < LEAST_MEASURED_BYTES) {
-        copy(pace->streams, slot, from, bytes);
+    if (!pace->streams) {
+        if (bytes < MEASURED_BYTES) memcpy(slot, from, bytes);
+        else measured_copy(pace, slot, from, bytes);
         return;
     }
-    if (pace->writes++ % WRITES_PER_PROBE == 0) {
-        size_t probe = tutti_min_size(PROBE_BYTES, bytes);
-        measured_copy(pace, !pace->streams, slot, from, probe);
-        slot += probe, from += probe, bytes -= probe;
+    if (bytes >= MEASURED_BYTES && pace->writes++ % WRITES_PER_TRIAL == 0) {
+        measured_copy(pace, slot, from, MEASURED_BYTES);
+        slot += MEASURED_BYTES, from += MEASURED_BYTES, bytes -= MEASURED_BYTES;
     }
-    if (bytes >= LEAST_MEASURED_BYTES) measured_copy(pace, pace->streams, slot, from, bytes);
-    else if (bytes > 0) copy(pace->streams, slot, from, bytes);
-    float now = pace->ticks[pace->streams], other = pace->ticks[!pace->streams];
-    if (now > 0 && other > 0 && other < 0.75F * now) pace->streams = !pace->streams;
+    tutti_copy_stream(slot, from, bytes);
 }
 
 /* ----------------------------------------------------------------------------------------------- takers */

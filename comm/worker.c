@@ -14,6 +14,7 @@
 #include "comm/algorithms/choose.h"
 #include "comm/arena.h"
 #include "comm/p2p.h"
+#include "comm/settle.h"
 
 struct tutti_work_queue {
     pthread_mutex_t lock;
@@ -75,8 +76,10 @@ static tutti_status run(tutti_comm *comm, tutti_op *op) {
     tutti_patience_begin(comm, op);
     tutti_status status = tutti_post_claim(comm, op);
     if (TUTTI_LIKELY(status == TUTTI_OK)) status = tutti_choose_and_run(comm, op);
-    if (TUTTI_UNLIKELY(status != TUTTI_OK)) return tutti_comm_break(comm, status);
-    return TUTTI_OK;
+    if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
+    status = tutti_comm_break(comm, status);
+    if (comm->exposed == op->sequence) tutti_settle(comm, op);
+    return status;
 }
 
 static tutti_work *pop(struct tutti_work_queue *queue) {

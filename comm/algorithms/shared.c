@@ -41,6 +41,22 @@ bool tutti_shared_lends_segments(const tutti_comm *comm, const tutti_op *op) {
     return true;
 }
 
+uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op) {
+    size_t bytes = op->count * tutti_type_bytes(op->type);
+    uint32_t flags = tutti_shared_lends(comm, op->src, bytes) ? TUTTI_POST_SRC_DIRECT : 0;
+    if (op->kind != TUTTI_KIND_ALL_REDUCE) return flags;
+    if (tutti_shared_lends(comm, op->dst, bytes)) flags |= TUTTI_POST_DST_DIRECT;
+    if (op->src != op->dst) return flags;
+    if (flags != 0) comm->exposed = op->sequence; /* others may choose shared_push.c before we know */
+    return flags | TUTTI_POST_IN_PLACE;
+}
+
+uint32_t tutti_shared_common_flags(const tutti_comm *comm, const tutti_op *op) {
+    uint32_t flags = UINT32_MAX;
+    for (int rank = 0; rank < comm->nranks; rank++) flags &= tutti_post_of(comm, op, rank)->flags;
+    return flags;
+}
+
 const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes) {
     return tutti_peer_translate(comm->members[rank].process, address, bytes);
 }

@@ -22,6 +22,8 @@ tutti_status tutti_shared_reduce_whole(tutti_comm *comm, const tutti_op *op);
 tutti_status tutti_shared_reduce_sliced(tutti_comm *comm, const tutti_op *op);
 /* The same after a meeting in which all ranks have posted that they lend input and output. */
 tutti_status tutti_shared_reduce_lent(tutti_comm *comm, const tutti_op *op);
+/* all_reduce, after a meeting in which all have posted that they lend, and overwrite, one buffer. */
+tutti_status tutti_shared_reduce_push(tutti_comm *comm, const tutti_op *op);
 /* reduce_scatter and its v-variant, any size. */
 tutti_status tutti_shared_reduce_scatter(tutti_comm *comm, const tutti_op *op);
 
@@ -39,6 +41,9 @@ const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, 
 const tutti_segment *tutti_shared_table_of(const tutti_comm *comm, const tutti_op *op, int rank);
 /* Records that it was outside. */
 tutti_status tutti_shared_outside(int rank);
+/* What reductions post, and what all ranks have posted. */
+uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op);
+uint32_t tutti_shared_common_flags(const tutti_comm *comm, const tutti_op *op);
 static inline bool tutti_shared_posted(const tutti_comm *comm, const tutti_op *op, int rank, uint32_t flag) {
     return (tutti_post_of(comm, op, rank)->flags & flag) != 0;
 }

@@ -61,9 +61,9 @@ static chunk chunk_at(const reduction *x, uint64_t index, size_t most) {
 static tutti_status begin(reduction *x, size_t staged_count) {
     tutti_comm *comm = x->comm;
     const tutti_op *op = x->op;
-    size_t bytes = op->count * x->item_bytes;
-    x->src_lent = tutti_shared_lends(comm, op->src, bytes);
-    x->dst_lent = op->kind == TUTTI_KIND_ALL_REDUCE && tutti_shared_lends(comm, op->dst, bytes);
+    uint32_t flags = tutti_shared_flags(comm, op);
+    x->src_lent = (flags & TUTTI_POST_SRC_DIRECT) != 0;
+    x->dst_lent = (flags & TUTTI_POST_DST_DIRECT) != 0;
     TUTTI_TRY(tutti_staging_begin(comm, op, staged_count * x->item_bytes, &x->staging));
     if (!x->src_lent && op->count > 0) {
         chunk first = chunk_at(x, 0, staged_count);
@@ -75,13 +75,11 @@ static tutti_status begin(reduction *x, size_t staged_count) {
     post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
     post->rounds = 0;
     post->first = x->staging.first;
-    post->flags = (x->src_lent ? TUTTI_POST_SRC_DIRECT : 0) | (x->dst_lent ? TUTTI_POST_DST_DIRECT : 0);
+    post->flags = flags;
     tutti_post_publish(comm, op);
     TUTTI_TRY(tutti_meet(comm, op));
     const uint32_t both = TUTTI_POST_SRC_DIRECT | TUTTI_POST_DST_DIRECT;
-    x->all_lent = true;
-    for (int rank = 0; rank < comm->nranks; rank++)
-        x->all_lent = x->all_lent && (tutti_post_of(comm, op, rank)->flags & both) == both;
+    x->all_lent = (tutti_shared_common_flags(comm, op) & both) == both;
     return TUTTI_OK;
 }
 
@@ -168,24 +166,21 @@ static tutti_status reduce_chunks(const reduction *x, size_t most) {
     return tutti_shared_finish(x->comm, x->op, x->src_lent || x->dst_lent);
 }
 
-static size_t lent_count(const reduction *x) {
-    return (size_t)x->comm->nranks * LENT_SLICE_BYTES / x->item_bytes;
-}
-
-static tutti_status run(reduction *x) {
-    size_t staged = tutti_staging_piece(x->comm, x->op->count * x->item_bytes, 1) / x->item_bytes;
-    TUTTI_TRY(begin(x, staged));
-    return reduce_chunks(x, x->all_lent ? lent_count(x) : staged);
-}
-
 tutti_status tutti_shared_reduce_lent(tutti_comm *comm, const tutti_op *op) {
+    if ((tutti_shared_common_flags(comm, op) & TUTTI_POST_IN_PLACE) != 0) return tutti_shared_reduce_push(comm, op);
     reduction x = {.comm = comm,
                    .op = op,
                    .item_bytes = tutti_type_bytes(op->type),
                    .src_lent = true,
                    .dst_lent = true,
                    .all_lent = true};
-    return reduce_chunks(&x, lent_count(&x));
+    return reduce_chunks(&x, (size_t)comm->nranks * LENT_SLICE_BYTES / x.item_bytes);
+}
+
+static tutti_status run(reduction *x) {
+    size_t staged = tutti_staging_piece(x->comm, x->op->count * x->item_bytes, 1) / x->item_bytes;
+    TUTTI_TRY(begin(x, staged));
+    return x->all_lent ? tutti_shared_reduce_lent(x->comm, x->op) : reduce_chunks(x, staged);
 }
 
 tutti_status tutti_shared_reduce_sliced(tutti_comm *comm, const tutti_op *op) {

@@ -41,8 +41,8 @@ static tutti_status begin(whole *w) {
     w->bytes = op->count * w->item_bytes;
     w->chunk_bytes = tutti_staging_piece(comm, w->bytes, 1);
     w->rounds = (w->bytes + w->chunk_bytes - 1) / w->chunk_bytes;
-    bool src_lent = tutti_shared_lends(comm, op->src, w->bytes);
-    bool dst_lent = op->kind == TUTTI_KIND_ALL_REDUCE && tutti_shared_lends(comm, op->dst, w->bytes);
+    uint32_t flags = tutti_shared_flags(comm, op);
+    bool src_lent = (flags & TUTTI_POST_SRC_DIRECT) != 0;
     w->lends = read && src_lent && !overwrites;
     w->stages = read && !w->lends && w->bytes > 0;
     w->late = w->stages && src_lent;
@@ -54,23 +54,20 @@ static tutti_status begin(whole *w) {
     post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
     post->rounds = w->rounds;
     post->first = w->staging.first;
-    post->flags = (src_lent ? TUTTI_POST_SRC_DIRECT : 0) | (dst_lent ? TUTTI_POST_DST_DIRECT : 0) |
-                  (overwrites ? TUTTI_POST_IN_PLACE : 0) | (w->late ? 0 : TUTTI_POST_STAGED);
+    post->flags = flags | (w->late ? 0 : TUTTI_POST_STAGED);
     tutti_post_publish(comm, op);
     return tutti_shared_meet(comm, op);
 }
 
-/* Does everybody lend input and output, and somebody overwrite his? The answer is the same on all ranks. */
+/* Everybody lends input and output, and at least one overwrites his: no copies are needed but in his way. */
 static bool is_for_slices(const whole *w) {
     const uint32_t both = TUTTI_POST_SRC_DIRECT | TUTTI_POST_DST_DIRECT;
-    bool in_place = false;
-    if (w->op->kind != TUTTI_KIND_ALL_REDUCE) return false;
-    for (int rank = 0; rank < w->comm->nranks; rank++) {
-        uint32_t flags = tutti_post_of(w->comm, w->op, rank)->flags;
-        if ((flags & both) != both) return false;
-        in_place = in_place || (flags & TUTTI_POST_IN_PLACE) != 0;
-    }
-    return in_place;
+    if (w->op->kind != TUTTI_KIND_ALL_REDUCE || (tutti_shared_common_flags(w->comm, w->op) & both) != both)
+        return false;
+    bool overwrites = false;
+    for (int rank = 0; rank < w->comm->nranks; rank++)
+        overwrites = overwrites || tutti_shared_posted(w->comm, w->op, rank, TUTTI_POST_IN_PLACE);
+    return overwrites;
 }
 
 static bool is_direct(const whole *w, int rank) {
