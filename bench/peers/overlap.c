@@ -3,7 +3,7 @@
  *
  * A step is one of four things, which take turns: the compute alone; all buckets alone; both overlapped, each bucket
  * started as soon as it is written; both in sequence. Times are those of the slowest rank, medians over samples.
- * The compute of a bucket is `rounds` passes per block of 4 KiB, each adding up a part of 1 MiB of weights; then the
+ * The compute of a bucket is `rounds` passes per block of 4 KiB, each adding up a part of 256 KiB of weights; then the
  * block's gradients are written. Every gradient is checked after each step, outside the time.
  */
 #include "overlap.h"
@@ -18,9 +18,9 @@
 #include "meeting.h"
 
 #define LINE            64
-#define BLOCK           1024 /* elements */
-#define PROGRESS_BLOCKS 16   /* between two calls of peer->progress */
-#define WEIGHTS         (1 << 18)
+#define BLOCK           1024      /* elements */
+#define PROGRESS_BLOCKS 16        /* between two calls of peer->progress */
+#define WEIGHTS         (1 << 16) /* elements */
 #define MOST_BUCKETS    1024
 #define MOST_SAMPLES    64
 #define WARM_STEPS      2 /* of each kind */
@@ -146,7 +146,8 @@ static double median(double *values, int count) {
 
 /* One row: the wholes are those of the slowest rank, the parts means over ranks. */
 static void measure_row(job *j, size_t bucket_bytes, int samples, FILE *rows) {
-    double whole[KINDS][MOST_SAMPLES], parts[4][MOST_SAMPLES], us = 1e-3, mean_us = us / j->peer->size;
+    double whole[KINDS][MOST_SAMPLES], parts[4][MOST_SAMPLES], exposed[MOST_SAMPLES];
+    double us = 1e-3, mean_us = us / j->peer->size;
     double before = meeting_distance(&j->all);
     for (int i = 0; i < WARM_STEPS * KINDS; i++) run_step(j, i % KINDS);
     for (int sample = 0; sample < samples; sample++) {
@@ -155,21 +156,22 @@ static void measure_row(job *j, size_t bucket_bytes, int samples, FILE *rows) {
             spans spent = run_step(j, kind);
             whole[kind][sample] = meeting_most(&j->all, spent.whole) * us;
             double pieces = meeting_sum(&j->all, spent.pieces) * mean_us;
-            double calls = meeting_sum(&j->all, spent.calls) * mean_us,
-                   wait = meeting_sum(&j->all, spent.wait) * mean_us;
+            double calls = meeting_sum(&j->all, spent.calls) * mean_us;
+            double wait = meeting_sum(&j->all, spent.wait) * mean_us;
             if (kind == COMPUTE) parts[0][sample] = pieces;
             if (kind != OVERLAPPED) continue;
             parts[1][sample] = pieces;
             parts[2][sample] = calls;
             parts[3][sample] = wait;
         }
+        exposed[sample] = whole[OVERLAPPED][sample] - whole[COMPUTE][sample];
     }
     double after = meeting_distance(&j->all), wrong = meeting_sum(&j->all, j->wrong);
     if (j->peer->rank != 0) return;
     fprintf(rows, "%zu,%d,%d", bucket_bytes, j->rounds, j->buckets);
     for (int kind = 0; kind < KINDS; kind++) fprintf(rows, ",%.1f", median(whole[kind], samples));
     for (int part = 0; part < 4; part++) fprintf(rows, ",%.1f", median(parts[part], samples));
-    fprintf(rows, ",%.0f,%.1f,%.1f\n", wrong, before, after);
+    fprintf(rows, ",%.1f,%.0f,%.1f,%.1f\n", median(exposed, samples), wrong, before, after);
     fflush(rows);
 }
 

@@ -5,10 +5,10 @@ import statistics
 import report
 
 FIELDS = ["round", "pin", "ranks", "library", "bucket", "buckets", "factor", "rounds", "compute_us", "alone_us", "overlap_us",
-          "sequential_us", "pieces_alone_us", "pieces_us", "calls_us", "wait_us", "wrong", "before_ns", "after_ns", "state",
-          "others_percent", "quiet"]
+          "sequential_us", "pieces_alone_us", "pieces_us", "calls_us", "wait_us", "exposed_us", "wrong", "before_ns",
+          "after_ns", "state", "others_percent", "quiet"]
 OWN = ("tutti", "tutti-mem", "tutti-ddp")
-BUSY = 1.3
+BUSY = 1.5  # times the usual compute
 
 
 def slowdown(row):
@@ -30,12 +30,11 @@ class Cell:
         self.quiet = any(row["quiet"] for row in rows)
         self.rows = [row for row in rows if row["quiet"] or not self.quiet]
         self.busy = False
-        self.count_from([row["compute_us"] for row in self.rows])
+        self.set_exposed([row["exposed_us"] for row in self.rows])
 
-    def count_from(self, computes):
-        """What the buckets add to these times of the compute, one per row; and the share of them that takes no time,
-        below 0 where overlapping costs more than it saves."""
-        values = [row["overlap_us"] - compute for row, compute in zip(self.rows, computes)]
+    def set_exposed(self, values):
+        """What the buckets add to the compute, one per row; and the share of them that takes no time, below 0 where
+        overlapping costs more than it saves."""
         self.exposed, self.least, self.most = statistics.median(values), min(values), max(values)
         self.hidden = statistics.median(1 - value / row["alone_us"] for value, row in zip(values, self.rows))
 
@@ -43,7 +42,7 @@ class Cell:
         """A library that slows the compute even when nothing travels does not profit from it."""
         self.busy = self.median("compute_us") > BUSY * usual_us
         if self.busy:
-            self.count_from([usual_us] * len(self.rows))
+            self.set_exposed([row["overlap_us"] - usual_us for row in self.rows])
 
     def median(self, value):
         return statistics.median(row[value] if isinstance(value, str) else value(row) for row in self.rows)
@@ -66,7 +65,7 @@ class Table:
 
     def __init__(self, key, rows, libraries):
         self.pin, self.ranks, self.state, self.bucket, self.factor = key
-        self.buckets, self.rounds = rows[0]["buckets"], rows[0]["rounds"]
+        self.buckets = rows[0]["buckets"]
         self.cells = {name: Cell([row for row in rows if row["library"] == name]) for name in libraries
                       if any(row["library"] == name for row in rows)}
         usual_us = statistics.median(cell.median("compute_us") for cell in self.cells.values())
