@@ -21,9 +21,9 @@
 #include "tests/support/reference.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 1, MOST_COUNT = 4099, REPETITIONS = 30 };
+enum { LEAST_RANKS = 3, LAST_RANKS = 3, MOST_COUNT = 4099, REPETITIONS = 200 };
 #else
-enum { SLOW = 0, MOST_COUNT = 20011, REPETITIONS = 1000 };
+enum { LEAST_RANKS = 2, LAST_RANKS = 4, MOST_COUNT = 20011, REPETITIONS = 1000 };
 #endif
 
 enum { MOST_RANKS = 4, MOST_SHIFT = 3, ROOM_BYTES = (MOST_COUNT + MOST_SHIFT) * 8, TILES = 60 };
@@ -246,18 +246,19 @@ static void run(ranks_kind kind, int nranks, ranks_body body, const char *what, 
               failure);
 }
 
+/* Worlds of all sizes, of one kind. */
+static void run_worlds(ranks_kind kind, ranks_body body, const char *what, const char *value) {
+    for (int n = LEAST_RANKS; n <= LAST_RANKS; n++) run(kind, n, body, what, value);
+}
+
 /* Every value of a variable; as processes first, since ranks that were threads leave a process that cannot be forked
- * into ranks any more. Threads try worlds of 3 only: what they do otherwise is the same code. */
+ * into ranks any more. */
 static void run_values(const char *variable, const char *const *values, int nvalues) {
-    for (int i = 0; i < nvalues && ranks_have_processes(); i++) {
-        set(variable, values[i]);
-        for (int n = SLOW ? 3 : 2; n <= (SLOW ? 3 : MOST_RANKS); n++)
-            run(RANKS_PROCESSES, n, sweep, variable, values[i]);
-    }
-    for (int i = 0; i < nvalues; i++) {
-        set(variable, values[i]);
-        run(RANKS_THREADS, 3, sweep, variable, values[i]);
-    }
+    for (int kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= RANKS_THREADS; kind++)
+        for (int i = 0; i < nvalues; i++) {
+            set(variable, values[i]);
+            run_worlds((ranks_kind)kind, sweep, variable, values[i]);
+        }
 }
 
 static double differing(const void *a, const void *b, size_t count, size_t item) {
@@ -342,8 +343,8 @@ Test(bit_equal, every_instruction_set_gives_the_same_bits_and_ranks_may_differ_i
 Test(bit_equal, a_thousand_repetitions_give_the_same_bits, .timeout = 250) {
     prepare();
     set("TUTTI_CHUNK_BYTES", "4096");
-    for (int n = 2; n <= MOST_RANKS && ranks_have_processes(); n++) run(RANKS_PROCESSES, n, repeat, "repeated", "");
-    run(RANKS_THREADS, 3, repeat, "repeated", "");
+    if (ranks_have_processes()) run_worlds(RANKS_PROCESSES, repeat, "repeated", "");
+    run_worlds(RANKS_THREADS, repeat, "repeated", "");
 }
 
 Test(bit_equal, large_vectors_have_the_same_bits_in_any_memory, .timeout = 250) {
