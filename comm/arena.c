@@ -20,10 +20,12 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/monitor.h"
+#include "comm/op.h"
 #include "comm/p2p.h"
 
-#define SPINS_PER_SERVICE 64 /* looks at the flag between two looks at point to point */
-#define BACKOFF_SPINS     12 /* rounds of a backoff, some microseconds in all */
+#define SPINS_PER_SERVICE 64  /* looks at the flag between two looks at point to point */
+#define GLANCES           128 /* about as long as a switch between threads */
+#define BACKOFF_SPINS     12  /* rounds of a backoff, some microseconds in all */
 #define YIELDS_BEFORE_NAP 200
 #define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
 #define SHORTEST_NAP_NS   INT64_C(200000)
@@ -107,7 +109,8 @@ void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress)
 /* ---------------------------------------------------------------------------------------------- waiting */
 
 void tutti_patience_begin(tutti_comm *comm, const tutti_op *op) {
-    comm->patience = (tutti_patience){.op = op, .yields = thread_yields || !comm->spins};
+    comm->patience =
+        (tutti_patience){.op = op, .yields = thread_yields || !comm->spins, .glances = tutti_op_has_source(op)};
 }
 
 static tutti_status timed_out(tutti_comm *comm, const tutti_op *op) {
@@ -152,6 +155,18 @@ static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target
         }
         tutti_p2p_progress();
         if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
+    }
+    return false;
+}
+
+/* With more ranks than cores, too, the root of a broadcast that is on another core may be about to come: waiting for it as
+ * long as a switch to another thread takes costs less than that switch and the one back. (Where all wait for all this
+ * does not pay: most likely the one who is missing waits for this core.) */
+static bool glance(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
+    if (atomic_load_explicit(&page->core, memory_order_relaxed) == sched_getcpu()) return false;
+    for (int i = 0; i < GLANCES; i++) {
+        if (reached(flag, target)) return true;
+        relax();
     }
     return false;
 }
@@ -208,7 +223,9 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
 }
 
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
-    if (!comm->patience.yields && spin(comm->members[rank].page, flag, target)) return TUTTI_OK;
+    const tutti_page *page = comm->members[rank].page;
+    if (!comm->patience.yields && spin(page, flag, target)) return TUTTI_OK;
+    if (comm->patience.glances && glance(page, flag, target)) return TUTTI_OK;
     bool there;
     TUTTI_TRY(yield(comm, flag, target, &there));
     return there ? TUTTI_OK : sleep_until(comm, rank, flag, target);
@@ -229,13 +246,15 @@ tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
 
 tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
     if (TUTTI_LIKELY(comm->finished >= sequence)) return TUTTI_OK;
-    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
+    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE), least = UINT64_MAX;
     for (int i = 1; i < comm->nranks; i++) {
         int rank = (comm->rank + i) % comm->nranks;
         _Atomic uint64_t *step = &comm->members[rank].page->step;
         if (!reached(step, done)) TUTTI_TRY(tutti_flag_wait(comm, rank, step, done));
+        uint64_t reached_step = atomic_load_explicit(step, memory_order_acquire);
+        if (reached_step < least) least = reached_step;
     }
-    comm->finished = sequence;
+    comm->finished = ((least + 1) >> TUTTI_STEP_BITS) - 1; /* the call of that step, or the one before if it goes on */
     return TUTTI_OK;
 }
 

@@ -168,7 +168,8 @@ typedef struct tutti_patience {
     tutti_deadline deadline; /* of the operation */
     tutti_deadline stall;    /* of the report */
     bool reported;
-    bool yields; /* this thread shares its core: do not spin */
+    bool yields;  /* this thread shares its core: do not spin */
+    bool glances; /* but look for a moment */
 } tutti_patience;
 
 /* How staging memory is written; slots.c. */

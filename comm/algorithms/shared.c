@@ -29,26 +29,37 @@ tutti_status tutti_shared_finish(tutti_comm *comm, const tutti_op *op, bool lend
 
 /* --------------------------------------------------------------------------------------------- lending */
 
-bool tutti_shared_lends(const tutti_comm *comm, const void *data, size_t bytes) {
+/* Lending saves a copy and costs a second meeting, at the end: with a core for each rank some hundred nanoseconds, else a
+ * turn of every rank on its core. */
+#define LEAST_LENT_BYTES         ((size_t)1 << 10)
+#define LEAST_LENT_CROWDED_BYTES ((size_t)256 << 10)
+#define LEAST_PUSHED_BYTES       ((size_t)16 << 10) /* crowded, too: it saves two copies */
+
+static bool is_readable(const tutti_comm *comm, const void *data, size_t bytes) {
     return comm->one_process || tutti_heap_holds(data, bytes);
 }
 
 bool tutti_shared_lends_segments(const tutti_comm *comm, const tutti_op *op) {
+    size_t all_bytes = 0;
     for (int reader = 0; reader < comm->nranks; reader++) {
         tutti_span segment = tutti_op_input(comm, op, reader);
-        if (segment.bytes > 0 && !tutti_shared_lends(comm, segment.data, segment.bytes)) return false;
+        if (segment.bytes > 0 && !is_readable(comm, segment.data, segment.bytes)) return false;
+        all_bytes += segment.bytes;
     }
-    return true;
+    return all_bytes >= (comm->spins ? LEAST_LENT_BYTES : LEAST_LENT_CROWDED_BYTES);
 }
 
 uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op) {
     size_t bytes = op->count * tutti_type_bytes(op->type);
-    uint32_t flags = tutti_shared_lends(comm, op->src, bytes) ? TUTTI_POST_SRC_DIRECT : 0;
-    if (op->kind != TUTTI_KIND_ALL_REDUCE) return flags;
-    if (tutti_shared_lends(comm, op->dst, bytes)) flags |= TUTTI_POST_DST_DIRECT;
-    if (op->src != op->dst) return flags;
-    if (flags != 0) comm->exposed = op->sequence; /* others may choose shared_push.c before we know */
-    return flags | TUTTI_POST_IN_PLACE;
+    bool in_place = op->kind == TUTTI_KIND_ALL_REDUCE && op->src == op->dst;
+    size_t least = comm->spins ? LEAST_LENT_BYTES : in_place ? LEAST_PUSHED_BYTES : LEAST_LENT_CROWDED_BYTES;
+    uint32_t flags = in_place ? TUTTI_POST_IN_PLACE : 0;
+    if (bytes < least) return flags;
+    if (is_readable(comm, op->src, bytes)) flags |= TUTTI_POST_SRC_DIRECT;
+    if (op->kind == TUTTI_KIND_ALL_REDUCE && is_readable(comm, op->dst, bytes)) flags |= TUTTI_POST_DST_DIRECT;
+    /* Others may choose shared_push.c before we know. */
+    if (in_place && (flags & TUTTI_POST_DST_DIRECT) != 0) comm->exposed = op->sequence;
+    return flags;
 }
 
 uint32_t tutti_shared_common_flags(const tutti_comm *comm, const tutti_op *op) {

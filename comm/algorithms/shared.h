@@ -31,9 +31,7 @@ tutti_status tutti_shared_reduce_scatter(tutti_comm *comm, const tutti_op *op);
 
 /* Meets the ranks whose data this one needs: all, or in a rooted kind perhaps the root, or nobody. */
 tutti_status tutti_shared_meet(tutti_comm *comm, const tutti_op *op);
-/* Can every other rank of the communicator read [data, data + bytes) where it is? */
-bool tutti_shared_lends(const tutti_comm *comm, const void *data, size_t bytes);
-/* Can they read all segments of a split input? */
+/* Are this rank's segments of op to be read where they are? Yes where every other rank can, and it pays. */
 bool tutti_shared_lends_segments(const tutti_comm *comm, const tutti_op *op);
 /* An address that `rank` posted, as mapped here; NULL: outside of its heap. */
 const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes);
