@@ -1,5 +1,6 @@
 /*
- * Rings between two processes of a host, and the lobby where they find each other. See channel.h for the drawing.
+ * Channels to other processes of a host, and the lobby where they find each other. See channel.h for the drawing,
+ * channel_ring.c for what goes through them.
  *
  * The directory is this process's private list of its blocks; entry i of it stands in entry i of the lobby. A block
  * lies there in one of three states: open (a tutti_channels uses it), resting (its peer may come back), or spare
@@ -18,8 +19,6 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/heap.h"
-
-#define BACKLOG_BYTES (UINT64_C(1) << 20)
 
 typedef struct directory_entry {
     uint8_t id[TUTTI_PROCESS_ID_BYTES];
@@ -205,123 +204,4 @@ bool tutti_channel_find(tutti_channels *channel) {
     channel->generation = generation;
     uint64_t offset = find_block(theirs, id);
     return offset != 0 && accept_block(channel, offset);
-}
-
-/* --------------------------------------------------------------------------------------------- writing */
-
-static bool is_tiny(const tutti_record *record) {
-    return record->kind == TUTTI_RECORD_EAGER && record->payload_bytes <= TUTTI_RECORD_TINY_BYTES;
-}
-
-/* Bytes of the ring that the record takes. */
-static size_t span(const tutti_record *record) {
-    size_t payload = is_tiny(record) ? 0 : record->payload_bytes;
-    return sizeof *record + tutti_align_up(payload, TUTTI_CACHE_LINE);
-}
-
-bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
-    size_t wanted = span(record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
-    if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= TUTTI_CHANNEL_RING_BYTES)) return true;
-    if (channel->theirs == NULL || channel->broken) return false;
-    uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
-    if (tail - channel->tail_seen > channel->head - channel->tail_seen) {
-        tutti_channel_break(channel, "it says that it has read what was never sent");
-        return false;
-    }
-    channel->tail_seen = tail;
-    return channel->head - tail + wanted <= TUTTI_CHANNEL_RING_BYTES;
-}
-
-static void ring_write(tutti_channel_block *block, uint64_t at, const void *src, size_t bytes) {
-    size_t offset = at & (TUTTI_CHANNEL_RING_BYTES - 1);
-    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
-    memcpy(block->ring + offset, src, first);
-    if (TUTTI_UNLIKELY(first < bytes)) memcpy(block->ring, (const char *)src + first, bytes - first);
-}
-
-/* The record that begins at a position of our ring. */
-static tutti_record *record_at(tutti_channels *channel, uint64_t at) {
-    return (tutti_record *)(void *)(channel->own->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1)));
-}
-
-static _Atomic uint32_t *kind_at(tutti_channels *channel, uint64_t at) {
-    return (_Atomic uint32_t *)&record_at(channel, at)->kind;
-}
-
-void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
-    uint64_t at = channel->head;
-    channel->head += span(record);
-    atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end comes first */
-    tutti_record *line = record_at(channel, at);
-    /* Field by field: the record was only just written so, and wider loads would wait for that. */
-    line->payload_bytes = record->payload_bytes;
-    line->comm_id = record->comm_id;
-    line->source = record->source;
-    line->destination = record->destination;
-    line->tag = record->tag;
-    line->bytes = record->bytes;
-    if (is_tiny(record)) {
-        if (record->payload_bytes > 0) memcpy(line->tiny, payload, record->payload_bytes);
-    } else {
-        line->transfer = record->transfer;
-        line->answer = record->answer;
-        line->address = record->address;
-        if (record->payload_bytes > 0) ring_write(channel->own, at + sizeof *record, payload, record->payload_bytes);
-    }
-    atomic_store_explicit(kind_at(channel, at), record->kind, memory_order_release); /* pairs with _peek */
-}
-
-/* --------------------------------------------------------------------------------------------- reading */
-
-const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel) {
-    return (const _Atomic uint32_t *)(const void *)(channel->theirs->ring +
-                                                    (channel->tail & (TUTTI_CHANNEL_RING_BYTES - 1)));
-}
-
-bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
-    const _Atomic uint32_t *next = tutti_channel_next(channel);
-    /* Acquire: the record is there; pairs with tutti_channel_write. */
-    if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
-    memcpy(record_out, (const void *)next, sizeof *record_out);
-    if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
-        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(record_out) >= TUTTI_CHANNEL_RING_BYTES) {
-        tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,
-                            record_out->payload_bytes);
-        return false;
-    }
-    return true;
-}
-
-void tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes) {
-    if (bytes == 0) return;
-    if (is_tiny(record)) {
-        memcpy(dst, record->tiny, bytes);
-        return;
-    }
-    size_t offset = (channel->tail + sizeof *record) & (TUTTI_CHANNEL_RING_BYTES - 1);
-    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
-    memcpy(dst, channel->theirs->ring + offset, first);
-    if (TUTTI_UNLIKELY(first < bytes)) memcpy((char *)dst + first, channel->theirs->ring, bytes - first);
-}
-
-void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
-    channel->tail += span(record);
-    /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
-    atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
-}
-
-/* --------------------------------------------------------------------------------------------- backlog */
-
-bool tutti_channel_has_credit(tutti_channels *channel, uint64_t bytes) {
-    uint64_t sent = channel->sent + tutti_channel_cost(bytes);
-    if (TUTTI_LIKELY(sent - channel->matched_seen <= BACKLOG_BYTES)) return true;
-    if (channel->theirs == NULL) return false;
-    channel->matched_seen =
-        atomic_load_explicit(&channel->theirs->matched, memory_order_relaxed); /* a hint: any order */
-    return sent - channel->matched_seen <= BACKLOG_BYTES;
-}
-
-void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes) {
-    channel->matched += tutti_channel_cost(bytes);
-    atomic_store_explicit(&channel->own->matched, channel->matched, memory_order_relaxed); /* a hint: any order */
 }

@@ -43,7 +43,13 @@ typedef enum tutti_record_kind {
     TUTTI_RECORD_END
 } tutti_record_kind;
 
-/* One line in a ring; payload follows in whole lines, except for an eager message that fits into `tiny`. */
+/*
+ * One line in a ring; payload follows in whole lines, except for an eager message that fits into `tiny`. Larger eager
+ * messages come in parts, so that the reader begins before the writer is through; in front of each part after the first
+ * stands a line whose `kind` says that it is there:
+ *
+ *   | record | part 0 | line | part 1 | ... | line | last part |
+ */
 typedef struct tutti_record {
     uint32_t kind; /* in a ring: written last, release; pairs with tutti_channel_peek */
     uint32_t payload_bytes;
@@ -55,7 +61,7 @@ typedef struct tutti_record {
         uint8_t tiny[TUTTI_RECORD_TINY_BYTES];
         struct {
             uint64_t transfer; /* the id that the reader of this record gave it; ANNOUNCE: the writer's */
-            uint64_t answer;   /* CLEAR: the id that the receiver gave it */
+            uint64_t answer;   /* CLEAR: the id that the receiver gave it; ANNOUNCE: the sender waits for it (1) */
             uint64_t address;  /* ANNOUNCE: of the bytes in the writer's process */
         };
     };
@@ -106,6 +112,8 @@ typedef struct tutti_channels {
     uint64_t tail;                     /* their ring: read */
     uint64_t sent, matched_seen;       /* cost of eager messages to the peer: all; that found a receive, last look */
     uint64_t came, matched;            /* cost of eager messages from the peer: all; that found a receive */
+    bool far;                          /* the peer's caches were far when that was last looked at; channel_ring.c */
+    unsigned streamed;                 /* payloads written past the caches because of that */
     bool probed, readable;             /* p2p_read.c */
     bool broken, gone;                 /* reason in `error`; the peer has ended and all it sent has been read */
     char error[256];
@@ -117,6 +125,15 @@ typedef struct tutti_channels {
     struct tutti_requests receiving; /* receives whose stream comes in */
     struct tutti_notes notes;        /* answers for which the ring had no room */
 } tutti_channels;
+
+/* In a loop that looks at what the peer writes. */
+static inline void tutti_channel_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 /* Opens a channel to the peer: nothing is written yet. */
 tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out);
@@ -137,8 +154,11 @@ void tutti_channel_write(tutti_channels *channel, const tutti_record *record, co
 const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel);
 /* Copies out the next record's header; false: there is none, or the channel is broken. */
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out);
-/* Copies the first bytes of the payload of the record at hand. */
-void tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes);
+/* Is all of its payload there? */
+bool tutti_channel_is_whole(const tutti_channels *channel, const tutti_record *record);
+/* Copies the first bytes of the payload of the record at hand, waiting for parts that are being written; false: they
+ * did not come soon. */
+bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes);
 /* Takes the record at hand. */
 void tutti_channel_skip(tutti_channels *channel, const tutti_record *record);
 

@@ -78,7 +78,7 @@ tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *mess
 static tutti_status start(group *g, tutti_work *whole, bool queued) {
     TUTTI_TRY(tutti_calloc(g->nmessages, sizeof *g->message_works, &g->message_works));
     for (size_t i = 0; i < g->nmessages; i++)
-        TUTTI_TRY(tutti_message_start(g->comm, &g->messages[i], whole, &g->message_works[i]));
+        TUTTI_TRY(tutti_message_start(g->comm, &g->messages[i], whole, !queued, &g->message_works[i]));
     for (size_t i = 0; i < g->nops; i++) {
         if (!queued) {
             TUTTI_TRY(tutti_queue_run(g->comm, &g->ops[i]->op));

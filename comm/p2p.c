@@ -1,14 +1,15 @@
 /*
- * Point to point: sends and receives of this process's ranks. This file holds the entries; p2p_match.c finds the
- * receive for a message, p2p_transfer.c moves bytes, p2p_incoming.c handles what comes, p2p_read.c reads a peer's private
- * memory, p2p_watch.c looks after what waits too long, channel.c is the ring.
+ * Point to point: sends and receives of this process's ranks. This file holds the entries; p2p_now.c is the short way
+ * of blocking calls, p2p_match.c finds the receive for a message, p2p_transfer.c moves bytes, p2p_incoming.c handles
+ * what comes, p2p_read.c reads a peer's private memory, p2p_watch.c looks after what waits too long, channel*.c are the
+ * rings.
  *
  *   sender                                 receiver
  *   small:
  *     1 EAGER(bytes) ------------------->  2 matches: copies from the ring; else keeps a copy
  *   large:
  *     1 ANNOUNCE(id, address) ---------->  2 matches, or keeps the announcement
- *   then, from tutti_mem_alloc memory, or where the system permits to read the sender's:
+ *   then, from tutti_mem_alloc memory, or when the sender does not wait and the system permits to read his memory:
  *                                          3 copies slice by slice from the sender's memory
  *     5 the send is complete <-----------  4 DONE(id)
  *   or else:
@@ -16,8 +17,10 @@
  *     4 FRAGMENT(answer, bytes) ... ---->  5 copies from the ring; the last one completes the receive
  *       the last one completes the send
  *
- * Small means up to TUTTI_EAGER_BYTES, as long as the peer keeps no more than a bounded backlog of unmatched bytes; what
- * exceeds it is announced. A send that finds no room in the ring waits in line; fragments leave room for others.
+ * Small means up to TUTTI_EAGER_BYTES (or less, where the receiver can copy from the sender's buffer), as long as the
+ * peer keeps no more than a bounded backlog of unmatched bytes; what exceeds it is announced. The way over the ring
+ * takes two copies, at once on two cores and past their caches, and is quicker than the one that the system makes; but
+ * the sender must be there for it. A send that finds no room in the ring waits in line; fragments leave room for others.
  * Answers never wait for anything but room, and reading never waits, so both directions at once cannot block.
  * Ranks of one process use no ring: the receiver's side copies straight from the sender's buffer.
  *

@@ -78,13 +78,14 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
     tutti_request *request = tutti_match_posted(port, record->source, record->tag);
     if (request != NULL) {
         tutti_match_accept(request, record->source, record->tag, record->bytes);
-        tutti_transfer_accept(request, channel, record->transfer, record->address);
+        tutti_transfer_accept(request, channel, record->transfer, record->address, record->answer != 0);
         return true;
     }
     tutti_message *message = new_message(channel, record, 0);
     if (message == NULL) return false;
     message->transfer = record->transfer;
     message->address = record->address;
+    message->awaited = record->answer != 0;
     tutti_match_keep(port, message);
     return true;
 }
@@ -150,7 +151,7 @@ bool tutti_incoming_read(tutti_channels *channel) {
     }
     tutti_record record;
     for (int i = 0; i < RECORDS_AT_ONCE; i++) {
-        if (!tutti_channel_peek(channel, &record)) return true;
+        if (!tutti_channel_peek(channel, &record) || !tutti_channel_is_whole(channel, &record)) return true;
         if (!handle(channel, &record)) return channel->broken;
         tutti_channel_skip(channel, &record);
         tutti_p2p.moved = true;

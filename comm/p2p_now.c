@@ -13,9 +13,10 @@
 #include "comm/p2p.h"
 #include "comm/p2p_state.h"
 
-#define LOOKS_PER_SERVICE 32 /* at one place, between two looks at everything else */
-#define SERVICES          32 /* then the long way, with its deadline */
-#define YIELDS            64 /* the same where ranks share cores */
+#define LOOKS_PER_SERVICE  32 /* at one place, between two looks at everything else */
+#define SERVICES           32 /* then the long way, with its deadline */
+#define YIELDS             64 /* the same where ranks share cores */
+#define YIELDS_PER_SERVICE 4
 
 /* The process's channel to a rank of another process; NULL: there is none. */
 static tutti_channels *channel_to(const tutti_comm *comm, int peer) {
@@ -32,7 +33,7 @@ tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes,
     pthread_mutex_lock(&tutti_p2p.lock);
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
     tutti_channels *channel = channel_to(comm, peer);
-    bool sent = channel != NULL && send_is_next(port, channel, peer) && tutti_transfer_is_eager(channel, bytes) &&
+    bool sent = channel != NULL && send_is_next(port, channel, peer) && tutti_transfer_is_eager(channel, src, bytes) &&
                 tutti_transfer_put_eager(channel, port, peer, tag, src, bytes);
     pthread_mutex_unlock(&tutti_p2p.lock);
     return sent ? TUTTI_OK : TUTTI_NOT_YET;
@@ -57,12 +58,13 @@ static bool is_wanted(const receive *r, const tutti_record *record) {
            record->bytes == record->payload_bytes && record->bytes <= r->bytes;
 }
 
-/* Takes the next record if it is the message that is waited for; false: there is none, or it is something else. */
+/* Takes the next record if it is the message that is waited for, while it is being written; false: there is none, it is
+ * something else, or its writer has stopped. */
 static bool take(const receive *r) {
     tutti_record record;
     tutti_channels *channel = r->channel;
     if (!tutti_channel_peek(channel, &record) || !is_wanted(r, &record)) return false;
-    tutti_channel_copy(channel, &record, r->dst, record.bytes);
+    if (!tutti_channel_copy(channel, &record, r->dst, record.bytes)) return false;
     tutti_channel_skip(channel, &record);
     channel->came += tutti_channel_cost(record.bytes);
     tutti_channel_give_credit(channel, record.bytes);
@@ -75,30 +77,21 @@ static bool receive_is_next(const receive *r) {
            TAILQ_EMPTY(&r->port->unexpected);
 }
 
-static void relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
+static bool spin(const _Atomic uint32_t *next, int looks) {
+    for (int i = 0; i < looks; i++) {
+        if (atomic_load_explicit(next, memory_order_relaxed) != 0) return true;
+        tutti_channel_relax();
+    }
+    return false;
 }
 
 /* Until something has come, for a while; in between everything else is served. */
 static bool look(const tutti_comm *comm, const _Atomic uint32_t *next) {
-    if (!comm->spins) {
-        for (int i = 0; i < YIELDS; i++) {
-            sched_yield();
-            if (atomic_load_explicit(next, memory_order_relaxed) != 0) return true;
-            tutti_p2p_progress();
-        }
-        return false;
-    }
-    for (int service = 0; service < SERVICES; service++) {
-        for (int i = 0; i < LOOKS_PER_SERVICE; i++) {
-            if (atomic_load_explicit(next, memory_order_relaxed) != 0) return true;
-            relax();
-        }
-        tutti_p2p_progress();
+    int services = comm->spins ? SERVICES : YIELDS, looks = comm->spins ? LOOKS_PER_SERVICE : 1;
+    for (int service = 1; service <= services; service++) {
+        if (!comm->spins) sched_yield();
+        if (spin(next, looks)) return true;
+        if (comm->spins || service % YIELDS_PER_SERVICE == 0) tutti_p2p_progress();
     }
     return false;
 }

@@ -83,6 +83,7 @@ typedef struct tutti_message {
     tutti_request *sender;      /* from this process, not copied */
     bool whole;                 /* the bytes are in `payload` */
     uint64_t transfer, address; /* announced */
+    bool awaited;               /* announced: its sender waits in the library, so it can stream */
     uint8_t payload[];
 } tutti_message;
 
@@ -145,15 +146,17 @@ void tutti_match_drop_unexpected(tutti_port *port);
 
 /* ---- p2p_transfer.c */
 
-/* May a message of that size be sent eagerly now? */
-bool tutti_transfer_is_eager(tutti_channels *channel, size_t bytes);
+/* Is this message to be sent eagerly, and may it be now? */
+bool tutti_transfer_is_eager(tutti_channels *channel, const void *src, size_t bytes);
 /* Writes an eager message; false: there is no room now. */
 bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
                               size_t bytes);
 /* Starts a send to another process. */
 void tutti_transfer_send(tutti_request *request);
-/* A receive has matched an announced message: pulls its bytes or asks for them. */
-void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address);
+/* A receive has matched an announced message: pulls its bytes or asks for them. `awaited`: its sender waits for it, and
+ * a stream from him is quicker than reading what is not mapped. */
+void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address,
+                           bool awaited);
 /* Starts to copy from request->source or request->address. */
 void tutti_transfer_pull(tutti_request *request);
 /* Tells the sender of an announced message that it has been taken, or never will be. */

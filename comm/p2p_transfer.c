@@ -12,12 +12,15 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/p2p_state.h"
+#include "kernels/copy.h"
 
 #define FRAGMENT_BYTES       ((size_t)32 << 10)
-#define FRAGMENTS_AT_ONCE    4
+#define FRAGMENTS_AT_ONCE    8
 #define STREAM_RESERVE_BYTES (TUTTI_CHANNEL_RING_BYTES / 4) /* of the ring, not for fragments */
 #define LARGEST_EAGER_BYTES  (TUTTI_CHANNEL_RING_BYTES / 4)
 #define SLICE_BYTES          ((size_t)128 << 10) /* of a pull */
+#define DIRECT_BYTES         ((size_t)8 << 10)   /* what is larger is pulled where the receiver has it mapped */
+#define STREAM_BYTES         ((size_t)16 << 20)  /* from this size on a message is copied past the caches */
 #define PULLS_AT_ONCE        4
 #define RECORDS_AT_ONCE      256
 #define LOOKS_AT_ONCE        8 /* at lobbies of processes that have not written to us */
@@ -56,9 +59,10 @@ void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken)
 
 /* ----------------------------------------------------------------------------------------------- sends */
 
-bool tutti_transfer_is_eager(tutti_channels *channel, size_t bytes) {
+bool tutti_transfer_is_eager(tutti_channels *channel, const void *src, size_t bytes) {
     size_t most = tutti_min_size((size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES), LARGEST_EAGER_BYTES);
-    return bytes <= most && tutti_channel_has_credit(channel, bytes);
+    if (bytes > most || (bytes > DIRECT_BYTES && tutti_heap_holds(src, bytes))) return false;
+    return tutti_channel_has_credit(channel, bytes);
 }
 
 bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
@@ -78,7 +82,7 @@ bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, i
 
 /* Writes the message or its announcement; false: there is no room now. */
 static bool put(tutti_channels *channel, tutti_request *request) {
-    if (tutti_transfer_is_eager(channel, request->bytes)) {
+    if (tutti_transfer_is_eager(channel, request->buffer, request->bytes)) {
         if (!tutti_transfer_put_eager(channel, request->port, request->peer, request->tag, request->buffer,
                                       request->bytes))
             return false;
@@ -92,6 +96,7 @@ static bool put(tutti_channels *channel, tutti_request *request) {
                            .tag = request->tag,
                            .bytes = request->bytes,
                            .transfer = tutti_p2p.last_id + 1,
+                           .answer = request->work->awaited,
                            .address = (uint64_t)(uintptr_t)request->buffer};
     if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
     request->id = ++tutti_p2p.last_id;
@@ -174,7 +179,9 @@ static bool copy_slice(tutti_request *request, size_t bytes) {
     if (bytes == 0) return true; /* buffers may be NULL then */
     char *dst = request->buffer + request->moved;
     if (request->source != NULL) {
-        memmove(dst, request->source + request->moved, bytes);
+        bool past = request->wanted >= STREAM_BYTES && request->partner == NULL; /* within a process they may overlap */
+        if (past) tutti_copy_stream(dst, request->source + request->moved, bytes);
+        else memmove(dst, request->source + request->moved, bytes);
         return true;
     }
     bool last = request->moved + bytes == request->wanted;
@@ -194,7 +201,8 @@ void tutti_transfer_pull(tutti_request *request) {
     else tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
 }
 
-void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address) {
+void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address,
+                           bool awaited) {
     request->channel = channel;
     request->answer = transfer;
     request->address = address;
@@ -204,7 +212,7 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
         return;
     }
     request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
-    if (request->source != NULL || tutti_read_is_possible(channel)) tutti_transfer_pull(request);
+    if (request->source != NULL || (!awaited && tutti_read_is_possible(channel))) tutti_transfer_pull(request);
     else ask(request);
 }
 

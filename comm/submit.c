@@ -53,11 +53,12 @@ tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options
     return queued ? queue_op(comm, op, options->work) : tutti_queue_run(comm, op);
 }
 
-tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
+tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole, bool awaited,
                                  tutti_work **work_out) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     work->op.timeout_ms = message->timeout_ms;
+    work->awaited = awaited;
     if (whole != NULL) {
         work->whole = whole;
         tutti_work_retain(whole);
@@ -102,7 +103,7 @@ tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message
     }
     if (!queued && message_now(comm, message)) return TUTTI_OK;
     tutti_work *work;
-    TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
+    TUTTI_TRY(tutti_message_start(comm, message, NULL, !queued, &work));
     if (queued) {
         if (!tutti_work_done(work)) tutti_queue_serve_p2p(comm);
         *options->work = work;

@@ -63,9 +63,32 @@ static void write_and_read(tutti_channels *channel, size_t bytes, unsigned seed)
 
 Test(channel, records_of_every_length_pass_the_end_of_the_ring_whole) {
     tutti_channels *channel = open_mirror();
-    const size_t lengths[] = {0, 1, 8, 24, 25, 63, 64, 65, 4096, 8191, 65536, TUTTI_CHANNEL_RING_BYTES - 128};
+    const size_t lengths[] = {0, 1, 8, 24, 25, 63, 64, 65, 4096, 8191, 65536, TUTTI_CHANNEL_RING_BYTES - 8192};
     for (unsigned round = 0; round < 40; round++)
         for (size_t i = 0; i < TUTTI_COUNT_OF(lengths); i++) write_and_read(channel, lengths[i], round + (unsigned)i);
+    tutti_channel_close(channel);
+}
+
+/* The writer stops in the middle: nothing is taken, and all of it once he goes on. */
+Test(channel, a_message_is_whole_once_its_last_part_is_there) {
+    enum { BYTES = 20000, LAST = 2 * (64 + 8192) }; /* the line in front of the last of three parts */
+    tutti_channels *channel = open_mirror();
+    static uint8_t sent[BYTES], got[BYTES];
+    tutti_record out = eager(BYTES, 7), in;
+    fill(sent, BYTES, 3);
+    tutti_channel_write(channel, &out, sent);
+    uint32_t kind, none = 0;
+    memcpy(&kind, channel->own->ring + LAST, sizeof kind);
+    cr_assert(kind == TUTTI_RECORD_EAGER, "the last part is not where it should be");
+    memcpy(channel->own->ring + LAST, &none, sizeof none);
+    cr_assert(tutti_channel_peek(channel, &in) && !tutti_channel_is_whole(channel, &in));
+    cr_assert(!tutti_channel_copy(channel, &in, got, BYTES), "a part that is not there was copied");
+    cr_assert(tutti_channel_copy(channel, &in, got, 2 * 8192) && memcmp(sent, got, 2 * 8192) == 0);
+    memcpy(channel->own->ring + LAST, &kind, sizeof kind);
+    cr_assert(tutti_channel_is_whole(channel, &in) && tutti_channel_copy(channel, &in, got, BYTES));
+    cr_assert(memcmp(sent, got, BYTES) == 0);
+    tutti_channel_skip(channel, &in);
+    write_and_read(channel, 100, 4);
     tutti_channel_close(channel);
 }
 

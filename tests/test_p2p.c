@@ -175,6 +175,52 @@ Test(p2p, empty_messages_are_messages) {
     run(worlds, empty_messages);
 }
 
+/* To and fro with lengths on both sides of every border between two ways, from either kind of memory; now and then
+ * the receiver comes late. */
+static tutti_status every_way(ranks_context *context) {
+    static const size_t lengths[] = {0,    1,     24,    25,    64,    1023,  1025,  4096,   4097,   8192,
+                                     8193, 16384, 16385, 40000, 65536, 65537, 98304, 300007, 1 << 20};
+    enum { MOST = 1 << 20, TURNS = 8 };
+    if (context->rank > 1) return TUTTI_OK;
+    int peer = 1 - context->rank;
+    uint8_t *shared, *out = malloc(MOST), *in = malloc(MOST);
+    TUTTI_TRY(tutti_mem_alloc(MOST, (void **)&shared));
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int turn = 0; turn < TURNS; turn++) {
+            size_t bytes = lengths[i];
+            uint8_t *src = turn % 2 == 0 ? out : shared;
+            tutti_received received = {.count = 9};
+            for (size_t k = 0; k < bytes; k++) src[k] = (uint8_t)(k * 7 + (size_t)turn + (size_t)context->rank);
+            if (context->rank == 0) TUTTI_TRY(tutti_send(context->comm, src, bytes, TUTTI_UINT8, 1, turn, NULL));
+            if (turn == TURNS - 1) usleep(300);
+            memset(in, 0, bytes);
+            TUTTI_TRY(tutti_recv(context->comm, in, MOST, TUTTI_UINT8, peer, turn % 3 == 0 ? TUTTI_ANY_TAG : turn,
+                                 &TUTTI_OPTIONS(.received = &received)));
+            if (context->rank == 1) TUTTI_TRY(tutti_send(context->comm, src, bytes, TUTTI_UINT8, 0, turn, NULL));
+            RANKS_CHECK(received.count == bytes && received.source == peer && received.tag == turn,
+                        "%zu bytes of rank %d under tag %lld, not %zu of %d under %d", received.count, received.source,
+                        (long long)received.tag, bytes, peer, turn);
+            for (size_t k = 0; k < bytes; k++)
+                RANKS_CHECK(in[k] == (uint8_t)(k * 7 + (size_t)turn + (size_t)peer), "byte %zu of %zu is %d", k, bytes,
+                            in[k]);
+        }
+    free(out);
+    free(in);
+    tutti_mem_free(shared);
+    return TUTTI_OK;
+}
+
+Test(p2p, blocking_messages_of_every_length_come_whole) {
+    const char *failure = ranks_run_worlds(pairs, NULL, every_way);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+Test(p2p, blocking_messages_come_whole_where_ranks_share_a_core) {
+    const char *const one_core[] = {"TUTTI_CPUS=1", NULL};
+    const char *failure = ranks_run_worlds(pairs, &(ranks_options){.environment = one_core}, every_way);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
 static tutti_status both_directions(ranks_context *context) {
     enum { COUNT = 1 << 20 };
     if (context->rank > 1) return TUTTI_OK;

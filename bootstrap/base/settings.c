@@ -51,7 +51,7 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                            "of ranks"},
     [TUTTI_SETTING_EAGER_BYTES] = {.name = "TUTTI_EAGER_BYTES",
                                    .kind = TUTTI_SETTING_KIND_BYTES,
-                                   .fallback = "8K",
+                                   .fallback = "64K",
                                    .least = 0,
                                    .most = INT64_C(1) << 20,
                                    .agreed = true,
