@@ -188,8 +188,8 @@ static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t tar
     return TUTTI_OK;
 }
 
-bool tutti_page_order(const tutti_page *page) {
-    atomic_thread_fence(memory_order_seq_cst);
+bool tutti_page_order(tutti_page *page) {
+    atomic_fetch_add_explicit(&page->sleepers, 0, memory_order_seq_cst); /* pairs with a publisher's exchange */
     return atomic_load_explicit(&page->fenced, memory_order_relaxed) != 0 ||
            syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
 }

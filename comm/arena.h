@@ -15,7 +15,7 @@
 void tutti_page_prepare(tutti_page *page);
 /* Orders what this thread has stored before what it reads next, as if all who publish had done the same; false: that is
  * not to be had here. */
-bool tutti_page_order(const tutti_page *page);
+bool tutti_page_order(tutti_page *page);
 /* Wakes all who sleep on the page's flags, so that they look at its state. */
 void tutti_page_wake(tutti_page *page);
 

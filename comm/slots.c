@@ -159,8 +159,9 @@ void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint
  * counts for no more than a few times what is known: it may contain the time of another thread. */
 static void measured_copy(tutti_pace *pace, char *slot, const char *src, size_t bytes) {
     uint64_t start = tutti_ticks();
+    atomic_int drained = 0;
     memcpy(slot, src, bytes);
-    atomic_thread_fence(memory_order_seq_cst);
+    atomic_exchange_explicit(&drained, 0, memory_order_seq_cst); /* returns once earlier stores are done */
     float lines = (float)bytes / TUTTI_CACHE_LINE, cost = (float)tutti_ticks_to_ns(tutti_ticks() - start) / lines;
     if (pace->line_ns <= 0) pace->line_ns = cost;
     else if (cost < pace->line_ns) pace->line_ns = (pace->line_ns + cost) / 2;

@@ -219,8 +219,13 @@ void tutti_reduce_host(const tutti_reduce_args *args) {
         return;
     }
     const plan p = make_plan(args);
-    _Alignas(TUTTI_CACHE_LINE) block blocks[TUTTI_REDUCE_MAX_INPUTS];
     const bool one_pass = !p.widen && !p.divide_after && args->nsrcs <= p.widest;
+    if (one_pass && !args->factors) { /* short vectors must not wait for anything else */
+        const tutti_fold_scalars scalars = {.scale = p.scale};
+        p.last_steps[args->nsrcs - 1](args->dst, args->srcs, &scalars, p.count);
+        return;
+    }
+    _Alignas(TUTTI_CACHE_LINE) block blocks[TUTTI_REDUCE_MAX_INPUTS];
     const size_t block_count = one_pass ? p.count : BLOCK_BYTES / (p.widen ? sizeof(float) : p.element_bytes);
     for (size_t start = 0; start < p.count; start += block_count)
         reduce_block(&p, start, tutti_min_size(block_count, p.count - start), blocks);
