@@ -17,7 +17,7 @@
 #define LARGE_BYTES      ((size_t)16 << 10)
 /* Payloads from these sizes on go past the caches, between near and between far caches. */
 #define STREAM_NEAR_BYTES ((size_t)16 << 10)
-#define STREAM_FAR_BYTES  ((size_t)1 << 10)
+#define STREAM_FAR_BYTES  ((size_t)2 << 10)
 #define FAR_LINE_NS       14  /* to write a line of the ring: near 5 to 7, far 27 */
 #define STREAMS_PER_LOOK  256 /* between two looks at the distance */
 #define LOOKS_FOR_PART    4096
@@ -67,7 +67,7 @@ bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record,
  * than memory does: from some size on, and far sooner between distant caches. Those are known by what it costs. */
 static bool streams(tutti_channels *channel, size_t payload_bytes) {
     if (payload_bytes >= STREAM_NEAR_BYTES) return true;
-    return payload_bytes >= STREAM_FAR_BYTES && channel->far && ++channel->streamed % STREAMS_PER_LOOK != 0;
+    return channel->far && ++channel->streamed % STREAMS_PER_LOOK != 0;
 }
 
 static void note_distance(tutti_channels *channel, uint64_t ticks, size_t bytes) {
@@ -101,20 +101,28 @@ static uint64_t part_end(uint64_t at, const tutti_record *record, size_t part) {
     return at + part_offset(record, part) + sizeof *record + tutti_align_up(bytes, TUTTI_CACHE_LINE);
 }
 
+static inline void prefetch_to_write(const void *line) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line)); /* the compiler's is one to read on old targets */
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 /* Clears the lines after all parts. Fetched together first: one after the other each would take the way to the reader
  * and back. */
 static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record *record) {
     size_t parts = part_count(record);
-    for (size_t i = 0; i < parts; i++) __builtin_prefetch(record_at(channel, part_end(at, record, i)), 1);
+    for (size_t i = 0; i < parts; i++) prefetch_to_write(record_at(channel, part_end(at, record, i)));
     for (size_t i = 0; i < parts; i++)
         atomic_store_explicit(kind_at(channel, part_end(at, record, i)), 0, memory_order_relaxed);
 }
 
-/* Writes the payload, and says of each part that it is there. */
+/* Writes a payload of STREAM_FAR_BYTES or more, and says of each part that it is there. */
 static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record *record, const char *payload) {
     size_t total = record->payload_bytes;
-    bool past = streams(channel, total), looks = !past && total >= STREAM_FAR_BYTES;
-    uint64_t start = looks ? tutti_ticks() : 0;
+    bool past = streams(channel, total);
+    uint64_t start = tutti_ticks();
     clear_marks(channel, at, record);
     for (size_t part = 0, done = 0; done < total; part++) {
         uint64_t line = at + part_offset(record, part);
@@ -123,7 +131,7 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
         atomic_store_explicit(kind_at(channel, line), record->kind, memory_order_release); /* pairs with _peek, _copy */
         done += bytes;
     }
-    if (looks) note_distance(channel, tutti_ticks() - start, total);
+    if (!past) note_distance(channel, tutti_ticks() - start, total);
 }
 
 void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
@@ -133,23 +141,29 @@ void tutti_channel_write(tutti_channels *channel, const tutti_record *record, co
     /* Field by field: the record was only just written so, and wider loads would wait for that. */
     line->payload_bytes = record->payload_bytes;
     line->comm_id = record->comm_id;
-    line->source = record->source;
-    line->destination = record->destination;
+    __atomic_store_n(&line->source, record->source, __ATOMIC_RELAXED); /* not both at once */
+    __atomic_store_n(&line->destination, record->destination, __ATOMIC_RELAXED);
     line->tag = record->tag;
     line->bytes = record->bytes;
     if (!is_tiny(record)) {
-        line->transfer = record->transfer;
-        line->answer = record->answer;
-        line->address = record->address;
-        if (record->payload_bytes > 0) {
+        if (record->kind != TUTTI_RECORD_EAGER) {
+            line->transfer = record->transfer;
+            line->answer = record->answer;
+            line->address = record->address;
+        }
+        if (record->payload_bytes >= STREAM_FAR_BYTES) {
             write_parts(channel, at, record, payload);
             return;
         }
+        if (record->payload_bytes > 0)
+            ring_write(channel->own, at + sizeof *record, payload, record->payload_bytes, copy_cached);
     } else if (record->payload_bytes > 0) {
         memcpy(line->tiny, payload, record->payload_bytes);
     }
     atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end comes first */
     atomic_store_explicit(kind_at(channel, at), record->kind, memory_order_release); /* pairs with _peek */
+    /* The end after the next such record: it comes back from the reader while nobody waits. */
+    prefetch_to_write(record_at(channel, channel->head + span(record)));
 }
 
 /* --------------------------------------------------------------------------------------------- reading */
@@ -164,6 +178,7 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     /* Acquire: the record is there; pairs with tutti_channel_write. */
     if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
     memcpy(record_out, (const void *)next, sizeof *record_out);
+    if (!is_tiny(record_out)) __builtin_prefetch((const char *)next + sizeof *record_out);
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
         record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(record_out) >= TUTTI_CHANNEL_RING_BYTES) {
         tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,

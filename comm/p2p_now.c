@@ -33,7 +33,8 @@ tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes,
     pthread_mutex_lock(&tutti_p2p.lock);
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
     tutti_channels *channel = channel_to(comm, peer);
-    bool sent = channel != NULL && send_is_next(port, channel, peer) && tutti_transfer_is_eager(channel, src, bytes) &&
+    bool sent = channel != NULL && send_is_next(port, channel, peer) &&
+                tutti_transfer_is_eager(channel, port, src, bytes) &&
                 tutti_transfer_put_eager(channel, port, peer, tag, src, bytes);
     pthread_mutex_unlock(&tutti_p2p.lock);
     return sent ? TUTTI_OK : TUTTI_NOT_YET;

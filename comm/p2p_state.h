@@ -147,7 +147,7 @@ void tutti_match_drop_unexpected(tutti_port *port);
 /* ---- p2p_transfer.c */
 
 /* Is this message to be sent eagerly, and may it be now? */
-bool tutti_transfer_is_eager(tutti_channels *channel, const void *src, size_t bytes);
+bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes);
 /* Writes an eager message; false: there is no room now. */
 bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
                               size_t bytes);

@@ -14,16 +14,17 @@
 #include "comm/p2p_state.h"
 #include "kernels/copy.h"
 
-#define FRAGMENT_BYTES       ((size_t)32 << 10)
-#define FRAGMENTS_AT_ONCE    8
-#define STREAM_RESERVE_BYTES (TUTTI_CHANNEL_RING_BYTES / 4) /* of the ring, not for fragments */
-#define LARGEST_EAGER_BYTES  (TUTTI_CHANNEL_RING_BYTES / 4)
-#define SLICE_BYTES          ((size_t)128 << 10) /* of a pull */
-#define DIRECT_BYTES         ((size_t)8 << 10)   /* what is larger is pulled where the receiver has it mapped */
-#define STREAM_BYTES         ((size_t)16 << 20)  /* from this size on a message is copied past the caches */
-#define PULLS_AT_ONCE        4
-#define RECORDS_AT_ONCE      256
-#define LOOKS_AT_ONCE        8 /* at lobbies of processes that have not written to us */
+#define FRAGMENT_BYTES           ((size_t)32 << 10)
+#define FRAGMENTS_AT_ONCE        8
+#define STREAM_RESERVE_BYTES     (TUTTI_CHANNEL_RING_BYTES / 4) /* of the ring, not for fragments */
+#define LARGEST_EAGER_BYTES      (TUTTI_CHANNEL_RING_BYTES / 4)
+#define SLICE_BYTES              ((size_t)128 << 10) /* of a pull */
+#define DIRECT_BYTES             ((size_t)8 << 10)   /* what is larger is pulled where the receiver has it mapped */
+#define SHARED_CORE_DIRECT_BYTES ((size_t)32 << 10)
+#define STREAM_BYTES             ((size_t)16 << 20) /* from this size on a message is copied past the caches */
+#define PULLS_AT_ONCE            4
+#define RECORDS_AT_ONCE          256
+#define LOOKS_AT_ONCE            8 /* at lobbies of processes that have not written to us */
 
 /* --------------------------------------------------------------------------------------------- answers */
 
@@ -59,9 +60,12 @@ void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken)
 
 /* ----------------------------------------------------------------------------------------------- sends */
 
-bool tutti_transfer_is_eager(tutti_channels *channel, const void *src, size_t bytes) {
+bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes) {
     size_t most = tutti_min_size((size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES), LARGEST_EAGER_BYTES);
-    if (bytes > most || (bytes > DIRECT_BYTES && tutti_heap_holds(src, bytes))) return false;
+    if (bytes > most) return false;
+    /* On shared cores the answer to an announcement costs more than the copy that it saves. */
+    size_t direct = port->comm->spins ? DIRECT_BYTES : SHARED_CORE_DIRECT_BYTES;
+    if (bytes > direct && tutti_heap_holds(src, bytes)) return false;
     return tutti_channel_has_credit(channel, bytes);
 }
 
@@ -82,7 +86,7 @@ bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, i
 
 /* Writes the message or its announcement; false: there is no room now. */
 static bool put(tutti_channels *channel, tutti_request *request) {
-    if (tutti_transfer_is_eager(channel, request->buffer, request->bytes)) {
+    if (tutti_transfer_is_eager(channel, request->port, request->buffer, request->bytes)) {
         if (!tutti_transfer_put_eager(channel, request->port, request->peer, request->tag, request->buffer,
                                       request->bytes))
             return false;
