@@ -148,24 +148,24 @@ void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint
 
 /* ---------------------------------------------------------------------------------------------- writing */
 
-#define MEASURED_BYTES   2048 /* no less is measured, and this much is tried */
-#define WRITES_PER_TRIAL 16
-/* What a line costs through the caches: 1 to 9 ns where the readers share our last-level cache, 25 and more where they
- * do not. Past the caches it is 1 to 5 ns anywhere, but readers then wait some 6 ns longer for it. */
-#define DEAR_LINE_NS  14.0F
-#define CHEAP_LINE_NS 9.0F
+#define LEAST_MEASURED_BYTES ((size_t)2 << 10)
+#define TRIAL_BYTES          ((size_t)8 << 10) /* more than the store buffer takes without waiting */
+#define WRITES_PER_TRIAL     64
+/* What a line costs through the caches: 1 to 3 ns where the readers share our last-level cache, 12 to 28 where they do
+ * not. Past the caches it is 1 to 5 ns anywhere, but readers that share the cache then wait some 6 ns longer for it. */
+#define DEAR_LINE_NS  8.0F
+#define CHEAP_LINE_NS 4.0F
 
 /* Copies through the caches, and learns what that costs until the bytes have left this core's store buffer. A measurement
  * counts for no more than a few times what is known: it may contain the time of another thread. */
 static void measured_copy(tutti_pace *pace, char *slot, const char *src, size_t bytes) {
-    uint64_t start = tutti_ticks();
     atomic_int drained = 0;
+    uint64_t start = tutti_ticks();
     memcpy(slot, src, bytes);
     atomic_exchange_explicit(&drained, 0, memory_order_seq_cst); /* returns once earlier stores are done */
     float lines = (float)bytes / TUTTI_CACHE_LINE, cost = (float)tutti_ticks_to_ns(tutti_ticks() - start) / lines;
-    if (pace->line_ns <= 0) pace->line_ns = cost;
-    else if (cost < pace->line_ns) pace->line_ns = (pace->line_ns + cost) / 2;
-    else pace->line_ns += ((cost < 4 * pace->line_ns ? cost : 4 * pace->line_ns) - pace->line_ns) / 8;
+    float most = 4 * pace->line_ns + 1;
+    pace->line_ns += ((cost < most ? cost : most) - pace->line_ns) / 4;
     if (pace->line_ns > DEAR_LINE_NS) pace->streams = true;
     if (pace->line_ns < CHEAP_LINE_NS) pace->streams = false;
 }
@@ -177,13 +177,14 @@ void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t byt
     tutti_pace *pace = &comm->pace;
     const char *from = src;
     if (!pace->streams) {
-        if (bytes < MEASURED_BYTES) memcpy(slot, from, bytes);
+        if (bytes < LEAST_MEASURED_BYTES) memcpy(slot, from, bytes);
         else measured_copy(pace, slot, from, bytes);
         return;
     }
-    if (bytes >= MEASURED_BYTES && pace->writes++ % WRITES_PER_TRIAL == 0) {
-        measured_copy(pace, slot, from, MEASURED_BYTES);
-        slot += MEASURED_BYTES, from += MEASURED_BYTES, bytes -= MEASURED_BYTES;
+    if (bytes >= LEAST_MEASURED_BYTES && pace->writes++ % WRITES_PER_TRIAL == 0) {
+        size_t trial = tutti_min_size(bytes, TRIAL_BYTES);
+        measured_copy(pace, slot, from, trial);
+        slot += trial, from += trial, bytes -= trial;
     }
     tutti_copy_stream(slot, from, bytes);
 }
