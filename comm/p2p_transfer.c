@@ -14,17 +14,16 @@
 #include "comm/p2p_state.h"
 #include "kernels/copy.h"
 
-#define FRAGMENT_BYTES           ((size_t)32 << 10)
-#define FRAGMENTS_AT_ONCE        8
-#define STREAM_RESERVE_BYTES     (TUTTI_CHANNEL_RING_BYTES / 4) /* of the ring, not for fragments */
-#define LARGEST_EAGER_BYTES      (TUTTI_CHANNEL_RING_BYTES / 4)
-#define SLICE_BYTES              ((size_t)128 << 10) /* of a pull */
-#define DIRECT_BYTES             ((size_t)8 << 10)   /* what is larger is pulled where the receiver has it mapped */
-#define SHARED_CORE_DIRECT_BYTES ((size_t)32 << 10)
-#define STREAM_BYTES             ((size_t)16 << 20) /* from this size on a message is copied past the caches */
-#define PULLS_AT_ONCE            4
-#define RECORDS_AT_ONCE          256
-#define LOOKS_AT_ONCE            8 /* at lobbies of processes that have not written to us */
+#define FRAGMENT_BYTES       ((size_t)32 << 10)
+#define FRAGMENTS_AT_ONCE    8
+#define STREAM_RESERVE_BYTES (TUTTI_CHANNEL_RING_BYTES / 4) /* of the ring, not for fragments */
+#define LARGEST_EAGER_BYTES  (TUTTI_CHANNEL_RING_BYTES / 4)
+#define SLICE_BYTES          ((size_t)128 << 10) /* of a pull */
+#define DIRECT_BYTES         ((size_t)8 << 10)   /* what is larger is pulled where the receiver has it mapped */
+#define STREAM_BYTES         ((size_t)16 << 20)  /* from this size on a message is copied past the caches */
+#define PULLS_AT_ONCE        4
+#define RECORDS_AT_ONCE      256
+#define LOOKS_AT_ONCE        8 /* at lobbies of processes that have not written to us */
 
 /* --------------------------------------------------------------------------------------------- answers */
 
@@ -64,8 +63,7 @@ bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, co
     size_t most = tutti_min_size((size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES), LARGEST_EAGER_BYTES);
     if (bytes > most) return false;
     /* On shared cores the answer to an announcement costs more than the copy that it saves. */
-    size_t direct = port->comm->spins ? DIRECT_BYTES : SHARED_CORE_DIRECT_BYTES;
-    if (bytes > direct && tutti_heap_holds(src, bytes)) return false;
+    if (bytes > DIRECT_BYTES && port->comm->spins && tutti_heap_holds(src, bytes)) return false;
     return tutti_channel_has_credit(channel, bytes);
 }
 
