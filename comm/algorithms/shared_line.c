@@ -8,7 +8,9 @@
 
 #include "comm/algorithms/shared.h"
 
+/* My own input is still where it was: my post may be on its way to another core. */
 static const char *shown(const tutti_comm *comm, const tutti_op *op, int rank, size_t offset) {
+    if (rank == comm->rank) return (const char *)op->src + offset;
     return (const char *)tutti_post_of(comm, op, rank)->payload + offset;
 }
 
@@ -24,7 +26,7 @@ static void take_moved(tutti_comm *comm, const tutti_op *op) {
     if (segment_bytes == 0) return;
     for (int rank = 0; rank < comm->nranks; rank++)
         if (tutti_op_has_input(op, rank))
-            memcpy((void *)tutti_op_output(comm, op, rank).data, shown(comm, op, rank, offset), segment_bytes);
+            memmove((void *)tutti_op_output(comm, op, rank).data, shown(comm, op, rank, offset), segment_bytes);
 }
 
 static void take(tutti_comm *comm, const tutti_op *op) {

@@ -155,6 +155,14 @@ static tutti_status pull_staged(const move *m, int source, uint64_t round) {
     return TUTTI_OK;
 }
 
+/* My part of my own output, in the same rounds as what I stage, so that it is read from memory once. */
+static void copy_own(const move *m, uint64_t round) {
+    tutti_span own = output_from(m, m->comm->rank), input = tutti_op_input(m->comm, m->op, m->comm->rank);
+    size_t piece = m->split || m->pieces == 0 ? own.bytes : m->piece_bytes, start = round * piece;
+    if (own.bytes > start && own.data != input.data)
+        memcpy((char *)own.data + start, input.data + start, tutti_min_size(piece, own.bytes - start));
+}
+
 static tutti_status run_round(const move *m, uint64_t round) {
     tutti_comm *comm = m->comm;
     if (round > 0) {
@@ -163,6 +171,7 @@ static tutti_status run_round(const move *m, uint64_t round) {
             stage(m, round);
         }
         tutti_step_publish(comm, m->op, round + 1);
+        copy_own(m, round);
     }
     for (int i = 1; i < comm->nranks; i++) {
         int source = (comm->rank + i) % comm->nranks;
@@ -172,15 +181,10 @@ static tutti_status run_round(const move *m, uint64_t round) {
     return TUTTI_OK;
 }
 
-static void copy_own(const move *m) {
-    tutti_span own = output_from(m, m->comm->rank), input = tutti_op_input(m->comm, m->op, m->comm->rank);
-    if (own.bytes > 0 && own.data != input.data) memcpy((char *)own.data, input.data, own.bytes);
-}
-
 static tutti_status run(move *m) {
     tutti_comm *comm = m->comm;
     TUTTI_TRY(begin(m));
-    copy_own(m); /* while the others' posts are on their way */
+    copy_own(m, 0); /* while the others' posts are on their way */
     TUTTI_TRY(tutti_shared_meet(comm, m->op));
     TUTTI_TRY(check(m));
     for (uint64_t round = 0; round < m->rounds; round++) TUTTI_TRY(run_round(m, round));
