@@ -103,6 +103,12 @@ void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
         atomic_store_explicit(&comm->page->core, core, memory_order_relaxed);
 }
 
+void tutti_post_spoil(tutti_comm *comm, const tutti_op *op) {
+    tutti_post *post = tutti_post_own(comm, op);
+    bool posted = atomic_load_explicit(&post->sequence, memory_order_relaxed) == op->sequence;
+    if (posted) atomic_store_explicit(&post->signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
+}
+
 void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
     publish(comm->page, &comm->page->step, tutti_step_at(op->sequence, progress));
 }

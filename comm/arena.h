@@ -27,6 +27,9 @@ void tutti_patience_begin(tutti_comm *comm, const tutti_op *op);
 tutti_status tutti_post_claim(tutti_comm *comm, const tutti_op *op);
 /* Fills the own post for op (but for payload and place) and publishes it. */
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op);
+/* Who comes to op from now on finds that this rank has given up. (Another thread may have broken the communicator before
+ * the post was there: tutti_comm_break spoils those that are.) */
+void tutti_post_spoil(tutti_comm *comm, const tutti_op *op);
 /* The own post of op, to fill payload and place in before it is published. */
 static inline tutti_post *tutti_post_own(tutti_comm *comm, const tutti_op *op) {
     return &comm->page->posts[op->sequence % TUTTI_POSTS];

@@ -78,6 +78,7 @@ static tutti_status run(tutti_comm *comm, tutti_op *op) {
     if (TUTTI_LIKELY(status == TUTTI_OK)) status = tutti_choose_and_run(comm, op);
     if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
     status = tutti_comm_break(comm, status);
+    tutti_post_spoil(comm, op);
     if (comm->exposed == op->sequence) tutti_settle(comm, op);
     return status;
 }
