@@ -2,7 +2,7 @@
  * Leases of staging memory. See slots.h.
  *
  * A lease may be taken from an idle communicator once all its ranks have finished the last call that used it: until
- * then slow peers may still read it. Below BUDGET_BYTES nobody takes anything from anyone.
+ * then slow peers may still read it. Below TUTTI_SLOTS_BUDGET_BYTES nobody takes anything from anyone.
  */
 #include "comm/slots.h"
 
@@ -14,8 +14,6 @@
 #include "comm/arena.h"
 #include "comm/heap.h"
 #include "kernels/copy.h"
-
-#define BUDGET_BYTES ((size_t)32 << 20)
 
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_comm *comms;
@@ -73,7 +71,7 @@ static tutti_status lease(tutti_comm *comm) {
     TUTTI_TRY(tutti_calloc(1, sizeof *slots, &slots));
     *slots = shape_of(comm);
     pthread_mutex_lock(&slots_lock);
-    if (leased_bytes + slots->bytes > BUDGET_BYTES) slots->memory = take_from_another(comm, slots->bytes);
+    if (leased_bytes + slots->bytes > TUTTI_SLOTS_BUDGET_BYTES) slots->memory = take_from_another(comm, slots->bytes);
     tutti_status status = TUTTI_OK;
     if (slots->memory == NULL) {
         void *memory = NULL;

@@ -38,6 +38,9 @@ typedef struct tutti_slots {
     uint64_t sequence;              /* last call that used it */
 } tutti_slots;
 
+/* A process that has leased this much takes memory from idle communicators for others, as long as some are idle. */
+#define TUTTI_SLOTS_BUDGET_BYTES ((size_t)32 << 20)
+
 /* Largest piece that a rank of a communicator of this size stages at a time: a quarter of its ring. */
 size_t tutti_slots_chunk_bytes(int nranks);
 

@@ -9,7 +9,8 @@
  *   - A call that moves data ends with `const tutti_options *`; NULL means: blocking, host memory, the
  *     communicator's timeout. With `.work` set the call returns at once and the work tells the rest.
  *   - All ranks of a communicator call the same collectives in the same order with equal arguments where
- *     this page says "on every rank"; a difference is an error on all ranks that shows both calls.
+ *     this page says "on every rank"; a difference is an error on all ranks that shows both calls (of this
+ *     call, or of the next on ranks that needed nothing of the others).
  *   - Buffers may be the same (in place: src == dst; for all_gather, reduce_scatter, gather and scatter
  *     the rank's own slice of the big buffer). Buffers that overlap in part are an error.
  *   - Any thread may call anything; calls on one communicator are carried out in the order of their start.
@@ -254,7 +255,9 @@ TUTTI_API tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callb
 TUTTI_API void tutti_work_free(tutti_work *work);
 
 /* ----------------------------------------------------------------------------------------- collectives
- * n = tutti_comm_size(comm), r = the caller's rank. */
+ * n = tutti_comm_size(comm), r = the caller's rank. A call returns when the caller's buffers may be used again. It
+ * waits for those only whose data the caller needs: the root of a broadcast or scatter, and all but the root of a reduce
+ * or gather, may be back before others have come. tutti_barrier waits for all. */
 
 /* dst[i] = reduction over ranks of src[i], i < count; count, type, reduction equal on every rank. */
 TUTTI_API tutti_status tutti_all_reduce(tutti_comm *comm, const void *src, void *dst, size_t count, tutti_type type,
@@ -327,8 +330,10 @@ TUTTI_API tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *op
 
 /* ---------------------------------------------------------------------------------------------- memory */
 
-/* Memory that peers on this host map, so that collectives on it skip a copy. Aligned to 64 bytes (from 4 KiB
- * on: to a page). Local, caching, under 1 us when warm. In a forked child it stays shared with the parent. */
+/* Memory that peers on this host map, so that collectives on it skip a copy; for all_reduce best in place. Aligned to
+ * 64 bytes (from 4 KiB on: to a page). Local, caching, under 1 us when warm. In a forked child it stays shared with the
+ * parent. After a failed call in which a peer was stopped, that peer may still write into the call's buffer once it goes
+ * on; it will never write into what is allocated later. */
 TUTTI_API tutti_status tutti_mem_alloc(size_t bytes, void **memory_out);
 /* Gives such memory back; NULL is allowed; anything else is TUTTI_ERR_ARGUMENT. */
 TUTTI_API tutti_status tutti_mem_free(void *memory);
