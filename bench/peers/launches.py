@@ -172,4 +172,4 @@ def state_line(rows):
     """What became of the rows."""
     mixed, disturbed = sum(row["state"] == "mixed" for row in rows), sum(not row["quiet"] for row in rows)
     return "%d rows, %d dropped as mixed, %d disturbed by others; wrong elements: %d" % (
-        len(rows), mixed, disturbed, sum(row["wrong"] for row in rows))
+        len(rows), mixed, disturbed, sum(row["wrong"] or 0 for row in rows))

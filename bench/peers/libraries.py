@@ -12,8 +12,24 @@ COMPILE = ["-std=gnu17", "-D_GNU_SOURCE", "-O3", "-march=native", "-Wall", "-Wex
 class Library:
     """One column of the tables. start(ranks, arguments) gives a list of (command, environment) to run side by side."""
 
+    checked = True  # whether its results count
+
     def __init__(self, name, note, start, memory="malloc", pin="pin"):
         self.name, self.note, self.start, self.memory, self.pin = name, note, start, memory, pin
+
+    def measures(self, collective, size):
+        return True
+
+
+class Limit(Library):
+    """What memory allows for the bytes that Tutti must move. Fewer bytes do not leave the caches."""
+
+    checked = False
+    least_bytes = 16 << 20
+    collectives = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+
+    def measures(self, collective, size):
+        return collective in self.collectives and size >= self.least_bytes
 
 
 def output(command):
@@ -61,6 +77,18 @@ def find_tutti(options, drivers):
 
     return [Library("tutti", "ordinary memory", start),
             Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
+
+
+def find_limits(libraries, drivers):
+    """For each of Tutti's libraries, by its name, what is measured against it."""
+    program = drivers.build("cc", "limit.c", "limit")
+
+    def start(ranks, arguments):
+        return [([program] + arguments, {"RANK": str(rank), "WORLD_SIZE": str(ranks)}) for rank in range(ranks)]
+
+    limits = {"tutti": Limit("limit", "what memory allows on tutti's path (peers/limit.c)", start),
+              "tutti-mem": Limit("limit-mem", "the same for tutti-mem", start, memory="shared")}
+    return {library.name: limits[library.name] for library in libraries if library.name in limits}
 
 
 def find_mpi(kind, mark):

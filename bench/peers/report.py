@@ -3,6 +3,8 @@ import csv
 import math
 import statistics
 
+import shares
+
 FIELDS = ["round", "ranks", "library", "collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns",
           "state", "others_percent", "quiet"]
 OWN = ("tutti", "tutti-mem")
@@ -90,15 +92,17 @@ class Table:
 
     def lines(self):
         own = [name for name in OWN if name in self.libraries]
-        heads = ["size"] + self.libraries + ["best peer"] + ["peer/" + name for name in own]
+        limits = shares.columns(self)
+        heads = ["size"] + self.libraries + ["best peer"] + ["peer/" + name for name in own] + [head for head, _ in limits]
         table = [heads]
         for size in self.sizes:
             peer = self.best_peer(size)
             line = [size_text(size) if size else "-"]
             line += [self.cells[size, name].text() if (size, name) in self.cells else "-" for name in self.libraries]
             line += [peer[0] if peer else "-"]
-            table.append(line + [self.ratio_text(size, name) for name in own])
-        table.append(["geometric mean"] + [""] * (len(self.libraries) + 1) + [self.mean_text(name) for name in own])
+            table.append(line + [self.ratio_text(size, name) for name in own] + [text(size) for _, text in limits])
+        means = [self.mean_text(name) for name in own] + [""] * len(limits)
+        table.append(["geometric mean"] + [""] * (len(self.libraries) + 1) + means)
         widths = [max(len(line[column]) for line in table) for column in range(len(heads))]
         yield self.title()
         for line in table:
@@ -161,7 +165,7 @@ PANEL_W, PANEL_H, LEFT, TOP, GAP_X, GAP_Y = 320, 220, 64, 76, 80, 84
 def panel(table, x0, y0, colors):
     """One table as a panel: time over size, both logarithmic, a line per library."""
     sizes = [math.log2(size) for size in table.sizes]
-    times = [math.log10(cell.us) for cell in table.cells.values()]
+    times = [math.log10(cell.us) for (_, name), cell in table.cells.items() if name in table.libraries]
     low, high = math.floor(min(times)), max(math.ceil(max(times)), math.floor(min(times)) + 1)
     left, right = min(sizes), max(sizes) if max(sizes) > min(sizes) else min(sizes) + 1
 

@@ -1,0 +1,377 @@
+/*
+ * Not a library, but what one can reach: the memory operations that a collective's path must do, without the flags,
+ * checks and waits between them. So nothing need be there when it is read: results are wrong, and nobody looks at them.
+ *
+ * Every rank has an area that all map: a ring of 2 MiB (more than 4 ranks: 1 MiB), through which each operation goes in
+ * quarters, and for memory "shared" its buffers. Bytes on each rank, for n ranks and a vector of V bytes (all_gather,
+ * reduce_scatter and all_to_all: n slices of V / n). Buffers lie in memory, as V is larger than the caches. Rings, and
+ * what was read or written a moment ago, lie in caches: between far cores, in another one's. An ordinary store to a line
+ * that is in no cache of its core reads it first.
+ *
+ *                           src -> own ring   results -> own ring   rings -> here   src again, cached   to dst
+ *   all_reduce, 2 ranks            V                  -                   V                 V             V
+ *   all_reduce, more           (n-1)/n V            V / n            2 (n-1)/n V            -             V
+ *   all_gather                   V / n                -               (n-1)/n V           V / n           V
+ *   all_to_all                 (n-1)/n V              -               (n-1)/n V             -             V
+ *   reduce_scatter             (n-1)/n V              -               (n-1)/n V             -           V / n
+ *   broadcast, root; others      V; 0                 -                  0; V               -           0; V
+ *
+ * The slice of src that goes nowhere else (1/n V; not with all_reduce of 2 ranks and all_gather) is read from memory.
+ *
+ *   memory "shared"              read                                        written
+ *   all_reduce, 2 ranks          V of each src                               V
+ *   all_reduce, more             V / n of each src, (n-1)/n V of results     V (or V of each src, no results)
+ *   all_reduce in place          V / n of each buffer                        V / n of each buffer
+ *   all_gather, all_to_all       V / n of each src                           V
+ *   reduce_scatter               V / n of each src                           V / n
+ *   broadcast, others            V of the root's                             V
+ *
+ * There are four ways of doing the same: writes to the ring, and to dst, through or past the caches. Warm-up tries them;
+ * the one whose slowest rank is quickest counts. An operation ends on all ranks at once: a rank that went on to its next
+ * input would take bandwidth, or the core, from those still at work.
+ */
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "limit_loops.h"
+#include "meeting.h"
+
+/* Some processors look for a line by a hash of its address, and lines whose addresses differ in high bits only push each
+ * other out (seen: a third more time). So no two areas and no two buffers are a round distance apart. */
+#define AREA_BYTES  (((size_t)32 << 30) + ((size_t)0x5a5 << 12)) /* sparse: what is not touched costs nothing */
+#define BUFFER_SKEW ((size_t)0x133 << 12)
+#define RING_OFFSET ((size_t)1 << 20) /* before it: the page where the ranks meet, in rank 0's area */
+#define HEAP_OFFSET ((size_t)4 << 20)
+#define SLOTS       4
+#define LENT_FLOATS ((size_t)128 << 10) /* slice of a chunk where no ring limits it */
+#define PATIENCE_MS 30000
+
+enum { WAYS = 4, TRIALS = 6 }; /* the core's warm-up is no shorter */
+enum { PAST_RING = 1, PAST_RESULT = 2 };
+
+/* What is carried out, on this rank. Sizes are elements. */
+typedef struct operation {
+    const float *src;
+    float *dst;
+    size_t count;
+    int ring_past, result_past; /* the caches */
+} operation;
+
+static int rank, size, shared;
+static char *areas[MEETING_RANKS];
+static size_t heap_next, heap_blocks;
+static size_t chunk; /* of a ring */
+static meeting all;
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+static float *slot_of(int owner, size_t round) {
+    return (float *)(areas[owner] + RING_OFFSET) + round % SLOTS * chunk;
+}
+
+/* The same place in another rank's buffers: all ranks allocate alike. */
+static float *in_area(int owner, const float *own) {
+    return (float *)(areas[owner] + ((const char *)own - areas[rank]));
+}
+
+/* Where the slice of a rank begins among `count` elements, at a whole line; rank == size: the end. */
+static size_t slice_start(size_t count, int of) {
+    return of == size ? count : count / (size_t)size * (size_t)of / 16 * 16;
+}
+
+/* ----------------------------------------------------------------------------------- ordinary memory */
+
+static void reduce_whole(const operation *o) {
+    for (size_t start = 0, round = 0; start < o->count; start += chunk, round++) {
+        size_t count = least(chunk, o->count - start);
+        loop_copy(slot_of(rank, round), o->src + start, count, o->ring_past);
+        loop_add(o->dst + start, o->src + start, slot_of(rank ^ 1, round), count, o->result_past);
+    }
+}
+
+static void reduce_slice(const operation *o, size_t start, size_t round, size_t from, size_t to) {
+    const float *views[MEETING_RANKS];
+    float sum[LOOP_BLOCK];
+    for (size_t at = from; at < to; at += LOOP_BLOCK) {
+        size_t part = least(LOOP_BLOCK, to - at);
+        for (int other = 0; other < size; other++)
+            views[other] = other == rank ? o->src + start + at : slot_of(other, round) + at;
+        loop_reduce(sum, views, size, part, 0);
+        loop_copy(o->dst + start + at, sum, part, o->result_past);
+        loop_copy(slot_of(rank, round) + at, sum, part, o->ring_past);
+    }
+}
+
+static void reduce_sliced(const operation *o) {
+    for (size_t start = 0, round = 0; start < o->count; start += chunk, round++) {
+        size_t count = least(chunk, o->count - start), from = slice_start(count, rank),
+               to = slice_start(count, rank + 1);
+        loop_copy(slot_of(rank, round), o->src + start, from, o->ring_past);
+        loop_copy(slot_of(rank, round) + to, o->src + start + to, count - to, o->ring_past);
+        reduce_slice(o, start, round, from, to);
+        for (int i = 1; i < size; i++) {
+            int other = (rank + i) % size;
+            size_t theirs = slice_start(count, other);
+            loop_copy(o->dst + start + theirs, slot_of(other, round) + theirs, slice_start(count, other + 1) - theirs,
+                      o->result_past);
+        }
+    }
+}
+
+static void all_gather(const operation *o) {
+    for (size_t start = 0, round = 0; start < o->count; start += chunk, round++) {
+        size_t count = least(chunk, o->count - start);
+        loop_copy(slot_of(rank, round), o->src + start, count, o->ring_past);
+        for (int i = 0; i < size; i++) {
+            int other = (rank + i) % size;
+            const float *from = other == rank ? o->src + start : slot_of(other, round);
+            loop_copy(o->dst + (size_t)other * o->count + start, from, count, o->result_past);
+        }
+    }
+}
+
+/* A piece for each other rank goes into the slot. */
+static void stage_pieces(const operation *o, size_t start, size_t round, size_t piece, size_t count) {
+    for (int reader = 0; reader < size; reader++)
+        if (reader != rank)
+            loop_copy(slot_of(rank, round) + (size_t)reader * piece, o->src + (size_t)reader * o->count + start, count,
+                      o->ring_past);
+}
+
+static const float *piece_of(const operation *o, int owner, size_t start, size_t round, size_t piece) {
+    size_t mine = (size_t)rank;
+    return owner == rank ? o->src + mine * o->count + start : slot_of(owner, round) + mine * piece;
+}
+
+static void all_to_all(const operation *o) {
+    size_t piece = chunk / (size_t)size / 16 * 16;
+    for (size_t start = 0, round = 0; start < o->count; start += piece, round++) {
+        size_t count = least(piece, o->count - start);
+        stage_pieces(o, start, round, piece, count);
+        for (int i = 0; i < size; i++) {
+            int other = (rank + i) % size;
+            loop_copy(o->dst + (size_t)other * o->count + start, piece_of(o, other, start, round, piece), count,
+                      o->result_past);
+        }
+    }
+}
+
+static float *scattered(const operation *o) {
+    return o->dst == o->src ? o->dst + (size_t)rank * o->count : o->dst;
+}
+
+static void reduce_scatter(const operation *o) {
+    size_t piece = chunk / (size_t)size / 16 * 16;
+    const float *views[MEETING_RANKS];
+    for (size_t start = 0, round = 0; start < o->count; start += piece, round++) {
+        size_t count = least(piece, o->count - start);
+        stage_pieces(o, start, round, piece, count);
+        for (int other = 0; other < size; other++) views[other] = piece_of(o, other, start, round, piece);
+        loop_reduce(scattered(o) + start, views, size, count, o->result_past);
+    }
+}
+
+static void broadcast(const operation *o) {
+    for (size_t start = 0, round = 0; start < o->count; start += chunk, round++) {
+        size_t count = least(chunk, o->count - start);
+        if (rank == 0) loop_copy(slot_of(0, round), o->dst + start, count, o->ring_past);
+        else loop_copy(o->dst + start, slot_of(0, round), count, o->result_past);
+    }
+}
+
+static int run_staged(int collective, const operation *o) {
+    switch (collective) {
+    case CORE_ALL_REDUCE: size == 2 ? reduce_whole(o) : reduce_sliced(o); return 0;
+    case CORE_ALL_GATHER: all_gather(o); return 0;
+    case CORE_REDUCE_SCATTER: reduce_scatter(o); return 0;
+    case CORE_BROADCAST: broadcast(o); return 0;
+    case CORE_ALL_TO_ALL: all_to_all(o); return 0;
+    default: return -1;
+    }
+}
+
+/* ------------------------------------------------------------------------------------- shared memory */
+
+/* dst = the sum of what all ranks have from `src` on. */
+static void reduce_lent(const operation *o, float *dst, const float *src, size_t count) {
+    const float *views[MEETING_RANKS];
+    for (int other = 0; other < size; other++) views[other] = in_area(other, src);
+    loop_reduce(dst, views, size, count, o->result_past);
+}
+
+static void reduce_lent_slices(const operation *o) {
+    size_t most = (size_t)size * LENT_FLOATS;
+    for (size_t start = 0; start < o->count; start += most) {
+        size_t count = least(most, o->count - start), from = slice_start(count, rank);
+        reduce_lent(o, o->dst + start + from, o->src + start + from, slice_start(count, rank + 1) - from);
+        for (int i = 1; i < size; i++) {
+            int other = (rank + i) % size;
+            size_t at = start + slice_start(count, other), end = start + slice_start(count, other + 1);
+            loop_copy(o->dst + at, in_area(other, o->dst) + at, end - at, o->result_past);
+        }
+    }
+}
+
+static void fetch_peers(const operation *o, size_t at, size_t end) {
+    for (int other = 0; other < size && at < end; other++)
+        if (other != rank) loop_fetch(in_area(other, o->dst) + at, least(LOOP_BLOCK, end - at));
+}
+
+/* In place: the own slice of everybody's buffer. Instead of a ring's, lines of peers are fetched to be written. */
+static void reduce_push(const operation *o) {
+    size_t end = slice_start(o->count, rank + 1);
+    const float *views[MEETING_RANKS];
+    for (size_t at = slice_start(o->count, rank); at < end; at += LOOP_BLOCK) {
+        size_t part = least(LOOP_BLOCK, end - at);
+        if (o->ring_past) fetch_peers(o, at + LOOP_BLOCK, end);
+        for (int other = 0; other < size; other++) views[other] = in_area(other, o->dst) + at;
+        loop_reduce(o->dst + at, views, size, part, 0);
+        for (int i = 1; i < size; i++)
+            loop_copy(in_area((rank + i) % size, o->dst) + at, o->dst + at, part, o->result_past);
+    }
+}
+
+static void copy_lent(const operation *o, size_t offset) {
+    for (int i = 0; i < size; i++) {
+        int other = (rank + i) % size;
+        loop_copy(o->dst + (size_t)other * o->count, in_area(other, o->src) + offset, o->count, o->result_past);
+    }
+}
+
+static int run_lent(int collective, const operation *o) {
+    switch (collective) {
+    case CORE_ALL_REDUCE:
+        if (o->src == o->dst) reduce_push(o);
+        else if (size == 2 || o->ring_past) reduce_lent(o, o->dst, o->src, o->count);
+        else reduce_lent_slices(o);
+        return 0;
+    case CORE_ALL_GATHER: copy_lent(o, 0); return 0;
+    case CORE_REDUCE_SCATTER: reduce_lent(o, scattered(o), o->src + (size_t)rank * o->count, o->count); return 0;
+    case CORE_BROADCAST:
+        if (rank != 0) loop_copy(o->dst, in_area(0, o->dst), o->count, o->result_past);
+        return 0;
+    case CORE_ALL_TO_ALL: copy_lent(o, (size_t)rank * o->count); return 0;
+    default: return -1;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- ways */
+
+static int run_way(int collective, operation *o, int way) {
+    o->ring_past = (way & PAST_RING) != 0;
+    o->result_past = (way & PAST_RESULT) != 0;
+    return shared ? run_lent(collective, o) : run_staged(collective, o);
+}
+
+/* What is known about the ways of one row; the same on all ranks. */
+typedef struct trials {
+    size_t count;
+    int in_place, done;
+    int times[WAYS];
+    double ns[WAYS]; /* the least of its trials */
+} trials;
+
+/* The quickest way; not counting those that have been tried more than `most` times. */
+static int quickest(const trials *t, int most) {
+    int best = -1;
+    for (int way = 0; way < WAYS; way++)
+        if (t->times[way] <= most && (best < 0 || t->ns[way] < t->ns[best])) best = way;
+    return best;
+}
+
+/* First each way, then the better half once more. */
+static int try_way(trials *t, int collective, operation *o) {
+    int way = t->done < WAYS ? t->done : quickest(t, 1);
+    if (t->done++ == 0) run_way(collective, o, way); /* maps peers' pages */
+    double start = meeting_now_ns();
+    int status = run_way(collective, o, way);
+    double ns = meeting_most(&all, meeting_now_ns() - start);
+    if (t->times[way]++ == 0 || ns < t->ns[way]) t->ns[way] = ns;
+    return status;
+}
+
+static int run(int collective, const float *src, float *dst, size_t count) {
+    static trials known;
+    operation o = {.src = src, .dst = dst, .count = count};
+    if (known.count != count || known.in_place != (src == dst))
+        known = (trials){.count = count, .in_place = src == dst};
+    int status =
+        known.done < TRIALS ? try_way(&known, collective, &o) : run_way(collective, &o, quickest(&known, TRIALS));
+    meeting_wait(&all);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------- memory */
+
+static void *alloc(size_t bytes) {
+    size_t offset = heap_blocks++ == 0 ? HEAP_OFFSET : heap_next;
+    heap_next = offset + (bytes + 4095) / 4096 * 4096 + BUFFER_SKEW;
+    return heap_next <= AREA_BYTES ? areas[rank] + offset : NULL;
+}
+
+/* The core gives everything back before it asks for more. */
+static void release(void *memory) {
+    (void)memory;
+    heap_blocks--;
+}
+
+static char *map_area(int file) {
+    void *memory = mmap(NULL, AREA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* The others find an area by a link beside the meeting's file: nothing stays behind. */
+static int make_area(const char *name) {
+    char path[64];
+    int file = memfd_create("limit", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, (off_t)AREA_BYTES) != 0) return -1;
+    areas[rank] = map_area(file);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), file);
+    return areas[rank] != NULL ? symlink(path, name) : -1;
+}
+
+static int open_area(int owner, const char *name) {
+    const struct timespec pause = {.tv_nsec = 1000000};
+    int file = -1;
+    for (int ms = 0; ms < PATIENCE_MS && (file = open(name, O_RDWR | O_CLOEXEC)) < 0; ms++) nanosleep(&pause, NULL);
+    if (file < 0) return -1;
+    areas[owner] = map_area(file);
+    close(file);
+    return areas[owner] != NULL ? 0 : -1;
+}
+
+static int open_areas(const char *meeting_path) {
+    char name[4096];
+    for (int i = 0; i < size; i++) { /* the own one first */
+        int owner = (rank + i) % size;
+        snprintf(name, sizeof name, "%s.area.%d", meeting_path, owner);
+        if ((i == 0 ? make_area(name) : open_area(owner, name)) != 0) return -1;
+    }
+    snprintf(name, sizeof name, "%s.area.0", meeting_path);
+    return meeting_open(&all, name, rank, size, 0);
+}
+
+int main(int argc, char **argv) {
+    const char *own = getenv("RANK"), *ranks = getenv("WORLD_SIZE");
+    core_start(argc, argv);
+    rank = own != NULL ? atoi(own) : 0;
+    size = ranks != NULL ? atoi(ranks) : 0;
+    if (argc < 2 || size < 2 || size > MEETING_RANKS || open_areas(argv[1]) != 0) {
+        fprintf(stderr, "limit: needs RANK, WORLD_SIZE from 2 on and an area of memory that all ranks map\n");
+        return EXIT_FAILURE;
+    }
+    shared = strcmp(core_memory(argc, argv), "shared") == 0;
+    chunk = ((size_t)(size <= 4 ? 2 : 1) << 20) / SLOTS / sizeof(float);
+    core_peer peer = {.rank = rank, .size = size, .slice_stays = 1, .run = run};
+    if (shared) peer.alloc = alloc, peer.release = release;
+    return core_run(&peer, argc, argv);
+}
