@@ -1,14 +1,16 @@
 /*
  * machine_limits: what this machine can do at best, as a yardstick for the other programs. In one run: bandwidth
- * of copying and of adding per level of cache, the way of a cache line between two cores, a switch of tasks, a
- * wake-up.
+ * of copying, through the caches and past them, and of adding per level of cache, by one core and by all at once; the
+ * way of a cache line between two cores, a switch of tasks, a wake-up.
  *
- * Two-sided measurements run a second thread on another core (or, for the switch, on the same one). The figure
- * is the best of several rounds: what disturbs a round makes it slower, never faster.
+ * All cores at once: a thread on each, with memory of its own; what they do in the time of the slowest. Two-sided
+ * measurements run a second thread on another core (or, for the switch, on the same one). The figure is the best of
+ * several rounds: what disturbs a round makes it slower, never faster.
  */
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +19,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/copy.h"
 #include "kernels/reduce.h"
 
-#define ROUNDS 5
-#define LINE   64
+#define ROUNDS     5
+#define LINE       64
+#define PAGE       ((size_t)4096)
+#define MOST_CORES 256
 
 static double now_s(void) {
     struct timespec now;
@@ -28,11 +33,41 @@ static double now_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* --------------------------------------------------------------------------------------------- cores */
+
+static int cores[MOST_CORES]; /* that this process may use */
+static int core_count;
+
+static void find_cores(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return;
+    for (int core = 0; core < CPU_SETSIZE && core_count < MOST_CORES; core++)
+        if (CPU_ISSET(core, &set)) cores[core_count++] = core;
+}
+
+static void pin(int core) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 /* ----------------------------------------------------------------------------------------- bandwidth */
 
 static void copy(float *dst, const float *a, const float *b, size_t count) {
     (void)b;
     memcpy(dst, a, count * sizeof *dst);
+}
+
+static void copy_past(float *dst, const float *a, const float *b, size_t count) {
+    (void)b;
+    tutti_copy_stream(dst, a, count * sizeof *dst);
 }
 
 /* The library's own loop for the instructions of this processor. */
@@ -44,68 +79,164 @@ static void add(float *dst, const float *a, const float *b, size_t count) {
 
 typedef void (*kernel)(float *dst, const float *a, const float *b, size_t count);
 
-/* Bytes of result per second, in GB/s, when `nbuffers` buffers take `working_set` bytes together. */
-static double bandwidth(kernel run, int nbuffers, size_t working_set, float *memory) {
-    size_t count = working_set / (size_t)nbuffers / LINE * LINE / sizeof(float);
-    size_t repeats = ((size_t)32 << 20) / (count * sizeof(float)) + 1;
-    double best = 0;
-    for (int round = 0; round <= ROUNDS; round++) { /* the first one warms up */
+/* Threads that do the same at the same time, each in memory of its own. */
+typedef struct team {
+    kernel run;
+    size_t count, repeats; /* elements of a buffer; how often they are written in a round */
+    int threads;
+    _Alignas(LINE) int arrived; /* how often threads have come to line_up(), all together */
+    _Alignas(LINE) double seconds[ROUNDS + 1][MOST_CORES];
+} team;
+
+typedef struct member {
+    team *team;
+    int index;
+    float *memory;
+    pthread_t thread;
+} member;
+
+static void line_up(team *t, int times) {
+    __atomic_fetch_add(&t->arrived, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&t->arrived, __ATOMIC_ACQUIRE) < times * t->threads) relax();
+}
+
+static void *work(void *context) {
+    const member *m = context;
+    team *t = m->team;
+    pin(cores[m->index]);
+    for (int round = 0; round <= ROUNDS; round++) {
+        line_up(t, round + 1);
         double start = now_s();
-        for (size_t i = 0; i < repeats; i++) {
-            run(memory, memory + count, memory + 2 * count, count);
-            __asm__ volatile("" : : "r"(memory) : "memory"); /* each repetition counts */
+        for (size_t i = 0; i < t->repeats; i++) {
+            t->run(m->memory, m->memory + t->count, m->memory + 2 * t->count, t->count);
+            __asm__ volatile("" : : "r"(m->memory) : "memory"); /* each repetition counts */
         }
-        double rate = (double)(repeats * count * sizeof(float)) / (now_s() - start) * 1e-9;
-        if (round > 0 && rate > best) best = rate;
+        t->seconds[round][m->index] = now_s() - start;
+    }
+    return NULL;
+}
+
+/* Bytes of result per second, in GB/s, of all threads together. */
+static double best_rate(const team *t) {
+    double best = 0;
+    for (int round = 1; round <= ROUNDS; round++) { /* the first one warms up */
+        double slowest = 0;
+        for (int i = 0; i < t->threads; i++)
+            if (t->seconds[round][i] > slowest) slowest = t->seconds[round][i];
+        double bytes = (double)(t->repeats * t->count * sizeof(float)) * t->threads;
+        if (bytes / slowest * 1e-9 > best) best = bytes / slowest * 1e-9;
     }
     return best;
 }
 
-static void print_bandwidth(const char *level, size_t cache, size_t working_set) {
-    if (working_set == 0) return;
-    size_t bytes = working_set + (size_t)4 * 4096;
-    float *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    if (memory == NULL) return;
-    memset(memory, 0, bytes);
-    printf("%-8s  %10zu  %10zu  %10.1f  %10.1f\n", level, cache / 1024, working_set / 1024,
-           bandwidth(copy, 2, working_set, memory), bandwidth(add, 3, working_set, memory));
-    free(memory);
+/* `working_set`: bytes of all `nbuffers` buffers of a thread. */
+static double bandwidth(kernel run, int nbuffers, size_t working_set, member *members, int threads) {
+    static team t;
+    t = (team){.run = run, .threads = threads};
+    t.count = working_set / (size_t)nbuffers / LINE * LINE / sizeof(float);
+    t.repeats = ((size_t)32 << 20) / (t.count * sizeof(float)) + 1;
+    cpu_set_t before;
+    sched_getaffinity(0, sizeof before, &before);
+    for (int i = 0; i < threads; i++) members[i].team = &t, members[i].index = i;
+    for (int i = 1; i < threads; i++) {
+        if (pthread_create(&members[i].thread, NULL, work, &members[i]) == 0) continue;
+        fprintf(stderr, "machine_limits: cannot start %d threads\n", threads); /* those that run wait for ever */
+        exit(EXIT_FAILURE);
+    }
+    work(&members[0]);
+    for (int i = 1; i < threads; i++) pthread_join(members[i].thread, NULL);
+    sched_setaffinity(0, sizeof before, &before);
+    return best_rate(&t);
+}
+
+static void print_bandwidth(const char *level, size_t cache, size_t working_set, int threads) {
+    member members[MOST_CORES] = {{.memory = NULL}};
+    size_t bytes = (working_set + 4 * PAGE) / PAGE * PAGE;
+    bool there = working_set >= 64 * LINE;
+    for (int i = 0; i < threads && there; i++) {
+        members[i].memory = aligned_alloc(PAGE, bytes);
+        there = members[i].memory != NULL;
+        if (there) memset(members[i].memory, 0, bytes);
+    }
+    if (there)
+        printf("%-8s  %10zu  %10zu  %10.1f  %10.1f  %10.1f\n", level, cache / 1024, working_set / 1024,
+               bandwidth(copy, 2, working_set, members, threads),
+               bandwidth(copy_past, 2, working_set, members, threads),
+               bandwidth(add, 3, working_set, members, threads));
+    for (int i = 0; i < threads; i++) free(members[i].memory);
 }
 
 /* The first word of a file of core 0's cache description; "" where the system does not tell. */
-static void read_cache(int index, const char *name, char text_out[32]) {
+#define CACHE_TEXT 64 /* bytes of a word */
+static void read_cache(int index, const char *name, char text_out[CACHE_TEXT]) {
     char path[96];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, name);
     text_out[0] = '\0';
     FILE *file = fopen(path, "re");
     if (file == NULL) return;
-    if (fscanf(file, "%31s", text_out) != 1) text_out[0] = '\0';
+    if (fscanf(file, "%63s", text_out) != 1) text_out[0] = '\0';
     fclose(file);
 }
 
-/* Bytes of the data cache of a level as a core sees it, or 0. In virtual machines sysconf() tells the whole chip's. */
-static size_t cache_bytes(int level) {
-    char text[32];
+/* How many of the cores that this process may use are named in a list like 0-3,8. */
+static int count_listed(const char *list) {
+    int found = 0;
+    for (const char *text = list; *text != '\0';) {
+        char *end;
+        long first = strtol(text, &end, 10), last = first;
+        if (*end == '-') last = strtol(end + 1, &end, 10);
+        for (int i = 0; i < core_count; i++) found += cores[i] >= first && cores[i] <= last;
+        if (*end != ',') break;
+        text = end + 1;
+    }
+    return found > 0 ? found : 1;
+}
+
+typedef struct cache {
+    size_t bytes; /* 0: there is none */
+    int sharers;  /* of the cores that this process may use */
+} cache;
+
+/* The data cache of a level as core 0 sees it. In virtual machines sysconf() tells the whole chip's. */
+static cache find_cache(int level) {
+    char text[CACHE_TEXT];
     for (int index = 0; index < 8; index++) {
         read_cache(index, "level", text);
         if (atoi(text) != level) continue;
         read_cache(index, "type", text);
         if (strcmp(text, "Instruction") == 0) continue;
         read_cache(index, "size", text);
-        return (size_t)atol(text) << (strchr(text, 'M') != NULL ? 20 : 10);
+        cache found = {.bytes = (size_t)atol(text) << (strchr(text, 'M') != NULL ? 20 : 10)};
+        read_cache(index, "shared_cpu_list", text);
+        found.sharers = count_listed(text);
+        return found;
     }
-    return 0;
+    return (cache){.sharers = 1};
 }
 
-static void print_bandwidths(void) {
-    size_t l1 = cache_bytes(1), l2 = cache_bytes(2), l3 = cache_bytes(3);
-    size_t memory = 4 * (l3 > 0 ? l3 : (size_t)32 << 20), most = (size_t)512 << 20;
-    printf("# one core, bytes of result; copy: dst = a; add: dst = a + b (float)\n");
-    printf("# %-6s  %10s  %10s  %10s  %10s\n", "level", "cache KiB", "data KiB", "copy GB/s", "add GB/s");
-    print_bandwidth("L1", l1, l1 * 3 / 4);
-    print_bandwidth("L2", l2, l2 / 2);
-    print_bandwidth("L3", l3, l3 / 2);
-    print_bandwidth("memory", 0, memory < most ? memory : most);
+/* Threads on all cores share caches: each has its part of the data. */
+static void print_bandwidths(int threads) {
+    static const char *const names[] = {"L1", "L2", "L3"};
+    const size_t most = (size_t)512 << 20;
+    cache caches[] = {find_cache(1), find_cache(2), find_cache(3)}, *last = &caches[2];
+    printf("# %-6s  %10s  %10s  %10s  %10s  %10s\n", "level", "cache KiB", "data KiB", "copy GB/s", "past GB/s",
+           "add GB/s");
+    for (int i = 0; i < 3; i++) {
+        size_t data = i == 0 ? caches[i].bytes * 3 / 4 : caches[i].bytes / 2;
+        print_bandwidth(names[i], caches[i].bytes, data / (size_t)(threads > 1 ? caches[i].sharers : 1), threads);
+    }
+    size_t memory = 4 * (last->bytes > 0 ? last->bytes : (size_t)32 << 20);
+    if (memory > most) memory = most;
+    print_bandwidth("memory", 0, memory / (size_t)(threads > 1 ? last->sharers : 1), threads);
+}
+
+static void print_all_bandwidths(void) {
+    printf("# bytes of result; copy: dst = a; past: the same with non-temporal stores; add: dst = a + b (float)\n");
+    printf("# one core\n");
+    print_bandwidths(1);
+    if (core_count < 2) return;
+    printf("# all %d cores at once, data of each\n", core_count);
+    print_bandwidths(core_count);
 }
 
 /* ------------------------------------------------------------------------------------- two threads */
@@ -121,9 +252,7 @@ typedef struct table {
 
 static void spin(uint32_t *turn, uint32_t seen) {
     (void)turn, (void)seen;
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
+    relax();
 }
 
 static void yield(uint32_t *turn, uint32_t seen) {
@@ -141,13 +270,6 @@ static void futex_wake(uint32_t *turn) {
 
 static void say_nothing(uint32_t *turn) {
     (void)turn;
-}
-
-static void pin(int core) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(core, &set);
-    sched_setaffinity(0, sizeof set, &set);
 }
 
 static void take_turns(table *t, uint32_t side) {
@@ -184,28 +306,16 @@ static double one_way_ns(table *t) {
     return best;
 }
 
-/* Fills in the first two cores that this process may use; gives how many there are. */
-static int usable_cores(int cores_out[2]) {
-    cpu_set_t set;
-    int found = 0;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return 0;
-    for (int core = 0; core < CPU_SETSIZE && found < 2; core++)
-        if (CPU_ISSET(core, &set)) cores_out[found++] = core;
-    return found;
-}
-
 static void print_time(const char *name, double ns) {
     printf("%-24s  %10.1f\n", name, ns);
 }
 
 static void print_times(void) {
-    int cores[2] = {0, 0};
-    int found = usable_cores(cores);
     table line = {.turns = 100000, .cores = {cores[0], cores[1]}, .wait = spin, .tell = say_nothing};
     table wake = {.turns = 5000, .cores = {cores[0], cores[1]}, .wait = futex_wait, .tell = futex_wake};
     table hand = {.turns = 20000, .cores = {cores[0], cores[0]}, .wait = yield, .tell = say_nothing};
     printf("#\n# %-22s  %10s\n", "one way", "ns");
-    if (found == 2) {
+    if (core_count >= 2) {
         print_time("cache line, 2 cores", one_way_ns(&line));
         print_time("futex wake, 2 cores", one_way_ns(&wake));
     } else {
@@ -223,7 +333,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "machine_limits takes no options\n");
         return EXIT_FAILURE;
     }
-    print_bandwidths();
+    find_cores();
+    print_all_bandwidths();
     print_times();
     return EXIT_SUCCESS;
 }

@@ -5,8 +5,8 @@
  * Every rank has an area that all map: a ring of 2 MiB (more than 4 ranks: 1 MiB), through which each operation goes in
  * quarters, and for memory "shared" its buffers. Bytes on each rank, for n ranks and a vector of V bytes (all_gather,
  * reduce_scatter and all_to_all: n slices of V / n). Buffers lie in memory, as V is larger than the caches. Rings, and
- * what was read or written a moment ago, lie in caches: between far cores, in another one's. An ordinary store to a line
- * that is in no cache of its core reads it first.
+ * what was read or written a moment ago, lie in caches: between far cores, in another one's. An ordinary store reads
+ * its line first, unless a cache of its core has it.
  *
  *                           src -> own ring   results -> own ring   rings -> here   src again, cached   to dst
  *   all_reduce, 2 ranks            V                  -                   V                 V             V
@@ -26,9 +26,9 @@
  *   reduce_scatter               V / n of each src                           V / n
  *   broadcast, others            V of the root's                             V
  *
- * There are four ways of doing the same: writes to the ring, and to dst, through or past the caches. Warm-up tries them;
- * the one whose slowest rank is quickest counts. An operation ends on all ranks at once: a rank that went on to its next
- * input would take bandwidth, or the core, from those still at work.
+ * There are four ways of doing the same: writes to the ring, and to dst, through or past the caches. Warm-up tries
+ * them; the one whose slowest rank is quickest counts. An operation ends on all ranks at once: a rank that went on to
+ * its next input would take bandwidth, or the core, from those still at work.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -43,8 +43,8 @@
 #include "limit_loops.h"
 #include "meeting.h"
 
-/* Some processors look for a line by a hash of its address, and lines whose addresses differ in high bits only push each
- * other out (seen: a third more time). So no two areas and no two buffers are a round distance apart. */
+/* Some processors look for a line by a hash of its address, and lines whose addresses differ in high bits only push
+ * each other out (seen: a third more time). So no two areas and no two buffers are a round distance apart. */
 #define AREA_BYTES  (((size_t)32 << 30) + ((size_t)0x5a5 << 12)) /* sparse: what is not touched costs nothing */
 #define BUFFER_SKEW ((size_t)0x133 << 12)
 #define RING_OFFSET ((size_t)1 << 20) /* before it: the page where the ranks meet, in rank 0's area */

@@ -1,6 +1,6 @@
 /*
- * The loops of limit.c: copy and sum of floats, by stores that go through the caches or past them. As wide as the compiler's
- * target allows; without x86's non-temporal stores both are the same.
+ * The loops of limit.c: copy and sum of floats, by stores that go through the caches or past them. As wide as the
+ * compiler's target allows; without x86's non-temporal stores both are the same.
  */
 #ifndef BENCH_PEERS_LIMIT_LOOPS_H
 #define BENCH_PEERS_LIMIT_LOOPS_H
