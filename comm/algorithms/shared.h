@@ -72,7 +72,16 @@ const char *tutti_staging_of(const tutti_staging *staging, int rank, uint64_t ro
 /* `rounds` slots have been used. */
 void tutti_staging_end(const tutti_staging *staging, uint64_t rounds);
 
+/* ----------------------------------------------------------------------------------------------- output */
+
+/* Does an output of that size (all of this rank's) go past the caches? It would not stay in them, and an ordinary store
+ * first reads the line that it overwrites. Not for what the call has just read (in place). */
+bool tutti_shared_streams(size_t output_bytes);
+/* memcpy to an output. */
+void tutti_shared_copy_out(void *dst, const void *src, size_t bytes, bool streams);
 /* dst = reduction of comm->views[0..nranks), count elements, factors from the posts. */
 void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, size_t count);
+/* The same to an output; leaves the views behind what has been read. */
+void tutti_shared_reduce_out(tutti_comm *comm, const tutti_op *op, void *dst, size_t count, bool streams);
 
 #endif

@@ -28,6 +28,7 @@ typedef struct move {
     tutti_staging staging;
     bool split, tables; /* segments differ by reader; addresses and counts are in tables */
     bool lends;         /* my buffers are read where they are */
+    bool streams;       /* my outputs are large */
     size_t piece_bytes; /* of a segment that is staged in a round */
     uint64_t pieces;    /* that I stage */
     uint64_t rounds;    /* the most that one whom I meet stages */
@@ -120,6 +121,12 @@ static tutti_span output_from(const move *m, int source) {
     return takes ? tutti_op_output(m->comm, m->op, source) : (tutti_span){.data = NULL};
 }
 
+static bool has_large_output(const move *m) {
+    size_t bytes = 0;
+    for (int source = 0; source < m->comm->nranks; source++) bytes += output_from(m, source).bytes;
+    return tutti_shared_streams(bytes);
+}
+
 /* Posts are read of those only who have been met: the sources of this rank's outputs. */
 static tutti_status check(move *m) {
     m->rounds = m->pieces;
@@ -140,7 +147,7 @@ static tutti_status pull_lent(const move *m, int source) {
     if (m->tables) address = tutti_shared_table_of(m->comm, m->op, source)[m->comm->rank].address;
     const char *segment = tutti_shared_at(m->comm, source, address, output.bytes);
     if (segment == NULL) return tutti_shared_outside(source);
-    memcpy((char *)output.data, segment, output.bytes);
+    tutti_shared_copy_out((char *)output.data, segment, output.bytes, m->streams);
     return TUTTI_OK;
 }
 
@@ -149,9 +156,9 @@ static tutti_status pull_staged(const move *m, int source, uint64_t round) {
     size_t start = round * m->piece_bytes;
     if (output.bytes <= start) return TUTTI_OK;
     if (round > 0) TUTTI_TRY(tutti_step_wait(m->comm, m->op, source, round + 1));
-    memcpy((char *)output.data + start,
-           tutti_staging_of(&m->staging, source, round) + (m->split ? (size_t)m->comm->rank * m->piece_bytes : 0),
-           tutti_min_size(m->piece_bytes, output.bytes - start));
+    size_t offset = m->split ? (size_t)m->comm->rank * m->piece_bytes : 0;
+    tutti_shared_copy_out((char *)output.data + start, tutti_staging_of(&m->staging, source, round) + offset,
+                          tutti_min_size(m->piece_bytes, output.bytes - start), m->streams);
     return TUTTI_OK;
 }
 
@@ -160,7 +167,8 @@ static void copy_own(const move *m, uint64_t round) {
     tutti_span own = output_from(m, m->comm->rank), input = tutti_op_input(m->comm, m->op, m->comm->rank);
     size_t piece = m->split || m->pieces == 0 ? own.bytes : m->piece_bytes, start = round * piece;
     if (own.bytes > start && own.data != input.data)
-        memcpy((char *)own.data + start, input.data + start, tutti_min_size(piece, own.bytes - start));
+        tutti_shared_copy_out((char *)own.data + start, input.data + start, tutti_min_size(piece, own.bytes - start),
+                              m->streams);
 }
 
 static tutti_status run_round(const move *m, uint64_t round) {
@@ -184,6 +192,7 @@ static tutti_status run_round(const move *m, uint64_t round) {
 static tutti_status run(move *m) {
     tutti_comm *comm = m->comm;
     TUTTI_TRY(begin(m));
+    m->streams = has_large_output(m);
     copy_own(m, 0); /* while the others' posts are on their way */
     TUTTI_TRY(tutti_shared_meet(comm, m->op));
     TUTTI_TRY(check(m));

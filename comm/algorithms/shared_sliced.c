@@ -14,8 +14,6 @@
  * Steps 1 and 3's copy into the slot vanish for buffers that the others can read where they are. reduce: only the root
  * does step 3. The slot is written again for chunk c + depth, after all said 2(c+1)+1, hence have read it.
  */
-#include <string.h>
-
 #include "comm/algorithms/shared.h"
 #include "comm/slice.h"
 
@@ -31,6 +29,7 @@ typedef struct reduction {
     size_t item_bytes;
     bool src_lent, dst_lent; /* my buffers */
     bool all_lent;           /* everybody's: no slots */
+    bool streams;            /* my output is large */
 } reduction;
 
 typedef struct chunk {
@@ -137,7 +136,7 @@ static tutti_status pull_slice(const reduction *x, const chunk *c, int rank) {
     } else {
         result = tutti_staging_of(&x->staging, rank, c->index) + in_chunk;
     }
-    memcpy((char *)x->op->dst + offset, result, bytes);
+    tutti_shared_copy_out((char *)x->op->dst + offset, result, bytes, x->streams);
     return TUTTI_OK;
 }
 
@@ -156,8 +155,9 @@ static tutti_status reduce_chunk(const reduction *x, const chunk *c) {
     return TUTTI_OK;
 }
 
-static tutti_status reduce_chunks(const reduction *x, size_t most) {
+static tutti_status reduce_chunks(reduction *x, size_t most) {
     uint64_t index = 0;
+    x->streams = x->op->src != x->op->dst && tutti_shared_streams(x->op->count * x->item_bytes);
     for (; (size_t)index * most < x->op->count; index++) {
         chunk c = chunk_at(x, index, most);
         TUTTI_TRY(reduce_chunk(x, &c));
