@@ -148,16 +148,23 @@ void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint
 
 #define LEAST_MEASURED_BYTES ((size_t)2 << 10)
 #define TRIAL_BYTES          ((size_t)8 << 10) /* more than the store buffer takes without waiting */
-#define WRITES_PER_TRIAL     64
+#define WRITES_PER_LOOK      4                 /* through the caches */
+#define WRITES_PER_TRIAL     64                /* past them */
 /* What a line costs through the caches: 1 to 3 ns where the readers share our last-level cache, 12 to 28 where they do
  * not. Past the caches it is 1 to 5 ns anywhere, but readers that share the cache then wait some 6 ns longer for it. */
 #define DEAR_LINE_NS  8.0F
 #define CHEAP_LINE_NS 4.0F
 
+/* Brings the bytes here: what reading them costs is not to be counted. */
+static void touch(const char *src, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += TUTTI_CACHE_LINE) (void)*(const volatile char *)(src + i);
+}
+
 /* Copies through the caches, and learns what that costs until the bytes have left this core's store buffer. A measurement
  * counts for no more than a few times what is known: it may contain the time of another thread. */
 static void measured_copy(tutti_pace *pace, char *slot, const char *src, size_t bytes) {
     atomic_int drained = 0;
+    touch(src, bytes);
     uint64_t start = tutti_ticks();
     memcpy(slot, src, bytes);
     atomic_exchange_explicit(&drained, 0, memory_order_seq_cst); /* returns once earlier stores are done */
@@ -174,17 +181,14 @@ static void measured_copy(tutti_pace *pace, char *slot, const char *src, size_t 
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes) {
     tutti_pace *pace = &comm->pace;
     const char *from = src;
-    if (!pace->streams) {
-        if (bytes < LEAST_MEASURED_BYTES) memcpy(slot, from, bytes);
-        else measured_copy(pace, slot, from, bytes);
-        return;
-    }
-    if (bytes >= LEAST_MEASURED_BYTES && pace->writes++ % WRITES_PER_TRIAL == 0) {
+    bool streams = pace->streams;
+    if (bytes >= LEAST_MEASURED_BYTES && pace->writes++ % (streams ? WRITES_PER_TRIAL : WRITES_PER_LOOK) == 0) {
         size_t trial = tutti_min_size(bytes, TRIAL_BYTES);
         measured_copy(pace, slot, from, trial);
         slot += trial, from += trial, bytes -= trial;
     }
-    tutti_copy_stream(slot, from, bytes);
+    if (streams) tutti_copy_stream(slot, from, bytes);
+    else memcpy(slot, from, bytes);
 }
 
 /* ----------------------------------------------------------------------------------------------- takers */

@@ -127,7 +127,6 @@ void tutti_staging_end(const tutti_staging *staging, uint64_t rounds) {
 /* ---------------------------------------------------------------------------------------------- output */
 
 #define LEAST_STREAMED_BYTES ((size_t)8 << 20)
-#define BLOCK_BYTES          8192 /* stays in the first-level cache */
 
 bool tutti_shared_streams(size_t output_bytes) {
     return output_bytes >= LEAST_STREAMED_BYTES;
@@ -153,19 +152,4 @@ void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, 
         .divisor = comm->nranks,
     };
     tutti_reduce_host(&args);
-}
-
-void tutti_shared_reduce_out(tutti_comm *comm, const tutti_op *op, void *dst, size_t count, bool streams) {
-    if (!streams) {
-        tutti_shared_reduce_views(comm, op, dst, count);
-        return;
-    }
-    _Alignas(TUTTI_CACHE_LINE) char block[BLOCK_BYTES];
-    size_t item_bytes = tutti_type_bytes(op->type), bytes = count * item_bytes;
-    for (size_t done = 0; done < bytes; done += sizeof block) {
-        size_t part = tutti_min_size(sizeof block, bytes - done);
-        tutti_shared_reduce_views(comm, op, block, part / item_bytes);
-        tutti_copy_stream((char *)dst + done, block, part);
-        for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = (const char *)comm->views[rank] + part;
-    }
 }

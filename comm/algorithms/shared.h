@@ -81,7 +81,5 @@ bool tutti_shared_streams(size_t output_bytes);
 void tutti_shared_copy_out(void *dst, const void *src, size_t bytes, bool streams);
 /* dst = reduction of comm->views[0..nranks), count elements, factors from the posts. */
 void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, size_t count);
-/* The same to an output; leaves the views behind what has been read. */
-void tutti_shared_reduce_out(tutti_comm *comm, const tutti_op *op, void *dst, size_t count, bool streams);
 
 #endif

@@ -20,8 +20,7 @@ typedef struct whole {
     size_t item_bytes, chunk_bytes, bytes;
     uint64_t rounds;
     bool stages, lends;
-    bool late;    /* stages, if at all, after the meeting */
-    bool streams; /* my output is large */
+    bool late; /* stages, if at all, after the meeting */
 } whole;
 
 static size_t bytes_of(const whole *w, uint64_t round) {
@@ -47,7 +46,6 @@ static tutti_status begin(whole *w) {
     w->lends = read && src_lent && !overwrites;
     w->stages = read && !w->lends && w->bytes > 0;
     w->late = w->stages && src_lent;
-    w->streams = op->src != op->dst && tutti_shared_streams(w->bytes);
     TUTTI_TRY(tutti_staging_begin(comm, op, w->chunk_bytes, &w->staging));
     if (w->stages && !w->late) stage(w, 0);
     tutti_post *post = tutti_post_own(comm, op);
@@ -93,7 +91,7 @@ static tutti_status reduce_chunk(const whole *w, uint64_t round) {
             comm->views[rank] = tutti_staging_of(&w->staging, rank, round);
         }
     }
-    tutti_shared_reduce_out(comm, w->op, (char *)w->op->dst + start, bytes / w->item_bytes, w->streams);
+    tutti_shared_reduce_views(comm, w->op, (char *)w->op->dst + start, bytes / w->item_bytes);
     return TUTTI_OK;
 }
 
