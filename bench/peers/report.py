@@ -199,11 +199,13 @@ def axis_time(power):
 
 
 def write_plot(path, tables, libraries, caption):
-    tables = [table for table in tables if len(table.sizes) > 1]
+    """One panel for each table in which Tutti is compared with a peer at half of the sizes or more."""
+    compared = {table: sum(any(table.ratio(size, own) is not None for own in OWN) for size in table.sizes) for table in tables}
+    tables = [table for table in tables if len(table.sizes) > 1 and 2 * compared[table] >= len(table.sizes)]
     if not tables:
         return
     colors = dict(zip(libraries, COLORS))
-    columns = min(3, len(tables))
+    columns = 2 if len(tables) == 4 else min(3, len(tables))
     width = max(LEFT + columns * (PANEL_W + GAP_X), LEFT + 90 * len(libraries))
     height = TOP + math.ceil(len(tables) / columns) * (PANEL_H + GAP_Y)
     out = ['<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d"' % (width, height, width, height)
