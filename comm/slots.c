@@ -20,7 +20,7 @@ static tutti_comm *comms;
 static size_t leased_bytes;
 
 /* Twice a core's own cache: what has been read has left it when its turn comes again. Much more would leave the shared
- * cache, too. Many ranks share the cores and their caches. Measured with bench/. */
+ * cache, too. Many ranks share the cores and their caches. From trials with 2 to 64 ranks. */
 #define RING_BYTES       ((size_t)2 << 20)
 #define SMALL_RING_BYTES ((size_t)1 << 20)
 #define FEW_RANKS        4
@@ -175,7 +175,7 @@ static void measured_copy(tutti_pace *pace, char *slot, const char *src, size_t 
     if (pace->line_ns < CHEAP_LINE_NS) pace->streams = false;
 }
 
-/* Neither way is better everywhere (bench/: past the caches is 5 times as fast between cores without a common cache, and
+/* Neither way is better everywhere (in trials, past the caches is 5 times as fast between cores without a common cache, and
  * half as fast between others), and which cores these are may change at any time: threads move, and so do a virtual
  * machine's cores. So each rank goes by what its own writes cost. */
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes) {

@@ -7,7 +7,7 @@
  * ring      what peers read: pieces of inputs, and of results. A call divides it into slots of one size and puts piece k
  *           into slot (first + k) % depth; the next call goes on behind it. So a slot rests as long as possible before
  *           it is written again: by then it has left the caches of those who read it, from where each line would have to
- *           be taken back first (bench/: 128 KiB exchanged by 2 ranks take 7 us with a ring of 2 MiB, 18 us in one place)
+ *           be taken back first (in a trial 128 KiB took 2 ranks 7 us with a ring of 2 MiB, 18 us in one place)
  * table     addresses and counts per rank, for the v-kinds; call k uses table[k % TUTTI_POSTS]
  *
  * Invariant: a slot is written only when all who were to read what was in it have done so.

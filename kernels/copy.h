@@ -2,7 +2,7 @@
  * Copies past the caches.
  *
  * An ordinary store to a line that another core has read must first take that line from the other's cache. Where the
- * two share a last-level cache this is quick; where they do not it costs more than all the rest of a transfer (bench/:
+ * two share a last-level cache this is quick; where they do not it costs more than all the rest of a transfer (in a trial:
  * 27 ns a line, against 2 with non-temporal stores). Within one cache it is the other way round: what goes past it must
  * come back from memory.
  */

@@ -37,7 +37,7 @@ bool tutti_shared_lends_segments(const tutti_comm *comm, const tutti_op *op);
 const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes);
 /* The table of `rank`; valid after the meeting, where that rank posted slots. */
 const tutti_segment *tutti_shared_table_of(const tutti_comm *comm, const tutti_op *op, int rank);
-/* Records that it was outside. */
+/* Records that an address of `rank` was outside of its heap, and gives the error. */
 tutti_status tutti_shared_outside(int rank);
 /* What reductions post, and what all ranks have posted. */
 uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op);
