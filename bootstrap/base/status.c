@@ -2,15 +2,49 @@
  * Status names and each thread's text of its last failure.
  *
  * The function that decides which error it is calls tutti_fail; callers pass the status on and may put their
- * own words in front with tutti_fail_context. A thread's text lives until its next failure.
+ * own words in front with tutti_fail_context. A thread's text lives until its next failure. It is made at the first
+ * and freed when the thread ends: as a thread-local array it would fill the little room that a process keeps for
+ * the thread-local variables of libraries that are opened late, and such an opening would fail.
  */
 #include "bootstrap/base/status.h"
 
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static _Thread_local char last_error[TUTTI_ERROR_TEXT_BYTES];
+static pthread_key_t text_key; /* frees a thread's text at its end */
+static pthread_once_t text_key_once = PTHREAD_ONCE_INIT;
+static bool text_key_made;
+static _Thread_local char *last_error; /* TUTTI_ERROR_TEXT_BYTES; NULL: no failure yet, or no memory for its text */
+
+static void text_free(void *text) {
+    last_error = NULL; /* who fails after this, in another destructor, gets a new one */
+    free(text);
+}
+
+static void text_key_make(void) {
+    text_key_made = pthread_key_create(&text_key, text_free) == 0;
+}
+
+/* The library may be closed before its threads end: they must not call text_free then. */
+__attribute__((destructor)) static void text_key_delete(void) {
+    if (text_key_made) pthread_key_delete(text_key);
+}
+
+/* The calling thread's text; NULL without memory. */
+static char *own_text(void) {
+    if (last_error != NULL) return last_error;
+    pthread_once(&text_key_once, text_key_make);
+    char *text = text_key_made ? calloc(1, TUTTI_ERROR_TEXT_BYTES) : NULL;
+    if (text != NULL && pthread_setspecific(text_key, text) != 0) {
+        free(text);
+        text = NULL;
+    }
+    return last_error = text;
+}
 
 const char *tutti_status_name(tutti_status status) {
     switch (status) {
@@ -35,7 +69,7 @@ const char *tutti_status_name(tutti_status status) {
 }
 
 const char *tutti_last_error(void) {
-    return last_error;
+    return last_error != NULL ? last_error : "";
 }
 
 tutti_status tutti_fail(tutti_status status, const char *format, ...) {
@@ -44,7 +78,8 @@ tutti_status tutti_fail(tutti_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    memcpy(last_error, text, sizeof last_error);
+    char *own = own_text();
+    if (own != NULL) memcpy(own, text, sizeof text);
     return status;
 }
 
@@ -64,5 +99,5 @@ tutti_status tutti_fail_context(tutti_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return tutti_fail(status, "%s: %s", text, last_error);
+    return tutti_fail(status, "%s: %s", text, tutti_last_error());
 }
