@@ -24,9 +24,9 @@
 #include "comm/p2p.h"
 
 #define LOOKS_AT_ONCE     200 /* before the first pause, which takes as long as a line from another core */
-#define SPINS_PER_SERVICE 64  /* looks at the flag between two looks at point to point */
-#define GLANCES           128 /* about as long as a switch to another thread and back */
-#define BACKOFF_SPINS     12  /* rounds of a backoff, some microseconds in all */
+#define SPINS_PER_SERVICE 64   /* looks at the flag between two looks at point to point */
+#define GLANCES           128  /* about as long as a switch to another thread and back */
+#define BACKOFF_SPINS     12   /* rounds of a backoff, some microseconds in all */
 #define YIELDS_BEFORE_NAP 200
 #define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
 #define SHORTEST_NAP_NS   INT64_C(200000)
@@ -34,18 +34,10 @@
 #define SERVING_NAP_NS    INT64_C(500000) /* while messages are under way, naps are no longer than this */
 #define DEATHS_EVERY_NS   INT64_C(100000000)
 
-static _Thread_local bool thread_yields;
+static TUTTI_THREAD_LOCAL bool thread_yields;
 
 void tutti_wait_yields(bool yields) {
     thread_yields = yields;
-}
-
-static inline void relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 /* ------------------------------------------------------------------------------------------- publishing */
@@ -92,9 +84,10 @@ void tutti_page_wake(tutti_page *page) {
 
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     tutti_post *post = tutti_post_own(comm, op);
+    post->call = tutti_call_of(op);
+    /* Last, and all at once: who waits looks at this line, and would take it back in between. */
     atomic_store_explicit(&post->signature, op->signature, memory_order_relaxed);
     post->factor = op->factor;
-    post->call = tutti_call_of(op);
     publish(comm->page, &post->sequence, op->sequence);
     /* What only tells of this rank need not be there sooner. */
     atomic_store_explicit(&post->start_ticks, tutti_ticks(), memory_order_relaxed);
@@ -160,7 +153,7 @@ static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target
     while (atomic_load_explicit(&page->core, memory_order_relaxed) != sched_getcpu()) {
         for (int i = 0; i < SPINS_PER_SERVICE; i++) {
             if (reached(flag, target)) return true;
-            relax();
+            tutti_relax();
         }
         tutti_p2p_progress();
         if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
@@ -175,7 +168,7 @@ static bool glance(const tutti_page *page, _Atomic uint64_t *flag, uint64_t targ
     if (atomic_load_explicit(&page->core, memory_order_relaxed) == sched_getcpu()) return false;
     for (int i = 0; i < GLANCES; i++) {
         if (reached(flag, target)) return true;
-        relax();
+        tutti_relax();
     }
     return false;
 }
@@ -280,7 +273,7 @@ tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t 
 void tutti_backoff_pause(tutti_backoff *backoff) {
     unsigned round = backoff->rounds++;
     if (round < BACKOFF_SPINS && !backoff->yields) {
-        for (int i = 0; i < 16; i++) relax();
+        for (int i = 0; i < 16; i++) tutti_relax();
     } else if (round < BACKOFF_SPINS + YIELDS_BEFORE_NAP) {
         sched_yield();
     } else {

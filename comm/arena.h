@@ -10,6 +10,7 @@
 #define TUTTI_ARENA_H
 
 #include "comm/comm.h"
+#include "comm/lines.h"
 
 /* Before the owner of a new page publishes anything. */
 void tutti_page_prepare(tutti_page *page);
@@ -36,6 +37,10 @@ static inline tutti_post *tutti_post_own(tutti_comm *comm, const tutti_op *op) {
 }
 static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutti_op *op, int rank) {
     return &comm->members[rank].page->posts[op->sequence % TUTTI_POSTS];
+}
+/* Takes the line of the next post back from those who read it last, after a meeting of all in op: while nobody waits. */
+static inline void tutti_post_prefetch(const tutti_comm *comm, const tutti_op *op) {
+    tutti_prefetch_to_write(&comm->page->posts[(op->sequence + 1) % TUTTI_POSTS]);
 }
 /* Waits until every rank has posted op, and compares signatures. */
 tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op);

@@ -126,15 +126,6 @@ typedef struct tutti_channels {
     struct tutti_notes notes;        /* answers for which the ring had no room */
 } tutti_channels;
 
-/* In a loop that looks at what the peer writes. */
-static inline void tutti_channel_relax(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* Opens a channel to the peer: nothing is written yet. */
 tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out);
 /* Leaves the block at rest and frees the channel. NULL is allowed. */

@@ -9,6 +9,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "comm/channel.h"
+#include "comm/lines.h"
 #include "kernels/copy.h"
 
 #define BACKLOG_BYTES    (UINT64_C(1) << 20)
@@ -101,24 +102,40 @@ static uint64_t part_end(uint64_t at, const tutti_record *record, size_t part) {
     return at + part_offset(record, part) + sizeof *record + tutti_align_up(bytes, TUTTI_CACHE_LINE);
 }
 
-static inline void prefetch_to_write(const void *line) {
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line)); /* the compiler's is one to read on old targets */
-#else
-    __builtin_prefetch(line, 1);
-#endif
-}
-
 /* Clears the lines after all parts. Fetched together first: one after the other each would take the way to the reader
  * and back. */
 static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record *record) {
     size_t parts = part_count(record);
-    for (size_t i = 0; i < parts; i++) prefetch_to_write(record_at(channel, part_end(at, record, i)));
+    for (size_t i = 0; i < parts; i++) tutti_prefetch_to_write(record_at(channel, part_end(at, record, i)));
     for (size_t i = 0; i < parts; i++)
         atomic_store_explicit(kind_at(channel, part_end(at, record, i)), 0, memory_order_relaxed);
 }
 
-/* Writes a payload of STREAM_FAR_BYTES or more, and says of each part that it is there. */
+/* Writes the record's own line, all at once and last: the reader looks at it all the time, and would take it back in
+ * between. */
+static void write_line(tutti_channels *channel, uint64_t at, const tutti_record *record, const void *payload) {
+    tutti_record *line = record_at(channel, at);
+    uint64_t tiny[TUTTI_RECORD_TINY_BYTES / sizeof(uint64_t)];
+    bool carries = is_tiny(record);
+    if (carries && record->payload_bytes > 0) memcpy(tiny, payload, record->payload_bytes);
+    /* Field by field: the record was only just written so, and wider loads would wait for that. */
+    line->payload_bytes = record->payload_bytes;
+    line->comm_id = record->comm_id;
+    __atomic_store_n(&line->source, record->source, __ATOMIC_RELAXED); /* not both at once */
+    __atomic_store_n(&line->destination, record->destination, __ATOMIC_RELAXED);
+    line->tag = record->tag;
+    line->bytes = record->bytes;
+    if (carries) {
+        if (record->payload_bytes > 0) memcpy(line->tiny, tiny, record->payload_bytes);
+    } else {
+        line->transfer = record->transfer;
+        line->answer = record->answer;
+        line->address = record->address;
+    }
+    atomic_store_explicit(kind_at(channel, at), record->kind, memory_order_release); /* pairs with _peek */
+}
+
+/* Writes a record with a payload of STREAM_FAR_BYTES or more, and says of each part that it is there. */
 static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record *record, const char *payload) {
     size_t total = record->payload_bytes;
     bool past = streams(channel, total);
@@ -128,7 +145,8 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
         uint64_t line = at + part_offset(record, part);
         size_t bytes = tutti_min_size(total - done, part_bytes(record));
         ring_write(channel->own, line + sizeof *record, payload + done, bytes, past ? tutti_copy_stream : copy_cached);
-        atomic_store_explicit(kind_at(channel, line), record->kind, memory_order_release); /* pairs with _peek, _copy */
+        if (part == 0) write_line(channel, line, record, payload);
+        else atomic_store_explicit(kind_at(channel, line), record->kind, memory_order_release); /* pairs with _copy */
         done += bytes;
     }
     if (!past) note_distance(channel, tutti_ticks() - start, total);
@@ -136,34 +154,18 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
 
 void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
     uint64_t at = channel->head;
-    tutti_record *line = record_at(channel, at);
     channel->head += span(record);
-    /* Field by field: the record was only just written so, and wider loads would wait for that. */
-    line->payload_bytes = record->payload_bytes;
-    line->comm_id = record->comm_id;
-    __atomic_store_n(&line->source, record->source, __ATOMIC_RELAXED); /* not both at once */
-    __atomic_store_n(&line->destination, record->destination, __ATOMIC_RELAXED);
-    line->tag = record->tag;
-    line->bytes = record->bytes;
-    if (!is_tiny(record)) {
-        if (record->kind != TUTTI_RECORD_EAGER) {
-            line->transfer = record->transfer;
-            line->answer = record->answer;
-            line->address = record->address;
-        }
-        if (record->payload_bytes >= STREAM_FAR_BYTES) {
-            write_parts(channel, at, record, payload);
-            return;
-        }
-        if (record->payload_bytes > 0)
-            ring_write(channel->own, at + sizeof *record, payload, record->payload_bytes, copy_cached);
-    } else if (record->payload_bytes > 0) {
-        memcpy(line->tiny, payload, record->payload_bytes);
+    if (record->payload_bytes >= STREAM_FAR_BYTES) {
+        write_parts(channel, at, record, payload);
+        return;
     }
     atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end comes first */
-    atomic_store_explicit(kind_at(channel, at), record->kind, memory_order_release); /* pairs with _peek */
-    /* The end after the next such record: it comes back from the reader while nobody waits. */
-    prefetch_to_write(record_at(channel, channel->head + span(record)));
+    if (!is_tiny(record) && record->payload_bytes > 0)
+        ring_write(channel->own, at + sizeof *record, payload, record->payload_bytes, copy_cached);
+    write_line(channel, at, record, payload);
+    /* The lines of the next such record, and the one after it: they come back from the reader while nobody waits. */
+    for (uint64_t next = sizeof *record; next <= span(record); next += sizeof *record)
+        tutti_prefetch_to_write(record_at(channel, channel->head + next));
 }
 
 /* --------------------------------------------------------------------------------------------- reading */
@@ -202,7 +204,7 @@ bool tutti_channel_is_whole(const tutti_channels *channel, const tutti_record *r
 static bool wait_for_part(const tutti_channels *channel, const tutti_record *record, size_t part) {
     for (int i = 0; i < LOOKS_FOR_PART; i++) {
         if (part_kind(channel, record, part) != 0) return true;
-        tutti_channel_relax();
+        tutti_relax();
     }
     return false;
 }

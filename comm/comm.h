@@ -31,6 +31,9 @@
 #include "bootstrap/base/deadline.h"
 #include <tutti/tutti.h>
 
+/* For the few bytes of a thread that every call reads: found without a call, though the library was loaded late. */
+#define TUTTI_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
+
 typedef enum tutti_kind {
     TUTTI_KIND_BARRIER,
     TUTTI_KIND_ALL_REDUCE,
@@ -221,7 +224,10 @@ void tutti_comm_retain(tutti_comm *comm);
 void tutti_comm_release(tutti_comm *comm);
 
 /* True in a process forked from one that uses Tutti: since the first tutti_fork_watch. */
-bool tutti_forked(void);
+extern bool tutti_has_forked; /* written in the child, before it has threads */
+static inline bool tutti_forked(void) {
+    return tutti_has_forked;
+}
 void tutti_fork_watch(void);
 
 #endif

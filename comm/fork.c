@@ -6,18 +6,14 @@
 
 #include "comm/comm.h"
 
-static bool forked; /* written in the child, before it has threads */
+bool tutti_has_forked;
 
 static void note_fork(void) {
-    forked = true;
+    tutti_has_forked = true;
 }
 
 static void watch(void) {
     pthread_atfork(NULL, NULL, note_fork);
-}
-
-bool tutti_forked(void) {
-    return forked;
 }
 
 void tutti_fork_watch(void) {

@@ -20,7 +20,7 @@ typedef struct group {
     size_t nmessages, messages_capacity;
 } group;
 
-static _Thread_local group open_group;
+static TUTTI_THREAD_LOCAL group open_group;
 
 bool tutti_group_is_open(const tutti_comm *comm) {
     return open_group.comm == comm;

@@ -10,6 +10,7 @@
  */
 #include <sched.h>
 
+#include "comm/lines.h"
 #include "comm/p2p.h"
 #include "comm/p2p_state.h"
 
@@ -81,7 +82,7 @@ static bool receive_is_next(const receive *r) {
 static bool spin(const _Atomic uint32_t *next, int looks) {
     for (int i = 0; i < looks; i++) {
         if (atomic_load_explicit(next, memory_order_relaxed) != 0) return true;
-        tutti_channel_relax();
+        tutti_relax();
     }
     return false;
 }
