@@ -1,0 +1,191 @@
+/*
+ * The life of a backend, and the one way that all operations go. See backend.h.
+ */
+#include "backend.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "aside.h"
+#include "batch.h"
+#include "memory.h"
+
+namespace torch_tutti {
+
+namespace {
+
+tutti_comm_options comm_options(const Options &options, const std::string &name) {
+    tutti_comm_options own = {};
+    own.struct_bytes = sizeof own;
+    own.timeout_ms = options.timeout.count();
+    own.connect_timeout_ms = options.timeout.count();
+    own.name = name.c_str();
+    return own;
+}
+
+std::string name_of(const Options &options) {
+    return !options.name.empty() ? options.name : !options.group_name.empty() ? options.group_name : "torch";
+}
+
+} // namespace
+
+Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
+    : c10d::Backend(rank, size), store_(std::move(store)), options_(std::move(options)),
+      timeout_ms_(options_->timeout.count()) {
+    std::string name = name_of(*options_);
+    check(create_comm(store_, rank, size, comm_options(*options_, name), &comm_));
+    init();
+}
+
+Backend::Backend(Backend &parent, const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options)
+    : c10d::Backend(rank, static_cast<int>(ranks.size())), store_(parent.store_), options_(std::move(options)),
+      timeout_ms_(options_->timeout.count()) {
+    std::string name = name_of(*options_);
+    tutti_comm_options own = comm_options(*options_, name);
+    check(tutti_comm_create_group(parent.comm_, ranks.data(), getSize(), parent.children_.fetch_add(1), &own, &comm_));
+    init();
+}
+
+Backend::~Backend() {
+    aside_.reset();
+    tutti_comm_destroy(comm_);
+}
+
+std::chrono::milliseconds Backend::timeout_of(std::chrono::milliseconds asked) const {
+    return asked.count() > 0 ? asked : std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
+}
+
+void Backend::setTimeout(std::chrono::milliseconds timeout) {
+    timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
+    options_->timeout = timeout;
+}
+
+Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue) {
+    if (Batch *batch = Batch::open(this)) return batch->add(call, std::move(operands), std::move(issue));
+    auto started = onCompletionHook_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+    auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, next_sequence(), std::move(operands));
+    tutti_options options = {};
+    options.struct_bytes = sizeof options;
+    options.memory = TUTTI_MEMORY_HOST;
+    options.timeout_ms = timeout_of(call.timeout).count();
+    options.factor = call.factor;
+    if (call.async) options.work = work->handle();
+    check(issue(comm_, &options));
+    if (!call.async) work->end_here();
+    if (C10_UNLIKELY(onCompletionHook_ != nullptr)) tell_hook(work, started);
+    return work;
+}
+
+/* ----------------------------------------------------------------------------------------- completion hook */
+
+void Backend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook) {
+    TORCH_CHECK(onCompletionHook_ == nullptr, "tutti: this group has a completion hook already");
+    onCompletionHook_ = std::move(hook);
+}
+
+void Backend::tell_hook(const c10::intrusive_ptr<Work> &work, std::chrono::steady_clock::time_point started) {
+    hooked_.fetch_add(1);
+    work->on_end([this, started](Work &ended) {
+        auto now = std::chrono::steady_clock::now();
+        onCompletionHook_(std::make_shared<c10d::WorkInfo>(ended.retrieveOpType(), ended.getSequencenumber(), started,
+                                                           now, now - started));
+        hooked_.fetch_sub(1);
+    });
+}
+
+void Backend::waitForPendingWorks() {
+    while (hooked_.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+/* -------------------------------------------------------------------------------------------------- groups */
+
+static c10::intrusive_ptr<Options> child_options(const c10::intrusive_ptr<c10d::Backend::Options> &given,
+                                                 const Options &parent) {
+    auto own = c10::make_intrusive<Options>(parent);
+    own->name.clear();
+    own->group_name.clear();
+    if (!given) return own;
+    if (auto *ours = dynamic_cast<Options *>(given.get())) own = c10::make_intrusive<Options>(*ours);
+    own->timeout = given->timeout;
+    own->group_name = given->group_name;
+    own->group_desc = given->group_desc;
+    own->global_ranks_in_group = given->global_ranks_in_group;
+    return own;
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store> &, const std::vector<int> &ranks,
+                                                 const c10::intrusive_ptr<c10d::Backend::Options> &options) {
+    auto own = std::find(ranks.begin(), ranks.end(), getRank());
+    if (own == ranks.end()) {
+        children_.fetch_add(1); /* the members count this creation, too */
+        return nullptr;
+    }
+    return c10::make_intrusive<Backend>(*this, ranks, static_cast<int>(own - ranks.begin()),
+                                        child_options(options, *options_));
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &ranks_to_exclude, int,
+                                                  const c10::intrusive_ptr<c10d::Backend::Options> &options) {
+    int rank = 0, size = 0;
+    for (int old = 0; old < getSize(); old++) {
+        if (std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), old) != ranks_to_exclude.end()) continue;
+        if (old == getRank()) rank = size;
+        size++;
+    }
+    TORCH_CHECK_VALUE(std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), getRank()) == ranks_to_exclude.end(),
+                      "tutti: shrink is called by the ranks that stay, and rank ", getRank(), " is to go");
+    /* This group may be broken: that is when it is shrunk. So the rest meets anew in the store. */
+    std::string prefix = "shrink/" + std::to_string(children_.fetch_add(1));
+    for (int64_t gone : ranks_to_exclude) prefix += "-" + std::to_string(gone);
+    auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
+    return c10::make_intrusive<Backend>(store, rank, size, child_options(options, *options_));
+}
+
+/* -------------------------------------------------------------------------------------------------- memory */
+
+bool Backend::supportsTensorAlloc(c10::DeviceIndex device) {
+    return options_->zero_copy && device < 0; /* -1: the CPU */
+}
+
+at::Tensor Backend::allocateTensor(long count, at::TensorOptions options) {
+    TORCH_CHECK_VALUE(options.device().is_cpu(), "tutti: allocate_tensor gives CPU tensors, and ", options.device(),
+                      " was asked for");
+    return empty_shared({count}, c10::typeMetaToScalarType(options.dtype()));
+}
+
+std::shared_ptr<c10::Allocator> Backend::getMemAllocator() {
+    return {shared_allocator(), [](c10::Allocator *) {}};
+}
+
+/* -------------------------------------------------------------------------------------------------- errors */
+
+std::string Backend::error_text() {
+    return tutti_comm_error(comm_) == TUTTI_OK ? "" : tutti_last_error();
+}
+
+c10d::ErrorType Backend::getError() {
+    switch (tutti_comm_error(comm_)) {
+    case TUTTI_OK: return c10d::ErrorType::SUCCESS;
+    case TUTTI_ERR_TIMEOUT: return c10d::ErrorType::TIMEOUT;
+    case TUTTI_ERR_PEER_DIED:
+    case TUTTI_ERR_ABORTED: return c10d::ErrorType::REMOTE_ERROR;
+    default: return c10d::ErrorType::COMM_ERROR;
+    }
+}
+
+void Backend::abort_because(const std::string &reason) {
+    {
+        std::lock_guard<std::mutex> lock(aside_mutex_);
+        if (aside_) aside_->abort(reason.c_str());
+    }
+    tutti_comm_abort(comm_, reason.c_str());
+}
+
+void Backend::abort() {
+    abort_because("abort() was called");
+}
+
+/* The communicator goes with the last reference to this backend: others may be inside calls. */
+void Backend::shutdown() {}
+
+} // namespace torch_tutti

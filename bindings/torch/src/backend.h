@@ -1,0 +1,202 @@
+/*
+ * A c10d backend over one tutti communicator.
+ *
+ * Every operation goes the same way: the method checks its tensors and turns them into Operands, and `start` hands a
+ * closure that calls the engine either to the engine at once, or, between startCoalescing and endCoalescing, to this
+ * thread's batch. An operation that the caller waits for anyway (asyncOp false) runs on his thread.
+ *
+ * PyTorch has renamed some methods over time; both spellings are here, and whichever of them is virtual in the PyTorch
+ * that we are built against overrides. That is why none says `override`.
+ */
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <functional>
+#include <type_traits>
+
+#include "work.h"
+
+namespace torch_tutti {
+
+class Aside;
+
+struct Options final : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options("tutti", timeout) {}
+    std::string name;      /* of the communicator, in errors and reports; "": the group's */
+    bool zero_copy = true; /* allocateTensor gives memory that the ranks of a host share */
+};
+
+/* What is the same about all operations: how it is called, and how long it may take. */
+struct Call {
+    c10d::OpType type;
+    const char *title;
+    bool async;
+    std::chrono::milliseconds timeout;
+    double factor = 0.0;
+};
+
+/* Older PyTorch has options without asyncOp; then nobody says that he waits. */
+template <typename Opts, typename = void> struct HasAsyncOp : std::false_type {};
+template <typename Opts>
+struct HasAsyncOp<Opts, std::void_t<decltype(std::declval<Opts>().asyncOp)>> : std::true_type {};
+
+template <typename Opts> Call make_call(c10d::OpType type, const char *title, const Opts &opts) {
+    bool async = true;
+    if constexpr (HasAsyncOp<Opts>::value) async = opts.asyncOp;
+    return {type, title, async, opts.timeout};
+}
+
+class Backend final : public c10d::Backend {
+public:
+    using Options = torch_tutti::Options;
+    using Tensors = std::vector<at::Tensor>;
+    using TensorLists = std::vector<Tensors>;
+    using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+    using Issue = std::function<tutti_status(tutti_comm *, const tutti_options *)>;
+
+    /* Meets the other ranks in the store; on the calling thread, which must not hold the GIL. */
+    Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options);
+    /* A part of another's ranks, over their links. */
+    Backend(Backend &parent, const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options);
+    ~Backend();
+
+    /* backend.cpp: life */
+    const std::string getBackendName() const {
+        return "tutti";
+    }
+    c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() {
+        return options_;
+    }
+    bool supportsSplitting() const {
+        return true;
+    }
+    bool supportsCoalescing() const {
+        return true;
+    }
+    bool supportsTimeEstimation() const {
+        return false;
+    }
+    bool supportsShrinking() const {
+        return true;
+    }
+    bool supportsTensorAlloc(c10::DeviceIndex device);
+    at::Tensor allocateTensor(long count, at::TensorOptions options = {});
+    std::shared_ptr<c10::Allocator> getMemAllocator();
+    c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
+                                            const c10::intrusive_ptr<c10d::Backend::Options> &options);
+    c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t> &ranks_to_exclude, int flags = 0,
+                                             const c10::intrusive_ptr<c10d::Backend::Options> &options = nullptr);
+    void setTimeout(std::chrono::milliseconds timeout);
+    void setSequenceNumberForGroup() {}
+    uint64_t getSequenceNumberForGroup() {
+        return sequence_.load(std::memory_order_relaxed);
+    }
+    void enableCollectivesTiming() {}
+    void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook);
+    void waitForPendingWorks();
+    c10d::ErrorType getError();
+    std::string error_text();
+    void abort();
+    void abort_because(const std::string &reason);
+    void shutdown();
+
+    /* collectives.cpp: one tensor a rank */
+    WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts = c10d::BroadcastOptions());
+    WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts = c10d::AllreduceOptions());
+    WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &opts = c10d::ReduceOptions());
+    WorkPtr _allgather_base(at::Tensor &output, at::Tensor &input,
+                            const c10d::AllgatherOptions &opts = c10d::AllgatherOptions());
+    WorkPtr all_gather_single(at::Tensor &output, at::Tensor &input,
+                              const c10d::AllgatherOptions &opts = c10d::AllgatherOptions()) {
+        return _allgather_base(output, input, opts);
+    }
+    WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+                                 const c10d::ReduceScatterOptions &opts = c10d::ReduceScatterOptions());
+    WorkPtr reduce_scatter_single(at::Tensor &output, at::Tensor &input,
+                                  const c10d::ReduceScatterOptions &opts = c10d::ReduceScatterOptions()) {
+        return _reduce_scatter_base(output, input, opts);
+    }
+    WorkPtr alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_splits,
+                          std::vector<int64_t> &input_splits,
+                          const c10d::AllToAllOptions &opts = c10d::AllToAllOptions());
+    WorkPtr all_to_all_single(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_splits,
+                              std::vector<int64_t> &input_splits,
+                              const c10d::AllToAllOptions &opts = c10d::AllToAllOptions()) {
+        return alltoall_base(output, input, output_splits, input_splits, opts);
+    }
+    WorkPtr barrier(const c10d::BarrierOptions &opts = c10d::BarrierOptions());
+
+    /* lists.cpp: lists of tensors */
+    WorkPtr allgather(TensorLists &outputs, Tensors &inputs,
+                      const c10d::AllgatherOptions &opts = c10d::AllgatherOptions());
+    WorkPtr gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts = c10d::GatherOptions());
+    WorkPtr scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &opts = c10d::ScatterOptions());
+    WorkPtr reduce_scatter(Tensors &outputs, TensorLists &inputs,
+                           const c10d::ReduceScatterOptions &opts = c10d::ReduceScatterOptions());
+    WorkPtr alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &opts = c10d::AllToAllOptions());
+
+    /* coalesced.cpp: several operations as one */
+    WorkPtr allreduce_coalesced(Tensors &tensors,
+                                const c10d::AllreduceCoalescedOptions &opts = c10d::AllreduceCoalescedOptions());
+    WorkPtr allgather_coalesced(TensorLists &outputs, Tensors &inputs,
+                                const c10d::AllgatherOptions &opts = c10d::AllgatherOptions());
+    WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::AllgatherOptions &opts = c10d::AllgatherOptions());
+    WorkPtr all_gather_single_coalesced(Tensors &outputs, Tensors &inputs,
+                                        const c10d::AllgatherOptions &opts = c10d::AllgatherOptions()) {
+        return allgather_into_tensor_coalesced(outputs, inputs, opts);
+    }
+    WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::ReduceScatterOptions &opts = c10d::ReduceScatterOptions());
+    WorkPtr reduce_scatter_single_coalesced(Tensors &outputs, Tensors &inputs,
+                                            const c10d::ReduceScatterOptions &opts = c10d::ReduceScatterOptions()) {
+        return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+    }
+    void startCoalescing();
+    WorkPtr endCoalescing();
+
+    /* p2p.cpp */
+    WorkPtr send(Tensors &tensors, int peer, int tag);
+    WorkPtr recv(Tensors &tensors, int peer, int tag);
+    WorkPtr recvAnysource(Tensors &tensors, int tag);
+    void monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks = false);
+
+    /* sparse.cpp */
+    WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts = c10d::AllreduceOptions());
+
+    /* Used by the parts above. */
+    WorkPtr start(const Call &call, Operands operands, Issue issue);
+    tutti_comm *comm() {
+        return comm_;
+    }
+    std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
+    uint64_t next_sequence() {
+        return sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
+    }
+
+private:
+    WorkPtr message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag);
+    void tell_hook(const c10::intrusive_ptr<Work> &work, std::chrono::steady_clock::time_point started);
+
+    c10::intrusive_ptr<c10d::Store> store_;
+    c10::intrusive_ptr<Options> options_;
+    tutti_comm *comm_ = nullptr;
+    std::atomic<int64_t> timeout_ms_;
+    std::atomic<uint64_t> sequence_{0};
+    std::atomic<int64_t> children_{0};   /* groups made from this one so far */
+    std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */
+    std::mutex aside_mutex_;
+    std::unique_ptr<Aside> aside_; /* made when first needed */
+    std::atomic<int> hooked_{0};   /* works that the completion hook will hear of */
+};
+
+/* One communicator's store. */
+tutti_status create_comm(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
+                         const tutti_comm_options &options, tutti_comm **comm_out);
+
+} // namespace torch_tutti

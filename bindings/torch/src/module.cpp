@@ -1,0 +1,82 @@
+/*
+ * The Python module torch_tutti._C.
+ */
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/extension.h>
+#include <torch/version.h>
+
+#include <pybind11/chrono.h>
+
+#include "backend.h"
+#include "interrupt.h"
+#include "memory.h"
+
+namespace py = pybind11;
+using namespace torch_tutti;
+
+namespace {
+
+using OptionsPtr = c10::intrusive_ptr<Options>;
+using BackendPtr = c10::intrusive_ptr<Backend>;
+
+OptionsPtr copy_of(const Options &options) {
+    return c10::make_intrusive<Options>(options);
+}
+
+BackendPtr create_backend(const c10d::DistributedBackendOptions &group, const OptionsPtr &given) {
+    OptionsPtr options = given ? copy_of(*given) : c10::make_intrusive<Options>();
+    options->timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout);
+    options->group_name = group.group_id;
+    options->global_ranks_in_group.assign(group.global_ranks_in_group.begin(), group.global_ranks_in_group.end());
+    return c10::make_intrusive<Backend>(group.store, group.group_rank, group.group_size, options);
+}
+
+BackendPtr create_backend_plain(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
+                                std::chrono::milliseconds timeout) {
+    return c10::make_intrusive<Backend>(store, rank, size, c10::make_intrusive<Options>(timeout));
+}
+
+void bind_options(py::module_ &module) {
+    py::class_<Options, OptionsPtr, c10d::Backend::Options>(
+        module, "Options",
+        "Settings of one group: name (of the communicator, in errors), zero_copy (DDP's and FSDP's buffers in memory "
+        "that the ranks of a host share).")
+        .def(py::init([] { return c10::make_intrusive<Options>(); }))
+        .def_readwrite("name", &Options::name)
+        .def_readwrite("zero_copy", &Options::zero_copy)
+        .def("__copy__", copy_of)
+        .def("__deepcopy__", [](const Options &options, const py::dict &) { return copy_of(options); });
+}
+
+void bind_backend(py::module_ &module) {
+    auto unlocked = py::call_guard<py::gil_scoped_release>();
+    py::class_<Backend, BackendPtr, c10d::Backend>(module, "Backend")
+        .def(
+            "abort", [](Backend &backend) { backend.abort(); }, unlocked)
+        .def("abort", &Backend::abort_because, py::arg("reason"), unlocked)
+        .def("error_text", &Backend::error_text);
+    module.def("create_backend", create_backend, py::arg("dist_backend_opts"), py::arg("options").none(true), unlocked);
+    module.def("create_backend_plain", create_backend_plain, py::arg("store"), py::arg("rank"), py::arg("size"),
+               py::arg("timeout") = kBackendDefaultTimeout, unlocked);
+}
+
+void bind_memory(py::module_ &module) {
+    module.def(
+        "empty", [](int64_t bytes) { return empty_shared({bytes}, at::kByte); }, py::arg("nbytes"));
+    module.def("use_allocator", use_allocator, py::arg("min_bytes"));
+    module.def("shareable", is_shared, py::arg("tensor"));
+}
+
+} // namespace
+
+PYBIND11_MODULE(_C, module) {
+    module.attr("torch_version") = TORCH_VERSION;
+    module.attr("tutti_version") = tutti_version();
+    bind_options(module);
+    bind_backend(module);
+    bind_memory(module);
+    module.def("shutdown_all", stop_callbacks, py::call_guard<py::gil_scoped_release>());
+    module.def("watch_interrupts", watch_interrupts);
+    watch_interrupts();
+}

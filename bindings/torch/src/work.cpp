@@ -1,0 +1,229 @@
+/*
+ * c10d's Work over tutti_work. See work.h.
+ */
+#include "work.h"
+
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <thread>
+
+#include "interrupt.h"
+
+namespace torch_tutti {
+
+namespace {
+
+std::atomic<bool> stopped{false};
+std::atomic<int> callbacks_running{0};
+
+using c10::ivalue::Future;
+
+/* Keeps the operands of a dropped work until the engine no longer uses them. */
+struct Legacy {
+    Operands operands;
+    std::function<void()> end_event;
+    tutti_work *handle;
+};
+
+void legacy_ended(tutti_status status, void *context) {
+    std::unique_ptr<Legacy> legacy(static_cast<Legacy *>(context));
+    if (status == TUTTI_OK) legacy->operands.copy_back();
+    if (legacy->end_event) legacy->end_event();
+    tutti_work_free(legacy->handle);
+}
+
+} // namespace
+
+void throw_status(tutti_status status, const std::string &text) {
+    throw_pending_interrupt();
+    TORCH_CHECK_VALUE(status != TUTTI_ERR_ARGUMENT, "tutti: ", text);
+    TORCH_CHECK_WITH(DistBackendError, false, "tutti: ", tutti_status_name(status), ": ", text);
+}
+
+void stop_callbacks() {
+    stopped.store(true);
+    for (int i = 0; i < 1000 && callbacks_running.load() > 0; i++)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+Work::Work(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands)
+    : c10d::Work(rank, type, at::hasCallbacks() ? title : nullptr, operands.results), operands_(std::move(operands)),
+      sequence_(sequence) {}
+
+Work::~Work() {
+    if (handle_ == nullptr) return;
+    if (completed_ || tutti_work_done(handle_)) {
+        settle();
+        tutti_work_free(handle_);
+        return;
+    }
+    auto legacy =
+        std::make_unique<Legacy>(Legacy{std::move(operands_), std::move(recordFunctionEndCallback_), handle_});
+    if (tutti_work_on_done(handle_, legacy_ended, legacy.get()) == TUTTI_OK) legacy.release();
+}
+
+void Work::end_here() {
+    operands_.copy_back();
+    status_ = TUTTI_OK;
+    completed_ = true;
+    if (recordFunctionEndCallback_) recordFunctionEndCallback_();
+}
+
+/* What a failed operation throws in whoever waits for it. */
+static std::exception_ptr failure(tutti_status status, const char *text) {
+    try {
+        throw_status(status, text);
+    } catch (...) {
+        return std::current_exception();
+    }
+}
+
+void Work::settle() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (completed_) return;
+    status_ = tutti_work_wait(handle_, 0);
+    if (status_ == TUTTI_OK) operands_.copy_back();
+    else exception_ = failure(status_, tutti_work_error(handle_));
+    completed_ = true;
+    if (recordFunctionEndCallback_) {
+        recordFunctionEndCallback_();
+        recordFunctionEndCallback_ = nullptr;
+    }
+}
+
+bool Work::isCompleted() {
+    if (handle_ == nullptr) return !unbegun_;
+    if (!tutti_work_done(handle_)) return false;
+    settle();
+    return true;
+}
+
+bool Work::isSuccess() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return completed_ && exception_ == nullptr;
+}
+
+std::exception_ptr Work::exception() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return exception_;
+}
+
+int Work::sourceRank() const {
+    tutti_work_details details;
+    if (handle_ == nullptr || tutti_work_get(handle_, &details) != TUTTI_OK) return -1;
+    return details.source;
+}
+
+std::vector<at::Tensor> Work::result() {
+    return operands_.results;
+}
+
+void Work::synchronize() {
+    wait(kNoTimeout);
+}
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+    TORCH_CHECK(!unbegun_, "tutti: this operation belongs to a batch that has not begun: wait for the work that the "
+                           "coalescing manager gives");
+    if (handle_ == nullptr) return true;
+    tutti_work_wait(handle_, timeout == kNoTimeout ? -1 : timeout.count());
+    throw_pending_interrupt();
+    if (!tutti_work_done(handle_)) {
+        TORCH_CHECK_WITH(DistBackendError, false, "tutti: Operation timed out! ", c10d::opTypeToString(opType_),
+                         " has not ended within ", timeout.count(), " ms; it goes on");
+    }
+    settle();
+    if (exception_) std::rethrow_exception(exception_);
+    return true;
+}
+
+void Work::abort() {
+    TORCH_CHECK(false, "tutti: one operation cannot be aborted, only its group (group.abort())");
+}
+
+float Work::getDuration() const {
+    tutti_work_details details;
+    if (handle_ == nullptr || tutti_work_get(handle_, &details) != TUTTI_OK) return 0.0F;
+    return static_cast<float>(details.end_ns - details.start_ns) / 1e6F;
+}
+
+uint64_t Work::getSequencenumber() const {
+    return sequence_;
+}
+
+/* -------------------------------------------------------------------------------------- after the end */
+
+void Work::ended(tutti_status, void *self) {
+    callbacks_running.fetch_add(1);
+    auto work = c10::intrusive_ptr<Work>::reclaim(static_cast<Work *>(self));
+    if (!stopped.load()) {
+        work->settle();
+        std::vector<std::function<void(Work &)>> calls;
+        {
+            std::lock_guard<std::mutex> lock(work->mutex_);
+            work->told_ = true;
+            calls.swap(work->calls_);
+        }
+        for (auto &call : calls) call(*work);
+    }
+    work.reset();
+    callbacks_running.fetch_sub(1);
+}
+
+void Work::on_end(std::function<void(Work &)> call) {
+    TORCH_CHECK(!unbegun_, "tutti: this operation belongs to a batch that has not begun");
+    if (handle_ == nullptr) return call(*this);
+    bool watch = false, now = false;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        now = told_ || (calls_.empty() && !watched_ && (completed_ || tutti_work_done(handle_)));
+        if (!now) {
+            calls_.push_back(std::move(call));
+            watch = !watched_;
+            watched_ = true;
+        }
+    }
+    if (now) {
+        settle();
+        call(*this);
+    } else if (watch) {
+        /* The engine's reference keeps this work alive until `ended` takes it back. */
+        auto self = c10::intrusive_ptr<Work>::unsafe_reclaim_from_nonowning(this);
+        check(tutti_work_on_done(handle_, ended, self.release()));
+    }
+}
+
+c10::intrusive_ptr<Future> Work::getFuture() {
+    auto tensors = c10::ListType::create(c10::TensorType::get());
+    bool lists = operands_.result_lists.size() > 1;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (future_) return future_;
+        future_ = c10::make_intrusive<Future>(lists ? c10::ListType::create(tensors) : tensors);
+    }
+    on_end([future = future_, lists](Work &work) {
+        if (work.exception_) future->setError(work.exception_);
+        else
+            future->markCompleted(lists ? c10::IValue(work.operands_.result_lists)
+                                        : c10::IValue(work.operands_.results));
+    });
+    return future_;
+}
+
+c10::intrusive_ptr<Future> Work::getFutureResult() {
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (future_result_) return future_result_;
+        future_result_ = c10::make_intrusive<Future>(c10::AnyEnumType::get());
+    }
+    on_end([future = future_result_](Work &work) {
+        c10d::WorkResult result = !work.exception_                    ? c10d::WorkResult::SUCCESS
+                                  : work.status_ == TUTTI_ERR_TIMEOUT ? c10d::WorkResult::TIMEOUT
+                                                                      : c10d::WorkResult::COMM_ERROR;
+        future->markCompleted(c10::IValue(static_cast<uint8_t>(result)));
+    });
+    return future_result_;
+}
+
+} // namespace torch_tutti

@@ -1,0 +1,73 @@
+/*
+ * c10d's Work over tutti_work.
+ *
+ * The engine ends an operation; `settle` then does, once, what is left: copies outputs back, notes the error, ends the
+ * profiler's event. Whoever looks first does it: a waiter, a poller, or the callback that a future asked for. A Work
+ * that is dropped while its operation runs leaves its operands to such a callback.
+ */
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "operands.h"
+
+namespace torch_tutti {
+
+/* Throws what a failed call means in Python: ValueError for a wrong argument, else DistBackendError. */
+[[noreturn]] void throw_status(tutti_status status, const std::string &text);
+inline void check(tutti_status status) {
+    if (C10_UNLIKELY(status != TUTTI_OK)) throw_status(status, tutti_last_error());
+}
+
+class Work final : public c10d::Work {
+public:
+    /* `title` ("tutti:all_reduce") names the event in the profiler. */
+    Work(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands);
+    ~Work() override;
+
+    /* Where the engine stores the handle of an asynchronous operation. */
+    tutti_work **handle() {
+        return &handle_;
+    }
+    /* The operation has ended well on the calling thread. */
+    void end_here();
+    /* Part of a batch that has not begun: it cannot be waited for. */
+    void mark_unbegun() {
+        unbegun_ = true;
+    }
+
+    bool isCompleted() override;
+    bool isSuccess() const override;
+    std::exception_ptr exception() const override;
+    int sourceRank() const override;
+    std::vector<at::Tensor> result() override;
+    void synchronize() override;
+    bool wait(std::chrono::milliseconds timeout) override;
+    void abort() override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+    float getDuration() const override;
+    uint64_t getSequencenumber() const override;
+
+    /* Calls once the operation has ended, on the engine's pool of threads, or at once if it has ended already. */
+    void on_end(std::function<void(Work &)> call);
+
+private:
+    void settle();
+    static void ended(tutti_status status, void *self);
+
+    tutti_work *handle_ = nullptr; /* none: it ended before the call returned, or has not begun */
+    Operands operands_;
+    uint64_t sequence_;
+    bool unbegun_ = false;
+    /* The rest is guarded by mutex_ of the base. */
+    bool watched_ = false, told_ = false; /* the engine will call `ended`; it has */
+    std::vector<std::function<void(Work &)>> calls_;
+    tutti_status status_ = TUTTI_NOT_YET;
+    c10::intrusive_ptr<c10::ivalue::Future> future_, future_result_;
+};
+
+/* The process ends: callbacks do nothing from now on; waits for those that run. */
+void stop_callbacks();
+
+} // namespace torch_tutti
