@@ -34,7 +34,7 @@ def attempt(program, group):
 
 
 def raw(tensor):
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def difference(ours, theirs, exact):
