@@ -1,0 +1,144 @@
+"""PEP 517 build backend: scikit-build-core, told where the PyTorch is that the extension is built for.
+
+pip builds in an isolated environment in which PyTorch cannot be imported, and a PyTorch downloaded for the build might
+not be the one that runs later. So the interpreters that may be the target's are asked in turn, each in a process of its
+own and with an environment free of pip's overlays; the first that has PyTorch wins. Setting: TUTTI_TORCH_PYTHON.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from scikit_build_core import build as _build
+from scikit_build_core.build import (  # noqa: F401
+    get_requires_for_build_editable,
+    get_requires_for_build_wheel,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
+
+OLDEST = (2, 4)
+
+# Run by the candidate. Paths are put together by hand: torch.utils.cpp_extension needs setuptools.
+QUESTION = """
+import json, os, re, sys, sysconfig
+import torch
+root = os.path.dirname(os.path.abspath(torch.__file__))
+config = os.path.join(root, "share", "cmake", "Torch", "TorchConfig.cmake")
+standard = None
+if os.path.exists(config):
+    with open(config) as file:
+        standard = re.search(r"CXX_STANDARD (\\d+)", file.read())
+pybind = {"PYBIND11_" + name: getattr(torch._C, "_PYBIND11_" + name, None)
+          for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")}
+json.dump({
+    "python": sysconfig.get_config_var("SOABI"),
+    "version": torch.__version__,
+    "folder": root,
+    "distributed": torch.distributed.is_available(),
+    "cxx11_abi": int(torch._C._GLIBCXX_USE_CXX11_ABI),
+    "standard": int(standard.group(1)) if standard else 17,
+    "pybind": {name: value for name, value in pybind.items() if value is not None},
+}, sys.stdout)
+"""
+
+
+def _stop(text):
+    raise SystemExit("torch_tutti: " + text)
+
+
+def _clean_environment():
+    """This one without what points Python elsewhere: pip's overlays, a caller's PYTHONPATH."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def _candidates():
+    """(words, interpreter, environment) to ask, the likeliest first."""
+    explicit = os.environ.get("TUTTI_TORCH_PYTHON")
+    if explicit:
+        yield "TUTTI_TORCH_PYTHON", explicit, _clean_environment()
+        return
+    yield "this environment", sys.executable, dict(os.environ)  # --no-build-isolation
+    yield "the interpreter without the build's overlay", sys.executable, _clean_environment()  # pip's isolation
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):  # tools that build in an environment of their own: uv, build
+        if os.environ.get(variable):
+            yield variable, os.path.join(os.environ[variable], "bin", "python"), _clean_environment()
+    for name in ("python3", "python"):
+        if shutil.which(name):
+            yield name + " on PATH", shutil.which(name), _clean_environment()
+
+
+def _ask(interpreter, environment):
+    """(facts, None) or (None, why not)."""
+    try:
+        done = subprocess.run([interpreter, "-c", QUESTION], env=environment, cwd="/", timeout=120,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, str(error)
+    if done.returncode != 0:
+        return None, (done.stderr.strip().splitlines() or ["exit code %d" % done.returncode])[-1]
+    try:
+        return json.loads(done.stdout[done.stdout.index("{"):]), None
+    except ValueError:
+        return None, "its answer cannot be read"
+
+
+def _find_torch():
+    tried, asked = [], set()
+    for words, interpreter, environment in _candidates():
+        key = (interpreter, tuple(sorted(environment.items())))
+        if key in asked:
+            continue
+        asked.add(key)
+        facts, problem = _ask(interpreter, environment)
+        if facts is not None and facts["python"] != _own_abi():
+            problem = "it is another Python (%s, this is %s)" % (facts["python"], _own_abi())
+        if problem is None:
+            return facts
+        tried.append("  %s (%s): %s" % (words, interpreter, problem))
+    _stop("no PyTorch was found to build for. Install it first (pip install torch), or name the Python that has it in "
+          "TUTTI_TORCH_PYTHON. Tried:\n" + "\n".join(tried))
+
+
+def _own_abi():
+    import sysconfig
+
+    return sysconfig.get_config_var("SOABI")
+
+
+def _settings(given):
+    """The caller's settings and what CMake must know of PyTorch."""
+    torch = _find_torch()
+    if tuple(int(part) for part in torch["version"].split(".")[:2]) < OLDEST:
+        _stop("PyTorch %s in %s is too old, %d.%d is needed" % ((torch["version"], torch["folder"]) + OLDEST))
+    if not torch["distributed"]:
+        _stop("PyTorch %s in %s was built without torch.distributed" % (torch["version"], torch["folder"]))
+    print("torch_tutti: building for PyTorch %s in %s" % (torch["version"], torch["folder"]), flush=True)
+    include = os.path.join(torch["folder"], "include")
+    definitions = ["_GLIBCXX_USE_CXX11_ABI=%d" % torch["cxx11_abi"]]
+    definitions += ['%s="%s"' % item for item in sorted(torch["pybind"].items())]
+    defines = {
+        "TUTTI_TORCH_VERSION": torch["version"],
+        "TUTTI_TORCH_CXX11_ABI": str(torch["cxx11_abi"]),
+        "TUTTI_TORCH_STANDARD": str(torch["standard"]),
+        "TUTTI_TORCH_INCLUDES": ";".join([include, os.path.join(include, "torch", "csrc", "api", "include")]),
+        "TUTTI_TORCH_LIBRARIES": os.path.join(torch["folder"], "lib"),
+        "TUTTI_TORCH_DEFINITIONS": ";".join(definitions),
+    }
+    settings = {"cmake.define." + name: value for name, value in defines.items()}
+    settings.update(given or {})
+    return settings
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    return _build.build_wheel(wheel_directory, _settings(config_settings), metadata_directory)
+
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    return _build.build_editable(wheel_directory, _settings(config_settings), metadata_directory)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    _stop("there is no source distribution: the library's sources are outside of this folder. Build the wheel from the "
+          "repository: pip wheel --no-deps ./bindings/torch")

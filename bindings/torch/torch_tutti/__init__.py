@@ -1,0 +1,93 @@
+"""Tutti as a backend of torch.distributed.
+
+    torch.distributed.init_process_group("tutti")
+
+needs no import of this package: PyTorch finds it. What else it offers is below; `python -m torch_tutti` tells what is
+installed and tries it.
+"""
+import atexit
+
+import torch
+import torch.distributed
+
+from . import _build
+
+__all__ = ["Options", "empty", "zeros", "is_shareable", "use_allocator", "versions"]
+
+
+def _refuse_other_pytorch():
+    """The extension would crash, or fail to load with words that nobody can read, on another PyTorch."""
+    here = (torch.__version__.split(".")[:2], bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+    if not torch.distributed.is_available():
+        raise ImportError(f"torch_tutti needs torch.distributed, which PyTorch {torch.__version__} was built without")
+    if here != (_build.torch_version.split(".")[:2], _build.cxx11_abi):
+        raise ImportError(f"torch_tutti was built for PyTorch {_build.torch_version} and this is {torch.__version__}: "
+                          "install it again here (pip install --force-reinstall --no-deps ./bindings/torch)")
+
+
+_refuse_other_pytorch()
+try:
+    from . import _C
+except ImportError as error:
+    raise ImportError(f"torch_tutti cannot load its extension, built for PyTorch {_build.torch_version}: {error}; "
+                      "install it again (pip install --force-reinstall --no-deps ./bindings/torch)") from None
+
+import torch_tutti_autoload  # noqa: E402
+
+torch_tutti_autoload.register()
+atexit.register(_C.shutdown_all)
+
+Options = _C.Options
+_c10d = torch._C._distributed_c10d
+_ANY_OPTIONS = tuple(getattr(owner, "Options") for owner in (_c10d.Backend, _c10d.ProcessGroup) if hasattr(owner, "Options"))
+
+
+def _create_backend(group, options):
+    """The backend of a new group. Options of another backend are not ours to judge: in "cpu:tutti,cuda:nccl" PyTorch
+    hands both the same ones."""
+    if options is not None and not isinstance(options, (Options,) + _ANY_OPTIONS):
+        raise TypeError(f"pg_options must be a torch_tutti.Options, not {type(options).__name__}")
+    return _C.create_backend(group, options if isinstance(options, Options) else None)
+
+
+def empty(*size, dtype=None, device="cpu", requires_grad=False):
+    """Like torch.empty, in memory that all ranks of the host can reach: collectives on it copy less."""
+    if torch.device(device).type != "cpu":
+        raise NotImplementedError(f"torch_tutti.empty has CPU tensors only, not {device}")
+    if len(size) == 1 and not isinstance(size[0], int):
+        size = tuple(size[0])
+    tensor = torch.empty(0, dtype=dtype or torch.get_default_dtype())
+    count = torch.Size(size).numel()
+    tensor.set_(_C.empty(count * tensor.element_size()).untyped_storage(), 0, size)
+    return tensor.requires_grad_(requires_grad)
+
+
+def zeros(*size, dtype=None, device="cpu", requires_grad=False):
+    """Like torch.zeros, in the memory of `empty`."""
+    return empty(*size, dtype=dtype, device=device).zero_().requires_grad_(requires_grad)
+
+
+def is_shareable(tensor):
+    """Whether the tensor's memory is such that all ranks of the host can reach it."""
+    return _C.shareable(tensor)
+
+
+def use_allocator(min_bytes=1 << 20):
+    """From now on CPU tensors of at least `min_bytes` are made in the memory of `empty`; 0: no longer.
+
+    Such memory is not copied when the process forks: what a child writes to these tensors, its parent sees. See
+    "What a fork shares" in docs/pytorch.md before using it with DataLoader workers.
+    """
+    _C.use_allocator(min_bytes)
+
+
+def versions():
+    """The versions that matter in a report."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        own = version("torch-tutti")
+    except PackageNotFoundError:
+        own = "unknown"
+    return {"torch_tutti": own, "tutti": _C.tutti_version, "torch": torch.__version__,
+            "built for torch": _build.torch_version}

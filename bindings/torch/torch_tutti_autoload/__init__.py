@@ -1,0 +1,85 @@
+"""Makes "tutti" a name that torch.distributed knows, without loading anything of Tutti.
+
+PyTorch calls this by entry points: `autoload` at the end of `import torch`, or, where it has the group
+"torch.distributed.backends", `register` when the name is first asked for. The package torch_tutti, with its extension,
+is imported when the first group that names tutti is created. Invariant: groups that do not name tutti see no
+difference.
+"""
+import os
+import sys
+
+NAME = "tutti"
+
+
+def _backends_of_group(frame):
+    """The backends of the group that PyTorch's `_new_process_group_helper`, running in `frame`, is creating."""
+    config = frame.f_locals.get("backend_config")
+    return list(getattr(config, "device_backend_map", {}).values())
+
+
+class _Plugins(dict):
+    """`Backend._plugins` in which tutti is found by who asks for it by name, and listed only for groups that name it.
+
+    Where a group has a backend per device, PyTorch takes its default from the first of `_plugins.keys()`, and none at
+    all when that key is not among the group's backends. A plain entry would so take the default backend from groups
+    like "cpu:gloo"; and it would not even give it to "cpu:tutti,cuda:tutti", since keys are upper case and names lower.
+    """
+
+    def __init__(self, others):
+        super().__init__(others)
+        self.own = None
+
+    def __setitem__(self, key, plugin):
+        if key == NAME.upper():
+            self.own = plugin
+        else:
+            super().__setitem__(key, plugin)
+
+    def __missing__(self, key):
+        if key == NAME.upper() and self.own is not None:
+            return self.own
+        raise KeyError(key)
+
+    def __contains__(self, key):
+        return super().__contains__(key) or (key == NAME.upper() and self.own is not None)
+
+    def get(self, key, default=None):
+        return self[key] if key in self else default
+
+    def keys(self):
+        if self.own is not None and NAME in _backends_of_group(sys._getframe(1)):
+            return {NAME: self.own, **self}.keys()
+        return super().keys()
+
+
+def create(group, options):
+    """The creator that PyTorch calls on each member of a new group."""
+    backends = _backends_of_group(sys._getframe(1))
+    import torch_tutti
+
+    # DDP asks backends for its buckets' memory only where this says so. It is one switch for the whole process, read
+    # by NCCL's groups as well: where such a group is being made, it is left alone.
+    if "nccl" not in backends:
+        os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+    return torch_tutti._create_backend(group, options)
+
+
+def register():
+    """Registers the backend; a second call changes nothing."""
+    from torch.distributed.distributed_c10d import Backend
+
+    if NAME.upper() in Backend._plugins:
+        return
+    Backend._plugins = _Plugins(Backend._plugins)
+    Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def autoload():
+    """Called at the end of `import torch`, which an error here would break: so it is kept for `import torch_tutti`."""
+    try:
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        # Without torch.distributed there is nothing to register with; newer versions call `register` when it is needed.
+        if c10d is not None and not hasattr(c10d.Backend, "_ensure_backend_registered"):
+            register()
+    except Exception:
+        pass
