@@ -6,14 +6,15 @@ build=$1
 source=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/tutti-examples.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+sums="3 ranks: 3 30 300 6" weights="w = [2.0000, 3.0000]"
 prefix=$work/prefix
 flags=${TUTTI_TEST_FLAGS:-}
 
-expect() { # expect NAME COMMAND...: 3 ranks print the sums, once
-    name=$1
-    shift
-    got=$("$prefix/bin/tuttirun" --standalone --nproc_per_node 3 "$@" | sed 's/^\[[0-9]*\] //')
-    if [ "$got" != "3 ranks: 3 30 300 6" ]; then
+expect() { # expect NAME RANKS TEXT COMMAND...: the ranks print the text, once
+    name=$1 ranks=$2 text=$3
+    shift 3
+    got=$("$prefix/bin/tuttirun" --standalone --nproc_per_node "$ranks" "$@" | sed 's/^\[[0-9]*\] //')
+    if [ "$got" != "$text" ]; then
         echo "$name printed: $got"
         exit 1
     fi
@@ -27,8 +28,10 @@ done
 
 cmake -S "$source/examples/cmake" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_FLAGS="$flags" >"$work/configure.log"
 cmake --build "$work/cmake" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
-expect "CMake, shared" "$work/cmake/all_reduce"
-expect "CMake, static" "$work/cmake/all_reduce_static"
+expect "CMake, shared" 3 "$sums" "$work/cmake/all_reduce"
+expect "CMake, static" 3 "$sums" "$work/cmake/all_reduce_static"
+expect "linear regression, shared" 2 "$weights" "$work/cmake/linear_ddp"
+expect "linear regression, static" 2 "$weights" "$work/cmake/linear_ddp_static"
 
 if ! command -v pkg-config >/dev/null || ! command -v make >/dev/null; then
     echo "pkg-config or make is missing: the pkg-config example was not built"
@@ -38,7 +41,7 @@ cp -r "$source/examples" "$work/examples"
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name tutti.pc)")
 export PKG_CONFIG_PATH
 make -C "$work/examples/pkgconfig" CFLAGS="-O2 -Wall -Wextra -Werror $flags" >"$work/make.log" || { cat "$work/make.log"; exit 1; }
-expect "pkg-config" "$work/examples/pkgconfig/all_reduce"
+expect "pkg-config" 3 "$sums" "$work/examples/pkgconfig/all_reduce"
 
 # Ours needs nothing but libc to load.
 needed=$(readelf -d "$(find "$prefix" -name 'libtutti.so')" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
