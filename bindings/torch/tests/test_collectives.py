@@ -159,7 +159,7 @@ def every_move(check):
 
 
 def cat(tensors):
-    return torch.cat([tensor.view(torch.uint8) for tensor in tensors]).view(tensors[0].dtype)
+    return torch.cat([compare.raw(tensor) for tensor in tensors]).view(tensors[0].dtype)
 
 
 def broadcast(group, tensor, root):
