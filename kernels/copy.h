@@ -15,4 +15,8 @@
  * dst go past the caches; the ends, and everything on processors without such stores, through them. */
 void tutti_copy_stream(void *dst, const void *src, size_t bytes);
 
+/* The same in parts: one fence after many copies. */
+void tutti_copy_stream_part(void *dst, const void *src, size_t bytes);
+void tutti_copy_stream_fence(void);
+
 #endif

@@ -32,6 +32,10 @@ typedef struct tutti_reduce_args {
 /* Host memory. One source copies it (avg divides, premul multiplies, bool normalises all the same). */
 void tutti_reduce_host(const tutti_reduce_args *args);
 
+/* The same, into each of `ndsts` buffers instead of args->dst, with non-temporal stores and a fence at the end (copy.h).
+ * They may be sources, too, at no gain. */
+void tutti_reduce_host_stream(const tutti_reduce_args *args, void *const *dsts, int ndsts);
+
 /* Does this reduction exist for this type? (No avg and premul_sum for bool; no bitwise operations on floats.) */
 bool tutti_reduce_supports(tutti_type type, tutti_reduction reduction);
 

@@ -12,7 +12,7 @@
 
 #define MAX_SOURCES 9
 #define MAX_COUNT   4133 /* a prime, one int8 block and a bit */
-#define ROOM        (MAX_COUNT + 2)
+#define ROOM        (MAX_COUNT + 3)
 
 static const char *const all_variants[] = {"plain", "neon", "avx2", "avx512"};
 #define VARIANTS (sizeof all_variants / sizeof *all_variants)
@@ -20,7 +20,7 @@ static const char *const all_variants[] = {"plain", "neon", "avx2", "avx512"};
 /* Sources and results, each in an allocation of its own, so that the address sanitizer sees a step beyond the end. */
 typedef struct buffers {
     void *sources[MAX_SOURCES];
-    void *result, *expected;
+    void *result, *expected, *streamed[2];
 } buffers;
 
 static buffers buffers_create(void) {
@@ -28,6 +28,7 @@ static buffers buffers_create(void) {
     for (int k = 0; k < MAX_SOURCES; k++) made.sources[k] = calloc(ROOM, 8);
     made.result = calloc(ROOM, 8);
     made.expected = calloc(ROOM, 8);
+    for (int k = 0; k < 2; k++) made.streamed[k] = calloc(ROOM, 8);
     return made;
 }
 
@@ -35,24 +36,52 @@ static void buffers_destroy(buffers *made) {
     for (int k = 0; k < MAX_SOURCES; k++) free(made->sources[k]);
     free(made->result);
     free(made->expected);
+    for (int k = 0; k < 2; k++) free(made->streamed[k]);
 }
 
 static void *at(void *buffer, size_t index, tutti_type type) {
     return (char *)buffer + index * tutti_type_bytes(type);
 }
 
-static void reduce(void *dst, const void *const *srcs, int nsrcs, size_t count, tutti_type type,
-                   tutti_reduction reduction) {
+/* Into dst, or with dst NULL past the caches into both of `streamed`. */
+static void reduce_to(void *dst, void *const *streamed, const void *const *srcs, int nsrcs, size_t count,
+                      tutti_type type, tutti_reduction reduction) {
     double factors[MAX_SOURCES];
     for (int k = 0; k < nsrcs; k++) factors[k] = reference_factor(type, k);
-    tutti_reduce_host(&(tutti_reduce_args){.dst = dst,
-                                           .srcs = srcs,
-                                           .factors = reduction == TUTTI_PREMUL_SUM ? factors : NULL,
-                                           .nsrcs = nsrcs,
-                                           .count = count,
-                                           .type = type,
-                                           .reduction = reduction,
-                                           .divisor = nsrcs});
+    const tutti_reduce_args args = {.dst = dst,
+                                    .srcs = srcs,
+                                    .factors = reduction == TUTTI_PREMUL_SUM ? factors : NULL,
+                                    .nsrcs = nsrcs,
+                                    .count = count,
+                                    .type = type,
+                                    .reduction = reduction,
+                                    .divisor = nsrcs};
+    if (dst != NULL) tutti_reduce_host(&args);
+    else tutti_reduce_host_stream(&args, streamed, 2);
+}
+
+static void reduce(void *dst, const void *const *srcs, int nsrcs, size_t count, tutti_type type,
+                   tutti_reduction reduction) {
+    reduce_to(dst, NULL, srcs, nsrcs, count, type, reduction);
+}
+
+/* The same past the caches: into the places of dst in two buffers, one of them an element further on. */
+static void check_streamed(const buffers *b, const void *dst, const void *const *srcs, int nsrcs, size_t count,
+                           size_t shift, tutti_type type, tutti_reduction reduction) {
+    size_t bytes = count * tutti_type_bytes(type);
+    void *places[2] = {at(b->streamed[0], shift, type), at(b->streamed[1], shift + 1, type)};
+    static const unsigned char untouched[8] = {0xa5, 0xa5, 0xa5, 0xa5, 0xa5, 0xa5, 0xa5, 0xa5};
+    for (int k = 0; k < 2; k++) memset(b->streamed[k], 0xa5, ROOM * 8);
+    reduce_to(NULL, places, srcs, nsrcs, count, type, reduction);
+    for (int k = 0; k < 2; k++) {
+        cr_assert_eq(memcmp(places[k], dst, bytes), 0,
+                     "%s: %s of %s, %d sources, count %zu, shift %zu: streamed differs", tutti_reduce_variant_name(),
+                     tutti_reduction_name(reduction), tutti_type_name(type), nsrcs, count, shift);
+        size_t before = (size_t)((char *)places[k] - (char *)b->streamed[k]), one = tutti_type_bytes(type);
+        bool kept = memcmp((char *)places[k] + bytes, untouched, one) == 0 &&
+                    (before == 0 || memcmp((char *)places[k] - one, untouched, one) == 0);
+        cr_assert(kept, "%s wrote beside a streamed result", tutti_reduce_variant_name());
+    }
 }
 
 /* One call of `count` elements that start `shift` elements into their buffers; in_place >= 0: dst is that source. */
@@ -78,6 +107,7 @@ static void check_call(buffers *b, int nsrcs, size_t count, size_t shift, int in
                  shift, in_place, differs, got, wanted);
     cr_assert_eq(memcmp(before, after, tutti_type_bytes(type)), 0, "%s wrote behind the end",
                  tutti_reduce_variant_name());
+    if (in_place < 0) check_streamed(b, dst, srcs, nsrcs, count, shift, type, reduction);
 }
 
 /* Runs the body for every variant here, type and reduction. */

@@ -34,15 +34,20 @@ static void stream_lines(char *dst, const char *src, size_t bytes) {
     if (__builtin_cpu_supports("avx512f")) stream_lines_512(dst, src, bytes);
     else if (__builtin_cpu_supports("avx")) stream_lines_256(dst, src, bytes);
     else stream_lines_128(dst, src, bytes);
+}
+
+void tutti_copy_stream_fence(void) {
     _mm_sfence();
 }
 #else
 static void stream_lines(char *dst, const char *src, size_t bytes) {
     memcpy(dst, src, bytes);
 }
+
+void tutti_copy_stream_fence(void) {}
 #endif
 
-void tutti_copy_stream(void *dst, const void *src, size_t bytes) {
+void tutti_copy_stream_part(void *dst, const void *src, size_t bytes) {
     char *to = dst;
     const char *from = src;
     size_t head = tutti_min_size((size_t)(-(uintptr_t)to % TUTTI_CACHE_LINE), bytes);
@@ -50,4 +55,9 @@ void tutti_copy_stream(void *dst, const void *src, size_t bytes) {
     if (head > 0) memcpy(to, from, head);
     if (lines > 0) stream_lines(to + head, from + head, lines);
     if (head + lines < bytes) memcpy(to + head + lines, from + head + lines, bytes - head - lines);
+}
+
+void tutti_copy_stream(void *dst, const void *src, size_t bytes) {
+    tutti_copy_stream_part(dst, src, bytes);
+    tutti_copy_stream_fence();
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "kernels/copy.h"
 #include "kernels/host/reduce_variant.h"
 
 #if defined(TUTTI_REDUCE_X86)
@@ -20,7 +21,8 @@
 #endif
 
 /* Four blocks leave half of a first-level cache of 32 KiB to the sources. */
-#define BLOCK_BYTES 4096
+#define BLOCK_BYTES  4096
+#define STREAM_BYTES 512
 typedef union block {
     unsigned char bytes[BLOCK_BYTES]; /* of the type that is reduced */
     float floats[BLOCK_BYTES / sizeof(float)];
@@ -181,10 +183,9 @@ static void set_factor(tutti_fold_scalars *scalars, int input, double factor) {
     scalars->whole_factor[input] = whole_factor(factor);
 }
 
-/* Elements [start, start + count) of dst. `blocks` are scratch; results so far are always in the first one. */
-static void reduce_block(const plan *p, size_t start, size_t count, block *blocks) {
+/* dst = the result's elements [start, start + count). `blocks` are scratch; results so far are always in the first one. */
+static void reduce_block(const plan *p, size_t start, size_t count, void *dst, block *blocks) {
     const tutti_reduce_args *args = p->args;
-    unsigned char *dst = (unsigned char *)args->dst + start * p->element_bytes;
     tutti_fold_scalars scalars = {.scale = p->scale};
     const void *ins[TUTTI_REDUCE_MAX_INPUTS];
     for (int done = 0; done < args->nsrcs;) {
@@ -207,14 +208,18 @@ static void reduce_block(const plan *p, size_t start, size_t count, block *block
     if (p->divide_after) divide_integers(dst, count, args->type, args->divisor);
 }
 
-void tutti_reduce_host(const tutti_reduce_args *args) {
+/* One source, as it is? */
+static bool is_copy(const tutti_reduce_args *args) {
     assert(args->nsrcs >= 1 && tutti_reduce_supports(args->type, args->reduction));
     assert(args->reduction != TUTTI_PREMUL_SUM || args->factors);
     assert(args->reduction != TUTTI_AVG || args->divisor >= 1);
-    const bool copies = args->nsrcs == 1 && args->type != TUTTI_BOOL && args->reduction != TUTTI_PREMUL_SUM &&
-                        (args->reduction != TUTTI_AVG || args->divisor == 1);
+    return args->nsrcs == 1 && args->type != TUTTI_BOOL && args->reduction != TUTTI_PREMUL_SUM &&
+           (args->reduction != TUTTI_AVG || args->divisor == 1);
+}
+
+void tutti_reduce_host(const tutti_reduce_args *args) {
     if (args->count == 0) return;
-    if (copies) {
+    if (is_copy(args)) {
         if (args->dst != args->srcs[0]) memcpy(args->dst, args->srcs[0], args->count * tutti_type_bytes(args->type));
         return;
     }
@@ -228,5 +233,34 @@ void tutti_reduce_host(const tutti_reduce_args *args) {
     _Alignas(TUTTI_CACHE_LINE) block blocks[TUTTI_REDUCE_MAX_INPUTS];
     const size_t block_count = one_pass ? p.count : BLOCK_BYTES / (p.widen ? sizeof(float) : p.element_bytes);
     for (size_t start = 0; start < p.count; start += block_count)
-        reduce_block(&p, start, tutti_min_size(block_count, p.count - start), blocks);
+        reduce_block(&p, start, tutti_min_size(block_count, p.count - start),
+                     (unsigned char *)args->dst + start * p.element_bytes, blocks);
+}
+
+/* Elements up to where a line of dst begins. */
+static size_t head_count(const plan *p, const void *dst) {
+    return tutti_min_size(-(uintptr_t)dst % TUTTI_CACHE_LINE / p->element_bytes, p->count);
+}
+
+/* Blocks are so short that the processor reads the next ones while it still writes: with longer ones, reads and writes
+ * take turns. */
+void tutti_reduce_host_stream(const tutti_reduce_args *args, void *const *dsts, int ndsts) {
+    _Alignas(TUTTI_CACHE_LINE) block blocks[TUTTI_REDUCE_MAX_INPUTS], result;
+    if (args->count == 0) return;
+    if (is_copy(args)) {
+        for (int i = 0; i < ndsts; i++)
+            tutti_copy_stream(dsts[i], args->srcs[0], args->count * tutti_type_bytes(args->type));
+        return;
+    }
+    const plan p = make_plan(args);
+    const size_t block_count = p.widen ? BLOCK_BYTES / sizeof(float) : STREAM_BYTES / p.element_bytes;
+    size_t count = head_count(&p, dsts[0]);
+    for (size_t start = 0; start < p.count; start += count, count = tutti_min_size(block_count, p.count - start)) {
+        if (count == 0) continue;
+        reduce_block(&p, start, count, result.bytes, blocks);
+        for (int i = 0; i < ndsts; i++)
+            tutti_copy_stream_part((unsigned char *)dsts[i] + start * p.element_bytes, result.bytes,
+                                   count * p.element_bytes);
+    }
+    tutti_copy_stream_fence();
 }
