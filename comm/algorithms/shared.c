@@ -61,14 +61,22 @@ uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op) {
     if (is_readable(comm, op->src, bytes)) flags |= TUTTI_POST_SRC_DIRECT;
     if (op->kind == TUTTI_KIND_ALL_REDUCE && is_readable(comm, op->dst, bytes)) flags |= TUTTI_POST_DST_DIRECT;
     /* Others may choose shared_push.c before we know. */
-    if (in_place && (flags & TUTTI_POST_DST_DIRECT) != 0) comm->exposed = op->sequence;
+    if ((flags & TUTTI_POST_DST_DIRECT) != 0) comm->exposed = op->sequence;
     return flags;
 }
 
-uint32_t tutti_shared_common_flags(const tutti_comm *comm, const tutti_op *op) {
-    uint32_t flags = UINT32_MAX;
+bool tutti_shared_all_lend(const tutti_comm *comm, const tutti_op *op) {
+    const uint32_t both = TUTTI_POST_SRC_DIRECT | TUTTI_POST_DST_DIRECT;
+    uint32_t flags = both;
     for (int rank = 0; rank < comm->nranks; rank++) flags &= tutti_post_of(comm, op, rank)->flags;
-    return flags;
+    return flags == both;
+}
+
+bool tutti_shared_any_in_place(const tutti_comm *comm, const tutti_op *op) {
+    bool in_place = false;
+    for (int rank = 0; rank < comm->nranks; rank++)
+        in_place = in_place || tutti_shared_posted(comm, op, rank, TUTTI_POST_IN_PLACE);
+    return in_place;
 }
 
 const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, size_t bytes) {
@@ -137,11 +145,11 @@ void tutti_shared_copy_out(void *dst, const void *src, size_t bytes, bool stream
     else memcpy(dst, src, bytes);
 }
 
-void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, size_t count) {
+static tutti_reduce_args views_to(tutti_comm *comm, const tutti_op *op, void *dst, size_t count) {
     bool premul = op->reduction == TUTTI_PREMUL_SUM;
     for (int rank = 0; premul && rank < comm->nranks; rank++)
         comm->factors[rank] = rank == comm->rank ? op->factor : tutti_post_of(comm, op, rank)->factor;
-    tutti_reduce_args args = {
+    return (tutti_reduce_args){
         .dst = dst,
         .srcs = comm->views,
         .factors = premul ? comm->factors : NULL,
@@ -151,5 +159,14 @@ void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, 
         .reduction = op->reduction,
         .divisor = comm->nranks,
     };
+}
+
+void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, size_t count) {
+    tutti_reduce_args args = views_to(comm, op, dst, count);
     tutti_reduce_host(&args);
+}
+
+void tutti_shared_stream_views(tutti_comm *comm, const tutti_op *op, void *const *dsts, int ndsts, size_t count) {
+    tutti_reduce_args args = views_to(comm, op, NULL, count);
+    tutti_reduce_host_stream(&args, dsts, ndsts);
 }

@@ -20,9 +20,7 @@ tutti_status tutti_shared_move(tutti_comm *comm, const tutti_op *op);
 tutti_status tutti_shared_reduce_whole(tutti_comm *comm, const tutti_op *op);
 /* all_reduce and reduce, any size: each rank reduces a slice. */
 tutti_status tutti_shared_reduce_sliced(tutti_comm *comm, const tutti_op *op);
-/* The same after a meeting in which all ranks have posted that they lend input and output. */
-tutti_status tutti_shared_reduce_lent(tutti_comm *comm, const tutti_op *op);
-/* all_reduce, after a meeting in which all have posted that they lend, and overwrite, one buffer. */
+/* all_reduce, after a meeting in which all have posted that they lend input and output. */
 tutti_status tutti_shared_reduce_push(tutti_comm *comm, const tutti_op *op);
 /* reduce_scatter and its v-variant, any size. */
 tutti_status tutti_shared_reduce_scatter(tutti_comm *comm, const tutti_op *op);
@@ -39,9 +37,12 @@ const char *tutti_shared_at(const tutti_comm *comm, int rank, uint64_t address, 
 const tutti_segment *tutti_shared_table_of(const tutti_comm *comm, const tutti_op *op, int rank);
 /* Records that an address of `rank` was outside of its heap, and gives the error. */
 tutti_status tutti_shared_outside(int rank);
-/* What reductions post, and what all ranks have posted. */
+/* What reductions post. */
 uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op);
-uint32_t tutti_shared_common_flags(const tutti_comm *comm, const tutti_op *op);
+/* Have all ranks posted that they lend input and output? */
+bool tutti_shared_all_lend(const tutti_comm *comm, const tutti_op *op);
+/* Does any overwrite its input? */
+bool tutti_shared_any_in_place(const tutti_comm *comm, const tutti_op *op);
 static inline bool tutti_shared_posted(const tutti_comm *comm, const tutti_op *op, int rank, uint32_t flag) {
     return (tutti_post_of(comm, op, rank)->flags & flag) != 0;
 }
@@ -81,5 +82,7 @@ bool tutti_shared_streams(size_t output_bytes);
 void tutti_shared_copy_out(void *dst, const void *src, size_t bytes, bool streams);
 /* dst = reduction of comm->views[0..nranks), count elements, factors from the posts. */
 void tutti_shared_reduce_views(tutti_comm *comm, const tutti_op *op, void *dst, size_t count);
+/* The same into several buffers, past the caches. */
+void tutti_shared_stream_views(tutti_comm *comm, const tutti_op *op, void *const *dsts, int ndsts, size_t count);
 
 #endif

@@ -14,6 +14,7 @@ typedef struct scatter {
     size_t item_bytes, piece_bytes;
     uint64_t rounds;
     bool lends;
+    bool streams; /* my output is large */
 } scatter;
 
 static void stage(const scatter *x, uint64_t round) {
@@ -45,6 +46,8 @@ static tutti_status begin(scatter *x) {
     x->piece_bytes = tutti_staging_piece(comm, largest, n);
     x->rounds = (largest + x->piece_bytes - 1) / x->piece_bytes;
     x->lends = tutti_shared_lends_segments(comm, x->op);
+    tutti_span output = tutti_op_output(comm, x->op, comm->rank);
+    x->streams = output.data != tutti_op_input(comm, x->op, comm->rank).data && tutti_shared_streams(output.bytes);
     TUTTI_TRY(tutti_staging_begin(comm, x->op, n * x->piece_bytes, &x->staging));
     if (!x->lends) stage(x, 0);
     tutti_post *post = tutti_post_own(comm, x->op);
@@ -83,7 +86,9 @@ static tutti_status reduce_piece(const scatter *x, uint64_t round) {
     if (output.bytes <= start) return TUTTI_OK;
     size_t bytes = tutti_min_size(x->piece_bytes, output.bytes - start);
     for (int rank = 0; rank < x->comm->nranks; rank++) TUTTI_TRY(find_piece(x, rank, round, bytes));
-    tutti_shared_reduce_views(x->comm, x->op, (char *)output.data + start, bytes / x->item_bytes);
+    void *dst = (char *)output.data + start;
+    if (x->streams) tutti_shared_stream_views(x->comm, x->op, &dst, 1, bytes / x->item_bytes);
+    else tutti_shared_reduce_views(x->comm, x->op, dst, bytes / x->item_bytes);
     return TUTTI_OK;
 }
 

@@ -11,16 +11,14 @@
  *      my buffer), into my dst and my slot; say 2c+2
  *   3. for each other rank q, when it has said 2c+2: copy S(q) of the result from its slot to my dst
  *
- * Steps 1 and 3's copy into the slot vanish for buffers that the others can read where they are. reduce: only the root
- * does step 3. The slot is written again for chunk c + depth, after all said 2(c+1)+1, hence have read it.
+ * Steps 1 and 2's copy into the slot vanish for buffers that the others can read where they are; if those are all, the rest
+ * is for shared_push.c. reduce: only the root does step 3. The slot is written again for chunk c + depth, after all said 2(c+1)+1, hence have read it.
  */
 #include "comm/algorithms/shared.h"
 #include "comm/slice.h"
 
 /* The result goes from dst to the slot in blocks that stay in the first-level cache. */
 #define BLOCK_BYTES ((size_t)16 << 10)
-/* Without slots, a chunk is what is read from the caches of those who have just reduced it: this much of it each. */
-#define LENT_SLICE_BYTES ((size_t)512 << 10)
 
 typedef struct reduction {
     tutti_comm *comm;
@@ -28,7 +26,6 @@ typedef struct reduction {
     tutti_staging staging;
     size_t item_bytes;
     bool src_lent, dst_lent; /* my buffers */
-    bool all_lent;           /* everybody's: no slots */
     bool streams;            /* my output is large */
 } reduction;
 
@@ -76,10 +73,7 @@ static tutti_status begin(reduction *x, size_t staged_count) {
     post->first = x->staging.first;
     post->flags = flags;
     tutti_post_publish(comm, op);
-    TUTTI_TRY(tutti_meet(comm, op));
-    const uint32_t both = TUTTI_POST_SRC_DIRECT | TUTTI_POST_DST_DIRECT;
-    x->all_lent = (tutti_shared_common_flags(comm, op) & both) == both;
-    return TUTTI_OK;
+    return tutti_meet(comm, op);
 }
 
 /* Sets comm->views to where all ranks' inputs for my slice are; `offset`: of the slice in the vector, `in_chunk`: in its
@@ -142,7 +136,7 @@ static tutti_status pull_slice(const reduction *x, const chunk *c, int rank) {
 
 static tutti_status reduce_chunk(const reduction *x, const chunk *c) {
     tutti_comm *comm = x->comm;
-    if (!x->all_lent && c->index > 0) {
+    if (c->index > 0) {
         TUTTI_TRY(tutti_staging_await(&x->staging, c->index, 2));
         if (!x->src_lent) stage(x, c);
         tutti_step_publish(comm, x->op, 2 * c->index + 1);
@@ -162,25 +156,15 @@ static tutti_status reduce_chunks(reduction *x, size_t most) {
         chunk c = chunk_at(x, index, most);
         TUTTI_TRY(reduce_chunk(x, &c));
     }
-    if (!x->all_lent) tutti_staging_end(&x->staging, index);
+    tutti_staging_end(&x->staging, index);
     return tutti_shared_finish(x->comm, x->op, x->src_lent || x->dst_lent);
-}
-
-tutti_status tutti_shared_reduce_lent(tutti_comm *comm, const tutti_op *op) {
-    if ((tutti_shared_common_flags(comm, op) & TUTTI_POST_IN_PLACE) != 0) return tutti_shared_reduce_push(comm, op);
-    reduction x = {.comm = comm,
-                   .op = op,
-                   .item_bytes = tutti_type_bytes(op->type),
-                   .src_lent = true,
-                   .dst_lent = true,
-                   .all_lent = true};
-    return reduce_chunks(&x, (size_t)comm->nranks * LENT_SLICE_BYTES / x.item_bytes);
 }
 
 static tutti_status run(reduction *x) {
     size_t staged = tutti_staging_piece(x->comm, x->op->count * x->item_bytes, 1) / x->item_bytes;
     TUTTI_TRY(begin(x, staged));
-    return x->all_lent ? tutti_shared_reduce_lent(x->comm, x->op) : reduce_chunks(x, staged);
+    bool pushes = x->op->kind == TUTTI_KIND_ALL_REDUCE && tutti_shared_all_lend(x->comm, x->op);
+    return pushes ? tutti_shared_reduce_push(x->comm, x->op) : reduce_chunks(x, staged);
 }
 
 tutti_status tutti_shared_reduce_sliced(tutti_comm *comm, const tutti_op *op) {

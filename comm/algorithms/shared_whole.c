@@ -8,10 +8,13 @@
  *   3. each chunk: when the others have said c + 1: my dst = x0 + x1 + ... in rank order, from their slots and my src
  *
  * A source that the others can read is not copied, unless its owner overwrites it (in place) while they still read it.
- * Where everybody lends input and output, and somebody overwrites his, slices are better (shared_sliced.c): nothing is
- * copied. Whether that is so is known after the meeting only: who overwrites what he could lend stages nothing before.
+ * Where everybody lends input and output, slices are better (shared_push.c). Whether that is so is known after the meeting
+ * only: who overwrites what he could lend stages nothing before.
  */
 #include "comm/algorithms/shared.h"
+
+/* A line that its reader has in his cache is dear to write: with short vectors that costs more than reducing them twice. */
+#define LEAST_SLICED_BYTES ((size_t)96 << 10)
 
 typedef struct whole {
     tutti_comm *comm;
@@ -20,7 +23,8 @@ typedef struct whole {
     size_t item_bytes, chunk_bytes, bytes;
     uint64_t rounds;
     bool stages, lends;
-    bool late; /* stages, if at all, after the meeting */
+    bool late;    /* stages, if at all, after the meeting */
+    bool streams; /* my output is large */
 } whole;
 
 static size_t bytes_of(const whole *w, uint64_t round) {
@@ -46,6 +50,7 @@ static tutti_status begin(whole *w) {
     w->lends = read && src_lent && !overwrites;
     w->stages = read && !w->lends && w->bytes > 0;
     w->late = w->stages && src_lent;
+    w->streams = op->src != op->dst && tutti_shared_streams(w->bytes);
     TUTTI_TRY(tutti_staging_begin(comm, op, w->chunk_bytes, &w->staging));
     if (w->stages && !w->late) stage(w, 0);
     tutti_post *post = tutti_post_own(comm, op);
@@ -59,15 +64,10 @@ static tutti_status begin(whole *w) {
     return tutti_shared_meet(comm, op);
 }
 
-/* Everybody lends input and output, and at least one overwrites his: no copies are needed but in his way. */
+/* Everybody lends input and output, and somebody overwrites his input, or the vector is long. */
 static bool is_for_slices(const whole *w) {
-    const uint32_t both = TUTTI_POST_SRC_DIRECT | TUTTI_POST_DST_DIRECT;
-    if (w->op->kind != TUTTI_KIND_ALL_REDUCE || (tutti_shared_common_flags(w->comm, w->op) & both) != both)
-        return false;
-    bool overwrites = false;
-    for (int rank = 0; rank < w->comm->nranks; rank++)
-        overwrites = overwrites || tutti_shared_posted(w->comm, w->op, rank, TUTTI_POST_IN_PLACE);
-    return overwrites;
+    if (w->op->kind != TUTTI_KIND_ALL_REDUCE || !tutti_shared_all_lend(w->comm, w->op)) return false;
+    return w->bytes >= LEAST_SLICED_BYTES || tutti_shared_any_in_place(w->comm, w->op);
 }
 
 static bool is_direct(const whole *w, int rank) {
@@ -91,14 +91,16 @@ static tutti_status reduce_chunk(const whole *w, uint64_t round) {
             comm->views[rank] = tutti_staging_of(&w->staging, rank, round);
         }
     }
-    tutti_shared_reduce_views(comm, w->op, (char *)w->op->dst + start, bytes / w->item_bytes);
+    void *dst = (char *)w->op->dst + start;
+    if (w->streams) tutti_shared_stream_views(comm, w->op, &dst, 1, bytes / w->item_bytes);
+    else tutti_shared_reduce_views(comm, w->op, dst, bytes / w->item_bytes);
     return TUTTI_OK;
 }
 
 static tutti_status run(whole *w) {
     tutti_comm *comm = w->comm;
     TUTTI_TRY(begin(w));
-    if (is_for_slices(w)) return tutti_shared_reduce_lent(comm, w->op);
+    if (is_for_slices(w)) return tutti_shared_reduce_push(comm, w->op);
     for (uint64_t round = 0; round < w->rounds; round++) {
         bool staged = round == 0 && !w->late;
         if (!staged && w->stages) {
