@@ -23,10 +23,9 @@
 #include "comm/op.h"
 #include "comm/p2p.h"
 
-#define LOOKS_AT_ONCE     200 /* before the first pause, which takes as long as a line from another core */
-#define SPINS_PER_SERVICE 64   /* looks at the flag between two looks at point to point */
-#define GLANCES           128  /* about as long as a switch to another thread and back */
-#define BACKOFF_SPINS     12   /* rounds of a backoff, some microseconds in all */
+#define SPINS_PER_SERVICE 64  /* looks at the flag between two looks at point to point */
+#define GLANCES           128 /* about as long as a switch to another thread and back */
+#define BACKOFF_SPINS     12  /* rounds of a backoff, some microseconds in all */
 #define YIELDS_BEFORE_NAP 200
 #define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
 #define SHORTEST_NAP_NS   INT64_C(200000)
@@ -146,8 +145,6 @@ static inline bool reached(_Atomic uint64_t *flag, uint64_t target) {
 /* Spins while the other one is on another core. On a shared core spinning only keeps him from running; on cores that
  * are shared with strangers, yielding instead would give them whole time slices. */
 static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
-    for (int i = 0; i < LOOKS_AT_ONCE; i++)
-        if (reached(flag, target)) return true;
     uint64_t start = tutti_ticks();
     int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
     while (atomic_load_explicit(&page->core, memory_order_relaxed) != sched_getcpu()) {

@@ -38,9 +38,11 @@ static inline tutti_post *tutti_post_own(tutti_comm *comm, const tutti_op *op) {
 static inline const tutti_post *tutti_post_of(const tutti_comm *comm, const tutti_op *op, int rank) {
     return &comm->members[rank].page->posts[op->sequence % TUTTI_POSTS];
 }
-/* Takes the line of the next post back from those who read it last, after a meeting of all in op: while nobody waits. */
-static inline void tutti_post_prefetch(const tutti_comm *comm, const tutti_op *op) {
-    tutti_prefetch_to_write(&comm->page->posts[(op->sequence + 1) % TUTTI_POSTS]);
+/* Takes the lines of the next post, with as much payload, back from those who read them last: while nobody waits. */
+static inline void tutti_post_prefetch(const tutti_comm *comm, const tutti_op *op, size_t payload_bytes) {
+    const tutti_post *next = &comm->page->posts[(op->sequence + 1) % TUTTI_POSTS];
+    for (size_t at = 0; at < offsetof(tutti_post, payload) + payload_bytes; at += TUTTI_CACHE_LINE)
+        tutti_prefetch_to_write((const char *)next + at);
 }
 /* Waits until every rank has posted op, and compares signatures. */
 tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op);

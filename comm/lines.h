@@ -6,8 +6,8 @@
 
 #include "bootstrap/base/common.h"
 
-/* In a loop that looks at what another core writes. Takes up to 25 ns, as long as a line from a near core: who expects
- * the line at any moment looks some hundred times before. */
+/* In a loop that looks at what another core writes. Takes up to 25 ns, and that is well spent: who looks all the time
+ * takes the line away from its writer between two of his stores. */
 static inline void tutti_relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

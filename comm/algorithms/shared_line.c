@@ -38,21 +38,13 @@ static void take(tutti_comm *comm, const tutti_op *op) {
     }
 }
 
-#define FIRST_BYTES (TUTTI_CACHE_LINE - offsetof(tutti_post, payload))
-
-/* The line with the flag comes last: the others look at it all the time, and would take it back in between. */
-static void show(tutti_post *post, const char *input, size_t bytes) {
-    size_t first = tutti_min_size(bytes, FIRST_BYTES);
-    if (bytes > first) memcpy(post->payload + first, input + first, bytes - first);
-    memcpy(post->payload, input, first);
-}
-
 tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op) {
     size_t input_bytes = tutti_op_input_bytes(comm, op);
-    if (input_bytes > 0 && tutti_op_has_input(op, comm->rank)) show(tutti_post_own(comm, op), op->src, input_bytes);
+    if (input_bytes > 0 && tutti_op_has_input(op, comm->rank))
+        memcpy(tutti_post_own(comm, op)->payload, op->src, input_bytes);
     tutti_post_publish(comm, op);
     TUTTI_TRY(tutti_shared_meet(comm, op));
-    tutti_post_prefetch(comm, op);
     if (tutti_op_has_output(op, comm->rank)) take(comm, op);
+    tutti_post_prefetch(comm, op, input_bytes);
     return tutti_shared_finish(comm, op, /* lends */ false);
 }
