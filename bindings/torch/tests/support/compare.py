@@ -130,3 +130,14 @@ def run(size, body, *arguments, **named):
         return check.done()
 
     return ranks.run(size, on_rank, **named)
+
+
+def twice(size, body, *arguments, exact=False, **named):
+    """The results of a body that runs in a world of gloo, and once more in a world of ours, have to agree."""
+    theirs = ranks.run(size, body, *arguments, backend="gloo", **named)
+    ours = ranks.run(size, body, *arguments, **named)
+    for rank, (one, two) in enumerate(zip(ours, theirs)):
+        found = difference(one, two, exact)
+        if found:
+            raise AssertionError("rank %d differs from gloo: %s" % (rank, found))
+    return ours
