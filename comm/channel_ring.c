@@ -12,9 +12,11 @@
 #include "comm/lines.h"
 #include "kernels/copy.h"
 
-#define BACKLOG_BYTES    (UINT64_C(1) << 20)
-#define PART_BYTES       ((size_t)4 << 10)
-#define LARGE_PART_BYTES ((size_t)8 << 10) /* of messages of more than LARGE_BYTES */
+#define BACKLOG_BYTES (UINT64_C(1) << 20)
+/* Parts are halves, in these bounds; the last one for messages of more than LARGE_BYTES. */
+#define LEAST_PART_BYTES ((size_t)2 << 10)
+#define MOST_PART_BYTES  ((size_t)4 << 10)
+#define LARGE_PART_BYTES ((size_t)8 << 10)
 #define LARGE_BYTES      ((size_t)16 << 10)
 /* Payloads from these sizes on go past the caches, between near and between far caches. */
 #define STREAM_NEAR_BYTES ((size_t)16 << 10)
@@ -32,7 +34,9 @@ static bool is_tiny(const tutti_record *record) {
 /* Only messages come in parts: fragments of a stream follow each other anyway. */
 static size_t part_bytes(const tutti_record *record) {
     if (record->kind != TUTTI_RECORD_EAGER) return TUTTI_CHANNEL_RING_BYTES;
-    return record->payload_bytes <= LARGE_BYTES ? PART_BYTES : LARGE_PART_BYTES;
+    size_t half = tutti_align_up(record->payload_bytes / 2, TUTTI_CACHE_LINE);
+    size_t most = record->payload_bytes <= LARGE_BYTES ? MOST_PART_BYTES : LARGE_PART_BYTES;
+    return tutti_min_size(tutti_max_size(half, LEAST_PART_BYTES), most);
 }
 
 static size_t part_count(const tutti_record *record) {
