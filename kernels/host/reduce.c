@@ -21,7 +21,9 @@
 #endif
 
 /* Four blocks leave half of a first-level cache of 32 KiB to the sources. */
-#define BLOCK_BYTES  4096
+#define BLOCK_BYTES 4096
+/* Of a result that goes past the caches: so little that the processor reads the next inputs while it still writes. With 4
+ * KiB, reads and writes take turns. */
 #define STREAM_BYTES 512
 typedef union block {
     unsigned char bytes[BLOCK_BYTES]; /* of the type that is reduced */
@@ -208,6 +210,19 @@ static void reduce_block(const plan *p, size_t start, size_t count, void *dst, b
     if (p->divide_after) divide_integers(dst, count, args->type, args->divisor);
 }
 
+static bool is_one_pass(const plan *p) {
+    return !p->widen && !p->divide_after && p->args->nsrcs <= p->widest;
+}
+
+/* The same where one pass does it, without factors: nothing is prepared. */
+static void reduce_at_once(const plan *p, size_t start, size_t count, void *dst) {
+    const tutti_fold_scalars scalars = {.scale = p->scale};
+    const void *ins[TUTTI_REDUCE_MAX_INPUTS];
+    for (int i = 0; i < p->args->nsrcs; i++)
+        ins[i] = (const unsigned char *)p->args->srcs[i] + start * p->element_bytes;
+    p->last_steps[p->args->nsrcs - 1](dst, ins, &scalars, count);
+}
+
 /* One source, as it is? */
 static bool is_copy(const tutti_reduce_args *args) {
     assert(args->nsrcs >= 1 && tutti_reduce_supports(args->type, args->reduction));
@@ -224,10 +239,9 @@ void tutti_reduce_host(const tutti_reduce_args *args) {
         return;
     }
     const plan p = make_plan(args);
-    const bool one_pass = !p.widen && !p.divide_after && args->nsrcs <= p.widest;
+    const bool one_pass = is_one_pass(&p);
     if (one_pass && !args->factors) { /* short vectors must not wait for anything else */
-        const tutti_fold_scalars scalars = {.scale = p.scale};
-        p.last_steps[args->nsrcs - 1](args->dst, args->srcs, &scalars, p.count);
+        reduce_at_once(&p, 0, p.count, args->dst);
         return;
     }
     _Alignas(TUTTI_CACHE_LINE) block blocks[TUTTI_REDUCE_MAX_INPUTS];
@@ -242,8 +256,6 @@ static size_t head_count(const plan *p, const void *dst) {
     return tutti_min_size(-(uintptr_t)dst % TUTTI_CACHE_LINE / p->element_bytes, p->count);
 }
 
-/* Blocks are so short that the processor reads the next ones while it still writes: with longer ones, reads and writes
- * take turns. */
 void tutti_reduce_host_stream(const tutti_reduce_args *args, void *const *dsts, int ndsts) {
     _Alignas(TUTTI_CACHE_LINE) block blocks[TUTTI_REDUCE_MAX_INPUTS], result;
     if (args->count == 0) return;
@@ -253,11 +265,13 @@ void tutti_reduce_host_stream(const tutti_reduce_args *args, void *const *dsts, 
         return;
     }
     const plan p = make_plan(args);
+    const bool at_once = is_one_pass(&p) && !args->factors;
     const size_t block_count = p.widen ? BLOCK_BYTES / sizeof(float) : STREAM_BYTES / p.element_bytes;
-    size_t count = head_count(&p, dsts[0]);
-    for (size_t start = 0; start < p.count; start += count, count = tutti_min_size(block_count, p.count - start)) {
-        if (count == 0) continue;
-        reduce_block(&p, start, count, result.bytes, blocks);
+    const size_t head = head_count(&p, dsts[0]);
+    for (size_t start = 0, count; start < p.count; start += count) {
+        count = start == 0 && head > 0 ? head : tutti_min_size(block_count, p.count - start);
+        if (at_once) reduce_at_once(&p, start, count, result.bytes);
+        else reduce_block(&p, start, count, result.bytes, blocks);
         for (int i = 0; i < ndsts; i++)
             tutti_copy_stream_part((unsigned char *)dsts[i] + start * p.element_bytes, result.bytes,
                                    count * p.element_bytes);
