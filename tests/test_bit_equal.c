@@ -208,20 +208,33 @@ static tutti_status reduce_tiles(const ranks_context *context, char *src, char *
     return check_tiles(dst, results[context->nranks][s][0], bytes, tutti_type_name(type));
 }
 
+/* Every rank's segment is the same tiles. */
+static tutti_status scatter_tiles(const ranks_context *context, char *src, char *dst, int s) {
+    tutti_type type = shapes[s].type;
+    size_t bytes = MOST_COUNT * tutti_type_bytes(type);
+    for (int tile = 0; tile < context->nranks * TILES; tile++)
+        memcpy(src + (size_t)tile * bytes, inputs[s][context->rank], bytes);
+    TUTTI_TRY(tutti_reduce_scatter(context->comm, src, dst, (size_t)TILES * MOST_COUNT, type, TUTTI_SUM, NULL));
+    return check_tiles(dst, results[context->nranks][s][0], bytes, tutti_type_name(type));
+}
+
 static tutti_status reduce_large(ranks_context *context) {
     const large_mode *mode = context->argument;
+    size_t dst_bytes = (size_t)TILES * ROOM_BYTES, src_bytes = (size_t)context->nranks * dst_bytes;
     char *src = NULL, *dst = NULL;
     tutti_status status = TUTTI_OK;
     if (mode->shared) {
-        status = tutti_mem_alloc((size_t)TILES * ROOM_BYTES, (void **)&src);
-        if (status == TUTTI_OK) status = tutti_mem_alloc((size_t)TILES * ROOM_BYTES, (void **)&dst);
+        status = tutti_mem_alloc(src_bytes, (void **)&src);
+        if (status == TUTTI_OK) status = tutti_mem_alloc(dst_bytes, (void **)&dst);
     } else {
-        src = malloc((size_t)TILES * ROOM_BYTES);
-        dst = malloc((size_t)TILES * ROOM_BYTES);
+        src = malloc(src_bytes);
+        dst = malloc(dst_bytes);
         if (src == NULL || dst == NULL) status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a test's buffer");
     }
     for (int s = 0; s < SHAPES && status == TUTTI_OK; s++)
         status = reduce_tiles(context, src, mode->in_place ? src : dst, s);
+    for (int s = 0; s < SHAPES && status == TUTTI_OK && !mode->in_place; s++)
+        status = scatter_tiles(context, src, dst, s);
     if (mode->shared) {
         tutti_mem_free(src);
         tutti_mem_free(dst);
