@@ -1,0 +1,159 @@
+"""How PyTorch finds the backend, and that those who do not name it notice nothing.
+
+Each case is a Python of its own: what is tested happens once per process, at `import torch` or at the first group.
+"""
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+HAVE_TUTTI = importlib.util.find_spec("torch_tutti") is not None
+TIMEOUT_S = 60
+
+PREAMBLE = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.distributed.distributed_c10d import Backend
+by_name_only = hasattr(Backend, "_ensure_backend_registered")  # newer PyTorch looks when it is asked
+automatic = by_name_only or hasattr(torch, "_import_device_backends")
+
+def world(backend, **named):
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **named)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [1, 1, 1]
+    return dist.group.WORLD
+
+def default_backend(group):
+    return group._get_backend_name() if hasattr(group, "_get_backend_name") else group.name()
+"""
+
+
+def run(body, **variables):
+    """The body's output; fails with its errors."""
+    environment = {name: value for name, value in os.environ.items() if name != "DDP_DISABLE_COMM_MEM"}
+    environment.update(variables)
+    return subprocess.run([sys.executable, "-c", PREAMBLE + textwrap.dedent(body)], env=environment, timeout=TIMEOUT_S,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+
+
+@unittest.skipUnless(HAVE_TUTTI, "torch_tutti is not installed")
+class Registration(unittest.TestCase):
+    def expect(self, body, **variables):
+        done = run(body, **variables)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def test_import_torch_neither_loads_nor_lists_it(self):
+        self.expect("""
+            assert "torch_tutti" not in sys.modules
+            assert not list(Backend._plugins.keys()) and not list(Backend._plugins) or by_name_only
+            assert Backend.default_device_backend_map["cpu"] == "gloo"
+            assert Backend.default_device_backend_map["cuda"] == "nccl"
+        """)
+
+    def test_the_entry_point_takes_less_than_a_millisecond(self):
+        body = """
+            import importlib.metadata, time
+            (entry,) = [entry for entry in importlib.metadata.entry_points().get("torch.backends", [])
+                        if entry.name == "tutti"] if sys.version_info < (3, 10) else \\
+                       importlib.metadata.entry_points(group="torch.backends", name="tutti")
+            for name in [name for name in sys.modules if name.startswith("torch_tutti")]:
+                del sys.modules[name]
+            Backend._plugins = {}
+            start = time.perf_counter()
+            entry.load()()
+            print(time.perf_counter() - start)
+        """
+        self.assertLess(min(float(self.expect(body).stdout) for _ in range(5)), 1e-3)
+
+    def test_groups_of_others_are_as_before(self):
+        self.expect("""
+            for backend in ("gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"):
+                group = world(backend)
+                assert dist.get_backend(group) == ("gloo" if backend == "gloo" else backend), dist.get_backend(group)
+                print(default_backend(group))
+                dist.destroy_process_group()
+            assert "torch_tutti" not in sys.modules
+            assert "DDP_DISABLE_COMM_MEM" not in os.environ
+        """)
+        with_us = self.expect('print(default_backend(world("cpu:gloo")))').stdout
+        without = self.expect('Backend._plugins = {}\nprint(default_backend(world("cpu:gloo")))').stdout
+        self.assertEqual(with_us, without)
+
+    def test_a_group_needs_no_import(self):
+        self.expect("""
+            if not automatic:
+                import torch_tutti
+            world("tutti")
+            assert "torch_tutti" in sys.modules
+        """)
+
+    def test_without_autoload_the_import_is_enough(self):
+        self.expect("""
+            assert by_name_only or "TUTTI" not in Backend._plugins
+            import torch_tutti
+            world("tutti")
+        """, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+    def test_newer_pytorch_calls_the_registrar_by_name(self):
+        self.expect("""
+            import importlib.metadata
+            groups = importlib.metadata.entry_points()
+            ours = [entry for entry in (groups.select(group="torch.distributed.backends") if hasattr(groups, "select")
+                                        else groups["torch.distributed.backends"]) if entry.name == "tutti"]
+            ours[0].load()()
+            ours[0].load()()
+            world("tutti")
+        """, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+    def test_the_default_backend_is_ours_wherever_we_are_named(self):
+        self.expect("""
+            import torch_tutti
+            for backend in ("tutti", "cpu:tutti", "cpu:tutti,cuda:tutti", "cpu:gloo,cuda:tutti", "cpu:tutti,cuda:gloo"):
+                assert default_backend(world(backend)).lower() not in ("undefined", "gloo"), backend
+                dist.destroy_process_group()
+        """)
+
+    def test_another_plugin_does_not_hide_us(self):
+        self.expect("""
+            import torch_tutti
+            Backend.register_backend("other", lambda *arguments: None, extended_api=True, devices=["cpu"])
+            assert list(Backend._plugins.keys()) == ["OTHER"] or by_name_only
+            assert default_backend(world("cpu:tutti,cuda:tutti")).lower() not in ("undefined", "gloo")
+        """)
+
+    def test_buckets_are_asked_of_us_unless_the_user_decided(self):
+        body = 'import torch_tutti\nworld("tutti")\nprint(os.environ.get("DDP_DISABLE_COMM_MEM"))'
+        self.assertEqual(self.expect(body).stdout.strip(), "0")
+        self.assertEqual(self.expect(body, DDP_DISABLE_COMM_MEM="1").stdout.strip(), "1")
+
+    def test_options_of_a_wrong_type_are_told(self):
+        done = run('import torch_tutti\nworld("tutti", pg_options={"name": "x"})')
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("TypeError: pg_options must be a torch_tutti.Options, not dict", done.stderr)
+
+    def test_another_pytorch_is_refused_in_one_line(self):
+        package = os.path.dirname(importlib.util.find_spec("torch_tutti").origin)
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "torch_tutti"))
+            for name in os.listdir(package):
+                if name != "_build.py" and os.path.isfile(os.path.join(package, name)):
+                    os.symlink(os.path.join(package, name), os.path.join(folder, "torch_tutti", name))
+            with open(os.path.join(folder, "torch_tutti", "_build.py"), "w") as file:
+                file.write('torch_version = "2.0.1"\ncxx11_abi = True\n')
+            done = run("""
+                import torch_tutti_autoload
+                torch_tutti_autoload.register()
+                world("tutti")
+            """, PYTHONPATH=folder)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr.strip().splitlines()[-1],
+                         r"^ImportError: torch_tutti was built for PyTorch 2\.0\.1 and this is .*: install it again here")
+
+
+if __name__ == "__main__":
+    unittest.main()
