@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/monitor.h"
@@ -208,6 +209,7 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
     int64_t nap_ns = SHORTEST_NAP_NS, deaths_ns = 0;
     while (!reached(flag, target)) {
         TUTTI_TRY(mind_clocks(comm));
+        TUTTI_TRY(tutti_interrupt_check());
         int64_t now_ns = comm->patience.deadline.last_ns;
         bool deaths = now_ns - deaths_ns >= DEATHS_EVERY_NS;
         if (deaths) deaths_ns = now_ns;

@@ -72,6 +72,9 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     comm->nranks = nranks;
     comm->timeout_ms =
         options != NULL && options->timeout_ms > 0 ? options->timeout_ms : tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
+    comm->connect_timeout_ms = options != NULL && options->connect_timeout_ms > 0
+                                   ? options->connect_timeout_ms
+                                   : tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
     snprintf(comm->name, sizeof comm->name, "%s", options != NULL && options->name != NULL ? options->name : name);
     tutti_status status;
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->members, &comm->members), fail);
@@ -96,7 +99,7 @@ void tutti_create_identify(tutti_comm *comm, uint64_t id) {
     atomic_store_explicit(&comm->page->comm_id, id, memory_order_release);
 }
 
-tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms) {
+tutti_status tutti_create_end(tutti_comm *comm) {
     comm->one_process = true;
     for (int rank = 0; rank < comm->nranks; rank++)
         comm->one_process = comm->one_process && comm->members[rank].process->self;
@@ -104,7 +107,7 @@ tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms) {
     comm->chunk_bytes = tutti_slots_chunk_bytes(comm->nranks);
     tutti_slots_enlist(comm);
     TUTTI_TRY(tutti_p2p_open(comm));
-    tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = timeout_ms};
+    tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = comm->connect_timeout_ms};
     return tutti_queue_run(comm, &meeting);
 }
 
@@ -132,8 +135,7 @@ static tutti_status meet_in_store(tutti_comm *comm, const tutti_store *store, co
     tutti_card own;
     tutti_roll *roll = NULL;
     int listen_fd = -1;
-    int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
-    tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
+    tutti_deadline deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
     TUTTI_TRY(tutti_card_fill(comm->rank, comm->nranks, &own));
     tutti_status status = TUTTI_OK;
     if (comm->rank == 0) TUTTI_TRY(tutti_contact_listen(own.socket_name, &listen_fd));
@@ -145,7 +147,7 @@ static tutti_status meet_in_store(tutti_comm *comm, const tutti_store *store, co
     for (int rank = 0; rank < comm->nranks; rank++) tutti_cores_join(&cores, &roll->cards[rank].cores);
     comm->host_ranks = comm->nranks;
     comm->host_cores = tutti_cores_count(&cores);
-    status = tutti_create_end(comm, timeout_ms);
+    status = tutti_create_end(comm);
 done:
     if (listen_fd >= 0) close(listen_fd);
     free(roll);
@@ -161,7 +163,7 @@ static tutti_status meet_alone(tutti_comm *comm) {
     tutti_peer_retain(self);
     comm->members[0] = (tutti_member){.process = self, .page = comm->page};
     comm->host_ranks = comm->host_cores = 1;
-    return tutti_create_end(comm, 0);
+    return tutti_create_end(comm);
 }
 
 static tutti_status create(int rank, int nranks, const tutti_store *store, const char *prefix,

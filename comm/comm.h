@@ -186,7 +186,7 @@ struct tutti_comm {
     int rank, nranks;
     uint64_t id; /* equal on all ranks, different from any other's that one of them has */
     char name[64];
-    int64_t timeout_ms;
+    int64_t timeout_ms, connect_timeout_ms;
     bool one_process;           /* all ranks are threads of this process */
     bool spins;                 /* every rank of the host has a core of its own */
     int host_ranks, host_cores; /* of the communicator that this one comes from, at the start */

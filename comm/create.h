@@ -12,7 +12,7 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
 /* Gives it its id; before any other rank can see the page. */
 void tutti_create_identify(tutti_comm *comm, uint64_t id);
 /* All members, host_ranks and host_cores are filled in: opens it and meets the other ranks. */
-tutti_status tutti_create_end(tutti_comm *comm, int64_t timeout_ms);
+tutti_status tutti_create_end(tutti_comm *comm);
 /* Takes back a communicator whose creation failed; peers that see its page learn the thread's error text. NULL is
  * allowed. */
 void tutti_create_cancel(tutti_comm *comm);

@@ -104,6 +104,15 @@ static void tell_received(const group *g) {
     }
 }
 
+tutti_status tutti_group_cancel(tutti_comm *comm) {
+    if (comm == NULL || open_group.comm != comm)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_cancel: this thread has no group open on that communicator");
+    group mine = open_group;
+    open_group = (group){.comm = NULL};
+    forget(&mine);
+    return TUTTI_OK;
+}
+
 tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
     group *g = &open_group;
     if (comm == NULL || g->comm != comm)
@@ -128,7 +137,7 @@ tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
         if (queued && mine.nmessages > 0 && !tutti_work_done(whole)) tutti_queue_serve_p2p(comm);
     }
     tutti_work_free(guard);
-    if (status == TUTTI_OK && !queued) status = tutti_work_wait(whole, -1);
+    if (status == TUTTI_OK && !queued) status = tutti_work_finish(whole);
     if (!queued) tell_received(&mine);
     forget(&mine);
     if (queued && status == TUTTI_OK) *options->work = whole;

@@ -82,14 +82,18 @@ const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
     return state == 'T' || state == 't' ? "is stopped" : state == 'Z' ? "has ended" : "lives";
 }
 
+tutti_status tutti_monitor_status_told(int32_t broken_status) {
+    if (broken_status == TUTTI_ERR_INTERRUPTED) return TUTTI_ERR_ABORTED; /* it was not this rank that was */
+    return broken_status < TUTTI_OK && broken_status >= TUTTI_ERR_DATA ? (tutti_status)broken_status : TUTTI_ERR_BROKEN;
+}
+
 /* Copies a peer's reason; the page is its owner's, so the text may lack its end. */
 static tutti_status adopt_reason(tutti_comm *comm, int rank) {
     const tutti_page *page = comm->members[rank].page;
     char reason[TUTTI_BROKEN_TEXT_BYTES];
     memcpy(reason, page->broken_text, sizeof reason);
     reason[sizeof reason - 1] = '\0';
-    tutti_status status = (tutti_status)page->broken_status;
-    if (status >= TUTTI_OK || status < TUTTI_ERR_DATA) status = TUTTI_ERR_BROKEN;
+    tutti_status status = tutti_monitor_status_told(page->broken_status);
     tutti_fail(status, "%s (told by rank %d)", reason, rank);
     return tutti_comm_break(comm, status);
 }

@@ -24,6 +24,9 @@ void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, siz
 /* Breaks the communicator because `rank` made another call; the text shows both. */
 tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post);
 
+/* The status that a broken page of another rank tells, as this rank's own. */
+tutti_status tutti_monitor_status_told(int32_t broken_status);
+
 /* "lives", "is stopped", "has ended": the state of the process of `rank`. */
 const char *tutti_monitor_process_state(const tutti_comm *comm, int rank);
 

@@ -144,13 +144,14 @@ static void finish_reading(void) {
 static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict) {
     const tutti_page *page = port->comm->members[rank].page;
     if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
-    tutti_status status = (tutti_status)page->broken_status;
+    tutti_status status =
+        rank == port->rank ? (tutti_status)page->broken_status : tutti_monitor_status_told(page->broken_status);
     char reason[TUTTI_BROKEN_TEXT_BYTES];
     memcpy(reason, page->broken_text, sizeof reason);
     reason[sizeof reason - 1] = '\0';
     finish_reading();
     if (atomic_load_explicit(&page->comm_id, memory_order_relaxed) != port->comm_id) return false;
-    verdict->status = status < TUTTI_OK && status >= TUTTI_ERR_DATA ? status : TUTTI_ERR_BROKEN;
+    verdict->status = status;
     if (rank == port->rank) snprintf(verdict->text, sizeof verdict->text, "%s", reason);
     else snprintf(verdict->text, sizeof verdict->text, "%s (told by rank %d)", reason, rank);
     return true;

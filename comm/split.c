@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/arena.h"
 #include "comm/create.h"
@@ -90,7 +89,7 @@ static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticke
     }
     free(places);
     TUTTI_TRY(status);
-    return tutti_create_end(comm, tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
+    return tutti_create_end(comm);
 }
 
 tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_comm_options *options,
@@ -172,7 +171,7 @@ static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *
     tutti_create_identify(comm, tickets[0].id);
     for (int rank = 0; rank < comm->nranks; rank++)
         TUTTI_TRY(take_member(comm, rank, parent, ranks[rank], tickets[rank].page));
-    return tutti_create_end(comm, tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
+    return tutti_create_end(comm);
 }
 
 static tutti_status check_list(const tutti_comm *comm, const int *ranks, int nranks, int *me_out) {

@@ -109,7 +109,7 @@ tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message
         *options->work = work;
         return TUTTI_OK;
     }
-    tutti_status status = tutti_work_wait(work, -1);
+    tutti_status status = tutti_work_finish(work);
     if (message->received != NULL && (status == TUTTI_OK || status == TUTTI_ERR_TRUNCATED))
         *message->received = (tutti_received){.source = work->source, .tag = work->tag, .count = work->count};
     tutti_work_free(work);

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/status.h"
 #include "comm/arena.h"
 #include "comm/p2p.h"
@@ -101,11 +102,18 @@ tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadli
         if (deadline->budget_ns == INT64_MAX && tutti_queue_run_next(work->comm)) continue;
         if (tutti_p2p_progress()) backoff.rounds = 0; /* more is on its way */
         if (tutti_work_done(work)) break;
-        if (round % 16 == 15 && tutti_deadline_passed(deadline)) return TUTTI_NOT_YET;
+        if (round % 16 == 15) {
+            TUTTI_TRY(tutti_interrupt_check());
+            if (tutti_deadline_passed(deadline)) return TUTTI_NOT_YET;
+        }
         if (backoff.rounds < ROUNDS_BEFORE_NAP) tutti_backoff_pause(&backoff);
         else nap(work, tutti_p2p_pending() ? NAP_NS / 4 : NAP_NS);
     }
     return TUTTI_OK;
+}
+
+static tutti_status outcome(const tutti_work *work) {
+    return work->status == TUTTI_OK ? TUTTI_OK : tutti_fail(work->status, "%s", tutti_work_error(work));
 }
 
 tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms) {
@@ -117,9 +125,15 @@ tutti_status tutti_work_wait(tutti_work *work, int64_t timeout_ms) {
         tutti_status status = timeout_ms == 0 ? TUTTI_NOT_YET : tutti_work_wait_until_done(work, &deadline);
         bool done = tutti_work_done(work);
         tutti_work_free(work);
-        if (status != TUTTI_OK && !done) return TUTTI_NOT_YET;
+        if (status != TUTTI_OK && !done) return status;
     }
-    return work->status == TUTTI_OK ? TUTTI_OK : tutti_fail(work->status, "%s", tutti_work_error(work));
+    return outcome(work);
+}
+
+tutti_status tutti_work_finish(tutti_work *work) {
+    tutti_deadline never = tutti_deadline_after_ms(-1);
+    while (tutti_work_wait_until_done(work, &never) != TUTTI_OK) tutti_comm_break(work->comm, TUTTI_ERR_INTERRUPTED);
+    return outcome(work);
 }
 
 tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_out) {

@@ -132,9 +132,7 @@ static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op) {
     tutti_status status = append(comm->queue, work);
     pthread_mutex_unlock(&comm->queue->lock);
     if (status == TUTTI_OK) {
-        tutti_deadline never = tutti_deadline_after_ms(-1);
-        tutti_work_wait_until_done(work, &never);
-        status = work->status == TUTTI_OK ? TUTTI_OK : tutti_fail(work->status, "%s", tutti_work_error(work));
+        status = tutti_work_finish(work);
     }
     tutti_work_free(work);
     return status;

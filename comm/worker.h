@@ -42,6 +42,9 @@ void tutti_work_retain(tutti_work *work);
 void tutti_work_end(tutti_work *work, tutti_status status);
 /* Waits, driving point to point and running queued operations meanwhile. */
 tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline);
+/* The same for a blocking call, whose buffers must be free when it returns: an interrupt breaks the communicator, and so
+ * ends the work. Gives its status. */
+tutti_status tutti_work_finish(tutti_work *work);
 
 tutti_status tutti_queue_create(tutti_comm *comm);
 /* Is an operation running or queued? */

@@ -95,6 +95,11 @@ static tutti_status rules_body(ranks_context *context) {
                                                       &TUTTI_OPTIONS(.work = &work)));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_send(context->comm, &value, 1, TUTTI_INT32, context->nranks, 0, NULL));
     TUTTI_TRY(tutti_group_end(context->comm, NULL));
+    TUTTI_TRY(tutti_group_begin(context->comm)); /* forgotten: rank 0 would have waited for a message from itself */
+    TUTTI_TRY(tutti_recv(context->comm, &value, 1, TUTTI_INT32, context->rank, 0, NULL));
+    TUTTI_TRY(tutti_all_reduce(context->comm, &value, &value, 1, TUTTI_INT32, TUTTI_SUM, NULL));
+    TUTTI_TRY(tutti_group_cancel(context->comm));
+    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_group_cancel(context->comm));
     TUTTI_TRY(tutti_group_begin(context->comm)); /* an empty group */
     TUTTI_TRY(tutti_group_end(context->comm, NULL));
     TUTTI_TRY(tutti_all_reduce(context->comm, &value, &value, 1, TUTTI_INT32, TUTTI_SUM, NULL));

@@ -64,6 +64,7 @@ const char *tutti_status_name(tutti_status status) {
     case TUTTI_ERR_CONFIG: return "wrong configuration";
     case TUTTI_ERR_REFUSED: return "refused";
     case TUTTI_ERR_DATA: return "malformed data";
+    case TUTTI_ERR_INTERRUPTED: return "interrupted";
     }
     return "unknown status";
 }

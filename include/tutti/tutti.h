@@ -55,7 +55,8 @@ typedef enum tutti_status {
     TUTTI_ERR_FORKED = -11,     /* the process was forked after the communicator was made */
     TUTTI_ERR_CONFIG = -12,     /* launcher variables or settings are missing, wrong or differ */
     TUTTI_ERR_REFUSED = -13,    /* a stranger: wrong secret or wrong user */
-    TUTTI_ERR_DATA = -14        /* a file or message has not the form it should have */
+    TUTTI_ERR_DATA = -14,       /* a file or message has not the form it should have */
+    TUTTI_ERR_INTERRUPTED = -15 /* tutti_interrupt_set's function asked the waiting call to end */
 } tutti_status;
 
 /* A short English name of the status, for example "peer died". Never NULL. */
@@ -66,6 +67,12 @@ TUTTI_API const char *tutti_last_error(void);
 
 /* Records the calling thread's error text and returns `status`: for code that is built on Tutti. */
 TUTTI_API tutti_status tutti_fail(tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3);
+
+/* For programs whose signal handlers must run on a certain thread, outside of this library (Python's do): while the
+ * calling thread waits inside a call, `asked(context)` is called there about every 100 ms. Anything but 0 ends the call
+ * with TUTTI_ERR_INTERRUPTED: a blocking operation breaks its communicator (its peers get TUTTI_ERR_ABORTED), a
+ * tutti_work_wait leaves the operation as it is. It may not call anything on a communicator. NULL: nobody is asked. */
+TUTTI_API tutti_status tutti_interrupt_set(int (*asked)(void *context), void *context);
 
 /* Returns from the enclosing function when `expr` is an error. */
 #define TUTTI_TRY(expr)                                                                                                \
@@ -160,9 +167,10 @@ typedef struct tutti_store {
 typedef struct tutti_comm tutti_comm;
 
 typedef struct tutti_comm_options {
-    size_t struct_bytes; /* sizeof(tutti_comm_options) */
-    int64_t timeout_ms;  /* deadline of each operation; 0: TUTTI_TIMEOUT_MS */
-    const char *name;    /* shown in errors and reports; NULL: "world", "comm" or the parent's name + "/n" */
+    size_t struct_bytes;        /* sizeof(tutti_comm_options) */
+    int64_t timeout_ms;         /* deadline of each operation; 0: TUTTI_TIMEOUT_MS */
+    const char *name;           /* shown in errors and reports; NULL: "world", "comm" or the parent's name + "/n" */
+    int64_t connect_timeout_ms; /* deadline of the creation; 0: TUTTI_CONNECT_TIMEOUT_MS */
 } tutti_comm_options;
 
 #define TUTTI_COMM_OPTIONS(...) ((tutti_comm_options){.struct_bytes = sizeof(tutti_comm_options), __VA_ARGS__})
@@ -327,6 +335,8 @@ TUTTI_API tutti_status tutti_recv(tutti_comm *comm, void *dst, size_t count, tut
  * have. options.work may not be set inside. One group per thread at a time. */
 TUTTI_API tutti_status tutti_group_begin(tutti_comm *comm);
 TUTTI_API tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options);
+/* Forgets what was recorded since tutti_group_begin, instead of tutti_group_end. */
+TUTTI_API tutti_status tutti_group_cancel(tutti_comm *comm);
 
 /* ---------------------------------------------------------------------------------------------- memory */
 
