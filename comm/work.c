@@ -168,5 +168,6 @@ tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void 
     pthread_mutex_unlock(&work->lock);
     if (!first) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_on_done: this work has a callback already");
     if (done) tutti_pool_run(work);
+    else tutti_queue_hurry(work);
     return TUTTI_OK;
 }

@@ -1,7 +1,7 @@
 /*
  * The queue of a communicator and its worker thread. See worker.h.
  *
- * `busy` is held by the one thread that runs an operation; who sets it back wakes the worker if more is queued.
+ * `busy` is held by the one thread that runs an operation; who sets it back sees to the worker if more is queued.
  */
 #include "comm/worker.h"
 
@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/alarm.h"
 #include "comm/algorithms/choose.h"
 #include "comm/arena.h"
 #include "comm/p2p.h"
@@ -18,7 +19,8 @@
 
 struct tutti_work_queue {
     pthread_mutex_t lock;
-    pthread_cond_t wake;     /* the worker: something is queued; close: the worker has left */
+    tutti_alarm alarm;       /* the worker sleeps on it; open while it is alive */
+    pthread_cond_t left;     /* close: the worker has left */
     tutti_work *head, *tail; /* under lock */
     atomic_int queued;       /* changed under lock, read without */
     atomic_int busy;         /* 1: a thread runs an operation */
@@ -30,7 +32,8 @@ tutti_status tutti_queue_create(tutti_comm *comm) {
     struct tutti_work_queue *queue;
     TUTTI_TRY(tutti_calloc(1, sizeof *queue, &queue));
     pthread_mutex_init(&queue->lock, NULL);
-    pthread_cond_init(&queue->wake, NULL);
+    pthread_cond_init(&queue->left, NULL);
+    queue->alarm.fd = -1;
     comm->queue = queue;
     return TUTTI_OK;
 }
@@ -39,23 +42,49 @@ void tutti_queue_destroy(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     if (queue == NULL) return;
     pthread_mutex_destroy(&queue->lock);
-    pthread_cond_destroy(&queue->wake);
+    pthread_cond_destroy(&queue->left);
     free(queue);
     comm->queue = NULL;
 }
 
 /* ---------------------------------------------------------------------------------------------- running */
 
+#define WORKER_IDLE_MS   1000
+#define WORKER_DELAY_NS  INT64_C(100000)
+#define MOST_SHORT_BYTES ((size_t)64 << 10) /* takes some 10 us: not worth a switch to another thread */
+
+static bool is_short(const tutti_op *op) {
+    return op->src_counts == NULL && op->dst_counts == NULL &&
+           op->count * tutti_type_bytes(op->type) <= MOST_SHORT_BYTES;
+}
+
 static bool try_busy(struct tutti_work_queue *queue) {
     int free_ = 0;
     return atomic_compare_exchange_strong_explicit(&queue->busy, &free_, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+/* Sees to it that the worker looks at the queue. Whoever started a short operation most likely waits for it next, and then
+ * runs it himself: the worker, who would take his core, gives him the time. Lock held. */
+static void wake_worker(struct tutti_work_queue *queue) {
+    const tutti_work *head = queue->head;
+    if (!queue->alive || (head == NULL && !queue->serves_p2p)) return;
+    bool soon = head == NULL || (!atomic_load_explicit(&head->hurried, memory_order_relaxed) && is_short(&head->op));
+    tutti_alarm_set(&queue->alarm, soon ? WORKER_DELAY_NS : 0);
 }
 
 static void leave_busy(struct tutti_work_queue *queue) {
     atomic_store_explicit(&queue->busy, 0, memory_order_seq_cst);
     if (TUTTI_LIKELY(atomic_load_explicit(&queue->queued, memory_order_seq_cst) == 0)) return;
     pthread_mutex_lock(&queue->lock);
-    pthread_cond_broadcast(&queue->wake);
+    wake_worker(queue);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void tutti_queue_hurry(tutti_work *work) {
+    struct tutti_work_queue *queue = work->comm->queue;
+    atomic_store_explicit(&work->hurried, true, memory_order_relaxed);
+    pthread_mutex_lock(&queue->lock);
+    if (queue->alive) tutti_alarm_set(&queue->alarm, 0);
     pthread_mutex_unlock(&queue->lock);
 }
 
@@ -154,14 +183,14 @@ tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op) {
 
 /* Waits for work; false when the worker is to end: closed, or a second of idleness. Lock held. */
 static bool wait_for_work(struct tutti_work_queue *queue) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
-    int status = 0;
-    while (!queue->closed && status == 0 && !queue->serves_p2p &&
-           (queue->head == NULL || atomic_load_explicit(&queue->busy, memory_order_seq_cst) != 0))
-        status = pthread_cond_timedwait(&queue->wake, &queue->lock, &until);
-    return !queue->closed && (status == 0 || queue->head != NULL);
+    while (!queue->closed && !queue->serves_p2p &&
+           (queue->head == NULL || atomic_load_explicit(&queue->busy, memory_order_seq_cst) != 0)) {
+        pthread_mutex_unlock(&queue->lock);
+        bool rang = tutti_alarm_sleep(&queue->alarm, WORKER_IDLE_MS);
+        pthread_mutex_lock(&queue->lock);
+        if (!rang && queue->head == NULL && !queue->serves_p2p) return false;
+    }
+    return !queue->closed;
 }
 
 static void serve_p2p(tutti_comm *comm) {
@@ -192,7 +221,8 @@ static void *work_thread(void *argument) {
         pthread_mutex_lock(&queue->lock);
     }
     queue->alive = false;
-    pthread_cond_broadcast(&queue->wake);
+    tutti_alarm_close(&queue->alarm);
+    pthread_cond_broadcast(&queue->left);
     pthread_mutex_unlock(&queue->lock);
     tutti_comm_release(comm);
     return NULL;
@@ -202,12 +232,14 @@ static void *work_thread(void *argument) {
 static tutti_status start_worker(tutti_comm *comm) {
     sigset_t all, before;
     pthread_t thread;
+    TUTTI_TRY(tutti_alarm_open(&comm->queue->alarm));
     sigfillset(&all);
     tutti_comm_retain(comm);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, work_thread, comm);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
+        tutti_alarm_close(&comm->queue->alarm);
         tutti_comm_release(comm);
         return tutti_fail_errno(error, "cannot start the worker thread of communicator \"%s\"", comm->name);
     }
@@ -221,7 +253,7 @@ tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
     pthread_mutex_lock(&queue->lock);
     tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
     if (status == TUTTI_OK) status = append(queue, work);
-    pthread_cond_broadcast(&queue->wake);
+    wake_worker(queue);
     pthread_mutex_unlock(&queue->lock);
     return status;
 }
@@ -231,7 +263,7 @@ void tutti_queue_serve_p2p(tutti_comm *comm) {
     pthread_mutex_lock(&queue->lock);
     queue->serves_p2p = true;
     /* Without a thread the transfer goes on whenever the program waits for something. */
-    if (!queue->closed && (queue->alive || start_worker(comm) == TUTTI_OK)) pthread_cond_broadcast(&queue->wake);
+    if (!queue->closed && (queue->alive || start_worker(comm) == TUTTI_OK)) wake_worker(queue);
     pthread_mutex_unlock(&queue->lock);
 }
 
@@ -245,13 +277,13 @@ void tutti_queue_close(tutti_comm *comm) {
     if (queue == NULL) return;
     pthread_mutex_lock(&queue->lock);
     queue->closed = true;
-    pthread_cond_broadcast(&queue->wake);
+    if (queue->alive) tutti_alarm_set(&queue->alarm, 0);
     pthread_mutex_unlock(&queue->lock);
     for (tutti_work *work; (work = pop(queue)) != NULL; tutti_work_free(work))
         tutti_work_end(work, tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed before the operation ran",
                                         comm->name));
     while (!try_busy(queue)) sched_yield(); /* the running operation sees the broken communicator and leaves */
     pthread_mutex_lock(&queue->lock);
-    while (queue->alive) pthread_cond_wait(&queue->wake, &queue->lock);
+    while (queue->alive) pthread_cond_wait(&queue->left, &queue->lock);
     pthread_mutex_unlock(&queue->lock);
 }

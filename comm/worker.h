@@ -24,6 +24,7 @@ struct tutti_work {
     size_t count;
     uint64_t sequence;
     int64_t created_ns, start_ns, end_ns;
+    atomic_bool hurried;      /* someone who does not wait relies on its end */
     bool awaited;             /* a message's: who started it stays until it has ended */
     atomic_int parts;         /* of a group: parts that have not ended; the last one ends the work */
     struct tutti_work *whole; /* of a part: the group's work, told when this ends */
@@ -58,6 +59,8 @@ tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op);
 tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work);
 /* Runs the oldest queued operation on this thread, if there is one and nobody is running any. False: there was not. */
 bool tutti_queue_run_next(tutti_comm *comm);
+/* The worker takes it as soon as it can. */
+void tutti_queue_hurry(tutti_work *work);
 /* Makes sure that someone drives point to point while this process does something else. */
 void tutti_queue_serve_p2p(tutti_comm *comm);
 

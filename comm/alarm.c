@@ -1,0 +1,43 @@
+/*
+ * An alarm clock. See alarm.h.
+ */
+#include "comm/alarm.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+
+enum { OFF, SOON, NOW };
+
+tutti_status tutti_alarm_open(tutti_alarm *alarm) {
+    atomic_init(&alarm->on, OFF);
+    alarm->fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    return alarm->fd >= 0 ? TUTTI_OK : tutti_fail_errno(errno, "cannot make a timer for a worker thread");
+}
+
+void tutti_alarm_close(tutti_alarm *alarm) {
+    if (alarm->fd >= 0) close(alarm->fd);
+    alarm->fd = -1;
+}
+
+void tutti_alarm_set(tutti_alarm *alarm, int64_t delay_ns) {
+    int wanted = delay_ns > 0 ? SOON : NOW, on = atomic_load_explicit(&alarm->on, memory_order_seq_cst);
+    do
+        if (on >= wanted) return;
+    while (!atomic_compare_exchange_weak_explicit(&alarm->on, &on, wanted, memory_order_seq_cst, memory_order_seq_cst));
+    struct itimerspec when = {.it_value.tv_nsec = delay_ns > 0 ? delay_ns : 1};
+    timerfd_settime(alarm->fd, 0, &when, NULL);
+}
+
+bool tutti_alarm_sleep(tutti_alarm *alarm, int most_ms) {
+    struct pollfd waited = {.fd = alarm->fd, .events = POLLIN};
+    if (poll(&waited, 1, most_ms) <= 0) return false;
+    uint64_t rings;
+    if (read(alarm->fd, &rings, sizeof rings) < 0) return true; /* set anew meanwhile: look, and come back */
+    atomic_exchange_explicit(&alarm->on, OFF,
+                             memory_order_seq_cst); /* before the sleeper looks at what there is to do */
+    return true;
+}

@@ -1,0 +1,27 @@
+/*
+ * An alarm clock: one thread sleeps on it, any others set it. Setting it to ring soon, where it is set already, costs no
+ * system call; so a queue that is mostly emptied by others does not wake its worker for nothing.
+ */
+#ifndef TUTTI_ALARM_H
+#define TUTTI_ALARM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tutti/tutti.h"
+
+typedef struct tutti_alarm {
+    int fd;        /* timerfd */
+    atomic_int on; /* OFF, SOON, NOW; changed by setters, cleared by the sleeper when it rings */
+} tutti_alarm;
+
+tutti_status tutti_alarm_open(tutti_alarm *alarm);
+void tutti_alarm_close(tutti_alarm *alarm);
+
+/* Rings after delay_ns at the latest; 0: at once. */
+void tutti_alarm_set(tutti_alarm *alarm, int64_t delay_ns);
+/* Sleeps until it rings; false: most_ms passed first. What was done before a tutti_alarm_set is seen after its ring. */
+bool tutti_alarm_sleep(tutti_alarm *alarm, int most_ms);
+
+#endif
