@@ -5,9 +5,8 @@
  *        rank 0:  | S(0) | S(1) |      rank 0 reads S(0) of both inputs, writes S(0) of both outputs
  *        rank 1:  | S(0) | S(1) |      rank 1 reads S(1) of both inputs, writes S(1) of both outputs
  *
- * Input and output may be one. A line is fetched once, to be written (prefetchw): reading it first and writing it later
- * would cost a second way to its owner's cache. Large outputs, where nobody's is his input, go past the caches. Nobody else
- * touches S(r) than rank r.
+ * In place, a line is fetched once, to be written (prefetchw): reading it first and writing it later would cost a second
+ * way to its owner's cache. Large outputs elsewhere go past the caches. Nobody else touches S(r) than rank r.
  *
  * It is the only algorithm that writes into peers' memory: see settle.h for what that takes when it fails.
  */
@@ -29,41 +28,50 @@ static inline void prefetch_to_write(const char *line) {
 #endif
 }
 
-static bool is_in_place(const tutti_comm *comm, const tutti_op *op, int rank) {
-    return tutti_shared_posted(comm, op, rank, TUTTI_POST_IN_PLACE);
+/* `offset`: of a block in my slice, up to `end`. */
+static void prefetch_block(const tutti_comm *comm, size_t offset, size_t end) {
+    size_t stop = tutti_min_size(offset + BLOCK_BYTES, end);
+    for (int rank = 0; rank < comm->nranks; rank++)
+        for (size_t i = offset; i < stop && rank != comm->rank; i += TUTTI_CACHE_LINE)
+            prefetch_to_write(comm->buffers[rank] + i);
 }
 
-/* The block at `start` of what is left in the others' outputs: `bytes`. */
-static void prefetch_block(const tutti_comm *comm, const tutti_op *op, size_t start, size_t bytes) {
-    size_t stop = tutti_min_size(start + BLOCK_BYTES, bytes);
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        if (rank == comm->rank || !is_in_place(comm, op, rank)) continue;
-        for (size_t i = start; i < stop; i += TUTTI_CACHE_LINE) prefetch_to_write(comm->buffers[rank] + i);
-    }
-}
-
-static void push_block(tutti_comm *comm, const tutti_op *op, size_t bytes) {
-    char *own = comm->buffers[comm->rank];
+/* Everybody overwrites his input: comm->views are comm->buffers, here moved on by `offset`. */
+static void push_block_in_place(tutti_comm *comm, const tutti_op *op, size_t offset, size_t bytes) {
+    for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = comm->buffers[rank] + offset;
+    char *own = comm->buffers[comm->rank] + offset;
     tutti_shared_reduce_views(comm, op, own, bytes / tutti_type_bytes(op->type));
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        if (rank == comm->rank) continue;
-        if (is_in_place(comm, op, rank)) memcpy(comm->buffers[rank], own, bytes);
-        else tutti_slots_write(comm, comm->buffers[rank], own, bytes);
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (rank != comm->rank) memcpy(comm->buffers[rank] + offset, own, bytes);
+}
+
+static void push_in_place(tutti_comm *comm, const tutti_op *op, size_t end) {
+    prefetch_block(comm, 0, end);
+    for (size_t offset = 0; offset < end; offset += BLOCK_BYTES) {
+        prefetch_block(comm, offset + BLOCK_BYTES, end);
+        push_block_in_place(comm, op, offset, tutti_min_size(BLOCK_BYTES, end - offset));
+        if (TUTTI_UNLIKELY(tutti_fault("push_stop"))) raise(SIGSTOP);
     }
 }
 
-/* Through the caches. */
-static void push(tutti_comm *comm, const tutti_op *op, size_t bytes) {
-    prefetch_block(comm, op, 0, bytes);
-    for (size_t done = 0; done < bytes; done += BLOCK_BYTES) {
-        prefetch_block(comm, op, BLOCK_BYTES, bytes - done);
-        push_block(comm, op, tutti_min_size(BLOCK_BYTES, bytes - done));
+/* Not in place: the others may have the old lines of their outputs in their caches, which makes them dear to write. */
+static void push_apart(tutti_comm *comm, const tutti_op *op, size_t end) {
+    for (size_t offset = 0; offset < end; offset += BLOCK_BYTES) {
+        size_t bytes = tutti_min_size(BLOCK_BYTES, end - offset);
+        char *own = comm->buffers[comm->rank] + offset;
+        tutti_shared_reduce_views(comm, op, own, bytes / tutti_type_bytes(op->type));
         for (int rank = 0; rank < comm->nranks; rank++) {
-            comm->views[rank] = (const char *)comm->views[rank] + BLOCK_BYTES;
-            comm->buffers[rank] += BLOCK_BYTES;
+            if (rank != comm->rank) tutti_slots_write(comm, comm->buffers[rank] + offset, own, bytes);
+            comm->views[rank] = (const char *)comm->views[rank] + bytes;
         }
         if (TUTTI_UNLIKELY(tutti_fault("push_stop"))) raise(SIGSTOP);
     }
+}
+
+static bool is_in_place(const tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (comm->views[rank] != comm->buffers[rank]) return false;
+    return true;
 }
 
 /* Sets comm->views to all ranks' inputs from `offset` on, comm->buffers to their outputs. */
@@ -84,8 +92,9 @@ tutti_status tutti_shared_reduce_push(tutti_comm *comm, const tutti_op *op) {
     size_t item_bytes = tutti_type_bytes(op->type);
     tutti_slice own = tutti_slice_of(op->count, item_bytes, comm->nranks, comm->rank);
     TUTTI_TRY(find_buffers(comm, op, own.start * item_bytes, own.count * item_bytes));
-    if (tutti_shared_streams(op->count * item_bytes) && !tutti_shared_any_in_place(comm, op))
+    if (is_in_place(comm)) push_in_place(comm, op, own.count * item_bytes);
+    else if (tutti_shared_streams(op->count * item_bytes))
         tutti_shared_stream_views(comm, op, (void *const *)comm->buffers, comm->nranks, own.count);
-    else push(comm, op, own.count * item_bytes);
+    else push_apart(comm, op, own.count * item_bytes);
     return tutti_shared_finish(comm, op, /* lends */ true);
 }
