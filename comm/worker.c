@@ -17,9 +17,15 @@
 #include "comm/p2p.h"
 #include "comm/settle.h"
 
+#define WORKER_IDLE_MS    1000
+#define LEAST_PATIENCE_NS INT64_C(100000)
+#define MOST_PATIENCE_NS  INT64_C(400000)    /* where the worker has always looked in vain */
+#define MOST_SHORT_BYTES  ((size_t)64 << 10) /* takes some 10 us: not worth a switch to another thread */
+
 struct tutti_work_queue {
     pthread_mutex_t lock;
     tutti_alarm alarm;       /* the worker sleeps on it; open while it is alive */
+    int64_t patience_ns;     /* how old a short operation gets before the worker takes it; under lock */
     pthread_cond_t left;     /* close: the worker has left */
     tutti_work *head, *tail; /* under lock */
     atomic_int queued;       /* changed under lock, read without */
@@ -34,6 +40,7 @@ tutti_status tutti_queue_create(tutti_comm *comm) {
     pthread_mutex_init(&queue->lock, NULL);
     pthread_cond_init(&queue->left, NULL);
     queue->alarm.fd = -1;
+    queue->patience_ns = LEAST_PATIENCE_NS;
     comm->queue = queue;
     return TUTTI_OK;
 }
@@ -49,10 +56,6 @@ void tutti_queue_destroy(tutti_comm *comm) {
 
 /* ---------------------------------------------------------------------------------------------- running */
 
-#define WORKER_IDLE_MS   1000
-#define WORKER_DELAY_NS  INT64_C(100000)
-#define MOST_SHORT_BYTES ((size_t)64 << 10) /* takes some 10 us: not worth a switch to another thread */
-
 static bool is_short(const tutti_op *op) {
     return op->src_counts == NULL && op->dst_counts == NULL &&
            op->count * tutti_type_bytes(op->type) <= MOST_SHORT_BYTES;
@@ -63,13 +66,24 @@ static bool try_busy(struct tutti_work_queue *queue) {
     return atomic_compare_exchange_strong_explicit(&queue->busy, &free_, 1, memory_order_acquire, memory_order_relaxed);
 }
 
-/* Sees to it that the worker looks at the queue. Whoever started a short operation most likely waits for it next, and then
- * runs it himself: the worker, who would take his core, gives him the time. Lock held. */
-static void wake_worker(struct tutti_work_queue *queue) {
+static bool is_busy(struct tutti_work_queue *queue) {
+    return atomic_load_explicit(&queue->busy, memory_order_seq_cst) != 0;
+}
+
+/* How long the worker leaves the oldest operation to others. Whoever started a short one most likely waits for it next, and
+ * then runs it himself: the worker, who would take his core, gives him the time. Lock held. */
+static int64_t head_start_ns(const struct tutti_work_queue *queue) {
     const tutti_work *head = queue->head;
-    if (!queue->alive || (head == NULL && !queue->serves_p2p)) return;
-    bool soon = head == NULL || (!atomic_load_explicit(&head->hurried, memory_order_relaxed) && is_short(&head->op));
-    tutti_alarm_set(&queue->alarm, soon ? WORKER_DELAY_NS : 0);
+    if (head == NULL) return queue->patience_ns; /* messages under way */
+    if (atomic_load_explicit(&head->hurried, memory_order_relaxed) || !is_short(&head->op)) return 0;
+    int64_t left_ns = queue->patience_ns - (tutti_now_ns() - head->created_ns);
+    return left_ns > 0 ? left_ns : 0;
+}
+
+/* Sees to it that the worker looks at the queue. Lock held. */
+static void wake_worker(struct tutti_work_queue *queue) {
+    if (queue->alive && (queue->head != NULL || queue->serves_p2p))
+        tutti_alarm_set(&queue->alarm, head_start_ns(queue));
 }
 
 static void leave_busy(struct tutti_work_queue *queue) {
@@ -181,14 +195,20 @@ tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op) {
 
 /* ----------------------------------------------------------------------------------------------- worker */
 
+static bool has_work(struct tutti_work_queue *queue) {
+    return queue->serves_p2p || (queue->head != NULL && !is_busy(queue) && head_start_ns(queue) == 0);
+}
+
 /* Waits for work; false when the worker is to end: closed, or a second of idleness. Lock held. */
 static bool wait_for_work(struct tutti_work_queue *queue) {
-    while (!queue->closed && !queue->serves_p2p &&
-           (queue->head == NULL || atomic_load_explicit(&queue->busy, memory_order_seq_cst) != 0)) {
+    while (!queue->closed && !has_work(queue)) {
+        if (!is_busy(queue)) wake_worker(queue); /* else the one who is busy does */
         pthread_mutex_unlock(&queue->lock);
         bool rang = tutti_alarm_sleep(&queue->alarm, WORKER_IDLE_MS);
         pthread_mutex_lock(&queue->lock);
         if (!rang && queue->head == NULL && !queue->serves_p2p) return false;
+        queue->patience_ns =
+            has_work(queue) ? LEAST_PATIENCE_NS : tutti_min_i64(2 * queue->patience_ns, MOST_PATIENCE_NS);
     }
     return !queue->closed;
 }
