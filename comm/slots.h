@@ -55,7 +55,7 @@ tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t strid
 /* The call has used `count` slots from `first` on. */
 void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count);
 
-/* Copies into staging memory, by the way that has been quicker of late: through the caches, or past them. */
+/* Copies into staging memory, or into a peer's output, by the way that has been quicker of late: through the caches, or past them. */
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes);
 
 static inline tutti_segment *tutti_slots_table(const tutti_slots *slots, uint64_t sequence) {

@@ -19,9 +19,7 @@
  * The slice of src that goes nowhere else (1/n V; not with all_reduce of 2 ranks and all_gather) is read from memory.
  *
  *   memory "shared"              read                                        written
- *   all_reduce, 2 ranks          V of each src                               V
- *   all_reduce, more             V / n of each src, (n-1)/n V of results     V (or V of each src, no results)
- *   all_reduce in place          V / n of each buffer                        V / n of each buffer
+ *   all_reduce                   V / n of each src                           V / n of each dst
  *   all_gather, all_to_all       V / n of each src                           V
  *   reduce_scatter               V / n of each src                           V / n
  *   broadcast, others            V of the root's                             V
@@ -50,7 +48,6 @@
 #define RING_OFFSET ((size_t)1 << 20) /* before it: the page where the ranks meet, in rank 0's area */
 #define HEAP_OFFSET ((size_t)4 << 20)
 #define SLOTS       4
-#define LENT_FLOATS ((size_t)128 << 10) /* slice of a chunk where no ring limits it */
 #define PATIENCE_MS 30000
 
 enum { WAYS = 4, TRIALS = 3 }; /* operations; the times of so many do not count in the core */
@@ -208,35 +205,22 @@ static void reduce_lent(const operation *o, float *dst, const float *src, size_t
     loop_reduce(dst, views, size, count, o->result_past);
 }
 
-static void reduce_lent_slices(const operation *o) {
-    size_t most = (size_t)size * LENT_FLOATS;
-    for (size_t start = 0; start < o->count; start += most) {
-        size_t count = least(most, o->count - start), from = slice_start(count, rank);
-        reduce_lent(o, o->dst + start + from, o->src + start + from, slice_start(count, rank + 1) - from);
-        for (int i = 1; i < size; i++) {
-            int other = (rank + i) % size;
-            size_t at = start + slice_start(count, other), end = start + slice_start(count, other + 1);
-            loop_copy(o->dst + at, in_area(other, o->dst) + at, end - at, o->result_past);
-        }
-    }
-}
-
 static void fetch_peers(const operation *o, size_t at, size_t end) {
     for (int other = 0; other < size && at < end; other++)
         if (other != rank) loop_fetch(in_area(other, o->dst) + at, least(LOOP_BLOCK, end - at));
 }
 
-/* In place: the own slice of everybody's buffer. Instead of a ring's, lines of peers are fetched to be written. */
+/* The own slice, into everybody's buffer. Instead of a ring's, lines of peers are fetched to be written. */
 static void reduce_push(const operation *o) {
     size_t end = slice_start(o->count, rank + 1);
     const float *views[MEETING_RANKS];
+    float sum[LOOP_BLOCK];
     for (size_t at = slice_start(o->count, rank); at < end; at += LOOP_BLOCK) {
         size_t part = least(LOOP_BLOCK, end - at);
         if (o->ring_past) fetch_peers(o, at + LOOP_BLOCK, end);
-        for (int other = 0; other < size; other++) views[other] = in_area(other, o->dst) + at;
-        loop_reduce(o->dst + at, views, size, part, 0);
-        for (int i = 1; i < size; i++)
-            loop_copy(in_area((rank + i) % size, o->dst) + at, o->dst + at, part, o->result_past);
+        for (int other = 0; other < size; other++) views[other] = in_area(other, o->src) + at;
+        loop_reduce(sum, views, size, part, 0);
+        for (int i = 0; i < size; i++) loop_copy(in_area((rank + i) % size, o->dst) + at, sum, part, o->result_past);
     }
 }
 
@@ -249,11 +233,7 @@ static void copy_lent(const operation *o, size_t offset) {
 
 static int run_lent(int collective, const operation *o) {
     switch (collective) {
-    case CORE_ALL_REDUCE:
-        if (o->src == o->dst) reduce_push(o);
-        else if (size == 2 || o->ring_past) reduce_lent(o, o->dst, o->src, o->count);
-        else reduce_lent_slices(o);
-        return 0;
+    case CORE_ALL_REDUCE: reduce_push(o); return 0;
     case CORE_ALL_GATHER: copy_lent(o, 0); return 0;
     case CORE_REDUCE_SCATTER: reduce_lent(o, scattered(o), o->src + (size_t)rank * o->count, o->count); return 0;
     case CORE_BROADCAST:
