@@ -3,6 +3,8 @@
 PyTorch and its tests treat backends by name: what they refuse or skip for a name that they do not know, they do for
 "gloo". With ProcessGroupGloo exchanged, the name stays and the group is ours.
 """
+import types
+
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -11,6 +13,9 @@ GLOO = getattr(c10d, "ProcessGroupGloo", None)
 
 def take_the_place_of_gloo():
     import torch_tutti  # pylint: disable=import-outside-toplevel
+
+    if not hasattr(torch_tutti._C.Backend, "options"):
+        torch_tutti._C.Backend.options = types.SimpleNamespace()  # where PyTorch notes the group's name and ranks
 
     class Instead(type):
         """Makes our backend when called, and knows it as an instance; all else is ProcessGroupGloo's."""
@@ -42,10 +47,13 @@ def take_the_place_of_gloo():
 
 
 def rename_profiler_events(tests):
-    """Tests look for "gloo:all_reduce" in the profile; ours is called "tutti:all_reduce"."""
+    """Tests look for "gloo:all_reduce" in the profile; ours are called "tutti:all_reduce"."""
     get = tests.get_profiling_event
 
     def get_ours(event_name, *arguments, **named):
-        return get(event_name.replace("gloo:", "tutti:", 1), *arguments, **named)
+        events = get(event_name.replace("gloo:", "tutti:", 1), *arguments, **named)
+        for event in events:
+            event.name = event.name.replace("tutti:", "gloo:", 1)
+        return events
 
     tests.get_profiling_event = get_ours

@@ -23,6 +23,7 @@ import traceback
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+os.environ.setdefault("PYTORCH_PRINT_REPRO_ON_FAILURE", "0")
 os.environ.setdefault("TEMP_DIR", "/nonexistent")  # the suite wants it at import; each test makes its own
 
 import torch
@@ -37,7 +38,8 @@ if os.environ.get("TUTTI_SUITE_IN_PLACE"):
     in_place.take_the_place_of_gloo()
     in_place.rename_profiler_events(distributed_test)
 elif os.environ["BACKEND"] not in ("gloo", "nccl", "mpi", "ucc"):
-    common_distributed.DistTestCases.backend_feature["plugin"].add(os.environ["BACKEND"])
+    for feature in ("plugin", "ddp"):
+        common_distributed.DistTestCases.backend_feature[feature].add(os.environ["BACKEND"])
 
 common_distributed.TIMEOUT_DEFAULT = int(os.environ.get("TUTTI_SUITE_TIMEOUT", "300"))
 if "TUTTI_SUITE_TIMEOUT" in os.environ:
