@@ -39,6 +39,7 @@ tutti_status tutti_card_fill(int rank, int nranks, tutti_card *card_out) {
     read_host_id(card.host_id, sizeof card.host_id);
     memcpy(card.host, self->host, sizeof card.host);
     tutti_cores_allowed(&card.cores);
+    card.most_cores = tutti_cores_most();
     *card_out = card;
     return TUTTI_OK;
 }

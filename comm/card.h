@@ -23,6 +23,7 @@ typedef struct tutti_card {
     char host[64];
     char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* abstract; unguessable */
     tutti_core_mask cores;
+    int32_t most_cores; /* of its cgroup */
 } tutti_card;
 
 /* All cards, in rank order, and what rank 0 chose. */

@@ -144,9 +144,13 @@ static tutti_status meet_in_store(tutti_comm *comm, const tutti_store *store, co
     tutti_create_identify(comm, roll->comm_id);
     TUTTI_TRY_GOTO(status, tutti_contact_exchange(comm, roll, listen_fd, &deadline), done);
     tutti_core_mask cores = own.cores;
-    for (int rank = 0; rank < comm->nranks; rank++) tutti_cores_join(&cores, &roll->cards[rank].cores);
+    int most = own.most_cores;
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        tutti_cores_join(&cores, &roll->cards[rank].cores);
+        if (roll->cards[rank].most_cores < most) most = roll->cards[rank].most_cores;
+    }
     comm->host_ranks = comm->nranks;
-    comm->host_cores = tutti_cores_count(&cores);
+    comm->host_cores = tutti_cores_count(&cores, most);
     status = tutti_create_end(comm);
 done:
     if (listen_fd >= 0) close(listen_fd);

@@ -56,12 +56,14 @@ static int cgroup_quota(void) {
     }
 }
 
-int tutti_cores_count(const tutti_core_mask *mask) {
-    int told = (int)tutti_setting_int(TUTTI_SETTING_CPUS);
+int tutti_cores_most(void) {
+    return cgroup_quota();
+}
+
+int tutti_cores_count(const tutti_core_mask *mask, int most) {
+    int told = (int)tutti_setting_int(TUTTI_SETTING_CPUS), cores = 0;
     if (told > 0) return told;
-    int cores = 0;
     for (int i = 0; i < TUTTI_CORE_WORDS; i++) cores += __builtin_popcountll(mask->words[i]);
-    int quota = cgroup_quota();
-    if (cores > quota) cores = quota;
+    if (cores > most) cores = most;
     return cores > 0 ? cores : 1;
 }

@@ -16,8 +16,10 @@ typedef struct tutti_core_mask {
 /* The cores in this process's affinity mask. */
 void tutti_cores_allowed(tutti_core_mask *mask_out);
 void tutti_cores_join(tutti_core_mask *mask, const tutti_core_mask *other);
-/* Number of cores that processes with these masks may use together: bits, bounded by the cgroup's quota of this
- * process; TUTTI_CPUS overrides. At least 1. */
-int tutti_cores_count(const tutti_core_mask *mask);
+/* Cores' worth of time that this process's cgroup may use; very many when it sets no limit. */
+int tutti_cores_most(void);
+/* Number of cores that processes with these masks may use together: bits, at most `most`; TUTTI_CPUS overrides. At least
+ * 1. The same on all ranks that give the same. */
+int tutti_cores_count(const tutti_core_mask *mask, int most);
 
 #endif

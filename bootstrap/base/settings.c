@@ -70,6 +70,7 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                .help = "how long a waiter stays awake, spinning and yielding, before it sleeps"},
     [TUTTI_SETTING_CPUS] = {.name = "TUTTI_CPUS",
                             .kind = TUTTI_SETTING_KIND_INT,
+                            .agreed = true,
                             .fallback = "0",
                             .least = 0,
                             .most = 1 << 20,

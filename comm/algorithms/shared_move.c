@@ -34,9 +34,11 @@ typedef struct move {
     uint64_t rounds;    /* the most that one whom I meet stages */
 } move;
 
-/* A reader follows its source through the slots: pieces of a broadcast are a part of it, so that both copy at a time. */
-#define PARTS            4
-#define LEAST_PART_BYTES ((size_t)2 << 10)
+/* A reader follows its source through the slots: pieces of a broadcast are a part of it, so that both copy at a time. On
+ * shared cores a second piece may cost a turn of every rank. */
+#define PARTS                    4
+#define LEAST_PART_BYTES         ((size_t)2 << 10)
+#define LEAST_CROWDED_PART_BYTES ((size_t)4 << 10)
 
 static bool has_table(tutti_kind kind) {
     return kind == TUTTI_KIND_ALL_GATHER_V || kind == TUTTI_KIND_ALL_TO_ALL_V || kind == TUTTI_KIND_GATHER_V ||
@@ -48,7 +50,8 @@ static size_t piece_bytes(const move *m) {
     size_t share = m->split ? (size_t)m->comm->nranks : 1, bytes = m->op->count * tutti_type_bytes(m->op->type);
     if (m->tables) return tutti_staging_piece(m->comm, SIZE_MAX / 2, share);
     if (m->op->kind == TUTTI_KIND_BROADCAST)
-        bytes = tutti_min_size(bytes, tutti_max_size(bytes / PARTS, LEAST_PART_BYTES));
+        bytes = tutti_min_size(
+            bytes, tutti_max_size(bytes / PARTS, m->comm->spins ? LEAST_PART_BYTES : LEAST_CROWDED_PART_BYTES));
     return tutti_staging_piece(m->comm, bytes, share);
 }
 
