@@ -62,7 +62,7 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
 
 Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue) {
     if (Batch *batch = Batch::open(this)) return batch->add(call, std::move(operands), std::move(issue));
-    auto started = onCompletionHook_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+    auto started = onCompletionHook_ ? HookClock::now() : HookClock::time_point();
     auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, next_sequence(), std::move(operands));
     tutti_options options = {};
     options.struct_bytes = sizeof options;
@@ -83,10 +83,10 @@ void Backend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::
     onCompletionHook_ = std::move(hook);
 }
 
-void Backend::tell_hook(const c10::intrusive_ptr<Work> &work, std::chrono::steady_clock::time_point started) {
+void Backend::tell_hook(const c10::intrusive_ptr<Work> &work, HookClock::time_point started) {
     hooked_.fetch_add(1);
     work->on_end([this, started](Work &ended) {
-        auto now = std::chrono::steady_clock::now();
+        auto now = HookClock::now();
         onCompletionHook_(std::make_shared<c10d::WorkInfo>(ended.retrieveOpType(), ended.getSequencenumber(), started,
                                                            now, now - started));
         hooked_.fetch_sub(1);
@@ -107,9 +107,7 @@ static c10::intrusive_ptr<Options> child_options(const c10::intrusive_ptr<c10d::
     if (!given) return own;
     if (auto *ours = dynamic_cast<Options *>(given.get())) own = c10::make_intrusive<Options>(*ours);
     own->timeout = given->timeout;
-    own->group_name = given->group_name;
-    own->group_desc = given->group_desc;
-    own->global_ranks_in_group = given->global_ranks_in_group;
+    take_group(*own, *given);
     return own;
 }
 
@@ -163,13 +161,13 @@ std::string Backend::error_text() {
     return tutti_comm_error(comm_) == TUTTI_OK ? "" : tutti_last_error();
 }
 
-c10d::ErrorType Backend::getError() {
+ErrorType Backend::getError() {
     switch (tutti_comm_error(comm_)) {
-    case TUTTI_OK: return c10d::ErrorType::SUCCESS;
-    case TUTTI_ERR_TIMEOUT: return c10d::ErrorType::TIMEOUT;
+    case TUTTI_OK: return ErrorType::SUCCESS;
+    case TUTTI_ERR_TIMEOUT: return ErrorType::TIMEOUT;
     case TUTTI_ERR_PEER_DIED:
-    case TUTTI_ERR_ABORTED: return c10d::ErrorType::REMOTE_ERROR;
-    default: return c10d::ErrorType::COMM_ERROR;
+    case TUTTI_ERR_ABORTED: return ErrorType::REMOTE_ERROR;
+    default: return ErrorType::COMM_ERROR;
     }
 }
 

@@ -16,17 +16,17 @@
 
 #include <atomic>
 #include <functional>
-#include <type_traits>
 
+#include "versions.h"
 #include "work.h"
 
 namespace torch_tutti {
 
 class Aside;
 
-struct Options final : c10d::Backend::Options {
-    explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
-        : c10d::Backend::Options("tutti", timeout) {}
+struct Options final : c10d::Backend::Options, GroupOf<c10d::Backend::Options> {
+    explicit Options(std::chrono::milliseconds limit = kBackendDefaultTimeout)
+        : c10d::Backend::Options("tutti", limit) {}
     std::string name;      /* of the communicator, in errors and reports; "": the group's */
     bool zero_copy = true; /* allocateTensor gives memory that the ranks of a host share */
 };
@@ -40,15 +40,8 @@ struct Call {
     double factor = 0.0;
 };
 
-/* Older PyTorch has options without asyncOp; then nobody says that he waits. */
-template <typename Opts, typename = void> struct HasAsyncOp : std::false_type {};
-template <typename Opts>
-struct HasAsyncOp<Opts, std::void_t<decltype(std::declval<Opts>().asyncOp)>> : std::true_type {};
-
 template <typename Opts> Call make_call(c10d::OpType type, const char *title, const Opts &opts) {
-    bool async = true;
-    if constexpr (HasAsyncOp<Opts>::value) async = opts.asyncOp;
-    return {type, title, async, opts.timeout};
+    return {type, title, is_async(opts), opts.timeout};
 }
 
 class Backend final : public c10d::Backend {
@@ -70,6 +63,9 @@ public:
         return "tutti";
     }
     c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() {
+        return options_;
+    }
+    c10::intrusive_ptr<Options> options() {
         return options_;
     }
     bool supportsSplitting() const {
@@ -99,7 +95,7 @@ public:
     void enableCollectivesTiming() {}
     void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook);
     void waitForPendingWorks();
-    c10d::ErrorType getError();
+    ErrorType getError();
     std::string error_text();
     void abort();
     void abort_because(const std::string &reason);
@@ -181,7 +177,7 @@ public:
 
 private:
     WorkPtr message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag);
-    void tell_hook(const c10::intrusive_ptr<Work> &work, std::chrono::steady_clock::time_point started);
+    void tell_hook(const c10::intrusive_ptr<Work> &work, HookClock::time_point started);
 
     c10::intrusive_ptr<c10d::Store> store_;
     c10::intrusive_ptr<Options> options_;

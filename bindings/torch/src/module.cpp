@@ -37,25 +37,38 @@ BackendPtr create_backend_plain(const c10::intrusive_ptr<c10d::Store> &store, in
     return c10::make_intrusive<Backend>(store, rank, size, c10::make_intrusive<Options>(timeout));
 }
 
-void bind_options(py::module_ &module) {
-    py::class_<Options, OptionsPtr, c10d::Backend::Options>(
-        module, "Options",
-        "Settings of one group: name (of the communicator, in errors), zero_copy (DDP's and FSDP's buffers in memory "
-        "that the ranks of a host share).")
-        .def(py::init([] { return c10::make_intrusive<Options>(); }))
+template <typename... Base> py::class_<Options, OptionsPtr, Base...> options_class(py::module_ &module) {
+    return {module, "Options",
+            "Settings of one group: name (of the communicator, in errors), zero_copy (DDP's and FSDP's buffers in "
+            "memory that the ranks of a host share)."};
+}
+
+template <typename Class> void bind_settings(Class options) {
+    options.def(py::init([] { return c10::make_intrusive<Options>(); }))
         .def_readwrite("name", &Options::name)
         .def_readwrite("zero_copy", &Options::zero_copy)
         .def("__copy__", copy_of)
-        .def("__deepcopy__", [](const Options &options, const py::dict &) { return copy_of(options); });
+        .def("__deepcopy__", [](const Options &from, const py::dict &) { return copy_of(from); });
+}
+
+/* Old versions of PyTorch (2.4 is one) have no Backend.Options in Python that ours could be derived from. */
+void bind_options(py::module_ &module) {
+    if (py::detail::get_type_info(typeid(c10d::Backend::Options)) != nullptr)
+        return bind_settings(options_class<c10d::Backend::Options>(module));
+    auto options = options_class<>(module);
+    options.def_readwrite("_timeout", &Options::timeout);
+    bind_settings(options);
 }
 
 void bind_backend(py::module_ &module) {
     auto unlocked = py::call_guard<py::gil_scoped_release>();
-    py::class_<Backend, BackendPtr, c10d::Backend>(module, "Backend")
+    py::class_<Backend, BackendPtr, c10d::Backend> bound(module, "Backend");
+    bound
         .def(
             "abort", [](Backend &backend) { backend.abort(); }, unlocked)
         .def("abort", &Backend::abort_because, py::arg("reason"), unlocked)
         .def("error_text", &Backend::error_text);
+    if (!py::hasattr(bound, "options")) bound.def_property_readonly("options", &Backend::options);
     module.def("create_backend", create_backend, py::arg("dist_backend_opts"), py::arg("options").none(true), unlocked);
     module.def("create_backend_plain", create_backend_plain, py::arg("store"), py::arg("rank"), py::arg("size"),
                py::arg("timeout") = kBackendDefaultTimeout, unlocked);

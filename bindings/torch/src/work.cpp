@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "interrupt.h"
+#include "versions.h"
 
 namespace torch_tutti {
 
@@ -218,9 +219,9 @@ c10::intrusive_ptr<Future> Work::getFutureResult() {
         future_result_ = c10::make_intrusive<Future>(c10::AnyEnumType::get());
     }
     on_end([future = future_result_](Work &work) {
-        c10d::WorkResult result = !work.exception_                    ? c10d::WorkResult::SUCCESS
-                                  : work.status_ == TUTTI_ERR_TIMEOUT ? c10d::WorkResult::TIMEOUT
-                                                                      : c10d::WorkResult::COMM_ERROR;
+        WorkResult result = !work.exception_                    ? WorkResult::SUCCESS
+                            : work.status_ == TUTTI_ERR_TIMEOUT ? WorkResult::TIMEOUT
+                                                                : WorkResult::COMM_ERROR;
         future->markCompleted(c10::IValue(static_cast<uint8_t>(result)));
     });
     return future_result_;

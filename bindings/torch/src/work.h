@@ -45,9 +45,9 @@ public:
     bool wait(std::chrono::milliseconds timeout) override;
     void abort() override;
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
     float getDuration() const override;
     uint64_t getSequencenumber() const override;
+    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult(); /* overrides where PyTorch has it (2.6) */
 
     /* Calls once the operation has ended, on the engine's pool of threads, or at once if it has ended already. */
     void on_end(std::function<void(Work &)> call);

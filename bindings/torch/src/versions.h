@@ -1,0 +1,74 @@
+/*
+ * What differs between the versions of PyTorch that the extension can be built for: 2.4 and newer.
+ *
+ * Virtual methods need nothing here: none of ours says `override` where an older PyTorch has no such method, and there it
+ * is called by nobody. The rest is asked of PyTorch's own types, so that no list of versions has to be kept, except for
+ * names of whole types, which C++ cannot ask for. Invariant: no other file asks for a version.
+ */
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/version.h>
+
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torch_tutti {
+
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 6
+enum class WorkResult : uint8_t { SUCCESS = 0, TIMEOUT = 1, COMM_ERROR = 2 };
+#else
+using c10d::WorkResult;
+#endif
+
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 7
+enum class ErrorType : uint8_t { SUCCESS = 0, TIMEOUT = 1, COMM_ERROR = 2, REMOTE_ERROR = 3 };
+#else
+using c10d::ErrorType;
+#endif
+
+/* The clock of completion hooks: system_clock in old versions, steady_clock in newer ones. */
+using HookClock = decltype(c10d::WorkInfo::timeStarted)::clock;
+
+/* Not all options of operations have `asyncOp` before 2.8; there, nobody says that he waits. */
+template <typename Opts, typename = void> struct HasAsyncOp : std::false_type {};
+template <typename Opts>
+struct HasAsyncOp<Opts, std::void_t<decltype(std::declval<Opts>().asyncOp)>> : std::true_type {};
+
+template <typename Opts> bool is_async(const Opts &opts) {
+    if constexpr (HasAsyncOp<Opts>::value) return opts.asyncOp;
+    else return true;
+}
+
+/* Options of groups tell which group it is from 2.9 on; before, ours have a place of their own for that. */
+struct NoPlaceForGroup {};
+struct PlaceForGroup {
+    std::string group_name;
+    std::vector<uint64_t> global_ranks_in_group;
+};
+template <typename Opts, typename = void> struct GroupOf : PlaceForGroup {};
+template <typename Opts>
+struct GroupOf<Opts, std::void_t<decltype(std::declval<Opts>().group_name)>> : NoPlaceForGroup {};
+
+/* Calls a body that compiles for these arguments; one that does not, for want of a member, is left out. */
+template <typename Body, typename... Args> void where_valid(Body body, Args &...args) {
+    if constexpr (std::is_invocable_v<Body, Args &...>) body(args...);
+}
+
+/* What these options say of the group, as far as this PyTorch's can. */
+inline void take_group(c10d::Backend::Options &to, const c10d::Backend::Options &from) {
+    where_valid([](auto &a, auto &b) -> decltype(a.group_name = b.group_name) { return a.group_name = b.group_name; },
+                to, from);
+    where_valid([](auto &a, auto &b) -> decltype(a.group_desc = b.group_desc) { return a.group_desc = b.group_desc; },
+                to, from);
+    where_valid(
+        [](auto &a, auto &b) -> decltype(a.global_ranks_in_group = b.global_ranks_in_group) {
+            return a.global_ranks_in_group = b.global_ranks_in_group;
+        },
+        to, from);
+}
+
+} // namespace torch_tutti
