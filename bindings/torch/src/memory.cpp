@@ -40,12 +40,15 @@ public:
     }
 };
 
-/* Large tensors from shared memory, small ones from the allocator that was there before. */
+/* Large tensors from shared memory, small ones from the allocator that was there before; and all from that one where
+ * there is no shared memory: in a forked process (DataLoader workers), or when it is used up. */
 class LargeSharedAllocator final : public c10::Allocator {
 public:
     c10::DataPtr allocate(size_t bytes) override {
         size_t least = min_bytes.load(std::memory_order_relaxed);
-        return least > 0 && bytes >= least ? allocate_shared(bytes) : before->allocate(bytes);
+        void *memory = nullptr;
+        if (least == 0 || bytes < least || tutti_mem_alloc(bytes, &memory) != TUTTI_OK) return before->allocate(bytes);
+        return {memory, memory, free_shared, c10::Device(c10::kCPU)};
     }
     /* Two kinds of memory have no deleter in common. */
     c10::DeleterFnPtr raw_deleter() const override {
