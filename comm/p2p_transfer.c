@@ -17,7 +17,7 @@
 #define FRAGMENT_BYTES       ((size_t)32 << 10)
 #define FRAGMENTS_AT_ONCE    8
 #define STREAM_RESERVE_BYTES (TUTTI_CHANNEL_RING_BYTES / 4) /* of the ring, not for fragments */
-#define LARGEST_EAGER_BYTES  (TUTTI_CHANNEL_RING_BYTES / 4)
+#define LARGEST_EAGER_BYTES  (TUTTI_CHANNEL_RING_BYTES / 2)
 #define SLICE_BYTES          ((size_t)128 << 10) /* of a pull */
 #define DIRECT_BYTES         ((size_t)8 << 10)   /* what is larger is pulled where the receiver has it mapped */
 #define STREAM_BYTES         ((size_t)16 << 20)  /* from this size on a message is copied past the caches */
@@ -60,11 +60,12 @@ void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken)
 /* ----------------------------------------------------------------------------------------------- sends */
 
 bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes) {
-    size_t most = tutti_min_size((size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES), LARGEST_EAGER_BYTES);
-    if (bytes > most) return false;
-    /* On shared cores the answer to an announcement costs more than the copy that it saves. */
-    if (bytes > DIRECT_BYTES && port->comm->spins && tutti_heap_holds(src, bytes)) return false;
-    return tutti_channel_has_credit(channel, bytes);
+    size_t most = (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES);
+    bool direct = bytes > DIRECT_BYTES && tutti_heap_holds(src, bytes);
+    /* On shared cores the answer to an announcement costs a turn of every rank, and so more than the copy that it saves. */
+    if (port->comm->spins && direct) return false;
+    if (!port->comm->spins && !direct) most *= 2;
+    return bytes <= tutti_min_size(most, LARGEST_EAGER_BYTES) && tutti_channel_has_credit(channel, bytes);
 }
 
 bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
