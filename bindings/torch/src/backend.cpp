@@ -3,7 +3,11 @@
  */
 #include "backend.h"
 
+#include <pybind11/pybind11.h>
+
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <thread>
 
 #include "aside.h"
@@ -27,6 +31,17 @@ std::string name_of(const Options &options) {
     return !options.name.empty() ? options.name : !options.group_name.empty() ? options.group_name : "torch";
 }
 
+/* All backends there are, for the end of the process. */
+struct Register {
+    std::mutex mutex;
+    std::set<Backend *> backends;
+};
+
+Register &all() {
+    static auto *made = new Register; /* outlives every backend */
+    return *made;
+}
+
 } // namespace
 
 Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
@@ -34,7 +49,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10:
       timeout_ms_(options_->timeout.count()) {
     std::string name = name_of(*options_);
     check(create_comm(store_, rank, size, comm_options(*options_, name), &comm_));
-    init();
+    begin();
 }
 
 Backend::Backend(Backend &parent, const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options)
@@ -43,12 +58,42 @@ Backend::Backend(Backend &parent, const std::vector<int> &ranks, int rank, c10::
     std::string name = name_of(*options_);
     tutti_comm_options own = comm_options(*options_, name);
     check(tutti_comm_create_group(parent.comm_, ranks.data(), getSize(), parent.children_.fetch_add(1), &own, &comm_));
+    begin();
+}
+
+void Backend::begin() {
     init();
+    std::lock_guard<std::mutex> lock(all().mutex);
+    all().backends.insert(this);
 }
 
 Backend::~Backend() {
+    /* Threads that this waits for may need Python's lock to end; at the end of the process they have ended. */
+    std::optional<pybind11::gil_scoped_release> unlocked;
+    if (!callbacks_stopped() && Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+    {
+        std::lock_guard<std::mutex> lock(all().mutex);
+        all().backends.erase(this);
+    }
     aside_.reset();
     tutti_comm_destroy(comm_);
+}
+
+void Backend::close_aside() {
+    std::lock_guard<std::mutex> lock(aside_mutex_);
+    aside_.reset();
+}
+
+/* A thread that asks for Python's lock while the interpreter ends is ended where it stands, which C++ does not survive. So
+ * callbacks that run may end; after a while, what they wait for is broken off. */
+void shutdown_all() {
+    bool ended = stop_callbacks(std::chrono::seconds(1));
+    std::lock_guard<std::mutex> lock(all().mutex);
+    for (Backend *backend : all().backends) {
+        if (!ended) backend->abort_because("the process ends");
+        backend->close_aside();
+    }
+    if (!ended) stop_callbacks(std::chrono::seconds(5));
 }
 
 std::chrono::milliseconds Backend::timeout_of(std::chrono::milliseconds asked) const {

@@ -100,6 +100,8 @@ public:
     void abort();
     void abort_because(const std::string &reason);
     void shutdown();
+    /* Ends the thread for operations of several steps; what it has not done fails. */
+    void close_aside();
 
     /* collectives.cpp: one tensor a rank */
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts = c10d::BroadcastOptions());
@@ -177,6 +179,7 @@ public:
 
 private:
     WorkPtr message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag);
+    void begin();
     void tell_hook(const c10::intrusive_ptr<Work> &work, HookClock::time_point started);
 
     c10::intrusive_ptr<c10d::Store> store_;
@@ -190,6 +193,9 @@ private:
     std::unique_ptr<Aside> aside_; /* made when first needed */
     std::atomic<int> hooked_{0};   /* works that the completion hook will hear of */
 };
+
+/* The process ends: from now on no thread of ours meets Python. Not to be called with the GIL. */
+void shutdown_all();
 
 /* One communicator's store. */
 tutti_status create_comm(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,

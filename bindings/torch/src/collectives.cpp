@@ -74,6 +74,7 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor &output, at::Tensor &input,
     Operands operands;
     const auto *src = operands.in(input);
     auto *dst = operands.out(output);
+    operands.inputs = {input};
     operands.results = {output};
     Elements as = moved_as(input.scalar_type());
     size_t count = count_of(input) * as.per_item;
@@ -92,6 +93,7 @@ Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &i
     Operands operands;
     const auto *src = operands.in(input);
     auto *dst = operands.out(output);
+    operands.inputs = {input};
     operands.results = {output};
     Reduction as = reduced_as(input.scalar_type(), opts.reduceOp);
     size_t count = count_of(output) * as.elements.per_item;
@@ -129,6 +131,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input, s
     Operands operands;
     const auto *src = operands.in(input);
     auto *dst = operands.out(output);
+    operands.inputs = {input};
     operands.results = {output};
     Elements as = moved_as(input.scalar_type());
     Call call = make_call(c10d::OpType::ALLTOALL_BASE, "tutti:all_to_all", opts);

@@ -61,6 +61,7 @@ Backend::WorkPtr Backend::allgather(TensorLists &output_lists, Tensors &input_li
     Elements as = moved_as(input.scalar_type());
     Operands operands;
     const auto *src = operands.in(input);
+    operands.inputs = input_list;
     size_t count = count_of(input, as);
     Table to = outputs(operands, output_lists[0], as);
     operands.results = output_lists[0];
@@ -79,6 +80,7 @@ Backend::WorkPtr Backend::gather(TensorLists &output_lists, Tensors &input_list,
     Elements as = moved_as(input.scalar_type());
     Operands operands;
     const auto *src = operands.in(input);
+    operands.inputs = input_list;
     size_t count = count_of(input, as);
     Table to;
     if (is_root) {
@@ -104,7 +106,10 @@ Backend::WorkPtr Backend::scatter(Tensors &output_list, TensorLists &input_lists
     size_t count = count_of(output, as);
     operands.results = output_list;
     Table from;
-    if (is_root) from = inputs(operands, input_lists[0], as);
+    if (is_root) {
+        from = inputs(operands, input_lists[0], as);
+        operands.inputs = input_lists[0];
+    }
     int root = static_cast<int>(opts.rootRank);
     return start(make_call(c10d::OpType::SCATTER, "tutti:scatter", opts), std::move(operands),
                  [=, from = std::move(from)](tutti_comm *comm, const tutti_options *options) {
@@ -125,6 +130,7 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors &output_list, TensorLists &inpu
     Operands operands;
     auto *dst = operands.out(output);
     Table from = inputs(operands, input_lists[0], as.elements);
+    operands.inputs = input_lists[0];
     operands.results = output_list;
     Call call = make_call(c10d::OpType::REDUCE_SCATTER, "tutti:reduce_scatter", opts);
     call.factor = as.factor;
@@ -143,6 +149,7 @@ Backend::WorkPtr Backend::alltoall(Tensors &output_list, Tensors &input_list, co
     Elements as = moved_as(dtype);
     Operands operands;
     Table from = inputs(operands, input_list, as), to = outputs(operands, output_list, as);
+    operands.inputs = input_list;
     operands.results = output_list;
     return start(make_call(c10d::OpType::ALLTOALL, "tutti:all_to_all", opts), std::move(operands),
                  [=, from = std::move(from), to = std::move(to)](tutti_comm *comm, const tutti_options *options) {

@@ -89,7 +89,7 @@ PYBIND11_MODULE(_C, module) {
     bind_options(module);
     bind_backend(module);
     bind_memory(module);
-    module.def("shutdown_all", stop_callbacks, py::call_guard<py::gil_scoped_release>());
+    module.def("shutdown_all", shutdown_all, py::call_guard<py::gil_scoped_release>());
     module.def("watch_interrupts", watch_interrupts);
     watch_interrupts();
 }

@@ -134,6 +134,7 @@ void Operands::absorb(Operands &&other) {
     };
     append(held_, other.held_);
     append(copies_, other.copies_);
+    append(inputs, other.inputs);
     append(results, other.results);
     append(result_lists, other.result_lists);
 }

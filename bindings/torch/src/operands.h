@@ -46,6 +46,8 @@ public:
     /* Both. */
     void *in_out(const at::Tensor &tensor);
 
+    /* The inputs as the caller knows them, for the profiler; none: the results. */
+    std::vector<at::Tensor> inputs;
     /* The outputs as the caller knows them, for Work::result and futures. */
     std::vector<at::Tensor> results;
     /* More than one list of outputs (coalesced all_gather): given to futures as they are. */

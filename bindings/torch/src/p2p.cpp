@@ -72,7 +72,9 @@ std::string join(const std::vector<int> &ranks) {
 
 /* Rank 0 hears from everyone, then tells everyone; so it is rank 0 that knows who is missing. */
 void Backend::monitoredBarrier(const c10d::BarrierOptions &opts, bool wait_all_ranks) {
-    std::chrono::milliseconds timeout = timeout_of(opts.timeout);
+    std::chrono::milliseconds timeout = opts.timeout.count() >= 0 ? opts.timeout : timeout_of(opts.timeout);
+    TORCH_CHECK_WITH(DistBackendError, timeout.count() > 0, "Rank ", getRank(),
+                     " timed out in monitoredBarrier after 0 ms.");
     Clock::time_point until = Clock::now() + timeout;
     int64_t tag = monitored_tags + 2 * static_cast<int64_t>(monitored_.fetch_add(1));
     auto exchange = [&](bool sends, int peer, int64_t own_tag) {

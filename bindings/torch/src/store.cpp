@@ -3,11 +3,14 @@
  *
  * A blocking get would hold the client's lock, and make other threads' sets wait, maybe for the very key that somebody
  * else waits for: so a key is looked for, with growing pauses, before it is fetched.
+ *
+ * The store may hold what an earlier attempt left (torchrun restarts ranks with the same store and the same keys). So rank
+ * 0 names each attempt at random, in the key "attempt", and all other keys are below that name. A rank that read the name
+ * of an earlier attempt meets nobody there; while it waits it looks whether the name has changed, and then starts over.
  */
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <algorithm>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "backend.h"
@@ -19,8 +22,28 @@ namespace {
 
 using namespace std::chrono_literals;
 
-c10d::Store &store_of(void *context) {
-    return *static_cast<c10d::Store *>(context);
+constexpr const char *attempt_key = "attempt";
+
+struct Board {
+    c10d::Store &store;
+    std::string attempt; /* the name of the one that this rank takes part in */
+    bool leads;          /* rank 0 */
+    bool outdated = false;
+};
+
+Board &board_of(void *context) {
+    return *static_cast<Board *>(context);
+}
+
+std::string read_attempt(c10d::Store &store) {
+    std::vector<uint8_t> name = store.get(attempt_key);
+    return {name.begin(), name.end()};
+}
+
+/* Rank 0 has named another attempt since. */
+bool look_outdated(Board &board) {
+    board.outdated = board.outdated || (!board.leads && read_attempt(board.store) != board.attempt);
+    return board.outdated;
 }
 
 /* What the store throws becomes a status with its text. */
@@ -36,30 +59,33 @@ template <typename Body> tutti_status guarded(const char *verb, const char *key,
 tutti_status set(void *context, const char *key, const void *value, size_t bytes) {
     return guarded("set", key, [&] {
         const auto *first = static_cast<const uint8_t *>(value);
-        store_of(context).set(key, std::vector<uint8_t>(first, first + bytes));
+        board_of(context).store.set(key, std::vector<uint8_t>(first, first + bytes));
         return TUTTI_OK;
     });
 }
 
-tutti_status wait_for(c10d::Store &store, const char *key, int64_t timeout_ms) {
-    auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+/* Waits with growing pauses until `come` says so. */
+template <typename Come>
+tutti_status wait_until(Board &board, const char *what, std::chrono::steady_clock::time_point until, Come come) {
     auto pause = 20us;
-    while (!store.check({key})) {
-        if (interrupted()) return tutti_fail(TUTTI_ERR_INTERRUPTED, "interrupted while waiting for \"%s\"", key);
+    while (!come()) {
+        if (interrupted()) return tutti_fail(TUTTI_ERR_INTERRUPTED, "interrupted while waiting for \"%s\"", what);
         if (std::chrono::steady_clock::now() >= until)
-            return tutti_fail(TUTTI_ERR_TIMEOUT, "\"%s\" did not appear in the store within %lld ms", key,
-                              static_cast<long long>(timeout_ms));
+            return tutti_fail(TUTTI_ERR_TIMEOUT, "\"%s\" did not appear in the store in time", what);
         std::this_thread::sleep_for(pause);
         pause = std::min<std::chrono::microseconds>(pause * 3 / 2, 5ms);
+        if (pause == 5ms && !board.attempt.empty() && look_outdated(board))
+            return tutti_fail(TUTTI_ERR_ABORTED, "rank 0 has begun another attempt to meet");
     }
     return TUTTI_OK;
 }
 
 tutti_status get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out, int64_t timeout_ms) {
     return guarded("get", key, [&] {
-        c10d::Store &store = store_of(context);
-        TUTTI_TRY(wait_for(store, key, timeout_ms));
-        std::vector<uint8_t> got = store.get(key);
+        Board &board = board_of(context);
+        auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+        TUTTI_TRY(wait_until(board, key, until, [&] { return board.store.check({key}); }));
+        std::vector<uint8_t> got = board.store.get(key);
         if (got.size() > capacity)
             return tutti_fail(TUTTI_ERR_DATA, "\"%s\" in the store has %zu bytes, at most %zu expected", key,
                               got.size(), capacity);
@@ -71,24 +97,72 @@ tutti_status get(void *context, const char *key, void *value, size_t capacity, s
 
 tutti_status add(void *context, const char *key, int64_t amount, int64_t *value_out) {
     return guarded("add to", key, [&] {
-        *value_out = store_of(context).add(key, amount);
+        *value_out = board_of(context).store.add(key, amount);
         return TUTTI_OK;
     });
 }
 
 tutti_status exists(void *context, const char *key, int *exists_out) {
     return guarded("look for", key, [&] {
-        *exists_out = store_of(context).check({key}) ? 1 : 0;
+        *exists_out = board_of(context).store.check({key}) ? 1 : 0;
         return TUTTI_OK;
     });
+}
+
+std::string random_name() {
+    std::random_device random;
+    return std::to_string(random()) + "-" + std::to_string(random());
+}
+
+/* A rank that seems to be there twice waits so long for another attempt. */
+std::chrono::steady_clock::time_point twin_limit() {
+    return std::chrono::steady_clock::now() + 60s;
+}
+
+/* Reads the attempt's name, once it is another than `last`. */
+tutti_status join_attempt(Board &board, const std::string &last, std::chrono::steady_clock::time_point until) {
+    return guarded("get", attempt_key, [&] {
+        board.attempt.clear();
+        auto named = [&] { return board.store.check({attempt_key}) && read_attempt(board.store) != last; };
+        TUTTI_TRY(wait_until(board, attempt_key, until, named));
+        board.attempt = read_attempt(board.store);
+        board.outdated = false;
+        return TUTTI_OK;
+    });
+}
+
+/* Is this rank the first of its number in this attempt? Else it belongs to a later one, which rank 0 has not named yet. */
+tutti_status claim(Board &board, int rank, bool *first_out) {
+    int64_t claims = 0;
+    std::string key = board.attempt + "/rank/" + std::to_string(rank);
+    TUTTI_TRY(add(&board, key.c_str(), 1, &claims));
+    *first_out = claims == 1;
+    return TUTTI_OK;
 }
 
 } // namespace
 
 tutti_status create_comm(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                          const tutti_comm_options &options, tutti_comm **comm_out) {
-    tutti_store board = {sizeof board, store.get(), set, get, add, exists};
-    return tutti_comm_create(rank, size, &board, "tutti", &options, comm_out);
+    if (size == 1) return tutti_comm_create(rank, size, nullptr, nullptr, &options, comm_out);
+    auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.connect_timeout_ms);
+    Board board = {*store, "", rank == 0};
+    tutti_store shown = {sizeof shown, &board, set, get, add, exists};
+    if (board.leads) {
+        std::string name = random_name();
+        TUTTI_TRY(set(&board, attempt_key, name.data(), name.size()));
+    }
+    for (std::string last;; last = board.attempt) {
+        bool first = false;
+        tutti_status status = join_attempt(board, last, last.empty() ? until : std::min(until, twin_limit()));
+        if (status == TUTTI_ERR_TIMEOUT && !last.empty())
+            return tutti_fail(TUTTI_ERR_CONFIG, "rank %d is there twice: each process needs a RANK of its own", rank);
+        TUTTI_TRY(status);
+        TUTTI_TRY(claim(board, rank, &first));
+        if (!first) continue;
+        status = tutti_comm_create(rank, size, &shown, board.attempt.c_str(), &options, comm_out);
+        if (status == TUTTI_OK || !board.outdated) return status;
+    }
 }
 
 } // namespace torch_tutti

@@ -20,6 +20,21 @@ std::atomic<int> callbacks_running{0};
 
 using c10::ivalue::Future;
 
+/* A callback that runs. When the process ends it must not touch tensors: letting go of one may need Python's lock, which
+ * then ends the thread. So what a callback that comes too late holds is left behind. */
+class Callback {
+public:
+    Callback() {
+        callbacks_running.fetch_add(1);
+    }
+    ~Callback() {
+        callbacks_running.fetch_sub(1);
+    }
+    bool too_late() const {
+        return stopped.load();
+    }
+};
+
 /* Keeps the operands of a dropped work until the engine no longer uses them. */
 struct Legacy {
     Operands operands;
@@ -28,6 +43,8 @@ struct Legacy {
 };
 
 void legacy_ended(tutti_status status, void *context) {
+    Callback callback;
+    if (callback.too_late()) return;
     std::unique_ptr<Legacy> legacy(static_cast<Legacy *>(context));
     if (status == TUTTI_OK) legacy->operands.copy_back();
     if (legacy->end_event) legacy->end_event();
@@ -39,18 +56,24 @@ void legacy_ended(tutti_status status, void *context) {
 void throw_status(tutti_status status, const std::string &text) {
     throw_pending_interrupt();
     TORCH_CHECK_VALUE(status != TUTTI_ERR_ARGUMENT, "tutti: ", text);
-    TORCH_CHECK_WITH(DistBackendError, false, "tutti: ", tutti_status_name(status), ": ", text);
+    TORCH_CHECK_WITH(DistBackendError, false, "tutti: ", tutti_status_name(status), " - ", text);
 }
 
-void stop_callbacks() {
+bool stop_callbacks(std::chrono::milliseconds limit) {
     stopped.store(true);
-    for (int i = 0; i < 1000 && callbacks_running.load() > 0; i++)
+    for (auto left = limit; left.count() > 0 && callbacks_running.load() > 0; left--)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return callbacks_running.load() == 0;
+}
+
+bool callbacks_stopped() {
+    return stopped.load();
 }
 
 Work::Work(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands)
-    : c10d::Work(rank, type, at::hasCallbacks() ? title : nullptr, operands.results), operands_(std::move(operands)),
-      sequence_(sequence) {}
+    : c10d::Work(rank, type, at::hasCallbacks() ? title : nullptr,
+                 operands.inputs.empty() ? operands.results : operands.inputs),
+      operands_(std::move(operands)), sequence_(sequence) {}
 
 Work::~Work() {
     if (handle_ == nullptr) return;
@@ -156,20 +179,19 @@ uint64_t Work::getSequencenumber() const {
 /* -------------------------------------------------------------------------------------- after the end */
 
 void Work::ended(tutti_status, void *self) {
-    callbacks_running.fetch_add(1);
+    Callback callback;
+    if (callback.too_late()) return;
     auto work = c10::intrusive_ptr<Work>::reclaim(static_cast<Work *>(self));
-    if (!stopped.load()) {
-        work->settle();
-        std::vector<std::function<void(Work &)>> calls;
-        {
-            std::lock_guard<std::mutex> lock(work->mutex_);
-            work->told_ = true;
-            calls.swap(work->calls_);
-        }
-        for (auto &call : calls) call(*work);
+    work->settle();
+    std::vector<std::function<void(Work &)>> calls;
+    {
+        std::lock_guard<std::mutex> lock(work->mutex_);
+        work->told_ = true;
+        calls.swap(work->calls_);
     }
+    for (auto &call : calls) call(*work);
+    calls.clear();
     work.reset();
-    callbacks_running.fetch_sub(1);
 }
 
 void Work::on_end(std::function<void(Work &)> call) {

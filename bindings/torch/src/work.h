@@ -67,7 +67,9 @@ private:
     c10::intrusive_ptr<c10::ivalue::Future> future_, future_result_;
 };
 
-/* The process ends: callbacks do nothing from now on; waits for those that run. */
-void stop_callbacks();
+/* The process ends: callbacks do nothing from now on. Waits so long for those that run; true when none is left. */
+bool stop_callbacks(std::chrono::milliseconds limit);
+/* Whether the above was called. */
+bool callbacks_stopped();
 
 } // namespace torch_tutti
