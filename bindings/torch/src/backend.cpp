@@ -35,6 +35,7 @@ std::string name_of(const Options &options) {
 struct Register {
     std::mutex mutex;
     std::set<Backend *> backends;
+    std::atomic<bool> closed{false}; /* the process ends */
 };
 
 Register &all() {
@@ -68,18 +69,23 @@ void Backend::begin() {
 }
 
 Backend::~Backend() {
-    /* Threads that this waits for may need Python's lock to end; at the end of the process they have ended. */
+    /* Threads that this waits for may need Python's lock to end; once Python ends, they have ended. */
     std::optional<pybind11::gil_scoped_release> unlocked;
-    if (!callbacks_stopped() && Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+    if (!all().closed && Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
     {
         std::lock_guard<std::mutex> lock(all().mutex);
         all().backends.erase(this);
     }
-    aside_.reset();
+    end_threads(/* breaks */ false);
     tutti_comm_destroy(comm_);
 }
 
-void Backend::close_aside() {
+void Backend::end_threads(bool breaks) {
+    if (process_ != getpid()) {
+        (void)aside_.release(); /* a thread of the process that this one was forked from */
+        return;
+    }
+    if (breaks) abort_because("the process ends");
     std::lock_guard<std::mutex> lock(aside_mutex_);
     aside_.reset();
 }
@@ -89,11 +95,9 @@ void Backend::close_aside() {
 void shutdown_all() {
     bool ended = stop_callbacks(std::chrono::seconds(1));
     std::lock_guard<std::mutex> lock(all().mutex);
-    for (Backend *backend : all().backends) {
-        if (!ended) backend->abort_because("the process ends");
-        backend->close_aside();
-    }
+    for (Backend *backend : all().backends) backend->end_threads(!ended);
     if (!ended) stop_callbacks(std::chrono::seconds(5));
+    all().closed = true;
 }
 
 std::chrono::milliseconds Backend::timeout_of(std::chrono::milliseconds asked) const {

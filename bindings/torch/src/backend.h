@@ -14,6 +14,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <unistd.h>
+
 #include <atomic>
 #include <functional>
 
@@ -100,8 +102,8 @@ public:
     void abort();
     void abort_because(const std::string &reason);
     void shutdown();
-    /* Ends the thread for operations of several steps; what it has not done fails. */
-    void close_aside();
+    /* For the end of the process: ends threads of this backend, after breaking off what runs if `breaks`. */
+    void end_threads(bool breaks);
 
     /* collectives.cpp: one tensor a rank */
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts = c10d::BroadcastOptions());
@@ -190,8 +192,9 @@ private:
     std::atomic<int64_t> children_{0};   /* groups made from this one so far */
     std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */
     std::mutex aside_mutex_;
-    std::unique_ptr<Aside> aside_; /* made when first needed */
-    std::atomic<int> hooked_{0};   /* works that the completion hook will hear of */
+    std::unique_ptr<Aside> aside_;   /* made when first needed */
+    const pid_t process_ = getpid(); /* forks have neither its threads nor its links */
+    std::atomic<int> hooked_{0};     /* works that the completion hook will hear of */
 };
 
 /* The process ends: from now on no thread of ours meets Python. Not to be called with the GIL. */

@@ -66,10 +66,6 @@ bool stop_callbacks(std::chrono::milliseconds limit) {
     return callbacks_running.load() == 0;
 }
 
-bool callbacks_stopped() {
-    return stopped.load();
-}
-
 Work::Work(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands)
     : c10d::Work(rank, type, at::hasCallbacks() ? title : nullptr,
                  operands.inputs.empty() ? operands.results : operands.inputs),

@@ -69,7 +69,5 @@ private:
 
 /* The process ends: callbacks do nothing from now on. Waits so long for those that run; true when none is left. */
 bool stop_callbacks(std::chrono::milliseconds limit);
-/* Whether the above was called. */
-bool callbacks_stopped();
 
 } // namespace torch_tutti
