@@ -11,7 +11,7 @@ def _fact(name, value):
 
 
 def _print_installation(torch_tutti):
-    folder = os.path.dirname(os.path.abspath(torch_tutti.__file__))
+    folder = os.path.dirname(os.path.abspath(torch_tutti._C.__file__))  # an editable install has its sources elsewhere
     for name, version in torch_tutti.versions().items():
         _fact(name, version)
     _fact("Python", platform.python_version())
