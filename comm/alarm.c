@@ -37,7 +37,7 @@ bool tutti_alarm_sleep(tutti_alarm *alarm, int most_ms) {
     if (poll(&waited, 1, most_ms) <= 0) return false;
     uint64_t rings;
     if (read(alarm->fd, &rings, sizeof rings) < 0) return true; /* set anew meanwhile: look, and come back */
-    atomic_exchange_explicit(&alarm->on, OFF,
-                             memory_order_seq_cst); /* before the sleeper looks at what there is to do */
+    /* Before the sleeper looks at what there is to do. */
+    atomic_exchange_explicit(&alarm->on, OFF, memory_order_seq_cst);
     return true;
 }
