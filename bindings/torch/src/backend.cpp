@@ -43,6 +43,14 @@ Register &all() {
     return *made;
 }
 
+/* Tells groups of one parent apart that are made at the same time. The same on all members, who know nothing of groups that
+ * they are not in, so that counting would not do. (FNV-1a, 39 bits of it.) */
+int64_t tag_of(const std::vector<int> &ranks) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * UINT64_C(0x100000001b3);
+    return static_cast<int64_t>(hash >> 25);
+}
+
 } // namespace
 
 Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
@@ -58,7 +66,7 @@ Backend::Backend(Backend &parent, const std::vector<int> &ranks, int rank, c10::
       timeout_ms_(options_->timeout.count()) {
     std::string name = name_of(*options_);
     tutti_comm_options own = comm_options(*options_, name);
-    check(tutti_comm_create_group(parent.comm_, ranks.data(), getSize(), parent.children_.fetch_add(1), &own, &comm_));
+    check(tutti_comm_create_group(parent.comm_, ranks.data(), getSize(), tag_of(ranks), &own, &comm_));
     begin();
 }
 
@@ -163,10 +171,7 @@ static c10::intrusive_ptr<Options> child_options(const c10::intrusive_ptr<c10d::
 c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store> &, const std::vector<int> &ranks,
                                                  const c10::intrusive_ptr<c10d::Backend::Options> &options) {
     auto own = std::find(ranks.begin(), ranks.end(), getRank());
-    if (own == ranks.end()) {
-        children_.fetch_add(1); /* the members count this creation, too */
-        return nullptr;
-    }
+    if (own == ranks.end()) return nullptr;
     return c10::make_intrusive<Backend>(*this, ranks, static_cast<int>(own - ranks.begin()),
                                         child_options(options, *options_));
 }
@@ -182,7 +187,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &ra
     TORCH_CHECK_VALUE(std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), getRank()) == ranks_to_exclude.end(),
                       "tutti: shrink is called by the ranks that stay, and rank ", getRank(), " is to go");
     /* This group may be broken: that is when it is shrunk. So the rest meets anew in the store. */
-    std::string prefix = "shrink/" + std::to_string(children_.fetch_add(1));
+    std::string prefix = "shrink/" + std::to_string(shrinks_.fetch_add(1));
     for (int64_t gone : ranks_to_exclude) prefix += "-" + std::to_string(gone);
     auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
     return c10::make_intrusive<Backend>(store, rank, size, child_options(options, *options_));

@@ -189,7 +189,7 @@ private:
     tutti_comm *comm_ = nullptr;
     std::atomic<int64_t> timeout_ms_;
     std::atomic<uint64_t> sequence_{0};
-    std::atomic<int64_t> children_{0};   /* groups made from this one so far */
+    std::atomic<int64_t> shrinks_{0};    /* of this group so far */
     std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */
     std::mutex aside_mutex_;
     std::unique_ptr<Aside> aside_;   /* made when first needed */

@@ -190,6 +190,31 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def overlapping_splits(context):
+    """Members alone split, so ranks have made different numbers of groups when they meet."""
+    world = dist.group.WORLD
+    for members in ([0, 1], [0, 2], [1, 2, 0]):
+        if context.rank in members:
+            part = world.split_group(members, None, None, None)
+            tensor = torch.ones(3)
+            part.allreduce([tensor]).wait()
+            assert tensor[0] == len(members), (members, tensor)
+    return summed() == context.size
+
+
+def shrunk(context):
+    """Those that stay meet, though one of them has made a group before that the other is not in."""
+    if context.rank != 2:
+        dist.group.WORLD.split_group([0, 1], None, None, None)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    if context.rank == 1:
+        return None
+    smaller = backend.shrink([1])
+    tensor = torch.ones(3)
+    smaller.allreduce([tensor], dist.AllreduceOptions()).wait()
+    return smaller.rank(), smaller.size(), float(tensor[0])
+
+
 class Groups(unittest.TestCase):
     def test_groups_of_some_ranks_run_side_by_side(self):
         ranks.run(3, subgroups)
@@ -226,6 +251,14 @@ class Groups(unittest.TestCase):
                 for name in ranks.run(2, mixed, names, names.split(",", maxsplit=1)[0].split(":")[1], init=False):
                     # PyTorch calls all backends from elsewhere "custom".
                     self.assertIn(name.lower(), (default, "custom") if default != "gloo" else ("gloo",))
+
+    @unittest.skipUnless(ranks.IS_TUTTI and hasattr(dist.ProcessGroup, "split_group"), "gloo, and old versions, cannot")
+    def test_splits_that_overlap(self):
+        ranks.run(3, overlapping_splits)
+
+    @unittest.skipUnless(ranks.IS_TUTTI and hasattr(dist.ProcessGroup, "split_group"), "gloo, and old versions, cannot")
+    def test_shrink_without_a_rank(self):
+        self.assertEqual(ranks.run(3, shrunk), [(0, 2, 2.0), None, (1, 2, 2.0)])
 
     def test_rendezvous_by_address(self):
         ranks.run(2, by_address, free_port(), init=False)
