@@ -192,6 +192,16 @@ static bool accept_block(tutti_channels *channel, uint64_t offset) {
     return true;
 }
 
+bool tutti_channel_is_attended(const tutti_channels *channel) {
+    const tutti_lobby *theirs = (const tutti_lobby *)channel->peer->base;
+    return atomic_load_explicit(&theirs->attending, memory_order_relaxed) > 0;
+}
+
+void tutti_channel_attend(int threads) {
+    tutti_lobby *own = (tutti_lobby *)tutti_heap_base();
+    atomic_fetch_add_explicit(&own->attending, threads, memory_order_relaxed);
+}
+
 bool tutti_channel_find(tutti_channels *channel) {
     if (channel->theirs != NULL) return true;
     const tutti_lobby *theirs = (const tutti_lobby *)channel->peer->base;

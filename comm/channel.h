@@ -37,7 +37,7 @@
 typedef enum tutti_record_kind {
     TUTTI_RECORD_EAGER = 1, /* a message with its bytes */
     TUTTI_RECORD_ANNOUNCE,  /* a message whose bytes the receiver pulls or asks for */
-    TUTTI_RECORD_CLEAR,     /* answer: stream the first `bytes` bytes of `transfer` to `answer` */
+    TUTTI_RECORD_CLEAR,     /* answer: stream the first `bytes` bytes of `transfer`, from `from` on, to `answer` */
     TUTTI_RECORD_FRAGMENT,  /* bytes of a stream, from offset `bytes` on, for `transfer` */
     TUTTI_RECORD_DONE,      /* answer: `transfer` has been taken (bytes: 0), or nobody will take it (1) */
     TUTTI_RECORD_END
@@ -61,8 +61,11 @@ typedef struct tutti_record {
         uint8_t tiny[TUTTI_RECORD_TINY_BYTES];
         struct {
             uint64_t transfer; /* the id that the reader of this record gave it; ANNOUNCE: the writer's */
-            uint64_t answer;   /* CLEAR: the id that the receiver gave it; ANNOUNCE: the sender waits for it (1) */
-            uint64_t address;  /* ANNOUNCE: of the bytes in the writer's process */
+            uint64_t answer;   /* CLEAR: the id that the receiver gave it */
+            union {
+                uint64_t address; /* ANNOUNCE: of the bytes in the writer's process */
+                uint64_t from;    /* CLEAR: bytes that the receiver has copied himself */
+            };
         };
     };
 } tutti_record;
@@ -76,12 +79,14 @@ typedef struct tutti_lobby_entry {
     uint64_t unused;
 } tutti_lobby_entry;
 
-#define TUTTI_LOBBY_ENTRIES (TUTTI_HEAP_LOBBY_BYTES / sizeof(tutti_lobby_entry) - 2)
+#define TUTTI_LOBBY_ENTRIES (TUTTI_HEAP_LOBBY_BYTES / sizeof(tutti_lobby_entry) - 4)
 
 /* The first bytes of each heap. Written by its owner only. */
 typedef struct tutti_lobby {
     TUTTI_ALIGNED_LINE _Atomic uint64_t generation; /* changes with each entry; release, pairs with _find */
     _Atomic uint64_t count;                         /* entries in use */
+    /* Threads that wait in the library, and so would stream what they have announced. */
+    TUTTI_ALIGNED_LINE atomic_int attending;
     TUTTI_ALIGNED_LINE tutti_lobby_entry entries[TUTTI_LOBBY_ENTRIES];
 } tutti_lobby;
 
@@ -161,6 +166,11 @@ static inline uint64_t tutti_channel_cost(uint64_t bytes) {
 bool tutti_channel_has_credit(tutti_channels *channel, uint64_t bytes);
 /* An eager message from the peer has found its receive, or nobody will ever ask for it. */
 void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes);
+
+/* Does a thread of the peer wait in the library just now? Then it can stream. */
+bool tutti_channel_is_attended(const tutti_channels *channel);
+/* A thread of this process begins (1) or ends (-1) to wait. */
+void tutti_channel_attend(int threads);
 
 /* The peer broke the rules: nothing more is read from it. */
 void tutti_channel_break(tutti_channels *channel, const char *format, ...) TUTTI_PRINTF(2, 3);

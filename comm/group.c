@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/channel.h"
 #include "comm/submit.h"
 #include "comm/worker.h"
 
@@ -78,7 +79,7 @@ tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *mess
 static tutti_status start(group *g, tutti_work *whole, bool queued) {
     TUTTI_TRY(tutti_calloc(g->nmessages, sizeof *g->message_works, &g->message_works));
     for (size_t i = 0; i < g->nmessages; i++)
-        TUTTI_TRY(tutti_message_start(g->comm, &g->messages[i], whole, !queued, &g->message_works[i]));
+        TUTTI_TRY(tutti_message_start(g->comm, &g->messages[i], whole, &g->message_works[i]));
     for (size_t i = 0; i < g->nops; i++) {
         if (!queued) {
             TUTTI_TRY(tutti_queue_run(g->comm, &g->ops[i]->op));
@@ -127,6 +128,7 @@ tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
         return status;
     }
     atomic_init(&whole->parts, 1);
+    if (!queued) tutti_channel_attend(1); /* as in tutti_submit_message */
     tutti_work *guard = NULL; /* the part that keeps the whole open while others are added */
     status = tutti_work_create(comm, &guard);
     if (status == TUTTI_OK) {
@@ -138,6 +140,7 @@ tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
     }
     tutti_work_free(guard);
     if (status == TUTTI_OK && !queued) status = tutti_work_finish(whole);
+    if (!queued) tutti_channel_attend(-1);
     if (!queued) tell_received(&mine);
     forget(&mine);
     if (queued && status == TUTTI_OK) *options->work = whole;

@@ -9,11 +9,11 @@
  *     1 EAGER(bytes) ------------------->  2 matches: copies from the ring; else keeps a copy
  *   large:
  *     1 ANNOUNCE(id, address) ---------->  2 matches, or keeps the announcement
- *   then, from tutti_mem_alloc memory, or when the sender does not wait and the system permits to read his memory:
+ *   then, from tutti_mem_alloc memory, or while nobody waits at the sender and the system permits to read his memory:
  *                                          3 copies slice by slice from the sender's memory
  *     5 the send is complete <-----------  4 DONE(id)
- *   or else:
- *            <---------------------------  3 CLEAR(id, answer)
+ *   or else, or as soon as somebody waits there, for the rest:
+ *            <---------------------------  3 CLEAR(id, answer, from)
  *     4 FRAGMENT(answer, bytes) ... ---->  5 copies from the ring; the last one completes the receive
  *       the last one completes the send
  *

@@ -78,14 +78,13 @@ static bool on_announce(tutti_channels *channel, const tutti_record *record) {
     tutti_request *request = tutti_match_posted(port, record->source, record->tag);
     if (request != NULL) {
         tutti_match_accept(request, record->source, record->tag, record->bytes);
-        tutti_transfer_accept(request, channel, record->transfer, record->address, record->answer != 0);
+        tutti_transfer_accept(request, channel, record->transfer, record->address);
         return true;
     }
     tutti_message *message = new_message(channel, record, 0);
     if (message == NULL) return false;
     message->transfer = record->transfer;
     message->address = record->address;
-    message->awaited = record->answer != 0;
     tutti_match_keep(port, message);
     return true;
 }
@@ -100,11 +99,12 @@ static tutti_request *find_request(struct tutti_requests *list, uint64_t id) {
 static bool on_clear(tutti_channels *channel, const tutti_record *record) {
     tutti_request *request = find_request(&channel->announced, record->transfer);
     if (request == NULL) return true; /* cancelled */
-    if (record->bytes == 0 || record->bytes > request->bytes) {
+    if (record->bytes > request->bytes || record->from >= record->bytes) {
         tutti_channel_break(channel, "it asked for more than it was offered");
         return false;
     }
     request->wanted = record->bytes;
+    request->moved = record->from;
     request->answer = record->answer;
     tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     return true;

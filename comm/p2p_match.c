@@ -138,7 +138,7 @@ static void take(tutti_request *request, tutti_message *message) {
     } else if (message->sender != NULL) {
         pull_local(request, message->sender);
     } else {
-        tutti_transfer_accept(request, message->channel, message->transfer, message->address, message->awaited);
+        tutti_transfer_accept(request, message->channel, message->transfer, message->address);
     }
     free(message);
 }

@@ -83,7 +83,6 @@ typedef struct tutti_message {
     tutti_request *sender;      /* from this process, not copied */
     bool whole;                 /* the bytes are in `payload` */
     uint64_t transfer, address; /* announced */
-    bool awaited;               /* announced: its sender waits in the library, so it can stream */
     uint8_t payload[];
 } tutti_message;
 
@@ -153,10 +152,8 @@ bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, i
                               size_t bytes);
 /* Starts a send to another process. */
 void tutti_transfer_send(tutti_request *request);
-/* A receive has matched an announced message: pulls its bytes or asks for them. `awaited`: its sender waits for it, and
- * a stream from him is quicker than reading what is not mapped. */
-void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address,
-                           bool awaited);
+/* A receive has matched an announced message: pulls its bytes or asks for them. */
+void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address);
 /* Starts to copy from request->source or request->address. */
 void tutti_transfer_pull(tutti_request *request);
 /* Tells the sender of an announced message that it has been taken, or never will be. */

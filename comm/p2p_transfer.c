@@ -99,7 +99,6 @@ static bool put(tutti_channels *channel, tutti_request *request) {
                            .tag = request->tag,
                            .bytes = request->bytes,
                            .transfer = tutti_p2p.last_id + 1,
-                           .answer = request->work->awaited,
                            .address = (uint64_t)(uintptr_t)request->buffer};
     if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
     request->id = ++tutti_p2p.last_id;
@@ -154,15 +153,16 @@ static void send_fragments(tutti_channels *channel) {
 
 /* -------------------------------------------------------------------------------------------- receives */
 
+/* Has the sender stream what is still missing. */
 static void ask(tutti_request *request) {
     tutti_channels *channel = request->channel;
     request->id = ++tutti_p2p.last_id;
-    request->moved = 0;
     tutti_match_move(request, TUTTI_PHASE_RECEIVING, &channel->receiving);
     answer(channel, &(tutti_record){.kind = TUTTI_RECORD_CLEAR,
                                     .transfer = request->answer,
                                     .answer = request->id,
-                                    .bytes = request->wanted});
+                                    .bytes = request->wanted,
+                                    .from = request->moved});
 }
 
 static void finish_pull(tutti_request *request) {
@@ -192,10 +192,15 @@ static bool copy_slice(tutti_request *request, size_t bytes) {
            !(last && tutti_peer_ended(request->channel->peer)); /* its number might be another process's by now */
 }
 
+/* Over the ring two cores copy at once; but the sender must be there for it, and may have come since the last slice. */
+static bool is_better_streamed(const tutti_request *request) {
+    return request->channel != NULL && request->source == NULL && tutti_channel_is_attended(request->channel);
+}
+
 void tutti_transfer_pull(tutti_request *request) {
     size_t bytes = tutti_min_size(SLICE_BYTES, request->wanted - request->moved);
     tutti_p2p.moved = true;
-    if (!copy_slice(request, bytes)) {
+    if (is_better_streamed(request) || !copy_slice(request, bytes)) {
         ask(request);
         return;
     }
@@ -204,8 +209,7 @@ void tutti_transfer_pull(tutti_request *request) {
     else tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
 }
 
-void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address,
-                           bool awaited) {
+void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address) {
     request->channel = channel;
     request->answer = transfer;
     request->address = address;
@@ -215,7 +219,7 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
         return;
     }
     request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
-    if (request->source != NULL || (!awaited && tutti_read_is_possible(channel))) tutti_transfer_pull(request);
+    if (request->source != NULL || tutti_read_is_possible(channel)) tutti_transfer_pull(request);
     else ask(request);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/channel.h"
 #include "comm/p2p.h"
 #include "comm/worker.h"
 
@@ -53,12 +54,11 @@ tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options
     return queued ? queue_op(comm, op, options->work) : tutti_queue_run(comm, op);
 }
 
-tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole, bool awaited,
+tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
                                  tutti_work **work_out) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     work->op.timeout_ms = message->timeout_ms;
-    work->awaited = awaited;
     if (whole != NULL) {
         work->whole = whole;
         tutti_work_retain(whole);
@@ -94,6 +94,21 @@ static bool message_now(tutti_comm *comm, const tutti_message *message) {
     return true;
 }
 
+static void tell_received(const tutti_message *message, const tutti_work *work) {
+    if (message->received == NULL) return;
+    *message->received = (tutti_received){.source = work->source, .tag = work->tag, .count = work->count};
+}
+
+/* The long way of a blocking message. */
+static tutti_status message_finish(tutti_comm *comm, const tutti_message *message) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
+    tutti_status status = tutti_work_finish(work);
+    if (status == TUTTI_OK || status == TUTTI_ERR_TRUNCATED) tell_received(message, work);
+    tutti_work_free(work);
+    return status;
+}
+
 tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message, const tutti_options *options) {
     TUTTI_TRY(tutti_comm_check(comm));
     bool queued = options != NULL && options->work != NULL;
@@ -101,17 +116,16 @@ tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message
         if (queued) return tutti_fail(TUTTI_ERR_ARGUMENT, "inside a group only tutti_group_end takes options.work");
         return tutti_group_add_message(comm, message);
     }
-    if (!queued && message_now(comm, message)) return TUTTI_OK;
-    tutti_work *work;
-    TUTTI_TRY(tutti_message_start(comm, message, NULL, !queued, &work));
-    if (queued) {
-        if (!tutti_work_done(work)) tutti_queue_serve_p2p(comm);
-        *options->work = work;
-        return TUTTI_OK;
+    if (!queued) {
+        if (message_now(comm, message)) return TUTTI_OK;
+        tutti_channel_attend(1); /* before the announcement: who reads that looks whether we wait */
+        tutti_status status = message_finish(comm, message);
+        tutti_channel_attend(-1);
+        return status;
     }
-    tutti_status status = tutti_work_finish(work);
-    if (message->received != NULL && (status == TUTTI_OK || status == TUTTI_ERR_TRUNCATED))
-        *message->received = (tutti_received){.source = work->source, .tag = work->tag, .count = work->count};
-    tutti_work_free(work);
-    return status;
+    tutti_work *work;
+    TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
+    if (!tutti_work_done(work)) tutti_queue_serve_p2p(comm);
+    *options->work = work;
+    return TUTTI_OK;
 }

@@ -28,8 +28,8 @@ tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op);
 tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *message);
 
 /* Starts a message with a work of its own; the caller has one reference to it. Part of `whole` if that is not NULL.
- * `awaited`: the caller stays until it has ended. */
-tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole, bool awaited,
+ */
+tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
                                  tutti_work **work_out);
 /* Gives work->op arrays of its own. */
 tutti_status tutti_op_own_arrays(const tutti_comm *comm, tutti_work *work);

@@ -16,6 +16,7 @@
 #include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/status.h"
 #include "comm/arena.h"
+#include "comm/channel.h"
 #include "comm/p2p.h"
 #include "comm/pool.h"
 #include "comm/worker.h"
@@ -95,7 +96,7 @@ static void nap(tutti_work *work, int64_t most_ns) {
 #define ROUNDS_BEFORE_NAP 400
 #define NAP_NS            INT64_C(1000000)
 
-tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline) {
+static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
     tutti_backoff backoff = {.yields = !work->comm->spins};
     for (unsigned round = 0; !tutti_work_done(work); round++) {
         /* An operation run here lasts as long as its peers take: not for one who wants to be back in time. */
@@ -110,6 +111,13 @@ tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadli
         else nap(work, tutti_p2p_pending() ? NAP_NS / 4 : NAP_NS);
     }
     return TUTTI_OK;
+}
+
+tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline) {
+    tutti_channel_attend(1);
+    tutti_status status = attend(work, deadline);
+    tutti_channel_attend(-1);
+    return status;
 }
 
 static tutti_status outcome(const tutti_work *work) {

@@ -25,7 +25,6 @@ struct tutti_work {
     uint64_t sequence;
     int64_t created_ns, start_ns, end_ns;
     atomic_bool hurried;      /* someone who does not wait relies on its end */
-    bool awaited;             /* a message's: who started it stays until it has ended */
     atomic_int parts;         /* of a group: parts that have not ended; the last one ends the work */
     struct tutti_work *whole; /* of a part: the group's work, told when this ends */
     tutti_callback callback;  /* under lock */

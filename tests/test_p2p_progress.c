@@ -159,3 +159,37 @@ static tutti_status separate_communicators(ranks_context *context) {
 Test(p2p_progress, messages_stay_on_their_communicator) {
     run((const int[]){1, 2, 3, 4, 0}, separate_communicators);
 }
+
+enum { DELAYS = 24, HUGE_COUNT = 1 << 20 };
+
+/* The sender begins to wait at various times, so that the receiver has copied nothing, some or all by himself then. */
+static tutti_status wait_late(ranks_context *context) {
+    int *buffer = malloc(HUGE_COUNT * sizeof *buffer);
+    if (buffer == NULL) return TUTTI_ERR_MEMORY;
+    tutti_status status = TUTTI_OK;
+    for (int round = 0; round < DELAYS && status == TUTTI_OK; round++) {
+        for (int i = 0; i < HUGE_COUNT; i++) buffer[i] = context->rank == 0 ? i + round : -1;
+        TUTTI_TRY_GOTO(status, tutti_barrier(context->comm, NULL), done);
+        if (context->rank == 1) {
+            status = tutti_recv(context->comm, buffer, HUGE_COUNT, TUTTI_INT32, 0, 0, NULL);
+            for (int i = 0; i < HUGE_COUNT && status == TUTTI_OK; i++)
+                if (buffer[i] != i + round)
+                    status = tutti_fail(TUTTI_ERR_DATA, "round %d, element %d: %d", round, i, buffer[i]);
+            continue;
+        }
+        tutti_work *work;
+        TUTTI_TRY_GOTO(status,
+                       tutti_send(context->comm, buffer, HUGE_COUNT, TUTTI_INT32, 1, 0, &TUTTI_OPTIONS(.work = &work)),
+                       done);
+        usleep((useconds_t)(round * 50));
+        status = tutti_work_wait(work, -1);
+        tutti_work_free(work);
+    }
+done:
+    free(buffer);
+    return status;
+}
+
+Test(p2p_progress, a_large_send_may_be_waited_for_at_any_time) {
+    run((const int[]){2, 0}, wait_late);
+}
