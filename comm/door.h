@@ -1,0 +1,74 @@
+/*
+ * The door of a process: where processes of other hosts connect, and how they prove who they are.
+ *
+ * A process listens on one TCP port, on the interfaces that the job may use (bootstrap/interfaces.h). Who connects says
+ * what the connection is for (a ticket) and both sides prove that they know the key of the job:
+ *
+ *   connector -> door   hello  { magic, ticket, nonce }
+ *   door -> connector   proof  { nonce, MAC(key, "d", hello, nonce) }
+ *   connector -> door   proof  { MAC(key, "c", hello, nonce) }
+ *   door -> connector   welcome
+ *
+ * A thread of its own answers, so that a rank that computes keeps nobody waiting; it takes any number of strangers at a
+ * time, but only a bounded one, and none for longer than a few seconds. Connections that are proved wait by their ticket
+ * until somebody asks for them.
+ *
+ * Invariant: nothing that has not proved itself is kept for longer, or costs more memory, than a fixed bound.
+ */
+#ifndef TUTTI_DOOR_H
+#define TUTTI_DOOR_H
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+
+#define TUTTI_DOOR_ADDRESSES     8
+#define TUTTI_DOOR_PURPOSE_BYTES 16
+
+/* Where a process can be reached: goes on its card. Fixed size, checked by the reader. */
+typedef struct tutti_door_address {
+    uint8_t bytes[16]; /* IPv6, or IPv4 as ::ffff:a.b.c.d; network order */
+    uint32_t scope;    /* of a link-local one on the owner's side; 0 */
+    char interface[16];
+    uint32_t speed_mbit; /* as the system says; 0: not known */
+} tutti_door_address;
+
+typedef struct tutti_door_card {
+    uint8_t process[16]; /* tutti_peer.id */
+    uint16_t port;       /* 0: the process listens nowhere; `why` says the reason */
+    uint16_t naddresses;
+    uint32_t transports; /* bit i: tutti_transports[i] is to be had */
+    tutti_door_address addresses[TUTTI_DOOR_ADDRESSES];
+    char why[96];
+} tutti_door_card;
+
+/* What a connection is for; both sides name the same. */
+typedef struct tutti_ticket {
+    uint8_t from[16], to[16]; /* processes: who connects, and to whom */
+    uint64_t comm_id;         /* 0: of the processes, not of a communicator */
+    int32_t from_rank, to_rank;
+    uint32_t use;       /* tutti_ticket_use */
+    uint32_t transport; /* what the connection is to become: index into tutti_transports */
+} tutti_ticket;
+
+typedef enum tutti_ticket_use {
+    TUTTI_TICKET_LINK = 1,  /* of a communicator's collectives */
+    TUTTI_TICKET_MESSAGES,  /* point to point of two processes */
+    TUTTI_TICKET_HEARTBEAT, /* of two processes */
+} tutti_ticket_use;
+
+/* Opens the door at first use, and starts its thread; fills the card. The key is what tutti_door_key has set. */
+tutti_status tutti_door_open(tutti_door_card *card_out);
+/* The key of the job: the secret, or the random one that rank 0 left in the store. Once per key; several jobs of one process
+ * (their keys) are all tried. */
+tutti_status tutti_door_add_key(const void *key, size_t key_bytes);
+
+/* The side that connects (by convention the one whose process id is lower, byte by byte): tries all addresses of the card at
+ * once, nearest first, and proves itself. The error lists every candidate with its reason. */
+tutti_status tutti_door_connect(const tutti_door_card *card, const tutti_ticket *ticket, tutti_deadline *deadline,
+                                int *socket_out);
+/* The other side: the connection with that ticket, if it has come: TUTTI_OK; TUTTI_NOT_YET: not so far. */
+tutti_status tutti_door_take(const tutti_ticket *ticket, int *socket_out);
+/* A descriptor that is readable when something may have come to the door (an eventfd; any number of waiters). */
+int tutti_door_bell(void);
+
+#endif

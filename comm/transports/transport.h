@@ -1,0 +1,83 @@
+/*
+ * Transports: the ways on which bytes go between two processes. A pipe is one such way: a reliable, ordered stream of
+ * bytes in both directions, without messages. Links (link.h) and point to point put their own frames on it.
+ *
+ *   door.c        a TCP connection on which both sides have proved that they know the job's secret
+ *     |
+ *   open()        makes it a pipe: tcp sends on it; verbs and ucx tell each other their addresses on it, and keep it to
+ *                 see that the other side has ended
+ *
+ * A pipe has at most one send and one receive under way. Both are started, then driven with progress() until `sent`
+ * and `received` have come to what was asked for; both may be looked at while they grow.
+ *
+ * Invariant: a pipe is used by one thread at a time. Once `status` is not TUTTI_OK it stays so, nothing moves any more,
+ * and nothing of the user's buffers is touched.
+ */
+#ifndef TUTTI_TRANSPORT_H
+#define TUTTI_TRANSPORT_H
+
+#include <stdbool.h>
+#include <sys/uio.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+
+typedef struct tutti_transport tutti_transport;
+
+/* What all pipes begin with; a transport's own state follows. */
+typedef struct tutti_pipe {
+    const tutti_transport *transport;
+    size_t to_send, sent;         /* of the send under way; equal: none is */
+    size_t to_receive, received;  /* of the receive under way */
+    uint64_t bytes_out, bytes_in; /* since it was opened */
+    tutti_status status;          /* why it is of no use any more */
+    char error[256];
+} tutti_pipe;
+
+/*
+ * The table of a transport. Calls return at once unless said otherwise; what fails is told by pipe->status and
+ * pipe->error, too.
+ */
+struct tutti_transport {
+    const char *name; /* as in TUTTI_TRANSPORT */
+    /* Is it to be had in this process? TUTTI_ERR_UNSUPPORTED with the reason. May open a module. */
+    tutti_status (*check)(void);
+    /* Makes a pipe of a proved connection, a blocking socket; both sides call it at about the same time. May exchange
+     * bytes on it until the deadline. Takes the socket over, also when it fails. */
+    tutti_status (*open)(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out);
+    /* Starts to send the parts (at most 4), which stay as they are until sent == to_send. Small ones are on their way when
+     * it returns. */
+    tutti_status (*send)(tutti_pipe *pipe, const struct iovec *parts, int nparts);
+    /* Starts to receive exactly that many bytes. */
+    tutti_status (*recv)(tutti_pipe *pipe, void *dst, size_t bytes);
+    /* Moves what can be moved now. */
+    tutti_status (*progress)(tutti_pipe *pipe);
+    /* A descriptor to poll(2) for events_out, when nothing has moved for a while; -1: there is none, look again soon. */
+    int (*sleep_on)(tutti_pipe *pipe, short *events_out);
+    /* Nothing is under way any more, and no byte of a buffer is read or written after it returns. What was cut off makes the
+     * pipe useless. May be called on half-open pipes. */
+    void (*cancel)(tutti_pipe *pipe);
+    /* Cancels, and frees the pipe. What was sent before arrives, if the process lives on for a moment. */
+    void (*close)(tutti_pipe *pipe);
+    /* Makes memory known to the adapter for as long as it is in use; NULL where that is of no use. */
+    tutti_status (*register_memory)(void *memory, size_t bytes, void **registration_out);
+    void (*deregister_memory)(void *registration);
+    /* For tutti-info: devices, ports, why not. */
+    void (*describe)(char *text, size_t capacity);
+};
+
+/* All that this build has, best first; NULL at the end. */
+extern const tutti_transport *const tutti_transports[];
+/* NULL: there is none of that name. */
+const tutti_transport *tutti_transport_named(const char *name);
+
+static inline bool tutti_pipe_has_sent(const tutti_pipe *pipe) {
+    return pipe->sent == pipe->to_send;
+}
+static inline bool tutti_pipe_has_received(const tutti_pipe *pipe) {
+    return pipe->received == pipe->to_receive;
+}
+/* Marks it as useless, with this thread's error; gives the status. */
+tutti_status tutti_pipe_fail(tutti_pipe *pipe, tutti_status status, const char *format, ...) TUTTI_PRINTF(3, 4);
+
+#endif
