@@ -14,8 +14,10 @@ static constexpr int64_t aside_tag = INT64_C(1) << 40;
 
 class Aside::Task final : public c10d::Work {
 public:
-    Task(int rank, c10d::OpType type, const char *title, Backend::Tensors tensors, Body body)
+    Task(int rank, c10d::OpType type, const char *title, Backend::Tensors tensors, Body body,
+         std::function<void()> ended)
         : c10d::Work(rank, type, title, tensors), tensors_(std::move(tensors)), body_(std::move(body)),
+          ended_(std::move(ended)),
           future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
     std::vector<at::Tensor> result() override {
         return tensors_;
@@ -49,22 +51,27 @@ public:
         }
         finish();
         future_->markCompleted(c10::IValue(tensors_));
+        if (ended_) ended_();
     }
     void fail(std::exception_ptr error) {
         finish(error);
         future_->setError(error);
+        if (ended_) ended_();
     }
 
 private:
     Backend::Tensors tensors_;
     Body body_;
+    std::function<void()> ended_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
 Aside::Aside(Backend &backend) : backend_(backend), thread_([this] { run(); }) {}
 
-Backend::WorkPtr Aside::add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body) {
-    auto task = c10::make_intrusive<Task>(backend_.getRank(), type, title, std::move(tensors), std::move(body));
+Backend::WorkPtr Aside::add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body,
+                            std::function<void()> ended) {
+    auto task = c10::make_intrusive<Task>(backend_.getRank(), type, title, std::move(tensors), std::move(body),
+                                          std::move(ended));
     std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(task);
     wake_.notify_one();

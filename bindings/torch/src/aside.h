@@ -21,8 +21,9 @@ public:
     /* What has not begun fails; what runs is aborted. */
     ~Aside();
 
-    /* Runs the body after those before it; a failure is thrown by the work. */
-    Backend::WorkPtr add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body);
+    /* Runs the body after those before it, then `ended`, if any; a failure is thrown by the work. */
+    Backend::WorkPtr add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body,
+                         std::function<void()> ended);
     /* What runs fails now; from any thread. */
     void abort(const char *reason);
 

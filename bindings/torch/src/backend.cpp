@@ -12,6 +12,7 @@
 
 #include "aside.h"
 #include "batch.h"
+#include "interrupt.h"
 #include "memory.h"
 
 namespace torch_tutti {
@@ -86,6 +87,8 @@ Backend::~Backend() {
     }
     end_threads(/* breaks */ false);
     tutti_comm_destroy(comm_);
+    /* A hook is Python's: once that has ended, it is left behind. */
+    if (all().closed) (void)new auto(std::move(onCompletionHook_));
 }
 
 void Backend::end_threads(bool breaks) {
@@ -94,8 +97,9 @@ void Backend::end_threads(bool breaks) {
         return;
     }
     if (breaks) abort_because("the process ends");
+    std::unique_ptr<Aside> aside; /* goes without the lock, which its thread may want before it ends */
     std::lock_guard<std::mutex> lock(aside_mutex_);
-    aside_.reset();
+    aside = std::move(aside_);
 }
 
 /* A thread that asks for Python's lock while the interpreter ends is ended where it stands, which C++ does not survive. So
@@ -129,7 +133,8 @@ Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue
     if (call.async) options.work = work->handle();
     check(issue(comm_, &options));
     if (!call.async) work->end_here();
-    if (C10_UNLIKELY(onCompletionHook_ != nullptr)) tell_hook(work, started);
+    if (C10_UNLIKELY(onCompletionHook_ != nullptr))
+        work->on_end([tell = hook_call(call.type, work->getSequencenumber(), started)](Work &) { tell(); });
     return work;
 }
 
@@ -140,18 +145,32 @@ void Backend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::
     onCompletionHook_ = std::move(hook);
 }
 
-void Backend::tell_hook(const c10::intrusive_ptr<Work> &work, HookClock::time_point started) {
+/* To be called once the operation has ended. It does not keep this group: one that is dropped ends its operations, and there
+ * is no hook any more then. */
+std::function<void()> Backend::hook_call(c10d::OpType type, uint64_t sequence, HookClock::time_point started) {
+    c10::weak_intrusive_ptr<Backend> weak(c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
     hooked_.fetch_add(1);
-    work->on_end([this, started](Work &ended) {
-        auto now = HookClock::now();
-        onCompletionHook_(std::make_shared<c10d::WorkInfo>(ended.retrieveOpType(), ended.getSequencenumber(), started,
-                                                           now, now - started));
-        hooked_.fetch_sub(1);
-    });
+    return [weak, type, sequence, started] {
+        if (auto self = weak.lock()) self->tell_hook(type, sequence, started);
+    };
+}
+
+/* What the hook raises has nobody to go to: it breaks the group, whose next operation tells it. */
+void Backend::tell_hook(c10d::OpType type, uint64_t sequence, HookClock::time_point started) {
+    auto now = HookClock::now();
+    try {
+        onCompletionHook_(std::make_shared<c10d::WorkInfo>(type, sequence, started, now, now - started));
+    } catch (const std::exception &error) {
+        abort_because(std::string("its completion hook raised ") + error.what());
+    }
+    hooked_.fetch_sub(1);
 }
 
 void Backend::waitForPendingWorks() {
-    while (hooked_.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (process_ == getpid() && hooked_.load() > 0) {
+        if (interrupted()) throw_pending_interrupt();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
 }
 
 /* -------------------------------------------------------------------------------------------------- groups */

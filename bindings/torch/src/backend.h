@@ -94,8 +94,10 @@ public:
     uint64_t getSequenceNumberForGroup() {
         return sequence_.load(std::memory_order_relaxed);
     }
-    void enableCollectivesTiming() {}
+    void enableCollectivesTiming() {} /* the engine always notes the time */
+    /* The hook hears of every operation that has ended, well or not, from the thread that found out. */
     void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook);
+    /* Until the hook has heard of all operations that were started; destroy_process_group calls it. */
     void waitForPendingWorks();
     ErrorType getError();
     std::string error_text();
@@ -182,7 +184,8 @@ public:
 private:
     WorkPtr message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag);
     void begin();
-    void tell_hook(const c10::intrusive_ptr<Work> &work, HookClock::time_point started);
+    std::function<void()> hook_call(c10d::OpType type, uint64_t sequence, HookClock::time_point started);
+    void tell_hook(c10d::OpType type, uint64_t sequence, HookClock::time_point started);
 
     c10::intrusive_ptr<c10d::Store> store_;
     c10::intrusive_ptr<Options> options_;
@@ -194,7 +197,7 @@ private:
     std::mutex aside_mutex_;
     std::unique_ptr<Aside> aside_;   /* made when first needed */
     const pid_t process_ = getpid(); /* forks have neither its threads nor its links */
-    std::atomic<int> hooked_{0};     /* works that the completion hook will hear of */
+    std::atomic<int> hooked_{0};     /* operations that the completion hook will hear of */
 };
 
 /* The process ends: from now on no thread of ours meets Python. Not to be called with the GIL. */

@@ -82,16 +82,26 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::Allredu
     TORCH_CHECK_VALUE(tensor.device().is_cpu(), "tutti: sparse all_reduce takes CPU tensors, and this one is on ",
                       tensor.device());
     TORCH_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "tutti: sparse all_reduce knows the sum only");
-    next_sequence();
+    uint64_t sequence = next_sequence();
+    std::function<void()> ended;
+    if (onCompletionHook_) {
+        hooked_.fetch_add(1);
+        /* The thread that calls it ends before this does. */
+        ended = [this, sequence, started = HookClock::now()] {
+            tell_hook(c10d::OpType::_ALLREDUCE_SPARSE, sequence, started);
+        };
+    }
     {
         std::lock_guard<std::mutex> lock(aside_mutex_);
         if (!aside_) aside_ = std::make_unique<Aside>(*this);
     }
-    return aside_->add(c10d::OpType::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", tensors,
-                       [tensor](tutti_comm *comm) mutable {
-                           at::AutoDispatchBelowADInplaceOrView guard;
-                           tensor.copy_(sum_of_all(comm, tensor.coalesce()));
-                       });
+    return aside_->add(
+        c10d::OpType::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", tensors,
+        [tensor](tutti_comm *comm) mutable {
+            at::AutoDispatchBelowADInplaceOrView guard;
+            tensor.copy_(sum_of_all(comm, tensor.coalesce()));
+        },
+        std::move(ended));
 }
 
 } // namespace torch_tutti

@@ -227,7 +227,7 @@ def exit_of(action, alone):
         programs = []
         for rank in range(2):
             what = "time.sleep(1)" if alone and rank == 1 else action
-            programs.append(subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), os.path.join(folder, "store"), ranks.BACKEND, what],
+            programs.append(subprocess.Popen([sys.executable, "-c", ranks.IMPORT + PROGRAM, str(rank), os.path.join(folder, "store"), ranks.BACKEND, what],
                                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         results = []
         for program in programs:

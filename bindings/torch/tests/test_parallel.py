@@ -10,13 +10,22 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as checkpoint
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+try:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    RECENT = True
+except ImportError:  # PyTorch 2.4 and 2.5, whose FSDP2 is for GPUs
+    from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    RECENT = False
 
 from support import compare, ranks
 
+sharding = unittest.skipUnless(RECENT, "FSDP2 of this PyTorch is for GPUs")
 warnings.filterwarnings("ignore", category=FutureWarning)
 
 
@@ -86,7 +95,9 @@ def tensors(context):
     rows, columns = distribute_tensor(whole, mesh, [Shard(0)]), distribute_tensor(whole, mesh, [Shard(1)])
     product = rows @ distribute_tensor(whole.t().contiguous(), mesh, [Replicate()])
     out = [rows.to_local(), columns.to_local(), rows.full_tensor(), product.full_tensor(), rows.redistribute(mesh, [Shard(1)]).to_local(),
-           (rows.sum() + columns.max()).full_tensor(), rows.mean(0).full_tensor()]
+           (rows.sum() + columns.max()).full_tensor()]
+    if RECENT:  # else gloo has no average
+        out.append(rows.mean(0).full_tensor())
     partial = torch.mm(distribute_tensor(whole.t().contiguous(), mesh, [Shard(1)]), rows)  # summed over ranks
     out += [partial.redistribute(mesh, [Replicate()]).to_local(), partial.redistribute(mesh, [Shard(0)]).to_local()]
     return [one.detach().clone() for one in out]
@@ -112,7 +123,8 @@ def tensor_parallel(context):
 def pipeline(context, schedule):
     parts = layers()
     stages = [nn.Sequential(*parts[:2]), nn.Sequential(*parts[2:])]
-    stage = PipelineStage(stages[context.rank], context.rank, 2, torch.device("cpu"))
+    shapes = {} if RECENT else {"input_args": (torch.zeros(2, 33 if context.rank else 16),)}  # else found out by itself
+    stage = PipelineStage(stages[context.rank], context.rank, 2, torch.device("cpu"), **shapes)
     torch.manual_seed(8)
     x, y = torch.randn(8, 16), torch.randn(8, 5)
     losses = []
@@ -164,9 +176,10 @@ def functionals(context):
     ]
     sent = [rank + peer for peer in range(size)]
     out.append(functional.all_to_all_single(torch.arange(float(sum(sent))) + 10 * rank, sent, sent, group))
-    leaf = own.clone().requires_grad_()
-    functional.all_gather_tensor_autograd(leaf, 0, group).square().sum().backward()
-    out.append(leaf.grad)
+    if RECENT:  # else it fails over any backend
+        leaf = own.clone().requires_grad_()
+        functional.all_gather_tensor_autograd(leaf, 0, group).square().sum().backward()
+        out.append(leaf.grad)
     return [functional.wait_tensor(one).clone() for one in out]
 
 
@@ -201,17 +214,20 @@ def compiled_ddp(context):
 
 
 class Parallel(unittest.TestCase):
+    @sharding
     def test_fsdp2_trains_as_over_gloo(self):
         bfloat = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for size, reshard, from_group, policy in ((2, True, False, None), (3, True, False, None), (2, False, False, None), (2, True, False, bfloat)):
             with self.subTest(ranks=size, reshard=reshard, policy=policy):
                 compare.twice(size, sharded, reshard, from_group, policy)
 
+    @sharding
     @unittest.skipUnless(ranks.IS_TUTTI, "gloo gives no memory")
     def test_fsdp2_trains_in_memory_of_the_group(self):
         plain = ranks.run(2, sharded, True, False, None)
         self.assertIsNone(compare.difference(ranks.run(2, sharded, True, True, None), plain, False))
 
+    @sharding
     def test_fsdp2_sharded_and_replicated(self):
         compare.twice(4, sharded_twice)
 
@@ -226,10 +242,13 @@ class Parallel(unittest.TestCase):
         compare.twice(2, tensor_parallel)
 
     def test_pipelines(self):
-        for schedule in (ScheduleGPipe, Schedule1F1B):
-            with self.subTest(schedule=schedule.__name__):
-                compare.twice(2, pipeline, schedule)
+        first = compare.twice(2, pipeline, ScheduleGPipe)
+        if RECENT:  # else gloo hangs in it
+            compare.twice(2, pipeline, Schedule1F1B)
+        else:
+            self.assertIsNone(compare.difference(ranks.run(2, pipeline, Schedule1F1B), first, False))
 
+    @sharding
     def test_checkpoints(self):
         for asynchronous in (False, True):
             with self.subTest(asynchronous=asynchronous):

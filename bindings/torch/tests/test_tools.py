@@ -116,7 +116,7 @@ class Tools(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "elastic.py")
             with open(program, "w", encoding="utf-8") as file:
-                file.write(ELASTIC)
+                file.write(ranks.IMPORT + ELASTIC)
             done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2",
                                    "--monitor-interval", "0.1", program, BACKEND, folder],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False)

@@ -6,11 +6,16 @@ needs no import of this package: PyTorch finds it. What else it offers is below;
 installed and tries it.
 """
 import atexit
+import os
 
 import torch
 import torch.distributed
 
-from . import _build
+try:
+    from . import _build
+except ImportError:
+    raise ImportError(f"{os.path.dirname(os.path.abspath(__file__))} is the source of torch_tutti, not what pip installs: "
+                      "start Python in another folder") from None
 
 __all__ = ["Options", "empty", "zeros", "is_shareable", "use_allocator", "versions"]
 
