@@ -68,6 +68,7 @@ void bind_backend(py::module_ &module) {
             "abort", [](Backend &backend) { backend.abort(); }, unlocked)
         .def("abort", &Backend::abort_because, py::arg("reason"), unlocked)
         .def("error_text", &Backend::error_text);
+    if (py::detail::get_type_info(typeid(ErrorType)) != nullptr) bound.def("get_error", &Backend::getError, unlocked);
     if (!py::hasattr(bound, "options")) bound.def_property_readonly("options", &Backend::options);
     module.def("create_backend", create_backend, py::arg("dist_backend_opts"), py::arg("options").none(true), unlocked);
     module.def("create_backend_plain", create_backend_plain, py::arg("store"), py::arg("rank"), py::arg("size"),

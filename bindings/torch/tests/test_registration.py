@@ -131,6 +131,39 @@ class Registration(unittest.TestCase):
         self.assertEqual(self.expect(body).stdout.strip(), "0")
         self.assertEqual(self.expect(body, DDP_DISABLE_COMM_MEM="1").stdout.strip(), "1")
 
+    def test_nccl_beside_us_keeps_its_tensors_and_its_switch(self):
+        """NCCL needs GPUs; a stand-in of its name shows how PyTorch puts such groups together."""
+        body = """
+            import torch.distributed.distributed_c10d as c10d
+            import torch_tutti
+
+            Base = getattr(torch._C._distributed_c10d.Backend, "Options", None) or dist.ProcessGroup.Options
+
+            class Anything(type):
+                def __instancecheck__(cls, thing):
+                    return True
+
+            class StandIn(metaclass=Anything):
+                class Options(Base):
+                    def __init__(self):
+                        super().__init__("nccl")
+                def __new__(cls, store, rank, size, options):
+                    return c10d.ProcessGroupGloo(store, rank, size)
+
+            c10d.ProcessGroupNCCL, c10d._NCCL_AVAILABLE = StandIn, True
+            group = world("%s")
+            assert default_backend(group).lower() != "undefined"
+            assert group._get_backend(torch.device("cpu")).name() == "tutti"
+            assert group._get_backend(torch.device("cuda")).name() == "gloo"
+            outs = [None]
+            dist.all_gather_object(outs, "object")
+            assert outs == ["object"]
+            assert "DDP_DISABLE_COMM_MEM" not in os.environ
+        """
+        for backend in ("cpu:tutti,cuda:nccl", "cuda:nccl,cpu:tutti"):
+            with self.subTest(backend=backend):
+                self.expect(body % backend, then="os._exit(0)")
+
     def test_options_of_a_wrong_type_are_told(self):
         done = run('import torch_tutti\nworld("tutti", pg_options={"name": "x"})')
         self.assertNotEqual(done.returncode, 0)
