@@ -1,4 +1,4 @@
-"""What the documentation tells people to run first: the self-test and the smallest example, under torchrun."""
+"""What the documentation tells people to run first: the self-test and the examples, under torchrun."""
 import importlib.util
 import os
 import subprocess
@@ -11,7 +11,11 @@ from torch.distributed.distributed_c10d import Backend
 HAVE_TUTTI = importlib.util.find_spec("torch_tutti") is not None
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 AUTOMATIC = any(hasattr(*one) for one in ((torch, "_import_device_backends"), (Backend, "_ensure_backend_registered")))
-TIMEOUT_S = 120
+TIMEOUT_S = 400
+LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+# Where scripts/quickstart looks for it, too.
+MNIST = next((folder for folder in (os.environ.get("TUTTI_DATA", ""), os.path.join(ROOT, os.pardir, "shared", "data", "mnist"),
+                                    os.path.join(ROOT, "data", "mnist")) if os.path.exists(os.path.join(folder, "t10k-labels-idx1-ubyte.gz"))), None)
 
 
 def run(*arguments):
@@ -33,9 +37,16 @@ class Examples(unittest.TestCase):
 
     @unittest.skipUnless(AUTOMATIC, "this PyTorch has no entry points: the examples would need an import")
     def test_linear_regression_by_two_ranks_finds_the_weights(self):
-        launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-        output = run(*launch, os.path.join(ROOT, "examples", "torch_linear_ddp.py"))
+        output = run(*LAUNCH, os.path.join(ROOT, "examples", "torch_linear_ddp.py"))
         self.assertEqual(output.strip().splitlines()[-1], "w = [2.0000, 3.0000]")
+
+    @unittest.skipUnless(AUTOMATIC, "this PyTorch has no entry points: the examples would need an import")
+    @unittest.skipUnless(MNIST, "MNIST is not there: TUTTI_DATA names its folder")
+    def test_mnist_by_two_ranks_reaches_its_accuracy(self):
+        output = run(*LAUNCH, os.path.join(ROOT, "examples", "torch_mnist_ddp.py"), "--data", MNIST)
+        last = output.strip().splitlines()[-1]
+        self.assertRegex(last, r"^test accuracy: \d+\.\d+ %$")
+        self.assertGreaterEqual(float(last.split()[2]), 98.5)
 
 
 if __name__ == "__main__":
