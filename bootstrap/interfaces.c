@@ -207,23 +207,43 @@ static const char *find_filter(const char **variable_out) {
     return filter;
 }
 
-tutti_status tutti_interfaces_list(tutti_interface *interfaces_out, int capacity, int *count_out) {
-    const char *variable, *filter = find_filter(&variable);
+/* The system's list; free it. */
+static tutti_status read_all(tutti_interface **all_out, int *count_out) {
     struct ifaddrs *found = NULL;
-    tutti_interface *all = NULL;
-    int nall = 0, fd = -1;
-    tutti_status status = TUTTI_OK;
+    tutti_interface *all;
+    int count = 0;
     if (getifaddrs(&found) != 0) return tutti_fail_errno(errno, "cannot list the network interfaces");
-    for (const struct ifaddrs *item = found; item != NULL; item = item->ifa_next) nall += is_address(item);
-    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nall, sizeof *all, &all), done);
-    fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    nall = 0;
-    for (const struct ifaddrs *item = found; item != NULL; item = item->ifa_next)
-        if (is_address(item)) all[nall++] = describe(fd, item);
-    status = tutti_interfaces_choose(all, nall, variable, filter, interfaces_out, capacity, count_out);
-done:
-    if (fd >= 0) close(fd);
-    free(all);
+    for (const struct ifaddrs *item = found; item != NULL; item = item->ifa_next) count += is_address(item);
+    tutti_status status = tutti_calloc((size_t)count, sizeof *all, &all);
+    if (status == TUTTI_OK) {
+        int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        count = 0;
+        for (const struct ifaddrs *item = found; item != NULL; item = item->ifa_next)
+            if (is_address(item)) all[count++] = describe(fd, item);
+        if (fd >= 0) close(fd);
+        *all_out = all;
+        *count_out = count;
+    }
     freeifaddrs(found);
     return status;
+}
+
+tutti_status tutti_interfaces_list(tutti_interface *interfaces_out, int capacity, int *count_out) {
+    const char *variable, *filter = find_filter(&variable);
+    tutti_interface *all;
+    int nall;
+    TUTTI_TRY(read_all(&all, &nall));
+    tutti_status status = tutti_interfaces_choose(all, nall, variable, filter, interfaces_out, capacity, count_out);
+    free(all);
+    return status;
+}
+
+tutti_status tutti_interfaces_all(tutti_interface *interfaces_out, int capacity, int *count_out) {
+    tutti_interface *all;
+    int nall;
+    TUTTI_TRY(read_all(&all, &nall));
+    *count_out = (int)tutti_min_i64(nall, capacity);
+    memcpy(interfaces_out, all, (size_t)*count_out * sizeof *all);
+    free(all);
+    return TUTTI_OK;
 }

@@ -34,7 +34,10 @@ typedef struct tutti_interface {
  * leaves none: the error names it and what interfaces there are. */
 tutti_status tutti_interfaces_list(tutti_interface *interfaces_out, int capacity, int *count_out);
 
-/* The same of a given list. `variable`=`filter` is what restricts it; "" takes all. Reorders `all`. */
+/* All of them, also loopback, whatever the variables say: to know one's own. */
+tutti_status tutti_interfaces_all(tutti_interface *interfaces_out, int capacity, int *count_out);
+
+/* The same as tutti_interfaces_list of a given list. `variable`=`filter` is what restricts it; "" takes all. Reorders `all`. */
 tutti_status tutti_interfaces_choose(tutti_interface *all, int nall, const char *variable, const char *filter,
                                      tutti_interface *interfaces_out, int capacity, int *count_out);
 

@@ -1,8 +1,7 @@
 /*
  * The job's store, reached from the launcher's variables.
  *
- * Where the launcher hosts the store, every rank is a client. Else rank 0 serves it at MASTER_ADDR:MASTER_PORT,
- * in this process, from the first rendezvous to the process's end: a rank that has finished with one
+ * Where the launcher hosts the store, every rank is a client. Else rank 0 serves it, where meeting.h says, in this process, from the first rendezvous to the process's end: a rank that has finished with one
  * communicator may come back for the next at any time. Whoever closes says so in the store; rank 0 waits for all,
  * so that nobody loses the store while he still reads.
  */
@@ -10,14 +9,13 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/store.h"
 #include "bootstrap/world.h"
 
@@ -35,13 +33,6 @@ struct tutti_rendezvous {
     bool serves; /* this process does */
 };
 
-/* Where the store is. */
-typedef struct place {
-    const char *host;
-    int port;
-    bool agent;
-} place;
-
 /* The store that this process serves. Guarded by the lock. */
 static struct {
     pthread_mutex_t lock;
@@ -52,43 +43,19 @@ static struct {
 
 static atomic_int nopens;
 
-static const char *shown(const char *value) {
-    return value != NULL && *value != '\0' ? value : "not set";
-}
-
-static tutti_status read_place(const tutti_world *world, place *place_out) {
-    const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
-    const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    char *end = NULL;
-    long number = port != NULL ? strtol(port, &end, 10) : 0;
-    if (host == NULL || *host == '\0' || end == NULL || end == port || *end != '\0' || number < 1 || number > 65535)
-        return tutti_fail(TUTTI_ERR_CONFIG,
-                          "launcher variables: a world of %d needs MASTER_ADDR and MASTER_PORT (1 to 65535), to meet "
-                          "in the store there (MASTER_ADDR: %.80s, MASTER_PORT: %.40s); start with tuttirun or "
-                          "torchrun, or set them",
-                          world->size, shown(host), shown(port));
-    *place_out = (place){.host = host,
-                         .port = (int)number,
-                         .agent = agent != NULL && (strcasecmp(agent, "true") == 0 || strcmp(agent, "1") == 0)};
-    return TUTTI_OK;
-}
-
-static bool is_loopback(const char *host) {
-    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
-}
-
 /* Starts this process's store, or finds it running. Listens only where the ranks can reach it. */
-static tutti_status serve(const place *where) {
+static tutti_status serve(const tutti_meeting *where, const char *address, int *port_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&own.lock);
-    if (own.server == NULL || own.owner != getpid() || own.port != where->port) {
+    bool have = own.server != NULL && own.owner == getpid() && (own.port == where->port || where->port == 0);
+    if (!have) {
         if (own.server != NULL && own.owner == getpid()) tutti_store_server_stop(own.server);
         own.server = NULL;
-        const char *address = !is_loopback(where->host) ? NULL : strcmp(where->host, "::1") == 0 ? "::1" : "127.0.0.1";
         status = tutti_store_server_start(address, where->port, &own.server);
         own.owner = getpid();
-        own.port = where->port;
+        own.port = status == TUTTI_OK ? tutti_store_server_port(own.server) : 0;
     }
+    *port_out = own.port;
     pthread_mutex_unlock(&own.lock);
     return status;
 }
@@ -100,13 +67,14 @@ __attribute__((destructor)) static void stop_serving(void) {
 }
 
 /* Rank 0's way: serve; where the port is taken by a store already (a framework's, say), join it. */
-static tutti_status serve_or_join(tutti_rendezvous *rendezvous, const place *where) {
-    tutti_status status = serve(where);
+static tutti_status serve_or_join(tutti_rendezvous *rendezvous, const tutti_meeting *where) {
+    const char *address = tutti_meeting_listen_address(where->host);
+    int port;
+    tutti_status status = serve(where, address, &port);
     if (status == TUTTI_OK) {
         rendezvous->serves = true;
-        const char *host = is_loopback(where->host) ? where->host : "127.0.0.1";
-        return tutti_store_client_connect(host, where->port, tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
-                                          &rendezvous->client);
+        return tutti_store_client_connect(address != NULL ? address : "127.0.0.1", where->port,
+                                          tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS), &rendezvous->client);
     }
     if (status != TUTTI_ERR_CONFIG) return status;
     char reason[512];
@@ -117,22 +85,51 @@ static tutti_status serve_or_join(tutti_rendezvous *rendezvous, const place *whe
     return TUTTI_OK;
 }
 
+/* Where rank 0 told it through the launcher's server: once per process, and all ranks at their first rendezvous. */
+static struct {
+    pthread_mutex_t lock;
+    tutti_meeting meeting;
+    pid_t owner; /* 0: not yet */
+} told = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Rank 0 serves before it says where. */
+static tutti_status exchange(const tutti_world *world, tutti_meeting *where) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&told.lock);
+    if (told.owner != getpid()) {
+        int port = 0;
+        const char *address = world->local_size == world->size ? "127.0.0.1" : NULL;
+        if (world->rank == 0) status = serve(where, address, &port);
+        if (status == TUTTI_OK) status = tutti_meeting_exchange(world, port, where);
+        told.meeting = *where;
+        told.owner = status == TUTTI_OK ? getpid() : 0;
+    }
+    if (status == TUTTI_OK) *where = told.meeting;
+    pthread_mutex_unlock(&told.lock);
+    return status;
+}
+
+static tutti_status reach(const tutti_world *world, const tutti_meeting *where, tutti_rendezvous *rendezvous) {
+    int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
+    if (world->rank != 0 || where->agent)
+        return tutti_store_client_connect(where->host, where->port, timeout_ms, &rendezvous->client);
+    if (!where->exchange) return serve_or_join(rendezvous, where);
+    rendezvous->serves = true; /* since the exchange */
+    return tutti_store_client_connect("127.0.0.1", where->port, timeout_ms, &rendezvous->client);
+}
+
 tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **rendezvous_out) {
-    place where;
+    tutti_meeting where;
     tutti_rendezvous *rendezvous;
-    const char *run_id = getenv("TORCHELASTIC_RUN_ID");
-    TUTTI_TRY(read_place(world, &where));
+    TUTTI_TRY(tutti_meeting_find(world, &where));
+    if (where.exchange) TUTTI_TRY(exchange(world, &where));
     TUTTI_TRY(tutti_calloc(1, sizeof *rendezvous, &rendezvous));
     rendezvous->rank = world->rank;
     rendezvous->nranks = world->size;
     rendezvous->agent = where.agent;
-    snprintf(rendezvous->prefix, sizeof rendezvous->prefix, "tutti/%.256s/%d/%d",
-             run_id != NULL && *run_id != '\0' ? run_id : "none", world->restart, atomic_fetch_add(&nopens, 1));
-    tutti_status status =
-        world->rank == 0 && !where.agent
-            ? serve_or_join(rendezvous, &where)
-            : tutti_store_client_connect(where.host, where.port, tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
-                                         &rendezvous->client);
+    snprintf(rendezvous->prefix, sizeof rendezvous->prefix, "tutti/%.256s/%d/%d", where.run, world->restart,
+             atomic_fetch_add(&nopens, 1));
+    tutti_status status = reach(world, &where, rendezvous);
     if (status != TUTTI_OK) {
         free(rendezvous);
         return status;

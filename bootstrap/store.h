@@ -26,7 +26,8 @@ void tutti_store_server_stop(tutti_store_server *server); /* NULL is allowed */
 /* The listening socket alone (see tutti_store_server_start for address, port and errors). */
 tutti_status tutti_store_listen(const char *address, int port, int *listen_fd_out);
 
-/* Connects to host:port, trying again until timeout_ms has passed. */
+/* Connects to host:port, trying again until timeout_ms has passed. `host` may be several names or addresses of one host,
+ * split by commas, best first. */
 tutti_status tutti_store_client_connect(const char *host, int port, int64_t timeout_ms,
                                         tutti_store_client **client_out);
 void tutti_store_client_close(tutti_store_client *client); /* NULL is allowed */

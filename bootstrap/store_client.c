@@ -30,13 +30,14 @@ enum {
     FIRST_PAUSE_MS = 10, /* between tries to connect; doubles */
     LAST_PAUSE_MS = 1000,
     TRY_MS = 10000,         /* one try to connect */
+    TRY_ONE_OF_MS = 1500,   /* the same at one of several hosts */
     MOST_SKIPPED = 64 << 20 /* a value too long for the caller is read and dropped up to here */
 };
 
 struct tutti_store_client {
     int fd;
     bool broken;
-    char host[256];
+    char host[512];
     int port;
 };
 
@@ -136,19 +137,19 @@ static void charge(tutti_deadline *total, const tutti_deadline *part) {
     total->budget_ns = total->budget_ns > part->spent_ns ? total->budget_ns - part->spent_ns : 0;
 }
 
-/* One try at each address of the host. */
-static tutti_status try_connect(tutti_store_client *client, tutti_deadline *total) {
+/* One try at each address of a name. */
+static tutti_status try_name(tutti_store_client *client, const char *host, int most_ms, tutti_deadline *total) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
     char service[16];
     snprintf(service, sizeof service, "%d", client->port);
     /* No name: the loopback addresses, without a name server (RFC 6761); a bare container has no /etc/hosts. */
-    const char *name = strcmp(client->host, "localhost") == 0 ? NULL : client->host;
+    const char *name = strcmp(host, "localhost") == 0 ? NULL : host;
     int problem = getaddrinfo(name, service, &hints, &found);
-    if (problem != 0) return tutti_fail(TUTTI_ERR_CONFIG, "host name '%s': %s", client->host, gai_strerror(problem));
-    tutti_status status = tutti_fail(TUTTI_ERR_SYSTEM, "host name '%s' has no address", client->host);
+    if (problem != 0) return tutti_fail(TUTTI_ERR_CONFIG, "host name '%s': %s", host, gai_strerror(problem));
+    tutti_status status = tutti_fail(TUTTI_ERR_SYSTEM, "host name '%s' has no address", host);
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
         (void)tutti_deadline_passed(total); /* charges the pause before */
-        tutti_deadline deadline = tutti_deadline_after_ms(tutti_min_i64(tutti_deadline_left_ms(total), TRY_MS));
+        tutti_deadline deadline = tutti_deadline_after_ms(tutti_min_i64(tutti_deadline_left_ms(total), most_ms));
         status = connect_address(client, at, &deadline);
         if (status == TUTTI_OK) status = greet(client, &deadline);
         charge(total, &deadline);
@@ -156,6 +157,20 @@ static tutti_status try_connect(tutti_store_client *client, tutti_deadline *tota
         disconnect(client);
     }
     freeaddrinfo(found);
+    return status;
+}
+
+/* One try at each name or address of the list. Where there are several, some may lead nowhere: none gets long. */
+static tutti_status try_connect(tutti_store_client *client, tutti_deadline *total) {
+    tutti_status status = tutti_fail(TUTTI_ERR_CONFIG, "no host is given");
+    int most_ms = strchr(client->host, ',') != NULL ? TRY_ONE_OF_MS : TRY_MS;
+    for (const char *next = client->host; *next != '\0' && status != TUTTI_OK; next += *next == ',') {
+        char host[256];
+        size_t length = strcspn(next, ",");
+        snprintf(host, sizeof host, "%.*s", (int)length, next);
+        status = try_name(client, host, most_ms, total);
+        next += length;
+    }
     return status;
 }
 

@@ -11,8 +11,8 @@
 
 typedef struct tutti_rendezvous tutti_rendezvous;
 
-/* Reaches the job's store: as a client where the launcher hosts it (TORCHELASTIC_USE_AGENT_STORE=True), else rank 0
- * serves it at MASTER_ADDR:MASTER_PORT. Not called for a world of 1. */
+/* Reaches the job's store, where meeting.h says: as a client where the launcher hosts it
+ * (TORCHELASTIC_USE_AGENT_STORE=True), else rank 0 serves it. Not called for a world of 1. */
 tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **rendezvous_out);
 /* The store; valid until close. */
 const tutti_store *tutti_rendezvous_store(const tutti_rendezvous *rendezvous);

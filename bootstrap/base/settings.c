@@ -83,6 +83,13 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                      .kind = TUTTI_SETTING_KIND_TEXT,
                                      .fallback = "",
                                      .help = "network interfaces between hosts: eth,ib or =eth0 or ^docker,lo"},
+    [TUTTI_SETTING_STORE_PORT] = {.name = "TUTTI_STORE_PORT",
+                                  .kind = TUTTI_SETTING_KIND_INT,
+                                  .fallback = "0",
+                                  .least = 0,
+                                  .most = 65535,
+                                  .help =
+                                      "port of rank 0's store where MASTER_PORT is not set; 0: follows from the job"},
     [TUTTI_SETTING_SECRET] = {.name = "TUTTI_SECRET",
                               .kind = TUTTI_SETTING_KIND_TEXT,
                               .fallback = "",

@@ -1,0 +1,208 @@
+/*
+ * Rank tables with cJSON: libtutti_json.so, opened by rank_table.c.
+ *
+ * Here is what concerns the file's form: both layouts become the same list of entries, and what the file says twice (counts)
+ * must agree. What the entries must be among each other is checked by rank_table.c.
+ */
+#include <cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/rank_table.h"
+
+enum { MOST_ENTRIES = 1 << 20 };
+
+static const tutti_module_host *host;
+
+/* ---------------------------------------------------------------------------------------- single values */
+
+/* The text of a member; NULL where there is none, or it is something else. */
+static const char *text_of(const cJSON *object, const char *name) {
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+}
+
+/* Copies the text of a member that need not be there. */
+static tutti_status copy_text(const cJSON *object, const char *name, char *text, size_t capacity) {
+    const char *found = text_of(object, name);
+    if (found != NULL && strlen(found) >= capacity)
+        return host->fail(TUTTI_ERR_CONFIG, "%s is longer than %zu characters", name, capacity - 1);
+    snprintf(text, capacity, "%s", found != NULL ? found : "");
+    return TUTTI_OK;
+}
+
+/* Numbers are decimal text in these files, and sometimes numbers. */
+static tutti_status read_number(const cJSON *object, const char *name, int *number_out) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    const char *text = cJSON_GetStringValue(item);
+    char *end = NULL;
+    long number = text != NULL ? strtol(text, &end, 10) : cJSON_IsNumber(item) ? (long)cJSON_GetNumberValue(item) : -1;
+    if (item == NULL) return host->fail(TUTTI_ERR_CONFIG, "%s is missing", name);
+    if ((text != NULL && (end == text || *end != '\0')) || number < 0 || number > MOST_ENTRIES)
+        return host->fail(TUTTI_ERR_CONFIG, "%s is no number from 0 to %d", name, MOST_ENTRIES);
+    *number_out = (int)number;
+    return TUTTI_OK;
+}
+
+/* A count that the file gives besides the things themselves. */
+static tutti_status check_count(const cJSON *object, const char *name, int really, const char *of_what) {
+    int count = 0;
+    if (read_number(object, name, &count) != TUTTI_OK)
+        return host->fail(TUTTI_ERR_CONFIG, "%s is missing or no number", name);
+    if (count == 0) return host->fail(TUTTI_ERR_CONFIG, "%s is 0", name);
+    if (count != really)
+        return host->fail(TUTTI_ERR_CONFIG, "%s is %d, but there are %d %s", name, count, really, of_what);
+    return TUTTI_OK;
+}
+
+static tutti_status get_array(const cJSON *object, const char *name, const cJSON **array_out) {
+    *array_out = cJSON_GetObjectItemCaseSensitive(object, name);
+    if (cJSON_IsArray(*array_out)) return TUTTI_OK;
+    return host->fail(TUTTI_ERR_CONFIG, "%s is missing or no list", name);
+}
+
+/* -------------------------------------------------------------------------------------------- the layouts */
+
+/* The next entry, with what all devices have. */
+static tutti_status add_entry(tutti_rank_table *table, int capacity, const cJSON *device,
+                              tutti_rank_entry **entry_out) {
+    if (table->count == capacity) return host->fail(TUTTI_ERR_CONFIG, "more devices than the counts say");
+    tutti_rank_entry *entry = &table->entries[table->count++];
+    entry->rank = -1;
+    TUTTI_TRY(read_number(device, "device_id", &entry->device));
+    TUTTI_TRY(copy_text(device, "device_ip", entry->device_ip, sizeof entry->device_ip));
+    *entry_out = entry;
+    return TUTTI_OK;
+}
+
+static tutti_status read_instance(const cJSON *instance, int capacity, tutti_rank_table *table) {
+    const cJSON *devices, *device;
+    TUTTI_TRY(get_array(instance, "devices", &devices));
+    cJSON_ArrayForEach(device, devices) {
+        tutti_rank_entry *entry = NULL;
+        TUTTI_TRY(add_entry(table, capacity, device, &entry));
+        TUTTI_TRY(copy_text(instance, "server_id", entry->server, sizeof entry->server));
+        TUTTI_TRY(copy_text(instance, "pod_name", entry->pod, sizeof entry->pod));
+        if (table->cloud) continue;
+        TUTTI_TRY(read_number(instance, "rank_id", &entry->rank));
+        if (cJSON_GetArraySize(devices) != 1)
+            return host->fail(TUTTI_ERR_CONFIG, "the instance of rank %d has %d devices; with deploy_mode it is one",
+                              entry->rank, cJSON_GetArraySize(devices));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status read_group(const cJSON *group, tutti_rank_table *table) {
+    const cJSON *instances, *instance;
+    int capacity = 0, before = table->count;
+    TUTTI_TRY(get_array(group, "instance_list", &instances));
+    TUTTI_TRY(check_count(group, "instance_count", cJSON_GetArraySize(instances), "instances"));
+    cJSON_ArrayForEach(instance, instances) capacity +=
+        cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(instance, "devices"));
+    tutti_rank_entry *grown;
+    TUTTI_TRY(host->calloc((size_t)(before + capacity), sizeof *grown, &grown));
+    if (before > 0) memcpy(grown, table->entries, (size_t)before * sizeof *grown);
+    free(table->entries);
+    table->entries = grown;
+    cJSON_ArrayForEach(instance, instances) TUTTI_TRY(read_instance(instance, before + capacity, table));
+    return check_count(group,
+                       cJSON_HasObjectItem(group, "device_count") ? "device_count" : "device_num", /* cloud, lab */
+                       table->count - before, "devices");
+}
+
+/* The old layout, "standard": a group of instances. */
+static tutti_status read_groups(const cJSON *root, tutti_rank_table *table) {
+    const cJSON *groups, *group, *other;
+    const char *location = text_of(root, "para_plane_nic_location");
+    table->cloud = text_of(root, "deploy_mode") == NULL;
+    if (location != NULL && strcmp(location, "device") != 0)
+        return host->fail(TUTTI_ERR_CONFIG, "para_plane_nic_location is '%.20s'; only 'device' is known", location);
+    TUTTI_TRY(get_array(root, "group_list", &groups));
+    TUTTI_TRY(check_count(root, "group_count", cJSON_GetArraySize(groups), "groups"));
+    cJSON_ArrayForEach(group, groups) {
+        const char *name = text_of(group, "group_name");
+        for (other = groups->child; other != group; other = other->next)
+            if (name != NULL && text_of(other, "group_name") != NULL && strcmp(name, text_of(other, "group_name")) == 0)
+                return host->fail(TUTTI_ERR_CONFIG, "two groups have the group_name '%.60s'", name);
+        TUTTI_TRY(read_group(group, table));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status read_server(const cJSON *server, int capacity, tutti_rank_table *table) {
+    const cJSON *devices, *device;
+    TUTTI_TRY(get_array(server, "device", &devices));
+    if (text_of(server, "server_id") == NULL) return host->fail(TUTTI_ERR_CONFIG, "server_id is missing");
+    cJSON_ArrayForEach(device, devices) {
+        tutti_rank_entry *entry = NULL;
+        TUTTI_TRY(add_entry(table, capacity, device, &entry));
+        TUTTI_TRY(read_number(device, "rank_id", &entry->rank));
+        TUTTI_TRY(copy_text(server, "server_id", entry->server, sizeof entry->server));
+        TUTTI_TRY(copy_text(server, "host_ip", entry->host_ip, sizeof entry->host_ip));
+    }
+    return TUTTI_OK;
+}
+
+/* Version 1.0 and its successors, "concise": a list of servers. */
+static tutti_status read_servers(const cJSON *root, tutti_rank_table *table) {
+    const cJSON *servers, *server, *other;
+    int capacity = 0;
+    TUTTI_TRY(get_array(root, "server_list", &servers));
+    if (cJSON_HasObjectItem(root, "server_count"))
+        TUTTI_TRY(check_count(root, "server_count", cJSON_GetArraySize(servers), "servers"));
+    cJSON_ArrayForEach(server, servers) {
+        const char *id = text_of(server, "server_id");
+        for (other = servers->child; other != server; other = other->next)
+            if (id != NULL && text_of(other, "server_id") != NULL && strcmp(id, text_of(other, "server_id")) == 0)
+                return host->fail(TUTTI_ERR_CONFIG, "two servers have the server_id '%.64s'", id);
+        capacity += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(server, "device"));
+    }
+    TUTTI_TRY(host->calloc((size_t)capacity, sizeof *table->entries, &table->entries));
+    cJSON_ArrayForEach(server, servers) TUTTI_TRY(read_server(server, capacity, table));
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ module */
+
+static tutti_status read_root(const cJSON *root, tutti_rank_table *table) {
+    static const char *const known[] = {"", "1.0", "1.1", "1.2"};
+    const char *status = text_of(root, "status");
+    size_t i = 0;
+    TUTTI_TRY(copy_text(root, "version", table->version, sizeof table->version));
+    while (i < sizeof known / sizeof *known && strcmp(table->version, known[i]) != 0) i++;
+    if (i == sizeof known / sizeof *known)
+        return host->fail(TUTTI_ERR_CONFIG, "version '%s' is not known; 1.0 to 1.2 are, and none for the old layout",
+                          table->version);
+    table->completed = status != NULL && strcmp(status, "completed") == 0;
+    if (!table->completed) return TUTTI_OK;
+    return i == 0 ? read_groups(root, table) : read_servers(root, table);
+}
+
+static tutti_status read_rank_table(const char *text, tutti_rank_table *table_out) {
+    const char *end = NULL;
+    tutti_rank_table table = {0};
+    cJSON *root = cJSON_ParseWithOpts(text, &end, 1);
+    if (root == NULL) {
+        int line = 1;
+        for (const char *c = text; c < end; c++) line += *c == '\n';
+        return host->fail(TUTTI_ERR_DATA, "line %d is no JSON, near '%.*s'", line,
+                          end != NULL ? (int)strcspn(end, "\r\n") : 0, end);
+    }
+    tutti_status status =
+        cJSON_IsObject(root) ? read_root(root, &table) : host->fail(TUTTI_ERR_CONFIG, "it is no object");
+    cJSON_Delete(root);
+    if (status != TUTTI_OK) free(table.entries);
+    else *table_out = table;
+    return status;
+}
+
+__attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *caller,
+                                                                       const tutti_module_calls **calls_out);
+
+tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
+    static const tutti_json_module calls = {.head.version = TUTTI_MODULE_VERSION, .read_rank_table = read_rank_table};
+    if (caller->version == TUTTI_MODULE_VERSION)
+        host = caller; /* else the caller sees the difference, and calls nothing */
+    *calls_out = &calls.head;
+    return TUTTI_OK;
+}

@@ -1,0 +1,70 @@
+/*
+ * A rank of a job, for tests of launchers: says who it is, meets the others in the job's store, and tells what they said.
+ *
+ *   world_probe            meets twice, and prints "rank 1 of 4, local 1 of 2, node 0 of 2: met"
+ *   world_probe reduce     makes the world's communicator and sums the ranks
+ *   world_probe world      only says who it is
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/world.h"
+
+enum { TIMEOUT_MS = 20000, NTIMES = 2 };
+
+/* Each says its rank; each reads all of them. */
+static tutti_status talk(const tutti_world *world, const tutti_rendezvous *rendezvous) {
+    const tutti_store *store = tutti_rendezvous_store(rendezvous);
+    for (int i = 0; i <= world->size; i++) {
+        char key[400], value[32] = "", expected[32];
+        size_t bytes;
+        int whom = i == 0 ? world->rank : i - 1;
+        snprintf(key, sizeof key, "%s/probe/%d", tutti_rendezvous_prefix(rendezvous), whom);
+        snprintf(expected, sizeof expected, "I am %d", whom);
+        if (i == 0) {
+            TUTTI_TRY(store->set(store->context, key, expected, strlen(expected) + 1));
+            continue;
+        }
+        TUTTI_TRY(store->get(store->context, key, value, sizeof value, &bytes, TIMEOUT_MS));
+        if (strcmp(value, expected) != 0) return tutti_fail(TUTTI_ERR_DATA, "'%s' from rank %d", value, whom);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status meet(const tutti_world *world) {
+    for (int i = 0; i < NTIMES && world->size > 1; i++) {
+        tutti_rendezvous *rendezvous;
+        TUTTI_TRY(tutti_rendezvous_open(world, &rendezvous));
+        tutti_status status = talk(world, rendezvous);
+        tutti_rendezvous_close(rendezvous);
+        TUTTI_TRY(status);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status reduce(const tutti_world *world) {
+    tutti_comm *comm;
+    int32_t sum = world->rank;
+    TUTTI_TRY(tutti_comm_create_world(&comm));
+    tutti_status status = tutti_all_reduce(comm, &sum, &sum, 1, TUTTI_INT32, TUTTI_SUM, NULL);
+    tutti_comm_destroy(comm);
+    if (status == TUTTI_OK && sum != world->size * (world->size - 1) / 2)
+        status = tutti_fail(TUTTI_ERR_DATA, "the ranks' sum is %d", sum);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "meet";
+    tutti_world world;
+    tutti_status status = tutti_world_get(&world);
+    if (status == TUTTI_OK && strcmp(what, "meet") == 0) status = meet(&world);
+    if (status == TUTTI_OK && strcmp(what, "reduce") == 0) status = reduce(&world);
+    if (status != TUTTI_OK) {
+        fprintf(stderr, "world_probe: %s\n", tutti_last_error());
+        return 1;
+    }
+    printf("rank %d of %d, local %d of %d, node %d of %d: %s\n", world.rank, world.size, world.local_rank, world.local_size,
+           world.node, world.nodes, strcmp(what, "reduce") == 0 ? "summed" : strcmp(what, "meet") == 0 ? "met" : "is there");
+    return 0;
+}
