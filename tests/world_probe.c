@@ -64,7 +64,10 @@ int main(int argc, char **argv) {
         fprintf(stderr, "world_probe: %s\n", tutti_last_error());
         return 1;
     }
-    printf("rank %d of %d, local %d of %d, node %d of %d: %s\n", world.rank, world.size, world.local_rank, world.local_size,
-           world.node, world.nodes, strcmp(what, "reduce") == 0 ? "summed" : strcmp(what, "meet") == 0 ? "met" : "is there");
+    printf("rank %d of %d, local %d of %d, node %d of %d: %s\n", world.rank, world.size, world.local_rank,
+           world.local_size, world.node, world.nodes,
+           strcmp(what, "reduce") == 0 ? "summed"
+           : strcmp(what, "meet") == 0 ? "met"
+                                       : "is there");
     return 0;
 }

@@ -1,0 +1,113 @@
+/*
+ * Ranks that others start: Open MPI's mpirun and MPICH's mpiexec as they are installed here, rank tables, and MPI's variables
+ * without any MPI. Each test starts world_probe, in which ranks meet, and make a communicator.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/support/shell.h"
+
+TestSuite(launchers, .timeout = 120);
+#define LAUNCHERS_TEST(name) Test(launchers, name, .init = enter, .fini = shell_leave_folder)
+
+/* Programs by the names that Debian gives them. $P is the probe. */
+#define OPEN_MPI "mpirun.openmpi --oversubscribe --allow-run-as-root -n 4 "
+#define MPICH    "mpiexec.mpich -n 4 "
+
+static void enter(void) {
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
+    char probe[512];
+    shell_enter_folder();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+    snprintf(probe, sizeof probe, "%s/tests/world_probe", getenv("TUTTI_BUILD"));
+    setenv("P", probe, 1);
+}
+
+static void need(const char *program) {
+    if (shell_run("command -v %s", program) != 0) cr_skip_test("%s is not installed", program);
+}
+
+/* All four ranks have said that they are there, with the same end of the line. */
+static void expect_ranks(const char *what) {
+    for (int i = 0; i < 4; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "rank %d of 4, local %d of 4, node 0 of 1: %s\n", i, i, what);
+        HAS(line);
+    }
+    cr_assert_eq(shell_count("\n"), 4, "nothing else:\n%s", shell_output);
+}
+
+LAUNCHERS_TEST(open_mpis_mpirun_needs_no_address) {
+    need("mpirun.openmpi");
+    cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "$P"), 0, "%s", shell_output);
+    expect_ranks("met");
+    cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "$P reduce"), 0, "%s", shell_output);
+    expect_ranks("summed");
+}
+
+/* PMIX_RANK taken away: as with an Open MPI that has another PMIx, or without the module. */
+LAUNCHERS_TEST(on_one_host_open_mpis_variables_are_enough) {
+    need("mpirun.openmpi");
+    cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "env -u PMIX_RANK $P"), 0, "%s", shell_output);
+    expect_ranks("met");
+}
+
+/* And Open MPI's variables taken away: what PMIx alone says, as under PRRTE. */
+LAUNCHERS_TEST(pmix_alone_is_enough) {
+    need("mpirun.openmpi");
+    if (shell_run("test -e $TUTTI_BUILD/lib/libtutti_pmix.so") != 0) cr_skip_test("no module pmix in this build");
+    cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE $P"), 0, "%s",
+                 shell_output);
+    expect_ranks("met");
+}
+
+LAUNCHERS_TEST(mpichs_mpiexec_needs_no_address) {
+    need("mpiexec.mpich");
+    cr_assert_eq(shell_run("timeout 60 " MPICH "$P"), 0, "%s", shell_output);
+    expect_ranks("met");
+    cr_assert_eq(shell_run("timeout 60 " MPICH "$P reduce"), 0, "%s", shell_output);
+    expect_ranks("summed");
+}
+
+LAUNCHERS_TEST(a_rank_that_fails_under_mpiexec_is_a_failure) {
+    need("mpiexec.mpich");
+    cr_assert_neq(
+        shell_run("timeout 60 " MPICH "sh -c '[ $PMI_RANK != 2 ] || exit 7; TUTTI_CONNECT_TIMEOUT_MS=3000 $P'"), 0,
+        "%s", shell_output);
+}
+
+LAUNCHERS_TEST(master_addr_counts_before_the_launchers_server) {
+    need("mpiexec.mpich");
+    cr_assert_eq(shell_run("MASTER_ADDR=127.0.0.1 MASTER_PORT=1 TUTTI_CONNECT_TIMEOUT_MS=1500 timeout 60 " MPICH
+                           "sh -c '[ $PMI_RANK = 0 ] || exec $P; sleep 3'"),
+                 1, "%s", shell_output);
+    HAS("no store at 127.0.0.1:1 within");
+}
+
+/* Who starts processes with MPI's variables by himself says where to meet. */
+LAUNCHERS_TEST(variables_alone_do_with_an_address) {
+    cr_assert_eq(
+        shell_run("export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 10000)) PMI_SIZE=4\n"
+                  "for r in 1 2 3 0; do PMI_RANK=$r MPI_LOCALRANKID=$r MPI_LOCALNRANKS=4 timeout 60 $P & done; wait"),
+        0, "%s", shell_output);
+    expect_ranks("met");
+}
+
+LAUNCHERS_TEST(several_hosts_without_an_address_are_one_clear_error) {
+    cr_assert_eq(shell_run("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 timeout 60 $P"), 1);
+    HAS("a world of 2 needs MASTER_ADDR and MASTER_PORT");
+    cr_assert_eq(shell_count("\n"), 1, "one line: %s", shell_output);
+}
+
+LAUNCHERS_TEST(a_rank_table_needs_no_address) {
+    if (shell_run("test -e $TUTTI_BUILD/lib/libtutti_json.so") != 0) cr_skip_test("no module json in this build");
+    cr_assert_eq(
+        shell_run("d= ; for r in 0 1 2 3; do d=$d'{\"device_id\": \"'$r'\", \"rank_id\": \"'$r'\"},'; done\n"
+                  "echo '{\"version\": \"1.0\", \"server_list\": [{\"server_id\": \"here-'$$'\", \"device\": ['$d']}], "
+                  "\"status\": \"completed\"}' >table.json\n"
+                  "export RANK_TABLE_FILE=table.json\n"
+                  "for r in 1 2 3 0; do RANK_ID=$r DEVICE_ID=$r timeout 60 $P reduce & done; wait"),
+        0, "%s", shell_output);
+    expect_ranks("summed");
+}
