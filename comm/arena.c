@@ -113,18 +113,18 @@ void tutti_patience_begin(tutti_comm *comm, const tutti_op *op) {
         (tutti_patience){.op = op, .yields = thread_yields || !comm->spins, .glances = tutti_op_has_source(op)};
 }
 
-static tutti_status timed_out(tutti_comm *comm, const tutti_op *op) {
+static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaited awaited) {
     char call[160], missing[1200];
     tutti_call record = tutti_call_of(op);
-    tutti_monitor_missing(comm, op, missing, sizeof missing);
+    if (awaited != NULL) awaited(comm, missing, sizeof missing);
+    else tutti_monitor_missing(comm, op, missing, sizeof missing);
     tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" passed its deadline of %lld ms on rank %d; missing: %s",
                tutti_call_describe(&record, call, sizeof call), comm->name,
                (long long)(op->timeout_ms > 0 ? op->timeout_ms : comm->timeout_ms), comm->rank, missing);
     return tutti_comm_break(comm, TUTTI_ERR_TIMEOUT);
 }
 
-/* Starts the clocks at the first call of an operation, then minds them. */
-static tutti_status mind_clocks(tutti_comm *comm) {
+tutti_status tutti_patience_mind(tutti_comm *comm, tutti_awaited awaited) {
     tutti_patience *p = &comm->patience;
     if (!p->started) {
         p->deadline = tutti_deadline_after_ms(p->op->timeout_ms > 0 ? p->op->timeout_ms : comm->timeout_ms);
@@ -133,10 +133,12 @@ static tutti_status mind_clocks(tutti_comm *comm) {
         return TUTTI_OK;
     }
     if (!p->reported && tutti_deadline_passed(&p->stall)) {
+        char text[1200];
         p->reported = true;
-        tutti_monitor_report(comm, p->op, p->stall.spent_ns / TUTTI_NS_PER_MS);
+        if (awaited != NULL) awaited(comm, text, sizeof text);
+        tutti_monitor_report(comm, p->op, p->stall.spent_ns / TUTTI_NS_PER_MS, awaited != NULL ? text : NULL);
     }
-    return tutti_deadline_passed(&p->deadline) ? timed_out(comm, p->op) : TUTTI_OK;
+    return tutti_deadline_passed(&p->deadline) ? timed_out(comm, p->op, awaited) : TUTTI_OK;
 }
 
 static inline bool reached(_Atomic uint64_t *flag, uint64_t target) {
@@ -208,7 +210,7 @@ static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64
 static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
     int64_t nap_ns = SHORTEST_NAP_NS, deaths_ns = 0;
     while (!reached(flag, target)) {
-        TUTTI_TRY(mind_clocks(comm));
+        TUTTI_TRY(tutti_patience_mind(comm, NULL));
         TUTTI_TRY(tutti_interrupt_check());
         int64_t now_ns = comm->patience.deadline.last_ns;
         bool deaths = now_ns - deaths_ns >= DEATHS_EVERY_NS;

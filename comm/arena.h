@@ -22,6 +22,11 @@ void tutti_page_wake(tutti_page *page);
 
 /* Begins the waits of an operation. */
 void tutti_patience_begin(tutti_comm *comm, const tutti_op *op);
+/* Says what a wait is for; NULL: for the posts and steps of the communicator's ranks. */
+typedef void (*tutti_awaited)(const tutti_comm *comm, char *text, size_t capacity);
+/* Starts the clocks at the first call of an operation, then minds them: tells of a stall once; when the deadline has
+ * passed, breaks the communicator. */
+tutti_status tutti_patience_mind(tutti_comm *comm, tutti_awaited awaited);
 
 /* Waits until nobody reads the post that op will use: all have finished the call that used it before. Only loose calls
  * can have left someone that far behind. */

@@ -157,6 +157,8 @@ static inline uint64_t tutti_step_at(uint64_t sequence, uint64_t progress) {
 struct tutti_peer;
 struct tutti_slots;
 struct tutti_work_queue;
+struct tutti_hosts;
+struct tutti_links;
 
 /* One rank as the others of its communicator see it. */
 typedef struct tutti_member {
@@ -207,6 +209,8 @@ struct tutti_comm {
     char **buffers;                 /* scratch of nranks pointers */
     uint64_t exposed;               /* last call in which peers may write into this rank's buffers; settle.h */
     struct tutti_work_queue *queue; /* worker.h */
+    struct tutti_hosts *hosts;      /* of several hosts: hosts.h; else NULL */
+    struct tutti_links *links;      /* to ranks of other hosts, link.c; NULL: none so far */
     atomic_int references;          /* the user's, and one for each work and thread that may look at it */
     atomic_bool destroyed;          /* tutti_comm_destroy was called */
     struct tutti_comm *next;        /* list of the process's communicators */

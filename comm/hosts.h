@@ -15,8 +15,6 @@
 #include "comm/comm.h"
 #include "comm/door.h"
 
-struct tutti_link;
-
 /* The ranks of one host, in rank order. */
 typedef struct tutti_host {
     int nranks;
@@ -33,7 +31,6 @@ typedef struct tutti_hosts {
     int *rail, nrail;          /* uniform: this rank's; else the first ranks of all hosts */
     tutti_comm *local;         /* this host's ranks */
     tutti_door_card *doors;    /* by rank */
-    struct tutti_link **links; /* by rank; NULL until they are used; link.c */
     char *scratch;             /* in the heap, so that `local` lends it; tutti_hosts_scratch */
     size_t scratch_bytes;
 } tutti_hosts;

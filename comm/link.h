@@ -2,8 +2,8 @@
  * Links: what the algorithms between hosts are written in. A link leads to one rank of another host, and belongs to one
  * communicator, so that what comes on it is what the operation at hand is to get: no tags, nothing to sort out.
  *
- * A link is made when it is first used, over the best transport that both sides have. The first bytes that an operation
- * sends on a link are preceded by its record (kind, count, type, ...), and the other side compares that with its own: calls
+ * A link is made when it is first used, over the best transport that both sides have. Each transfer is preceded by a
+ * record (what the operation is, how many bytes come), which the other side compares with its own: calls
  * that differ are found there, as in the arena. Each call returns when its bytes have moved (sent: the buffer may be used
  * again), the operation's deadline has passed, the communicator broke, or the link failed; then it has broken the communicator
  * and says why. Whoever waits here drives point to point, answers interrupts and tells of stalls.
@@ -14,6 +14,8 @@
 #define TUTTI_LINK_H
 
 #include "comm/comm.h"
+
+struct tutti_pipe;
 
 /* The ranks between which an algorithm runs. */
 typedef struct tutti_rail {
@@ -29,6 +31,7 @@ typedef struct tutti_fold {
     tutti_reduction reduction;
 } tutti_fold;
 
+/* 0 bytes are a transfer, too: the other side waits for it. */
 tutti_status tutti_link_send(const tutti_rail *rail, int to, const void *src, size_t bytes);
 tutti_status tutti_link_recv(const tutti_rail *rail, int from, void *dst, size_t bytes);
 /* Both at once; `to` and `from` may be the same rank or two. No overlap of src and dst. */
@@ -50,9 +53,14 @@ typedef struct tutti_link_part {
 /* All of them at once; at most one send and one receive for each rank. */
 tutti_status tutti_link_move(const tutti_rail *rail, const tutti_link_part *parts, int nparts);
 
-/* Says on all links why this communicator is broken, as far as that is possible at once, and makes them useless. */
+/* Says on all links why this communicator is broken, as far as that is possible at once, and makes them useless. By the
+ * thread that runs its operations, or while none runs. */
 void tutti_link_break_all(tutti_comm *comm);
 /* When the communicator goes. */
 void tutti_link_close_all(tutti_comm *comm);
+
+/* Puts a ready pipe under the link to that rank of the communicator, and takes it over; for tests, and for who has a
+ * connection already. */
+tutti_status tutti_link_adopt(tutti_comm *comm, int rank, struct tutti_pipe *pipe);
 
 #endif

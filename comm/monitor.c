@@ -87,15 +87,19 @@ tutti_status tutti_monitor_status_told(int32_t broken_status) {
     return broken_status < TUTTI_OK && broken_status >= TUTTI_ERR_DATA ? (tutti_status)broken_status : TUTTI_ERR_BROKEN;
 }
 
+tutti_status tutti_monitor_told(tutti_comm *comm, int rank, int32_t broken_status, const char *reason) {
+    tutti_status status = tutti_monitor_status_told(broken_status);
+    tutti_fail(status, "%s (told by rank %d)", reason, rank);
+    return tutti_comm_break(comm, status);
+}
+
 /* Copies a peer's reason; the page is its owner's, so the text may lack its end. */
 static tutti_status adopt_reason(tutti_comm *comm, int rank) {
     const tutti_page *page = comm->members[rank].page;
     char reason[TUTTI_BROKEN_TEXT_BYTES];
     memcpy(reason, page->broken_text, sizeof reason);
     reason[sizeof reason - 1] = '\0';
-    tutti_status status = tutti_monitor_status_told(page->broken_status);
-    tutti_fail(status, "%s (told by rank %d)", reason, rank);
-    return tutti_comm_break(comm, status);
+    return tutti_monitor_told(comm, rank, page->broken_status, reason);
 }
 
 /* Has `rank` done all that op needs of it? */
@@ -195,10 +199,16 @@ static int arrived_count(const tutti_comm *comm, const tutti_op *op) {
     return arrived;
 }
 
-void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms) {
+void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms, const char *told) {
     char call[160], missing[3000];
     tutti_call record = tutti_call_of(op);
     tutti_call_describe(&record, call, sizeof call);
+    if (told != NULL) {
+        tutti_log(TUTTI_LOG_WARN,
+                  "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); missing: %s",
+                  comm->rank, (long long)waited_ms, call, comm->name, op->count * tutti_type_bytes(op->type), told);
+        return;
+    }
     tutti_monitor_missing(comm, op, missing, sizeof missing);
     tutti_log(TUTTI_LOG_WARN,
               "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); %d of %d "
@@ -223,15 +233,12 @@ static void find_difference(const tutti_comm *comm, const tutti_op *op, const tu
     }
 }
 
-tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post) {
-    if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN)
-        return adopt_reason(comm, rank);
+tutti_status tutti_monitor_calls_differ(tutti_comm *comm, const tutti_call *own, int rank, const tutti_call *other,
+                                        const char *hint) {
     char mine[160], theirs[160];
-    tutti_call own = tutti_call_of(op), other = post->call;
-    find_difference(comm, op, comm->members[rank].page->posts, &own, &other);
-    tutti_call_describe(&own, mine, sizeof mine);
-    tutti_call_describe(&other, theirs, sizeof theirs);
-    const char *hint = strcmp(mine, theirs) == 0 ? " (their counts per rank differ)" : "";
+    tutti_call_describe(own, mine, sizeof mine);
+    tutti_call_describe(other, theirs, sizeof theirs);
+    if (strcmp(mine, theirs) != 0) hint = "";
     bool first = comm->rank < rank;
     tutti_fail(TUTTI_ERR_MISMATCH,
                "calls differ on communicator \"%s\": rank %d %s, rank %d %s%s; all ranks must make "
@@ -239,4 +246,12 @@ tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int ra
                comm->name, first ? comm->rank : rank, first ? mine : theirs, first ? rank : comm->rank,
                first ? theirs : mine, hint);
     return tutti_comm_break(comm, TUTTI_ERR_MISMATCH);
+}
+
+tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post) {
+    if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN)
+        return adopt_reason(comm, rank);
+    tutti_call own = tutti_call_of(op), other = post->call;
+    find_difference(comm, op, comm->members[rank].page->posts, &own, &other);
+    return tutti_monitor_calls_differ(comm, &own, rank, &other, " (their counts per rank differ)");
 }

@@ -16,13 +16,20 @@ tutti_call tutti_call_of(const tutti_op *op);
  * about dead processes, too (a system call for each peer). Breaks the communicator then. */
 tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths);
 
-/* Logs who has not arrived in op, what each of them did last and when, and whether its process lives. */
-void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms);
+/* Logs who has not arrived in op, what each of them did last and when, and whether its process lives; or `missing`, where
+ * the waiter knows better. */
+void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms, const char *missing);
 /* The same as one line, to end a timeout's error text with. */
 void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity);
 
 /* Breaks the communicator because `rank` made another call; the text shows both. */
 tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post);
+
+/* The same where the two calls are known already; `hint` is what to say if they look alike. */
+tutti_status tutti_monitor_calls_differ(tutti_comm *comm, const tutti_call *own, int rank, const tutti_call *other,
+                                        const char *hint);
+/* Breaks the communicator for the reason that `rank` gives. */
+tutti_status tutti_monitor_told(tutti_comm *comm, int rank, int32_t broken_status, const char *reason);
 
 /* The status that a broken page of another rank tells, as this rank's own. */
 tutti_status tutti_monitor_status_told(int32_t broken_status);

@@ -108,6 +108,21 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                              .kind = TUTTI_SETTING_KIND_TEXT,
                              .fallback = "",
                              .help = "for tests: fault points that fire, name[:after[:times]], split by ','"},
+    [TUTTI_SETTING_TRANSPORT] = {.name = "TUTTI_TRANSPORT",
+                                 .kind = TUTTI_SETTING_KIND_TEXT,
+                                 .fallback = "",
+                                 .help = "transports between hosts that may be used, split by ','; default: all"},
+    [TUTTI_SETTING_PEER_TIMEOUT_MS] = {.name = "TUTTI_PEER_TIMEOUT_MS",
+                                       .kind = TUTTI_SETTING_KIND_INT,
+                                       .fallback = "10000",
+                                       .least = 100,
+                                       .most = INT64_C(1) << 31,
+                                       .help = "a host that answers nothing for this long has ended"},
+    [TUTTI_SETTING_TCP_CONGESTION] = {.name = "TUTTI_TCP_CONGESTION",
+                                      .kind = TUTTI_SETTING_KIND_TEXT,
+                                      .fallback = "",
+                                      .help = "congestion control of TCP connections, for example reno or bbr; "
+                                              "default: the system's"},
 };
 
 typedef struct value {

@@ -66,10 +66,14 @@ struct tutti_transport {
     void (*describe)(char *text, size_t capacity);
 };
 
-/* All that this build has, best first; NULL at the end. */
+/* All that there are, best first; NULL at the end. */
 extern const tutti_transport *const tutti_transports[];
 /* NULL: there is none of that name. */
 const tutti_transport *tutti_transport_named(const char *name);
+/* Bit i: tutti_transports[i] is to be had here, and TUTTI_TRANSPORT allows it. 0 fails: TUTTI_ERR_CONFIG where a name is
+ * unknown, else TUTTI_ERR_UNSUPPORTED with the reasons. */
+tutti_status tutti_transports_available(uint32_t *mask_out);
+extern const tutti_transport tutti_tcp_transport;
 
 static inline bool tutti_pipe_has_sent(const tutti_pipe *pipe) {
     return pipe->sent == pipe->to_send;

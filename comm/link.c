@@ -1,0 +1,153 @@
+/*
+ * The verbs of links: each starts its transfers and drives them to their end. See link.h for the contract, link_state.h for
+ * what a link is made of.
+ *
+ * Invariant: when a call returns, well or badly, nothing of its buffers is under way any more.
+ */
+#include "comm/link.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/arena.h"
+#include "comm/link_state.h"
+
+/* ---------------------------------------------------------------------------------------------- starting */
+
+static void enlist(tutti_comm *comm, tutti_link *link) {
+    if (link->busy) return;
+    link->busy = true;
+    comm->links->busy[comm->links->nbusy++] = link;
+}
+
+static tutti_status start_send(const tutti_rail *rail, tutti_link *link, const void *src, size_t bytes) {
+    tutti_link_out *out = &link->out;
+    assert(!out->wanted);
+    enlist(rail->comm, link);
+    out->wanted = true;
+    out->record = tutti_link_record_of(rail->op, bytes);
+    struct iovec parts[2] = {{.iov_base = &out->record, .iov_len = sizeof out->record},
+                             {.iov_base = (void *)src, .iov_len = bytes}};
+    tutti_status status = link->pipe->transport->send(link->pipe, parts, bytes > 0 ? 2 : 1);
+    return TUTTI_LIKELY(status == TUTTI_OK) ? TUTTI_OK : tutti_link_lost(rail->comm, rail->op, link, status);
+}
+
+static tutti_status start_receive(const tutti_rail *rail, tutti_link *link, void *dst, size_t bytes,
+                                  const tutti_fold *fold) {
+    enlist(rail->comm, link);
+    tutti_status status = tutti_link_receive(rail, link, dst, bytes, fold);
+    return TUTTI_LIKELY(status == TUTTI_OK) ? TUTTI_OK : tutti_link_lost(rail->comm, rail->op, link, status);
+}
+
+/* Ends the call. A failure breaks the communicator; that is told to all, and the buffers are taken back. */
+static tutti_status end(const tutti_rail *rail, tutti_status status) {
+    if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
+    status = tutti_comm_break(rail->comm, status);
+    tutti_link_break_all(rail->comm);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------- verbs */
+
+typedef struct transfers {
+    int to, from; /* of the rail; -1: none */
+    const void *src;
+    size_t send_bytes;
+    void *dst;
+    size_t receive_bytes;
+    const tutti_fold *fold;
+} transfers;
+
+static void begin(const tutti_rail *rail) {
+    if (rail->comm->patience.op != rail->op) tutti_patience_begin(rail->comm, rail->op);
+}
+
+static tutti_status move(const tutti_rail *rail, const transfers *t) {
+    tutti_link *to = NULL, *from = NULL;
+    begin(rail);
+    /* In the order of ranks, so that all make their links in one order and nobody waits in a circle. */
+    int first = t->to >= 0 && (t->from < 0 || rail->ranks[t->to] < rail->ranks[t->from]) ? t->to : t->from;
+    tutti_link *any;
+    TUTTI_TRY(tutti_link_get(rail, first, &any));
+    if (t->to >= 0) TUTTI_TRY(tutti_link_get(rail, t->to, &to));
+    if (t->from >= 0) TUTTI_TRY(tutti_link_get(rail, t->from, &from));
+    if (from != NULL) TUTTI_TRY(start_receive(rail, from, t->dst, t->receive_bytes, t->fold));
+    if (to != NULL && to != from) tutti_link_listen(to); /* it may say that it gives up */
+    if (to != NULL) TUTTI_TRY(start_send(rail, to, t->src, t->send_bytes));
+    return tutti_link_drive(rail);
+}
+
+tutti_status tutti_link_send(const tutti_rail *rail, int to, const void *src, size_t bytes) {
+    return end(rail, move(rail, &(transfers){.to = to, .from = -1, .src = src, .send_bytes = bytes}));
+}
+
+tutti_status tutti_link_recv(const tutti_rail *rail, int from, void *dst, size_t bytes) {
+    return end(rail, move(rail, &(transfers){.to = -1, .from = from, .dst = dst, .receive_bytes = bytes}));
+}
+
+tutti_status tutti_link_exchange(const tutti_rail *rail, int to, const void *src, size_t send_bytes, int from,
+                                 void *dst, size_t receive_bytes) {
+    return end(rail, move(rail, &(transfers){.to = to,
+                                             .from = from,
+                                             .src = src,
+                                             .send_bytes = send_bytes,
+                                             .dst = dst,
+                                             .receive_bytes = receive_bytes}));
+}
+
+tutti_status tutti_link_recv_reduce(const tutti_rail *rail, int from, void *acc, size_t count, tutti_fold fold) {
+    return end(rail, move(rail, &(transfers){.to = -1,
+                                             .from = from,
+                                             .dst = acc,
+                                             .receive_bytes = count * tutti_type_bytes(fold.type),
+                                             .fold = &fold}));
+}
+
+tutti_status tutti_link_exchange_reduce(const tutti_rail *rail, int to, const void *src, size_t send_bytes, int from,
+                                        void *acc, size_t count, tutti_fold fold) {
+    return end(rail, move(rail, &(transfers){.to = to,
+                                             .from = from,
+                                             .src = src,
+                                             .send_bytes = send_bytes,
+                                             .dst = acc,
+                                             .receive_bytes = count * tutti_type_bytes(fold.type),
+                                             .fold = &fold}));
+}
+
+/* Makes all links that are missing, in the order of ranks. */
+static tutti_status get_all(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
+    tutti_link *link;
+    for (int last = -1;;) {
+        int next = -1;
+        for (int i = 0; i < nparts; i++) {
+            int rank = rail->ranks[parts[i].rank];
+            if (rank > last && (next < 0 || rank < rail->ranks[next])) next = parts[i].rank;
+        }
+        if (next < 0) return TUTTI_OK;
+        TUTTI_TRY(tutti_link_get(rail, next, &link));
+        last = rail->ranks[next];
+    }
+}
+
+static tutti_status move_parts(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
+    begin(rail);
+    TUTTI_TRY(get_all(rail, parts, nparts));
+    tutti_link **all = rail->comm->links->all;
+    for (int i = 0; i < nparts; i++)
+        if (!parts[i].sends)
+            TUTTI_TRY(start_receive(rail, all[rail->ranks[parts[i].rank]], parts[i].data, parts[i].bytes, NULL));
+    for (int i = 0; i < nparts; i++) {
+        tutti_link *link = all[rail->ranks[parts[i].rank]];
+        if (!parts[i].sends) continue;
+        tutti_link_listen(link);
+        TUTTI_TRY(start_send(rail, link, parts[i].data, parts[i].bytes));
+    }
+    return tutti_link_drive(rail);
+}
+
+tutti_status tutti_link_move(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
+    if (nparts == 0) return TUTTI_OK;
+    return end(rail, move_parts(rail, parts, nparts));
+}

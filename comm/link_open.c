@@ -1,0 +1,188 @@
+/*
+ * How links come and go. Of two processes, the one with the lower id connects, and the other one takes the connection from
+ * its door while it waits; so both may begin at any time, and there is one connection.
+ *
+ * Who gives up says why on all of his links, where that fits between two transfers; on the others the connection ends. Who
+ * destroys his communicator says that, too: it matters to those only who still want something of him.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/door.h"
+#include "comm/hosts.h"
+#include "comm/link_state.h"
+#include "comm/peer.h"
+
+const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity) {
+    const char *host = NULL;
+    if (comm->hosts != NULL && comm->hosts->all != NULL) host = comm->hosts->all[comm->hosts->host_of[rank]].name;
+    else if (comm->members != NULL && comm->members[rank].process != NULL) host = comm->members[rank].process->host;
+    if (host != NULL) snprintf(text, capacity, "rank %d (host %s)", rank, host);
+    else snprintf(text, capacity, "rank %d", rank);
+    return text;
+}
+
+/* ------------------------------------------------------------------------------------------------ making */
+
+static tutti_status get_links(tutti_comm *comm, tutti_links **links_out) {
+    tutti_links *links = comm->links;
+    if (links == NULL) {
+        TUTTI_TRY(tutti_calloc(1, sizeof *links + (size_t)comm->nranks * sizeof links->all[0], &links));
+        tutti_status status = tutti_calloc((size_t)comm->nranks, sizeof links->busy[0], &links->busy);
+        if (status != TUTTI_OK) {
+            free(links);
+            return status;
+        }
+        comm->links = links;
+    }
+    *links_out = links;
+    return TUTTI_OK;
+}
+
+static tutti_status get_link(tutti_comm *comm, int rank, tutti_link **link_out) {
+    tutti_links *links;
+    TUTTI_TRY(get_links(comm, &links));
+    if (links->all[rank] == NULL) {
+        tutti_link *link = aligned_alloc(TUTTI_CACHE_LINE, sizeof *link);
+        if (link == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link (%zu bytes)", sizeof *link);
+        memset(link, 0, sizeof *link);
+        link->rank = rank;
+        links->all[rank] = link;
+    }
+    *link_out = links->all[rank];
+    return TUTTI_OK;
+}
+
+/* The transport that both sides have, the best one: equal on both. */
+static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t *transport_out) {
+    const tutti_door_card *own = &comm->hosts->doors[comm->rank], *other = &comm->hosts->doors[rank];
+    uint32_t common = own->transports & other->transports;
+    for (uint32_t i = 0; tutti_transports[i] != NULL; i++) {
+        if ((common >> i & 1) == 0) continue;
+        *transport_out = i;
+        return TUTTI_OK;
+    }
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the two have no transport in common: see TUTTI_TRANSPORT and tutti-info");
+}
+
+static tutti_status take(tutti_comm *comm, const tutti_ticket *ticket, int *socket_out) {
+    tutti_link_wait wait = {.comm = comm, .sleep_ns = 50000};
+    for (;;) {
+        tutti_status status = tutti_door_take(ticket, socket_out);
+        if (status != TUTTI_NOT_YET) return status;
+        TUTTI_TRY(tutti_link_pause(&wait, /* moved */ false));
+    }
+}
+
+static tutti_status connect_link(tutti_comm *comm, tutti_link *link, tutti_deadline *deadline) {
+    const tutti_door_card *own = &comm->hosts->doors[comm->rank], *other = &comm->hosts->doors[link->rank];
+    int order = memcmp(own->process, other->process, sizeof own->process), socket = -1;
+    bool connects = order != 0 ? order < 0 : comm->rank < link->rank;
+    const tutti_door_card *from = connects ? own : other, *to = connects ? other : own;
+    tutti_ticket ticket;
+    memset(&ticket, 0, sizeof ticket);
+    memcpy(ticket.from, from->process, sizeof ticket.from);
+    memcpy(ticket.to, to->process, sizeof ticket.to);
+    ticket.comm_id = comm->id;
+    ticket.from_rank = connects ? comm->rank : link->rank;
+    ticket.to_rank = connects ? link->rank : comm->rank;
+    ticket.use = TUTTI_TICKET_LINK;
+    TUTTI_TRY(choose_transport(comm, link->rank, &ticket.transport));
+    TUTTI_TRY(connects ? tutti_door_connect(other, &ticket, deadline, &socket) : take(comm, &ticket, &socket));
+    return tutti_transports[ticket.transport]->open(socket, deadline, &link->pipe);
+}
+
+static tutti_status make(tutti_comm *comm, tutti_link *link) {
+    char name[128];
+    if (comm->hosts == NULL || comm->hosts->doors == NULL)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no link leads to rank %d", link->rank);
+    tutti_deadline deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
+    comm->links->awaited = link;
+    tutti_status status = connect_link(comm, link, &deadline);
+    comm->links->awaited = NULL;
+    if (status == TUTTI_OK || tutti_comm_check(comm) != TUTTI_OK) return status;
+    return tutti_fail_context(status, "rank %d cannot make a link to %s", comm->rank,
+                              tutti_link_peer_name(comm, link->rank, name, sizeof name));
+}
+
+tutti_status tutti_link_get(const tutti_rail *rail, int rank, tutti_link **link_out) {
+    tutti_comm *comm = rail->comm;
+    assert(rank >= 0 && rank < rail->n && rank != rail->me);
+    tutti_link *link = NULL;
+    TUTTI_TRY(get_link(comm, rail->ranks[rank], &link));
+    if (TUTTI_UNLIKELY(link->pipe == NULL)) TUTTI_TRY(make(comm, link));
+    *link_out = link;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {
+    tutti_link *link = NULL;
+    tutti_status status = get_link(comm, rank, &link);
+    if (status == TUTTI_OK && link->pipe != NULL)
+        status = tutti_fail(TUTTI_ERR_ARGUMENT, "there is a link to rank %d already", rank);
+    if (status != TUTTI_OK) {
+        pipe->transport->close(pipe);
+        return status;
+    }
+    link->pipe = pipe;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ ending */
+
+/* Last words, if they fit between two transfers and go out at once; then nothing more. */
+static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const char *reason, bool goodbye) {
+    tutti_pipe *pipe = link->pipe;
+    if (pipe == NULL) return;
+    if (pipe->status == TUTTI_OK && tutti_pipe_has_sent(pipe) && !link->out.ended) {
+        tutti_op none = {.kind = TUTTI_KIND_BARRIER, .signature = TUTTI_SIGNATURE_BROKEN, .sequence = comm->sequence};
+        tutti_link_record record = tutti_link_record_of(&none, 0);
+        record.status = status;
+        record.goodbye = goodbye;
+        record.reason_bytes = (uint32_t)tutti_min_size(strlen(reason), TUTTI_BROKEN_TEXT_BYTES - 1);
+        struct iovec parts[2] = {{.iov_base = &record, .iov_len = sizeof record},
+                                 {.iov_base = (void *)reason, .iov_len = record.reason_bytes}};
+        if (pipe->transport->send(pipe, parts, 2) == TUTTI_OK) pipe->transport->progress(pipe);
+    }
+    link->out.ended = true;
+    bool cut = !tutti_pipe_has_sent(pipe);
+    pipe->transport->cancel(pipe);
+    link->out.wanted = link->in.wanted = link->busy = false;
+    link->in.stage = TUTTI_LINK_IDLE;
+    if (!cut) return;
+    pipe->transport->close(pipe); /* so that the other side hears of it at all */
+    link->pipe = NULL;
+}
+
+void tutti_link_break_all(tutti_comm *comm) {
+    char reason[TUTTI_ERROR_TEXT_BYTES];
+    tutti_status status = comm->links != NULL ? tutti_comm_check(comm) : TUTTI_OK;
+    if (status == TUTTI_OK) return;
+    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    comm->links->nbusy = 0;
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (comm->links->all[rank] != NULL) say(comm, comm->links->all[rank], status, reason, /* goodbye */ false);
+    tutti_fail(status, "%s", reason);
+}
+
+void tutti_link_close_all(tutti_comm *comm) {
+    tutti_links *links = comm->links;
+    char reason[160];
+    if (links == NULL) return;
+    snprintf(reason, sizeof reason, "rank %d has destroyed communicator \"%s\" and does not take part", comm->rank,
+             comm->name);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        tutti_link *link = links->all[rank];
+        if (link == NULL) continue;
+        say(comm, link, TUTTI_ERR_BROKEN, reason, /* goodbye */ true);
+        if (link->pipe != NULL) link->pipe->transport->close(link->pipe);
+        free(link);
+    }
+    free(links->pieces);
+    free(links->busy);
+    free(links);
+    comm->links = NULL;
+}

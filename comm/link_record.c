@@ -1,0 +1,40 @@
+/*
+ * The record that precedes a transfer on a link. See link_state.h.
+ */
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/link_state.h"
+#include "comm/monitor.h"
+
+#define MAGIC UINT32_C(0x6b6e6c74) /* "tlnk"; reads differently where bytes are ordered differently */
+
+tutti_link_record tutti_link_record_of(const tutti_op *op, size_t bytes) {
+    return (tutti_link_record){.magic = MAGIC,
+                               .sequence = op->sequence,
+                               .signature = op->signature,
+                               .bytes = bytes,
+                               .call = tutti_call_of(op)};
+}
+
+bool tutti_link_record_sane(const tutti_link_record *record) {
+    bool broken = record->signature == TUTTI_SIGNATURE_BROKEN;
+    return record->magic == MAGIC && record->goodbye <= broken &&
+           (broken ? record->reason_bytes < TUTTI_BROKEN_TEXT_BYTES : record->reason_bytes == 0);
+}
+
+tutti_status tutti_link_record_compare(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record,
+                                       size_t bytes) {
+    if (TUTTI_UNLIKELY(record->signature != op->signature || record->sequence != op->sequence)) {
+        tutti_call own = tutti_call_of(op);
+        return tutti_monitor_calls_differ(comm, &own, rank, &record->call,
+                                          " (their counts per rank differ, or calls before this one did)");
+    }
+    if (TUTTI_LIKELY(record->bytes == bytes)) return TUTTI_OK;
+    char call[160];
+    tutti_fail(TUTTI_ERR_MISMATCH,
+               "counts differ on communicator \"%s\": in %s, rank %d sends %llu bytes to rank %d, which expects %zu",
+               comm->name, tutti_call_describe(&record->call, call, sizeof call), rank,
+               (unsigned long long)record->bytes, comm->rank, bytes);
+    return tutti_comm_break(comm, TUTTI_ERR_MISMATCH);
+}
