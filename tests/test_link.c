@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/arena.h"
 #include "comm/comm.h"
+#include "comm/hosts.h"
 #include "comm/link.h"
 #include "tests/support/mesh.h"
 #include "tests/support/ranks.h"
@@ -18,8 +20,7 @@
 /* What a body runs on: links to everyone, and a rail of all ranks. */
 typedef struct setting {
     mesh *sockets;
-    bool process;
-    size_t bytes;
+    bool process, by_doors;
 } setting;
 
 typedef struct stage {
@@ -31,7 +32,7 @@ typedef struct stage {
 static tutti_status set_up(ranks_context *context, stage *s) {
     setting *given = context->argument;
     memset(s, 0, sizeof *s);
-    TUTTI_TRY(mesh_adopt(given->sockets, context->comm, given->process));
+    if (!given->by_doors) TUTTI_TRY(mesh_adopt(given->sockets, context->comm, given->process));
     for (int rank = 0; rank < context->nranks; rank++) s->ranks[rank] = rank;
     s->op = (tutti_op){.kind = TUTTI_KIND_ALL_REDUCE,
                        .type = TUTTI_FLOAT32,
@@ -47,6 +48,7 @@ static tutti_status set_up(ranks_context *context, stage *s) {
 static void next_op(stage *s) {
     s->op.sequence++;
     s->op.signature += 1000;
+    tutti_patience_begin(s->rail.comm, &s->op);
 }
 
 static const char *run(int nranks, ranks_kind kind, setting *given, ranks_body body) {
@@ -155,5 +157,38 @@ static tutti_status fold_all(ranks_context *context) {
 
 Test(link, folds_what_comes_for_all_types_and_reductions) {
     const char *failure = run(2, RANKS_THREADS, &(setting){0}, fold_all);
+    cr_assert_null(failure, "%s", failure);
+}
+
+/* ------------------------------------------------------------------------------------ made when first used */
+
+/* As if every rank were a host of its own: all connect by their doors. */
+static tutti_status ring_by_doors(ranks_context *context) {
+    tutti_comm *comm = context->comm;
+    tutti_door_card own, cards[MOST_RANKS];
+    stage s;
+    char mine[5000], theirs[sizeof mine];
+    TUTTI_TRY(tutti_door_add_key("key", 3));
+    TUTTI_TRY(tutti_door_open(&own));
+    TUTTI_TRY(tutti_all_gather(comm, &own, cards, sizeof own, TUTTI_UINT8, NULL));
+    tutti_hosts hosts = {.nhosts = context->nranks, .host = context->rank, .doors = cards};
+    TUTTI_TRY(set_up(context, &s));
+    tutti_status status = TUTTI_OK;
+    for (int step = 1; step < context->nranks && status == TUTTI_OK; step++) {
+        int to = (context->rank + step) % context->nranks;
+        int from = (context->rank + context->nranks - step) % context->nranks;
+        fill(mine, context->rank, sizeof mine);
+        comm->hosts = &hosts;
+        status = tutti_link_exchange(&s.rail, to, mine, sizeof mine, from, theirs, sizeof mine);
+        comm->hosts = NULL;
+        if (status == TUTTI_OK) status = compare(theirs, from, sizeof mine);
+    }
+    if (status == TUTTI_OK) status = tutti_barrier(comm, NULL);
+    tutti_link_close_all(comm);
+    return status;
+}
+
+Test(link, is_made_when_it_is_first_used) {
+    const char *failure = run_worlds(&(setting){.by_doors = true}, ring_by_doors);
     cr_assert_null(failure, "%s", failure);
 }

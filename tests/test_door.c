@@ -1,0 +1,363 @@
+/*
+ * The door: who knows the key gets in, nobody else does, and nobody else can keep him out.
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/door.h"
+#include "comm/door_state.h"
+
+#define KEY "the job's key"
+
+static tutti_door_card card;
+static tutti_door_key key, wrong_key;
+
+static void open_door(void) {
+    key = (tutti_door_key){.bytes = sizeof KEY, .key = KEY};
+    wrong_key = (tutti_door_key){.bytes = 5, .key = "wrong"};
+    setenv("TUTTI_LOG", "error", 1); /* refusals are what is tested */
+    cr_assert_eq(tutti_door_add_key(key.key, key.bytes), TUTTI_OK);
+    cr_assert_eq(tutti_door_open(&card), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_neq(card.port, 0, "%s", card.why);
+}
+
+TestSuite(door, .init = open_door, .timeout = 60);
+
+static tutti_ticket ticket_of(uint64_t comm_id) {
+    tutti_ticket ticket;
+    memset(&ticket, 0, sizeof ticket);
+    memset(ticket.from, 7, sizeof ticket.from);
+    memcpy(ticket.to, card.process, sizeof ticket.to);
+    ticket.comm_id = comm_id;
+    ticket.use = TUTTI_TICKET_LINK;
+    return ticket;
+}
+
+static int take(const tutti_ticket *ticket, int64_t within_ms) {
+    int socket = -1;
+    tutti_deadline deadline = tutti_deadline_after_ms(within_ms);
+    while (tutti_door_take(ticket, &socket) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
+        poll(&(struct pollfd){.fd = tutti_door_bell(), .events = POLLIN}, 1, 1);
+    return socket;
+}
+
+/* -------------------------------------------------------------------------------------------- strangers */
+
+static int knock_raw(void) {
+    struct sockaddr_storage name;
+    unsigned bytes = tutti_door_sockaddr(&card.addresses[0], card.port, &name);
+    int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct timeval limit = {.tv_sec = 10};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&name, bytes), 0);
+    return fd;
+}
+
+static bool receive(int fd, void *data, size_t bytes) {
+    return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+/* Ends without another byte. */
+static bool closes(int fd) {
+    char byte;
+    ssize_t got = recv(fd, &byte, 1, 0);
+    close(fd);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+}
+
+static tutti_door_verdict last_verdict(int fd) {
+    tutti_door_welcome welcome = {.verdict = TUTTI_DOOR_VERDICTS};
+    return receive(fd, &welcome, sizeof welcome) ? (tutti_door_verdict)welcome.verdict : TUTTI_DOOR_VERDICTS;
+}
+
+static void check_that_the_real_one_gets_in(uint64_t comm_id) {
+    tutti_ticket ticket = ticket_of(comm_id);
+    tutti_deadline deadline = tutti_deadline_after_ms(20000);
+    int out = -1;
+    tutti_status status = tutti_door_connect(&card, &ticket, &deadline, &out);
+    cr_assert_eq(status, TUTTI_OK, "%s", tutti_last_error());
+    int in = take(&ticket, 5000);
+    cr_assert_geq(in, 0);
+    char there = 'x', here = 0;
+    cr_assert(send(out, &there, 1, 0) == 1 && receive(in, &here, 1) && here == 'x');
+    there = 'y';
+    cr_assert(send(in, &there, 1, 0) == 1 && receive(out, &here, 1) && here == 'y');
+    close(in);
+    close(out);
+}
+
+Test(door, lets_in_who_knows_the_key_and_gives_the_connection_to_who_has_the_ticket) {
+    tutti_ticket other = ticket_of(2);
+    int socket;
+    cr_assert_eq(tutti_door_take(&other, &socket), TUTTI_NOT_YET);
+    check_that_the_real_one_gets_in(1);
+    cr_assert_eq(tutti_door_take(&other, &socket), TUTTI_NOT_YET);
+}
+
+Test(door, knows_several_jobs) {
+    char name[16];
+    for (int i = 0; i < 80; i++) {
+        snprintf(name, sizeof name, "job %d", i);
+        cr_assert_eq(tutti_door_add_key(name, strlen(name)), TUTTI_OK);
+    }
+    tutti_ticket ticket = ticket_of(3);
+    tutti_door_key known = {.bytes = 6, .key = "job 20"}, both[2] = {wrong_key, known};
+    tutti_door_hello hello;
+    tutti_door_reply reply;
+    tutti_door_proof proof, expected;
+    cr_assert_eq(tutti_door_make_hello(&ticket, both, 2, &hello), TUTTI_OK);
+    cr_assert_eq(tutti_door_answer(&hello, card.process, &reply, &expected), TUTTI_OK);
+    cr_assert_eq(reply.verdict, TUTTI_DOOR_WELCOME);
+    cr_assert_eq(tutti_door_check_reply(&hello, &reply, both, 2, &proof), TUTTI_DOOR_WELCOME);
+    cr_assert_arr_eq(&proof, &expected, sizeof proof);
+    check_that_the_real_one_gets_in(3);
+}
+
+Test(door, closes_on_garbage_at_once) {
+    char garbage[400];
+    memset(garbage, 'G', sizeof garbage);
+    int fd = knock_raw();
+    cr_assert_gt(send(fd, garbage, sizeof garbage, MSG_NOSIGNAL), 0);
+    cr_assert(closes(fd));
+    check_that_the_real_one_gets_in(4);
+}
+
+Test(door, closes_half_open_connections_after_a_few_seconds) {
+    tutti_ticket ticket = ticket_of(5);
+    tutti_door_hello hello;
+    tutti_door_reply reply;
+    cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    int silent = knock_raw(), half = knock_raw(), unproved = knock_raw();
+    cr_assert_eq(send(half, &hello, sizeof hello / 2, 0), sizeof hello / 2);
+    cr_assert_eq(send(unproved, &hello, sizeof hello, 0), sizeof hello);
+    cr_assert(receive(unproved, &reply, sizeof reply));
+    check_that_the_real_one_gets_in(6); /* meanwhile */
+    cr_assert(closes(silent));
+    cr_assert(closes(half));
+    cr_assert(closes(unproved));
+    cr_assert_lt(take(&ticket, 0), 0);
+}
+
+Test(door, tells_who_has_another_secret_and_proves_nothing_to_him) {
+    tutti_ticket ticket = ticket_of(7);
+    tutti_door_hello hello;
+    tutti_door_reply reply;
+    static const uint8_t none[sizeof reply.mac];
+    cr_assert_eq(tutti_door_make_hello(&ticket, &wrong_key, 1, &hello), TUTTI_OK);
+    int fd = knock_raw();
+    cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    cr_assert(receive(fd, &reply, sizeof reply));
+    cr_assert_eq(reply.verdict, TUTTI_DOOR_UNKNOWN);
+    cr_assert_arr_eq(reply.mac, none, sizeof none);
+    cr_assert(closes(fd));
+    cr_assert_lt(take(&ticket, 100), 0);
+}
+
+Test(door, takes_no_ticket_for_another_process) {
+    tutti_ticket ticket = ticket_of(8);
+    tutti_door_hello hello;
+    tutti_door_reply reply;
+    ticket.to[3] ^= 1;
+    cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    int fd = knock_raw();
+    cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    cr_assert(receive(fd, &reply, sizeof reply));
+    cr_assert_eq(reply.verdict, TUTTI_DOOR_ELSEWHERE);
+    cr_assert(closes(fd));
+}
+
+/* Says hello, and sends `proof`, or what the door itself has proved, or the right one. Gives the verdict. */
+static tutti_door_verdict prove(tutti_door_hello *hello, tutti_door_proof *proof, bool reflect) {
+    tutti_door_reply reply;
+    tutti_door_proof right;
+    int fd = knock_raw();
+    cr_assert_eq(send(fd, hello, sizeof *hello, 0), sizeof *hello);
+    cr_assert(receive(fd, &reply, sizeof reply));
+    cr_assert_eq(tutti_door_check_reply(hello, &reply, &key, 1, &right), TUTTI_DOOR_WELCOME);
+    if (reflect) memcpy(right.mac, reply.mac, sizeof right.mac);
+    else if (proof != NULL) right = *proof;
+    cr_assert_eq(send(fd, &right, sizeof right, 0), sizeof right);
+    tutti_door_verdict verdict = last_verdict(fd);
+    close(fd);
+    return verdict;
+}
+
+Test(door, takes_neither_a_replayed_nor_a_reflected_nor_a_made_up_proof) {
+    tutti_ticket ticket = ticket_of(9);
+    tutti_door_hello hello;
+    tutti_door_reply reply;
+    tutti_door_proof heard, made_up;
+    cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    /* Somebody gets in, and is overheard. */
+    int fd = knock_raw();
+    cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    cr_assert(receive(fd, &reply, sizeof reply));
+    cr_assert_eq(tutti_door_check_reply(&hello, &reply, &key, 1, &heard), TUTTI_DOOR_WELCOME);
+    cr_assert_eq(send(fd, &heard, sizeof heard, 0), sizeof heard);
+    cr_assert_eq(last_verdict(fd), TUTTI_DOOR_WELCOME);
+    close(take(&ticket, 5000));
+    close(fd);
+    memset(&made_up, 3, sizeof made_up);
+    cr_assert_eq(prove(&hello, &heard, /* reflect */ false), TUTTI_DOOR_UNPROVED);
+    cr_assert_eq(prove(&hello, NULL, /* reflect */ true), TUTTI_DOOR_UNPROVED);
+    cr_assert_eq(prove(&hello, &made_up, /* reflect */ false), TUTTI_DOOR_UNPROVED);
+    cr_assert_lt(take(&ticket, 100), 0);
+    cr_assert_eq(prove(&hello, NULL, /* reflect */ false), TUTTI_DOOR_WELCOME);
+    cr_assert_geq(take(&ticket, 5000), 0);
+}
+
+Test(door, stays_open_in_a_flood) {
+    enum { FLOOD = 1000 };
+    static int fds[FLOOD];
+    tutti_door_hello hello;
+    tutti_ticket ticket = ticket_of(10);
+    cr_assert_eq(tutti_door_make_hello(&ticket, &wrong_key, 1, &hello), TUTTI_OK);
+    for (int i = 0; i < FLOOD; i++) {
+        fds[i] = knock_raw();
+        if (i % 3 == 1) (void)!send(fds[i], "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
+        if (i % 3 == 2) (void)!send(fds[i], &hello, sizeof hello / 2, MSG_NOSIGNAL);
+        if (i % 200 == 199) check_that_the_real_one_gets_in(11);
+    }
+    check_that_the_real_one_gets_in(12);
+    for (int i = 0; i < FLOOD; i++) close(fds[i]);
+    check_that_the_real_one_gets_in(13);
+}
+
+Test(door, keeps_the_newest_of_two_connections_with_one_ticket) {
+    tutti_ticket ticket = ticket_of(14);
+    int first = -1, second = -1;
+    tutti_deadline deadline = tutti_deadline_after_ms(20000);
+    cr_assert_eq(tutti_door_connect(&card, &ticket, &deadline, &first), TUTTI_OK);
+    cr_assert_eq(tutti_door_connect(&card, &ticket, &deadline, &second), TUTTI_OK);
+    struct timespec moment = {.tv_nsec = 200 * TUTTI_NS_PER_MS};
+    nanosleep(&moment, NULL);
+    int in = take(&ticket, 5000);
+    char byte = 'z';
+    cr_assert(send(in, &byte, 1, 0) == 1 && receive(second, &byte, 1));
+    cr_assert(closes(first));
+    cr_assert_lt(take(&ticket, 0), 0);
+}
+
+Test(door, is_not_for_forked_children) {
+    tutti_ticket ticket = ticket_of(15);
+    pid_t child = fork();
+    if (child == 0) {
+        tutti_door_card copy;
+        tutti_deadline deadline = tutti_deadline_after_ms(1000);
+        int socket;
+        bool forked = tutti_door_open(&copy) == TUTTI_ERR_FORKED &&
+                      tutti_door_take(&ticket, &socket) == TUTTI_ERR_FORKED &&
+                      tutti_door_connect(&card, &ticket, &deadline, &socket) == TUTTI_ERR_FORKED;
+        _exit(forked ? 0 : 1);
+    }
+    int status;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+    check_that_the_real_one_gets_in(16);
+}
+
+/* ------------------------------------------------------------------------------------------- the other side */
+
+/* A door of somebody else's, on the loopback interface. */
+typedef struct false_door {
+    int listener;
+    enum { SAYS_NOTHING, SAYS_GARBAGE, KNOWS_NOTHING, CLOSES } manner;
+    bool saw_proof;
+    tutti_door_card card;
+    pthread_t thread;
+} false_door;
+
+static void *be_false(void *argument) {
+    false_door *door = argument;
+    for (int fd; (fd = accept(door->listener, NULL, NULL)) >= 0; close(fd)) {
+        struct timeval limit = {.tv_sec = 1};
+        tutti_door_hello hello;
+        tutti_door_proof proof;
+        tutti_door_reply reply = {.magic = TUTTI_DOOR_MAGIC, .verdict = TUTTI_DOOR_WELCOME};
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        if (door->manner == CLOSES || !receive(fd, &hello, sizeof hello)) continue;
+        if (door->manner == SAYS_GARBAGE) memset(&reply, 'G', sizeof reply);
+        if (door->manner != SAYS_NOTHING) (void)!send(fd, &reply, sizeof reply, MSG_NOSIGNAL);
+        if (receive(fd, &proof, sizeof proof)) door->saw_proof = true;
+    }
+    return NULL;
+}
+
+static void stand_false(false_door *door) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof name;
+    door->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(bind(door->listener, (struct sockaddr *)&name, bytes), 0);
+    cr_assert_eq(listen(door->listener, 10), 0);
+    getsockname(door->listener, (struct sockaddr *)&name, &bytes);
+    door->card = card;
+    door->card.naddresses = 1;
+    door->card.port = ntohs(name.sin_port);
+    door->card.addresses[0] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 1}, .interface = "lo"};
+    cr_assert_eq(pthread_create(&door->thread, NULL, be_false, door), 0);
+}
+
+static tutti_status knock_at(false_door *door, int64_t timeout_ms) {
+    tutti_ticket ticket = ticket_of(20);
+    tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
+    int socket = -1;
+    stand_false(door);
+    tutti_status status = tutti_door_connect(&door->card, &ticket, &deadline, &socket);
+    shutdown(door->listener, SHUT_RDWR);
+    pthread_join(door->thread, NULL);
+    close(door->listener);
+    cr_assert_lt(socket, 0);
+    return status;
+}
+
+Test(door, proves_nothing_to_who_does_not_know_the_key) {
+    false_door door = {.manner = KNOWS_NOTHING};
+    cr_assert_eq(knock_at(&door, 5000), TUTTI_ERR_REFUSED);
+    cr_assert(strstr(tutti_last_error(), "127.0.0.1") && strstr(tutti_last_error(), "secret"), "%s",
+              tutti_last_error());
+    cr_assert_not(door.saw_proof);
+}
+
+Test(door, says_of_every_address_why_it_does_not_lead_there) {
+    false_door garbage = {.manner = SAYS_GARBAGE}, silent = {.manner = SAYS_NOTHING}, closing = {.manner = CLOSES};
+    cr_assert_eq(knock_at(&garbage, 5000), TUTTI_ERR_SYSTEM);
+    cr_assert(strstr(tutti_last_error(), "no process of this version"), "%s", tutti_last_error());
+    cr_assert_eq(knock_at(&silent, 300), TUTTI_ERR_TIMEOUT);
+    cr_assert(strstr(tutti_last_error(), "says nothing"), "%s", tutti_last_error());
+    cr_assert_eq(knock_at(&closing, 300), TUTTI_ERR_TIMEOUT);
+    cr_assert(strstr(tutti_last_error(), "closed the connection"), "%s", tutti_last_error());
+    cr_assert_not(garbage.saw_proof || silent.saw_proof || closing.saw_proof);
+    tutti_door_card nowhere = {.why = "no network"};
+    tutti_ticket ticket = ticket_of(21);
+    tutti_deadline deadline = tutti_deadline_after_ms(1000);
+    int socket;
+    cr_assert_eq(tutti_door_connect(&nowhere, &ticket, &deadline, &socket), TUTTI_ERR_UNSUPPORTED);
+    cr_assert(strstr(tutti_last_error(), "no network"));
+}
+
+Test(door, finds_the_right_address_among_wrong_ones) {
+    tutti_door_card many = card;
+    /* Nobody answers there (RFC 5737); something else may, or nothing; then the right one. */
+    many.addresses[0] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"};
+    many.addresses[1] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "lo"};
+    many.addresses[2] = card.addresses[0];
+    many.naddresses = 3;
+    tutti_ticket ticket = ticket_of(22);
+    tutti_deadline deadline = tutti_deadline_after_ms(10000);
+    int socket = -1;
+    int64_t start_ns = tutti_now_ns();
+    cr_assert_eq(tutti_door_connect(&many, &ticket, &deadline, &socket), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_lt(tutti_now_ns() - start_ns, 2 * TUTTI_NS_PER_S);
+    cr_assert_geq(take(&ticket, 5000), 0);
+}
