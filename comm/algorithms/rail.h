@@ -49,21 +49,24 @@ typedef struct tutti_rail_table {
     int n;
     tutti_cost cost;
     size_t piece_bytes; /* of what is pipelined */
-    int forced;         /* row named by TUTTI_ALGORITHM, -1: none */
-    /* by: does the order of the sum matter? */
+    const char *forced; /* rows of that name are taken where they fit; NULL: none */
+    /* By: does the order of the sum matter? all_to_all_v: all_to_all of blocks that are not uniform. */
     uint8_t rows[2][TUTTI_KIND_COUNT][TUTTI_RAIL_CLASSES];
 } tutti_rail_table;
 
 typedef struct tutti_rail_rules {
     int n;              /* ranks of the rail */
     bool reorders;      /* floats may be summed in any order: TUTTI_DETERMINISTIC=0 */
-    size_t piece_bytes; /* 0: the default */
+    size_t piece_bytes; /* 0: by the costs */
     const char *forced; /* name of a row that is taken where it fits; "" or NULL, or no name of a row: none */
 } tutti_rail_rules;
 
 void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost, tutti_rail_table *table_out);
 /* Is there a row of that name? (For the check of TUTTI_ALGORITHM.) */
 bool tutti_rail_has_row(const char *name);
+
+/* Name of the row for a size as in tutti_rail_scratch_bytes; `ordered`: the order of the sum matters. */
+const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered);
 
 /* Lines that explain the choices for `kind`: from how many bytes, which algorithm, the predicted time, what would have been
  * second. NULL after the last; `text` else. */

@@ -1,0 +1,224 @@
+/*
+ * Measures or reads what a rail costs. See cost.h.
+ *
+ * Rank 0 and 1 exchange short messages, then two long ones, whose lengths follow from what the shorter ones took; that
+ * costs some milliseconds. The others wait for what rank 0 says.
+ */
+#include "comm/algorithms/cost.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "kernels/reduce.h"
+
+const tutti_cost tutti_cost_ordinary = {.latency_us = 25, .message_us = 3, .bandwidth_gbs = 1.2, .reduce_gbs = 12};
+
+/* ------------------------------------------------------------------------------------------------------- reading */
+
+typedef struct name_of_cost {
+    const char *name;
+    size_t offset;
+    bool zero; /* is 0 allowed? */
+} name_of_cost;
+
+static const name_of_cost names[] = {
+    {.name = "latency_us", .offset = offsetof(tutti_cost, latency_us), .zero = true},
+    {.name = "message_us", .offset = offsetof(tutti_cost, message_us), .zero = true},
+    {.name = "bandwidth_gbs", .offset = offsetof(tutti_cost, bandwidth_gbs)},
+    {.name = "reduce_gbs", .offset = offsetof(tutti_cost, reduce_gbs)},
+};
+
+static const char expected[] = "lines of a name and a number, names are latency_us, message_us, bandwidth_gbs and "
+                               "reduce_gbs, numbers are not negative (the last two above 0); # starts a comment";
+
+/* `seen`: bit i is set when names[i] has come. */
+static tutti_status read_line(const char *path, int number, char *line, tutti_cost *cost, unsigned *seen) {
+    char name[32], rest;
+    double value;
+    line[strcspn(line, "#")] = '\0';
+    if (line[strspn(line, " \t\r\n")] == '\0') return TUTTI_OK;
+    if (sscanf(line, "%31s %lf %c", name, &value, &rest) == 2 && isfinite(value))
+        for (unsigned i = 0; i < TUTTI_COUNT_OF(names); i++) {
+            if (strcmp(name, names[i].name) != 0 || value < 0 || (value == 0 && !names[i].zero)) continue;
+            memcpy((char *)cost + names[i].offset, &value, sizeof value);
+            *seen |= 1u << i;
+            return TUTTI_OK;
+        }
+    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_COST_FILE: %s, line %d is wrong: expected are %s", path, number,
+                      expected);
+}
+
+static tutti_status read_lines(const char *path, FILE *file, tutti_cost *cost_out) {
+    char line[256];
+    tutti_cost cost = {0};
+    unsigned seen = 0;
+    for (int number = 1; fgets(line, sizeof line, file) != NULL; number++)
+        TUTTI_TRY(read_line(path, number, line, &cost, &seen));
+    for (unsigned i = 0; i < TUTTI_COUNT_OF(names); i++)
+        if ((seen >> i & 1) == 0)
+            return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_COST_FILE: %s does not say %s: expected are %s", path,
+                              names[i].name, expected);
+    *cost_out = cost;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_cost_read(const char *path, tutti_cost *cost_out) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_COST_FILE: %s cannot be opened: %s", path, strerror(errno));
+    tutti_status status = read_lines(path, file, cost_out);
+    fclose(file);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------- measuring */
+
+#define SHORT_EXCHANGES  16
+#define SHORT_BURST      16
+#define LONG_TAKES_NS    INT64_C(10000000) /* the longest exchange is to take about that */
+#define LEAST_LONG_BYTES ((size_t)256 << 10)
+#define MOST_LONG_BYTES  (TUTTI_COST_SCRATCH_BYTES / 2)
+#define REDUCED_BYTES    ((size_t)128 << 10)
+#define LEAST_US         0.01
+
+/* libtutti does without libm. */
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
+static double smaller(double a, double b) {
+    return a < b ? a : b;
+}
+
+/* The best of a few exchanges of `bytes` with rank `peer`. */
+static tutti_status time_exchanges(const tutti_rail *rail, int peer, char *scratch, size_t bytes, int times,
+                                   double *us_out) {
+    int64_t best_ns = INT64_MAX;
+    for (int i = 0; i < times; i++) {
+        int64_t start_ns = tutti_now_ns();
+        TUTTI_TRY(tutti_link_exchange(rail, peer, scratch, bytes, peer, scratch + MOST_LONG_BYTES, bytes));
+        best_ns = tutti_min_i64(best_ns, tutti_now_ns() - start_ns);
+    }
+    *us_out = larger((double)best_ns / 1e3, LEAST_US);
+    return TUTTI_OK;
+}
+
+/* What the next of many messages costs: they are sent one after the other, and the last is answered. */
+static tutti_status time_burst(const tutti_rail *rail, int peer, char *scratch, double *us_out) {
+    int64_t start_ns = tutti_now_ns();
+    for (int i = 0; i < SHORT_BURST; i++) {
+        if (rail->me == 0) TUTTI_TRY(tutti_link_send(rail, peer, scratch, 8));
+        else TUTTI_TRY(tutti_link_recv(rail, peer, scratch, 8));
+    }
+    double us = (double)(tutti_now_ns() - start_ns) / 1e3 / SHORT_BURST;
+    *us_out = larger(us, LEAST_US);
+    return TUTTI_OK;
+}
+
+static double time_reducing(char *scratch) {
+    const void *srcs[2] = {scratch, scratch + REDUCED_BYTES};
+    tutti_reduce_args args = {.dst = scratch + 2 * REDUCED_BYTES,
+                              .srcs = srcs,
+                              .nsrcs = 2,
+                              .count = REDUCED_BYTES / sizeof(float),
+                              .type = TUTTI_FLOAT32,
+                              .reduction = TUTTI_SUM};
+    int64_t best_ns = INT64_MAX;
+    for (int i = 0; i < 4; i++) {
+        int64_t start_ns = tutti_now_ns();
+        tutti_reduce_host(&args);
+        best_ns = tutti_min_i64(best_ns, tutti_now_ns() - start_ns);
+    }
+    return 2.0 * (double)REDUCED_BYTES / larger((double)best_ns, 1);
+}
+
+/* How long the long exchange is to be; rank 0 says it, since clocks differ. */
+static tutti_status agree_on_length(const tutti_rail *rail, int peer, double least_us, uint64_t *bytes_out) {
+    double bytes = (double)LONG_TAKES_NS / 1e3 / least_us * (double)LEAST_LONG_BYTES;
+    *bytes_out = bytes < (double)MOST_LONG_BYTES ? (uint64_t)bytes : MOST_LONG_BYTES;
+    if (rail->me == 0) return tutti_link_send(rail, peer, bytes_out, sizeof *bytes_out);
+    TUTTI_TRY(tutti_link_recv(rail, peer, bytes_out, sizeof *bytes_out));
+    if (*bytes_out <= MOST_LONG_BYTES) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_DATA, "rank %d of a rail asks for an exchange of too many bytes", peer);
+}
+
+/* By ranks 0 and 1 of the rail. */
+static tutti_status measure(const tutti_rail *rail, char *scratch, tutti_cost *cost_out) {
+    int peer = 1 - rail->me;
+    uint64_t long_bytes;
+    double short_us, burst_us, middle_us, long_us;
+    memset(scratch, 0, TUTTI_COST_SCRATCH_BYTES);
+    TUTTI_TRY(time_exchanges(rail, peer, scratch, 8, SHORT_EXCHANGES, &short_us));
+    TUTTI_TRY(time_burst(rail, peer, scratch, &burst_us));
+    TUTTI_TRY(time_exchanges(rail, peer, scratch, LEAST_LONG_BYTES, 2, &middle_us));
+    TUTTI_TRY(agree_on_length(rail, peer, middle_us, &long_bytes));
+    size_t bytes = LEAST_LONG_BYTES;
+    long_us = middle_us;
+    if (long_bytes > LEAST_LONG_BYTES) {
+        bytes = (size_t)long_bytes;
+        TUTTI_TRY(time_exchanges(rail, peer, scratch, bytes, 3, &long_us));
+    }
+    *cost_out = (tutti_cost){.latency_us = short_us,
+                             .message_us = smaller(burst_us, short_us),
+                             .bandwidth_gbs = (double)bytes / larger(long_us - short_us, long_us / 2) / 1e3,
+                             .reduce_gbs = time_reducing(scratch)};
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------ agreeing */
+
+/* Rank 0's words to the others. */
+typedef struct verdict {
+    int32_t status; /* of reading the file */
+    char text[500];
+    tutti_cost cost;
+} verdict;
+
+static tutti_status decide(const tutti_rail *rail, const char *path, char *scratch, verdict *verdict_out) {
+    bool reads = path[0] != '\0';
+    verdict v = {.status = reads ? tutti_cost_read(path, &v.cost) : TUTTI_OK};
+    if (v.status != TUTTI_OK) snprintf(v.text, sizeof v.text, "%s", tutti_last_error());
+    int32_t measures = reads ? 0 : 1;
+    TUTTI_TRY(tutti_link_send(rail, 1, &measures, sizeof measures));
+    if (measures) TUTTI_TRY(measure(rail, scratch, &v.cost));
+    *verdict_out = v;
+    return TUTTI_OK;
+}
+
+static tutti_status follow(const tutti_rail *rail, char *scratch) {
+    int32_t measures;
+    tutti_cost own;
+    TUTTI_TRY(tutti_link_recv(rail, 0, &measures, sizeof measures));
+    return measures ? measure(rail, scratch, &own) : TUTTI_OK;
+}
+
+static bool is_sane(const tutti_cost *cost) {
+    return isfinite(cost->latency_us) && isfinite(cost->message_us) && isfinite(cost->bandwidth_gbs) &&
+           isfinite(cost->reduce_gbs) && cost->latency_us >= 0 && cost->message_us >= 0 && cost->bandwidth_gbs > 0 &&
+           cost->reduce_gbs > 0;
+}
+
+tutti_status tutti_cost_agree(const tutti_rail *rail, const char *path, char *scratch, tutti_cost *cost_out) {
+    verdict v = {0};
+    if (rail->n == 1) {
+        *cost_out = tutti_cost_ordinary;
+        return path[0] != '\0' ? tutti_cost_read(path, cost_out) : TUTTI_OK;
+    }
+    if (rail->me == 0) TUTTI_TRY(decide(rail, path, scratch, &v));
+    if (rail->me == 1) TUTTI_TRY(follow(rail, scratch));
+    /* A binomial tree: there is no table of algorithms yet. */
+    int bit = 1;
+    while (bit < rail->n && (rail->me & bit) == 0) bit *= 2;
+    if (rail->me > 0) TUTTI_TRY(tutti_link_recv(rail, rail->me - bit, &v, sizeof v));
+    for (bit /= 2; bit > 0; bit /= 2)
+        if (rail->me + bit < rail->n) TUTTI_TRY(tutti_link_send(rail, rail->me + bit, &v, sizeof v));
+    v.text[sizeof v.text - 1] = '\0';
+    if (v.status != TUTTI_OK) return tutti_fail(TUTTI_ERR_CONFIG, "%s", v.text);
+    if (!is_sane(&v.cost)) return tutti_fail(TUTTI_ERR_DATA, "rank 0 of a rail tells costs that cannot be");
+    *cost_out = v.cost;
+    return TUTTI_OK;
+}

@@ -1,0 +1,397 @@
+/*
+ * The table of algorithms on a rail. For each kind and size class the row whose predicted time is least
+ * among those that fit is written into the table once, when a communicator is made; a call looks it up.
+ *
+ * Only what is equal on all ranks decides (see rail.h), so every rank takes the same row.
+ */
+#include "comm/algorithms/rail.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/algorithms/rail_call.h"
+
+#define KIND(name) (1u << TUTTI_KIND_##name)
+
+/* What a prediction is made for. `bytes` as in tutti_rail_scratch_bytes. */
+typedef struct question {
+    const tutti_cost *cost;
+    double n, bytes, piece_bytes;
+    double log_n;  /* rounded up */
+    bool is_power; /* of two */
+} question;
+
+typedef struct row {
+    const char *name;
+    unsigned kinds;
+    bool reorders; /* sums in an order of its own */
+    int least_n;
+    double (*predict_us)(const question *q);
+    size_t (*scratch)(int n, size_t bytes, size_t piece_bytes); /* NULL: none */
+    tutti_status (*run)(tutti_rail_call *call);
+} row;
+
+/* -------------------------------------------------------------------------------------------------- predictions */
+
+static double moving(const question *q, double steps, double messages, double bytes) {
+    return tutti_cost_of_moving(q->cost, steps, messages, bytes);
+}
+
+static double reducing(const question *q, double bytes) {
+    return tutti_cost_of_reducing(q->cost, bytes);
+}
+
+static double pieces(double bytes, double piece_bytes) {
+    return bytes <= piece_bytes ? 1 : bytes / piece_bytes;
+}
+
+static double predict_dissemination(const question *q) {
+    return moving(q, q->log_n, q->log_n, q->log_n);
+}
+
+static double predict_whole(const question *q) {
+    double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
+    return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
+}
+
+static double predict_sliced(const question *q) {
+    double others = q->n - 1, slice = q->bytes / q->n, steps = 2 * pieces(slice * others, q->piece_bytes);
+    return moving(q, steps, steps * others, 2 * others * slice) + reducing(q, q->bytes);
+}
+
+/* Here `bytes` are those of a segment. */
+static double predict_scattered(const question *q) {
+    double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
+    return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
+}
+
+static double predict_ring_all_reduce(const question *q) {
+    double steps = 2 * (q->n - 1), slice = q->bytes / q->n;
+    return moving(q, steps, steps, steps * slice) + reducing(q, steps * slice);
+}
+
+static double predict_ring_scatter(const question *q) {
+    double steps = q->n - 1;
+    return moving(q, steps, steps, steps * q->bytes) + reducing(q, 3 * steps * q->bytes);
+}
+
+/* Who sits out makes the vector travel two more times. */
+static double predict_doubling(const question *q) {
+    double steps = q->is_power ? q->log_n : q->log_n + 1;
+    return moving(q, steps, steps, steps * q->bytes) + reducing(q, 2 * steps * q->bytes);
+}
+
+static double predict_halving(const question *q) {
+    double steps = 2 * q->log_n, more = q->is_power ? 0 : 2 * q->bytes;
+    return moving(q, steps, steps, 2 * q->bytes + more) + reducing(q, 2 * q->bytes + more);
+}
+
+static double predict_tree(const question *q) {
+    return moving(q, q->log_n, q->log_n, q->log_n * q->bytes);
+}
+
+static double predict_tree_reduce(const question *q) {
+    return predict_tree(q) + reducing(q, 2 * q->log_n * q->bytes);
+}
+
+static double predict_tree_all_reduce(const question *q) {
+    return predict_tree(q) + predict_tree_reduce(q);
+}
+
+static double predict_double_tree(const question *q) {
+    double steps = pieces(q->bytes / 2, q->piece_bytes) + q->log_n;
+    return moving(q, steps, 2 * steps, q->bytes);
+}
+
+static double predict_double_tree_reduce(const question *q) {
+    return predict_double_tree(q) + reducing(q, 3 * q->bytes);
+}
+
+static double predict_double_tree_all_reduce(const question *q) {
+    return predict_double_tree(q) + predict_double_tree_reduce(q);
+}
+
+static double predict_chain(const question *q) {
+    double npieces = pieces(q->bytes, q->piece_bytes), steps = npieces + q->n - 2;
+    return moving(q, steps, steps, q->bytes / npieces * steps);
+}
+
+static double predict_direct_broadcast(const question *q) {
+    double others = q->n - 1;
+    return moving(q, 2, 2 * others, 2 * others / q->n * q->bytes);
+}
+
+static double predict_direct(const question *q) {
+    return moving(q, 1, q->n - 1, (q->n - 1) * q->bytes);
+}
+
+static double predict_ring(const question *q) {
+    return moving(q, q->n - 1, q->n - 1, (q->n - 1) * q->bytes);
+}
+
+static double predict_pairwise(const question *q) {
+    double steps = (q->n - 1) * pieces(q->bytes, q->piece_bytes);
+    return moving(q, steps, steps, (q->n - 1) * q->bytes);
+}
+
+static double predict_direct_all_to_all(const question *q) {
+    double steps = pieces(q->bytes, q->piece_bytes);
+    return moving(q, steps, steps * (q->n - 1), (q->n - 1) * q->bytes);
+}
+
+/* Blocks are copied together and apart again. */
+static double predict_bruck_gather(const question *q) {
+    return moving(q, q->log_n, q->log_n, (q->n - 1) * q->bytes) + reducing(q, 2 * q->n * q->bytes);
+}
+
+static double predict_bruck_all_to_all(const question *q) {
+    double moved = q->log_n * q->n / 2 * q->bytes;
+    return moving(q, q->log_n, q->log_n, moved) + reducing(q, 2 * (q->n * q->bytes + moved));
+}
+
+/* ---------------------------------------------------------------------------------------------------- the table */
+
+static const row rows[] = {
+    {.name = "dissemination",
+     .kinds = KIND(BARRIER),
+     .predict_us = predict_dissemination,
+     .run = tutti_dissemination_barrier},
+    {.name = "direct_whole",
+     .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .predict_us = predict_whole,
+     .scratch = tutti_direct_whole_scratch,
+     .run = tutti_direct_whole},
+    {.name = "direct",
+     .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .predict_us = predict_sliced,
+     .scratch = tutti_direct_sliced_scratch,
+     .run = tutti_direct_sliced},
+    {.name = "direct",
+     .kinds = KIND(REDUCE_SCATTER),
+     .predict_us = predict_scattered,
+     .scratch = tutti_direct_sliced_scratch,
+     .run = tutti_direct_sliced},
+    {.name = "direct",
+     .kinds = KIND(ALL_GATHER) | KIND(GATHER) | KIND(SCATTER),
+     .predict_us = predict_direct,
+     .scratch = tutti_direct_move_scratch,
+     .run = tutti_direct_move},
+    {.name = "direct",
+     .kinds = KIND(ALL_TO_ALL) | KIND(ALL_TO_ALL_V),
+     .predict_us = predict_direct_all_to_all,
+     .scratch = tutti_direct_all_to_all_scratch,
+     .run = tutti_direct_all_to_all},
+    {.name = "direct",
+     .kinds = KIND(BROADCAST),
+     .predict_us = predict_direct_broadcast,
+     .scratch = tutti_direct_move_scratch,
+     .run = tutti_direct_broadcast},
+    {.name = "ring",
+     .kinds = KIND(ALL_REDUCE),
+     .reorders = true,
+     .predict_us = predict_ring_all_reduce,
+     .run = tutti_ring_all_reduce},
+    {.name = "ring",
+     .kinds = KIND(REDUCE_SCATTER),
+     .reorders = true,
+     .predict_us = predict_ring_scatter,
+     .scratch = tutti_ring_scratch,
+     .run = tutti_ring_reduce_scatter},
+    {.name = "ring", .kinds = KIND(ALL_GATHER), .predict_us = predict_ring, .run = tutti_ring_all_gather},
+    {.name = "chain", .kinds = KIND(BROADCAST), .predict_us = predict_chain, .run = tutti_ring_broadcast},
+    {.name = "doubling",
+     .kinds = KIND(ALL_REDUCE),
+     .reorders = true,
+     .predict_us = predict_doubling,
+     .scratch = tutti_doubling_scratch,
+     .run = tutti_doubling_all_reduce},
+    {.name = "halving",
+     .kinds = KIND(ALL_REDUCE),
+     .reorders = true,
+     .predict_us = predict_halving,
+     .run = tutti_doubling_halving},
+    {.name = "tree", .kinds = KIND(BROADCAST), .predict_us = predict_tree, .run = tutti_tree_broadcast},
+    {.name = "tree",
+     .kinds = KIND(REDUCE),
+     .reorders = true,
+     .predict_us = predict_tree_reduce,
+     .scratch = tutti_tree_scratch,
+     .run = tutti_tree_reduce},
+    {.name = "tree",
+     .kinds = KIND(ALL_REDUCE),
+     .reorders = true,
+     .predict_us = predict_tree_all_reduce,
+     .run = tutti_tree_all_reduce},
+    {.name = "double_tree",
+     .kinds = KIND(BROADCAST),
+     .predict_us = predict_double_tree,
+     .run = tutti_double_tree_broadcast},
+    {.name = "double_tree",
+     .kinds = KIND(REDUCE),
+     .reorders = true,
+     .predict_us = predict_double_tree_reduce,
+     .scratch = tutti_double_tree_scratch,
+     .run = tutti_double_tree_reduce},
+    {.name = "double_tree",
+     .kinds = KIND(ALL_REDUCE),
+     .reorders = true,
+     .predict_us = predict_double_tree_all_reduce,
+     .scratch = tutti_double_tree_scratch,
+     .run = tutti_double_tree_all_reduce},
+    {.name = "pairwise",
+     .kinds = KIND(ALL_TO_ALL) | KIND(ALL_TO_ALL_V),
+     .predict_us = predict_pairwise,
+     .scratch = tutti_pairwise_scratch,
+     .run = tutti_pairwise_all_to_all},
+    {.name = "bruck",
+     .kinds = KIND(ALL_GATHER),
+     .predict_us = predict_bruck_gather,
+     .scratch = tutti_bruck_scratch,
+     .run = tutti_bruck_all_gather},
+    {.name = "bruck",
+     .kinds = KIND(ALL_TO_ALL),
+     .predict_us = predict_bruck_all_to_all,
+     .scratch = tutti_bruck_scratch,
+     .run = tutti_bruck_all_to_all},
+};
+
+static bool fits(const row *candidate, tutti_kind kind, int n, bool ordered) {
+    return (candidate->kinds >> kind & 1) != 0 && n >= candidate->least_n && !(ordered && candidate->reorders);
+}
+
+/* ------------------------------------------------------------------------------------------------------- filling */
+
+/* Between two pieces a link is idle for about a latency: that is to be this part of the time. */
+#define IDLE_PART         (1.0 / 24)
+#define LEAST_PIECE_BYTES ((size_t)256 << 10)
+#define MOST_PIECE_BYTES  ((size_t)2 << 20)
+
+static size_t choose_piece_bytes(const tutti_cost *cost) {
+    double bytes = cost->latency_us * cost->bandwidth_gbs * 1e3 / IDLE_PART;
+    size_t piece_bytes = LEAST_PIECE_BYTES;
+    while (piece_bytes < MOST_PIECE_BYTES && (double)piece_bytes < bytes) piece_bytes *= 2;
+    return piece_bytes;
+}
+
+static int class_of(size_t bytes) {
+    int class = 0;
+    while (class + 1 < TUTTI_RAIL_CLASSES && bytes >> (class + 1) != 0) class ++;
+    return class;
+}
+
+static question ask(const tutti_rail_table *table, double bytes) {
+    question q = {.cost = &table->cost, .n = table->n, .bytes = bytes, .piece_bytes = (double)table->piece_bytes};
+    while ((1 << (int)q.log_n) < table->n) q.log_n++;
+    q.is_power = (1 << (int)q.log_n) == table->n;
+    return q;
+}
+
+/* A size in the middle of a class. */
+static double middle_of(int class) {
+    return 1.5 * (double)(UINT64_C(1) << class);
+}
+
+/* The best row but `without` (-1: of all); -1: there is none. */
+static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, bool ordered, int without) {
+    question q = ask(table, middle_of(class));
+    int best = -1;
+    double best_us = 0;
+    for (int i = 0; i < (int)TUTTI_COUNT_OF(rows); i++) {
+        if (i == without || !fits(&rows[i], kind, table->n, ordered)) continue;
+        if (without < 0 && table->forced != NULL && strcmp(table->forced, rows[i].name) == 0) return i;
+        double us = rows[i].predict_us(&q);
+        if (best >= 0 && us >= best_us) continue;
+        best = i;
+        best_us = us;
+    }
+    return best;
+}
+
+/* The sizes of blocks that differ are not known to all: one choice for all of them. */
+#define TYPICAL_CLASS 16
+
+void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost, tutti_rail_table *table_out) {
+    tutti_rail_table table = {.n = rules->n, .cost = *cost, .piece_bytes = rules->piece_bytes};
+    if (table.piece_bytes == 0) table.piece_bytes = choose_piece_bytes(cost);
+    table.piece_bytes = tutti_align_up(table.piece_bytes, TUTTI_CACHE_LINE);
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows) && rules->forced != NULL; i++)
+        if (strcmp(rules->forced, rows[i].name) == 0) table.forced = rows[i].name;
+    for (int ordered = 0; ordered < 2; ordered++)
+        for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
+            for (int class = 0; class < TUTTI_RAIL_CLASSES; class ++) {
+                int size = kind == TUTTI_KIND_ALL_TO_ALL_V ? TYPICAL_CLASS : class;
+                int best = best_row(&table, (tutti_kind)kind, size, ordered && !rules->reorders, -1);
+                table.rows[ordered][kind][class] = (uint8_t)(best >= 0 ? best : 0);
+            }
+    *table_out = table;
+}
+
+bool tutti_rail_has_row(const char *name) {
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++)
+        if (strcmp(name, rows[i].name) == 0) return true;
+    return false;
+}
+
+/* -------------------------------------------------------------------------------------------------------- using */
+
+static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered) {
+    return &rows[table->rows[ordered][kind][class_of(bytes)]];
+}
+
+static size_t scratch_of(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered) {
+    const row *chosen = look_up(table, kind, bytes, ordered);
+    if ((chosen->kinds >> kind & 1) == 0 || chosen->scratch == NULL) return 0;
+    return chosen->scratch(table->n, bytes, table->piece_bytes);
+}
+
+size_t tutti_rail_scratch_bytes(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
+    size_t most = tutti_max_size(scratch_of(table, kind, bytes, false), scratch_of(table, kind, bytes, true));
+    if (kind == TUTTI_KIND_ALL_TO_ALL)
+        most = tutti_max_size(most, scratch_of(table, TUTTI_KIND_ALL_TO_ALL_V, bytes, false));
+    return most;
+}
+
+tutti_status tutti_rail_choose_and_run(const tutti_rail_table *table, tutti_kind kind, bool ordered,
+                                       tutti_rail_call *call) {
+    return look_up(table, kind, call->bytes, ordered)->run(call);
+}
+
+const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered) {
+    return look_up(table, kind, bytes, ordered)->name;
+}
+
+/* ---------------------------------------------------------------------------------------------------- explaining */
+
+static void write_bytes(char *text, size_t capacity, int class) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    snprintf(text, capacity, "%d %s", class == 0 ? 0 : 1 << class % 10, units[class / 10]);
+}
+
+static double predict(const tutti_rail_table *table, int index, double bytes) {
+    question q = ask(table, bytes);
+    return rows[index].predict_us(&q);
+}
+
+/* Classes [first, end) share a row. */
+static int end_of_range(const uint8_t *chosen, int first) {
+    int end = first + 1;
+    while (end < TUTTI_RAIL_CLASSES && chosen[end] == chosen[first]) end++;
+    return end;
+}
+
+const char *tutti_rail_explain(const tutti_rail_table *table, tutti_kind kind, int line, char *text, size_t capacity) {
+    const uint8_t *chosen = table->rows[1][kind];
+    int first = 0;
+    if ((rows[chosen[0]].kinds >> kind & 1) == 0) return NULL;
+    for (; line > 0 && first < TUTTI_RAIL_CLASSES; line--) first = end_of_range(chosen, first);
+    if (first >= TUTTI_RAIL_CLASSES) return NULL;
+    double bytes = middle_of(first);
+    char from[32];
+    write_bytes(from, sizeof from, first);
+    size_t used = (size_t)snprintf(text, capacity, "%s from %s: %s, %.4g us at %.4g bytes", tutti_kind_name(kind), from,
+                                   rows[chosen[first]].name, predict(table, chosen[first], bytes), bytes);
+    int second = best_row(table, kind, first, true, chosen[first]);
+    if (second >= 0 && used < capacity)
+        snprintf(text + used, capacity - used, " (%s: %.4g)", rows[second].name, predict(table, second, bytes));
+    return text;
+}
