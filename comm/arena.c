@@ -120,7 +120,8 @@ static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaite
     else tutti_monitor_missing(comm, op, missing, sizeof missing);
     tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" passed its deadline of %lld ms on rank %d; missing: %s",
                tutti_call_describe(&record, call, sizeof call), comm->name,
-               (long long)(op->timeout_ms > 0 ? op->timeout_ms : comm->timeout_ms), comm->rank, missing);
+               (long long)(op->timeout_ms > 0 ? op->timeout_ms : comm->timeout_ms), tutti_comm_shown(comm, comm->rank),
+               missing);
     return tutti_comm_break(comm, TUTTI_ERR_TIMEOUT);
 }
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bootstrap/base/log.h"
@@ -28,6 +29,11 @@ static void read_host_id(char *text, size_t capacity) {
     if (file == NULL || fgets(text, (int)capacity, file) == NULL) gethostname(text, capacity - 1);
     if (file != NULL) fclose(file);
     text[strcspn(text, "\n")] = '\0';
+    /* The sockets over which memory is passed reach as far as a network namespace. */
+    struct stat namespace;
+    size_t used = strlen(text);
+    if (stat("/proc/self/ns/net", &namespace) == 0)
+        snprintf(text + used, capacity - used, "/%llx", (unsigned long long)namespace.st_ino);
 }
 
 tutti_status tutti_card_fill(int rank, int nranks, tutti_card *card_out) {
@@ -187,5 +193,42 @@ tutti_status tutti_card_exchange(const tutti_store *store, const char *prefix, c
         return status;
     }
     *roll_out = roll;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- far cards */
+
+#define FAR_MAGIC UINT64_C(0x3130726166747474) /* "tttfar01" */
+
+static tutti_status check_far(tutti_far_card *card, int rank) {
+    card->socket_name[sizeof card->socket_name - 1] = '\0';
+    card->door.why[sizeof card->door.why - 1] = '\0';
+    if (card->magic == FAR_MAGIC && card->rank == rank && card->door.naddresses <= TUTTI_DOOR_ADDRESSES)
+        return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_DATA, "what rank %d left in the store does not say where it can be reached", rank);
+}
+
+static tutti_status collect_far(const tutti_store *store, const char *prefix, int nranks, tutti_deadline *deadline,
+                                tutti_far_card *far) {
+    char name[KEY_BYTES];
+    for (int rank = 0; rank < nranks; rank++) {
+        TUTTI_TRY(get_exactly(store, key(name, prefix, "door", rank), &far[rank], sizeof far[rank], deadline));
+        TUTTI_TRY(check_far(&far[rank], rank));
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_far_card_exchange(const tutti_store *store, const char *prefix, int nranks, tutti_far_card *own,
+                                     tutti_deadline *deadline, tutti_far_card *far_out) {
+    char name[KEY_BYTES];
+    size_t bytes = (size_t)nranks * sizeof *far_out;
+    own->magic = FAR_MAGIC;
+    TUTTI_TRY(store->set(store->context, key(name, prefix, "door", own->rank), own, sizeof *own));
+    if (own->rank == 0) {
+        TUTTI_TRY(collect_far(store, prefix, nranks, deadline, far_out));
+        return store->set(store->context, key(name, prefix, "doors", -1), far_out, bytes);
+    }
+    TUTTI_TRY(get_exactly(store, key(name, prefix, "doors", -1), far_out, bytes, deadline));
+    for (int rank = 0; rank < nranks; rank++) TUTTI_TRY(check_far(&far_out[rank], rank));
     return TUTTI_OK;
 }

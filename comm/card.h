@@ -8,6 +8,7 @@
 #include "bootstrap/base/deadline.h"
 #include "comm/comm.h"
 #include "comm/cores.h"
+#include "comm/door.h"
 #include "comm/peer.h"
 
 #define TUTTI_SOCKET_NAME_BYTES 48
@@ -40,6 +41,18 @@ tutti_status tutti_card_fill(int rank, int nranks, tutti_card *card_out);
  * rank that is missing, there twice, of another version or with other settings. */
 tutti_status tutti_card_exchange(const tutti_store *store, const char *prefix, const tutti_card *own,
                                  tutti_deadline *deadline, tutti_roll **roll_out);
+
+/* What a rank tells the ranks of other hosts, and the first one of a host those of its own. */
+typedef struct tutti_far_card {
+    uint64_t magic;
+    int32_t rank, unused;
+    char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* first rank of a host: as in its card */
+    tutti_door_card door;
+} tutti_far_card;
+
+/* The same with far cards; fills far_out[nranks]. */
+tutti_status tutti_far_card_exchange(const tutti_store *store, const char *prefix, int nranks, tutti_far_card *own,
+                                     tutti_deadline *deadline, tutti_far_card *far_out);
 
 /* Listens on a fresh abstract socket. */
 tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out);

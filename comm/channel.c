@@ -18,6 +18,7 @@
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "comm/far.h"
 #include "comm/heap.h"
 
 typedef struct directory_entry {
@@ -136,7 +137,14 @@ tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out) 
     TAILQ_INIT(&channel->streaming);
     TAILQ_INIT(&channel->receiving);
     STAILQ_INIT(&channel->notes);
-    directory_entry *entry = known_entry(peer->id);
+    if (peer->far) {
+        tutti_status status = tutti_far_open(channel);
+        if (status != TUTTI_OK) {
+            tutti_channel_close(channel);
+            return status;
+        }
+    }
+    directory_entry *entry = peer->far ? NULL : known_entry(peer->id);
     if (entry != NULL) resume(channel, entry);
     *channel_out = channel;
     return TUTTI_OK;
@@ -144,6 +152,7 @@ tutti_status tutti_channel_open(tutti_peer *peer, tutti_channels **channel_out) 
 
 void tutti_channel_close(tutti_channels *channel) {
     if (channel == NULL) return;
+    tutti_far_close(channel);
     directory_entry *entry = channel->own != NULL ? known_entry(channel->peer->id) : NULL;
     if (entry != NULL) {
         entry->open = false;

@@ -72,6 +72,14 @@ typedef struct tutti_record {
 
 _Static_assert(sizeof(tutti_record) == TUTTI_CACHE_LINE, "a record's header is one line");
 
+#define TUTTI_OBITUARIES 62
+
+/* Processes that have ended, here or on other hosts, the last ones of them; beat.h. Written by the owner's heartbeats. */
+typedef struct tutti_obituaries {
+    TUTTI_ALIGNED_LINE _Atomic uint64_t count; /* release, pairs with tutti_beat_read */
+    _Atomic uint64_t ids[TUTTI_OBITUARIES][2];
+} tutti_obituaries;
+
 /* An entry of the lobby. It counts once `offset` is not 0 (release; pairs with find_block). */
 typedef struct tutti_lobby_entry {
     _Atomic uint64_t id[2];  /* of the peer for whom the block is */
@@ -79,7 +87,7 @@ typedef struct tutti_lobby_entry {
     uint64_t unused;
 } tutti_lobby_entry;
 
-#define TUTTI_LOBBY_ENTRIES (TUTTI_HEAP_LOBBY_BYTES / sizeof(tutti_lobby_entry) - 4)
+#define TUTTI_LOBBY_ENTRIES ((TUTTI_HEAP_LOBBY_BYTES - sizeof(tutti_obituaries)) / sizeof(tutti_lobby_entry) - 4)
 
 /* The first bytes of each heap. Written by its owner only. */
 typedef struct tutti_lobby {
@@ -87,6 +95,7 @@ typedef struct tutti_lobby {
     _Atomic uint64_t count;                         /* entries in use */
     /* Threads that wait in the library, and so would stream what they have announced. */
     TUTTI_ALIGNED_LINE atomic_int attending;
+    tutti_obituaries obituaries;
     TUTTI_ALIGNED_LINE tutti_lobby_entry entries[TUTTI_LOBBY_ENTRIES];
 } tutti_lobby;
 
@@ -117,8 +126,10 @@ typedef struct tutti_channels {
     uint64_t tail;                     /* their ring: read */
     uint64_t sent, matched_seen;       /* cost of eager messages to the peer: all; that found a receive, last look */
     uint64_t came, matched;            /* cost of eager messages from the peer: all; that found a receive */
-    bool far;                          /* the peer's caches were far when that was last looked at; channel_ring.c */
+    bool distant;                      /* the peer's caches were far when that was last looked at; channel_ring.c */
     unsigned streamed;                 /* payloads written past the caches because of that */
+    struct tutti_far *far;             /* to a process of another host: its pipes; far.h */
+    bool busy;                         /* far: counted as pending, since it has something to send */
     bool probed, readable;             /* p2p_read.c */
     bool broken, gone;                 /* reason in `error`; the peer has ended and all it sent has been read */
     char error[256];

@@ -9,6 +9,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "comm/channel.h"
+#include "comm/far.h"
 #include "comm/lines.h"
 #include "kernels/copy.h"
 
@@ -72,11 +73,11 @@ bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record,
  * than memory does: from some size on, and far sooner between distant caches. Those are known by what it costs. */
 static bool streams(tutti_channels *channel, size_t payload_bytes) {
     if (payload_bytes >= STREAM_NEAR_BYTES) return true;
-    return channel->far && ++channel->streamed % STREAMS_PER_LOOK != 0;
+    return channel->distant && ++channel->streamed % STREAMS_PER_LOOK != 0;
 }
 
 static void note_distance(tutti_channels *channel, uint64_t ticks, size_t bytes) {
-    channel->far = tutti_ticks_to_ns(ticks) * TUTTI_CACHE_LINE > FAR_LINE_NS * (int64_t)bytes;
+    channel->distant = tutti_ticks_to_ns(ticks) * TUTTI_CACHE_LINE > FAR_LINE_NS * (int64_t)bytes;
 }
 
 static void ring_write(tutti_channel_block *block, uint64_t at, const void *src, size_t bytes,
@@ -156,7 +157,7 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
     if (!past) note_distance(channel, tutti_ticks() - start, total);
 }
 
-void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
+static void write_record(tutti_channels *channel, const tutti_record *record, const void *payload) {
     uint64_t at = channel->head;
     channel->head += span(record);
     if (record->payload_bytes >= STREAM_FAR_BYTES) {
@@ -170,6 +171,11 @@ void tutti_channel_write(tutti_channels *channel, const tutti_record *record, co
     /* The lines of the next such record, and the one after it: they come back from the reader while nobody waits. */
     for (uint64_t next = sizeof *record; next <= span(record); next += sizeof *record)
         tutti_prefetch_to_write(record_at(channel, channel->head + next));
+}
+
+void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
+    write_record(channel, record, payload);
+    if (TUTTI_UNLIKELY(channel->far != NULL)) tutti_far_flush(channel);
 }
 
 /* --------------------------------------------------------------------------------------------- reading */

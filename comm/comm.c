@@ -18,11 +18,13 @@
 #include "bootstrap/world.h"
 #include "comm/algorithms/choose.h"
 #include "comm/arena.h"
-#include "comm/card.h"
 #include "comm/create.h"
 #include "comm/grave.h"
 #include "comm/heap.h"
+#include "comm/hosts.h"
+#include "comm/link.h"
 #include "comm/p2p.h"
+#include "comm/peer.h"
 #include "comm/slots.h"
 #include "comm/worker.h"
 
@@ -35,6 +37,7 @@ void tutti_comm_retain(tutti_comm *comm) {
 void tutti_comm_release(tutti_comm *comm) {
     if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) return;
     tutti_queue_destroy(comm);
+    tutti_hosts_free(comm->hosts);
     free(comm->views);
     free(comm->factors);
     free(comm->buffers);
@@ -45,11 +48,12 @@ void tutti_comm_release(tutti_comm *comm) {
 static void dismantle(tutti_comm *comm) {
     tutti_queue_close(comm);
     if (comm->page != NULL) {
-        tutti_slots_delist(comm);
+        if (comm->hosts == NULL) tutti_slots_delist(comm);
         tutti_p2p_close(comm);
         atomic_store_explicit(&comm->page->departed, 1, memory_order_release);
         tutti_page_wake(comm->page);
-        tutti_grave_bury(comm);
+        if (comm->hosts == NULL) tutti_grave_bury(comm);
+        else tutti_hosts_leave(comm);
     }
     tutti_comm_release(comm);
 }
@@ -99,14 +103,27 @@ void tutti_create_identify(tutti_comm *comm, uint64_t id) {
     atomic_store_explicit(&comm->page->comm_id, id, memory_order_release);
 }
 
-tutti_status tutti_create_end(tutti_comm *comm) {
+/* What a communicator of one host is to know of its ranks. */
+static void equip(tutti_comm *comm) {
     comm->one_process = true;
     for (int rank = 0; rank < comm->nranks; rank++)
         comm->one_process = comm->one_process && comm->members[rank].process->self;
     comm->spins = comm->host_cores >= comm->host_ranks;
     comm->chunk_bytes = tutti_slots_chunk_bytes(comm->nranks);
     tutti_slots_enlist(comm);
+}
+
+tutti_status tutti_create_end(tutti_comm *comm) {
+    if (comm->hosts == NULL) {
+        equip(comm);
+    } else {
+        comm->hosts->local->host_ranks = comm->host_ranks;
+        comm->hosts->local->host_cores = comm->host_cores;
+        equip(comm->hosts->local);
+        comm->spins = comm->hosts->local->spins;
+    }
     TUTTI_TRY(tutti_p2p_open(comm));
+    if (comm->hosts != NULL) TUTTI_TRY(tutti_hosts_watch(comm));
     tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = comm->connect_timeout_ms};
     return tutti_queue_run(comm, &meeting);
 }
@@ -120,43 +137,6 @@ void tutti_create_cancel(tutti_comm *comm) {
 }
 
 /* ------------------------------------------------------------------------------------------------ creation */
-
-static tutti_status check_hosts(const tutti_roll *roll, int nranks) {
-    for (int rank = 1; rank < nranks; rank++)
-        if (strcmp(roll->cards[rank].host_id, roll->cards[0].host_id) != 0)
-            return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                              "rank 0 is on host %s, rank %d on host %s: links between hosts are not "
-                              "part of this build; start all ranks on one host",
-                              roll->cards[0].host, rank, roll->cards[rank].host);
-    return TUTTI_OK;
-}
-
-static tutti_status meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix) {
-    tutti_card own;
-    tutti_roll *roll = NULL;
-    int listen_fd = -1;
-    tutti_deadline deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
-    TUTTI_TRY(tutti_card_fill(comm->rank, comm->nranks, &own));
-    tutti_status status = TUTTI_OK;
-    if (comm->rank == 0) TUTTI_TRY(tutti_contact_listen(own.socket_name, &listen_fd));
-    TUTTI_TRY_GOTO(status, tutti_card_exchange(store, prefix, &own, &deadline, &roll), done);
-    TUTTI_TRY_GOTO(status, check_hosts(roll, comm->nranks), done);
-    tutti_create_identify(comm, roll->comm_id);
-    TUTTI_TRY_GOTO(status, tutti_contact_exchange(comm, roll, listen_fd, &deadline), done);
-    tutti_core_mask cores = own.cores;
-    int most = own.most_cores;
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        tutti_cores_join(&cores, &roll->cards[rank].cores);
-        if (roll->cards[rank].most_cores < most) most = roll->cards[rank].most_cores;
-    }
-    comm->host_ranks = comm->nranks;
-    comm->host_cores = tutti_cores_count(&cores, most);
-    status = tutti_create_end(comm);
-done:
-    if (listen_fd >= 0) close(listen_fd);
-    free(roll);
-    return status;
-}
 
 static tutti_status meet_alone(tutti_comm *comm) {
     uint64_t id;
@@ -172,9 +152,9 @@ static tutti_status meet_alone(tutti_comm *comm) {
 
 static tutti_status create(int rank, int nranks, const tutti_store *store, const char *prefix,
                            const tutti_comm_options *options, const char *name, tutti_comm **comm_out) {
-    tutti_comm *comm;
+    tutti_comm *comm = NULL;
     TUTTI_TRY(tutti_create_begin(rank, nranks, options, name, &comm));
-    tutti_status status = nranks > 1 ? meet_in_store(comm, store, prefix) : meet_alone(comm);
+    tutti_status status = nranks > 1 ? tutti_meet_in_store(comm, store, prefix) : meet_alone(comm);
     if (status != TUTTI_OK) {
         char text[TUTTI_ERROR_TEXT_BYTES];
         snprintf(text, sizeof text, "%s", tutti_last_error());
@@ -247,6 +227,10 @@ tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason) {
     tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted by rank %d (pid %d): %s", comm->name, comm->rank,
                (int)getpid(), reason != NULL ? reason : "no reason given");
     tutti_comm_break(comm, TUTTI_ERR_ABORTED);
+    if (comm->hosts != NULL && tutti_queue_try_enter(comm)) { /* else whoever runs the operation tells the others */
+        tutti_link_break_all(comm);
+        tutti_queue_leave(comm);
+    }
     return TUTTI_OK;
 }
 

@@ -73,14 +73,16 @@ typedef struct tutti_op {
     const size_t *src_counts;
     void *const *dsts;
     const size_t *dst_counts;
-    int64_t timeout_ms; /* 0: the communicator's */
-    uint64_t signature; /* equal on all ranks, else it is a mismatch */
-    uint64_t sequence;  /* number on its communicator, from 1; set when it runs */
+    int64_t timeout_ms;             /* 0: the communicator's */
+    uint64_t signature;             /* equal on all ranks, else it is a mismatch */
+    uint64_t sequence;              /* number on its communicator, from 1; set when it runs */
+    const struct tutti_op *part_of; /* of an operation over hosts: that one, for what is told; NULL */
 } tutti_op;
 
 /* What a rank tells of its call, for errors and reports: fixed size, lives in shared memory. */
 typedef struct tutti_call {
     uint64_t sequence;
+    uint64_t shown; /* the number by which the user knows it: of a part of a call over hosts, that call's */
     uint64_t count;
     int32_t root;
     uint8_t kind, type, reduction, unused;
@@ -154,10 +156,10 @@ static inline uint64_t tutti_step_at(uint64_t sequence, uint64_t progress) {
     return (sequence << TUTTI_STEP_BITS) + progress;
 }
 
+struct tutti_hosts;
 struct tutti_peer;
 struct tutti_slots;
 struct tutti_work_queue;
-struct tutti_hosts;
 struct tutti_links;
 
 /* One rank as the others of its communicator see it. */
@@ -193,12 +195,15 @@ struct tutti_comm {
     bool spins;                 /* every rank of the host has a core of its own; the same on all ranks */
     int host_ranks, host_cores; /* of the communicator that this one comes from, at the start */
     size_t chunk_bytes;
-    int forced_row;        /* of the algorithm table, by TUTTI_ALGORITHM; -1: none */
-    tutti_member *members; /* nranks entries */
-    tutti_page *page;      /* own: members[rank].page */
-    uint64_t sequence;     /* collectives started */
-    uint64_t finished;     /* all ranks have finished this call and all before it; what is known of it */
-    uint64_t history;      /* hash of all calls so far, part of the next signature */
+    int forced_row;            /* of the algorithm table, by TUTTI_ALGORITHM; -1: none */
+    tutti_member *members;     /* nranks entries */
+    struct tutti_hosts *hosts; /* NULL: all ranks are on this host; hosts.h */
+    const tutti_comm *outer;   /* of a host's part of a communicator over hosts: that one; NULL */
+    const int *shown_ranks;    /* then: by which numbers the user knows the ranks */
+    tutti_page *page;          /* own: members[rank].page */
+    uint64_t sequence;         /* collectives started */
+    uint64_t finished;         /* all ranks have finished this call and all before it; what is known of it */
+    uint64_t history;          /* hash of all calls so far, part of the next signature */
     tutti_pace pace;
     uint64_t splits;                /* communicators made from this one; equal on all ranks */
     tutti_patience patience;        /* of the running collective; its runner's only */
@@ -209,12 +214,16 @@ struct tutti_comm {
     char **buffers;                 /* scratch of nranks pointers */
     uint64_t exposed;               /* last call in which peers may write into this rank's buffers; settle.h */
     struct tutti_work_queue *queue; /* worker.h */
-    struct tutti_hosts *hosts;      /* of several hosts: hosts.h; else NULL */
     struct tutti_links *links;      /* to ranks of other hosts, link.c; NULL: none so far */
     atomic_int references;          /* the user's, and one for each work and thread that may look at it */
     atomic_bool destroyed;          /* tutti_comm_destroy was called */
     struct tutti_comm *next;        /* list of the process's communicators */
 };
+
+/* The rank as the user knows it. */
+static inline int tutti_comm_shown(const tutti_comm *comm, int rank) {
+    return comm->shown_ranks != NULL ? comm->shown_ranks[rank] : rank;
+}
 
 /* Answers for a call: the process was forked, the communicator is broken or being destroyed; else TUTTI_OK. */
 tutti_status tutti_comm_check(tutti_comm *comm);

@@ -189,11 +189,10 @@ static tutti_status connect_to_root(const contact *c, int *fd_out) {
         close(fd);
         if (error == ECONNREFUSED || error == ENOENT)
             return tutti_fail(
-                TUTTI_ERR_UNSUPPORTED,
-                "rank 0 (host %s, pid %lld) has ended, or is in another network "
-                "namespace of this machine, which counts as another host; links between hosts are not part "
-                "of this build",
-                root->host, (long long)root->pid);
+                TUTTI_ERR_PEER_DIED,
+                "rank %d (host %s, pid %lld) has ended, or TUTTI_HOST_ID joins two network namespaces, which share "
+                "no memory",
+                root->rank, root->host, (long long)root->pid);
         return tutti_fail_errno(error, "cannot connect to rank 0 (host %s, pid %lld)", root->host,
                                 (long long)root->pid);
     }

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,7 @@ static tutti_door_card own_card;
 static int bell_fd = -1;
 static arrival *arrivals; /* oldest first */
 static int narrivals, arrivals_capacity;
+static _Atomic uint64_t arrived; /* in all */
 
 /* --------------------------------------------------------------------------------------------- listening */
 
@@ -193,8 +195,13 @@ void tutti_door_arrived(const tutti_ticket *ticket, int socket) {
     bool kept = make_place();
     if (kept) arrivals[narrivals++] = (arrival){.ticket = *ticket, .socket = socket, .since_ns = tutti_now_ns()};
     pthread_mutex_unlock(&door_lock);
+    atomic_fetch_add_explicit(&arrived, 1, memory_order_release); /* pairs with _count */
     if (!kept) close(socket);
     (void)!write(bell_fd, &one, sizeof one);
+}
+
+uint64_t tutti_door_count(void) {
+    return atomic_load_explicit(&arrived, memory_order_acquire);
 }
 
 void tutti_door_prune(void) {

@@ -68,6 +68,8 @@ tutti_status tutti_door_connect(const tutti_door_card *card, const tutti_ticket 
                                 int *socket_out);
 /* The other side: the connection with that ticket, if it has come: TUTTI_OK; TUTTI_NOT_YET: not so far. */
 tutti_status tutti_door_take(const tutti_ticket *ticket, int *socket_out);
+/* How many have come so far: a look that costs nothing, before tutti_door_take. */
+uint64_t tutti_door_count(void);
 /* A descriptor that is readable when something may have come to the door (an eventfd; any number of waiters). */
 int tutti_door_bell(void);
 

@@ -129,7 +129,7 @@ tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
     }
     atomic_init(&whole->parts, 1);
     if (!queued) tutti_channel_attend(1); /* as in tutti_submit_message */
-    tutti_work *guard = NULL; /* the part that keeps the whole open while others are added */
+    tutti_work *guard = NULL;             /* the part that keeps the whole open while others are added */
     status = tutti_work_create(comm, &guard);
     if (status == TUTTI_OK) {
         guard->whole = whole;

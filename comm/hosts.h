@@ -8,6 +8,8 @@
  *
  * A rail is the ranks with equal rank in `local`, one per host, where all hosts have the same number of ranks: rail 1
  * above is 2, 3, 7. Hosts are in the order of their lowest rank, and so are sums.
+ *
+ * Invariant: both communicators have one id and, on each rank, one page, so what breaks one breaks the other.
  */
 #ifndef TUTTI_HOSTS_H
 #define TUTTI_HOSTS_H
@@ -15,25 +17,57 @@
 #include "comm/comm.h"
 #include "comm/door.h"
 
+struct tutti_link_part;
+struct tutti_rail_table;
+
 /* The ranks of one host, in rank order. */
 typedef struct tutti_host {
     int nranks;
     const int *ranks; /* of the communicator */
-    char name[64];
 } tutti_host;
 
 typedef struct tutti_hosts {
-    int nhosts, host;          /* host: this rank's */
-    tutti_host *all;           /* nhosts */
-    int *host_of;              /* by rank: index into `all` */
-    int *local_of;             /* by rank: its rank in its host's local communicator */
-    bool uniform;              /* every host has as many ranks: there are rails */
-    int *rail, nrail;          /* uniform: this rank's; else the first ranks of all hosts */
-    tutti_comm *local;         /* this host's ranks */
-    tutti_door_card *doors;    /* by rank */
-    char *scratch;             /* in the heap, so that `local` lends it; tutti_hosts_scratch */
+    int nhosts, host;               /* host: this rank's */
+    tutti_host *all;                /* nhosts */
+    int *host_of;                   /* by rank: index into `all` */
+    int *local_of;                  /* by rank: its rank in its host's local communicator */
+    bool uniform;                   /* every host has as many ranks: there are rails */
+    int *rail;                      /* by host: uniform: the rank with our rank in `local`; else the host's first */
+    int *delegates;                 /* by host: scratch of an algorithm: the rank that speaks for it */
+    struct tutti_rail_table *table; /* how calls between hosts are carried out; made when the communicator is */
+    tutti_comm *local;              /* this host's ranks */
+    bool watches;                   /* the other hosts' first processes; beat.h */
+    tutti_page *elsewhere;          /* stands in for the pages of all ranks of other hosts: whole, never posted */
+    tutti_door_card *doors;         /* by rank; filled in by who makes the communicator */
+    char *scratch;                  /* in the heap, so that `local` lends it */
     size_t scratch_bytes;
+    int *order;    /* memory of `all`'s ranks */
+    int *everyone; /* 0, 1, ...: the rail of all ranks */
+    /* Scratch of the algorithms, by rank: */
+    const void **srcs;
+    void **dsts;
+    size_t *counts;                /* two for each rank */
+    struct tutti_link_part *parts; /* two for each rank */
 } tutti_hosts;
+
+/* Lays the communicator out over hosts: ranks with equal host_keys share one. Makes `local`, without members; its page is
+ * comm's. Takes nothing. */
+tutti_status tutti_hosts_create(tutti_comm *comm, const int *host_keys);
+/* Watches the other hosts, where this rank is its host's first. */
+tutti_status tutti_hosts_watch(tutti_comm *comm);
+/* Reads what this host's first process has heard of others: who has died. Cheap when that is nothing. */
+void tutti_hosts_hear(const tutti_comm *comm);
+/* Nobody waits any more: closes links, says that this rank has departed, gives members back. */
+void tutti_hosts_leave(tutti_comm *comm);
+/* After leave. NULL is allowed. */
+void tutti_hosts_free(tutti_hosts *hosts);
+
+/* Copies the members of this host up from `local`. */
+void tutti_hosts_adopt_local(tutti_comm *comm);
+/* Makes `rank` a member that is on another host. Takes over a reference to the process. */
+void tutti_hosts_enter_far(tutti_comm *comm, int rank, struct tutti_peer *process);
+/* Copies the members of this host down to `local`. */
+void tutti_hosts_fill_local(tutti_comm *comm);
 
 /* Memory for the running operation, at least that large; grows, and stays until the communicator goes. */
 tutti_status tutti_hosts_scratch(tutti_comm *comm, size_t bytes, char **memory_out);

@@ -18,8 +18,7 @@
 
 const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity) {
     const char *host = NULL;
-    if (comm->hosts != NULL && comm->hosts->all != NULL) host = comm->hosts->all[comm->hosts->host_of[rank]].name;
-    else if (comm->members != NULL && comm->members[rank].process != NULL) host = comm->members[rank].process->host;
+    if (comm->members != NULL && comm->members[rank].process != NULL) host = comm->members[rank].process->host;
     if (host != NULL) snprintf(text, capacity, "rank %d (host %s)", rank, host);
     else snprintf(text, capacity, "rank %d", rank);
     return text;
@@ -59,13 +58,12 @@ static tutti_status get_link(tutti_comm *comm, int rank, tutti_link **link_out) 
 /* The transport that both sides have, the best one: equal on both. */
 static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t *transport_out) {
     const tutti_door_card *own = &comm->hosts->doors[comm->rank], *other = &comm->hosts->doors[rank];
-    uint32_t common = own->transports & other->transports;
-    for (uint32_t i = 0; tutti_transports[i] != NULL; i++) {
-        if ((common >> i & 1) == 0) continue;
-        *transport_out = i;
-        return TUTTI_OK;
-    }
-    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the two have no transport in common: see TUTTI_TRANSPORT and tutti-info");
+    int common = tutti_transport_common(own->transports, other->transports);
+    if (common < 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "the two have no transport in common: see TUTTI_TRANSPORT and tutti-info");
+    *transport_out = (uint32_t)common;
+    return TUTTI_OK;
 }
 
 static tutti_status take(tutti_comm *comm, const tutti_ticket *ticket, int *socket_out) {

@@ -10,11 +10,7 @@
 #define MAGIC UINT32_C(0x6b6e6c74) /* "tlnk"; reads differently where bytes are ordered differently */
 
 tutti_link_record tutti_link_record_of(const tutti_op *op, size_t bytes) {
-    return (tutti_link_record){.magic = MAGIC,
-                               .sequence = op->sequence,
-                               .signature = op->signature,
-                               .bytes = bytes,
-                               .call = tutti_call_of(op)};
+    return (tutti_link_record){.magic = MAGIC, .signature = op->signature, .bytes = bytes, .call = tutti_call_of(op)};
 }
 
 bool tutti_link_record_sane(const tutti_link_record *record) {
@@ -25,7 +21,7 @@ bool tutti_link_record_sane(const tutti_link_record *record) {
 
 tutti_status tutti_link_record_compare(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record,
                                        size_t bytes) {
-    if (TUTTI_UNLIKELY(record->signature != op->signature || record->sequence != op->sequence)) {
+    if (TUTTI_UNLIKELY(record->signature != op->signature || record->call.sequence != op->sequence)) {
         tutti_call own = tutti_call_of(op);
         return tutti_monitor_calls_differ(comm, &own, rank, &record->call,
                                           " (their counts per rank differ, or calls before this one did)");

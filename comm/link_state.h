@@ -19,9 +19,9 @@
 /* Goes over the wire; fixed size. */
 typedef struct tutti_link_record {
     uint32_t magic;
-    uint32_t reason_bytes;        /* broken: of the text that follows */
-    uint64_t sequence, signature; /* of the operation; TUTTI_SIGNATURE_BROKEN */
-    uint64_t bytes;               /* of the transfer that follows */
+    uint32_t reason_bytes; /* broken: of the text that follows */
+    uint64_t signature;    /* of the operation; TUTTI_SIGNATURE_BROKEN */
+    uint64_t bytes;        /* of the transfer that follows */
     tutti_call call;
     int32_t status;   /* broken: why */
     uint32_t goodbye; /* broken: 1 where the sender has left, which matters to who wants something of him */

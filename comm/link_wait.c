@@ -20,6 +20,7 @@
 #include "comm/link_state.h"
 #include "comm/monitor.h"
 #include "comm/p2p.h"
+#include "comm/peer.h"
 
 #define ROUNDS_PER_SERVICE 16
 #define ROUNDS_PER_CLOCK   64
@@ -97,12 +98,34 @@ static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
     return TUTTI_OK;
 }
 
+static tutti_status mourn(tutti_comm *comm, int rank) {
+    char name[128], call[160];
+    if (!tutti_peer_ended(comm->members[rank].process)) return TUTTI_OK;
+    tutti_call record = tutti_call_of(comm->patience.op);
+    tutti_fail(TUTTI_ERR_PEER_DIED,
+               "%s died, or its host does not answer any more; %s of communicator \"%s\" cannot go on",
+               tutti_link_peer_name(comm, rank, name, sizeof name), tutti_call_describe(&record, call, sizeof call),
+               comm->name);
+    return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
+}
+
+/* A link tells of a death only where a connection was, and where the network still works. */
+static tutti_status look_for_deaths(tutti_comm *comm) {
+    const tutti_links *links = comm->links;
+    if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
+    tutti_hosts_hear(comm);
+    if (links->awaited != NULL) TUTTI_TRY(mourn(comm, links->awaited->rank));
+    for (int i = 0; i < links->nbusy; i++) TUTTI_TRY(mourn(comm, links->busy[i]->rank));
+    return TUTTI_OK;
+}
+
 static tutti_status look(tutti_link_wait *wait) {
     tutti_comm *comm = wait->comm;
     TUTTI_TRY(tutti_comm_check(comm));
     TUTTI_TRY(tutti_interrupt_check());
     TUTTI_TRY(look_at_host(comm));
     TUTTI_TRY(look_at_links(comm, comm->patience.op));
+    TUTTI_TRY(look_for_deaths(comm));
     return tutti_patience_mind(comm, tell_awaited);
 }
 

@@ -50,21 +50,23 @@ const char *tutti_call_describe(const tutti_call *call, char *text, size_t capac
     if (has_reduction(call->kind))
         snprintf(reduction, sizeof reduction, ", %s", tutti_reduction_name((tutti_reduction)call->reduction));
     if (has_root(call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
-    if (call->kind == TUTTI_KIND_BARRIER) snprintf(text, capacity, "barrier #%llu", (unsigned long long)call->sequence);
+    if (call->kind == TUTTI_KIND_BARRIER) snprintf(text, capacity, "barrier #%llu", (unsigned long long)call->shown);
     else
         snprintf(text, capacity, "%s(%s, %llu%s%s) #%llu", tutti_kind_name((tutti_kind)call->kind),
                  tutti_type_name((tutti_type)call->type), (unsigned long long)call->count, reduction, root,
-                 (unsigned long long)call->sequence);
+                 (unsigned long long)call->shown);
     return text;
 }
 
 tutti_call tutti_call_of(const tutti_op *op) {
+    const tutti_op *shown = op->part_of != NULL ? op->part_of : op;
     return (tutti_call){.sequence = op->sequence,
-                        .count = op->count,
-                        .root = op->root,
-                        .kind = (uint8_t)op->kind,
-                        .type = (uint8_t)op->type,
-                        .reduction = (uint8_t)op->reduction};
+                        .shown = shown->sequence,
+                        .count = shown->count,
+                        .root = shown->root,
+                        .kind = (uint8_t)shown->kind,
+                        .type = (uint8_t)shown->type,
+                        .reduction = (uint8_t)shown->reduction};
 }
 
 const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
@@ -89,7 +91,7 @@ tutti_status tutti_monitor_status_told(int32_t broken_status) {
 
 tutti_status tutti_monitor_told(tutti_comm *comm, int rank, int32_t broken_status, const char *reason) {
     tutti_status status = tutti_monitor_status_told(broken_status);
-    tutti_fail(status, "%s (told by rank %d)", reason, rank);
+    tutti_fail(status, "%s (told by rank %d)", reason, tutti_comm_shown(comm, rank));
     return tutti_comm_break(comm, status);
 }
 
@@ -125,12 +127,12 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     tutti_call record = tutti_call_of(op);
     tutti_call_describe(&record, call, sizeof call);
     if (dead && !departed) {
-        tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on", rank,
-                   member->process->host, (int)member->process->pid, call, comm->name);
+        tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on",
+                   tutti_comm_shown(comm, rank), member->process->host, (int)member->process->pid, call, comm->name);
         return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
     }
-    tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s", rank,
-               comm->name, call);
+    tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s",
+               tutti_comm_shown(comm, rank), comm->name, call);
     return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
 }
 
@@ -169,8 +171,8 @@ static void describe_missing(const tutti_comm *comm, const tutti_op *op, int ran
                                                : "it is inside",
                  name, ago_s);
     }
-    snprintf(text, capacity, "rank %d (host %s, pid %d, %s; %s)", rank, peer->host, (int)peer->pid,
-             tutti_monitor_process_state(comm, rank), last);
+    snprintf(text, capacity, "rank %d (host %s, pid %d, %s; %s)", tutti_comm_shown(comm, rank), peer->host,
+             (int)peer->pid, tutti_monitor_process_state(comm, rank), last);
 }
 
 void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity) {
@@ -213,8 +215,8 @@ void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_m
     tutti_log(TUTTI_LOG_WARN,
               "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); %d of %d "
               "ranks have arrived; missing: %s",
-              comm->rank, (long long)waited_ms, call, comm->name, op->count * tutti_type_bytes(op->type),
-              arrived_count(comm, op), comm->nranks, missing);
+              tutti_comm_shown(comm, comm->rank), (long long)waited_ms, call, comm->name,
+              op->count * tutti_type_bytes(op->type), arrived_count(comm, op), comm->nranks, missing);
 }
 
 /* The first of the last calls up to op that differs from the rank's: in a loose one nobody may have looked. */
@@ -243,8 +245,8 @@ tutti_status tutti_monitor_calls_differ(tutti_comm *comm, const tutti_call *own,
     tutti_fail(TUTTI_ERR_MISMATCH,
                "calls differ on communicator \"%s\": rank %d %s, rank %d %s%s; all ranks must make "
                "the same calls in the same order",
-               comm->name, first ? comm->rank : rank, first ? mine : theirs, first ? rank : comm->rank,
-               first ? theirs : mine, hint);
+               comm->name, tutti_comm_shown(comm, first ? comm->rank : rank), first ? mine : theirs,
+               tutti_comm_shown(comm, first ? rank : comm->rank), first ? theirs : mine, hint);
     return tutti_comm_break(comm, TUTTI_ERR_MISMATCH);
 }
 

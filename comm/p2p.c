@@ -34,6 +34,8 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/arena.h"
+#include "comm/far.h"
 #include "comm/p2p_state.h"
 
 tutti_p2p_state tutti_p2p = {
@@ -183,7 +185,7 @@ static tutti_status open_channels(tutti_comm *comm) {
         tutti_peer *peer = comm->members[rank].process;
         if (peer->self || peer->channels != NULL) continue;
         TUTTI_TRY(tutti_channel_open(peer, &peer->channels));
-        TAILQ_INSERT_TAIL(&tutti_p2p.unfound, peer->channels, link);
+        TAILQ_INSERT_TAIL(peer->far ? &tutti_p2p.found : &tutti_p2p.unfound, peer->channels, link);
         atomic_fetch_add_explicit(&tutti_p2p.channels, 1, memory_order_relaxed);
     }
     return TUTTI_OK;
@@ -234,11 +236,28 @@ void tutti_p2p_close(tutti_comm *comm) {
     tutti_p2p_unlock();
 }
 
+#define FLUSH_MS 5000
+
+/* What was sent to a process of another host is given to the system before the pipe is closed. */
+static void flush_far(tutti_peer *peer) {
+    if (!peer->far || peer->channels == NULL) return;
+    tutti_deadline deadline = tutti_deadline_after_ms(FLUSH_MS);
+    tutti_backoff backoff = {.yields = true};
+    for (bool busy = true; busy && !tutti_deadline_passed(&deadline); tutti_backoff_pause(&backoff)) {
+        pthread_mutex_lock(&tutti_p2p.lock);
+        tutti_far_progress(peer->channels);
+        busy = tutti_far_is_busy(peer->channels);
+        pthread_mutex_unlock(&tutti_p2p.lock);
+    }
+}
+
 void tutti_p2p_forget(tutti_peer *peer) {
     if (tutti_forked()) return;
+    flush_far(peer);
     pthread_mutex_lock(&tutti_p2p.lock);
     tutti_channels *channel = peer->channels;
     if (channel != NULL) {
+        if (channel->busy) atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
         tutti_note *note;
         while ((note = STAILQ_FIRST(&channel->notes)) != NULL) {
             STAILQ_REMOVE_HEAD(&channel->notes, link);

@@ -108,7 +108,7 @@ typedef struct tutti_p2p_state {
     int64_t ports_open;
     bool moved;          /* some bytes or records, in the call of tutti_p2p_progress at hand */
     atomic_int channels; /* open channels; read without the lock */
-    atomic_int pending;  /* requests and notes; read without the lock */
+    atomic_int pending;  /* requests, notes, and far channels with something to send; read without the lock */
 } tutti_p2p_state;
 
 extern tutti_p2p_state tutti_p2p;
@@ -158,6 +158,8 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
 void tutti_transfer_pull(tutti_request *request);
 /* Tells the sender of an announced message that it has been taken, or never will be. */
 void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken);
+/* Counts a far channel as pending as long as it has something to send. */
+void tutti_transfer_count_busy(tutti_channels *channel);
 /* Moves what can be moved on all channels, and some of each pull. */
 void tutti_transfer_progress(void);
 

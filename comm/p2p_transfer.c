@@ -11,6 +11,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/far.h"
 #include "comm/p2p_state.h"
 #include "kernels/copy.h"
 
@@ -237,10 +238,22 @@ static void look_for_channels(void) {
     }
 }
 
+void tutti_transfer_count_busy(tutti_channels *channel) {
+    bool busy = tutti_far_is_busy(channel);
+    if (busy != channel->busy) atomic_fetch_add_explicit(&tutti_p2p.pending, busy ? 1 : -1, memory_order_relaxed);
+    channel->busy = busy;
+}
+
+static void drive_far(tutti_channels *channel) {
+    if (tutti_far_progress(channel)) tutti_p2p.moved = true;
+    tutti_transfer_count_busy(channel);
+}
+
 void tutti_transfer_progress(void) {
     look_for_channels();
     tutti_channels *channel;
     for (channel = TAILQ_FIRST(&tutti_p2p.found); channel != NULL; channel = TAILQ_NEXT(channel, link)) {
+        if (TUTTI_UNLIKELY(channel->far != NULL)) drive_far(channel);
         tutti_incoming_read(channel);
         if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
         if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);

@@ -11,6 +11,7 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/hosts.h"
 #include "comm/monitor.h"
 #include "comm/p2p_state.h"
 
@@ -90,6 +91,7 @@ static void look_for_deaths(struct tutti_channel_list *list) {
 }
 
 static void look_for_departures(tutti_port *port) {
+    if (port->comm->hosts != NULL) tutti_hosts_hear(port->comm);
     for (int rank = 0; rank < port->comm->nranks; rank++) {
         if (port->left[rank] || rank == port->rank || !tutti_watch_has_left(port, rank)) continue;
         tutti_peer *process = port->comm->members[rank].process;

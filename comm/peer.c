@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/door.h"
 #include "comm/heap.h"
 #include "comm/p2p.h"
 
@@ -71,6 +72,16 @@ static tutti_peer *find(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
     return NULL;
 }
 
+static tutti_peer *enter(const tutti_peer_card *card, tutti_peer *peer) {
+    memcpy(peer->id, card->id, sizeof peer->id);
+    memcpy(peer->host, card->host, sizeof peer->host);
+    peer->host[sizeof peer->host - 1] = '\0';
+    peer->pid = (pid_t)card->pid;
+    peer->next = peers;
+    peers = peer;
+    return peer;
+}
+
 static tutti_status admit_locked(const tutti_peer_card *card, int heap_fd, int *pidfd, tutti_peer **peer_out) {
     tutti_peer *peer = memcmp(card->id, self.id, sizeof self.id) == 0 ? &self : find(card->id);
     if (peer == NULL) {
@@ -80,15 +91,10 @@ static tutti_status admit_locked(const tutti_peer_card *card, int heap_fd, int *
             free(peer);
             return status;
         }
-        memcpy(peer->id, card->id, sizeof peer->id);
-        memcpy(peer->host, card->host, sizeof peer->host);
-        peer->host[sizeof peer->host - 1] = '\0';
-        peer->pid = (pid_t)card->pid;
+        enter(card, peer);
         peer->remote_base = card->heap_base;
         peer->pidfd = *pidfd;
         *pidfd = -1;
-        peer->next = peers;
-        peers = peer;
     }
     peer->references++;
     *peer_out = peer;
@@ -102,6 +108,32 @@ tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidf
     if (heap_fd >= 0) close(heap_fd);
     if (pidfd >= 0) close(pidfd);
     return status;
+}
+
+static tutti_status make_far(const tutti_peer_card *card, const tutti_door_card *door, tutti_peer **peer_out) {
+    tutti_peer *peer;
+    TUTTI_TRY(tutti_calloc(1, sizeof *peer, &peer));
+    peer->door = malloc(sizeof *peer->door);
+    if (peer->door == NULL) {
+        free(peer);
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a process of another host");
+    }
+    *peer->door = *door;
+    peer->far = true;
+    peer->pidfd = -1;
+    *peer_out = enter(card, peer);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_peer_admit_far(const tutti_peer_card *card, const tutti_door_card *door, tutti_peer **peer_out) {
+    pthread_mutex_lock(&peers_lock);
+    tutti_peer *peer = find(card->id);
+    tutti_status status = peer != NULL ? TUTTI_OK : make_far(card, door, &peer);
+    if (status == TUTTI_OK) peer->references++;
+    pthread_mutex_unlock(&peers_lock);
+    TUTTI_TRY(status);
+    *peer_out = peer;
+    return TUTTI_OK;
 }
 
 void tutti_peer_retain(tutti_peer *peer) {
@@ -121,14 +153,16 @@ void tutti_peer_release(tutti_peer *peer) {
     pthread_mutex_unlock(&peers_lock);
     if (!last) return;
     tutti_p2p_forget(peer);
-    munmap(peer->base, peer->bytes);
+    if (!peer->far) munmap(peer->base, peer->bytes);
     if (peer->pidfd >= 0) close(peer->pidfd);
+    free(peer->door);
     free(peer);
 }
 
 bool tutti_peer_ended(tutti_peer *peer) {
     if (peer->self) return false;
     if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return true;
+    if (peer->far) return false;
     bool ended;
     if (peer->pidfd >= 0) {
         struct pollfd entry = {.fd = peer->pidfd, .events = POLLIN};
@@ -138,4 +172,24 @@ bool tutti_peer_ended(tutti_peer *peer) {
     }
     if (ended) atomic_store_explicit(&peer->dead, true, memory_order_release);
     return ended;
+}
+
+bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
+    pthread_mutex_lock(&peers_lock);
+    tutti_peer *peer = find(id);
+    bool news = peer != NULL && !atomic_exchange_explicit(&peer->dead, true, memory_order_acq_rel);
+    pthread_mutex_unlock(&peers_lock);
+    return news;
+}
+
+int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity) {
+    int count = 0;
+    pthread_mutex_lock(&peers_lock);
+    for (tutti_peer *peer = peers; peer != NULL && count < capacity; peer = peer->next) {
+        if (peer->far || peer->death_told || !tutti_peer_ended(peer)) continue;
+        peer->death_told = true;
+        memcpy(ids[count++], peer->id, TUTTI_PROCESS_ID_BYTES);
+    }
+    pthread_mutex_unlock(&peers_lock);
+    return count;
 }

@@ -1,6 +1,7 @@
 /*
- * The processes of this host that share memory with us, this one included. A peer's heap is mapped once, at first
- * contact, however many communicators there are; the mapping goes with the last of them.
+ * The processes that this one has to do with, itself included. The heap of a peer of this host is mapped once, at first
+ * contact, however many communicators there are; the mapping goes with the last of them. A far peer is a process of another
+ * host: nothing of it is mapped.
  */
 #ifndef TUTTI_PEER_H
 #define TUTTI_PEER_H
@@ -14,17 +15,22 @@
 
 struct tutti_channels; /* p2p's state towards this process, made at first use; p2p.c */
 
+struct tutti_door_card;
+
 typedef struct tutti_peer {
     uint8_t id[TUTTI_PROCESS_ID_BYTES]; /* random; a forked child has another one */
     pid_t pid;
     char host[64];
-    bool self;
+    bool self, far;
     char *base; /* its heap, mapped here (self: the heap itself) */
     size_t bytes;
-    uint64_t remote_base; /* address of its heap in its own process */
-    int pidfd;            /* -1: self, or not to be had */
-    atomic_bool dead;     /* seen to have ended */
-    int references;       /* communicators that contain a rank of it; under the lock of peer.c */
+    uint64_t remote_base;             /* address of its heap in its own process */
+    int pidfd;                        /* -1: self, or not to be had */
+    atomic_bool dead;                 /* seen to have ended */
+    bool death_told;                  /* tutti_peer_new_deaths has given it */
+    _Atomic uint64_t obituaries_read; /* of its lobby; beat.h */
+    int references;                   /* communicators that contain a rank of it; under the lock of peer.c */
+    struct tutti_door_card *door;     /* far: where it can be reached; malloc'd */
     struct tutti_peer *next;
     struct tutti_channels *channels; /* owned by p2p.c; NULL until the first message */
 } tutti_peer;
@@ -42,12 +48,20 @@ typedef struct tutti_peer_card {
 
 /* Finds the process in the table or maps it (takes over both descriptors in any case), and counts a reference. */
 tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidfd, tutti_peer **peer_out);
+/* Finds a process of another host in the table or adds it, and counts a reference. Of the card only id, pid and host count. */
+tutti_status tutti_peer_admit_far(const tutti_peer_card *card, const struct tutti_door_card *door,
+                                  tutti_peer **peer_out);
 /* Counts one more reference to a known peer. */
 void tutti_peer_retain(tutti_peer *peer);
 /* Counts one reference less; the last one unmaps. */
 void tutti_peer_release(tutti_peer *peer);
-/* Has its process ended? Asks the kernel (a system call), remembers a yes. */
+/* Has its process ended? Asks the kernel (a system call), remembers a yes. Of a far one: has that been heard? */
 bool tutti_peer_ended(tutti_peer *peer);
+
+/* The process has died, as another host says. False: it is not known here, or known to be dead. */
+bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]);
+/* Processes of this host that have ended and were not given before; their number. */
+int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity);
 
 /* An address in the peer's process as an address here; NULL when outside of its heap. */
 static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t address, size_t bytes) {

@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/algorithms/hierarchical.h"
 #include "comm/arena.h"
 #include "comm/create.h"
+#include "comm/hosts.h"
 #include "comm/p2p.h"
 #include "comm/peer.h"
 #include "comm/worker.h"
@@ -47,6 +49,44 @@ static tutti_status take_member(tutti_comm *comm, int rank, const tutti_comm *pa
     return TUTTI_OK;
 }
 
+static int host_of(const tutti_comm *parent, int parent_rank) {
+    return parent->hosts != NULL ? parent->hosts->host_of[parent_rank] : 0;
+}
+
+/* Lays the new communicator out over hosts if its members are on several. */
+static tutti_status lay_out(tutti_comm *comm, const tutti_comm *parent, const int *parent_ranks) {
+    bool several = false;
+    int *keys;
+    for (int rank = 1; rank < comm->nranks; rank++)
+        several = several || host_of(parent, parent_ranks[rank]) != host_of(parent, parent_ranks[0]);
+    if (!several) return TUTTI_OK;
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *keys, &keys));
+    for (int rank = 0; rank < comm->nranks; rank++) keys[rank] = host_of(parent, parent_ranks[rank]);
+    tutti_status status = tutti_hosts_create(comm, keys);
+    free(keys);
+    TUTTI_TRY(status);
+    return tutti_hierarchical_inherit(comm, parent);
+}
+
+/* Makes the parent's ranks, in that order, the members of comm; tickets[i] is that of the i-th. */
+static tutti_status take_members(tutti_comm *comm, const tutti_comm *parent, const int *parent_ranks,
+                                 const ticket *tickets) {
+    TUTTI_TRY(lay_out(comm, parent, parent_ranks));
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        int parent_rank = parent_ranks[rank];
+        if (comm->hosts != NULL) comm->hosts->doors[rank] = parent->hosts->doors[parent_rank];
+        tutti_peer *process = parent->members[parent_rank].process;
+        if (!process->far) {
+            TUTTI_TRY(take_member(comm, rank, parent, parent_rank, tickets[rank].page));
+        } else {
+            tutti_peer_retain(process);
+            tutti_hosts_enter_far(comm, rank, process);
+        }
+    }
+    if (comm->hosts != NULL) tutti_hosts_fill_local(comm);
+    return TUTTI_OK;
+}
+
 static tutti_status cancel_with(tutti_comm *comm, tutti_status status) {
     char text[TUTTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());
@@ -77,19 +117,28 @@ static int sort_members(const ticket *tickets, int nranks, int64_t color, place 
 }
 
 static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticket *tickets) {
+    size_t n = (size_t)parent->nranks;
     place *places;
-    TUTTI_TRY(tutti_calloc((size_t)parent->nranks, sizeof *places, &places));
-    int count = sort_members(tickets, parent->nranks, tickets[parent->rank].color, places);
-    comm->nranks = count; /* was made for the parent's, so all arrays are large enough */
+    ticket *own = NULL; /* of the new ranks, in their order */
+    int *parent_ranks = NULL;
     tutti_status status = TUTTI_OK;
-    for (int rank = 0; rank < count && status == TUTTI_OK; rank++) {
-        int parent_rank = places[rank].parent_rank;
-        if (parent_rank == parent->rank) comm->rank = rank;
-        status = take_member(comm, rank, parent, parent_rank, tickets[parent_rank].page);
+    TUTTI_TRY(tutti_calloc(n, sizeof *places, &places));
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *own, &own), done);
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *parent_ranks, &parent_ranks), done);
+    /* It was made for the parent's number of ranks, so all arrays are large enough. */
+    comm->nranks = sort_members(tickets, parent->nranks, tickets[parent->rank].color, places);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        parent_ranks[rank] = places[rank].parent_rank;
+        own[rank] = tickets[places[rank].parent_rank];
+        if (places[rank].parent_rank == parent->rank) comm->rank = rank;
     }
+    TUTTI_TRY_GOTO(status, take_members(comm, parent, parent_ranks, own), done);
+    status = tutti_create_end(comm);
+done:
+    free(parent_ranks);
+    free(own);
     free(places);
-    TUTTI_TRY(status);
-    return tutti_create_end(comm);
+    return status;
 }
 
 tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_comm_options *options,
@@ -169,8 +218,7 @@ static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *
     }
     TUTTI_TRY(share_tickets(parent, ranks, comm->nranks, comm->rank, tag, tickets));
     tutti_create_identify(comm, tickets[0].id);
-    for (int rank = 0; rank < comm->nranks; rank++)
-        TUTTI_TRY(take_member(comm, rank, parent, ranks[rank], tickets[rank].page));
+    TUTTI_TRY(take_members(comm, parent, ranks, tickets));
     return tutti_create_end(comm);
 }
 

@@ -14,6 +14,7 @@
 #include "comm/alarm.h"
 #include "comm/algorithms/choose.h"
 #include "comm/arena.h"
+#include "comm/link.h"
 #include "comm/p2p.h"
 #include "comm/settle.h"
 
@@ -117,10 +118,14 @@ static tutti_status run(tutti_comm *comm, tutti_op *op) {
     op->sequence = ++comm->sequence;
     chain_signature(comm, op);
     tutti_patience_begin(comm, op);
-    tutti_status status = tutti_post_claim(comm, op);
+    tutti_status status = comm->hosts == NULL ? tutti_post_claim(comm, op) : TUTTI_OK;
     if (TUTTI_LIKELY(status == TUTTI_OK)) status = tutti_choose_and_run(comm, op);
     if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
     status = tutti_comm_break(comm, status);
+    if (comm->hosts != NULL) {
+        tutti_link_break_all(comm);
+        return status;
+    }
     tutti_post_spoil(comm, op);
     if (comm->exposed == op->sequence) tutti_settle(comm, op);
     return status;
@@ -179,6 +184,14 @@ static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op) {
     }
     tutti_work_free(work);
     return status;
+}
+
+bool tutti_queue_try_enter(tutti_comm *comm) {
+    return try_busy(comm->queue);
+}
+
+void tutti_queue_leave(tutti_comm *comm) {
+    leave_busy(comm->queue);
 }
 
 tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op) {

@@ -52,6 +52,9 @@ bool tutti_queue_is_active(tutti_comm *comm);
 /* Fails what is queued, waits for the running operation and the worker to leave. */
 void tutti_queue_close(tutti_comm *comm);
 void tutti_queue_destroy(tutti_comm *comm);
+/* Keeps all operations away until leave; false: one is running. */
+bool tutti_queue_try_enter(tutti_comm *comm);
+void tutti_queue_leave(tutti_comm *comm);
 /* Runs op now, after all that is queued; returns when it is done. */
 tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op);
 /* Queues work->op for the worker or whoever waits first; takes a reference. */

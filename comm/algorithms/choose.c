@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
+#include "comm/algorithms/hierarchical.h"
 #include "comm/algorithms/shared.h"
 
 #define KIND(name) (1u << TUTTI_KIND_##name)
@@ -29,6 +30,11 @@ static bool is_alone(const tutti_comm *comm, const tutti_op *op) {
     return comm->nranks == 1;
 }
 
+static bool spans_hosts(const tutti_comm *comm, const tutti_op *op) {
+    (void)op;
+    return comm->hosts != NULL;
+}
+
 static bool fits_line(const tutti_comm *comm, const tutti_op *op) {
     return tutti_op_input_bytes(comm, op) <= TUTTI_POST_PAYLOAD_BYTES;
 }
@@ -42,6 +48,11 @@ static bool is_short(const tutti_comm *comm, const tutti_op *op) {
 
 static const row rows[] = {
     {.name = "solo", .kinds = ALL_KINDS, .fits = is_alone, .run = tutti_solo, .when = "one rank"},
+    {.name = "hierarchical",
+     .kinds = ALL_KINDS,
+     .fits = spans_hosts,
+     .run = tutti_hierarchical,
+     .when = "several hosts: shared memory on each, rails between them"},
     {.name = "line",
      .kinds = ALL_KINDS,
      .fits = fits_line,
@@ -65,7 +76,7 @@ static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *o
 }
 
 static const row *choose(const tutti_comm *comm, const tutti_op *op) {
-    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && fits(&rows[comm->forced_row], comm, op))
+    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->hosts == NULL && fits(&rows[comm->forced_row], comm, op))
         return &rows[comm->forced_row];
     const row *first = rows;
     while (!fits(first, comm, op)) first++; /* some row fits every operation */

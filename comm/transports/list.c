@@ -56,3 +56,9 @@ tutti_status tutti_transports_available(uint32_t *mask_out) {
     *mask_out = mask;
     return TUTTI_OK;
 }
+
+int tutti_transport_common(uint32_t one, uint32_t other) {
+    for (int i = 0; tutti_transports[i] != NULL; i++)
+        if ((one & other) >> i & 1) return i;
+    return -1;
+}

@@ -73,6 +73,8 @@ const tutti_transport *tutti_transport_named(const char *name);
 /* Bit i: tutti_transports[i] is to be had here, and TUTTI_TRANSPORT allows it. 0 fails: TUTTI_ERR_CONFIG where a name is
  * unknown, else TUTTI_ERR_UNSUPPORTED with the reasons. */
 tutti_status tutti_transports_available(uint32_t *mask_out);
+/* The best one of both masks: an index; -1: they have none in common. */
+int tutti_transport_common(uint32_t one, uint32_t other);
 extern const tutti_transport tutti_tcp_transport;
 
 static inline bool tutti_pipe_has_sent(const tutti_pipe *pipe) {

@@ -1,0 +1,25 @@
+/*
+ * Heartbeats between hosts: who has died there, and whether a host can still be reached.
+ *
+ * The first process of each host (of a communicator) has a connection with the first one of each other host. On it go beats,
+ * twice a second, with the processes of the own host that have ended. The system acknowledges beats even for a process that
+ * is stopped; if it does not for TUTTI_PEER_TIMEOUT_MS, the host has vanished. A connection that ends without a goodbye is
+ * the end of its process.
+ *
+ * What a first process learns it leaves in its lobby (channel.h), where the other processes of its host read it.
+ *
+ * Invariant: a process is marked as dead here only; who waits for it finds the mark (tutti_peer_ended).
+ */
+#ifndef TUTTI_BEAT_H
+#define TUTTI_BEAT_H
+
+#include "comm/peer.h"
+
+/* Begins, for a communicator, to watch the first process of another host; starts the thread. `first` processes only. */
+tutti_status tutti_beat_watch(tutti_peer *far);
+/* Ends it; after the last one the connection says goodbye. */
+void tutti_beat_unwatch(tutti_peer *far);
+/* Reads what the first process of this host has learned. Cheap when that is nothing. */
+void tutti_beat_read(tutti_peer *first);
+
+#endif

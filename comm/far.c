@@ -1,0 +1,324 @@
+/*
+ * Rings that are mirrored over pipes. See far.h.
+ */
+#include "comm/far.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/door.h"
+#include "comm/peer.h"
+#include "comm/transports/transport.h"
+
+#define FRAME_MAGIC UINT32_C(0x74746672)
+#define NEWS_BYTES  (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
+
+typedef struct frame {
+    uint32_t magic, bytes; /* of the ring, from where the last frame ended */
+} frame;
+
+typedef struct news {
+    uint64_t tail, matched; /* as in tutti_channel_block */
+} news;
+
+/* A pipe in the making, by a thread of its own. Freed by whoever comes second: the thread, or the channel. */
+typedef struct opener {
+    tutti_door_card door;
+    tutti_ticket ticket;
+    int socket;       /* to be made a pipe; -1: connect first */
+    tutti_pipe *pipe; /* the result; NULL: `error` says why */
+    char error[512];
+    atomic_int state; /* opener_state; release by the thread, pairs with take_pipe */
+} opener;
+
+typedef enum opener_state { OPENER_WORKS, OPENER_DONE, OPENER_ABANDONED } opener_state;
+
+struct tutti_far {
+    tutti_channel_block *copy; /* of the peer's block; its tail and matched come with the news */
+    tutti_ticket out_ticket, in_ticket;
+    opener *out_opener, *in_opener;
+    uint64_t door_seen; /* tutti_door_count at the last look */
+    tutti_pipe *out, *in;
+    frame out_frame, in_frame;
+    uint64_t sent;      /* of our ring: given to `out` */
+    uint64_t came;      /* of the peer's ring: copied */
+    bool in_body;       /* the header of a frame has come, its bytes are on their way */
+    char *body;         /* of a frame */
+    news out_news;      /* being received on `out` */
+    news in_news, told; /* being sent on `in`; what the peer knows */
+};
+
+/* ---------------------------------------------------------------------------------------------- opening */
+
+static void run_opener(opener *o) {
+    tutti_deadline deadline = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
+    tutti_status status = TUTTI_OK;
+    if (o->socket < 0) status = tutti_door_connect(&o->door, &o->ticket, &deadline, &o->socket);
+    if (status == TUTTI_OK) status = tutti_transports[o->ticket.transport]->open(o->socket, &deadline, &o->pipe);
+    if (status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
+}
+
+static void free_opener(opener *o) {
+    if (o->pipe != NULL) o->pipe->transport->close(o->pipe);
+    free(o);
+}
+
+static void *opener_thread(void *argument) {
+    opener *o = argument;
+    run_opener(o);
+    int works = OPENER_WORKS;
+    if (!atomic_compare_exchange_strong_explicit(&o->state, &works, OPENER_DONE, memory_order_acq_rel,
+                                                 memory_order_acquire))
+        free_opener(o);
+    return NULL;
+}
+
+static opener *start_opener(const tutti_door_card *door, const tutti_ticket *ticket, int socket) {
+    opener *o = calloc(1, sizeof *o);
+    pthread_t thread;
+    sigset_t all, before;
+    if (o == NULL) return NULL;
+    *o = (opener){.ticket = *ticket, .socket = socket};
+    if (door != NULL) o->door = *door;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, opener_thread, o);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        free(o);
+        return NULL;
+    }
+    pthread_detach(thread);
+    return o;
+}
+
+static void abandon(opener *o) {
+    if (o == NULL) return;
+    int works = OPENER_WORKS;
+    if (!atomic_compare_exchange_strong_explicit(&o->state, &works, OPENER_ABANDONED, memory_order_acq_rel,
+                                                 memory_order_acquire))
+        free_opener(o);
+}
+
+/* The pipe that has been opened; NULL: not yet, or never (the channel is broken then). */
+static tutti_pipe *take_pipe(tutti_channels *channel, opener **opener_at) {
+    opener *o = *opener_at;
+    if (atomic_load_explicit(&o->state, memory_order_acquire) != OPENER_DONE) return NULL;
+    tutti_pipe *pipe = o->pipe;
+    if (pipe == NULL) tutti_channel_break(channel, "%s", o->error);
+    o->pipe = NULL;
+    *opener_at = NULL;
+    free_opener(o);
+    return pipe;
+}
+
+/* The tickets of both connections. */
+static tutti_status write_tickets(const tutti_peer *peer, struct tutti_far *far) {
+    tutti_peer *self;
+    uint32_t mask;
+    TUTTI_TRY(tutti_peer_self(&self));
+    TUTTI_TRY(tutti_transports_available(&mask));
+    int transport = tutti_transport_common(mask, peer->door->transports);
+    if (transport < 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "this host and %s have no transport in common: see TUTTI_TRANSPORT and tutti-info",
+                          peer->host);
+    far->out_ticket = far->in_ticket = (tutti_ticket){.use = TUTTI_TICKET_MESSAGES, .transport = (uint32_t)transport};
+    memcpy(far->out_ticket.from, self->id, sizeof self->id);
+    memcpy(far->out_ticket.to, peer->id, sizeof peer->id);
+    memcpy(far->in_ticket.from, peer->id, sizeof peer->id);
+    memcpy(far->in_ticket.to, self->id, sizeof self->id);
+    return TUTTI_OK;
+}
+
+static void start_out(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    far->out_opener = start_opener(channel->peer->door, &far->out_ticket, -1);
+    if (far->out_opener == NULL) tutti_channel_break(channel, "cannot start a thread that connects");
+}
+
+static void look_for_in(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    uint64_t count = tutti_door_count();
+    int socket;
+    if (count == far->door_seen) return;
+    far->door_seen = count;
+    if (tutti_door_take(&far->in_ticket, &socket) != TUTTI_OK) return;
+    far->in_opener = start_opener(NULL, &far->in_ticket, socket);
+    if (far->in_opener == NULL) tutti_channel_break(channel, "cannot start a thread that opens a pipe");
+}
+
+/* -------------------------------------------------------------------------------------------- our ring */
+
+/* Sends what the ring has and the peer has not been sent. */
+static bool send_ring(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    uint64_t bytes = channel->head - far->sent;
+    if (bytes == 0 || !tutti_pipe_has_sent(far->out)) return false;
+    size_t offset = far->sent & (TUTTI_CHANNEL_RING_BYTES - 1);
+    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
+    far->out_frame = (frame){.magic = FRAME_MAGIC, .bytes = (uint32_t)bytes};
+    struct iovec parts[3] = {{.iov_base = &far->out_frame, .iov_len = sizeof far->out_frame},
+                             {.iov_base = channel->own->ring + offset, .iov_len = first},
+                             {.iov_base = channel->own->ring, .iov_len = bytes - first}};
+    far->sent = channel->head;
+    far->out->transport->send(far->out, parts, first < bytes ? 3 : 2);
+    return true;
+}
+
+static bool take_news(struct tutti_far *far) {
+    if (far->out->to_receive == 0) {
+        far->out->transport->recv(far->out, &far->out_news, sizeof far->out_news);
+        return false;
+    }
+    if (!tutti_pipe_has_received(far->out)) return false;
+    atomic_store_explicit(&far->copy->tail, far->out_news.tail, memory_order_release);
+    atomic_store_explicit(&far->copy->matched, far->out_news.matched, memory_order_relaxed);
+    far->out->transport->recv(far->out, &far->out_news, sizeof far->out_news);
+    return true;
+}
+
+static bool drive_out(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    if (far->out == NULL) {
+        if (far->out_opener == NULL && channel->head != far->sent) start_out(channel);
+        if (far->out_opener != NULL) far->out = take_pipe(channel, &far->out_opener);
+        if (far->out == NULL) return false;
+    }
+    far->out->transport->progress(far->out);
+    bool moved = take_news(far);
+    return send_ring(channel) || moved;
+}
+
+/* ------------------------------------------------------------------------------------------ their ring */
+
+static _Atomic uint32_t *word_at(tutti_channel_block *block, uint64_t at) {
+    return (_Atomic uint32_t *)(void *)(block->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1)));
+}
+
+/* Puts a frame into the copy of the ring: the end mark first, the first word last (pairs with tutti_channel_peek). */
+static void copy_in(struct tutti_far *far, size_t bytes) {
+    uint32_t kind;
+    memcpy(&kind, far->body, sizeof kind);
+    atomic_store_explicit(word_at(far->copy, far->came + bytes), 0, memory_order_relaxed);
+    size_t offset = far->came & (TUTTI_CHANNEL_RING_BYTES - 1);
+    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
+    memcpy(far->copy->ring + offset + sizeof kind, far->body + sizeof kind, first - sizeof kind);
+    memcpy(far->copy->ring, far->body + first, bytes - first);
+    atomic_store_explicit(word_at(far->copy, far->came), kind, memory_order_release);
+    far->came += bytes;
+}
+
+/* Could the peer have sent so much? It may not overwrite what has not been read. */
+static bool is_possible(const tutti_channels *channel, const frame *f) {
+    uint64_t unread = channel->far->came - channel->tail;
+    return f->magic == FRAME_MAGIC && f->bytes >= TUTTI_CACHE_LINE && f->bytes % TUTTI_CACHE_LINE == 0 &&
+           f->bytes <= TUTTI_CHANNEL_RING_BYTES - TUTTI_CACHE_LINE - unread;
+}
+
+static bool take_frames(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    const tutti_transport *transport = far->in->transport;
+    if (far->in->to_receive == 0) transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
+    bool moved = false;
+    while (tutti_pipe_has_received(far->in) && far->in->status == TUTTI_OK) {
+        if (!far->in_body && !is_possible(channel, &far->in_frame)) {
+            tutti_channel_break(channel, "it sent a frame that makes no sense");
+            return moved;
+        }
+        if (far->in_body) copy_in(far, far->in_frame.bytes);
+        far->in_body = !far->in_body;
+        if (far->in_body) transport->recv(far->in, far->body, far->in_frame.bytes);
+        else transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
+        moved = true;
+    }
+    return moved;
+}
+
+static void tell_news(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    bool due = channel->tail - far->told.tail >= NEWS_BYTES || channel->matched - far->told.matched >= NEWS_BYTES;
+    if (!due || !tutti_pipe_has_sent(far->in)) return;
+    far->in_news = far->told = (news){.tail = channel->tail, .matched = channel->matched};
+    struct iovec part = {.iov_base = &far->in_news, .iov_len = sizeof far->in_news};
+    far->in->transport->send(far->in, &part, 1);
+}
+
+static bool drive_in(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    if (far->in == NULL) {
+        if (far->in_opener == NULL) look_for_in(channel);
+        if (far->in_opener != NULL) far->in = take_pipe(channel, &far->in_opener);
+        if (far->in == NULL) return false;
+    }
+    far->in->transport->progress(far->in);
+    tell_news(channel);
+    return take_frames(channel);
+}
+
+/* ----------------------------------------------------------------------------------------------- both */
+
+/* A pipe that has failed: the peer has gone, or can no longer be reached; what it sent before is still read. */
+static void note_failures(tutti_channels *channel) {
+    const struct tutti_far *far = channel->far;
+    const tutti_pipe *failed = far->in != NULL && far->in->status != TUTTI_OK     ? far->in
+                               : far->out != NULL && far->out->status != TUTTI_OK ? far->out
+                                                                                  : NULL;
+    if (failed == NULL || channel->gone || far->came != channel->tail) return;
+    snprintf(channel->error, sizeof channel->error, "%s", failed->error);
+    atomic_store_explicit(&channel->peer->dead, true, memory_order_release);
+    channel->gone = true;
+}
+
+bool tutti_far_progress(tutti_channels *channel) {
+    if (channel->broken || channel->gone) return false;
+    bool out = drive_out(channel), in = drive_in(channel);
+    note_failures(channel);
+    return out || in;
+}
+
+void tutti_far_flush(tutti_channels *channel) {
+    if (!channel->broken && !channel->gone) drive_out(channel);
+}
+
+bool tutti_far_is_busy(const tutti_channels *channel) {
+    const struct tutti_far *far = channel->far;
+    return !channel->broken && !channel->gone &&
+           (channel->head != far->sent || (far->out != NULL && !tutti_pipe_has_sent(far->out)));
+}
+
+tutti_status tutti_far_open(tutti_channels *channel) {
+    struct tutti_far *far;
+    TUTTI_TRY(tutti_calloc(1, sizeof *far, &far));
+    channel->far = far;
+    channel->probed = true; /* its memory cannot be read from here */
+    TUTTI_TRY(write_tickets(channel->peer, far));
+    far->copy = aligned_alloc(TUTTI_CACHE_LINE, sizeof *far->copy);
+    channel->own = aligned_alloc(TUTTI_CACHE_LINE, sizeof *channel->own);
+    far->body = malloc(TUTTI_CHANNEL_RING_BYTES);
+    if (far->copy == NULL || channel->own == NULL || far->body == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for messages to host %s", channel->peer->host);
+    memset(far->copy, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
+    memset(channel->own, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
+    channel->theirs = far->copy;
+    return TUTTI_OK;
+}
+
+void tutti_far_close(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    if (far == NULL) return;
+    abandon(far->out_opener);
+    abandon(far->in_opener);
+    if (far->out != NULL) far->out->transport->close(far->out);
+    if (far->in != NULL) far->in->transport->close(far->in);
+    free(far->copy);
+    free(far->body);
+    free(channel->own);
+    free(far);
+    channel->own = NULL;
+}

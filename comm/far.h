@@ -1,0 +1,29 @@
+/*
+ * Channels to processes of other hosts: the same rings and records as between processes of one host (channel.h), mirrored
+ * over pipes.
+ *
+ *     A's ring  -- frames { bytes of the ring } -->  B's copy of A's ring, read like a mapped one
+ *               <-- news { tail, matched } --------  how far B has read it
+ *
+ * Each direction has a connection of its own, which the one who has something to send makes, on a thread of its own: nobody
+ * waits for it. What is written to the ring meanwhile goes out as soon as it is there.
+ *
+ * Invariant: all of a frame is in the copy before its first record can be seen.
+ */
+#ifndef TUTTI_FAR_H
+#define TUTTI_FAR_H
+
+#include "comm/channel.h"
+
+/* Gives a channel to a far peer its two rings. */
+tutti_status tutti_far_open(tutti_channels *channel);
+void tutti_far_close(tutti_channels *channel);
+/* Moves what can be moved; true when something did. What cannot be mended breaks the channel; a peer that has closed is
+ * `gone` once all that it sent has been read. */
+bool tutti_far_progress(tutti_channels *channel);
+/* Sends what has just been written to our ring, if that is possible now. */
+void tutti_far_flush(tutti_channels *channel);
+/* Is there something that the system has not taken yet? Who has sent it may long have gone on: somebody must drive it. */
+bool tutti_far_is_busy(const tutti_channels *channel);
+
+#endif
