@@ -60,13 +60,14 @@ typedef struct transfers {
     const tutti_fold *fold;
 } transfers;
 
-static void begin(const tutti_rail *rail) {
+static tutti_status begin(const tutti_rail *rail) {
     if (rail->comm->patience.op != rail->op) tutti_patience_begin(rail->comm, rail->op);
+    return tutti_comm_check(rail->comm);
 }
 
 static tutti_status move(const tutti_rail *rail, const transfers *t) {
     tutti_link *to = NULL, *from = NULL;
-    begin(rail);
+    TUTTI_TRY(begin(rail));
     /* In the order of ranks, so that all make their links in one order and nobody waits in a circle. */
     int first = t->to >= 0 && (t->from < 0 || rail->ranks[t->to] < rail->ranks[t->from]) ? t->to : t->from;
     tutti_link *any;
@@ -132,7 +133,7 @@ static tutti_status get_all(const tutti_rail *rail, const tutti_link_part *parts
 }
 
 static tutti_status move_parts(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
-    begin(rail);
+    TUTTI_TRY(begin(rail));
     TUTTI_TRY(get_all(rail, parts, nparts));
     tutti_link **all = rail->comm->links->all;
     for (int i = 0; i < nparts; i++)
