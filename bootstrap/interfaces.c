@@ -157,8 +157,9 @@ static bool ask_driver(int fd, const char *name, void *question) {
 static uint32_t read_speed(int fd, const char *name) {
     struct ethtool_cmd settings = {.cmd = ETHTOOL_GSET};
     if (!ask_driver(fd, name, &settings)) return 0;
-    uint32_t speed = ethtool_cmd_speed(&settings);
-    return speed < INT32_MAX ? speed : 0; /* -1 says that it is not known */
+    uint32_t speed =
+        (uint32_t)settings.speed_hi << 16 | settings.speed; /* the header's own function overflows an int */
+    return speed < INT32_MAX ? speed : 0;                   /* -1 says that it is not known */
 }
 
 /* A tun, unlike a tap, is a point-to-point link: a VPN, that leads to other hosts. */

@@ -47,6 +47,7 @@ void tutti_comm_release(tutti_comm *comm) {
 /* What works on a broken one, on one whose creation failed half-way, and on a whole one. */
 static void dismantle(tutti_comm *comm) {
     tutti_queue_close(comm);
+    tutti_link_close_all(comm);
     if (comm->page != NULL) {
         if (comm->hosts == NULL) tutti_slots_delist(comm);
         tutti_p2p_close(comm);

@@ -162,7 +162,6 @@ static void stop_watching(tutti_comm *comm) {
 void tutti_hosts_leave(tutti_comm *comm) {
     tutti_hosts *hosts = comm->hosts;
     stop_watching(comm);
-    tutti_link_close_all(comm);
     for (int rank = 0; rank < comm->nranks; rank++)
         if (comm->members[rank].process != NULL) tutti_peer_release(comm->members[rank].process);
     free(comm->members);

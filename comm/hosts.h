@@ -57,7 +57,7 @@ tutti_status tutti_hosts_create(tutti_comm *comm, const int *host_keys);
 tutti_status tutti_hosts_watch(tutti_comm *comm);
 /* Reads what this host's first process has heard of others: who has died. Cheap when that is nothing. */
 void tutti_hosts_hear(const tutti_comm *comm);
-/* Nobody waits any more: closes links, says that this rank has departed, gives members back. */
+/* Nobody waits any more: gives members back, and buries the page. */
 void tutti_hosts_leave(tutti_comm *comm);
 /* After leave. NULL is allowed. */
 void tutti_hosts_free(tutti_hosts *hosts);
