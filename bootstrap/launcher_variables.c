@@ -48,6 +48,7 @@ static const tutti_launcher_row rows[] = {
                [TUTTI_TOLD_SIZE] = "PMI_SIZE",
                [TUTTI_TOLD_LOCAL_RANK] = "MPI_LOCALRANKID",
                [TUTTI_TOLD_LOCAL_SIZE] = "MPI_LOCALNRANKS"},
+     .needs = "MPI_LOCALRANKID", /* Slurm sets the others, too */
      .advice = "start with mpiexec, or set RANK and WORLD_SIZE, which count before them"},
     {.launcher = TUTTI_LAUNCHER_SLURM,
      .label = "Slurm's",
@@ -66,6 +67,10 @@ static const tutti_launcher_row rows[] = {
                [TUTTI_TOLD_NODES] = "SLURM_NNODES"},
      .needs = "SLURM_STEP_NODELIST", /* not set in a batch script, which is one process whatever it has asked for */
      .advice = "start with srun, or set RANK and WORLD_SIZE, which count before them"},
+    {.launcher = TUTTI_LAUNCHER_MPICH, /* another process manager, that says no more than PMI does */
+     .label = "PMI's",
+     .names = {[TUTTI_TOLD_RANK] = "PMI_RANK", [TUTTI_TOLD_SIZE] = "PMI_SIZE"},
+     .advice = "start with mpiexec, or set RANK and WORLD_SIZE, which count before them"},
 };
 
 const char *tutti_launcher_variable(const char *name) {

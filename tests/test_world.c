@@ -121,6 +121,10 @@ static const good goods[] = {
      "SLURM_STEP_NUM_TASKS=1",
      {1, 2, 1, 2, 0, 1, 0}},
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1", {1, 2, 1, 2, 0, 1, 0}},
+    {"PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1",
+     {1, 2, 0, 1, 1, 2, 0}},
+    {"PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1",
+     {1, 2, 1, 2, 0, 1, 0}},
     /* half of what torchrun says hides nobody */
     {"LOCAL_RANK=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", {1, 2, 1, 2, 0, 1, 0}},
     /* a batch script is one process, and so is what was started beside the launcher */
@@ -183,7 +187,7 @@ static const char *const foreign_bads[][3] = {
      "Open MPI's variables: "},
     {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=3",
      "OMPI_COMM_WORLD_LOCAL_SIZE is more than OMPI_COMM_WORLD_SIZE", "Open MPI's variables: "},
-    {"PMI_RANK=x PMI_SIZE=2", "PMI_RANK=x is not a whole number", "MPICH's variables: "},
+    {"PMI_RANK=x PMI_SIZE=2", "PMI_RANK=x is not a whole number", "PMI's variables: "},
     {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_NUM_NODES=3 "
      "SLURM_STEP_TASKS_PER_NODE=2(x2)",
      "SLURM_STEP_TASKS_PER_NODE=2(x2) has nothing for node 2", "Slurm's variables: "},
