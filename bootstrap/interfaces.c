@@ -248,3 +248,19 @@ tutti_status tutti_interfaces_all(tutti_interface *interfaces_out, int capacity,
     free(all);
     return TUTTI_OK;
 }
+
+bool tutti_host_is_own(const char *text) {
+    enum { MOST_OWN = 256 };
+    char name[256] = "";
+    uint8_t address[16];
+    tutti_interface own[MOST_OWN];
+    int count = 0;
+    gethostname(name, sizeof name - 1);
+    if (*text == '\0') return false;
+    if (strcmp(text, name) == 0) return true;
+    if (!tutti_address_read(text, address)) return strncmp(text, name, strlen(text)) == 0 && name[strlen(text)] == '.';
+    if (tutti_interfaces_all(own, MOST_OWN, &count) != TUTTI_OK) return false;
+    for (int i = 0; i < count; i++)
+        if (memcmp(own[i].address, address, sizeof address) == 0) return true;
+    return false;
+}

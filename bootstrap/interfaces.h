@@ -48,6 +48,8 @@ enum { TUTTI_ADDRESS_TEXT_BYTES = 64 };
 void tutti_address_text(const uint8_t address[16], uint32_t scope, char text[TUTTI_ADDRESS_TEXT_BYTES]);
 /* Takes what tutti_address_text gives, without a scope; false: that is no address. */
 bool tutti_address_read(const char *text, uint8_t address_out[16]);
+/* Whether the text is this host's name (whole, or up to its first dot) or an address of its own. Asks no name server. */
+bool tutti_host_is_own(const char *text);
 /* 127.0.0.0/8 or ::1. */
 bool tutti_address_is_loopback(const uint8_t address[16]);
 

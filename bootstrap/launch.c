@@ -2,10 +2,11 @@
  * tuttirun: starts a program on several ranks, hosts the store in which they meet, and stays until all have ended.
  *
  * On node 0 the store's port is bound here, once, before any rank starts, and the store outlives all ranks and all
- * restarts. On the other nodes the ranks are clients of node 0's store; each tuttirun there tells the store when
- * its ranks have ended, and node 0 waits for that (for a while) before it ends.
+ * restarts. On the other nodes the ranks are clients of node 0's store, and so are the tuttiruns: through it they fail, start
+ * again and end together (launch_nodes.h). Node 0 leaves last.
  */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,9 +19,10 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launch.h"
+#include "bootstrap/meeting.h"
 #include "bootstrap/store.h"
 
-enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, LEAVE_MS = 30000, REACH_MS = 2000 };
+enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, JOIN_MS = 300000, LEAVE_MS = 30000 };
 
 void tutti_launch_say(const char *format, ...) {
     char line[4096] = "tuttirun: ";
@@ -82,13 +84,15 @@ static tutti_status name_run(tutti_launch_options *options) {
     return TUTTI_OK;
 }
 
-static bool is_loopback(const char *host) {
-    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0;
+/* Where node 0 reaches its own store. */
+static const char *own_store_host(const tutti_launch_job *job) {
+    const char *address = tutti_meeting_listen_address(job->options->master_addr);
+    return address != NULL ? address : "127.0.0.1";
 }
 
 static tutti_status host_store(tutti_launch_job *job, tutti_store_server **server_out) {
     const tutti_launch_options *options = job->options;
-    const char *address = options->nnodes == 1 && is_loopback(options->master_addr) ? "127.0.0.1" : NULL;
+    const char *address = tutti_meeting_listen_address(options->master_addr);
     tutti_status status = tutti_store_server_start(address, options->master_port, server_out);
     if (status != TUTTI_OK && options->nnodes == 1)
         return tutti_fail(status, "%s; --standalone takes a free one", tutti_last_error());
@@ -96,36 +100,63 @@ static tutti_status host_store(tutti_launch_job *job, tutti_store_server **serve
     return status;
 }
 
-/* Between several nodes: says that this node's ranks have ended; node 0, which hosts the store, waits for all,
- * unless it was told to end itself. */
-static void leave(const tutti_launch_job *job, bool signalled) {
+/* ------------------------------------------------------------------------------------------- several nodes */
+
+static tutti_status join_nodes(tutti_launch_job *job) {
     const tutti_launch_options *options = job->options;
-    char left_key[384], all_key[384], word[8];
-    size_t bytes;
-    int64_t left = 0;
-    tutti_store_client *client;
-    if (options->nnodes == 1) return;
+    if (options->nnodes == 1) return TUTTI_OK;
+    const tutti_launch_nodes_options nodes = {.host = options->node_rank == 0 ? own_store_host(job) : job->master_addr,
+                                              .port = job->master_port,
+                                              .run_id = options->run_id,
+                                              .own_host = job->host,
+                                              .nnodes = options->nnodes,
+                                              .node = options->node_rank,
+                                              .max_restarts = options->max_restarts,
+                                              .join_ms = JOIN_MS};
+    return tutti_launch_nodes_open(&nodes, &job->nodes);
+}
+
+/* Waits for the store on node 0, which says which attempt it is; or for a signal. */
+static tutti_status wait_joined(const tutti_launch_job *job, int *attempt_out, tutti_launch_result *result) {
+    tutti_launch_news news = {.joined = true};
+    if (job->nodes != NULL) tutti_launch_nodes_look(job->nodes, &news);
+    while (!news.joined) {
+        struct signalfd_siginfo info;
+        struct pollfd polls[] = {{.fd = job->signal_fd, .events = POLLIN},
+                                 {.fd = tutti_launch_nodes_fd(job->nodes), .events = POLLIN}};
+        if (news.verdict == TUTTI_LAUNCH_LOST) return tutti_fail(TUTTI_ERR_TIMEOUT, "%s", news.text);
+        if (poll(polls, TUTTI_COUNT_OF(polls), -1) < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll");
+        while (read(job->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+            int number = (int)info.ssi_signo;
+            if (number != SIGINT && number != SIGTERM && number != SIGHUP && number != SIGQUIT) continue;
+            *result = (tutti_launch_result){.exit_code = 128 + number, .signalled = true};
+            return TUTTI_OK;
+        }
+        tutti_launch_nodes_look(job->nodes, &news);
+    }
+    *attempt_out = news.attempt;
+    return TUTTI_OK;
+}
+
+/* Node 0, which hosts the store, stays until the others have ended, unless it was told to end itself. */
+static void leave_nodes(tutti_launch_job *job, bool signalled) {
     sigprocmask(SIG_SETMASK, &job->child_signals, NULL); /* no ranks are left: a signal may just end us */
-    snprintf(left_key, sizeof left_key, "tuttirun/%.200s/left", options->run_id);
-    snprintf(all_key, sizeof all_key, "tuttirun/%.200s/all_left", options->run_id);
-    const char *host = options->node_rank == 0 ? "127.0.0.1" : job->master_addr;
-    if (tutti_store_client_connect(host, job->master_port, REACH_MS, &client) != TUTTI_OK) return; /* it has ended */
-    tutti_store store = tutti_store_client_callbacks(client);
-    tutti_status status = store.add(client, left_key, 1, &left);
-    if (status == TUTTI_OK && left >= options->nnodes) status = store.set(client, all_key, "1", 1);
-    else if (status == TUTTI_OK && options->node_rank == 0 && !signalled)
-        status = store.get(client, all_key, word, sizeof word, &bytes, LEAVE_MS);
-    if (status == TUTTI_ERR_TIMEOUT)
-        tutti_launch_say("%lld of %d nodes have not told of their end within %d s; ends the store",
-                         (long long)(options->nnodes - left), options->nnodes, LEAVE_MS / 1000);
-    tutti_store_client_close(client);
+    int missing = tutti_launch_nodes_close(job->nodes, signalled ? 0 : LEAVE_MS);
+    job->nodes = NULL;
+    if (missing > 0)
+        tutti_launch_say("%d of %d nodes have not told of their end within %d s; ends the store", missing,
+                         job->options->nnodes, LEAVE_MS / 1000);
 }
 
 static tutti_status run_attempts(const tutti_launch_job *job, tutti_launch_result *result) {
-    int most = job->options->max_restarts;
-    for (int attempt = 0;; attempt++) {
+    int most = job->options->max_restarts, attempt = 0;
+    TUTTI_TRY(wait_joined(job, &attempt, result));
+    if (result->signalled) return TUTTI_OK;
+    for (;; attempt++) {
+        if (job->nodes != NULL) tutti_launch_nodes_begin(job->nodes, attempt);
         TUTTI_TRY(tutti_launch_attempt(job, attempt, result));
-        if (result->exit_code == 0 || result->signalled || attempt >= most) return TUTTI_OK;
+        bool again = job->nodes != NULL ? result->again : result->exit_code != 0 && attempt < most;
+        if (!again || result->signalled) return TUTTI_OK;
         tutti_launch_say("starts all ranks again (restart %d of %d)", attempt + 1, most);
     }
 }
@@ -148,9 +179,10 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     raise_file_limit(&job);
     if (options->node_rank == 0) TUTTI_TRY_GOTO(status, host_store(&job, &server), done);
     TUTTI_TRY_GOTO(status, tutti_launch_log_root(&job), done);
+    TUTTI_TRY_GOTO(status, join_nodes(&job), done);
     TUTTI_TRY_GOTO(status, run_attempts(&job, result), done);
-    leave(&job, result->signalled);
 done:
+    if (job.nodes != NULL) leave_nodes(&job, status != TUTTI_OK || result->signalled);
     tutti_store_server_stop(server);
     if (job.keeper_fd >= 0) tutti_launch_keeper_stop(job.keeper_fd);
     if (job.signal_fd >= 0) close(job.signal_fd);

@@ -2,9 +2,11 @@
  * tuttirun's parts. launch.c hosts the store and starts attempts; launch_options.c reads the command line;
  * launch_command.c finds what to run; launch_bind.c decides on which cores; launch_process.c starts one rank;
  * launch_output.c carries its lines; launch_group.c watches an attempt's ranks until the last has ended;
+ * launch_nodes.c tells other nodes' tuttiruns of it, and us of theirs; launch_list.c finds this node in a list of nodes;
  * launch_keeper.c cleans up after a killed tuttirun.
  *
- * One thread does all of it (the store has its own), driven by a signalfd and the ranks' pipes.
+ * One thread does all of it (the store and the talk with other nodes have their own), driven by a signalfd, the ranks'
+ * pipes and news from other nodes.
  */
 #ifndef TUTTI_BOOTSTRAP_LAUNCH_H
 #define TUTTI_BOOTSTRAP_LAUNCH_H
@@ -18,6 +20,7 @@
 
 #include <tutti/tutti.h>
 
+#include "bootstrap/launch_nodes.h"
 #include "bootstrap/launch_place.h"
 
 enum { TUTTI_LAUNCH_OUT = 1, TUTTI_LAUNCH_ERR = 2, TUTTI_LAUNCH_BOTH = 3 }; /* masks of --tee and --redirects */
@@ -45,6 +48,7 @@ typedef struct tutti_launch_options {
     char **program; /* the program and its arguments, ended by NULL */
     /* As written, before they are checked and turned into the above. */
     const char *nnodes_text, *nproc_text, *endpoint, *backend, *bind, *numa_binding;
+    const char *nodes; /* OneFlow's list of nodes */
 } tutti_launch_options;
 
 /* Reads the command line and PET_* variables. Any error is one line. */
@@ -54,6 +58,12 @@ void tutti_launch_options_help(void);
 tutti_status tutti_launch_mask(const char *text, int local_rank, int *mask_out);
 /* Whether the list "0,2" (NULL: everybody) names the local rank. */
 bool tutti_launch_listed(const char *list, int local_rank);
+
+/* Which of the nodes in the list "192.168.1.12,192.168.1.11" (Slurm's "node[1-4]" too) this host is: by its name, or by an
+ * address of its own. */
+tutti_status tutti_launch_find_node(const char *list, int *node_out);
+/* The list's length, and its first host, where the store is; an error where it cannot be read. */
+tutti_status tutti_launch_read_nodes(const char *list, int *nnodes_out, char *first_out, size_t capacity);
 
 /* --------------------------------------------------------------------------------------------- command */
 
@@ -120,6 +130,7 @@ typedef struct tutti_launch_job {
     tutti_launch_binding binding;
     const char *master_addr;
     int master_port;
+    tutti_launch_nodes *nodes; /* the other nodes; NULL: there are none */
     char host[256];
     char secret[80];           /* "": the ranks' own business */
     char log_root[400];        /* of the files; "": none */
@@ -138,6 +149,7 @@ tutti_status tutti_launch_rank_start(const tutti_launch_job *job, int attempt, i
 
 typedef struct tutti_launch_result {
     int exit_code;
+    bool again;     /* several nodes: all start again */
     bool signalled; /* somebody asked tuttirun to end */
 } tutti_launch_result;
 

@@ -4,8 +4,9 @@
  *     RUNNING --a rank fails--> SETTLING (2 s) --> ENDING (SIGTERM, 5 s) --> KILLING (SIGKILL)
  *        \------- a signal for tuttirun: passed on ------^ (then 30 s; a second Ctrl-C kills at once)
  *
- * The first failure is named when it is seen; what follows from it is told in one line at the end. A rank's whole
- * process group is killed while its ended leader still holds the number, so that the number cannot mean anybody else.
+ * A failure on another node, of which launch_nodes.c tells, counts as one here. The first failure is named when it is seen;
+ * what follows from it is told in one line at the end. With other nodes, the attempt lasts until all their ranks have ended,
+ * too. A rank's whole process group is killed while its ended leader still holds the number, so that the number cannot mean anybody else.
  */
 #include <errno.h>
 #include <poll.h>
@@ -33,8 +34,11 @@ typedef struct group {
     int nranks, nrunning;
     phase phase;
     int64_t phase_end_ns;
-    int asked_signal; /* what tuttirun was told to end by, 0: nothing */
-    int first_failed; /* local rank, -1: none */
+    int asked_signal;       /* what tuttirun was told to end by, 0: nothing */
+    int first_failed;       /* local rank, -1: none */
+    tutti_launch_news news; /* of the other nodes */
+    bool told;              /* and it is they who have a failed rank first */
+    bool ended_told;        /* they know that no rank is left here */
 } group;
 
 /* ----------------------------------------------------------------------------------------------- saying */
@@ -52,17 +56,30 @@ static const char *describe_end(const tutti_launch_rank *rank, char *text, size_
     return text;
 }
 
-static void say_first_failure(const group *g) {
-    const tutti_launch_rank *rank = &g->ranks[g->first_failed];
-    char end[96], others[96] = "", file[640] = "";
-    describe_end(rank, end, sizeof end);
-    if (g->nrunning == 1) snprintf(others, sizeof others, "; the other gets %d s to end by itself", SETTLE_MS / 1000);
+/* "; the other 2 get 2 s to end by themselves", "; the 2 here get ..." after another node's failure, "" when nobody is left. */
+static const char *describe_rest(const group *g, char *text, size_t capacity) {
+    text[0] = '\0';
+    if (g->nrunning == 1)
+        snprintf(text, capacity, "; the %s gets %d s to end by itself", g->told ? "one here" : "other",
+                 SETTLE_MS / 1000);
     if (g->nrunning > 1)
-        snprintf(others, sizeof others, "; the other %d get %d s to end by themselves", g->nrunning, SETTLE_MS / 1000);
+        snprintf(text, capacity, "; the %s%d%s get %d s to end by themselves", g->told ? "" : "other ", g->nrunning,
+                 g->told ? " here" : "", SETTLE_MS / 1000);
+    return text;
+}
+
+/* Here, and to the other nodes. */
+static void tell_first_failure(const group *g) {
+    const tutti_launch_rank *rank = &g->ranks[g->first_failed];
+    char end[96], others[96], file[560] = "", what[600];
+    describe_end(rank, end, sizeof end);
     if (rank->error_file[0] != '\0' && access(rank->error_file, R_OK) == 0)
         snprintf(file, sizeof file, "; its error is in %s", rank->error_file);
-    tutti_launch_say("rank %d (local rank %d, host %s, pid %d) %s%s%s", rank->rank, rank->local_rank, g->job->host,
-                     (int)rank->pid, end, file, others);
+    snprintf(what, sizeof what, "rank %d (local rank %d, host %.200s, pid %d) %s", rank->rank, rank->local_rank,
+             g->job->host, (int)rank->pid, end);
+    tutti_launch_say("%s%s%s", what, file, describe_rest(g, others, sizeof others));
+    if (g->job->nodes != NULL && !g->told)
+        tutti_launch_nodes_report(g->job->nodes, TUTTI_LAUNCH_FAILED, rank->exit_code, what);
 }
 
 /* What became of the ranks after the first failure. */
@@ -74,7 +91,10 @@ static void say_followers(const group *g) {
         used += (size_t)snprintf(line + used, sizeof line - used, "%srank %d %s", used > 0 ? ", " : "",
                                  g->ranks[i].rank, describe_end(&g->ranks[i], end, sizeof end));
     }
-    if (used > 0) tutti_launch_say("after rank %d: %s", g->ranks[g->first_failed].rank, line);
+    if (used == 0) return;
+    if (g->first_failed >= 0) tutti_launch_say("after rank %d: %s", g->ranks[g->first_failed].rank, line);
+    else if (g->news.failed_node >= 0) tutti_launch_say("after node %d: %s", g->news.failed_node, line);
+    else tutti_launch_say("after that: %s", line);
 }
 
 /* "rank 1 (pid 12), rank 3 (pid 15, stopped by SIGSTOP 7 s ago)" of those that run. */
@@ -163,6 +183,12 @@ static void take_signal(group *g, int number) {
         tutti_launch_say("SIG%s: passes it on to %d rank%s", signal_name(number), g->nrunning,
                          g->nrunning == 1 ? "" : "s");
         g->asked_signal = number;
+        if (g->job->nodes != NULL) {
+            char what[128];
+            snprintf(what, sizeof what, "tuttirun on host %.64s was asked to end by SIG%s", g->job->host,
+                     signal_name(number));
+            tutti_launch_nodes_report(g->job->nodes, TUTTI_LAUNCH_FAILED_FINALLY, 128 + number, what);
+        }
     }
     if (g->phase != KILLING) begin_ending(g, number, ASKED_MS);
 }
@@ -223,10 +249,34 @@ static void look_at_all(group *g) {
         if (!g->ranks[i].running || !look_at(g, &g->ranks[i])) continue;
         if (failed < 0 || (g->ranks[failed].signal == 0 && g->ranks[i].signal != 0)) failed = i;
     }
-    if (failed < 0 || g->first_failed >= 0 || g->asked_signal != 0) return;
+    if (failed < 0 || g->first_failed >= 0 || g->told || g->asked_signal != 0) return;
     g->first_failed = failed;
-    say_first_failure(g);
+    tell_first_failure(g);
     if (g->nrunning > 0) enter(g, SETTLING, SETTLE_MS);
+}
+
+/* ------------------------------------------------------------------------------------------ other nodes */
+
+/* What another node tells is as good as a failure here. */
+static void take_news(group *g) {
+    char others[96];
+    tutti_launch_nodes_look(g->job->nodes, &g->news);
+    bool failed = g->news.failed_node >= 0 && g->news.failed_node != g->job->options->node_rank;
+    if (g->told || g->first_failed >= 0 || g->asked_signal != 0) return;
+    if (!failed && g->news.verdict != TUTTI_LAUNCH_LOST) return;
+    g->told = true;
+    describe_rest(g, others, sizeof others);
+    if (failed) tutti_launch_say("node %d: %s%s", g->news.failed_node, g->news.text, others);
+    else tutti_launch_say("the store on node 0 is lost (%s)%s", g->news.text, others);
+    if (g->nrunning > 0) enter(g, SETTLING, SETTLE_MS);
+}
+
+/* The ranks here have ended. Who was asked to end does not wait for other nodes. */
+static bool waits_for_nodes(group *g) {
+    if (g->job->nodes == NULL) return false;
+    if (!g->ended_told) tutti_launch_nodes_ended(g->job->nodes);
+    g->ended_told = true;
+    return g->news.verdict == TUTTI_LAUNCH_OPEN && g->asked_signal == 0;
 }
 
 /* ------------------------------------------------------------------------------------------------- loop */
@@ -234,6 +284,8 @@ static void look_at_all(group *g) {
 static int fill_polls(group *g) {
     int count = 0;
     g->polls[count++] = (struct pollfd){.fd = g->job->signal_fd, .events = POLLIN};
+    g->polls[count++] =
+        (struct pollfd){.fd = g->job->nodes != NULL ? tutti_launch_nodes_fd(g->job->nodes) : -1, .events = POLLIN};
     for (int i = 0; i < g->nranks; i++) {
         g->polls[count++] = (struct pollfd){.fd = g->ranks[i].out.pipe_fd, .events = POLLIN};
         g->polls[count++] = (struct pollfd){.fd = g->ranks[i].err.pipe_fd, .events = POLLIN};
@@ -242,19 +294,20 @@ static int fill_polls(group *g) {
 }
 
 static int timeout_ms(const group *g) {
-    if (g->phase == RUNNING) return -1;
+    if (g->phase == RUNNING || g->nrunning == 0) return -1;
     int64_t left_ns = g->phase_end_ns - tutti_now_ns();
     return left_ns <= 0 ? 0 : (int)(left_ns / TUTTI_NS_PER_MS) + 1;
 }
 
 static void watch(group *g) {
-    while (g->nrunning > 0) {
+    while (g->nrunning > 0 || waits_for_nodes(g)) {
         int count = fill_polls(g);
         if (poll(g->polls, (nfds_t)count, timeout_ms(g)) < 0 && errno != EINTR) break;
         for (int i = 0; i < g->nranks; i++) {
-            if (g->polls[1 + 2 * i].revents != 0) tutti_launch_stream_carry(&g->ranks[i].out);
-            if (g->polls[2 + 2 * i].revents != 0) tutti_launch_stream_carry(&g->ranks[i].err);
+            if (g->polls[2 + 2 * i].revents != 0) tutti_launch_stream_carry(&g->ranks[i].out);
+            if (g->polls[3 + 2 * i].revents != 0) tutti_launch_stream_carry(&g->ranks[i].err);
         }
+        if (g->polls[1].revents != 0) take_news(g);
         if (g->polls[0].revents != 0) {
             take_signals(g);
             look_at_all(g);
@@ -266,8 +319,11 @@ static void watch(group *g) {
 static void judge(const group *g, tutti_launch_result *result) {
     bool any_failed = false;
     for (int i = 0; i < g->nranks; i++) any_failed = any_failed || g->ranks[i].failed;
-    *result = (tutti_launch_result){.signalled = g->asked_signal != 0};
-    if (g->first_failed >= 0) {
+    *result = (tutti_launch_result){.signalled = g->asked_signal != 0, .again = g->news.verdict == TUTTI_LAUNCH_AGAIN};
+    if (g->told) {
+        result->exit_code = g->news.failed_node >= 0 ? g->news.exit_code : 1;
+        say_followers(g);
+    } else if (g->first_failed >= 0) {
         result->exit_code = g->ranks[g->first_failed].exit_code;
         say_followers(g);
     } else if (any_failed) {
@@ -276,16 +332,18 @@ static void judge(const group *g, tutti_launch_result *result) {
 }
 
 tutti_status tutti_launch_attempt(const tutti_launch_job *job, int attempt, tutti_launch_result *result_out) {
-    group g = {.job = job, .nranks = job->options->nproc, .first_failed = -1};
+    group g = {.job = job, .nranks = job->options->nproc, .first_failed = -1, .news.failed_node = -1};
     tutti_status status = TUTTI_OK;
     TUTTI_TRY_GOTO(status, tutti_calloc((size_t)g.nranks, sizeof *g.ranks, &g.ranks), done);
-    TUTTI_TRY_GOTO(status, tutti_calloc(1 + 2 * (size_t)g.nranks, sizeof *g.polls, &g.polls), done);
+    TUTTI_TRY_GOTO(status, tutti_calloc(2 + 2 * (size_t)g.nranks, sizeof *g.polls, &g.polls), done);
     for (int i = 0; i < g.nranks && status == TUTTI_OK; i++) {
         g.ranks[i].out.pipe_fd = g.ranks[i].err.pipe_fd = -1;
         status = tutti_launch_rank_start(job, attempt, i, &g.ranks[i]);
         g.nrunning += status == TUTTI_OK;
     }
     if (status != TUTTI_OK) {
+        if (job->nodes != NULL)
+            tutti_launch_nodes_report(job->nodes, TUTTI_LAUNCH_FAILED_FINALLY, 1, tutti_last_error());
         g.asked_signal = SIGKILL; /* half a job is none */
         begin_killing(&g);
     }

@@ -35,6 +35,9 @@ static const option_row rows[] = {
     {"nproc-per-node", 0, TEXT, AT(nproc_text), 0, 0, "N   ranks on this node: a number, cpu, gpu or auto (1)"},
     {"master-addr", 0, TEXT, AT(master_addr), 0, 0, "HOST   where node 0 is (127.0.0.1)"},
     {"master-port", 0, NUMBER, AT(master_port), 0, 65535, "PORT   port of the store on node 0 (29500)"},
+    {"nodes", 0, TEXT, AT(nodes), 0, 0, "LIST   all nodes, as 10.0.0.1,10.0.0.2; this one is found in it"},
+    {"ctrl-port", 0, NUMBER, AT(master_port), 0, 65535, "PORT   the same as --master-port"},
+    {"device-num", 0, TEXT, AT(nproc_text), 0, 0, "N   the same as --nproc-per-node"},
     {"standalone", 0, FLAG, AT(standalone), 0, 0, "   one node, any free port"},
     {"module", 'm', FLAG, AT(module), 0, 0, "   the program is a Python module"},
     {"no-python", 0, FLAG, AT(no_python), 0, 0, "   run the program directly, whatever its name"},
@@ -254,6 +257,7 @@ static tutti_status check_nnodes(tutti_launch_options *options) {
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--nnodes %s: a range is not supported, give one number",
                           options->nnodes_text);
     TUTTI_TRY(read_int("--nnodes", least, 1, MOST_NODES, &options->nnodes));
+    if (options->node_rank < 0) options->node_rank = 0;
     if (options->node_rank >= options->nnodes)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--node-rank %d must be less than --nnodes %d", options->node_rank,
                           options->nnodes);
@@ -271,6 +275,20 @@ static tutti_status check_endpoint(tutti_launch_options *options) {
     return colon != NULL ? read_int("--rdzv-endpoint: port", colon + 1, 0, 65535, &options->master_port) : TUTTI_OK;
 }
 
+/* --nodes says how many there are, where the store is, and, unless --node-rank does, which of them this is. */
+static tutti_status check_nodes(tutti_launch_options *options) {
+    static char first[256], count[16];
+    int nnodes = 0;
+    TUTTI_TRY(tutti_launch_read_nodes(options->nodes, &nnodes, first, sizeof first));
+    if (options->nnodes_text != NULL && strtol(options->nnodes_text, NULL, 10) != nnodes)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes names %d, but --nnodes is %s", nnodes, options->nnodes_text);
+    if (options->node_rank < 0) TUTTI_TRY(tutti_launch_find_node(options->nodes, &options->node_rank));
+    if (options->master_addr == NULL) options->master_addr = first;
+    snprintf(count, sizeof count, "%d", nnodes);
+    options->nnodes_text = count;
+    return TUTTI_OK;
+}
+
 static tutti_status check_conflicts(const tutti_launch_options *options) {
     if (options->program == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "no program given; usage: tuttirun [options] program [arguments]");
@@ -280,8 +298,6 @@ static tutti_status check_conflicts(const tutti_launch_options *options) {
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--redirect-stdout-and-stderr needs --logdir DIR");
     if (options->standalone && options->nnodes > 1)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--standalone means one node, but --nnodes is %d", options->nnodes);
-    if (options->nnodes > 1 && options->max_restarts > 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "--max-restarts works with one node only");
     if (options->nnodes > 1 && options->master_port == 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "several nodes must agree on a port: give --master-port");
     if (strcmp(options->backend, "static") != 0 && strcmp(options->backend, "c10d") != 0)
@@ -295,7 +311,7 @@ static tutti_status check_conflicts(const tutti_launch_options *options) {
 }
 
 tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_options *options_out) {
-    tutti_launch_options options = {.nnodes_text = "1",
+    tutti_launch_options options = {.node_rank = -1,
                                     .nproc_text = "1",
                                     .master_port = -1,
                                     .role = "default",
@@ -306,6 +322,8 @@ tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_opti
     TUTTI_TRY(read_arguments(argc, argv, &options));
     if (!options.help && !options.version) {
         if (options.endpoint != NULL && *options.endpoint != '\0') TUTTI_TRY(check_endpoint(&options));
+        if (options.nodes != NULL) TUTTI_TRY(check_nodes(&options));
+        if (options.nnodes_text == NULL) options.nnodes_text = "1";
         TUTTI_TRY(check_nnodes(&options));
         TUTTI_TRY(check_nproc(&options));
         if (options.master_port < 0) options.master_port = options.standalone ? 0 : 29500;

@@ -21,7 +21,7 @@
 #include "bootstrap/interfaces.h"
 #include "bootstrap/launcher.h"
 
-enum { MOST_FILE_BYTES = 16 << 20, LOOK_MS = 100, MOST_DEVICE = 15, MOST_OLD_DEVICE = 7, MOST_ADDRESSES = 64 };
+enum { MOST_FILE_BYTES = 16 << 20, LOOK_MS = 100, MOST_DEVICE = 15, MOST_OLD_DEVICE = 7 };
 
 static const char *path_variable(void) {
     return tutti_launcher_variable("RANK_TABLE_FILE") != NULL ? "RANK_TABLE_FILE" : "MINDSPORE_HCCL_CONFIG_PATH";
@@ -226,21 +226,6 @@ static tutti_status read_variable(const char *name, int *number_out) {
     return TUTTI_OK;
 }
 
-/* Whether the text is this host's name or one of its addresses. */
-static bool is_here(const char *text) {
-    char name[256] = "";
-    uint8_t address[16];
-    tutti_interface own[MOST_ADDRESSES];
-    int count = 0;
-    gethostname(name, sizeof name - 1);
-    if (strcmp(text, name) == 0) return true;
-    if (!tutti_address_read(text, address) || tutti_interfaces_all(own, MOST_ADDRESSES, &count) != TUTTI_OK)
-        return false;
-    for (int i = 0; i < count; i++)
-        if (memcmp(own[i].address, address, sizeof address) == 0) return true;
-    return false;
-}
-
 /* Without RANK_ID: the device of that number on this server. */
 static tutti_status find_by_device(const tutti_rank_table *table, int device, int *rank_out) {
     const tutti_rank_entry *entries = table->entries;
@@ -250,7 +235,9 @@ static tutti_status find_by_device(const tutti_rank_table *table, int device, in
     for (int i = 0; i < table->count; i++) {
         const tutti_rank_entry *entry = &entries[i];
         if (entry->device != device) continue;
-        if (several && !is_here(entry->server) && !is_here(entry->host_ip) && !is_here(entry->pod)) continue;
+        if (several && !tutti_host_is_own(entry->server) && !tutti_host_is_own(entry->host_ip) &&
+            !tutti_host_is_own(entry->pod))
+            continue;
         *rank_out = i;
         nfound++;
     }

@@ -58,26 +58,6 @@ LAUNCH_TEST(each_rank_gets_torchruns_variables) {
     }
 }
 
-LAUNCH_TEST(a_later_node_has_later_ranks_and_hosts_nothing) {
-    cr_assert_eq(shell_run("$T --nnodes=2 --node-rank=1 --nproc-per-node=2 --master-addr=127.0.0.1 --master-port=%d "
-                           "sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE'",
-                           free_port()),
-                 0, "%s", shell_output);
-    HAS("2/4 0/2 1/2\n");
-    HAS("3/4 1/2 1/2\n");
-}
-
-LAUNCH_TEST(node_0_stays_until_the_other_nodes_have_ended) {
-    int port = free_port();
-    cr_assert_eq(shell_run("N='--nnodes 2 --master_addr 127.0.0.1 --master_port %d'\n"
-                           "{ $T $N --node_rank 0 sh -c 'exit 0'; echo node 0 ends; } &\n"
-                           "$T $N --node_rank 1 sh -c 'sleep 1; echo rank 1 ends'\nwait",
-                           port),
-                 0, "%s", shell_output);
-    const char *rank = strstr(shell_output, "rank 1 ends"), *node = strstr(shell_output, "node 0 ends");
-    cr_assert(rank != NULL && node != NULL && rank < node, "%s", shell_output);
-}
-
 LAUNCH_TEST(one_node_gets_a_fresh_secret_unless_the_user_brings_one) {
     static char first[128];
     cr_assert_eq(shell_run("$T --standalone --nproc-per-node 2 sh -c 'echo $TUTTI_SECRET'"), 0);

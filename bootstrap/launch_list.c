@@ -1,0 +1,80 @@
+/*
+ * Lists of nodes, as OneFlow has them: the same command on every node, each finding out which one it is. Names and addresses
+ * may be mixed; Slurm's short form "node[1-4]" is understood.
+ */
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/interfaces.h"
+#include "bootstrap/launch.h"
+#include "bootstrap/slurm.h"
+
+enum { HOST_BYTES = 256 };
+
+/* Whether one of the addresses that the name stands for is ours. "127.0.1.1", which Debian gives to a host's own name, is. */
+static bool resolves_here(const char *host) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
+    bool here = false;
+    if (getaddrinfo(host, NULL, &hints, &found) != 0) return false;
+    for (const struct addrinfo *at = found; at != NULL && !here; at = at->ai_next) {
+        char text[INET6_ADDRSTRLEN];
+        if (getnameinfo(at->ai_addr, at->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0) continue;
+        here = tutti_host_is_own(text) || strcmp(text, "127.0.1.1") == 0;
+    }
+    freeaddrinfo(found);
+    return here;
+}
+
+static bool is_here(const char *host) {
+    uint8_t address[16];
+    if (tutti_host_is_own(host)) return true;
+    return !tutti_address_read(host, address) && resolves_here(host);
+}
+
+/* "eth0 10.0.0.1, lo 127.0.0.1" of this host. */
+static void list_own(char *text, size_t capacity) {
+    enum { MOST_SHOWN = 16 };
+    tutti_interface own[MOST_SHOWN];
+    int count = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    if (tutti_interfaces_all(own, MOST_SHOWN, &count) != TUTTI_OK) return;
+    for (int i = 0; i < count && used < capacity; i++) {
+        char address[TUTTI_ADDRESS_TEXT_BYTES];
+        tutti_address_text(own[i].address, 0, address);
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s %s", i > 0 ? ", " : "", own[i].name, address);
+    }
+}
+
+tutti_status tutti_launch_read_nodes(const char *list, int *nnodes_out, char *first_out, size_t capacity) {
+    int nnodes = tutti_hostlist_count(list);
+    if (nnodes < 1 || !tutti_hostlist_get(list, 0, first_out, capacity))
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes %s: must be hosts split by commas, or like node[1-4]", list);
+    *nnodes_out = nnodes;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_launch_find_node(const char *list, int *node_out) {
+    char host[HOST_BYTES], own[1024];
+    int found = -1, nnodes = tutti_hostlist_count(list);
+    for (int i = 0; i < nnodes; i++) {
+        if (!tutti_hostlist_get(list, i, host, sizeof host) || !is_here(host)) continue;
+        if (found >= 0)
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes %s: nodes %d and %d are both this host; give --node-rank",
+                              list, found, i);
+        found = i;
+    }
+    if (found < 0) {
+        list_own(own, sizeof own);
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "--nodes %s: none of them is this host, which has the addresses %s; give --node-rank", list,
+                          own);
+    }
+    *node_out = found;
+    return TUTTI_OK;
+}

@@ -1,0 +1,195 @@
+/*
+ * Several tuttiruns that start one job, as on several nodes; here all on this machine, each with a node's number.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/shell.h"
+#include "tests/support/wire.h"
+
+TestSuite(launch_nodes, .timeout = 110);
+#define NODES_TEST(name) Test(launch_nodes, name, .init = shell_enter_folder, .fini = shell_leave_folder)
+
+/* Runs `program` (for sh) with two ranks on each of nnodes nodes, later nodes first; the output of node k is in the file
+ * node<k>, its exit code behind it. Gives nothing: tests look at the files. */
+static void run_nodes(int nnodes, const char *options, const char *program) {
+    int port, fd = wire_listen(&port);
+    cr_assert(fd >= 0);
+    close(fd);
+    FILE *file = fopen("program.sh", "w");
+    cr_assert_not_null(file);
+    fputs(program, file);
+    fclose(file);
+    cr_assert_eq(
+        shell_run("for n in $(seq %d -1 0); do\n"
+                  "{ $T --nnodes %d --node-rank $n --nproc-per-node 2 --master-addr 127.0.0.1 --master-port %d "
+                  "--no-prefix %s sh program.sh >node$n 2>&1; echo exit $? >>node$n; } &\n"
+                  "[ $n = 0 ] || echo $! >pid$n; done; wait",
+                  nnodes - 1, nnodes, port, options),
+        0, "%s", shell_output);
+}
+
+static void show(int node) {
+    shell_run("cat node%d", node);
+}
+
+NODES_TEST(ranks_count_on_from_node_to_node_and_meet) {
+    run_nodes(3, "",
+              "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE\n"
+              "$TUTTI_BUILD/tests/world_probe\n");
+    for (int node = 0; node < 3; node++) {
+        show(node);
+        for (int i = 0; i < 2; i++) {
+            char line[128];
+            snprintf(line, sizeof line, "%d/6 %d/2 %d/3\n", 2 * node + i, i, node);
+            HAS(line);
+            snprintf(line, sizeof line, "rank %d of 6, local %d of 2, node %d of 3: met\n", 2 * node + i, i, node);
+            HAS(line);
+        }
+        HAS("exit 0\n");
+        HAS_NOT("tuttirun:");
+    }
+}
+
+NODES_TEST(a_failure_on_one_node_ends_the_ranks_of_all_with_its_reason_and_code) {
+    run_nodes(2, "",
+              "if [ $RANK = 3 ]; then sleep 0.5; exit 7; fi\n"
+              "trap 'echo rank $RANK asked; exit 5' TERM; echo here $RANK\n"
+              "i=0; while [ $i -lt 300 ]; do sleep 0.1; i=$((i+1)); done\n");
+    show(1);
+    HAS("tuttirun: rank 3 (local rank 1, host ");
+    HAS(") ended with exit code 7; the other gets 2 s to end by itself\n");
+    HAS("rank 2 asked\n");
+    HAS("exit 7\n");
+    show(0);
+    HAS("tuttirun: node 1: rank 3 (local rank 1, host ");
+    HAS(") ended with exit code 7; the 2 here get 2 s to end by themselves\n");
+    HAS("rank 0 asked\n");
+    HAS("rank 1 asked\n");
+    HAS("tuttirun: after node 1: rank 0 ended with exit code 5, rank 1 ended with exit code 5\n");
+    HAS("exit 7\n");
+}
+
+NODES_TEST(a_node_whose_ranks_have_ended_well_still_fails_with_the_others) {
+    run_nodes(2, "", "if [ $GROUP_RANK = 1 ]; then exit 0; fi; sleep 1; exit $((3 * (RANK == 0)))\n");
+    show(1);
+    HAS("tuttirun: node 0: rank 0 (local rank 0, host ");
+    HAS("exit 3\n");
+    show(0);
+    HAS("exit 3\n");
+}
+
+NODES_TEST(all_nodes_start_again_together) {
+    run_nodes(2, "--max-restarts 3",
+              "echo rank $RANK try $TORCHELASTIC_RESTART_COUNT\n"
+              "if [ $GROUP_RANK = $((TORCHELASTIC_RESTART_COUNT % 2)) ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then "
+              "exit 4; fi\n"
+              "exec $TUTTI_BUILD/tests/world_probe\n");
+    for (int node = 0; node < 2; node++) {
+        char line[64];
+        show(node);
+        for (int attempt = 0; attempt < 3; attempt++) {
+            snprintf(line, sizeof line, "rank %d try %d\n", 2 * node + 1, attempt);
+            HAS(line);
+        }
+        HAS_NOT("try 3");
+        HAS("tuttirun: starts all ranks again (restart 1 of 3)\n");
+        HAS("tuttirun: starts all ranks again (restart 2 of 3)\n");
+        snprintf(line, sizeof line, "rank %d of 4, local 1 of 2, node %d of 2: met\n", 2 * node + 1, node);
+        HAS(line);
+        HAS("exit 0\n");
+    }
+}
+
+NODES_TEST(restarts_end_on_all_nodes_at_once) {
+    run_nodes(2, "--max-restarts 1", "echo try; [ $RANK != 0 ] || exit 6; sleep 30\n");
+    for (int node = 0; node < 2; node++) {
+        show(node);
+        cr_assert_eq(shell_count("try\n"), 4, "%s", shell_output);
+        cr_assert_eq(shell_count("starts all ranks again"), 1, "%s", shell_output);
+        HAS("exit 6\n");
+    }
+}
+
+NODES_TEST(a_signal_for_one_tuttirun_ends_all_and_nobody_starts_again) {
+    run_nodes(2, "--max-restarts 3",
+              "[ $RANK != 2 ] || { sleep 0.5; kill -TERM $PPID; }\n"
+              "trap 'exit 0' TERM; i=0; while [ $i -lt 300 ]; do sleep 0.1; i=$((i+1)); done\n");
+    show(1);
+    HAS("tuttirun: SIGTERM: passes it on to 2 ranks\n");
+    show(0);
+    HAS("tuttirun: node 1: tuttirun on host ");
+    HAS(" was asked to end by SIGTERM; ");
+    HAS_NOT("again");
+    HAS("exit 143\n");
+}
+
+NODES_TEST(a_node_that_vanishes_is_missed) {
+    run_nodes(2, "",
+              "[ $RANK != 2 ] || { sleep 0.5; kill -KILL $PPID; }\n"
+              "i=0; while [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done\n");
+    show(1);
+    HAS("exit 137\n");
+    show(0);
+    HAS("tuttirun: node 1: tuttirun on node 1 has not been heard of for 10 s; ");
+    HAS("exit 1\n");
+}
+
+NODES_TEST(a_lost_node_0_ends_the_others) {
+    run_nodes(2, "",
+              "[ $RANK != 0 ] || { sleep 0.5; kill -KILL $PPID; }\n"
+              "i=0; while [ $i -lt 300 ]; do sleep 0.1; i=$((i+1)); done\n");
+    show(1);
+    HAS("tuttirun: the store on node 0 is lost (lost the store at 127.0.0.1:");
+    HAS("; the 2 here get 2 s to end by themselves\n");
+    HAS("exit 1\n");
+}
+
+NODES_TEST(who_waits_for_node_0_can_be_asked_to_end) {
+    cr_assert_eq(
+        shell_run("timeout -s TERM 2 $TUTTI_BUILD/bin/tuttirun --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 "
+                  "--master-port 1 sh -c 'echo started'"),
+        124, "%s", shell_output);
+    cr_assert_str_eq(shell_output, "");
+}
+
+/* --------------------------------------------------------------------------------------- lists of nodes */
+
+NODES_TEST(a_list_of_nodes_is_enough) {
+    int port, fd = wire_listen(&port);
+    close(fd);
+    cr_assert_eq(
+        shell_run("O='--nodes 127.0.0.1,127.0.0.2 --ctrl_port %d --device_num 2'\n"
+                  "$T $O --node_rank 1 $TUTTI_BUILD/tests/world_probe & $T $O $TUTTI_BUILD/tests/world_probe; wait",
+                  port),
+        0, "%s", shell_output);
+    for (int rank = 0; rank < 4; rank++) {
+        char line[128];
+        snprintf(line, sizeof line, "rank %d of 4, local %d of 2, node %d of 2: met\n", rank, rank % 2, rank / 2);
+        HAS(line);
+    }
+    cr_assert_eq(shell_run("$T --nodes $(hostname) --ctrl_port %d --device_num 2 --master-addr 127.0.0.1 "
+                           "sh -c 'echo $RANK/$WORLD_SIZE'",
+                           port),
+                 0, "%s", shell_output);
+    HAS("1/2\n");
+}
+
+NODES_TEST(what_is_wrong_with_a_list_of_nodes_is_said) {
+    static const char *const wrong[][2] = {
+        {"--nodes 203.0.113.7,203.0.113.8", "none of them is this host, which has the addresses lo 127.0.0.1"},
+        {"--nodes 127.0.0.1,::1", "nodes 0 and 1 are both this host; give --node-rank"},
+        {"--nodes 127.0.0.1,,x", "must be hosts split by commas"},
+        {"--nodes 127.0.0.1 --nnodes 2", "--nodes names 1, but --nnodes is 2"},
+        {"--nodes 127.0.0.1,x --node-rank 2", "--node-rank 2 must be less than --nnodes 2"},
+        {"--nodes 127.0.0.1 --device_num x", "--nproc-per-node x: must be a whole number"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(shell_run("$T %s true", wrong[i][0]), 2, "%s: %s", wrong[i][0], shell_output);
+        HAS(wrong[i][1]);
+        cr_assert_eq(shell_count("\n"), 1, "one line: %s", shell_output);
+    }
+}
