@@ -15,10 +15,11 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/store.h"
 
-enum { LISTEN_MS = 200, BEAT_MS = 1000, SILENT_MS = 10000, TRY_MS = 500, EVENT_BYTES = 700 };
+enum { LISTEN_MS = 200, BEAT_MS = 1000, LEAST_SILENT_MS = 3000, TRY_MS = 500, EVENT_BYTES = 700 };
 
 /* What the loop wants to have told. */
 typedef struct wishes {
@@ -106,6 +107,12 @@ static tutti_status count_ended(tutti_launch_nodes *nodes) {
 
 /* ------------------------------------------------------------------------------------------- signs of life */
 
+/* A node whose counter stands still for so long has ended. */
+static int64_t silent_ns(void) {
+    int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS);
+    return (timeout_ms > LEAST_SILENT_MS ? timeout_ms : LEAST_SILENT_MS) * TUTTI_NS_PER_MS;
+}
+
 /* Node 0 looks at the others' counters. Who has not begun to count is not missed: his ranks are, by the other ranks. */
 static tutti_status look_at_beats(tutti_launch_nodes *nodes, int64_t now_ns) {
     for (int i = 1; i < nodes->options.nnodes; i++) {
@@ -115,9 +122,10 @@ static tutti_status look_at_beats(tutti_launch_nodes *nodes, int64_t now_ns) {
         snprintf(name, sizeof name, "beat/%d", i);
         TUTTI_TRY(add(nodes, key_of(nodes, name), 0, &count));
         if (count != other->count) *other = (beat){.count = count, .seen_ns = now_ns};
-        if (count == 0 || other->silent || now_ns - other->seen_ns < SILENT_MS * TUTTI_NS_PER_MS) continue;
+        if (count == 0 || other->silent || now_ns - other->seen_ns < silent_ns()) continue;
         other->silent = true;
-        snprintf(text, sizeof text, "tuttirun on node %d has not been heard of for %d s", i, SILENT_MS / 1000);
+        snprintf(text, sizeof text, "tuttirun on node %d has not been heard of for %lld s", i,
+                 (long long)((now_ns - other->seen_ns) / TUTTI_NS_PER_S));
         TUTTI_TRY(post_failure(nodes, TUTTI_LAUNCH_FAILED, i, 1, text));
         TUTTI_TRY(count_ended(nodes));
     }
@@ -134,8 +142,7 @@ static tutti_status count_beat(tutti_launch_nodes *nodes) {
 static tutti_status show_life(tutti_launch_nodes *nodes) {
     int64_t now_ns = tutti_now_ns();
     if (now_ns - nodes->beat_ns < BEAT_MS * TUTTI_NS_PER_MS) return TUTTI_OK;
-    if (now_ns - nodes->beat_ns >
-        SILENT_MS * TUTTI_NS_PER_MS / 2) /* we were stopped ourselves: nobody else is to blame */
+    if (now_ns - nodes->beat_ns > silent_ns() / 2) /* we were stopped ourselves: nobody else is to blame */
         for (int i = 0; i < nodes->options.nnodes && nodes->beats != NULL; i++) nodes->beats[i].seen_ns = now_ns;
     nodes->beat_ns = now_ns;
     TUTTI_TRY(count_beat(nodes));

@@ -167,6 +167,11 @@ static tutti_status open_module(const tutti_module_calls **calls_out) {
     return tutti_module_open("json", calls_out);
 }
 
+tutti_status tutti_rank_table_check(void) {
+    const tutti_module_calls *calls;
+    return open_module(&calls);
+}
+
 static tutti_status load_once(const char *path, tutti_rank_table *table_out) {
     const tutti_module_calls *calls;
     tutti_rank_table table = {0};

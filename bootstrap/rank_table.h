@@ -40,6 +40,8 @@ typedef struct tutti_json_module {
     tutti_status (*read_rank_table)(const char *text, tutti_rank_table *table_out);
 } tutti_json_module;
 
+/* TUTTI_ERR_UNSUPPORTED with the reason when this build, or this machine, cannot read rank tables. */
+tutti_status tutti_rank_table_check(void);
 /* Whether a rank table says who this process is. `other`: another launcher's variables do, so that a table without RANK_ID
  * and DEVICE_ID is not meant. */
 bool tutti_rank_table_present(bool other);

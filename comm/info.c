@@ -20,6 +20,9 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
+#include "bootstrap/interfaces.h"
+#include "bootstrap/pmix.h"
+#include "bootstrap/rank_table.h"
 #include "bootstrap/topology.h"
 #include "comm/algorithms/choose.h"
 
@@ -54,6 +57,10 @@ static void print_parts(const tutti_topology *topology) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(parts); i++) printf("  %-26s %s\n", parts[i].name, parts[i].state);
     bool hwloc = topology->no_hwloc[0] == '\0';
     printf("  %-26s %s%s\n", "hwloc", hwloc ? "yes: " : "no: ", hwloc ? topology->source : topology->no_hwloc);
+    bool tables = tutti_rank_table_check() == TUTTI_OK;
+    printf("  %-26s %s%s\n", "rank tables", tables ? "yes, with cJSON" : "no: ", tables ? "" : tutti_last_error());
+    bool pmix = tutti_pmix_check() == TUTTI_OK;
+    printf("  %-26s %s%s\n", "PMIx (mpirun, srun)", pmix ? "yes" : "no: ", pmix ? "" : tutti_last_error());
 }
 
 /* First line of a file, without its newline; false when it cannot be read. */
@@ -111,6 +118,24 @@ static void print_memory(void) {
         printf("  %-26s %s\n", "cgroup memory limit", strcmp(line, "max") == 0 ? "none" : line);
     if (read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", line, sizeof line))
         printf("  %-26s %s\n", "huge pages in shared memory", line);
+}
+
+/* What ranks on other hosts are offered to reach this one, best first. */
+static void print_addresses(void) {
+    enum { MOST_SHOWN = 16 };
+    tutti_interface own[MOST_SHOWN];
+    int count = 0;
+    if (tutti_interfaces_list(own, MOST_SHOWN, &count) != TUTTI_OK)
+        printf("  %-26s none: %s\n", "network addresses", tutti_last_error());
+    for (int i = 0; i < count; i++) {
+        char address[TUTTI_ADDRESS_TEXT_BYTES], speed[40] = "";
+        tutti_address_text(own[i].address, own[i].scope, address);
+        if (own[i].speed_mbit > 0) snprintf(speed, sizeof speed, ", %u Mbit/s", own[i].speed_mbit);
+        printf("  %-26s %s on %s%s%s\n", i == 0 ? "network addresses" : "", address, own[i].name, speed,
+               own[i].loopback  ? ": reaches this host only"
+               : own[i].running ? ""
+                                : ", without a carrier");
+    }
 }
 
 /* Shared memory as the library makes it: a sealed memfd, with pages that are really there. */
@@ -183,6 +208,7 @@ int main(int argc, char **argv) {
     print_cores();
     print_topology(&topology);
     print_memory();
+    print_addresses();
     print_memfd();
     print_single_copy();
     tutti_topology_free(&topology);

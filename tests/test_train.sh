@@ -41,6 +41,12 @@ timeout 20 $alone --help | grep -q -- '--batch-size N' || fail "--help"
 timeout 60 $three --model mlp --batch-size 10 --steps 5 >out 2>err || fail "three ranks"
 [ "$(grep -c 'test accuracy: ' out)" = 1 ] || fail "three ranks: not one last line"
 
+# A list of nodes instead of a launcher: here one node, this one.
+timeout 60 $alone --nodes 127.0.0.1 --ctrl_port=$((20000 + $$ % 10000)) --model mlp --device_num 2 --batch-size 10 --steps 5 \
+    --metrics nodes.jsonl >out 2>err || { fail "a list of nodes"; cat err; }
+[ "$(grep -c 'test accuracy: ' out)" = 1 ] || fail "a list of nodes: not one last line"
+grep -q '"ranks":2' nodes.jsonl || fail "a list of nodes: not two ranks"
+
 # Errors: alone and with three ranks, of which one tells.
 for program in "$alone" "$three"; do
     expect_failure '/no/such is no folder' $program --data /no/such

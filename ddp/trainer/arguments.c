@@ -171,7 +171,9 @@ tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *argum
 void tutti_arguments_print(FILE *file) {
     fputs("tutti-train: trains a small model on MNIST, data-parallel over all ranks that the launcher started\n\n"
           "  tutti-train [options]                              one rank\n"
-          "  tuttirun --nproc_per_node 2 tutti-train [options]  two ranks on this machine\n\n",
+          "  tuttirun --nproc_per_node 2 tutti-train [options]  two ranks on this machine\n"
+          "  tutti-train --nodes 192.168.1.12,192.168.1.11 --ctrl_port 9988 --device_num 2 [options]\n"
+          "                                                     two ranks on each of these, started on both\n\n",
           file);
     for (size_t i = 0; i < NROWS; i++) {
         char left[NAME_BYTES + 64];

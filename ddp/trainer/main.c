@@ -1,8 +1,10 @@
 /*
  * tutti-train.
  */
+#include "ddp/trainer/nodes.h"
 #include "ddp/trainer/program.h"
 
 int main(int argc, char **argv) {
+    if (tutti_nodes_given(argc, argv)) return tutti_nodes_start(argc, argv);
     return tutti_program_run(argc, argv);
 }

@@ -143,7 +143,8 @@ typedef struct tutti_world {
     int restart;                /* TORCHELASTIC_RESTART_COUNT, 0 when there is none */
 } tutti_world;
 
-/* Reads the launcher's variables. Contradictions and missing ones are TUTTI_ERR_CONFIG; the text lists
+/* Reads the launcher's variables: torchrun's (tuttirun sets them), or a rank table, or those of MPI's launchers and Slurm, or
+ * asks by PMIx. Contradictions and missing ones are TUTTI_ERR_CONFIG; the text lists
  * what was looked for and found. */
 TUTTI_API tutti_status tutti_world_get(tutti_world *world_out);
 
@@ -176,7 +177,7 @@ typedef struct tutti_comm_options {
 #define TUTTI_COMM_OPTIONS(...) ((tutti_comm_options){.struct_bytes = sizeof(tutti_comm_options), __VA_ARGS__})
 
 /* The communicator of all processes that the launcher started; collective over them. The rendezvous is the
- * launcher's store at MASTER_ADDR:MASTER_PORT. Destroy it with tutti_comm_destroy. */
+ * job's store, at MASTER_ADDR:MASTER_PORT or where its launcher tells. Destroy it with tutti_comm_destroy. */
 TUTTI_API tutti_status tutti_comm_create_world(tutti_comm **comm_out);
 
 /* A communicator of `nranks` ranks that meet in `store`, this one being `rank`; collective over them. Keys
