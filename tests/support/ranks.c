@@ -79,7 +79,12 @@ static void leave_report(slot *s, tutti_status status) {
 static tutti_status live(run *r, int rank, void (*know)(run *, int, tutti_comm *)) {
     ranks_context context = {
         .rank = rank, .nranks = r->options->nranks, .argument = r->options->argument, .store = &r->store};
-    if (!r->options->no_comm)
+    if (r->options->enter != NULL) {
+        TUTTI_TRY(r->options->enter(&context));
+        tutti_settings_reload();
+    }
+    if (r->options->world) TUTTI_TRY(tutti_comm_create_world(&context.comm));
+    else if (!r->options->no_comm)
         TUTTI_TRY(tutti_comm_create(rank, r->options->nranks, &r->store, CREATE_PREFIX, NULL, &context.comm));
     know(r, rank, context.comm);
     tutti_status status = r->body(&context);

@@ -30,6 +30,9 @@ typedef struct ranks_options {
     void *argument;                 /* handed to each body */
     bool no_comm;                   /* no communicator is made; context.comm is NULL */
     const char *const *environment; /* "NAME=value", ended by NULL; set in ranks (processes only); may be NULL */
+    bool world;                     /* the communicator is made by tutti_comm_create_world; needs `enter` to say how */
+    /* First of all in each rank (processes only), to put it into its place in the world; may be NULL. */
+    tutti_status (*enter)(const ranks_context *context);
 } ranks_options;
 
 /* Runs the body on all ranks. NULL when all returned TUTTI_OK, else the first failure as text

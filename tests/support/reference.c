@@ -177,18 +177,50 @@ static double extreme(double acc, double next, bool smallest) {
     return (next < acc) == smallest ? next : acc;
 }
 
-/* One element of floats; rounding to float32 after each step, except for float64. */
-static double float_element(const void *const *srcs, int nsrcs, size_t i, tutti_type type, tutti_reduction reduction) {
-    bool wide = type == TUTTI_FLOAT64;
+static const int *hosts; /* by source; NULL: all on one */
+
+void reference_set_hosts(const int *host_of) {
+    hosts = host_of;
+}
+
+/* acc op next, of a type narrower than double rounded to float32: the double of one float operation rounds to what float
+ * gives. */
+static double reduce_floats(double acc, double next, bool wide, tutti_reduction reduction) {
+    double result;
+    if (reduction == TUTTI_MIN || reduction == TUTTI_MAX) result = extreme(acc, next, reduction == TUTTI_MIN);
+    else result = reduction == TUTTI_PROD ? acc * next : acc + next;
+    return wide ? result : (float)result;
+}
+
+/* The sources of one host, which have `host` in hosts; without hosts, all. False when there are none. */
+static bool host_element(const void *const *srcs, int nsrcs, int host, size_t i, tutti_type type,
+                         tutti_reduction reduction, double *result_out) {
+    bool wide = type == TUTTI_FLOAT64, any = false;
     double acc = 0;
     for (int k = 0; k < nsrcs; k++) {
+        if (hosts != NULL && hosts[k] != host) continue;
         double next = load_float(srcs[k], i, type);
         if (reduction == TUTTI_PREMUL_SUM) next *= reference_factor(type, k);
         if (!wide) next = (float)next;
-        if (k == 0) acc = next;
-        else if (reduction == TUTTI_MIN || reduction == TUTTI_MAX) acc = extreme(acc, next, reduction == TUTTI_MIN);
-        else acc = reduction == TUTTI_PROD ? acc * next : acc + next;
-        if (!wide) acc = (float)acc; /* the double of one float operation rounds to what float gives */
+        acc = any ? reduce_floats(acc, next, wide, reduction) : next;
+        any = true;
+    }
+    *result_out = acc;
+    return any;
+}
+
+/* One element of floats; rounding to float32 after each step, except for float64, and to the type after each host. */
+static double float_element(const void *const *srcs, int nsrcs, size_t i, tutti_type type, tutti_reduction reduction) {
+    bool wide = type == TUTTI_FLOAT64;
+    double acc = 0, next;
+    for (int host = 0; host_element(srcs, nsrcs, host, i, type, reduction, &next); host++) {
+        uint64_t rounded;
+        if (hosts != NULL) {
+            store_float(&rounded, 0, type, next);
+            next = load_float(&rounded, 0, type);
+        }
+        acc = host == 0 ? next : reduce_floats(acc, next, wide, reduction);
+        if (hosts == NULL) break;
     }
     if (reduction == TUTTI_AVG) acc /= nsrcs;
     return wide ? acc : (float)acc;

@@ -24,9 +24,14 @@ double reference_factor(tutti_type type, int rank);
 void reference_fill(void *dst, size_t count, tutti_type type, tutti_reduction reduction, uint64_t seed, int rank,
                     int block);
 
-/* dst[i] = srcs[0][i] op srcs[1][i] ..., in that order. */
+/* dst[i] = srcs[0][i] op srcs[1][i] ..., in that order; where there are hosts, those of a host first. */
 void reference_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count, tutti_type type,
                       tutti_reduction reduction);
+
+/* Sources that are on several hosts: host_of[k] is that of source k, hosts being numbered by their lowest source. Each
+ * host's result is rounded to the type, then those are reduced in the order of hosts. NULL: there is one host. The array
+ * must stay. */
+void reference_set_hosts(const int *host_of);
 
 /* Index of the first element that differs, or count. Bits must be equal; any NaN equals any NaN. */
 size_t reference_compare(const void *a, const void *b, size_t count, tutti_type type);

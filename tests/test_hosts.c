@@ -1,0 +1,214 @@
+/*
+ * The tests' own hosts: network namespaces that reach each other, with the limits that were asked for, and leave nothing.
+ */
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bootstrap/base/deadline.h"
+#include "tests/support/hosts.h"
+
+#define PORT 4000
+#define MB   1000000
+
+static void run(const hosts_options *options, ranks_body body) {
+    const char *failure = hosts_run(options, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+static struct sockaddr_in place_of(const char *address) {
+    struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = htons(PORT)};
+    inet_pton(AF_INET, address, &place.sin_addr);
+    return place;
+}
+
+/* A connected socket: rank 0 is called, rank 1 calls. */
+static tutti_status meet(int rank, int *socket_out) {
+    char address[16];
+    struct sockaddr_in place = place_of(netns_address(0, address));
+    int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (rank == 0) {
+        RANKS_CHECK(bind(fd, (void *)&place, sizeof place) == 0 && listen(fd, 8) == 0, "bind: %s", strerror(errno));
+        *socket_out = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+        RANKS_CHECK(*socket_out >= 0, "accept: %s", strerror(errno));
+        close(fd);
+        return TUTTI_OK;
+    }
+    for (int tries = 0; connect(fd, (void *)&place, sizeof place) != 0; tries++, usleep(10000))
+        RANKS_CHECK(tries < 500 && errno == ECONNREFUSED, "connect: %s", strerror(errno));
+    *socket_out = fd;
+    return TUTTI_OK;
+}
+
+/* Rank 1 sends, rank 0 takes all and answers one byte. */
+static tutti_status move(int rank, int fd, size_t bytes) {
+    static char piece[MB];
+    char answer = 0;
+    for (size_t done = 0; done < bytes;) {
+        size_t next = bytes - done < sizeof piece ? bytes - done : sizeof piece;
+        ssize_t moved = rank == 0 ? recv(fd, piece, next, 0) : send(fd, piece, next, MSG_NOSIGNAL);
+        RANKS_CHECK(moved > 0, "the connection ended: %s", strerror(errno));
+        done += (size_t)moved;
+    }
+    ssize_t moved = rank == 0 ? send(fd, &answer, 1, MSG_NOSIGNAL) : recv(fd, &answer, 1, 0);
+    RANKS_CHECK(moved == 1, "no answer: %s", strerror(errno));
+    return TUTTI_OK;
+}
+
+static tutti_status move_timed(ranks_context *context, size_t bytes, double *seconds_out) {
+    int fd;
+    TUTTI_TRY(meet(context->rank, &fd));
+    int64_t start_ns = tutti_now_ns();
+    TUTTI_TRY(move(context->rank, fd, bytes));
+    *seconds_out = (double)(tutti_now_ns() - start_ns) / 1e9;
+    close(fd);
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- reaching */
+
+static long namespace_of_this_process(void) {
+    struct stat state;
+    return stat("/proc/self/ns/net", &state) == 0 ? (long)state.st_ino : -1;
+}
+
+static tutti_status count_bytes(ranks_context *context) {
+    enum { BYTES = 8 * MB };
+    double seconds;
+    uint64_t sent;
+    RANKS_CHECK(namespace_of_this_process() != *(long *)context->argument, "still in the namespace of the test");
+    TUTTI_TRY(move_timed(context, BYTES, &seconds));
+    TUTTI_TRY(netns_bytes_sent(hosts_network(), 1, &sent));
+    RANKS_CHECK(sent > BYTES && sent < BYTES * 1.1, "%llu bytes on the wire", (unsigned long long)sent);
+    return TUTTI_OK;
+}
+
+Test(hosts, two_hosts_reach_each_other_and_count_what_they_send) {
+    HOSTS_NEED(0);
+    long outside = namespace_of_this_process();
+    run(&(hosts_options){.ranks_per_host = (const int[]){1, 1, 0}, .no_comm = true, .argument = &outside}, count_bytes);
+    cr_assert_eq(namespace_of_this_process(), outside);
+}
+
+/* Who answers at an address: nobody, or a port that is closed. */
+static tutti_status expect_answer(const char *address, bool reached) {
+    struct sockaddr_in place = place_of(address);
+    struct timeval limit = {.tv_usec = 300000}; /* of a connect, too */
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    int failed = connect(fd, (void *)&place, sizeof place) == 0 ? 0 : errno;
+    close(fd);
+    RANKS_CHECK((failed == ECONNREFUSED) == reached, "%s: %s", address, strerror(failed));
+    return TUTTI_OK;
+}
+
+static tutti_status look_around(ranks_context *context) {
+    int host = hosts_of(context->rank);
+    char address[32];
+    for (int other = 0; other < hosts_count(); other++) TUTTI_TRY(expect_answer(netns_address(other, address), true));
+    snprintf(address, sizeof address, "192.168.122.%d", (host + 1) % hosts_count() + 1);
+    TUTTI_TRY(expect_answer(address, false)); /* the other's tap */
+    return expect_answer("172.17.0.1", true); /* its own bridge, not the other's */
+}
+
+Test(hosts, all_hosts_reach_each_other_by_eth0_and_none_by_a_decoy) {
+    HOSTS_NEED(.decoys = true);
+    run(&(hosts_options){.ranks_per_host = (const int[]){1, 2, 1, 0}, .network = {.decoys = true}, .no_comm = true},
+        look_around);
+}
+
+/* --------------------------------------------------------------------------------------------- limits */
+
+static tutti_status find_rate(ranks_context *context) {
+    double seconds, rate;
+    TUTTI_TRY(move_timed(context, 25 * MB, &seconds));
+    rate = 8 * 25 / seconds;
+    RANKS_CHECK(rate > 100 && rate < 210, "%.0f Mbit/s instead of 200", rate);
+    return TUTTI_OK;
+}
+
+Test(hosts, a_rate_is_kept) {
+    HOSTS_NEED(.rate = "200mbit");
+    run(&(hosts_options){.ranks_per_host = (const int[]){1, 1, 0}, .network = {.rate = "200mbit"}, .no_comm = true},
+        find_rate);
+}
+
+static tutti_status lose(ranks_context *context) {
+    enum { BYTES = 8 * MB };
+    double seconds;
+    uint64_t sent;
+    TUTTI_TRY(move_timed(context, BYTES, &seconds));
+    TUTTI_TRY(netns_bytes_sent(hosts_network(), 1, &sent));
+    double more = (double)sent / BYTES - 1; /* headers are 4.6 %, what is lost is sent twice */
+    RANKS_CHECK(more > 0.08 && more < 0.30, "%.1f %% more than the data on the wire", 100 * more);
+    return TUTTI_OK;
+}
+
+Test(hosts, packets_get_lost) {
+    HOSTS_NEED(.loss = 0.05);
+    run(&(hosts_options){.ranks_per_host = (const int[]){1, 1, 0},
+                         .network = {.loss = 0.05, .congestion = "bbr"},
+                         .no_comm = true},
+        lose);
+}
+
+static tutti_status pull_cable(ranks_context *context) {
+    int fd;
+    TUTTI_TRY(meet(context->rank, &fd));
+    TUTTI_TRY(move(context->rank, fd, 10));
+    if (context->rank == 0) {
+        TUTTI_TRY(netns_set_link(hosts_network(), 1, false));
+        usleep(500000);
+        TUTTI_TRY(netns_set_link(hosts_network(), 1, true));
+    } else {
+        usleep(200000);
+    }
+    int64_t start_ns = tutti_now_ns();
+    TUTTI_TRY(move(context->rank, fd, 10));
+    double seconds = (double)(tutti_now_ns() - start_ns) / 1e9;
+    close(fd);
+    RANKS_CHECK(context->rank == 0 || (seconds > 0.2 && seconds < 5), "the link was back after %.2f s", seconds);
+    return TUTTI_OK;
+}
+
+Test(hosts, a_connection_outlives_a_cable_that_is_pulled_for_a_moment) {
+    HOSTS_NEED(0);
+    run(&(hosts_options){.ranks_per_host = (const int[]){1, 1, 0}, .no_comm = true}, pull_cable);
+}
+
+/* ------------------------------------------------------------------------------------- leaving nothing */
+
+static tutti_status stay(ranks_context *context) {
+    char byte = 1;
+    if (write(*(int *)context->argument, &byte, 1) != 1) return TUTTI_ERR_SYSTEM;
+    for (;;) pause();
+}
+
+Test(hosts, a_test_that_is_killed_leaves_no_rank) {
+    HOSTS_NEED(0);
+    int ready[2];
+    char byte;
+    cr_assert_eq(pipe(ready), 0);
+    pid_t test = fork();
+    if (test == 0) {
+        hosts_run(&(hosts_options){.ranks_per_host = (const int[]){1, 1, 0}, .no_comm = true, .argument = &ready[1]},
+                  stay);
+        _exit(0);
+    }
+    close(ready[1]);
+    cr_assert(read(ready[0], &byte, 1) == 1 && read(ready[0], &byte, 1) == 1);
+    kill(test, SIGKILL);
+    waitpid(test, NULL, 0);
+    cr_assert_eq(read(ready[0], &byte, 1), 0); /* the ranks, which have the other end, are gone, and so their hosts */
+    close(ready[0]);
+}
