@@ -1,6 +1,7 @@
 """How a comparison launches its libraries: on idle cores, with a time limit, repeated while others disturb it; and the
 words for the machine that it runs on."""
 import csv
+import ctypes
 import os
 import platform
 import resource
@@ -45,6 +46,24 @@ def set_defaults(options, quick, full):
 def clean_up_when_ended():
     """Whoever ends this process by SIGTERM leaves no ranks and no folders behind."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+def adopt_orphans():
+    """From now on processes whose parents end before them become our children, so that what they use counts as ours:
+    daemons of MPI launchers on other hosts are such."""
+    set_child_subreaper = 36  # of prctl
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def reap_orphans():
+    """Those that have ended, or end in the next moment."""
+    for _ in range(10):
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.02)
 
 
 class Load:
@@ -129,6 +148,7 @@ def launch(library, ranks, arguments, names, options, work):
         with open(log_path, "w+", encoding="utf-8", errors="replace") as log:
             load = Load()
             trouble = run_processes(library.start(ranks, [meeting, rows_path] + arguments), log, options.timeout)
+            reap_orphans()
             others = load.percent()
             log.seek(0)
             words = " ".join(log.read().split())
@@ -136,7 +156,8 @@ def launch(library, ranks, arguments, names, options, work):
         if os.path.exists(rows_path):
             with open(rows_path, encoding="ascii") as file:
                 rows = [{name: number(text) for name, text in row.items()} for row in csv.DictReader(file, names)]
-        rows = [dict(row, library=library.name, ranks=ranks, state=state_of(row, options), others_percent=round(others, 1),
+        world = ranks if isinstance(ranks, int) else str(ranks)
+        rows = [dict(row, library=library.name, ranks=world, state=state_of(row, options), others_percent=round(others, 1),
                      quiet=others <= options.others) for row in rows]
         return rows, trouble and trouble + ": " + words[:300]
 

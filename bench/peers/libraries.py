@@ -63,13 +63,17 @@ class Drivers:
         return path
 
 
-def find_tutti(options, drivers):
+def build_tutti(options, drivers):
     header, folder = os.path.join(ROOT, "include"), os.path.join(options.build, "lib")
+    if not os.path.exists(os.path.join(folder, "libtutti.so")):
+        sys.exit("%s has no libtutti.so; build Tutti first, or name its build folder by --build" % folder)
+    return drivers.build("cc", "tutti.c", "tutti", "-I" + header, "-L" + folder, "-ltutti",
+                         "-Wl,-rpath," + os.path.abspath(folder))
+
+
+def find_tutti(options, drivers):
+    program = build_tutti(options, drivers)
     tuttirun = os.path.join(options.build, "bin", "tuttirun")
-    if not os.path.exists(tuttirun):
-        sys.exit("%s is not there; build Tutti first, or name its build folder by --build" % tuttirun)
-    program = drivers.build("cc", "tutti.c", "tutti", "-I" + header, "-L" + folder, "-ltutti",
-                            "-Wl,-rpath," + os.path.abspath(folder))
 
     def start(ranks, arguments):
         command = [tuttirun, "--standalone", "--no-prefix", "--nproc-per-node", str(ranks), program]
@@ -100,13 +104,26 @@ def find_mpi(kind, mark):
     return None
 
 
-def find_openmpi(options, drivers):
+NO_OPENMPI = "Open MPI (ompi): no mpicc and mpirun of it found"
+NO_OMPI_UCX = "Open MPI over UCX (ompi-ucx): this Open MPI has no pml ucx"
+NO_MPICH = "MPICH (mpich): no mpicc and mpirun of it found"
+
+
+def build_openmpi(drivers):
+    """(launcher, driver, what ompi_info says), or None."""
     found = find_mpi("openmpi", "Open MPI")
     if found is None:
-        return [], ["Open MPI (ompi): no mpicc and mpirun of it found"]
+        return None
     compiler, launcher = found
     program = drivers.build(compiler, "mpi.c", "openmpi")
-    info = output([os.path.join(os.path.dirname(launcher), "ompi_info"), "--parsable"])
+    return launcher, program, output([os.path.join(os.path.dirname(launcher), "ompi_info"), "--parsable"])
+
+
+def find_openmpi(options, drivers):
+    found = build_openmpi(drivers)
+    if found is None:
+        return [], [NO_OPENMPI]
+    launcher, program, info = found
     cores = os.cpu_count()
 
     def starter(settings):
@@ -130,7 +147,7 @@ def find_openmpi(options, drivers):
             ucc = ucx + [("coll_ucc_enable", "1"), ("coll_ucc_priority", "100")]
             libraries.append(Library("ucc", "UCC through Open MPI's coll/ucc, UCX_TLS=sm,self", starter(ucc)))
     else:
-        missing.append("Open MPI over UCX (ompi-ucx): this Open MPI has no pml ucx")
+        missing.append(NO_OMPI_UCX)
     if "mca:coll:ucc:" not in info:
         missing.append("UCC (ucc): this Open MPI has no coll/ucc, through which it would be driven")
     return libraries, missing
@@ -139,7 +156,7 @@ def find_openmpi(options, drivers):
 def find_mpich(options, drivers):
     found = find_mpi("mpich", "HYDRA")
     if found is None:
-        return [], ["MPICH (mpich): no mpicc and mpirun of it found"]
+        return [], [NO_MPICH]
     compiler, launcher = found
     program = drivers.build(compiler, "mpi.c", "mpich")
 
@@ -150,9 +167,16 @@ def find_mpich(options, drivers):
     return [Library("mpich", "MPICH, defaults", start)], []
 
 
+def miss_gloo(options):
+    """Lines that say why Gloo is not compared."""
+    if output([options.python, "-c", "import torch.distributed as d; assert d.is_gloo_available(); print(1)"]):
+        return []
+    return ["Gloo (gloo): %s has no PyTorch with Gloo; name one by --python" % options.python]
+
+
 def find_gloo(options, drivers):
-    if not output([options.python, "-c", "import torch.distributed as d; assert d.is_gloo_available(); print(1)"]):
-        return [], ["Gloo (gloo): %s has no PyTorch with Gloo; name one by --python" % options.python]
+    if miss_gloo(options):
+        return [], miss_gloo(options)
     core = drivers.build_core()
 
     def start(ranks, arguments):
@@ -170,11 +194,11 @@ FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-s
            (find_mpich, ["mpich"]), (find_gloo, ["gloo"])]
 
 
-def find(options, drivers):
-    """(libraries, lines about those that are not compared)"""
+def find(options, drivers, finders=None):
+    """(libraries, lines about those that are not compared); finders: others than FINDERS."""
     libraries, missing = [], []
     wanted = None if options.libraries is None else options.libraries.split(",") + ["tutti"]
-    for look, names in FINDERS:
+    for look, names in finders or FINDERS:
         if wanted is not None and not set(names) & set(wanted):
             missing += ["%s: left out by --libraries" % name for name in names]
             continue

@@ -24,6 +24,11 @@ def time_text(us):
     return "%.3gm" % (us / 1000) if us >= 1000 else "%.3g" % us
 
 
+def world_text(world):
+    """A number of ranks, or another world that can say what it is."""
+    return "%d ranks" % world if isinstance(world, int) else str(world)
+
+
 def geometric_mean(values):
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
@@ -57,7 +62,7 @@ class Table:
 
     def title(self):
         place = {"in": ", in place", "out": ", out of place"} if self.collective in ("all_reduce", "reduce_scatter") else {}
-        return "%s, %d ranks, cores %s%s" % (self.collective, self.ranks, self.state, place.get(self.form, ""))
+        return "%s, %s, cores %s%s" % (self.collective, world_text(self.ranks), self.state, place.get(self.form, ""))
 
     def best_peer(self, size):
         """(name, cell) of the fastest library that is not Tutti, or None."""

@@ -28,7 +28,7 @@ def columns(table):
     """(head, text by size) of what a table shows of limits; none where it has none."""
     found = []
     for own, limit in LIMITS.items():
-        if any(share(table, size, own) is not None for size in table.sizes):
+        if any((size, limit) in table.cells for size in table.sizes):
             found += [(limit, lambda size, own=own: limit_text(table, size, own)),
                       ("share", lambda size, own=own: share_text(table, size, own))]
     return found

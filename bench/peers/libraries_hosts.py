@@ -1,0 +1,154 @@
+"""The libraries of a comparison between hosts: as in libraries.py, but start() takes a World, whose hosts are up."""
+import os
+
+import hosts as network
+import libraries as peers
+
+STORE_PORT = "29500"
+
+
+class World:
+    """Ranks on hosts, in blocks, and the network between them. Used in a `with` statement, which makes the hosts."""
+
+    def __init__(self, per_host, congestion=None, rate=None):
+        self.per_host, self.congestion, self.rate, self.hosts = per_host, congestion, rate, None
+
+    def __str__(self):
+        limits = "".join(", " + word for word in (self.congestion, self.rate) if word)
+        return "%s ranks%s" % ("+".join(map(str, self.per_host)), limits)
+
+    def __enter__(self):
+        self.hosts = network.Hosts(len(self.per_host), self.rate, self.congestion)
+        return self
+
+    def __exit__(self, *unused):
+        self.hosts.close()
+        self.hosts = None
+
+    @property
+    def size(self):
+        return sum(self.per_host)
+
+    def crowded(self):
+        return self.size > os.cpu_count()
+
+    def places(self):
+        """(rank, host, rank on that host) of every rank."""
+        rank = 0
+        for host, ranks in enumerate(self.per_host):
+            for local in range(ranks):
+                yield rank, host, local
+                rank += 1
+
+    def variables(self, rank, host, local):
+        """As torchrun sets them."""
+        return {"RANK": str(rank), "WORLD_SIZE": str(self.size), "LOCAL_RANK": str(local),
+                "LOCAL_WORLD_SIZE": str(self.per_host[host]), "GROUP_RANK": str(host),
+                "GROUP_WORLD_SIZE": str(len(self.per_host)), "MASTER_ADDR": network.address(0), "MASTER_PORT": STORE_PORT}
+
+    def start_ranks(self, command, environment):
+        """A process for each rank, without a launcher."""
+        return [(self.hosts.prefix(host) + command, dict(self.variables(rank, host, local), **environment))
+                for rank, host, local in self.places()]
+
+    def host_list(self):
+        """host:ranks,host:ranks"""
+        return ",".join("%s:%d" % (network.address(host), ranks) for host, ranks in enumerate(self.per_host))
+
+
+def find_tutti(options, drivers):
+    program = peers.build_tutti(options, drivers)
+
+    def start(world, arguments):
+        return world.start_ranks([program] + arguments, {})
+
+    return [peers.Library("tutti", "ordinary memory", start),
+            peers.Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
+
+
+class Sockets(peers.Library):
+    """What bare sockets can do; nobody looks at its results."""
+
+    checked = False
+
+
+def find_sockets(drivers):
+    """Only for two hosts with as many ranks each."""
+    program = drivers.build("cc", "sockets.c", "sockets", os.path.join(peers.HERE, "wire.c"))
+
+    def start(world, arguments):
+        return world.start_ranks([program] + arguments, {})
+
+    return Sockets("limit", "bare sockets, one per pair of ranks, moving what must cross (peers/sockets.c)", start)
+
+
+def find_openmpi(options, drivers):
+    found = peers.build_openmpi(drivers)
+    if found is None:
+        return [], [peers.NO_OPENMPI]
+    launcher, program, info = found
+
+    def starter(settings, environment):
+        def start(world, arguments):
+            # Daemons stay our children, so that what they use counts as ours.
+            command = world.hosts.prefix(0) + [launcher, "--leave-session-attached", "-n", str(world.size), "--host",
+                                               world.host_list(), "--bind-to", "none"]
+            command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+            everywhere = [("plm_rsh_agent", world.hosts.agent(drivers.folder)), ("plm_rsh_no_tree_spawn", "1"),
+                          ("oob_tcp_if_include", "eth0"), ("mpi_yield_when_idle", "1" if world.crowded() else "0")]
+            for name, value in everywhere + settings:
+                command += ["--mca", name, value]
+            for name in environment:
+                command += ["-x", name]
+            return [(command + [program] + arguments, environment)]
+        return start
+
+    tcp = [("pml", "ob1"), ("btl", "self,vader,tcp"), ("btl_tcp_if_include", "eth0")]
+    libraries, missing = [peers.Library("ompi", "Open MPI; pml ob1, btl self,vader,tcp", starter(tcp, {}))], []
+    variables = {"UCX_TLS": "tcp,sm,self", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "error"}
+    if "mca:pml:ucx:" in info:
+        ucx = [("pml", "ucx"), ("opal_common_ucx_tls", "any"), ("opal_common_ucx_devices", "any")]
+        libraries.append(peers.Library("ompi-ucx", "Open MPI; pml ucx, UCX_TLS=tcp,sm,self", starter(ucx, variables)))
+        if "mca:coll:ucc:" in info:
+            ucc = ucx + [("coll_ucc_enable", "1"), ("coll_ucc_priority", "100")]
+            libraries.append(peers.Library("ucc", "UCC through Open MPI's coll/ucc, over the same", starter(ucc, variables)))
+    else:
+        missing.append(peers.NO_OMPI_UCX)
+    return libraries, missing
+
+
+def find_mpich(options, drivers):
+    found = peers.find_mpi("mpich", "HYDRA")
+    if found is None:
+        return [], [peers.NO_MPICH]
+    compiler, launcher = found
+    program = drivers.build(compiler, "mpi.c", "mpich")
+
+    def start(world, arguments):
+        command = world.hosts.prefix(0) + [launcher, "-launcher", "ssh", "-launcher-exec",
+                                           world.hosts.agent(drivers.folder), "-iface", "eth0", "-hosts", world.host_list(),
+                                           "-n", str(world.size), program]
+        environment = {"UCX_TLS": "tcp,sm,self", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "error"}
+        if world.crowded():
+            environment["MPIR_CVAR_POLLS_BEFORE_YIELD"] = "1"
+        return [(command + arguments, environment)]
+
+    return [peers.Library("mpich", "MPICH, UCX_TLS=tcp,sm,self", start)], []
+
+
+def find_gloo(options, drivers):
+    if peers.miss_gloo(options):
+        return [], peers.miss_gloo(options)
+    core = drivers.build_core()
+
+    def start(world, arguments):
+        environment = {"CORE_LIBRARY": core, "GLOO_STORE": arguments[0] + ".gloo", "OMP_NUM_THREADS": "1",
+                       "GLOO_SOCKET_IFNAME": "eth0"}
+        return world.start_ranks([options.python, drivers.source("gloo.py")] + arguments, environment)
+
+    return [peers.Library("gloo", "Gloo through PyTorch; not pinned, as its helper threads would share the core", start,
+                          pin="free")], []
+
+
+FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-ucx", "ucc"]), (find_mpich, ["mpich"]),
+           (find_gloo, ["gloo"])]

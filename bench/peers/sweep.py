@@ -1,0 +1,94 @@
+"""What a comparison of collectives sweeps: options, sizes, the arguments of a driver, and the turns that libraries take."""
+import os
+import sys
+
+import launches
+import report
+
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "ping_pong"]
+NAMES = ["collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns"]  # as core.c writes them
+QUICK = {"factor": 64, "max_bytes": 16 << 20, "samples": 3, "sample_ms": 5.0}
+FULL = {"factor": 4, "max_bytes": 256 << 20, "samples": 7, "sample_ms": 20.0}
+
+
+def add_options(parser, libraries):
+    add = parser.add_argument
+    add("--out", metavar="FOLDER", help="write compare.txt, compare.csv (all rows), compare.svg and all_reduce.svg there")
+    add("--quick", action="store_true", help="a small sweep: other defaults for what follows where two are named")
+    add("--collectives", default=",".join(COLLECTIVES), help="%(default)s")
+    add("--libraries", help="only these, and tutti: " + libraries)
+    add("--min-bytes", type=launches.bytes_of, default=8, help="smallest size, with K, M or G if wanted (%(default)s)")
+    add("--max-bytes", type=launches.bytes_of, help="largest size (256M, quick: 16M); always measured")
+    add("--factor", type=int, help="from one size to the next (4, quick: 64)")
+    add("--samples", type=int, help="samples of a row, at most 64 (7, quick: 3)")
+    add("--sample-ms", type=float, help="time of a sample; at least one operation (20, quick: 5)")
+    launches.add_options(parser)
+
+
+def read_options(parser):
+    options = parser.parse_args()
+    launches.set_defaults(options, QUICK, FULL)
+    options.collectives = options.collectives.split(",")
+    for name in options.collectives:
+        if name not in COLLECTIVES:
+            parser.error("no collective is called %s; there are %s" % (name, ", ".join(COLLECTIVES)))
+    if options.factor < 2 or options.max_bytes < options.min_bytes or options.min_bytes < 4:
+        parser.error("sizes need a factor of 2 or more and 4 <= --min-bytes <= --max-bytes")
+    return options
+
+
+def sizes_of(options, collective):
+    if collective == "barrier":
+        return [0]
+    sizes = []
+    size = options.min_bytes
+    while size < options.max_bytes:
+        sizes.append(size)
+        size *= options.factor
+    return sizes + [options.max_bytes]
+
+
+def arguments_of(library, collective, sizes, options):
+    """Of a driver, after its files; see core.h."""
+    sizes = ",".join(map(str, sizes))
+    return [collective, sizes, str(options.samples), str(options.sample_ms), library.pin, library.memory]
+
+
+def measure(libraries, number, world, options, work, failures):
+    """Rows of one round in one world (a number of ranks, or what else their start() takes): libraries take turns within
+    each collective. One that fails is noted in `failures` and not tried again."""
+    rows = []
+    name = report.world_text(world)
+    for collective in options.collectives:
+        for library in libraries:
+            key = (library.name, collective, name)
+            sizes = [size for size in sizes_of(options, collective) if library.measures(collective, size)]
+            if key in failures or not sizes:
+                continue
+            new, trouble = launches.launch_quietly(library, world, arguments_of(library, collective, sizes, options), NAMES,
+                                                   options, work)
+            rows += [dict(row, round=number, wrong=row["wrong"] if library.checked else None) for row in new]
+            note = "" if new and new[0]["quiet"] else ", disturbed"
+            print("# round %d, %s, %s, %s: %s" % (number, name, collective, library.name, trouble or
+                  "%d rows%s" % (len(new), note)), file=sys.stderr, flush=True)
+            if trouble:
+                failures[key] = trouble
+    return rows
+
+
+def failure_lines(failures):
+    return ["%s, %s, %s: %s" % (key + (trouble,)) for key, trouble in failures.items()]
+
+
+def write(options, text, rows, tables, names):
+    """The files of --out."""
+    if not options.out:
+        return
+    os.makedirs(options.out, exist_ok=True)
+    with open(os.path.join(options.out, "compare.txt"), "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+    report.write_csv(os.path.join(options.out, "compare.csv"), rows)
+    caption = text.split("\n")[1]
+    report.write_plot(os.path.join(options.out, "compare.svg"), tables, names, caption)
+    short = [table for table in tables if table.collective == "all_reduce" and table.state == "near"]
+    report.write_plot(os.path.join(options.out, "all_reduce.svg"), short, names, caption)
