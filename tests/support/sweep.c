@@ -7,11 +7,11 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/settings.h"
-#include "tests/support/ranks.h"
 #include "tests/support/reference.h"
 
 #define CHUNK_BYTES 256
 #define CHUNK_TEXT  "256"
+#define EAGER_TEXT  "128"
 
 static tutti_status sweep_counts(const ranks_context *context, call *c, unsigned *turn) {
     size_t n = (size_t)context->nranks, item = tutti_type_bytes(c->type);
@@ -44,7 +44,7 @@ static tutti_status sweep_roots(const ranks_context *context, call *c, unsigned 
     return TUTTI_OK;
 }
 
-static tutti_status sweep_body(ranks_context *context) {
+tutti_status sweep_rank(ranks_context *context) {
     call c = {.kind = *(const call_kind *)context->argument};
     unsigned turn = 0;
     for (int type = 0; type < TUTTI_TYPE_COUNT; type++) {
@@ -60,9 +60,11 @@ static tutti_status sweep_body(ranks_context *context) {
     return sweep_roots(context, &c, &turn);
 }
 
+const char *const sweep_environment[] = {"TUTTI_CHUNK_BYTES=" CHUNK_TEXT, "TUTTI_EAGER_BYTES=" EAGER_TEXT, NULL};
+
 const char *sweep_run(call_kind kind) {
     setenv("TUTTI_CHUNK_BYTES", CHUNK_TEXT, 1);
-    setenv("TUTTI_EAGER_BYTES", "128", 1);
+    setenv("TUTTI_EAGER_BYTES", EAGER_TEXT, 1);
     tutti_settings_reload();
-    return ranks_run_worlds((const int[]){1, 2, 3, 4, 7, 16, 0}, &(ranks_options){.argument = &kind}, sweep_body);
+    return ranks_run_worlds((const int[]){1, 2, 3, 4, 7, 16, 0}, &(ranks_options){.argument = &kind}, sweep_rank);
 }

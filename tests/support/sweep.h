@@ -6,8 +6,13 @@
 #define TUTTI_TESTS_SWEEP_H
 
 #include "tests/support/call.h"
+#include "tests/support/ranks.h"
 
 /* NULL, or the first failure as text. */
 const char *sweep_run(call_kind kind);
+
+/* One rank's part, for other worlds: the kind is what context->argument points at. sweep_environment is what it needs. */
+tutti_status sweep_rank(ranks_context *context);
+extern const char *const sweep_environment[];
 
 #endif
