@@ -1,8 +1,9 @@
 # How a test is declared.
 #
-# tutti_test(name sources... [LIBRARIES targets...] [LABELS labels...] [TIMEOUT seconds] [PROCESSES])
+# tutti_test(name sources... [LIBRARIES targets...] [LABELS labels...] [TIMEOUT seconds] [PROCESSES] [HOSTS])
 #   A Criterion program test_<name>, linked with tutti_static and tests/support, run in the build folder. PROCESSES:
 #   each test in it needs ranks as processes; the thread sanitizer cannot look into those, so there it is disabled.
+#   HOSTS: it makes network namespaces; where that is not permitted it is skipped.
 # tutti_script_test(name [LABELS labels...] [TIMEOUT seconds] COMMAND command...)
 #   A command that exits with 0, or with 77 for a skip (its last line says why).
 find_package(PkgConfig REQUIRED)
@@ -34,14 +35,18 @@ function(tutti_test_properties name timeout labels)
 endfunction()
 
 function(tutti_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "PROCESSES" "TIMEOUT" "LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "PROCESSES;HOSTS" "TIMEOUT" "LIBRARIES;LABELS")
   add_executable(test_${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(test_${name} PRIVATE tutti_test_support ${arg_LIBRARIES} PkgConfig::CRITERION)
   if(TUTTI_SANITIZE MATCHES thread)
     target_sources(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/thread_sanitizer.c)
   endif()
   set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND test_${name} --jobs 1 WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  set(with)
+  if(arg_HOSTS)
+    set(with ${PROJECT_SOURCE_DIR}/tests/support/with_hosts)
+  endif()
+  add_test(NAME ${name} COMMAND ${with} $<TARGET_FILE:test_${name}> --jobs 1 WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
   if(arg_PROCESSES)
     list(APPEND arg_LABELS processes)
     if(TUTTI_SANITIZE MATCHES thread)

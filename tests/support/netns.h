@@ -3,8 +3,8 @@
  * namespace of its own (the switch). The machine's own network is not touched.
  *
  * Namespaces have no names: they live as long as the file descriptors here and the processes in them, so a test that is
- * killed leaves nothing behind. Needs Linux, the right to make namespaces (root, or a user namespace), iproute2, and for
- * lost packets nftables or iptables.
+ * killed leaves nothing behind. Needs Linux, the right to make namespaces (root, or what with_hosts arranges), iproute2,
+ * and for lost packets nftables or iptables.
  */
 #ifndef TUTTI_TESTS_NETNS_H
 #define TUTTI_TESTS_NETNS_H
