@@ -112,10 +112,17 @@ static tutti_status expect_answer(const char *address, bool reached) {
     return TUTTI_OK;
 }
 
+static tutti_status look_around_the_switch(ranks_context *context) {
+    char address[16];
+    (void)context;
+    for (int host = 0; host < hosts_count(); host++) TUTTI_TRY(expect_answer(netns_address(host, address), true));
+    return TUTTI_OK;
+}
+
 static tutti_status look_around(ranks_context *context) {
     int host = hosts_of(context->rank);
     char address[32];
-    for (int other = 0; other < hosts_count(); other++) TUTTI_TRY(expect_answer(netns_address(other, address), true));
+    TUTTI_TRY(look_around_the_switch(context));
     snprintf(address, sizeof address, "192.168.122.%d", (host + 1) % hosts_count() + 1);
     TUTTI_TRY(expect_answer(address, false)); /* the other's tap */
     return expect_answer("172.17.0.1", true); /* its own bridge, not the other's */
@@ -160,6 +167,27 @@ Test(hosts, packets_get_lost) {
                          .network = {.loss = 0.05, .congestion = "bbr"},
                          .no_comm = true},
         lose);
+}
+
+static tutti_status wait_for_answers(ranks_context *context) {
+    int fd;
+    TUTTI_TRY(meet(context->rank, &fd));
+    TUTTI_TRY(move(context->rank, fd, 10));
+    int64_t start_ns = tutti_now_ns();
+    for (int i = 0; i < 5; i++) TUTTI_TRY(move(context->rank, fd, 10));
+    double each_ms = (double)(tutti_now_ns() - start_ns) / 5e6;
+    TUTTI_TRY(move(context->rank, fd, 2 * MB));
+    close(fd);
+    RANKS_CHECK(context->rank == 0 || (each_ms > 100 && each_ms < 130), "to and fro in %.1f ms", each_ms);
+    return TUTTI_OK;
+}
+
+Test(hosts, packets_are_late) {
+    HOSTS_NEED(.delay_ms = 50);
+    run(&(hosts_options){.ranks_per_host = (const int[]){1, 1, 0}, .network = {.delay_ms = 50}, .no_comm = true},
+        wait_for_answers);
+    run(&(hosts_options){.ranks_per_host = (const int[]){1, 1, 1, 0}, .network = {.delay_ms = 5}, .no_comm = true},
+        look_around_the_switch);
 }
 
 static tutti_status pull_cable(ranks_context *context) {

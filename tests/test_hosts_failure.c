@@ -219,6 +219,21 @@ Test(hosts_failure, lost_packets_change_no_result) {
     run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .network = {.loss = 0.01}, .timeout_s = 100}, call_all_kinds);
 }
 
+/* A distant host: not a failure, but what is written for short ways would time out. */
+static tutti_status call_all_kinds_once(ranks_context *context) {
+    for (int kind = 0; kind < CALL_KINDS; kind++) {
+        call c = {.kind = (call_kind)kind, .type = TUTTI_FLOAT32, .count = kind % 2 == 0 ? 9 : 70001, .seed = 4};
+        TUTTI_TRY(call_run(&c, context->comm));
+    }
+    return TUTTI_OK;
+}
+
+Test(hosts_failure, packets_that_are_50_ms_late_change_no_result) {
+    HOSTS_NEED(.delay_ms = 50);
+    run(&(hosts_options){.ranks_per_host = LAYOUT(2, 1, 2), .network = {.delay_ms = 50}, .timeout_s = 100},
+        call_all_kinds_once);
+}
+
 Test(hosts_failure, interfaces_that_lead_nowhere_do_no_harm) {
     HOSTS_NEED(.decoys = true);
     run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2, 1), .network = {.decoys = true}}, call_all_kinds);

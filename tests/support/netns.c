@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +19,14 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "tests/support/netns_relay.h"
 
 #define COMMAND_BYTES 2048
 #define OUTPUT_BYTES  1024
 
 struct netns {
     int nhosts;
+    pid_t relay;                  /* in the place of the switch where there is a delay; else 0 */
     int fds[1 + NETNS_HOSTS_MAX]; /* the switch's, then the hosts' */
 };
 
@@ -140,12 +143,15 @@ static tutti_status make_namespace(int *fd_out) {
 }
 
 /* A cable is made at the switch, and its other end given to the host, whose namespace is named by our descriptor. */
-static tutti_status plug_in(const netns *net, const netns_options *options, int host) {
+static tutti_status plug_in(const netns *net, int host) {
+    return netns_shell(net, NETNS_SWITCH,
+                       "ip link add port%d type veth peer name eth0 netns /proc/%d/fd/%d && "
+                       "ip link set port%d master switch up",
+                       host, getpid(), fd_of(net, host), host);
+}
+
+static tutti_status set_up_host(const netns *net, const netns_options *options, int host) {
     char address[16];
-    TUTTI_TRY(netns_shell(net, NETNS_SWITCH,
-                          "ip link add port%d type veth peer name eth0 netns /proc/%d/fd/%d && "
-                          "ip link set port%d master switch up",
-                          host, getpid(), fd_of(net, host), host));
     TUTTI_TRY(netns_shell(net, host, "ip link set lo up && ip address add %s/24 dev eth0 && ip link set eth0 up",
                           netns_address(host, address)));
     if (options->congestion != NULL)
@@ -182,9 +188,11 @@ static tutti_status add_decoys(const netns *net, int host) {
 
 static tutti_status set_up(netns *net, const netns_options *options) {
     for (int host = NETNS_SWITCH; host < net->nhosts; host++) TUTTI_TRY(make_namespace(&net->fds[1 + host]));
-    TUTTI_TRY(netns_shell(net, NETNS_SWITCH, "ip link add switch type bridge && ip link set switch up"));
+    if (options->delay_ms > 0) TUTTI_TRY(netns_relay_start(&net->fds[1], net->nhosts, options->delay_ms, &net->relay));
+    else TUTTI_TRY(netns_shell(net, NETNS_SWITCH, "ip link add switch type bridge && ip link set switch up"));
     for (int host = 0; host < net->nhosts; host++) {
-        TUTTI_TRY(plug_in(net, options, host));
+        if (net->relay == 0) TUTTI_TRY(plug_in(net, host));
+        TUTTI_TRY(set_up_host(net, options, host));
         if (options->rate != NULL) TUTTI_TRY(limit_rate(net, options->rate, host));
         if (options->loss > 0) TUTTI_TRY(lose_packets(net, options->loss, host));
         if (options->decoys) TUTTI_TRY(add_decoys(net, host));
@@ -198,6 +206,7 @@ tutti_status netns_create(const netns_options *options, netns **net_out) {
     netns *net = malloc(sizeof *net);
     if (net == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory");
     net->nhosts = options->nhosts;
+    net->relay = 0;
     for (int i = 0; i <= net->nhosts; i++) net->fds[i] = -1;
     tutti_status status = set_up(net, options);
     if (status != TUTTI_OK) netns_destroy(net);
@@ -207,13 +216,17 @@ tutti_status netns_create(const netns_options *options, netns **net_out) {
 
 void netns_destroy(netns *net) {
     if (net == NULL) return;
+    if (net->relay > 0) {
+        kill(net->relay, SIGKILL);
+        waitpid(net->relay, NULL, 0);
+    }
     for (int i = 0; i <= net->nhosts; i++)
         if (net->fds[i] >= 0) close(net->fds[i]);
     free(net);
 }
 
 const char *netns_refused(const netns_options *options) {
-    netns *net;
+    netns *net = NULL;
     if (netns_create(options, &net) != TUTTI_OK) return tutti_last_error();
     netns_destroy(net);
     return NULL;
