@@ -17,6 +17,11 @@ class World:
         limits = "".join(", " + word for word in (self.congestion, self.rate) if word)
         return "%s ranks%s" % ("+".join(map(str, self.per_host)), limits)
 
+    def gigabytes(self):
+        """The rate in GB/s, or None."""
+        units = {"kbit": 8e6, "mbit": 8e3, "gbit": 8.0}
+        return float(self.rate[:-4]) / units[self.rate[-4:]] if self.rate else None
+
     def __enter__(self):
         self.hosts = network.Hosts(len(self.per_host), self.rate, self.congestion)
         return self
