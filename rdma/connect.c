@@ -1,0 +1,338 @@
+/*
+ * Bringing a pipe's lanes up over its socket, at first and after a fault, and closing it.
+ *
+ *   hello    "my queue pairs are these, my ring is there; so many of your pieces have come"    both sides, at once
+ *   ready    "mine are connected to yours"
+ *   probed   "I have written to you, and your adapter has acknowledged it"                     only when it is opened
+ *
+ * After a fault the side that sees it fails its lanes, waits until they are flushed, and says hello with a higher round; so
+ * does the other when it reads that. Then both write again what the other may lack: the whole ring, whose lines are as they
+ * were, the state, and the pieces that have not come. Writing twice changes nothing, so nothing has to be known exactly. That
+ * is tried until AGAIN_NS after the last time that the lanes worked.
+ *
+ * Invariant: lanes carry data only after both sides have said ready in the same round.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "rdma/host.h"
+#include "rdma/stream.h"
+
+#define AGAIN_NS (10 * TUTTI_NS_PER_S)
+enum { PIECE_BYTES = 1 << 20, NOTE_MS = 1000 };
+static const char note_magic[4] = "TVrb";
+
+/* ------------------------------------------------------------------------------------------------------- notes */
+
+static bool say(int socket, tutti_note *note, tutti_note_kind kind) {
+    memcpy(note->magic, note_magic, sizeof note->magic);
+    note->version = TUTTI_MODULE_VERSION;
+    note->kind = kind;
+    note->pid = (uint32_t)getpid();
+    gethostname(note->host, sizeof note->host - 1);
+    const char *next = (const char *)note;
+    size_t left = sizeof *note;
+    while (left > 0) {
+        ssize_t now = send(socket, next, left, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (now < 0 && errno == EINTR) continue;
+        if (now < 0 && errno == EAGAIN && poll(&(struct pollfd){.fd = socket, .events = POLLOUT}, 1, NOTE_MS) == 1) continue;
+        if (now <= 0) return false; /* reading tells that it has ended */
+        next += now;
+        left -= (size_t)now;
+    }
+    return true;
+}
+
+static void say_simple(tutti_stream *stream, tutti_note_kind kind) {
+    tutti_note note = {.round = stream->round};
+    say(stream->socket, &note, kind);
+}
+
+static void say_hello(tutti_stream *stream) {
+    tutti_note note = {.round = stream->round,
+                       .nlanes = (uint32_t)stream->nlanes,
+                       .region = (uint64_t)(uintptr_t)stream->in,
+                       .pieces_in = tutti_direct_settle(stream)};
+    for (int i = 0; i < stream->nlanes; i++) tutti_lane_address_of(&stream->lanes[i], &note.lanes[i]);
+    stream->phase = TUTTI_PHASE_HELLO;
+    say(stream->socket, &note, TUTTI_NOTE_HELLO);
+}
+
+void tutti_connect_bye(tutti_stream *stream, tutti_status status, const char *text) {
+    tutti_note note = {.status = status};
+    if (stream->socket < 0) return;
+    snprintf(note.text, sizeof note.text, "%s", text);
+    say(stream->socket, &note, TUTTI_NOTE_BYE);
+}
+
+/* The next note, if it is there as a whole. */
+static bool read_note(tutti_stream *stream) {
+    while (stream->note_bytes < sizeof stream->note && stream->ended_ns == 0) {
+        ssize_t now = recv(stream->socket, (char *)&stream->note + stream->note_bytes,
+                           sizeof stream->note - stream->note_bytes, MSG_DONTWAIT);
+        if (now > 0) stream->note_bytes += (size_t)now;
+        else if (now < 0 && errno == EINTR) continue;
+        else if (now < 0 && errno == EAGAIN) return false;
+        else stream->ended_ns = tutti_host_now_ns();
+    }
+    if (stream->note_bytes < sizeof stream->note) return false;
+    stream->note_bytes = 0;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------- going up and down */
+
+static uint32_t random_sequence(void) {
+    uint32_t sequence = 0;
+    if (getentropy(&sequence, sizeof sequence) != 0) sequence = (uint32_t)tutti_host_now_ns();
+    return sequence & 0xffffff;
+}
+
+/* This side's lanes down and ready to be connected anew; says hello. */
+static void begin_round(tutti_stream *stream) {
+    for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
+    stream->round++;
+    stream->pipe.counters.repairs++;
+    for (int i = 0; i < stream->nlanes; i++) {
+        if (tutti_lane_renew(&stream->lanes[i], random_sequence()) == TUTTI_OK) continue;
+        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "%s", tutti_host->last_error());
+        return;
+    }
+    say_hello(stream);
+}
+
+void tutti_connect_again(tutti_stream *stream) {
+    char text[320] = "";
+    int64_t now = tutti_host_now_ns();
+    bool may = true;
+    for (int i = 0; i < stream->nlanes; i++) {
+        if (stream->lanes[i].error == 0) continue;
+        if (text[0] == '\0' || stream->lanes[i].error != IBV_WC_WR_FLUSH_ERR)
+            tutti_lane_explain(&stream->lanes[i], text, sizeof text);
+        may = may && tutti_lane_may_retry(stream->lanes[i].error);
+    }
+    if (stream->broken_ns == 0) stream->broken_ns = now;
+    if (!may || now - stream->broken_ns > AGAIN_NS) {
+        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
+                           may ? "; connecting again did not help" : "");
+        return;
+    }
+    tutti_host->log(TUTTI_LOG_INFO, "RDMA to %s: %s; connecting again", stream->peer, text);
+    begin_round(stream);
+}
+
+/* All that the peer may lack. */
+static void replay(tutti_stream *stream) {
+    tutti_lane *lane = &stream->lanes[0];
+    tutti_lane_post(lane, &(tutti_lane_write){.from = stream->out->ring,
+                                              .bytes = sizeof stream->out->ring,
+                                              .local_key = lane->out->lkey,
+                                              .to = stream->remote,
+                                              .remote_key = lane->remote_key,
+                                              .signaled = true});
+    stream->replayed = lane->posted;
+    tutti_direct_replay(stream);
+    tutti_stream_tell(stream);
+}
+
+/* ----------------------------------------------------------------------------------------------- what notes say */
+
+/* The first hello: as many lanes as both have. */
+static void agree_on_lanes(tutti_stream *stream, const tutti_note *note) {
+    snprintf(stream->peer, sizeof stream->peer, "%.63s (pid %u)", note->host, note->pid);
+    stream->remote = note->region;
+    while (stream->nlanes > (int)note->nlanes) tutti_lane_destroy(&stream->lanes[--stream->nlanes]);
+}
+
+static void hello(tutti_stream *stream, const tutti_note *note) {
+    if (note->status != TUTTI_OK || note->nlanes < 1 || note->nlanes > TUTTI_DEVICES_PORTS) {
+        tutti_stream_break(stream, TUTTI_ERR_UNSUPPORTED, "%.63s (pid %u) has no RDMA: %s", note->host, note->pid, note->text);
+        return;
+    }
+    if (stream->phase == TUTTI_PHASE_UP) begin_round(stream); /* the fault was seen only there */
+    if (stream->pipe.status != TUTTI_OK) return;
+    if (note->round != stream->round || stream->phase != TUTTI_PHASE_HELLO) {
+        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s said hello out of turn", stream->peer);
+        return;
+    }
+    if (note->round == 0) agree_on_lanes(stream, note);
+    if (!tutti_direct_settled(stream, note->pieces_in)) {
+        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s broke and lost data that had been acknowledged", stream->peer);
+        return;
+    }
+    for (int i = 0; i < stream->nlanes; i++) {
+        tutti_status status = tutti_lane_connect(&stream->lanes[i], &note->lanes[i]);
+        if (status != TUTTI_OK) {
+            tutti_stream_break(stream, status, "%s", tutti_host->last_error());
+            return;
+        }
+    }
+    stream->phase = TUTTI_PHASE_READY;
+    say_simple(stream, TUTTI_NOTE_READY);
+}
+
+static void ready(tutti_stream *stream) {
+    if (stream->phase != TUTTI_PHASE_READY) {
+        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s said ready out of turn", stream->peer);
+        return;
+    }
+    stream->phase = TUTTI_PHASE_UP;
+    if (stream->round > 0) replay(stream);
+}
+
+void tutti_connect_step(tutti_stream *stream) {
+    while (stream->pipe.status == TUTTI_OK && read_note(stream)) {
+        tutti_note *note = &stream->note;
+        note->host[sizeof note->host - 1] = note->text[sizeof note->text - 1] = '\0';
+        if (memcmp(note->magic, note_magic, sizeof note_magic) != 0 || note->version != TUTTI_MODULE_VERSION) {
+            tutti_stream_break(stream, TUTTI_ERR_DATA, "%s speaks another version of the RDMA protocol", stream->peer);
+        } else if (note->kind == TUTTI_NOTE_HELLO) {
+            hello(stream, note);
+        } else if (note->kind == TUTTI_NOTE_READY) {
+            ready(stream);
+        } else if (note->kind == TUTTI_NOTE_PROBED) {
+            stream->peer_probed = true;
+        } else if (note->kind == TUTTI_NOTE_BYE && note->status != TUTTI_OK) {
+            tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s gave up: %s", stream->peer, note->text);
+        }
+    }
+    if (stream->ended_ns != 0 && stream->phase != TUTTI_PHASE_UP)
+        tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s has ended, or closed the connection", stream->peer);
+}
+
+/* ----------------------------------------------------------------------------------------------------- opening */
+
+static tutti_status map_region(tutti_region **region_out) {
+    void *memory = mmap(NULL, sizeof(tutti_region), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) return tutti_host->fail(TUTTI_ERR_MEMORY, "no memory for an RDMA ring: %s", strerror(errno));
+    madvise(memory, sizeof(tutti_region), MADV_DONTFORK); /* a child's copy would move the parent off the adapter's pages */
+    madvise(memory, sizeof(tutti_region), MADV_DONTDUMP);
+    *region_out = memory;
+    return TUTTI_OK;
+}
+
+static tutti_status create(tutti_stream *stream) {
+    const tutti_port *ports;
+    int nports;
+    TUTTI_TRY(tutti_devices_get(&ports, &nports));
+    TUTTI_TRY(map_region(&stream->in));
+    TUTTI_TRY(map_region(&stream->out));
+    stream->out->state.waiting_at = TUTTI_STREAM_NOWHERE;
+    stream->peer_state.waiting_at = TUTTI_STREAM_NOWHERE;
+    stream->direct_bytes = (size_t)tutti_host->setting_int(TUTTI_SETTING_RDMA_DIRECT_BYTES);
+    stream->piece_bytes = PIECE_BYTES;
+    for (int i = 0; i < nports; i++) {
+        stream->ports[i] = &ports[i];
+        stream->nlanes = i + 1;
+        TUTTI_TRY(tutti_lane_create(&stream->lanes[i], &ports[i], stream->in, stream->out, sizeof *stream->in));
+        stream->lanes[i].sequence = random_sequence();
+        stream->piece_bytes = tutti_min_size(stream->piece_bytes, ports[i].max_message_bytes);
+    }
+    return TUTTI_OK;
+}
+
+/* Waits until something may be read; the deadline. */
+static tutti_status wait_note(tutti_stream *stream, tutti_deadline *deadline) {
+    if (tutti_host->deadline_passed(deadline))
+        return tutti_host->fail(TUTTI_ERR_TIMEOUT, "RDMA to %s did not come up in time: the other side did not answer", stream->peer);
+    int left_ms = tutti_host->deadline_left_ms(deadline);
+    poll(&(struct pollfd){.fd = stream->socket, .events = POLLIN}, 1, left_ms < 100 ? left_ms : 100);
+    return TUTTI_OK;
+}
+
+/* A write on each lane: addresses that look right may still lead nowhere. */
+static tutti_status probe(tutti_stream *stream, tutti_deadline *deadline) {
+    char text[320];
+    for (int i = 0; i < stream->nlanes; i++) {
+        tutti_lane *lane = &stream->lanes[i];
+        tutti_lane_post(lane, &(tutti_lane_write){.from = &stream->out->probe,
+                                                  .bytes = sizeof stream->out->probe,
+                                                  .local_key = lane->out->lkey,
+                                                  .to = stream->remote + offsetof(tutti_region, probe),
+                                                  .remote_key = lane->remote_key,
+                                                  .signaled = true});
+        while (lane->completed < lane->posted) {
+            if (!tutti_lane_poll(lane)) {
+                tutti_lane_explain(lane, text, sizeof text);
+                return tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA to %s does not work: %s", stream->peer, text);
+            }
+            if (tutti_host->deadline_passed(deadline))
+                return tutti_host->fail(TUTTI_ERR_TIMEOUT, "RDMA to %s: a first write was not acknowledged in time", stream->peer);
+        }
+    }
+    say_simple(stream, TUTTI_NOTE_PROBED);
+    return TUTTI_OK;
+}
+
+static tutti_status bring_up(tutti_stream *stream, tutti_deadline *deadline) {
+    bool probed = false;
+    say_hello(stream);
+    while (!probed || !stream->peer_probed) {
+        tutti_connect_step(stream);
+        if (stream->pipe.status != TUTTI_OK)
+            return tutti_host->fail(stream->pipe.status, "%s", stream->pipe.error);
+        if (stream->ended_ns != 0)
+            return tutti_host->fail(TUTTI_ERR_PEER_DIED, "%s ended while RDMA came up", stream->peer);
+        if (stream->phase == TUTTI_PHASE_UP && !probed) {
+            TUTTI_TRY(probe(stream, deadline));
+            probed = true;
+        } else if (!probed || !stream->peer_probed) {
+            TUTTI_TRY(wait_note(stream, deadline));
+        }
+    }
+    return TUTTI_OK;
+}
+
+/* The other side waits for a hello: it is told why there is none. */
+static void say_why_not(int socket, tutti_status status) {
+    tutti_note note = {.status = status};
+    snprintf(note.text, sizeof note.text, "%s", tutti_host->last_error());
+    say(socket, &note, TUTTI_NOTE_HELLO);
+}
+
+tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stream **stream_out) {
+    tutti_stream *stream = NULL;
+    tutti_status status = tutti_host->calloc(1, sizeof *stream, &stream);
+    if (status == TUTTI_OK) {
+        stream->socket = socket;
+        snprintf(stream->peer, sizeof stream->peer, "the other side");
+        status = create(stream);
+    }
+    if (status != TUTTI_OK) {
+        say_why_not(socket, status);
+        if (stream == NULL) close(socket);
+    } else {
+        status = bring_up(stream, deadline);
+        if (status != TUTTI_OK && stream->pipe.status == TUTTI_OK) tutti_connect_bye(stream, status, tutti_host->last_error());
+    }
+    if (status != TUTTI_OK) {
+        tutti_connect_close(stream);
+        return status;
+    }
+    stream->pipe.counters = (tutti_rdma_counters){0};
+    for (int i = 0; i < stream->nlanes; i++) stream->lanes[i].reposted = 0;
+    *stream_out = stream;
+    return TUTTI_OK;
+}
+
+void tutti_connect_close(tutti_stream *stream) {
+    if (stream == NULL) return;
+    for (int i = 0; i < stream->nlanes; i++) {
+        tutti_lane_down(&stream->lanes[i]);
+        tutti_lane_destroy(&stream->lanes[i]);
+    }
+    tutti_memory_release(&stream->source);
+    tutti_memory_release(&stream->target);
+    if (stream->in != NULL) munmap(stream->in, sizeof *stream->in);
+    if (stream->out != NULL) munmap(stream->out, sizeof *stream->out);
+    if (stream->socket >= 0) close(stream->socket);
+    free(stream);
+}

@@ -1,0 +1,26 @@
+/*
+ * Which of a port's addresses (GIDs) to use. Plain code, without ibverbs, so that tests can ask it anything.
+ *
+ * An Ethernet port has one GID per network address and protocol. Routers carry RoCE v2 with IPv4 most widely, so that
+ * comes first; RoCE v1 does not leave the switch. InfiniBand needs none within a subnet: it goes by the LID.
+ */
+#ifndef TUTTI_RDMA_GID_H
+#define TUTTI_RDMA_GID_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum tutti_gid_type { TUTTI_GID_IB, TUTTI_GID_ROCE_V1, TUTTI_GID_ROCE_V2 } tutti_gid_type;
+
+typedef struct tutti_gid {
+    int index; /* in the port's table */
+    tutti_gid_type type;
+    uint8_t raw[16];
+} tutti_gid;
+
+/* "RoCE v2, IPv4 10.0.0.1" */
+void tutti_gid_text(const tutti_gid *gid, char *text, size_t capacity);
+/* Position in gids of the one to use, with the reason; -1: none fits, with the reason. wanted_index < 0: choose. */
+int tutti_gid_choose(const tutti_gid *gids, int ngids, int wanted_index, char *why, size_t capacity);
+
+#endif

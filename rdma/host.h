@@ -1,0 +1,20 @@
+/*
+ * What the host does for the module (bootstrap/module.h), set when the module is started; and its clock.
+ */
+#ifndef TUTTI_RDMA_HOST_H
+#define TUTTI_RDMA_HOST_H
+
+#include <time.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/module.h"
+
+extern const tutti_module_host *tutti_host;
+
+static inline int64_t tutti_host_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * TUTTI_NS_PER_S + now.tv_nsec;
+}
+
+#endif

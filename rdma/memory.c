@@ -1,0 +1,203 @@
+/*
+ * The cache of registrations; see memory.h for what may be in it.
+ *
+ * Ranges are in a list, the one used last in front. There are as many as tutti_mem_alloc has blocks in use with
+ * the network, so a list does; only large messages look here.
+ */
+#include "rdma/memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/settings.h"
+#include "rdma/host.h"
+
+/* Of memory that is registered for one transfer: pinning more at once would only delay the first byte. */
+#define MOST_AT_ONCE ((size_t)64 << 20)
+
+typedef struct tutti_memory_range {
+    struct tutti_memory_range *before, *after;
+    char *address;
+    size_t bytes;
+    struct ibv_mr *mrs[TUTTI_DEVICES_PORTS];
+    bool registered; /* with any adapter */
+    bool lasting;    /* dma-buf: cannot be made anew */
+    int uses;
+    bool removed; /* by its owner, while in use */
+} tutti_memory_range;
+
+static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_memory_range *first, *last; /* under memory_lock, with all that is in them */
+static size_t cached_bytes;
+
+static void deregister(struct ibv_mr **mrs) {
+    for (int i = 0; i < TUTTI_DEVICES_PORTS; i++) {
+        if (mrs[i] != NULL) ibv_dereg_mr(mrs[i]);
+        mrs[i] = NULL;
+    }
+}
+
+static tutti_status register_with(const tutti_adapter *adapter, void *address, size_t bytes, int access,
+                                  struct ibv_mr **mr) {
+    errno = 0;
+    if (*mr != NULL) return TUTTI_OK; /* two ports of one adapter */
+    *mr = tutti_host->fault("rdma_register") ? NULL : ibv_reg_mr(adapter->domain, address, bytes, access);
+    if (*mr != NULL) return TUTTI_OK;
+    return tutti_host->fail(TUTTI_ERR_SYSTEM, "cannot register %zu bytes with RDMA adapter %s: %s%s", bytes, adapter->name,
+                            strerror(errno), errno == ENOMEM ? " (is 'ulimit -l' too low?)" : "");
+}
+
+static tutti_status register_all(void *address, size_t bytes, int access, const tutti_port *const *ports, int nports,
+                                 struct ibv_mr **mrs) {
+    tutti_status status = TUTTI_OK;
+    for (int i = 0; i < nports && status == TUTTI_OK; i++)
+        status = register_with(ports[i]->adapter, address, bytes, access, &mrs[ports[i]->adapter->index]);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------- the list of ranges */
+
+static void unlink_range(tutti_memory_range *range) {
+    *(range->before != NULL ? &range->before->after : &first) = range->after;
+    *(range->after != NULL ? &range->after->before : &last) = range->before;
+}
+
+static void put_first(tutti_memory_range *range) {
+    range->before = NULL;
+    range->after = first;
+    *(first != NULL ? &first->before : &last) = range;
+    first = range;
+}
+
+static void forget(tutti_memory_range *range) {
+    deregister(range->mrs);
+    if (range->registered) cached_bytes -= range->bytes;
+    range->registered = false;
+}
+
+/* Gives up what was used longest ago until `bytes` more have room. */
+static void make_room(size_t bytes) {
+    size_t limit = (size_t)tutti_host->setting_int(TUTTI_SETTING_RDMA_CACHE_BYTES);
+    for (tutti_memory_range *range = last; range != NULL && cached_bytes + bytes > limit; range = range->before)
+        if (range->registered && range->uses == 0 && !range->lasting) forget(range);
+}
+
+static tutti_memory_range *range_of(const char *address) {
+    for (tutti_memory_range *range = first; range != NULL; range = range->after)
+        if (!range->removed && address >= range->address && address < range->address + range->bytes) return range;
+    return NULL;
+}
+
+/* Under memory_lock. */
+static tutti_status hold_range(tutti_memory_range *range, char *address, size_t bytes, const tutti_port *const *ports,
+                               int nports, tutti_memory_use *use_out) {
+    if (!range->lasting) {
+        if (!range->registered) make_room(range->bytes);
+        int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+        tutti_status status = register_all(range->address, range->bytes, access, ports, nports, range->mrs);
+        if (status != TUTTI_OK && range->uses == 0) forget(range);
+        TUTTI_TRY(status);
+        if (!range->registered) cached_bytes += range->bytes;
+        range->registered = true;
+    }
+    size_t left = (size_t)(range->address + range->bytes - address);
+    *use_out = (tutti_memory_use){.address = address, .bytes = bytes < left ? bytes : left, .range = range};
+    memcpy(use_out->mrs, range->mrs, sizeof use_out->mrs);
+    range->uses++;
+    unlink_range(range);
+    put_first(range);
+    return TUTTI_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------- transfers */
+
+tutti_status tutti_memory_hold(void *address, size_t bytes, tutti_memory_purpose purpose, const tutti_port *const *ports,
+                               int nports, tutti_memory_use *use_out) {
+    pthread_mutex_lock(&memory_lock);
+    tutti_memory_range *range = range_of(address);
+    tutti_status status = range != NULL ? hold_range(range, address, bytes, ports, nports, use_out) : TUTTI_OK;
+    pthread_mutex_unlock(&memory_lock);
+    if (range != NULL) return status;
+    /* A source may be memory that cannot be written. Relaxed order lets the bus overtake; that all has come is told by the
+     * completion of the write with immediate, not by looking at the memory. */
+    int access = purpose == TUTTI_MEMORY_SOURCE
+                     ? 0
+                     : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+    tutti_memory_use use = {.address = address, .bytes = bytes < MOST_AT_ONCE ? bytes : MOST_AT_ONCE};
+    status = register_all(address, use.bytes, access, ports, nports, use.mrs);
+    if (status != TUTTI_OK) deregister(use.mrs);
+    else *use_out = use;
+    return status;
+}
+
+void tutti_memory_release(tutti_memory_use *use) {
+    tutti_memory_range *range = use->range;
+    if (use->address == NULL) return;
+    if (range == NULL) {
+        deregister(use->mrs);
+    } else {
+        pthread_mutex_lock(&memory_lock);
+        if (--range->uses == 0 && range->removed) {
+            unlink_range(range);
+            forget(range);
+            free(range);
+        }
+        pthread_mutex_unlock(&memory_lock);
+    }
+    *use = (tutti_memory_use){0};
+}
+
+/* ----------------------------------------------------------------------------------------------------- ranges */
+
+static tutti_status add(const tutti_memory_range *values, void **registration_out) {
+    tutti_memory_range *range;
+    TUTTI_TRY(tutti_host->calloc(1, sizeof *range, &range));
+    *range = *values;
+    pthread_mutex_lock(&memory_lock);
+    put_first(range);
+    if (range->registered) cached_bytes += range->bytes;
+    pthread_mutex_unlock(&memory_lock);
+    *registration_out = range;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_memory_add(void *memory, size_t bytes, void **registration_out) {
+    return add(&(tutti_memory_range){.address = memory, .bytes = bytes}, registration_out);
+}
+
+tutti_status tutti_memory_add_dmabuf(int file, uint64_t offset, void *memory, size_t bytes, void **registration_out) {
+    const tutti_port *ports;
+    int nports;
+    TUTTI_TRY(tutti_devices_get(&ports, &nports));
+    tutti_memory_range values = {.address = memory, .bytes = bytes, .registered = true, .lasting = true};
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+    for (int i = 0; i < nports; i++) {
+        struct ibv_mr **mr = &values.mrs[ports[i].adapter->index];
+        if (*mr == NULL)
+            *mr = ibv_reg_dmabuf_mr(ports[i].adapter->domain, offset, bytes, (uint64_t)(uintptr_t)memory, file, access);
+        if (*mr != NULL) continue;
+        tutti_status status = tutti_host->fail(
+            TUTTI_ERR_UNSUPPORTED, "RDMA adapter %s cannot reach this memory by its dma-buf: %s; the bytes must go by host memory",
+            ports[i].adapter->name, strerror(errno));
+        deregister(values.mrs);
+        return status;
+    }
+    tutti_status status = add(&values, registration_out);
+    if (status != TUTTI_OK) deregister(values.mrs);
+    return status;
+}
+
+void tutti_memory_remove(void *registration) {
+    tutti_memory_range *range = registration;
+    if (range == NULL) return;
+    pthread_mutex_lock(&memory_lock);
+    range->removed = true;
+    if (range->uses == 0) {
+        unlink_range(range);
+        forget(range);
+        free(range);
+    }
+    pthread_mutex_unlock(&memory_lock);
+}

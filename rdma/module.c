@@ -1,0 +1,30 @@
+/*
+ * libtutti_verbs.so: the table that the host gets (rdma.h).
+ */
+#include "rdma/host.h"
+#include "rdma/stream.h"
+
+const tutti_module_host *tutti_host;
+
+static tutti_status check(void) {
+    const tutti_port *ports;
+    int nports;
+    return tutti_devices_get(&ports, &nports);
+}
+
+__attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *caller,
+                                                                       const tutti_module_calls **calls_out);
+
+tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
+    static tutti_rdma_module calls = {.head.version = TUTTI_MODULE_VERSION,
+                                      .check = check,
+                                      .register_memory = tutti_memory_add,
+                                      .register_dmabuf = tutti_memory_add_dmabuf,
+                                      .deregister_memory = tutti_memory_remove,
+                                      .describe = tutti_devices_describe};
+    tutti_pipe_calls(&calls);
+    if (caller->version == TUTTI_MODULE_VERSION)
+        tutti_host = caller; /* else the caller sees the difference, and calls nothing */
+    *calls_out = &calls.head;
+    return TUTTI_OK;
+}

@@ -1,0 +1,47 @@
+/*
+ * NUMA distances from /sys/class/infiniband/<adapter>/device/numa_node and /sys/devices/system/node/node<N>.
+ */
+#include "rdma/near.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* The first number in a file. */
+static bool read_int(const char *path, int *number_out) {
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return false;
+    bool good = fscanf(file, "%d", number_out) == 1;
+    fclose(file);
+    return good;
+}
+
+/* A node's folder has a link cpu<N> for each of its CPUs. */
+static int node_of_cpu(const char *root, int cpu, int nnodes) {
+    char path[PATH_MAX];
+    for (int node = 0; node < nnodes; node++) {
+        snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpu%d", root, node, cpu);
+        if (access(path, F_OK) == 0) return node;
+    }
+    return -1;
+}
+
+int tutti_near_distance(const char *root, const char *adapter, int cpu) {
+    enum { MOST_NODES = 1024 };
+    char path[PATH_MAX];
+    int node = -1, distance;
+    snprintf(path, sizeof path, "%s/sys/class/infiniband/%s/device/numa_node", root, adapter);
+    if (!read_int(path, &node) || node < 0) return TUTTI_NEAR_UNKNOWN; /* -1: the machine has one node, or a poor BIOS */
+    int mine = node_of_cpu(root, cpu, MOST_NODES);
+    if (mine < 0) return TUTTI_NEAR_UNKNOWN;
+    if (mine == node) return TUTTI_NEAR_SAME_NODE;
+    snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/distance", root, mine);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return TUTTI_NEAR_UNKNOWN;
+    int column = 0, found = TUTTI_NEAR_UNKNOWN;
+    for (; fscanf(file, "%d", &distance) == 1; column++)
+        if (column == node) found = distance; /* columns are the nodes that are there, as a rule without gaps */
+    fclose(file);
+    return found;
+}

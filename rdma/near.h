@@ -1,0 +1,14 @@
+/*
+ * How near an adapter is to a CPU, as /sys tells it: by NUMA nodes. Plain code, without ibverbs.
+ */
+#ifndef TUTTI_RDMA_NEAR_H
+#define TUTTI_RDMA_NEAR_H
+
+/* An adapter whose node is not known counts as one step away. */
+enum { TUTTI_NEAR_SAME_NODE = 10, TUTTI_NEAR_UNKNOWN = 20 };
+
+/* The system's distance from the adapter's NUMA node to the node of `cpu`: 10 is the same one, more is farther. `root` is ""
+ * or, for tests, a folder that holds a copy of /sys. */
+int tutti_near_distance(const char *root, const char *adapter, int cpu);
+
+#endif
