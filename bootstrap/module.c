@@ -13,9 +13,19 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/fault.h"
 #include "bootstrap/base/status.h"
 
-static const tutti_module_host host = {.version = TUTTI_MODULE_VERSION, .fail = tutti_fail, .calloc = tutti_calloc};
+static const tutti_module_host host = {.version = TUTTI_MODULE_VERSION,
+                                       .fail = tutti_fail,
+                                       .calloc = tutti_calloc,
+                                       .last_error = tutti_last_error,
+                                       .log = tutti_log,
+                                       .setting_int = tutti_setting_int,
+                                       .setting_text = tutti_setting_text,
+                                       .fault = tutti_fault,
+                                       .deadline_passed = tutti_deadline_passed,
+                                       .deadline_left_ms = tutti_deadline_left_ms};
 
 /* The folder of the file that this code is in: libtutti, or a program that has it linked in. Asked of the loader,
  * since a program may stand anywhere and be called by any name. */

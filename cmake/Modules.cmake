@@ -5,6 +5,7 @@
 # tutti_find_<name>()  sets TUTTI_<NAME>_LEFT_OUT: why there is no such module, "" where there is one
 set(TUTTI_HWLOC AUTO CACHE STRING "The module that reads the topology with hwloc: AUTO, ON or OFF")
 set(TUTTI_JSON AUTO CACHE STRING "The module that reads rank tables with cJSON: AUTO, ON or OFF")
+set(TUTTI_VERBS AUTO CACHE STRING "The module for RDMA over libibverbs: AUTO, ON or OFF")
 set(TUTTI_PMIX AUTO CACHE STRING "The module that asks MPI's and Slurm's launchers by PMIx: AUTO, ON or OFF")
 
 # The way from the programs' folder to the libraries'.
@@ -89,6 +90,28 @@ function(tutti_find_pmix)
   tutti_judge_module(pmix "${lacks}")
 endfunction()
 
+# libibverbs of rdma-core 34 or later: ibv_reg_dmabuf_mr.
+function(tutti_find_verbs)
+  set(lacks "")
+  if(TUTTI_VERBS STREQUAL "OFF")
+    set(lacks "TUTTI_VERBS=OFF")
+  else()
+    find_path(TUTTI_VERBS_INCLUDE infiniband/verbs.h)
+    find_library(TUTTI_VERBS_LIBRARY NAMES ibverbs)
+    set(found "")
+    if(TUTTI_VERBS_INCLUDE)
+      file(STRINGS ${TUTTI_VERBS_INCLUDE}/infiniband/verbs.h found REGEX "ibv_reg_dmabuf_mr")
+    endif()
+    if(NOT TUTTI_VERBS_INCLUDE OR NOT TUTTI_VERBS_LIBRARY)
+      set(lacks "libibverbs was not found (Debian: libibverbs-dev)")
+    elseif(NOT found)
+      set(lacks "libibverbs in ${TUTTI_VERBS_INCLUDE} is older than rdma-core 34")
+    endif()
+  endif()
+  tutti_judge_module(verbs "${lacks}")
+endfunction()
+
 tutti_find_hwloc()
 tutti_find_json()
 tutti_find_pmix()
+tutti_find_verbs()

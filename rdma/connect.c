@@ -43,7 +43,8 @@ static bool say(int socket, tutti_note *note, tutti_note_kind kind) {
     while (left > 0) {
         ssize_t now = send(socket, next, left, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (now < 0 && errno == EINTR) continue;
-        if (now < 0 && errno == EAGAIN && poll(&(struct pollfd){.fd = socket, .events = POLLOUT}, 1, NOTE_MS) == 1) continue;
+        if (now < 0 && errno == EAGAIN && poll(&(struct pollfd){.fd = socket, .events = POLLOUT}, 1, NOTE_MS) == 1)
+            continue;
         if (now <= 0) return false; /* reading tells that it has ended */
         next += now;
         left -= (size_t)now;
@@ -154,7 +155,8 @@ static void agree_on_lanes(tutti_stream *stream, const tutti_note *note) {
 
 static void hello(tutti_stream *stream, const tutti_note *note) {
     if (note->status != TUTTI_OK || note->nlanes < 1 || note->nlanes > TUTTI_DEVICES_PORTS) {
-        tutti_stream_break(stream, TUTTI_ERR_UNSUPPORTED, "%.63s (pid %u) has no RDMA: %s", note->host, note->pid, note->text);
+        tutti_stream_break(stream, TUTTI_ERR_UNSUPPORTED, "%.63s (pid %u) has no RDMA: %s", note->host, note->pid,
+                           note->text);
         return;
     }
     if (stream->phase == TUTTI_PHASE_UP) begin_round(stream); /* the fault was seen only there */
@@ -165,7 +167,8 @@ static void hello(tutti_stream *stream, const tutti_note *note) {
     }
     if (note->round == 0) agree_on_lanes(stream, note);
     if (!tutti_direct_settled(stream, note->pieces_in)) {
-        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s broke and lost data that had been acknowledged", stream->peer);
+        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s broke and lost data that had been acknowledged",
+                           stream->peer);
         return;
     }
     for (int i = 0; i < stream->nlanes; i++) {
@@ -211,9 +214,12 @@ void tutti_connect_step(tutti_stream *stream) {
 /* ----------------------------------------------------------------------------------------------------- opening */
 
 static tutti_status map_region(tutti_region **region_out) {
-    void *memory = mmap(NULL, sizeof(tutti_region), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED) return tutti_host->fail(TUTTI_ERR_MEMORY, "no memory for an RDMA ring: %s", strerror(errno));
-    madvise(memory, sizeof(tutti_region), MADV_DONTFORK); /* a child's copy would move the parent off the adapter's pages */
+    void *memory =
+        mmap(NULL, sizeof(tutti_region), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED)
+        return tutti_host->fail(TUTTI_ERR_MEMORY, "no memory for an RDMA ring: %s", strerror(errno));
+    madvise(memory, sizeof(tutti_region),
+            MADV_DONTFORK); /* a child's copy would move the parent off the adapter's pages */
     madvise(memory, sizeof(tutti_region), MADV_DONTDUMP);
     *region_out = memory;
     return TUTTI_OK;
@@ -242,7 +248,8 @@ static tutti_status create(tutti_stream *stream) {
 /* Waits until something may be read; the deadline. */
 static tutti_status wait_note(tutti_stream *stream, tutti_deadline *deadline) {
     if (tutti_host->deadline_passed(deadline))
-        return tutti_host->fail(TUTTI_ERR_TIMEOUT, "RDMA to %s did not come up in time: the other side did not answer", stream->peer);
+        return tutti_host->fail(TUTTI_ERR_TIMEOUT, "RDMA to %s did not come up in time: the other side did not answer",
+                                stream->peer);
     int left_ms = tutti_host->deadline_left_ms(deadline);
     poll(&(struct pollfd){.fd = stream->socket, .events = POLLIN}, 1, left_ms < 100 ? left_ms : 100);
     return TUTTI_OK;
@@ -265,7 +272,8 @@ static tutti_status probe(tutti_stream *stream, tutti_deadline *deadline) {
                 return tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA to %s does not work: %s", stream->peer, text);
             }
             if (tutti_host->deadline_passed(deadline))
-                return tutti_host->fail(TUTTI_ERR_TIMEOUT, "RDMA to %s: a first write was not acknowledged in time", stream->peer);
+                return tutti_host->fail(TUTTI_ERR_TIMEOUT, "RDMA to %s: a first write was not acknowledged in time",
+                                        stream->peer);
         }
     }
     say_simple(stream, TUTTI_NOTE_PROBED);
@@ -277,8 +285,7 @@ static tutti_status bring_up(tutti_stream *stream, tutti_deadline *deadline) {
     say_hello(stream);
     while (!probed || !stream->peer_probed) {
         tutti_connect_step(stream);
-        if (stream->pipe.status != TUTTI_OK)
-            return tutti_host->fail(stream->pipe.status, "%s", stream->pipe.error);
+        if (stream->pipe.status != TUTTI_OK) return tutti_host->fail(stream->pipe.status, "%s", stream->pipe.error);
         if (stream->ended_ns != 0)
             return tutti_host->fail(TUTTI_ERR_PEER_DIED, "%s ended while RDMA came up", stream->peer);
         if (stream->phase == TUTTI_PHASE_UP && !probed) {
@@ -311,7 +318,8 @@ tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stre
         if (stream == NULL) close(socket);
     } else {
         status = bring_up(stream, deadline);
-        if (status != TUTTI_OK && stream->pipe.status == TUTTI_OK) tutti_connect_bye(stream, status, tutti_host->last_error());
+        if (status != TUTTI_OK && stream->pipe.status == TUTTI_OK)
+            tutti_connect_bye(stream, status, tutti_host->last_error());
     }
     if (status != TUTTI_OK) {
         tutti_connect_close(stream);

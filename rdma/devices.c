@@ -117,7 +117,8 @@ static int compare(const void *a, const void *b) {
 }
 
 /* The adapter's name in `adapters`, opened if it is not yet there. */
-static tutti_status open_adapter(struct ibv_device **list, int ndevices, const char *name, tutti_adapter **adapter_out) {
+static tutti_status open_adapter(struct ibv_device **list, int ndevices, const char *name,
+                                 tutti_adapter **adapter_out) {
     for (int i = 0; i < nadapters; i++)
         if (strcmp(adapters[i].name, name) == 0) return *adapter_out = &adapters[i], TUTTI_OK;
     tutti_adapter *adapter = &adapters[nadapters];
@@ -131,7 +132,8 @@ static tutti_status open_adapter(struct ibv_device **list, int ndevices, const c
         return tutti_host->fail(TUTTI_ERR_SYSTEM, "cannot open RDMA adapter %s: %s", name, strerror(errno));
     adapter->domain = ibv_alloc_pd(adapter->context);
     if (adapter->domain == NULL || ibv_query_device(adapter->context, &adapter->attributes) != 0) {
-        tutti_status status = tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA adapter %s cannot be used: %s", name, strerror(errno));
+        tutti_status status =
+            tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA adapter %s cannot be used: %s", name, strerror(errno));
         if (adapter->domain != NULL) ibv_dealloc_pd(adapter->domain);
         ibv_close_device(adapter->context);
         return status;
@@ -157,8 +159,8 @@ static tutti_status use(struct ibv_device **list, int ndevices, const seen *item
     *port = item->port;
     TUTTI_TRY(open_adapter(list, ndevices, item->device, &port->adapter));
     if (port->distance != TUTTI_NEAR_UNKNOWN) snprintf(detail, sizeof detail, ", NUMA distance %d", port->distance);
-    tutti_host->log(TUTTI_LOG_INFO, "RDMA: lane %d on %s port %d (%s, %d Mbit/s%s), %s", nports, item->device, port->number,
-                    port->ethernet ? "Ethernet" : "InfiniBand", port->speed_mbit, detail, port->why);
+    tutti_host->log(TUTTI_LOG_INFO, "RDMA: lane %d on %s port %d (%s, %d Mbit/s%s), %s", nports, item->device,
+                    port->number, port->ethernet ? "Ethernet" : "InfiniBand", port->speed_mbit, detail, port->why);
     nports++;
     return TUTTI_OK;
 }
@@ -169,7 +171,8 @@ static tutti_status use_named(struct ibv_device **list, int ndevices, const seen
     for (char *name = strtok_r(names, ",", &rest); name != NULL; name = strtok_r(NULL, ",", &rest)) {
         const seen *item = find(all, nseen, name);
         if (nports == TUTTI_DEVICES_PORTS)
-            return tutti_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE names more than %d ports", TUTTI_DEVICES_PORTS);
+            return tutti_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE names more than %d ports",
+                                    TUTTI_DEVICES_PORTS);
         if (item == NULL)
             return tutti_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE: there is no RDMA port '%s' here", name);
         if (item->reason[0] != '\0')
@@ -195,8 +198,9 @@ static tutti_status choose(void) {
     struct ibv_device **list = ibv_get_device_list(&ndevices);
     if (list == NULL || ndevices == 0) {
         if (list != NULL) ibv_free_device_list(list);
-        return tutti_host->fail(TUTTI_ERR_UNSUPPORTED, "this machine has no RDMA adapter (none in /sys/class/infiniband, or "
-                                                       "/dev/infiniband is not accessible)");
+        return tutti_host->fail(TUTTI_ERR_UNSUPPORTED,
+                                "this machine has no RDMA adapter (none in /sys/class/infiniband, or "
+                                "/dev/infiniband is not accessible)");
     }
     seen *all = calloc(MOST_SEEN, sizeof *all);
     tutti_status status = TUTTI_ERR_MEMORY;

@@ -109,8 +109,8 @@ static bool start(tutti_stream *stream) {
     size_t granted = tutti_direct_grant(stream, &address), left = tutti_parts_left(&stream->parts);
     if (granted == 0) return tutti_direct_wait(stream), false;
     void *here = (void *)(uintptr_t)tutti_parts_here(&stream->parts);
-    bool held = address != 0 && tutti_memory_hold(here, tutti_min_size(left, granted), TUTTI_MEMORY_SOURCE, stream->ports,
-                                                  stream->nlanes, &stream->source) == TUTTI_OK;
+    bool held = address != 0 && tutti_memory_hold(here, tutti_min_size(left, granted), TUTTI_MEMORY_SOURCE,
+                                                  stream->ports, stream->nlanes, &stream->source) == TUTTI_OK;
     if (!held) stream->ring_until = stream->out_position + granted;
     else if (stream->source.range != NULL) stream->pipe.counters.cache_hits++;
     else stream->pipe.counters.registrations++;
@@ -150,8 +150,8 @@ static void grant(tutti_stream *stream, size_t bytes) {
 
 /* The buffer, or as much of it as can be registered at once. */
 static void grant_buffer(tutti_stream *stream, size_t bytes) {
-    tutti_status status = tutti_memory_hold(stream->dst + stream->pipe.received, bytes, TUTTI_MEMORY_TARGET, stream->ports,
-                                            stream->nlanes, &stream->target);
+    tutti_status status = tutti_memory_hold(stream->dst + stream->pipe.received, bytes, TUTTI_MEMORY_TARGET,
+                                            stream->ports, stream->nlanes, &stream->target);
     if (status == TUTTI_OK) bytes = stream->target.bytes;
     if (status == TUTTI_OK && stream->target.range != NULL) stream->pipe.counters.cache_hits++;
     else if (status == TUTTI_OK) stream->pipe.counters.registrations++;
@@ -163,7 +163,8 @@ void tutti_direct_ask(tutti_stream *stream) {
     size_t left = stream->pipe.to_receive - stream->pipe.received;
     if (stream->phase != TUTTI_PHASE_UP || stream->pipe.status != TUTTI_OK) return;
     if (stream->in_offset > 0) return; /* the rest of a record is on its way */
-    if (stream->in_position >= given->granted_at && stream->in_position - given->granted_at < given->granted_bytes) return;
+    if (stream->in_position >= given->granted_at && stream->in_position - given->granted_at < given->granted_bytes)
+        return;
     tutti_memory_release(&stream->target); /* that of the range before */
     if (left > stream->direct_bytes) {
         grant_buffer(stream, left);
@@ -187,14 +188,15 @@ static bool piece_came(const tutti_stream *stream, const uint32_t heads[TUTTI_DE
 }
 
 bool tutti_direct_take(tutti_stream *stream) {
-    uint32_t heads[TUTTI_DEVICES_PORTS], bytes;
+    uint32_t heads[TUTTI_DEVICES_PORTS] = {0}, bytes;
     int nlanes;
     if (!tutti_stream_poll(stream)) return false;
     if (tutti_stream_take_record(stream)) return true; /* was posted before the piece, hence is there if the piece is */
     for (int i = 0; i < stream->nlanes; i++) heads[i] = stream->lanes[i].came_head;
     if (!piece_came(stream, heads, &bytes, &nlanes)) return false;
     if (bytes > stream->pipe.to_receive - stream->pipe.received) {
-        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s wrote %u bytes, more than it was asked for", stream->peer, bytes);
+        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s wrote %u bytes, more than it was asked for", stream->peer,
+                           bytes);
         return false;
     }
     for (int i = 0; i < nlanes; i++) stream->lanes[i].came_head++;
@@ -206,7 +208,7 @@ bool tutti_direct_take(tutti_stream *stream) {
 /* ------------------------------------------------------------------------------------------------ after a fault */
 
 uint32_t tutti_direct_settle(tutti_stream *stream) {
-    uint32_t heads[TUTTI_DEVICES_PORTS], count = stream->pieces_in, bytes;
+    uint32_t heads[TUTTI_DEVICES_PORTS] = {0}, count = stream->pieces_in, bytes;
     int nlanes;
     for (int i = 0; i < stream->nlanes; i++) heads[i] = stream->lanes[i].came_head;
     for (; piece_came(stream, heads, &bytes, &nlanes); count++)

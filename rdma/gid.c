@@ -19,7 +19,7 @@ static bool is_link_local(const uint8_t raw[16]) {
 
 /* Higher is better; the words say what it is. */
 static int rank_of(const tutti_gid *gid, const char **words_out) {
-    static const char *const words[] = {"InfiniBand",       "RoCE v1, link-local", "RoCE v1, IPv6", "RoCE v1, IPv4",
+    static const char *const words[] = {"InfiniBand",          "RoCE v1, link-local", "RoCE v1, IPv6", "RoCE v1, IPv4",
                                         "RoCE v2, link-local", "RoCE v2, IPv6",       "RoCE v2, IPv4"};
     int family = is_ipv4(gid->raw) ? 2 : is_link_local(gid->raw) ? 0 : 1;
     int rank = gid->type == TUTTI_GID_IB ? 0 : gid->type == TUTTI_GID_ROCE_V1 ? 1 + family : 4 + family;
@@ -53,6 +53,8 @@ int tutti_gid_choose(const tutti_gid *gids, int ngids, int wanted_index, char *w
     if (best < 0) return -1;
     tutti_gid_text(&gids[best], text, sizeof text);
     snprintf(why, capacity, "GID index %d, %s: %s", gids[best].index, text,
-             wanted_index >= 0 ? "set by TUTTI_RDMA_GID_INDEX" : ngids == 1 ? "the only one" : "the best by type");
+             wanted_index >= 0 ? "set by TUTTI_RDMA_GID_INDEX"
+             : ngids == 1      ? "the only one"
+                               : "the best by type");
     return best;
 }

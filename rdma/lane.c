@@ -23,15 +23,15 @@ enum {
 };
 #define FLUSH_NS (2 * TUTTI_NS_PER_S)
 /* Work request ids: writes have their number in the upper bits. */
-#define ID_RECEIVE UINT64_C(2)
+#define ID_RECEIVE       UINT64_C(2)
 #define ID_WRITE(number) ((uint64_t)(number) << 2)
 
 static tutti_status failed(const tutti_lane *lane, const char *what, int error) {
     const char *hint = error == ENOMEM      ? " (is 'ulimit -l' too low, or is the adapter out of resources?)"
                        : error == ETIMEDOUT ? " (is the peer's address reachable over this port?)"
                                             : "";
-    return tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA %s port %d: %s: %s%s", lane->port->adapter->name, lane->port->number,
-                            what, strerror(error), hint);
+    return tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA %s port %d: %s: %s%s", lane->port->adapter->name,
+                            lane->port->number, what, strerror(error), hint);
 }
 
 static bool post_receive(tutti_lane *lane) {
@@ -64,11 +64,10 @@ static tutti_status create_pair(tutti_lane *lane) {
 }
 
 static tutti_status to_init(tutti_lane *lane) {
-    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_INIT,
-                                     .port_num = lane->port->number,
-                                     .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-    int error = ibv_modify_qp(lane->pair, &attributes,
-                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    struct ibv_qp_attr attributes = {
+        .qp_state = IBV_QPS_INIT, .port_num = lane->port->number, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
+    int error =
+        ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     if (error != 0) return failed(lane, "cannot prepare a queue pair", error);
     int kept = (int)(lane->came_tail - lane->came_head);
     while (lane->receives + kept < TUTTI_LANE_RECEIVES)
@@ -83,7 +82,8 @@ tutti_status tutti_lane_create(tutti_lane *lane, const tutti_port *port, void *i
     lane->out = lane->in != NULL ? ibv_reg_mr(domain, out, bytes, 0) : NULL;
     if (lane->out == NULL) return failed(lane, "cannot register the ring", errno);
     /* All that is posted may complete by itself, when it is flushed. */
-    lane->completions = ibv_create_cq(port->adapter->context, TUTTI_LANE_WRITES + TUTTI_LANE_RECEIVES + 2, NULL, NULL, 0);
+    lane->completions =
+        ibv_create_cq(port->adapter->context, TUTTI_LANE_WRITES + TUTTI_LANE_RECEIVES + 2, NULL, NULL, 0);
     if (lane->completions == NULL) return failed(lane, "cannot create a completion queue", errno);
     TUTTI_TRY(create_pair(lane));
     return to_init(lane);
@@ -151,9 +151,8 @@ tutti_status tutti_lane_connect(tutti_lane *lane, const tutti_lane_address *peer
 
 void tutti_lane_post(tutti_lane *lane, const tutti_lane_write *write) {
     bool signaled = write->signaled || lane->quiet + 1 >= SIGNAL_EVERY;
-    struct ibv_sge piece = {.addr = (uint64_t)(uintptr_t)write->from,
-                            .length = (uint32_t)write->bytes,
-                            .lkey = write->local_key};
+    struct ibv_sge piece = {
+        .addr = (uint64_t)(uintptr_t)write->from, .length = (uint32_t)write->bytes, .lkey = write->local_key};
     struct ibv_send_wr *bad,
         request = {.wr_id = ID_WRITE(lane->posted + 1),
                    .sg_list = &piece,
@@ -236,8 +235,7 @@ tutti_status tutti_lane_renew(tutti_lane *lane, uint32_t sequence) {
     struct ibv_wc done;
     int error = ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
     if (error != 0) return failed(lane, "cannot reset a queue pair", error);
-    while (ibv_poll_cq(lane->completions, 1, &done) > 0) {
-    }
+    while (ibv_poll_cq(lane->completions, 1, &done) > 0) {}
     lane->posted = lane->completed = lane->quiet = 0;
     lane->receives = 0;
     lane->error = 0;
@@ -265,11 +263,13 @@ void tutti_lane_explain(const tutti_lane *lane, char *text, size_t capacity) {
         enum ibv_wc_status status;
         const char *cause;
     } causes[] = {
-        {IBV_WC_RETRY_EXC_ERR, "nothing answered: the peer's process or host is gone, its port is down, or packets do not get "
-                               "through (route, VLAN, firewall for UDP port 4791)"},
+        {IBV_WC_RETRY_EXC_ERR,
+         "nothing answered: the peer's process or host is gone, its port is down, or packets do not get "
+         "through (route, VLAN, firewall for UDP port 4791)"},
         {IBV_WC_RNR_RETRY_EXC_ERR, "the peer has no receive posted: it is stopped or overloaded"},
         {IBV_WC_REM_ACCESS_ERR, "the peer's adapter refused the address or key: its memory is not registered any more"},
-        {IBV_WC_REM_INV_REQ_ERR, "the peer's adapter refused the request: different versions, or a fault of the adapter"},
+        {IBV_WC_REM_INV_REQ_ERR,
+         "the peer's adapter refused the request: different versions, or a fault of the adapter"},
         {IBV_WC_REM_OP_ERR, "the peer's adapter could not carry it out"},
         {IBV_WC_LOC_PROT_ERR, "this side's memory is not registered any more: was it freed during the call?"},
         {IBV_WC_LOC_LEN_ERR, "a message is longer than the port allows"},

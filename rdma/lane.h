@@ -35,9 +35,9 @@ typedef struct tutti_lane {
     struct ibv_qp *pair;
     struct ibv_mr *in, *out; /* the ring that the peer writes; the copy of the peer's */
     uint32_t remote_key;
-    uint32_t sequence;       /* packets are numbered from here on */
-    uint32_t inline_bytes;   /* that a write may carry in itself */
-    uint32_t capacity;       /* writes */
+    uint32_t sequence;     /* packets are numbered from here on */
+    uint32_t inline_bytes; /* that a write may carry in itself */
+    uint32_t capacity;     /* writes */
     uint64_t posted, completed;
     uint64_t quiet;    /* writes since the last that was signaled */
     int receives;      /* posted now */

@@ -45,8 +45,8 @@ static tutti_status register_with(const tutti_adapter *adapter, void *address, s
     if (*mr != NULL) return TUTTI_OK; /* two ports of one adapter */
     *mr = tutti_host->fault("rdma_register") ? NULL : ibv_reg_mr(adapter->domain, address, bytes, access);
     if (*mr != NULL) return TUTTI_OK;
-    return tutti_host->fail(TUTTI_ERR_SYSTEM, "cannot register %zu bytes with RDMA adapter %s: %s%s", bytes, adapter->name,
-                            strerror(errno), errno == ENOMEM ? " (is 'ulimit -l' too low?)" : "");
+    return tutti_host->fail(TUTTI_ERR_SYSTEM, "cannot register %zu bytes with RDMA adapter %s: %s%s", bytes,
+                            adapter->name, strerror(errno), errno == ENOMEM ? " (is 'ulimit -l' too low?)" : "");
 }
 
 static tutti_status register_all(void *address, size_t bytes, int access, const tutti_port *const *ports, int nports,
@@ -113,8 +113,8 @@ static tutti_status hold_range(tutti_memory_range *range, char *address, size_t 
 
 /* -------------------------------------------------------------------------------------------------- transfers */
 
-tutti_status tutti_memory_hold(void *address, size_t bytes, tutti_memory_purpose purpose, const tutti_port *const *ports,
-                               int nports, tutti_memory_use *use_out) {
+tutti_status tutti_memory_hold(void *address, size_t bytes, tutti_memory_purpose purpose,
+                               const tutti_port *const *ports, int nports, tutti_memory_use *use_out) {
     pthread_mutex_lock(&memory_lock);
     tutti_memory_range *range = range_of(address);
     tutti_status status = range != NULL ? hold_range(range, address, bytes, ports, nports, use_out) : TUTTI_OK;
@@ -179,7 +179,8 @@ tutti_status tutti_memory_add_dmabuf(int file, uint64_t offset, void *memory, si
             *mr = ibv_reg_dmabuf_mr(ports[i].adapter->domain, offset, bytes, (uint64_t)(uintptr_t)memory, file, access);
         if (*mr != NULL) continue;
         tutti_status status = tutti_host->fail(
-            TUTTI_ERR_UNSUPPORTED, "RDMA adapter %s cannot reach this memory by its dma-buf: %s; the bytes must go by host memory",
+            TUTTI_ERR_UNSUPPORTED,
+            "RDMA adapter %s cannot reach this memory by its dma-buf: %s; the bytes must go by host memory",
             ports[i].adapter->name, strerror(errno));
         deregister(values.mrs);
         return status;

@@ -28,8 +28,8 @@ typedef struct tutti_memory_use {
 typedef enum tutti_memory_purpose { TUTTI_MEMORY_SOURCE, TUTTI_MEMORY_TARGET } tutti_memory_purpose;
 
 /* Registers [address, address + bytes), or its beginning, with the ports' adapters; says how much in use_out. */
-tutti_status tutti_memory_hold(void *address, size_t bytes, tutti_memory_purpose purpose, const tutti_port *const *ports,
-                               int nports, tutti_memory_use *use_out);
+tutti_status tutti_memory_hold(void *address, size_t bytes, tutti_memory_purpose purpose,
+                               const tutti_port *const *ports, int nports, tutti_memory_use *use_out);
 /* Accepts one that holds nothing. */
 void tutti_memory_release(tutti_memory_use *use);
 static inline bool tutti_memory_is_held(const tutti_memory_use *use) {

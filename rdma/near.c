@@ -32,7 +32,8 @@ int tutti_near_distance(const char *root, const char *adapter, int cpu) {
     char path[PATH_MAX];
     int node = -1, distance;
     snprintf(path, sizeof path, "%s/sys/class/infiniband/%s/device/numa_node", root, adapter);
-    if (!read_int(path, &node) || node < 0) return TUTTI_NEAR_UNKNOWN; /* -1: the machine has one node, or a poor BIOS */
+    if (!read_int(path, &node) || node < 0)
+        return TUTTI_NEAR_UNKNOWN; /* -1: the machine has one node, or a poor BIOS */
     int mine = node_of_cpu(root, cpu, MOST_NODES);
     if (mine < 0) return TUTTI_NEAR_UNKNOWN;
     if (mine == node) return TUTTI_NEAR_SAME_NODE;

@@ -157,11 +157,13 @@ bool tutti_stream_take_record(tutti_stream *stream) {
     if (!tutti_ring_look(stream->in->ring, stream->in_line, &head)) return false;
     if (head.position + stream->in_offset != stream->in_position) return false; /* pieces come before it */
     if (TUTTI_UNLIKELY(head.bytes <= stream->in_offset || head.bytes > TUTTI_RING_RECORD_BYTES)) {
-        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s sent a record of %u bytes, which cannot be", stream->peer, head.bytes);
+        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s sent a record of %u bytes, which cannot be", stream->peer,
+                           head.bytes);
         return false;
     }
     size_t wanted = tutti_min_size(head.bytes - stream->in_offset, pipe->to_receive - pipe->received);
-    size_t got = tutti_ring_unpack(stream->in->ring, stream->in_line, stream->in_offset, stream->dst + pipe->received, wanted);
+    size_t got =
+        tutti_ring_unpack(stream->in->ring, stream->in_line, stream->in_offset, stream->dst + pipe->received, wanted);
     tutti_stream_note_received(stream, got);
     stream->in_offset += got;
     if (stream->in_offset == head.bytes) {
@@ -226,7 +228,8 @@ static tutti_status progress(tutti_rdma_pipe *pipe) {
 
 static void cancel(tutti_rdma_pipe *pipe) {
     tutti_stream *stream = (tutti_stream *)pipe;
-    if (under_way(pipe)) tutti_stream_break(stream, TUTTI_ERR_ABORTED, "the transfer with %s was cut off", stream->peer);
+    if (under_way(pipe))
+        tutti_stream_break(stream, TUTTI_ERR_ABORTED, "the transfer with %s was cut off", stream->peer);
     pipe->to_send = pipe->sent;
     pipe->to_receive = pipe->received;
 }
@@ -237,14 +240,13 @@ static void linger(tutti_stream *stream) {
     if (!has_room(stream) || lane->posted == 0) return;
     tutti_lane_post(lane, &(tutti_lane_write){.to = stream->remote, .remote_key = lane->remote_key, .signaled = true});
     int64_t end = tutti_host_now_ns() + LINGER_NS;
-    while (lane->completed < lane->posted && tutti_lane_poll(lane) && tutti_host_now_ns() < end) {
-    }
+    while (lane->completed < lane->posted && tutti_lane_poll(lane) && tutti_host_now_ns() < end) {}
 }
 
 static void close_pipe(tutti_rdma_pipe *pipe) {
     tutti_stream *stream = (tutti_stream *)pipe;
     if (stream == NULL) return;
-    cancel(pipe);
+    if (pipe->sent != pipe->to_send) cancel(pipe);
     if (pipe->status == TUTTI_OK && stream->phase == TUTTI_PHASE_UP && stream->ended_ns == 0) linger(stream);
     if (pipe->status == TUTTI_OK) tutti_connect_bye(stream, TUTTI_OK, "closed");
     tutti_connect_close(stream);

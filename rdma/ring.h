@@ -29,7 +29,7 @@
 
 enum {
     TUTTI_RING_LINE_BYTES = 64,
-    TUTTI_RING_LINES = 1024,       /* of a lap; a power of two */
+    TUTTI_RING_LINES = 1024,        /* of a lap; a power of two */
     TUTTI_RING_RECORD_BYTES = 8192, /* payload of a record, at most */
     TUTTI_RING_FIRST_BYTES = 44,    /* payload in a record's first line */
     TUTTI_RING_NEXT_BYTES = 60,

@@ -102,12 +102,12 @@ typedef struct tutti_stream {
     bool peer_probed;
     tutti_note note; /* being read */
     size_t note_bytes;
-    char peer[96];       /* in words */
-    int64_t broken_ns;   /* since when its lanes are broken; 0: they are not */
-    uint64_t replayed;   /* number of the write on lane 0 that proves that they are up again */
-    unsigned idle;       /* times that progress found nothing to do */
-    int64_t checked_ns;  /* when the socket was looked at */
-    int64_t ended_ns;    /* when the other side was found to have ended; 0: it has not */
+    char peer[96];      /* in words */
+    int64_t broken_ns;  /* since when its lanes are broken; 0: they are not */
+    uint64_t replayed;  /* number of the write on lane 0 that proves that they are up again */
+    unsigned idle;      /* times that progress found nothing to do */
+    int64_t checked_ns; /* when the socket was looked at */
+    int64_t ended_ns;   /* when the other side was found to have ended; 0: it has not */
 } tutti_stream;
 
 /* ----------------------------------------------------------------------------------------------- pipe.c */

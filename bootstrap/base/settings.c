@@ -135,6 +135,42 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                       .fallback = "",
                                       .help = "congestion control of TCP connections, for example reno or bbr; "
                                               "default: the system's"},
+    [TUTTI_SETTING_RDMA_DEVICE] =
+        {.name = "TUTTI_RDMA_DEVICE",
+         .kind = TUTTI_SETTING_KIND_TEXT,
+         .fallback = "",
+         .help = "RDMA ports to use, name[:port] split by ','; default: those nearest to the CPU"},
+    [TUTTI_SETTING_RDMA_GID_INDEX] = {.name = "TUTTI_RDMA_GID_INDEX",
+                                      .kind = TUTTI_SETTING_KIND_TEXT,
+                                      .fallback = "",
+                                      .help =
+                                          "which of a port's addresses; default: RoCE v2 with IPv4, if there is one"},
+    [TUTTI_SETTING_RDMA_DIRECT_BYTES] = {.name = "TUTTI_RDMA_DIRECT_BYTES",
+                                         .kind = TUTTI_SETTING_KIND_BYTES,
+                                         .fallback = "32K",
+                                         .least = 0,
+                                         .most = INT64_C(1) << 40,
+                                         .help =
+                                             "larger messages are written straight into the receiver's memory, others "
+                                             "are copied"},
+    [TUTTI_SETTING_RDMA_CACHE_BYTES] = {.name = "TUTTI_RDMA_CACHE_BYTES",
+                                        .kind = TUTTI_SETTING_KIND_BYTES,
+                                        .fallback = "16G",
+                                        .least = 0,
+                                        .most = INT64_C(1) << 44,
+                                        .help = "memory that stays registered with RDMA adapters, at most"},
+    [TUTTI_SETTING_RDMA_SERVICE_LEVEL] = {.name = "TUTTI_RDMA_SERVICE_LEVEL",
+                                          .kind = TUTTI_SETTING_KIND_INT,
+                                          .fallback = "0",
+                                          .least = 0,
+                                          .most = 15,
+                                          .help = "service level of RDMA packets (Ethernet: priority)"},
+    [TUTTI_SETTING_RDMA_TRAFFIC_CLASS] = {.name = "TUTTI_RDMA_TRAFFIC_CLASS",
+                                          .kind = TUTTI_SETTING_KIND_INT,
+                                          .fallback = "0",
+                                          .least = 0,
+                                          .most = 255,
+                                          .help = "traffic class of RoCE packets (their DSCP times 4)"},
 };
 
 typedef struct value {

@@ -353,6 +353,15 @@ TUTTI_API tutti_status tutti_mem_free(void *memory);
 TUTTI_API tutti_status tutti_mem_register(void *memory, size_t bytes);
 TUTTI_API tutti_status tutti_mem_deregister(void *memory);
 
+/* ------------------------------------------------------------------------------------------------ RDMA */
+
+/* Opens this process's RDMA adapters now, instead of at the first connection to another host, so that it is known at once
+ * whether there are any. TUTTI_ERR_UNSUPPORTED, with the reason: no adapter, none of its ports is usable, or this build has
+ * no libtutti_verbs; communicators then use other transports. Local; needs no other rank; may be called again. */
+TUTTI_API tutti_status tutti_init_rdma(void);
+/* 1 when the adapters are open, by tutti_init_rdma or by a connection, else 0. */
+TUTTI_API int tutti_rdma_is_initialized(void);
+
 #ifdef __cplusplus
 }
 #endif
