@@ -8,7 +8,7 @@
  * After a fault the side that sees it fails its lanes, waits until they are flushed, and says hello with a higher round; so
  * does the other when it reads that. Then both write again what the other may lack: the whole ring, whose lines are as they
  * were, the state, and the pieces that have not come. Writing twice changes nothing, so nothing has to be known exactly. That
- * is tried until AGAIN_NS after the last time that the lanes worked.
+ * is tried until TUTTI_PEER_TIMEOUT_MS after the lanes have worked for the last time.
  *
  * Invariant: lanes carry data only after both sides have said ready in the same round.
  */
@@ -26,7 +26,7 @@
 #include "rdma/host.h"
 #include "rdma/stream.h"
 
-#define AGAIN_NS (10 * TUTTI_NS_PER_S)
+#define PAUSE_NS (100 * TUTTI_NS_PER_MS) /* between two rounds, at least */
 enum { PIECE_BYTES = 1 << 20, NOTE_MS = 1000 };
 static const char note_magic[4] = "TVrb";
 
@@ -101,6 +101,7 @@ static uint32_t random_sequence(void) {
 static void begin_round(tutti_stream *stream) {
     for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
     stream->round++;
+    stream->round_ns = tutti_host_now_ns();
     stream->pipe.counters.repairs++;
     for (int i = 0; i < stream->nlanes; i++) {
         if (tutti_lane_renew(&stream->lanes[i], random_sequence()) == TUTTI_OK) continue;
@@ -110,9 +111,24 @@ static void begin_round(tutti_stream *stream) {
     say_hello(stream);
 }
 
+/* The lanes do not work: they are given up now, and made anew soon, unless that has been tried for long enough. */
+static void again(tutti_stream *stream, bool may, const char *text) {
+    int64_t now = tutti_host_now_ns();
+    int64_t limit_ns = tutti_host->setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS) * TUTTI_NS_PER_MS;
+    if (stream->broken_ns == 0) stream->broken_ns = now;
+    if (!may || now - stream->broken_ns > limit_ns) {
+        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
+                           may ? "; connecting again did not help" : "");
+        return;
+    }
+    tutti_host->log(TUTTI_LOG_INFO, "RDMA to %s: %s; connecting again", stream->peer, text);
+    for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
+    stream->phase = TUTTI_PHASE_BROKEN;
+    if (now - stream->round_ns >= PAUSE_NS) begin_round(stream);
+}
+
 void tutti_connect_again(tutti_stream *stream) {
     char text[320] = "";
-    int64_t now = tutti_host_now_ns();
     bool may = true;
     for (int i = 0; i < stream->nlanes; i++) {
         if (stream->lanes[i].error == 0) continue;
@@ -120,14 +136,7 @@ void tutti_connect_again(tutti_stream *stream) {
             tutti_lane_explain(&stream->lanes[i], text, sizeof text);
         may = may && tutti_lane_may_retry(stream->lanes[i].error);
     }
-    if (stream->broken_ns == 0) stream->broken_ns = now;
-    if (!may || now - stream->broken_ns > AGAIN_NS) {
-        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
-                           may ? "; connecting again did not help" : "");
-        return;
-    }
-    tutti_host->log(TUTTI_LOG_INFO, "RDMA to %s: %s; connecting again", stream->peer, text);
-    begin_round(stream);
+    again(stream, may, text);
 }
 
 /* All that the peer may lack. */
@@ -159,7 +168,7 @@ static void hello(tutti_stream *stream, const tutti_note *note) {
                            note->text);
         return;
     }
-    if (stream->phase == TUTTI_PHASE_UP) begin_round(stream); /* the fault was seen only there */
+    if (note->round == stream->round + 1) begin_round(stream); /* the fault was seen only there */
     if (stream->pipe.status != TUTTI_OK) return;
     if (note->round != stream->round || stream->phase != TUTTI_PHASE_HELLO) {
         tutti_stream_break(stream, TUTTI_ERR_DATA, "%s said hello out of turn", stream->peer);
@@ -173,25 +182,24 @@ static void hello(tutti_stream *stream, const tutti_note *note) {
     }
     for (int i = 0; i < stream->nlanes; i++) {
         tutti_status status = tutti_lane_connect(&stream->lanes[i], &note->lanes[i]);
-        if (status != TUTTI_OK) {
-            tutti_stream_break(stream, status, "%s", tutti_host->last_error());
-            return;
-        }
+        if (status == TUTTI_OK) continue;
+        if (note->round == 0) tutti_stream_break(stream, status, "%s", tutti_host->last_error());
+        else again(stream, true, tutti_host->last_error()); /* the port may be down for now */
+        return;
     }
     stream->phase = TUTTI_PHASE_READY;
     say_simple(stream, TUTTI_NOTE_READY);
 }
 
-static void ready(tutti_stream *stream) {
-    if (stream->phase != TUTTI_PHASE_READY) {
-        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s said ready out of turn", stream->peer);
-        return;
-    }
+static void ready(tutti_stream *stream, const tutti_note *note) {
+    if (note->round != stream->round || stream->phase != TUTTI_PHASE_READY)
+        return; /* of a round that has failed here */
     stream->phase = TUTTI_PHASE_UP;
     if (stream->round > 0) replay(stream);
 }
 
 void tutti_connect_step(tutti_stream *stream) {
+    if (stream->phase == TUTTI_PHASE_BROKEN && tutti_host_now_ns() - stream->round_ns >= PAUSE_NS) begin_round(stream);
     while (stream->pipe.status == TUTTI_OK && read_note(stream)) {
         tutti_note *note = &stream->note;
         note->host[sizeof note->host - 1] = note->text[sizeof note->text - 1] = '\0';
@@ -200,7 +208,7 @@ void tutti_connect_step(tutti_stream *stream) {
         } else if (note->kind == TUTTI_NOTE_HELLO) {
             hello(stream, note);
         } else if (note->kind == TUTTI_NOTE_READY) {
-            ready(stream);
+            ready(stream, note);
         } else if (note->kind == TUTTI_NOTE_PROBED) {
             stream->peer_probed = true;
         } else if (note->kind == TUTTI_NOTE_BYE && note->status != TUTTI_OK) {

@@ -85,11 +85,14 @@ static bool post_next(tutti_stream *stream) {
     if (stream->pieces_posted - stream->pieces_done == TUTTI_STREAM_PIECES) return false;
     for (int i = 0; i < stream->nlanes; i++)
         if (!tutti_lane_has_room(&stream->lanes[i], 1)) return false;
-    const char *here = tutti_parts_here(&stream->parts);
+    size_t left = tutti_parts_left(&stream->parts);
+    if (left == 0) return false;
+    const char *here = tutti_parts_here(&stream->parts), *end = stream->source.address + stream->source.bytes;
+    if (here < stream->source.address || here >= end) return false;
     size_t granted = tutti_direct_grant(stream, &address);
-    size_t held = (size_t)(stream->source.address + stream->source.bytes - here);
-    size_t bytes = tutti_min_size(tutti_min_size(granted, held), stream->piece_bytes);
-    if (bytes == 0 || address == 0) return false;
+    if (granted == 0 || address == 0) return false;
+    size_t bytes =
+        tutti_min_size(tutti_min_size(left, granted), tutti_min_size((size_t)(end - here), stream->piece_bytes));
     tutti_piece *piece = piece_at(stream, stream->pieces_posted);
     int nlanes = (int)tutti_min_size((size_t)stream->nlanes, tutti_max_size(1, bytes / SHARE_LEAST_BYTES));
     *piece = (tutti_piece){.from = here, .bytes = (uint32_t)bytes, .nlanes = nlanes, .to = address};

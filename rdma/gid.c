@@ -13,6 +13,10 @@ static bool is_ipv4(const uint8_t raw[16]) {
     return memcmp(raw, mapped, sizeof mapped) == 0;
 }
 
+bool tutti_gid_is_ipv4(const tutti_gid *gid) {
+    return is_ipv4(gid->raw);
+}
+
 static bool is_link_local(const uint8_t raw[16]) {
     return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80;
 }

@@ -7,6 +7,7 @@
 #ifndef TUTTI_RDMA_GID_H
 #define TUTTI_RDMA_GID_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,7 @@ typedef struct tutti_gid {
     uint8_t raw[16];
 } tutti_gid;
 
+bool tutti_gid_is_ipv4(const tutti_gid *gid);
 /* "RoCE v2, IPv4 10.0.0.1" */
 void tutti_gid_text(const tutti_gid *gid, char *text, size_t capacity);
 /* Position in gids of the one to use, with the reason; -1: none fits, with the reason. wanted_index < 0: choose. */

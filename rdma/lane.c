@@ -122,11 +122,27 @@ static struct ibv_qp_attr receive_attributes(const tutti_lane *lane, const tutti
     return attributes;
 }
 
-tutti_status tutti_lane_connect(tutti_lane *lane, const tutti_lane_address *peer) {
-    if (peer->ethernet != lane->port->ethernet || peer->mtu < IBV_MTU_256 || peer->mtu > IBV_MTU_4096)
+/* What cannot be connected is said here; the system would only say "Invalid argument". */
+static tutti_status check_address(const tutti_lane *lane, const tutti_lane_address *peer) {
+    const tutti_port *port = lane->port;
+    char ours[96], theirs[96];
+    tutti_gid gid = {.type = port->gid.type};
+    memcpy(gid.raw, peer->gid, sizeof gid.raw);
+    if (peer->ethernet != port->ethernet || peer->mtu < IBV_MTU_256 || peer->mtu > IBV_MTU_4096)
         return tutti_host->fail(TUTTI_ERR_UNSUPPORTED, "RDMA %s port %d is %s, the peer's port is not",
-                                lane->port->adapter->name, lane->port->number,
-                                lane->port->ethernet ? "Ethernet" : "InfiniBand");
+                                port->adapter->name, port->number, port->ethernet ? "Ethernet" : "InfiniBand");
+    if (!port->ethernet || tutti_gid_is_ipv4(&gid) == tutti_gid_is_ipv4(&port->gid)) return TUTTI_OK;
+    tutti_gid_text(&port->gid, ours, sizeof ours);
+    tutti_gid_text(&gid, theirs, sizeof theirs);
+    return tutti_host->fail(
+        TUTTI_ERR_UNSUPPORTED,
+        "RDMA %s port %d has the address %s, the peer's port %s: give both an address of one kind, or "
+        "choose one by TUTTI_RDMA_GID_INDEX",
+        port->adapter->name, port->number, ours, theirs);
+}
+
+tutti_status tutti_lane_connect(tutti_lane *lane, const tutti_lane_address *peer) {
+    TUTTI_TRY(check_address(lane, peer));
     struct ibv_qp_attr attributes = receive_attributes(lane, peer);
     int error = ibv_modify_qp(lane->pair, &attributes,
                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
@@ -255,7 +271,8 @@ void tutti_lane_destroy(tutti_lane *lane) {
 
 bool tutti_lane_may_retry(int error) {
     return error == IBV_WC_RETRY_EXC_ERR || error == IBV_WC_RNR_RETRY_EXC_ERR || error == IBV_WC_WR_FLUSH_ERR ||
-           error == IBV_WC_RESP_TIMEOUT_ERR || error == IBV_WC_REM_ABORT_ERR;
+           error == IBV_WC_RESP_TIMEOUT_ERR || error == IBV_WC_REM_ABORT_ERR ||
+           error == IBV_WC_LOC_QP_OP_ERR; /* also where the own port is down */
 }
 
 void tutti_lane_explain(const tutti_lane *lane, char *text, size_t capacity) {
@@ -273,7 +290,7 @@ void tutti_lane_explain(const tutti_lane *lane, char *text, size_t capacity) {
         {IBV_WC_REM_OP_ERR, "the peer's adapter could not carry it out"},
         {IBV_WC_LOC_PROT_ERR, "this side's memory is not registered any more: was it freed during the call?"},
         {IBV_WC_LOC_LEN_ERR, "a message is longer than the port allows"},
-        {IBV_WC_LOC_QP_OP_ERR, "this adapter refused the request"},
+        {IBV_WC_LOC_QP_OP_ERR, "this adapter could not carry out the request: is its port down?"},
         {IBV_WC_WR_FLUSH_ERR, "the queue pair was in the error state already: a fault of the adapter or its link"},
         {IBV_WC_FATAL_ERR, "the adapter has failed"},
         {IBV_WC_GENERAL_ERR, "the adapter took no more requests"},

@@ -108,8 +108,8 @@ static bool push_record(tutti_stream *stream, size_t run) {
                             .bytes = (uint32_t)tutti_min_size(run, TUTTI_RING_RECORD_BYTES)};
     uint32_t step = tutti_ring_step(line, head.bytes);
     if (line + step - stream->out_consumed > TUTTI_RING_LINES) {
-        if (tutti_ring_read_state(&stream->in->state, &stream->peer_state))
-            note_consumed(stream, stream->peer_state.consumed);
+        tutti_ring_read_state(&stream->in->state, &stream->peer_state);
+        note_consumed(stream, stream->peer_state.consumed);
         if (line + step - stream->out_consumed > TUTTI_RING_LINES) return false;
     }
     if (!has_room(stream)) return false;

@@ -62,8 +62,9 @@ typedef struct tutti_note {
 } tutti_note;
 
 typedef enum tutti_phase {
-    TUTTI_PHASE_HELLO, /* has said hello; waits for the other's */
-    TUTTI_PHASE_READY, /* has said ready; waits for the other's */
+    TUTTI_PHASE_BROKEN, /* its lanes are down; says hello soon */
+    TUTTI_PHASE_HELLO,  /* has said hello; waits for the other's */
+    TUTTI_PHASE_READY,  /* has said ready; waits for the other's */
     TUTTI_PHASE_UP
 } tutti_phase;
 
@@ -99,6 +100,7 @@ typedef struct tutti_stream {
     int socket;
     tutti_phase phase;
     uint32_t round;
+    int64_t round_ns; /* when it began */
     bool peer_probed;
     tutti_note note; /* being read */
     size_t note_bytes;

@@ -253,13 +253,13 @@ static tutti_status broken_pairs(rdma_pair *pair) {
 
 /* With TUTTI_FAULT=rdma_register:...: large messages go by the ring. */
 static tutti_status no_registration(rdma_pair *pair) {
-    for (unsigned i = 0; i < 5; i++) TUTTI_TRY(exchange(pair, 300000 + i, 200000 - i, i));
+    for (unsigned i = 0; i < 5; i++) TUTTI_TRY(exchange(pair, 300000 + i, 300000 + i, i));
     CHECK(counters(pair)->pieces == 0, "%lu pieces", counters(pair)->pieces);
     return TUTTI_OK;
 }
 
 static tutti_status striped(rdma_pair *pair) {
-    for (unsigned i = 0; i < 4; i++) TUTTI_TRY(exchange(pair, MOST_BYTES - i, MOST_BYTES - 1, i));
+    for (unsigned i = 0; i < 4; i++) TUTTI_TRY(exchange(pair, MOST_BYTES - i, MOST_BYTES - i, i));
     const tutti_rdma_counters *now = counters(pair);
     uint64_t writes = now->work_requests - now->records - now->states;
     CHECK(writes >= 2 * now->pieces - 4, "%lu writes for %lu pieces: not striped", writes, now->pieces);
