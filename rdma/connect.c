@@ -115,13 +115,14 @@ static void begin_round(tutti_stream *stream) {
 static void again(tutti_stream *stream, bool may, const char *text) {
     int64_t now = tutti_host_now_ns();
     int64_t limit_ns = tutti_host->setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS) * TUTTI_NS_PER_MS;
+    tutti_log_level level = stream->broken_ns == 0 ? TUTTI_LOG_INFO : TUTTI_LOG_DEBUG; /* the first of a series */
     if (stream->broken_ns == 0) stream->broken_ns = now;
     if (!may || now - stream->broken_ns > limit_ns) {
         tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
                            may ? "; connecting again did not help" : "");
         return;
     }
-    tutti_host->log(TUTTI_LOG_INFO, "RDMA to %s: %s; connecting again", stream->peer, text);
+    tutti_host->log(level, "RDMA to %s: %s; connecting again", stream->peer, text);
     for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
     stream->phase = TUTTI_PHASE_BROKEN;
     if (now - stream->round_ns >= PAUSE_NS) begin_round(stream);

@@ -251,6 +251,24 @@ static tutti_status broken_pairs(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
+/* Whoever waits for the file RDMA_PAIR_STARTED takes the way down for two seconds. */
+static tutti_status link_down(rdma_pair *pair) {
+    const char *started = getenv("RDMA_PAIR_STARTED");
+    FILE *file = started != NULL ? fopen(started, "w") : NULL;
+    if (file != NULL) fclose(file);
+    int64_t start = tutti_now_ns();
+    for (unsigned round = 0; round < 1000; round++) {
+        char more = tutti_now_ns() - start < 6 * TUTTI_NS_PER_S;
+        TUTTI_TRY(pair->first ? rdma_pair_send(pair, &more, 1) : rdma_pair_recv(pair, &more, 1));
+        if (!more) break;
+        TUTTI_TRY(exchange(pair, 1000 + round, 1000 + round, round));
+        TUTTI_TRY(exchange(pair, 200000 + round, 200000 + round, round));
+    }
+    CHECK(counters(pair)->repairs > 0, "nothing broke");
+    printf("   made anew %lu times\n", counters(pair)->repairs);
+    return TUTTI_OK;
+}
+
 /* With TUTTI_FAULT=rdma_register:...: large messages go by the ring. */
 static tutti_status no_registration(rdma_pair *pair) {
     for (unsigned i = 0; i < 5; i++) TUTTI_TRY(exchange(pair, 300000 + i, 300000 + i, i));
@@ -305,6 +323,7 @@ static const struct {
     {"killed", killed, false},
     {"bad_key", bad_key, false},
     {"broken_pairs", broken_pairs, false},
+    {"link_down", link_down, false},
     {"no_registration", no_registration, false},
     {"striped", striped, false},
     {"no_way", no_way, true},
