@@ -70,17 +70,23 @@ static tutti_status copy_state(tutti_pipe *pipe) {
 
 static tutti_status verbs_open(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out) {
     verbs_pipe *pipe = NULL;
-    tutti_status status = check();
-    if (status == TUTTI_OK) status = tutti_calloc(1, sizeof *pipe, &pipe);
+    const tutti_rdma_module *opened;
+    tutti_status status = tutti_calloc(1, sizeof *pipe, &pipe);
+    if (status == TUTTI_OK) status = get_module(&opened);
     if (status != TUTTI_OK) { /* the other side sees the connection end */
         close(socket);
+        free(pipe);
         return status;
     }
     pipe->pipe.transport = &tutti_verbs_transport;
-    status = calls()->open(socket, deadline, &pipe->rdma);
-    if (status != TUTTI_OK) free(pipe);
-    else *pipe_out = &pipe->pipe;
-    return status;
+    status = opened->open(socket, deadline, &pipe->rdma); /* if there is no adapter, the other side is told so */
+    if (status != TUTTI_OK) {
+        free(pipe);
+        return status;
+    }
+    atomic_store_explicit(&initialized, true, memory_order_release);
+    *pipe_out = &pipe->pipe;
+    return TUTTI_OK;
 }
 
 static tutti_status verbs_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
