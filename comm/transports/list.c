@@ -9,7 +9,8 @@
 #include "bootstrap/base/status.h"
 #include "comm/transports/transport.h"
 
-const tutti_transport *const tutti_transports[] = {&tutti_verbs_transport, &tutti_tcp_transport, NULL};
+const tutti_transport *const tutti_transports[] = {&tutti_verbs_transport, &tutti_tcp_transport, &tutti_ucx_transport,
+                                                   NULL};
 
 const tutti_transport *tutti_transport_named(const char *name) {
     for (int i = 0; tutti_transports[i] != NULL; i++)

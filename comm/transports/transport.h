@@ -75,7 +75,7 @@ const tutti_transport *tutti_transport_named(const char *name);
 tutti_status tutti_transports_available(uint32_t *mask_out);
 /* The best one of both masks: an index; -1: they have none in common. */
 int tutti_transport_common(uint32_t one, uint32_t other);
-extern const tutti_transport tutti_verbs_transport, tutti_tcp_transport;
+extern const tutti_transport tutti_verbs_transport, tutti_tcp_transport, tutti_ucx_transport;
 
 static inline bool tutti_pipe_has_sent(const tutti_pipe *pipe) {
     return pipe->sent == pipe->to_send;

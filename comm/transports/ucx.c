@@ -1,0 +1,153 @@
+/*
+ * UCX, on this side of its module: libtutti_ucx.so is opened when somebody first asks for it, and its pipes call it
+ * directly from then on.
+ *
+ * By itself UCX is chosen only where it has found a fabric (InfiniBand, RoCE and the like). Where it would only use sockets,
+ * those of the transport tcp are faster, and prove who is at the other end; TUTTI_TRANSPORT=ucx takes it anyway.
+ */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/transports/ucx.h"
+
+static struct {
+    pthread_mutex_t lock;
+    bool asked;                     /* what follows is known */
+    const tutti_ucx_module *module; /* NULL: it cannot be used */
+    tutti_ucx_survey survey;
+    char reason[1024]; /* why not */
+} ucx = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* UCX catches these when it is loaded, in order to print where a program failed. That is the program's to decide. */
+static const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+
+static tutti_status open_module(void) {
+    static const char left_out[] = TUTTI_UCX_LEFT_OUT; /* why this build has no such module; "": it has */
+    static const tutti_ucx_host host = {
+        .row = &tutti_ucx_transport, .pipe_fail = tutti_pipe_fail, .deadline_passed = tutti_deadline_passed};
+    const tutti_module_calls *calls = NULL;
+    struct sigaction actions[TUTTI_COUNT_OF(caught)];
+    if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
+    bool wanted = getenv("UCX_HANDLE_ERRORS") != NULL;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(caught); i++) sigaction(caught[i], NULL, &actions[i]);
+    tutti_status status = tutti_module_open("ucx", &calls);
+    for (size_t i = 0; i < TUTTI_COUNT_OF(caught) && !wanted; i++) sigaction(caught[i], &actions[i], NULL);
+    TUTTI_TRY(status);
+    const tutti_ucx_module *module = (const tutti_ucx_module *)calls;
+    module->attach(&host);
+    TUTTI_TRY(module->survey(&ucx.survey));
+    ucx.module = module;
+    return TUTTI_OK;
+}
+
+static tutti_status need_module(void) {
+    pthread_mutex_lock(&ucx.lock);
+    if (!ucx.asked && open_module() != TUTTI_OK) snprintf(ucx.reason, sizeof ucx.reason, "%s", tutti_last_error());
+    ucx.asked = true;
+    pthread_mutex_unlock(&ucx.lock);
+    return ucx.module != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", ucx.reason);
+}
+
+/* Does TUTTI_TRANSPORT name it? */
+static bool is_named(void) {
+    const char *names = tutti_setting_text(TUTTI_SETTING_TRANSPORT);
+    while (*names != '\0') {
+        size_t span = strcspn(names, ", ");
+        if (span == 3 && strncmp(names, "ucx", 3) == 0) return true;
+        names += span;
+        names += strspn(names, ", ");
+    }
+    return false;
+}
+
+static tutti_status check(void) {
+    TUTTI_TRY(need_module());
+    if (ucx.survey.fast || is_named()) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "UCX %s has found no fabric, only %s; TUTTI_TRANSPORT=ucx uses it anyway",
+                      ucx.survey.version, ucx.survey.ways);
+}
+
+/* The kernel probes a peer that says nothing, as for the transport tcp: nothing is ever sent on this socket. */
+static void tune(int socket) {
+    int timeout_ms = (int)tutti_min_i64(tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS), INT32_MAX);
+    int probe_s = timeout_ms < 4000 ? 1 : timeout_ms / 4000, probes = 3, on = 1;
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &probe_s, sizeof probe_s);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &probe_s, sizeof probe_s);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+static tutti_status ucx_open(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+    tutti_status status = need_module();
+    if (status != TUTTI_OK) {
+        close(socket);
+        return status;
+    }
+    tune(socket);
+    return ucx.module->pipes->open(socket, deadline, pipe_out);
+}
+
+static tutti_status ucx_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
+    return ucx.module->pipes->send(pipe, parts, nparts);
+}
+
+static tutti_status ucx_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
+    return ucx.module->pipes->recv(pipe, dst, bytes);
+}
+
+static tutti_status progress(tutti_pipe *pipe) {
+    return ucx.module->pipes->progress(pipe);
+}
+
+static int sleep_on(tutti_pipe *pipe, short *events_out) {
+    return ucx.module->pipes->sleep_on(pipe, events_out);
+}
+
+static void cancel(tutti_pipe *pipe) {
+    if (pipe != NULL) ucx.module->pipes->cancel(pipe);
+}
+
+static void ucx_close(tutti_pipe *pipe) {
+    if (pipe != NULL) ucx.module->pipes->close(pipe);
+}
+
+/* UCX keeps a cache of the memory that it has made known to adapters. */
+static tutti_status register_memory(void *memory, size_t bytes, void **registration_out) {
+    (void)memory;
+    (void)bytes;
+    *registration_out = NULL;
+    return TUTTI_OK;
+}
+
+static void deregister_memory(void *registration) {
+    (void)registration;
+}
+
+static void describe(char *text, size_t capacity) {
+    if (need_module() == TUTTI_OK) snprintf(text, capacity, "UCX %s: %s", ucx.survey.version, ucx.survey.ways);
+    else snprintf(text, capacity, "%s", ucx.reason);
+}
+
+const tutti_transport tutti_ucx_transport = {
+    .name = "ucx",
+    .check = check,
+    .open = ucx_open,
+    .send = ucx_send,
+    .recv = ucx_recv,
+    .progress = progress,
+    .sleep_on = sleep_on,
+    .cancel = cancel,
+    .close = ucx_close,
+    .register_memory = register_memory,
+    .deregister_memory = deregister_memory,
+    .describe = describe,
+};
