@@ -42,11 +42,14 @@ tutti_status tutti_transports_available(uint32_t *mask_out) {
     char reasons[1024] = "";
     size_t used = 0;
     uint32_t allowed, mask = 0;
-    TUTTI_TRY(read_allowed(tutti_setting_text(TUTTI_SETTING_TRANSPORT), &allowed));
+    const char *names = tutti_setting_text(TUTTI_SETTING_TRANSPORT);
+    bool named = *names != '\0';
+    TUTTI_TRY(read_allowed(names, &allowed));
     for (int i = 0; tutti_transports[i] != NULL; i++) {
         if ((allowed >> i & 1) == 0) continue;
         if (tutti_transports[i]->check() == TUTTI_OK) {
             mask |= UINT32_C(1) << i;
+            if (!named && tutti_transports[i] == &tutti_tcp_transport) break;
         } else if (used < sizeof reasons) {
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "; %s: %s", tutti_transports[i]->name,
                                      tutti_last_error());

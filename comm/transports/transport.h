@@ -66,7 +66,8 @@ struct tutti_transport {
     void (*describe)(char *text, size_t capacity);
 };
 
-/* All that there are, best first; NULL at the end. */
+/* All that there are, best first; NULL at the end. Those after tcp, which all can do with, are loaded only where
+ * TUTTI_TRANSPORT names them. */
 extern const tutti_transport *const tutti_transports[];
 /* NULL: there is none of that name. */
 const tutti_transport *tutti_transport_named(const char *name);
