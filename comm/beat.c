@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/log.h"
@@ -27,6 +28,8 @@
 #include "comm/heap.h"
 
 #define BEAT_MS    500
+#define CONNECT_MS 2000 /* of one attempt */
+#define PARTING_S  2 /* the longest wait for a goodbye: a process may end right after it has destroyed a communicator */
 #define MOST_BEATS 64 /* connections that one round of poll looks at; more take turns */
 #define BEAT_MAGIC UINT32_C(0x74746274)
 
@@ -41,6 +44,7 @@ typedef struct beat {
     int watchers;
     int socket; /* -1: not connected */
     tutti_deadline connect;
+    bool heard;    /* something has come over the socket */
     bool over;     /* the peer has said goodbye, or is dead */
     uint64_t told; /* of our obituaries */
     beat_frame in;
@@ -50,11 +54,12 @@ typedef struct beat {
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t ended;
+    pthread_cond_t parted; /* goodbyes have been said */
     beat *beats;
     bool runs;
-    int bell; /* eventfd */
-} watch = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER, .bell = -1};
+    bool parting; /* goodbyes are being said */
+    int bell;     /* eventfd */
+} watch = {.lock = PTHREAD_MUTEX_INITIALIZER, .parted = PTHREAD_COND_INITIALIZER, .bell = -1};
 
 /* ------------------------------------------------------------------------------------------ obituaries */
 
@@ -124,18 +129,25 @@ static void connect_beat(beat *b) {
     bool connects;
     if (tutti_peer_self(&self) != TUTTI_OK) return;
     tutti_ticket ticket = ticket_of(self, b->peer, &connects);
-    tutti_deadline soon = tutti_deadline_after_ms(BEAT_MS);
+    tutti_deadline soon = tutti_deadline_after_ms(CONNECT_MS);
     tutti_status status =
         connects ? tutti_door_connect(b->peer->door, &ticket, &soon, &b->socket) : tutti_door_take(&ticket, &b->socket);
     if (status == TUTTI_OK) set_up(b->socket);
     else if (tutti_deadline_passed(&b->connect)) bury(b, "cannot be reached");
 }
 
+/* The connection is of no use any more. If nothing ever came over it, its maker had given it up, and tries again. */
+static void lose(beat *b, const char *why) {
+    close(b->socket);
+    b->socket = -1;
+    if (b->heard && !b->over) bury(b, why);
+}
+
 static void send_beat(beat *b, beat_frame frame) {
     frame.magic = BEAT_MAGIC;
     ssize_t sent = send(b->socket, &frame, sizeof frame, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent == (ssize_t)sizeof frame || (sent < 0 && (errno == EAGAIN || errno == EINTR))) return;
-    if (!b->over) bury(b, sent < 0 ? strerror(errno) : "a beat went out in parts");
+    lose(b, sent < 0 ? strerror(errno) : "a beat went out in parts");
 }
 
 static void send_beats(beat *b) {
@@ -143,7 +155,7 @@ static void send_beats(beat *b) {
     uint64_t count = atomic_load_explicit(&own->count, memory_order_relaxed);
     if (count - b->told > TUTTI_OBITUARIES) b->told = count - TUTTI_OBITUARIES;
     if (b->told == count) send_beat(b, (beat_frame){.goodbye = 0});
-    for (; b->told < count && !b->over; b->told++) {
+    for (; b->told < count && b->socket >= 0; b->told++) {
         beat_frame frame = {.goodbye = 0};
         uint64_t words[2];
         for (int i = 0; i < 2; i++)
@@ -162,27 +174,31 @@ static void take_frame(beat *b) {
 }
 
 static void receive_beats(beat *b) {
-    while (!b->over) {
+    while (!b->over && b->socket >= 0) {
         ssize_t got = recv(b->socket, (char *)&b->in + b->in_bytes, sizeof b->in - b->in_bytes, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == EAGAIN) return;
         if (got <= 0) {
-            bury(b, got == 0 ? "has ended" : errno == ETIMEDOUT ? "does not answer any more" : strerror(errno));
+            lose(b, got == 0 ? "has ended" : errno == ETIMEDOUT ? "does not answer any more" : strerror(errno));
             return;
         }
         b->in_bytes += (size_t)got;
         if (b->in_bytes < sizeof b->in) continue;
         b->in_bytes = 0;
+        b->heard = true;
         take_frame(b);
     }
 }
 
 /* ----------------------------------------------------------------------------------------------- thread */
 
+/* The last deaths are told before the goodbye: it may be one of them that ends the communicator. */
 static void free_beat(beat *b) {
     if (b->socket >= 0) {
-        if (!b->over) send_beat(b, (beat_frame){.goodbye = 1});
-        close(b->socket);
+        note_deaths();
+        if (!b->over) send_beats(b);
+        if (!b->over && b->socket >= 0) send_beat(b, (beat_frame){.goodbye = 1});
+        if (b->socket >= 0) close(b->socket);
     }
     tutti_peer_release(b->peer);
     free(b);
@@ -217,7 +233,8 @@ static void go_round(int64_t *last_ns) {
         if (b->socket < 0) connect_beat(b);
         if (b->socket < 0) continue;
         receive_beats(b);
-        if (!b->over && (due || b->told != atomic_load_explicit(&own_obituaries()->count, memory_order_relaxed)))
+        if (!b->over && b->socket >= 0 &&
+            (due || b->told != atomic_load_explicit(&own_obituaries()->count, memory_order_relaxed)))
             send_beats(b);
     }
 }
@@ -246,15 +263,18 @@ static void *beat_thread(void *argument) {
     for (;;) {
         beat *unwatched = take_unwatched();
         bool last = watch.beats == NULL;
-        if (last) {
-            watch.runs = false;
-            pthread_cond_broadcast(&watch.ended);
-        }
+        watch.parting = unwatched != NULL;
         pthread_mutex_unlock(&watch.lock);
         for (beat *next; unwatched != NULL; unwatched = next) {
             next = unwatched->next;
             free_beat(unwatched);
         }
+        pthread_mutex_lock(&watch.lock);
+        watch.parting = false;
+        pthread_cond_broadcast(&watch.parted);
+        last = last && watch.beats == NULL; /* or somebody has just come */
+        if (last) watch.runs = false;
+        pthread_mutex_unlock(&watch.lock);
         if (last) return NULL;
         go_round(&last_ns);
         wait_for_next();
@@ -316,6 +336,12 @@ void tutti_beat_unwatch(tutti_peer *far) {
     pthread_mutex_lock(&watch.lock);
     beat *b = find(far);
     if (b != NULL) b->watchers--;
-    pthread_mutex_unlock(&watch.lock);
+    bool last = b != NULL && b->watchers == 0;
     if (watch.bell >= 0) ring();
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PARTING_S;
+    while (last && watch.runs && (find(far) == b || watch.parting) &&
+           pthread_cond_timedwait(&watch.parted, &watch.lock, &until) == 0) {}
+    pthread_mutex_unlock(&watch.lock);
 }

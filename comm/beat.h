@@ -17,7 +17,7 @@
 
 /* Begins, for a communicator, to watch the first process of another host; starts the thread. `first` processes only. */
 tutti_status tutti_beat_watch(tutti_peer *far);
-/* Ends it; after the last one the connection says goodbye. */
+/* Ends it; the last one returns when the connection has said goodbye. */
 void tutti_beat_unwatch(tutti_peer *far);
 /* Reads what the first process of this host has learned. Cheap when that is nothing. */
 void tutti_beat_read(tutti_peer *first);

@@ -129,6 +129,7 @@ typedef struct tutti_channels {
     bool distant;                      /* the peer's caches were far when that was last looked at; channel_ring.c */
     unsigned streamed;                 /* payloads written past the caches because of that */
     struct tutti_far *far;             /* to a process of another host: its pipes; far.h */
+    int64_t dead_since_ns;             /* far: when the peer was found to have ended; 0: it has not */
     bool busy;                         /* far: counted as pending, since it has something to send */
     bool probed, readable;             /* p2p_read.c */
     bool broken, gone;                 /* reason in `error`; the peer has ended and all it sent has been read */

@@ -271,7 +271,6 @@ static void note_failures(tutti_channels *channel) {
                                                                                   : NULL;
     if (failed == NULL || channel->gone || far->came != channel->tail) return;
     snprintf(channel->error, sizeof channel->error, "%s", failed->error);
-    atomic_store_explicit(&channel->peer->dead, true, memory_order_release);
     channel->gone = true;
 }
 
@@ -280,6 +279,11 @@ bool tutti_far_progress(tutti_channels *channel) {
     bool out = drive_out(channel), in = drive_in(channel);
     note_failures(channel);
     return out || in;
+}
+
+void tutti_far_reach(tutti_channels *channel) {
+    const struct tutti_far *far = channel->far;
+    if (far->out == NULL && far->in == NULL && far->out_opener == NULL && far->in_opener == NULL) start_out(channel);
 }
 
 void tutti_far_flush(tutti_channels *channel) {

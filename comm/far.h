@@ -23,6 +23,8 @@ void tutti_far_close(tutti_channels *channel);
 bool tutti_far_progress(tutti_channels *channel);
 /* Sends what has just been written to our ring, if that is possible now. */
 void tutti_far_flush(tutti_channels *channel);
+/* Connects if that has not been done: so one hears of the peer's end. */
+void tutti_far_reach(tutti_channels *channel);
 /* Is there something that the system has not taken yet? Who has sent it may long have gone on: somebody must drive it. */
 bool tutti_far_is_busy(const tutti_channels *channel);
 

@@ -25,6 +25,7 @@
 #define ROUNDS_PER_SERVICE 16
 #define ROUNDS_PER_CLOCK   64
 #define LOOK_EVERY_NS      INT64_C(1000000)
+#define LEGACY_NS          INT64_C(1000000000)
 #define SHORTEST_SLEEP_NS  INT64_C(50000)
 #define LONGEST_SLEEP_NS   INT64_C(1000000)
 #define MOST_DESCRIPTORS   32
@@ -110,11 +111,14 @@ static tutti_status mourn(tutti_comm *comm, int rank) {
 }
 
 /* A link tells of a death only where a connection was, and where the network still works. */
-static tutti_status look_for_deaths(tutti_comm *comm) {
+static tutti_status look_for_deaths(const tutti_link_wait *wait) {
+    tutti_comm *comm = wait->comm;
     const tutti_links *links = comm->links;
     if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
     tutti_hosts_hear(comm);
     if (links->awaited != NULL) TUTTI_TRY(mourn(comm, links->awaited->rank));
+    /* What it sent before it ended may still be on its way. */
+    if (wait->quiet_since == 0 || tutti_ticks_to_ns(tutti_ticks() - wait->quiet_since) < LEGACY_NS) return TUTTI_OK;
     for (int i = 0; i < links->nbusy; i++) TUTTI_TRY(mourn(comm, links->busy[i]->rank));
     return TUTTI_OK;
 }
@@ -125,7 +129,7 @@ static tutti_status look(tutti_link_wait *wait) {
     TUTTI_TRY(tutti_interrupt_check());
     TUTTI_TRY(look_at_host(comm));
     TUTTI_TRY(look_at_links(comm, comm->patience.op));
-    TUTTI_TRY(look_for_deaths(comm));
+    TUTTI_TRY(look_for_deaths(wait));
     return tutti_patience_mind(comm, tell_awaited);
 }
 

@@ -11,12 +11,14 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/far.h"
 #include "comm/hosts.h"
 #include "comm/monitor.h"
 #include "comm/p2p_state.h"
 
 #define CHECK_NS     (50 * TUTTI_NS_PER_MS)
 #define DRAIN_ROUNDS 64
+#define LEGACY_NS    INT64_C(1000000000)
 
 enum { NEEDS_NOBODY = -2 };
 
@@ -82,11 +84,20 @@ static bool drain(tutti_channels *channel) {
     return false;
 }
 
+/* What a process of another host sent before it ended may be on its way for a moment. */
+static bool may_still_come(tutti_channels *channel) {
+    int64_t now_ns = tutti_now_ns();
+    if (channel->far == NULL) return false;
+    if (channel->dead_since_ns == 0) channel->dead_since_ns = now_ns;
+    return now_ns - channel->dead_since_ns < LEGACY_NS;
+}
+
 static void look_for_deaths(struct tutti_channel_list *list) {
     tutti_channels *next;
     for (tutti_channels *channel = TAILQ_FIRST(list); channel != NULL; channel = next) {
         next = TAILQ_NEXT(channel, link); /* draining may move the channel to the other list */
-        if (!channel->gone && tutti_peer_ended(channel->peer)) channel->gone = drain(channel);
+        if (!channel->gone && tutti_peer_ended(channel->peer) && !may_still_come(channel))
+            channel->gone = drain(channel);
     }
 }
 
@@ -180,7 +191,8 @@ static bool judge_pages(const tutti_port *port, tutti_verdict *verdict) {
 
 static bool judge_process(const tutti_request *request, int rank, tutti_verdict *verdict) {
     const tutti_peer *process = request->port->comm->members[rank].process;
-    const tutti_channels *channel = process->channels;
+    tutti_channels *channel = process->channels;
+    if (process->far && !channel->gone && !channel->broken) tutti_far_reach(channel);
     if (process->self || request->port->left[rank] || (!channel->gone && !channel->broken)) return false;
     char what[512];
     tutti_watch_describe(request, what, sizeof what);

@@ -95,27 +95,6 @@ static bool receives_from(const tutti_comm *comm, const tutti_op *op, int other)
     return tutti_op_has_output(op, comm->rank) && (!tutti_op_has_source(op) || other == op->root);
 }
 
-/* In place, what comes would overwrite what has not been sent: a copy of all that leaves the host is sent. */
-static tutti_status set_aside(tutti_comm *comm, const tutti_op *op, tutti_link_part *parts, int nparts) {
-    size_t bytes = 0;
-    char *copy;
-    if (op->kind != TUTTI_KIND_ALL_TO_ALL && op->kind != TUTTI_KIND_ALL_TO_ALL_V) return TUTTI_OK;
-    bool in_place = false;
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        tutti_span input = tutti_op_input(comm, op, rank);
-        in_place = in_place || (input.bytes > 0 && input.data == tutti_op_output(comm, op, rank).data);
-    }
-    for (int i = 0; i < nparts; i++) bytes += parts[i].sends ? parts[i].bytes : 0;
-    if (bytes == 0 || !in_place) return TUTTI_OK;
-    TUTTI_TRY(tutti_hosts_scratch(comm, bytes, &copy));
-    for (int i = 0; i < nparts; i++) {
-        if (!parts[i].sends || parts[i].bytes == 0) continue;
-        parts[i].data = memcpy(copy, parts[i].data, parts[i].bytes);
-        copy += parts[i].bytes;
-    }
-    return TUTTI_OK;
-}
-
 static tutti_status move_far(tutti_comm *comm, const tutti_op *op) {
     tutti_hosts *hosts = comm->hosts;
     int nparts = 0;
@@ -132,7 +111,6 @@ static tutti_status move_far(tutti_comm *comm, const tutti_op *op) {
                 (tutti_link_part){.rank = from, .data = (void *)(uintptr_t)output.data, .bytes = output.bytes};
         }
     }
-    TUTTI_TRY(set_aside(comm, op, hosts->parts, nparts));
     tutti_rail all = everyone(comm, op);
     return nparts > 0 ? tutti_link_move(&all, hosts->parts, nparts) : TUTTI_OK;
 }
@@ -161,7 +139,20 @@ static tutti_status move_near(tutti_comm *comm, const tutti_op *op) {
                                                .dst_counts = dst_counts});
 }
 
+/* In place, what comes would overwrite what has not been sent: a copy is sent. */
+static tutti_status set_aside(tutti_comm *comm, const tutti_op *op, tutti_op *apart_out) {
+    size_t bytes = op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks;
+    char *copy;
+    *apart_out = *op;
+    if (op->kind != TUTTI_KIND_ALL_TO_ALL || op->src != op->dst || bytes == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_hosts_scratch(comm, bytes, &copy));
+    apart_out->src = memcpy(copy, op->src, bytes);
+    return TUTTI_OK;
+}
+
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op) {
-    TUTTI_TRY(move_far(comm, op));
-    return move_near(comm, op);
+    tutti_op apart;
+    TUTTI_TRY(set_aside(comm, op, &apart));
+    TUTTI_TRY(move_far(comm, &apart));
+    return move_near(comm, &apart);
 }
