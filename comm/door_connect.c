@@ -251,7 +251,7 @@ static tutti_status unreachable(knock *k, tutti_status status) {
     int64_t waited_ms = (tutti_now_ns() - k->start_ns) / TUTTI_NS_PER_MS;
     for (int i = 0; i < k->ncandidates && used < sizeof table; i++) {
         candidate *c = &k->candidates[i];
-        if (c->stage != FAILED)
+        if (c->stage != FAILED && c->reason[0] == '\0') /* an earlier try may have said more */
             snprintf(c->reason, sizeof c->reason, "%s within %lld ms",
                      c->stage <= CONNECTING ? "no answer" : "it answers, but says nothing", (long long)waited_ms);
         stranger = stranger || c->stranger;

@@ -22,6 +22,9 @@
 #include "comm/transports/transport.h"
 
 #define MOST_PARTS 4
+/* Most bytes of one call. Sends and receives take turns this often: bytes that wait long inside the system have left the
+ * caches when they are copied on. (Exchange of 128 MiB on a fast link: 1.6 to 2.2 times as fast as with 1 MiB.) */
+#define CALL_BYTES ((size_t)256 << 10)
 
 typedef struct tcp_pipe {
     tutti_pipe pipe; /* first */
@@ -118,9 +121,21 @@ static void drop_sent(tcp_pipe *tcp, size_t bytes) {
     tcp->parts[tcp->part].iov_len -= bytes;
 }
 
+/* The next parts, as much as goes in one call. */
+static struct msghdr next_parts(tcp_pipe *tcp, struct iovec parts[MOST_PARTS]) {
+    size_t left = CALL_BYTES, count = 0;
+    for (int i = tcp->part; i < tcp->nparts && left > 0; i++) {
+        parts[count] = tcp->parts[i];
+        parts[count].iov_len = tutti_min_size(parts[count].iov_len, left);
+        left -= parts[count++].iov_len;
+    }
+    return (struct msghdr){.msg_iov = parts, .msg_iovlen = count};
+}
+
 /* A failure is told by progress(): what the other side said last may still be there to be received. */
 static tutti_status push(tcp_pipe *tcp) {
-    struct msghdr message = {.msg_iov = tcp->parts + tcp->part, .msg_iovlen = (size_t)(tcp->nparts - tcp->part)};
+    struct iovec parts[MOST_PARTS];
+    struct msghdr message = next_parts(tcp, parts);
     ssize_t sent = sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0) {
         if (!is_passing(errno)) tcp->send_error = errno;
@@ -133,7 +148,8 @@ static tutti_status push(tcp_pipe *tcp) {
 }
 
 static tutti_status pull(tcp_pipe *tcp) {
-    ssize_t got = recv(tcp->socket, tcp->dst, tcp->pipe.to_receive - tcp->pipe.received, MSG_DONTWAIT);
+    size_t wanted = tutti_min_size(tcp->pipe.to_receive - tcp->pipe.received, CALL_BYTES);
+    ssize_t got = recv(tcp->socket, tcp->dst, wanted, MSG_DONTWAIT);
     if (got < 0) return is_passing(errno) ? TUTTI_OK : fail(tcp, errno);
     if (got == 0)
         return tutti_pipe_fail(&tcp->pipe, TUTTI_ERR_PEER_DIED, "tcp: the other side has closed the connection");

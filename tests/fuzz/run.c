@@ -55,8 +55,7 @@ static int write_examples(const char *folder, uint8_t *data) {
 }
 
 int main(int argc, char **argv) {
-    uint8_t *data = malloc(CAPACITY);
-    if (data == NULL) return 1;
+    static uint8_t data[CAPACITY];
     if (argc > 2 && strcmp(argv[1], "--write") == 0) return write_examples(argv[2], data);
     long count = argc > 1 ? atol(argv[1]) : 20000;
     int nexamples = 0;
@@ -72,6 +71,5 @@ int main(int argc, char **argv) {
         free(exact);
     }
     printf("%d examples and %ld mutations\n", nexamples, count);
-    free(data);
     return 0;
 }
