@@ -11,6 +11,18 @@
 
 #include "bootstrap/world.h"
 
+#ifdef __SANITIZE_ADDRESS__
+/* libpmix keeps a few bytes for ever. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) {
+    return "leak:libpmix";
+}
+const char *__lsan_default_options(void);
+const char *__lsan_default_options(void) {
+    return "print_suppressions=0";
+}
+#endif
+
 enum { TIMEOUT_MS = 20000, NTIMES = 2 };
 
 /* Each says its rank; each reads all of them. */
