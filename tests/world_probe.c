@@ -13,11 +13,11 @@
 
 #ifdef __SANITIZE_ADDRESS__
 /* libpmix keeps a few bytes for ever. */
-const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) {
     return "leak:libpmix";
 }
-const char *__lsan_default_options(void);
+__attribute__((visibility("default"))) const char *__lsan_default_options(void);
 const char *__lsan_default_options(void) {
     return "print_suppressions=0";
 }
