@@ -53,17 +53,41 @@ static void expect_sum(void) {
     }
 }
 
-LAUNCHERS_TEST(tuttirun_with_the_same_command_on_both) {
-    static const char command[] =
-        "$TUTTI_BUILD/bin/tuttirun --nodes 10.77.0.1,10.77.0.2 --ctrl_port 9988 --device_num 2 "
-        "$P reduce";
-    char background[512];
-    snprintf(background, sizeof background, "%s >out1 2>&1 & true", command);
-    cr_assert_eq(netns_shell(net, 1, "timeout 60 %s", background), TUTTI_OK, "%s", tutti_last_error());
-    tutti_status status = run_on(0, command);
+/* The command on both hosts at once; in it, $H is the host's number. */
+static void run_on_both(const char *command) {
+    char one[1024], other[1024];
+    snprintf(one, sizeof one, "env H=0 %s", command);
+    snprintf(other, sizeof other, "H=1 timeout 60 %s >out1 2>&1 & true", command);
+    cr_assert_eq(netns_shell(net, 1, "%s", other), TUTTI_OK, "%s", tutti_last_error());
+    tutti_status status = run_on(0, one);
+    for (int i = 0; i < 50 && shell_run("[ $(grep -c summed out1) = 2 ]") != 0; i++) usleep(100000);
     shell_run("cat out0 out1");
     cr_assert_eq(status, TUTTI_OK, "%s", shell_output);
     expect_sum();
+}
+
+LAUNCHERS_TEST(tuttirun_with_the_same_command_on_both) {
+    run_on_both("$TUTTI_BUILD/bin/tuttirun --nodes 10.77.0.1,10.77.0.2 --ctrl_port 9988 --device_num 2 $P reduce");
+}
+
+LAUNCHERS_TEST(torchrun_on_both) {
+    if (getenv("TUTTI_TEST_PYTHON") == NULL) cr_skip_test("no PyTorch (TUTTI_TEST_PYTHON)");
+    run_on_both(
+        "sh -c 'OMP_NUM_THREADS=1 exec $TUTTI_TEST_PYTHON -m torch.distributed.run --nnodes 2 --nproc-per-node 2 "
+        "--node-rank $H --master-addr 10.77.0.1 --master-port 29500 --no-python $P reduce'");
+}
+
+/* Without RANK_ID: each finds its server by its address. */
+LAUNCHERS_TEST(a_rank_table_that_names_both) {
+    if (shell_run("test -e $TUTTI_BUILD/lib/libtutti_json.so") != 0) cr_skip_test("no module json in this build");
+    cr_assert_eq(
+        shell_run("for h in 1 2; do echo '{\"server_id\": \"10.77.0.'$h'\", \"device\": [' >server$h\n"
+                  "for d in 0 1; do echo '{\"device_id\": \"'$d'\", \"device_ip\": \"192.1.'$d'.'$h'\", "
+                  "\"rank_id\": \"'$((2 * h - 2 + d))'\"},'; done >>server$h; echo ']},' >>server$h; done\n"
+                  "{ echo '{\"version\": \"1.0\", \"status\": \"completed\", \"server_list\": ['; cat server1 server2; "
+                  "echo ']}'; } >table.json"),
+        0);
+    run_on_both("sh -c 'export RANK_TABLE_FILE=table.json; DEVICE_ID=1 $P reduce & DEVICE_ID=0 $P reduce; wait $!'");
 }
 
 /* An agent that does what ssh would do: "agent [options] HOST COMMAND". Each host has a name of its own there, as MPI's
