@@ -106,10 +106,10 @@ tutti_status tutti_ring_broadcast(tutti_rail_call *call) {
     tutti_rail_block whole = call->receives[0];
     bool is_first = call->rail->me == call->root, is_last = next(call) == call->root;
     size_t npieces = tutti_rail_pieces(whole.bytes, call->piece_bytes);
-    if (is_first) return tutti_link_send(call->rail, next(call), whole.data, whole.bytes);
     for (size_t k = 0; k <= npieces; k++) {
-        tutti_rail_piece in = tutti_rail_piece_of(whole.bytes, call->piece_bytes, k), out = {0};
-        if (k > 0 && !is_last) out = tutti_rail_piece_of(whole.bytes, call->piece_bytes, k - 1);
+        tutti_rail_piece in = {0}, out = {0};
+        if (!is_first) in = tutti_rail_piece_of(whole.bytes, call->piece_bytes, k);
+        if (!is_last && k > 0) out = tutti_rail_piece_of(whole.bytes, call->piece_bytes, k - 1);
         tutti_link_part parts[2] = {
             {.rank = before(call), .data = tutti_rail_at(whole.data, in.start), .bytes = in.bytes},
             {.rank = next(call), .sends = true, .data = tutti_rail_at(whole.data, out.start), .bytes = out.bytes},
