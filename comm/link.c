@@ -77,7 +77,7 @@ static tutti_status move(const tutti_rail *rail, const transfers *t) {
     if (from != NULL) TUTTI_TRY(start_receive(rail, from, t->dst, t->receive_bytes, t->fold));
     if (to != NULL && to != from) tutti_link_listen(to); /* it may say that it gives up */
     if (to != NULL) TUTTI_TRY(start_send(rail, to, t->src, t->send_bytes));
-    return tutti_link_drive(rail);
+    return tutti_link_drive(rail, NULL);
 }
 
 tutti_status tutti_link_send(const tutti_rail *rail, int to, const void *src, size_t bytes) {
@@ -132,7 +132,8 @@ static tutti_status get_all(const tutti_rail *rail, const tutti_link_part *parts
     }
 }
 
-static tutti_status move_parts(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
+static tutti_status move_parts(const tutti_rail *rail, const tutti_link_part *parts, int nparts,
+                               const tutti_link_work *work) {
     TUTTI_TRY(begin(rail));
     TUTTI_TRY(get_all(rail, parts, nparts));
     tutti_link **all = rail->comm->links->all;
@@ -145,10 +146,17 @@ static tutti_status move_parts(const tutti_rail *rail, const tutti_link_part *pa
         tutti_link_listen(link);
         TUTTI_TRY(start_send(rail, link, parts[i].data, parts[i].bytes));
     }
-    return tutti_link_drive(rail);
+    return tutti_link_drive(rail, work);
 }
 
 tutti_status tutti_link_move(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
     if (nparts == 0) return TUTTI_OK;
-    return end(rail, move_parts(rail, parts, nparts));
+    return end(rail, move_parts(rail, parts, nparts, NULL));
+}
+
+tutti_status tutti_link_move_meanwhile(const tutti_rail *rail, const tutti_link_part *parts, int nparts,
+                                       const tutti_link_work *work) {
+    if (nparts > 0) return end(rail, move_parts(rail, parts, nparts, work));
+    while (work->some(work->context)) continue;
+    return TUTTI_OK;
 }

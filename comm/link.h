@@ -53,6 +53,15 @@ typedef struct tutti_link_part {
 /* All of them at once; at most one send and one receive for each rank. */
 tutti_status tutti_link_move(const tutti_rail *rail, const tutti_link_part *parts, int nparts);
 
+/* What one does while bytes move: `some` does a few microseconds' worth and says whether there is more. */
+typedef struct tutti_link_work {
+    bool (*some)(void *context);
+    void *context;
+} tutti_link_work;
+/* tutti_link_move, and the work between looks at the links; both are done when it returns well. */
+tutti_status tutti_link_move_meanwhile(const tutti_rail *rail, const tutti_link_part *parts, int nparts,
+                                       const tutti_link_work *work);
+
 /* Says on all links why this communicator is broken, as far as that is possible at once, and makes them useless. By the
  * thread that runs its operations, or while none runs. */
 void tutti_link_break_all(tutti_comm *comm);

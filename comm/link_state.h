@@ -103,8 +103,8 @@ typedef struct tutti_link_wait {
 } tutti_link_wait;
 /* After a round in which nothing moved, or something did: spins, yields or sleeps, and looks around now and then. */
 tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved);
-/* Drives all busy links until they are not. */
-tutti_status tutti_link_drive(const tutti_rail *rail);
+/* Drives all busy links until they are not, and does the work (NULL: none). */
+tutti_status tutti_link_drive(const tutti_rail *rail, const tutti_link_work *work);
 /* What `status` of a link means: breaks the communicator if the pipe failed. */
 tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *link, tutti_status status);
 

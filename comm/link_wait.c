@@ -198,7 +198,7 @@ static tutti_status drive_link(const tutti_rail *rail, tutti_link *link, uint64_
     return link->in.wanted || link->out.wanted ? tutti_link_lost(rail->comm, rail->op, link, status) : TUTTI_OK;
 }
 
-tutti_status tutti_link_drive(const tutti_rail *rail) {
+tutti_status tutti_link_drive(const tutti_rail *rail, const tutti_link_work *work) {
     tutti_links *links = rail->comm->links;
     tutti_link_wait wait = {.comm = rail->comm, .sleep_ns = SHORTEST_SLEEP_NS};
     for (;;) {
@@ -213,7 +213,9 @@ tutti_status tutti_link_drive(const tutti_rail *rail) {
             link->busy = false;
             links->busy[i] = links->busy[--links->nbusy];
         }
-        if (links->nbusy == 0) return TUTTI_OK;
-        TUTTI_TRY(tutti_link_pause(&wait, moved > 0));
+        bool worked = work != NULL;
+        if (worked && !work->some(work->context)) work = NULL;
+        if (links->nbusy == 0 && work == NULL) return TUTTI_OK;
+        TUTTI_TRY(tutti_link_pause(&wait, moved > 0 || worked));
     }
 }

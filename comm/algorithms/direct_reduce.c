@@ -93,8 +93,8 @@ tutti_status tutti_direct_whole(tutti_rail_call *call) {
     size_t bytes = call->vector.count * tutti_type_bytes(call->vector.type);
     direct d = begin(call, bytes);
     d.adds = call->kind == TUTTI_KIND_ALL_REDUCE || d.me == call->root;
-    const tutti_rail_work adding = {.some = tutti_rail_add_some, .context = &d.adding};
-    const tutti_rail_work *work = NULL;
+    const tutti_link_work adding = {.some = tutti_rail_add_some, .context = &d.adding};
+    const tutti_link_work *work = NULL;
     for (size_t k = 0; k < d.npieces; k++) {
         tutti_rail_piece piece = tutti_rail_piece_of(bytes, d.piece_bytes, k);
         TUTTI_TRY(tutti_rail_move(call, d.parts, list_whole(&d, piece, k), work));
@@ -176,7 +176,7 @@ static size_t largest_segment(const tutti_rail_call *call) {
 tutti_status tutti_direct_sliced(tutti_rail_call *call) {
     direct d = begin(call, largest_segment(call));
     segment own = segment_of(call, d.me);
-    const tutti_rail_work adding = {.some = tutti_rail_add_some, .context = &d.adding};
+    const tutti_link_work adding = {.some = tutti_rail_add_some, .context = &d.adding};
     for (size_t k = 0; k <= d.npieces; k++) {
         int nparts = k < d.npieces ? list_inputs(&d, k) : 0;
         TUTTI_TRY(tutti_rail_move(call, d.parts, nparts, k > 0 ? &adding : NULL));

@@ -20,10 +20,13 @@ static tutti_rail_call make_call(const tutti_rail *rail, const tutti_rail_setup 
                              .scratch_bytes = setup->scratch_bytes};
 }
 
-/* Integers, bool, and least and greatest of all come out the same in any order. */
-static bool order_matters(const tutti_rail_vector *vector) {
+/* Integers, bool, and least and greatest of all come out the same in any order, and so does a sum of two. But the mean of
+ * small floats is rounded once: it takes an algorithm that has all inputs when it divides. */
+static bool order_matters(const tutti_rail *rail, const tutti_rail_vector *vector) {
     bool is_float = vector->type > TUTTI_BOOL;
-    return is_float && vector->reduction != TUTTI_MIN && vector->reduction != TUTTI_MAX;
+    bool is_small = is_float && vector->type != TUTTI_FLOAT32 && vector->type != TUTTI_FLOAT64;
+    if (!is_float || vector->reduction == TUTTI_MIN || vector->reduction == TUTTI_MAX) return false;
+    return rail->n > 2 || (is_small && vector->reduction == TUTTI_AVG);
 }
 
 tutti_status tutti_rail_barrier(const tutti_rail *rail, const tutti_rail_setup *setup) {
@@ -55,7 +58,7 @@ tutti_status tutti_rail_all_reduce(const tutti_rail *rail, const tutti_rail_setu
     if (bytes == 0) return tutti_rail_barrier(rail, setup);
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_ALL_REDUCE, bytes);
     call.vector = *vector;
-    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(vector), &call);
+    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(rail, vector), &call);
 }
 
 tutti_status tutti_rail_reduce(const tutti_rail *rail, const tutti_rail_setup *setup, int root,
@@ -66,7 +69,7 @@ tutti_status tutti_rail_reduce(const tutti_rail *rail, const tutti_rail_setup *s
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_REDUCE, bytes);
     call.vector = *vector;
     call.root = root;
-    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(vector), &call);
+    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(rail, vector), &call);
 }
 
 tutti_status tutti_rail_reduce_scatter(const tutti_rail *rail, const tutti_rail_setup *setup, const void *const *srcs,
@@ -79,7 +82,7 @@ tutti_status tutti_rail_reduce_scatter(const tutti_rail *rail, const tutti_rail_
     call.vector = *vector;
     call.srcs = srcs;
     call.counts = counts;
-    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(vector), &call);
+    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(rail, vector), &call);
 }
 
 /* -------------------------------------------------------------------------------------------------------- moving */

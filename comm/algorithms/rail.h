@@ -83,7 +83,8 @@ typedef struct tutti_rail_setup {
 
 /* Scratch memory that a call needs. `bytes`: all_reduce, reduce, broadcast: the vector; reduce_scatter: the largest segment;
  * all_gather: the largest block; all_to_all, gather_v, scatter_v: the largest block that this rank sends or receives.
- * Grows with the number of ranks and the size of pieces, not with long vectors, except for forced or reordering rows.
+ * Enough for less bytes, too. Grows with the number of ranks and the size of pieces, not with long vectors, except for
+ * forced or reordering rows.
  * Kinds are the uniform ones: BARRIER, ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER,
  * SCATTER. */
 size_t tutti_rail_scratch_bytes(const tutti_rail_table *table, tutti_kind kind, size_t bytes);

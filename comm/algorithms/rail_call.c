@@ -60,13 +60,12 @@ void tutti_rail_copy(void *dst, const void *src, size_t bytes) {
 /* ---------------------------------------------------------------------------------------------- moving, adding */
 
 tutti_status tutti_rail_move(const tutti_rail_call *call, tutti_link_part *parts, int nparts,
-                             const tutti_rail_work *work) {
+                             const tutti_link_work *work) {
     int kept = 0;
     for (int i = 0; i < nparts; i++)
         if (parts[i].bytes > 0) parts[kept++] = parts[i];
-    if (kept > 0) TUTTI_TRY(tutti_link_move(call->rail, parts, kept));
-    while (work != NULL && work->some(work->context)) continue;
-    return TUTTI_OK;
+    return work != NULL ? tutti_link_move_meanwhile(call->rail, parts, kept, work)
+                        : tutti_link_move(call->rail, parts, kept);
 }
 
 /* Of the result: so little that the caller is back at the links within some microseconds. */

@@ -67,16 +67,9 @@ void tutti_rail_divide(const tutti_rail_vector *vector, void *data, size_t bytes
 /* memcpy, but for nothing to nothing, or a buffer to itself. */
 void tutti_rail_copy(void *dst, const void *src, size_t bytes);
 
-/*
- * Moves the parts, those without bytes left out, and carries on with some other work meanwhile. `work->some` does a little of
- * it and says whether there is more; when this returns the work is done, too. work may be NULL.
- */
-typedef struct tutti_rail_work {
-    bool (*some)(void *context);
-    void *context;
-} tutti_rail_work;
+/* Moves the parts, those without bytes left out, and does the work meanwhile; work may be NULL. */
 tutti_status tutti_rail_move(const tutti_rail_call *call, tutti_link_part *parts, int nparts,
-                             const tutti_rail_work *work);
+                             const tutti_link_work *work);
 
 /* The work of adding up. */
 typedef struct tutti_rail_adding {

@@ -11,6 +11,10 @@
 
 #include "comm/algorithms/rail_call.h"
 
+#define LEAST_PIECE_BYTES ((size_t)256 << 10)
+#define CACHE_PIECE_BYTES ((size_t)1 << 20)
+#define MOST_PIECE_BYTES  ((size_t)16 << 20)
+
 #define KIND(name) (1u << TUTTI_KIND_##name)
 
 /* What a prediction is made for. `bytes` as in tutti_rail_scratch_bytes. */
@@ -24,8 +28,8 @@ typedef struct question {
 typedef struct row {
     const char *name;
     unsigned kinds;
-    bool reorders; /* sums in an order of its own */
-    int least_n;
+    bool reorders;    /* sums in an order of its own */
+    bool only_pieces; /* its scratch grows with `bytes`: for no more than a piece, unless it is forced */
     double (*predict_us)(const question *q);
     size_t (*scratch)(int n, size_t bytes, size_t piece_bytes); /* NULL: none */
     tutti_status (*run)(tutti_rail_call *call);
@@ -39,6 +43,12 @@ static double moving(const question *q, double steps, double messages, double by
 
 static double reducing(const question *q, double bytes) {
     return tutti_cost_of_reducing(q->cost, bytes);
+}
+
+/* What is sent or added to long after it was written comes from memory: at about a sixth of the speed at which inputs are
+ * added up in a cache. Algorithms in pieces are spared that. */
+static double rereading(const question *q, double bytes) {
+    return bytes > (double)CACHE_PIECE_BYTES ? reducing(q, 6 * bytes) : 0;
 }
 
 static double pieces(double bytes, double piece_bytes) {
@@ -67,12 +77,13 @@ static double predict_scattered(const question *q) {
 
 static double predict_ring_all_reduce(const question *q) {
     double steps = 2 * (q->n - 1), slice = q->bytes / q->n;
-    return moving(q, steps, steps, steps * slice) + reducing(q, steps * slice);
+    return moving(q, steps, steps, steps * slice) + reducing(q, steps * slice) + rereading(q, q->bytes);
 }
 
 static double predict_ring_scatter(const question *q) {
     double steps = q->n - 1;
-    return moving(q, steps, steps, steps * q->bytes) + reducing(q, 3 * steps * q->bytes);
+    return moving(q, steps, steps, steps * q->bytes) + reducing(q, 3 * steps * q->bytes) +
+           rereading(q, q->n * q->bytes);
 }
 
 /* Who sits out makes the vector travel two more times. */
@@ -83,7 +94,7 @@ static double predict_doubling(const question *q) {
 
 static double predict_halving(const question *q) {
     double steps = 2 * q->log_n, more = q->is_power ? 0 : 2 * q->bytes;
-    return moving(q, steps, steps, 2 * q->bytes + more) + reducing(q, 2 * q->bytes + more);
+    return moving(q, steps, steps, 2 * q->bytes + more) + reducing(q, 2 * q->bytes + more) + rereading(q, q->bytes);
 }
 
 static double predict_tree(const question *q) {
@@ -204,6 +215,7 @@ static const row rows[] = {
      .reorders = true,
      .predict_us = predict_doubling,
      .scratch = tutti_doubling_scratch,
+     .only_pieces = true,
      .run = tutti_doubling_all_reduce},
     {.name = "halving",
      .kinds = KIND(ALL_REDUCE),
@@ -216,6 +228,7 @@ static const row rows[] = {
      .reorders = true,
      .predict_us = predict_tree_reduce,
      .scratch = tutti_tree_scratch,
+     .only_pieces = true,
      .run = tutti_tree_reduce},
     {.name = "tree",
      .kinds = KIND(ALL_REDUCE),
@@ -247,29 +260,29 @@ static const row rows[] = {
      .kinds = KIND(ALL_GATHER),
      .predict_us = predict_bruck_gather,
      .scratch = tutti_bruck_scratch,
+     .only_pieces = true,
      .run = tutti_bruck_all_gather},
     {.name = "bruck",
      .kinds = KIND(ALL_TO_ALL),
      .predict_us = predict_bruck_all_to_all,
      .scratch = tutti_bruck_scratch,
+     .only_pieces = true,
      .run = tutti_bruck_all_to_all},
 };
 
-static bool fits(const row *candidate, tutti_kind kind, int n, bool ordered) {
-    return (candidate->kinds >> kind & 1) != 0 && n >= candidate->least_n && !(ordered && candidate->reorders);
+static bool fits(const row *candidate, tutti_kind kind, bool ordered) {
+    return (candidate->kinds >> kind & 1) != 0 && !(ordered && candidate->reorders);
 }
 
 /* ------------------------------------------------------------------------------------------------------- filling */
 
-/* Between two pieces a link is idle for about a latency: that is to be this part of the time. */
-#define IDLE_PART         (1.0 / 24)
-#define LEAST_PIECE_BYTES ((size_t)256 << 10)
-#define MOST_PIECE_BYTES  ((size_t)2 << 20)
-
+/* Between two pieces a link is idle for about a latency. That is to be a 50th of the time, as long as pieces stay in a
+ * cache; on slow links that are far away a 10th. */
 static size_t choose_piece_bytes(const tutti_cost *cost) {
-    double bytes = cost->latency_us * cost->bandwidth_gbs * 1e3 / IDLE_PART;
+    double latency_bytes = cost->latency_us * cost->bandwidth_gbs * 1e3;
     size_t piece_bytes = LEAST_PIECE_BYTES;
-    while (piece_bytes < MOST_PIECE_BYTES && (double)piece_bytes < bytes) piece_bytes *= 2;
+    while (piece_bytes < CACHE_PIECE_BYTES && (double)piece_bytes < 50 * latency_bytes) piece_bytes *= 2;
+    while (piece_bytes < MOST_PIECE_BYTES && (double)piece_bytes < 10 * latency_bytes) piece_bytes *= 2;
     return piece_bytes;
 }
 
@@ -291,16 +304,21 @@ static double middle_of(int class) {
     return 1.5 * (double)(UINT64_C(1) << class);
 }
 
+static bool is_forced(const tutti_rail_table *table, const row *candidate) {
+    return table->forced != NULL && strcmp(table->forced, candidate->name) == 0;
+}
+
 /* The best row but `without` (-1: of all); -1: there is none. */
 static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, bool ordered, int without) {
     question q = ask(table, middle_of(class));
+    bool is_short = (size_t)2 << class <= table->piece_bytes;
     int best = -1;
     double best_us = 0;
     for (int i = 0; i < (int)TUTTI_COUNT_OF(rows); i++) {
-        if (i == without || !fits(&rows[i], kind, table->n, ordered)) continue;
-        if (without < 0 && table->forced != NULL && strcmp(table->forced, rows[i].name) == 0) return i;
+        if (i == without || !fits(&rows[i], kind, ordered)) continue;
+        if (without < 0 && is_forced(table, &rows[i])) return i;
         double us = rows[i].predict_us(&q);
-        if (best >= 0 && us >= best_us) continue;
+        if ((rows[i].only_pieces && !is_short) || (best >= 0 && us >= best_us)) continue;
         best = i;
         best_us = us;
     }
@@ -338,16 +356,23 @@ static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t
     return &rows[table->rows[ordered][kind][class_of(bytes)]];
 }
 
-static size_t scratch_of(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered) {
-    const row *chosen = look_up(table, kind, bytes, ordered);
-    if ((chosen->kinds >> kind & 1) == 0 || chosen->scratch == NULL) return 0;
-    return chosen->scratch(table->n, bytes, table->piece_bytes);
+/* Of all rows for up to that size: who asks for the longest of several calls has enough for the others, too. */
+static size_t scratch_of(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
+    size_t most = 0;
+    for (int class = class_of(bytes), c = 0; c <= class; c++) {
+        size_t longest = c == class ? bytes : ((size_t)2 << c) - 1;
+        for (int ordered = 0; ordered < 2; ordered++) {
+            const row *chosen = &rows[table->rows[ordered][kind][c]];
+            if ((chosen->kinds >> kind & 1) == 0 || chosen->scratch == NULL) continue;
+            most = tutti_max_size(most, chosen->scratch(table->n, longest, table->piece_bytes));
+        }
+    }
+    return most;
 }
 
 size_t tutti_rail_scratch_bytes(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
-    size_t most = tutti_max_size(scratch_of(table, kind, bytes, false), scratch_of(table, kind, bytes, true));
-    if (kind == TUTTI_KIND_ALL_TO_ALL)
-        most = tutti_max_size(most, scratch_of(table, TUTTI_KIND_ALL_TO_ALL_V, bytes, false));
+    size_t most = scratch_of(table, kind, bytes);
+    if (kind == TUTTI_KIND_ALL_TO_ALL) most = tutti_max_size(most, scratch_of(table, TUTTI_KIND_ALL_TO_ALL_V, bytes));
     return most;
 }
 
