@@ -12,7 +12,7 @@
 
 #include "bootstrap/base/status.h"
 
-enum { LIMIT_MS = 30000 };
+enum { LIMIT_MS = 30000, LOOK_EVERY = 64, SPIN_NS = 200000 };
 
 int rdma_pair_read(rdma_pair *pair, int argc, char **argv) {
     *pair = (rdma_pair){.listener = -1};
@@ -74,10 +74,19 @@ void rdma_pair_close(rdma_pair *pair) {
 tutti_status rdma_pair_finish(rdma_pair *pair, int limit_ms) {
     tutti_pipe *pipe = pair->pipe;
     tutti_deadline deadline = tutti_deadline_after_ms(limit_ms);
-    unsigned rounds = 0;
+    uint64_t moved = 0;
+    int64_t quiet_since = 0;
+    unsigned idle = 0;
     while (!tutti_pipe_has_sent(pipe) || !tutti_pipe_has_received(pipe)) {
         TUTTI_TRY(tutti_verbs_transport.progress(pipe));
-        if (++rounds % 256 == 0 && tutti_deadline_passed(&deadline))
+        idle = moved == pipe->bytes_in + pipe->bytes_out ? idle + 1 : 0;
+        moved = pipe->bytes_in + pipe->bytes_out;
+        if (idle == 0) quiet_since = 0;
+        if (idle % LOOK_EVERY != LOOK_EVERY - 1) continue;
+        int64_t now = tutti_now_ns();
+        if (quiet_since == 0) quiet_since = now;
+        if (now - quiet_since > SPIN_NS) usleep(50); /* as links do; Soft-RoCE's own threads need the core, too */
+        if (tutti_deadline_passed(&deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT, "sent %zu of %zu bytes, received %zu of %zu, then nothing", pipe->sent,
                               pipe->to_send, pipe->received, pipe->to_receive);
     }
