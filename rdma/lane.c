@@ -185,17 +185,17 @@ void tutti_lane_post(tutti_lane *lane, const tutti_lane_write *write) {
 }
 
 static void take(tutti_lane *lane, const struct ibv_wc *done) {
-    bool receive = (done->wr_id & 3) == ID_RECEIVE;
+    bool receive = (done->wr_id & 3) == ID_RECEIVE, marker = (done->wr_id & 3) == MARKER;
     if (receive) lane->receives--;
+    if (marker) lane->flushed = true;
     if (done->status != IBV_WC_SUCCESS) {
-        if ((done->wr_id & 3) == MARKER) lane->flushed = true;
         if (lane->error == 0 || lane->error == IBV_WC_WR_FLUSH_ERR) { /* a flush only follows from another failure */
             lane->error = done->status;
             lane->vendor_error = done->vendor_err;
         }
     } else if (receive) {
         lane->came[lane->came_tail++ % TUTTI_LANE_RECEIVES] = ntohl(done->imm_data);
-    } else if ((done->wr_id & 3) == 0) {
+    } else if (!marker) {
         lane->completed = done->wr_id >> 2;
     }
 }
