@@ -25,7 +25,8 @@
 
 #define TUTTI_UCX_PARTS         4
 #define TUTTI_UCX_WINDOW        4 /* pieces that are under way at once, in each direction */
-#define TUTTI_UCX_EAGER_BYTES   ((size_t)16 << 10)
+#define TUTTI_UCX_STAGE_BYTES   ((size_t)8 << 10)
+#define TUTTI_UCX_EAGER_BYTES   ((size_t)64 << 10)
 #define TUTTI_UCX_PIECE_BYTES   ((size_t)1 << 20)
 #define TUTTI_UCX_MESSAGE       1          /* the active message's number */
 #define TUTTI_UCX_HELLO         UINT64_MAX /* in place of an offset: the way works */
@@ -92,7 +93,7 @@ struct tutti_ucx_pipe {
     uint64_t offset_out; /* of the next message */
     tutti_ucx_departure departures[TUTTI_UCX_WINDOW];
     int sends_running;
-    unsigned char stage[TUTTI_UCX_EAGER_BYTES]; /* small parts of a send, made one message */
+    unsigned char stage[TUTTI_UCX_STAGE_BYTES]; /* small parts of a send, made one message */
 
     unsigned char *dst;
     uint64_t begin_in;           /* where in the stream the receive under way begins */
