@@ -27,21 +27,13 @@ static struct {
     char reason[1024]; /* why not */
 } ucx = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* UCX catches these when it is loaded, in order to print where a program failed. That is the program's to decide. */
-static const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
-
 static tutti_status open_module(void) {
     static const char left_out[] = TUTTI_UCX_LEFT_OUT; /* why this build has no such module; "": it has */
     static const tutti_ucx_host host = {
         .row = &tutti_ucx_transport, .pipe_fail = tutti_pipe_fail, .deadline_passed = tutti_deadline_passed};
-    const tutti_module_calls *calls = NULL;
-    struct sigaction actions[TUTTI_COUNT_OF(caught)];
+    const tutti_module_calls *calls;
     if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
-    bool wanted = getenv("UCX_HANDLE_ERRORS") != NULL;
-    for (size_t i = 0; i < TUTTI_COUNT_OF(caught); i++) sigaction(caught[i], NULL, &actions[i]);
-    tutti_status status = tutti_module_open("ucx", &calls);
-    for (size_t i = 0; i < TUTTI_COUNT_OF(caught) && !wanted; i++) sigaction(caught[i], &actions[i], NULL);
-    TUTTI_TRY(status);
+    TUTTI_TRY(tutti_module_open("ucx", &calls));
     const tutti_ucx_module *module = (const tutti_ucx_module *)calls;
     module->attach(&host);
     TUTTI_TRY(module->survey(&ucx.survey));
@@ -49,9 +41,20 @@ static tutti_status open_module(void) {
     return TUTTI_OK;
 }
 
+/* UCX catches signals when it is loaded, in order to print where a program failed. That is the program's to decide. */
+static tutti_status open_quietly(void) {
+    static const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+    struct sigaction actions[TUTTI_COUNT_OF(caught)];
+    bool wanted = getenv("UCX_HANDLE_ERRORS") != NULL;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(caught); i++) sigaction(caught[i], NULL, &actions[i]);
+    tutti_status status = open_module();
+    for (size_t i = 0; i < TUTTI_COUNT_OF(caught) && !wanted; i++) sigaction(caught[i], &actions[i], NULL);
+    return status;
+}
+
 static tutti_status need_module(void) {
     pthread_mutex_lock(&ucx.lock);
-    if (!ucx.asked && open_module() != TUTTI_OK) snprintf(ucx.reason, sizeof ucx.reason, "%s", tutti_last_error());
+    if (!ucx.asked && open_quietly() != TUTTI_OK) snprintf(ucx.reason, sizeof ucx.reason, "%s", tutti_last_error());
     ucx.asked = true;
     pthread_mutex_unlock(&ucx.lock);
     return ucx.module != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", ucx.reason);

@@ -166,19 +166,26 @@ static tutti_status make_endpoint(tutti_ucx_pipe *u, tutti_deadline *deadline) {
     return introduced;
 }
 
-static tutti_status greet(tutti_ucx_pipe *u, tutti_deadline *deadline) {
+/* Is the request done? Then it is freed. */
+static bool is_over(ucs_status_ptr_t *request) {
+    if (!UCS_PTR_IS_PTR(*request)) return true;
+    if (ucp_request_check_status(*request) == UCS_INPROGRESS) return false;
+    ucp_request_free(*request);
+    *request = NULL;
+    return true;
+}
+
+/* Drives both until each side has heard the other, and knows that it was heard. */
+static tutti_status converse(tutti_ucx_pipe *u, ucs_status_ptr_t *flush, tutti_deadline *deadline) {
     const char ready = READY;
     char answer = 0;
-    bool told = false;
-    tutti_ucx_greet(u);
-    while (!told || answer == 0 || u->sends_running > 0) {
+    for (bool told = false; !told || answer == 0;) {
         unsigned moved = ucp_worker_progress(u->worker);
         if (u->lost != UCS_OK)
             return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM,
-                                               "ucx: cannot reach the other side: %s; see UCX_TLS and "
-                                               "UCX_NET_DEVICES",
+                                               "ucx: cannot reach the other side: %s; see UCX_TLS and UCX_NET_DEVICES",
                                                ucs_status_string(u->lost));
-        if (u->greeted && !told) {
+        if (!told && u->greeted && u->sends_running == 0 && is_over(flush)) {
             TUTTI_TRY(write_all(u, &ready, sizeof ready, deadline));
             told = true;
         }
@@ -187,14 +194,22 @@ static tutti_status greet(tutti_ucx_pipe *u, tutti_deadline *deadline) {
             if (got == 0 || (got < 0 && !is_passing(errno)) || (got > 0 && answer != READY)) return closed();
         }
         if (moved > 0) continue;
-        struct pollfd waited = {.fd = u->epoll, .events = POLLIN};
-        poll(&waited, 1, 1);
+        poll(&(struct pollfd){.fd = u->epoll, .events = POLLIN}, 1, 1);
         if (tutti_ucx_own_host->deadline_passed(deadline))
-            return tutti_ucx_common_host->fail(TUTTI_ERR_TIMEOUT,
-                                               "ucx: the other side was not reached in time; see UCX_TLS and "
-                                               "UCX_NET_DEVICES");
+            return tutti_ucx_common_host->fail(
+                TUTTI_ERR_TIMEOUT, "ucx: the other side was not reached in time; see UCX_TLS and UCX_NET_DEVICES");
     }
     return TUTTI_OK;
+}
+
+static tutti_status greet(tutti_ucx_pipe *u, tutti_deadline *deadline) {
+    ucp_request_param_t plain = {0};
+    tutti_ucx_greet(u);
+    /* Done when the connection is up on both sides: what is flushed later need not wait for the other side to look. */
+    ucs_status_ptr_t flush = ucp_ep_flush_nbx(u->endpoint, &plain);
+    tutti_status status = converse(u, &flush, deadline);
+    if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush); /* UCX keeps it until it is done */
+    return status;
 }
 
 /* --------------------------------------------------------------------------------------- coming and going */
@@ -232,6 +247,7 @@ tutti_status tutti_ucx_open(int socket, tutti_deadline *deadline, tutti_pipe **p
 /* What has been sent goes out; then the other side is told that it was all. */
 static void say_farewell(tutti_ucx_pipe *u) {
     ucp_request_param_t plain = {0};
+    tutti_ucx_refuse_offers(u);
     if (u->lost == UCS_OK) tutti_ucx_finish(u, ucp_ep_flush_nbx(u->endpoint, &plain), TUTTI_UCX_CLOSE_WAIT_MS);
     send(u->socket, &u->offset_out, sizeof u->offset_out, MSG_DONTWAIT | MSG_NOSIGNAL);
     shutdown(u->socket, SHUT_WR);
@@ -244,13 +260,9 @@ void tutti_ucx_close(tutti_pipe *pipe) {
     if (u->process == getpid()) {
         char unread[64];
         tutti_ucx_cancel(pipe);
-        if (pipe->status == TUTTI_OK) {
-            tutti_ucx_drop_arrivals(u);
-            say_farewell(u);
-        }
+        if (pipe->status == TUTTI_OK) say_farewell(u);
         tutti_ucx_stop(u);
-        tutti_ucx_drop_arrivals(u);
-        if (u->worker != NULL) ucp_worker_destroy(u->worker);
+        tutti_ucx_free_arrivals(u);
         while (recv(u->socket, unread, sizeof unread, MSG_DONTWAIT) > 0) {
         } /* else the end could overtake the farewell */
     }

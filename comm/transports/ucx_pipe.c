@@ -6,6 +6,7 @@
  * many bytes it has sent in all.
  */
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "comm/transports/ucx_state.h"
 
@@ -26,6 +27,7 @@ void tutti_ucx_stop(tutti_ucx_pipe *u) {
     if (u->worker == NULL) return;
     ucp_request_param_t plain = {0},
                         force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    tutti_ucx_refuse_offers(u);
     if (u->endpoint != NULL) {
         if (u->lost == UCS_OK) tutti_ucx_finish(u, ucp_ep_flush_nbx(u->endpoint, &plain), TUTTI_UCX_LAST_WORDS_MS);
         tutti_ucx_finish(u, ucp_ep_close_nbx(u->endpoint, &force), TUTTI_UCX_STOP_WAIT_MS);
@@ -33,9 +35,9 @@ void tutti_ucx_stop(tutti_ucx_pipe *u) {
     }
     int64_t end_ms = tutti_ucx_now_ms() + TUTTI_UCX_STOP_WAIT_MS;
     while (u->sends_running + u->receives_running > 0 && tutti_ucx_now_ms() < end_ms) ucp_worker_progress(u->worker);
-    if (u->sends_running + u->receives_running == 0) return;
     ucp_worker_destroy(u->worker); /* takes with it whatever could still move */
     u->worker = NULL;
+    shutdown(u->socket, SHUT_WR); /* so that the other side hears of it */
 }
 
 /* ----------------------------------------------------------------------------------------------- driving */

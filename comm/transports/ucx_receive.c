@@ -158,11 +158,19 @@ tutti_status tutti_ucx_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
     return TUTTI_OK;
 }
 
-void tutti_ucx_drop_arrivals(tutti_ucx_pipe *u) {
+void tutti_ucx_refuse_offers(tutti_ucx_pipe *u) {
+    for (tutti_ucx_arrival *arrival = u->arrivals; arrival != NULL; arrival = arrival->next) {
+        if (arrival->stage != TUTTI_UCX_OFFERED) continue;
+        ucp_am_data_release(u->worker, arrival->offer);
+        arrival->offer = NULL;
+        arrival->stage = TUTTI_UCX_FAILED;
+    }
+}
+
+void tutti_ucx_free_arrivals(tutti_ucx_pipe *u) {
     while (u->arrivals != NULL) {
         tutti_ucx_arrival *first = u->arrivals;
         u->arrivals = first->next;
-        if (first->offer != NULL && u->worker != NULL) ucp_am_data_release(u->worker, first->offer);
         free_arrival(first);
     }
 }

@@ -115,8 +115,8 @@ tutti_status tutti_ucx_context(ucp_context_h *context_out);
 
 tutti_status tutti_ucx_open(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out);
 void tutti_ucx_close(tutti_pipe *pipe);
-/* Ends all messages under way: after it UCX touches no memory of the user's any more. What was handed to UCX before is sent if
- * that takes no time. */
+/* Ends the connection: after it UCX touches no memory of the user's any more. What was handed to UCX before is still sent if
+ * that takes no time. The pipe is of no use after it. */
 void tutti_ucx_stop(tutti_ucx_pipe *u);
 /* Drives the worker until the request is done, at most so long; frees the request. False: it is not done. */
 bool tutti_ucx_finish(tutti_ucx_pipe *u, ucs_status_ptr_t request, int64_t most_ms);
@@ -133,8 +133,10 @@ ucs_status_t tutti_ucx_arrive(void *argument, const void *header, size_t header_
                               const ucp_am_recv_param_t *param);
 /* Puts into the user's buffer what is there, and asks for what is offered. */
 void tutti_ucx_take(tutti_ucx_pipe *u);
-/* Gives back all that was never asked for. */
-void tutti_ucx_drop_arrivals(tutti_ucx_pipe *u);
+/* Nobody asks for what is offered any more. */
+void tutti_ucx_refuse_offers(tutti_ucx_pipe *u);
+/* When nothing runs any more. */
+void tutti_ucx_free_arrivals(tutti_ucx_pipe *u);
 /* Looks whether the other side has closed, or is gone. */
 void tutti_ucx_look(tutti_ucx_pipe *u);
 
