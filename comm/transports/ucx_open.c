@@ -205,8 +205,7 @@ static tutti_status converse(tutti_ucx_pipe *u, ucs_status_ptr_t *flush, tutti_d
 static tutti_status greet(tutti_ucx_pipe *u, tutti_deadline *deadline) {
     ucp_request_param_t plain = {0};
     tutti_ucx_greet(u);
-    /* Done when the connection is up on both sides: what is flushed later need not wait for the other side to look. */
-    ucs_status_ptr_t flush = ucp_ep_flush_nbx(u->endpoint, &plain);
+    ucs_status_ptr_t flush = ucp_ep_flush_nbx(u->endpoint, &plain); /* done when the connection is up */
     tutti_status status = converse(u, &flush, deadline);
     if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush); /* UCX keeps it until it is done */
     return status;
@@ -244,13 +243,13 @@ tutti_status tutti_ucx_open(int socket, tutti_deadline *deadline, tutti_pipe **p
     return TUTTI_OK;
 }
 
-/* What has been sent goes out; then the other side is told that it was all. */
+/* Tells the other side how much was sent, and sends it: what UCX holds back goes out, if there is room. Over sockets UCX also waits
+ * for an answer, which may not come soon, since the other side need not look; that is no reason to wait long. */
 static void say_farewell(tutti_ucx_pipe *u) {
     ucp_request_param_t plain = {0};
-    tutti_ucx_refuse_offers(u);
-    if (u->lost == UCS_OK) tutti_ucx_finish(u, ucp_ep_flush_nbx(u->endpoint, &plain), TUTTI_UCX_CLOSE_WAIT_MS);
     send(u->socket, &u->offset_out, sizeof u->offset_out, MSG_DONTWAIT | MSG_NOSIGNAL);
     shutdown(u->socket, SHUT_WR);
+    tutti_ucx_refuse_offers(u);
     tutti_ucx_finish(u, ucp_ep_close_nbx(u->endpoint, &plain), TUTTI_UCX_CLOSE_WAIT_MS);
     u->endpoint = NULL;
 }

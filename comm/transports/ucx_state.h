@@ -30,7 +30,7 @@
 #define TUTTI_UCX_PIECE_BYTES   ((size_t)1 << 20)
 #define TUTTI_UCX_MESSAGE       1          /* the active message's number */
 #define TUTTI_UCX_HELLO         UINT64_MAX /* in place of an offset: the way works */
-#define TUTTI_UCX_CLOSE_WAIT_MS 500
+#define TUTTI_UCX_CLOSE_WAIT_MS 50
 #define TUTTI_UCX_LAST_WORDS_MS 20
 #define TUTTI_UCX_STOP_WAIT_MS  1000
 
