@@ -2,8 +2,8 @@
  * UCX, on this side of its module: libtutti_ucx.so is opened when somebody first asks for it, and its pipes call it
  * directly from then on.
  *
- * By itself UCX is chosen only where it has found a fabric (InfiniBand, RoCE and the like). Where it would only use sockets,
- * those of the transport tcp are faster, and prove who is at the other end; TUTTI_TRANSPORT=ucx takes it anyway.
+ * UCX stands after tcp in the list: it is for who asks for it, on fabrics that the transport verbs does not know. Its own
+ * connections go beside the one that was proved, and UCX proves nothing by itself.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -58,25 +58,6 @@ static tutti_status need_module(void) {
     ucx.asked = true;
     pthread_mutex_unlock(&ucx.lock);
     return ucx.module != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", ucx.reason);
-}
-
-/* Does TUTTI_TRANSPORT name it? */
-static bool is_named(void) {
-    const char *names = tutti_setting_text(TUTTI_SETTING_TRANSPORT);
-    while (*names != '\0') {
-        size_t span = strcspn(names, ", ");
-        if (span == 3 && strncmp(names, "ucx", 3) == 0) return true;
-        names += span;
-        names += strspn(names, ", ");
-    }
-    return false;
-}
-
-static tutti_status check(void) {
-    TUTTI_TRY(need_module());
-    if (ucx.survey.fast || is_named()) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "UCX %s has found no fabric, only %s; TUTTI_TRANSPORT=ucx uses it anyway",
-                      ucx.survey.version, ucx.survey.ways);
 }
 
 /* The kernel probes a peer that says nothing, as for the transport tcp: nothing is ever sent on this socket. */
@@ -142,7 +123,7 @@ static void describe(char *text, size_t capacity) {
 
 const tutti_transport tutti_ucx_transport = {
     .name = "ucx",
-    .check = check,
+    .check = need_module,
     .open = ucx_open,
     .send = ucx_send,
     .recv = ucx_recv,

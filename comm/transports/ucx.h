@@ -11,7 +11,6 @@
 typedef struct tutti_ucx_survey {
     char version[32];
     char ways[512]; /* "self/memory, tcp/eth0, ..." */
-    bool fast;      /* one of them is a fabric: faster than the sockets that the transport tcp uses, too */
 } tutti_ucx_survey;
 
 /* What the host does for this module, besides what it does for all. */

@@ -62,13 +62,6 @@ tutti_status tutti_ucx_context(ucp_context_h *context_out) {
 
 /* ---------------------------------------------------------------------------------------------- the survey */
 
-static bool is_fabric(const char *way) {
-    static const char *const names[] = {"rc_", "dc_", "ud_", "srd", "ugni", "gga_"};
-    for (size_t i = 0; i < TUTTI_COUNT_OF(names); i++)
-        if (strncmp(way, names[i], strlen(names[i])) == 0) return true;
-    return false;
-}
-
 /* Lines "#  resource 1 : md 1 dev 1 flags -- tcp/lo": UCX has no other call that tells. */
 static void read_ways(char *text, tutti_ucx_survey *survey) {
     size_t used = 0;
@@ -76,7 +69,6 @@ static void read_ways(char *text, tutti_ucx_survey *survey) {
         const char *way = strrchr(line, ' ');
         if (strstr(line, " resource ") == NULL || way == NULL || strchr(way, '/') == NULL) continue;
         way++;
-        survey->fast = survey->fast || is_fabric(way);
         if (used < sizeof survey->ways)
             used +=
                 (size_t)snprintf(survey->ways + used, sizeof survey->ways - used, "%s%s", used > 0 ? ", " : "", way);
