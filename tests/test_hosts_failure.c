@@ -159,6 +159,30 @@ Test(hosts_failure, receives_are_told_when_the_sender_on_another_host_dies) {
     run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .environment = attentive}, lose_sender);
 }
 
+/* Heartbeats of communicators that are gone must neither be taken for those of the next one, nor for a death. */
+static tutti_status lose_sender_of_the_last(ranks_context *context) {
+    enum { TIMES = 6 };
+    for (int i = 0; i < TIMES; i++) {
+        char prefix[16];
+        snprintf(prefix, sizeof prefix, "time-%d", i);
+        TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, prefix, NULL, &context->comm));
+        TUTTI_TRY(tutti_barrier(context->comm, NULL));
+        if (i == TIMES - 1) break;
+        if (i % 2 == 1) usleep(1000 * (useconds_t)(300 * context->rank % 700)); /* some leave late */
+        TUTTI_TRY(tutti_comm_destroy(context->comm));
+        context->comm = NULL;
+    }
+    usleep(1500000); /* beats pass */
+    return lose_sender(context);
+}
+
+Test(hosts_failure, a_death_is_told_on_a_communicator_made_after_others_have_gone) {
+    HOSTS_NEED(0);
+    set_stage(0, 1);
+    run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .no_comm = true, .environment = attentive},
+        lose_sender_of_the_last);
+}
+
 /* ----------------------------------------------------------------------------------------------- cables */
 
 static tutti_status pull_cable_for_good(ranks_context *context) {
