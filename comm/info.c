@@ -25,6 +25,8 @@
 #include "bootstrap/rank_table.h"
 #include "bootstrap/topology.h"
 #include "comm/algorithms/choose.h"
+#include "comm/algorithms/rail.h"
+#include "comm/transports/transport.h"
 
 static void print_settings(void) {
     printf("\nSettings (environment variables; * differs from its default)\n");
@@ -42,19 +44,28 @@ static void print_settings(void) {
     if (tutti_settings_check() != TUTTI_OK) printf("! %s\n", tutti_last_error());
 }
 
+/* What connects hosts, best first. */
+static void print_transports(void) {
+    char text[512];
+    for (int i = 0; tutti_transports[i] != NULL; i++) {
+        bool there = tutti_transports[i]->check() == TUTTI_OK;
+        if (there) tutti_transports[i]->describe(text, sizeof text);
+        printf("  between hosts: %-11s %s%s\n", tutti_transports[i]->name,
+               there ? "yes: " : "no: ", there ? text : tutti_last_error());
+    }
+}
+
 static void print_parts(const tutti_topology *topology) {
     static const struct {
         const char *name, *state;
     } parts[] = {
         {"shared memory", "yes, between the ranks of one host"},
-        {"TCP between hosts", "no: not part of this build"},
         {"CUDA", "no: not part of this build"},
         {"NCCL", "no: not part of this build"},
-        {"UCX", "no: not part of this build"},
-        {"verbs", "no: not part of this build"},
     };
     printf("\nParts\n");
     for (size_t i = 0; i < TUTTI_COUNT_OF(parts); i++) printf("  %-26s %s\n", parts[i].name, parts[i].state);
+    print_transports();
     bool hwloc = topology->no_hwloc[0] == '\0';
     printf("  %-26s %s%s\n", "hwloc", hwloc ? "yes: " : "no: ", hwloc ? topology->source : topology->no_hwloc);
     bool tables = tutti_rank_table_check() == TUTTI_OK;
@@ -181,19 +192,47 @@ static void print_single_copy(void) {
         printf("  %-26s %s (0: any process of this user, 1: only children, ...)\n", "yama ptrace_scope", scope);
 }
 
-static int print_algorithms(void) {
+/* The choices between so many hosts, at the costs of TUTTI_COST_FILE or of an ordinary network. */
+static int print_rails(int nhosts) {
+    const char *path = tutti_setting_text(TUTTI_SETTING_COST_FILE);
+    tutti_cost cost = tutti_cost_ordinary;
+    tutti_rail_table table;
     char text[512];
-    printf("Algorithms; the first that fits is taken, TUTTI_ALGORITHM=NAME puts NAME first\n");
-    for (int i = 0; tutti_choose_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
+    if (path[0] != '\0' && tutti_cost_read(path, &cost) != TUTTI_OK) {
+        fprintf(stderr, "%s\n", tutti_last_error());
+        return 1;
+    }
+    tutti_rail_rules rules = {.n = nhosts,
+                              .reorders = tutti_setting_int(TUTTI_SETTING_DETERMINISTIC) == 0,
+                              .forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM)};
+    tutti_rail_table_fill(&rules, &cost, &table);
+    printf("\nBetween %d hosts, floats, where a message takes %.4g us and a link carries %.4g GB/s (%s)\n", nhosts,
+           cost.latency_us, cost.bandwidth_gbs, path[0] != '\0' ? path : "an ordinary network; jobs measure theirs");
+    for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
+        for (int line = 0; tutti_rail_explain(&table, (tutti_kind)kind, line, text, sizeof text) != NULL; line++)
+            printf("  %s\n", text);
     return 0;
 }
 
+static int print_algorithms(const char *hosts) {
+    char text[512];
+    int nhosts = hosts != NULL ? atoi(hosts) : 4;
+    if (nhosts < 2 || nhosts > 1 << 20) {
+        fprintf(stderr, "tutti-info --algorithms: \"%s\" hosts cannot be\n", hosts);
+        return 2;
+    }
+    printf("Algorithms; the first that fits is taken, TUTTI_ALGORITHM=NAME puts NAME first\n");
+    for (int i = 0; tutti_choose_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
+    return print_rails(nhosts);
+}
+
 int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "--algorithms") == 0) return print_algorithms();
+    if (argc > 1 && strcmp(argv[1], "--algorithms") == 0) return print_algorithms(argc > 2 ? argv[2] : NULL);
     if (argc > 1) {
         bool help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
-        fprintf(help ? stdout : stderr, "usage: tutti-info [--algorithms]\nTells version, settings, parts and machine; "
-                                        "or the table of algorithms.\n");
+        fprintf(help ? stdout : stderr, "usage: tutti-info [--algorithms [HOSTS]]\nTells version, settings, parts and "
+                                        "machine; or the table of algorithms, and what is chosen between so many "
+                                        "hosts (4).\n");
         return help ? 0 : 2;
     }
     struct utsname system;

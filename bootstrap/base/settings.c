@@ -78,7 +78,8 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
     [TUTTI_SETTING_HOST_ID] = {.name = "TUTTI_HOST_ID",
                                .kind = TUTTI_SETTING_KIND_TEXT,
                                .fallback = "",
-                               .help = "ranks with equal values count as one host (default: the boot id)"},
+                               .help =
+                                   "ranks with equal values count as one host (default: boot and network namespace)"},
     [TUTTI_SETTING_SOCKET_IFNAME] = {.name = "TUTTI_SOCKET_IFNAME",
                                      .kind = TUTTI_SETTING_KIND_TEXT,
                                      .fallback = "",

@@ -88,7 +88,7 @@ tutti_status tutti_choose_forced(int *row_out) {
     char known[256] = "";
     size_t used = 0;
     *row_out = -1;
-    if (name[0] == '\0') return TUTTI_OK;
+    if (name[0] == '\0' || tutti_rail_has_row(name)) return TUTTI_OK; /* a row of rails is chosen there */
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
         if (strcmp(name, rows[i].name) == 0) {
             *row_out = (int)i;
