@@ -3,8 +3,6 @@
  */
 #include "comm/far.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +10,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/door.h"
+#include "comm/opener.h"
 #include "comm/peer.h"
 #include "comm/transports/transport.h"
 
@@ -26,22 +25,10 @@ typedef struct news {
     uint64_t tail, matched; /* as in tutti_channel_block */
 } news;
 
-/* A pipe in the making, by a thread of its own. Freed by whoever comes second: the thread, or the channel. */
-typedef struct opener {
-    tutti_door_card door;
-    tutti_ticket ticket;
-    int socket;       /* to be made a pipe; -1: connect first */
-    tutti_pipe *pipe; /* the result; NULL: `error` says why */
-    char error[512];
-    atomic_int state; /* opener_state; release by the thread, pairs with take_pipe */
-} opener;
-
-typedef enum opener_state { OPENER_WORKS, OPENER_DONE, OPENER_ABANDONED } opener_state;
-
 struct tutti_far {
     tutti_channel_block *copy; /* of the peer's block; its tail and matched come with the news */
     tutti_ticket out_ticket, in_ticket;
-    opener *out_opener, *in_opener;
+    tutti_opener *out_opener, *in_opener;
     uint64_t door_seen; /* tutti_door_count at the last look */
     tutti_pipe *out, *in;
     frame out_frame, in_frame;
@@ -55,66 +42,20 @@ struct tutti_far {
 
 /* ---------------------------------------------------------------------------------------------- opening */
 
-static void run_opener(opener *o) {
-    tutti_deadline deadline = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
-    tutti_status status = TUTTI_OK;
-    if (o->socket < 0) status = tutti_door_connect(&o->door, &o->ticket, &deadline, &o->socket);
-    if (status == TUTTI_OK) status = tutti_transports[o->ticket.transport]->open(o->socket, &deadline, &o->pipe);
-    if (status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
-}
-
-static void free_opener(opener *o) {
-    if (o->pipe != NULL) o->pipe->transport->close(o->pipe);
-    free(o);
-}
-
-static void *opener_thread(void *argument) {
-    opener *o = argument;
-    run_opener(o);
-    int works = OPENER_WORKS;
-    if (!atomic_compare_exchange_strong_explicit(&o->state, &works, OPENER_DONE, memory_order_acq_rel,
-                                                 memory_order_acquire))
-        free_opener(o);
-    return NULL;
-}
-
-static opener *start_opener(const tutti_door_card *door, const tutti_ticket *ticket, int socket) {
-    opener *o = calloc(1, sizeof *o);
-    pthread_t thread;
-    sigset_t all, before;
-    if (o == NULL) return NULL;
-    *o = (opener){.ticket = *ticket, .socket = socket};
-    if (door != NULL) o->door = *door;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, opener_thread, o);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0) {
-        free(o);
-        return NULL;
-    }
-    pthread_detach(thread);
-    return o;
-}
-
-static void abandon(opener *o) {
-    if (o == NULL) return;
-    int works = OPENER_WORKS;
-    if (!atomic_compare_exchange_strong_explicit(&o->state, &works, OPENER_ABANDONED, memory_order_acq_rel,
-                                                 memory_order_acquire))
-        free_opener(o);
-}
-
 /* The pipe that has been opened; NULL: not yet, or never (the channel is broken then). */
-static tutti_pipe *take_pipe(tutti_channels *channel, opener **opener_at) {
-    opener *o = *opener_at;
-    if (atomic_load_explicit(&o->state, memory_order_acquire) != OPENER_DONE) return NULL;
-    tutti_pipe *pipe = o->pipe;
-    if (pipe == NULL) tutti_channel_break(channel, "%s", o->error);
-    o->pipe = NULL;
+static tutti_pipe *take_pipe(tutti_channels *channel, tutti_opener **opener_at) {
+    tutti_pipe *pipe = NULL;
+    tutti_status status = tutti_opener_take(*opener_at, &pipe);
+    if (status == TUTTI_NOT_YET) return NULL;
     *opener_at = NULL;
-    free_opener(o);
+    if (status != TUTTI_OK) tutti_channel_break(channel, "%s", tutti_last_error());
     return pipe;
+}
+
+static void start(tutti_channels *channel, const tutti_ticket *ticket, int socket, tutti_opener **opener_out) {
+    int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
+    if (tutti_opener_start(channel->peer->door, ticket, socket, timeout_ms, opener_out) != TUTTI_OK)
+        tutti_channel_break(channel, "%s", tutti_last_error());
 }
 
 /* The tickets of both connections. */
@@ -138,8 +79,7 @@ static tutti_status write_tickets(const tutti_peer *peer, struct tutti_far *far)
 
 static void start_out(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    far->out_opener = start_opener(channel->peer->door, &far->out_ticket, -1);
-    if (far->out_opener == NULL) tutti_channel_break(channel, "cannot start a thread that connects");
+    start(channel, &far->out_ticket, /* socket */ -1, &far->out_opener);
 }
 
 static void look_for_in(tutti_channels *channel) {
@@ -149,8 +89,7 @@ static void look_for_in(tutti_channels *channel) {
     if (count == far->door_seen) return;
     far->door_seen = count;
     if (tutti_door_take(&far->in_ticket, &socket) != TUTTI_OK) return;
-    far->in_opener = start_opener(NULL, &far->in_ticket, socket);
-    if (far->in_opener == NULL) tutti_channel_break(channel, "cannot start a thread that opens a pipe");
+    start(channel, &far->in_ticket, socket, &far->in_opener);
 }
 
 /* -------------------------------------------------------------------------------------------- our ring */
@@ -316,8 +255,8 @@ tutti_status tutti_far_open(tutti_channels *channel) {
 void tutti_far_close(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (far == NULL) return;
-    abandon(far->out_opener);
-    abandon(far->in_opener);
+    tutti_opener_abandon(far->out_opener);
+    tutti_opener_abandon(far->in_opener);
     if (far->out != NULL) far->out->transport->close(far->out);
     if (far->in != NULL) far->in->transport->close(far->in);
     free(far->copy);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bootstrap/base/status.h"
 #include "comm/door.h"
@@ -66,40 +67,74 @@ static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t 
     return TUTTI_OK;
 }
 
-static tutti_status take(tutti_comm *comm, const tutti_ticket *ticket, int *socket_out) {
+/* Of the connection between this rank and another, and whether we are the one who makes it. */
+static tutti_status write_ticket(const tutti_comm *comm, int rank, tutti_ticket *ticket, bool *connects_out) {
+    const tutti_door_card *own = &comm->hosts->doors[comm->rank], *other = &comm->hosts->doors[rank];
+    int order = memcmp(own->process, other->process, sizeof own->process);
+    bool connects = order != 0 ? order < 0 : comm->rank < rank;
+    const tutti_door_card *from = connects ? own : other, *to = connects ? other : own;
+    memset(ticket, 0, sizeof *ticket);
+    memcpy(ticket->from, from->process, sizeof ticket->from);
+    memcpy(ticket->to, to->process, sizeof ticket->to);
+    ticket->comm_id = comm->id;
+    ticket->from_rank = connects ? comm->rank : rank;
+    ticket->to_rank = connects ? rank : comm->rank;
+    ticket->use = TUTTI_TICKET_LINK;
+    *connects_out = connects;
+    return choose_transport(comm, rank, &ticket->transport);
+}
+
+static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_ticket *ticket, int socket) {
+    return tutti_opener_start(&comm->hosts->doors[link->rank], ticket, socket, comm->connect_timeout_ms, &link->opener);
+}
+
+tutti_status tutti_link_admit(tutti_comm *comm) {
+    uint64_t count = tutti_door_count();
+    if (comm->hosts == NULL || count == comm->links->door_seen) return TUTTI_OK;
+    comm->links->door_seen = count;
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        tutti_link *link = comm->links->all[rank];
+        tutti_ticket ticket;
+        bool connects;
+        int socket;
+        if (rank == comm->rank || (link != NULL && (link->pipe != NULL || link->opener != NULL))) continue;
+        if (write_ticket(comm, rank, &ticket, &connects) != TUTTI_OK || connects) continue;
+        if (tutti_door_take(&ticket, &socket) != TUTTI_OK) continue;
+        tutti_status status = get_link(comm, rank, &link);
+        if (status != TUTTI_OK) {
+            close(socket);
+            return status;
+        }
+        TUTTI_TRY(open_link(comm, link, &ticket, socket));
+    }
+    return TUTTI_OK;
+}
+
+/* Until the link is there: the other side may come to the operation as late as its deadline allows. */
+static tutti_status await_link(tutti_comm *comm, tutti_link *link) {
     tutti_link_wait wait = {.comm = comm, .sleep_ns = 50000};
     for (;;) {
-        tutti_status status = tutti_door_take(ticket, socket_out);
-        if (status != TUTTI_NOT_YET) return status;
+        TUTTI_TRY(tutti_link_admit(comm));
+        tutti_status status = link->opener != NULL ? tutti_opener_take(link->opener, &link->pipe) : TUTTI_NOT_YET;
+        if (status != TUTTI_NOT_YET) {
+            link->opener = NULL;
+            return status;
+        }
         TUTTI_TRY(tutti_link_pause(&wait, /* moved */ false));
     }
 }
 
-static tutti_status connect_link(tutti_comm *comm, tutti_link *link, tutti_deadline *deadline) {
-    const tutti_door_card *own = &comm->hosts->doors[comm->rank], *other = &comm->hosts->doors[link->rank];
-    int order = memcmp(own->process, other->process, sizeof own->process), socket = -1;
-    bool connects = order != 0 ? order < 0 : comm->rank < link->rank;
-    const tutti_door_card *from = connects ? own : other, *to = connects ? other : own;
-    tutti_ticket ticket;
-    memset(&ticket, 0, sizeof ticket);
-    memcpy(ticket.from, from->process, sizeof ticket.from);
-    memcpy(ticket.to, to->process, sizeof ticket.to);
-    ticket.comm_id = comm->id;
-    ticket.from_rank = connects ? comm->rank : link->rank;
-    ticket.to_rank = connects ? link->rank : comm->rank;
-    ticket.use = TUTTI_TICKET_LINK;
-    TUTTI_TRY(choose_transport(comm, link->rank, &ticket.transport));
-    TUTTI_TRY(connects ? tutti_door_connect(other, &ticket, deadline, &socket) : take(comm, &ticket, &socket));
-    return tutti_transports[ticket.transport]->open(socket, deadline, &link->pipe);
-}
-
 static tutti_status make(tutti_comm *comm, tutti_link *link) {
     char name[128];
+    bool connects;
+    tutti_ticket ticket;
     if (comm->hosts == NULL || comm->hosts->doors == NULL)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no link leads to rank %d", link->rank);
-    tutti_deadline deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
+    tutti_status status = write_ticket(comm, link->rank, &ticket, &connects);
+    if (status == TUTTI_OK && connects && link->opener == NULL)
+        status = open_link(comm, link, &ticket, /* socket */ -1);
     comm->links->awaited = link;
-    tutti_status status = connect_link(comm, link, &deadline);
+    if (status == TUTTI_OK) status = await_link(comm, link);
     comm->links->awaited = NULL;
     if (status == TUTTI_OK || tutti_comm_check(comm) != TUTTI_OK) return status;
     return tutti_fail_context(status, "rank %d cannot make a link to %s", comm->rank,
@@ -175,6 +210,7 @@ void tutti_link_close_all(tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++) {
         tutti_link *link = links->all[rank];
         if (link == NULL) continue;
+        tutti_opener_abandon(link->opener);
         say(comm, link, TUTTI_ERR_BROKEN, reason, /* goodbye */ true);
         if (link->pipe != NULL) link->pipe->transport->close(link->pipe);
         free(link);

@@ -11,6 +11,7 @@
 #define TUTTI_LINK_STATE_H
 
 #include "comm/link.h"
+#include "comm/opener.h"
 #include "comm/transports/transport.h"
 
 #define TUTTI_LINK_SHORT_BYTES ((size_t)4096)
@@ -59,16 +60,18 @@ typedef struct tutti_link_out {
 } tutti_link_out;
 
 typedef struct tutti_link {
-    int rank;         /* of the communicator */
-    tutti_pipe *pipe; /* NULL: not made yet */
-    bool busy;        /* in the list */
+    int rank;             /* of the communicator */
+    tutti_pipe *pipe;     /* NULL: not made yet */
+    tutti_opener *opener; /* is being made */
+    bool busy;            /* in the list */
     tutti_link_out out;
     tutti_link_in in;
 } tutti_link;
 
 /* All links of a communicator; its runner's only. */
 typedef struct tutti_links {
-    tutti_link *awaited; /* is being made */
+    tutti_link *awaited; /* is being made, and waited for */
+    uint64_t door_seen;  /* tutti_door_count at the last look */
     int nbusy;
     tutti_link **busy; /* nranks places; those with transfers under way */
     char *pieces;      /* two, or NULL */
@@ -77,6 +80,8 @@ typedef struct tutti_links {
 
 /* link_open.c: the link to a rank of the rail, made if need be. Waits. */
 tutti_status tutti_link_get(const tutti_rail *rail, int rank, tutti_link **link_out);
+/* Begins to open what others have connected for this communicator: they may wait for that, whatever we wait for. */
+tutti_status tutti_link_admit(tutti_comm *comm);
 /* "rank 3 (host b)" */
 const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity);
 

@@ -128,6 +128,7 @@ static tutti_status look(tutti_link_wait *wait) {
     TUTTI_TRY(tutti_comm_check(comm));
     TUTTI_TRY(tutti_interrupt_check());
     TUTTI_TRY(look_at_host(comm));
+    TUTTI_TRY(tutti_link_admit(comm));
     TUTTI_TRY(look_at_links(comm, comm->patience.op));
     TUTTI_TRY(look_for_deaths(wait));
     return tutti_patience_mind(comm, tell_awaited);

@@ -1,0 +1,95 @@
+/*
+ * Threads that open pipes. See opener.h.
+ */
+#include "comm/opener.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+
+typedef enum opener_state { WORKS, DONE, ABANDONED } opener_state;
+
+struct tutti_opener {
+    tutti_door_card door;
+    tutti_ticket ticket;
+    int socket; /* -1: connect first */
+    int64_t timeout_ms;
+    tutti_pipe *pipe; /* the result; NULL: `status` and `error` say why */
+    tutti_status status;
+    char error[TUTTI_ERROR_TEXT_BYTES];
+    atomic_int state; /* opener_state */
+};
+
+static void free_opener(tutti_opener *opener) {
+    if (opener->pipe != NULL) opener->pipe->transport->close(opener->pipe);
+    free(opener);
+}
+
+/* True for the first of thread and owner; the other one's turn it is to free. Release and acquire: the result passes. */
+static bool is_first(tutti_opener *opener, opener_state state) {
+    int works = WORKS;
+    return atomic_compare_exchange_strong_explicit(&opener->state, &works, state, memory_order_acq_rel,
+                                                   memory_order_acquire);
+}
+
+static void *opener_thread(void *argument) {
+    tutti_opener *o = argument;
+    tutti_deadline deadline = tutti_deadline_after_ms(o->timeout_ms);
+    if (o->socket < 0) o->status = tutti_door_connect(&o->door, &o->ticket, &deadline, &o->socket);
+    if (o->status == TUTTI_OK) o->status = tutti_transports[o->ticket.transport]->open(o->socket, &deadline, &o->pipe);
+    if (o->status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
+    if (!is_first(o, DONE)) free_opener(o);
+    return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static int start_thread(tutti_opener *opener) {
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, opener_thread, opener);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) pthread_detach(thread);
+    return error;
+}
+
+tutti_status tutti_opener_start(const tutti_door_card *door, const tutti_ticket *ticket, int socket, int64_t timeout_ms,
+                                tutti_opener **opener_out) {
+    tutti_opener *opener = NULL;
+    tutti_status status = tutti_calloc(1, sizeof *opener, &opener);
+    if (status == TUTTI_OK) {
+        opener->door = *door;
+        opener->ticket = *ticket;
+        opener->socket = socket;
+        opener->timeout_ms = timeout_ms;
+        int error = start_thread(opener);
+        if (error != 0) status = tutti_fail_errno(error, "cannot start a thread that opens a connection");
+    }
+    if (status != TUTTI_OK) {
+        if (socket >= 0) close(socket);
+        free(opener);
+        return status;
+    }
+    *opener_out = opener;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_opener_take(tutti_opener *opener, tutti_pipe **pipe_out) {
+    if (atomic_load_explicit(&opener->state, memory_order_acquire) != DONE) return TUTTI_NOT_YET;
+    tutti_status status = opener->status;
+    if (status == TUTTI_OK) *pipe_out = opener->pipe;
+    else tutti_fail(status, "%s", opener->error);
+    opener->pipe = NULL;
+    free_opener(opener);
+    return status;
+}
+
+void tutti_opener_abandon(tutti_opener *opener) {
+    if (opener != NULL && !is_first(opener, ABANDONED)) free_opener(opener);
+}
