@@ -32,6 +32,8 @@
 #define SHORTEST_NAP_MS 20
 #define LONGEST_NAP_MS  500
 
+#define CLOSED "it closed the connection: no process of this job, or too busy"
+
 typedef enum stage { WAITING, CONNECTING, REPLY, PROVED, WELCOME, FAILED } stage;
 
 typedef struct candidate {
@@ -106,10 +108,12 @@ static void give_up(candidate *c, int64_t retry_ms, const char *reason) {
 }
 
 static void give_up_errno(candidate *c, int error) {
-    bool soon = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
-    const char *reason =
-        error == ECONNREFUSED ? "connection refused: the process has ended, or a firewall is between" : strerror(error);
-    give_up(c, soon ? FRESH_RETRY_MS : tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS), reason);
+    bool closed = error == ECONNRESET || error == EPIPE, refused = error == ECONNREFUSED;
+    int64_t retry_ms = closed || refused ? FRESH_RETRY_MS : tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS);
+    give_up(c, retry_ms,
+            closed    ? CLOSED
+            : refused ? "connection refused: the process has ended, or a firewall is between"
+                      : strerror(error));
 }
 
 /* ------------------------------------------------------------------------------------------------ stages */
@@ -136,7 +140,7 @@ static void say(candidate *c, const void *message, size_t bytes, stage next) {
 static bool hear(candidate *c, void *message, size_t bytes) {
     ssize_t got = recv(c->fd, (char *)message + c->got, bytes - c->got, MSG_DONTWAIT);
     if (got > 0) c->got += (size_t)got;
-    else if (got == 0) give_up(c, FRESH_RETRY_MS, "it closed the connection: no process of this job, or too busy");
+    else if (got == 0) give_up(c, FRESH_RETRY_MS, CLOSED);
     else if (errno != EAGAIN && errno != EINTR) give_up_errno(c, errno);
     return c->stage != FAILED && c->got == bytes;
 }

@@ -281,7 +281,7 @@ typedef struct false_door {
 static void *be_false(void *argument) {
     false_door *door = argument;
     for (int fd; (fd = accept(door->listener, NULL, NULL)) >= 0; close(fd)) {
-        struct timeval limit = {.tv_sec = 1};
+        struct timeval limit = {.tv_sec = 2};
         tutti_door_hello hello;
         tutti_door_proof proof;
         tutti_door_reply reply = {.magic = TUTTI_DOOR_MAGIC, .verdict = TUTTI_DOOR_WELCOME};
@@ -333,7 +333,7 @@ Test(door, says_of_every_address_why_it_does_not_lead_there) {
     false_door garbage = {.manner = SAYS_GARBAGE}, silent = {.manner = SAYS_NOTHING}, closing = {.manner = CLOSES};
     cr_assert_eq(knock_at(&garbage, 5000), TUTTI_ERR_SYSTEM);
     cr_assert(strstr(tutti_last_error(), "no process of this version"), "%s", tutti_last_error());
-    cr_assert_eq(knock_at(&silent, 1000), TUTTI_ERR_TIMEOUT);
+    cr_assert_eq(knock_at(&silent, 500), TUTTI_ERR_TIMEOUT);
     cr_assert(strstr(tutti_last_error(), "says nothing"), "%s", tutti_last_error());
     cr_assert_eq(knock_at(&closing, 1000), TUTTI_ERR_TIMEOUT);
     cr_assert(strstr(tutti_last_error(), "closed the connection"), "%s", tutti_last_error());
