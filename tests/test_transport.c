@@ -436,3 +436,13 @@ Test(transport, tcp_takes_a_congestion_control_and_says_which_there_are) {
     cr_assert_eq(tutti_tcp_transport.open(sockets[1], &deadline, &pipe), TUTTI_ERR_CONFIG);
     cr_assert(strstr(tutti_last_error(), "hope") && strstr(tutti_last_error(), "reno"), "%s", tutti_last_error());
 }
+
+/* The loopback interface copies in any case, and says so: the notes are taken, and it is turned off. */
+Test(transport, tcp_lends_large_sends_if_told_to) {
+    setenv("TUTTI_TCP_ZEROCOPY", "1", 1);
+    tutti_settings_reload();
+    with_each(move_sizes);
+    with_each(slow_reader);
+    with_each(cancel_all);
+    with_each(sender_learns_of_the_end);
+}

@@ -136,6 +136,12 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                       .fallback = "",
                                       .help = "congestion control of TCP connections, for example reno or bbr; "
                                               "default: the system's"},
+    [TUTTI_SETTING_TCP_ZEROCOPY] = {.name = "TUTTI_TCP_ZEROCOPY",
+                                    .kind = TUTTI_SETTING_KIND_BOOL,
+                                    .fallback = "0",
+                                    .least = 0,
+                                    .most = 1,
+                                    .help = "1: large sends over TCP are not copied, where the adapter can do that"},
     [TUTTI_SETTING_RDMA_DEVICE] =
         {.name = "TUTTI_RDMA_DEVICE",
          .kind = TUTTI_SETTING_KIND_TEXT,
