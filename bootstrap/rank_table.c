@@ -295,7 +295,7 @@ bool tutti_rank_table_present(bool other) {
 
 tutti_status tutti_rank_table_world(tutti_world *world_out) {
     const char *path = tutti_launcher_variable(path_variable());
-    tutti_rank_table table;
+    tutti_rank_table table = {0};
     int rank = 0;
     TUTTI_TRY(tutti_rank_table_load(path, &table));
     tutti_status status = find_self(&table, &rank);
@@ -318,7 +318,7 @@ static uint64_t hash(const tutti_rank_table *table) {
 }
 
 tutti_status tutti_rank_table_meeting(char *host_out, size_t host_capacity, char *run_out, size_t run_capacity) {
-    tutti_rank_table table;
+    tutti_rank_table table = {0};
     uint8_t address[16];
     TUTTI_TRY(tutti_rank_table_load(tutti_launcher_variable(path_variable()), &table));
     const tutti_rank_entry *first = &table.entries[0];

@@ -24,9 +24,15 @@ static void enter(void) {
     setenv("P", probe, 1);
 }
 
-static void need(const char *program) {
-    if (shell_run("command -v %s", program) != 0) cr_skip_test("%s is not installed", program);
+/* Skips the test unless the shell's condition holds; nothing is left behind. */
+static void need(const char *condition, const char *what) {
+    if (shell_run("%s", condition) == 0) return;
+    shell_leave_folder();
+    cr_skip_test("%s", what);
 }
+
+#define NEED_PROGRAM(program) need("command -v " program, "no " program)
+#define NEED_MODULE(name)     need("test -e $TUTTI_BUILD/lib/libtutti_" name ".so", "no module " name " in this build")
 
 /* All four ranks have said that they are there, with the same end of the line. */
 static void expect_ranks(const char *what) {
@@ -39,7 +45,7 @@ static void expect_ranks(const char *what) {
 }
 
 LAUNCHERS_TEST(open_mpis_mpirun_needs_no_address) {
-    need("mpirun.openmpi");
+    NEED_PROGRAM("mpirun.openmpi");
     cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "$P"), 0, "%s", shell_output);
     expect_ranks("met");
     cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "$P reduce"), 0, "%s", shell_output);
@@ -48,22 +54,22 @@ LAUNCHERS_TEST(open_mpis_mpirun_needs_no_address) {
 
 /* PMIX_RANK taken away: as with an Open MPI that has another PMIx, or without the module. */
 LAUNCHERS_TEST(on_one_host_open_mpis_variables_are_enough) {
-    need("mpirun.openmpi");
+    NEED_PROGRAM("mpirun.openmpi");
     cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "env -u PMIX_RANK $P"), 0, "%s", shell_output);
     expect_ranks("met");
 }
 
 /* And Open MPI's variables taken away: what PMIx alone says, as under PRRTE. */
 LAUNCHERS_TEST(pmix_alone_is_enough) {
-    need("mpirun.openmpi");
-    if (shell_run("test -e $TUTTI_BUILD/lib/libtutti_pmix.so") != 0) cr_skip_test("no module pmix in this build");
+    NEED_PROGRAM("mpirun.openmpi");
+    NEED_MODULE("pmix");
     cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE $P"), 0, "%s",
                  shell_output);
     expect_ranks("met");
 }
 
 LAUNCHERS_TEST(mpichs_mpiexec_needs_no_address) {
-    need("mpiexec.mpich");
+    NEED_PROGRAM("mpiexec.mpich");
     cr_assert_eq(shell_run("timeout 60 " MPICH "$P"), 0, "%s", shell_output);
     expect_ranks("met");
     cr_assert_eq(shell_run("timeout 60 " MPICH "$P reduce"), 0, "%s", shell_output);
@@ -71,14 +77,14 @@ LAUNCHERS_TEST(mpichs_mpiexec_needs_no_address) {
 }
 
 LAUNCHERS_TEST(a_rank_that_fails_under_mpiexec_is_a_failure) {
-    need("mpiexec.mpich");
+    NEED_PROGRAM("mpiexec.mpich");
     cr_assert_neq(
         shell_run("timeout 60 " MPICH "sh -c '[ $PMI_RANK != 2 ] || exit 7; TUTTI_CONNECT_TIMEOUT_MS=3000 $P'"), 0,
         "%s", shell_output);
 }
 
 LAUNCHERS_TEST(master_addr_counts_before_the_launchers_server) {
-    need("mpiexec.mpich");
+    NEED_PROGRAM("mpiexec.mpich");
     cr_assert_eq(shell_run("MASTER_ADDR=127.0.0.1 MASTER_PORT=1 TUTTI_CONNECT_TIMEOUT_MS=1500 timeout 60 " MPICH
                            "sh -c '[ $PMI_RANK = 0 ] || exec $P; sleep 3'"),
                  1, "%s", shell_output);
@@ -101,7 +107,7 @@ LAUNCHERS_TEST(several_hosts_without_an_address_are_one_clear_error) {
 }
 
 LAUNCHERS_TEST(a_rank_table_needs_no_address) {
-    if (shell_run("test -e $TUTTI_BUILD/lib/libtutti_json.so") != 0) cr_skip_test("no module json in this build");
+    NEED_MODULE("json");
     cr_assert_eq(
         shell_run("d= ; for r in 0 1 2 3; do d=$d'{\"device_id\": \"'$r'\", \"rank_id\": \"'$r'\"},'; done\n"
                   "echo '{\"version\": \"1.0\", \"server_list\": [{\"server_id\": \"here-'$$'\", \"device\": ['$d']}], "

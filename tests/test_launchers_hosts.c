@@ -34,9 +34,15 @@ static void leave(void) {
     shell_leave_folder();
 }
 
-static void need(const char *program) {
-    if (shell_run("command -v %s", program) != 0) cr_skip_test("%s is not installed", program);
+/* Skips the test unless the shell's condition holds; nothing is left behind. */
+static void need(const char *condition, const char *what) {
+    if (shell_run("%s", condition) == 0) return;
+    leave();
+    cr_skip_test("%s", what);
 }
+
+#define NEED_PROGRAM(program) need("command -v " program, "no " program)
+#define NEED_MODULE(name)     need("test -e $TUTTI_BUILD/lib/libtutti_" name ".so", "no module " name " in this build")
 
 /* Runs the command on the host; what it prints is in the file out<host>. */
 static tutti_status run_on(int host, const char *command) {
@@ -71,7 +77,7 @@ LAUNCHERS_TEST(tuttirun_with_the_same_command_on_both) {
 }
 
 LAUNCHERS_TEST(torchrun_on_both) {
-    if (getenv("TUTTI_TEST_PYTHON") == NULL) cr_skip_test("no PyTorch (TUTTI_TEST_PYTHON)");
+    need("test -n \"$TUTTI_TEST_PYTHON\"", "no PyTorch (TUTTI_TEST_PYTHON)");
     run_on_both(
         "sh -c 'OMP_NUM_THREADS=1 exec $TUTTI_TEST_PYTHON -m torch.distributed.run --nnodes 2 --nproc-per-node 2 "
         "--node-rank $H --master-addr 10.77.0.1 --master-port 29500 --no-python $P reduce'");
@@ -79,7 +85,7 @@ LAUNCHERS_TEST(torchrun_on_both) {
 
 /* Without RANK_ID: each finds its server by its address. */
 LAUNCHERS_TEST(a_rank_table_that_names_both) {
-    if (shell_run("test -e $TUTTI_BUILD/lib/libtutti_json.so") != 0) cr_skip_test("no module json in this build");
+    NEED_MODULE("json");
     cr_assert_eq(
         shell_run("for h in 1 2; do echo '{\"server_id\": \"10.77.0.'$h'\", \"device\": [' >server$h\n"
                   "for d in 0 1; do echo '{\"device_id\": \"'$d'\", \"device_ip\": \"192.1.'$d'.'$h'\", "
@@ -110,7 +116,8 @@ static void write_agent(void) {
 }
 
 LAUNCHERS_TEST(open_mpis_mpirun_from_one_of_them) {
-    need("mpirun.openmpi");
+    NEED_PROGRAM("mpirun.openmpi");
+    NEED_MODULE("pmix");
     write_agent();
     tutti_status status =
         run_on(0, "mpirun.openmpi --allow-run-as-root --oversubscribe --mca plm_rsh_agent $HOME/agent "
@@ -121,7 +128,7 @@ LAUNCHERS_TEST(open_mpis_mpirun_from_one_of_them) {
 }
 
 LAUNCHERS_TEST(mpichs_mpiexec_from_one_of_them) {
-    need("mpiexec.mpich");
+    NEED_PROGRAM("mpiexec.mpich");
     write_agent();
     tutti_status status = run_on(0, "mpiexec.mpich -launcher ssh -launcher-exec $HOME/agent -hosts 10.77.0.1,10.77.0.2 "
                                     "-ppn 2 -n 4 $P reduce");
