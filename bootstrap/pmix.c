@@ -23,7 +23,7 @@ static tutti_status open_module(const tutti_pmix_module **module_out) {
 }
 
 tutti_status tutti_pmix_check(void) {
-    const tutti_pmix_module *module;
+    const tutti_pmix_module *module = NULL;
     return open_module(&module);
 }
 
@@ -38,7 +38,7 @@ static tutti_status check_world(const tutti_world *world) {
 }
 
 tutti_status tutti_pmix_world(tutti_world *world_out) {
-    const tutti_pmix_module *module;
+    const tutti_pmix_module *module = NULL;
     tutti_world world = {0};
     if (open_module(&module) != TUTTI_OK)
         return tutti_fail_context(
@@ -53,7 +53,7 @@ tutti_status tutti_pmix_world(tutti_world *world_out) {
 }
 
 tutti_status tutti_pmix_exchange(const char *mine, char text_out[TUTTI_PMIX_TEXT_BYTES]) {
-    const tutti_pmix_module *module;
+    const tutti_pmix_module *module = NULL;
     int64_t timeout_s = (tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS) + 999) / 1000;
     TUTTI_TRY(open_module(&module));
     return module->exchange(mine, (int)tutti_min_i64(timeout_s, INT32_MAX), text_out);

@@ -173,7 +173,7 @@ tutti_status tutti_rank_table_check(void) {
 }
 
 static tutti_status load_once(const char *path, tutti_rank_table *table_out) {
-    const tutti_module_calls *calls;
+    const tutti_module_calls *calls = NULL;
     tutti_rank_table table = {0};
     char *text = NULL;
     TUTTI_TRY(open_module(&calls));
