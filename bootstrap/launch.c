@@ -108,7 +108,6 @@ static tutti_status join_nodes(tutti_launch_job *job) {
     const tutti_launch_nodes_options nodes = {.host = options->node_rank == 0 ? own_store_host(job) : job->master_addr,
                                               .port = job->master_port,
                                               .run_id = options->run_id,
-                                              .own_host = job->host,
                                               .nnodes = options->nnodes,
                                               .node = options->node_rank,
                                               .max_restarts = options->max_restarts,

@@ -163,6 +163,9 @@ static void take_event(tutti_launch_nodes *nodes, const char *event) {
             nodes->news.failed_node = node;
             nodes->news.exit_code = exit_code > 0 && exit_code < 256 ? exit_code : 1;
             snprintf(nodes->news.text, sizeof nodes->news.text, "%s", event + used);
+            for (char *c = nodes->news.text; *c != '\0';
+                 c++) /* it is for a terminal, and whoever reaches the store wrote it */
+                if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
         }
     } else {
         nodes->news.verdict = strcmp(event, "again") == 0 ? TUTTI_LAUNCH_AGAIN : TUTTI_LAUNCH_DONE;
@@ -331,10 +334,11 @@ void tutti_launch_nodes_ended(tutti_launch_nodes *nodes) {
 
 /* After the thread has ended, its client is ours. */
 static int say_goodbye(tutti_launch_nodes *nodes, int64_t leave_ms) {
-    int64_t left = 0;
+    int64_t left = 0, leaving = 1; /* node 0 leaves for those, too, who cannot */
     size_t bytes;
     char word[8];
-    if (add(nodes, key_of(nodes, "left"), 1, &left) != TUTTI_OK) return 0;
+    for (int i = 0; i < nodes->options.nnodes && nodes->beats != NULL; i++) leaving += nodes->beats[i].silent;
+    if (add(nodes, key_of(nodes, "left"), leaving, &left) != TUTTI_OK) return 0;
     if (left >= nodes->options.nnodes) {
         (void)nodes->store.set(nodes->store.context, key_of(nodes, "all_left").text, "1", 1);
         return 0;

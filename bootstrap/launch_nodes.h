@@ -41,7 +41,6 @@ typedef struct tutti_launch_nodes_options {
     const char *host; /* node 0's store */
     int port;
     const char *run_id;
-    const char *own_host; /* this host's name, for others' messages */
     int nnodes, node;
     int max_restarts;
     int64_t join_ms; /* how long the store may take to appear */

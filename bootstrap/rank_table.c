@@ -45,31 +45,38 @@ void tutti_rank_table_strip_commas(char *text) {
     }
 }
 
-static tutti_status read_file(const char *path, char **text_out) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return tutti_fail(TUTTI_ERR_CONFIG, "%s", strerror(errno));
-    char *text = NULL;
-    size_t bytes = 0;
-    tutti_status status = TUTTI_OK;
-    for (ssize_t got = 1; got > 0 && status == TUTTI_OK; bytes += got > 0 ? (size_t)got : 0) {
-        char *grown = realloc(text, bytes + 4097);
-        if (grown == NULL) {
-            status = tutti_fail(TUTTI_ERR_MEMORY, "no memory to read it");
-            break;
+/* All of the file, with an end that makes it text. */
+static tutti_status read_all(int fd, char **text_out) {
+    size_t bytes = 0, capacity = 64 << 10;
+    char *text = malloc(capacity + 1);
+    for (ssize_t got = 1; text != NULL && got > 0; bytes += (size_t)got) {
+        if (bytes == capacity) {
+            char *grown = capacity < MOST_FILE_BYTES ? realloc(text, 2 * capacity + 1) : NULL;
+            if (grown == NULL) break;
+            text = grown;
+            capacity *= 2;
         }
-        text = grown;
-        got = read(fd, text + bytes, 4096);
-        if (got < 0) status = tutti_fail(TUTTI_ERR_CONFIG, "%s", strerror(errno));
-        if (bytes > MOST_FILE_BYTES) status = tutti_fail(TUTTI_ERR_CONFIG, "longer than %d bytes", MOST_FILE_BYTES);
-    }
-    close(fd);
-    if (status != TUTTI_OK) {
+        got = read(fd, text + bytes, capacity - bytes);
+        if (got >= 0) continue;
         free(text);
-        return status;
+        return tutti_fail(TUTTI_ERR_CONFIG, "%s", strerror(errno));
+    }
+    if (text == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory to read it");
+    if (bytes == capacity) {
+        free(text);
+        return tutti_fail(TUTTI_ERR_CONFIG, "longer than %zu bytes", bytes);
     }
     text[bytes] = '\0';
     *text_out = text;
     return TUTTI_OK;
+}
+
+static tutti_status read_file(const char *path, char **text_out) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return tutti_fail(TUTTI_ERR_CONFIG, "%s", strerror(errno));
+    tutti_status status = read_all(fd, text_out);
+    close(fd);
+    return status;
 }
 
 /* ---------------------------------------------------------------------------------------------- checking */
