@@ -14,11 +14,11 @@
 #include "rdma/stream.h"
 
 enum {
-    LOOKS_BEFORE_WAITING = 32,   /* a grant is mostly on its way */
+    LOOKS_BEFORE_WAITING = 4, /* a grant is mostly on its way; but who naps between two looks must not wait for many */
     SHARE_LEAST_BYTES = 1 << 16, /* a lane more is worth it from here on */
     LENGTH_BITS = 30             /* of immediate data: bytes; above them: lanes - 1 */
 };
-#define AHEAD_BYTES ((size_t)1 << 16) /* asked for by the ring, at least */
+#define AHEAD_BYTES ((size_t)1 << 18) /* asked for by the ring, at least */
 
 /* ---------------------------------------------------------------------------------------------------- sending */
 
