@@ -229,6 +229,11 @@ tutti_status tutti_devices_get(const tutti_port **ports_out, int *nports_out) {
     return TUTTI_OK;
 }
 
+void tutti_devices_forked(void) {
+    pthread_mutex_init(&devices_lock, NULL);
+    nports = nadapters = 0;
+}
+
 static bool in_use(const seen *item) {
     for (int i = 0; i < nports; i++)
         if (ports[i].number == item->port.number && strcmp(ports[i].adapter->name, item->device) == 0) return true;

@@ -40,6 +40,8 @@ typedef struct tutti_port {
 
 /* The ports to use, nearest first; valid until the process ends. TUTTI_ERR_UNSUPPORTED: there is none, and why. */
 tutti_status tutti_devices_get(const tutti_port **ports_out, int *nports_out);
+/* In a forked child: what the parent has opened is not for it, so the child opens its own. */
+void tutti_devices_forked(void);
 /* One line per port: in use or not, and why. */
 void tutti_devices_describe(char *text, size_t capacity);
 

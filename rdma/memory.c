@@ -202,3 +202,14 @@ void tutti_memory_remove(void *registration) {
     }
     pthread_mutex_unlock(&memory_lock);
 }
+
+void tutti_memory_forked(void) {
+    pthread_mutex_init(&memory_lock, NULL);
+    cached_bytes = 0;
+    for (tutti_memory_range *range = first; range != NULL; range = range->after) {
+        memset(range->mrs, 0, sizeof range->mrs); /* they are the parent's */
+        range->registered = false;
+        range->uses = 0;
+        range->removed = range->removed || range->lasting;
+    }
+}

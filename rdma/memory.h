@@ -40,5 +40,7 @@ static inline bool tutti_memory_is_held(const tutti_memory_use *use) {
 tutti_status tutti_memory_add(void *memory, size_t bytes, void **registration_out);
 tutti_status tutti_memory_add_dmabuf(int file, uint64_t offset, void *memory, size_t bytes, void **registration_out);
 void tutti_memory_remove(void *registration);
+/* In a forked child: nothing is registered for it yet. */
+void tutti_memory_forked(void);
 
 #endif

@@ -1,6 +1,8 @@
 /*
  * libtutti_verbs.so: the table that the host gets (rdma.h).
  */
+#include <pthread.h>
+
 #include "rdma/host.h"
 #include "rdma/stream.h"
 
@@ -10,6 +12,11 @@ static tutti_status check(void) {
     const tutti_port *ports;
     int nports;
     return tutti_devices_get(&ports, &nports);
+}
+
+static void forked(void) {
+    tutti_devices_forked();
+    tutti_memory_forked();
 }
 
 __attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *caller,
@@ -23,6 +30,7 @@ tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_mod
                                       .deregister_memory = tutti_memory_remove,
                                       .describe = tutti_devices_describe};
     tutti_pipe_calls(&calls);
+    if (caller->version == TUTTI_MODULE_VERSION && tutti_host == NULL) pthread_atfork(NULL, NULL, forked);
     if (caller->version == TUTTI_MODULE_VERSION)
         tutti_host = caller; /* else the caller sees the difference, and calls nothing */
     *calls_out = &calls.head;

@@ -226,10 +226,17 @@ static tutti_status progress(tutti_rdma_pipe *pipe) {
     return pipe->status;
 }
 
+/* A receive that has not begun can be taken back: no byte has come, and no buffer is granted to the peer. */
+static bool is_cut(const tutti_stream *stream) {
+    const tutti_rdma_pipe *pipe = &stream->pipe;
+    bool receiving = pipe->received != pipe->to_receive;
+    return pipe->sent != pipe->to_send || (receiving && (pipe->received > 0 || tutti_memory_is_held(&stream->target)));
+}
+
 static void cancel(tutti_rdma_pipe *pipe) {
     tutti_stream *stream = (tutti_stream *)pipe;
-    if (under_way(pipe))
-        tutti_stream_break(stream, TUTTI_ERR_ABORTED, "the transfer with %s was cut off", stream->peer);
+    if (is_cut(stream)) tutti_stream_break(stream, TUTTI_ERR_ABORTED, "the transfer with %s was cut off", stream->peer);
+    tutti_memory_release(&stream->source);
     pipe->to_send = pipe->sent;
     pipe->to_receive = pipe->received;
 }
