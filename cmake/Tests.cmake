@@ -23,6 +23,10 @@ set(TUTTI_TEST_ENVIRONMENT
     "TUTTI_BUILD=${PROJECT_BINARY_DIR}"
     "TUTTI_SOURCE=${PROJECT_SOURCE_DIR}")
 
+if(TUTTI_SANITIZE MATCHES thread)
+  list(APPEND TUTTI_TEST_ENVIRONMENT "UCX_MEM_MMAP_HOOK_MODE=none") # UCX and the sanitizer both patch mmap
+endif()
+
 function(tutti_test_properties name timeout labels)
   if(NOT timeout)
     set(timeout ${TUTTI_TEST_TIMEOUT})

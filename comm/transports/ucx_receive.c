@@ -61,6 +61,7 @@ ucs_status_t tutti_ucx_arrive(void *argument, const void *header, size_t header_
     if (header_bytes != sizeof message) return UCS_OK;
     memcpy(&message, header, sizeof message);
     if (message.token != u->token) return UCS_OK;
+    if (u->refuses) return offered ? UCS_ERR_CANCELED : UCS_OK;
     if (message.offset == TUTTI_UCX_HELLO) {
         u->greeted = true;
         return UCS_OK;
@@ -159,6 +160,7 @@ tutti_status tutti_ucx_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
 }
 
 void tutti_ucx_refuse_offers(tutti_ucx_pipe *u) {
+    u->refuses = true;
     for (tutti_ucx_arrival *arrival = u->arrivals; arrival != NULL; arrival = arrival->next) {
         if (arrival->stage != TUTTI_UCX_OFFERED) continue;
         ucp_am_data_release(u->worker, arrival->offer);

@@ -99,6 +99,7 @@ struct tutti_ucx_pipe {
     uint64_t begin_in;           /* where in the stream the receive under way begins */
     tutti_ucx_arrival *arrivals; /* in order of the stream */
     int receives_running;
+    bool refuses; /* takes no more messages: the pipe ends */
 };
 
 extern const tutti_module_host *tutti_ucx_common_host;
@@ -133,7 +134,7 @@ ucs_status_t tutti_ucx_arrive(void *argument, const void *header, size_t header_
                               const ucp_am_recv_param_t *param);
 /* Puts into the user's buffer what is there, and asks for what is offered. */
 void tutti_ucx_take(tutti_ucx_pipe *u);
-/* Nobody asks for what is offered any more. */
+/* Nobody asks for what is offered, or will be, any more. */
 void tutti_ucx_refuse_offers(tutti_ucx_pipe *u);
 /* When nothing runs any more. */
 void tutti_ucx_free_arrivals(tutti_ucx_pipe *u);
