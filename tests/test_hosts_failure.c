@@ -258,6 +258,30 @@ Test(hosts_failure, packets_that_are_50_ms_late_change_no_result) {
         call_all_kinds_once);
 }
 
+/* Each rank of host 0 sends its last message and ends at once; the other side takes it when that has long happened. */
+static tutti_status send_and_leave(ranks_context *context) {
+    enum { COUNT = 60000 };
+    static int values[COUNT];
+    int other = (context->rank + 2) % 4;
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    for (int i = 0; i < COUNT; i++) values[i] = hosts_of(context->rank) == 0 ? i + context->rank : 0;
+    if (hosts_of(context->rank) == 0) {
+        TUTTI_TRY(tutti_send(context->comm, values, 10, TUTTI_INT32, other, 1, NULL));
+        return tutti_send(context->comm, values, COUNT, TUTTI_INT32, other, 2, NULL);
+    }
+    TUTTI_TRY(tutti_recv(context->comm, values, COUNT, TUTTI_INT32, other, 2, NULL));
+    for (int i = 0; i < COUNT; i++) RANKS_CHECK(values[i] == i + other, "element %d is %d", i, values[i]);
+    usleep(1500000);
+    TUTTI_TRY(tutti_recv(context->comm, values, 10, TUTTI_INT32, other, 1, NULL));
+    for (int i = 0; i < 10; i++) RANKS_CHECK(values[i] == i + other, "element %d is %d", i, values[i]);
+    return TUTTI_OK;
+}
+
+Test(hosts_failure, what_a_rank_sent_before_it_left_arrives) {
+    HOSTS_NEED(.delay_ms = 50);
+    run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .network = {.delay_ms = 50}}, send_and_leave);
+}
+
 Test(hosts_failure, interfaces_that_lead_nowhere_do_no_harm) {
     HOSTS_NEED(.decoys = true);
     run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2, 1), .network = {.decoys = true}}, call_all_kinds);
