@@ -11,14 +11,19 @@
 #include "bootstrap/base/status.h"
 #include "comm/door.h"
 #include "comm/opener.h"
+#include "comm/p2p_state.h"
 #include "comm/peer.h"
 #include "comm/transports/transport.h"
 
-#define FRAME_MAGIC UINT32_C(0x74746672)
-#define NEWS_BYTES  (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
+#define FRAME_MAGIC    UINT32_C(0x74746672)
+#define LOOKS_PER_NEWS 8
+#define NEWS_BYTES     (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
 
+/* What a frame begins with: with a line of the ring, so that a short message comes in one piece. */
 typedef struct frame {
-    uint32_t magic, bytes; /* of the ring, from where the last frame ended */
+    uint32_t magic, bytes; /* of the ring, from where the last frame ended, with the lead; or of a stream, without */
+    uint64_t transfer, offset;      /* stream: as in TUTTI_RECORD_FRAGMENT; ring: 0 */
+    uint8_t lead[TUTTI_CACHE_LINE]; /* ring: its first line; stream: nothing */
 } frame;
 
 typedef struct news {
@@ -32,12 +37,13 @@ struct tutti_far {
     uint64_t door_seen; /* tutti_door_count at the last look */
     tutti_pipe *out, *in;
     frame out_frame, in_frame;
-    uint64_t sent;      /* of our ring: given to `out` */
-    uint64_t came;      /* of the peer's ring: copied */
-    bool in_body;       /* the header of a frame has come, its bytes are on their way */
-    char *body;         /* of a frame */
-    news out_news;      /* being received on `out` */
-    news in_news, told; /* being sent on `in`; what the peer knows */
+    uint64_t sent;       /* of our ring: given to `out` */
+    uint64_t came;       /* of the peer's ring: copied */
+    bool in_body;        /* the header of a frame has come, its bytes are on their way */
+    char *body, *stream; /* of a frame that comes in; of one that goes out */
+    unsigned looks;      /* at news */
+    news out_news;       /* being received on `out` */
+    news in_news, told;  /* being sent on `in`; what the peer knows */
 };
 
 /* ---------------------------------------------------------------------------------------------- opening */
@@ -102,12 +108,27 @@ static bool send_ring(tutti_channels *channel) {
     size_t offset = far->sent & (TUTTI_CHANNEL_RING_BYTES - 1);
     size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
     far->out_frame = (frame){.magic = FRAME_MAGIC, .bytes = (uint32_t)bytes};
-    struct iovec parts[3] = {{.iov_base = &far->out_frame, .iov_len = sizeof far->out_frame},
+    struct iovec parts[3] = {{.iov_base = &far->out_frame, .iov_len = offsetof(frame, lead)},
                              {.iov_base = channel->own->ring + offset, .iov_len = first},
                              {.iov_base = channel->own->ring, .iov_len = bytes - first}};
     far->sent = channel->head;
     far->out->transport->send(far->out, parts, first < bytes ? 3 : 2);
     return true;
+}
+
+bool tutti_far_can_stream(const tutti_channels *channel) {
+    const struct tutti_far *far = channel->far;
+    return far->out != NULL && tutti_pipe_has_sent(far->out) && channel->head == far->sent;
+}
+
+void tutti_far_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, const void *data, size_t bytes) {
+    struct tutti_far *far = channel->far;
+    /* A copy: the sender may take its buffer back (an error, an abort), and the frame has to go on. */
+    memcpy(far->stream, data, bytes);
+    far->out_frame = (frame){.magic = FRAME_MAGIC, .bytes = (uint32_t)bytes, .transfer = transfer, .offset = offset};
+    struct iovec parts[2] = {{.iov_base = &far->out_frame, .iov_len = sizeof far->out_frame},
+                             {.iov_base = far->stream, .iov_len = bytes}};
+    far->out->transport->send(far->out, parts, 2);
 }
 
 static bool take_news(struct tutti_far *far) {
@@ -129,7 +150,8 @@ static bool drive_out(tutti_channels *channel) {
         if (far->out_opener != NULL) far->out = take_pipe(channel, &far->out_opener);
         if (far->out == NULL) return false;
     }
-    far->out->transport->progress(far->out);
+    /* Without anything to send there are at most news, which are not urgent. */
+    if (!tutti_pipe_has_sent(far->out) || far->looks++ % LOOKS_PER_NEWS == 0) far->out->transport->progress(far->out);
     bool moved = take_news(far);
     return send_ring(channel) || moved;
 }
@@ -156,25 +178,43 @@ static void copy_in(struct tutti_far *far, size_t bytes) {
 /* Could the peer have sent so much? It may not overwrite what has not been read. */
 static bool is_possible(const tutti_channels *channel, const frame *f) {
     uint64_t unread = channel->far->came - channel->tail;
+    if (f->magic == FRAME_MAGIC && f->transfer != 0) return f->bytes > 0 && f->bytes <= TUTTI_FAR_STREAM_BYTES;
     return f->magic == FRAME_MAGIC && f->bytes >= TUTTI_CACHE_LINE && f->bytes % TUTTI_CACHE_LINE == 0 &&
            f->bytes <= TUTTI_CHANNEL_RING_BYTES - TUTTI_CACHE_LINE - unread;
 }
 
+/* Receives what comes after a frame's lead; false: nothing does. */
+static bool begin_body(struct tutti_far *far) {
+    const frame *f = &far->in_frame;
+    size_t lead = f->transfer == 0 ? sizeof f->lead : 0;
+    memcpy(far->body, f->lead, lead);
+    if (f->bytes > lead) far->in->transport->recv(far->in, far->body + lead, f->bytes - lead);
+    return f->bytes > lead;
+}
+
+static void take_body(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    const frame *f = &far->in_frame;
+    if (f->transfer == 0) copy_in(far, f->bytes);
+    else tutti_incoming_stream(channel, f->transfer, f->offset, far->body, f->bytes);
+}
+
 static bool take_frames(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    const tutti_transport *transport = far->in->transport;
-    if (far->in->to_receive == 0) transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
     bool moved = false;
-    while (tutti_pipe_has_received(far->in) && far->in->status == TUTTI_OK) {
-        if (!far->in_body && !is_possible(channel, &far->in_frame)) {
-            tutti_channel_break(channel, "it sent a frame that makes no sense");
-            return moved;
+    if (far->in->to_receive == 0) far->in->transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
+    for (; tutti_pipe_has_received(far->in) && far->in->status == TUTTI_OK; moved = true) {
+        if (!far->in_body) {
+            if (!is_possible(channel, &far->in_frame)) {
+                tutti_channel_break(channel, "it sent a frame that makes no sense");
+                return moved;
+            }
+            far->in_body = begin_body(far);
+            if (far->in_body) continue;
         }
-        if (far->in_body) copy_in(far, far->in_frame.bytes);
-        far->in_body = !far->in_body;
-        if (far->in_body) transport->recv(far->in, far->body, far->in_frame.bytes);
-        else transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
-        moved = true;
+        far->in_body = false;
+        take_body(channel);
+        far->in->transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
     }
     return moved;
 }
@@ -244,7 +284,8 @@ tutti_status tutti_far_open(tutti_channels *channel) {
     far->copy = aligned_alloc(TUTTI_CACHE_LINE, sizeof *far->copy);
     channel->own = aligned_alloc(TUTTI_CACHE_LINE, sizeof *channel->own);
     far->body = malloc(TUTTI_CHANNEL_RING_BYTES);
-    if (far->copy == NULL || channel->own == NULL || far->body == NULL)
+    far->stream = malloc(TUTTI_FAR_STREAM_BYTES);
+    if (far->copy == NULL || channel->own == NULL || far->body == NULL || far->stream == NULL)
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for messages to host %s", channel->peer->host);
     memset(far->copy, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
     memset(channel->own, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
@@ -261,6 +302,7 @@ void tutti_far_close(tutti_channels *channel) {
     if (far->in != NULL) far->in->transport->close(far->in);
     free(far->copy);
     free(far->body);
+    free(far->stream);
     free(channel->own);
     free(far);
     channel->own = NULL;

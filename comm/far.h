@@ -4,6 +4,7 @@
  *
  *     A's ring  -- frames { bytes of the ring } -->  B's copy of A's ring, read like a mapped one
  *               <-- news { tail, matched } --------  how far B has read it
+ *     a stream  -- frames { transfer, bytes } ---->  where that receive wants them: not by the ring
  *
  * Each direction has a connection of its own, which the one who has something to send makes, on a thread of its own: nobody
  * waits for it. What is written to the ring meanwhile goes out as soon as it is there.
@@ -15,6 +16,8 @@
 
 #include "comm/channel.h"
 
+#define TUTTI_FAR_STREAM_BYTES TUTTI_CHANNEL_RING_BYTES
+
 /* Gives a channel to a far peer its two rings. */
 tutti_status tutti_far_open(tutti_channels *channel);
 void tutti_far_close(tutti_channels *channel);
@@ -25,6 +28,9 @@ bool tutti_far_progress(tutti_channels *channel);
 void tutti_far_flush(tutti_channels *channel);
 /* Connects if that has not been done: so one hears of the peer's end. */
 void tutti_far_reach(tutti_channels *channel);
+/* May a part of a stream be sent now? Then sends up to TUTTI_FAR_STREAM_BYTES of it; they are copied. */
+bool tutti_far_can_stream(const tutti_channels *channel);
+void tutti_far_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, const void *data, size_t bytes);
 /* Is there something that the system has not taken yet? Who has sent it may long have gone on: somebody must drive it. */
 bool tutti_far_is_busy(const tutti_channels *channel);
 

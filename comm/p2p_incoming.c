@@ -6,6 +6,7 @@
  * refused. What cannot be true breaks the channel.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/p2p_state.h"
 
@@ -108,6 +109,19 @@ static bool on_clear(tutti_channels *channel, const tutti_record *record) {
     request->answer = record->answer;
     tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     return true;
+}
+
+void tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, const void *data,
+                           size_t bytes) {
+    tutti_request *request = find_request(&channel->receiving, transfer);
+    if (request == NULL) return; /* cancelled */
+    if (offset != request->moved || bytes > request->wanted - request->moved) {
+        tutti_channel_break(channel, "it sent a part of a message that was not asked for");
+        return;
+    }
+    memcpy(request->buffer + request->moved, data, bytes);
+    request->moved += bytes;
+    if (request->moved == request->wanted) tutti_match_received(request);
 }
 
 static bool on_fragment(tutti_channels *channel, const tutti_record *record) {

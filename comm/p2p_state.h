@@ -165,6 +165,8 @@ void tutti_transfer_progress(void);
 
 /* ---- p2p_incoming.c */
 
+/* A part of a stream that came beside the ring (far.h). */
+void tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, const void *data, size_t bytes);
 /* Reads what has come; true when nothing is left for now. */
 bool tutti_incoming_read(tutti_channels *channel);
 

@@ -143,7 +143,25 @@ static void send_fragment(tutti_channels *channel, tutti_request *request) {
     else tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the line */
 }
 
+/* Streams to another host go beside the ring. */
+static void stream_far(tutti_channels *channel) {
+    tutti_request *request;
+    for (int i = 0; i < FRAGMENTS_AT_ONCE && (request = TAILQ_FIRST(&channel->streaming)) != NULL; i++) {
+        if (!tutti_far_can_stream(channel)) return;
+        size_t bytes = tutti_min_size(TUTTI_FAR_STREAM_BYTES, request->wanted - request->moved);
+        tutti_far_stream(channel, request->answer, request->moved, request->buffer + request->moved, bytes);
+        tutti_p2p.moved = true;
+        request->moved += bytes;
+        if (request->moved == request->wanted) tutti_match_end(request, TUTTI_OK, "");
+        else tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the line */
+    }
+}
+
 static void send_fragments(tutti_channels *channel) {
+    if (channel->far != NULL) {
+        stream_far(channel);
+        return;
+    }
     static const tutti_record largest = {.kind = TUTTI_RECORD_FRAGMENT, .payload_bytes = FRAGMENT_BYTES};
     for (int i = 0; i < FRAGMENTS_AT_ONCE; i++) {
         tutti_request *request = TAILQ_FIRST(&channel->streaming);

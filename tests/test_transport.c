@@ -262,7 +262,8 @@ static tutti_status close_after_send(pair *p) {
     deadline = tutti_deadline_after_ms(PATIENCE_MS);
     while (status == TUTTI_OK && !tutti_pipe_has_received(p->b) && !tutti_deadline_passed(&deadline))
         status = p->transport->progress(p->b);
-    if (status == TUTTI_OK) status = sent ? compare(dst, BYTES, 6) : tutti_fail(TUTTI_ERR_TIMEOUT, "4000 bytes did not go");
+    if (status == TUTTI_OK)
+        status = sent ? compare(dst, BYTES, 6) : tutti_fail(TUTTI_ERR_TIMEOUT, "4000 bytes did not go");
     free(dst);
     TUTTI_TRY(status);
     /* And then it is seen to have gone. */
