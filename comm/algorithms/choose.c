@@ -96,7 +96,8 @@ tutti_status tutti_choose_forced(int *row_out) {
         }
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
     }
-    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_ALGORITHM=%s: there are %s", name, known);
+    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_ALGORITHM=%s: there are %s; between hosts %s", name, known,
+                      tutti_rail_row_names());
 }
 
 tutti_status tutti_choose_and_run(tutti_comm *comm, const tutti_op *op) {

@@ -62,8 +62,9 @@ typedef struct tutti_rail_rules {
 } tutti_rail_rules;
 
 void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost, tutti_rail_table *table_out);
-/* Is there a row of that name? (For the check of TUTTI_ALGORITHM.) */
+/* Is there a row of that name? (For the check of TUTTI_ALGORITHM.) And all of them, as text. */
 bool tutti_rail_has_row(const char *name);
+const char *tutti_rail_row_names(void);
 
 /* Name of the row for a size as in tutti_rail_scratch_bytes; `ordered`: the order of the sum matters. */
 const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered);

@@ -1,5 +1,5 @@
 /*
- * The table of algorithms on a rail. For each kind and size class the row whose predicted time is least
+ * The table of algorithms on a rail. For each kind and size class the row whose predicted time (predict.h) is least
  * among those that fit is written into the table once, when a communicator is made; a call looks it up.
  *
  * Only what is equal on all ranks decides (see rail.h), so every rank takes the same row.
@@ -9,262 +9,130 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/algorithms/predict.h"
 #include "comm/algorithms/rail_call.h"
 
 #define LEAST_PIECE_BYTES ((size_t)256 << 10)
-#define CACHE_PIECE_BYTES ((size_t)1 << 20)
+#define CACHE_PIECE_BYTES TUTTI_PREDICT_CACHE_BYTES
 #define MOST_PIECE_BYTES  ((size_t)16 << 20)
 
 #define KIND(name) (1u << TUTTI_KIND_##name)
-
-/* What a prediction is made for. `bytes` as in tutti_rail_scratch_bytes. */
-typedef struct question {
-    const tutti_cost *cost;
-    double n, bytes, piece_bytes;
-    double log_n;  /* rounded up */
-    bool is_power; /* of two */
-} question;
 
 typedef struct row {
     const char *name;
     unsigned kinds;
     bool reorders;    /* sums in an order of its own */
     bool only_pieces; /* its scratch grows with `bytes`: for no more than a piece, unless it is forced */
-    double (*predict_us)(const question *q);
+    double (*predict_us)(const tutti_question *q);
     size_t (*scratch)(int n, size_t bytes, size_t piece_bytes); /* NULL: none */
     tutti_status (*run)(tutti_rail_call *call);
 } row;
-
-/* -------------------------------------------------------------------------------------------------- predictions */
-
-static double moving(const question *q, double steps, double messages, double bytes) {
-    return tutti_cost_of_moving(q->cost, steps, messages, bytes);
-}
-
-static double reducing(const question *q, double bytes) {
-    return tutti_cost_of_reducing(q->cost, bytes);
-}
-
-/* What is sent or added to long after it was written comes from memory: at about a sixth of the speed at which inputs are
- * added up in a cache. Algorithms in pieces are spared that. */
-static double rereading(const question *q, double bytes) {
-    return bytes > (double)CACHE_PIECE_BYTES ? reducing(q, 6 * bytes) : 0;
-}
-
-static double pieces(double bytes, double piece_bytes) {
-    return bytes <= piece_bytes ? 1 : bytes / piece_bytes;
-}
-
-static double predict_dissemination(const question *q) {
-    return moving(q, q->log_n, q->log_n, q->log_n);
-}
-
-static double predict_whole(const question *q) {
-    double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
-    return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
-}
-
-static double predict_sliced(const question *q) {
-    double others = q->n - 1, slice = q->bytes / q->n, steps = 2 * pieces(slice * others, q->piece_bytes);
-    return moving(q, steps, steps * others, 2 * others * slice) + reducing(q, q->bytes);
-}
-
-/* Here `bytes` are those of a segment. */
-static double predict_scattered(const question *q) {
-    double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
-    return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
-}
-
-static double predict_ring_all_reduce(const question *q) {
-    double steps = 2 * (q->n - 1), slice = q->bytes / q->n;
-    return moving(q, steps, steps, steps * slice) + reducing(q, steps * slice) + rereading(q, q->bytes);
-}
-
-static double predict_ring_scatter(const question *q) {
-    double steps = q->n - 1;
-    return moving(q, steps, steps, steps * q->bytes) + reducing(q, 3 * steps * q->bytes) +
-           rereading(q, q->n * q->bytes);
-}
-
-/* Who sits out makes the vector travel two more times. */
-static double predict_doubling(const question *q) {
-    double steps = q->is_power ? q->log_n : q->log_n + 1;
-    return moving(q, steps, steps, steps * q->bytes) + reducing(q, 2 * steps * q->bytes);
-}
-
-static double predict_halving(const question *q) {
-    double steps = 2 * q->log_n, more = q->is_power ? 0 : 2 * q->bytes;
-    return moving(q, steps, steps, 2 * q->bytes + more) + reducing(q, 2 * q->bytes + more) + rereading(q, q->bytes);
-}
-
-static double predict_tree(const question *q) {
-    return moving(q, q->log_n, q->log_n, q->log_n * q->bytes);
-}
-
-static double predict_tree_reduce(const question *q) {
-    return predict_tree(q) + reducing(q, 2 * q->log_n * q->bytes);
-}
-
-static double predict_tree_all_reduce(const question *q) {
-    return predict_tree(q) + predict_tree_reduce(q);
-}
-
-static double predict_double_tree(const question *q) {
-    double steps = pieces(q->bytes / 2, q->piece_bytes) + q->log_n;
-    return moving(q, steps, 2 * steps, q->bytes);
-}
-
-static double predict_double_tree_reduce(const question *q) {
-    return predict_double_tree(q) + reducing(q, 3 * q->bytes);
-}
-
-static double predict_double_tree_all_reduce(const question *q) {
-    return predict_double_tree(q) + predict_double_tree_reduce(q);
-}
-
-static double predict_chain(const question *q) {
-    double npieces = pieces(q->bytes, q->piece_bytes), steps = npieces + q->n - 2;
-    return moving(q, steps, steps, q->bytes / npieces * steps);
-}
-
-static double predict_direct_broadcast(const question *q) {
-    double others = q->n - 1;
-    return moving(q, 2, 2 * others, 2 * others / q->n * q->bytes);
-}
-
-static double predict_direct(const question *q) {
-    return moving(q, 1, q->n - 1, (q->n - 1) * q->bytes);
-}
-
-static double predict_ring(const question *q) {
-    return moving(q, q->n - 1, q->n - 1, (q->n - 1) * q->bytes);
-}
-
-static double predict_pairwise(const question *q) {
-    double steps = (q->n - 1) * pieces(q->bytes, q->piece_bytes);
-    return moving(q, steps, steps, (q->n - 1) * q->bytes);
-}
-
-static double predict_direct_all_to_all(const question *q) {
-    double steps = pieces(q->bytes, q->piece_bytes);
-    return moving(q, steps, steps * (q->n - 1), (q->n - 1) * q->bytes);
-}
-
-/* Blocks are copied together and apart again. */
-static double predict_bruck_gather(const question *q) {
-    return moving(q, q->log_n, q->log_n, (q->n - 1) * q->bytes) + reducing(q, 2 * q->n * q->bytes);
-}
-
-static double predict_bruck_all_to_all(const question *q) {
-    double moved = q->log_n * q->n / 2 * q->bytes;
-    return moving(q, q->log_n, q->log_n, moved) + reducing(q, 2 * (q->n * q->bytes + moved));
-}
 
 /* ---------------------------------------------------------------------------------------------------- the table */
 
 static const row rows[] = {
     {.name = "dissemination",
      .kinds = KIND(BARRIER),
-     .predict_us = predict_dissemination,
+     .predict_us = tutti_predict_dissemination,
      .run = tutti_dissemination_barrier},
     {.name = "direct_whole",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
-     .predict_us = predict_whole,
+     .predict_us = tutti_predict_whole,
      .scratch = tutti_direct_whole_scratch,
      .run = tutti_direct_whole},
     {.name = "direct",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
-     .predict_us = predict_sliced,
+     .predict_us = tutti_predict_sliced,
      .scratch = tutti_direct_sliced_scratch,
      .run = tutti_direct_sliced},
     {.name = "direct",
      .kinds = KIND(REDUCE_SCATTER),
-     .predict_us = predict_scattered,
+     .predict_us = tutti_predict_scattered,
      .scratch = tutti_direct_sliced_scratch,
      .run = tutti_direct_sliced},
     {.name = "direct",
      .kinds = KIND(ALL_GATHER) | KIND(GATHER) | KIND(SCATTER),
-     .predict_us = predict_direct,
+     .predict_us = tutti_predict_direct,
      .scratch = tutti_direct_move_scratch,
      .run = tutti_direct_move},
     {.name = "direct",
      .kinds = KIND(ALL_TO_ALL) | KIND(ALL_TO_ALL_V),
-     .predict_us = predict_direct_all_to_all,
+     .predict_us = tutti_predict_direct_all_to_all,
      .scratch = tutti_direct_all_to_all_scratch,
      .run = tutti_direct_all_to_all},
     {.name = "direct",
      .kinds = KIND(BROADCAST),
-     .predict_us = predict_direct_broadcast,
+     .predict_us = tutti_predict_direct_broadcast,
      .scratch = tutti_direct_move_scratch,
      .run = tutti_direct_broadcast},
     {.name = "ring",
      .kinds = KIND(ALL_REDUCE),
      .reorders = true,
-     .predict_us = predict_ring_all_reduce,
+     .predict_us = tutti_predict_ring_all_reduce,
      .run = tutti_ring_all_reduce},
     {.name = "ring",
      .kinds = KIND(REDUCE_SCATTER),
      .reorders = true,
-     .predict_us = predict_ring_scatter,
+     .predict_us = tutti_predict_ring_scatter,
      .scratch = tutti_ring_scratch,
      .run = tutti_ring_reduce_scatter},
-    {.name = "ring", .kinds = KIND(ALL_GATHER), .predict_us = predict_ring, .run = tutti_ring_all_gather},
-    {.name = "chain", .kinds = KIND(BROADCAST), .predict_us = predict_chain, .run = tutti_ring_broadcast},
+    {.name = "ring", .kinds = KIND(ALL_GATHER), .predict_us = tutti_predict_ring, .run = tutti_ring_all_gather},
+    {.name = "chain", .kinds = KIND(BROADCAST), .predict_us = tutti_predict_chain, .run = tutti_ring_broadcast},
     {.name = "doubling",
      .kinds = KIND(ALL_REDUCE),
      .reorders = true,
-     .predict_us = predict_doubling,
+     .predict_us = tutti_predict_doubling,
      .scratch = tutti_doubling_scratch,
      .only_pieces = true,
      .run = tutti_doubling_all_reduce},
     {.name = "halving",
      .kinds = KIND(ALL_REDUCE),
      .reorders = true,
-     .predict_us = predict_halving,
+     .predict_us = tutti_predict_halving,
      .run = tutti_doubling_halving},
-    {.name = "tree", .kinds = KIND(BROADCAST), .predict_us = predict_tree, .run = tutti_tree_broadcast},
+    {.name = "tree", .kinds = KIND(BROADCAST), .predict_us = tutti_predict_tree, .run = tutti_tree_broadcast},
     {.name = "tree",
      .kinds = KIND(REDUCE),
      .reorders = true,
-     .predict_us = predict_tree_reduce,
+     .predict_us = tutti_predict_tree_reduce,
      .scratch = tutti_tree_scratch,
      .only_pieces = true,
      .run = tutti_tree_reduce},
     {.name = "tree",
      .kinds = KIND(ALL_REDUCE),
      .reorders = true,
-     .predict_us = predict_tree_all_reduce,
+     .predict_us = tutti_predict_tree_all_reduce,
      .run = tutti_tree_all_reduce},
     {.name = "double_tree",
      .kinds = KIND(BROADCAST),
-     .predict_us = predict_double_tree,
+     .predict_us = tutti_predict_double_tree,
      .run = tutti_double_tree_broadcast},
     {.name = "double_tree",
      .kinds = KIND(REDUCE),
      .reorders = true,
-     .predict_us = predict_double_tree_reduce,
+     .predict_us = tutti_predict_double_tree_reduce,
      .scratch = tutti_double_tree_scratch,
      .run = tutti_double_tree_reduce},
     {.name = "double_tree",
      .kinds = KIND(ALL_REDUCE),
      .reorders = true,
-     .predict_us = predict_double_tree_all_reduce,
+     .predict_us = tutti_predict_double_tree_all_reduce,
      .scratch = tutti_double_tree_scratch,
      .run = tutti_double_tree_all_reduce},
     {.name = "pairwise",
      .kinds = KIND(ALL_TO_ALL) | KIND(ALL_TO_ALL_V),
-     .predict_us = predict_pairwise,
+     .predict_us = tutti_predict_pairwise,
      .scratch = tutti_pairwise_scratch,
      .run = tutti_pairwise_all_to_all},
     {.name = "bruck",
      .kinds = KIND(ALL_GATHER),
-     .predict_us = predict_bruck_gather,
+     .predict_us = tutti_predict_bruck_gather,
      .scratch = tutti_bruck_scratch,
      .only_pieces = true,
      .run = tutti_bruck_all_gather},
     {.name = "bruck",
      .kinds = KIND(ALL_TO_ALL),
-     .predict_us = predict_bruck_all_to_all,
+     .predict_us = tutti_predict_bruck_all_to_all,
      .scratch = tutti_bruck_scratch,
      .only_pieces = true,
      .run = tutti_bruck_all_to_all},
@@ -292,8 +160,8 @@ static int class_of(size_t bytes) {
     return class;
 }
 
-static question ask(const tutti_rail_table *table, double bytes) {
-    question q = {.cost = &table->cost, .n = table->n, .bytes = bytes, .piece_bytes = (double)table->piece_bytes};
+static tutti_question ask(const tutti_rail_table *table, double bytes) {
+    tutti_question q = {.cost = &table->cost, .n = table->n, .bytes = bytes, .piece_bytes = (double)table->piece_bytes};
     while ((1 << (int)q.log_n) < table->n) q.log_n++;
     q.is_power = (1 << (int)q.log_n) == table->n;
     return q;
@@ -310,7 +178,7 @@ static bool is_forced(const tutti_rail_table *table, const row *candidate) {
 
 /* The best row but `without` (-1: of all); -1: there is none. */
 static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, bool ordered, int without) {
-    question q = ask(table, middle_of(class));
+    tutti_question q = ask(table, middle_of(class));
     bool is_short = (size_t)2 << class <= table->piece_bytes;
     int best = -1;
     double best_us = 0;
@@ -348,6 +216,10 @@ bool tutti_rail_has_row(const char *name) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++)
         if (strcmp(name, rows[i].name) == 0) return true;
     return false;
+}
+
+const char *tutti_rail_row_names(void) {
+    return "dissemination, direct_whole, direct, ring, chain, doubling, halving, tree, double_tree, pairwise, bruck";
 }
 
 /* -------------------------------------------------------------------------------------------------------- using */
@@ -393,7 +265,7 @@ static void write_bytes(char *text, size_t capacity, int class) {
 }
 
 static double predict(const tutti_rail_table *table, int index, double bytes) {
-    question q = ask(table, bytes);
+    tutti_question q = ask(table, bytes);
     return rows[index].predict_us(&q);
 }
 
