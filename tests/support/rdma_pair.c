@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -85,7 +86,7 @@ tutti_status rdma_pair_finish(rdma_pair *pair, int limit_ms) {
         if (idle % LOOK_EVERY != LOOK_EVERY - 1) continue;
         int64_t now = tutti_now_ns();
         if (quiet_since == 0) quiet_since = now;
-        if (now - quiet_since > SPIN_NS) usleep(50); /* as links do; Soft-RoCE's own threads need the core, too */
+        if (now - quiet_since > SPIN_NS) sched_yield(); /* Soft-RoCE's own threads need the core, too */
         if (tutti_deadline_passed(&deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT, "sent %zu of %zu bytes, received %zu of %zu, then nothing", pipe->sent,
                               pipe->to_send, pipe->received, pipe->to_receive);
