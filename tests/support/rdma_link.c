@@ -60,6 +60,7 @@ static tutti_status run(rdma_pair *pair, const char *what, const measured *work)
     TUTTI_TRY(tutti_verbs_transport.register_memory(work->buffer, work->bytes, &registration));
     TUTTI_TRY(pair->first ? rdma_pair_send(pair, &go, 1) : rdma_pair_recv(pair, &go, 1));
     bool lat = strcmp(what, "lat") == 0;
+    pair->restless = lat; /* as perftest does */
     TUTTI_TRY((lat ? latency : rate)(pair, work, &result));
     if (!pair->first) printf("%s %zu %.2f\n", what, work->bytes, result);
     if (getenv("RDMA_LINK_COUNTERS") != NULL) {

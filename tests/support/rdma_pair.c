@@ -5,7 +5,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,7 +12,7 @@
 
 #include "bootstrap/base/status.h"
 
-enum { LIMIT_MS = 30000, LOOK_EVERY = 64, SPIN_NS = 200000 };
+enum { LIMIT_MS = 30000, LOOK_EVERY = 256, SPIN_NS = 200000 };
 
 int rdma_pair_read(rdma_pair *pair, int argc, char **argv) {
     *pair = (rdma_pair){.listener = -1};
@@ -86,7 +85,7 @@ tutti_status rdma_pair_finish(rdma_pair *pair, int limit_ms) {
         if (idle % LOOK_EVERY != LOOK_EVERY - 1) continue;
         int64_t now = tutti_now_ns();
         if (quiet_since == 0) quiet_since = now;
-        if (now - quiet_since > SPIN_NS) sched_yield(); /* Soft-RoCE's own threads need the core, too */
+        if (!pair->restless && now - quiet_since > SPIN_NS) usleep(50); /* as links do; Soft-RoCE needs the core, too */
         if (tutti_deadline_passed(&deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT, "sent %zu of %zu bytes, received %zu of %zu, then nothing", pipe->sent,
                               pipe->to_send, pipe->received, pipe->to_receive);
