@@ -113,8 +113,9 @@ def nested_many(context):
         dist.all_reduce(again, async_op=True).wait()
         return again
 
-    # Callbacks run in any order, so all of them send the same.
-    chained = [dist.all_reduce(torch.ones(64), async_op=True).get_future().then(callback) for _ in range(16)]
+    # Callbacks run in any order, so all of them send the same; and none before all of the first operations are on their way.
+    started = [dist.all_reduce(torch.ones(64), async_op=True).get_future() for _ in range(16)]
+    chained = [future.then(callback) for future in started]
     for future in chained:
         assert future.wait().eq(context.size**2).all()
     return True
