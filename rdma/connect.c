@@ -26,6 +26,7 @@
 #include "rdma/host.h"
 #include "rdma/stream.h"
 
+#define DEATH_MS 200
 #define PAUSE_NS (100 * TUTTI_NS_PER_MS) /* between two rounds, at least */
 enum { PIECE_BYTES = 1 << 20, NOTE_MS = 1000 };
 static const char note_magic[4] = "TVrb";
@@ -111,12 +112,27 @@ static void begin_round(tutti_stream *stream) {
     say_hello(stream);
 }
 
+/* A process that ends loses its memory before its socket: what then looks like a fault of ours is its death. */
+static bool ends(const tutti_stream *stream) {
+    for (int waited_ms = 0; waited_ms < DEATH_MS; waited_ms++) {
+        char byte;
+        ssize_t got = recv(stream->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        if (got >= 0 || (errno != EAGAIN && errno != EINTR)) return got <= 0;
+        poll(&(struct pollfd){.fd = stream->socket, .events = POLLIN}, 1, 1);
+    }
+    return false;
+}
+
 /* The lanes do not work: they are given up now, and made anew soon, unless that has been tried for long enough. */
 static void again(tutti_stream *stream, bool may, const char *text) {
     int64_t now = tutti_host_now_ns();
     int64_t limit_ns = tutti_host->setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS) * TUTTI_NS_PER_MS;
     tutti_log_level level = stream->broken_ns == 0 ? TUTTI_LOG_INFO : TUTTI_LOG_DEBUG; /* the first of a series */
     if (stream->broken_ns == 0) stream->broken_ns = now;
+    if (!may && ends(stream)) {
+        tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s has ended, or closed the connection", stream->peer);
+        return;
+    }
     if (!may || now - stream->broken_ns > limit_ns) {
         tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
                            may ? "; connecting again did not help" : "");
