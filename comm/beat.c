@@ -25,6 +25,7 @@
 #include "comm/channel.h"
 #include "comm/comm.h"
 #include "comm/door.h"
+#include "comm/fork.h"
 #include "comm/heap.h"
 
 #define BEAT_MS    500
@@ -122,6 +123,7 @@ static void set_up(int socket) {
     unsigned timeout_ms = (unsigned)tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS);
     setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
     fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
+    tutti_fork_closes(socket);
 }
 
 static void connect_beat(beat *b) {
@@ -136,10 +138,15 @@ static void connect_beat(beat *b) {
     else if (tutti_deadline_passed(&b->connect)) bury(b, "cannot be reached");
 }
 
-/* The connection is of no use any more. If nothing ever came over it, its maker had given it up, and tries again. */
-static void lose(beat *b, const char *why) {
+static void drop(beat *b) {
+    tutti_fork_forget(b->socket);
     close(b->socket);
     b->socket = -1;
+}
+
+/* The connection is of no use any more. If nothing ever came over it, its maker had given it up, and tries again. */
+static void lose(beat *b, const char *why) {
+    drop(b);
     if (b->heard && !b->over) bury(b, why);
 }
 
@@ -199,7 +206,7 @@ static void free_beat(beat *b) {
         note_deaths();
         if (!b->over) send_beats(b);
         if (!b->over && b->socket >= 0) send_beat(b, (beat_frame){.goodbye = 1});
-        if (b->socket >= 0) close(b->socket);
+        if (b->socket >= 0) drop(b);
     }
     tutti_peer_release(b->peer);
     free(b);

@@ -19,6 +19,7 @@
 #include "comm/algorithms/choose.h"
 #include "comm/arena.h"
 #include "comm/create.h"
+#include "comm/fork.h"
 #include "comm/grave.h"
 #include "comm/heap.h"
 #include "comm/hosts.h"

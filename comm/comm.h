@@ -236,11 +236,10 @@ tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status);
 void tutti_comm_retain(tutti_comm *comm);
 void tutti_comm_release(tutti_comm *comm);
 
-/* True in a process forked from one that uses Tutti: since the first tutti_fork_watch. */
+/* True in a process forked from one that uses Tutti: since the first tutti_fork_watch (fork.h). */
 extern bool tutti_has_forked; /* written in the child, before it has threads */
 static inline bool tutti_forked(void) {
     return tutti_has_forked;
 }
-void tutti_fork_watch(void);
 
 #endif

@@ -23,6 +23,7 @@
 #include "bootstrap/interfaces.h"
 #include "comm/comm.h"
 #include "comm/door_state.h"
+#include "comm/fork.h"
 #include "comm/peer.h"
 #include "comm/transports/transport.h"
 

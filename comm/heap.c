@@ -20,6 +20,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/comm.h"
+#include "comm/fork.h"
 
 #define PAGE          ((size_t)4096)
 #define SMALLEST      ((size_t)64)

@@ -138,6 +138,28 @@ Test(hosts_failure, the_death_of_one_rank_is_told_on_all_hosts_with_its_name) {
     }
 }
 
+/* A data loader's worker, say, lives on for a while, and would keep the connections of its parent. */
+static tutti_status lose_parent(ranks_context *context) {
+    int rounds = 0;
+    TUTTI_TRY(keep_summing(context, 200, &rounds));
+    if (context->rank == stage->victim) {
+        if (fork() == 0) {
+            sleep(6);
+            _exit(0);
+        }
+        atomic_store(&stage->event_ns, tutti_now_ns());
+        ranks_strike(context, SIGKILL);
+    }
+    tutti_status status = keep_summing(context, 30000, &rounds);
+    return check_told(context, status, NULL, 2500);
+}
+
+Test(hosts_failure, a_forked_child_does_not_hide_the_death_of_its_parent) {
+    HOSTS_NEED(0);
+    set_stage(1, 1000);
+    run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1), .environment = attentive}, lose_parent);
+}
+
 /* A rank that waits for nobody in particular and one that waits for the dead one are both told. */
 static tutti_status lose_sender(ranks_context *context) {
     static int buffer[1000];

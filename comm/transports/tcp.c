@@ -23,6 +23,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/fork.h"
 #include "comm/transports/transport.h"
 #include "comm/transports/zerocopy.h"
 
@@ -99,6 +100,7 @@ static tutti_status tcp_open(int socket, tutti_deadline *deadline, tutti_pipe **
     }
     tcp->pipe.transport = &tutti_tcp_transport;
     tcp->socket = socket;
+    tutti_fork_closes(socket);
     tcp->zerocopy = zerocopy;
     *pipe_out = &tcp->pipe;
     return TUTTI_OK;
@@ -263,6 +265,7 @@ static void tcp_close(tutti_pipe *pipe) {
     if (tutti_zerocopy_busy(&tcp->zerocopy)) tutti_zerocopy_abort(&tcp->zerocopy, tcp->socket);
     shutdown(tcp->socket, SHUT_WR);
     if (pipe->status == TUTTI_OK) see_off(tcp->socket);
+    tutti_fork_forget(tcp->socket);
     close(tcp->socket);
     free(tcp);
 }
