@@ -56,7 +56,8 @@ typedef enum tutti_ticket_use {
     TUTTI_TICKET_HEARTBEAT, /* of two processes */
 } tutti_ticket_use;
 
-/* Opens the door at first use, and starts its thread; fills the card. The key is what tutti_door_key has set. */
+/* Opens the door at first use, and starts its thread; fills the card. Who connects must know one of the keys that
+ * tutti_door_add_key was given. */
 tutti_status tutti_door_open(tutti_door_card *card_out);
 /* The key of the job: the secret, or the random one that rank 0 left in the store. Once per key; several jobs of one process
  * (their keys) are all tried. */

@@ -1,5 +1,5 @@
 /*
- * Point to point between ranks of one host: a state machine, no algorithm. It belongs to the process; whoever
+ * Point to point, on one host and between hosts (far.h): a state machine, no algorithm. It belongs to the process; whoever
  * waits for anything in this library drives it.
  */
 #ifndef TUTTI_P2P_H

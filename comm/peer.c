@@ -1,5 +1,5 @@
 /*
- * The table of processes of this host that share memory with us. See peer.h.
+ * The table of processes that this one has to do with. See peer.h.
  */
 #include "comm/peer.h"
 

@@ -27,8 +27,7 @@ bool tutti_group_is_open(const tutti_comm *comm);
 tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op);
 tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *message);
 
-/* Starts a message with a work of its own; the caller has one reference to it. Part of `whole` if that is not NULL.
- */
+/* Starts a message with a work of its own; the caller has one reference to it. Part of `whole` if that is not NULL. */
 tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
                                  tutti_work **work_out);
 /* Gives work->op arrays of its own. */
