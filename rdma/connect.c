@@ -308,15 +308,16 @@ static tutti_status probe(tutti_stream *stream, tutti_deadline *deadline) {
 static tutti_status bring_up(tutti_stream *stream, tutti_deadline *deadline) {
     bool probed = false;
     say_hello(stream);
-    while (!probed || !stream->peer_probed) {
+    for (;;) {
         tutti_connect_step(stream);
         if (stream->pipe.status != TUTTI_OK) return tutti_host->fail(stream->pipe.status, "%s", stream->pipe.error);
+        if (probed && stream->peer_probed) break; /* even if the peer has used the pipe and closed it by now */
         if (stream->ended_ns != 0)
             return tutti_host->fail(TUTTI_ERR_PEER_DIED, "%s ended while RDMA came up", stream->peer);
         if (stream->phase == TUTTI_PHASE_UP && !probed) {
             TUTTI_TRY(probe(stream, deadline));
             probed = true;
-        } else if (!probed || !stream->peer_probed) {
+        } else {
             TUTTI_TRY(wait_note(stream, deadline));
         }
     }

@@ -224,8 +224,9 @@ static tutti_status killed(rdma_pair *pair) {
     tutti_status status = TUTTI_OK;
     for (int round = 0; status == TUTTI_OK && round < 100; round++) {
         start = tutti_now_ns();
-        TUTTI_TRY(tutti_verbs_transport.recv(pair->pipe, in, MOST_BYTES));
-        TUTTI_TRY(tutti_verbs_transport.send(pair->pipe, &part, 1));
+        status = tutti_verbs_transport.recv(pair->pipe, in, MOST_BYTES);
+        if (status == TUTTI_OK) status = tutti_verbs_transport.send(pair->pipe, &part, 1);
+        if (status != TUTTI_OK) break;
         while (!pair->first && pair->pipe->received == 0) TUTTI_TRY(tutti_verbs_transport.progress(pair->pipe));
         if (!pair->first && round == 3) raise(SIGKILL);
         status = to_the_end(pair, 10000);
@@ -296,6 +297,15 @@ static tutti_status no_way(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
+/* Opened and closed at once: whoever is slower finds a peer that has gone, and a pipe that came up all the same. */
+static tutti_status closed_at_once(rdma_pair *pair) {
+    for (int i = 0; i < 10; i++) {
+        TUTTI_TRY(rdma_pair_open(pair));
+        rdma_pair_close(pair);
+    }
+    return TUTTI_OK;
+}
+
 /* Soft-RoCE has no dma-buf; that must be said, not crash. */
 static tutti_status gpu_memory(rdma_pair *pair) {
     const tutti_module_calls *module;
@@ -331,6 +341,7 @@ static const struct {
     {"no_registration", no_registration, false},
     {"striped", striped, false},
     {"no_way", no_way, true},
+    {"closed_at_once", closed_at_once, true},
     {"gpu_memory", gpu_memory, false},
 };
 
