@@ -116,6 +116,13 @@ static bool send_ring(tutti_channels *channel) {
     return true;
 }
 
+/* Bytes that still have to be given to the pipe count as something pending: somebody has to come back for them. */
+static void count_busy(tutti_channels *channel) {
+    bool busy = tutti_far_is_busy(channel);
+    if (busy != channel->busy) atomic_fetch_add_explicit(&tutti_p2p.pending, busy ? 1 : -1, memory_order_relaxed);
+    channel->busy = busy;
+}
+
 bool tutti_far_can_stream(const tutti_channels *channel) {
     const struct tutti_far *far = channel->far;
     return far->out != NULL && tutti_pipe_has_sent(far->out) && channel->head == far->sent;
@@ -129,6 +136,7 @@ void tutti_far_stream(tutti_channels *channel, uint64_t transfer, uint64_t offse
     struct iovec parts[2] = {{.iov_base = &far->out_frame, .iov_len = sizeof far->out_frame},
                              {.iov_base = far->stream, .iov_len = bytes}};
     far->out->transport->send(far->out, parts, 2);
+    count_busy(channel);
 }
 
 static bool take_news(struct tutti_far *far) {
@@ -254,10 +262,14 @@ static void note_failures(tutti_channels *channel) {
 }
 
 bool tutti_far_progress(tutti_channels *channel) {
-    if (channel->broken || channel->gone) return false;
-    bool out = drive_out(channel), in = drive_in(channel);
-    note_failures(channel);
-    return out || in;
+    bool moved = false;
+    if (!channel->broken && !channel->gone) {
+        moved = drive_out(channel);
+        moved = drive_in(channel) || moved;
+        note_failures(channel);
+    }
+    count_busy(channel);
+    return moved;
 }
 
 void tutti_far_reach(tutti_channels *channel) {
@@ -267,6 +279,7 @@ void tutti_far_reach(tutti_channels *channel) {
 
 void tutti_far_flush(tutti_channels *channel) {
     if (!channel->broken && !channel->gone) drive_out(channel);
+    count_busy(channel);
 }
 
 bool tutti_far_is_busy(const tutti_channels *channel) {

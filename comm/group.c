@@ -139,7 +139,10 @@ tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
         if (queued && mine.nmessages > 0 && !tutti_work_done(whole)) tutti_queue_serve_p2p(comm);
     }
     tutti_work_free(guard);
-    if (status == TUTTI_OK && !queued) status = tutti_work_finish(whole);
+    if (status == TUTTI_OK && !queued) {
+        status = tutti_work_finish(whole);
+        tutti_queue_serve_rest(comm);
+    }
     if (!queued) tutti_channel_attend(-1);
     if (!queued) tell_received(&mine);
     forget(&mine);

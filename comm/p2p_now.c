@@ -38,10 +38,8 @@ tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes,
     bool sent = channel != NULL && send_is_next(port, channel, peer) &&
                 tutti_transfer_is_eager(channel, port, src, bytes) &&
                 tutti_transfer_put_eager(channel, port, peer, tag, src, bytes);
-    bool busy = sent && TUTTI_UNLIKELY(channel->far != NULL) && tutti_far_is_busy(channel);
-    if (busy) tutti_transfer_count_busy(channel);
     pthread_mutex_unlock(&tutti_p2p.lock);
-    if (busy) tutti_queue_serve_p2p(comm);
+    if (sent) tutti_queue_serve_rest(comm);
     return sent ? TUTTI_OK : TUTTI_NOT_YET;
 }
 

@@ -158,8 +158,6 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
 void tutti_transfer_pull(tutti_request *request);
 /* Tells the sender of an announced message that it has been taken, or never will be. */
 void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken);
-/* Counts a far channel as pending as long as it has something to send. */
-void tutti_transfer_count_busy(tutti_channels *channel);
 /* Moves what can be moved on all channels, and some of each pull. */
 void tutti_transfer_progress(void);
 

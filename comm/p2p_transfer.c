@@ -148,12 +148,16 @@ static void stream_far(tutti_channels *channel) {
     tutti_request *request;
     for (int i = 0; i < FRAGMENTS_AT_ONCE && (request = TAILQ_FIRST(&channel->streaming)) != NULL; i++) {
         if (!tutti_far_can_stream(channel)) return;
+        if (request->moved == request->wanted) { /* the system has all of it: nobody need come back for the rest */
+            tutti_match_end(request, TUTTI_OK, "");
+            continue;
+        }
         size_t bytes = tutti_min_size(TUTTI_FAR_STREAM_BYTES, request->wanted - request->moved);
         tutti_far_stream(channel, request->answer, request->moved, request->buffer + request->moved, bytes);
         tutti_p2p.moved = true;
         request->moved += bytes;
-        if (request->moved == request->wanted) tutti_match_end(request, TUTTI_OK, "");
-        else tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the line */
+        if (request->moved < request->wanted) /* to the end of the line */
+            tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     }
 }
 
@@ -256,22 +260,11 @@ static void look_for_channels(void) {
     }
 }
 
-void tutti_transfer_count_busy(tutti_channels *channel) {
-    bool busy = tutti_far_is_busy(channel);
-    if (busy != channel->busy) atomic_fetch_add_explicit(&tutti_p2p.pending, busy ? 1 : -1, memory_order_relaxed);
-    channel->busy = busy;
-}
-
-static void drive_far(tutti_channels *channel) {
-    if (tutti_far_progress(channel)) tutti_p2p.moved = true;
-    tutti_transfer_count_busy(channel);
-}
-
 void tutti_transfer_progress(void) {
     look_for_channels();
     tutti_channels *channel;
     for (channel = TAILQ_FIRST(&tutti_p2p.found); channel != NULL; channel = TAILQ_NEXT(channel, link)) {
-        if (TUTTI_UNLIKELY(channel->far != NULL)) drive_far(channel);
+        if (TUTTI_UNLIKELY(channel->far != NULL) && tutti_far_progress(channel)) tutti_p2p.moved = true;
         tutti_incoming_read(channel);
         if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
         if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);

@@ -104,6 +104,7 @@ static tutti_status message_finish(tutti_comm *comm, const tutti_message *messag
     tutti_work *work;
     TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
     tutti_status status = tutti_work_finish(work);
+    tutti_queue_serve_rest(comm);
     if (status == TUTTI_OK || status == TUTTI_ERR_TRUNCATED) tell_received(message, work);
     tutti_work_free(work);
     return status;

@@ -300,6 +300,10 @@ void tutti_queue_serve_p2p(tutti_comm *comm) {
     pthread_mutex_unlock(&queue->lock);
 }
 
+void tutti_queue_serve_rest(tutti_comm *comm) {
+    if (TUTTI_UNLIKELY(comm->hosts != NULL) && tutti_p2p_pending()) tutti_queue_serve_p2p(comm);
+}
+
 bool tutti_queue_is_active(tutti_comm *comm) {
     return atomic_load_explicit(&comm->queue->queued, memory_order_acquire) > 0 ||
            atomic_load_explicit(&comm->queue->busy, memory_order_acquire) != 0;

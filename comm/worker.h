@@ -65,5 +65,7 @@ bool tutti_queue_run_next(tutti_comm *comm);
 void tutti_queue_hurry(tutti_work *work);
 /* Makes sure that someone drives point to point while this process does something else. */
 void tutti_queue_serve_p2p(tutti_comm *comm);
+/* The same at the end of a blocking message, if bytes for another host are left that the system has not taken yet. */
+void tutti_queue_serve_rest(tutti_comm *comm);
 
 #endif

@@ -1,0 +1,145 @@
+/*
+ * Messages between hosts: what a blocking send has returned for arrives, whatever the sender does next.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/deadline.h"
+#include "tests/support/hosts.h"
+
+#define MIB ((size_t)1 << 20)
+
+static void run(const netns_options *network, ranks_body body) {
+    const char *failure =
+        hosts_run(&(hosts_options){.ranks_per_host = (const int[]){1, 1, 0}, .network = *network}, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+static unsigned char byte_at(size_t at, int salt) {
+    return (unsigned char)(at * 31 + at / 251 + (size_t)salt);
+}
+
+static char *filled(size_t bytes, int salt) {
+    char *data = malloc(bytes + 1);
+    for (size_t i = 0; data != NULL && i < bytes; i++) data[i] = (char)byte_at(i, salt);
+    return data;
+}
+
+static tutti_status check(const char *data, size_t bytes, int salt) {
+    for (size_t i = 0; i < bytes; i++)
+        RANKS_CHECK((unsigned char)data[i] == byte_at(i, salt), "byte %zu of %zu is wrong", i, bytes);
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- and then nothing */
+
+#define AWAY_S 3
+
+/* Rank 1 sends `count` messages over a slow link, whose buffers they fill, and then does not call the library for long;
+ * rank 0 has to have them before that. */
+static tutti_status send_and_compute(ranks_context *context, size_t bytes, int count) {
+    char *data = filled(bytes, 1);
+    tutti_status status = TUTTI_OK;
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    int64_t start_ns = tutti_now_ns();
+    for (int i = 0; i < count && status == TUTTI_OK; i++) {
+        if (context->rank == 1) {
+            status = tutti_send(context->comm, data, bytes, TUTTI_UINT8, 0, 5, NULL);
+        } else {
+            memset(data, 0, bytes);
+            status = tutti_recv(context->comm, data, bytes, TUTTI_UINT8, 1, 5, NULL);
+            if (status == TUTTI_OK) status = check(data, bytes, 1);
+        }
+    }
+    double seconds = (double)(tutti_now_ns() - start_ns) * 1e-9;
+    free(data);
+    TUTTI_TRY(status);
+    if (context->rank == 1) sleep(AWAY_S);
+    else RANKS_CHECK(seconds < AWAY_S - 0.5, "the messages were there after %.1f s only", seconds);
+    return TUTTI_OK;
+}
+
+static tutti_status send_one_large(ranks_context *context) {
+    return send_and_compute(context, 16 * MIB, 1);
+}
+
+static tutti_status send_many_small(ranks_context *context) {
+    return send_and_compute(context, 4096, 4000);
+}
+
+Test(hosts_messages, a_large_message_arrives_while_its_sender_computes) {
+    HOSTS_NEED(.rate = "200mbit");
+    run(&(netns_options){.rate = "200mbit"}, send_one_large);
+}
+
+Test(hosts_messages, small_messages_arrive_while_their_sender_computes) {
+    HOSTS_NEED(.rate = "200mbit");
+    run(&(netns_options){.rate = "200mbit"}, send_many_small);
+}
+
+/* -------------------------------------------------------------------------------------------------- ping-pong */
+
+/* All sizes around the limits of lines, frames and rings, back and forth; several times, since what is left in a pipe
+ * depends on chance. */
+static tutti_status play(ranks_context *context) {
+    static const size_t sizes[] = {0,     1,     23,         24,     25,      64,    65,
+                                   88,    4095,  4096,       16383,  16384,   32768, 65535,
+                                   65536, 65537, 131072 + 1, 262144, MIB - 1, MIB,   2 * MIB + 1};
+    char *in = malloc(3 * MIB);
+    tutti_status status = TUTTI_OK;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && status == TUTTI_OK; i++) {
+        size_t bytes = sizes[i];
+        char *out = filled(bytes, context->rank);
+        for (int round = 0; round < 20 && status == TUTTI_OK; round++) {
+            if (context->rank == 0) status = tutti_send(context->comm, out, bytes, TUTTI_UINT8, 1, 0, NULL);
+            if (status == TUTTI_OK)
+                status = tutti_recv(context->comm, in, bytes, TUTTI_UINT8, 1 - context->rank, 0, NULL);
+            if (status == TUTTI_OK) status = check(in, bytes, 1 - context->rank);
+            if (status == TUTTI_OK && context->rank == 1)
+                status = tutti_send(context->comm, out, bytes, TUTTI_UINT8, 0, 0, NULL);
+        }
+        free(out);
+    }
+    free(in);
+    return status;
+}
+
+Test(hosts_messages, ping_pong_of_all_sizes) {
+    HOSTS_NEED(0);
+    run(&(netns_options){0}, play);
+}
+
+/* Both directions at once, of sizes that differ, with small messages in between. */
+static tutti_status cross(ranks_context *context) {
+    int other = 1 - context->rank;
+    char *out = filled(5 * MIB, context->rank), *in = malloc(5 * MIB), *small = filled(100, context->rank + 7),
+         got[100];
+    tutti_status status = TUTTI_OK;
+    for (int round = 0; round < 10 && status == TUTTI_OK; round++) {
+        size_t mine = (context->rank == 0 ? 5 * MIB - 3 : 3 * MIB + 1),
+               others = (other == 0 ? 5 * MIB - 3 : 3 * MIB + 1);
+        tutti_work *sent = NULL, *sent_small = NULL;
+        status = tutti_send(context->comm, out, mine, TUTTI_UINT8, other, 1, &TUTTI_OPTIONS(.work = &sent));
+        if (status == TUTTI_OK)
+            status = tutti_send(context->comm, small, 100, TUTTI_UINT8, other, 2, &TUTTI_OPTIONS(.work = &sent_small));
+        if (status == TUTTI_OK) status = tutti_recv(context->comm, got, 100, TUTTI_UINT8, other, 2, NULL);
+        if (status == TUTTI_OK) status = check(got, 100, other + 7);
+        if (status == TUTTI_OK) status = tutti_recv(context->comm, in, 5 * MIB, TUTTI_UINT8, other, 1, NULL);
+        if (status == TUTTI_OK) status = check(in, others, other);
+        if (sent != NULL && status == TUTTI_OK) status = tutti_work_wait(sent, -1);
+        if (sent_small != NULL && status == TUTTI_OK) status = tutti_work_wait(sent_small, -1);
+        tutti_work_free(sent);
+        tutti_work_free(sent_small);
+    }
+    free(out);
+    free(in);
+    free(small);
+    return status;
+}
+
+Test(hosts_messages, both_directions_at_once) {
+    HOSTS_NEED(0);
+    run(&(netns_options){0}, cross);
+}
