@@ -17,6 +17,7 @@
 
 #define FRAME_MAGIC    UINT32_C(0x74746672)
 #define LOOKS_PER_NEWS 8
+#define PARTS_AT_ONCE  16                             /* of frames that come in: then others have a turn */
 #define NEWS_BYTES     (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
 
 /* What a frame begins with: with a line of the ring, so that a short message comes in one piece. */
@@ -207,22 +208,34 @@ static void take_body(tutti_channels *channel) {
     else tutti_incoming_stream(channel, f->transfer, f->offset, far->body, f->bytes);
 }
 
+/* What has been asked for is there: a frame's header, or its body. Gives whether more of it, or of its stream, must be on
+ * its way. */
+static bool take_part(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    if (!far->in_body) {
+        if (!is_possible(channel, &far->in_frame)) {
+            tutti_channel_break(channel, "it sent a frame that makes no sense");
+            return false;
+        }
+        far->in_body = begin_body(far);
+        if (far->in_body) return true;
+    }
+    bool stream = far->in_frame.transfer != 0;
+    far->in_body = false;
+    take_body(channel);
+    far->in->transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
+    return stream;
+}
+
 static bool take_frames(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    bool moved = false;
+    bool moved = false, looks = true;
     if (far->in->to_receive == 0) far->in->transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
-    for (; tutti_pipe_has_received(far->in) && far->in->status == TUTTI_OK; moved = true) {
-        if (!far->in_body) {
-            if (!is_possible(channel, &far->in_frame)) {
-                tutti_channel_break(channel, "it sent a frame that makes no sense");
-                return moved;
-            }
-            far->in_body = begin_body(far);
-            if (far->in_body) continue;
-        }
-        far->in_body = false;
-        take_body(channel);
-        far->in->transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
+    for (int parts = 0; parts < PARTS_AT_ONCE && !channel->broken; parts++) {
+        if (looks && !tutti_pipe_has_received(far->in)) far->in->transport->progress(far->in);
+        if (!tutti_pipe_has_received(far->in) || far->in->status != TUTTI_OK) break;
+        looks = take_part(channel);
+        moved = true;
     }
     return moved;
 }
@@ -243,7 +256,7 @@ static bool drive_in(tutti_channels *channel) {
         if (far->in_opener != NULL) far->in = take_pipe(channel, &far->in_opener);
         if (far->in == NULL) return false;
     }
-    far->in->transport->progress(far->in);
+    if (!tutti_pipe_has_sent(far->in)) far->in->transport->progress(far->in);
     tell_news(channel);
     return take_frames(channel);
 }

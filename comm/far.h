@@ -16,7 +16,7 @@
 
 #include "comm/channel.h"
 
-#define TUTTI_FAR_STREAM_BYTES TUTTI_CHANNEL_RING_BYTES
+#define TUTTI_FAR_STREAM_BYTES (TUTTI_CHANNEL_RING_BYTES - ((size_t)4 << 10)) /* with its header in one call of tcp */
 
 /* Gives a channel to a far peer its two rings. */
 tutti_status tutti_far_open(tutti_channels *channel);

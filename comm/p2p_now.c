@@ -90,8 +90,9 @@ static bool spin(const _Atomic uint32_t *next, int looks) {
 }
 
 /* Until something has come, for a while; in between everything else is served. */
-static bool look(const tutti_comm *comm, const _Atomic uint32_t *next) {
-    int services = comm->spins ? SERVICES : YIELDS, looks = comm->spins ? LOOKS_PER_SERVICE : 1;
+static bool look(const tutti_comm *comm, bool far, const _Atomic uint32_t *next) {
+    int services = comm->spins ? SERVICES : YIELDS;
+    int looks = comm->spins && !far ? LOOKS_PER_SERVICE : 1; /* what comes from far away is put there by progress */
     for (int service = 1; service <= services; service++) {
         if (!comm->spins) sched_yield();
         if (spin(next, looks)) return true;
@@ -113,7 +114,7 @@ tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int p
     const _Atomic uint32_t *place = tutti_channel_next(r.channel);
     r.port->pins++;
     pthread_mutex_unlock(&tutti_p2p.lock);
-    bool came = look(comm, place);
+    bool came = look(comm, r.channel->far != NULL, place);
     pthread_mutex_lock(&tutti_p2p.lock);
     r.port->pins--;
     taken = came && receive_is_next(&r) && take(&r);
