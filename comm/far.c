@@ -42,9 +42,11 @@ struct tutti_far {
     uint64_t came;       /* of the peer's ring: copied */
     bool in_body;        /* the header of a frame has come, its bytes are on their way */
     char *body, *stream; /* of a frame that comes in; of one that goes out */
-    unsigned looks;      /* at news */
-    news out_news;       /* being received on `out` */
-    news in_news, told;  /* being sent on `in`; what the peer knows */
+    tutti_request *out_request,
+        *in_request;    /* whose buffer a frame of a stream is sent from, or received into, just now */
+    unsigned looks;     /* at news */
+    news out_news;      /* being received on `out` */
+    news in_news, told; /* being sent on `in`; what the peer knows */
 };
 
 /* ---------------------------------------------------------------------------------------------- opening */
@@ -129,15 +131,37 @@ bool tutti_far_can_stream(const tutti_channels *channel) {
     return far->out != NULL && tutti_pipe_has_sent(far->out) && channel->head == far->sent;
 }
 
-void tutti_far_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, const void *data, size_t bytes) {
-    struct tutti_far *far = channel->far;
-    /* A copy: the sender may take its buffer back (an error, an abort), and the frame has to go on. */
-    memcpy(far->stream, data, bytes);
-    far->out_frame = (frame){.magic = FRAME_MAGIC, .bytes = (uint32_t)bytes, .transfer = transfer, .offset = offset};
+static void send_stream(struct tutti_far *far, const char *data) {
     struct iovec parts[2] = {{.iov_base = &far->out_frame, .iov_len = sizeof far->out_frame},
-                             {.iov_base = far->stream, .iov_len = bytes}};
+                             {.iov_base = (char *)(uintptr_t)data, .iov_len = far->out_frame.bytes}}; /* only read */
     far->out->transport->send(far->out, parts, 2);
+}
+
+void tutti_far_stream(tutti_channels *channel, tutti_request *request) {
+    struct tutti_far *far = channel->far;
+    const char *data = request->buffer + request->moved;
+    far->out_frame =
+        (frame){.magic = FRAME_MAGIC,
+                .bytes = (uint32_t)tutti_min_size(TUTTI_FAR_STREAM_BYTES, request->wanted - request->moved),
+                .transfer = request->answer,
+                .offset = request->moved};
+    far->out_request = far->out->movable ? request : NULL;
+    send_stream(far, far->out->movable ? data : memcpy(far->stream, data, far->out_frame.bytes));
+    request->moved += far->out_frame.bytes;
     count_busy(channel);
+}
+
+void tutti_far_let_go(tutti_channels *channel, const tutti_request *request) {
+    struct tutti_far *far = channel->far;
+    if (far->out_request == request) {
+        far->out_request = NULL;
+        const char *data = request->buffer + far->out_frame.offset;
+        if (!tutti_pipe_has_sent(far->out)) send_stream(far, memcpy(far->stream, data, far->out_frame.bytes));
+    }
+    if (far->in_request == request) {
+        far->in_request = NULL;
+        if (!tutti_pipe_has_received(far->in)) far->in->transport->recv(far->in, far->body, far->in_frame.bytes);
+    }
 }
 
 static bool take_news(struct tutti_far *far) {
@@ -192,20 +216,37 @@ static bool is_possible(const tutti_channels *channel, const frame *f) {
            f->bytes <= TUTTI_CHANNEL_RING_BYTES - TUTTI_CACHE_LINE - unread;
 }
 
-/* Receives what comes after a frame's lead; false: nothing does. */
-static bool begin_body(struct tutti_far *far) {
-    const frame *f = &far->in_frame;
-    size_t lead = f->transfer == 0 ? sizeof f->lead : 0;
-    memcpy(far->body, f->lead, lead);
-    if (f->bytes > lead) far->in->transport->recv(far->in, far->body + lead, f->bytes - lead);
-    return f->bytes > lead;
-}
-
-static void take_body(tutti_channels *channel) {
+static bool begin_stream(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     const frame *f = &far->in_frame;
-    if (f->transfer == 0) copy_in(far, f->bytes);
-    else tutti_incoming_stream(channel, f->transfer, f->offset, far->body, f->bytes);
+    tutti_request *request = tutti_incoming_stream(channel, f->transfer, f->offset, f->bytes);
+    bool straight = request != NULL && far->in->movable;
+    far->in_request = straight ? request : NULL;
+    far->in->transport->recv(far->in, straight ? request->buffer + request->moved : far->body, f->bytes);
+    return true;
+}
+
+/* Receives what comes after a frame's header; false: nothing does. */
+static bool begin_body(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    const frame *f = &far->in_frame;
+    if (f->transfer != 0) return begin_stream(channel);
+    memcpy(far->body, f->lead, sizeof f->lead);
+    if (f->bytes == sizeof f->lead) return false;
+    far->in->transport->recv(far->in, far->body + sizeof f->lead, f->bytes - sizeof f->lead);
+    return true;
+}
+
+static void take_stream(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    const frame *f = &far->in_frame;
+    tutti_request *request = far->in_request;
+    far->in_request = NULL;
+    if (request == NULL) {
+        request = tutti_incoming_stream(channel, f->transfer, f->offset, f->bytes);
+        if (request != NULL) memcpy(request->buffer + request->moved, far->body, f->bytes);
+    }
+    if (request != NULL) tutti_incoming_came(request, f->bytes);
 }
 
 /* What has been asked for is there: a frame's header, or its body. Gives whether more of it, or of its stream, must be on
@@ -217,12 +258,13 @@ static bool take_part(tutti_channels *channel) {
             tutti_channel_break(channel, "it sent a frame that makes no sense");
             return false;
         }
-        far->in_body = begin_body(far);
+        far->in_body = begin_body(channel);
         if (far->in_body) return true;
     }
     bool stream = far->in_frame.transfer != 0;
     far->in_body = false;
-    take_body(channel);
+    if (stream) take_stream(channel);
+    else copy_in(far, far->in_frame.bytes);
     far->in->transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
     return stream;
 }

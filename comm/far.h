@@ -28,9 +28,11 @@ bool tutti_far_progress(tutti_channels *channel);
 void tutti_far_flush(tutti_channels *channel);
 /* Connects if that has not been done: so one hears of the peer's end. */
 void tutti_far_reach(tutti_channels *channel);
-/* May a part of a stream be sent now? Then sends up to TUTTI_FAR_STREAM_BYTES of it; they are copied. */
+/* May a part of a stream be sent now? Then sends up to TUTTI_FAR_STREAM_BYTES of what the request has left. */
 bool tutti_far_can_stream(const tutti_channels *channel);
-void tutti_far_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, const void *data, size_t bytes);
+void tutti_far_stream(tutti_channels *channel, struct tutti_request *request);
+/* The request ends: its buffer is not looked at any more. A frame that is under way goes on without it. */
+void tutti_far_let_go(tutti_channels *channel, const struct tutti_request *request);
 /* Is there something that the system has not taken yet? Who has sent it may long have gone on: somebody must drive it. */
 bool tutti_far_is_busy(const tutti_channels *channel);
 

@@ -111,15 +111,15 @@ static bool on_clear(tutti_channels *channel, const tutti_record *record) {
     return true;
 }
 
-void tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, const void *data,
-                           size_t bytes) {
+tutti_request *tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes) {
     tutti_request *request = find_request(&channel->receiving, transfer);
-    if (request == NULL) return; /* cancelled */
-    if (offset != request->moved || bytes > request->wanted - request->moved) {
-        tutti_channel_break(channel, "it sent a part of a message that was not asked for");
-        return;
-    }
-    memcpy(request->buffer + request->moved, data, bytes);
+    if (request == NULL) return NULL; /* cancelled */
+    if (offset == request->moved && bytes <= request->wanted - request->moved) return request;
+    tutti_channel_break(channel, "it sent a part of a message that was not asked for");
+    return NULL;
+}
+
+void tutti_incoming_came(tutti_request *request, size_t bytes) {
     request->moved += bytes;
     if (request->moved == request->wanted) tutti_match_received(request);
 }
@@ -132,8 +132,7 @@ static bool on_fragment(tutti_channels *channel, const tutti_record *record) {
         return false;
     }
     tutti_channel_copy(channel, record, request->buffer + request->moved, record->payload_bytes);
-    request->moved += record->payload_bytes;
-    if (request->moved == request->wanted) tutti_match_received(request);
+    tutti_incoming_came(request, record->payload_bytes);
     return true;
 }
 

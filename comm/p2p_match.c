@@ -13,6 +13,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/far.h"
 #include "comm/p2p_state.h"
 
 #define LOCAL_BACKLOG_BYTES ((size_t)1 << 20)
@@ -41,6 +42,8 @@ void tutti_match_move(tutti_request *request, tutti_phase phase, struct tutti_re
 }
 
 void tutti_match_end(tutti_request *request, tutti_status status, const char *text) {
+    if (TUTTI_UNLIKELY(request->channel != NULL && request->channel->far != NULL))
+        tutti_far_let_go(request->channel, request);
     tutti_match_move(request, TUTTI_PHASE_ENDED, &tutti_p2p.ended);
     TAILQ_REMOVE(&request->port->all, request, all_link);
     request->status = status;

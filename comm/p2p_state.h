@@ -163,8 +163,11 @@ void tutti_transfer_progress(void);
 
 /* ---- p2p_incoming.c */
 
-/* A part of a stream that came beside the ring (far.h). */
-void tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, const void *data, size_t bytes);
+/* The receive for a part of a stream that comes beside the ring (far.h); NULL: it has been cancelled, or the part makes no
+ * sense, which breaks the channel. */
+tutti_request *tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes);
+/* So many bytes more are in the request's buffer. */
+void tutti_incoming_came(tutti_request *request, size_t bytes);
 /* Reads what has come; true when nothing is left for now. */
 bool tutti_incoming_read(tutti_channels *channel);
 

@@ -152,10 +152,8 @@ static void stream_far(tutti_channels *channel) {
             tutti_match_end(request, TUTTI_OK, "");
             continue;
         }
-        size_t bytes = tutti_min_size(TUTTI_FAR_STREAM_BYTES, request->wanted - request->moved);
-        tutti_far_stream(channel, request->answer, request->moved, request->buffer + request->moved, bytes);
+        tutti_far_stream(channel, request);
         tutti_p2p.moved = true;
-        request->moved += bytes;
         if (request->moved < request->wanted) /* to the end of the line */
             tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     }

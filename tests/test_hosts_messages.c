@@ -143,3 +143,46 @@ Test(hosts_messages, both_directions_at_once) {
     HOSTS_NEED(0);
     run(&(netns_options){0}, cross);
 }
+
+/* -------------------------------------------------------------------------------------------------- giving up */
+
+#define GIVEN_UP_BYTES (64 * MIB)
+
+/* A transfer that is given up in the middle leaves both buffers alone, and the connection, which other communicators use,
+ * goes on. */
+static tutti_status give_up(ranks_context *context) {
+    tutti_comm *doomed;
+    int other = 1 - context->rank;
+    char *data = filled(GIVEN_UP_BYTES, 3), *small = filled(1000, 4), got[1000];
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &doomed));
+    tutti_status status;
+    if (context->rank == 1)
+        status = tutti_send(doomed, data, GIVEN_UP_BYTES, TUTTI_UINT8, 0, 1, &TUTTI_OPTIONS(.timeout_ms = 1500));
+    else status = tutti_recv(doomed, data, GIVEN_UP_BYTES, TUTTI_UINT8, 1, 1, &TUTTI_OPTIONS(.timeout_ms = 500));
+    RANKS_CHECK(status != TUTTI_OK, "64 MiB came over 100 Mbit/s in no time");
+    memset(data, 0x5a, GIVEN_UP_BYTES);
+    for (int round = 0; round < 5; round++) {
+        if (context->rank == 1) {
+            TUTTI_TRY(tutti_send(context->comm, small, 1000, TUTTI_UINT8, other, 2, NULL));
+            TUTTI_TRY(tutti_send(context->comm, data, 2 * MIB, TUTTI_UINT8, other, 3, NULL));
+        } else {
+            char *large = malloc(2 * MIB);
+            TUTTI_TRY(tutti_recv(context->comm, got, 1000, TUTTI_UINT8, other, 2, NULL));
+            TUTTI_TRY(check(got, 1000, 4));
+            TUTTI_TRY(tutti_recv(context->comm, large, 2 * MIB, TUTTI_UINT8, other, 3, NULL));
+            for (size_t i = 0; i < 2 * MIB; i++)
+                RANKS_CHECK(large[i] == 0x5a, "byte %zu of a later message is wrong", i);
+            free(large);
+        }
+    }
+    for (size_t i = 0; i < GIVEN_UP_BYTES; i++) RANKS_CHECK(data[i] == 0x5a, "byte %zu was written afterwards", i);
+    free(data);
+    free(small);
+    tutti_comm_destroy(doomed);
+    return TUTTI_OK;
+}
+
+Test(hosts_messages, a_transfer_that_is_given_up_leaves_buffers_and_connection_alone) {
+    HOSTS_NEED(.rate = "100mbit");
+    run(&(netns_options){.rate = "100mbit"}, give_up);
+}

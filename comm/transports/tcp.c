@@ -107,6 +107,7 @@ static tutti_status tcp_open(int socket, tutti_deadline *deadline, tutti_pipe **
     tcp->socket = socket;
     tutti_fork_closes(socket);
     tcp->zerocopy = zerocopy;
+    tcp->pipe.movable = !zerocopy.on;
     *pipe_out = &tcp->pipe;
     return TUTTI_OK;
 }
@@ -227,13 +228,16 @@ static tutti_status tcp_progress(tutti_pipe *pipe) {
 static tutti_status tcp_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
     tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
-    pipe->to_send = pipe->sent = tcp->handed = 0;
+    bool moves = !tutti_pipe_has_sent(pipe);
+    if (!moves) pipe->sent = tcp->handed = 0;
+    pipe->to_send = 0;
     tcp->part = tcp->nparts = 0;
     for (int i = 0; i < nparts; i++) {
         if (parts[i].iov_len == 0) continue;
         tcp->parts[tcp->nparts++] = parts[i];
         pipe->to_send += parts[i].iov_len;
     }
+    if (TUTTI_UNLIKELY(moves)) drop_sent(tcp, tcp->handed);
     return pipe->to_send == 0 || tcp->send_error != 0 ? TUTTI_OK : push(tcp);
 }
 
@@ -241,6 +245,10 @@ static tutti_status tcp_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
     tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     tcp->dst = dst;
+    if (TUTTI_UNLIKELY(!tutti_pipe_has_received(pipe))) { /* moves */
+        tcp->dst += pipe->received;
+        return TUTTI_OK;
+    }
     pipe->received = 0;
     pipe->to_receive = bytes;
     if (tcp->ahead_bytes > 0 && bytes > 0) take_ahead(tcp);

@@ -30,7 +30,10 @@ typedef struct tutti_pipe {
     size_t to_send, sent;         /* of the send under way; equal: none is */
     size_t to_receive, received;  /* of the receive under way */
     uint64_t bytes_out, bytes_in; /* since it was opened */
-    tutti_status status;          /* why it is of no use any more */
+    /* send and recv may be called while one is under way, with as many bytes: what has not gone yet is taken from there, what
+     * has not come yet goes there, and the former buffer is free. */
+    bool movable;
+    tutti_status status; /* why it is of no use any more */
     char error[256];
 } tutti_pipe;
 
