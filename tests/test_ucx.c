@@ -1,6 +1,6 @@
 /*
- * UCX pipes: what is peculiar to them. What they share with all others is in test_transport.c. By default UCX's sockets are
- * used, which every machine has; UCX_TLS chooses others.
+ * UCX pipes: what is peculiar to them. What they share with all others is in test_transport.c and test_transport_end.c. By
+ * default UCX's sockets are used, which every machine has; UCX_TLS chooses others.
  */
 #include <criterion/criterion.h>
 #include <poll.h>
