@@ -1,0 +1,166 @@
+/*
+ * Who does not belong to the job: hosts with another secret, and strangers who knock at the ports on which ranks listen,
+ * with garbage or without a word, while ranks work or still look for each other.
+ */
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bootstrap/base/settings.h"
+#include "tests/support/reference.h"
+#include "tests/support/scene.h"
+
+/* ---------------------------------------------------------------------------------------------- secrets */
+
+static tutti_status join_with_secret(ranks_context *context) {
+    const char *const *secrets = context->argument;
+    tutti_comm *comm = NULL;
+    setenv("TUTTI_SECRET", secrets[hosts_of(context->rank)], 1);
+    tutti_settings_reload();
+    tutti_status status = tutti_comm_create_world(&comm);
+    bool equal = strcmp(secrets[0], secrets[1]) == 0;
+    if (status == TUTTI_OK) {
+        status = tutti_barrier(comm, NULL); /* where links are made at first use */
+        char text[512];
+        snprintf(text, sizeof text, "%s", status != TUTTI_OK ? tutti_last_error() : "");
+        tutti_comm_destroy(comm);
+        if (status != TUTTI_OK) tutti_fail(status, "%s", text);
+    }
+    if (equal) return status;
+    RANKS_CHECK(status != TUTTI_OK, "strangers work together");
+    const char *text = tutti_last_error();
+    if (strstr(text, "secret") != NULL) atomic_fetch_add(&scene_now()->flag, 1); /* who was refused knows why */
+    RANKS_CHECK(strstr(text, secrets[0]) == NULL && strstr(text, secrets[1]) == NULL, "tells a secret: %s", text);
+    return TUTTI_OK;
+}
+
+Test(hosts_strangers, hosts_with_one_secret_work_together) {
+    HOSTS_NEED(0);
+    scene_set(0, 1);
+    static const char *const secrets[] = {"our word", "our word"};
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .no_comm = true, .argument = (void *)secrets},
+              join_with_secret);
+}
+
+Test(hosts_strangers, hosts_with_different_secrets_do_not) {
+    HOSTS_NEED(0);
+    scene_set(0, 1);
+    static const char *const secrets[] = {"our word", "their word"};
+    static const char *const impatient[] = {"TUTTI_CONNECT_TIMEOUT_MS=5000", NULL};
+    scene_run(
+        &(hosts_options){
+            .ranks_per_host = LAYOUT(1, 2), .no_comm = true, .environment = impatient, .argument = (void *)secrets},
+        join_with_secret);
+}
+
+/* -------------------------------------------------------------------------------------------- strangers */
+
+/* Ports on which the processes of a host listen, as the system tells; gives their number. */
+static int listening_ports(int pid, int *ports, int most) {
+    char line[512];
+    int n = 0;
+    for (int version = 4; version <= 6; version += 2) {
+        snprintf(line, sizeof line, "/proc/%d/net/tcp%s", pid, version == 6 ? "6" : "");
+        FILE *file = fopen(line, "re");
+        while (file != NULL && n < most && fgets(line, sizeof line, file) != NULL) {
+            unsigned port, state;
+            if (sscanf(line, " %*d: %*[0-9A-F]:%x %*[0-9A-F]:%*x %x", &port, &state) != 2 || state != 0x0A) continue;
+            ports[n++] = (int)port;
+        }
+        if (file != NULL) fclose(file);
+    }
+    return n;
+}
+
+static int knock(int host, int port) {
+    char address[16];
+    struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    inet_pton(AF_INET, netns_address(host, address), &place.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    if (connect(fd, (void *)&place, sizeof place) != 0 && errno != EINPROGRESS) {
+        close(fd);
+        return -1;
+    }
+    poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, 100);
+    return fd;
+}
+
+/* Garbage, endings in the middle, silence, floods, until the others have done. Nothing secret may come back. */
+static tutti_status disturb(ranks_context *context) {
+    enum { KEPT = 200 };
+    static int kept[KEPT];
+    unsigned char garbage[300], answer[4096];
+    int ports[16], knocks = 0;
+    while (atomic_load(&scene_now()->flag) < 2) usleep(1000); /* both have a communicator */
+    for (uint64_t turn = 0; atomic_load(&scene_now()->flag) < 4; turn++) {
+        int host = (int)(turn % 2), nports = listening_ports(ranks_pid(context, host), ports, 16);
+        if (nports == 0) return tutti_fail(TUTTI_ERR_DATA, "host %d listens nowhere", host);
+        int fd = knock(host, ports[turn / 2 % (uint64_t)nports]);
+        if (fd < 0) continue;
+        knocks++;
+        for (size_t i = 0; i < sizeof garbage; i++) garbage[i] = (unsigned char)reference_hash(turn, i, 1);
+        size_t bytes = turn % 5 == 0 ? 0 : 1 + (size_t)(reference_hash(turn, 0, 2) % sizeof garbage);
+        ssize_t sent = send(fd, garbage, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t got = recv(fd, answer, sizeof answer, MSG_DONTWAIT);
+        (void)sent;
+        RANKS_CHECK(got <= 256, "a stranger got %zd bytes", got);
+        if (kept[turn % KEPT] > 0) close(kept[turn % KEPT]); /* half open for a while */
+        kept[turn % KEPT] = fd;
+    }
+    RANKS_CHECK(knocks > 100, "only %d knocks", knocks);
+    return TUTTI_OK;
+}
+
+static tutti_status work_on(ranks_context *context) {
+    if (context->rank == 2) return disturb(context);
+    int rounds;
+    context->nranks = 2;
+    TUTTI_TRY(tutti_comm_create(context->rank, 2, context->store, "pair", NULL, &context->comm));
+    atomic_fetch_add(&scene_now()->flag, 1);
+    tutti_status status = scene_keep_summing(context, 4000, &rounds);
+    atomic_fetch_add(&scene_now()->flag, 1);
+    if (status == TUTTI_OK && rounds < 10) status = tutti_fail(TUTTI_ERR_DATA, "only %d rounds in 4 s", rounds);
+    return status;
+}
+
+Test(hosts_strangers, strangers_who_knock_at_every_port_disturb_nobody) {
+    HOSTS_NEED(0);
+    scene_set(0, 20000);
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1, 1), .no_comm = true}, work_on);
+}
+
+/* Connections that come while the ranks still look for each other. */
+static tutti_status meet_among_strangers(ranks_context *context) {
+    if (context->rank != 2) {
+        tutti_comm *comm;
+        usleep(context->rank == 1 ? 500000 : 0);
+        tutti_status status = tutti_comm_create(context->rank, 2, context->store, "pair", NULL, &comm);
+        if (status == TUTTI_OK) status = tutti_barrier(comm, NULL);
+        atomic_fetch_add(&scene_now()->flag, 1);
+        if (status == TUTTI_OK) tutti_comm_destroy(comm);
+        return status;
+    }
+    int ports[16];
+    for (uint64_t turn = 0; atomic_load(&scene_now()->flag) < 2; turn++) {
+        int nports = listening_ports(ranks_pid(context, (int)(turn % 2)), ports, 16);
+        int fd = nports > 0 ? knock((int)(turn % 2), ports[turn / 2 % (uint64_t)nports]) : -1;
+        if (fd >= 0 && turn % 3 != 0) close(fd); /* the others stay half open */
+        if (fd >= 0 && turn > 500) usleep(1000);
+        if (fd < 0) usleep(100);
+    }
+    return TUTTI_OK;
+}
+
+Test(hosts_strangers, ranks_find_each_other_among_half_open_connections) {
+    HOSTS_NEED(0);
+    scene_set(0, 1);
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1, 1), .no_comm = true}, meet_among_strangers);
+}
