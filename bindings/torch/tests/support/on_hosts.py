@@ -1,0 +1,187 @@
+"""What a rank of test_hosts.py does, started by torchrun: each part writes what it found into FOLDER/PART.RANK.
+
+    python -m support.on_hosts FOLDER
+"""
+import os
+import signal
+import sys
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from support import ranks
+
+COUNTS = (1, 5, 300001)  # of elements: a message that rides along, and one that takes the long way
+VICTIM = 3
+STEPS, ITEMS = 4, 6
+
+
+def pattern(rank, count, step=1):
+    """Small whole numbers: their sums are exact."""
+    return torch.arange(count, dtype=torch.float64) * step % 17 + 100 * rank
+
+
+def gathered(me, size, count):
+    """Collectives that end with what all ranks have."""
+    everyone = [pattern(rank, count) for rank in range(size)]
+    parts = [torch.empty(count, dtype=torch.float64) for _ in range(size)]
+    dist.all_gather(parts, pattern(me, count))
+    yield "all_gather", torch.cat(parts), torch.cat(everyone)
+    whole = torch.empty(size * count, dtype=torch.float64)
+    dist.all_gather_into_tensor(whole, pattern(me, count))
+    yield "all_gather_into_tensor", whole, torch.cat(everyone)
+    for root in (0, size - 1):
+        parts = [torch.empty(count, dtype=torch.float64) for _ in range(size)] if me == root else None
+        dist.gather(pattern(me, count), parts, dst=root)
+        if me == root:
+            yield "gather", torch.cat(parts), torch.cat(everyone)
+        mine = torch.empty(count, dtype=torch.float64)
+        dist.scatter(mine, everyone if me == root else None, src=root)
+        yield "scatter", mine, everyone[me]
+        copy = pattern(me, count)
+        dist.broadcast(copy, src=root)
+        yield "broadcast", copy, everyone[root]
+
+
+def reduced(me, size, count):
+    """Collectives that compute: rank r has p + 100 r."""
+    total = size * pattern(0, count) + 100 * (size * (size - 1) // 2)
+    for name, op, expected in (("sum", dist.ReduceOp.SUM, total), ("avg", dist.ReduceOp.AVG, total / size),
+                               ("min", dist.ReduceOp.MIN, pattern(0, count)), ("max", dist.ReduceOp.MAX, pattern(size - 1, count))):
+        values = pattern(me, count)
+        dist.all_reduce(values, op)
+        yield "all_reduce " + name, values, expected
+    for root in (1, size - 1):
+        values = pattern(me, count)
+        dist.reduce(values, dst=root)
+        if me == root:
+            yield "reduce", values, total
+    parts = [pattern(me, count, step) for step in range(1, size + 1)]
+    expected = size * pattern(0, count, me + 1) + 100 * (size * (size - 1) // 2)
+    values = torch.empty(count, dtype=torch.float64)
+    dist.reduce_scatter(values, parts)
+    yield "reduce_scatter", values, expected
+    values = torch.empty(count, dtype=torch.float64)
+    dist.reduce_scatter_tensor(values, torch.cat(parts))
+    yield "reduce_scatter_tensor", values, expected
+
+
+def exchanged(me, size, count):
+    """Each pair of ranks has data of its own."""
+    parts = [pattern(me, count, step) for step in range(1, size + 1)]
+    expected = [pattern(rank, count, me + 1) for rank in range(size)]
+    values = [torch.empty(count, dtype=torch.float64) for _ in range(size)]
+    dist.all_to_all(values, parts)
+    yield "all_to_all", torch.cat(values), torch.cat(expected)
+    values = torch.empty(size * count, dtype=torch.float64)
+    dist.all_to_all_single(values, torch.cat(parts))
+    yield "all_to_all_single", values, torch.cat(expected)
+    splits = [count + rank for rank in range(size)]  # for rank r, r more
+    values = torch.empty(size * (count + me), dtype=torch.float64)
+    dist.all_to_all_single(values, torch.cat([pattern(me, split) for split in splits]), [count + me] * size, splits)
+    yield "all_to_all_single with splits", values, torch.cat([pattern(rank, count + me) for rank in range(size)])
+    there, back = (me + 2) % size, (me + size - 2) % size  # on the other host
+    values = torch.empty(count, dtype=torch.float64)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, pattern(me, count), there), dist.P2POp(dist.irecv, values, back)]):
+        work.wait()
+    yield "batch_isend_irecv", values, pattern(back, count)
+    values = torch.empty(count, dtype=torch.float64)
+    if me < there:
+        dist.send(pattern(me, count), there)
+        dist.recv(values, there)
+    else:
+        dist.recv(values, there)
+        dist.send(pattern(me, count), there)
+    yield "send and recv", values, pattern(there, count)
+
+
+def objects(me, size):
+    """Pickled, of different lengths."""
+    mine = {"rank": me, "text": "x" * (1000 * me)}
+    everyone = [{"rank": rank, "text": "x" * (1000 * rank)} for rank in range(size)]
+    found = [None] * size
+    dist.all_gather_object(found, mine)
+    yield "all_gather_object", found, everyone
+    found = [mine]
+    dist.broadcast_object_list(found, src=size - 1)
+    yield "broadcast_object_list", found, everyone[-1:]
+    found = [None]
+    dist.scatter_object_list(found, everyone if me == 1 else [None] * size, src=1)
+    yield "scatter_object_list", found, [mine]
+
+
+def collectives():
+    me, size, count = dist.get_rank(), dist.get_world_size(), 0
+    for elements in COUNTS:
+        for part in (gathered, reduced, exchanged):
+            for name, values, expected in part(me, size, elements):
+                assert torch.equal(values, expected), "%s of %d elements" % (name, elements)
+                count += 1
+    for name, found, expected in objects(me, size):
+        assert found == expected, name
+        count += 1
+    dist.barrier()
+    return "%d right" % count
+
+
+def train(model, slices):
+    """Full batches for one process; rank r's part for a rank."""
+    torch.manual_seed(3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    for _ in range(STEPS):
+        x, y = torch.randn(ITEMS * dist.get_world_size(), 16, dtype=torch.float64), torch.randn(ITEMS * dist.get_world_size(), 4, dtype=torch.float64)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[slices]), y[slices]).backward()
+        optimizer.step()
+
+
+def net():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(16, 300), nn.Tanh(), nn.Linear(300, 4)).double()
+
+
+def ddp():
+    """Training by all ranks gives what one process gets from whole batches."""
+    me, alone, together = dist.get_rank(), net(), net()
+    train(alone, slice(None))
+    train(DDP(together, bucket_cap_mb=0.02), slice(me * ITEMS, (me + 1) * ITEMS))
+    most = max((a - b).abs().max().item() for a, b in zip(alone.parameters(), together.parameters()))
+    moved = max((a - b).abs().max().item() for a, b in zip(net().parameters(), together.parameters()))
+    assert most < 1e-12 < 1e-3 < moved, "differs by %g, after moving by %g" % (most, moved)
+    return "differs by %g" % most
+
+
+def death():
+    """One rank is killed while all sum. Its process id is for the others, who should name it."""
+    pids = [None] * dist.get_world_size()
+    dist.all_gather_object(pids, os.getpid())
+    if dist.get_rank() == VICTIM:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        while time.monotonic() < began + 20:
+            dist.all_reduce(torch.ones(1000))
+    except RuntimeError as error:
+        return "%g\n%d\n%s" % (time.monotonic() - began - 0.3, pids[VICTIM], error)
+    raise AssertionError("nobody told us")
+
+
+def main(folder):
+    dist.init_process_group(ranks.BACKEND)
+    for part in (collectives, ddp, death):
+        try:
+            text = "ok " + part()
+        except Exception:  # pylint: disable=broad-except
+            text = traceback.format_exc()
+        with open(os.path.join(folder, "%s.%d" % (part.__name__, dist.get_rank())), "w", encoding="utf-8") as file:
+            file.write(text)
+    sys.exit(1)  # a job of which a rank has died
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
