@@ -27,6 +27,7 @@
 #include "comm/p2p.h"
 #include "comm/peer.h"
 #include "comm/slots.h"
+#include "comm/ways.h"
 #include "comm/worker.h"
 
 /* --------------------------------------------------------------------------------------- life of the struct */
@@ -163,6 +164,7 @@ static tutti_status create(int rank, int nranks, const tutti_store *store, const
         tutti_create_cancel(comm);
         return tutti_fail(status, "%s", text);
     }
+    tutti_ways_tell(comm);
     *comm_out = comm;
     return TUTTI_OK;
 }

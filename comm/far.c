@@ -76,8 +76,8 @@ static tutti_status write_tickets(const tutti_peer *peer, struct tutti_far *far)
     int transport = tutti_transport_common(mask, peer->door->transports);
     if (transport < 0)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "this host and %s have no transport in common: see TUTTI_TRANSPORT and tutti-info",
-                          peer->host);
+                          "this host and %s have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
+                          peer->host, mask == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
     far->out_ticket = far->in_ticket = (tutti_ticket){.use = TUTTI_TICKET_MESSAGES, .transport = (uint32_t)transport};
     memcpy(far->out_ticket.from, self->id, sizeof self->id);
     memcpy(far->out_ticket.to, peer->id, sizeof peer->id);

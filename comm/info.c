@@ -26,6 +26,7 @@
 #include "bootstrap/topology.h"
 #include "comm/algorithms/choose.h"
 #include "comm/algorithms/rail.h"
+#include "comm/heap.h"
 #include "comm/transports/transport.h"
 
 static void print_settings(void) {
@@ -44,28 +45,44 @@ static void print_settings(void) {
     if (tutti_settings_check() != TUTTI_OK) printf("! %s\n", tutti_last_error());
 }
 
-/* What connects hosts, best first. */
-static void print_transports(void) {
+/* Between hosts. */
+static void print_transport(const tutti_transport *transport, bool used, const char *why_not) {
     char text[512];
-    for (int i = 0; tutti_transports[i] != NULL; i++) {
-        bool there = tutti_transports[i]->check() == TUTTI_OK;
-        if (there) tutti_transports[i]->describe(text, sizeof text);
-        printf("  between hosts: %-11s %s%s\n", tutti_transports[i]->name,
-               there ? "yes: " : "no: ", there ? text : tutti_last_error());
+    if (transport->check() == TUTTI_OK) {
+        transport->describe(text, sizeof text);
+        printf("%c %-10s yes: %s%s\n", used ? '*' : ' ', transport->name, text, used ? "" : why_not);
+    } else {
+        printf("  %-10s no: %s\n", transport->name, tutti_last_error());
     }
+}
+
+/* All ways on which bytes go. */
+static void print_transports(void) {
+    uint32_t used = 0;
+    printf("\nTransports (* may be used; between two hosts it is the first that both have)\n");
+    if (tutti_heap_init() == TUTTI_OK)
+        printf("* %-10s yes: ranks of one host, which map each other's arenas (memfds, room for %.1f GiB)\n", "shm",
+               (double)tutti_heap_bytes() / (1 << 30));
+    else printf("  %-10s no: %s\n", "shm", tutti_last_error());
+    tutti_status status = tutti_transports_available(&used);
+    if (status != TUTTI_OK) printf("! %s\n", tutti_last_error());
+    const char *why_not = status != TUTTI_OK ? ""
+                          : *tutti_setting_text(TUTTI_SETTING_TRANSPORT) != '\0'
+                              ? "; TUTTI_TRANSPORT does not name it"
+                              : "; used where TUTTI_TRANSPORT names it";
+    for (int i = 0; tutti_transports[i] != NULL; i++)
+        print_transport(tutti_transports[i], (used >> i & 1) != 0, why_not);
 }
 
 static void print_parts(const tutti_topology *topology) {
     static const struct {
         const char *name, *state;
     } parts[] = {
-        {"shared memory", "yes, between the ranks of one host"},
         {"CUDA", "no: not part of this build"},
         {"NCCL", "no: not part of this build"},
     };
     printf("\nParts\n");
     for (size_t i = 0; i < TUTTI_COUNT_OF(parts); i++) printf("  %-26s %s\n", parts[i].name, parts[i].state);
-    print_transports();
     bool hwloc = topology->no_hwloc[0] == '\0';
     printf("  %-26s %s%s\n", "hwloc", hwloc ? "yes: " : "no: ", hwloc ? topology->source : topology->no_hwloc);
     bool tables = tutti_rank_table_check() == TUTTI_OK;
@@ -230,9 +247,10 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--algorithms") == 0) return print_algorithms(argc > 2 ? argv[2] : NULL);
     if (argc > 1) {
         bool help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
-        fprintf(help ? stdout : stderr, "usage: tutti-info [--algorithms [HOSTS]]\nTells version, settings, parts and "
-                                        "machine; or the table of algorithms, and what is chosen between so many "
-                                        "hosts (4).\n");
+        fprintf(help ? stdout : stderr,
+                "usage: tutti-info [--algorithms [HOSTS]]\nTells version, transports, parts, "
+                "settings and machine; or the table of algorithms, and what is chosen between so many "
+                "hosts (4).\n");
         return help ? 0 : 2;
     }
     struct utsname system;
@@ -240,6 +258,7 @@ int main(int argc, char **argv) {
     if (tutti_topology_read(&topology) != TUTTI_OK)
         snprintf(topology.no_hwloc, sizeof topology.no_hwloc, "%s", tutti_last_error());
     printf("Tutti %s\n", tutti_version());
+    print_transports();
     print_parts(&topology);
     print_settings();
     printf("\nMachine\n");

@@ -62,7 +62,8 @@ static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t 
     int common = tutti_transport_common(own->transports, other->transports);
     if (common < 0)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "the two have no transport in common: see TUTTI_TRANSPORT and tutti-info");
+                          "the two have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
+                          own->transports == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
     *transport_out = (uint32_t)common;
     return TUTTI_OK;
 }

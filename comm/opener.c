@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/ways.h"
 
 typedef enum opener_state { WORKS, DONE, ABANDONED } opener_state;
 
@@ -41,6 +42,7 @@ static void *opener_thread(void *argument) {
     tutti_opener *o = argument;
     tutti_deadline deadline = tutti_deadline_after_ms(o->timeout_ms);
     if (o->socket < 0) o->status = tutti_door_connect(&o->door, &o->ticket, &deadline, &o->socket);
+    if (o->status == TUTTI_OK) tutti_ways_tell_connection(&o->ticket, o->socket);
     if (o->status == TUTTI_OK) o->status = tutti_transports[o->ticket.transport]->open(o->socket, &deadline, &o->pipe);
     if (o->status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
     if (!is_first(o, DONE)) free_opener(o);

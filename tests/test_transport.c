@@ -156,6 +156,13 @@ Test(transport, is_chosen_by_name) {
     tutti_settings_reload();
     cr_assert_eq(tutti_transports_available(&mask), TUTTI_OK);
     cr_assert(mask != 0 && (mask & (mask - 1)) == 0 && (mask & ~all) == 0);
+    setenv("TUTTI_TRANSPORT", "shm,tcp", 1); /* that serves the ranks of one host in any case */
+    tutti_settings_reload();
+    uint32_t tcp = mask;
+    cr_assert(tutti_transports_available(&mask) == TUTTI_OK && mask == tcp);
+    setenv("TUTTI_TRANSPORT", "shm", 1);
+    tutti_settings_reload();
+    cr_assert(tutti_transports_available(&mask) == TUTTI_OK && mask == 0);
     setenv("TUTTI_TRANSPORT", "tcp, pigeon", 1);
     tutti_settings_reload();
     cr_assert_eq(tutti_transports_available(&mask), TUTTI_ERR_CONFIG);

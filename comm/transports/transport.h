@@ -74,8 +74,8 @@ struct tutti_transport {
 extern const tutti_transport *const tutti_transports[];
 /* NULL: there is none of that name. */
 const tutti_transport *tutti_transport_named(const char *name);
-/* Bit i: tutti_transports[i] is to be had here, and TUTTI_TRANSPORT allows it. 0 fails: TUTTI_ERR_CONFIG where a name is
- * unknown, else TUTTI_ERR_UNSUPPORTED with the reasons. */
+/* Bit i: tutti_transports[i] is to be had here, and TUTTI_TRANSPORT allows it. TUTTI_ERR_CONFIG where a name is unknown,
+ * TUTTI_ERR_UNSUPPORTED with the reasons where nothing is left; but where it names "shm" only, 0 is what was asked for. */
 tutti_status tutti_transports_available(uint32_t *mask_out);
 /* The best one of both masks: an index; -1: they have none in common. */
 int tutti_transport_common(uint32_t one, uint32_t other);

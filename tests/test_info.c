@@ -1,0 +1,70 @@
+/*
+ * What tutti-info and the log tell of the ways on which bytes go: a row for each transport, with its state and the reason,
+ * and what TUTTI_TRANSPORT makes of it. Which of them this machine has does not matter: tcp and shm are everywhere.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#include "tests/support/shell.h"
+
+TestSuite(info, .timeout = 60);
+#define INFO_TEST(name) Test(info, name, .init = shell_enter_folder, .fini = shell_leave_folder)
+#define TUTTI_INFO      "$TUTTI_BUILD/bin/tutti-info"
+
+static void info(const char *environment) {
+    cr_assert_eq(shell_run("%s " TUTTI_INFO, environment), 0, "%s", shell_output);
+}
+
+INFO_TEST(each_transport_has_a_row_with_its_state) {
+    static const char *const others[] = {"verbs", "ucx"};
+    info("");
+    HAS("\n* shm        yes: ranks of one host");
+    HAS("\n* tcp        yes: ");
+    for (int i = 0; i < 2; i++) {
+        char pattern[64];
+        snprintf(pattern, sizeof pattern, "grep -Eq '^[ *] %s +(yes|no): .' rows", others[i]);
+        cr_assert_eq(shell_run(TUTTI_INFO " >rows; %s", pattern), 0, "no row of %s", others[i]);
+    }
+}
+
+INFO_TEST(what_the_setting_leaves_out_is_not_used) {
+    info("TUTTI_TRANSPORT=shm,tcp");
+    HAS("\n* shm        yes: ");
+    HAS("\n* tcp        yes: ");
+    info("TUTTI_TRANSPORT=shm");
+    HAS("\n* shm        yes: ");
+    HAS("\n  tcp        yes: ");
+    HAS("; TUTTI_TRANSPORT does not name it");
+    HAS_NOT("\n!");
+    info("TUTTI_TRANSPORT=pigeon");
+    HAS("! TUTTI_TRANSPORT names \"pigeon\"");
+}
+
+INFO_TEST(without_shared_memory_the_row_says_why) {
+    if (shell_run("(ulimit -v 200000; " TUTTI_INFO ")") != 0) cr_skip_test("it does not start in so little memory");
+    HAS("\n  shm        no: cannot map a shared heap");
+}
+
+/* Ranks of one host need no other transport; two hosts do (here two by TUTTI_HOST_ID), and the error says so. */
+INFO_TEST(shm_alone_serves_one_host_and_no_more) {
+    const char *run = "$TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 timeout 30 sh -c";
+    cr_assert_eq(shell_run("TUTTI_TRANSPORT=shm %s 'exec $TUTTI_BUILD/tests/world_probe reduce'", run), 0, "%s",
+                 shell_output);
+    cr_assert_eq(shell_count("summed"), 2, "%s", shell_output);
+    cr_assert_neq(shell_run("TUTTI_TRANSPORT=shm %s "
+                            "'TUTTI_HOST_ID=$LOCAL_RANK exec $TUTTI_BUILD/tests/world_probe reduce'",
+                            run),
+                  0, "%s", shell_output);
+    HAS("TUTTI_TRANSPORT names shared memory only");
+}
+
+INFO_TEST(the_log_tells_which_way_leads_to_another_host) {
+    cr_assert_eq(shell_run("TUTTI_TRANSPORT=tcp TUTTI_LOG=debug $TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 "
+                           "timeout 30 sh -c 'TUTTI_HOST_ID=$LOCAL_RANK exec $TUTTI_BUILD/tests/world_probe reduce'"),
+                 0, "%s", shell_output);
+    HAS("2 ranks on 2 hosts");
+    HAS(": tcp, not verbs (");
+    HAS(" is reached at ");
+    HAS("link of ranks ");
+    HAS(": tcp, ");
+}
