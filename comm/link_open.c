@@ -18,9 +18,8 @@
 #include "comm/peer.h"
 
 const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity) {
-    const char *host = NULL;
-    if (comm->members != NULL && comm->members[rank].process != NULL) host = comm->members[rank].process->host;
-    if (host != NULL) snprintf(text, capacity, "rank %d (host %s)", rank, host);
+    const tutti_peer *process = comm->members != NULL ? comm->members[rank].process : NULL;
+    if (process != NULL) snprintf(text, capacity, "rank %d (host %s, pid %d)", rank, process->host, (int)process->pid);
     else snprintf(text, capacity, "rank %d", rank);
     return text;
 }

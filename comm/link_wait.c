@@ -32,14 +32,15 @@
 
 /* ------------------------------------------------------------------------------------------ telling of it */
 
-static void describe_link(const tutti_comm *comm, const tutti_link *link, char *text, size_t capacity) {
-    char name[128], sends[64] = "", receives[96] = "";
+/* "has taken 5 of 10 bytes and has sent 0 of 10 bytes". */
+static const char *describe_progress(const tutti_link *link, char *text, size_t capacity) {
+    char sends[64] = "", receives[96] = "";
     const tutti_link_in *in = &link->in;
     if (link->out.wanted)
         snprintf(sends, sizeof sends, "has taken %zu of %zu bytes", link->pipe->sent, link->pipe->to_send);
     if (in->wanted) snprintf(receives, sizeof receives, "has sent %zu of %zu bytes", in->done, in->bytes);
-    snprintf(text, capacity, "%s, which %s%s%s", tutti_link_peer_name(comm, link->rank, name, sizeof name), sends,
-             *sends != '\0' && *receives != '\0' ? " and " : "", receives);
+    snprintf(text, capacity, "%s%s%s", sends, *sends != '\0' && *receives != '\0' ? " and " : "", receives);
+    return text;
 }
 
 /* What the waiting call still needs, for reports and errors. */
@@ -52,21 +53,24 @@ static void tell_awaited(const tutti_comm *comm, char *text, size_t capacity) {
         snprintf(text, capacity, "%s, which has not connected",
                  tutti_link_peer_name(comm, links->awaited->rank, name, sizeof name));
     for (int i = 0; i < links->nbusy && used + 1 < capacity; i++) {
-        char one[300];
-        describe_link(comm, links->busy[i], one, sizeof one);
-        used += (size_t)snprintf(text + used, capacity - used, "%s%s", i > 0 ? ", " : "", one);
+        char progress[160];
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s, which %s", i > 0 ? ", " : "",
+                                 tutti_link_peer_name(comm, links->busy[i]->rank, name, sizeof name),
+                                 describe_progress(links->busy[i], progress, sizeof progress));
     }
 }
 
 tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *link, tutti_status status) {
     if (link->pipe->status == TUTTI_OK) return status; /* something else */
-    char text[300], call[160];
+    char name[128], progress[160], call[160];
     tutti_call record = tutti_call_of(op);
-    describe_link(comm, link, text, sizeof text);
-    tutti_fail(link->pipe->status,
-               "rank %d lost its connection in %s of communicator \"%s\" to %s: %s. It has ended or given up (its own "
-               "output says why), or the network between the hosts fails",
-               comm->rank, tutti_call_describe(&record, call, sizeof call), comm->name, text, link->pipe->error);
+    tutti_fail(
+        link->pipe->status,
+        "rank %d lost its connection to %s, which has ended, has given up (its own output says why) or cannot be "
+        "reached any more (%s; it %s); %s of communicator \"%s\" cannot go on",
+        comm->rank, tutti_link_peer_name(comm, link->rank, name, sizeof name), link->pipe->error,
+        describe_progress(link, progress, sizeof progress), tutti_call_describe(&record, call, sizeof call),
+        comm->name);
     return tutti_comm_break(comm, link->pipe->status);
 }
 

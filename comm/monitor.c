@@ -2,7 +2,7 @@
  * Diagnosis: who is missing, who died, whose call differs. See monitor.h.
  *
  * All ranks read the same pages, so they all tell the same story. A broken communicator's reason is written once, in
- * the page of the rank that found it; the others copy it and say from whom they have it.
+ * the page of the rank that found it; the others copy it and say who found it.
  */
 #include "comm/monitor.h"
 
@@ -89,9 +89,27 @@ tutti_status tutti_monitor_status_told(int32_t broken_status) {
     return broken_status < TUTTI_OK && broken_status >= TUTTI_ERR_DATA ? (tutti_status)broken_status : TUTTI_ERR_BROKEN;
 }
 
+/* Does the reason end with " (told by rank 5)"? */
+static bool names_teller(const char *reason) {
+    static const char mark[] = " (told by rank ";
+    const char *last = NULL;
+    for (const char *at = reason; (at = strstr(at, mark)) != NULL; at++) last = at;
+    if (last == NULL) return false;
+    const char *digits = last + sizeof mark - 1;
+    size_t count = strspn(digits, "0123456789");
+    return count > 0 && strcmp(digits + count, ")") == 0;
+}
+
+const char *tutti_monitor_quote(const char *reason, int rank, char *text, size_t capacity) {
+    if (names_teller(reason)) snprintf(text, capacity, "%s", reason);
+    else snprintf(text, capacity, "%s (told by rank %d)", reason, rank);
+    return text;
+}
+
 tutti_status tutti_monitor_told(tutti_comm *comm, int rank, int32_t broken_status, const char *reason) {
+    char text[TUTTI_BROKEN_TEXT_BYTES + 32];
     tutti_status status = tutti_monitor_status_told(broken_status);
-    tutti_fail(status, "%s (told by rank %d)", reason, tutti_comm_shown(comm, rank));
+    tutti_fail(status, "%s", tutti_monitor_quote(reason, tutti_comm_shown(comm, rank), text, sizeof text));
     return tutti_comm_break(comm, status);
 }
 

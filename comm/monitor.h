@@ -28,6 +28,8 @@ tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int ra
 /* The same where the two calls are known already; `hint` is what to say if they look alike. */
 tutti_status tutti_monitor_calls_differ(tutti_comm *comm, const tutti_call *own, int rank, const tutti_call *other,
                                         const char *hint);
+/* A reason as `rank` gives it: with who found it. Who only passes it on is not added. Gives `text` back. */
+const char *tutti_monitor_quote(const char *reason, int rank, char *text, size_t capacity);
 /* Breaks the communicator for the reason that `rank` gives. */
 tutti_status tutti_monitor_told(tutti_comm *comm, int rank, int32_t broken_status, const char *reason);
 

@@ -166,7 +166,7 @@ static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict
     if (atomic_load_explicit(&page->comm_id, memory_order_relaxed) != port->comm_id) return false;
     verdict->status = status;
     if (rank == port->rank) snprintf(verdict->text, sizeof verdict->text, "%s", reason);
-    else snprintf(verdict->text, sizeof verdict->text, "%s (told by rank %d)", reason, rank);
+    else tutti_monitor_quote(reason, rank, verdict->text, sizeof verdict->text);
     return true;
 }
 

@@ -39,15 +39,17 @@ Test(hosts_failure, all_are_told_when_a_host_of_three_vanishes_within_a_large_op
 }
 
 static tutti_status lose_rank(ranks_context *context) {
-    char name[32];
+    char name[160], host[64] = "";
     int rounds = 0;
+    gethostname(host, sizeof host - 1);
     TUTTI_TRY(scene_keep_summing(context, 200, &rounds));
     if (context->rank == scene_now()->victim) {
         atomic_store(&scene_now()->event_ns, tutti_now_ns());
         ranks_strike(context, SIGKILL);
     }
     tutti_status status = scene_keep_summing(context, 30000, &rounds);
-    snprintf(name, sizeof name, "rank %d", scene_now()->victim);
+    snprintf(name, sizeof name, "rank %d (host %s, pid %d)", scene_now()->victim, host,
+             ranks_pid(context, scene_now()->victim));
     return scene_check_told(context, status, name, 2500);
 }
 
@@ -56,6 +58,15 @@ Test(hosts_failure, the_death_of_one_rank_is_told_on_all_hosts_with_its_name) {
     for (int victim = 2; victim <= 4; victim++) { /* a host's first rank, one in the middle, the last one */
         scene_set(victim, 1000);
         scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 3), .environment = scene_attentive}, lose_rank);
+    }
+}
+
+/* A short call is known to fail by who waits for the dead; all others have it from him, some of them by way of another. */
+Test(hosts_failure, a_third_host_hears_who_died_and_who_found_it) {
+    HOSTS_NEED(0);
+    for (int victim = 1; victim <= 5; victim += 2) {
+        scene_set(victim, victim == 5 ? 1000000 : 10);
+        scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2, 2), .environment = scene_attentive}, lose_rank);
     }
 }
 

@@ -38,8 +38,8 @@ void scene_run(const hosts_options *options, ranks_body body);
 /* Sums until an error or until the time is over; each result is checked. */
 tutti_status scene_keep_summing(ranks_context *context, int64_t limit_ms, int *rounds_out);
 
-/* Takes the error that ended scene_keep_summing: a death, told in time, with that name in it (may be NULL); and later calls
- * answer at once. */
+/* Takes the error that ended scene_keep_summing: a death, told in time, with that name in it (may be NULL) and at
+ * most one teller; and later calls answer at once. */
 tutti_status scene_check_told(ranks_context *context, tutti_status status, const char *name, int64_t within_ms);
 
 #endif
