@@ -95,6 +95,9 @@ typedef struct tutti_lobby {
     _Atomic uint64_t count;                         /* entries in use */
     /* Threads that wait in the library, and so would stream what they have announced. */
     TUTTI_ALIGNED_LINE atomic_int attending;
+    /* Communicators over several hosts in which the owner is: whether it has left or died, when it has ended. Release;
+     * pairs with tutti_peer_new_deaths. */
+    atomic_int memberships;
     tutti_obituaries obituaries;
     TUTTI_ALIGNED_LINE tutti_lobby_entry entries[TUTTI_LOBBY_ENTRIES];
 } tutti_lobby;

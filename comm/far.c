@@ -51,13 +51,21 @@ struct tutti_far {
 
 /* ---------------------------------------------------------------------------------------------- opening */
 
-/* The pipe that has been opened; NULL: not yet, or never (the channel is broken then). */
+/* The peer has ended, or can no longer be reached. Whether it has died its host tells (beat.h). */
+static void lose(tutti_channels *channel, const char *why) {
+    snprintf(channel->error, sizeof channel->error, "%s", why);
+    channel->gone = true;
+}
+
+/* The pipe that has been opened; NULL: not yet, or never (the channel is gone or broken then). */
 static tutti_pipe *take_pipe(tutti_channels *channel, tutti_opener **opener_at) {
     tutti_pipe *pipe = NULL;
     tutti_status status = tutti_opener_take(*opener_at, &pipe);
     if (status == TUTTI_NOT_YET) return NULL;
     *opener_at = NULL;
-    if (status != TUTTI_OK) tutti_channel_break(channel, "%s", tutti_last_error());
+    if (status == TUTTI_ERR_SYSTEM || status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DIED)
+        lose(channel, tutti_last_error());
+    else if (status != TUTTI_OK) tutti_channel_break(channel, "%s", tutti_last_error());
     return pipe;
 }
 
@@ -312,8 +320,7 @@ static void note_failures(tutti_channels *channel) {
                                : far->out != NULL && far->out->status != TUTTI_OK ? far->out
                                                                                   : NULL;
     if (failed == NULL || channel->gone || far->came != channel->tail) return;
-    snprintf(channel->error, sizeof channel->error, "%s", failed->error);
-    channel->gone = true;
+    lose(channel, failed->error);
 }
 
 bool tutti_far_progress(tutti_channels *channel) {

@@ -10,6 +10,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/arena.h"
 #include "comm/beat.h"
+#include "comm/channel.h"
 #include "comm/grave.h"
 #include "comm/heap.h"
 #include "comm/link.h"
@@ -97,12 +98,21 @@ static tutti_status make_local(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
+/* Before anyone of another host can know of it, until this process wants nothing of it any more. */
+static void count_membership(tutti_hosts *hosts, int change) {
+    tutti_lobby *own = (tutti_lobby *)tutti_heap_base();
+    atomic_fetch_add_explicit(&own->memberships, change, memory_order_release);
+    hosts->counted = change > 0;
+}
+
 tutti_status tutti_hosts_create(tutti_comm *comm, const int *host_keys) {
     TUTTI_TRY(tutti_calloc(1, sizeof *comm->hosts, &comm->hosts));
     TUTTI_TRY(lay_out(comm->hosts, host_keys, comm->rank, comm->nranks));
     TUTTI_TRY(tutti_calloc(1, sizeof *comm->hosts->elsewhere, &comm->hosts->elsewhere));
     atomic_store_explicit(&comm->hosts->elsewhere->comm_id, comm->id, memory_order_relaxed);
-    return make_local(comm);
+    TUTTI_TRY(make_local(comm));
+    count_membership(comm->hosts, 1);
+    return TUTTI_OK;
 }
 
 void tutti_hosts_enter_far(tutti_comm *comm, int rank, tutti_peer *process) {
@@ -161,6 +171,7 @@ static void stop_watching(tutti_comm *comm) {
 
 void tutti_hosts_leave(tutti_comm *comm) {
     tutti_hosts *hosts = comm->hosts;
+    if (hosts->counted) count_membership(hosts, -1);
     stop_watching(comm);
     for (int rank = 0; rank < comm->nranks; rank++)
         if (comm->members[rank].process != NULL) tutti_peer_release(comm->members[rank].process);

@@ -37,6 +37,7 @@ typedef struct tutti_hosts {
     struct tutti_rail_table *table; /* how calls between hosts are carried out; made when the communicator is */
     tutti_comm *local;              /* this host's ranks */
     bool watches;                   /* the other hosts' first processes; beat.h */
+    bool counted;                   /* among this process's memberships; channel.h */
     tutti_page *elsewhere;          /* stands in for the pages of all ranks of other hosts: whole, never posted */
     tutti_door_card *doors;         /* by rank; filled in by who makes the communicator */
     char *scratch;                  /* in the heap, so that `local` lends it */

@@ -113,8 +113,11 @@ static void look_for_departures(tutti_port *port) {
 /* ------------------------------------------------------------------------------------------ departures */
 
 static bool all_others_left(const tutti_port *port) {
-    for (int rank = 0; rank < port->comm->nranks; rank++)
-        if (rank != port->rank && !port->left[rank]) return false;
+    for (int rank = 0; rank < port->comm->nranks; rank++) {
+        const tutti_peer *process = port->comm->members[rank].process;
+        bool lost = process->far && process->channels->gone;
+        if (rank != port->rank && !port->left[rank] && !lost) return false;
+    }
     return port->comm->nranks > 1;
 }
 
@@ -190,19 +193,26 @@ static bool judge_pages(const tutti_port *port, tutti_verdict *verdict) {
 }
 
 static bool judge_process(const tutti_request *request, int rank, tutti_verdict *verdict) {
-    const tutti_peer *process = request->port->comm->members[rank].process;
+    tutti_peer *process = request->port->comm->members[rank].process;
     tutti_channels *channel = process->channels;
     if (process->far && !channel->gone && !channel->broken) tutti_far_reach(channel);
     if (process->self || request->port->left[rank] || (!channel->gone && !channel->broken)) return false;
+    /* A far one that is gone may have left; who waits for any rank needs nothing of it. */
+    bool died = !process->far || tutti_peer_ended(process);
+    if (needed_rank(request) < 0 && !channel->broken && !died) return false;
     char what[512];
     tutti_watch_describe(request, what, sizeof what);
     verdict->status = channel->broken ? TUTTI_ERR_DATA : TUTTI_ERR_PEER_DIED;
     if (channel->broken)
         snprintf(verdict->text, sizeof verdict->text, "messages from rank %d (host %s, pid %d) cannot be read: %s; %s",
                  rank, process->host, (int)process->pid, channel->error, what);
-    else
+    else if (died)
         snprintf(verdict->text, sizeof verdict->text, "rank %d (host %s, pid %d) died; %s", rank, process->host,
                  (int)process->pid, what);
+    else
+        snprintf(verdict->text, sizeof verdict->text,
+                 "rank %d (host %s, pid %d) has ended or cannot be reached any more (%s); %s", rank, process->host,
+                 (int)process->pid, channel->error, what);
     return true;
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/channel.h"
 #include "comm/door.h"
 #include "comm/heap.h"
 #include "comm/p2p.h"
@@ -188,6 +189,8 @@ int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity) {
     for (tutti_peer *peer = peers; peer != NULL && count < capacity; peer = peer->next) {
         if (peer->far || peer->death_told || !tutti_peer_ended(peer)) continue;
         peer->death_told = true;
+        const tutti_lobby *lobby = (const tutti_lobby *)peer->base;
+        if (atomic_load_explicit(&lobby->memberships, memory_order_acquire) == 0) continue;
         memcpy(ids[count++], peer->id, TUTTI_PROCESS_ID_BYTES);
     }
     pthread_mutex_unlock(&peers_lock);

@@ -60,7 +60,8 @@ bool tutti_peer_ended(tutti_peer *peer);
 
 /* The process has died, as another host says. False: it is not known here, or known to be dead. */
 bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]);
-/* Processes of this host that have ended and were not given before; their number. */
+/* Processes of this host that have died and were not given before; their number. Who has left all communicators over
+ * several hosts before he ended is none of them. */
 int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity);
 
 /* An address in the peer's process as an address here; NULL when outside of its heap. */

@@ -1,0 +1,78 @@
+/*
+ * Ranks of other hosts that leave properly: they destroy the communicator and end, which is no failure for those who want
+ * nothing of them, also where these wait for any rank. And what is known of a host whose first rank has left so.
+ */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "bootstrap/base/deadline.h"
+#include "tests/support/scene.h"
+
+/* Of four ranks on two hosts `scene.victim` leaves after a message to all others if `scene.flag` says so; rank `from` of
+ * the same host sends to them long after that. */
+static tutti_status leave_and_wait(ranks_context *context) {
+    int leaver = scene_now()->victim, from = leaver == 2 ? 3 : 2, value = 0, before = 0;
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    for (int to = 0; to < 2 && scene_now()->flag != 0; to++) {
+        if (context->rank == leaver) TUTTI_TRY(tutti_send(context->comm, &to, 1, TUTTI_INT32, to, 4, NULL));
+        if (context->rank == to) TUTTI_TRY(tutti_recv(context->comm, &before, 1, TUTTI_INT32, leaver, 4, NULL));
+    }
+    if (context->rank == leaver) return TUTTI_OK; /* the communicator is destroyed then, and the process ends */
+    if (context->rank != from) {
+        TUTTI_TRY(tutti_recv(context->comm, &value, 1, TUTTI_INT32, TUTTI_ANY_SOURCE, 5, NULL));
+        RANKS_CHECK(value == 77, "%d came", value);
+        return TUTTI_OK;
+    }
+    usleep(2500000); /* longer than a connection is tried for that nobody takes */
+    value = 77;
+    for (int to = 0; to < 2; to++) TUTTI_TRY(tutti_send(context->comm, &value, 1, TUTTI_INT32, to, 5, NULL));
+    return TUTTI_OK;
+}
+
+static void leave_first(int leaver, int talks) {
+    scene_set(leaver, 1);
+    scene_now()->flag = talks;
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .environment = scene_attentive}, leave_and_wait);
+}
+
+Test(hosts_leave, who_waits_for_any_rank_goes_on_when_a_far_one_has_left) {
+    HOSTS_NEED(0);
+    leave_first(/* leaver */ 3, /* talks */ 0);
+}
+
+Test(hosts_leave, who_waits_for_any_rank_goes_on_when_a_far_hosts_first_has_left) {
+    HOSTS_NEED(0);
+    leave_first(/* leaver */ 2, /* talks */ 0);
+}
+
+Test(hosts_leave, a_connection_that_ends_with_its_process_is_no_failure_for_who_waits_for_any) {
+    HOSTS_NEED(0);
+    for (int leaver = 2; leaver <= 3; leaver++) leave_first(leaver, /* talks */ 1);
+}
+
+/* Host 1's first rank has left; the second one, of which all others want a message, dies before or after they wait. */
+static tutti_status lose_second(ranks_context *context) {
+    int first = hosts_first(1), second = first + 1, value = 0;
+    bool before = scene_now()->flag != 0;
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    if (context->rank == first) return TUTTI_OK;
+    usleep(1000000); /* beats pass */
+    if (context->rank == second) {
+        if (!before) usleep(400000);
+        atomic_store(&scene_now()->event_ns, tutti_now_ns());
+        ranks_strike(context, SIGKILL);
+    }
+    if (before) usleep(300000);
+    tutti_status status = tutti_recv(context->comm, &value, 1, TUTTI_INT32, second, 5, NULL);
+    return scene_check_told(context, status, "rank 3 (host ", before ? 3500 : 2000);
+}
+
+Test(hosts_leave, a_death_is_told_to_those_who_wait_for_the_dead_after_the_hosts_first_has_left) {
+    HOSTS_NEED(0);
+    for (int before = 0; before < 2; before++) {
+        scene_set(0, 1);
+        scene_now()->flag = before;
+        scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2, 1), .environment = scene_attentive}, lose_second);
+    }
+}
