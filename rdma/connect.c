@@ -10,6 +10,10 @@
  * were, the state, and the pieces that have not come. Writing twice changes nothing, so nothing has to be known exactly. That
  * is tried until TUTTI_PEER_TIMEOUT_MS after the lanes have worked for the last time.
  *
+ *   bye      "I close this pipe; all that I sent has reached you, and so many of your pieces have come"
+ *
+ * Who closes waits for a moment until that is so. The other side takes what it has not yet taken: the pipe is gone only then.
+ *
  * Invariant: lanes carry data only after both sides have said ready in the same round.
  */
 #include <errno.h>
@@ -69,8 +73,8 @@ static void say_hello(tutti_stream *stream) {
 }
 
 void tutti_connect_bye(tutti_stream *stream, tutti_status status, const char *text) {
-    tutti_note note = {.status = status};
     if (stream->socket < 0) return;
+    tutti_note note = {.status = status, .pieces_in = tutti_direct_settle(stream)};
     snprintf(note.text, sizeof note.text, "%s", text);
     say(stream->socket, &note, TUTTI_NOTE_BYE);
 }
@@ -123,16 +127,27 @@ static bool ends(const tutti_stream *stream) {
     return false;
 }
 
+/* Nothing comes from the other side any more, and nothing reaches it. */
+static void gone(tutti_stream *stream) {
+    for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
+    stream->phase = TUTTI_PHASE_GONE;
+}
+
+/* It has closed the pipe: the adapter may not have heard that the last pieces came, but it did. */
+static void closed(tutti_stream *stream, const tutti_note *note) {
+    gone(stream);
+    stream->ended_ns = tutti_host_now_ns();
+    tutti_direct_closed(stream, note->pieces_in);
+    if (stream->pieces_done == stream->pieces_posted) tutti_memory_release(&stream->source);
+}
+
 /* The lanes do not work: they are given up now, and made anew soon, unless that has been tried for long enough. */
 static void again(tutti_stream *stream, bool may, const char *text) {
     int64_t now = tutti_host_now_ns();
     int64_t limit_ns = tutti_host->setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS) * TUTTI_NS_PER_MS;
     tutti_log_level level = stream->broken_ns == 0 ? TUTTI_LOG_INFO : TUTTI_LOG_DEBUG; /* the first of a series */
     if (stream->broken_ns == 0) stream->broken_ns = now;
-    if (!may && ends(stream)) {
-        tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s has ended, or closed the connection", stream->peer);
-        return;
-    }
+    if (!may && ends(stream)) may = true; /* the socket will tell */
     if (!may || now - stream->broken_ns > limit_ns) {
         tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
                            may ? "; connecting again did not help" : "");
@@ -216,7 +231,6 @@ static void ready(tutti_stream *stream, const tutti_note *note) {
 }
 
 void tutti_connect_step(tutti_stream *stream) {
-    if (stream->phase == TUTTI_PHASE_BROKEN && tutti_host_now_ns() - stream->round_ns >= PAUSE_NS) begin_round(stream);
     while (stream->pipe.status == TUTTI_OK && read_note(stream)) {
         tutti_note *note = &stream->note;
         note->host[sizeof note->host - 1] = note->text[sizeof note->text - 1] = '\0';
@@ -230,10 +244,18 @@ void tutti_connect_step(tutti_stream *stream) {
             stream->peer_probed = true;
         } else if (note->kind == TUTTI_NOTE_BYE && note->status != TUTTI_OK) {
             tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s gave up: %s", stream->peer, note->text);
+        } else if (note->kind == TUTTI_NOTE_BYE) {
+            closed(stream, note);
         }
     }
-    if (stream->ended_ns != 0 && stream->phase != TUTTI_PHASE_UP)
-        tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s has ended, or closed the connection", stream->peer);
+    if (stream->pipe.status != TUTTI_OK) return;
+    if (stream->ended_ns != 0 && stream->phase != TUTTI_PHASE_UP) gone(stream);
+    else if (stream->phase == TUTTI_PHASE_BROKEN && tutti_host_now_ns() - stream->round_ns >= PAUSE_NS)
+        begin_round(stream);
+}
+
+void tutti_connect_nap(const tutti_stream *stream) {
+    poll(&(struct pollfd){.fd = stream->socket, .events = POLLIN}, 1, 1);
 }
 
 /* ----------------------------------------------------------------------------------------------------- opening */

@@ -193,7 +193,7 @@ static bool piece_came(const tutti_stream *stream, const uint32_t heads[TUTTI_DE
 bool tutti_direct_take(tutti_stream *stream) {
     uint32_t heads[TUTTI_DEVICES_PORTS] = {0}, bytes;
     int nlanes;
-    if (!tutti_stream_poll(stream)) return false;
+    if (stream->phase == TUTTI_PHASE_UP && !tutti_stream_poll(stream)) return false;
     if (tutti_stream_take_record(stream)) return true; /* was posted before the piece, hence is there if the piece is */
     for (int i = 0; i < stream->nlanes; i++) heads[i] = stream->lanes[i].came_head;
     if (!piece_came(stream, heads, &bytes, &nlanes)) return false;
@@ -228,6 +228,13 @@ bool tutti_direct_settled(tutti_stream *stream, uint32_t pieces_in) {
         for (int lane = 0; lane < piece->nlanes; lane++) piece->numbers[lane] = i < more ? 0 : UINT64_MAX;
     }
     return true;
+}
+
+void tutti_direct_closed(tutti_stream *stream, uint32_t pieces_in) {
+    for (uint32_t number = stream->pieces_done; number != stream->pieces_posted; number++)
+        if ((int32_t)(pieces_in - number) > 0)
+            memset(piece_at(stream, number)->numbers, 0, sizeof piece_at(stream, number)->numbers);
+    retire(stream);
 }
 
 void tutti_direct_replay(tutti_stream *stream) {

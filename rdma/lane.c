@@ -17,7 +17,7 @@ enum {
     SIGNAL_EVERY = 32,
     INLINE_WANTED = 256,
     MARKER = 1,         /* work request id of the last one of each kind, when flushing */
-    RETRIES = 7,        /* of a packet, each after ACK_TIMEOUT */
+    RETRIES = 6,        /* of a packet, each after ACK_TIMEOUT; with 7, Soft-RoCE tries for ever */
     ACK_TIMEOUT = 14,   /* 4.096 us * 2^14 = 67 ms */
     RECEIVE_TIMER = 12, /* 0.64 ms; a peer that is out of receives is tried again after that, for ever */
 };

@@ -19,7 +19,8 @@ enum {
 };
 #define SOCKET_NS (10 * TUTTI_NS_PER_MS) /* between two looks at the socket */
 #define GRACE_NS  (50 * TUTTI_NS_PER_MS) /* for bytes that are on their way when the other side has ended */
-#define LINGER_NS TUTTI_NS_PER_S
+#define LINGER_NS (2 * TUTTI_NS_PER_S)
+#define SPIN_NS   TUTTI_NS_PER_MS /* of that */
 
 tutti_status tutti_stream_break(tutti_stream *stream, tutti_status status, const char *format, ...) {
     tutti_rdma_pipe *pipe = &stream->pipe;
@@ -177,7 +178,8 @@ bool tutti_stream_take_record(tutti_stream *stream) {
 
 static void recv_step(tutti_stream *stream) {
     tutti_rdma_pipe *pipe = &stream->pipe;
-    while (pipe->received < pipe->to_receive && stream->phase == TUTTI_PHASE_UP && pipe->status == TUTTI_OK) {
+    bool may_take = stream->phase == TUTTI_PHASE_UP || stream->phase == TUTTI_PHASE_GONE;
+    while (pipe->received < pipe->to_receive && may_take && pipe->status == TUTTI_OK) {
         if (tutti_stream_take_record(stream)) continue;
         if (tutti_memory_is_held(&stream->target) && tutti_direct_take(stream)) continue;
         tutti_direct_ask(stream);
@@ -211,7 +213,8 @@ static void look_around(tutti_stream *stream) {
     if (now - stream->checked_ns < SOCKET_NS && stream->phase == TUTTI_PHASE_UP) return;
     stream->checked_ns = now;
     tutti_connect_step(stream);
-    if (stream->ended_ns != 0 && now - stream->ended_ns > GRACE_NS && under_way(&stream->pipe))
+    bool over = stream->phase == TUTTI_PHASE_GONE || (stream->ended_ns != 0 && now - stream->ended_ns > GRACE_NS);
+    if (over && under_way(&stream->pipe))
         tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s has ended, or closed the connection", stream->peer);
 }
 
@@ -241,20 +244,33 @@ static void cancel(tutti_rdma_pipe *pipe) {
     pipe->to_receive = pipe->received;
 }
 
-/* Waits for a moment until the peer's adapter has all that was posted. */
-static void linger(tutti_stream *stream) {
+/* Is all that was written in the peer's memory? Pieces are, since they count as sent only then; so lane 0 tells. */
+static bool has_arrived(tutti_stream *stream) {
     tutti_lane *lane = &stream->lanes[0];
-    if (!has_room(stream) || lane->posted == 0) return;
-    tutti_lane_post(lane, &(tutti_lane_write){.to = stream->remote, .remote_key = lane->remote_key, .signaled = true});
-    int64_t end = tutti_host_now_ns() + LINGER_NS;
-    while (lane->completed < lane->posted && tutti_lane_poll(lane) && tutti_host_now_ns() < end) {}
+    if (!tutti_stream_poll(stream)) return false;
+    if (lane->completed == lane->posted) return true;
+    if (lane->quiet > 0 && tutti_lane_has_room(lane, 1)) /* a write that says when those before it are done */
+        tutti_lane_post(lane,
+                        &(tutti_lane_write){.to = stream->remote, .remote_key = lane->remote_key, .signaled = true});
+    return false;
+}
+
+/* What was sent has to arrive, also if the lanes have to be made anew for that: waits, but not for long. */
+static void linger(tutti_stream *stream) {
+    int64_t start = tutti_host_now_ns(), now = start;
+    while (now - start < LINGER_NS) {
+        tutti_connect_step(stream);
+        if (stream->pipe.status != TUTTI_OK || stream->ended_ns != 0 || has_arrived(stream)) return;
+        now = tutti_host_now_ns();
+        if (now - start > SPIN_NS) tutti_connect_nap(stream);
+    }
 }
 
 static void close_pipe(tutti_rdma_pipe *pipe) {
     tutti_stream *stream = (tutti_stream *)pipe;
     if (stream == NULL) return;
     if (pipe->sent != pipe->to_send) cancel(pipe);
-    if (pipe->status == TUTTI_OK && stream->phase == TUTTI_PHASE_UP && stream->ended_ns == 0) linger(stream);
+    if (pipe->status == TUTTI_OK) linger(stream);
     if (pipe->status == TUTTI_OK) tutti_connect_bye(stream, TUTTI_OK, "closed");
     tutti_connect_close(stream);
 }

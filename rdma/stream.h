@@ -54,7 +54,7 @@ typedef struct tutti_note {
     int32_t status;
     uint32_t nlanes;
     uint64_t region;    /* address of what the other side may write */
-    uint32_t pieces_in; /* have come, since the opening */
+    uint32_t pieces_in; /* have come, since the opening; in hello and bye */
     uint32_t pid;
     char host[64];
     char text[240];
@@ -65,7 +65,8 @@ typedef enum tutti_phase {
     TUTTI_PHASE_BROKEN, /* its lanes are down; says hello soon */
     TUTTI_PHASE_HELLO,  /* has said hello; waits for the other's */
     TUTTI_PHASE_READY,  /* has said ready; waits for the other's */
-    TUTTI_PHASE_UP
+    TUTTI_PHASE_UP,
+    TUTTI_PHASE_GONE /* the other side has closed the pipe; what it sent before may still be taken */
 } tutti_phase;
 
 typedef struct tutti_stream {
@@ -148,6 +149,8 @@ void tutti_direct_replay(tutti_stream *stream);
 uint32_t tutti_direct_settle(tutti_stream *stream);
 /* The peer has got `pieces_in` of our pieces. False: fewer than its adapter had acknowledged. */
 bool tutti_direct_settled(tutti_stream *stream, uint32_t pieces_in);
+/* The same from a peer that closes the pipe: these are sent, even if its adapter's word for that was lost. */
+void tutti_direct_closed(tutti_stream *stream, uint32_t pieces_in);
 
 /* -------------------------------------------------------------------------------------------- connect.c */
 
@@ -156,6 +159,8 @@ tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stre
 void tutti_connect_again(tutti_stream *stream);
 /* Reads the socket and does what it says. */
 void tutti_connect_step(tutti_stream *stream);
+/* Sleeps for a moment, or until there is something to read there. */
+void tutti_connect_nap(const tutti_stream *stream);
 /* Tells the peer that this side closes the pipe, or has failed. */
 void tutti_connect_bye(tutti_stream *stream, tutti_status status, const char *text);
 /* Accepts streams half open. */

@@ -199,6 +199,23 @@ static tutti_status sent_before_close(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
+/* The other side reads only after its lanes have failed: what it sends last finds nobody. */
+static tutti_status read_after_close(rdma_pair *pair) {
+    enum { MESSAGES = 10, BYTES = 3000 };
+    char byte = 0;
+    for (unsigned i = 0; pair->first && i < MESSAGES; i++) TUTTI_TRY(carry(pair, true, BYTES, i));
+    if (pair->first) return TUTTI_OK; /* closes at once */
+    usleep(500000);
+    TUTTI_TRY(rdma_pair_send(pair, &byte, 1));
+    usleep(1500000);
+    for (int i = 0; i < 1000; i++) TUTTI_TRY(tutti_verbs_transport.progress(pair->pipe));
+    for (unsigned i = 0; i < MESSAGES; i++) TUTTI_TRY(carry(pair, false, BYTES, i));
+    TUTTI_TRY(tutti_verbs_transport.recv(pair->pipe, in, 8));
+    CHECK(to_the_end(pair, 5000) == TUTTI_ERR_PEER_DIED && says("has ended"), "no end was told: %s",
+          tutti_last_error());
+    return TUTTI_OK;
+}
+
 /* The receiver has granted its buffer and takes that back: nothing may be written there afterwards. */
 static tutti_status cut_off(rdma_pair *pair) {
     struct iovec part = {.iov_base = out, .iov_len = MOST_BYTES};
@@ -256,14 +273,18 @@ static tutti_status broken_pairs(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
-/* Whoever waits for the file RDMA_PAIR_STARTED takes the way down for two seconds. */
+/* Whoever waits for the file RDMA_PAIR_STARTED takes the way down for two seconds: it goes on until that was noticed, and for
+ * a moment more. */
 static tutti_status link_down(rdma_pair *pair) {
     const char *started = getenv("RDMA_PAIR_STARTED");
     FILE *file = started != NULL ? fopen(started, "w") : NULL;
     if (file != NULL) fclose(file);
-    int64_t start = tutti_now_ns();
-    for (unsigned round = 0; round < 1000; round++) {
-        char more = tutti_now_ns() - start < 6 * TUTTI_NS_PER_S;
+    int64_t end = tutti_now_ns() + 20 * TUTTI_NS_PER_S;
+    bool broken = false;
+    for (unsigned round = 0;; round++) {
+        int64_t now = tutti_now_ns();
+        if (!broken && counters(pair)->repairs > 0) broken = true, end = now + TUTTI_NS_PER_S;
+        char more = now < end;
         TUTTI_TRY(pair->first ? rdma_pair_send(pair, &more, 1) : rdma_pair_recv(pair, &more, 1));
         if (!more) break;
         TUTTI_TRY(exchange(pair, 1000 + round, 1000 + round, round));
@@ -333,6 +354,7 @@ static const struct {
     {"one_work_request_each", one_work_request_each, false},
     {"known_memory", known_memory, false},
     {"sent_before_close", sent_before_close, false},
+    {"read_after_close", read_after_close, false},
     {"cut_off", cut_off, false},
     {"killed", killed, false},
     {"bad_key", bad_key, false},
