@@ -21,6 +21,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/comm.h"
 #include "comm/fork.h"
+#include "comm/register.h"
 
 #define PAGE          ((size_t)4096)
 #define SMALLEST      ((size_t)64)
@@ -218,6 +219,7 @@ static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset
             return stack_push(stack, offset) != TUTTI_OK ? TUTTI_ERR_MEMORY : status;
         }
         note->committed_pages = (uint32_t)(wanted / PAGE);
+        if (had > 0) tutti_register_changed(heap_base + offset); /* it has grown */
     }
     note->state = PIECE_USED;
     *offset_out = offset;
@@ -262,6 +264,7 @@ static tutti_status free_locked(size_t offset) {
         cached_bytes += held;
         return TUTTI_OK;
     }
+    tutti_register_changed(heap_base + offset);
     fallocate(heap_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)held);
     committed_bytes -= held;
     note->committed_pages = 0;
@@ -285,6 +288,24 @@ bool tutti_heap_holds(const void *memory, size_t bytes) {
     if (base == NULL) return false;
     uintptr_t offset = (uintptr_t)memory - (uintptr_t)base;
     return offset >= control_bytes && offset < heap_bytes && bytes <= heap_bytes - offset;
+}
+
+bool tutti_heap_piece_of(const void *memory, void **piece_out, size_t *bytes_out) {
+    const char *base = __atomic_load_n(&heap_base, __ATOMIC_ACQUIRE);
+    size_t offset = (size_t)((uintptr_t)memory - (uintptr_t)base);
+    if (base == NULL || offset >= heap_bytes) return false;
+    pthread_mutex_lock(&heap_lock);
+    size_t page = offset / PAGE;
+    while (page > 0 && pages[page].state == PIECE_NONE) page--;
+    const page_note *note = &pages[page];
+    bool found =
+        note->state == PIECE_USED && note->class_index >= SMALL_CLASSES && page + note->committed_pages > offset / PAGE;
+    if (found) {
+        *piece_out = heap_base + page * PAGE;
+        *bytes_out = note->committed_pages * PAGE;
+    }
+    pthread_mutex_unlock(&heap_lock);
+    return found;
 }
 
 void tutti_heap_retire_blocks(void) {

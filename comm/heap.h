@@ -30,6 +30,9 @@ tutti_status tutti_heap_alloc(tutti_heap_area area, size_t bytes, void **memory_
 tutti_status tutti_heap_free(void *memory);
 /* Is [memory, memory + bytes) inside the heap's blocks, where peers can read it? */
 bool tutti_heap_holds(const void *memory, size_t bytes);
+/* The piece that `memory` is in, if it is one of a page or more, as far as real memory is behind it: that stays until
+ * tutti_register_changed (register.h) names the piece. False: there is none. */
+bool tutti_heap_piece_of(const void *memory, void **piece_out, size_t *bytes_out);
 /* From now on blocks that are freed are not handed out again: a peer that went wrong may still write into them. */
 void tutti_heap_retire_blocks(void);
 /* Bytes handed out and bytes of real memory behind them and behind cached pieces. */

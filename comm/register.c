@@ -18,6 +18,7 @@ static pthread_rwlock_t ranges_lock = PTHREAD_RWLOCK_INITIALIZER;
 static range *ranges;
 static size_t capacity;
 static atomic_size_t nranges; /* changed under lock */
+static void (*_Atomic watcher)(void *start);
 
 bool tutti_register_holds(const void *memory, size_t bytes) {
     if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
@@ -29,6 +30,29 @@ bool tutti_register_holds(const void *memory, size_t bytes) {
                bytes <= ranges[i].bytes - (start - ranges[i].start);
     pthread_rwlock_unlock(&ranges_lock);
     return held;
+}
+
+bool tutti_register_find(const void *memory, void **start_out, size_t *bytes_out) {
+    if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
+    bool found = false;
+    pthread_rwlock_rdlock(&ranges_lock);
+    for (size_t i = 0; i < nranges && !found; i++) {
+        if ((uintptr_t)memory - ranges[i].start >= ranges[i].bytes) continue;
+        *start_out = (void *)ranges[i].start;
+        *bytes_out = ranges[i].bytes;
+        found = true;
+    }
+    pthread_rwlock_unlock(&ranges_lock);
+    return found;
+}
+
+void tutti_register_watch(void (*function)(void *start)) {
+    atomic_store_explicit(&watcher, function, memory_order_release);
+}
+
+void tutti_register_changed(void *start) {
+    void (*function)(void *) = atomic_load_explicit(&watcher, memory_order_acquire);
+    if (function != NULL) function(start);
 }
 
 static tutti_status add(range new) {
@@ -65,6 +89,7 @@ tutti_status tutti_mem_deregister(void *memory) {
         ranges[i] = ranges[nranges - 1];
         nranges--;
         found = true;
+        tutti_register_changed(memory);
     }
     pthread_rwlock_unlock(&ranges_lock);
     return found ? TUTTI_OK : tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_deregister: %p is not registered", memory);

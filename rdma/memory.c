@@ -24,6 +24,7 @@ typedef struct tutti_memory_range {
     struct ibv_mr *mrs[TUTTI_DEVICES_PORTS];
     bool registered; /* with any adapter */
     bool lasting;    /* dma-buf: cannot be made anew */
+    bool found;      /* by `finder` */
     int uses;
     bool removed; /* by its owner, while in use */
 } tutti_memory_range;
@@ -31,6 +32,7 @@ typedef struct tutti_memory_range {
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_memory_range *first, *last; /* under memory_lock, with all that is in them */
 static size_t cached_bytes;
+static bool (*finder)(const void *memory, void **start_out, size_t *bytes_out); /* set once, before all pipes */
 
 static void deregister(struct ibv_mr **mrs) {
     for (int i = 0; i < TUTTI_DEVICES_PORTS; i++) {
@@ -111,12 +113,39 @@ static tutti_status hold_range(tutti_memory_range *range, char *address, size_t 
     return TUTTI_OK;
 }
 
+static tutti_status add(const tutti_memory_range *values, void **registration_out) {
+    tutti_memory_range *range;
+    TUTTI_TRY(tutti_host->calloc(1, sizeof *range, &range));
+    *range = *values;
+    pthread_mutex_lock(&memory_lock);
+    put_first(range);
+    if (range->registered) cached_bytes += range->bytes;
+    pthread_mutex_unlock(&memory_lock);
+    *registration_out = range;
+    return TUTTI_OK;
+}
+
+/* Whoever transfers from there now has it in use: it is not forgotten meanwhile. Without memory for a range, it is
+ * registered for this transfer only. */
+static void look_for(const void *address) {
+    void *start, *range;
+    size_t bytes;
+    if (!finder(address, &start, &bytes)) return;
+    (void)add(&(tutti_memory_range){.address = start, .bytes = bytes, .found = true}, &range);
+}
+
 /* -------------------------------------------------------------------------------------------------- transfers */
 
 tutti_status tutti_memory_hold(void *address, size_t bytes, tutti_memory_purpose purpose,
                                const tutti_port *const *ports, int nports, tutti_memory_use *use_out) {
     pthread_mutex_lock(&memory_lock);
     tutti_memory_range *range = range_of(address);
+    if (range == NULL && finder != NULL) {
+        pthread_mutex_unlock(&memory_lock);
+        look_for(address);
+        pthread_mutex_lock(&memory_lock);
+        range = range_of(address);
+    }
     tutti_status status = range != NULL ? hold_range(range, address, bytes, ports, nports, use_out) : TUTTI_OK;
     pthread_mutex_unlock(&memory_lock);
     if (range != NULL) return status;
@@ -151,18 +180,6 @@ void tutti_memory_release(tutti_memory_use *use) {
 
 /* ----------------------------------------------------------------------------------------------------- ranges */
 
-static tutti_status add(const tutti_memory_range *values, void **registration_out) {
-    tutti_memory_range *range;
-    TUTTI_TRY(tutti_host->calloc(1, sizeof *range, &range));
-    *range = *values;
-    pthread_mutex_lock(&memory_lock);
-    put_first(range);
-    if (range->registered) cached_bytes += range->bytes;
-    pthread_mutex_unlock(&memory_lock);
-    *registration_out = range;
-    return TUTTI_OK;
-}
-
 tutti_status tutti_memory_add(void *memory, size_t bytes, void **registration_out) {
     return add(&(tutti_memory_range){.address = memory, .bytes = bytes}, registration_out);
 }
@@ -190,15 +207,30 @@ tutti_status tutti_memory_add_dmabuf(int file, uint64_t offset, void *memory, si
     return status;
 }
 
-void tutti_memory_remove(void *registration) {
-    tutti_memory_range *range = registration;
-    if (range == NULL) return;
-    pthread_mutex_lock(&memory_lock);
+static void drop(tutti_memory_range *range) {
     range->removed = true;
-    if (range->uses == 0) {
-        unlink_range(range);
-        forget(range);
-        free(range);
+    if (range->uses > 0) return;
+    unlink_range(range);
+    forget(range);
+    free(range);
+}
+
+void tutti_memory_remove(void *registration) {
+    if (registration == NULL) return;
+    pthread_mutex_lock(&memory_lock);
+    drop(registration);
+    pthread_mutex_unlock(&memory_lock);
+}
+
+void tutti_memory_ask(bool (*find)(const void *memory, void **start_out, size_t *bytes_out)) {
+    finder = find;
+}
+
+void tutti_memory_forget(void *start) {
+    pthread_mutex_lock(&memory_lock);
+    for (tutti_memory_range *range = first, *after; range != NULL; range = after) {
+        after = range->after;
+        if (range->found && !range->removed && range->address == start) drop(range);
     }
     pthread_mutex_unlock(&memory_lock);
 }
@@ -210,6 +242,6 @@ void tutti_memory_forked(void) {
         memset(range->mrs, 0, sizeof range->mrs); /* they are the parent's */
         range->registered = false;
         range->uses = 0;
-        range->removed = range->removed || range->lasting;
+        range->removed = range->removed || range->lasting || range->found;
     }
 }

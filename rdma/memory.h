@@ -4,7 +4,7 @@
  * An adapter reads and writes physical pages, fixed when memory is registered. If the pages behind an address change
  * afterwards (munmap and mmap, madvise, a hole punched), the adapter goes on with the old ones and nobody notices; and no
  * hook tells of that. So a registration outlives a transfer only where its owner has promised that the pages stay: memory
- * given to tutti_memory_add, until it is taken back. Of those the cache registers at first use, and gives up what was
+ * given to tutti_memory_add, until it is taken back, or what `find` knows (tutti_memory_ask), until it is forgotten. Of those the cache registers at first use, and gives up what was
  * used longest ago when they exceed TUTTI_RDMA_CACHE_BYTES. All else is registered for one transfer.
  *
  * Invariant: a registration that a transfer uses is not given up.
@@ -40,6 +40,9 @@ static inline bool tutti_memory_is_held(const tutti_memory_use *use) {
 tutti_status tutti_memory_add(void *memory, size_t bytes, void **registration_out);
 tutti_status tutti_memory_add_dmabuf(int file, uint64_t offset, void *memory, size_t bytes, void **registration_out);
 void tutti_memory_remove(void *registration);
+/* See rdma.h. */
+void tutti_memory_ask(bool (*find)(const void *memory, void **start_out, size_t *bytes_out));
+void tutti_memory_forget(void *start);
 /* In a forked child: nothing is registered for it yet. */
 void tutti_memory_forked(void);
 

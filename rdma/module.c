@@ -28,6 +28,8 @@ tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_mod
                                       .register_memory = tutti_memory_add,
                                       .register_dmabuf = tutti_memory_add_dmabuf,
                                       .deregister_memory = tutti_memory_remove,
+                                      .ask = tutti_memory_ask,
+                                      .forget_memory = tutti_memory_forget,
                                       .describe = tutti_devices_describe};
     tutti_pipe_calls(&calls);
     if (caller->version == TUTTI_MODULE_VERSION && tutti_host == NULL) pthread_atfork(NULL, NULL, forked);

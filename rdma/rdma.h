@@ -62,6 +62,10 @@ typedef struct tutti_rdma_module {
      * the adapter, its driver or this build cannot. */
     tutti_status (*register_dmabuf)(int file, uint64_t offset, void *memory, size_t bytes, void **registration_out);
     void (*deregister_memory)(void *registration);
+    /* `find` is asked for memory that was not registered: is it in a range whose pages stay until forget_memory names the
+     * range's beginning? It is called without locks of the module. */
+    void (*ask)(bool (*find)(const void *memory, void **start_out, size_t *bytes_out));
+    void (*forget_memory)(void *start);
     void (*describe)(char *text, size_t capacity);
 } tutti_rdma_module;
 

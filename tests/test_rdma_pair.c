@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/fork.h"
+#include "comm/heap.h"
 #include "tests/support/rdma_pair.h"
 
 #define MOST_BYTES ((size_t)4 << 20)
@@ -178,6 +180,65 @@ static tutti_status known_memory(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
+/* Sends and receives from there: whole blocks in both directions. */
+static tutti_status exchange_at(rdma_pair *pair, unsigned char *src, unsigned char *dst, size_t bytes, unsigned seed) {
+    struct iovec part = {.iov_base = src, .iov_len = bytes};
+    fill(src, bytes, seed + pair->first);
+    TUTTI_TRY(tutti_verbs_transport.recv(pair->pipe, dst, bytes));
+    TUTTI_TRY(tutti_verbs_transport.send(pair->pipe, &part, 1));
+    TUTTI_TRY(rdma_pair_finish(pair, 30000));
+    return compare(dst, bytes, 0, seed + !pair->first);
+}
+
+/* tutti_mem_alloc's blocks stay registered from their first use on, until their pages go. */
+static tutti_status heap_memory(rdma_pair *pair) {
+    enum { BYTES = (1 << 20) + 4096, MORE = (1 << 20) + (1 << 18) }; /* of one size class */
+    void *src, *dst;
+    const tutti_rdma_counters *now = counters(pair);
+    TUTTI_TRY(tutti_mem_alloc(BYTES, &src));
+    TUTTI_TRY(tutti_mem_alloc(BYTES, &dst));
+    for (unsigned i = 0; i < 4; i++) TUTTI_TRY(exchange_at(pair, src, dst, BYTES, i));
+    CHECK(now->registrations == 0 && now->cache_hits == 8, "%lu registrations, %lu found", now->registrations,
+          now->cache_hits);
+    void *before = dst; /* given back and grown, at the same address */
+    TUTTI_TRY(tutti_mem_free(dst));
+    TUTTI_TRY(tutti_mem_alloc(MORE, &dst));
+    CHECK(dst == before, "the block has moved");
+    for (unsigned i = 0; i < 2; i++) TUTTI_TRY(exchange_at(pair, dst, (unsigned char *)src, BYTES, i));
+    TUTTI_TRY(exchange_at(pair, out, dst, MORE, 7));
+    CHECK(now->registrations == 1 && now->cache_hits == 13, "grown: %lu registrations, %lu found", now->registrations,
+          now->cache_hits);
+    tutti_heap_retire_blocks(); /* so that freed pages go at once; the address stays mapped, and gets other pages */
+    TUTTI_TRY(tutti_mem_free(dst));
+    TUTTI_TRY(tutti_mem_free(src));
+    for (unsigned i = 0; i < 2; i++) TUTTI_TRY(exchange_at(pair, src, dst, BYTES, 20 + i));
+    CHECK(now->registrations == 5 && now->cache_hits == 13, "freed: %lu registrations, %lu found", now->registrations,
+          now->cache_hits);
+    return TUTTI_OK;
+}
+
+/* The same address, other pages: what the adapter has known there must be of no effect. */
+static tutti_status memory_again(rdma_pair *pair) {
+    const size_t bytes = 300000;
+    unsigned char *address = NULL;
+    const tutti_rdma_counters *now = counters(pair);
+    for (unsigned i = 0; i < 6; i++) {
+        bool registered = i >= 3;
+        void *memory = mmap(address, 2 * bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | (address != NULL ? MAP_FIXED : 0), -1, 0);
+        CHECK(memory != MAP_FAILED && (address == NULL || memory == address), "no memory at that address");
+        address = memory;
+        if (registered) TUTTI_TRY(tutti_mem_register(address, 2 * bytes));
+        for (unsigned time = 0; time < 2; time++)
+            TUTTI_TRY(exchange_at(pair, address, address + bytes, bytes, 10 * i + time));
+        if (registered) TUTTI_TRY(tutti_mem_deregister(address));
+        CHECK(munmap(address, 2 * bytes) == 0, "cannot unmap it");
+    }
+    CHECK(now->registrations == 12 && now->cache_hits == 12, "%lu registrations, %lu found", now->registrations,
+          now->cache_hits);
+    return TUTTI_OK;
+}
+
 /* ------------------------------------------------------------------------------------------------- ends and faults */
 
 static bool says(const char *words) {
@@ -203,6 +264,8 @@ static tutti_status sent_before_close(rdma_pair *pair) {
 static tutti_status read_after_close(rdma_pair *pair) {
     enum { MESSAGES = 10, BYTES = 3000 };
     char byte = 0;
+    TUTTI_TRY(pair->first ? rdma_pair_recv(pair, &byte, 1)
+                          : rdma_pair_send(pair, &byte, 1)); /* both are through opening */
     for (unsigned i = 0; pair->first && i < MESSAGES; i++) TUTTI_TRY(carry(pair, true, BYTES, i));
     if (pair->first) return TUTTI_OK; /* closes at once */
     usleep(500000);
@@ -253,6 +316,15 @@ static tutti_status killed(rdma_pair *pair) {
           tutti_last_error());
     printf("   known after %ld ms: %s\n", ms, tutti_last_error());
     return TUTTI_OK;
+}
+
+/* The same, and a child of it lives on, with copies of all that it had open. */
+static tutti_status killed_with_child(rdma_pair *pair) {
+    if (!pair->first && fork() == 0) {
+        sleep(4);
+        _exit(0);
+    }
+    return killed(pair);
 }
 
 /* With TUTTI_FAULT=rdma_bad_key on the first: its adapter writes with a key that the other does not know. */
@@ -353,10 +425,13 @@ static const struct {
     {"mixed", mixed, false},
     {"one_work_request_each", one_work_request_each, false},
     {"known_memory", known_memory, false},
+    {"heap_memory", heap_memory, false},
+    {"memory_again", memory_again, false},
     {"sent_before_close", sent_before_close, false},
     {"read_after_close", read_after_close, false},
     {"cut_off", cut_off, false},
     {"killed", killed, false},
+    {"killed_with_child", killed_with_child, false},
     {"bad_key", bad_key, false},
     {"broken_pairs", broken_pairs, false},
     {"link_down", link_down, false},
@@ -393,6 +468,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     alarm(100); /* nothing is left behind */
+    tutti_fork_watch();
     for (int i = used; i < argc && failed == 0; i++) failed += !run_case(&pair, argv[i]);
     free(in);
     free(out);

@@ -17,6 +17,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/fork.h"
 #include "comm/transports/ucx.h"
 
 static struct {
@@ -29,8 +30,11 @@ static struct {
 
 static tutti_status open_module(void) {
     static const char left_out[] = TUTTI_UCX_LEFT_OUT; /* why this build has no such module; "": it has */
-    static const tutti_ucx_host host = {
-        .row = &tutti_ucx_transport, .pipe_fail = tutti_pipe_fail, .deadline_passed = tutti_deadline_passed};
+    static const tutti_ucx_host host = {.row = &tutti_ucx_transport,
+                                        .pipe_fail = tutti_pipe_fail,
+                                        .deadline_passed = tutti_deadline_passed,
+                                        .fork_closes = tutti_fork_closes,
+                                        .fork_forget = tutti_fork_forget};
     const tutti_module_calls *calls;
     if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
     TUTTI_TRY(tutti_module_open("ucx", &calls));

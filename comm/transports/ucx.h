@@ -18,6 +18,8 @@ typedef struct tutti_ucx_host {
     const tutti_transport *row; /* what pipes name as their transport */
     tutti_status (*pipe_fail)(tutti_pipe *pipe, tutti_status status, const char *format, ...) TUTTI_PRINTF(3, 4);
     bool (*deadline_passed)(tutti_deadline *deadline);
+    void (*fork_closes)(int socket); /* see fork.h */
+    void (*fork_forget)(int socket);
 } tutti_ucx_host;
 
 typedef struct tutti_ucx_module {

@@ -232,6 +232,7 @@ tutti_status tutti_ucx_open(int socket, tutti_deadline *deadline, tutti_pipe **p
     u->pipe.transport = tutti_ucx_own_host->row;
     u->process = getpid();
     u->socket = socket;
+    tutti_ucx_own_host->fork_closes(socket);
     u->epoll = -1;
     status = build(u, deadline);
     if (status != TUTTI_OK) {
@@ -264,8 +265,9 @@ void tutti_ucx_close(tutti_pipe *pipe) {
         tutti_ucx_free_arrivals(u);
         while (recv(u->socket, unread, sizeof unread, MSG_DONTWAIT) > 0) {
         } /* else the end could overtake the farewell */
-    }
+        tutti_ucx_own_host->fork_forget(u->socket);
+        close(u->socket);
+    } /* a forked child has closed its copy already */
     if (u->epoll >= 0) close(u->epoll);
-    close(u->socket);
     free(u);
 }

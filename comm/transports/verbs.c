@@ -12,23 +12,35 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/fork.h"
+#include "comm/heap.h"
+#include "comm/register.h"
 #include "comm/transports/verbs.h"
 
 typedef struct verbs_pipe {
     tutti_pipe pipe;
     tutti_rdma_pipe *rdma;
+    int socket; /* the module's; watched for forks here */
 } verbs_pipe;
 
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static const tutti_rdma_module *_Atomic module; /* NULL: not opened; release pairs with the acquire in get_module */
 static atomic_bool initialized;                 /* its adapters are open */
 
+/* What stays registered with adapters between transfers. */
+static bool find_lasting(const void *memory, void **start_out, size_t *bytes_out) {
+    return tutti_heap_piece_of(memory, start_out, bytes_out) || tutti_register_find(memory, start_out, bytes_out);
+}
+
 static tutti_status open_module(void) {
     static const char left_out[] = TUTTI_VERBS_LEFT_OUT; /* why this build has no such module; "": it has */
     const tutti_module_calls *calls;
     if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
     TUTTI_TRY(tutti_module_open("verbs", &calls));
-    atomic_store_explicit(&module, (const tutti_rdma_module *)calls, memory_order_release);
+    const tutti_rdma_module *opened = (const tutti_rdma_module *)calls;
+    opened->ask(find_lasting);
+    tutti_register_watch(opened->forget_memory);
+    atomic_store_explicit(&module, opened, memory_order_release);
     return TUTTI_OK;
 }
 
@@ -85,6 +97,8 @@ static tutti_status verbs_open(int socket, tutti_deadline *deadline, tutti_pipe 
         return status;
     }
     atomic_store_explicit(&initialized, true, memory_order_release);
+    pipe->socket = socket;
+    tutti_fork_closes(socket);
     *pipe_out = &pipe->pipe;
     return TUTTI_OK;
 }
@@ -124,6 +138,7 @@ static void verbs_cancel(tutti_pipe *pipe) {
 
 static void verbs_close(tutti_pipe *pipe) {
     if (pipe == NULL) return;
+    tutti_fork_forget(((verbs_pipe *)pipe)->socket);
     calls()->close(((verbs_pipe *)pipe)->rdma);
     free(pipe);
 }
