@@ -234,12 +234,19 @@ static void flush(tutti_lane *lane) {
     while ((!lane->flushed || lane->receives > 0) && tutti_host_now_ns() < end) tutti_lane_poll(lane);
 }
 
+/* Soft-RoCE holds on to memory that is written in part until then: deregistering it would take 50 s. */
+static int reset(tutti_lane *lane) {
+    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_RESET};
+    return ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
+}
+
 void tutti_lane_down(tutti_lane *lane) {
     if (lane->pair == NULL || !lane->up) return;
     int error = lane->error, vendor_error = (int)lane->vendor_error;
     lane->up = false;
     tutti_lane_fail(lane);
     flush(lane);
+    reset(lane);
     if (error != 0 && error != IBV_WC_WR_FLUSH_ERR) {
         lane->error = error;
         lane->vendor_error = (uint32_t)vendor_error;
@@ -247,9 +254,8 @@ void tutti_lane_down(tutti_lane *lane) {
 }
 
 tutti_status tutti_lane_renew(tutti_lane *lane, uint32_t sequence) {
-    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_RESET};
     struct ibv_wc done;
-    int error = ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
+    int error = reset(lane);
     if (error != 0) return failed(lane, "cannot reset a queue pair", error);
     while (ibv_poll_cq(lane->completions, 1, &done) > 0) {}
     lane->posted = lane->completed = lane->quiet = 0;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "rdma/host.h"
 #include "rdma/stream.h"
@@ -269,6 +270,14 @@ static void linger(tutti_stream *stream) {
 static void close_pipe(tutti_rdma_pipe *pipe) {
     tutti_stream *stream = (tutti_stream *)pipe;
     if (stream == NULL) return;
+    const tutti_rdma_counters *counters = &pipe->counters;
+    tutti_host->log(TUTTI_LOG_DEBUG,
+                    "RDMA to %s is closed: %llu bytes sent, %llu received; %llu records, %llu pieces, %llu buffers "
+                    "registered, %llu known, made anew %llu times",
+                    stream->peer, (unsigned long long)pipe->bytes_out, (unsigned long long)pipe->bytes_in,
+                    (unsigned long long)counters->records, (unsigned long long)counters->pieces,
+                    (unsigned long long)counters->registrations, (unsigned long long)counters->cache_hits,
+                    (unsigned long long)counters->repairs);
     if (pipe->sent != pipe->to_send) cancel(pipe);
     if (pipe->status == TUTTI_OK) linger(stream);
     if (pipe->status == TUTTI_OK) tutti_connect_bye(stream, TUTTI_OK, "closed");
