@@ -18,10 +18,11 @@ enum {
     POLL_EVERY = 64,  /* idle looks between two looks at the completions */
     CLOCK_EVERY = 64, /* and at the clock */
 };
-#define SOCKET_NS (10 * TUTTI_NS_PER_MS) /* between two looks at the socket */
-#define GRACE_NS  (50 * TUTTI_NS_PER_MS) /* for bytes that are on their way when the other side has ended */
-#define LINGER_NS (2 * TUTTI_NS_PER_S)
-#define SPIN_NS   TUTTI_NS_PER_MS /* of that */
+#define SOCKET_NS      (10 * TUTTI_NS_PER_MS) /* between two looks at the socket */
+#define GRACE_NS       (50 * TUTTI_NS_PER_MS) /* for bytes that are on their way when the other side has ended */
+#define LINGER_NS      (2 * TUTTI_NS_PER_S)   /* for what was sent to arrive, once nothing goes on any more; */
+#define LINGER_MOST_NS (5 * TUTTI_NS_PER_S)   /* in all */
+#define SPIN_NS        TUTTI_NS_PER_MS        /* of that */
 
 tutti_status tutti_stream_break(tutti_stream *stream, tutti_status status, const char *format, ...) {
     tutti_rdma_pipe *pipe = &stream->pipe;
@@ -210,11 +211,12 @@ static bool under_way(const tutti_rdma_pipe *pipe) {
 static void look_around(tutti_stream *stream) {
     if (++stream->idle % POLL_EVERY == 0) tutti_stream_poll(stream);
     if (stream->idle % CLOCK_EVERY != 0 && stream->phase == TUTTI_PHASE_UP) return;
+    bool over = stream->phase == TUTTI_PHASE_GONE; /* before the last look into the ring */
     int64_t now = tutti_host_now_ns();
     if (now - stream->checked_ns < SOCKET_NS && stream->phase == TUTTI_PHASE_UP) return;
     stream->checked_ns = now;
     tutti_connect_step(stream);
-    bool over = stream->phase == TUTTI_PHASE_GONE || (stream->ended_ns != 0 && now - stream->ended_ns > GRACE_NS);
+    over = over || (stream->ended_ns != 0 && now - stream->ended_ns > GRACE_NS);
     if (over && under_way(&stream->pipe))
         tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s has ended, or closed the connection", stream->peer);
 }
@@ -256,13 +258,16 @@ static bool has_arrived(tutti_stream *stream) {
     return false;
 }
 
-/* What was sent has to arrive, also if the lanes have to be made anew for that: waits, but not for long. */
+/* What was sent has to arrive, also if the lanes have to be made anew for that: waits as long as that goes on. */
 static void linger(tutti_stream *stream) {
-    int64_t start = tutti_host_now_ns(), now = start;
-    while (now - start < LINGER_NS) {
+    int64_t start = tutti_host_now_ns(), now = start, moved = start;
+    tutti_phase phase = stream->phase;
+    while (now - moved < LINGER_NS && now - start < LINGER_MOST_NS) {
         tutti_connect_step(stream);
         if (stream->pipe.status != TUTTI_OK || stream->ended_ns != 0 || has_arrived(stream)) return;
         now = tutti_host_now_ns();
+        if (stream->phase != phase) moved = now;
+        phase = stream->phase;
         if (now - start > SPIN_NS) tutti_connect_nap(stream);
     }
 }
