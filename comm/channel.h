@@ -40,6 +40,8 @@ typedef enum tutti_record_kind {
     TUTTI_RECORD_CLEAR,     /* answer: stream the first `bytes` bytes of `transfer`, from `from` on, to `answer` */
     TUTTI_RECORD_FRAGMENT,  /* bytes of a stream, from offset `bytes` on, for `transfer` */
     TUTTI_RECORD_DONE,      /* answer: `transfer` has been taken (bytes: 0), or nobody will take it (1) */
+    TUTTI_RECORD_BROKEN, /* between hosts: the communicator is broken; bytes: the status, negated; payload: the reason */
+    TUTTI_RECORD_LEFT,   /* between hosts: `source` has destroyed the communicator */
     TUTTI_RECORD_END
 } tutti_record_kind;
 

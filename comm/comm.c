@@ -235,6 +235,7 @@ tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason) {
         tutti_link_break_all(comm);
         tutti_queue_leave(comm);
     }
+    tutti_p2p_tell_broken(comm);
     return TUTTI_OK;
 }
 

@@ -334,9 +334,13 @@ bool tutti_far_progress(tutti_channels *channel) {
     return moved;
 }
 
-void tutti_far_reach(tutti_channels *channel) {
+bool tutti_far_is_used(const tutti_channels *channel) {
     const struct tutti_far *far = channel->far;
-    if (far->out == NULL && far->in == NULL && far->out_opener == NULL && far->in_opener == NULL) start_out(channel);
+    return far->out != NULL || far->in != NULL || far->out_opener != NULL || far->in_opener != NULL;
+}
+
+void tutti_far_reach(tutti_channels *channel) {
+    if (!tutti_far_is_used(channel)) start_out(channel);
 }
 
 void tutti_far_flush(tutti_channels *channel) {

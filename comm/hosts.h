@@ -38,9 +38,12 @@ typedef struct tutti_hosts {
     tutti_comm *local;              /* this host's ranks */
     bool watches;                   /* the other hosts' first processes; beat.h */
     bool counted;                   /* among this process's memberships; channel.h */
-    tutti_page *elsewhere;          /* stands in for the pages of all ranks of other hosts: whole, never posted */
-    tutti_door_card *doors;         /* by rank; filled in by who makes the communicator */
-    char *scratch;                  /* in the heap, so that `local` lends it */
+    tutti_page
+        *elsewhere;   /* stands in for the pages of all ranks of other hosts: never posted; broken when one says so */
+    int told_by;      /* elsewhere is broken: the rank that says so */
+    atomic_bool told; /* messages: other hosts know that this communicator is broken */
+    tutti_door_card *doors; /* by rank; filled in by who makes the communicator */
+    char *scratch;          /* in the heap, so that `local` lends it */
     size_t scratch_bytes;
     int *order;    /* memory of `all`'s ranks */
     int *everyone; /* 0, 1, ...: the rail of all ranks */

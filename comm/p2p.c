@@ -139,6 +139,7 @@ static void fail_all(tutti_port *port, tutti_status status, const char *text) {
 static void carry_out(const tutti_verdict *verdict) {
     tutti_fail(verdict->status, "%s", verdict->text);
     tutti_status status = tutti_comm_break(verdict->port->comm, verdict->status);
+    tutti_p2p_tell_broken(verdict->port->comm);
     char text[TUTTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());
     pthread_mutex_lock(&tutti_p2p.lock);
@@ -226,6 +227,7 @@ void tutti_p2p_close(tutti_comm *comm) {
         pthread_mutex_lock(&tutti_p2p.lock);
     }
     if (port != NULL) {
+        tutti_p2p_tell_left(comm);
         tutti_port **link = bucket_of(comm->id, comm->rank);
         while (*link != port) link = &(*link)->next;
         *link = port->next;

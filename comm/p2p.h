@@ -33,6 +33,8 @@ bool tutti_p2p_pending(void);
  * a message for a communicator that is not open here is for one that has been closed. */
 tutti_status tutti_p2p_open(tutti_comm *comm);
 void tutti_p2p_close(tutti_comm *comm);
+/* The communicator is broken: ranks of other hosts that wait for messages of this one are told so, once. Without locks. */
+void tutti_p2p_tell_broken(tutti_comm *comm);
 /* The peer's mapping is about to go: frees peer->channels. Called without locks held. */
 void tutti_p2p_forget(struct tutti_peer *peer);
 

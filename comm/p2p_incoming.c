@@ -144,6 +144,21 @@ static bool on_done(tutti_channels *channel, const tutti_record *record) {
     return true;
 }
 
+static bool on_broken(tutti_channels *channel, const tutti_record *record) {
+    tutti_port *port;
+    if (!find_port(channel, record, &port)) return false;
+    if (port == NULL || tutti_told_broken(channel, record, port)) return true;
+    tutti_channel_break(channel, "it gave a reason that makes no sense");
+    return false;
+}
+
+static bool on_left(tutti_channels *channel, const tutti_record *record) {
+    tutti_port *port;
+    if (!find_port(channel, record, &port)) return false;
+    if (port != NULL) port->left[record->source] = true; /* all that it sent has been read */
+    return true;
+}
+
 static bool handle(tutti_channels *channel, const tutti_record *record) {
     switch ((tutti_record_kind)record->kind) {
     case TUTTI_RECORD_EAGER: return on_eager(channel, record);
@@ -151,6 +166,8 @@ static bool handle(tutti_channels *channel, const tutti_record *record) {
     case TUTTI_RECORD_CLEAR: return on_clear(channel, record);
     case TUTTI_RECORD_FRAGMENT: return on_fragment(channel, record);
     case TUTTI_RECORD_DONE: return on_done(channel, record);
+    case TUTTI_RECORD_BROKEN: return on_broken(channel, record);
+    case TUTTI_RECORD_LEFT: return on_left(channel, record);
     case TUTTI_RECORD_END: break;
     }
     return false;

@@ -158,8 +158,17 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
 void tutti_transfer_pull(tutti_request *request);
 /* Tells the sender of an announced message that it has been taken, or never will be. */
 void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken);
+/* Sends a record, with its text where there is room for it now. */
+void tutti_transfer_tell(tutti_channels *channel, const tutti_record *record, const char *text);
 /* Moves what can be moved on all channels, and some of each pull. */
 void tutti_transfer_progress(void);
+
+/* ---- p2p_tell.c */
+
+/* All others: this rank leaves. Under the lock. */
+void tutti_p2p_tell_left(const tutti_comm *comm);
+/* A rank of another host says that the communicator is broken; false: its record makes no sense. */
+bool tutti_told_broken(tutti_channels *channel, const tutti_record *record, tutti_port *port);
 
 /* ---- p2p_incoming.c */
 

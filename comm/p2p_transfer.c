@@ -44,6 +44,14 @@ static void answer(tutti_channels *channel, const tutti_record *record) {
     atomic_fetch_add_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
 }
 
+void tutti_transfer_tell(tutti_channels *channel, const tutti_record *record, const char *text) {
+    tutti_record bare = *record;
+    bare.payload_bytes = 0;
+    if (STAILQ_EMPTY(&channel->notes) && tutti_channel_has_room(channel, record, 0))
+        tutti_channel_write(channel, record, text);
+    else answer(channel, &bare);
+}
+
 static void send_notes(tutti_channels *channel) {
     tutti_note *note;
     while ((note = STAILQ_FIRST(&channel->notes)) != NULL && tutti_channel_has_room(channel, &note->record, 0)) {

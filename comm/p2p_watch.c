@@ -168,6 +168,7 @@ static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict
     finish_reading();
     if (atomic_load_explicit(&page->comm_id, memory_order_relaxed) != port->comm_id) return false;
     verdict->status = status;
+    if (port->comm->hosts != NULL && page == port->comm->hosts->elsewhere) rank = port->comm->hosts->told_by;
     if (rank == port->rank) snprintf(verdict->text, sizeof verdict->text, "%s", reason);
     else tutti_monitor_quote(reason, rank, verdict->text, sizeof verdict->text);
     return true;

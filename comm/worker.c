@@ -124,6 +124,7 @@ static tutti_status run(tutti_comm *comm, tutti_op *op) {
     status = tutti_comm_break(comm, status);
     if (comm->hosts != NULL) {
         tutti_link_break_all(comm);
+        tutti_p2p_tell_broken(comm);
         return status;
     }
     tutti_post_spoil(comm, op);

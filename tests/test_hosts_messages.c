@@ -156,10 +156,13 @@ static tutti_status give_up(ranks_context *context) {
     char *data = filled(GIVEN_UP_BYTES, 3), *small = filled(1000, 4), got[1000];
     TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &doomed));
     tutti_status status;
+    int64_t start_ns = tutti_now_ns();
     if (context->rank == 1)
-        status = tutti_send(doomed, data, GIVEN_UP_BYTES, TUTTI_UINT8, 0, 1, &TUTTI_OPTIONS(.timeout_ms = 1500));
+        status = tutti_send(doomed, data, GIVEN_UP_BYTES, TUTTI_UINT8, 0, 1, &TUTTI_OPTIONS(.timeout_ms = 30000));
     else status = tutti_recv(doomed, data, GIVEN_UP_BYTES, TUTTI_UINT8, 1, 1, &TUTTI_OPTIONS(.timeout_ms = 500));
-    RANKS_CHECK(status != TUTTI_OK, "64 MiB came over 100 Mbit/s in no time");
+    RANKS_CHECK(status == TUTTI_ERR_TIMEOUT && strstr(tutti_last_error(), "deadline of 500 ms") != NULL,
+                "status %d: %s", status, tutti_last_error()); /* the sender is told */
+    RANKS_CHECK(tutti_now_ns() - start_ns < 3000000000, "it took too long");
     memset(data, 0x5a, GIVEN_UP_BYTES);
     for (int round = 0; round < 5; round++) {
         if (context->rank == 1) {
@@ -185,4 +188,53 @@ static tutti_status give_up(ranks_context *context) {
 Test(hosts_messages, a_transfer_that_is_given_up_leaves_buffers_and_connection_alone) {
     HOSTS_NEED(.rate = "100mbit");
     run(&(netns_options){.rate = "100mbit"}, give_up);
+}
+
+/* --------------------------------------------------------------------------------------------------- being told */
+
+static bool says(const char *words) {
+    return strstr(tutti_last_error(), words) != NULL;
+}
+
+/* Rank 1 waits for a message on a communicator over which nothing else goes, and rank 0 ends it in some way. */
+static tutti_status wait_in_vain(ranks_context *context, bool aborts) {
+    tutti_comm *doomed;
+    int value = 0;
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &doomed));
+    if (context->rank == 0) {
+        if (!aborts) TUTTI_TRY(tutti_send(doomed, &value, 1, TUTTI_INT32, 1, 0, NULL));
+        usleep(500000);
+        if (aborts) TUTTI_TRY(tutti_comm_abort(doomed, "for a test"));
+        else TUTTI_TRY(tutti_comm_destroy(doomed));
+        sleep(3); /* does not call the library */
+    } else {
+        if (!aborts) TUTTI_TRY(tutti_recv(doomed, &value, 1, TUTTI_INT32, 0, 0, NULL));
+        int64_t start_ns = tutti_now_ns();
+        tutti_status status = tutti_recv(doomed, &value, 1, TUTTI_INT32, 0, 0, NULL);
+        double seconds = (double)(tutti_now_ns() - start_ns) * 1e-9;
+        RANKS_CHECK(status == (aborts ? TUTTI_ERR_ABORTED : TUTTI_ERR_BROKEN), "status %d: %s", status,
+                    tutti_last_error());
+        RANKS_CHECK(says(aborts ? "for a test" : "rank 0 has destroyed"), "it says only: %s", tutti_last_error());
+        RANKS_CHECK(seconds < 2.5, "it took %.1f s", seconds);
+    }
+    if (aborts || context->rank == 1) tutti_comm_destroy(doomed);
+    return tutti_barrier(context->comm, NULL);
+}
+
+static tutti_status wait_for_who_aborts(ranks_context *context) {
+    return wait_in_vain(context, true);
+}
+
+static tutti_status wait_for_who_leaves(ranks_context *context) {
+    return wait_in_vain(context, false);
+}
+
+Test(hosts_messages, who_waits_for_a_message_is_told_of_an_abort) {
+    HOSTS_NEED(0);
+    run(&(netns_options){0}, wait_for_who_aborts);
+}
+
+Test(hosts_messages, who_waits_for_a_message_is_told_that_its_sender_has_left) {
+    HOSTS_NEED(0);
+    run(&(netns_options){0}, wait_for_who_leaves);
 }
