@@ -29,7 +29,7 @@ tutti_status tutti_op_own_arrays(const tutti_comm *comm, tutti_work *work) {
     return TUTTI_OK;
 }
 
-static tutti_status queue_op(tutti_comm *comm, const tutti_op *op, tutti_work **work_out) {
+tutti_status tutti_submit_queued(tutti_comm *comm, const tutti_op *op, tutti_work **work_out) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     work->op = *op;
@@ -51,7 +51,7 @@ tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options
         if (queued) return tutti_fail(TUTTI_ERR_ARGUMENT, "inside a group only tutti_group_end takes options.work");
         return tutti_group_add_op(comm, op);
     }
-    return queued ? queue_op(comm, op, options->work) : tutti_queue_run(comm, op);
+    return queued ? tutti_submit_queued(comm, op, options->work) : tutti_queue_run(comm, op);
 }
 
 tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole,

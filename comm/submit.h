@@ -20,6 +20,8 @@ typedef struct tutti_message {
 
 /* options may be NULL. The op's arrays are copied where they must outlive the call. */
 tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options *options);
+/* Queues it, for the worker or whoever waits for the work first. */
+tutti_status tutti_submit_queued(tutti_comm *comm, const tutti_op *op, tutti_work **work_out);
 tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message, const tutti_options *options);
 
 /* Does this thread record a group on comm? */

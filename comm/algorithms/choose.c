@@ -52,7 +52,8 @@ static const row rows[] = {
      .kinds = ALL_KINDS,
      .fits = spans_hosts,
      .run = tutti_hierarchical,
-     .when = "several hosts: shared memory on each, rails between them"},
+     .when =
+         "several hosts: shared memory on each, rails between them; long calls in pieces, so that both work at a time"},
     {.name = "line",
      .kinds = ALL_KINDS,
      .fits = fits_line,

@@ -15,7 +15,8 @@
 #include "bootstrap/base/status.h"
 #include "kernels/reduce.h"
 
-const tutti_cost tutti_cost_ordinary = {.latency_us = 25, .message_us = 3, .bandwidth_gbs = 1.2, .reduce_gbs = 12};
+const tutti_cost tutti_cost_ordinary = {
+    .latency_us = 25, .message_us = 3, .bandwidth_gbs = 1.2, .reduce_gbs = 12, .cores = 1};
 
 /* ------------------------------------------------------------------------------------------------------- reading */
 
@@ -178,6 +179,10 @@ typedef struct verdict {
     tutti_cost cost;
 } verdict;
 
+static double cores_per_rank(const tutti_comm *comm) {
+    return comm->host_cores >= comm->host_ranks ? 1 : (double)comm->host_cores / comm->host_ranks;
+}
+
 static tutti_status decide(const tutti_rail *rail, const char *path, char *scratch, verdict *verdict_out) {
     bool reads = path[0] != '\0';
     verdict v = {.status = reads ? tutti_cost_read(path, &v.cost) : TUTTI_OK};
@@ -185,6 +190,7 @@ static tutti_status decide(const tutti_rail *rail, const char *path, char *scrat
     int32_t measures = reads ? 0 : 1;
     TUTTI_TRY(tutti_link_send(rail, 1, &measures, sizeof measures));
     if (measures) TUTTI_TRY(measure(rail, scratch, &v.cost));
+    v.cost.cores = cores_per_rank(rail->comm);
     *verdict_out = v;
     return TUTTI_OK;
 }
@@ -198,8 +204,8 @@ static tutti_status follow(const tutti_rail *rail, char *scratch) {
 
 static bool is_sane(const tutti_cost *cost) {
     return isfinite(cost->latency_us) && isfinite(cost->message_us) && isfinite(cost->bandwidth_gbs) &&
-           isfinite(cost->reduce_gbs) && cost->latency_us >= 0 && cost->message_us >= 0 && cost->bandwidth_gbs > 0 &&
-           cost->reduce_gbs > 0;
+           isfinite(cost->reduce_gbs) && isfinite(cost->cores) && cost->latency_us >= 0 && cost->message_us >= 0 &&
+           cost->bandwidth_gbs > 0 && cost->reduce_gbs > 0 && cost->cores >= 0;
 }
 
 tutti_status tutti_cost_agree(const tutti_rail *rail, const char *path, char *scratch, tutti_cost *cost_out) {

@@ -1,5 +1,5 @@
 /*
- * What a rail costs: four numbers, from which the time of an algorithm is predicted. They are measured by a few exchanges
+ * What a rail costs: numbers from which the time of an algorithm is predicted. They are measured by a few exchanges
  * when a communicator is made, or read from the file that TUTTI_COST_FILE names:
  *
  *   # a line is a name and a number; all four
@@ -7,6 +7,8 @@
  *   message_us    1.8      what each further message at the same time adds
  *   bandwidth_gbs 1.15     of a link, each direction, while both are in use (1e9 bytes per second)
  *   reduce_gbs    12       input that one rank adds up
+ *
+ * and, always found out, how many cores a rank has where ranks share them.
  *
  * Rank 0 of the rail decides and tells the others, so that all choose alike.
  */
@@ -17,6 +19,7 @@
 
 typedef struct tutti_cost {
     double latency_us, message_us, bandwidth_gbs, reduce_gbs;
+    double cores; /* for each rank of rank 0's host; at most 1 */
 } tutti_cost;
 
 /* Of an ordinary network, where nothing was measured. */

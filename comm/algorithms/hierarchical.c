@@ -1,11 +1,12 @@
 /*
- * Collectives over several hosts: entry, barrier, broadcast, all_reduce, reduce. See hierarchical.h.
+ * Collectives over several hosts: entry, barrier, all_reduce. See hierarchical.h.
  *
  *   long vectors, hosts with as many ranks each: slices, one for each rank of a host
  *     1 local reduce_scatter: rank l of each host has its host's sum of slice l
  *     2 all_reduce on rail l: everyone's sum of slice l
  *     3 local all_gather
- *   else one rank speaks for its host: local reduce, a rail of the delegates, local broadcast
+ *   Long ones in pieces (hierarchical_pieces.c), while another is on the network.
+ *   Short ones, and hosts that differ: hierarchical_delegates.c.
  */
 #include "comm/algorithms/hierarchical.h"
 
@@ -20,6 +21,11 @@
 /* Up to so many bytes for each rank of a host one delegate takes all: fewer, fuller messages. */
 #define MOST_DELEGATED_BYTES ((size_t)8 << 10)
 
+static size_t most_delegated_bytes(const tutti_comm *comm) {
+    size_t forced = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES);
+    return (forced > 0 ? forced : MOST_DELEGATED_BYTES) * (size_t)comm->hosts->local->nranks;
+}
+
 /* ----------------------------------------------------------------------------------------------- common */
 
 static uint64_t sign_part(const tutti_op *op, const tutti_op *part) {
@@ -27,12 +33,16 @@ static uint64_t sign_part(const tutti_op *op, const tutti_op *part) {
     return (x ^ x >> 29) >> 1;
 }
 
+void tutti_hierarchical_describe(const tutti_op *op, tutti_op *part) {
+    part->type = op->type;
+    part->factor = op->factor;
+    part->timeout_ms = op->timeout_ms;
+    part->part_of = op->part_of != NULL ? op->part_of : op;
+    part->signature = sign_part(op, part);
+}
+
 tutti_status tutti_hierarchical_local(tutti_comm *comm, const tutti_op *op, tutti_op part) {
-    part.type = op->type;
-    part.factor = op->factor;
-    part.timeout_ms = op->timeout_ms;
-    part.part_of = op->part_of != NULL ? op->part_of : op;
-    part.signature = sign_part(op, &part);
+    tutti_hierarchical_describe(op, &part);
     return tutti_queue_run(comm->hosts->local, &part);
 }
 
@@ -70,7 +80,7 @@ tutti_reduction tutti_hierarchical_between(const tutti_op *op) {
     return op->reduction == TUTTI_PREMUL_SUM ? TUTTI_SUM : op->reduction;
 }
 
-/* -------------------------------------------------------------------------------------- barrier, broadcast */
+/* ------------------------------------------------------------------------------------------------- barrier */
 
 /* The first one ends when all of this host have come, the last one when all of all hosts have. */
 static tutti_status barrier(tutti_comm *comm, const tutti_op *op) {
@@ -82,30 +92,10 @@ static tutti_status barrier(tutti_comm *comm, const tutti_op *op) {
     return tutti_hierarchical_local(comm, op, (tutti_op){.kind = TUTTI_KIND_BARRIER});
 }
 
-/* Hands what the delegate has in `buffer` to its host. */
-static tutti_status broadcast_locally(tutti_comm *comm, const tutti_op *op, const tutti_rail *rail, void *buffer) {
-    return tutti_hierarchical_local(comm, op,
-                                    (tutti_op){.kind = TUTTI_KIND_BROADCAST,
-                                               .root = comm->hosts->local_of[rail->ranks[rail->me]],
-                                               .src = buffer,
-                                               .dst = buffer,
-                                               .count = op->count});
-}
-
-static tutti_status broadcast(tutti_comm *comm, const tutti_op *op) {
-    tutti_rail rail = tutti_hierarchical_delegates(comm, op, op->root);
-    tutti_rail_setup setup;
-    size_t bytes = op->count * tutti_type_bytes(op->type);
-    TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_BROADCAST, bytes, 0, &setup, NULL));
-    if (is_delegate(&rail))
-        TUTTI_TRY(tutti_rail_broadcast(&rail, &setup, comm->hosts->host_of[op->root], op->dst, bytes));
-    return broadcast_locally(comm, op, &rail, op->dst);
-}
-
 /* ----------------------------------------------------------------------------------------------- reducing */
 
-static tutti_rail_vector vector_of(const tutti_comm *comm, const tutti_op *op, const void *src, void *dst,
-                                   size_t count) {
+tutti_rail_vector tutti_hierarchical_vector(const tutti_comm *comm, const tutti_op *op, const void *src, void *dst,
+                                            size_t count) {
     return (tutti_rail_vector){.src = src,
                                .dst = dst,
                                .count = count,
@@ -114,57 +104,82 @@ static tutti_rail_vector vector_of(const tutti_comm *comm, const tutti_op *op, c
                                .divisor = op->reduction == TUTTI_AVG ? comm->nranks : 1};
 }
 
-/* This host's sum, in dst of the delegate. */
-static tutti_status reduce_locally(tutti_comm *comm, const tutti_op *op, const tutti_rail *rail, void *dst) {
-    return tutti_hierarchical_local(comm, op,
-                                    (tutti_op){.kind = TUTTI_KIND_REDUCE,
-                                               .reduction = tutti_hierarchical_within(op),
-                                               .root = comm->hosts->local_of[rail->ranks[rail->me]],
-                                               .src = op->src,
-                                               .dst = dst,
-                                               .count = op->count});
-}
-
-static tutti_status all_reduce_delegated(tutti_comm *comm, const tutti_op *op) {
-    tutti_rail rail = tutti_hierarchical_delegates(comm, op, 0);
+/* A long vector, in pieces; a piece has a slice for each rank of a host. */
+typedef struct sliced {
+    tutti_rail rail;
     tutti_rail_setup setup;
-    size_t bytes = op->count * tutti_type_bytes(op->type);
-    TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_ALL_REDUCE, bytes, 0, &setup, NULL));
-    TUTTI_TRY(reduce_locally(comm, op, &rail, op->dst));
-    tutti_rail_vector vector = vector_of(comm, op, op->dst, op->dst, op->count);
-    if (is_delegate(&rail)) TUTTI_TRY(tutti_rail_all_reduce(&rail, &setup, &vector));
-    return broadcast_locally(comm, op, &rail, op->dst);
+    size_t piece_count;
+} sliced;
+
+static tutti_slice slice_of_piece(const tutti_pieces *pieces, size_t k, int local_rank) {
+    const tutti_op *op = pieces->op;
+    size_t piece_count = ((const sliced *)pieces->context)->piece_count, start = k * piece_count;
+    tutti_slice slice = tutti_slice_of(tutti_min_size(piece_count, op->count - start), tutti_type_bytes(op->type),
+                                       pieces->comm->hosts->local->nranks, local_rank);
+    slice.start += start;
+    return slice;
 }
 
-static tutti_status all_reduce_sliced(tutti_comm *comm, const tutti_op *op) {
-    tutti_hosts *hosts = comm->hosts;
-    int nlocal = hosts->local->nranks, own = hosts->local->rank;
+/* Lists the slices of piece k; this rank's is returned. */
+static tutti_slice list_slices(const tutti_pieces *pieces, size_t k) {
+    tutti_hosts *hosts = pieces->comm->hosts;
+    const tutti_op *op = pieces->op;
     size_t item_bytes = tutti_type_bytes(op->type);
-    for (int i = 0; i < nlocal; i++) {
-        tutti_slice slice = tutti_slice_of(op->count, item_bytes, nlocal, i);
+    for (int i = 0; i < hosts->local->nranks; i++) {
+        tutti_slice slice = slice_of_piece(pieces, k, i);
         hosts->srcs[i] = (const char *)op->src + slice.start * item_bytes;
         hosts->dsts[i] = (char *)op->dst + slice.start * item_bytes;
         hosts->counts[i] = slice.count;
     }
-    tutti_rail rail = tutti_hierarchical_rail(comm, op);
-    tutti_rail_setup setup;
-    size_t longest = hosts->counts[0] * item_bytes; /* the first slices are the longest: all rails choose alike */
-    TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_ALL_REDUCE, longest, 0, &setup, NULL));
-    TUTTI_TRY(tutti_hierarchical_local(comm, op,
-                                       (tutti_op){.kind = TUTTI_KIND_REDUCE_SCATTER_V,
-                                                  .reduction = tutti_hierarchical_within(op),
-                                                  .srcs = hosts->srcs,
-                                                  .src_counts = hosts->counts,
-                                                  .dst = hosts->dsts[own],
-                                                  .count = hosts->counts[own]}));
-    tutti_rail_vector vector = vector_of(comm, op, hosts->dsts[own], hosts->dsts[own], hosts->counts[own]);
-    TUTTI_TRY(tutti_rail_all_reduce(&rail, &setup, &vector));
-    return tutti_hierarchical_local(comm, op,
-                                    (tutti_op){.kind = TUTTI_KIND_ALL_GATHER_V,
-                                               .src = hosts->dsts[own],
-                                               .count = hosts->counts[own],
-                                               .dsts = hosts->dsts,
-                                               .dst_counts = hosts->counts});
+    return slice_of_piece(pieces, k, hosts->local->rank);
+}
+
+static tutti_status reduce_slices(tutti_pieces *pieces, size_t k) {
+    const tutti_hosts *hosts = pieces->comm->hosts;
+    tutti_slice own = list_slices(pieces, k);
+    return tutti_pieces_start(pieces, (tutti_op){.kind = TUTTI_KIND_REDUCE_SCATTER_V,
+                                                 .reduction = tutti_hierarchical_within(pieces->op),
+                                                 .srcs = hosts->srcs,
+                                                 .src_counts = hosts->counts,
+                                                 .dst = hosts->dsts[hosts->local->rank],
+                                                 .count = own.count});
+}
+
+static tutti_status sum_slice(tutti_pieces *pieces, size_t k) {
+    const sliced *s = pieces->context;
+    tutti_slice own = slice_of_piece(pieces, k, pieces->comm->hosts->local->rank);
+    char *data = (char *)pieces->op->dst + own.start * tutti_type_bytes(pieces->op->type);
+    tutti_rail_vector vector = tutti_hierarchical_vector(pieces->comm, pieces->op, data, data, own.count);
+    return tutti_rail_all_reduce(&s->rail, &s->setup, &vector);
+}
+
+static tutti_status hand_slices_round(tutti_pieces *pieces, size_t k) {
+    const tutti_hosts *hosts = pieces->comm->hosts;
+    tutti_slice own = list_slices(pieces, k);
+    return tutti_pieces_start(pieces, (tutti_op){.kind = TUTTI_KIND_ALL_GATHER_V,
+                                                 .src = hosts->dsts[hosts->local->rank],
+                                                 .count = own.count,
+                                                 .dsts = hosts->dsts,
+                                                 .dst_counts = hosts->counts});
+}
+
+static tutti_status all_reduce_sliced(tutti_comm *comm, const tutti_op *op) {
+    size_t nlocal = (size_t)comm->hosts->local->nranks, item_bytes = tutti_type_bytes(op->type);
+    /* The first slices are the longest, and decide: all rails choose alike. */
+    size_t longest = tutti_slice_of(op->count, item_bytes, (int)nlocal, 0).count * item_bytes;
+    size_t slice_bytes =
+        tutti_hierarchical_piece_bytes(comm, TUTTI_KIND_ALL_REDUCE, (int)nlocal, longest, op->count * item_bytes);
+    sliced s = {.rail = tutti_hierarchical_rail(comm, op), .piece_count = nlocal * slice_bytes / item_bytes};
+    TUTTI_TRY(
+        tutti_hierarchical_setup(comm, TUTTI_KIND_ALL_REDUCE, tutti_min_size(slice_bytes, longest), 0, &s.setup, NULL));
+    tutti_pieces pieces = {.comm = comm,
+                           .op = op,
+                           .context = &s,
+                           .npieces = tutti_hierarchical_pieces(op->count, s.piece_count),
+                           .before = reduce_slices,
+                           .across = sum_slice,
+                           .after = hand_slices_round};
+    return tutti_pieces_run(&pieces);
 }
 
 /* One rank on each host, and nothing to multiply: no local part. */
@@ -173,30 +188,16 @@ static tutti_status all_reduce_flat(tutti_comm *comm, const tutti_op *op) {
     tutti_rail_setup setup;
     size_t bytes = op->count * tutti_type_bytes(op->type);
     TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_ALL_REDUCE, bytes, 0, &setup, NULL));
-    tutti_rail_vector vector = vector_of(comm, op, op->src, op->dst, op->count);
+    tutti_rail_vector vector = tutti_hierarchical_vector(comm, op, op->src, op->dst, op->count);
     return tutti_rail_all_reduce(&rail, &setup, &vector);
 }
 
-tutti_status tutti_hierarchical_all_reduce(tutti_comm *comm, const tutti_op *op) {
+static tutti_status all_reduce(tutti_comm *comm, const tutti_op *op) {
     const tutti_hosts *hosts = comm->hosts;
     size_t bytes = op->count * tutti_type_bytes(op->type);
     if (comm->nranks == hosts->nhosts && op->reduction != TUTTI_PREMUL_SUM) return all_reduce_flat(comm, op);
-    bool slices = hosts->uniform && bytes > MOST_DELEGATED_BYTES * (size_t)hosts->local->nranks;
-    return slices ? all_reduce_sliced(comm, op) : all_reduce_delegated(comm, op);
-}
-
-tutti_status tutti_hierarchical_reduce(tutti_comm *comm, const tutti_op *op) {
-    tutti_rail rail = tutti_hierarchical_delegates(comm, op, op->root);
-    tutti_rail_setup setup;
-    size_t bytes = op->count * tutti_type_bytes(op->type);
-    bool delegate = is_delegate(&rail), root = comm->rank == op->root;
-    char *sum;
-    TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_REDUCE, bytes, delegate && !root ? bytes : 0, &setup, &sum));
-    void *dst = root ? op->dst : sum;
-    TUTTI_TRY(reduce_locally(comm, op, &rail, delegate ? dst : NULL));
-    if (!delegate) return TUTTI_OK;
-    tutti_rail_vector vector = vector_of(comm, op, dst, dst, op->count);
-    return tutti_rail_reduce(&rail, &setup, comm->hosts->host_of[op->root], &vector);
+    bool slices = hosts->uniform && bytes > most_delegated_bytes(comm);
+    return slices ? all_reduce_sliced(comm, op) : tutti_hierarchical_all_reduce_delegated(comm, op);
 }
 
 /* -------------------------------------------------------------------------------------------------- entry */
@@ -238,8 +239,8 @@ tutti_status tutti_hierarchical(tutti_comm *comm, const tutti_op *op) {
     if (TUTTI_UNLIKELY(comm->hosts->table == NULL)) TUTTI_TRY(prepare(comm, op));
     switch (op->kind) {
     case TUTTI_KIND_BARRIER: return barrier(comm, op);
-    case TUTTI_KIND_BROADCAST: return broadcast(comm, op);
-    case TUTTI_KIND_ALL_REDUCE: return tutti_hierarchical_all_reduce(comm, op);
+    case TUTTI_KIND_BROADCAST: return tutti_hierarchical_broadcast(comm, op);
+    case TUTTI_KIND_ALL_REDUCE: return all_reduce(comm, op);
     case TUTTI_KIND_REDUCE: return tutti_hierarchical_reduce(comm, op);
     case TUTTI_KIND_REDUCE_SCATTER:
     case TUTTI_KIND_REDUCE_SCATTER_V: return tutti_hierarchical_reduce_scatter(comm, op);

@@ -69,6 +69,9 @@ const char *tutti_rail_row_names(void);
 /* Name of the row for a size as in tutti_rail_scratch_bytes; `ordered`: the order of the sum matters. */
 const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered);
 
+/* Microseconds that a call for which the order of sums matters is to take. */
+double tutti_rail_predict(const tutti_rail_table *table, tutti_kind kind, size_t bytes);
+
 /* Lines that explain the choices for `kind`: from how many bytes, which algorithm, the predicted time, what would have been
  * second. NULL after the last; `text` else. */
 const char *tutti_rail_explain(const tutti_rail_table *table, tutti_kind kind, int line, char *text, size_t capacity);

@@ -257,16 +257,20 @@ const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, si
     return look_up(table, kind, bytes, ordered)->name;
 }
 
+static double predict(const tutti_rail_table *table, int index, double bytes) {
+    tutti_question q = ask(table, bytes);
+    return rows[index].predict_us(&q);
+}
+
+double tutti_rail_predict(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
+    return predict(table, table->rows[1][kind][class_of(bytes)], (double)bytes);
+}
+
 /* ---------------------------------------------------------------------------------------------------- explaining */
 
 static void write_bytes(char *text, size_t capacity, int class) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     snprintf(text, capacity, "%d %s", class == 0 ? 0 : 1 << class % 10, units[class / 10]);
-}
-
-static double predict(const tutti_rail_table *table, int index, double bytes) {
-    tutti_question q = ask(table, bytes);
-    return rows[index].predict_us(&q);
 }
 
 /* Classes [first, end) share a row. */
