@@ -2,6 +2,7 @@
  * Heartbeats. See beat.h.
  *
  * One thread for the process, as long as something is watched. It alone uses the sockets; the list is under the lock.
+ * Beats are sealed (seal.h): who can change what is on the network can cut a connection, but not tell of a death.
  */
 #include "comm/beat.h"
 
@@ -27,6 +28,7 @@
 #include "comm/door.h"
 #include "comm/fork.h"
 #include "comm/heap.h"
+#include "comm/seal.h"
 
 #define BEAT_MS    500
 #define CONNECT_MS 2000 /* of one attempt */
@@ -34,22 +36,28 @@
 #define MOST_BEATS 64 /* connections that one round of poll looks at; more take turns */
 #define BEAT_MAGIC UINT32_C(0x74746274)
 
-/* What goes over the connection. */
 typedef struct beat_frame {
     uint32_t magic, goodbye;              /* goodbye: the sender will close, and lives on */
     uint8_t died[TUTTI_PROCESS_ID_BYTES]; /* a process of the sender's host; 0: none */
 } beat_frame;
 
+/* What goes over the connection. */
+typedef struct sealed_frame {
+    beat_frame frame;
+    uint8_t seal[TUTTI_SEAL_BYTES];
+} sealed_frame;
+
 typedef struct beat {
     tutti_peer *peer; /* one reference */
     int watchers;
-    int socket; /* -1: not connected */
+    tutti_connection connection; /* its socket is -1: not connected */
+    uint64_t nsent, nheard;      /* frames on this connection */
     tutti_deadline connect;
     bool heard;    /* something has come over the socket */
     bool over;     /* the peer has said goodbye, or is dead */
     uint64_t told; /* of our obituaries */
-    beat_frame in;
-    size_t in_bytes;
+    sealed_frame in;
+    size_t in_bytes; /* of it that have come */
     struct beat *next;
 } beat;
 
@@ -132,16 +140,18 @@ static void connect_beat(beat *b) {
     if (tutti_peer_self(&self) != TUTTI_OK) return;
     tutti_ticket ticket = ticket_of(self, b->peer, &connects);
     tutti_deadline soon = tutti_deadline_after_ms(CONNECT_MS);
-    tutti_status status =
-        connects ? tutti_door_connect(b->peer->door, &ticket, &soon, &b->socket) : tutti_door_take(&ticket, &b->socket);
-    if (status == TUTTI_OK) set_up(b->socket);
+    tutti_status status = connects ? tutti_door_connect(b->peer->door, &ticket, &soon, &b->connection)
+                                   : tutti_door_take(&ticket, &b->connection);
+    if (status == TUTTI_OK) set_up(b->connection.socket);
     else if (tutti_deadline_passed(&b->connect)) bury(b, "cannot be reached");
 }
 
 static void drop(beat *b) {
-    tutti_fork_forget(b->socket);
-    close(b->socket);
-    b->socket = -1;
+    tutti_fork_forget(b->connection.socket);
+    close(b->connection.socket);
+    explicit_bzero(b->connection.key, sizeof b->connection.key);
+    b->connection.socket = -1;
+    b->nsent = b->nheard = b->in_bytes = 0;
 }
 
 /* The connection is of no use any more. If nothing ever came over it, its maker had given it up, and tries again. */
@@ -153,9 +163,12 @@ static void lose(beat *b, const char *why) {
 /* That it cannot be sent is no proof of a death: a goodbye may lie there unread. receive_beats finds out. */
 static void send_beat(beat *b, beat_frame frame) {
     frame.magic = BEAT_MAGIC;
-    ssize_t sent = send(b->socket, &frame, sizeof frame, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sealed_frame out = {.frame = frame};
+    tutti_seal_make(&b->connection, /* ours */ true, b->nsent, &out.frame, sizeof out.frame, out.seal);
+    ssize_t sent = send(b->connection.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent == (ssize_t)sizeof out) b->nsent++;
     if (sent < 0 && errno == ETIMEDOUT) lose(b, "does not answer any more");
-    if (sent >= 0 && sent < (ssize_t)sizeof frame) lose(b, "a beat went out in parts");
+    if (sent >= 0 && sent < (ssize_t)sizeof out) lose(b, "a beat went out in parts");
 }
 
 static void send_beats(beat *b) {
@@ -163,7 +176,7 @@ static void send_beats(beat *b) {
     uint64_t count = atomic_load_explicit(&own->count, memory_order_relaxed);
     if (count - b->told > TUTTI_OBITUARIES) b->told = count - TUTTI_OBITUARIES;
     if (b->told == count) send_beat(b, (beat_frame){.goodbye = 0});
-    for (; b->told < count && b->socket >= 0; b->told++) {
+    for (; b->told < count && b->connection.socket >= 0; b->told++) {
         beat_frame frame = {.goodbye = 0};
         uint64_t words[2];
         for (int i = 0; i < 2; i++)
@@ -175,15 +188,19 @@ static void send_beats(beat *b) {
 
 static void take_frame(beat *b) {
     static const uint8_t nobody[TUTTI_PROCESS_ID_BYTES];
-    if (b->in.magic != BEAT_MAGIC) bury(b, "sent what is no beat");
-    else if (b->in.goodbye != 0) b->over = true;
-    else if (memcmp(b->in.died, nobody, sizeof nobody) != 0 && tutti_peer_mark_dead(b->in.died))
-        publish_death(b->in.died);
+    const beat_frame *frame = &b->in.frame;
+    if (frame->magic != BEAT_MAGIC) bury(b, "sent what is no beat");
+    else if (!tutti_seal_check(&b->connection, b->nheard++, frame, sizeof *frame, b->in.seal))
+        bury(b, "is out of reach: somebody changes what it sends");
+    else if (frame->goodbye != 0) b->over = true;
+    else if (memcmp(frame->died, nobody, sizeof nobody) != 0 && tutti_peer_mark_dead(frame->died))
+        publish_death(frame->died);
 }
 
 static void receive_beats(beat *b) {
-    while (!b->over && b->socket >= 0) {
-        ssize_t got = recv(b->socket, (char *)&b->in + b->in_bytes, sizeof b->in - b->in_bytes, MSG_DONTWAIT);
+    while (!b->over && b->connection.socket >= 0) {
+        ssize_t got =
+            recv(b->connection.socket, (char *)&b->in + b->in_bytes, sizeof b->in - b->in_bytes, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == EAGAIN) return;
         if (got <= 0) {
@@ -202,11 +219,11 @@ static void receive_beats(beat *b) {
 
 /* The last deaths are told before the goodbye: it may be one of them that ends the communicator. */
 static void free_beat(beat *b) {
-    if (b->socket >= 0) {
+    if (b->connection.socket >= 0) {
         note_deaths();
         if (!b->over) send_beats(b);
-        if (!b->over && b->socket >= 0) send_beat(b, (beat_frame){.goodbye = 1});
-        if (b->socket >= 0) drop(b);
+        if (!b->over && b->connection.socket >= 0) send_beat(b, (beat_frame){.goodbye = 1});
+        if (b->connection.socket >= 0) drop(b);
     }
     tutti_peer_release(b->peer);
     free(b);
@@ -238,10 +255,10 @@ static void go_round(int64_t *last_ns) {
     pthread_mutex_unlock(&watch.lock);
     for (beat *b = first; b != NULL; b = b->next) {
         if (b->over) continue;
-        if (b->socket < 0) connect_beat(b);
-        if (b->socket < 0) continue;
+        if (b->connection.socket < 0) connect_beat(b);
+        if (b->connection.socket < 0) continue;
         receive_beats(b);
-        if (!b->over && b->socket >= 0 &&
+        if (!b->over && b->connection.socket >= 0 &&
             (due || b->told != atomic_load_explicit(&own_obituaries()->count, memory_order_relaxed)))
             send_beats(b);
     }
@@ -254,9 +271,9 @@ static void wait_for_next(void) {
     bool connecting = false;
     pthread_mutex_lock(&watch.lock);
     for (const beat *b = watch.beats; b != NULL; b = b->next) {
-        connecting = connecting || (b->socket < 0 && !b->over);
-        if (b->socket >= 0 && !b->over && count < TUTTI_COUNT_OF(polled))
-            polled[count++] = (struct pollfd){.fd = b->socket, .events = POLLIN};
+        connecting = connecting || (b->connection.socket < 0 && !b->over);
+        if (b->connection.socket >= 0 && !b->over && count < TUTTI_COUNT_OF(polled))
+            polled[count++] = (struct pollfd){.fd = b->connection.socket, .events = POLLIN};
     }
     pthread_mutex_unlock(&watch.lock);
     poll(polled, count, connecting ? BEAT_MS / 10 : BEAT_MS);
@@ -321,7 +338,7 @@ static beat *find(const tutti_peer *far) {
 static tutti_status add(tutti_peer *far) {
     beat *b;
     TUTTI_TRY(tutti_calloc(1, sizeof *b, &b));
-    *b = (beat){.peer = far, .socket = -1, .next = watch.beats, .watchers = 1};
+    *b = (beat){.peer = far, .connection.socket = -1, .next = watch.beats, .watchers = 1};
     b->connect = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
     tutti_peer_retain(far);
     watch.beats = b;

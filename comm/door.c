@@ -33,7 +33,7 @@
 
 typedef struct arrival {
     tutti_ticket ticket;
-    int socket;
+    tutti_connection connection;
     int64_t since_ns;
 } arrival;
 
@@ -173,7 +173,7 @@ static int find_arrival(const tutti_ticket *ticket) {
 }
 
 static void drop_arrival(int index) {
-    close(arrivals[index].socket);
+    close(arrivals[index].connection.socket);
     remove_arrival(index);
 }
 
@@ -188,16 +188,17 @@ static bool make_place(void) {
     return true;
 }
 
-void tutti_door_arrived(const tutti_ticket *ticket, int socket) {
+void tutti_door_arrived(const tutti_ticket *ticket, const tutti_connection *connection) {
     uint64_t one = 1;
     pthread_mutex_lock(&door_lock);
     int earlier = find_arrival(ticket);
     if (earlier >= 0) drop_arrival(earlier); /* its sender has tried again: it gave that one up */
     bool kept = make_place();
-    if (kept) arrivals[narrivals++] = (arrival){.ticket = *ticket, .socket = socket, .since_ns = tutti_now_ns()};
+    if (kept)
+        arrivals[narrivals++] = (arrival){.ticket = *ticket, .connection = *connection, .since_ns = tutti_now_ns()};
     pthread_mutex_unlock(&door_lock);
     atomic_fetch_add_explicit(&arrived, 1, memory_order_release); /* pairs with _count */
-    if (!kept) close(socket);
+    if (!kept) close(connection->socket);
     (void)!write(bell_fd, &one, sizeof one);
 }
 
@@ -210,19 +211,19 @@ void tutti_door_prune(void) {
     pthread_mutex_lock(&door_lock);
     for (int i = narrivals - 1; i >= 0; i--) {
         char byte;
-        bool gone = recv(arrivals[i].socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+        bool gone = recv(arrivals[i].connection.socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
         if (gone || now_ns - arrivals[i].since_ns > LONGEST_S * TUTTI_NS_PER_S) drop_arrival(i);
     }
     pthread_mutex_unlock(&door_lock);
 }
 
-tutti_status tutti_door_take(const tutti_ticket *ticket, int *socket_out) {
+tutti_status tutti_door_take(const tutti_ticket *ticket, tutti_connection *connection_out) {
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     pthread_mutex_lock(&door_lock);
     bool listens = own_card.port != 0;
     int index = find_arrival(ticket);
     if (index >= 0) {
-        *socket_out = arrivals[index].socket;
+        *connection_out = arrivals[index].connection;
         remove_arrival(index);
     }
     pthread_mutex_unlock(&door_lock);

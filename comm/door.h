@@ -9,6 +9,9 @@
  *   connector -> door   proof  { MAC(key, "c", hello, nonce) }
  *   door -> connector   welcome
  *
+ * Of the same, MAC(key, "s", hello, nonce), becomes the connection's own key: what follows on it can be tied to this proof,
+ * with its ticket, by whoever needs that. It does not follow by itself: what is sent on the socket is plain.
+ *
  * A thread of its own answers, so that a rank that computes keeps nobody waiting; it takes any number of strangers at a
  * time, but only a bounded one, and none for longer than a few seconds. Connections that are proved wait by their ticket
  * until somebody asks for them.
@@ -20,6 +23,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "comm/transports/transport.h"
 
 #define TUTTI_DOOR_ADDRESSES     8
 #define TUTTI_DOOR_PURPOSE_BYTES 16
@@ -66,9 +70,9 @@ tutti_status tutti_door_add_key(const void *key, size_t key_bytes);
 /* The side that connects (by convention the one whose process id is lower, byte by byte): tries all addresses of the card at
  * once, nearest first, and proves itself. The error lists every candidate with its reason. */
 tutti_status tutti_door_connect(const tutti_door_card *card, const tutti_ticket *ticket, tutti_deadline *deadline,
-                                int *socket_out);
+                                tutti_connection *connection_out);
 /* The other side: the connection with that ticket, if it has come: TUTTI_OK; TUTTI_NOT_YET: not so far. */
-tutti_status tutti_door_take(const tutti_ticket *ticket, int *socket_out);
+tutti_status tutti_door_take(const tutti_ticket *ticket, tutti_connection *connection_out);
 /* How many have come so far: a look that costs nothing, before tutti_door_take. */
 uint64_t tutti_door_count(void);
 /* A descriptor that is readable when something may have come to the door (an eventfd; any number of waiters). */

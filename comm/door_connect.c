@@ -45,8 +45,9 @@ typedef struct candidate {
     tutti_door_reply reply;
     tutti_door_welcome welcome;
     tutti_door_proof proof;
-    int64_t retry_ms; /* FAILED: for so long after the start another try may help */
-    bool stranger;    /* FAILED: it does not know the secret */
+    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once the door has proved itself */
+    int64_t retry_ms;                        /* FAILED: for so long after the start another try may help */
+    bool stranger;                           /* FAILED: it does not know the secret */
     char reason[160];
 } candidate;
 
@@ -146,7 +147,7 @@ static bool hear(candidate *c, void *message, size_t bytes) {
 }
 
 static void check_reply(knock *k, candidate *c) {
-    tutti_door_verdict verdict = tutti_door_check_reply(&k->hello, &c->reply, k->keys, k->nkeys, &c->proof);
+    tutti_door_verdict verdict = tutti_door_check_reply(&k->hello, &c->reply, k->keys, k->nkeys, &c->proof, c->key);
     c->stage = PROVED;
     if (verdict == TUTTI_DOOR_WELCOME) return;
     c->stranger = verdict == TUTTI_DOOR_UNKNOWN || verdict == TUTTI_DOOR_UNPROVED;
@@ -227,7 +228,7 @@ static void close_others(knock *k, const candidate *taken) {
 }
 
 /* One try of all. TUTTI_NOT_YET: all have failed. */
-static tutti_status try_all(knock *k, int *socket_out) {
+static tutti_status try_all(knock *k, tutti_connection *connection_out) {
     for (int i = 0; i < k->ncandidates; i++) {
         k->candidates[i].stage = WAITING;
         k->candidates[i].start_ns = tutti_now_ns() + i * STAGGER_MS * TUTTI_NS_PER_MS;
@@ -239,7 +240,8 @@ static tutti_status try_all(knock *k, int *socket_out) {
             if (!is_welcome(c)) continue;
             close_others(k, c);
             fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) & ~O_NONBLOCK);
-            *socket_out = c->fd;
+            *connection_out = (tutti_connection){.socket = c->fd, .called = true};
+            memcpy(connection_out->key, c->key, sizeof c->key);
             return TUTTI_OK;
         }
         TUTTI_TRY(tutti_interrupt_check());
@@ -271,10 +273,10 @@ static tutti_status unreachable(knock *k, tutti_status status) {
                       table);
 }
 
-static tutti_status retry(knock *k, int *socket_out) {
+static tutti_status retry(knock *k, tutti_connection *connection_out) {
     int64_t nap_ms = SHORTEST_NAP_MS;
     for (;;) {
-        tutti_status status = try_all(k, socket_out);
+        tutti_status status = try_all(k, connection_out);
         if (status == TUTTI_OK || status == TUTTI_ERR_INTERRUPTED) return status;
         int64_t retry_ms = 0, spent_ms = (tutti_now_ns() - k->start_ns) / TUTTI_NS_PER_MS;
         for (int i = 0; i < k->ncandidates; i++)
@@ -288,7 +290,7 @@ static tutti_status retry(knock *k, int *socket_out) {
 }
 
 tutti_status tutti_door_connect(const tutti_door_card *card, const tutti_ticket *ticket, tutti_deadline *deadline,
-                                int *socket_out) {
+                                tutti_connection *connection_out) {
     knock *k;
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     if (card->port == 0)
@@ -305,11 +307,12 @@ tutti_status tutti_door_connect(const tutti_door_card *card, const tutti_ticket 
     }
     if (status == TUTTI_OK) {
         list_candidates(k);
-        status = retry(k, socket_out);
+        status = retry(k, connection_out);
         if (status != TUTTI_OK) close_others(k, NULL);
         tutti_door_forget(k->keys, TUTTI_DOOR_KEYS);
     }
     free(k->keys);
+    explicit_bzero(k, sizeof *k);
     free(k);
     return status;
 }

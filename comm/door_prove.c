@@ -51,7 +51,7 @@ static void hint_at(const tutti_door_key *key, const tutti_door_hello *hello, ui
     memcpy(hint, mac, TUTTI_DOOR_HINT_BYTES);
 }
 
-/* What `side` proves: 'd' the door, 'c' who connects. */
+/* What `side` proves: 'd' the door, 'c' who connects; or, with 's', the connection's own key. */
 static void prove(const tutti_door_key *key, char side, const tutti_door_hello *hello,
                   const uint8_t nonce[TUTTI_DOOR_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
     uint8_t text[1 + sizeof *hello + TUTTI_DOOR_NONCE_BYTES];
@@ -90,7 +90,7 @@ static int find_key(const tutti_door_hello *hello, const tutti_door_key *keys, i
 }
 
 tutti_status tutti_door_answer(const tutti_door_hello *hello, const uint8_t self[16], tutti_door_reply *reply_out,
-                               tutti_door_proof *expected_out) {
+                               tutti_door_proof *expected_out, uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]) {
     tutti_door_key keys[TUTTI_DOOR_KEYS];
     tutti_door_reply reply;
     memset(&reply, 0, sizeof reply);
@@ -105,6 +105,7 @@ tutti_status tutti_door_answer(const tutti_door_hello *hello, const uint8_t self
     if (status == TUTTI_OK && reply.verdict == TUTTI_DOOR_WELCOME) {
         prove(&keys[key], 'd', hello, reply.nonce, reply.mac);
         prove(&keys[key], 'c', hello, reply.nonce, expected_out->mac);
+        prove(&keys[key], 's', hello, reply.nonce, key_out);
     }
     tutti_door_forget(keys, nkeys);
     *reply_out = reply;
@@ -112,7 +113,8 @@ tutti_status tutti_door_answer(const tutti_door_hello *hello, const uint8_t self
 }
 
 tutti_door_verdict tutti_door_check_reply(const tutti_door_hello *hello, const tutti_door_reply *reply,
-                                          const tutti_door_key *keys, int nkeys, tutti_door_proof *proof_out) {
+                                          const tutti_door_key *keys, int nkeys, tutti_door_proof *proof_out,
+                                          uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]) {
     uint8_t expected[TUTTI_SHA256_BYTES];
     if (reply->magic != TUTTI_DOOR_MAGIC || reply->verdict >= TUTTI_DOOR_VERDICTS) return TUTTI_DOOR_GARBAGE;
     if (reply->verdict != TUTTI_DOOR_WELCOME) return (tutti_door_verdict)reply->verdict;
@@ -120,6 +122,7 @@ tutti_door_verdict tutti_door_check_reply(const tutti_door_hello *hello, const t
     prove(&keys[reply->hint], 'd', hello, reply->nonce, expected);
     if (!tutti_hmac_equal(expected, reply->mac, sizeof expected)) return TUTTI_DOOR_UNPROVED;
     prove(&keys[reply->hint], 'c', hello, reply->nonce, proof_out->mac);
+    prove(&keys[reply->hint], 's', hello, reply->nonce, key_out);
     return TUTTI_DOOR_WELCOME;
 }
 

@@ -43,6 +43,7 @@ typedef struct watched {
     size_t got; /* bytes of the message that is due */
     tutti_door_hello hello;
     tutti_door_proof proof, expected;
+    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once it is proved */
 } watched;
 
 typedef struct server {
@@ -62,6 +63,7 @@ static _Atomic(server *) running; /* set once the thread runs, cleared after it 
 
 static void drop(server *s, int index) {
     if (s->strangers[index]->fd >= 0) close(s->strangers[index]->fd); /* and so out of epoll */
+    explicit_bzero(s->strangers[index], sizeof *s->strangers[index]);
     free(s->strangers[index]);
     s->strangers[index] = s->strangers[--s->nstrangers];
 }
@@ -134,7 +136,7 @@ static bool send_message(int fd, const void *message, size_t bytes) {
 
 static void answer_hello(server *s, watched *stranger) {
     tutti_door_reply reply;
-    if (tutti_door_answer(&stranger->hello, s->self, &reply, &stranger->expected) != TUTTI_OK) {
+    if (tutti_door_answer(&stranger->hello, s->self, &reply, &stranger->expected, stranger->key) != TUTTI_OK) {
         refuse(s, stranger, tutti_last_error());
     } else if (!send_message(stranger->fd, &reply, sizeof reply)) {
         refuse(s, stranger, "it does not listen to the answer");
@@ -156,7 +158,9 @@ static void check_proof(server *s, watched *stranger) {
         return;
     }
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, stranger->fd, NULL);
-    tutti_door_arrived(&stranger->hello.ticket, stranger->fd);
+    tutti_connection connection = {.socket = stranger->fd};
+    memcpy(connection.key, stranger->key, sizeof connection.key);
+    tutti_door_arrived(&stranger->hello.ticket, &connection);
     stranger->fd = -1;
     drop(s, index_of(s, stranger));
 }

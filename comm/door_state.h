@@ -64,12 +64,13 @@ int tutti_door_keys(tutti_door_key keys_out[TUTTI_DOOR_KEYS]);
 void tutti_door_forget(tutti_door_key *keys, int nkeys);
 tutti_status tutti_door_make_hello(const tutti_ticket *ticket, const tutti_door_key *keys, int nkeys,
                                    tutti_door_hello *hello_out);
-/* The door's answer to a hello to the process `self`, and the MAC that is to come next. */
+/* The door's answer to a hello to the process `self`, the MAC that is to come next, and the key of the connection. */
 tutti_status tutti_door_answer(const tutti_door_hello *hello, const uint8_t self[16], tutti_door_reply *reply_out,
-                               tutti_door_proof *expected_out);
+                               tutti_door_proof *expected_out, uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]);
 /* Checks the answer: has the door proved itself? Then `proof_out` is what to send. WELCOME or the reason. */
 tutti_door_verdict tutti_door_check_reply(const tutti_door_hello *hello, const tutti_door_reply *reply,
-                                          const tutti_door_key *keys, int nkeys, tutti_door_proof *proof_out);
+                                          const tutti_door_key *keys, int nkeys, tutti_door_proof *proof_out,
+                                          uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]);
 /* "it knows another secret" and so on, of the other side. */
 const char *tutti_door_verdict_text(tutti_door_verdict verdict);
 
@@ -80,7 +81,7 @@ tutti_status tutti_door_serve(const int *listeners, int nlisteners, const uint8_
 void tutti_door_serve_end(void);
 
 /* door.c: takes the connection over. */
-void tutti_door_arrived(const tutti_ticket *ticket, int socket);
+void tutti_door_arrived(const tutti_ticket *ticket, const tutti_connection *connection);
 /* Drops connections whose other side has gone, and those that nobody has taken for very long. */
 void tutti_door_prune(void);
 

@@ -69,9 +69,10 @@ static tutti_pipe *take_pipe(tutti_channels *channel, tutti_opener **opener_at) 
     return pipe;
 }
 
-static void start(tutti_channels *channel, const tutti_ticket *ticket, int socket, tutti_opener **opener_out) {
+static void start(tutti_channels *channel, const tutti_ticket *ticket, const tutti_connection *taken,
+                  tutti_opener **opener_out) {
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
-    if (tutti_opener_start(channel->peer->door, ticket, socket, timeout_ms, opener_out) != TUTTI_OK)
+    if (tutti_opener_start(channel->peer->door, ticket, taken, timeout_ms, opener_out) != TUTTI_OK)
         tutti_channel_break(channel, "%s", tutti_last_error());
 }
 
@@ -96,17 +97,17 @@ static tutti_status write_tickets(const tutti_peer *peer, struct tutti_far *far)
 
 static void start_out(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    start(channel, &far->out_ticket, /* socket */ -1, &far->out_opener);
+    start(channel, &far->out_ticket, /* taken */ NULL, &far->out_opener);
 }
 
 static void look_for_in(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     uint64_t count = tutti_door_count();
-    int socket;
+    tutti_connection taken;
     if (count == far->door_seen) return;
     far->door_seen = count;
-    if (tutti_door_take(&far->in_ticket, &socket) != TUTTI_OK) return;
-    start(channel, &far->in_ticket, socket, &far->in_opener);
+    if (tutti_door_take(&far->in_ticket, &taken) != TUTTI_OK) return;
+    start(channel, &far->in_ticket, &taken, &far->in_opener);
 }
 
 /* -------------------------------------------------------------------------------------------- our ring */

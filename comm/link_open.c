@@ -84,8 +84,9 @@ static tutti_status write_ticket(const tutti_comm *comm, int rank, tutti_ticket 
     return choose_transport(comm, rank, &ticket->transport);
 }
 
-static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_ticket *ticket, int socket) {
-    return tutti_opener_start(&comm->hosts->doors[link->rank], ticket, socket, comm->connect_timeout_ms, &link->opener);
+static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_ticket *ticket,
+                              const tutti_connection *taken) {
+    return tutti_opener_start(&comm->hosts->doors[link->rank], ticket, taken, comm->connect_timeout_ms, &link->opener);
 }
 
 tutti_status tutti_link_admit(tutti_comm *comm) {
@@ -96,16 +97,16 @@ tutti_status tutti_link_admit(tutti_comm *comm) {
         tutti_link *link = comm->links->all[rank];
         tutti_ticket ticket;
         bool connects;
-        int socket;
+        tutti_connection taken;
         if (rank == comm->rank || (link != NULL && (link->pipe != NULL || link->opener != NULL))) continue;
         if (write_ticket(comm, rank, &ticket, &connects) != TUTTI_OK || connects) continue;
-        if (tutti_door_take(&ticket, &socket) != TUTTI_OK) continue;
+        if (tutti_door_take(&ticket, &taken) != TUTTI_OK) continue;
         tutti_status status = get_link(comm, rank, &link);
         if (status != TUTTI_OK) {
-            close(socket);
+            close(taken.socket);
             return status;
         }
-        TUTTI_TRY(open_link(comm, link, &ticket, socket));
+        TUTTI_TRY(open_link(comm, link, &ticket, &taken));
     }
     return TUTTI_OK;
 }
@@ -132,7 +133,7 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no link leads to rank %d", link->rank);
     tutti_status status = write_ticket(comm, link->rank, &ticket, &connects);
     if (status == TUTTI_OK && connects && link->opener == NULL)
-        status = open_link(comm, link, &ticket, /* socket */ -1);
+        status = open_link(comm, link, &ticket, /* taken */ NULL);
     comm->links->awaited = link;
     if (status == TUTTI_OK) status = await_link(comm, link);
     comm->links->awaited = NULL;

@@ -59,6 +59,11 @@ static tutti_status add_key(const meeting *m) {
     if (!set && tutti_setting_int(TUTTI_SETTING_SECRET_REQUIRED) != 0)
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "TUTTI_SECRET_REQUIRED is set, but neither TUTTI_SECRET nor TUTTI_SECRET_FILE");
+    if (!set && tutti_setting_int(TUTTI_SETTING_ENCRYPT) != 0)
+        return tutti_fail(
+            TUTTI_ERR_REFUSED,
+            "TUTTI_ENCRYPT=1 needs TUTTI_SECRET or TUTTI_SECRET_FILE, equal on all hosts: without one, the "
+            "key would go through the store, where others can read it");
     tutti_status status =
         set ? tutti_door_add_key(secret, strlen(secret)) : tutti_door_add_key(m->roll->nonce, sizeof m->roll->nonce);
     memset(secret, 0, sizeof secret);

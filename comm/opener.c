@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
@@ -18,7 +19,7 @@ typedef enum opener_state { WORKS, DONE, ABANDONED } opener_state;
 struct tutti_opener {
     tutti_door_card door;
     tutti_ticket ticket;
-    int socket; /* -1: connect first */
+    tutti_connection connection; /* its socket is -1: connect first */
     int64_t timeout_ms;
     tutti_pipe *pipe; /* the result; NULL: `status` and `error` say why */
     tutti_status status;
@@ -38,12 +39,22 @@ static bool is_first(tutti_opener *opener, opener_state state) {
                                                    memory_order_acquire);
 }
 
+static tutti_status open_pipe(tutti_opener *o) {
+    tutti_deadline deadline = tutti_deadline_after_ms(o->timeout_ms);
+    const tutti_transport *transport = tutti_transports[o->ticket.transport];
+    bool taken = o->connection.socket >= 0;
+    tutti_status status = tutti_transport_permit(transport);
+    if (status != TUTTI_OK && taken) close(o->connection.socket);
+    if (status == TUTTI_OK && !taken) status = tutti_door_connect(&o->door, &o->ticket, &deadline, &o->connection);
+    if (status != TUTTI_OK) return status;
+    tutti_ways_tell_connection(&o->ticket, o->connection.socket);
+    return transport->open(&o->connection, &deadline, &o->pipe);
+}
+
 static void *opener_thread(void *argument) {
     tutti_opener *o = argument;
-    tutti_deadline deadline = tutti_deadline_after_ms(o->timeout_ms);
-    if (o->socket < 0) o->status = tutti_door_connect(&o->door, &o->ticket, &deadline, &o->socket);
-    if (o->status == TUTTI_OK) tutti_ways_tell_connection(&o->ticket, o->socket);
-    if (o->status == TUTTI_OK) o->status = tutti_transports[o->ticket.transport]->open(o->socket, &deadline, &o->pipe);
+    o->status = open_pipe(o);
+    explicit_bzero(o->connection.key, sizeof o->connection.key);
     if (o->status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
     if (!is_first(o, DONE)) free_opener(o);
     return NULL;
@@ -61,20 +72,20 @@ static int start_thread(tutti_opener *opener) {
     return error;
 }
 
-tutti_status tutti_opener_start(const tutti_door_card *door, const tutti_ticket *ticket, int socket, int64_t timeout_ms,
-                                tutti_opener **opener_out) {
+tutti_status tutti_opener_start(const tutti_door_card *door, const tutti_ticket *ticket, const tutti_connection *taken,
+                                int64_t timeout_ms, tutti_opener **opener_out) {
     tutti_opener *opener = NULL;
     tutti_status status = tutti_calloc(1, sizeof *opener, &opener);
     if (status == TUTTI_OK) {
         opener->door = *door;
         opener->ticket = *ticket;
-        opener->socket = socket;
+        opener->connection = taken != NULL ? *taken : (tutti_connection){.socket = -1};
         opener->timeout_ms = timeout_ms;
         int error = start_thread(opener);
         if (error != 0) status = tutti_fail_errno(error, "cannot start a thread that opens a connection");
     }
     if (status != TUTTI_OK) {
-        if (socket >= 0) close(socket);
+        if (taken != NULL) close(taken->socket);
         free(opener);
         return status;
     }

@@ -17,6 +17,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/door.h"
 #include "comm/door_state.h"
+#include "comm/seal.h"
 
 #define KEY "the job's key"
 
@@ -44,12 +45,50 @@ static tutti_ticket ticket_of(uint64_t comm_id) {
     return ticket;
 }
 
-static int take(const tutti_ticket *ticket, int64_t within_ms) {
-    int socket = -1;
+static tutti_connection take_connection(const tutti_ticket *ticket, int64_t within_ms) {
+    tutti_connection got = {.socket = -1};
     tutti_deadline deadline = tutti_deadline_after_ms(within_ms);
-    while (tutti_door_take(ticket, &socket) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
+    while (tutti_door_take(ticket, &got) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
         poll(&(struct pollfd){.fd = tutti_door_bell(), .events = POLLIN}, 1, 1);
-    return socket;
+    return got;
+}
+
+static int take(const tutti_ticket *ticket, int64_t within_ms) {
+    return take_connection(ticket, within_ms).socket;
+}
+
+/* ------------------------------------------------------------------------------------------------ seals */
+
+Test(door, gives_each_connection_a_key_of_its_own) {
+    tutti_ticket ticket = ticket_of(30);
+    tutti_door_hello hello;
+    tutti_door_reply reply;
+    tutti_door_proof proof;
+    uint8_t keys[2][TUTTI_CONNECTION_KEY_BYTES];
+    cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    for (int i = 0; i < 2; i++) /* even the same hello, replayed, gives another */
+        cr_assert_eq(tutti_door_answer(&hello, card.process, &reply, &proof, keys[i]), TUTTI_OK);
+    cr_assert_arr_neq(keys[0], keys[1], sizeof keys[0]);
+    cr_assert_arr_neq(keys[1], reply.mac, sizeof keys[1]); /* nor is it what goes over the network */
+    cr_assert_arr_neq(keys[1], proof.mac, sizeof keys[1]);
+}
+
+Test(door, seals_hold_for_one_frame_of_one_side_of_one_connection) {
+    tutti_connection caller = {.called = true, .key = "some key"}, taker = {.key = "some key"}, other = {.key = "not"};
+    uint8_t seal[TUTTI_SEAL_BYTES], changed[TUTTI_SEAL_BYTES];
+    tutti_seal_make(&caller, /* ours */ true, 7, "frame", 5, seal);
+    cr_assert(tutti_seal_check(&taker, 7, "frame", 5, seal));
+    cr_assert_not(tutti_seal_check(&caller, 7, "frame", 5, seal), "turned back");
+    cr_assert_not(tutti_seal_check(&taker, 8, "frame", 5, seal), "repeated");
+    cr_assert_not(tutti_seal_check(&taker, 6, "frame", 5, seal), "ahead of its turn");
+    cr_assert_not(tutti_seal_check(&taker, 7, "grave", 5, seal), "changed");
+    cr_assert_not(tutti_seal_check(&taker, 7, "frame", 4, seal), "cut");
+    cr_assert_not(tutti_seal_check(&other, 7, "frame", 5, seal), "of another connection");
+    for (size_t bit = 0; bit < 8 * sizeof seal; bit++) {
+        memcpy(changed, seal, sizeof seal);
+        changed[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        cr_assert_not(tutti_seal_check(&taker, 7, "frame", 5, changed), "bit %zu", bit);
+    }
 }
 
 /* -------------------------------------------------------------------------------------------- strangers */
@@ -84,11 +123,14 @@ static tutti_door_verdict last_verdict(int fd) {
 static void check_that_the_real_one_gets_in(uint64_t comm_id) {
     tutti_ticket ticket = ticket_of(comm_id);
     tutti_deadline deadline = tutti_deadline_after_ms(20000);
-    int out = -1;
-    tutti_status status = tutti_door_connect(&card, &ticket, &deadline, &out);
+    tutti_connection called;
+    tutti_status status = tutti_door_connect(&card, &ticket, &deadline, &called);
     cr_assert_eq(status, TUTTI_OK, "%s", tutti_last_error());
-    int in = take(&ticket, 5000);
+    tutti_connection taken = take_connection(&ticket, 5000);
+    int out = called.socket, in = taken.socket;
     cr_assert_geq(in, 0);
+    cr_assert(called.called && !taken.called);
+    cr_assert_arr_eq(called.key, taken.key, sizeof taken.key);
     char there = 'x', here = 0;
     cr_assert(send(out, &there, 1, 0) == 1 && receive(in, &here, 1) && here == 'x');
     there = 'y';
@@ -99,10 +141,10 @@ static void check_that_the_real_one_gets_in(uint64_t comm_id) {
 
 Test(door, lets_in_who_knows_the_key_and_gives_the_connection_to_who_has_the_ticket) {
     tutti_ticket other = ticket_of(2);
-    int socket;
-    cr_assert_eq(tutti_door_take(&other, &socket), TUTTI_NOT_YET);
+    tutti_connection got;
+    cr_assert_eq(tutti_door_take(&other, &got), TUTTI_NOT_YET);
     check_that_the_real_one_gets_in(1);
-    cr_assert_eq(tutti_door_take(&other, &socket), TUTTI_NOT_YET);
+    cr_assert_eq(tutti_door_take(&other, &got), TUTTI_NOT_YET);
 }
 
 Test(door, knows_several_jobs) {
@@ -116,11 +158,13 @@ Test(door, knows_several_jobs) {
     tutti_door_hello hello;
     tutti_door_reply reply;
     tutti_door_proof proof, expected;
+    uint8_t keys[2][TUTTI_CONNECTION_KEY_BYTES];
     cr_assert_eq(tutti_door_make_hello(&ticket, both, 2, &hello), TUTTI_OK);
-    cr_assert_eq(tutti_door_answer(&hello, card.process, &reply, &expected), TUTTI_OK);
+    cr_assert_eq(tutti_door_answer(&hello, card.process, &reply, &expected, keys[0]), TUTTI_OK);
     cr_assert_eq(reply.verdict, TUTTI_DOOR_WELCOME);
-    cr_assert_eq(tutti_door_check_reply(&hello, &reply, both, 2, &proof), TUTTI_DOOR_WELCOME);
+    cr_assert_eq(tutti_door_check_reply(&hello, &reply, both, 2, &proof, keys[1]), TUTTI_DOOR_WELCOME);
     cr_assert_arr_eq(&proof, &expected, sizeof proof);
+    cr_assert_arr_eq(keys[0], keys[1], sizeof keys[0]);
     check_that_the_real_one_gets_in(3);
 }
 
@@ -181,10 +225,11 @@ Test(door, takes_no_ticket_for_another_process) {
 static tutti_door_verdict prove(tutti_door_hello *hello, tutti_door_proof *proof, bool reflect) {
     tutti_door_reply reply;
     tutti_door_proof right;
+    uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
     int fd = knock_raw();
     cr_assert_eq(send(fd, hello, sizeof *hello, 0), sizeof *hello);
     cr_assert(receive(fd, &reply, sizeof reply));
-    cr_assert_eq(tutti_door_check_reply(hello, &reply, &key, 1, &right), TUTTI_DOOR_WELCOME);
+    cr_assert_eq(tutti_door_check_reply(hello, &reply, &key, 1, &right, session), TUTTI_DOOR_WELCOME);
     if (reflect) memcpy(right.mac, reply.mac, sizeof right.mac);
     else if (proof != NULL) right = *proof;
     cr_assert_eq(send(fd, &right, sizeof right, 0), sizeof right);
@@ -198,12 +243,13 @@ Test(door, takes_neither_a_replayed_nor_a_reflected_nor_a_made_up_proof) {
     tutti_door_hello hello;
     tutti_door_reply reply;
     tutti_door_proof heard, made_up;
+    uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
     cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
     /* Somebody gets in, and is overheard. */
     int fd = knock_raw();
     cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
     cr_assert(receive(fd, &reply, sizeof reply));
-    cr_assert_eq(tutti_door_check_reply(&hello, &reply, &key, 1, &heard), TUTTI_DOOR_WELCOME);
+    cr_assert_eq(tutti_door_check_reply(&hello, &reply, &key, 1, &heard, session), TUTTI_DOOR_WELCOME);
     cr_assert_eq(send(fd, &heard, sizeof heard, 0), sizeof heard);
     cr_assert_eq(last_verdict(fd), TUTTI_DOOR_WELCOME);
     close(take(&ticket, 5000));
@@ -236,7 +282,7 @@ Test(door, stays_open_in_a_flood) {
 
 Test(door, keeps_the_newest_of_two_connections_with_one_ticket) {
     tutti_ticket ticket = ticket_of(14);
-    int first = -1, second = -1;
+    tutti_connection first, second;
     tutti_deadline deadline = tutti_deadline_after_ms(20000);
     cr_assert_eq(tutti_door_connect(&card, &ticket, &deadline, &first), TUTTI_OK);
     cr_assert_eq(tutti_door_connect(&card, &ticket, &deadline, &second), TUTTI_OK);
@@ -244,8 +290,8 @@ Test(door, keeps_the_newest_of_two_connections_with_one_ticket) {
     nanosleep(&moment, NULL);
     int in = take(&ticket, 5000);
     char byte = 'z';
-    cr_assert(send(in, &byte, 1, 0) == 1 && receive(second, &byte, 1));
-    cr_assert(closes(first));
+    cr_assert(send(in, &byte, 1, 0) == 1 && receive(second.socket, &byte, 1));
+    cr_assert(closes(first.socket));
     cr_assert_lt(take(&ticket, 0), 0);
 }
 
@@ -255,10 +301,10 @@ Test(door, is_not_for_forked_children) {
     if (child == 0) {
         tutti_door_card copy;
         tutti_deadline deadline = tutti_deadline_after_ms(1000);
-        int socket;
+        tutti_connection got;
         bool forked = tutti_door_open(&copy) == TUTTI_ERR_FORKED &&
-                      tutti_door_take(&ticket, &socket) == TUTTI_ERR_FORKED &&
-                      tutti_door_connect(&card, &ticket, &deadline, &socket) == TUTTI_ERR_FORKED;
+                      tutti_door_take(&ticket, &got) == TUTTI_ERR_FORKED &&
+                      tutti_door_connect(&card, &ticket, &deadline, &got) == TUTTI_ERR_FORKED;
         _exit(forked ? 0 : 1);
     }
     int status;
@@ -311,13 +357,13 @@ static void stand_false(false_door *door) {
 static tutti_status knock_at(false_door *door, int64_t timeout_ms) {
     tutti_ticket ticket = ticket_of(20);
     tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
-    int socket = -1;
+    tutti_connection got = {.socket = -1};
     stand_false(door);
-    tutti_status status = tutti_door_connect(&door->card, &ticket, &deadline, &socket);
+    tutti_status status = tutti_door_connect(&door->card, &ticket, &deadline, &got);
     shutdown(door->listener, SHUT_RDWR);
     pthread_join(door->thread, NULL);
     close(door->listener);
-    cr_assert_lt(socket, 0);
+    cr_assert_lt(got.socket, 0);
     return status;
 }
 
@@ -341,8 +387,8 @@ Test(door, says_of_every_address_why_it_does_not_lead_there) {
     tutti_door_card nowhere = {.why = "no network"};
     tutti_ticket ticket = ticket_of(21);
     tutti_deadline deadline = tutti_deadline_after_ms(1000);
-    int socket;
-    cr_assert_eq(tutti_door_connect(&nowhere, &ticket, &deadline, &socket), TUTTI_ERR_UNSUPPORTED);
+    tutti_connection got;
+    cr_assert_eq(tutti_door_connect(&nowhere, &ticket, &deadline, &got), TUTTI_ERR_UNSUPPORTED);
     cr_assert(strstr(tutti_last_error(), "no network"));
 }
 
@@ -355,9 +401,9 @@ Test(door, finds_the_right_address_among_wrong_ones) {
     many.naddresses = 3;
     tutti_ticket ticket = ticket_of(22);
     tutti_deadline deadline = tutti_deadline_after_ms(10000);
-    int socket = -1;
+    tutti_connection got = {.socket = -1};
     int64_t start_ns = tutti_now_ns();
-    cr_assert_eq(tutti_door_connect(&many, &ticket, &deadline, &socket), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_door_connect(&many, &ticket, &deadline, &got), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_lt(tutti_now_ns() - start_ns, 2 * TUTTI_NS_PER_S);
     cr_assert_geq(take(&ticket, 5000), 0);
 }

@@ -197,7 +197,7 @@ static tutti_status hear_garbage(ranks_context *context) {
     tutti_deadline deadline = tutti_deadline_after_ms(1000);
     if (context->rank != 0) return TUTTI_OK;
     TUTTI_TRY(mesh_pair(MESH_UNIX, pair));
-    TUTTI_TRY(tutti_tcp_transport.open(pair[0], &deadline, &pipe));
+    TUTTI_TRY(tutti_tcp_transport.open(&(tutti_connection){.socket = pair[0]}, &deadline, &pipe));
     TUTTI_TRY(tutti_link_adopt(context->comm, 1, pipe));
     memset(data, 'G', 200);
     RANKS_CHECK(send(pair[1], data, 200, 0) == 200, "cannot send");

@@ -130,6 +130,44 @@ Test(transport, waits_for_a_slow_reader_without_blocking) {
     pipes_each(slow_reader);
 }
 
+/* Both buffers are taken away in the middle, and others go on in their place; parts may end elsewhere. */
+static tutti_status move_buffers(pipes_pair *p) {
+    enum { BYTES = 24 << 20, HALF = 12 << 20 };
+    if (!p->a->movable || !p->b->movable) return TUTTI_OK;
+    unsigned char *src = malloc(BYTES), *other_src = malloc(BYTES), *dst = malloc(BYTES), *other_dst = malloc(BYTES);
+    pipes_fill(src, BYTES, 7);
+    struct iovec parts[2] = {{src, 100}, {src + 100, BYTES - 100}};
+    tutti_status status = p->transport->send(p->a, parts, 2);
+    if (status == TUTTI_OK) status = pipes_settle(p); /* as much is under way as goes without a reader */
+    if (status == TUTTI_OK) status = p->transport->recv(p->b, dst, BYTES);
+    for (size_t i = 0; status == TUTTI_OK && p->b->received < HALF; i++) {
+        status = p->transport->progress(p->b);
+        if (status == TUTTI_OK) status = p->transport->progress(p->a);
+        if (i % 16 != 0 || status != TUTTI_OK || tutti_pipe_has_sent(p->a)) continue;
+        memcpy(other_src, src, BYTES);
+        memset(src, 0xee, BYTES);
+        unsigned char *former = src;
+        src = other_src;
+        other_src = former;
+        parts[0] = (struct iovec){src, HALF + i};
+        parts[1] = (struct iovec){src + HALF + i, BYTES - HALF - i};
+        status = p->transport->send(p->a, parts, 2);
+    }
+    memcpy(other_dst, dst, p->b->received);
+    memset(dst, 0xdd, BYTES);
+    if (status == TUTTI_OK) status = p->transport->recv(p->b, other_dst, BYTES);
+    if (status == TUTTI_OK) status = pipes_drive(p);
+    if (status == TUTTI_OK) status = pipes_compare(other_dst, BYTES, 7);
+    for (size_t i = 0; status == TUTTI_OK && i < BYTES; i++)
+        if (dst[i] != 0xdd) status = tutti_fail(TUTTI_ERR_DATA, "byte %zu of the former buffer was written", i);
+    free(src), free(other_src), free(dst), free(other_dst);
+    return status;
+}
+
+Test(transport, goes_on_with_other_buffers_where_it_says_that_it_can) {
+    pipes_each(move_buffers);
+}
+
 /* -------------------------------------------------------------------------------------------------- other */
 
 static tutti_status register_some(pipes_pair *p) {
@@ -176,11 +214,13 @@ Test(transport, tcp_takes_a_congestion_control_and_says_which_there_are) {
     cr_assert_eq(mesh_pair(MESH_TCP, sockets), TUTTI_OK, "%s", tutti_last_error());
     setenv("TUTTI_TCP_CONGESTION", "reno", 1); /* every Linux has it */
     tutti_settings_reload();
-    cr_assert_eq(tutti_tcp_transport.open(sockets[0], &deadline, &pipe), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_tcp_transport.open(&(tutti_connection){.socket = sockets[0]}, &deadline, &pipe), TUTTI_OK, "%s",
+                 tutti_last_error());
     tutti_tcp_transport.close(pipe);
     setenv("TUTTI_TCP_CONGESTION", "hope", 1);
     tutti_settings_reload();
-    cr_assert_eq(tutti_tcp_transport.open(sockets[1], &deadline, &pipe), TUTTI_ERR_CONFIG);
+    cr_assert_eq(tutti_tcp_transport.open(&(tutti_connection){.socket = sockets[1]}, &deadline, &pipe),
+                 TUTTI_ERR_CONFIG);
     cr_assert(strstr(tutti_last_error(), "hope") && strstr(tutti_last_error(), "reno"), "%s", tutti_last_error());
 }
 

@@ -135,7 +135,8 @@ static tutti_status killed(const tutti_transport *transport) {
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
     pid_t child = fork();
     close(sockets[child == 0 ? 0 : 1]);
-    tutti_status status = transport->open(sockets[child == 0 ? 1 : 0], &deadline, &pipe);
+    tutti_connection connection = {.socket = sockets[child == 0 ? 1 : 0], .called = child == 0, .key = "a key"};
+    tutti_status status = transport->open(&connection, &deadline, &pipe);
     if (child == 0) {
         if (status == TUTTI_OK) pipes_send(pipe, "x", 1);
         for (;;) pause();

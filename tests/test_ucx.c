@@ -41,7 +41,7 @@ typedef struct opening {
 static void *open_end(void *argument) {
     opening *o = argument;
     tutti_deadline deadline = tutti_deadline_after_ms(o->timeout_ms);
-    o->status = ucx->open(o->socket, &deadline, &o->pipe);
+    o->status = ucx->open(&(tutti_connection){.socket = o->socket}, &deadline, &o->pipe);
     if (o->status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
     return NULL;
 }
@@ -212,7 +212,7 @@ Test(ucx, a_forked_child_leaves_the_connection_alone) {
         ucx->close(a);
         ucx->close(b);
         bool good = mesh_pair(MESH_UNIX, sockets) == TUTTI_OK &&
-                    ucx->open(sockets[0], &deadline, &pipe) == TUTTI_ERR_UNSUPPORTED &&
+                    ucx->open(&(tutti_connection){.socket = sockets[0]}, &deadline, &pipe) == TUTTI_ERR_UNSUPPORTED &&
                     strstr(tutti_last_error(), "fork") != NULL;
         _exit(good ? 0 : 1);
     }

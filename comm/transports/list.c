@@ -10,12 +10,20 @@
 #include "comm/transports/transport.h"
 
 const tutti_transport *const tutti_transports[] = {&tutti_verbs_transport, &tutti_tcp_transport, &tutti_ucx_transport,
-                                                   NULL};
+                                                   &tutti_tls_transport, NULL};
 
 const tutti_transport *tutti_transport_named(const char *name) {
     for (int i = 0; tutti_transports[i] != NULL; i++)
         if (strcmp(tutti_transports[i]->name, name) == 0) return tutti_transports[i];
     return NULL;
+}
+
+static bool must_encrypt(void) {
+    return tutti_setting_int(TUTTI_SETTING_ENCRYPT) != 0;
+}
+
+static bool encrypts(const tutti_transport *transport) {
+    return transport == &tutti_tls_transport;
 }
 
 /* Bits of the names in "a,b"; all where there are none. None where only shared memory is named. */
@@ -38,13 +46,38 @@ static tutti_status read_allowed(const char *names, uint32_t *mask_out) {
     return TUTTI_OK;
 }
 
+/* TUTTI_ENCRYPT allows those that encrypt. What was asked for by name must not be left out in silence. */
+static tutti_status restrict_to_encrypted(bool named, uint32_t *mask) {
+    for (int i = 0; tutti_transports[i] != NULL; i++) {
+        if (encrypts(tutti_transports[i]) || (*mask >> i & 1) == 0) continue;
+        if (named)
+            return tutti_fail(
+                TUTTI_ERR_CONFIG,
+                "TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT=%s contradict each other: %s does not encrypt; leave "
+                "TUTTI_TRANSPORT out, or set it to %s",
+                tutti_setting_text(TUTTI_SETTING_TRANSPORT), tutti_transports[i]->name, tutti_tls_transport.name);
+        *mask &= ~(UINT32_C(1) << i);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_transport_permit(const tutti_transport *transport) {
+    if (!must_encrypt() || encrypts(transport)) return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_REFUSED,
+        "TUTTI_ENCRYPT=1, but what the store says of the two sides leads to a connection by %s, which does "
+        "not encrypt: somebody has changed it",
+        transport->name);
+}
+
 tutti_status tutti_transports_available(uint32_t *mask_out) {
     char reasons[1024] = "";
     size_t used = 0;
     uint32_t allowed, mask = 0;
     const char *names = tutti_setting_text(TUTTI_SETTING_TRANSPORT);
-    bool named = *names != '\0';
+    bool named = *names != '\0', encrypted = must_encrypt();
     TUTTI_TRY(read_allowed(names, &allowed));
+    if (encrypted) TUTTI_TRY(restrict_to_encrypted(named, &allowed));
     for (int i = 0; tutti_transports[i] != NULL; i++) {
         if ((allowed >> i & 1) == 0) continue;
         if (tutti_transports[i]->check() == TUTTI_OK) {
@@ -56,7 +89,8 @@ tutti_status tutti_transports_available(uint32_t *mask_out) {
         }
     }
     if (mask == 0 && allowed != 0)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no transport that TUTTI_TRANSPORT allows is to be had%s", reasons);
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no transport that %s allows is to be had%s",
+                          encrypted ? "TUTTI_ENCRYPT=1" : "TUTTI_TRANSPORT", reasons);
     *mask_out = mask;
     return TUTTI_OK;
 }

@@ -9,30 +9,19 @@
  * Invariant: what `sent` counts is the kernel's, so the caller's buffer is free; what `received` counts is in place.
  */
 #include <errno.h>
-#include <linux/sockios.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/fork.h"
-#include "comm/transports/transport.h"
+#include "comm/transports/socket.h"
 #include "comm/transports/zerocopy.h"
 
-#define MOST_PARTS     4
-#define MOST_LINGER_NS INT64_C(2000000000)
-/* Most bytes of one call. Sends and receives take turns this often: bytes that wait long inside the system have left the
- * caches when they are copied on. Between bare sockets on a fast link, exchanges
- * of 128 MiB took half the time of those with calls of 1 MiB; of 1 MiB, between 0.6 and 1.6 of it. */
-#define CALL_BYTES ((size_t)256 << 10)
 /* What comes after so few bytes is read with them, up to AHEAD_BYTES. */
 #define AHEAD_AFTER_BYTES ((size_t)256)
 #define AHEAD_BYTES       ((size_t)8 << 10)
@@ -42,8 +31,7 @@
 typedef struct tcp_pipe {
     tutti_pipe pipe; /* first */
     int socket;
-    struct iovec parts[MOST_PARTS]; /* not sent yet: [part, nparts) */
-    int part, nparts;
+    tutti_socket_parts parts;
     char *dst;      /* where the next byte goes */
     int send_error; /* the connection takes no more; 0: it does */
     size_t handed;  /* bytes of this send that the kernel has; `sent` lacks one of them while it reads them from us */
@@ -58,46 +46,12 @@ static tutti_status check(void) {
     return TUTTI_OK;
 }
 
-static tutti_status choose_congestion(int socket) {
-    const char *name = tutti_setting_text(TUTTI_SETTING_TCP_CONGESTION);
-    char offered[128] = "";
-    if (*name == '\0' || setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0)
-        return TUTTI_OK;
-    int error = errno;
-    FILE *file = fopen("/proc/sys/net/ipv4/tcp_allowed_congestion_control", "re");
-    if (file != NULL && fgets(offered, sizeof offered, file) != NULL) offered[strcspn(offered, "\n")] = '\0';
-    if (file != NULL) fclose(file);
-    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_TCP_CONGESTION=%s: %s; this system allows: %s", name, strerror(error),
-                      offered[0] != '\0' ? offered : "it does not say what");
-}
-
-static void set_option(int socket, int level, int option, int value) {
-    setsockopt(socket, level, option, &value, sizeof value); /* what a system lacks it works without */
-}
-
-static tutti_status tune(int socket, tutti_zerocopy *zerocopy) {
-    int domain = AF_UNSPEC;
-    socklen_t bytes = sizeof domain;
-    if (getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0)
-        return tutti_fail_errno(errno, "tcp: not a socket");
-    if (domain != AF_INET && domain != AF_INET6) return TUTTI_OK;
-    int timeout_ms = (int)tutti_min_i64(tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS), INT32_MAX);
-    int probe_s = timeout_ms < 4000 ? 1 : timeout_ms / 4000;
-    set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms);
-    set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, probe_s);
-    set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, probe_s);
-    set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-    if (tutti_setting_int(TUTTI_SETTING_TCP_ZEROCOPY) != 0) tutti_zerocopy_open(zerocopy, socket);
-    return choose_congestion(socket);
-}
-
-static tutti_status tcp_open(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+    int socket = connection->socket;
     tcp_pipe *tcp;
-    tutti_zerocopy zerocopy = {.on = false};
+    bool is_tcp = false;
     (void)deadline; /* nothing is exchanged */
-    tutti_status status = tune(socket, &zerocopy);
+    tutti_status status = tutti_socket_tune(socket, &is_tcp);
     if (status == TUTTI_OK) status = tutti_calloc(1, sizeof *tcp, &tcp);
     if (status != TUTTI_OK) {
         close(socket);
@@ -106,52 +60,23 @@ static tutti_status tcp_open(int socket, tutti_deadline *deadline, tutti_pipe **
     tcp->pipe.transport = &tutti_tcp_transport;
     tcp->socket = socket;
     tutti_fork_closes(socket);
-    tcp->zerocopy = zerocopy;
-    tcp->pipe.movable = !zerocopy.on;
+    if (is_tcp && tutti_setting_int(TUTTI_SETTING_TCP_ZEROCOPY) != 0) tutti_zerocopy_open(&tcp->zerocopy, socket);
+    tcp->pipe.movable = !tcp->zerocopy.on;
     *pipe_out = &tcp->pipe;
     return TUTTI_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------ moving */
 
-static tutti_status fail(tcp_pipe *tcp, int error) {
-    tutti_pipe *pipe = &tcp->pipe;
-    switch (error) {
-    case ECONNRESET:
-    case EPIPE:
-        return tutti_pipe_fail(pipe, TUTTI_ERR_PEER_DIED, "tcp: the other side has closed the connection (%s)",
-                               strerror(error));
-    case ETIMEDOUT:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-        return tutti_pipe_fail(pipe, TUTTI_ERR_PEER_DIED,
-                               "tcp: the other side has not answered for %lld ms (TUTTI_PEER_TIMEOUT_MS): %s",
-                               (long long)tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS), strerror(error));
-    default: return tutti_pipe_fail(pipe, TUTTI_ERR_SYSTEM, "tcp: %s", strerror(error));
-    }
-}
-
-/* Not now, but perhaps soon. */
-static bool is_passing(int error) {
-    return error == EAGAIN || error == EINTR || error == ENOBUFS || error == ENOMEM;
-}
-
-static void drop_sent(tcp_pipe *tcp, size_t bytes) {
-    while (tcp->part < tcp->nparts && bytes >= tcp->parts[tcp->part].iov_len) bytes -= tcp->parts[tcp->part++].iov_len;
-    if (bytes == 0) return;
-    tcp->parts[tcp->part].iov_base = (char *)tcp->parts[tcp->part].iov_base + bytes;
-    tcp->parts[tcp->part].iov_len -= bytes;
-}
-
 /* The next parts, as much as goes in one call. */
-static struct msghdr next_parts(tcp_pipe *tcp, struct iovec parts[MOST_PARTS]) {
-    size_t left = CALL_BYTES, count = 0;
-    for (int i = tcp->part; i < tcp->nparts && left > 0; i++) {
-        parts[count] = tcp->parts[i];
-        parts[count].iov_len = tutti_min_size(parts[count].iov_len, left);
-        left -= parts[count++].iov_len;
+static struct msghdr next_parts(const tutti_socket_parts *parts, struct iovec next[TUTTI_SOCKET_PARTS]) {
+    size_t left = TUTTI_SOCKET_CALL_BYTES, count = 0;
+    for (int i = parts->first; i < parts->count && left > 0; i++) {
+        next[count] = parts->all[i];
+        next[count].iov_len = tutti_min_size(next[count].iov_len, left);
+        left -= next[count++].iov_len;
     }
-    return (struct msghdr){.msg_iov = parts, .msg_iovlen = count};
+    return (struct msghdr){.msg_iov = next, .msg_iovlen = count};
 }
 
 /* How far the send has come: what the kernel still reads from the caller's memory has not been sent. */
@@ -162,8 +87,8 @@ static void count_sent(tcp_pipe *tcp) {
 
 /* A failure is told by progress(): what the other side said last may still be there to be received. */
 static tutti_status push(tcp_pipe *tcp) {
-    struct iovec parts[MOST_PARTS];
-    struct msghdr message = next_parts(tcp, parts);
+    struct iovec next[TUTTI_SOCKET_PARTS];
+    struct msghdr message = next_parts(&tcp->parts, next);
     bool lends = tcp->zerocopy.on && tcp->pipe.to_send >= ZEROCOPY_BYTES;
     ssize_t sent = sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (lends ? MSG_ZEROCOPY : 0));
     if (sent < 0 && lends && errno == ENOBUFS) { /* too much is lent already, or may be at all */
@@ -171,13 +96,13 @@ static tutti_status push(tcp_pipe *tcp) {
         sent = sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
     if (sent < 0) {
-        if (!is_passing(errno)) tcp->send_error = errno;
+        if (!tutti_socket_is_passing(errno)) tcp->send_error = errno;
         return TUTTI_OK;
     }
     tcp->zerocopy.issued += lends && sent > 0;
     tcp->handed += (size_t)sent;
     tcp->pipe.bytes_out += (size_t)sent;
-    drop_sent(tcp, (size_t)sent);
+    tutti_socket_parts_drop(&tcp->parts, (size_t)sent);
     count_sent(tcp);
     return TUTTI_OK;
 }
@@ -198,10 +123,10 @@ static void take_ahead(tcp_pipe *tcp) {
 
 /* After few bytes, a header perhaps, more are likely to be there: they come with the same call. */
 static tutti_status pull(tcp_pipe *tcp) {
-    size_t wanted = tutti_min_size(tcp->pipe.to_receive - tcp->pipe.received, CALL_BYTES);
+    size_t wanted = tutti_min_size(tcp->pipe.to_receive - tcp->pipe.received, TUTTI_SOCKET_CALL_BYTES);
     bool few = wanted <= AHEAD_AFTER_BYTES;
     ssize_t got = recv(tcp->socket, few ? tcp->ahead : tcp->dst, few ? AHEAD_BYTES : wanted, MSG_DONTWAIT);
-    if (got < 0) return is_passing(errno) ? TUTTI_OK : fail(tcp, errno);
+    if (got < 0) return tutti_socket_is_passing(errno) ? TUTTI_OK : tutti_socket_fail(&tcp->pipe, errno);
     if (got == 0)
         return tutti_pipe_fail(&tcp->pipe, TUTTI_ERR_PEER_DIED, "tcp: the other side has closed the connection");
     if (few) {
@@ -219,7 +144,7 @@ static tutti_status tcp_progress(tutti_pipe *pipe) {
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     if (!tutti_pipe_has_received(pipe)) TUTTI_TRY(pull(tcp));
     if (TUTTI_UNLIKELY(tcp->send_error != 0))
-        return tutti_pipe_has_received(pipe) ? fail(tcp, tcp->send_error) : TUTTI_OK;
+        return tutti_pipe_has_received(pipe) ? tutti_socket_fail(pipe, tcp->send_error) : TUTTI_OK;
     if (tcp->handed < pipe->to_send) return push(tcp);
     if (TUTTI_UNLIKELY(!tutti_pipe_has_sent(pipe))) count_sent(tcp);
     return TUTTI_OK;
@@ -230,14 +155,8 @@ static tutti_status tcp_send(tutti_pipe *pipe, const struct iovec *parts, int np
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     bool moves = !tutti_pipe_has_sent(pipe);
     if (!moves) pipe->sent = tcp->handed = 0;
-    pipe->to_send = 0;
-    tcp->part = tcp->nparts = 0;
-    for (int i = 0; i < nparts; i++) {
-        if (parts[i].iov_len == 0) continue;
-        tcp->parts[tcp->nparts++] = parts[i];
-        pipe->to_send += parts[i].iov_len;
-    }
-    if (TUTTI_UNLIKELY(moves)) drop_sent(tcp, tcp->handed);
+    pipe->to_send = tutti_socket_parts_set(&tcp->parts, parts, nparts);
+    if (TUTTI_UNLIKELY(moves)) tutti_socket_parts_drop(&tcp->parts, tcp->handed);
     return pipe->to_send == 0 || tcp->send_error != 0 ? TUTTI_OK : push(tcp);
 }
 
@@ -277,53 +196,20 @@ static void tcp_cancel(tutti_pipe *pipe) {
     pipe->to_receive = pipe->received = 0;
 }
 
-/* A socket that is closed while it has bytes to read, or that gets some later, drops what the other side's system does not
- * have yet. So what was sent is waited for, as long as it moves or might soon. */
-static void see_off(int socket) {
-    char unread[4096];
-    int64_t until_ns = tutti_now_ns() + MOST_LINGER_NS;
-    for (;;) {
-        int unsent = 0;
-        ssize_t got = recv(socket, unread, sizeof unread, MSG_DONTWAIT);
-        if (got > 0) continue;
-        bool over = got < 0 && !is_passing(errno);
-        if (over || ioctl(socket, SIOCOUTQ, &unsent) != 0 || unsent <= 1 || tutti_now_ns() >= until_ns) return;
-        struct timespec pause = {.tv_nsec = 200000};
-        nanosleep(&pause, NULL);
-    }
-}
-
 static void tcp_close(tutti_pipe *pipe) {
     tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (pipe == NULL) return;
     if (tutti_zerocopy_busy(&tcp->zerocopy)) tutti_zerocopy_abort(&tcp->zerocopy, tcp->socket);
-    shutdown(tcp->socket, SHUT_WR);
-    if (pipe->status == TUTTI_OK) see_off(tcp->socket);
-    tutti_fork_forget(tcp->socket);
-    close(tcp->socket);
+    tutti_socket_close(tcp->socket, /* see_off */ pipe->status == TUTTI_OK);
     free(tcp);
 }
 
 /* ------------------------------------------------------------------------------------------------- other */
 
-static tutti_status register_memory(void *memory, size_t bytes, void **registration_out) {
-    (void)memory;
-    (void)bytes;
-    *registration_out = NULL; /* the kernel copies */
-    return TUTTI_OK;
-}
-
-static void deregister_memory(void *registration) {
-    (void)registration;
-}
-
 static void describe(char *text, size_t capacity) {
-    const char *chosen = tutti_setting_text(TUTTI_SETTING_TCP_CONGESTION);
-    char usual[64] = "?";
-    FILE *file = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "re");
-    if (file != NULL && fgets(usual, sizeof usual, file) != NULL) usual[strcspn(usual, "\n")] = '\0';
-    if (file != NULL) fclose(file);
-    snprintf(text, capacity, "sockets of the system; congestion control %s", *chosen != '\0' ? chosen : usual);
+    char congestion[64];
+    tutti_socket_congestion(congestion, sizeof congestion);
+    snprintf(text, capacity, "sockets of the system; congestion control %s", congestion);
 }
 
 const tutti_transport tutti_tcp_transport = {
@@ -336,7 +222,7 @@ const tutti_transport tutti_tcp_transport = {
     .sleep_on = sleep_on,
     .cancel = tcp_cancel,
     .close = tcp_close,
-    .register_memory = register_memory,
-    .deregister_memory = deregister_memory,
+    .register_memory = tutti_socket_register_memory,
+    .deregister_memory = tutti_socket_deregister_memory,
     .describe = describe,
 };

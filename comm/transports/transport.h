@@ -24,6 +24,15 @@
 
 typedef struct tutti_transport tutti_transport;
 
+#define TUTTI_CONNECTION_KEY_BYTES 32
+
+/* A connection of which both sides have proved that they know the job's key (door.h). */
+typedef struct tutti_connection {
+    int socket;                              /* a blocking one */
+    bool called;                             /* this side has made the connection; the other one has taken it */
+    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of this connection alone, known to its two sides alone */
+} tutti_connection;
+
 /* What all pipes begin with; a transport's own state follows. */
 typedef struct tutti_pipe {
     const tutti_transport *transport;
@@ -45,9 +54,9 @@ struct tutti_transport {
     const char *name; /* as in TUTTI_TRANSPORT */
     /* Is it to be had in this process? TUTTI_ERR_UNSUPPORTED with the reason. May open a module. */
     tutti_status (*check)(void);
-    /* Makes a pipe of a proved connection, a blocking socket; both sides call it at about the same time. May exchange
-     * bytes on it until the deadline. Takes the socket over, also when it fails. */
-    tutti_status (*open)(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out);
+    /* Makes a pipe of a proved connection; both sides call it at about the same time. May exchange bytes on it until the
+     * deadline. Takes the socket over, also when it fails. */
+    tutti_status (*open)(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out);
     /* Starts to send the parts (at most 4), which stay as they are until sent == to_send. Small ones are on their way when
      * it returns. */
     tutti_status (*send)(tutti_pipe *pipe, const struct iovec *parts, int nparts);
@@ -74,12 +83,16 @@ struct tutti_transport {
 extern const tutti_transport *const tutti_transports[];
 /* NULL: there is none of that name. */
 const tutti_transport *tutti_transport_named(const char *name);
-/* Bit i: tutti_transports[i] is to be had here, and TUTTI_TRANSPORT allows it. TUTTI_ERR_CONFIG where a name is unknown,
- * TUTTI_ERR_UNSUPPORTED with the reasons where nothing is left; but where it names "shm" only, 0 is what was asked for. */
+/* Bit i: tutti_transports[i] is to be had here, and TUTTI_TRANSPORT and TUTTI_ENCRYPT allow it. TUTTI_ERR_CONFIG where a name
+ * is unknown or the two contradict each other, TUTTI_ERR_UNSUPPORTED with the reasons where nothing is left; but where
+ * TUTTI_TRANSPORT names "shm" only, 0 is what was asked for. */
 tutti_status tutti_transports_available(uint32_t *mask_out);
+/* The last look before a pipe is opened, whatever was read about the other side, and wherever: TUTTI_ERR_REFUSED where
+ * TUTTI_ENCRYPT is set and the transport does not encrypt. */
+tutti_status tutti_transport_permit(const tutti_transport *transport);
 /* The best one of both masks: an index; -1: they have none in common. */
 int tutti_transport_common(uint32_t one, uint32_t other);
-extern const tutti_transport tutti_verbs_transport, tutti_tcp_transport, tutti_ucx_transport;
+extern const tutti_transport tutti_verbs_transport, tutti_tcp_transport, tutti_ucx_transport, tutti_tls_transport;
 
 static inline bool tutti_pipe_has_sent(const tutti_pipe *pipe) {
     return pipe->sent == pipe->to_send;

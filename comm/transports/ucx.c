@@ -74,14 +74,14 @@ static void tune(int socket) {
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-static tutti_status ucx_open(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+static tutti_status ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
     tutti_status status = need_module();
     if (status != TUTTI_OK) {
-        close(socket);
+        close(connection->socket);
         return status;
     }
-    tune(socket);
-    return ucx.module->pipes->open(socket, deadline, pipe_out);
+    tune(connection->socket);
+    return ucx.module->pipes->open(connection, deadline, pipe_out);
 }
 
 static tutti_status ucx_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {

@@ -222,17 +222,17 @@ static tutti_status build(tutti_ucx_pipe *u, tutti_deadline *deadline) {
     return greet(u, deadline);
 }
 
-tutti_status tutti_ucx_open(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+tutti_status tutti_ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
     tutti_ucx_pipe *u;
     tutti_status status = tutti_ucx_common_host->calloc(1, sizeof *u, &u);
     if (status != TUTTI_OK) {
-        close(socket);
+        close(connection->socket);
         return status;
     }
     u->pipe.transport = tutti_ucx_own_host->row;
     u->process = getpid();
-    u->socket = socket;
-    tutti_ucx_own_host->fork_closes(socket);
+    u->socket = connection->socket;
+    tutti_ucx_own_host->fork_closes(connection->socket);
     u->epoll = -1;
     status = build(u, deadline);
     if (status != TUTTI_OK) {

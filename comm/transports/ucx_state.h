@@ -114,7 +114,7 @@ static inline int64_t tutti_ucx_now_ms(void) {
 /* The process' context, made at first use. */
 tutti_status tutti_ucx_context(ucp_context_h *context_out);
 
-tutti_status tutti_ucx_open(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out);
+tutti_status tutti_ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out);
 void tutti_ucx_close(tutti_pipe *pipe);
 /* Ends the connection: after it UCX touches no memory of the user's any more. What was handed to UCX before is still sent if
  * that takes no time. The pipe is of no use after it. */

@@ -80,7 +80,8 @@ static tutti_status copy_state(tutti_pipe *pipe) {
     return tutti_pipe_fail(pipe, rdma->status, "%s", rdma->error);
 }
 
-static tutti_status verbs_open(int socket, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+static tutti_status verbs_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+    int socket = connection->socket;
     verbs_pipe *pipe = NULL;
     const tutti_rdma_module *opened;
     tutti_status status = tutti_calloc(1, sizeof *pipe, &pipe);

@@ -27,16 +27,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     tutti_door_hello hello, our_hello;
     tutti_door_reply reply, answer;
     tutti_door_proof expected, proof;
+    uint8_t key[TUTTI_CONNECTION_KEY_BYTES];
     tutti_ticket ticket = example_ticket();
     if (bytes < sizeof hello + sizeof reply) return 0;
     memcpy(&hello, data, sizeof hello);
     memcpy(&reply, data + sizeof hello, sizeof reply);
     check(tutti_door_add_key(own.key, own.bytes) == TUTTI_OK);
-    check(tutti_door_answer(&hello, self, &answer, &expected) == TUTTI_OK);
+    check(tutti_door_answer(&hello, self, &answer, &expected, key) == TUTTI_OK);
     check(answer.verdict != TUTTI_DOOR_WELCOME); /* no example knows our key */
     for (size_t i = 0; i < sizeof answer.mac; i++) check(answer.mac[i] == 0);
     check(tutti_door_make_hello(&ticket, &own, 1, &our_hello) == TUTTI_OK);
-    check(tutti_door_check_reply(&our_hello, &reply, &own, 1, &proof) != TUTTI_DOOR_WELCOME);
+    check(tutti_door_check_reply(&our_hello, &reply, &own, 1, &proof, key) != TUTTI_DOOR_WELCOME);
     return 0;
 }
 

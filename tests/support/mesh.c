@@ -68,7 +68,7 @@ tutti_status mesh_adopt(mesh *m, tutti_comm *comm, bool process) {
         int *socket = &m->sockets[comm->rank * m->nranks + peer], taken = *socket;
         if (peer == comm->rank) continue;
         *socket = -1;
-        TUTTI_TRY(tutti_tcp_transport.open(taken, &deadline, &pipe));
+        TUTTI_TRY(tutti_tcp_transport.open(&(tutti_connection){.socket = taken}, &deadline, &pipe));
         TUTTI_TRY(tutti_link_adopt(comm, peer, pipe));
     }
     return TUTTI_OK;

@@ -63,7 +63,7 @@ tutti_status rdma_pair_open(rdma_pair *pair) {
     int file = -1;
     tutti_deadline deadline = tutti_deadline_after_ms(LIMIT_MS);
     TUTTI_TRY(rdma_pair_meet(pair, &file));
-    return tutti_verbs_transport.open(file, &deadline, &pair->pipe);
+    return tutti_verbs_transport.open(&(tutti_connection){.socket = file}, &deadline, &pair->pipe);
 }
 
 void rdma_pair_close(rdma_pair *pair) {

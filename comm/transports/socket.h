@@ -1,0 +1,42 @@
+/*
+ * What the transports over sockets (tcp, tls) have in common: how a connection is set up, what its errors mean, what of a
+ * send is left, and how it ends.
+ */
+#ifndef TUTTI_SOCKET_H
+#define TUTTI_SOCKET_H
+
+#include "comm/transports/transport.h"
+
+#define TUTTI_SOCKET_PARTS 4
+/* Most bytes of one call. Sends and receives take turns this often: bytes that wait long inside the system have left the
+ * caches when they are copied on. Between bare sockets on a fast link, exchanges
+ * of 128 MiB took half the time of those with calls of 1 MiB; of 1 MiB, between 0.6 and 1.6 of it. */
+#define TUTTI_SOCKET_CALL_BYTES ((size_t)256 << 10)
+
+/* Of a send: what has not been sent yet, all[first] to all[count - 1]. */
+typedef struct tutti_socket_parts {
+    struct iovec all[TUTTI_SOCKET_PARTS];
+    int first, count;
+} tutti_socket_parts;
+
+/* Takes the parts that are not empty; gives their bytes. */
+size_t tutti_socket_parts_set(tutti_socket_parts *parts, const struct iovec *given, int ngiven);
+/* So many more bytes of them have been sent. */
+void tutti_socket_parts_drop(tutti_socket_parts *parts, size_t bytes);
+
+/* Timeouts, probes and congestion control, as the settings say, where it is a TCP connection; others are left as they are. */
+tutti_status tutti_socket_tune(int socket, bool *is_tcp_out);
+/* Not now, but perhaps soon. */
+bool tutti_socket_is_passing(int error);
+/* Marks the pipe as useless, with what the error of its socket means. */
+tutti_status tutti_socket_fail(tutti_pipe *pipe, int error);
+/* Ends the connection: what was sent is waited for, if that is wanted, as long as it moves or might soon. */
+void tutti_socket_close(int socket, bool see_off);
+
+/* For transports whose bytes the kernel copies: there is nothing to make known. */
+tutti_status tutti_socket_register_memory(void *memory, size_t bytes, void **registration_out);
+void tutti_socket_deregister_memory(void *registration);
+/* The congestion control that is in use, for tutti-info. */
+void tutti_socket_congestion(char *text, size_t capacity);
+
+#endif
