@@ -278,7 +278,8 @@ void tutti_lane_destroy(tutti_lane *lane) {
 bool tutti_lane_may_retry(int error) {
     return error == IBV_WC_RETRY_EXC_ERR || error == IBV_WC_RNR_RETRY_EXC_ERR || error == IBV_WC_WR_FLUSH_ERR ||
            error == IBV_WC_RESP_TIMEOUT_ERR || error == IBV_WC_REM_ABORT_ERR ||
-           error == IBV_WC_LOC_QP_OP_ERR; /* also where the own port is down */
+           error == IBV_WC_REM_INV_REQ_ERR || /* Soft-RoCE, where packets come late and were sent again meanwhile */
+           error == IBV_WC_LOC_QP_OP_ERR;     /* also where the own port is down */
 }
 
 void tutti_lane_explain(const tutti_lane *lane, char *text, size_t capacity) {
@@ -291,8 +292,7 @@ void tutti_lane_explain(const tutti_lane *lane, char *text, size_t capacity) {
          "through (route, VLAN, firewall for UDP port 4791)"},
         {IBV_WC_RNR_RETRY_EXC_ERR, "the peer has no receive posted: it is stopped or overloaded"},
         {IBV_WC_REM_ACCESS_ERR, "the peer's adapter refused the address or key: its memory is not registered any more"},
-        {IBV_WC_REM_INV_REQ_ERR,
-         "the peer's adapter refused the request: different versions, or a fault of the adapter"},
+        {IBV_WC_REM_INV_REQ_ERR, "the peer's adapter refused the request: a fault of one of the adapters"},
         {IBV_WC_REM_OP_ERR, "the peer's adapter could not carry it out"},
         {IBV_WC_LOC_PROT_ERR, "this side's memory is not registered any more: was it freed during the call?"},
         {IBV_WC_LOC_LEN_ERR, "a message is longer than the port allows"},
