@@ -56,6 +56,13 @@ static void print_transport(const tutti_transport *transport, bool used, const c
     }
 }
 
+static const char *why_not_used(const tutti_transport *transport) {
+    if (tutti_transport_permit(transport) != TUTTI_OK) return "; TUTTI_ENCRYPT=1 forbids it";
+    if (*tutti_setting_text(TUTTI_SETTING_TRANSPORT) != '\0') return "; TUTTI_TRANSPORT does not name it";
+    if (transport == &tutti_tls_transport) return "; used where TUTTI_ENCRYPT=1 or TUTTI_TRANSPORT asks for it";
+    return "; used where TUTTI_TRANSPORT names it";
+}
+
 /* All ways on which bytes go. */
 static void print_transports(void) {
     uint32_t used = 0;
@@ -66,12 +73,9 @@ static void print_transports(void) {
     else printf("  %-10s no: %s\n", "shm", tutti_last_error());
     tutti_status status = tutti_transports_available(&used);
     if (status != TUTTI_OK) printf("! %s\n", tutti_last_error());
-    const char *why_not = status != TUTTI_OK ? ""
-                          : *tutti_setting_text(TUTTI_SETTING_TRANSPORT) != '\0'
-                              ? "; TUTTI_TRANSPORT does not name it"
-                              : "; used where TUTTI_TRANSPORT names it";
     for (int i = 0; tutti_transports[i] != NULL; i++)
-        print_transport(tutti_transports[i], (used >> i & 1) != 0, why_not);
+        print_transport(tutti_transports[i], (used >> i & 1) != 0,
+                        status == TUTTI_OK ? why_not_used(tutti_transports[i]) : "");
 }
 
 static void print_parts(const tutti_topology *topology) {
