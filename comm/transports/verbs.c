@@ -122,7 +122,8 @@ static tutti_status verbs_progress(tutti_pipe *pipe) {
     return copy_state(pipe);
 }
 
-/* What comes is seen only by looking: no receive is posted that an event could tell of. */
+/* What comes is seen only by looking: a record is a plain write, which completes nothing at its receiver, so that no event
+ * could tell of it. To be woken, it would have to announce its sleep, and each sender to look for that. */
 static int sleep_on(tutti_pipe *pipe, short *events_out) {
     (void)pipe;
     *events_out = 0;
