@@ -14,7 +14,8 @@ typedef struct rdma_pair {
     const char *address;
     int port;
     tutti_pipe *pipe;
-    bool restless; /* only looks, and never naps, however long it waits */
+    bool restless;           /* only looks, and never naps, however long it waits */
+    unsigned char *out, *in; /* for messages */
 } rdma_pair;
 
 /* From "serve PORT" or "join ADDRESS PORT"; the number of arguments used, 0: wrong. */
