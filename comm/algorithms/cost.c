@@ -1,8 +1,8 @@
 /*
  * Measures or reads what a rail costs. See cost.h.
  *
- * Rank 0 and 1 exchange short messages, then two long ones, whose lengths follow from what the shorter ones took; that
- * costs some milliseconds. The others wait for what rank 0 says.
+ * Two ranks exchange short messages, then two long ones, whose lengths follow from what the shorter ones took; that costs
+ * some milliseconds. All do so two by two, and the worst of what they found is what rank 0 says.
  */
 #include "comm/algorithms/cost.h"
 
@@ -112,7 +112,7 @@ static tutti_status time_exchanges(const tutti_rail *rail, int peer, char *scrat
 static tutti_status time_burst(const tutti_rail *rail, int peer, char *scratch, double *us_out) {
     int64_t start_ns = tutti_now_ns();
     for (int i = 0; i < SHORT_BURST; i++) {
-        if (rail->me == 0) TUTTI_TRY(tutti_link_send(rail, peer, scratch, 8));
+        if (rail->me < peer) TUTTI_TRY(tutti_link_send(rail, peer, scratch, 8));
         else TUTTI_TRY(tutti_link_recv(rail, peer, scratch, 8));
     }
     double us = (double)(tutti_now_ns() - start_ns) / 1e3 / SHORT_BURST;
@@ -137,19 +137,18 @@ static double time_reducing(char *scratch) {
     return 2.0 * (double)REDUCED_BYTES / larger((double)best_ns, 1);
 }
 
-/* How long the long exchange is to be; rank 0 says it, since clocks differ. */
+/* How long the long exchange is to be; the lower rank says it, since clocks differ. */
 static tutti_status agree_on_length(const tutti_rail *rail, int peer, double least_us, uint64_t *bytes_out) {
     double bytes = (double)LONG_TAKES_NS / 1e3 / least_us * (double)LEAST_LONG_BYTES;
     *bytes_out = bytes < (double)MOST_LONG_BYTES ? (uint64_t)bytes : MOST_LONG_BYTES;
-    if (rail->me == 0) return tutti_link_send(rail, peer, bytes_out, sizeof *bytes_out);
+    if (rail->me < peer) return tutti_link_send(rail, peer, bytes_out, sizeof *bytes_out);
     TUTTI_TRY(tutti_link_recv(rail, peer, bytes_out, sizeof *bytes_out));
     if (*bytes_out <= MOST_LONG_BYTES) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "rank %d of a rail asks for an exchange of too many bytes", peer);
 }
 
-/* By ranks 0 and 1 of the rail. */
-static tutti_status measure(const tutti_rail *rail, char *scratch, tutti_cost *cost_out) {
-    int peer = 1 - rail->me;
+/* By two ranks of the rail. */
+static tutti_status measure(const tutti_rail *rail, int peer, char *scratch, tutti_cost *cost_out) {
     uint64_t long_bytes;
     double short_us, burst_us, middle_us, long_us;
     memset(scratch, 0, TUTTI_COST_SCRATCH_BYTES);
@@ -170,36 +169,74 @@ static tutti_status measure(const tutti_rail *rail, char *scratch, tutti_cost *c
     return TUTTI_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------ agreeing */
-
-/* Rank 0's words to the others. */
-typedef struct verdict {
-    int32_t status; /* of reading the file */
-    char text[500];
-    tutti_cost cost;
-} verdict;
+/* Each number is the worse one: what the slowest host takes, all wait for. */
+static tutti_cost worse(const tutti_cost *one, const tutti_cost *other) {
+    return (tutti_cost){.latency_us = larger(one->latency_us, other->latency_us),
+                        .message_us = larger(one->message_us, other->message_us),
+                        .bandwidth_gbs = smaller(one->bandwidth_gbs, other->bandwidth_gbs),
+                        .reduce_gbs = smaller(one->reduce_gbs, other->reduce_gbs),
+                        .cores = smaller(one->cores, other->cores)};
+}
 
 static double cores_per_rank(const tutti_comm *comm) {
     return comm->host_cores >= comm->host_ranks ? 1 : (double)comm->host_cores / comm->host_ranks;
 }
 
-static tutti_status decide(const tutti_rail *rail, const char *path, char *scratch, verdict *verdict_out) {
-    bool reads = path[0] != '\0';
-    verdict v = {.status = reads ? tutti_cost_read(path, &v.cost) : TUTTI_OK};
-    if (v.status != TUTTI_OK) snprintf(v.text, sizeof v.text, "%s", tutti_last_error());
-    int32_t measures = reads ? 0 : 1;
-    TUTTI_TRY(tutti_link_send(rail, 1, &measures, sizeof measures));
-    if (measures) TUTTI_TRY(measure(rail, scratch, &v.cost));
-    v.cost.cores = cores_per_rank(rail->comm);
-    *verdict_out = v;
+/* Two by two, at the same time; of an odd number the last one then with rank 0. */
+static tutti_status measure_pairs(const tutti_rail *rail, char *scratch, tutti_cost *cost_out) {
+    int last = rail->n - 1, partner = rail->me ^ 1;
+    tutti_cost cost, more;
+    if (partner <= last) TUTTI_TRY(measure(rail, partner, scratch, &cost));
+    if (rail->n % 2 != 0 && (rail->me == 0 || rail->me == last)) {
+        TUTTI_TRY(measure(rail, last - rail->me, scratch, &more));
+        cost = rail->me == 0 ? worse(&cost, &more) : more;
+    }
+    cost.cores = cores_per_rank(rail->comm);
+    *cost_out = cost;
     return TUTTI_OK;
 }
 
-static tutti_status follow(const tutti_rail *rail, char *scratch) {
+/* ------------------------------------------------------------------------------------------------------ agreeing */
+
+/* Rank 0's words to the others. */
+typedef struct verdict {
+    int32_t status; /* of reading the file */
     int32_t measures;
-    tutti_cost own;
-    TUTTI_TRY(tutti_link_recv(rail, 0, &measures, sizeof measures));
-    return measures ? measure(rail, scratch, &own) : TUTTI_OK;
+    char text[500];
+    tutti_cost cost;
+} verdict;
+
+static verdict decide(const tutti_rail *rail, const char *path) {
+    verdict v = {.measures = path[0] == '\0'};
+    if (!v.measures) v.status = tutti_cost_read(path, &v.cost);
+    v.cost.cores = cores_per_rank(rail->comm);
+    if (v.status != TUTTI_OK) snprintf(v.text, sizeof v.text, "%s", tutti_last_error());
+    return v;
+}
+
+/* A binomial tree, up and down: there is no table of algorithms yet. A rank's parent is the one without its lowest bit. */
+static int lowest_bit(const tutti_rail *rail) {
+    int bit = 1;
+    while (bit < rail->n && (rail->me & bit) == 0) bit *= 2;
+    return bit;
+}
+
+static tutti_status gather_worst(const tutti_rail *rail, tutti_cost *cost) {
+    int top = lowest_bit(rail);
+    for (int bit = 1; bit < top && rail->me + bit < rail->n; bit *= 2) {
+        tutti_cost theirs;
+        TUTTI_TRY(tutti_link_recv(rail, rail->me + bit, &theirs, sizeof theirs));
+        *cost = worse(cost, &theirs);
+    }
+    return rail->me > 0 ? tutti_link_send(rail, rail->me - top, cost, sizeof *cost) : TUTTI_OK;
+}
+
+static tutti_status spread(const tutti_rail *rail, verdict *v) {
+    int top = lowest_bit(rail);
+    if (rail->me > 0) TUTTI_TRY(tutti_link_recv(rail, rail->me - top, v, sizeof *v));
+    for (int bit = top / 2; bit > 0; bit /= 2)
+        if (rail->me + bit < rail->n) TUTTI_TRY(tutti_link_send(rail, rail->me + bit, v, sizeof *v));
+    return TUTTI_OK;
 }
 
 static bool is_sane(const tutti_cost *cost) {
@@ -214,14 +251,13 @@ tutti_status tutti_cost_agree(const tutti_rail *rail, const char *path, char *sc
         *cost_out = tutti_cost_ordinary;
         return path[0] != '\0' ? tutti_cost_read(path, cost_out) : TUTTI_OK;
     }
-    if (rail->me == 0) TUTTI_TRY(decide(rail, path, scratch, &v));
-    if (rail->me == 1) TUTTI_TRY(follow(rail, scratch));
-    /* A binomial tree: there is no table of algorithms yet. */
-    int bit = 1;
-    while (bit < rail->n && (rail->me & bit) == 0) bit *= 2;
-    if (rail->me > 0) TUTTI_TRY(tutti_link_recv(rail, rail->me - bit, &v, sizeof v));
-    for (bit /= 2; bit > 0; bit /= 2)
-        if (rail->me + bit < rail->n) TUTTI_TRY(tutti_link_send(rail, rail->me + bit, &v, sizeof v));
+    if (rail->me == 0) v = decide(rail, path);
+    TUTTI_TRY(spread(rail, &v));
+    if (v.measures) {
+        TUTTI_TRY(measure_pairs(rail, scratch, &v.cost));
+        TUTTI_TRY(gather_worst(rail, &v.cost));
+        TUTTI_TRY(spread(rail, &v));
+    }
     v.text[sizeof v.text - 1] = '\0';
     if (v.status != TUTTI_OK) return tutti_fail(TUTTI_ERR_CONFIG, "%s", v.text);
     if (!is_sane(&v.cost)) return tutti_fail(TUTTI_ERR_DATA, "rank 0 of a rail tells costs that cannot be");

@@ -1,6 +1,7 @@
 /*
- * What a rail costs: numbers from which the time of an algorithm is predicted. They are measured by a few exchanges
- * when a communicator is made, or read from the file that TUTTI_COST_FILE names:
+ * What a rail costs: numbers from which the time of an algorithm is predicted. They are measured by a few exchanges of
+ * ranks two by two when a communicator is made, of which the worst counts, or read from the file that TUTTI_COST_FILE
+ * names:
  *
  *   # a line is a name and a number; all four
  *   latency_us    18.5     a short message, one way
@@ -19,7 +20,7 @@
 
 typedef struct tutti_cost {
     double latency_us, message_us, bandwidth_gbs, reduce_gbs;
-    double cores; /* for each rank of rank 0's host; at most 1 */
+    double cores; /* for each rank of the host that has the fewest (file: of rank 0's); at most 1 */
 } tutti_cost;
 
 /* Of an ordinary network, where nothing was measured. */
@@ -28,7 +29,7 @@ extern const tutti_cost tutti_cost_ordinary;
 /* Enough for tutti_cost_agree. */
 #define TUTTI_COST_SCRATCH_BYTES ((size_t)4 << 20)
 
-/* The costs of the rail; collective over it. `path` of rank 0 is read if it is not "", else rank 0 and 1 measure. A file
+/* The costs of the rail; collective over it. `path` of rank 0 is read if it is not "", else all measure. A file
  * that is wrong is TUTTI_ERR_CONFIG on all ranks. */
 tutti_status tutti_cost_agree(const tutti_rail *rail, const char *path, char *scratch, tutti_cost *cost_out);
 

@@ -1,0 +1,42 @@
+/*
+ * What hosts find the network to cost: the slowest of them counts, whichever it is, since all wait for it.
+ */
+#include <criterion/criterion.h>
+#include <unistd.h>
+
+#include "comm/algorithms/rail.h"
+#include "comm/hosts.h"
+#include "tests/support/scene.h"
+
+#define SLOW_GBS 0.0125 /* 100 Mbit/s */
+
+/* Rank 0 slows the victim's link down (-1: nobody's) before the ranks meet. */
+static tutti_status measure(ranks_context *context) {
+    int victim = scene_now()->victim;
+    if (context->rank == 0) {
+        if (victim >= 0)
+            TUTTI_TRY(netns_shell(hosts_network(), victim,
+                                  "tc qdisc add dev eth0 root tbf rate 100mbit burst 32k "
+                                  "latency 50ms"));
+        atomic_store(&scene_now()->flag, 1);
+    }
+    while (atomic_load(&scene_now()->flag) == 0) usleep(1000);
+    TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "measured", NULL, &context->comm));
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    double found_gbs = context->comm->hosts->table->cost.bandwidth_gbs;
+    RANKS_CHECK(victim < 0 ? found_gbs > 2 * SLOW_GBS : found_gbs < 1.2 * SLOW_GBS, "%.4f GB/s were found", found_gbs);
+    return TUTTI_OK;
+}
+
+static void measure_with(int victim, const int *ranks_per_host) {
+    scene_set(victim, 1);
+    scene_run(&(hosts_options){.ranks_per_host = ranks_per_host, .no_comm = true}, measure);
+}
+
+Test(hosts_cost, the_slowest_link_counts) {
+    HOSTS_NEED(0);
+    measure_with(-1, LAYOUT(1, 1, 1));
+    measure_with(1, LAYOUT(1, 2));
+    measure_with(2, LAYOUT(1, 1, 1)); /* it has no partner but host 0, later */
+    measure_with(3, LAYOUT(1, 1, 1, 2));
+}
