@@ -26,6 +26,7 @@
 #define ROUNDS_PER_CLOCK   64
 #define LOOK_EVERY_NS      INT64_C(1000000)
 #define LEGACY_NS          INT64_C(1000000000)
+#define REASON_MS          700 /* heartbeats, which tell of deaths, go every 500 */
 #define SHORTEST_SLEEP_NS  INT64_C(50000)
 #define LONGEST_SLEEP_NS   INT64_C(1000000)
 #define MOST_DESCRIPTORS   32
@@ -58,20 +59,6 @@ static void tell_awaited(const tutti_comm *comm, char *text, size_t capacity) {
                                  tutti_link_peer_name(comm, links->busy[i]->rank, name, sizeof name),
                                  describe_progress(links->busy[i], progress, sizeof progress));
     }
-}
-
-tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *link, tutti_status status) {
-    if (link->pipe->status == TUTTI_OK) return status; /* something else */
-    char name[128], progress[160], call[160];
-    tutti_call record = tutti_call_of(op);
-    tutti_fail(
-        link->pipe->status,
-        "rank %d lost its connection to %s, which has ended, has given up (its own output says why) or cannot be "
-        "reached any more (%s; it %s); %s of communicator \"%s\" cannot go on",
-        comm->rank, tutti_link_peer_name(comm, link->rank, name, sizeof name), link->pipe->error,
-        describe_progress(link, progress, sizeof progress), tutti_call_describe(&record, call, sizeof call),
-        comm->name);
-    return tutti_comm_break(comm, link->pipe->status);
 }
 
 /* --------------------------------------------------------------------------------------- looking around */
@@ -112,6 +99,39 @@ static tutti_status mourn(tutti_comm *comm, int rank) {
                tutti_link_peer_name(comm, rank, name, sizeof name), tutti_call_describe(&record, call, sizeof call),
                comm->name);
     return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
+}
+
+/* A lost connection may be but the echo of a death elsewhere, after which its other side had no room for last words. Then
+ * word of that is on its way: by heartbeats, on another link, or to another rank of this host. */
+static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
+    const struct timespec moment = {.tv_nsec = 2 * TUTTI_NS_PER_MS};
+    tutti_deadline deadline = tutti_deadline_after_ms(REASON_MS);
+    if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
+    while (!tutti_deadline_passed(&deadline)) {
+        TUTTI_TRY(tutti_comm_check(comm));
+        TUTTI_TRY(look_at_host(comm));
+        TUTTI_TRY(look_at_links(comm, op));
+        tutti_hosts_hear(comm);
+        for (int rank = 0; rank < comm->nranks; rank++)
+            if (comm->hosts->host_of[rank] != comm->hosts->host) TUTTI_TRY(mourn(comm, rank));
+        nanosleep(&moment, NULL);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *link, tutti_status status) {
+    if (link->pipe->status == TUTTI_OK) return status; /* something else */
+    TUTTI_TRY(await_reason(comm, op));
+    char name[128], progress[160], call[160];
+    tutti_call record = tutti_call_of(op);
+    tutti_fail(
+        link->pipe->status,
+        "rank %d lost its connection to %s, which has ended, has given up (its own output says why) or cannot be "
+        "reached any more (%s; it %s); %s of communicator \"%s\" cannot go on",
+        comm->rank, tutti_link_peer_name(comm, link->rank, name, sizeof name), link->pipe->error,
+        describe_progress(link, progress, sizeof progress), tutti_call_describe(&record, call, sizeof call),
+        comm->name);
+    return tutti_comm_break(comm, link->pipe->status);
 }
 
 /* A link tells of a death only where a connection was, and where the network still works. */
