@@ -20,7 +20,9 @@ static tutti_status be_rank(ranks_context *context) {
     run *r = context->argument;
     int ranks[context->nranks];
     for (int i = 0; i < context->nranks; i++) ranks[i] = i;
-    rails_rank rank = {.rail = {.n = context->nranks, .me = context->rank, .ranks = ranks}, .argument = r->argument};
+    tutti_comm host = {.host_ranks = 1, .host_cores = 1}; /* all that is looked at of the communicator */
+    rails_rank rank = {.rail = {.comm = &host, .n = context->nranks, .me = context->rank, .ranks = ranks},
+                       .argument = r->argument};
     rank.rail.op = &rank.op;
     rank.setup.table = &rank.table;
     tutti_status status = r->body(&rank);
