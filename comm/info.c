@@ -46,21 +46,16 @@ static void print_settings(void) {
 }
 
 /* Between hosts. */
-static void print_transport(const tutti_transport *transport, bool used, const char *why_not) {
+static void print_transport(const tutti_transport *transport, bool used, bool tell_why) {
     char text[512];
     if (transport->check() == TUTTI_OK) {
         transport->describe(text, sizeof text);
-        printf("%c %-10s yes: %s%s\n", used ? '*' : ' ', transport->name, text, used ? "" : why_not);
+        printf("%c %-10s yes: %s", used ? '*' : ' ', transport->name, text);
+        if (!used && tell_why) printf("; %s", tutti_transport_left_out(transport));
+        putchar('\n');
     } else {
         printf("  %-10s no: %s\n", transport->name, tutti_last_error());
     }
-}
-
-static const char *why_not_used(const tutti_transport *transport) {
-    if (tutti_transport_permit(transport) != TUTTI_OK) return "; TUTTI_ENCRYPT=1 forbids it";
-    if (*tutti_setting_text(TUTTI_SETTING_TRANSPORT) != '\0') return "; TUTTI_TRANSPORT does not name it";
-    if (transport == &tutti_tls_transport) return "; used where TUTTI_ENCRYPT=1 or TUTTI_TRANSPORT asks for it";
-    return "; used where TUTTI_TRANSPORT names it";
 }
 
 /* All ways on which bytes go. */
@@ -74,8 +69,7 @@ static void print_transports(void) {
     tutti_status status = tutti_transports_available(&used);
     if (status != TUTTI_OK) printf("! %s\n", tutti_last_error());
     for (int i = 0; tutti_transports[i] != NULL; i++)
-        print_transport(tutti_transports[i], (used >> i & 1) != 0,
-                        status == TUTTI_OK ? why_not_used(tutti_transports[i]) : "");
+        print_transport(tutti_transports[i], (used >> i & 1) != 0, status == TUTTI_OK);
 }
 
 static void print_parts(const tutti_topology *topology) {

@@ -63,7 +63,7 @@ static void add_reasons(text *t, const tutti_comm *comm, int host, int chosen) {
         if ((own >> i & 1) != 0) add(t, "not to be had on %s)", name_of(comm, host));
         else if (tutti_transport_permit(tutti_transports[i]) != TUTTI_OK) add(t, "TUTTI_ENCRYPT=1)");
         else if (tutti_transports[i]->check() != TUTTI_OK) add(t, "%s)", tutti_last_error());
-        else add(t, "%s", "TUTTI_TRANSPORT does not name it)");
+        else add(t, "%s)", tutti_transport_left_out(tutti_transports[i]));
     }
 }
 

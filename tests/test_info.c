@@ -36,6 +36,11 @@ INFO_TEST(what_the_setting_leaves_out_is_not_used) {
     HAS("\n  tcp        yes: ");
     HAS("; TUTTI_TRANSPORT does not name it");
     HAS_NOT("\n!");
+    if (shell_run("test -e $TUTTI_BUILD/lib/libtutti_tls.so") == 0) {
+        info("TUTTI_ENCRYPT=1");
+        HAS("\n* tls        yes: ");
+        HAS("; TUTTI_ENCRYPT=1 forbids it");
+    }
     info("TUTTI_TRANSPORT=pigeon");
     HAS("! TUTTI_TRANSPORT names \"pigeon\"");
 }

@@ -70,6 +70,13 @@ tutti_status tutti_transport_permit(const tutti_transport *transport) {
         transport->name);
 }
 
+const char *tutti_transport_left_out(const tutti_transport *transport) {
+    if (must_encrypt() && !encrypts(transport)) return "TUTTI_ENCRYPT=1 forbids it";
+    if (*tutti_setting_text(TUTTI_SETTING_TRANSPORT) != '\0') return "TUTTI_TRANSPORT does not name it";
+    if (encrypts(transport)) return "used where TUTTI_ENCRYPT=1 or TUTTI_TRANSPORT asks for it";
+    return "used where TUTTI_TRANSPORT names it";
+}
+
 tutti_status tutti_transports_available(uint32_t *mask_out) {
     char reasons[1024] = "";
     size_t used = 0;

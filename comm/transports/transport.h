@@ -90,6 +90,8 @@ tutti_status tutti_transports_available(uint32_t *mask_out);
 /* The last look before a pipe is opened, whatever was read about the other side, and wherever: TUTTI_ERR_REFUSED where
  * TUTTI_ENCRYPT is set and the transport does not encrypt. */
 tutti_status tutti_transport_permit(const tutti_transport *transport);
+/* Why it is not available though it is to be had. */
+const char *tutti_transport_left_out(const tutti_transport *transport);
 /* The best one of both masks: an index; -1: they have none in common. */
 int tutti_transport_common(uint32_t one, uint32_t other);
 extern const tutti_transport tutti_verbs_transport, tutti_tcp_transport, tutti_ucx_transport, tutti_tls_transport;
