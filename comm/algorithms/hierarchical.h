@@ -31,6 +31,10 @@ tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op)
 /* Kinds whose bytes each have one receiver: all_to_all, gather, scatter and their v-variants. */
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op);
 
+/* all_to_all of small blocks, in fewer messages; and does it pay? Equal on all ranks. */
+bool tutti_hierarchical_exchanges(const tutti_comm *comm, const tutti_op *op);
+tutti_status tutti_hierarchical_exchange(tutti_comm *comm, const tutti_op *op);
+
 /* Makes the rest of a part of op, which runs on this host's communicator, from op. */
 void tutti_hierarchical_describe(const tutti_op *op, tutti_op *part);
 /* Runs a part of op in shared memory, on this host's communicator. */
