@@ -8,12 +8,12 @@
  */
 #include "comm/channel.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "bootstrap/base/log.h"
@@ -99,6 +99,7 @@ static directory_entry *free_entry(void) {
 
 tutti_status tutti_channel_make(tutti_channels *channel) {
     if (TUTTI_LIKELY(channel->own != NULL)) return TUTTI_OK;
+    if (channel->far != NULL) return tutti_far_equip(channel);
     tutti_peer *self;
     TUTTI_TRY(tutti_peer_self(&self));
     directory_entry *entry = free_entry();
@@ -111,6 +112,8 @@ tutti_status tutti_channel_make(tutti_channels *channel) {
     entry->block->ring_bytes = TUTTI_CHANNEL_RING_BYTES;
     channel->own = entry->block;
     publish_entry((size_t)(entry - directory));
+    tutti_lobby *theirs = (tutti_lobby *)channel->peer->base;
+    atomic_fetch_add_explicit(&theirs->callers, 1, memory_order_release); /* pairs with tutti_channel_callers */
     return TUTTI_OK;
 }
 
@@ -160,7 +163,7 @@ void tutti_channel_close(tutti_channels *channel) {
         entry->block->sent = channel->sent;
         entry->block->tail_seen = channel->tail_seen;
         if (tutti_peer_ended(channel->peer)) entry->spare = true;
-        else if (channel->peer->pidfd >= 0) entry->pidfd = fcntl(channel->peer->pidfd, F_DUPFD_CLOEXEC, 0);
+        else if (channel->peer->pid_counts) entry->pidfd = (int)syscall(SYS_pidfd_open, channel->peer->pid, 0);
     }
     free(channel);
 }
@@ -209,6 +212,11 @@ bool tutti_channel_is_attended(const tutti_channels *channel) {
 void tutti_channel_attend(int threads) {
     tutti_lobby *own = (tutti_lobby *)tutti_heap_base();
     atomic_fetch_add_explicit(&own->attending, threads, memory_order_relaxed);
+}
+
+uint64_t tutti_channel_callers(void) {
+    const tutti_lobby *own = (const tutti_lobby *)tutti_heap_base();
+    return atomic_load_explicit(&own->callers, memory_order_acquire);
 }
 
 bool tutti_channel_find(tutti_channels *channel) {

@@ -11,13 +11,14 @@
  * line. What else a writer must know (tail, matched) it reads only when what it has seen of it no longer suffices.
  *
  *   1. The first record for a process makes our block and enters it in our lobby.
- *   2. The peer polls the generation of our lobby, finds the entry with its id and maps nothing more: it has our heap.
+ *   2. We count ourselves among the callers in the peer's lobby. It then looks for a change of the generation of ours, finds
+ *      the entry with its id and maps nothing more: it has our heap.
  *   3. It makes its own block, with which it tells how far it has read, and enters that in its lobby.
  *
  * A block outlives the mapping of the peer: when the two meet again both go on where they stopped. It is used anew
  * for another process once the peer has ended.
  *
- * Invariant: a process writes only its own block and lobby. What is read from a peer is checked; what cannot be true
+ * Invariant: a process writes only its own block and lobby, but for the count of callers. What is read from a peer is checked; what cannot be true
  * breaks the channel. A channel is used under the lock of p2p.
  */
 #ifndef TUTTI_CHANNEL_H
@@ -89,9 +90,9 @@ typedef struct tutti_lobby_entry {
     uint64_t unused;
 } tutti_lobby_entry;
 
-#define TUTTI_LOBBY_ENTRIES ((TUTTI_HEAP_LOBBY_BYTES - sizeof(tutti_obituaries)) / sizeof(tutti_lobby_entry) - 4)
+#define TUTTI_LOBBY_ENTRIES ((TUTTI_HEAP_LOBBY_BYTES - sizeof(tutti_obituaries)) / sizeof(tutti_lobby_entry) - 6)
 
-/* The first bytes of each heap. Written by its owner only. */
+/* The first bytes of each heap. Written by its owner only, but for `callers`. */
 typedef struct tutti_lobby {
     TUTTI_ALIGNED_LINE _Atomic uint64_t generation; /* changes with each entry; release, pairs with _find */
     _Atomic uint64_t count;                         /* entries in use */
@@ -100,6 +101,9 @@ typedef struct tutti_lobby {
     /* Communicators over several hosts in which the owner is: whether it has left or died, when it has ended. Release;
      * pairs with tutti_peer_new_deaths. */
     atomic_int memberships;
+    /* How often a process has entered a block for this one in its lobby. Written by them: so that this one looks into their
+     * lobbies only then, and the heap of a process that sends nothing is never touched. */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t callers;
     tutti_obituaries obituaries;
     TUTTI_ALIGNED_LINE tutti_lobby_entry entries[TUTTI_LOBBY_ENTRIES];
 } tutti_lobby;
@@ -157,6 +161,8 @@ void tutti_channel_close(tutti_channels *channel);
 tutti_status tutti_channel_make(tutti_channels *channel);
 /* Looks for the peer's block; true when it is found (now or before). Makes ours then. */
 bool tutti_channel_find(tutti_channels *channel);
+/* Grows when a peer has made its block for this process: a look that costs nothing, before tutti_channel_find. */
+uint64_t tutti_channel_callers(void);
 
 /* Is there room for a record with this payload, leaving reserve_bytes free? Needs tutti_channel_make. */
 bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes);

@@ -1,7 +1,7 @@
 /*
  * Communicators: how they are made, break and go. See comm.h for the words.
  *
- * Creation: every rank has its page before the others hear of it; then all map each other's pages, and a first
+ * Creation: every rank has its page (a store's: in the hall) before the others hear of it; then all map each other's pages, and a first
  * meeting on them ends the creation, so that a communicator that one rank has is one that all have.
  * Destruction is local: the rank says that it has departed, and its page waits in grave.c until nobody looks.
  */
@@ -21,12 +21,14 @@
 #include "comm/create.h"
 #include "comm/fork.h"
 #include "comm/grave.h"
+#include "comm/hall.h"
 #include "comm/heap.h"
 #include "comm/hosts.h"
 #include "comm/link.h"
 #include "comm/p2p.h"
 #include "comm/peer.h"
 #include "comm/slots.h"
+#include "comm/start.h"
 #include "comm/ways.h"
 #include "comm/worker.h"
 
@@ -40,6 +42,7 @@ void tutti_comm_release(tutti_comm *comm) {
     if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) return;
     tutti_queue_destroy(comm);
     tutti_hosts_free(comm->hosts);
+    tutti_hall_release(comm->hall);
     free(comm->views);
     free(comm->factors);
     free(comm->buffers);
@@ -180,6 +183,7 @@ tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, c
         return tutti_fail(TUTTI_ERR_ARGUMENT,
                           "tutti_comm_create: a store (struct_bytes, set, get, add, check) and a prefix of at "
                           "most 256 characters are needed for more than one rank");
+    tutti_start_begin();
     return create(rank, nranks, store, prefix, options, "comm", comm_out);
 }
 
@@ -187,10 +191,13 @@ tutti_status tutti_comm_create_world(tutti_comm **comm_out) {
     tutti_world world;
     tutti_rendezvous *rendezvous = NULL;
     if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_world: comm_out is NULL");
+    tutti_start_begin();
     TUTTI_TRY(tutti_world_get(&world));
+    tutti_start_over(TUTTI_START_LAUNCHER);
     tutti_log_set_rank(world.size > 1 ? world.rank : -1);
     if (world.size == 1) return create(0, 1, NULL, NULL, NULL, "world", comm_out);
     TUTTI_TRY(tutti_rendezvous_open(&world, &rendezvous));
+    tutti_start_over(TUTTI_START_STORE);
     tutti_status status = create(world.rank, world.size, tutti_rendezvous_store(rendezvous),
                                  tutti_rendezvous_prefix(rendezvous), NULL, "world", comm_out);
     tutti_rendezvous_close(rendezvous);

@@ -1,14 +1,12 @@
 /*
- * First contact of the ranks of a host: over an abstract UNIX socket (SOCK_SEQPACKET) to rank 0, which gathers and
- * hands out everyone's heap and page.
+ * First contact on a host. See contact.h for what is said.
  *
- *   rank r -> 0   hello  { rank, nonce }
- *   0 -> rank r   proof  { nonce, MAC(key, "0", both nonces) }          who listens knows the key
- *   rank r -> 0   entry  { MAC(key, "r", both nonces), card, page }     with descriptors: heap, pidfd
- *   0 -> rank r   entry of each rank in order                           descriptors with each process's first one
- *
- * The key is the job's secret; without one it is the roll's random nonce, and the other side must have our uid.
+ * The leader serves one connection after the other; each takes a few messages. Whoever does not come is looked after by his
+ * process id, as the roll gives it, so that an end is noticed before the deadline; and so is one of them who does not know
+ * the secret, which else could be any stranger.
  */
+#include "comm/contact.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -17,19 +15,19 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "bootstrap/base/hmac.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "bootstrap/secret.h"
-#include "comm/card.h"
+#include "comm/contact_wire.h"
 #include "comm/heap.h"
 
 #define NONCE_BYTES 16
-#define STRANGER_MS 2000 /* who connects must prove himself within this */
+#define STRANGER_MS 2000 /* who is not in the roll must prove himself within this */
+#define LOOK_MS     200  /* nobody has come for so long: have those ended that are missing? */
+#define TEXT_BYTES  1024
 
 typedef struct hello {
     int32_t rank, unused;
@@ -42,98 +40,35 @@ typedef struct proof {
 } proof;
 
 typedef struct entry {
-    uint8_t mac[TUTTI_SHA256_BYTES]; /* towards rank 0 only */
+    uint8_t mac[TUTTI_SHA256_BYTES];
     int32_t rank, unused;
-    tutti_peer_card card;
-    uint64_t page; /* address in the owner's process */
 } entry;
 
-/* An entry as it lies here: descriptors are -1 once handed on. */
-typedef struct gathered {
-    entry entry;
-    int heap_fd, pidfd;
-    int connection; /* at rank 0: to that rank */
-} gathered;
+/* From the leader, and as `ready` to it. */
+typedef struct word {
+    int32_t status, unused;
+    char text[TEXT_BYTES]; /* where status is not TUTTI_OK */
+} word;
 
-typedef struct contact {
-    tutti_comm *comm;
-    const tutti_roll *roll;
-    tutti_deadline *deadline;
-    uint8_t key[TUTTI_SECRET_BYTES];
-    size_t key_bytes;
-    bool secret; /* the key is the job's; else the uid must match, too */
-    gathered *all;
-} contact;
-
-/* --------------------------------------------------------------------------------------------- messages */
-
-static tutti_status wait_ready(int fd, short events, tutti_deadline *deadline, const char *what) {
-    struct pollfd waited = {.fd = fd, .events = events};
-    for (;;) {
-        if (tutti_deadline_passed(deadline))
-            return tutti_fail(TUTTI_ERR_TIMEOUT, "no %s before the deadline (TUTTI_CONNECT_TIMEOUT_MS)", what);
-        int left_ms = tutti_deadline_left_ms(deadline);
-        int ready = poll(&waited, 1, left_ms < 100 ? left_ms : 100);
-        if (ready > 0) return TUTTI_OK;
-        if (ready < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll while waiting for %s", what);
-    }
+static bool leads(const tutti_contact *c) {
+    return c->rank == c->place->leader;
 }
 
-static tutti_status send_message(int fd, const void *data, size_t bytes, const int *fds, int nfds) {
-    union {
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-        struct cmsghdr align;
-    } control = {.bytes = {0}};
-    struct iovec part = {.iov_base = (void *)data, .iov_len = bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (nfds > 0) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int));
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        *header = (struct cmsghdr){
-            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int))};
-        memcpy(CMSG_DATA(header), fds, (size_t)nfds * sizeof(int));
-    }
-    ssize_t sent;
-    do sent = sendmsg(fd, &message, MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    if (sent == (ssize_t)bytes) return TUTTI_OK;
-    return tutti_fail_errno(sent < 0 ? errno : EMSGSIZE, "cannot send to a rank of this host");
+static int nseats(const tutti_contact *c) {
+    return c->place->neighbours;
 }
 
-/* Takes at most two descriptors; fds_out entries that did not come are -1. */
-static tutti_status receive_message(int fd, void *data, size_t bytes, int fds_out[2], tutti_deadline *deadline,
-                                    const char *what) {
-    union {
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec part = {.iov_base = data, .iov_len = bytes};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    fds_out[0] = fds_out[1] = -1;
-    TUTTI_TRY(wait_ready(fd, POLLIN, deadline, what));
-    ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-    if (got < 0) return tutti_fail_errno(errno, "cannot receive %s", what);
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL; header = CMSG_NXTHDR(&message, header))
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS)
-            memcpy(fds_out, CMSG_DATA(header), tutti_min_size(header->cmsg_len - CMSG_LEN(0), 2 * sizeof(int)));
-    if (got == (ssize_t)bytes) return TUTTI_OK;
-    for (int i = 0; i < 2; i++)
-        if (fds_out[i] >= 0) close(fds_out[i]);
-    return got == 0 ? tutti_fail(TUTTI_ERR_PEER_DIED, "the other side closed the connection before its %s", what)
-                    : tutti_fail(TUTTI_ERR_REFUSED, "%s has %zd bytes, %zu expected", what, got, bytes);
-}
-
-static tutti_status receive_plain(int fd, void *data, size_t bytes, tutti_deadline *deadline, const char *what) {
-    int fds[2];
-    TUTTI_TRY(receive_message(fd, data, bytes, fds, deadline, what));
-    for (int i = 0; i < 2; i++)
-        if (fds[i] >= 0) close(fds[i]);
+static tutti_status choose_key(tutti_contact *c) {
+    TUTTI_TRY(tutti_secret_get((char *)c->key, sizeof c->key, &c->secret));
+    if (!c->secret && tutti_setting_int(TUTTI_SETTING_SECRET_REQUIRED) != 0)
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "TUTTI_SECRET_REQUIRED is set, but neither TUTTI_SECRET nor TUTTI_SECRET_FILE");
+    c->key_bytes = c->secret ? strlen((char *)c->key) : sizeof c->place->nonce;
+    if (!c->secret) memcpy(c->key, c->place->nonce, sizeof c->place->nonce);
     return TUTTI_OK;
 }
 
-static void compute_mac(const contact *c, char side, const hello *h, const uint8_t nonce[NONCE_BYTES],
+static void compute_mac(const tutti_contact *c, char side, const hello *h, const uint8_t nonce[NONCE_BYTES],
                         uint8_t mac[TUTTI_SHA256_BYTES]) {
     uint8_t text[1 + sizeof *h + NONCE_BYTES];
     text[0] = (uint8_t)side;
@@ -142,255 +77,372 @@ static void compute_mac(const contact *c, char side, const hello *h, const uint8
     tutti_hmac_of(c->key, c->key_bytes, text, sizeof text, mac);
 }
 
-static bool same_user(int fd) {
-    struct ucred credentials;
-    socklen_t bytes = sizeof credentials;
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 && credentials.uid == geteuid();
+static tutti_status fail_secret(int rank) {
+    return tutti_fail(TUTTI_ERR_REFUSED,
+                      "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal on all ranks",
+                      rank);
 }
 
-/* ---------------------------------------------------------------------------------------------- sockets */
-
-static socklen_t address_of(const char *name, struct sockaddr_un *address) {
-    memset(address, 0, sizeof *address);
-    address->sun_family = AF_UNIX;
-    size_t bytes = strlen(name);
-    memcpy(address->sun_path + 1, name, bytes); /* the first byte 0: abstract, no file */
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
+/* Who sits where: the host's ranks in their order. */
+static tutti_status list_ranks(tutti_contact *c, const tutti_roll *roll) {
+    TUTTI_TRY(tutti_calloc((size_t)nseats(c), sizeof *c->ranks, &c->ranks));
+    int count = 0;
+    for (int rank = 0; rank < c->nranks; rank++) {
+        if (tutti_roll_ranks(roll)[rank].host != c->place->host) continue;
+        if (count == nseats(c)) return tutti_fail(TUTTI_ERR_DATA, "the list of all ranks contradicts this host's line");
+        if (rank == c->rank) c->seat = count;
+        c->ranks[count++] = rank;
+    }
+    if (count == nseats(c) && c->ranks[0] == c->place->leader && c->ranks[c->seat] == c->rank) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_DATA, "the list of all ranks contradicts this host's line");
 }
+
+/* ---------------------------------------------------------------------------------------------- members */
+
+static void fill_word(word *w, tutti_status status) {
+    memset(w, 0, sizeof *w);
+    w->status = status;
+    if (status != TUTTI_OK) snprintf(w->text, sizeof w->text, "%s", tutti_last_error());
+}
+
+static tutti_status heed(word *w, int from) {
+    if (w->status == TUTTI_OK) return TUTTI_OK;
+    w->text[sizeof w->text - 1] = '\0';
+    tutti_status status =
+        w->status < TUTTI_OK && w->status >= TUTTI_ERR_DATA ? (tutti_status)w->status : TUTTI_ERR_BROKEN;
+    return tutti_fail(status, "%s (told by rank %d)", w->text, from);
+}
+
+static tutti_status fail_leader(const tutti_contact *c, const char *what) {
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (pid %lld), the first of this host, %s", c->place->leader,
+                      (long long)c->place->leader_pid, what);
+}
+
+/* A word from the leader, with at most `capacity` descriptors. */
+static tutti_status hear(tutti_contact *c, int *fds, int capacity, int *nfds_out) {
+    word w;
+    int nfds = 0;
+    tutti_status status =
+        tutti_wire_receive(c->connection, &w, sizeof w, fds, capacity, &nfds, c->deadline, "word of the first rank");
+    if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
+    TUTTI_TRY(status);
+    status = heed(&w, c->place->leader);
+    for (int i = 0; i < nfds && status != TUTTI_OK; i++) close(fds[i]);
+    TUTTI_TRY(status);
+    *nfds_out = nfds;
+    return TUTTI_OK;
+}
+
+static tutti_status connect_to_leader(tutti_contact *c) {
+    int64_t pid;
+    tutti_status status = tutti_wire_connect(c->place->socket_name, c->deadline, &c->connection);
+    if (status == TUTTI_ERR_PEER_DIED)
+        return fail_leader(c, "has ended or given up, or TUTTI_HOST_ID joins two network namespaces, which share no "
+                              "memory");
+    TUTTI_TRY(status);
+    if (!tutti_wire_is_same_user(c->connection, &pid) && !c->secret)
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "rank %d runs as another user: set TUTTI_SECRET on all ranks to allow that",
+                          c->place->leader);
+    return TUTTI_OK;
+}
+
+/* Proves itself, and gives the heap. */
+static tutti_status prove(tutti_contact *c) {
+    hello h = {.rank = c->rank};
+    proof p;
+    uint8_t expected[TUTTI_SHA256_BYTES];
+    TUTTI_TRY(tutti_random_bytes(h.nonce, sizeof h.nonce));
+    TUTTI_TRY(tutti_wire_send(c->connection, &h, sizeof h, NULL, 0, c->deadline));
+    TUTTI_TRY(tutti_wire_receive(c->connection, &p, sizeof p, NULL, 0, NULL, c->deadline, "proof of the first rank"));
+    compute_mac(c, '0', &h, p.nonce, expected);
+    if (!tutti_hmac_equal(expected, p.mac, sizeof expected)) return fail_secret(c->place->leader);
+    entry e = {.rank = c->rank};
+    compute_mac(c, 'r', &h, p.nonce, e.mac);
+    TUTTI_TRY(tutti_heap_init());
+    int heap_fd = tutti_heap_fd();
+    return tutti_wire_send(c->connection, &e, sizeof e, &heap_fd, 1, c->deadline);
+}
+
+static tutti_status open_member(tutti_contact *c) {
+    int fd = -1, nfds = 0;
+    TUTTI_TRY(connect_to_leader(c));
+    tutti_status status = prove(c);
+    if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
+    TUTTI_TRY(status);
+    TUTTI_TRY(hear(c, &fd, 1, &nfds));
+    if (nfds != 1) return fail_leader(c, "has sent no shared memory");
+    TUTTI_TRY(tutti_hall_join(fd, c->nranks, nseats(c), &c->hall));
+    return list_ranks(c, tutti_hall_roll(c->hall));
+}
+
+/* ----------------------------------------------------------------------------------------------- leader */
+
+static int seat_of(const tutti_contact *c, int rank) {
+    int seat = 0;
+    while (seat < nseats(c) && c->ranks[seat] != rank) seat++;
+    return seat;
+}
+
+/* Is that process one of the ranks that are missing? */
+static bool is_awaited(const tutti_contact *c, const tutti_roll *roll, int64_t pid) {
+    uint64_t space = tutti_card_pid_space();
+    for (int seat = 1; seat < nseats(c) && pid > 0; seat++) {
+        const tutti_roll_rank *rank = &tutti_roll_ranks(roll)[c->ranks[seat]];
+        if (c->guests[seat].connection < 0 && rank->pid == pid && rank->pid_space == space) return true;
+    }
+    return false;
+}
+
+/* Lets one connection prove itself, and gives it the hall. */
+static tutti_status admit(tutti_contact *c, int fd, tutti_deadline *patience) {
+    hello h;
+    proof p;
+    entry e;
+    uint8_t expected[TUTTI_SHA256_BYTES];
+    TUTTI_TRY(tutti_wire_receive(fd, &h, sizeof h, NULL, 0, NULL, patience, "hello"));
+    int seat = seat_of(c, h.rank), heap_fd = -1, nfds = 0;
+    if (seat == 0 || seat == nseats(c) || c->guests[seat].connection >= 0)
+        return tutti_fail(TUTTI_ERR_REFUSED, "hello of rank %d, which cannot be", h.rank);
+    TUTTI_TRY(tutti_random_bytes(p.nonce, sizeof p.nonce));
+    compute_mac(c, '0', &h, p.nonce, p.mac);
+    TUTTI_TRY(tutti_wire_send(fd, &p, sizeof p, NULL, 0, patience));
+    tutti_status status = tutti_wire_receive(fd, &e, sizeof e, &heap_fd, 1, &nfds, patience, "entry");
+    if (status == TUTTI_ERR_PEER_DIED) return fail_secret(h.rank); /* it has not believed our proof */
+    TUTTI_TRY(status);
+    compute_mac(c, 'r', &h, p.nonce, expected);
+    if (!tutti_hmac_equal(expected, e.mac, sizeof expected) || e.rank != h.rank || nfds != 1) {
+        if (nfds == 1) close(heap_fd);
+        return fail_secret(h.rank);
+    }
+    word welcome;
+    int hall_fd = tutti_hall_fd(c->hall);
+    fill_word(&welcome, TUTTI_OK);
+    c->guests[seat].connection = fd;
+    c->guests[seat].heap_fd = heap_fd;
+    return tutti_wire_send(fd, &welcome, sizeof welcome, &hall_fd, 1, c->deadline);
+}
+
+/* Somebody is at the door. A stranger is sent away with a log line. */
+static tutti_status answer(tutti_contact *c, const tutti_roll *roll) {
+    int64_t pid = 0;
+    tutti_deadline stranger = tutti_deadline_after_ms(STRANGER_MS);
+    int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+        return tutti_fail_errno(errno,
+                                "the first rank of a host needs two descriptors for each other one; raise 'ulimit -n'");
+    if (fd < 0) return TUTTI_OK;
+    bool same_user = tutti_wire_is_same_user(fd, &pid), awaited = is_awaited(c, roll, pid);
+    tutti_status status = c->secret || same_user ? admit(c, fd, awaited ? c->deadline : &stranger)
+                                                 : tutti_fail(TUTTI_ERR_REFUSED, "another user connected");
+    if (status == TUTTI_OK) return TUTTI_OK;
+    for (int seat = 1; seat < nseats(c); seat++)
+        if (c->guests[seat].connection == fd) return status; /* closed with the contact */
+    close(fd);
+    if (awaited) return status;
+    tutti_log(TUTTI_LOG_WARN, "a connection was refused: %s", tutti_last_error());
+    return TUTTI_OK;
+}
+
+static void list_missing(const tutti_contact *c, const tutti_roll *roll, char *text, size_t capacity) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int seat = 1; seat < nseats(c) && used < capacity; seat++)
+        if (c->guests[seat].connection < 0)
+            used += (size_t)snprintf(text + used, capacity - used, "%srank %d (host %s, pid %lld)",
+                                     used > 0 ? ", " : "", c->ranks[seat], tutti_roll_hosts(roll)[c->place->host].name,
+                                     (long long)tutti_roll_ranks(roll)[c->ranks[seat]].pid);
+}
+
+static tutti_status fail_death(const tutti_contact *c, const tutti_roll *roll, int seat) {
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %lld) died while the communicator was made",
+                      c->ranks[seat], tutti_roll_hosts(roll)[c->place->host].name,
+                      (long long)tutti_roll_ranks(roll)[c->ranks[seat]].pid);
+}
+
+/* Has one of the missing ranks ended, or one of those that are here? */
+static tutti_status look_for_deaths(const tutti_contact *c, const tutti_roll *roll) {
+    uint64_t space = tutti_card_pid_space();
+    for (int seat = 1; seat < nseats(c); seat++) {
+        tutti_guest *guest = &c->guests[seat];
+        const tutti_roll_rank *rank = &tutti_roll_ranks(roll)[c->ranks[seat]];
+        struct pollfd look = {.fd = guest->connection, .events = 0};
+        if (guest->connection < 0) {
+            if (rank->pid_space != space || space == 0) continue;
+            if (guest->pidfd < 0) guest->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)rank->pid, 0);
+            if (guest->pidfd < 0 && errno == ESRCH) return fail_death(c, roll, seat);
+            look = (struct pollfd){.fd = guest->pidfd, .events = POLLIN};
+        }
+        if (look.fd >= 0 && poll(&look, 1, 0) > 0) {
+            bool came = guest->connection < 0 && poll(&(struct pollfd){.fd = c->listen_fd, .events = POLLIN}, 1, 0) > 0;
+            if (!came) return fail_death(c, roll, seat);
+        }
+    }
+    return TUTTI_OK;
+}
+
+static int count_missing(const tutti_contact *c) {
+    int missing = 0;
+    for (int seat = 1; seat < nseats(c); seat++) missing += c->guests[seat].connection < 0;
+    return missing;
+}
+
+static tutti_status await_guests(tutti_contact *c, const tutti_roll *roll) {
+    char missing[600];
+    while (count_missing(c) > 0) {
+        struct pollfd door = {.fd = c->listen_fd, .events = POLLIN};
+        int ready = poll(&door, 1, LOOK_MS);
+        if (ready < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll while waiting for ranks of this host");
+        if (ready > 0) TUTTI_TRY(answer(c, roll));
+        if (ready == 0) TUTTI_TRY(look_for_deaths(c, roll));
+        if (!tutti_deadline_passed(c->deadline)) continue;
+        list_missing(c, roll, missing, sizeof missing);
+        return tutti_fail(TUTTI_ERR_TIMEOUT,
+                          "not all ranks of this host have connected before the deadline "
+                          "(TUTTI_CONNECT_TIMEOUT_MS); missing: %s",
+                          missing);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status open_leader(tutti_contact *c, const tutti_roll *roll) {
+    TUTTI_TRY(tutti_calloc((size_t)nseats(c), sizeof *c->guests, &c->guests));
+    for (int seat = 0; seat < nseats(c); seat++)
+        c->guests[seat] = (tutti_guest){.connection = -1, .heap_fd = -1, .pidfd = -1};
+    TUTTI_TRY(list_ranks(c, roll));
+    TUTTI_TRY(tutti_hall_create(roll, c->place->host, &c->hall));
+    return await_guests(c, roll);
+}
+
+/* Says it to all who are here; who is not is beyond help. */
+static void say_to_all(const tutti_contact *c, tutti_status status) {
+    word w;
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    fill_word(&w, status);
+    for (int seat = 1; seat < nseats(c) && c->guests != NULL; seat++)
+        if (c->guests[seat].connection >= 0)
+            (void)tutti_wire_send(c->guests[seat].connection, &w, sizeof w, NULL, 0, c->deadline);
+    tutti_fail(status, "%s", text);
+}
+
+/* ------------------------------------------------------------------------------------------------ both */
 
 tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out) {
     uint8_t random[16];
-    struct sockaddr_un address;
     TUTTI_TRY(tutti_random_bytes(random, sizeof random));
     int used = snprintf(name_out, TUTTI_SOCKET_NAME_BYTES, "tutti-");
     for (size_t i = 0; i < sizeof random; i++)
         used += snprintf(name_out + used, TUTTI_SOCKET_NAME_BYTES - (size_t)used, "%02x", random[i]);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0) return tutti_fail_errno(errno, "cannot make a UNIX socket");
-    socklen_t bytes = address_of(name_out, &address);
-    if (bind(fd, (struct sockaddr *)&address, bytes) != 0 || listen(fd, 4096) != 0) {
-        int error = errno;
-        close(fd);
-        return tutti_fail_errno(error, "cannot listen on an abstract UNIX socket");
-    }
-    *fd_out = fd;
-    return TUTTI_OK;
+    return tutti_wire_listen(name_out, fd_out);
 }
 
-static tutti_status connect_to_root(const contact *c, int *fd_out) {
-    const tutti_card *root = &c->roll->cards[0];
-    struct sockaddr_un address;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0) return tutti_fail_errno(errno, "cannot make a UNIX socket");
-    socklen_t bytes = address_of(root->socket_name, &address);
-    while (connect(fd, (struct sockaddr *)&address, bytes) != 0) {
-        int error = errno;
-        if (error == EINTR || (error == EAGAIN && !tutti_deadline_passed(c->deadline))) continue;
-        close(fd);
-        if (error == ECONNREFUSED || error == ENOENT)
-            return tutti_fail(
-                TUTTI_ERR_PEER_DIED,
-                "rank %d (host %s, pid %lld) has ended, or TUTTI_HOST_ID joins two network namespaces, which share "
-                "no memory",
-                root->rank, root->host, (long long)root->pid);
-        return tutti_fail_errno(error, "cannot connect to rank 0 (host %s, pid %lld)", root->host,
-                                (long long)root->pid);
-    }
-    if (!c->secret && !same_user(fd)) {
-        close(fd);
-        return tutti_fail(TUTTI_ERR_REFUSED,
-                          "rank 0 runs as another user: set TUTTI_SECRET on all ranks to allow that");
-    }
-    *fd_out = fd;
-    return TUTTI_OK;
-}
-
-/* ----------------------------------------------------------------------------------------------- rank r */
-
-static tutti_status enter(contact *c, int fd) {
-    hello h = {.rank = c->comm->rank};
-    proof p;
-    uint8_t expected[TUTTI_SHA256_BYTES];
-    TUTTI_TRY(tutti_random_bytes(h.nonce, sizeof h.nonce));
-    TUTTI_TRY(send_message(fd, &h, sizeof h, NULL, 0));
-    TUTTI_TRY(receive_plain(fd, &p, sizeof p, c->deadline, "rank 0's proof"));
-    compute_mac(c, '0', &h, p.nonce, expected);
-    if (!tutti_hmac_equal(expected, p.mac, sizeof expected))
-        return tutti_fail(TUTTI_ERR_REFUSED,
-                          "rank 0 does not know this job's secret: TUTTI_SECRET (or its file) must be "
-                          "equal on all ranks");
-    gathered *own = &c->all[c->comm->rank];
-    compute_mac(c, 'r', &h, p.nonce, own->entry.mac);
-    int fds[2] = {own->heap_fd, own->pidfd};
-    TUTTI_TRY(send_message(fd, &own->entry, sizeof own->entry, fds, own->pidfd >= 0 ? 2 : 1));
-    for (int rank = 0; rank < c->comm->nranks; rank++) {
-        entry e;
-        TUTTI_TRY(receive_message(fd, &e, sizeof e, fds, c->deadline, "list of ranks from rank 0"));
-        if (rank == c->comm->rank) {
-            for (int i = 0; i < 2; i++)
-                if (fds[i] >= 0) close(fds[i]);
-            continue;
-        }
-        c->all[rank] =
-            (gathered){.entry = e, .heap_fd = fds[0], .pidfd = fds[1], .connection = c->all[rank].connection};
-    }
-    return TUTTI_OK;
-}
-
-/* ----------------------------------------------------------------------------------------------- rank 0 */
-
-/* Lets one connection prove itself; a stranger is sent away with a log line. */
-static tutti_status admit(contact *c, int fd) {
-    tutti_deadline patience = tutti_deadline_after_ms(STRANGER_MS);
-    hello h;
-    proof p;
-    uint8_t expected[TUTTI_SHA256_BYTES];
-    if (!c->secret && !same_user(fd)) return tutti_fail(TUTTI_ERR_REFUSED, "another user connected");
-    TUTTI_TRY(receive_plain(fd, &h, sizeof h, &patience, "hello"));
-    if (h.rank <= 0 || h.rank >= c->comm->nranks || c->all[h.rank].connection >= 0)
-        return tutti_fail(TUTTI_ERR_REFUSED, "hello of rank %d, which cannot be", h.rank);
-    TUTTI_TRY(tutti_random_bytes(p.nonce, sizeof p.nonce));
-    compute_mac(c, '0', &h, p.nonce, p.mac);
-    TUTTI_TRY(send_message(fd, &p, sizeof p, NULL, 0));
-    int fds[2];
-    gathered one = {.connection = fd};
-    TUTTI_TRY(receive_message(fd, &one.entry, sizeof one.entry, fds, &patience, "entry"));
-    one.heap_fd = fds[0];
-    one.pidfd = fds[1];
-    compute_mac(c, 'r', &h, p.nonce, expected);
-    if (tutti_hmac_equal(expected, one.entry.mac, sizeof expected) && one.entry.rank == h.rank) {
-        c->all[h.rank] = one;
-        return TUTTI_OK;
-    }
-    for (int i = 0; i < 2; i++)
-        if (fds[i] >= 0) close(fds[i]);
-    return tutti_fail(TUTTI_ERR_REFUSED,
-                      "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal "
-                      "on all ranks",
-                      h.rank);
-}
-
-static void list_missing(const contact *c, char *text, size_t capacity) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int rank = 1; rank < c->comm->nranks && used < capacity; rank++)
-        if (c->all[rank].connection < 0)
-            used +=
-                (size_t)snprintf(text + used, capacity - used, "%srank %d (host %s, pid %lld)", used > 0 ? ", " : "",
-                                 rank, c->roll->cards[rank].host, (long long)c->roll->cards[rank].pid);
-}
-
-static tutti_status gather(contact *c, int listen_fd) {
-    char missing[600];
-    for (int present = 1; present < c->comm->nranks;) {
-        tutti_status status = wait_ready(listen_fd, POLLIN, c->deadline, "connection");
-        if (status != TUTTI_OK) {
-            list_missing(c, missing, sizeof missing);
-            return tutti_fail(status,
-                              "not all ranks of this host have connected before the deadline "
-                              "(TUTTI_CONNECT_TIMEOUT_MS); missing: %s",
-                              missing);
-        }
-        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0) continue;
-        if (admit(c, fd) == TUTTI_OK) {
-            present++;
-        } else {
-            tutti_log(TUTTI_LOG_WARN, "a connection was refused: %s", tutti_last_error());
-            close(fd);
-        }
-    }
-    return TUTTI_OK;
-}
-
-static bool is_first_of_process(const contact *c, int rank) {
-    for (int before = 0; before < rank; before++)
-        if (memcmp(c->all[before].entry.card.id, c->all[rank].entry.card.id, TUTTI_PROCESS_ID_BYTES) == 0) return false;
-    return true;
-}
-
-static tutti_status hand_out(contact *c) {
-    for (int rank = 0; rank < c->comm->nranks; rank++) {
-        gathered *one = &c->all[rank];
-        memset(one->entry.mac, 0, sizeof one->entry.mac);
-        int fds[2] = {one->heap_fd, one->pidfd};
-        int nfds = is_first_of_process(c, rank) ? one->pidfd >= 0 ? 2 : 1 : 0;
-        for (int to = 1; to < c->comm->nranks; to++)
-            TUTTI_TRY(send_message(c->all[to].connection, &one->entry, sizeof one->entry, fds, nfds));
-    }
-    return TUTTI_OK;
-}
-
-/* ------------------------------------------------------------------------------------------------- both */
-
-static tutti_status choose_key(contact *c) {
-    TUTTI_TRY(tutti_secret_get((char *)c->key, sizeof c->key, &c->secret));
-    if (!c->secret && tutti_setting_int(TUTTI_SETTING_SECRET_REQUIRED) != 0)
-        return tutti_fail(TUTTI_ERR_REFUSED,
-                          "TUTTI_SECRET_REQUIRED is set, but neither TUTTI_SECRET nor TUTTI_SECRET_FILE");
-    c->key_bytes = c->secret ? strlen((char *)c->key) : sizeof c->roll->nonce;
-    if (!c->secret) memcpy(c->key, c->roll->nonce, sizeof c->roll->nonce);
-    return TUTTI_OK;
-}
-
-static tutti_status describe_self(contact *c) {
-    tutti_peer *self;
-    TUTTI_TRY(tutti_peer_self(&self));
-    for (int rank = 0; rank < c->comm->nranks; rank++)
-        c->all[rank] = (gathered){.heap_fd = -1, .pidfd = -1, .connection = -1};
-    gathered *own = &c->all[c->comm->rank];
-    own->entry.rank = c->comm->rank;
-    own->entry.page = (uint64_t)(uintptr_t)c->comm->page;
-    own->entry.card = (tutti_peer_card){.heap_base = self->remote_base, .heap_bytes = self->bytes, .pid = self->pid};
-    memcpy(own->entry.card.id, self->id, sizeof self->id);
-    memcpy(own->entry.card.host, self->host, sizeof self->host);
-    own->heap_fd = fcntl(tutti_heap_fd(), F_DUPFD_CLOEXEC, 0);
-    own->pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0); /* -1 where forbidden: then peers ask by pid */
-    return own->heap_fd >= 0 ? TUTTI_OK : tutti_fail_errno(errno, "cannot duplicate the shared heap's descriptor");
-}
-
-/* Maps what was gathered; takes the descriptors. */
-static tutti_status map_members(contact *c) {
-    for (int rank = 0; rank < c->comm->nranks; rank++) {
-        gathered *one = &c->all[rank];
-        tutti_member *member = &c->comm->members[rank];
-        one->entry.card.host[sizeof one->entry.card.host - 1] = '\0';
-        tutti_status status = tutti_peer_admit(&one->entry.card, one->heap_fd, one->pidfd, &member->process);
-        one->heap_fd = one->pidfd = -1;
-        TUTTI_TRY(status);
-        member->page = tutti_peer_translate(member->process, one->entry.page, sizeof *member->page);
-        if (member->page == NULL || one->entry.page % TUTTI_CACHE_LINE != 0)
-            return tutti_fail(TUTTI_ERR_REFUSED, "rank %d shows a page outside of its heap", rank);
-    }
-    return TUTTI_OK;
-}
-
-static tutti_status run(contact *c, int listen_fd) {
+tutti_status tutti_contact_open(tutti_contact *c, const tutti_roll *roll) {
     TUTTI_TRY(choose_key(c));
-    TUTTI_TRY(describe_self(c));
-    if (c->comm->rank == 0) {
-        TUTTI_TRY(gather(c, listen_fd));
-        TUTTI_TRY(hand_out(c));
-    } else {
-        int fd = -1;
-        TUTTI_TRY(connect_to_root(c, &fd));
-        c->all[0].connection = fd;
-        TUTTI_TRY(enter(c, fd));
-    }
-    return map_members(c);
+    TUTTI_TRY(leads(c) ? open_leader(c, roll) : open_member(c));
+    return tutti_hall_sit(c->hall, c->seat);
 }
 
-tutti_status tutti_contact_exchange(tutti_comm *comm, const tutti_roll *roll, int listen_fd, tutti_deadline *deadline) {
-    contact c = {.comm = comm, .roll = roll, .deadline = deadline};
-    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *c.all, &c.all));
-    tutti_status status = run(&c, listen_fd);
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        gathered *one = &c.all[rank];
-        if (one->connection >= 0) close(one->connection);
-        if (one->heap_fd >= 0) close(one->heap_fd);
-        if (one->pidfd >= 0) close(one->pidfd);
+tutti_status tutti_contact_ready(tutti_contact *c, tutti_status status) {
+    word w;
+    if (!leads(c)) {
+        char text[TEXT_BYTES];
+        snprintf(text, sizeof text, "%s", tutti_last_error());
+        fill_word(&w, status);
+        if (c->connection < 0) return status;
+        tutti_status sent = tutti_wire_send(c->connection, &w, sizeof w, NULL, 0, c->deadline);
+        if (sent == TUTTI_ERR_PEER_DIED) sent = TUTTI_OK; /* its last word, which tells why, is yet to be heard */
+        return status != TUTTI_OK ? tutti_fail(status, "%s", text) : sent;
     }
-    memset(c.key, 0, sizeof c.key);
-    free(c.all);
+    for (int seat = 1; seat < nseats(c) && status == TUTTI_OK; seat++) {
+        status = tutti_wire_receive(c->guests[seat].connection, &w, sizeof w, NULL, 0, NULL, c->deadline,
+                                    "readiness of a rank");
+        if (status == TUTTI_ERR_PEER_DIED) status = fail_death(c, tutti_hall_roll(c->hall), seat);
+        if (status == TUTTI_OK) status = heed(&w, c->ranks[seat]);
+    }
     return status;
+}
+
+/* The seats that are the first of their process, from `seat` on; nseats: there is none. */
+static int next_process(const tutti_contact *c, int seat) {
+    for (; seat < nseats(c); seat++) {
+        const uint8_t *id = tutti_hall_seat(c->hall, seat)->card.id;
+        int before = 0;
+        while (before < seat && memcmp(tutti_hall_seat(c->hall, before)->card.id, id, TUTTI_PROCESS_ID_BYTES) != 0)
+            before++;
+        if (before == seat) return seat;
+    }
+    return seat;
+}
+
+/* Gives all heaps to all, some at a time. */
+static tutti_status hand_out(tutti_contact *c) {
+    word w;
+    fill_word(&w, TUTTI_OK);
+    for (int next = next_process(c, 0); next < nseats(c);) {
+        int fds[TUTTI_WIRE_FDS], count = 0;
+        for (; next < nseats(c) && count < TUTTI_WIRE_FDS; next = next_process(c, next + 1))
+            fds[count++] = next == 0 ? tutti_heap_fd() : c->guests[next].heap_fd;
+        for (int seat = 1; seat < nseats(c); seat++)
+            TUTTI_TRY(tutti_wire_send(c->guests[seat].connection, &w, sizeof w, fds, count, c->deadline));
+    }
+    return TUTTI_OK;
+}
+
+/* Maps the process of that seat, unless it is known; takes the descriptor. */
+static tutti_status map_member(tutti_contact *c, int seat, int heap_fd, tutti_member *members) {
+    TUTTI_TRY(tutti_peer_admit(c->hall, seat, heap_fd, &members[seat].process));
+    members[seat].page = tutti_hall_page(c->hall, seat);
+    return TUTTI_OK;
+}
+
+static tutti_status map_from_leader(tutti_contact *c, tutti_member *members) {
+    int next = next_process(c, 0);
+    while (next < nseats(c)) {
+        int fds[TUTTI_WIRE_FDS], count = 0, used = 0;
+        TUTTI_TRY(hear(c, fds, TUTTI_WIRE_FDS, &count));
+        tutti_status status = count > 0 ? TUTTI_OK : fail_leader(c, "has sent too little");
+        for (; next < nseats(c) && used < count && status == TUTTI_OK; next = next_process(c, next + 1))
+            status = map_member(c, next, fds[used++], members);
+        while (used < count) close(fds[used++]);
+        TUTTI_TRY(status);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status map_own(tutti_contact *c, tutti_member *members) {
+    for (int next = next_process(c, 0); next < nseats(c); next = next_process(c, next + 1)) {
+        int fd = c->guests[next].heap_fd;
+        c->guests[next].heap_fd = -1;
+        TUTTI_TRY(map_member(c, next, fd, members));
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_contact_share(tutti_contact *c, tutti_status status, tutti_member *members) {
+    if (leads(c)) {
+        if (status == TUTTI_OK) status = hand_out(c);
+        if (status != TUTTI_OK) say_to_all(c, status);
+        TUTTI_TRY(status);
+        TUTTI_TRY(map_own(c, members));
+    } else {
+        TUTTI_TRY(map_from_leader(c, members));
+    }
+    for (int seat = 0; seat < nseats(c); seat++) /* further ranks of a process that is known by now */
+        if (members[seat].process == NULL) TUTTI_TRY(map_member(c, seat, -1, members));
+    return TUTTI_OK;
+}
+
+void tutti_contact_close(tutti_contact *c) {
+    for (int seat = 0; c->guests != NULL && seat < nseats(c); seat++) {
+        const tutti_guest *guest = &c->guests[seat];
+        if (guest->connection >= 0) close(guest->connection);
+        if (guest->heap_fd >= 0) close(guest->heap_fd);
+        if (guest->pidfd >= 0) close(guest->pidfd);
+    }
+    if (c->connection >= 0) close(c->connection);
+    if (c->listen_fd >= 0) close(c->listen_fd);
+    memset(c->key, 0, sizeof c->key);
+    free(c->guests);
+    free(c->ranks);
 }

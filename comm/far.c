@@ -57,16 +57,47 @@ static void lose(tutti_channels *channel, const char *why) {
     channel->gone = true;
 }
 
+/* What a peer has said that has said nothing. */
+static const tutti_channel_block silence;
+
+tutti_status tutti_far_equip(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    if (channel->own != NULL) return TUTTI_OK;
+    far->copy = aligned_alloc(TUTTI_CACHE_LINE, sizeof *far->copy);
+    far->body = malloc(TUTTI_CHANNEL_RING_BYTES);
+    far->stream = malloc(TUTTI_FAR_STREAM_BYTES);
+    tutti_channel_block *own = aligned_alloc(TUTTI_CACHE_LINE, sizeof *own);
+    if (far->copy == NULL || own == NULL || far->body == NULL || far->stream == NULL) {
+        free(far->copy);
+        free(far->body);
+        free(far->stream);
+        free(own);
+        far->copy = NULL;
+        far->body = far->stream = NULL;
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for messages to host %s", channel->peer->host);
+    }
+    memset(far->copy, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
+    memset(own, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
+    channel->own = own;
+    channel->theirs = far->copy;
+    return TUTTI_OK;
+}
+
 /* The pipe that has been opened; NULL: not yet, or never (the channel is gone or broken then). */
 static tutti_pipe *take_pipe(tutti_channels *channel, tutti_opener **opener_at) {
     tutti_pipe *pipe = NULL;
     tutti_status status = tutti_opener_take(*opener_at, &pipe);
     if (status == TUTTI_NOT_YET) return NULL;
     *opener_at = NULL;
-    if (status == TUTTI_ERR_SYSTEM || status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DIED)
+    if (status == TUTTI_ERR_SYSTEM || status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DIED) {
         lose(channel, tutti_last_error());
-    else if (status != TUTTI_OK) tutti_channel_break(channel, "%s", tutti_last_error());
-    return pipe;
+        return NULL;
+    }
+    if (status == TUTTI_OK) status = tutti_far_equip(channel);
+    if (status == TUTTI_OK) return pipe;
+    tutti_channel_break(channel, "%s", tutti_last_error());
+    if (pipe != NULL) pipe->transport->close(pipe);
+    return NULL;
 }
 
 static void start(tutti_channels *channel, const tutti_ticket *ticket, const tutti_connection *taken,
@@ -360,17 +391,8 @@ tutti_status tutti_far_open(tutti_channels *channel) {
     TUTTI_TRY(tutti_calloc(1, sizeof *far, &far));
     channel->far = far;
     channel->probed = true; /* its memory cannot be read from here */
-    TUTTI_TRY(write_tickets(channel->peer, far));
-    far->copy = aligned_alloc(TUTTI_CACHE_LINE, sizeof *far->copy);
-    channel->own = aligned_alloc(TUTTI_CACHE_LINE, sizeof *channel->own);
-    far->body = malloc(TUTTI_CHANNEL_RING_BYTES);
-    far->stream = malloc(TUTTI_FAR_STREAM_BYTES);
-    if (far->copy == NULL || channel->own == NULL || far->body == NULL || far->stream == NULL)
-        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for messages to host %s", channel->peer->host);
-    memset(far->copy, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
-    memset(channel->own, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
-    channel->theirs = far->copy;
-    return TUTTI_OK;
+    channel->theirs = &silence;
+    return write_tickets(channel->peer, far);
 }
 
 void tutti_far_close(tutti_channels *channel) {

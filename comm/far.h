@@ -18,8 +18,10 @@
 
 #define TUTTI_FAR_STREAM_BYTES (TUTTI_CHANNEL_RING_BYTES - ((size_t)4 << 10)) /* with its header in one call of tcp */
 
-/* Gives a channel to a far peer its two rings. */
+/* Makes a channel one to a far peer, as yet without rings: of thousands of peers only some ever get or send a message. */
 tutti_status tutti_far_open(tutti_channels *channel);
+/* Gives it its two rings. */
+tutti_status tutti_far_equip(tutti_channels *channel);
 void tutti_far_close(tutti_channels *channel);
 /* Moves what can be moved; true when something did. What cannot be mended breaks the channel; a peer that has closed is
  * `gone` once all that it sent has been read. */

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "comm/hall.h"
 #include "comm/heap.h"
 #include "comm/peer.h"
 #include "comm/slots.h"
@@ -15,6 +16,7 @@ typedef struct grave {
     uint64_t comm_id;
     int nranks;
     tutti_page *page;
+    tutti_hall *hall; /* the page is in it, or NULL: in this process's heap */
     tutti_member *members;
     tutti_slots *slots;
     struct grave *next;
@@ -37,12 +39,13 @@ static bool all_gone(const grave *g) {
 
 static void free_grave(grave *g) {
     atomic_store_explicit(&g->page->comm_id, 0, memory_order_release);
-    tutti_heap_free(g->page);
+    if (g->hall == NULL) tutti_heap_free(g->page);
     if (g->slots != NULL) tutti_heap_free(g->slots->memory);
     free(g->slots);
     for (int rank = 0; rank < g->nranks; rank++)
         if (g->members[rank].process != NULL) tutti_peer_release(g->members[rank].process);
     free(g->members);
+    tutti_hall_release(g->hall);
     free(g);
 }
 
@@ -52,8 +55,10 @@ void tutti_grave_bury(tutti_comm *comm) {
     *new = (grave){.comm_id = comm->id,
                    .nranks = comm->nranks,
                    .page = comm->page,
+                   .hall = tutti_hall_holds(comm->hall, comm->page) ? comm->hall : NULL,
                    .members = comm->members,
                    .slots = comm->slots};
+    if (new->hall != NULL) tutti_hall_retain(new->hall);
     comm->page = NULL;
     comm->members = NULL;
     comm->slots = NULL;

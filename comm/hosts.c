@@ -52,7 +52,6 @@ static tutti_status lay_out(tutti_hosts *hosts, const int *host_keys, int rank, 
     TUTTI_TRY(tutti_calloc(n, sizeof *hosts->host_of, &hosts->host_of));
     TUTTI_TRY(tutti_calloc(n, sizeof *hosts->local_of, &hosts->local_of));
     TUTTI_TRY(tutti_calloc(n, sizeof *hosts->order, &hosts->order));
-    TUTTI_TRY(tutti_calloc(n, sizeof *hosts->doors, &hosts->doors));
     TUTTI_TRY(tutti_calloc(n, sizeof *hosts->srcs, &hosts->srcs));
     TUTTI_TRY(tutti_calloc(n, sizeof *hosts->dsts, &hosts->dsts));
     TUTTI_TRY(tutti_calloc(2 * n, sizeof *hosts->counts, &hosts->counts));
@@ -198,7 +197,7 @@ void tutti_hosts_free(tutti_hosts *hosts) {
     free(hosts->host_of);
     free(hosts->local_of);
     free(hosts->order);
-    free(hosts->doors);
+    free(hosts->own_doors);
     free(hosts->all);
     free(hosts->rail);
     free(hosts->delegates);

@@ -42,8 +42,9 @@ typedef struct tutti_hosts {
         *elsewhere;   /* stands in for the pages of all ranks of other hosts: never posted; broken when one says so */
     int told_by;      /* elsewhere is broken: the rank that says so */
     atomic_bool told; /* messages: other hosts know that this communicator is broken */
-    tutti_door_card *doors; /* by rank; filled in by who makes the communicator */
-    char *scratch;          /* in the heap, so that `local` lends it */
+    const tutti_door_card *doors; /* by rank; given by who makes the communicator: in the hall, or own_doors */
+    tutti_door_card *own_doors;   /* of a communicator that was split from another; NULL */
+    char *scratch;                /* in the heap, so that `local` lends it */
     size_t scratch_bytes;
     int *order;    /* memory of `all`'s ranks */
     int *everyone; /* 0, 1, ...: the rail of all ranks */

@@ -1,10 +1,10 @@
 /*
- * Ranks that meet in a store: the members of a new communicator, from the cards that all have left there.
+ * Ranks that meet in a store: the members of a new communicator, from what each of them knows.
  *
- *   all          cards, one by each rank; the roll of all cards (card.h)
- *   one host     first contact: everyone maps everyone's memory (contact.c)
- *   several      each rank leaves a second card: where processes of other hosts can reach it, and (the first rank of a
- *                host) where those of its own can; then first contact on each host by itself
+ *   all          the roll: who is there, on which host; which rank leads the host (roll.h)
+ *   one host     first contact with the leader: its hall, with a seat and a page for each, then everybody's memory (contact.h)
+ *   several      in between, where each process can be reached from other hosts: into the hall, and from leader to leader
+ *                through the store (doors.h)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,40 +14,28 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/secret.h"
-#include "comm/card.h"
+#include "comm/arena.h"
+#include "comm/contact.h"
 #include "comm/create.h"
 #include "comm/door.h"
+#include "comm/doors.h"
+#include "comm/hall.h"
+#include "comm/heap.h"
 #include "comm/hosts.h"
 #include "comm/peer.h"
+#include "comm/start.h"
 
 typedef struct meeting {
     tutti_comm *comm;
+    tutti_comm *local; /* of this host's ranks: comm itself, or its hosts->local */
     const tutti_store *store;
     const char *prefix;
     tutti_deadline deadline;
     tutti_card own;
-    tutti_roll *roll;
-    int listen_fd;
+    tutti_place place;
+    tutti_roll *roll; /* leader */
+    tutti_contact contact;
 } meeting;
-
-/* What this host's ranks may use of it. */
-static void count_cores(const meeting *m, const int *ranks, int nranks) {
-    tutti_core_mask cores = m->own.cores;
-    int most = m->own.most_cores;
-    for (int i = 0; i < nranks; i++) {
-        const tutti_card *card = &m->roll->cards[ranks != NULL ? ranks[i] : i];
-        tutti_cores_join(&cores, &card->cores);
-        if (card->most_cores < most) most = card->most_cores;
-    }
-    m->comm->host_ranks = nranks;
-    m->comm->host_cores = tutti_cores_count(&cores, most);
-}
-
-static tutti_status meet_on_host(meeting *m) {
-    TUTTI_TRY(tutti_contact_exchange(m->comm, m->roll, m->listen_fd, &m->deadline));
-    count_cores(m, NULL, m->comm->nranks);
-    return tutti_create_end(m->comm);
-}
 
 /* ---------------------------------------------------------------------------------------- several hosts */
 
@@ -65,94 +53,132 @@ static tutti_status add_key(const meeting *m) {
             "TUTTI_ENCRYPT=1 needs TUTTI_SECRET or TUTTI_SECRET_FILE, equal on all hosts: without one, the "
             "key would go through the store, where others can read it");
     tutti_status status =
-        set ? tutti_door_add_key(secret, strlen(secret)) : tutti_door_add_key(m->roll->nonce, sizeof m->roll->nonce);
+        set ? tutti_door_add_key(secret, strlen(secret)) : tutti_door_add_key(m->place.nonce, sizeof m->place.nonce);
     memset(secret, 0, sizeof secret);
     return status;
 }
 
-/* First contact of this host's ranks: a roll of them alone. */
-static tutti_status meet_neighbours(meeting *m, const tutti_far_card *far) {
-    const tutti_host *own = &m->comm->hosts->all[m->comm->hosts->host];
-    tutti_roll *roll;
-    TUTTI_TRY(tutti_calloc(1, sizeof *roll + (size_t)own->nranks * sizeof roll->cards[0], &roll));
-    roll->comm_id = m->roll->comm_id;
-    memcpy(roll->nonce, m->roll->nonce, sizeof roll->nonce);
-    for (int i = 0; i < own->nranks; i++) roll->cards[i] = m->roll->cards[own->ranks[i]];
-    memcpy(roll->cards[0].socket_name, far[own->ranks[0]].socket_name, sizeof roll->cards[0].socket_name);
-    tutti_status status = tutti_contact_exchange(m->comm->hosts->local, roll, m->listen_fd, &m->deadline);
-    free(roll);
-    if (status == TUTTI_OK) tutti_hosts_adopt_local(m->comm);
-    return status;
+/* Lays the communicator out over the hosts of the roll. */
+static tutti_status lay_out(meeting *m) {
+    const tutti_roll *roll = tutti_hall_roll(m->contact.hall);
+    int nranks = m->comm->nranks, *keys;
+    TUTTI_TRY(tutti_calloc((size_t)nranks, sizeof *keys, &keys));
+    for (int rank = 0; rank < nranks; rank++) keys[rank] = tutti_roll_ranks(roll)[rank].host;
+    tutti_status status = tutti_hosts_create(m->comm, keys);
+    free(keys);
+    TUTTI_TRY(status);
+    m->local = m->comm->hosts->local;
+    tutti_door_card *doors = tutti_hall_doors(m->contact.hall);
+    m->comm->hosts->doors = doors;
+    TUTTI_TRY(add_key(m));
+    return tutti_door_open(&doors[m->comm->rank]);
 }
 
-static tutti_status enter_far(const meeting *m, int rank, const tutti_far_card *far) {
-    const tutti_card *card = &m->roll->cards[rank];
-    tutti_peer_card peer_card = {.pid = card->pid};
-    tutti_peer *process;
-    memcpy(peer_card.id, far->door.process, sizeof peer_card.id);
-    memcpy(peer_card.host, card->host, sizeof peer_card.host);
-    TUTTI_TRY(tutti_peer_admit_far(&peer_card, &far->door, &process));
-    tutti_hosts_enter_far(m->comm, rank, process);
+/* The ranks of other hosts become members. */
+static tutti_status enter_far(const meeting *m) {
+    const tutti_roll *roll = tutti_hall_roll(m->contact.hall);
+    for (int rank = 0; rank < m->comm->nranks; rank++) {
+        const tutti_roll_rank *there = &tutti_roll_ranks(roll)[rank];
+        const tutti_door_card *door = &m->comm->hosts->doors[rank];
+        if (there->host == m->place.host) continue;
+        tutti_peer_card card = {.pid = there->pid};
+        tutti_peer *process;
+        memcpy(card.id, door->process, sizeof card.id);
+        memcpy(card.host, tutti_roll_hosts(roll)[there->host].name, sizeof card.host);
+        TUTTI_TRY(tutti_peer_admit_far(&card, m->contact.hall, door, &process));
+        tutti_hosts_enter_far(m->comm, rank, process);
+    }
     return TUTTI_OK;
 }
 
-static tutti_status meet_across(meeting *m, tutti_far_card *far) {
-    tutti_comm *comm = m->comm;
-    tutti_far_card own = {.rank = comm->rank};
-    bool first = comm->hosts->local_of[comm->rank] == 0;
-    TUTTI_TRY(add_key(m));
-    TUTTI_TRY(tutti_door_open(&own.door));
-    if (first && m->listen_fd < 0) TUTTI_TRY(tutti_contact_listen(own.socket_name, &m->listen_fd));
-    else if (first) memcpy(own.socket_name, m->own.socket_name, sizeof own.socket_name);
-    TUTTI_TRY(tutti_far_card_exchange(m->store, m->prefix, comm->nranks, &own, &m->deadline, far));
-    for (int rank = 0; rank < comm->nranks; rank++) comm->hosts->doors[rank] = far[rank].door;
-    TUTTI_TRY(meet_neighbours(m, far));
-    for (int rank = 0; rank < comm->nranks; rank++)
-        if (comm->hosts->host_of[rank] != comm->hosts->host) TUTTI_TRY(enter_far(m, rank, &far[rank]));
-    const tutti_host *host = &comm->hosts->all[comm->hosts->host];
-    count_cores(m, host->ranks, host->nranks);
-    return tutti_create_end(comm);
+/* ------------------------------------------------------------------------------------------------ hosts */
+
+/* Moves the rank's page, which nobody has seen yet, into the hall. */
+static void move_page(meeting *m, tutti_comm *comm) {
+    comm->page = tutti_hall_page(m->contact.hall, m->contact.seat);
+    tutti_hall_retain(m->contact.hall);
+    comm->hall = m->contact.hall;
 }
 
-/* One number for each host, by rank; gives how many there are. */
-static int key_hosts(const tutti_roll *roll, int nranks, int *keys) {
-    int nhosts = 0;
-    for (int rank = 0; rank < nranks; rank++) {
-        int first = 0;
-        while (strcmp(roll->cards[first].host_id, roll->cards[rank].host_id) != 0) first++;
-        keys[rank] = first;
-        nhosts += first == rank;
+static tutti_status take_seat(meeting *m) {
+    tutti_peer *self;
+    tutti_seat *seat = tutti_hall_seat(m->contact.hall, m->contact.seat);
+    TUTTI_TRY(tutti_peer_self(&self));
+    seat->card = (tutti_peer_card){.heap_base = self->remote_base, .heap_bytes = self->bytes, .pid = self->pid};
+    memcpy(seat->card.id, self->id, sizeof self->id);
+    memcpy(seat->card.host, self->host, sizeof self->host);
+    seat->pid_space = m->own.pid_space;
+    tutti_heap_free(m->comm->page);
+    m->comm->page = NULL;
+    move_page(m, m->comm);
+    tutti_page_prepare(m->comm->page);
+    tutti_create_identify(m->comm, m->place.comm_id);
+    if (m->place.nhosts == 1) return TUTTI_OK;
+    TUTTI_TRY(lay_out(m));
+    move_page(m, m->local);
+    return TUTTI_OK;
+}
+
+/* What this host's ranks may use of it. */
+static void count_cores(const meeting *m) {
+    const tutti_roll_host *host = &tutti_roll_hosts(tutti_hall_roll(m->contact.hall))[m->place.host];
+    m->comm->host_ranks = host->nranks;
+    m->comm->host_cores = tutti_cores_count(&host->cores, host->most_cores);
+}
+
+/* All of this host's ranks have their seats: the leader tells of them elsewhere, then all get each other's memory. */
+static tutti_status share(meeting *m, tutti_status status) {
+    bool leads = m->roll != NULL;
+    if (status == TUTTI_OK && leads && m->place.nhosts > 1) {
+        tutti_start_over(TUTTI_START_CONTACT);
+        status = tutti_doors_exchange(m->store, m->prefix, m->roll, m->place.host, &m->deadline,
+                                      tutti_hall_doors(m->contact.hall));
+        tutti_start_over(TUTTI_START_DOORS);
     }
-    return nhosts;
+    TUTTI_TRY(tutti_contact_share(&m->contact, status, m->local->members));
+    if (m->place.nhosts == 1) return TUTTI_OK;
+    tutti_hosts_adopt_local(m->comm);
+    return enter_far(m);
 }
 
 static tutti_status meet(meeting *m) {
-    int nranks = m->comm->nranks, *keys;
-    TUTTI_TRY(tutti_calloc((size_t)nranks, sizeof *keys, &keys));
-    tutti_far_card *far = NULL;
-    tutti_status status = TUTTI_OK;
-    tutti_create_identify(m->comm, m->roll->comm_id);
-    if (key_hosts(m->roll, nranks, keys) == 1) {
-        status = meet_on_host(m);
-    } else {
-        TUTTI_TRY_GOTO(status, tutti_hosts_create(m->comm, keys), done);
-        TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *far, &far), done);
-        status = meet_across(m, far);
-    }
-done:
-    free(far);
-    free(keys);
-    return status;
+    tutti_status status = tutti_contact_open(&m->contact, m->roll);
+    if (status == TUTTI_OK) status = take_seat(m);
+    status = tutti_contact_ready(&m->contact, status);
+    if (status != TUTTI_OK && m->roll == NULL) return status;
+    TUTTI_TRY(share(m, status));
+    count_cores(m);
+    tutti_start_over(TUTTI_START_CONTACT);
+    tutti_start_leave(tutti_hall_seat(m->contact.hall, m->contact.seat));
+    TUTTI_TRY(tutti_create_end(m->comm));
+    tutti_hall_settle(m->contact.hall);
+    tutti_start_over(TUTTI_START_MEETING);
+    if (m->comm->rank == 0)
+        tutti_start_tell(m->comm->name, m->comm->nranks, m->place.nhosts, m->contact.hall, m->place.neighbours);
+    return TUTTI_OK;
 }
 
 tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix) {
-    meeting m = {.comm = comm, .store = store, .prefix = prefix, .listen_fd = -1};
+    meeting m = {.comm = comm, .local = comm, .store = store, .prefix = prefix};
     m.deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
-    TUTTI_TRY(tutti_card_fill(comm->rank, comm->nranks, &m.own));
-    if (comm->rank == 0) TUTTI_TRY(tutti_contact_listen(m.own.socket_name, &m.listen_fd));
-    tutti_status status = tutti_card_exchange(store, prefix, &m.own, &m.deadline, &m.roll);
+    m.contact = (tutti_contact){.place = &m.place,
+                                .rank = comm->rank,
+                                .nranks = comm->nranks,
+                                .deadline = &m.deadline,
+                                .listen_fd = -1,
+                                .connection = -1};
+    tutti_start_over(TUTTI_START_MEMORY);
+    tutti_status status = tutti_card_fill(comm->rank, comm->nranks, &m.own);
+    if (status == TUTTI_OK) status = tutti_contact_listen(m.own.socket_name, &m.contact.listen_fd);
+    if (status == TUTTI_OK) status = tutti_roll_exchange(store, prefix, &m.own, &m.deadline, &m.place, &m.roll);
+    tutti_start_over(TUTTI_START_ROLL);
+    if (status == TUTTI_OK && m.roll == NULL) { /* somebody else leads */
+        close(m.contact.listen_fd);
+        m.contact.listen_fd = -1;
+    }
     if (status == TUTTI_OK) status = meet(&m);
-    if (m.listen_fd >= 0) close(m.listen_fd);
+    tutti_contact_close(&m.contact);
+    tutti_hall_release(m.contact.hall);
     free(m.roll);
     return status;
 }

@@ -188,6 +188,7 @@ static tutti_status open_channels(tutti_comm *comm) {
         TUTTI_TRY(tutti_channel_open(peer, &peer->channels));
         TAILQ_INSERT_TAIL(peer->far ? &tutti_p2p.found : &tutti_p2p.unfound, peer->channels, link);
         atomic_fetch_add_explicit(&tutti_p2p.channels, 1, memory_order_relaxed);
+        tutti_p2p.callers_seen = 0; /* it may have called before */
     }
     return TUTTI_OK;
 }

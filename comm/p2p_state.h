@@ -106,6 +106,8 @@ typedef struct tutti_p2p_state {
     uint64_t last_id;                  /* of requests that another process knows; never used twice */
     uint64_t last_check_ticks;
     int64_t ports_open;
+    uint64_t callers_seen; /* tutti_channel_callers at the last look */
+    int looks_left;        /* at lobbies of silent processes, since then */
     bool moved;          /* some bytes or records, in the call of tutti_p2p_progress at hand */
     atomic_int channels; /* open channels; read without the lock */
     atomic_int pending;  /* requests, notes, and far channels with something to send; read without the lock */

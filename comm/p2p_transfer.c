@@ -254,10 +254,16 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
 
 /* -------------------------------------------------------------------------------------------- progress */
 
-/* Looks whether some of the processes that are silent so far have begun to write; they take turns. */
+/* Somebody has begun to write: looks which of the processes that were silent so far. They take turns. */
 static void look_for_channels(void) {
+    uint64_t callers = tutti_channel_callers();
+    if (TUTTI_UNLIKELY(callers != tutti_p2p.callers_seen)) {
+        tutti_p2p.callers_seen = callers;
+        tutti_p2p.looks_left = atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed);
+    }
     tutti_channels *last = TAILQ_LAST(&tutti_p2p.unfound, tutti_channel_list), *channel = NULL;
-    for (int i = 0; i < LOOKS_AT_ONCE && channel != last; i++) {
+    for (int i = 0; i < LOOKS_AT_ONCE && tutti_p2p.looks_left > 0 && channel != last; i++) {
+        tutti_p2p.looks_left--;
         channel = TAILQ_FIRST(&tutti_p2p.unfound);
         tutti_incoming_read(channel);
         if (channel->theirs != NULL) continue;

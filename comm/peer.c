@@ -5,19 +5,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
 #include "comm/channel.h"
-#include "comm/door.h"
+#include "comm/hall.h"
 #include "comm/heap.h"
 #include "comm/p2p.h"
 
@@ -33,7 +30,7 @@ tutti_status tutti_peer_self(tutti_peer **self_out) {
     if (status == TUTTI_OK && !self_made) {
         self.self = true;
         self.pid = getpid();
-        self.pidfd = -1;
+        self.pid_counts = true;
         self.base = tutti_heap_base();
         self.bytes = tutti_heap_bytes();
         self.remote_base = (uint64_t)(uintptr_t)self.base;
@@ -83,7 +80,9 @@ static tutti_peer *enter(const tutti_peer_card *card, tutti_peer *peer) {
     return peer;
 }
 
-static tutti_status admit_locked(const tutti_peer_card *card, int heap_fd, int *pidfd, tutti_peer **peer_out) {
+/* What is written in the seat may change under us: a copy. */
+static tutti_status admit_locked(const tutti_peer_card *card, tutti_hall *hall, int seat, int heap_fd,
+                                 tutti_peer **peer_out) {
     tutti_peer *peer = memcmp(card->id, self.id, sizeof self.id) == 0 ? &self : find(card->id);
     if (peer == NULL) {
         TUTTI_TRY(tutti_calloc(1, sizeof *peer, &peer));
@@ -94,42 +93,38 @@ static tutti_status admit_locked(const tutti_peer_card *card, int heap_fd, int *
         }
         enter(card, peer);
         peer->remote_base = card->heap_base;
-        peer->pidfd = *pidfd;
-        *pidfd = -1;
+        tutti_hall_watch(hall, seat);
+        peer->hall = hall;
+        peer->seat = seat;
+        peer->pid_counts = tutti_hall_seat(hall, seat)->pid_space == tutti_card_pid_space();
     }
     peer->references++;
     *peer_out = peer;
     return TUTTI_OK;
 }
 
-tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidfd, tutti_peer **peer_out) {
+tutti_status tutti_peer_admit(tutti_hall *hall, int seat, int heap_fd, tutti_peer **peer_out) {
+    tutti_peer_card card = tutti_hall_seat(hall, seat)->card;
+    card.host[sizeof card.host - 1] = '\0';
     pthread_mutex_lock(&peers_lock);
-    tutti_status status = admit_locked(card, heap_fd, &pidfd, peer_out);
+    tutti_status status = admit_locked(&card, hall, seat, heap_fd, peer_out);
     pthread_mutex_unlock(&peers_lock);
     if (heap_fd >= 0) close(heap_fd);
-    if (pidfd >= 0) close(pidfd);
     return status;
 }
 
-static tutti_status make_far(const tutti_peer_card *card, const tutti_door_card *door, tutti_peer **peer_out) {
-    tutti_peer *peer;
-    TUTTI_TRY(tutti_calloc(1, sizeof *peer, &peer));
-    peer->door = malloc(sizeof *peer->door);
-    if (peer->door == NULL) {
-        free(peer);
-        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a process of another host");
-    }
-    *peer->door = *door;
-    peer->far = true;
-    peer->pidfd = -1;
-    *peer_out = enter(card, peer);
-    return TUTTI_OK;
-}
-
-tutti_status tutti_peer_admit_far(const tutti_peer_card *card, const tutti_door_card *door, tutti_peer **peer_out) {
+tutti_status tutti_peer_admit_far(const tutti_peer_card *card, tutti_hall *hall, const tutti_door_card *door,
+                                  tutti_peer **peer_out) {
+    tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&peers_lock);
     tutti_peer *peer = find(card->id);
-    tutti_status status = peer != NULL ? TUTTI_OK : make_far(card, door, &peer);
+    if (peer == NULL && (status = tutti_calloc(1, sizeof *peer, &peer)) == TUTTI_OK) {
+        enter(card, peer);
+        tutti_hall_retain(hall);
+        peer->hall = hall;
+        peer->door = door;
+        peer->far = true;
+    }
     if (status == TUTTI_OK) peer->references++;
     pthread_mutex_unlock(&peers_lock);
     TUTTI_TRY(status);
@@ -155,22 +150,16 @@ void tutti_peer_release(tutti_peer *peer) {
     if (!last) return;
     tutti_p2p_forget(peer);
     if (!peer->far) munmap(peer->base, peer->bytes);
-    if (peer->pidfd >= 0) close(peer->pidfd);
-    free(peer->door);
+    if (peer->far) tutti_hall_release(peer->hall);
+    else tutti_hall_unwatch(peer->hall, peer->seat);
     free(peer);
 }
 
 bool tutti_peer_ended(tutti_peer *peer) {
     if (peer->self) return false;
     if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return true;
-    if (peer->far) return false;
-    bool ended;
-    if (peer->pidfd >= 0) {
-        struct pollfd entry = {.fd = peer->pidfd, .events = POLLIN};
-        ended = poll(&entry, 1, 0) > 0;
-    } else {
-        ended = kill(peer->pid, 0) != 0 && errno == ESRCH;
-    }
+    if (peer->far || peer->hall == NULL) return false;
+    bool ended = tutti_hall_has_ended(peer->hall, peer->seat);
     if (ended) atomic_store_explicit(&peer->dead, true, memory_order_release);
     return ended;
 }

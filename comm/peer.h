@@ -16,21 +16,24 @@
 struct tutti_channels; /* p2p's state towards this process, made at first use; p2p.c */
 
 struct tutti_door_card;
+struct tutti_hall;
 
 typedef struct tutti_peer {
     uint8_t id[TUTTI_PROCESS_ID_BYTES]; /* random; a forked child has another one */
     pid_t pid;
+    bool pid_counts; /* here, too, the pid means that process */
     char host[64];
     bool self, far;
     char *base; /* its heap, mapped here (self: the heap itself) */
     size_t bytes;
-    uint64_t remote_base;             /* address of its heap in its own process */
-    int pidfd;                        /* -1: self, or not to be had */
-    atomic_bool dead;                 /* seen to have ended */
-    bool death_told;                  /* tutti_peer_new_deaths has given it */
-    _Atomic uint64_t obituaries_read; /* of its lobby; beat.h */
-    int references;                   /* communicators that contain a rank of it; under the lock of peer.c */
-    struct tutti_door_card *door;     /* far: where it can be reached; malloc'd */
+    uint64_t remote_base;               /* address of its heap in its own process */
+    struct tutti_hall *hall;            /* one reference; tells whether the process lives; NULL: self */
+    int seat;                           /* there; far: none */
+    atomic_bool dead;                   /* seen to have ended */
+    bool death_told;                    /* tutti_peer_new_deaths has given it */
+    _Atomic uint64_t obituaries_read;   /* of its lobby; beat.h */
+    int references;                     /* communicators that contain a rank of it; under the lock of peer.c */
+    const struct tutti_door_card *door; /* far: where it can be reached; in the hall */
     struct tutti_peer *next;
     struct tutti_channels *channels; /* owned by p2p.c; NULL until the first message */
 } tutti_peer;
@@ -46,16 +49,17 @@ typedef struct tutti_peer_card {
     char host[64];
 } tutti_peer_card;
 
-/* Finds the process in the table or maps it (takes over both descriptors in any case), and counts a reference. */
-tutti_status tutti_peer_admit(const tutti_peer_card *card, int heap_fd, int pidfd, tutti_peer **peer_out);
-/* Finds a process of another host in the table or adds it, and counts a reference. Of the card only id, pid and host count. */
-tutti_status tutti_peer_admit_far(const tutti_peer_card *card, const struct tutti_door_card *door,
-                                  tutti_peer **peer_out);
+/* Finds the process of that seat in the table or maps it (takes over the descriptor in any case), and counts a reference. */
+tutti_status tutti_peer_admit(struct tutti_hall *hall, int seat, int heap_fd, tutti_peer **peer_out);
+/* Finds a process of another host in the table or adds it, and counts a reference. Of the card only id, pid and host count;
+ * the door is in the hall. */
+tutti_status tutti_peer_admit_far(const tutti_peer_card *card, struct tutti_hall *hall,
+                                  const struct tutti_door_card *door, tutti_peer **peer_out);
 /* Counts one more reference to a known peer. */
 void tutti_peer_retain(tutti_peer *peer);
 /* Counts one reference less; the last one unmaps. */
 void tutti_peer_release(tutti_peer *peer);
-/* Has its process ended? Asks the kernel (a system call), remembers a yes. Of a far one: has that been heard? */
+/* Has its process ended? Asks the system now and then (hall.h), remembers a yes. Of a far one: has that been heard? */
 bool tutti_peer_ended(tutti_peer *peer);
 
 /* The process has died, as another host says. False: it is not known here, or known to be dead. */

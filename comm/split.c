@@ -13,6 +13,7 @@
 #include "comm/algorithms/hierarchical.h"
 #include "comm/arena.h"
 #include "comm/create.h"
+#include "comm/hall.h"
 #include "comm/hosts.h"
 #include "comm/p2p.h"
 #include "comm/peer.h"
@@ -33,6 +34,8 @@ static uint64_t mix(uint64_t x) {
 }
 
 static void inherit(tutti_comm *comm, const tutti_comm *parent) {
+    if (parent->hall != NULL) tutti_hall_retain(parent->hall);
+    comm->hall = parent->hall;
     comm->host_ranks = parent->host_ranks;
     comm->host_cores = parent->host_cores;
 }
@@ -65,6 +68,10 @@ static tutti_status lay_out(tutti_comm *comm, const tutti_comm *parent, const in
     tutti_status status = tutti_hosts_create(comm, keys);
     free(keys);
     TUTTI_TRY(status);
+    tutti_hosts *hosts = comm->hosts;
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *hosts->own_doors, &hosts->own_doors));
+    for (int rank = 0; rank < comm->nranks; rank++) hosts->own_doors[rank] = parent->hosts->doors[parent_ranks[rank]];
+    hosts->doors = hosts->own_doors;
     return tutti_hierarchical_inherit(comm, parent);
 }
 
@@ -74,7 +81,6 @@ static tutti_status take_members(tutti_comm *comm, const tutti_comm *parent, con
     TUTTI_TRY(lay_out(comm, parent, parent_ranks));
     for (int rank = 0; rank < comm->nranks; rank++) {
         int parent_rank = parent_ranks[rank];
-        if (comm->hosts != NULL) comm->hosts->doors[rank] = parent->hosts->doors[parent_rank];
         tutti_peer *process = parent->members[parent_rank].process;
         if (!process->far) {
             TUTTI_TRY(take_member(comm, rank, parent, parent_rank, tickets[rank].page));

@@ -27,7 +27,7 @@ static tutti_peer mirror;
 
 static tutti_channels *open_mirror(void) {
     init();
-    void *base = mmap(NULL, self->bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, tutti_heap_fd(), 0);
+    void *base = mmap(NULL, self->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, tutti_heap_fd(), 0);
     cr_assert(base != MAP_FAILED);
     mirror = *self;
     mirror.self = false;
@@ -151,7 +151,7 @@ static tutti_channel_block *strange_block(void) {
     return (tutti_channel_block *)(stranger.base + BLOCK_OFFSET);
 }
 
-/* Its lobby has an entry for us that names `offset`. */
+/* Its lobby has an entry for us that names `offset`, and it has called. */
 static void make_stranger(uint64_t offset) {
     init();
     stranger = *self;
@@ -170,6 +170,7 @@ static void make_stranger(uint64_t offset) {
     atomic_store(&lobby->generation, 1);
     strange_block()->magic = TUTTI_CHANNEL_MAGIC;
     strange_block()->ring_bytes = TUTTI_CHANNEL_RING_BYTES;
+    atomic_fetch_add(&((tutti_lobby *)tutti_heap_base())->callers, 1);
 }
 
 static tutti_channels *open_stranger(uint64_t offset) {

@@ -20,7 +20,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "comm/card.h"
+#include "comm/doors.h"
 #include "tests/support/hosts.h"
 #include "tests/support/sweep.h"
 
@@ -239,9 +239,17 @@ static const tutti_store *true_store;
 static tutti_status lying_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
                               int64_t timeout_ms) {
     TUTTI_TRY(true_store->get(context, key, value, capacity, bytes_out, timeout_ms));
-    if (strstr(key, "/door") == NULL) return TUTTI_OK; /* of one rank, and of all */
-    tutti_far_card *cards = value;
-    for (size_t i = 0; i < *bytes_out / sizeof *cards; i++) cards[i].door.transports = UINT32_C(1) << 1;
+    if (strstr(key, "/doors") == NULL) return TUTTI_OK; /* of one host, and of all */
+    tutti_door_card before, door;
+    uint8_t *bytes = value;
+    size_t at = 4 * sizeof(uint32_t); /* behind the head */
+    for (size_t took; at < *bytes_out; at += took) {
+        took = tutti_door_unpack(bytes + at, *bytes_out - at, at > 4 * sizeof(uint32_t) ? &before : NULL, &door);
+        RANKS_CHECK(took > 0, "no doors in %s", key);
+        door.transports = UINT32_C(1) << 1;
+        took = tutti_door_pack(&door, at > 4 * sizeof(uint32_t) ? &before : NULL, bytes + at);
+        before = door;
+    }
     return TUTTI_OK;
 }
 

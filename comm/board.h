@@ -1,0 +1,44 @@
+/*
+ * The store as a notice board, and a binomial tree over it: index i hands what it has gathered to i without its lowest bit.
+ *
+ *        0                 what 4 hands on: of 4 to 7
+ *      / | \               what 6 hands on: of 6 and 7
+ *     1  2   4
+ *        |   | \
+ *        3   5  6
+ *               |
+ *               7
+ *
+ * So nobody waits for more than log2(count) others one after another, and no request asks the store for more than is needed.
+ */
+#ifndef TUTTI_BOARD_H
+#define TUTTI_BOARD_H
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+
+typedef struct tutti_board {
+    const tutti_store *store;
+    const char *prefix;
+    tutti_deadline *deadline;
+} tutti_board;
+
+#define TUTTI_BOARD_KEY_BYTES 512
+
+/* "<prefix>/<what>", or "<prefix>/<what>/<index>" for an index of at least 0; in `text`. */
+const char *tutti_board_key(const tutti_board *board, const char *what, int index, char text[TUTTI_BOARD_KEY_BYTES]);
+tutti_status tutti_board_set(const tutti_board *board, const char *key, const void *value, size_t bytes);
+/* Waits until the deadline, but no longer than most_ms; TUTTI_ERR_TIMEOUT then. */
+tutti_status tutti_board_get(const tutti_board *board, const char *key, void *value, size_t capacity, int64_t most_ms,
+                             size_t *bytes_out);
+
+/* How many of `count` indices, from `index` on, hand on through it. */
+static inline int tutti_board_span(int index, int count) {
+    int lowest = index == 0 ? count : index & -index;
+    return lowest < count - index ? lowest : count - index;
+}
+
+/* The children of `index` are index + step for step = 1, 2, 4, ... below its span. */
+#define TUTTI_BOARD_EACH_CHILD(step, index, count) for (int step = 1; step < tutti_board_span(index, count); step *= 2)
+
+#endif

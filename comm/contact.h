@@ -1,0 +1,57 @@
+/*
+ * First contact of the ranks of a host: over an abstract UNIX socket (SOCK_SEQPACKET) to their leader.
+ *
+ *   rank r -> leader   hello  { rank, nonce }
+ *   leader -> rank r   proof  { nonce, MAC(key, "0", both nonces) }        who listens knows the key
+ *   rank r -> leader   entry  { MAC(key, "r", both nonces), rank }         with its heap's descriptor
+ *   leader -> rank r   word                                                with the hall's descriptor
+ *   rank r -> leader   ready                                               its seat and page are there
+ *   leader -> rank r   words                                               with all heaps' descriptors, some in each
+ *
+ * The key is the job's secret; without one it is the random nonce of the place, and the other side must have our uid. A
+ * word or a `ready` may carry an error instead; the leader passes it on to all.
+ */
+#ifndef TUTTI_CONTACT_H
+#define TUTTI_CONTACT_H
+
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/secret.h"
+#include "comm/hall.h"
+#include "comm/roll.h"
+
+/* What the leader has of a rank of its host until all is handed out. */
+typedef struct tutti_guest {
+    int connection, heap_fd;
+    int pidfd; /* while it is awaited for long */
+} tutti_guest;
+
+typedef struct tutti_contact {
+    const tutti_place *place;
+    int rank, nranks;
+    tutti_deadline *deadline;
+    tutti_hall *hall; /* one reference, which whoever opened the contact takes over */
+    int seat;         /* of this rank */
+    /* For contact.c. */
+    int listen_fd, connection; /* of the leader; of the others */
+    uint8_t key[TUTTI_SECRET_BYTES];
+    size_t key_bytes;
+    bool secret;         /* the key is the job's; else the uid must match, too */
+    int *ranks;          /* by seat */
+    tutti_guest *guests; /* leader: by seat */
+} tutti_contact;
+
+/* Listens on a fresh abstract socket. */
+tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out);
+
+/* Everybody gets the hall and a seat. place, rank, nranks and deadline are filled in; roll and listen_fd on the leader, else
+ * NULL and -1. */
+tutti_status tutti_contact_open(tutti_contact *contact, const tutti_roll *roll);
+/* The others tell the leader that their seats are filled in, or why not; the leader waits for all of them. */
+tutti_status tutti_contact_ready(tutti_contact *contact, tutti_status status);
+/* All map all heaps: members[nseats]. `status`: the leader's, which everybody then gets. On failure, members that were not
+ * reached stay NULL. */
+tutti_status tutti_contact_share(tutti_contact *contact, tutti_status status, tutti_member *members);
+/* In any case, however far it went. */
+void tutti_contact_close(tutti_contact *contact);
+
+#endif
