@@ -366,6 +366,10 @@ bool tutti_far_progress(tutti_channels *channel) {
     return moved;
 }
 
+bool tutti_far_is_open(const tutti_channels *channel) {
+    return channel->far->out != NULL;
+}
+
 bool tutti_far_is_used(const tutti_channels *channel) {
     const struct tutti_far *far = channel->far;
     return far->out != NULL || far->in != NULL || far->out_opener != NULL || far->in_opener != NULL;

@@ -28,7 +28,9 @@ void tutti_far_close(tutti_channels *channel);
 bool tutti_far_progress(tutti_channels *channel);
 /* Sends what has just been written to our ring, if that is possible now. */
 void tutti_far_flush(tutti_channels *channel);
-/* Is there a connection, or will there soon be one? */
+/* Have we a connection to send on? */
+bool tutti_far_is_open(const tutti_channels *channel);
+/* Is there a connection of either side, or will there soon be one? */
 bool tutti_far_is_used(const tutti_channels *channel);
 /* Connects if that has not been done: so one hears of the peer's end. */
 void tutti_far_reach(tutti_channels *channel);

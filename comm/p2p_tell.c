@@ -2,10 +2,9 @@
  * What ranks of other hosts are told about a communicator outside of calls that they take part in: that it is broken, and
  * that a rank has left. Ranks of this host read that in shared pages.
  *
- * It is a record like any other, so it comes after what was sent before it. It goes to processes to which a connection is
- * open, or being opened: whoever waits for a message of a rank connects to it (tutti_far_reach). Who has never been sent
- * anything hears that a rank has left when the connection for it is there: when the leaver's process calls the library
- * again. Ranks that have links hear of failures there, too; who comes first is believed.
+ * It is a record like any other, so it comes after what was sent before it. That a rank has left goes where messages have
+ * gone: nobody makes a connection to say goodbye. A failure also goes to whoever has connected: who waits for a message of a
+ * rank does (tutti_far_reach). Ranks that have links hear of failures there, too; who comes first is believed.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,7 +22,8 @@ static void tell_rank(const tutti_comm *comm, int rank, tutti_record record, con
     tutti_channels *channel = comm->members[rank].process->channels;
     if (channel == NULL || channel->far == NULL || channel->broken || channel->gone) return;
     tutti_far_progress(channel); /* whoever has connected is let in */
-    if (!tutti_far_is_used(channel) || tutti_channel_make(channel) != TUTTI_OK) return;
+    bool reached = record.kind == TUTTI_RECORD_LEFT ? tutti_far_is_open(channel) : tutti_far_is_used(channel);
+    if (!reached || tutti_channel_make(channel) != TUTTI_OK) return;
     record.comm_id = comm->id;
     record.source = comm->rank;
     record.destination = rank;

@@ -102,8 +102,15 @@ tutti_status tutti_socket_fail(tutti_pipe *pipe, int error) {
 
 /* ------------------------------------------------------------------------------------------------ ending */
 
+/* The other side's system has sent it away. Neither recv nor SIOCOUTQ says so after the other side's end has been read. */
+static bool is_reset(int socket) {
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+    return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_state == TCP_CLOSE;
+}
+
 /* A socket that is closed while it has bytes to read, or that gets some later, drops what the other side's system does not
- * have yet. */
+ * have yet. The end, which counts as a byte, need not arrive. */
 static void wait_until_sent(int socket) {
     char unread[4096];
     int64_t until_ns = tutti_now_ns() + MOST_LINGER_NS;
@@ -111,7 +118,7 @@ static void wait_until_sent(int socket) {
         int unsent = 0;
         ssize_t got = recv(socket, unread, sizeof unread, MSG_DONTWAIT);
         if (got > 0) continue;
-        bool over = got < 0 && !tutti_socket_is_passing(errno);
+        bool over = got < 0 ? !tutti_socket_is_passing(errno) : is_reset(socket);
         if (over || ioctl(socket, SIOCOUTQ, &unsent) != 0 || unsent <= 1 || tutti_now_ns() >= until_ns) return;
         struct timespec pause = {.tv_nsec = 200000};
         nanosleep(&pause, NULL);
