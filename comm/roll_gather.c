@@ -1,0 +1,252 @@
+/*
+ * The way up of a roll: from the leaves of the tree to rank 0. See roll.h.
+ *
+ * Gathering keeps hosts and ranks in two arrays that have room for the whole subtree; they are packed to be sent. A rank
+ * that cannot gather its subtree hands on the reason in its place, so rank 0 learns it as soon as anybody does.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/roll_state.h"
+
+#define LOOK_MS    500 /* after so long a wait, a look at why somebody does not come */
+#define MOST_NAMED 16
+
+tutti_status tutti_roll_told_status(int32_t status) {
+    return status < TUTTI_OK && status >= TUTTI_ERR_DATA ? (tutti_status)status : TUTTI_ERR_CONFIG;
+}
+
+/* ------------------------------------------------------------------------------------------- tutti_gathering */
+
+static void enter_self(tutti_gathering *g) {
+    const tutti_card *own = g->own;
+    tutti_roll_host *host = &g->hosts[g->nhosts++];
+    *host = (tutti_roll_host){.cores = own->cores, .most_cores = own->most_cores, .first = own->rank, .nranks = 1};
+    memcpy(host->id, own->host_id, sizeof host->id);
+    memcpy(host->name, own->host, sizeof host->name);
+    memcpy(host->socket_name, own->socket_name, sizeof host->socket_name);
+    g->ranks[g->count++] = (tutti_roll_rank){.pid = own->pid, .pid_space = own->pid_space};
+}
+
+/* Ends all texts, so that what came from outside can be printed. */
+void tutti_roll_bound_texts(tutti_roll *roll) {
+    roll->version[sizeof roll->version - 1] = '\0';
+    roll->settings[sizeof roll->settings - 1] = '\0';
+    tutti_roll_host *hosts = (tutti_roll_host *)(roll + 1);
+    for (int i = 0; i < roll->nhosts; i++) {
+        hosts[i].id[sizeof hosts[i].id - 1] = '\0';
+        hosts[i].name[sizeof hosts[i].name - 1] = '\0';
+        hosts[i].socket_name[sizeof hosts[i].socket_name - 1] = '\0';
+    }
+}
+
+/* Does what was read hang together? */
+bool tutti_roll_is_sound(const tutti_roll *roll, size_t bytes) {
+    if (bytes < sizeof *roll || roll->magic != TUTTI_ROLL_MAGIC || roll->status != TUTTI_OK) return false;
+    if (roll->count < 1 || roll->nhosts < 1 || roll->nhosts > roll->count || roll->first < 0) return false;
+    if (bytes != tutti_roll_bytes(roll)) return false;
+    const tutti_roll_rank *ranks = tutti_roll_ranks(roll);
+    for (int i = 0; i < roll->count; i++)
+        if (ranks[i].host < 0 || ranks[i].host >= roll->nhosts) return false;
+    const tutti_roll_host *hosts = tutti_roll_hosts(roll);
+    for (int i = 0; i < roll->nhosts; i++) {
+        int first = hosts[i].first - roll->first;
+        if (first < 0 || first >= roll->count || ranks[first].host != i || hosts[i].nranks < 1) return false;
+    }
+    return true;
+}
+
+static tutti_status check_equal(const tutti_card *own, const tutti_roll *roll) {
+    const tutti_roll_rank *rank = &tutti_roll_ranks(roll)[0];
+    if (roll->nranks != own->nranks)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "rank %d (host %s, pid %lld) says %d ranks, rank %d says %d: WORLD_SIZE must be "
+                          "equal everywhere",
+                          roll->first, tutti_roll_hosts(roll)[rank->host].name, (long long)rank->pid, roll->nranks,
+                          own->rank, own->nranks);
+    if (strcmp(roll->version, own->version) != 0)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "rank %d runs Tutti %s, rank %d runs %s: all ranks must load the same version", roll->first,
+                          roll->version, own->rank, own->version);
+    if (strcmp(roll->settings, own->settings) != 0)
+        return tutti_fail(TUTTI_ERR_CONFIG, "settings differ: rank %d has \"%s\", rank %d has \"%s\"; set them alike",
+                          roll->first, roll->settings, own->rank, own->settings);
+    return TUTTI_OK;
+}
+
+static int find_host(const tutti_gathering *g, const char *id) {
+    int host = 0;
+    while (host < g->nhosts && strcmp(g->hosts[host].id, id) != 0) host++;
+    return host;
+}
+
+/* Adds a child's roll, whose ranks are above all that are here. */
+static tutti_status merge(tutti_gathering *g, const tutti_roll *roll) {
+    const tutti_roll_host *hosts = tutti_roll_hosts(roll);
+    const tutti_roll_rank *ranks = tutti_roll_ranks(roll);
+    int *index_here;
+    TUTTI_TRY(tutti_calloc((size_t)roll->nhosts, sizeof *index_here, &index_here));
+    for (int i = 0; i < roll->nhosts; i++) {
+        int host = index_here[i] = find_host(g, hosts[i].id);
+        if (host == g->nhosts) {
+            g->hosts[g->nhosts++] = hosts[i];
+            continue;
+        }
+        tutti_cores_join(&g->hosts[host].cores, &hosts[i].cores);
+        if (hosts[i].most_cores < g->hosts[host].most_cores) g->hosts[host].most_cores = hosts[i].most_cores;
+        g->hosts[host].nranks += hosts[i].nranks;
+    }
+    for (int i = 0; i < roll->count; i++) {
+        g->ranks[g->count] = ranks[i];
+        g->ranks[g->count++].host = index_here[ranks[i].host];
+    }
+    free(index_here);
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------ who is late */
+
+/* "2, 5 and 3 more": ranks of the subtree that have not counted themselves. */
+static void list_absent(const tutti_gathering *g, char *text, size_t capacity) {
+    char key[TUTTI_BOARD_KEY_BYTES];
+    const tutti_store *store = g->board.store;
+    size_t used = 0;
+    int absent = 0;
+    text[0] = '\0';
+    for (int rank = g->own->rank; rank < g->own->rank + g->span; rank++) {
+        int exists = 0;
+        tutti_board_key(&g->board, "count", rank, key);
+        if (store->check(store->context, key, &exists) != TUTTI_OK || exists) continue;
+        if (++absent <= MOST_NAMED && used < capacity)
+            used += (size_t)snprintf(text + used, capacity - used, "%s%d", absent > 1 ? ", " : "", rank);
+    }
+    if (absent > MOST_NAMED && used < capacity)
+        snprintf(text + used, capacity - used, " and %d more", absent - MOST_NAMED);
+    if (absent == 0)
+        snprintf(text, capacity, "nobody: all have come, but one of them has ended since or does not go on");
+}
+
+static tutti_status fail_absent(const tutti_gathering *g) {
+    char absent[256];
+    list_absent(g, absent, sizeof absent);
+    return tutti_fail(TUTTI_ERR_TIMEOUT,
+                      "%d ranks should meet, but these have not come before the deadline "
+                      "(TUTTI_CONNECT_TIMEOUT_MS): %s",
+                      g->own->nranks, absent);
+}
+
+/* A rank that was told of more ranks than the others waits for ones that will never come. Its counter tells: each counts by
+ * the number of ranks that it was told. */
+static tutti_status check_counter(const tutti_gathering *g, int rank) {
+    char key[TUTTI_BOARD_KEY_BYTES];
+    int exists = 0;
+    int64_t told = 0;
+    const tutti_store *store = g->board.store;
+    tutti_board_key(&g->board, "count", rank, key);
+    TUTTI_TRY(store->check(store->context, key, &exists));
+    if (!exists) return TUTTI_OK;
+    TUTTI_TRY(store->add(store->context, key, 0, &told));
+    if (told == g->own->nranks) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_CONFIG, "rank %d says %lld ranks, rank %d says %d: WORLD_SIZE must be equal everywhere",
+                      rank, (long long)told, g->own->rank, g->own->nranks);
+}
+
+static tutti_status await_child(tutti_gathering *g, int rank, size_t *bytes_out) {
+    char key[TUTTI_BOARD_KEY_BYTES];
+    tutti_board_key(&g->board, "cards", rank, key);
+    for (;;) {
+        tutti_status status = tutti_board_get(&g->board, key, g->incoming, g->incoming_capacity, LOOK_MS, bytes_out);
+        if (status != TUTTI_ERR_TIMEOUT) return status;
+        if (tutti_deadline_left_ms(g->board.deadline) == 0) return fail_absent(g);
+        TUTTI_TRY(check_counter(g, rank));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ the way up */
+
+/* A child has handed on a reason. */
+static tutti_status adopt_reason(const tutti_gathering *g, int rank, size_t bytes) {
+    tutti_roll *roll = g->incoming;
+    size_t text_bytes = bytes - sizeof *roll;
+    char text[TUTTI_ROLL_TEXT_BYTES];
+    if (roll->status == TUTTI_ERR_TIMEOUT) return fail_absent(g); /* there may be more of them */
+    snprintf(text, sizeof text, "%.*s", (int)tutti_min_size(text_bytes, sizeof text - 1), (const char *)(roll + 1));
+    return tutti_fail(tutti_roll_told_status(roll->status), "%s (told by rank %d)", text, rank);
+}
+
+static tutti_status take_child(tutti_gathering *g, int rank) {
+    size_t bytes = 0;
+    TUTTI_TRY(await_child(g, rank, &bytes));
+    tutti_roll *roll = g->incoming;
+    bool readable = bytes >= sizeof *roll && roll->magic == TUTTI_ROLL_MAGIC;
+    if (readable && roll->status != TUTTI_OK) return adopt_reason(g, rank, bytes);
+    if (!readable || !tutti_roll_is_sound(roll, bytes) || roll->first != rank || roll->count > g->span - g->count)
+        return tutti_fail(TUTTI_ERR_DATA,
+                          "what rank %d left in the store is no card of a Tutti rank; is another program "
+                          "using the same store and prefix?",
+                          rank);
+    tutti_roll_bound_texts(roll);
+    TUTTI_TRY(check_equal(g->own, roll));
+    if (roll->count != tutti_board_span(rank, g->own->nranks))
+        return tutti_fail(TUTTI_ERR_DATA, "rank %d speaks for %d ranks, %d expected", rank, roll->count,
+                          tutti_board_span(rank, g->own->nranks));
+    return merge(g, roll);
+}
+
+tutti_status tutti_roll_gather(tutti_gathering *g) {
+    size_t n = (size_t)g->span;
+    TUTTI_TRY(tutti_calloc(n, sizeof *g->hosts, &g->hosts));
+    TUTTI_TRY(tutti_calloc(n, sizeof *g->ranks, &g->ranks));
+    /* The largest child has half of the subtree, or more in the world's last one. */
+    g->incoming_capacity = tutti_max_size(sizeof *g->incoming + n * (sizeof *g->hosts + sizeof *g->ranks),
+                                          sizeof *g->incoming + TUTTI_ROLL_TEXT_BYTES);
+    TUTTI_TRY(tutti_calloc(1, g->incoming_capacity, &g->incoming));
+    enter_self(g);
+    TUTTI_BOARD_EACH_CHILD(step, g->own->rank, g->own->nranks) TUTTI_TRY(take_child(g, g->own->rank + step));
+    return TUTTI_OK;
+}
+
+tutti_status tutti_roll_pack(const tutti_gathering *g, tutti_roll **roll_out) {
+    tutti_roll head = {.magic = TUTTI_ROLL_MAGIC,
+                       .nranks = g->own->nranks,
+                       .first = g->own->rank,
+                       .count = g->count,
+                       .nhosts = g->nhosts};
+    memcpy(head.version, g->own->version, sizeof head.version);
+    memcpy(head.settings, g->own->settings, sizeof head.settings);
+    tutti_roll *roll;
+    TUTTI_TRY(tutti_calloc(1, tutti_roll_bytes(&head), &roll));
+    *roll = head;
+    memcpy(roll + 1, g->hosts, (size_t)g->nhosts * sizeof *g->hosts);
+    memcpy((tutti_roll_host *)(roll + 1) + g->nhosts, g->ranks, (size_t)g->count * sizeof *g->ranks);
+    *roll_out = roll;
+    return TUTTI_OK;
+}
+
+/* Writes `head` (of head_bytes) and this thread's error text behind it; gives the error again. */
+tutti_status tutti_roll_set_reason(const tutti_board *board, const char *key, const void *head, size_t head_bytes,
+                                   tutti_status status) {
+    char text[TUTTI_ROLL_TEXT_BYTES], value[sizeof(tutti_roll) + TUTTI_ROLL_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    memcpy(value, head, head_bytes);
+    memcpy(value + head_bytes, text, strlen(text));
+    tutti_board_set(board, key, value, head_bytes + strlen(text));
+    return tutti_fail(status, "%s", text);
+}
+
+/* Hands the subtree's roll, or why there is none, to the parent. */
+tutti_status tutti_roll_hand_on(tutti_gathering *g, tutti_status gathered) {
+    char key[TUTTI_BOARD_KEY_BYTES];
+    tutti_roll *roll;
+    tutti_board_key(&g->board, "cards", g->own->rank, key);
+    if (gathered != TUTTI_OK) {
+        tutti_roll head = {.magic = TUTTI_ROLL_MAGIC, .status = gathered};
+        return tutti_roll_set_reason(&g->board, key, &head, sizeof head, gathered);
+    }
+    TUTTI_TRY(tutti_roll_pack(g, &roll));
+    tutti_status status = tutti_board_set(&g->board, key, roll, tutti_roll_bytes(roll));
+    free(roll);
+    return status;
+}
