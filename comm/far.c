@@ -1,145 +1,14 @@
 /*
  * Rings that are mirrored over pipes. See far.h.
  */
-#include "comm/far.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/base/settings.h"
-#include "bootstrap/base/status.h"
-#include "comm/door.h"
-#include "comm/opener.h"
-#include "comm/p2p_state.h"
-#include "comm/peer.h"
-#include "comm/transports/transport.h"
+#include "comm/far_state.h"
 
 #define FRAME_MAGIC    UINT32_C(0x74746672)
 #define LOOKS_PER_NEWS 8
 #define PARTS_AT_ONCE  16                             /* of frames that come in: then others have a turn */
 #define NEWS_BYTES     (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
-
-/* What a frame begins with: with a line of the ring, so that a short message comes in one piece. */
-typedef struct frame {
-    uint32_t magic, bytes; /* of the ring, from where the last frame ended, with the lead; or of a stream, without */
-    uint64_t transfer, offset;      /* stream: as in TUTTI_RECORD_FRAGMENT; ring: 0 */
-    uint8_t lead[TUTTI_CACHE_LINE]; /* ring: its first line; stream: nothing */
-} frame;
-
-typedef struct news {
-    uint64_t tail, matched; /* as in tutti_channel_block */
-} news;
-
-struct tutti_far {
-    tutti_channel_block *copy; /* of the peer's block; its tail and matched come with the news */
-    tutti_ticket out_ticket, in_ticket;
-    tutti_opener *out_opener, *in_opener;
-    uint64_t door_seen; /* tutti_door_count at the last look */
-    tutti_pipe *out, *in;
-    frame out_frame, in_frame;
-    uint64_t sent;       /* of our ring: given to `out` */
-    uint64_t came;       /* of the peer's ring: copied */
-    bool in_body;        /* the header of a frame has come, its bytes are on their way */
-    char *body, *stream; /* of a frame that comes in; of one that goes out */
-    tutti_request *out_request,
-        *in_request;    /* whose buffer a frame of a stream is sent from, or received into, just now */
-    unsigned looks;     /* at news */
-    news out_news;      /* being received on `out` */
-    news in_news, told; /* being sent on `in`; what the peer knows */
-};
-
-/* ---------------------------------------------------------------------------------------------- opening */
-
-/* The peer has ended, or can no longer be reached. Whether it has died its host tells (beat.h). */
-static void lose(tutti_channels *channel, const char *why) {
-    snprintf(channel->error, sizeof channel->error, "%s", why);
-    channel->gone = true;
-}
-
-/* What a peer has said that has said nothing. */
-static const tutti_channel_block silence;
-
-tutti_status tutti_far_equip(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    if (channel->own != NULL) return TUTTI_OK;
-    far->copy = aligned_alloc(TUTTI_CACHE_LINE, sizeof *far->copy);
-    far->body = malloc(TUTTI_CHANNEL_RING_BYTES);
-    far->stream = malloc(TUTTI_FAR_STREAM_BYTES);
-    tutti_channel_block *own = aligned_alloc(TUTTI_CACHE_LINE, sizeof *own);
-    if (far->copy == NULL || own == NULL || far->body == NULL || far->stream == NULL) {
-        free(far->copy);
-        free(far->body);
-        free(far->stream);
-        free(own);
-        far->copy = NULL;
-        far->body = far->stream = NULL;
-        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for messages to host %s", channel->peer->host);
-    }
-    memset(far->copy, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
-    memset(own, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
-    channel->own = own;
-    channel->theirs = far->copy;
-    return TUTTI_OK;
-}
-
-/* The pipe that has been opened; NULL: not yet, or never (the channel is gone or broken then). */
-static tutti_pipe *take_pipe(tutti_channels *channel, tutti_opener **opener_at) {
-    tutti_pipe *pipe = NULL;
-    tutti_status status = tutti_opener_take(*opener_at, &pipe);
-    if (status == TUTTI_NOT_YET) return NULL;
-    *opener_at = NULL;
-    if (status == TUTTI_ERR_SYSTEM || status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DIED) {
-        lose(channel, tutti_last_error());
-        return NULL;
-    }
-    if (status == TUTTI_OK) status = tutti_far_equip(channel);
-    if (status == TUTTI_OK) return pipe;
-    tutti_channel_break(channel, "%s", tutti_last_error());
-    if (pipe != NULL) pipe->transport->close(pipe);
-    return NULL;
-}
-
-static void start(tutti_channels *channel, const tutti_ticket *ticket, const tutti_connection *taken,
-                  tutti_opener **opener_out) {
-    int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
-    if (tutti_opener_start(channel->peer->door, ticket, taken, timeout_ms, opener_out) != TUTTI_OK)
-        tutti_channel_break(channel, "%s", tutti_last_error());
-}
-
-/* The tickets of both connections. */
-static tutti_status write_tickets(const tutti_peer *peer, struct tutti_far *far) {
-    tutti_peer *self;
-    uint32_t mask;
-    TUTTI_TRY(tutti_peer_self(&self));
-    TUTTI_TRY(tutti_transports_available(&mask));
-    int transport = tutti_transport_common(mask, peer->door->transports);
-    if (transport < 0)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "this host and %s have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
-                          peer->host, mask == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
-    far->out_ticket = far->in_ticket = (tutti_ticket){.use = TUTTI_TICKET_MESSAGES, .transport = (uint32_t)transport};
-    memcpy(far->out_ticket.from, self->id, sizeof self->id);
-    memcpy(far->out_ticket.to, peer->id, sizeof peer->id);
-    memcpy(far->in_ticket.from, peer->id, sizeof peer->id);
-    memcpy(far->in_ticket.to, self->id, sizeof self->id);
-    return TUTTI_OK;
-}
-
-static void start_out(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    start(channel, &far->out_ticket, /* taken */ NULL, &far->out_opener);
-}
-
-static void look_for_in(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    uint64_t count = tutti_door_count();
-    tutti_connection taken;
-    if (count == far->door_seen) return;
-    far->door_seen = count;
-    if (tutti_door_take(&far->in_ticket, &taken) != TUTTI_OK) return;
-    start(channel, &far->in_ticket, &taken, &far->in_opener);
-}
 
 /* -------------------------------------------------------------------------------------------- our ring */
 
@@ -150,8 +19,8 @@ static bool send_ring(tutti_channels *channel) {
     if (bytes == 0 || !tutti_pipe_has_sent(far->out)) return false;
     size_t offset = far->sent & (TUTTI_CHANNEL_RING_BYTES - 1);
     size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
-    far->out_frame = (frame){.magic = FRAME_MAGIC, .bytes = (uint32_t)bytes};
-    struct iovec parts[3] = {{.iov_base = &far->out_frame, .iov_len = offsetof(frame, lead)},
+    far->out_frame = (tutti_far_frame){.magic = FRAME_MAGIC, .bytes = (uint32_t)bytes};
+    struct iovec parts[3] = {{.iov_base = &far->out_frame, .iov_len = offsetof(tutti_far_frame, lead)},
                              {.iov_base = channel->own->ring + offset, .iov_len = first},
                              {.iov_base = channel->own->ring, .iov_len = bytes - first}};
     far->sent = channel->head;
@@ -181,10 +50,10 @@ void tutti_far_stream(tutti_channels *channel, tutti_request *request) {
     struct tutti_far *far = channel->far;
     const char *data = request->buffer + request->moved;
     far->out_frame =
-        (frame){.magic = FRAME_MAGIC,
-                .bytes = (uint32_t)tutti_min_size(TUTTI_FAR_STREAM_BYTES, request->wanted - request->moved),
-                .transfer = request->answer,
-                .offset = request->moved};
+        (tutti_far_frame){.magic = FRAME_MAGIC,
+                          .bytes = (uint32_t)tutti_min_size(TUTTI_FAR_STREAM_BYTES, request->wanted - request->moved),
+                          .transfer = request->answer,
+                          .offset = request->moved};
     far->out_request = far->out->movable ? request : NULL;
     send_stream(far, far->out->movable ? data : memcpy(far->stream, data, far->out_frame.bytes));
     request->moved += far->out_frame.bytes;
@@ -219,8 +88,8 @@ static bool take_news(struct tutti_far *far) {
 static bool drive_out(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (far->out == NULL) {
-        if (far->out_opener == NULL && channel->head != far->sent) start_out(channel);
-        if (far->out_opener != NULL) far->out = take_pipe(channel, &far->out_opener);
+        if (far->out_opener == NULL && channel->head != far->sent) tutti_far_start_out(channel);
+        if (far->out_opener != NULL) far->out = tutti_far_take_pipe(channel, &far->out_opener);
         if (far->out == NULL) return false;
     }
     /* Without anything to send there are at most news, which are not urgent. */
@@ -249,7 +118,7 @@ static void copy_in(struct tutti_far *far, size_t bytes) {
 }
 
 /* Could the peer have sent so much? It may not overwrite what has not been read. */
-static bool is_possible(const tutti_channels *channel, const frame *f) {
+static bool is_possible(const tutti_channels *channel, const tutti_far_frame *f) {
     uint64_t unread = channel->far->came - channel->tail;
     if (f->magic == FRAME_MAGIC && f->transfer != 0) return f->bytes > 0 && f->bytes <= TUTTI_FAR_STREAM_BYTES;
     return f->magic == FRAME_MAGIC && f->bytes >= TUTTI_CACHE_LINE && f->bytes % TUTTI_CACHE_LINE == 0 &&
@@ -258,7 +127,7 @@ static bool is_possible(const tutti_channels *channel, const frame *f) {
 
 static bool begin_stream(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    const frame *f = &far->in_frame;
+    const tutti_far_frame *f = &far->in_frame;
     tutti_request *request = tutti_incoming_stream(channel, f->transfer, f->offset, f->bytes);
     bool straight = request != NULL && far->in->movable;
     far->in_request = straight ? request : NULL;
@@ -269,7 +138,7 @@ static bool begin_stream(tutti_channels *channel) {
 /* Receives what comes after a frame's header; false: nothing does. */
 static bool begin_body(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    const frame *f = &far->in_frame;
+    const tutti_far_frame *f = &far->in_frame;
     if (f->transfer != 0) return begin_stream(channel);
     memcpy(far->body, f->lead, sizeof f->lead);
     if (f->bytes == sizeof f->lead) return false;
@@ -279,7 +148,7 @@ static bool begin_body(tutti_channels *channel) {
 
 static void take_stream(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    const frame *f = &far->in_frame;
+    const tutti_far_frame *f = &far->in_frame;
     tutti_request *request = far->in_request;
     far->in_request = NULL;
     if (request == NULL) {
@@ -326,7 +195,7 @@ static void tell_news(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     bool due = channel->tail - far->told.tail >= NEWS_BYTES || channel->matched - far->told.matched >= NEWS_BYTES;
     if (!due || !tutti_pipe_has_sent(far->in)) return;
-    far->in_news = far->told = (news){.tail = channel->tail, .matched = channel->matched};
+    far->in_news = far->told = (tutti_far_news){.tail = channel->tail, .matched = channel->matched};
     struct iovec part = {.iov_base = &far->in_news, .iov_len = sizeof far->in_news};
     far->in->transport->send(far->in, &part, 1);
 }
@@ -334,8 +203,8 @@ static void tell_news(tutti_channels *channel) {
 static bool drive_in(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (far->in == NULL) {
-        if (far->in_opener == NULL) look_for_in(channel);
-        if (far->in_opener != NULL) far->in = take_pipe(channel, &far->in_opener);
+        if (far->in_opener == NULL) tutti_far_look_for_in(channel);
+        if (far->in_opener != NULL) far->in = tutti_far_take_pipe(channel, &far->in_opener);
         if (far->in == NULL) return false;
     }
     if (!tutti_pipe_has_sent(far->in)) far->in->transport->progress(far->in);
@@ -352,7 +221,7 @@ static void note_failures(tutti_channels *channel) {
                                : far->out != NULL && far->out->status != TUTTI_OK ? far->out
                                                                                   : NULL;
     if (failed == NULL || channel->gone || far->came != channel->tail) return;
-    lose(channel, failed->error);
+    tutti_far_lose(channel, failed->error);
 }
 
 bool tutti_far_progress(tutti_channels *channel) {
@@ -376,7 +245,7 @@ bool tutti_far_is_used(const tutti_channels *channel) {
 }
 
 void tutti_far_reach(tutti_channels *channel) {
-    if (!tutti_far_is_used(channel)) start_out(channel);
+    if (!tutti_far_is_used(channel)) tutti_far_start_out(channel);
 }
 
 void tutti_far_flush(tutti_channels *channel) {
@@ -388,28 +257,4 @@ bool tutti_far_is_busy(const tutti_channels *channel) {
     const struct tutti_far *far = channel->far;
     return !channel->broken && !channel->gone &&
            (channel->head != far->sent || (far->out != NULL && !tutti_pipe_has_sent(far->out)));
-}
-
-tutti_status tutti_far_open(tutti_channels *channel) {
-    struct tutti_far *far;
-    TUTTI_TRY(tutti_calloc(1, sizeof *far, &far));
-    channel->far = far;
-    channel->probed = true; /* its memory cannot be read from here */
-    channel->theirs = &silence;
-    return write_tickets(channel->peer, far);
-}
-
-void tutti_far_close(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    if (far == NULL) return;
-    tutti_opener_abandon(far->out_opener);
-    tutti_opener_abandon(far->in_opener);
-    if (far->out != NULL) far->out->transport->close(far->out);
-    if (far->in != NULL) far->in->transport->close(far->in);
-    free(far->copy);
-    free(far->body);
-    free(far->stream);
-    free(channel->own);
-    free(far);
-    channel->own = NULL;
 }

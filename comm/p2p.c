@@ -2,7 +2,7 @@
  * Point to point: sends and receives of this process's ranks. This file holds the entries; p2p_now.c is the short way
  * of blocking calls, p2p_match.c finds the receive for a message, p2p_transfer.c moves bytes, p2p_incoming.c handles
  * what comes, p2p_read.c reads a peer's private memory, p2p_watch.c looks after what waits too long, channel*.c are the
- * rings.
+ * rings, far*.c mirrors them between hosts, p2p_tell.c tells other hosts of communicators that broke or were left.
  *
  *   sender                                 receiver
  *   small:

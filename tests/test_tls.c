@@ -18,7 +18,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/opener.h"
+#include "comm/transports/transport.h"
 #include "tests/support/mesh.h"
 #include "tests/support/ranks.h"
 
@@ -393,55 +393,4 @@ Test(tls, changes_its_keys_while_both_sides_send) {
     free(src);
     free(there);
     free(back);
-}
-
-/* ------------------------------------------------------------------------------------------ who chooses it */
-
-static tutti_status available(const char *encrypt, const char *transports, uint32_t *mask_out) {
-    setenv("TUTTI_ENCRYPT", encrypt, 1);
-    setenv("TUTTI_TRANSPORT", transports, 1);
-    tutti_settings_reload();
-    return tutti_transports_available(mask_out);
-}
-
-Test(tls, is_the_only_choice_where_encryption_is_demanded) {
-    uint32_t plain = 0, only = 0, mask;
-    cr_assert_eq(available("0", "", &plain), TUTTI_OK);
-    cr_assert_eq(available("0", "tls", &only), TUTTI_OK, "%s", tutti_last_error());
-    cr_assert(only != 0 && (only & (only - 1)) == 0 && (plain & only) == 0);
-    cr_assert(available("1", "", &mask) == TUTTI_OK && mask == only);
-    cr_assert(available("1", "tls", &mask) == TUTTI_OK && mask == only);
-    static const char *const others[] = {"tcp", "verbs", "ucx", "tls,tcp"};
-    for (size_t i = 0; i < TUTTI_COUNT_OF(others); i++) {
-        cr_assert_eq(available("1", others[i], &mask), TUTTI_ERR_CONFIG, "%s", others[i]);
-        const char *text = tutti_last_error();
-        cr_assert(strstr(text, "TUTTI_ENCRYPT") && strstr(text, "TUTTI_TRANSPORT") && strstr(text, others[i]), "%s",
-                  text);
-    }
-    cr_assert_eq(tutti_transport_permit(tls), TUTTI_OK);
-    cr_assert_eq(tutti_transport_permit(&tutti_tcp_transport), TUTTI_ERR_REFUSED);
-    setenv("TUTTI_ENCRYPT", "0", 1);
-    tutti_settings_reload();
-    cr_assert_eq(tutti_transport_permit(&tutti_tcp_transport), TUTTI_OK);
-}
-
-/* Wherever the choice comes from: a pipe that does not encrypt is not opened. */
-Test(tls, no_other_pipe_is_opened_where_encryption_is_demanded) {
-    uint32_t mask;
-    int sockets[2];
-    tutti_opener *opener = NULL;
-    tutti_pipe *pipe;
-    tutti_door_card door = {.port = 0};
-    tutti_ticket ticket = {.transport = 0};
-    cr_assert_eq(available("1", "", &mask), TUTTI_OK, "%s", tutti_last_error());
-    while (tutti_transports[ticket.transport] != &tutti_tcp_transport) ticket.transport++;
-    cr_assert_eq(mesh_pair(MESH_UNIX, sockets), TUTTI_OK);
-    tutti_connection taken = {.socket = sockets[0]};
-    cr_assert_eq(tutti_opener_start(&door, &ticket, &taken, 5000, &opener), TUTTI_OK);
-    tutti_status status;
-    while ((status = tutti_opener_take(opener, &pipe)) == TUTTI_NOT_YET) usleep(1000);
-    cr_assert(status == TUTTI_ERR_REFUSED && strstr(tutti_last_error(), "tcp") != NULL, "%s", tutti_last_error());
-    char byte;
-    cr_assert_eq(recv(sockets[1], &byte, 1, 0), 0, "the connection was left open");
-    close(sockets[1]);
 }

@@ -1,0 +1,147 @@
+/*
+ * Who connects to a door: proves nothing to strangers, and says of every address why it does not lead there.
+ */
+#include <criterion/criterion.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/door.h"
+#include "comm/door_state.h"
+
+#define KEY "the job's key"
+
+static tutti_door_card card;
+
+static void open_door(void) {
+    setenv("TUTTI_LOG", "error", 1); /* refusals are what is tested */
+    cr_assert_eq(tutti_door_add_key(KEY, sizeof KEY), TUTTI_OK);
+    cr_assert_eq(tutti_door_open(&card), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_neq(card.port, 0, "%s", card.why);
+}
+
+TestSuite(door_connect, .init = open_door, .timeout = 60);
+
+static tutti_ticket ticket_of(uint64_t comm_id) {
+    tutti_ticket ticket;
+    memset(&ticket, 0, sizeof ticket);
+    memset(ticket.from, 7, sizeof ticket.from);
+    memcpy(ticket.to, card.process, sizeof ticket.to);
+    ticket.comm_id = comm_id;
+    ticket.use = TUTTI_TICKET_LINK;
+    return ticket;
+}
+
+static tutti_connection take_connection(const tutti_ticket *ticket, int64_t within_ms) {
+    tutti_connection got = {.socket = -1};
+    tutti_deadline deadline = tutti_deadline_after_ms(within_ms);
+    while (tutti_door_take(ticket, &got) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
+        poll(&(struct pollfd){.fd = tutti_door_bell(), .events = POLLIN}, 1, 1);
+    return got;
+}
+
+static int take(const tutti_ticket *ticket, int64_t within_ms) {
+    return take_connection(ticket, within_ms).socket;
+}
+
+static bool receive(int fd, void *data, size_t bytes) {
+    return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+/* A door of somebody else's, on the loopback interface. */
+typedef struct false_door {
+    int listener;
+    enum { SAYS_NOTHING, SAYS_GARBAGE, KNOWS_NOTHING, CLOSES } manner;
+    bool saw_proof;
+    tutti_door_card card;
+    pthread_t thread;
+} false_door;
+
+static void *be_false(void *argument) {
+    false_door *door = argument;
+    for (int fd; (fd = accept(door->listener, NULL, NULL)) >= 0; close(fd)) {
+        struct timeval limit = {.tv_sec = 2};
+        tutti_door_hello hello;
+        tutti_door_proof proof;
+        tutti_door_reply reply = {.magic = TUTTI_DOOR_MAGIC, .verdict = TUTTI_DOOR_WELCOME};
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        if (door->manner == CLOSES || !receive(fd, &hello, sizeof hello)) continue;
+        if (door->manner == SAYS_GARBAGE) memset(&reply, 'G', sizeof reply);
+        if (door->manner != SAYS_NOTHING) (void)!send(fd, &reply, sizeof reply, MSG_NOSIGNAL);
+        if (receive(fd, &proof, sizeof proof)) door->saw_proof = true;
+    }
+    return NULL;
+}
+
+static void stand_false(false_door *door) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof name;
+    door->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(bind(door->listener, (struct sockaddr *)&name, bytes), 0);
+    cr_assert_eq(listen(door->listener, 10), 0);
+    getsockname(door->listener, (struct sockaddr *)&name, &bytes);
+    door->card = card;
+    door->card.naddresses = 1;
+    door->card.port = ntohs(name.sin_port);
+    door->card.addresses[0] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 1}, .interface = "lo"};
+    cr_assert_eq(pthread_create(&door->thread, NULL, be_false, door), 0);
+}
+
+static tutti_status knock_at(false_door *door, int64_t timeout_ms) {
+    tutti_ticket ticket = ticket_of(20);
+    tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
+    tutti_connection got = {.socket = -1};
+    stand_false(door);
+    tutti_status status = tutti_door_connect(&door->card, &ticket, &deadline, &got);
+    shutdown(door->listener, SHUT_RDWR);
+    pthread_join(door->thread, NULL);
+    close(door->listener);
+    cr_assert_lt(got.socket, 0);
+    return status;
+}
+
+Test(door_connect, proves_nothing_to_who_does_not_know_the_key) {
+    false_door door = {.manner = KNOWS_NOTHING};
+    cr_assert_eq(knock_at(&door, 5000), TUTTI_ERR_REFUSED);
+    cr_assert(strstr(tutti_last_error(), "127.0.0.1") && strstr(tutti_last_error(), "secret"), "%s",
+              tutti_last_error());
+    cr_assert_not(door.saw_proof);
+}
+
+Test(door_connect, says_of_every_address_why_it_does_not_lead_there) {
+    false_door garbage = {.manner = SAYS_GARBAGE}, silent = {.manner = SAYS_NOTHING}, closing = {.manner = CLOSES};
+    cr_assert_eq(knock_at(&garbage, 5000), TUTTI_ERR_SYSTEM);
+    cr_assert(strstr(tutti_last_error(), "no process of this version"), "%s", tutti_last_error());
+    cr_assert_eq(knock_at(&silent, 500), TUTTI_ERR_TIMEOUT);
+    cr_assert(strstr(tutti_last_error(), "says nothing"), "%s", tutti_last_error());
+    cr_assert_eq(knock_at(&closing, 1000), TUTTI_ERR_TIMEOUT);
+    cr_assert(strstr(tutti_last_error(), "closed the connection"), "%s", tutti_last_error());
+    cr_assert_not(garbage.saw_proof || silent.saw_proof || closing.saw_proof);
+    tutti_door_card nowhere = {.why = "no network"};
+    tutti_ticket ticket = ticket_of(21);
+    tutti_deadline deadline = tutti_deadline_after_ms(1000);
+    tutti_connection got;
+    cr_assert_eq(tutti_door_connect(&nowhere, &ticket, &deadline, &got), TUTTI_ERR_UNSUPPORTED);
+    cr_assert(strstr(tutti_last_error(), "no network"));
+}
+
+Test(door_connect, finds_the_right_address_among_wrong_ones) {
+    tutti_door_card many = card;
+    /* Nobody answers there (RFC 5737); something else may, or nothing; then the right one. */
+    many.addresses[0] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"};
+    many.addresses[1] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "lo"};
+    many.addresses[2] = card.addresses[0];
+    many.naddresses = 3;
+    tutti_ticket ticket = ticket_of(22);
+    tutti_deadline deadline = tutti_deadline_after_ms(10000);
+    tutti_connection got = {.socket = -1};
+    int64_t start_ns = tutti_now_ns();
+    cr_assert_eq(tutti_door_connect(&many, &ticket, &deadline, &got), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_lt(tutti_now_ns() - start_ns, 2 * TUTTI_NS_PER_S);
+    cr_assert_geq(take(&ticket, 5000), 0);
+}
