@@ -108,9 +108,9 @@ typedef struct tutti_p2p_state {
     int64_t ports_open;
     uint64_t callers_seen; /* tutti_channel_callers at the last look */
     int looks_left;        /* at lobbies of silent processes, since then */
-    bool moved;          /* some bytes or records, in the call of tutti_p2p_progress at hand */
-    atomic_int channels; /* open channels; read without the lock */
-    atomic_int pending;  /* requests, notes, and far channels with something to send; read without the lock */
+    bool moved;            /* some bytes or records, in the call of tutti_p2p_progress at hand */
+    atomic_int channels;   /* open channels; read without the lock */
+    atomic_int pending;    /* requests, notes, and far channels with something to send; read without the lock */
 } tutti_p2p_state;
 
 extern tutti_p2p_state tutti_p2p;
