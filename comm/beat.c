@@ -66,8 +66,8 @@ static struct {
     pthread_cond_t parted; /* goodbyes have been said */
     beat *beats;
     bool runs;
-    bool parting; /* goodbyes are being said */
-    int bell;     /* eventfd */
+    bool parting;     /* goodbyes are being said */
+    _Atomic int bell; /* eventfd; -1: there never was a thread */
 } watch = {.lock = PTHREAD_MUTEX_INITIALIZER, .parted = PTHREAD_COND_INITIALIZER, .bell = -1};
 
 /* ------------------------------------------------------------------------------------------ obituaries */
@@ -309,6 +309,7 @@ static void *beat_thread(void *argument) {
 
 static void ring(void) {
     uint64_t one = 1;
+    if (watch.bell < 0) return;
     if (write(watch.bell, &one, sizeof one) < 0) return; /* full: it rings already */
 }
 
@@ -352,7 +353,7 @@ tutti_status tutti_beat_watch(tutti_peer *far) {
     tutti_status status = b != NULL ? TUTTI_OK : add(far);
     if (status == TUTTI_OK) status = start_thread();
     pthread_mutex_unlock(&watch.lock);
-    if (watch.bell >= 0) ring();
+    ring();
     return status;
 }
 
@@ -362,11 +363,15 @@ void tutti_beat_unwatch(tutti_peer *far) {
     beat *b = find(far);
     if (b != NULL) b->watchers--;
     bool last = b != NULL && b->watchers == 0;
-    if (watch.bell >= 0) ring();
+    ring();
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += PARTING_S;
     while (last && watch.runs && (find(far) == b || watch.parting) &&
            pthread_cond_timedwait(&watch.parted, &watch.lock, &until) == 0) {}
     pthread_mutex_unlock(&watch.lock);
+}
+
+void tutti_beat_hurry(void) {
+    ring();
 }

@@ -19,6 +19,8 @@
 tutti_status tutti_beat_watch(tutti_peer *far);
 /* Ends it; the last one returns when the connection has said goodbye. */
 void tutti_beat_unwatch(tutti_peer *far);
+/* A process of this host has ended: tells the other hosts now, not with the next beat, if that is this process's task. */
+void tutti_beat_hurry(void);
 /* Reads what the first process of this host has learned. Cheap when that is nothing. */
 void tutti_beat_read(tutti_peer *first);
 

@@ -90,9 +90,19 @@ static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
     return TUTTI_OK;
 }
 
+/* Others often end because of a first one, a launcher's doing, say: it is the one to name. */
+static int first_to_die(const tutti_comm *comm, int rank) {
+    int first = rank;
+    for (int other = 0; other < comm->nranks; other++)
+        if (tutti_peer_death_turn(comm->members[other].process) < tutti_peer_death_turn(comm->members[first].process))
+            first = other;
+    return first;
+}
+
 static tutti_status mourn(tutti_comm *comm, int rank) {
     char name[128], call[160];
     if (!tutti_peer_ended(comm->members[rank].process)) return TUTTI_OK;
+    rank = first_to_die(comm, rank);
     tutti_call record = tutti_call_of(comm->patience.op);
     tutti_fail(TUTTI_ERR_PEER_DIED,
                "%s died, or its host does not answer any more; %s of communicator \"%s\" cannot go on",

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/beat.h"
 #include "comm/channel.h"
 #include "comm/hall.h"
 #include "comm/heap.h"
@@ -155,19 +156,31 @@ void tutti_peer_release(tutti_peer *peer) {
     free(peer);
 }
 
+/* False: that was known. */
+static bool mark_dead(tutti_peer *peer) {
+    static _Atomic uint64_t deaths;
+    uint64_t none = 0;
+    if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return false;
+    atomic_compare_exchange_strong(&peer->death_turn, &none, atomic_fetch_add(&deaths, 1) + 1);
+    return !atomic_exchange_explicit(&peer->dead, true, memory_order_acq_rel);
+}
+
 bool tutti_peer_ended(tutti_peer *peer) {
     if (peer->self) return false;
     if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return true;
-    if (peer->far || peer->hall == NULL) return false;
-    bool ended = tutti_hall_has_ended(peer->hall, peer->seat);
-    if (ended) atomic_store_explicit(&peer->dead, true, memory_order_release);
-    return ended;
+    if (peer->far || peer->hall == NULL || !tutti_hall_has_ended(peer->hall, peer->seat)) return false;
+    if (mark_dead(peer)) tutti_beat_hurry();
+    return true;
+}
+
+uint64_t tutti_peer_death_turn(const tutti_peer *peer) {
+    return atomic_load_explicit(&peer->dead, memory_order_acquire) ? atomic_load(&peer->death_turn) : UINT64_MAX;
 }
 
 bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
     pthread_mutex_lock(&peers_lock);
     tutti_peer *peer = find(id);
-    bool news = peer != NULL && !atomic_exchange_explicit(&peer->dead, true, memory_order_acq_rel);
+    bool news = peer != NULL && mark_dead(peer);
     pthread_mutex_unlock(&peers_lock);
     return news;
 }

@@ -26,13 +26,14 @@ typedef struct tutti_peer {
     bool self, far;
     char *base; /* its heap, mapped here (self: the heap itself) */
     size_t bytes;
-    uint64_t remote_base;               /* address of its heap in its own process */
-    struct tutti_hall *hall;            /* one reference; tells whether the process lives; NULL: self */
-    int seat;                           /* there; far: none */
-    atomic_bool dead;                   /* seen to have ended */
-    bool death_told;                    /* tutti_peer_new_deaths has given it */
-    _Atomic uint64_t obituaries_read;   /* of its lobby; beat.h */
-    int references;                     /* communicators that contain a rank of it; under the lock of peer.c */
+    uint64_t remote_base;             /* address of its heap in its own process */
+    struct tutti_hall *hall;          /* one reference; tells whether the process lives; NULL: self */
+    int seat;                         /* there; far: none */
+    atomic_bool dead;                 /* seen to have ended */
+    _Atomic uint64_t death_turn;      /* how many this process had seen end before it, and itself; set before `dead` */
+    bool death_told;                  /* tutti_peer_new_deaths has given it */
+    _Atomic uint64_t obituaries_read; /* of its lobby; beat.h */
+    int references;                   /* communicators that contain a rank of it; under the lock of peer.c */
     const struct tutti_door_card *door; /* far: where it can be reached; in the hall */
     struct tutti_peer *next;
     struct tutti_channels *channels; /* owned by p2p.c; NULL until the first message */
@@ -61,6 +62,9 @@ void tutti_peer_retain(tutti_peer *peer);
 void tutti_peer_release(tutti_peer *peer);
 /* Has its process ended? Asks the system now and then (hall.h), remembers a yes. Of a far one: has that been heard? */
 bool tutti_peer_ended(tutti_peer *peer);
+
+/* Orders the deaths that this process knows of: who was the first? UINT64_MAX: not dead. */
+uint64_t tutti_peer_death_turn(const tutti_peer *peer);
 
 /* The process has died, as another host says. False: it is not known here, or known to be dead. */
 bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]);

@@ -14,7 +14,7 @@
 /* Rank 0 kills all ranks of the victim, as a machine that loses its power does. */
 static tutti_status lose_host(ranks_context *context) {
     int rounds = 0;
-    TUTTI_TRY(scene_keep_summing(context, 200, &rounds));
+    TUTTI_TRY(scene_warm_up(context, &rounds));
     if (context->rank == 0) {
         atomic_store(&scene_now()->event_ns, tutti_now_ns());
         for (int rank = hosts_first(scene_now()->victim); rank < hosts_first(scene_now()->victim + 1); rank++) {
@@ -42,7 +42,7 @@ static tutti_status lose_rank(ranks_context *context) {
     char name[160], host[64] = "";
     int rounds = 0;
     gethostname(host, sizeof host - 1);
-    TUTTI_TRY(scene_keep_summing(context, 200, &rounds));
+    TUTTI_TRY(scene_warm_up(context, &rounds));
     if (context->rank == scene_now()->victim) {
         atomic_store(&scene_now()->event_ns, tutti_now_ns());
         ranks_strike(context, SIGKILL);
@@ -70,10 +70,38 @@ Test(hosts_failure, a_third_host_hears_who_died_and_who_found_it) {
     }
 }
 
+/* A launcher, say, ends the others beside a dead rank, which were computing and never knew: the first one is named. */
+static tutti_status lose_one_after_the_other(ranks_context *context) {
+    char name[160], host[64] = "";
+    int rounds = 0, last = context->nranks - 1;
+    gethostname(host, sizeof host - 1);
+    snprintf(name, sizeof name, "rank %d (host %s, pid %d)", last, host, ranks_pid(context, last));
+    TUTTI_TRY(scene_warm_up(context, &rounds));
+    if (context->rank == last) {
+        atomic_store(&scene_now()->event_ns, tutti_now_ns());
+        ranks_strike(context, SIGKILL);
+    }
+    if (context->rank > 0) {
+        usleep(900000);
+        ranks_strike(context, SIGKILL);
+    }
+    tutti_status status = scene_keep_summing(context, 30000, &rounds);
+    return scene_check_told(context, status, name, 2500);
+}
+
+Test(hosts_failure, who_ends_after_another_is_not_taken_for_the_first) {
+    HOSTS_NEED(0);
+    for (int turn = 0; turn < 3; turn++) {
+        scene_set(0, turn == 0 ? 1 : turn == 1 ? 1000 : 300000);
+        scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2), .environment = scene_attentive},
+                  lose_one_after_the_other);
+    }
+}
+
 /* A data loader's worker, say, lives on for a while, and would keep the connections of its parent. */
 static tutti_status lose_parent(ranks_context *context) {
     int rounds = 0;
-    TUTTI_TRY(scene_keep_summing(context, 200, &rounds));
+    TUTTI_TRY(scene_warm_up(context, &rounds));
     if (context->rank == scene_now()->victim) {
         if (fork() == 0) {
             sleep(6);

@@ -12,7 +12,7 @@
 
 static tutti_status pull_cable_for_good(ranks_context *context) {
     int rounds = 0;
-    TUTTI_TRY(scene_keep_summing(context, 200, &rounds));
+    TUTTI_TRY(scene_warm_up(context, &rounds));
     if (context->rank == 0) {
         atomic_store(&scene_now()->event_ns, tutti_now_ns());
         TUTTI_TRY(netns_set_link(hosts_network(), scene_now()->victim, false));
@@ -30,7 +30,7 @@ Test(hosts_network, both_sides_of_a_cut_are_told_within_the_time_for_silent_peer
 /* Rank 0 pulls the cable for 3 s, while all go on summing. */
 static tutti_status pull_cable_for_a_while(ranks_context *context) {
     int rounds = 0, more = 0;
-    TUTTI_TRY(scene_keep_summing(context, 200, &rounds));
+    TUTTI_TRY(scene_warm_up(context, &rounds));
     if (context->rank == 0) {
         TUTTI_TRY(netns_set_link(hosts_network(), scene_now()->victim, false));
         TUTTI_TRY(netns_shell(hosts_network(), NETNS_SWITCH, "(sleep 3; ip link set port%d up) >/dev/null 2>&1 &",

@@ -2,7 +2,7 @@
  * A play for ranks of several hosts in which something goes wrong: all sum until it happens, and then each must be told.
  *
  * A test sets the scene, which is memory that the ranks of its runs share, and runs a body; the body sums for a while
- * (scene_keep_summing), one rank notes the time and lets it happen, all sum on, and check the error that ended them.
+ * (scene_warm_up), one rank notes the time and lets it happen, all sum on, and check the error that ended them.
  */
 #ifndef TUTTI_TESTS_SCENE_H
 #define TUTTI_TESTS_SCENE_H
@@ -26,6 +26,7 @@ typedef struct scene {
     int victim;            /* host, or rank */
     size_t count;          /* elements of the operations meanwhile */
     _Atomic int flag;      /* of use to the body */
+    _Atomic int warm;      /* ranks that have done with scene_warm_up's sums */
 } scene;
 
 /* A new scene. Asserts. */
@@ -34,6 +35,9 @@ scene *scene_now(void);
 
 /* hosts_run; asserts that nothing failed. */
 void scene_run(const hosts_options *options, ranks_body body);
+
+/* Sums for a while, and returns when all ranks have: what then happens to one of them finds no other still within that. */
+tutti_status scene_warm_up(ranks_context *context, int *rounds_out);
 
 /* Sums until an error or until the time is over; each result is checked. */
 tutti_status scene_keep_summing(ranks_context *context, int64_t limit_ms, int *rounds_out);

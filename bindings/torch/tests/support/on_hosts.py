@@ -156,7 +156,11 @@ def ddp():
 
 
 def death():
-    """One rank is killed while all sum. Its process id is for the others, who should name it."""
+    """One rank is killed while all sum. Its process id is for the others, who should name it.
+
+    torchrun looks every 2 s and then ends the ranks beside the dead one: they first report, too.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pids = [None] * dist.get_world_size()
     dist.all_gather_object(pids, os.getpid())
     if dist.get_rank() == VICTIM:
