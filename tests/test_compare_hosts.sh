@@ -6,12 +6,17 @@ set -u
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-timeout 100 "$1/bench/compare_hosts" --quick --build "$2" --ranks 1+1,2+2 --libraries none --collectives all_reduce,barrier \
-    --max-bytes 4K --samples 1 --sample-ms 1 --retries 0 --others 100 --out "$work" >"$work/out" 2>"$work/err" || {
+compare() {
+    timeout 100 "$source/bench/compare_hosts" --quick --build "$build" --ranks 1+1,2+2 --libraries none --max-bytes 4K \
+        --collectives all_reduce,barrier --samples 1 --sample-ms 1 --retries 0 --others 100 --out "$work" "$@" \
+        >"$work/out" 2>"$work/err" && return
     echo "FAILED: exit code $?"
     cat "$work/out" "$work/err"
     exit 1
 }
+source=$1 build=$2
+
+compare
 for text in 'wrong elements: 0' 'all_reduce, 1+1 ranks' 'barrier, 2+2 ranks' 'limit  share'; do
     grep -qF "$text" "$work/out" || {
         echo "FAILED: no '$text' in"
@@ -20,4 +25,13 @@ for text in 'wrong elements: 0' 'all_reduce, 1+1 ranks' 'barrier, 2+2 ranks' 'li
     }
 done
 if grep '^failed: ' "$work/out"; then exit 1; fi
-[ "$(wc -l <"$work/compare.csv")" -gt 10 ]
+[ "$(wc -l <"$work/compare.csv")" -gt 10 ] || exit 1
+grep -q '^## all_reduce, 1+1 ranks' "$work/hosts.md" || exit 1
+
+# A run that was stopped while it wrote a line goes on from the one before.
+cp "$work/launches.jsonl" "$work/all"
+head -n 3 "$work/all" >"$work/launches.jsonl"
+printf '[["1", "cut' >>"$work/launches.jsonl"
+compare --resume
+[ "$(head -n 3 "$work/launches.jsonl")" = "$(head -n 3 "$work/all")" ] || exit 1
+[ "$(wc -l <"$work/launches.jsonl")" -eq "$(wc -l <"$work/all")" ]

@@ -1,6 +1,7 @@
 """What a comparison of collectives sweeps: options, sizes, the arguments of a driver, and the turns that libraries take."""
 import os
 import sys
+from functools import partial
 
 import launches
 import report
@@ -13,7 +14,9 @@ FULL = {"factor": 4, "max_bytes": 256 << 20, "samples": 7, "sample_ms": 20.0}
 
 def add_options(parser, libraries):
     add = parser.add_argument
-    add("--out", metavar="FOLDER", help="write compare.txt, compare.csv (all rows), compare.svg and all_reduce.svg there")
+    add("--out", metavar="FOLDER", help="write compare.txt, compare.csv (all rows), compare.svg and all_reduce.svg there, and "
+        "launches.jsonl as they end")
+    add("--resume", action="store_true", help="go on with what --out's launches.jsonl has, of the same build")
     add("--quick", action="store_true", help="a small sweep: other defaults for what follows where two are named")
     add("--collectives", default=",".join(COLLECTIVES), help="%(default)s")
     add("--libraries", help="only these, and tutti: " + libraries)
@@ -32,6 +35,8 @@ def read_options(parser):
     for name in options.collectives:
         if name not in COLLECTIVES:
             parser.error("no collective is called %s; there are %s" % (name, ", ".join(COLLECTIVES)))
+    if options.resume and not options.out:
+        parser.error("--resume: what? name the folder by --out")
     if options.factor < 2 or options.max_bytes < options.min_bytes or options.min_bytes < 4:
         parser.error("sizes need a factor of 2 or more and 4 <= --min-bytes <= --max-bytes")
     return options
@@ -54,37 +59,33 @@ def arguments_of(library, collective, sizes, options):
     return [collective, sizes, str(options.samples), str(options.sample_ms), library.pin, library.memory]
 
 
-def measure(libraries, number, world, options, work, failures):
+def measure(libraries, number, world, options, work, journal):
     """Rows of one round in one world (a number of ranks, or what else their start() takes): libraries take turns within
-    each collective. One that fails is noted in `failures` and not tried again."""
+    each collective. One that fails is noted in the journal's failures and not tried again."""
     rows = []
     name = report.world_text(world)
     for collective in options.collectives:
         for library in libraries:
-            key = (library.name, collective, name)
+            place = (library.name, collective, name)
             sizes = [size for size in sizes_of(options, collective) if library.measures(collective, size)]
-            if key in failures or not sizes:
+            if place in journal.failures or not sizes:
                 continue
-            new, trouble = launches.launch_quietly(library, world, arguments_of(library, collective, sizes, options), NAMES,
-                                                   options, work)
+            arguments = arguments_of(library, collective, sizes, options)
+            new, trouble = journal.look_up((number, *place, *arguments), partial(
+                launches.launch_quietly, library, world, arguments, NAMES, options, work))
             rows += [dict(row, round=number, wrong=row["wrong"] if library.checked else None) for row in new]
             note = "" if new and new[0]["quiet"] else ", disturbed"
             print("# round %d, %s, %s, %s: %s" % (number, name, collective, library.name, trouble or
                   "%d rows%s" % (len(new), note)), file=sys.stderr, flush=True)
             if trouble:
-                failures[key] = trouble
+                journal.failures[place] = trouble
     return rows
-
-
-def failure_lines(failures):
-    return ["%s, %s, %s: %s" % (key + (trouble,)) for key, trouble in failures.items()]
 
 
 def write(options, text, rows, tables, names):
     """The files of --out."""
     if not options.out:
         return
-    os.makedirs(options.out, exist_ok=True)
     with open(os.path.join(options.out, "compare.txt"), "w", encoding="utf-8") as file:
         file.write(text + "\n")
     report.write_csv(os.path.join(options.out, "compare.csv"), rows)

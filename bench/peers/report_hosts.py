@@ -1,0 +1,152 @@
+"""What bench/compare_hosts says beside its tables: rates against iperf3, times against bare sockets, and a page of all that in
+Markdown, to be kept (docs/measurements/hosts.md)."""
+import statistics
+import time
+
+import report
+
+LARGE = 16 << 20
+SMALL = 4 << 10
+CROSSING = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}  # vectors that a host sends, times (n-1)/n
+
+
+def in_turn(rows):
+    """Without the peers' rows of rounds in which the cores were at another distance when it was Tutti's turn."""
+    def turn(row):
+        return tuple(row[name] for name in ("round", "ranks", "collective", "form", "bytes", "state"))
+    own = {turn(row) for row in rows if row["library"] in report.OWN}
+    return [row for row in rows if turn(row) in own]
+
+
+class Rates:
+    """What iperf3 reached in each world, over all rounds: GB/s one way, and each way of both."""
+
+    def __init__(self):
+        self.one_way, self.both_ways = {}, {}
+
+    def add(self, world, one_way, both_ways):
+        self.one_way.setdefault(world, []).extend(one_way)
+        self.both_ways.setdefault(world, []).extend(both_ways)
+
+    def each_way(self, world):
+        """GB/s of --bidir, or None."""
+        return statistics.median(self.both_ways[world]) if self.both_ways.get(world) else None
+
+    def lines(self):
+        for world, found in self.one_way.items():
+            both = self.both_ways[world]
+            if found and both:
+                yield "iperf3, %s: one way %.2f GB/s (%.2f to %.2f), --bidir %.2f each (%.2f to %.2f)" % (
+                    world, statistics.median(found), min(found), max(found), statistics.median(both), min(both), max(both))
+            else:
+                yield "iperf3, %s: not measured, is it installed?" % world
+
+
+# ---------------------------------------------------------------------------------------------- goals
+
+
+def share_of(table, world, gigabytes, size):
+    """Per cent of that rate that Tutti reaches, or None."""
+    hosts, vectors = len(world.per_host), CROSSING.get(table.collective, 0)
+    if size < LARGE or not vectors or not gigabytes or (size, "tutti") not in table.cells:
+        return None
+    return 100 * vectors * (hosts - 1) / hosts * size / table.cells[size, "tutti"].us * 1e-3 / gigabytes
+
+
+def large_share(table, world, gigabytes):
+    """The least such share, as text."""
+    shares = [(share, size) for size in table.sizes for share in [share_of(table, world, gigabytes, size)] if share is not None]
+    return "%.0f%% at %s" % (min(shares)[0], report.size_text(min(shares)[1])) if shares else "-"
+
+
+def small_ratio(table):
+    """The most that Tutti takes over bare sockets up to 4 KiB, as text."""
+    ratios = [(1 / table.ratio(size, "tutti", "limit"), size) for size in table.sizes
+              if size <= SMALL and table.ratio(size, "tutti", "limit") is not None]
+    return "%.2f at %s" % (max(ratios)[0], report.size_text(max(ratios)[1])) if ratios else "-"
+
+
+def goal_lines(tables, rates, worlds):
+    """Large sizes against iperf3 and the rate that was set, small ones against bare sockets."""
+    yield "rates from 16 MiB on against iperf3 --bidir and the rate set, times up to 4 KiB against bare sockets"
+    named = {str(world): world for world in worlds}
+    grid = [["", "of iperf3: least", "of the rate: least", "time / sockets: most"]]
+    for table in tables:
+        world = named[table.ranks]
+        line = [large_share(table, world, rates.each_way(table.ranks)), large_share(table, world, world.gigabytes()),
+                small_ratio(table)]
+        if line != ["-"] * 3:
+            grid.append([table.title()] + line)
+    widths = [max(len(line[column]) for line in grid) for column in range(4)]
+    for line in grid:
+        yield "  ".join([line[0].ljust(widths[0])] + [text.rjust(width) for text, width in zip(line[1:], widths[1:])])
+
+
+# ------------------------------------------------------------------------------------------- the page
+
+PAGE = """# Collectives between hosts, next to other libraries
+
+%s. `bench/compare_hosts` wrote this page: it makes hosts of network namespaces, joined by veth, and runs each library
+between them in turn, with one timing core; each rank rewrites its input and reads its result between operations, and every
+result is checked (wrong elements: %d). To run it again, as root:
+
+    bench/compare_hosts --python PYTHON_WITH_TORCH --out FOLDER \\
+        %s
+
+`FOLDER/hosts.md` is the new page; with `--resume` it goes on where it was stopped.
+
+Cores are *near* where a cache line takes less than %g ns from one to the other, else *far*; in virtual machines that changes.
+It is measured before and after each row: tables are kept apart by it, and peers count only in rounds in which they and Tutti
+met the same. Times are medians over rounds, in microseconds (m: milliseconds), one way for ping_pong; xN: worst / best round
+where above 1.2; (1): one round only; !: others used the cores. *peer / tutti* is the time of the best peer over Tutti's, bold
+where the peer is ahead; *of iperf3* the rate of each host over that of `iperf3 --bidir` in each direction; *tutti / sockets*
+the time over that of bare sockets that move what must cross the network and do nothing else (column `limit`).
+"""
+
+
+def again(options):
+    """The options that decide what is measured, as a shell reads them."""
+    names = ["ranks", "congestion", "rate", "collectives", "rounds", "samples", "sample_ms", "min_bytes", "max_bytes", "factor"]
+    values = [(name, getattr(options, name)) for name in names]
+    words = ["--%s %s" % (name.replace("_", "-"), ",".join(value) if isinstance(value, list) else value)
+             for name, value in values if value not in ("", None)]
+    return " \\\n        ".join(" ".join(words[part:part + 4]) for part in range(0, len(words), 4))
+
+
+def ratio_text(table, size, own):
+    ratio = table.ratio(size, own)
+    text = table.ratio_text(size, own)
+    return "**%s**" % text if ratio is not None and ratio < 1 else text
+
+
+def page_line(table, size, world, rates, own):
+    cells = [table.cells[size, name].text() if (size, name) in table.cells else "" for name in table.libraries + ["limit"]]
+    peer, limit = table.best_peer(size), table.ratio(size, "tutti", "limit")
+    share = share_of(table, world, rates.each_way(table.ranks), size)
+    return ([report.size_text(size) if size else "-"] + cells + [peer[0] if peer else "-"] +
+            [ratio_text(table, size, name) for name in own] +
+            ["" if share is None else "%.0f%%" % share, "" if limit is None else "%.2f" % (1 / limit)])
+
+
+def page_table(table, world, rates):
+    own = [name for name in report.OWN if name in table.libraries]
+    heads = ["size"] + table.libraries + ["limit", "best peer"] + ["peer / " + name for name in own] + ["of iperf3",
+                                                                                                       "tutti / sockets"]
+    lines = [heads] + [page_line(table, size, world, rates, own) for size in table.sizes]
+    used = [column for column in range(len(heads)) if any(line[column] for line in lines[1:])]
+    lines = [[line[column] for column in used] for line in lines]
+    yield "| " + " | ".join(lines[0]) + " |"
+    yield "|" + " ---: |" * len(used)
+    yield from ("| " + " | ".join(line) + " |" for line in lines[1:])
+
+
+def page_lines(rows, rates, tables, libraries, missing, machine, options):
+    wrong, named = sum(row["wrong"] or 0 for row in rows), {str(world): world for world in options.worlds}
+    yield PAGE % (time.strftime("%-d %B %Y", time.gmtime()), wrong, again(options), options.near_ns)
+    yield from ("- `%s`: %s" % (library.name, library.note) for library in libraries)
+    yield from ("- not compared: " + reason for reason in missing)
+    yield ""
+    yield from ("    " + line for line in [*machine, *rates.lines()])
+    for table in sorted(tables, key=lambda table: (table.ranks, table.state != "near")):
+        yield "\n## %s\n" % table.title()
+        yield from page_table(table, named[table.ranks], rates)
