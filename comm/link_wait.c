@@ -1,6 +1,6 @@
 /*
  * Waiting for links. Bytes that come soon are spun for: no clock and no system call but those of the pipes. Later one
- * yields, then sleeps on the pipes' descriptors, for a millisecond at most; before each sleep, and every millisecond of a
+ * yields, then sleeps on the pipes' descriptors, for 4 ms at most; before each sleep, and every millisecond of a
  * long transfer, one looks around: for the deadline, for who asks to end the call, for a communicator that another thread
  * or another rank of this host has broken, and for ranks that say on their link that they have given up.
  */
@@ -28,7 +28,7 @@
 #define LEGACY_NS          INT64_C(1000000000)
 #define REASON_MS          700 /* heartbeats, which tell of deaths, go every 500 */
 #define SHORTEST_SLEEP_NS  INT64_C(50000)
-#define LONGEST_SLEEP_NS   INT64_C(1000000)
+#define LONGEST_SLEEP_NS   INT64_C(4000000) /* a thousand looks per second would be 2 % of a core */
 #define MOST_DESCRIPTORS   32
 
 /* ------------------------------------------------------------------------------------------ telling of it */
@@ -176,6 +176,8 @@ static void nap(tutti_link_wait *wait) {
     int count = 0;
     int64_t most_ns = wait->sleep_ns;
     if (links->awaited != NULL) waited[count++] = (struct pollfd){.fd = tutti_door_bell(), .events = POLLIN};
+    if (links->nbusy > MOST_DESCRIPTORS - count)
+        most_ns = tutti_min_i64(most_ns, LOOK_EVERY_NS); /* some ring no bell */
     for (int i = 0; i < links->nbusy && count < MOST_DESCRIPTORS; i++) {
         tutti_pipe *pipe = links->busy[i]->pipe;
         waited[count].fd = pipe->transport->sleep_on(pipe, &waited[count].events);
@@ -193,7 +195,7 @@ static void nap(tutti_link_wait *wait) {
 
 tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved) {
     unsigned round = ++wait->rounds;
-    if (round % ROUNDS_PER_SERVICE == 0) tutti_p2p_progress();
+    if (round % ROUNDS_PER_SERVICE == 0 || wait->sleep_ns == LONGEST_SLEEP_NS) tutti_p2p_progress();
     if (moved) {
         wait->quiet_since = 0;
         wait->sleep_ns = SHORTEST_SLEEP_NS;

@@ -181,6 +181,7 @@ static void replay(tutti_stream *stream) {
                                               .remote_key = lane->remote_key,
                                               .signaled = true});
     stream->replayed = lane->posted;
+    stream->announced = false; /* what would have ended the sleep may be lost */
     tutti_direct_replay(stream);
     tutti_stream_tell(stream);
 }
@@ -289,7 +290,7 @@ static tutti_status create(tutti_stream *stream) {
         stream->lanes[i].sequence = random_sequence();
         stream->piece_bytes = tutti_min_size(stream->piece_bytes, ports[i].max_message_bytes);
     }
-    return TUTTI_OK;
+    return tutti_sleep_open(stream);
 }
 
 /* Waits until something may be read; the deadline. */
@@ -358,6 +359,7 @@ tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stre
     tutti_status status = tutti_host->calloc(1, sizeof *stream, &stream);
     if (status == TUTTI_OK) {
         stream->socket = socket;
+        stream->bells = -1;
         snprintf(stream->peer, sizeof stream->peer, "the other side");
         status = create(stream);
     }
@@ -389,6 +391,7 @@ void tutti_connect_close(tutti_stream *stream) {
     tutti_memory_release(&stream->target);
     if (stream->in != NULL) munmap(stream->in, sizeof *stream->in);
     if (stream->out != NULL) munmap(stream->out, sizeof *stream->out);
+    if (stream->bells >= 0) close(stream->bells);
     if (stream->socket >= 0) close(stream->socket);
     free(stream);
 }

@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,9 +82,12 @@ tutti_status tutti_lane_create(tutti_lane *lane, const tutti_port *port, void *i
     lane->in = ibv_reg_mr(domain, in, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     lane->out = lane->in != NULL ? ibv_reg_mr(domain, out, bytes, 0) : NULL;
     if (lane->out == NULL) return failed(lane, "cannot register the ring", errno);
+    lane->bell = ibv_create_comp_channel(port->adapter->context);
+    if (lane->bell == NULL || fcntl(lane->bell->fd, F_SETFL, O_NONBLOCK) != 0)
+        return failed(lane, "cannot create a channel for completions", errno);
     /* All that is posted may complete by itself, when it is flushed. */
     lane->completions =
-        ibv_create_cq(port->adapter->context, TUTTI_LANE_WRITES + TUTTI_LANE_RECEIVES + 2, NULL, NULL, 0);
+        ibv_create_cq(port->adapter->context, TUTTI_LANE_WRITES + TUTTI_LANE_RECEIVES + 2, NULL, lane->bell, 0);
     if (lane->completions == NULL) return failed(lane, "cannot create a completion queue", errno);
     TUTTI_TRY(create_pair(lane));
     return to_init(lane);
@@ -186,6 +190,7 @@ void tutti_lane_post(tutti_lane *lane, const tutti_lane_write *write) {
 
 static void take(tutti_lane *lane, const struct ibv_wc *done) {
     bool receive = (done->wr_id & 3) == ID_RECEIVE, marker = (done->wr_id & 3) == MARKER;
+    lane->taken++;
     if (receive) lane->receives--;
     if (marker) lane->flushed = true;
     if (done->status != IBV_WC_SUCCESS) {
@@ -193,6 +198,8 @@ static void take(tutti_lane *lane, const struct ibv_wc *done) {
             lane->error = done->status;
             lane->vendor_error = done->vendor_err;
         }
+    } else if (receive && done->imm_data == 0) {
+        lane->wakes++;
     } else if (receive) {
         lane->came[lane->came_tail++ % TUTTI_LANE_RECEIVES] = ntohl(done->imm_data);
     } else if (!marker) {
@@ -217,6 +224,17 @@ bool tutti_lane_poll(tutti_lane *lane) {
     if (count < 0 && lane->error == 0) lane->error = IBV_WC_GENERAL_ERR;
     refill(lane);
     return lane->error == 0;
+}
+
+bool tutti_lane_arm(tutti_lane *lane) {
+    struct ibv_cq *of;
+    void *context;
+    while (lane->armed && ibv_get_cq_event(lane->bell, &of, &context) == 0) { /* it has rung */
+        ibv_ack_cq_events(of, 1);
+        lane->armed = false;
+    }
+    if (!lane->armed) lane->armed = ibv_req_notify_cq(lane->completions, /* solicited_only */ 0) == 0;
+    return lane->armed;
 }
 
 /* --------------------------------------------------------------------------------------------------- going down */
@@ -268,6 +286,7 @@ tutti_status tutti_lane_renew(tutti_lane *lane, uint32_t sequence) {
 void tutti_lane_destroy(tutti_lane *lane) {
     if (lane->pair != NULL) ibv_destroy_qp(lane->pair);
     if (lane->completions != NULL) ibv_destroy_cq(lane->completions);
+    if (lane->bell != NULL) ibv_destroy_comp_channel(lane->bell);
     if (lane->in != NULL) ibv_dereg_mr(lane->in);
     if (lane->out != NULL) ibv_dereg_mr(lane->out);
     *lane = (tutti_lane){0};

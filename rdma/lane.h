@@ -3,7 +3,8 @@
  * are here.
  *
  * Writes are numbered; a completion retires all up to its own, so only some of them are signaled. Immediate data (one per
- * lane and piece of a large message) is kept in the order in which it came. The first error stays in `error`.
+ * lane and piece of a large message) is kept in the order in which it came, but for 0, which only wakes who sleeps. The first
+ * error stays in `error`.
  *
  *   created --connect--> up --(error, or down)--> down: flushed --connect--> up ...
  *
@@ -32,6 +33,7 @@ typedef struct tutti_lane_address {
 typedef struct tutti_lane {
     const tutti_port *port;
     struct ibv_cq *completions;
+    struct ibv_comp_channel *bell; /* rings at the next completion, where it is armed */
     struct ibv_qp *pair;
     struct ibv_mr *in, *out; /* the ring that the peer writes; the copy of the peer's */
     uint32_t remote_key;
@@ -44,6 +46,8 @@ typedef struct tutti_lane {
     uint64_t reposted; /* since it was created, without the first ones */
     uint32_t came[TUTTI_LANE_RECEIVES];
     uint32_t came_head, came_tail; /* free running; head == tail: none */
+    uint64_t wakes, taken;         /* zeros that came; completions, of all kinds */
+    bool armed;                    /* the bell will ring, or has */
     bool up, flushed;              /* flushed: the marker has come */
     int error;                     /* enum ibv_wc_status of the first failure; 0: none */
     uint32_t vendor_error;
@@ -73,6 +77,8 @@ static inline bool tutti_lane_has_room(const tutti_lane *lane, unsigned writes) 
 void tutti_lane_post(tutti_lane *lane, const tutti_lane_write *write);
 /* Takes completions; keeps receives posted. False: the lane has failed. */
 bool tutti_lane_poll(tutti_lane *lane);
+/* bell->fd becomes readable with the next completion; polling after it tells of those that came before. False: it cannot. */
+bool tutti_lane_arm(tutti_lane *lane);
 /* The adapter gives back all that was posted, and answers the peer no more. */
 void tutti_lane_fail(tutti_lane *lane);
 /* Fails the lane if it has not, and waits until all that was posted has been given back. Successes are still counted. */

@@ -3,7 +3,7 @@
  *
  * A small message is one RDMA write into the peer's ring; the peer polls its memory. Nothing else is posted, on either
  * side: credits ride in the records that go the other way, and are told by a write of their own only when a quarter of the ring
- * has been read since.
+ * has been read since. Only who sleeps is woken by a completion (sleep.c).
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,6 +47,7 @@ bool tutti_stream_poll(tutti_stream *stream) {
         good = tutti_lane_poll(&stream->lanes[i]) && good;
         stream->pipe.counters.receives += stream->lanes[i].reposted;
     }
+    stream->pipe.counters.wakes = stream->lanes[0].wakes;
     if (stream->broken_ns != 0 && good && stream->lanes[0].completed >= stream->replayed) stream->broken_ns = 0;
     if (!good) tutti_connect_again(stream);
     return good;
@@ -58,7 +59,7 @@ static bool has_room(tutti_stream *stream) {
     return tutti_stream_poll(stream) && tutti_lane_has_room(&stream->lanes[0], 1);
 }
 
-/* Writes part of our copy of the peer's region to its place. */
+/* Writes part of our copy of the peer's region to its place, in one work request, which wakes the peer if it sleeps. */
 static void write_region(tutti_stream *stream, const void *from, size_t bytes) {
     tutti_lane *lane = &stream->lanes[0];
     size_t offset = (size_t)((const char *)from - (const char *)stream->out);
@@ -66,7 +67,8 @@ static void write_region(tutti_stream *stream, const void *from, size_t bytes) {
                                               .bytes = bytes,
                                               .local_key = lane->out->lkey,
                                               .to = stream->remote + offset,
-                                              .remote_key = lane->remote_key});
+                                              .remote_key = lane->remote_key,
+                                              .immediate = tutti_sleep_ends(stream)});
     stream->pipe.counters.work_requests++;
 }
 
@@ -301,6 +303,7 @@ void tutti_pipe_calls(tutti_rdma_module *calls) {
     calls->send = send_parts;
     calls->recv = receive;
     calls->progress = progress;
+    calls->sleep_on = tutti_sleep_on;
     calls->cancel = cancel;
     calls->close = close_pipe;
 }

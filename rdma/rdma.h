@@ -5,6 +5,7 @@
  *                                                            connect.c  pairs come up, and come up again after a fault
  *                                                            pipe.c     small messages: records in the peer's ring
  *                                                            direct.c   large ones: straight into the peer's buffer
+ *                                                            sleep.c    waiting without looking
  *                                                            lane.c     one queue pair; all calls that post and poll
  *                                                            memory.c   registrations
  *                                                            devices.c  which adapters, ports and addresses
@@ -27,7 +28,9 @@ typedef struct tutti_rdma_counters {
     uint64_t pieces;        /* written straight into the receiver's memory */
     uint64_t states;        /* lines that told the peer of room in the ring, or of a buffer */
     uint64_t work_requests; /* posted for sending: records, states, and each lane's share of the pieces */
-    uint64_t receives;      /* posted: one for each lane's share of a piece that came */
+    uint64_t receives;      /* posted: one for each lane's share of a piece that came, and for each wake */
+    uint64_t sleeps;        /* announced to the peer; each is a state */
+    uint64_t wakes;         /* of this side, by a record or state that answered a sleep */
     uint64_t registrations; /* of buffers, for one transfer */
     uint64_t cache_hits;    /* transfers whose buffer was known already */
     uint64_t repairs;       /* times that queue pairs were made anew */
@@ -54,6 +57,8 @@ typedef struct tutti_rdma_module {
     tutti_status (*send)(tutti_rdma_pipe *pipe, const struct iovec *parts, int nparts); /* at most 4 parts */
     tutti_status (*recv)(tutti_rdma_pipe *pipe, void *dst, size_t bytes);
     tutti_status (*progress)(tutti_rdma_pipe *pipe);
+    /* A descriptor that becomes readable when something comes; -1: something has, or only looking tells. */
+    int (*sleep_on)(tutti_rdma_pipe *pipe);
     void (*cancel)(tutti_rdma_pipe *pipe);
     void (*close)(tutti_rdma_pipe *pipe);
     /* The memory must stay mapped, with the same pages, until it is given back. It is registered at first use. */

@@ -100,8 +100,8 @@ typedef struct tutti_ring_state {
     uint64_t address;       /* to this address; 0: by the ring */
     uint32_t keys[4];       /* by lane */
     uint64_t waiting_at;    /* it has bytes to send from this position on, and waits to be asked */
-    uint32_t spare;
-    uint32_t last; /* the same as `first`, else it is just being written */
+    uint32_t sleeps;        /* times that its writer has gone to sleep */
+    uint32_t last;          /* the same as `first`, else it is just being written */
 } __attribute__((aligned(64))) tutti_ring_state;
 
 _Static_assert(sizeof(tutti_ring_line) == TUTTI_RING_LINE_BYTES, "a line");

@@ -85,6 +85,7 @@ typedef struct tutti_stream {
     uint64_t ring_until;         /* up to here, the peer asked for bytes by the ring */
     tutti_ring_state peer_state; /* as last read */
     int looks;                   /* for a grant */
+    uint32_t woken;              /* which of the peer's sleeps was ended last */
     tutti_memory_use source;     /* of the part that goes in pieces */
     tutti_piece pieces[TUTTI_STREAM_PIECES];
     uint32_t pieces_done, pieces_posted; /* since the opening; what is between them is in `pieces` */
@@ -96,6 +97,9 @@ typedef struct tutti_stream {
     uint32_t pieces_in;
     tutti_memory_use target; /* granted */
     bool untold;             /* a state could not be written: no room */
+    int bells;               /* epoll: those of all lanes, and the socket */
+    bool announced;          /* that this side sleeps; */
+    uint64_t wakes;          /* of lane 0 until then */
 
     /* The connection. */
     int socket;
@@ -112,6 +116,14 @@ typedef struct tutti_stream {
     int64_t checked_ns; /* when the socket was looked at */
     int64_t ended_ns;   /* when the other side was found to have ended; 0: it has not */
 } tutti_stream;
+
+/* ---------------------------------------------------------------------------------------------- sleep.c */
+
+tutti_status tutti_sleep_open(tutti_stream *stream);
+/* A call of a pipe; rdma.h. */
+int tutti_sleep_on(tutti_rdma_pipe *pipe);
+/* Does the peer sleep, and has nobody woken it yet? Then whoever asks does. */
+bool tutti_sleep_ends(tutti_stream *stream);
 
 /* ----------------------------------------------------------------------------------------------- pipe.c */
 

@@ -91,6 +91,7 @@ static tutti_status one_work_request_each(rdma_pair *pair) {
     enum { MESSAGES = 1000 };
     char byte[8] = "";
     const tutti_rdma_counters *now = rdma_case_counters(pair);
+    pair->restless = true;
     for (int i = 0; i < MESSAGES; i++) { /* to and fro: not even a credit */
         TUTTI_TRY(pair->first ? rdma_pair_send(pair, byte, 8) : rdma_pair_recv(pair, byte, 8));
         TUTTI_TRY(pair->first ? rdma_pair_recv(pair, byte, 8) : rdma_pair_send(pair, byte, 8));
@@ -107,6 +108,7 @@ static tutti_status one_work_request_each(rdma_pair *pair) {
     CHECK(!pair->first || now->states == 0, "the sender told its state %lu times", now->states);
     printf("   %lu records, %lu work requests, %lu of them credits, %lu receives posted\n", now->records,
            now->work_requests, now->states, now->receives);
+    pair->restless = false;
     return TUTTI_OK;
 }
 
@@ -209,6 +211,7 @@ static const rdma_case *find(const rdma_case *table, const char *name) {
 static bool run_case(rdma_pair *pair, const char *name) {
     const rdma_case *found = find(cases, name);
     if (found == NULL) found = find(rdma_fault_cases, name);
+    if (found == NULL) found = find(rdma_sleep_cases, name);
     if (found == NULL) {
         printf("FAILED %s: there is no such case\n", name);
         return false;

@@ -4,6 +4,7 @@
  * The module knows nothing of transports, so its pipes have a state of their own, which is copied after each call: counts
  * and a status, a few words.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -122,12 +123,9 @@ static tutti_status verbs_progress(tutti_pipe *pipe) {
     return copy_state(pipe);
 }
 
-/* What comes is seen only by looking: a record is a plain write, which completes nothing at its receiver, so that no event
- * could tell of it. To be woken, it would have to announce its sleep, and each sender to look for that. */
 static int sleep_on(tutti_pipe *pipe, short *events_out) {
-    (void)pipe;
-    *events_out = 0;
-    return -1;
+    *events_out = POLLIN;
+    return calls()->sleep_on(((verbs_pipe *)pipe)->rdma);
 }
 
 static void verbs_cancel(tutti_pipe *pipe) {

@@ -21,6 +21,8 @@ typedef struct rdma_case {
 
 /* test_rdma_pair_faults.c */
 extern const rdma_case rdma_fault_cases[];
+/* test_rdma_pair_sleep.c */
+extern const rdma_case rdma_sleep_cases[];
 
 void rdma_case_fill(unsigned char *bytes, size_t count, unsigned seed);
 tutti_status rdma_case_compare(const unsigned char *bytes, size_t count, size_t from, unsigned seed);

@@ -5,14 +5,16 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
 
-enum { LIMIT_MS = 30000, LOOK_EVERY = 256, SPIN_NS = 200000 };
+enum { LIMIT_MS = 30000, LOOK_EVERY = 256, SPIN_NS = 200000, SHORTEST_NAP_NS = 50000, LONGEST_NAP_NS = 1000000 };
 
 int rdma_pair_read(rdma_pair *pair, int argc, char **argv) {
     *pair = (rdma_pair){.listener = -1};
@@ -71,21 +73,30 @@ void rdma_pair_close(rdma_pair *pair) {
     pair->pipe = NULL;
 }
 
+/* As links do; Soft-RoCE needs the core, too. */
+static void nap(const rdma_pair *pair, int64_t *nap_ns) {
+    struct pollfd waited = {.fd = -1};
+    waited.fd = tutti_verbs_transport.sleep_on(pair->pipe, &waited.events);
+    struct timespec most = {.tv_nsec = waited.fd >= 0 ? *nap_ns : SHORTEST_NAP_NS};
+    ppoll(&waited, 1, &most, NULL);
+    *nap_ns = tutti_min_i64(2 * *nap_ns, LONGEST_NAP_NS);
+}
+
 tutti_status rdma_pair_finish(rdma_pair *pair, int limit_ms) {
     tutti_pipe *pipe = pair->pipe;
     tutti_deadline deadline = tutti_deadline_after_ms(limit_ms);
     uint64_t moved = 0;
-    int64_t quiet_since = 0;
+    int64_t quiet_since = 0, nap_ns = SHORTEST_NAP_NS;
     unsigned idle = 0;
     while (!tutti_pipe_has_sent(pipe) || !tutti_pipe_has_received(pipe)) {
         TUTTI_TRY(tutti_verbs_transport.progress(pipe));
         idle = moved == pipe->bytes_in + pipe->bytes_out ? idle + 1 : 0;
         moved = pipe->bytes_in + pipe->bytes_out;
-        if (idle == 0) quiet_since = 0;
-        if (idle % LOOK_EVERY != LOOK_EVERY - 1) continue;
+        if (idle == 0) quiet_since = 0, nap_ns = SHORTEST_NAP_NS;
+        if (quiet_since == 0 && idle % LOOK_EVERY != LOOK_EVERY - 1) continue;
         int64_t now = tutti_now_ns();
         if (quiet_since == 0) quiet_since = now;
-        if (!pair->restless && now - quiet_since > SPIN_NS) usleep(50); /* as links do; Soft-RoCE needs the core, too */
+        if (!pair->restless && now - quiet_since > SPIN_NS) nap(pair, &nap_ns);
         if (tutti_deadline_passed(&deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT, "sent %zu of %zu bytes, received %zu of %zu, then nothing", pipe->sent,
                               pipe->to_send, pipe->received, pipe->to_receive);

@@ -1,0 +1,65 @@
+/*
+ * Sleeping until something comes. A record or state is a plain write, which completes nothing at its receiver: only looking
+ * tells of it. So who goes to sleep says so, in the state that it tells its peer, and the next record or state that the
+ * peer writes carries immediate data, which completes one of the receives that are posted for pieces. Completions ring a
+ * bell, armed only here: who looks again soon, and what goes to him, costs nothing more.
+ *
+ *   sleeper   state: sleeps = 7  ---------------------->  peer
+ *             bell rings, looks  <--  record, immediate   sleeps is 7, I have woken it from 6: write it so, once
+ *
+ * What the peer wrote before it read that wakes nobody. It comes within a way to and fro after the first, short sleep of a
+ * wait, so that a later one finds it; in any case nobody sleeps for longer than a moment without looking.
+ *
+ * Invariant: each sleep that was told is ended by one write of the peer's at most, so receives cannot run out.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "rdma/host.h"
+#include "rdma/stream.h"
+
+tutti_status tutti_sleep_open(tutti_stream *stream) {
+    struct epoll_event event = {.events = EPOLLIN};
+    stream->bells = epoll_create1(EPOLL_CLOEXEC);
+    bool good = epoll_ctl(stream->bells, EPOLL_CTL_ADD, stream->socket, &event) == 0;
+    for (int i = 0; i < stream->nlanes; i++)
+        good = good && epoll_ctl(stream->bells, EPOLL_CTL_ADD, stream->lanes[i].bell->fd, &event) == 0;
+    if (good) return TUTTI_OK;
+    return tutti_host->fail(TUTTI_ERR_SYSTEM, "cannot wait for RDMA: %s (is 'ulimit -n' too low?)", strerror(errno));
+}
+
+bool tutti_sleep_ends(tutti_stream *stream) {
+    tutti_ring_read_state(&stream->in->state, &stream->peer_state);
+    if (TUTTI_LIKELY(stream->peer_state.sleeps == stream->woken)) return false;
+    stream->woken = stream->peer_state.sleeps;
+    return true;
+}
+
+/* Unless the peer knows, since it has not ended the sleep before. */
+static void announce(tutti_stream *stream) {
+    if (stream->announced && stream->wakes == stream->lanes[0].wakes) return;
+    stream->announced = true;
+    stream->wakes = stream->lanes[0].wakes;
+    stream->out->state.sleeps++;
+    stream->pipe.counters.sleeps++;
+    tutti_stream_tell(stream);
+}
+
+static uint64_t completions(const tutti_stream *stream) {
+    uint64_t sum = 0;
+    for (int i = 0; i < stream->nlanes; i++) sum += stream->lanes[i].taken;
+    return sum;
+}
+
+int tutti_sleep_on(tutti_rdma_pipe *pipe) {
+    tutti_stream *stream = (tutti_stream *)pipe;
+    if (pipe->status != TUTTI_OK) return -1;
+    tutti_connect_step(stream); /* what is there would keep it awake */
+    uint64_t before = completions(stream);
+    if (stream->ended_ns != 0 || !tutti_stream_poll(stream)) return -1;
+    for (int i = 0; i < stream->nlanes; i++)
+        if (!tutti_lane_arm(&stream->lanes[i])) return -1;
+    announce(stream);
+    return tutti_stream_poll(stream) && completions(stream) == before ? stream->bells : -1;
+}
