@@ -14,17 +14,10 @@
 TestSuite(launch, .timeout = 90);
 #define LAUNCH_TEST(name) Test(launch, name, .init = shell_enter_folder, .fini = shell_leave_folder)
 
-static int free_port(void) {
-    int port, fd = wire_listen(&port);
-    cr_assert(fd >= 0);
-    close(fd);
-    return port;
-}
-
 /* ------------------------------------------------------------------------------------------- variables */
 
 LAUNCH_TEST(each_rank_gets_torchruns_variables) {
-    int port = free_port();
+    int port = wire_free_port();
     cr_assert_eq(shell_run("$T --nproc_per_node 3 --master_port %d --max-restarts 2 --rdzv-id job --role worker sh -c "
                            "'env | sed s/^/of-$RANK-/'",
                            port),
@@ -80,7 +73,7 @@ LAUNCH_TEST(options_come_with_dashes_underscores_equal_signs_and_from_pet_variab
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         snprintf(command, sizeof command, "$T %s sh -c 'echo rank $RANK of $WORLD_SIZE'", ways[i]);
         char with_port[256];
-        snprintf(with_port, sizeof with_port, command, free_port());
+        snprintf(with_port, sizeof with_port, command, wire_free_port());
         cr_assert_eq(shell_run("%s", with_port), 0, "%s", shell_output);
         HAS("rank 0 of 2\n");
         HAS("rank 1 of 2\n");

@@ -16,9 +16,8 @@ TestSuite(launch_nodes, .timeout = 110);
 /* Runs `program` (for sh) with two ranks on each of nnodes nodes, later nodes first; the output of node k is in the file
  * node<k>, its exit code behind it. Gives nothing: tests look at the files. */
 static void run_nodes(int nnodes, const char *options, const char *program) {
-    int port, fd = wire_listen(&port);
-    cr_assert(fd >= 0);
-    close(fd);
+    int port = wire_free_port();
+    cr_assert_gt(port, 0);
     FILE *file = fopen("program.sh", "w");
     cr_assert_not_null(file);
     fputs(program, file);
@@ -160,8 +159,8 @@ NODES_TEST(who_waits_for_node_0_can_be_asked_to_end) {
 /* --------------------------------------------------------------------------------------- lists of nodes */
 
 NODES_TEST(a_list_of_nodes_is_enough) {
-    int port, fd = wire_listen(&port);
-    close(fd);
+    int port = wire_free_port();
+    cr_assert_gt(port, 0);
     cr_assert_eq(
         shell_run("O='--nodes 127.0.0.1,127.0.0.2 --ctrl_port %d --device_num 2'\n"
                   "$T $O --node_rank 1 $TUTTI_BUILD/tests/world_probe & $T $O $TUTTI_BUILD/tests/world_probe; wait",

@@ -2,17 +2,15 @@
  * The job's store as ranks find it: rank 0 serves, or joins what is there already, or the launcher hosts it.
  */
 #include <criterion/criterion.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bootstrap/store.h"
 #include "bootstrap/world.h"
 #include "tests/support/ranks.h"
+#include "tests/support/served_store.h"
 #include "tests/support/wire.h"
 
 TestSuite(rendezvous, .timeout = 60);
@@ -83,13 +81,6 @@ static tutti_status meet(ranks_context *context) {
     return TUTTI_OK;
 }
 
-static int free_port(void) {
-    int port, fd = wire_listen(&port);
-    cr_assert(fd >= 0);
-    close(fd);
-    return port;
-}
-
 static void run(place where) {
     const char *problem = ranks_run(
         &(ranks_options){.kind = RANKS_PROCESSES, .nranks = NRANKS, .no_comm = true, .argument = &where}, meet);
@@ -97,37 +88,19 @@ static void run(place where) {
 }
 
 Test(rendezvous, rank_0_serves_again_and_again) {
-    run((place){.port = free_port()});
+    run((place){.port = wire_free_port()});
 }
 
 Test(rendezvous, rank_0_leaves_last) {
-    run((place){.port = free_port(), .rank_0_ends = true});
-}
-
-/* A store in a process of its own: ranks are forked, and must not be while a thread of ours is inside malloc. */
-static pid_t start_store(int *port_out) {
-    int ends[2];
-    cr_assert_eq(pipe(ends), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        tutti_store_server *server;
-        int port = tutti_store_server_start("127.0.0.1", 0, &server) == TUTTI_OK ? tutti_store_server_port(server) : 0;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (write(ends[1], &port, sizeof port) == (ssize_t)sizeof port) pause();
-        _exit(0);
-    }
-    cr_assert(child > 0 && read(ends[0], port_out, sizeof *port_out) == (ssize_t)sizeof *port_out && *port_out > 0);
-    close(ends[0]);
-    close(ends[1]);
-    return child;
+    run((place){.port = wire_free_port(), .rank_0_ends = true});
 }
 
 static void run_with_store(const char *agent) {
     int port = 0;
-    pid_t store = start_store(&port);
+    pid_t store = served_store_start(&port);
+    cr_assert_gt(store, 0);
     run((place){.port = port, .agent = agent});
-    kill(store, SIGKILL);
-    waitpid(store, NULL, 0);
+    served_store_end(store);
 }
 
 Test(rendezvous, the_launcher_hosts_the_store) {

@@ -6,13 +6,10 @@
 #include <criterion/logging.h>
 #include <dirent.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
@@ -24,6 +21,7 @@
 #include "tests/support/counting_store.h"
 #include "tests/support/hashed_store.h"
 #include "tests/support/ranks.h"
+#include "tests/support/served_store.h"
 
 TestSuite(start, .timeout = 120);
 
@@ -145,37 +143,19 @@ static int depth_limit(int nranks, int nhosts) {
     return 1 + roll + doors;
 }
 
-/* A store in a process of its own: ranks are forked, and must not be while a thread of ours is inside malloc. */
-static pid_t start_store(int *port_out) {
-    int ends[2];
-    cr_assert_eq(pipe(ends), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        tutti_store_server *server;
-        int port = tutti_store_server_start("127.0.0.1", 0, &server) == TUTTI_OK ? tutti_store_server_port(server) : 0;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (write(ends[1], &port, sizeof port) == (ssize_t)sizeof port) pause();
-        _exit(0);
-    }
-    cr_assert(child > 0 && read(ends[0], port_out, sizeof *port_out) == (ssize_t)sizeof *port_out && *port_out > 0);
-    close(ends[0]);
-    close(ends[1]);
-    return child;
-}
-
 /* Runs the world and prints its account; gives the time that it took. */
 static double start(int nranks, int nhosts) {
     size_t bytes = sizeof(account) + (size_t)nranks * sizeof(holdings);
     account *a = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq(a, MAP_FAILED);
     a->nhosts = nhosts;
-    pid_t store = start_store(&a->port);
+    pid_t store = served_store_start(&a->port);
+    cr_assert_gt(store, 0);
     int64_t start_ns = tutti_now_ns();
     const char *failure =
         ranks_run(&(ranks_options){.nranks = nranks, .no_comm = true, .timeout_s = 60, .argument = a}, meet_and_leave);
     double total_ms = (double)(tutti_now_ns() - start_ns) / 1e6;
-    kill(store, SIGKILL);
-    waitpid(store, NULL, 0);
+    served_store_end(store);
     cr_assert(failure == NULL, "%s", failure);
     holdings most = most_of_members(a, nranks);
     cr_log_info(

@@ -197,11 +197,10 @@ static void *start_late(void *argument) {
 }
 
 Test(store_client, tries_again_until_the_store_is_there) {
-    int port, fd = wire_listen(&port);
+    int port = wire_free_port();
     pthread_t thread;
     tutti_store_client *client;
     void *late;
-    close(fd);
     cr_assert_eq(pthread_create(&thread, NULL, start_late, &port), 0);
     cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 10000, &client), TUTTI_OK, "%s", tutti_last_error());
     pthread_join(thread, &late);
@@ -211,9 +210,8 @@ Test(store_client, tries_again_until_the_store_is_there) {
 }
 
 Test(store_client, nobody_there_is_an_error_in_time_that_says_what_to_do) {
-    int port, fd = wire_listen(&port);
+    int port = wire_free_port();
     tutti_store_client *client;
-    close(fd);
     int64_t begin_ns = tutti_now_ns();
     cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 300, &client), TUTTI_ERR_TIMEOUT);
     cr_assert_leq(tutti_now_ns() - begin_ns, INT64_C(3000000000));
@@ -226,7 +224,7 @@ Test(store_client, somebody_who_listens_and_says_nothing_is_an_error_in_time) {
     tutti_store_client *client;
     int64_t begin_ns = tutti_now_ns();
     cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 1500, &client), TUTTI_ERR_TIMEOUT);
-    cr_assert_leq(tutti_now_ns() - begin_ns, INT64_C(2500000000));
+    cr_assert_leq(tutti_now_ns() - begin_ns, INT64_C(4000000000));
     close(fd);
 }
 

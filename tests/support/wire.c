@@ -6,8 +6,11 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/store.h"
@@ -23,15 +26,47 @@ int wire_connect(int port) {
     return -1;
 }
 
-int wire_listen(int *port_out) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+/* Port 0: any. */
+static int listen_at(int port, int *port_out) {
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 16) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0)
+        getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) {
+        if (fd >= 0) close(fd);
         return -1;
+    }
     *port_out = ntohs(address.sin_port);
     return fd;
+}
+
+int wire_listen(int *port_out) {
+    return listen_at(0, port_out);
+}
+
+/* Where the ports begin that the system gives. */
+static int first_given_port(void) {
+    int first = 32768;
+    FILE *file = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+    if (file == NULL) return first;
+    if (fscanf(file, "%d", &first) != 1 || first < 2048) first = 32768;
+    fclose(file);
+    return first;
+}
+
+int wire_free_port(void) {
+    enum { LOWEST = 1024, TRIES = 1000 };
+    static unsigned state;
+    int span = first_given_port() - LOWEST, port;
+    if (state == 0) state = (unsigned)getpid() * 2654435761U + (unsigned)time(NULL);
+    for (int i = 0; i < TRIES; i++) {
+        int fd = listen_at(LOWEST + rand_r(&state) % span, &port);
+        if (fd < 0) continue;
+        close(fd);
+        return port;
+    }
+    return -1;
 }
 
 static bool wait_for(int fd, short events, int ms) {
