@@ -3,9 +3,11 @@
  */
 #include <string.h>
 
+#include "bootstrap/base/deadline.h"
 #include "comm/far_state.h"
 
 #define FRAME_MAGIC    UINT32_C(0x74746672)
+#define LEGACY_NS      INT64_C(1000000000)
 #define LOOKS_PER_NEWS 8
 #define PARTS_AT_ONCE  16                             /* of frames that come in: then others have a turn */
 #define NEWS_BYTES     (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
@@ -37,7 +39,8 @@ static void count_busy(tutti_channels *channel) {
 
 bool tutti_far_can_stream(const tutti_channels *channel) {
     const struct tutti_far *far = channel->far;
-    return far->out != NULL && tutti_pipe_has_sent(far->out) && channel->head == far->sent;
+    return far->out != NULL && far->out->status == TUTTI_OK && tutti_pipe_has_sent(far->out) &&
+           channel->head == far->sent;
 }
 
 static void send_stream(struct tutti_far *far, const char *data) {
@@ -214,14 +217,20 @@ static bool drive_in(tutti_channels *channel) {
 
 /* ----------------------------------------------------------------------------------------------- both */
 
+/* Our connection has ended: what the peer sent before may be on its way on its own, which we may not even have taken yet. */
+static bool may_still_come(struct tutti_far *far) {
+    int64_t now_ns = tutti_now_ns();
+    if (far->cut_since_ns == 0) far->cut_since_ns = now_ns;
+    return now_ns - far->cut_since_ns < LEGACY_NS;
+}
+
 /* A pipe that has failed: the peer has gone, or can no longer be reached; what it sent before is still read. */
 static void note_failures(tutti_channels *channel) {
-    const struct tutti_far *far = channel->far;
-    const tutti_pipe *failed = far->in != NULL && far->in->status != TUTTI_OK     ? far->in
-                               : far->out != NULL && far->out->status != TUTTI_OK ? far->out
-                                                                                  : NULL;
-    if (failed == NULL || channel->gone || far->came != channel->tail) return;
-    tutti_far_lose(channel, failed->error);
+    struct tutti_far *far = channel->far;
+    if (channel->gone || far->came != channel->tail) return;
+    if (far->in != NULL && far->in->status != TUTTI_OK) tutti_far_lose(channel, far->in->error);
+    else if (far->out != NULL && far->out->status != TUTTI_OK && !may_still_come(far))
+        tutti_far_lose(channel, far->out->error);
 }
 
 bool tutti_far_progress(tutti_channels *channel) {
@@ -255,6 +264,6 @@ void tutti_far_flush(tutti_channels *channel) {
 
 bool tutti_far_is_busy(const tutti_channels *channel) {
     const struct tutti_far *far = channel->far;
-    return !channel->broken && !channel->gone &&
-           (channel->head != far->sent || (far->out != NULL && !tutti_pipe_has_sent(far->out)));
+    if (channel->broken || channel->gone || (far->out != NULL && far->out->status != TUTTI_OK)) return false;
+    return channel->head != far->sent || (far->out != NULL && !tutti_pipe_has_sent(far->out));
 }

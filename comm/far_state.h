@@ -28,6 +28,7 @@ struct tutti_far {
     tutti_opener *out_opener, *in_opener;
     uint64_t door_seen; /* tutti_door_count at the last look */
     tutti_pipe *out, *in;
+    int64_t cut_since_ns; /* `out` has failed, while `in` has not; 0: no */
     tutti_far_frame out_frame, in_frame;
     uint64_t sent;       /* of our ring: given to `out` */
     uint64_t came;       /* of the peer's ring: copied */
