@@ -16,6 +16,7 @@
 #include "comm/link.h"
 #include "comm/peer.h"
 #include "comm/slots.h"
+#include "comm/wards.h"
 #include "comm/worker.h"
 
 #define LEAST_SCRATCH_BYTES ((size_t)64 << 10)
@@ -145,6 +146,7 @@ static tutti_peer *first_of(const tutti_comm *comm, int host) {
 tutti_status tutti_hosts_watch(tutti_comm *comm) {
     tutti_hosts *hosts = comm->hosts;
     if (hosts->local->rank != 0) return TUTTI_OK;
+    tutti_wards_release(); /* goodbye first: who said it later would say it of this communicator */
     for (int host = 0; host < hosts->nhosts; host++) {
         if (host == hosts->host) continue;
         tutti_status status = tutti_beat_watch(first_of(comm, host));
@@ -164,7 +166,9 @@ void tutti_hosts_hear(const tutti_comm *comm) {
 
 static void stop_watching(tutti_comm *comm) {
     const tutti_hosts *hosts = comm->hosts;
-    for (int host = 0; host < hosts->nhosts && hosts->watches; host++)
+    if (!hosts->watches) tutti_wards_release(); /* of another rank in this process, perhaps */
+    if (!hosts->watches || tutti_wards_take(comm)) return;
+    for (int host = 0; host < hosts->nhosts; host++)
         if (host != hosts->host) tutti_beat_unwatch(first_of(comm, host));
 }
 

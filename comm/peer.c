@@ -198,3 +198,10 @@ int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity) {
     pthread_mutex_unlock(&peers_lock);
     return count;
 }
+
+bool tutti_peer_death_is_told(const tutti_peer *peer) {
+    pthread_mutex_lock(&peers_lock);
+    bool told = peer->death_told;
+    pthread_mutex_unlock(&peers_lock);
+    return told;
+}

@@ -71,6 +71,8 @@ bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]);
 /* Processes of this host that have died and were not given before; their number. Who has left all communicators over
  * several hosts before he ended is none of them. */
 int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity);
+/* Has tutti_peer_new_deaths given it, or would not? */
+bool tutti_peer_death_is_told(const tutti_peer *peer);
 
 /* An address in the peer's process as an address here; NULL when outside of its heap. */
 static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t address, size_t bytes) {

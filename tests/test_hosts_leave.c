@@ -76,3 +76,42 @@ Test(hosts_leave, a_death_is_told_to_those_who_wait_for_the_dead_after_the_hosts
         scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2, 1), .environment = scene_attentive}, lose_second);
     }
 }
+
+/* Host 1's first rank destroys the communicator and lives on. A rank that nobody has a connection with dies: those of the
+ * other host who wait for any rank are told, whichever host it is. */
+static tutti_status lose_behind_the_first(ranks_context *context) {
+    int first = hosts_first(1), victim = scene_now()->victim, value = 0;
+    TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "left early", NULL, &context->comm));
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    if (context->rank == first) {
+        int64_t start_ns = tutti_now_ns();
+        TUTTI_TRY(tutti_comm_destroy(context->comm));
+        context->comm = NULL;
+        RANKS_CHECK(tutti_now_ns() - start_ns < 1000000000, "the destroy waited");
+        while (atomic_load(&scene_now()->flag) == 0) usleep(1000); /* who fails ends them all */
+        return TUTTI_OK;
+    }
+    usleep(1200000); /* beats pass */
+    if (context->rank == victim) {
+        usleep(300000);
+        atomic_store(&scene_now()->event_ns, tutti_now_ns());
+        ranks_strike(context, SIGKILL);
+    }
+    if (hosts_of(context->rank) == hosts_of(victim)) {
+        while (atomic_load(&scene_now()->flag) == 0) usleep(1000);
+        return TUTTI_OK;
+    }
+    tutti_status status = tutti_recv(context->comm, &value, 1, TUTTI_INT32, TUTTI_ANY_SOURCE, 5, NULL);
+    status = scene_check_told(context, status, victim == 1 ? "rank 1 (host " : "rank 3 (host ", 2500);
+    atomic_store(&scene_now()->flag, 1);
+    return status;
+}
+
+Test(hosts_leave, deaths_are_told_to_and_from_a_host_whose_first_rank_has_left) {
+    HOSTS_NEED(0);
+    for (int victim = 1; victim <= 3; victim += 2) {
+        scene_set(victim, 1);
+        scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .no_comm = true, .environment = scene_attentive},
+                  lose_behind_the_first);
+    }
+}
