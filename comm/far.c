@@ -6,11 +6,12 @@
 #include "bootstrap/base/deadline.h"
 #include "comm/far_state.h"
 
-#define FRAME_MAGIC    UINT32_C(0x74746672)
-#define LEGACY_NS      INT64_C(1000000000)
-#define LOOKS_PER_NEWS 8
-#define PARTS_AT_ONCE  16                             /* of frames that come in: then others have a turn */
-#define NEWS_BYTES     (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
+#define FRAME_MAGIC   UINT32_C(0x74746672)
+#define NEWS_MAGIC    UINT32_C(0x7474666e)
+#define LEGACY_NS     INT64_C(1000000000)
+#define LOOKS_PER_OUT 8
+#define PARTS_AT_ONCE 16                             /* of frames that come in: then others have a turn */
+#define NEWS_BYTES    (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
 
 /* -------------------------------------------------------------------------------------------- our ring */
 
@@ -28,6 +29,11 @@ static bool send_ring(tutti_channels *channel) {
     far->sent = channel->head;
     far->out->transport->send(far->out, parts, first < bytes ? 3 : 2);
     return true;
+}
+
+/* The frame that is being read. */
+static tutti_far_frame *in_frame(struct tutti_far *far) {
+    return &far->in_frames[far->in == far->made[TUTTI_FAR_THEIRS] ? TUTTI_FAR_THEIRS : TUTTI_FAR_OURS];
 }
 
 /* Bytes that still have to be given to the pipe count as something pending: somebody has to come back for them. */
@@ -72,33 +78,37 @@ void tutti_far_let_go(tutti_channels *channel, const tutti_request *request) {
     }
     if (far->in_request == request) {
         far->in_request = NULL;
-        if (!tutti_pipe_has_received(far->in)) far->in->transport->recv(far->in, far->body, far->in_frame.bytes);
+        if (!tutti_pipe_has_received(far->in)) far->in->transport->recv(far->in, far->body, in_frame(far)->bytes);
     }
 }
 
-static bool take_news(struct tutti_far *far) {
-    if (far->out->to_receive == 0) {
-        far->out->transport->recv(far->out, &far->out_news, sizeof far->out_news);
-        return false;
-    }
-    if (!tutti_pipe_has_received(far->out)) return false;
-    atomic_store_explicit(&far->copy->tail, far->out_news.tail, memory_order_release);
-    atomic_store_explicit(&far->copy->matched, far->out_news.matched, memory_order_relaxed);
-    far->out->transport->recv(far->out, &far->out_news, sizeof far->out_news);
-    return true;
+static bool owes_news(const tutti_channels *channel) {
+    const struct tutti_far *far = channel->far;
+    return channel->tail - far->told_tail >= NEWS_BYTES || channel->matched - far->told_matched >= NEWS_BYTES;
+}
+
+static void tell_news(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    if (!owes_news(channel) || !tutti_pipe_has_sent(far->out)) return;
+    far->told_tail = channel->tail;
+    far->told_matched = channel->matched;
+    far->out_frame = (tutti_far_frame){.magic = NEWS_MAGIC, .tail = far->told_tail, .matched = far->told_matched};
+    struct iovec part = {.iov_base = &far->out_frame, .iov_len = sizeof far->out_frame};
+    far->out->transport->send(far->out, &part, 1);
 }
 
 static bool drive_out(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (far->out == NULL) {
-        if (far->out_opener == NULL && channel->head != far->sent) tutti_far_start_out(channel);
-        if (far->out_opener != NULL) far->out = tutti_far_take_pipe(channel, &far->out_opener);
+        tutti_far_connect(channel);
+        if (channel->head != far->sent || owes_news(channel)) far->out = tutti_far_choose_out(far);
         if (far->out == NULL) return false;
     }
-    /* Without anything to send there are at most news, which are not urgent. */
-    if (!tutti_pipe_has_sent(far->out) || far->looks++ % LOOKS_PER_NEWS == 0) far->out->transport->progress(far->out);
-    bool moved = take_news(far);
-    return send_ring(channel) || moved;
+    /* Where the peer sends on another connection, nothing comes on this one; but it may fail. */
+    bool looks = far->out != far->in && far->looks++ % LOOKS_PER_OUT == 0;
+    if (looks || !tutti_pipe_has_sent(far->out)) far->out->transport->progress(far->out);
+    tell_news(channel);
+    return send_ring(channel);
 }
 
 /* ------------------------------------------------------------------------------------------ their ring */
@@ -130,7 +140,7 @@ static bool is_possible(const tutti_channels *channel, const tutti_far_frame *f)
 
 static bool begin_stream(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    const tutti_far_frame *f = &far->in_frame;
+    const tutti_far_frame *f = in_frame(far);
     tutti_request *request = tutti_incoming_stream(channel, f->transfer, f->offset, f->bytes);
     bool straight = request != NULL && far->in->movable;
     far->in_request = straight ? request : NULL;
@@ -141,7 +151,7 @@ static bool begin_stream(tutti_channels *channel) {
 /* Receives what comes after a frame's header; false: nothing does. */
 static bool begin_body(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    const tutti_far_frame *f = &far->in_frame;
+    const tutti_far_frame *f = in_frame(far);
     if (f->transfer != 0) return begin_stream(channel);
     memcpy(far->body, f->lead, sizeof f->lead);
     if (f->bytes == sizeof f->lead) return false;
@@ -151,7 +161,7 @@ static bool begin_body(tutti_channels *channel) {
 
 static void take_stream(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    const tutti_far_frame *f = &far->in_frame;
+    const tutti_far_frame *f = in_frame(far);
     tutti_request *request = far->in_request;
     far->in_request = NULL;
     if (request == NULL) {
@@ -161,30 +171,45 @@ static void take_stream(tutti_channels *channel) {
     if (request != NULL) tutti_incoming_came(request, f->bytes);
 }
 
+static void take_news(struct tutti_far *far) {
+    const tutti_far_frame *f = in_frame(far);
+    atomic_store_explicit(&far->copy->tail, f->tail, memory_order_release);
+    atomic_store_explicit(&far->copy->matched, f->matched, memory_order_relaxed);
+}
+
+static void next_frame(struct tutti_far *far) {
+    far->in->transport->recv(far->in, in_frame(far), sizeof(tutti_far_frame));
+}
+
 /* What has been asked for is there: a frame's header, or its body. Gives whether more of it, or of its stream, must be on
  * its way. */
 static bool take_part(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
+    const tutti_far_frame *f = in_frame(far);
     if (!far->in_body) {
-        if (!is_possible(channel, &far->in_frame)) {
+        if (f->magic == NEWS_MAGIC) {
+            take_news(far);
+            next_frame(far);
+            return false;
+        }
+        if (!is_possible(channel, f)) {
             tutti_channel_break(channel, "it sent a frame that makes no sense");
             return false;
         }
         far->in_body = begin_body(channel);
         if (far->in_body) return true;
     }
-    bool stream = far->in_frame.transfer != 0;
+    bool stream = f->transfer != 0;
     far->in_body = false;
     if (stream) take_stream(channel);
-    else copy_in(far, far->in_frame.bytes);
-    far->in->transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
+    else copy_in(far, f->bytes);
+    next_frame(far);
     return stream;
 }
 
 static bool take_frames(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     bool moved = false, looks = true;
-    if (far->in->to_receive == 0) far->in->transport->recv(far->in, &far->in_frame, sizeof far->in_frame);
     for (int parts = 0; parts < PARTS_AT_ONCE && !channel->broken; parts++) {
         if (looks && !tutti_pipe_has_received(far->in)) far->in->transport->progress(far->in);
         if (!tutti_pipe_has_received(far->in) || far->in->status != TUTTI_OK) break;
@@ -194,30 +219,29 @@ static bool take_frames(tutti_channels *channel) {
     return moved;
 }
 
-static void tell_news(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    bool due = channel->tail - far->told.tail >= NEWS_BYTES || channel->matched - far->told.matched >= NEWS_BYTES;
-    if (!due || !tutti_pipe_has_sent(far->in)) return;
-    far->in_news = far->told = (tutti_far_news){.tail = channel->tail, .matched = channel->matched};
-    struct iovec part = {.iov_base = &far->in_news, .iov_len = sizeof far->in_news};
-    far->in->transport->send(far->in, &part, 1);
+/* The connection on which the first bytes come. */
+static tutti_pipe *find_in(struct tutti_far *far) {
+    for (int maker = 0; maker < 2; maker++) {
+        tutti_pipe *pipe = far->made[maker];
+        if (pipe != NULL && pipe->received == 0) pipe->transport->progress(pipe);
+        if (pipe != NULL && pipe->received > 0) return pipe;
+    }
+    return NULL;
 }
 
 static bool drive_in(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (far->in == NULL) {
-        if (far->in_opener == NULL) tutti_far_look_for_in(channel);
-        if (far->in_opener != NULL) far->in = tutti_far_take_pipe(channel, &far->in_opener);
-        if (far->in == NULL) return false;
+        tutti_far_connect(channel);
+        if ((far->in = find_in(far)) == NULL) return false;
     }
-    if (!tutti_pipe_has_sent(far->in)) far->in->transport->progress(far->in);
-    tell_news(channel);
     return take_frames(channel);
 }
 
 /* ----------------------------------------------------------------------------------------------- both */
 
-/* Our connection has ended: what the peer sent before may be on its way on its own, which we may not even have taken yet. */
+/* A connection on which nothing came has ended: what the peer sent before may be on its way on another one, which we may not
+ * even have taken yet. */
 static bool may_still_come(struct tutti_far *far) {
     int64_t now_ns = tutti_now_ns();
     if (far->cut_since_ns == 0) far->cut_since_ns = now_ns;
@@ -228,9 +252,11 @@ static bool may_still_come(struct tutti_far *far) {
 static void note_failures(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (channel->gone || far->came != channel->tail) return;
-    if (far->in != NULL && far->in->status != TUTTI_OK) tutti_far_lose(channel, far->in->error);
-    else if (far->out != NULL && far->out->status != TUTTI_OK && !may_still_come(far))
-        tutti_far_lose(channel, far->out->error);
+    for (int maker = 0; maker < 2; maker++) {
+        const tutti_pipe *pipe = far->made[maker];
+        if (pipe != NULL && pipe->status != TUTTI_OK && (pipe == far->in || !may_still_come(far)))
+            tutti_far_lose(channel, pipe->error);
+    }
 }
 
 bool tutti_far_progress(tutti_channels *channel) {
@@ -242,19 +268,6 @@ bool tutti_far_progress(tutti_channels *channel) {
     }
     count_busy(channel);
     return moved;
-}
-
-bool tutti_far_is_open(const tutti_channels *channel) {
-    return channel->far->out != NULL;
-}
-
-bool tutti_far_is_used(const tutti_channels *channel) {
-    const struct tutti_far *far = channel->far;
-    return far->out != NULL || far->in != NULL || far->out_opener != NULL || far->in_opener != NULL;
-}
-
-void tutti_far_reach(tutti_channels *channel) {
-    if (!tutti_far_is_used(channel)) tutti_far_start_out(channel);
 }
 
 void tutti_far_flush(tutti_channels *channel) {

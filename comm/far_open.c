@@ -1,7 +1,12 @@
 /*
  * How the connections of a channel to another host come and go. See far.h.
  *
- * Each side connects for what it has to send. Memory for the rings is there from the first connection on.
+ * Who has something to send, or waits for the peer, makes a connection if there is none. Both may do that at the same time;
+ * then a side sends on the one that the peer sends on. If neither has sent yet, it is that of the lower process, or the one that
+ * is there: now and then, the two choose differently, and each sends on a connection of its own.
+ *
+ * Invariant: a side sends on one connection for ever, so what it sends stays in order. Memory for the rings is there from the
+ * first connection on.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +48,8 @@ tutti_status tutti_far_equip(tutti_channels *channel) {
     return TUTTI_OK;
 }
 
-tutti_pipe *tutti_far_take_pipe(tutti_channels *channel, tutti_opener **opener_at) {
+/* The pipe that has been opened; NULL: not yet, or never (the channel is gone or broken then). */
+static tutti_pipe *take_pipe(tutti_channels *channel, tutti_opener **opener_at) {
     tutti_pipe *pipe = NULL;
     tutti_status status = tutti_opener_take(*opener_at, &pipe);
     if (status == TUTTI_NOT_YET) return NULL;
@@ -59,10 +65,11 @@ tutti_pipe *tutti_far_take_pipe(tutti_channels *channel, tutti_opener **opener_a
     return NULL;
 }
 
-static void start(tutti_channels *channel, const tutti_ticket *ticket, const tutti_connection *taken,
-                  tutti_opener **opener_out) {
+static void start(tutti_channels *channel, tutti_far_maker maker, const tutti_connection *taken) {
+    struct tutti_far *far = channel->far;
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
-    if (tutti_opener_start(channel->peer->door, ticket, taken, timeout_ms, opener_out) != TUTTI_OK)
+    if (tutti_opener_start(channel->peer->door, &far->tickets[maker], taken, timeout_ms, &far->openers[maker]) !=
+        TUTTI_OK)
         tutti_channel_break(channel, "%s", tutti_last_error());
 }
 
@@ -77,27 +84,60 @@ static tutti_status write_tickets(const tutti_peer *peer, struct tutti_far *far)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "this host and %s have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
                           peer->host, mask == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
-    far->out_ticket = far->in_ticket = (tutti_ticket){.use = TUTTI_TICKET_MESSAGES, .transport = (uint32_t)transport};
-    memcpy(far->out_ticket.from, self->id, sizeof self->id);
-    memcpy(far->out_ticket.to, peer->id, sizeof peer->id);
-    memcpy(far->in_ticket.from, peer->id, sizeof peer->id);
-    memcpy(far->in_ticket.to, self->id, sizeof self->id);
+    tutti_ticket *ours = &far->tickets[TUTTI_FAR_OURS], *theirs = &far->tickets[TUTTI_FAR_THEIRS];
+    *ours = *theirs = (tutti_ticket){.use = TUTTI_TICKET_MESSAGES, .transport = (uint32_t)transport};
+    memcpy(ours->from, self->id, sizeof self->id);
+    memcpy(ours->to, peer->id, sizeof peer->id);
+    memcpy(theirs->from, peer->id, sizeof peer->id);
+    memcpy(theirs->to, self->id, sizeof self->id);
     return TUTTI_OK;
 }
 
-void tutti_far_start_out(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    start(channel, &far->out_ticket, /* taken */ NULL, &far->out_opener);
+static bool is_used(const struct tutti_far *far, tutti_far_maker maker) {
+    return far->made[maker] != NULL || far->openers[maker] != NULL;
 }
 
-void tutti_far_look_for_in(tutti_channels *channel) {
+bool tutti_far_is_used(const tutti_channels *channel) {
+    return is_used(channel->far, TUTTI_FAR_OURS) || is_used(channel->far, TUTTI_FAR_THEIRS);
+}
+
+bool tutti_far_is_open(const tutti_channels *channel) {
+    return channel->far->made[TUTTI_FAR_OURS] != NULL || channel->far->made[TUTTI_FAR_THEIRS] != NULL;
+}
+
+void tutti_far_reach(tutti_channels *channel) {
+    if (!tutti_far_is_used(channel)) start(channel, TUTTI_FAR_OURS, /* taken */ NULL);
+}
+
+/* Has the peer connected? */
+static void look_for_theirs(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     uint64_t count = tutti_door_count();
     tutti_connection taken;
     if (count == far->door_seen) return;
     far->door_seen = count;
-    if (tutti_door_take(&far->in_ticket, &taken) != TUTTI_OK) return;
-    start(channel, &far->in_ticket, &taken, &far->in_opener);
+    if (tutti_door_take(&far->tickets[TUTTI_FAR_THEIRS], &taken) == TUTTI_OK) start(channel, TUTTI_FAR_THEIRS, &taken);
+}
+
+void tutti_far_connect(tutti_channels *channel) {
+    struct tutti_far *far = channel->far;
+    if (!is_used(far, TUTTI_FAR_THEIRS)) look_for_theirs(channel);
+    if (channel->head != far->sent) tutti_far_reach(channel);
+    for (int maker = 0; maker < 2; maker++) {
+        if (far->openers[maker] == NULL) continue;
+        tutti_pipe *pipe = take_pipe(channel, &far->openers[maker]);
+        if (pipe == NULL) continue;
+        far->made[maker] = pipe;
+        pipe->transport->recv(pipe, &far->in_frames[maker], sizeof far->in_frames[maker]);
+    }
+}
+
+tutti_pipe *tutti_far_choose_out(const struct tutti_far *far) {
+    const tutti_ticket *ours = &far->tickets[TUTTI_FAR_OURS];
+    bool lower = memcmp(ours->from, ours->to, sizeof ours->from) < 0;
+    tutti_far_maker first = lower ? TUTTI_FAR_OURS : TUTTI_FAR_THEIRS;
+    if (far->in != NULL) return far->in;
+    return far->made[first] != NULL ? far->made[first] : far->made[1 - first];
 }
 
 tutti_status tutti_far_open(tutti_channels *channel) {
@@ -112,10 +152,10 @@ tutti_status tutti_far_open(tutti_channels *channel) {
 void tutti_far_close(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (far == NULL) return;
-    tutti_opener_abandon(far->out_opener);
-    tutti_opener_abandon(far->in_opener);
-    if (far->out != NULL) far->out->transport->close(far->out);
-    if (far->in != NULL) far->in->transport->close(far->in);
+    for (int maker = 0; maker < 2; maker++) {
+        tutti_opener_abandon(far->openers[maker]);
+        if (far->made[maker] != NULL) far->made[maker]->transport->close(far->made[maker]);
+    }
     free(far->copy);
     free(far->body);
     free(far->stream);
