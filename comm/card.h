@@ -16,6 +16,7 @@ typedef struct tutti_card {
     char version[32];
     char settings[320]; /* all that must be equal, as text */
     char host_id[64];
+    uint64_t machine; /* which runs this host, and others: containers, say; 0: not to be had */
     char host[64];
     char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* where the rank listens until it knows who leads its host; contact.h */
     tutti_core_mask cores;

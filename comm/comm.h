@@ -191,9 +191,10 @@ struct tutti_comm {
     uint64_t id; /* equal on all ranks, different from any other's that one of them has */
     char name[64];
     int64_t timeout_ms, connect_timeout_ms;
-    bool one_process;           /* all ranks are threads of this process */
-    bool spins;                 /* every rank of the host has a core of its own; the same on all ranks */
-    int host_ranks, host_cores; /* of the communicator that this one comes from, at the start */
+    bool one_process; /* all ranks are threads of this process */
+    bool spins;       /* every rank of the host has a core of its own; the same on all ranks */
+    int host_ranks,
+        host_cores; /* ranks that share these cores; of the communicator that this one comes from, at the start */
     size_t chunk_bytes;
     int forced_row;            /* of the algorithm table, by TUTTI_ALGORITHM; -1: none */
     tutti_member *members;     /* nranks entries */

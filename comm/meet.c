@@ -6,6 +6,7 @@
  *   several      in between, where each process can be reached from other hosts: into the hall, and from leader to leader
  *                through the store (doors.h)
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,11 +120,25 @@ static tutti_status take_seat(meeting *m) {
     return TUTTI_OK;
 }
 
-/* What this host's ranks may use of it. */
+/* What this host's ranks may use of it; or what those of all hosts on its machine (containers, say) may use of that, where
+ * it is less for each. */
 static void count_cores(const meeting *m) {
-    const tutti_roll_host *host = &tutti_roll_hosts(tutti_hall_roll(m->contact.hall))[m->place.host];
-    m->comm->host_ranks = host->nranks;
-    m->comm->host_cores = tutti_cores_count(&host->cores, host->most_cores);
+    const tutti_roll *roll = tutti_hall_roll(m->contact.hall);
+    const tutti_roll_host *hosts = tutti_roll_hosts(roll), *own = &hosts[m->place.host];
+    tutti_core_mask cores = own->cores;
+    int nranks = 0;
+    for (int host = 0; host < roll->nhosts; host++) {
+        if (hosts[host].machine != own->machine) continue;
+        tutti_cores_join(&cores, &hosts[host].cores);
+        nranks += hosts[host].nranks;
+    }
+    m->comm->host_ranks = own->nranks;
+    m->comm->host_cores = tutti_cores_count(&own->cores, own->most_cores);
+    if (own->machine == 0 || tutti_setting_int(TUTTI_SETTING_CPUS) > 0) return;
+    int ncores = tutti_cores_count(&cores, INT_MAX); /* limits are each host's own */
+    if ((int64_t)ncores * own->nranks >= (int64_t)m->comm->host_cores * nranks) return;
+    m->comm->host_ranks = nranks;
+    m->comm->host_cores = ncores;
 }
 
 /* All of this host's ranks have their seats: the leader tells of them elsewhere, then all get each other's memory. */

@@ -24,6 +24,7 @@ typedef struct tutti_roll_host {
     char id[64];
     char name[64];
     char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* of its lowest rank */
+    uint64_t machine;                          /* as in its lowest rank's card */
     tutti_core_mask cores;                     /* of all its ranks together */
     int32_t most_cores;                        /* the least of its ranks' */
     int32_t first, nranks;                     /* its lowest rank; how many it has */

@@ -23,7 +23,8 @@ tutti_status tutti_roll_told_status(int32_t status) {
 static void enter_self(tutti_gathering *g) {
     const tutti_card *own = g->own;
     tutti_roll_host *host = &g->hosts[g->nhosts++];
-    *host = (tutti_roll_host){.cores = own->cores, .most_cores = own->most_cores, .first = own->rank, .nranks = 1};
+    *host = (tutti_roll_host){
+        .machine = own->machine, .cores = own->cores, .most_cores = own->most_cores, .first = own->rank, .nranks = 1};
     memcpy(host->id, own->host_id, sizeof host->id);
     memcpy(host->name, own->host, sizeof host->name);
     memcpy(host->socket_name, own->socket_name, sizeof host->socket_name);

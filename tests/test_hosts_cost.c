@@ -1,7 +1,9 @@
 /*
- * What hosts find the network to cost: the slowest of them counts, whichever it is, since all wait for it.
+ * What hosts find the network to cost: the slowest of them counts, whichever it is, since all wait for it. And how many cores
+ * they find to have.
  */
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include "comm/algorithms/rail.h"
@@ -39,4 +41,38 @@ Test(hosts_cost, the_slowest_link_counts) {
     measure_with(1, LAYOUT(1, 2));
     measure_with(2, LAYOUT(1, 1, 1)); /* it has no partner but host 0, later */
     measure_with(3, LAYOUT(1, 1, 1, 2));
+}
+
+/* ------------------------------------------------------------------------------------------------ cores */
+
+/* To the first two of this process's cores. */
+static int pin_to_two(void) {
+    cpu_set_t allowed, two;
+    int count = 0;
+    CPU_ZERO(&two);
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    for (int core = 0; core < CPU_SETSIZE && count < 2; core++) {
+        if (!CPU_ISSET(core, &allowed)) continue;
+        CPU_SET(core, &two);
+        count++;
+    }
+    sched_setaffinity(0, sizeof two, &two);
+    return count;
+}
+
+static tutti_status share_cores(ranks_context *context) {
+    int ncores = pin_to_two();
+    TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "crowded", NULL, &context->comm));
+    RANKS_CHECK(context->comm->spins == (ncores >= context->nranks), "%d ranks on %d cores: %d are counted on %d, %s",
+                context->nranks, ncores, context->comm->host_ranks, context->comm->host_cores,
+                context->comm->spins ? "who wait spin" : "who wait yield");
+    return tutti_barrier(context->comm, NULL);
+}
+
+Test(hosts_cost, hosts_that_are_one_machine_share_its_cores) {
+    HOSTS_NEED(0);
+    scene_set(-1, 1);
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1), .no_comm = true}, share_cores);
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1, 1), .no_comm = true}, share_cores);
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 1, 1), .no_comm = true}, share_cores);
 }
