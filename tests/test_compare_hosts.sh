@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 
 compare() {
     timeout 100 "$source/bench/compare_hosts" --quick --build "$build" --ranks 1+1,2+2 --libraries none --max-bytes 4K \
-        --collectives all_reduce,barrier --samples 1 --sample-ms 1 --retries 0 --others 100 --out "$work" "$@" \
+        --collectives all_reduce,barrier,gather,scatter --samples 1 --sample-ms 1 --retries 0 --others 100 --out "$work" "$@" \
         >"$work/out" 2>"$work/err" && return
     echo "FAILED: exit code $?"
     cat "$work/out" "$work/err"
@@ -17,7 +17,7 @@ compare() {
 source=$1 build=$2
 
 compare
-for text in 'wrong elements: 0' 'all_reduce, 1+1 ranks' 'barrier, 2+2 ranks' 'limit  share'; do
+for text in 'wrong elements: 0' 'all_reduce, 1+1 ranks' 'barrier, 2+2 ranks' 'gather, 2+2 ranks' 'scatter, 2+2 ranks' 'limit  share'; do
     grep -qF "$text" "$work/out" || {
         echo "FAILED: no '$text' in"
         cat "$work/out"

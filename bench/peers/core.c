@@ -32,8 +32,9 @@ typedef struct job {
     double wrong;
 } job;
 
-static const char *const collective_names[CORE_COLLECTIVES] = {
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "ping_pong"};
+static const char *const collective_names[CORE_COLLECTIVES] = {"all_reduce", "all_gather", "reduce_scatter",
+                                                               "broadcast",  "all_to_all", "barrier",
+                                                               "ping_pong",  "gather",     "scatter"};
 
 void core_start(int argc, char **argv) {
     if (argc == ARGUMENTS && strcmp(argv[PIN], "pin") == 0) meeting_pin_early();
@@ -71,7 +72,9 @@ static size_t read_result(const job *j) {
     case CORE_BARRIER:
         for (int other = 0; other < size; other++) wrong += meeting_entered(&j->all, other) < j->step;
         return wrong;
+    case CORE_SCATTER: return data_count_wrong(j->dst, j->count, mine, 1, data_offset(0, j->step));
     default:
+        if (j->collective == CORE_GATHER && rank != 0) return 0;
         for (int other = 0; other < size; other++)
             wrong += data_count_wrong(j->dst + (size_t)other * j->count, j->count,
                                       j->collective == CORE_ALL_TO_ALL ? mine : 0, 1, data_offset(other, j->step));
@@ -81,12 +84,13 @@ static size_t read_result(const job *j) {
 
 static void set_counts(job *j, size_t bytes) {
     size_t elements = bytes / sizeof(float), ranks = (size_t)j->peer->size;
-    int sliced =
-        j->collective == CORE_ALL_GATHER || j->collective == CORE_REDUCE_SCATTER || j->collective == CORE_ALL_TO_ALL;
+    int joins = j->collective == CORE_ALL_GATHER || j->collective == CORE_GATHER;
+    int parts = j->collective == CORE_REDUCE_SCATTER || j->collective == CORE_SCATTER;
+    int sliced = joins || parts || j->collective == CORE_ALL_TO_ALL;
     j->count = sliced ? elements / ranks : elements;
     if (j->count == 0) j->count = 1;
-    j->src_count = sliced && j->collective != CORE_ALL_GATHER ? j->count * ranks : j->count;
-    j->dst_count = sliced && j->collective != CORE_REDUCE_SCATTER ? j->count * ranks : j->count;
+    j->src_count = sliced && !joins ? j->count * ranks : j->count;
+    j->dst_count = sliced && !parts ? j->count * ranks : j->count;
 }
 
 /* --------------------------------------------------------------------------------------- timing */

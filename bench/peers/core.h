@@ -19,6 +19,8 @@ typedef enum core_collective {
     CORE_ALL_TO_ALL,
     CORE_BARRIER,
     CORE_PING_PONG, /* with rank ^ 1: the even one sends src, then receives into dst; the odd one the other way round */
+    CORE_GATHER,    /* to rank 0 */
+    CORE_SCATTER,   /* from rank 0 */
     CORE_COLLECTIVES
 } core_collective;
 
@@ -27,8 +29,8 @@ typedef struct core_peer {
     int slice_stays; /* reduce_scatter in place: the result is in the rank's own slice (else at the start of dst) */
     void *(*alloc)(size_t bytes); /* NULL: malloc */
     void (*release)(void *memory);
-    /* One operation, float32, sum. `count`: elements per rank's slice for all_gather, reduce_scatter and all_to_all,
-     * else elements of the buffer. In place when src == dst. Not 0: failed, or the library has no such operation. */
+    /* One operation, float32, sum. `count`: elements per rank's slice for all_gather, reduce_scatter, all_to_all,
+     * gather and scatter, else elements of the buffer. In place when src == dst. Not 0: failed, or the library has no such operation. */
     int (*run)(int collective, const float *src, float *dst, size_t count);
 } core_peer;
 

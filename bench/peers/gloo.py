@@ -62,7 +62,16 @@ def ping_pong(src, dst, count, rank, size):
         dist.send(tensor(src, count), rank ^ 1)
 
 
-OPERATIONS = [all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier, ping_pong]  # core_collective
+def gather(src, dst, count, rank, size):
+    dist.gather(tensor(src, count), list(tensor(dst, count * size).chunk(size)) if rank == 0 else None, 0)
+
+
+def scatter(src, dst, count, rank, size):
+    dist.scatter(tensor(dst, count), list(tensor(src, count * size).chunk(size)) if rank == 0 else None, 0)
+
+
+OPERATIONS = [all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier, ping_pong, gather,
+              scatter]  # core_collective
 
 
 def main():

@@ -3,6 +3,7 @@ import os
 
 import hosts as network
 import libraries as peers
+import sweep
 
 STORE_PORT = "29500"
 
@@ -75,6 +76,9 @@ class Sockets(peers.Library):
     """What bare sockets can do; nobody looks at its results."""
 
     checked = False
+
+    def measures(self, collective, size):
+        return collective not in sweep.ON_DEMAND
 
 
 def find_sockets(drivers):

@@ -28,6 +28,8 @@ static int run(int collective, const float *src, float *dst, size_t elements) {
     case CORE_ALL_TO_ALL: return MPI_Alltoall(src, count, MPI_FLOAT, dst, count, MPI_FLOAT, MPI_COMM_WORLD);
     case CORE_BARRIER: return MPI_Barrier(MPI_COMM_WORLD);
     case CORE_PING_PONG: return ping_pong(src, dst, count);
+    case CORE_GATHER: return MPI_Gather(src, count, MPI_FLOAT, dst, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    case CORE_SCATTER: return MPI_Scatter(src, count, MPI_FLOAT, dst, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
     default: return 1;
     }
 }

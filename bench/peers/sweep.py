@@ -7,6 +7,7 @@ import launches
 import report
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "ping_pong"]
+ON_DEMAND = ["gather", "scatter"]  # rooted at rank 0
 NAMES = ["collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns"]  # as core.c writes them
 QUICK = {"factor": 64, "max_bytes": 16 << 20, "samples": 3, "sample_ms": 5.0}
 FULL = {"factor": 4, "max_bytes": 256 << 20, "samples": 7, "sample_ms": 20.0}
@@ -18,7 +19,7 @@ def add_options(parser, libraries):
         "launches.jsonl as they end")
     add("--resume", action="store_true", help="go on with what --out's launches.jsonl has, of the same build")
     add("--quick", action="store_true", help="a small sweep: other defaults for what follows where two are named")
-    add("--collectives", default=",".join(COLLECTIVES), help="%(default)s")
+    add("--collectives", default=",".join(COLLECTIVES), help="%(default)s; also " + ",".join(ON_DEMAND))
     add("--libraries", help="only these, and tutti: " + libraries)
     add("--min-bytes", type=launches.bytes_of, default=8, help="smallest size, with K, M or G if wanted (%(default)s)")
     add("--max-bytes", type=launches.bytes_of, help="largest size (256M, quick: 16M); always measured")
@@ -33,8 +34,8 @@ def read_options(parser):
     launches.set_defaults(options, QUICK, FULL)
     options.collectives = options.collectives.split(",")
     for name in options.collectives:
-        if name not in COLLECTIVES:
-            parser.error("no collective is called %s; there are %s" % (name, ", ".join(COLLECTIVES)))
+        if name not in COLLECTIVES + ON_DEMAND:
+            parser.error("no collective is called %s; there are %s" % (name, ", ".join(COLLECTIVES + ON_DEMAND)))
     if options.resume and not options.out:
         parser.error("--resume: what? name the folder by --out")
     if options.factor < 2 or options.max_bytes < options.min_bytes or options.min_bytes < 4:

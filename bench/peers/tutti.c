@@ -36,6 +36,8 @@ static tutti_status start(int collective, const float *src, float *dst, size_t c
     case CORE_ALL_TO_ALL: return tutti_all_to_all(world, src, dst, count, TUTTI_FLOAT32, NULL);
     case CORE_BARRIER: return tutti_barrier(world, NULL);
     case CORE_PING_PONG: return ping_pong(src, dst, count);
+    case CORE_GATHER: return tutti_gather(world, src, dst, count, TUTTI_FLOAT32, 0, NULL);
+    case CORE_SCATTER: return tutti_scatter(world, src, dst, count, TUTTI_FLOAT32, 0, NULL);
     default: return TUTTI_ERR_UNSUPPORTED;
     }
 }
