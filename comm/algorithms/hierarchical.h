@@ -34,6 +34,11 @@ tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op);
 /* all_to_all of small blocks, in fewer messages; and does it pay? Equal on all ranks. */
 bool tutti_hierarchical_exchanges(const tutti_comm *comm, const tutti_op *op);
 tutti_status tutti_hierarchical_exchange(tutti_comm *comm, const tutti_op *op);
+/* gather and scatter of small blocks, likewise. */
+bool tutti_hierarchical_is_rooted(const tutti_comm *comm, const tutti_op *op);
+tutti_status tutti_hierarchical_rooted(tutti_comm *comm, const tutti_op *op);
+/* Is it worth it to copy `bytes` together and apart, so that so many messages are saved? */
+bool tutti_hierarchical_pays(const tutti_comm *comm, int messages, size_t bytes);
 
 /* Makes the rest of a part of op, which runs on this host's communicator, from op. */
 void tutti_hierarchical_describe(const tutti_op *op, tutti_op *part);

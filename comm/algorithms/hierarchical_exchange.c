@@ -15,14 +15,17 @@
 
 #define COPIES 6 /* of all blocks; read and written in a cache */
 
+bool tutti_hierarchical_pays(const tutti_comm *comm, int messages, size_t bytes) {
+    const tutti_cost *cost = &comm->hosts->table->cost;
+    return cost->message_us * messages > tutti_cost_of_reducing(cost, COPIES * (double)bytes);
+}
+
 bool tutti_hierarchical_exchanges(const tutti_comm *comm, const tutti_op *op) {
     const tutti_hosts *hosts = comm->hosts;
-    const tutti_cost *cost = &hosts->table->cost;
     int nlocal = hosts->local->nranks;
     if (op->kind != TUTTI_KIND_ALL_TO_ALL || !hosts->uniform || nlocal == 1 || op->count == 0) return false;
-    double bytes = (double)(op->count * tutti_type_bytes(op->type)) * comm->nranks;
-    double saved_us = cost->message_us * (nlocal - 1) * (hosts->nhosts - 1);
-    return saved_us > tutti_cost_of_reducing(cost, COPIES * bytes);
+    return tutti_hierarchical_pays(comm, (nlocal - 1) * (hosts->nhosts - 1),
+                                   op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks);
 }
 
 /* Two buffers of all blocks. */

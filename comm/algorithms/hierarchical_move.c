@@ -6,8 +6,8 @@
  * differ, a block goes to one rank of each other host (rank j of a host to rank j modulo the number of ranks there).
  *
  * all_to_all, gather, scatter: every byte has one receiver. With one rank on each host they are calls on the rail. Else what
- * stays on the host goes through shared memory, the rest from its owner to its receiver; small blocks of an all_to_all together
- * (hierarchical_exchange.c).
+ * stays on the host goes through shared memory, the rest from its owner to its receiver; small blocks together
+ * (hierarchical_exchange.c, hierarchical_rooted.c).
  */
 #include <string.h>
 
@@ -265,6 +265,7 @@ static tutti_status move_flat(tutti_comm *comm, const tutti_op *op) {
 tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op) {
     if (comm->nranks == comm->hosts->nhosts) return move_flat(comm, op);
     if (tutti_hierarchical_exchanges(comm, op)) return tutti_hierarchical_exchange(comm, op);
+    if (tutti_hierarchical_is_rooted(comm, op)) return tutti_hierarchical_rooted(comm, op);
     tutti_op apart;
     TUTTI_TRY(set_aside(comm, op, &apart));
     TUTTI_TRY(move_far(comm, &apart));
