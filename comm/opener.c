@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/ways.h"
 
@@ -48,7 +49,10 @@ static tutti_status open_pipe(tutti_opener *o) {
     if (status == TUTTI_OK && !taken) status = tutti_door_connect(&o->door, &o->ticket, &deadline, &o->connection);
     if (status != TUTTI_OK) return status;
     tutti_ways_tell_connection(&o->ticket, o->connection.socket);
-    return transport->open(&o->connection, &deadline, &o->pipe);
+    /* The other side does its part when it next calls the library: as late as an operation may last. */
+    int64_t operation_ms = tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
+    tutti_deadline open_by = tutti_deadline_after_ms(o->timeout_ms > operation_ms ? o->timeout_ms : operation_ms);
+    return transport->open(&o->connection, &open_by, &o->pipe);
 }
 
 static void *opener_thread(void *argument) {

@@ -58,6 +58,29 @@ Test(hosts_tls, all_kinds_equal_the_reference) {
     run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2), .environment = encrypted, .timeout_s = 140}, sweep_kinds);
 }
 
+/* A connection is there once both sides have done their part. Who computes for longer than connecting may take keeps those
+ * waiting who send to him, or wait for him, but fails nobody. */
+static tutti_status come_late(ranks_context *context) {
+    static int values[300000];
+    int value = 7, last = context->nranks - 1;
+    bool late = context->rank == last;
+    if (late) sleep(3);
+    if (context->rank == 0) TUTTI_TRY(tutti_send(context->comm, &value, 1, TUTTI_INT32, last, 1, NULL));
+    if (late) TUTTI_TRY(tutti_recv(context->comm, &value, 1, TUTTI_INT32, 0, 1, NULL));
+    if (late) TUTTI_TRY(tutti_send(context->comm, &value, 1, TUTTI_INT32, 1, 2, NULL));
+    if (context->rank == 1) TUTTI_TRY(tutti_recv(context->comm, &value, 1, TUTTI_INT32, last, 2, NULL));
+    RANKS_CHECK(value == 7, "%d came", value);
+    if (late) sleep(3);
+    TUTTI_TRY(tutti_all_reduce(context->comm, values, values, 300000, TUTTI_INT32, TUTTI_SUM, NULL));
+    return tutti_barrier(context->comm, NULL);
+}
+
+Test(hosts_tls, who_computes_for_longer_than_connecting_may_take_fails_nobody) {
+    static const char *const hasty[] = {"TUTTI_ENCRYPT=1", "TUTTI_SECRET=" SECRET, "TUTTI_CONNECT_TIMEOUT_MS=1500",
+                                        NULL};
+    run(&(hosts_options){.ranks_per_host = LAYOUT(2, 2), .environment = hasty}, come_late);
+}
+
 /* ------------------------------------------------------------------------------------------------ secrecy */
 
 /* Looks at every packet of this host's eth0, both ways. */

@@ -210,7 +210,7 @@ static tutti_status await_handshake(const session *s, int error, tutti_deadline 
     if (broken != 0) return host->fail(TUTTI_ERR_SYSTEM, "tls: %s", strerror(broken));
     if (host->deadline_passed(deadline))
         return host->fail(TUTTI_ERR_TIMEOUT, "tls: the other side did not shake hands in time "
-                                             "(TUTTI_CONNECT_TIMEOUT_MS)");
+                                             "(TUTTI_TIMEOUT_MS)");
     int left_ms = host->deadline_left_ms(deadline);
     struct pollfd waited = {.fd = s->socket, .events = error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT};
     poll(&waited, 1, left_ms < LOOK_MS ? left_ms : LOOK_MS);
