@@ -145,6 +145,7 @@ typedef struct tutti_channels {
     char error[256];
 
     /* Kept by p2p. */
+    int users;                       /* ranks of open communicators that this process has there */
     struct tutti_requests waiting;   /* sends that are not in the ring yet, in order */
     struct tutti_requests announced; /* sends whose ANNOUNCE is in the ring */
     struct tutti_requests streaming; /* sends with a CLEAR, taking turns */

@@ -193,6 +193,12 @@ static tutti_status open_channels(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
+/* Under the lock. */
+static void count_users(const tutti_comm *comm, int change) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (!comm->members[rank].process->self) comm->members[rank].process->channels->users += change;
+}
+
 tutti_status tutti_p2p_open(tutti_comm *comm) {
     tutti_ticks_to_ns(0); /* calibrates now, not within the first wait */
     tutti_port *port;
@@ -210,6 +216,7 @@ tutti_status tutti_p2p_open(tutti_comm *comm) {
         tutti_port **bucket = bucket_of(port->comm_id, port->rank);
         port->next = *bucket;
         *bucket = port;
+        count_users(comm, 1);
     }
     pthread_mutex_unlock(&tutti_p2p.lock);
     if (status != TUTTI_OK) free(port); /* channels stay until their peer is forgotten */
@@ -232,6 +239,7 @@ void tutti_p2p_close(tutti_comm *comm) {
         tutti_port **link = bucket_of(comm->id, comm->rank);
         while (*link != port) link = &(*link)->next;
         *link = port->next;
+        count_users(comm, -1);
         fail_all(port, TUTTI_ERR_ABORTED, text);
         tutti_match_drop_unexpected(port);
         free(port);
@@ -243,35 +251,49 @@ void tutti_p2p_close(tutti_comm *comm) {
 
 /* What was sent to a process of another host is given to the system before the pipe is closed. */
 static void flush_far(tutti_peer *peer) {
-    if (!peer->far || peer->channels == NULL) return;
+    if (!peer->far) return;
     tutti_deadline deadline = tutti_deadline_after_ms(FLUSH_MS);
     tutti_backoff backoff = {.yields = true};
     for (bool busy = true; busy && !tutti_deadline_passed(&deadline); tutti_backoff_pause(&backoff)) {
         pthread_mutex_lock(&tutti_p2p.lock);
-        tutti_far_progress(peer->channels);
-        busy = tutti_far_is_busy(peer->channels);
+        if (peer->channels != NULL) tutti_far_progress(peer->channels);
+        busy = peer->channels != NULL && tutti_far_is_busy(peer->channels);
         pthread_mutex_unlock(&tutti_p2p.lock);
     }
+}
+
+/* Under the lock. */
+static void close_channel(tutti_peer *peer) {
+    tutti_channels *channel = peer->channels;
+    if (channel->busy) atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+    tutti_note *note;
+    while ((note = STAILQ_FIRST(&channel->notes)) != NULL) {
+        STAILQ_REMOVE_HEAD(&channel->notes, link);
+        atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+        free(note);
+    }
+    if (channel->theirs != NULL) TAILQ_REMOVE(&tutti_p2p.found, channel, link);
+    else TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
+    tutti_channel_close(channel);
+    peer->channels = NULL;
+    atomic_fetch_sub_explicit(&tutti_p2p.channels, 1, memory_order_relaxed);
 }
 
 void tutti_p2p_forget(tutti_peer *peer) {
     if (tutti_forked()) return;
     flush_far(peer);
     pthread_mutex_lock(&tutti_p2p.lock);
-    tutti_channels *channel = peer->channels;
-    if (channel != NULL) {
-        if (channel->busy) atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
-        tutti_note *note;
-        while ((note = STAILQ_FIRST(&channel->notes)) != NULL) {
-            STAILQ_REMOVE_HEAD(&channel->notes, link);
-            atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
-            free(note);
-        }
-        if (channel->theirs != NULL) TAILQ_REMOVE(&tutti_p2p.found, channel, link);
-        else TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
-        tutti_channel_close(channel);
-        peer->channels = NULL;
-        atomic_fetch_sub_explicit(&tutti_p2p.channels, 1, memory_order_relaxed);
-    }
+    if (peer->channels != NULL) close_channel(peer);
     tutti_p2p_unlock();
+}
+
+void tutti_p2p_see_off(const tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        tutti_peer *peer = comm->members[rank].process;
+        if (!peer->far) continue;
+        flush_far(peer);
+        pthread_mutex_lock(&tutti_p2p.lock);
+        if (peer->channels != NULL && peer->channels->users == 0) close_channel(peer);
+        tutti_p2p_unlock();
+    }
 }

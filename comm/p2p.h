@@ -35,6 +35,9 @@ tutti_status tutti_p2p_open(tutti_comm *comm);
 void tutti_p2p_close(tutti_comm *comm);
 /* The communicator is broken: ranks of other hosts that wait for messages of this one are told so, once. Without locks. */
 void tutti_p2p_tell_broken(tutti_comm *comm);
+/* The communicator is closed, and its processes stay known (wards.h): what was sent to those of other hosts is on its way, and
+ * connections that nobody else uses have ended, when this returns. Without locks. */
+void tutti_p2p_see_off(const tutti_comm *comm);
 /* The peer's mapping is about to go: frees peer->channels. Called without locks held. */
 void tutti_p2p_forget(struct tutti_peer *peer);
 

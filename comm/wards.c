@@ -10,6 +10,7 @@
 #include "comm/beat.h"
 #include "comm/hall.h"
 #include "comm/hosts.h"
+#include "comm/p2p.h"
 #include "comm/peer.h"
 
 /* Of one communicator. References are held to all of its processes, since only known ones are told of, and to the hall, where
@@ -87,6 +88,7 @@ bool tutti_wards_take(const tutti_comm *comm) {
         free_wards(w);
         return false;
     }
+    tutti_p2p_see_off(comm);
     for (int i = 0; i < w->nfar; i++) tutti_beat_leave(w->far[i]);
     pthread_mutex_lock(&wards_lock);
     w->next = all_wards;

@@ -117,7 +117,7 @@ static tutti_status disturb(ranks_context *context) {
         if (kept[turn % KEPT] > 0) close(kept[turn % KEPT]); /* half open for a while */
         kept[turn % KEPT] = fd;
     }
-    RANKS_CHECK(knocks > 100, "only %d knocks", knocks);
+    RANKS_CHECK(knocks > 10, "only %d knocks", knocks);
     return TUTTI_OK;
 }
 
