@@ -74,7 +74,7 @@ void tutti_beat_note_deaths(void) {
 
 static tutti_ticket ticket_of(const tutti_peer *self, const tutti_peer *peer, bool *connects_out) {
     *connects_out = memcmp(self->id, peer->id, sizeof self->id) < 0;
-    tutti_ticket ticket = {.use = TUTTI_TICKET_HEARTBEAT};
+    tutti_ticket ticket = {.use = TUTTI_TICKET_HEARTBEAT, .lanes = 1};
     memcpy(ticket.from, *connects_out ? self->id : peer->id, sizeof ticket.from);
     memcpy(ticket.to, *connects_out ? peer->id : self->id, sizeof ticket.to);
     return ticket;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/interfaces.h"
 #include "comm/comm.h"
@@ -27,8 +28,8 @@
 #include "comm/peer.h"
 #include "comm/transports/transport.h"
 
-#define MOST_ARRIVED 4096
-#define LONGEST_S    600 /* that a connection waits to be taken */
+#define MOST_ARRIVED 4096 /* pipes */
+#define LONGEST_S    600  /* that a connection waits to be taken */
 #define PORT_TRIES   16
 
 typedef struct arrival {
@@ -172,13 +173,26 @@ static int find_arrival(const tutti_ticket *ticket) {
     return -1;
 }
 
+static int find_lane(const tutti_ticket *ticket, uint32_t lane) {
+    tutti_ticket one = *ticket;
+    one.lane = lane;
+    return find_arrival(&one);
+}
+
+/* The last one is the last to come. */
+static bool has_all_lanes(const tutti_ticket *ticket) {
+    uint32_t lane = ticket->lanes;
+    while (lane > 0 && find_lane(ticket, lane - 1) >= 0) lane--;
+    return lane == 0;
+}
+
 static void drop_arrival(int index) {
     close(arrivals[index].connection.socket);
     remove_arrival(index);
 }
 
 static bool make_place(void) {
-    if (narrivals == MOST_ARRIVED) drop_arrival(0);
+    if (narrivals == MOST_ARRIVED * (int)tutti_setting_int(TUTTI_SETTING_TCP_SOCKETS)) drop_arrival(0);
     if (narrivals < arrivals_capacity) return true;
     int capacity = arrivals_capacity == 0 ? 16 : 2 * arrivals_capacity;
     arrival *more = realloc(arrivals, (size_t)capacity * sizeof *more);
@@ -217,18 +231,19 @@ void tutti_door_prune(void) {
     pthread_mutex_unlock(&door_lock);
 }
 
-tutti_status tutti_door_take(const tutti_ticket *ticket, tutti_connection *connection_out) {
+tutti_status tutti_door_take(const tutti_ticket *ticket, tutti_connection *connections_out) {
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     pthread_mutex_lock(&door_lock);
     bool listens = own_card.port != 0;
-    int index = find_arrival(ticket);
-    if (index >= 0) {
-        *connection_out = arrivals[index].connection;
+    bool complete = has_all_lanes(ticket);
+    for (uint32_t lane = 0; complete && lane < ticket->lanes; lane++) {
+        int index = find_lane(ticket, lane);
+        connections_out[lane] = arrivals[index].connection;
         remove_arrival(index);
     }
     pthread_mutex_unlock(&door_lock);
     if (!listens) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this process listens nowhere: %s", own_card.why);
-    return index >= 0 ? TUTTI_OK : TUTTI_NOT_YET;
+    return complete ? TUTTI_OK : TUTTI_NOT_YET;
 }
 
 int tutti_door_bell(void) {

@@ -14,7 +14,7 @@
  *
  * A thread of its own answers, so that a rank that computes keeps nobody waiting; it takes any number of strangers at a
  * time, but only a bounded one, and none for longer than a few seconds. Connections that are proved wait by their ticket
- * until somebody asks for them.
+ * until somebody asks for them; those of one pipe are made one after the other, and taken together.
  *
  * Invariant: nothing that has not proved itself is kept for longer, or costs more memory, than a fixed bound.
  */
@@ -52,6 +52,8 @@ typedef struct tutti_ticket {
     int32_t from_rank, to_rank;
     uint32_t use;       /* tutti_ticket_use */
     uint32_t transport; /* what the connection is to become: index into tutti_transports */
+    uint32_t lane,
+        lanes; /* it is one of so many that make one pipe (transports/bundle.h): 0 of 1, where there is but one */
 } tutti_ticket;
 
 typedef enum tutti_ticket_use {
@@ -71,8 +73,8 @@ tutti_status tutti_door_add_key(const void *key, size_t key_bytes);
  * once, nearest first, and proves itself. The error lists every candidate with its reason. */
 tutti_status tutti_door_connect(const tutti_door_card *card, const tutti_ticket *ticket, tutti_deadline *deadline,
                                 tutti_connection *connection_out);
-/* The other side: the connection with that ticket, if it has come: TUTTI_OK; TUTTI_NOT_YET: not so far. */
-tutti_status tutti_door_take(const tutti_ticket *ticket, tutti_connection *connection_out);
+/* The other side: the connections of all lanes of that ticket, if they have come: TUTTI_OK; TUTTI_NOT_YET: not so far. */
+tutti_status tutti_door_take(const tutti_ticket *ticket, tutti_connection *connections_out);
 /* How many have come so far: a look that costs nothing, before tutti_door_take. */
 uint64_t tutti_door_count(void);
 /* A descriptor that is readable when something may have come to the door (an eventfd; any number of waiters). */

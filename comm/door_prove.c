@@ -75,6 +75,12 @@ tutti_status tutti_door_make_hello(const tutti_ticket *ticket, const tutti_door_
     return TUTTI_OK;
 }
 
+/* Whatever a lane is for, there is no pipe of which it could be one, if not. */
+static bool is_sane(const tutti_door_hello *hello) {
+    const tutti_ticket *ticket = &hello->ticket;
+    return hello->magic == TUTTI_DOOR_MAGIC && ticket->lanes <= TUTTI_LANES_MOST && ticket->lane < ticket->lanes;
+}
+
 /* The first key of ours that the hello hints at; -1: none. */
 static int find_key(const tutti_door_hello *hello, const tutti_door_key *keys, int nkeys, uint32_t *hint_out) {
     for (int k = 0; k < nkeys; k++) {
@@ -98,7 +104,7 @@ tutti_status tutti_door_answer(const tutti_door_hello *hello, const uint8_t self
     reply.verdict = TUTTI_DOOR_WELCOME;
     int nkeys = tutti_door_keys(keys), key = -1;
     tutti_status status = TUTTI_OK;
-    if (hello->magic != TUTTI_DOOR_MAGIC) reply.verdict = TUTTI_DOOR_GARBAGE;
+    if (!is_sane(hello)) reply.verdict = TUTTI_DOOR_GARBAGE;
     else if (memcmp(hello->ticket.to, self, sizeof hello->ticket.to) != 0) reply.verdict = TUTTI_DOOR_ELSEWHERE;
     else if ((key = find_key(hello, keys, nkeys, &reply.hint)) < 0) reply.verdict = TUTTI_DOOR_UNKNOWN;
     else status = tutti_random_bytes(reply.nonce, sizeof reply.nonce);

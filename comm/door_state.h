@@ -20,7 +20,7 @@
 
 typedef enum tutti_door_verdict {
     TUTTI_DOOR_WELCOME,
-    TUTTI_DOOR_GARBAGE,   /* no hello of this version */
+    TUTTI_DOOR_GARBAGE,   /* no hello of this version, or a lane that cannot be */
     TUTTI_DOOR_ELSEWHERE, /* for another process */
     TUTTI_DOOR_UNKNOWN,   /* no key in common */
     TUTTI_DOOR_UNPROVED,  /* a wrong MAC */
@@ -51,7 +51,7 @@ typedef struct tutti_door_welcome {
     uint32_t verdict, unused;
 } tutti_door_welcome;
 
-#define TUTTI_DOOR_MAGIC UINT64_C(0x31726f6f64747474) /* "tttdoor1" */
+#define TUTTI_DOOR_MAGIC UINT64_C(0x32726f6f64747474) /* "tttdoor2" */
 
 typedef struct tutti_door_key {
     size_t bytes;

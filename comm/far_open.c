@@ -16,6 +16,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/far_state.h"
 #include "comm/peer.h"
+#include "comm/transports/bundle.h"
 
 void tutti_far_lose(tutti_channels *channel, const char *why) {
     snprintf(channel->error, sizeof channel->error, "%s", why);
@@ -85,7 +86,9 @@ static tutti_status write_tickets(const tutti_peer *peer, struct tutti_far *far)
                           "this host and %s have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
                           peer->host, mask == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
     tutti_ticket *ours = &far->tickets[TUTTI_FAR_OURS], *theirs = &far->tickets[TUTTI_FAR_THEIRS];
-    *ours = *theirs = (tutti_ticket){.use = TUTTI_TICKET_MESSAGES, .transport = (uint32_t)transport};
+    *ours = *theirs = (tutti_ticket){.use = TUTTI_TICKET_MESSAGES,
+                                     .transport = (uint32_t)transport,
+                                     .lanes = tutti_bundle_lanes(tutti_transports[transport])};
     memcpy(ours->from, self->id, sizeof self->id);
     memcpy(ours->to, peer->id, sizeof peer->id);
     memcpy(theirs->from, peer->id, sizeof peer->id);
@@ -113,10 +116,10 @@ void tutti_far_reach(tutti_channels *channel) {
 static void look_for_theirs(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     uint64_t count = tutti_door_count();
-    tutti_connection taken;
+    tutti_connection taken[TUTTI_LANES_MOST];
     if (count == far->door_seen) return;
     far->door_seen = count;
-    if (tutti_door_take(&far->tickets[TUTTI_FAR_THEIRS], &taken) == TUTTI_OK) start(channel, TUTTI_FAR_THEIRS, &taken);
+    if (tutti_door_take(&far->tickets[TUTTI_FAR_THEIRS], taken) == TUTTI_OK) start(channel, TUTTI_FAR_THEIRS, taken);
 }
 
 void tutti_far_connect(tutti_channels *channel) {

@@ -1,6 +1,7 @@
 /*
  * How links come and go. Of two processes, the one with the lower id connects, and the other one takes the connection from
- * its door while it waits; so both may begin at any time, and there is one connection.
+ * its door while it waits; so both may begin at any time, and there is one connection (or as many as
+ * TUTTI_TCP_SOCKETS says).
  *
  * Who gives up says why on all of his links, where that fits between two transfers; on the others the connection ends. Who
  * destroys his communicator says that, too: it matters to those only who still want something of him.
@@ -16,6 +17,7 @@
 #include "comm/hosts.h"
 #include "comm/link_state.h"
 #include "comm/peer.h"
+#include "comm/transports/bundle.h"
 
 const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity) {
     const tutti_peer *process = comm->members != NULL ? comm->members[rank].process : NULL;
@@ -81,7 +83,9 @@ static tutti_status write_ticket(const tutti_comm *comm, int rank, tutti_ticket 
     ticket->to_rank = connects ? rank : comm->rank;
     ticket->use = TUTTI_TICKET_LINK;
     *connects_out = connects;
-    return choose_transport(comm, rank, &ticket->transport);
+    TUTTI_TRY(choose_transport(comm, rank, &ticket->transport));
+    ticket->lanes = tutti_bundle_lanes(tutti_transports[ticket->transport]);
+    return TUTTI_OK;
 }
 
 static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_ticket *ticket,
@@ -97,16 +101,16 @@ tutti_status tutti_link_admit(tutti_comm *comm) {
         tutti_link *link = comm->links->all[rank];
         tutti_ticket ticket;
         bool connects;
-        tutti_connection taken;
+        tutti_connection taken[TUTTI_LANES_MOST];
         if (rank == comm->rank || (link != NULL && (link->pipe != NULL || link->opener != NULL))) continue;
         if (write_ticket(comm, rank, &ticket, &connects) != TUTTI_OK || connects) continue;
-        if (tutti_door_take(&ticket, &taken) != TUTTI_OK) continue;
+        if (tutti_door_take(&ticket, taken) != TUTTI_OK) continue;
         tutti_status status = get_link(comm, rank, &link);
         if (status != TUTTI_OK) {
-            close(taken.socket);
+            for (uint32_t lane = 0; lane < ticket.lanes; lane++) close(taken[lane].socket);
             return status;
         }
-        TUTTI_TRY(open_link(comm, link, &ticket, &taken));
+        TUTTI_TRY(open_link(comm, link, &ticket, taken));
     }
     return TUTTI_OK;
 }

@@ -13,6 +13,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/transports/bundle.h"
 #include "comm/ways.h"
 
 typedef enum opener_state { WORKS, DONE, ABANDONED } opener_state;
@@ -20,7 +21,8 @@ typedef enum opener_state { WORKS, DONE, ABANDONED } opener_state;
 struct tutti_opener {
     tutti_door_card door;
     tutti_ticket ticket;
-    tutti_connection connection; /* its socket is -1: connect first */
+    tutti_connection connections[TUTTI_LANES_MOST]; /* of all lanes */
+    bool taken;                                     /* they are there already */
     int64_t timeout_ms;
     tutti_pipe *pipe; /* the result; NULL: `status` and `error` say why */
     tutti_status status;
@@ -40,25 +42,41 @@ static bool is_first(tutti_opener *opener, opener_state state) {
                                                    memory_order_acquire);
 }
 
+static void close_all(const tutti_connection *connections, uint32_t count) {
+    for (uint32_t lane = 0; lane < count; lane++) close(connections[lane].socket);
+}
+
+/* All lanes, before anything is opened: the other side takes them together. */
+static tutti_status connect_all(tutti_opener *o, tutti_deadline *deadline) {
+    for (o->ticket.lane = 0; o->ticket.lane < o->ticket.lanes; o->ticket.lane++) {
+        uint32_t lane = o->ticket.lane;
+        tutti_status status = tutti_door_connect(&o->door, &o->ticket, deadline, &o->connections[lane]);
+        if (status == TUTTI_OK) continue;
+        close_all(o->connections, lane);
+        return status;
+    }
+    return TUTTI_OK;
+}
+
 static tutti_status open_pipe(tutti_opener *o) {
     tutti_deadline deadline = tutti_deadline_after_ms(o->timeout_ms);
     const tutti_transport *transport = tutti_transports[o->ticket.transport];
-    bool taken = o->connection.socket >= 0;
     tutti_status status = tutti_transport_permit(transport);
-    if (status != TUTTI_OK && taken) close(o->connection.socket);
-    if (status == TUTTI_OK && !taken) status = tutti_door_connect(&o->door, &o->ticket, &deadline, &o->connection);
+    if (status != TUTTI_OK && o->taken) close_all(o->connections, o->ticket.lanes);
+    if (status == TUTTI_OK && !o->taken) status = connect_all(o, &deadline);
     if (status != TUTTI_OK) return status;
-    tutti_ways_tell_connection(&o->ticket, o->connection.socket);
+    for (o->ticket.lane = 0; o->ticket.lane < o->ticket.lanes; o->ticket.lane++)
+        tutti_ways_tell_connection(&o->ticket, o->connections[o->ticket.lane].socket);
     /* The other side does its part when it next calls the library: as late as an operation may last. */
     int64_t operation_ms = tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
     tutti_deadline open_by = tutti_deadline_after_ms(o->timeout_ms > operation_ms ? o->timeout_ms : operation_ms);
-    return transport->open(&o->connection, &open_by, &o->pipe);
+    return tutti_bundle_open(transport, o->connections, (int)o->ticket.lanes, &open_by, &o->pipe);
 }
 
 static void *opener_thread(void *argument) {
     tutti_opener *o = argument;
     o->status = open_pipe(o);
-    explicit_bzero(o->connection.key, sizeof o->connection.key);
+    explicit_bzero(o->connections, sizeof o->connections); /* their keys */
     if (o->status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
     if (!is_first(o, DONE)) free_opener(o);
     return NULL;
@@ -83,13 +101,14 @@ tutti_status tutti_opener_start(const tutti_door_card *door, const tutti_ticket 
     if (status == TUTTI_OK) {
         opener->door = *door;
         opener->ticket = *ticket;
-        opener->connection = taken != NULL ? *taken : (tutti_connection){.socket = -1};
+        opener->taken = taken != NULL;
+        if (taken != NULL) memcpy(opener->connections, taken, ticket->lanes * sizeof *taken);
         opener->timeout_ms = timeout_ms;
         int error = start_thread(opener);
         if (error != 0) status = tutti_fail_errno(error, "cannot start a thread that opens a connection");
     }
     if (status != TUTTI_OK) {
-        if (taken != NULL) close(taken->socket);
+        if (taken != NULL) close_all(taken, ticket->lanes);
         free(opener);
         return status;
     }

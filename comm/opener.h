@@ -12,8 +12,8 @@
 
 typedef struct tutti_opener tutti_opener;
 
-/* Connects to the door within timeout_ms and opens the ticket's transport on the connection; or on `taken`, if that is not NULL,
- * which is taken over also by a failure. */
+/* Connects to the door within timeout_ms, as often as the ticket has lanes, and opens the ticket's transport on the connections;
+ * or on `taken` (as many), if that is not NULL, which are taken over also by a failure. */
 tutti_status tutti_opener_start(const tutti_door_card *door, const tutti_ticket *ticket, const tutti_connection *taken,
                                 int64_t timeout_ms, tutti_opener **opener_out);
 /* The pipe, or its failure: the opener is gone then; TUTTI_NOT_YET: it still works. */

@@ -17,6 +17,7 @@
 #include "bootstrap/interfaces.h"
 #include "comm/hosts.h"
 #include "comm/peer.h"
+#include "comm/transports/bundle.h"
 #include "comm/transports/transport.h"
 
 #define MOST_NAMED 3 /* hosts in one line */
@@ -80,6 +81,8 @@ static void tell_group(const tutti_comm *comm, int chosen) {
     if (count == 0) return;
     if (count > MOST_NAMED) add(&t, " and %d more", count - MOST_NAMED);
     add(&t, ": %s", chosen < 0 ? "no transport in common" : tutti_transports[chosen]->name);
+    uint32_t lanes = chosen < 0 ? 1 : tutti_bundle_lanes(tutti_transports[chosen]);
+    if (lanes > 1) add(&t, " (%u sockets per peer)", lanes);
     add_reasons(&t, comm, example, chosen);
     tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": from %s to %s", comm->name, name_of(comm, hosts->host), t.chars);
 }
@@ -143,7 +146,9 @@ void tutti_ways_tell_connection(const tutti_ticket *ticket, int socket) {
         return;
     if (ticket->use == TUTTI_TICKET_LINK) add(&t, "link of ranks %d and %d", ticket->from_rank, ticket->to_rank);
     else add(&t, "%s", "messages of two processes");
-    add(&t, ": %s, ", tutti_transports[ticket->transport]->name);
+    add(&t, ": %s", tutti_transports[ticket->transport]->name);
+    if (ticket->lanes > 1) add(&t, " (%u of %u)", ticket->lane + 1, ticket->lanes);
+    add(&t, "%s", ", ");
     add_end(&t, &here);
     add(&t, "%s", " with ");
     add_end(&t, &there);

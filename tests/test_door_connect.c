@@ -34,6 +34,7 @@ static tutti_ticket ticket_of(uint64_t comm_id) {
     memcpy(ticket.to, card.process, sizeof ticket.to);
     ticket.comm_id = comm_id;
     ticket.use = TUTTI_TICKET_LINK;
+    ticket.lanes = 1;
     return ticket;
 }
 

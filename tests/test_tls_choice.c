@@ -55,7 +55,7 @@ Test(tls_choice, no_other_pipe_is_opened_where_encryption_is_demanded) {
     tutti_opener *opener = NULL;
     tutti_pipe *pipe;
     tutti_door_card door = {.port = 0};
-    tutti_ticket ticket = {.transport = 0};
+    tutti_ticket ticket = {.transport = 0, .lanes = 1};
     cr_assert_eq(available("1", "", &mask), TUTTI_OK, "%s", tutti_last_error());
     while (tutti_transports[ticket.transport] != &tutti_tcp_transport) ticket.transport++;
     cr_assert_eq(mesh_pair(MESH_UNIX, sockets), TUTTI_OK);

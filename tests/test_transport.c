@@ -154,8 +154,8 @@ static tutti_status move_buffers(pipes_pair *p) {
         status = p->transport->send(p->a, parts, 2);
     }
     memcpy(other_dst, dst, p->b->received);
-    memset(dst, 0xdd, BYTES);
     if (status == TUTTI_OK) status = p->transport->recv(p->b, other_dst, BYTES);
+    memset(dst, 0xdd, BYTES);
     if (status == TUTTI_OK) status = pipes_drive(p);
     if (status == TUTTI_OK) status = pipes_compare(other_dst, BYTES, 7);
     for (size_t i = 0; status == TUTTI_OK && i < BYTES; i++)
@@ -176,7 +176,7 @@ static tutti_status register_some(pipes_pair *p) {
     if (status == TUTTI_OK) p->transport->deregister_memory(registration);
     free(memory);
     char text[200] = "";
-    p->transport->describe(text, sizeof text);
+    p->of->describe(text, sizeof text);
     RANKS_CHECK(text[0] != '\0', "it says nothing of itself");
     return status;
 }

@@ -11,6 +11,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/transports/bundle.h"
 #include "comm/transports/transport.h"
 #include "tests/support/mesh.h"
 #include "tests/support/pipes.h"
@@ -127,20 +128,25 @@ Test(transport_end, gives_buffers_back_when_it_is_cancelled) {
 }
 
 /* A process that is killed says nothing. */
-static tutti_status killed(const tutti_transport *transport) {
-    int sockets[2];
+static tutti_status killed(const pipes_pair *kind) {
+    tutti_connection connections[TUTTI_LANES_MOST];
+    int sockets[TUTTI_LANES_MOST][2];
     unsigned char byte;
-    TUTTI_TRY(mesh_pair(MESH_TCP, sockets));
+    for (int lane = 0; lane < kind->nlanes; lane++) TUTTI_TRY(mesh_pair(MESH_TCP, sockets[lane]));
     tutti_pipe *pipe = NULL;
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
     pid_t child = fork();
-    close(sockets[child == 0 ? 0 : 1]);
-    tutti_connection connection = {.socket = sockets[child == 0 ? 1 : 0], .called = child == 0, .key = "a key"};
-    tutti_status status = transport->open(&connection, &deadline, &pipe);
+    for (int lane = 0; lane < kind->nlanes; lane++) {
+        close(sockets[lane][child == 0 ? 0 : 1]);
+        connections[lane] =
+            (tutti_connection){.socket = sockets[lane][child == 0 ? 1 : 0], .called = child == 0, .key = "a key"};
+    }
+    tutti_status status = tutti_bundle_open(kind->of, connections, kind->nlanes, &deadline, &pipe);
     if (child == 0) {
         if (status == TUTTI_OK) pipes_send(pipe, "x", 1);
         for (;;) pause();
     }
+    const tutti_transport *transport = status == TUTTI_OK ? pipe->transport : NULL;
     if (status == TUTTI_OK) status = transport->recv(pipe, &byte, 1);
     while (status == TUTTI_OK && !tutti_pipe_has_received(pipe) && !tutti_deadline_passed(&deadline))
         status = transport->progress(pipe);
@@ -157,13 +163,15 @@ static tutti_status killed(const tutti_transport *transport) {
     return TUTTI_OK;
 }
 
+static void check_killed(const pipes_pair *kind, void *context) {
+    (void)context;
+    tutti_status status = killed(kind);
+    cr_assert_eq(status, TUTTI_OK, "%s, %d of them: %s", kind->of->name, kind->nlanes, tutti_last_error());
+}
+
 Test(transport_end, tells_within_two_seconds_that_the_other_process_was_killed) {
     if (!ranks_have_processes()) cr_skip("needs processes");
-    for (int i = 0; tutti_transports[i] != NULL; i++) {
-        if (tutti_transports[i]->check() != TUTTI_OK) continue;
-        tutti_status status = killed(tutti_transports[i]);
-        cr_assert_eq(status, TUTTI_OK, "%s: %s", tutti_transports[i]->name, tutti_last_error());
-    }
+    pipes_each_kind(check_killed, NULL);
 }
 
 Test(transport_end, is_told_as_well_where_tcp_lends_large_sends) {

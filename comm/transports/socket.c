@@ -100,6 +100,11 @@ tutti_status tutti_socket_fail(tutti_pipe *pipe, int error) {
     }
 }
 
+tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error) {
+    pipe->send_error = error;
+    return pipe->lane || !tutti_pipe_has_received(pipe) ? TUTTI_OK : tutti_socket_fail(pipe, error);
+}
+
 /* ------------------------------------------------------------------------------------------------ ending */
 
 /* The other side's system has sent it away. Neither recv nor SIOCOUTQ says so after the other side's end has been read. */
@@ -145,11 +150,13 @@ void tutti_socket_deregister_memory(void *registration) {
     (void)registration;
 }
 
-void tutti_socket_congestion(char *text, size_t capacity) {
+void tutti_socket_manner(char *text, size_t capacity) {
     const char *chosen = tutti_setting_text(TUTTI_SETTING_TCP_CONGESTION);
-    char usual[64] = "?";
+    int nsockets = (int)tutti_setting_int(TUTTI_SETTING_TCP_SOCKETS);
+    char usual[64] = "?", several[48] = "";
     FILE *file = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "re");
     if (file != NULL && fgets(usual, sizeof usual, file) != NULL) usual[strcspn(usual, "\n")] = '\0';
     if (file != NULL) fclose(file);
-    snprintf(text, capacity, "%s", *chosen != '\0' ? chosen : usual);
+    if (nsockets > 1) snprintf(several, sizeof several, "; %d sockets per peer", nsockets);
+    snprintf(text, capacity, "congestion control %s%s", *chosen != '\0' ? chosen : usual, several);
 }

@@ -30,13 +30,16 @@ tutti_status tutti_socket_tune(int socket, bool *is_tcp_out);
 bool tutti_socket_is_passing(int error);
 /* Marks the pipe as useless, with what the error of its socket means. */
 tutti_status tutti_socket_fail(tutti_pipe *pipe, int error);
+/* Nothing can be sent any more. That is told once nothing is to be received: what the other side said last may still be
+ * there. Of a lane its bundle tells. */
+tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error);
 /* Ends the connection: what was sent is waited for, if that is wanted, as long as it moves or might soon. */
 void tutti_socket_close(int socket, bool see_off);
 
 /* For transports whose bytes the kernel copies: there is nothing to make known. */
 tutti_status tutti_socket_register_memory(void *memory, size_t bytes, void **registration_out);
 void tutti_socket_deregister_memory(void *registration);
-/* The congestion control that is in use, for tutti-info. */
-void tutti_socket_congestion(char *text, size_t capacity);
+/* The congestion control that is in use, and how many sockets lead to a peer, for tutti-info. */
+void tutti_socket_manner(char *text, size_t capacity);
 
 #endif

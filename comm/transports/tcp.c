@@ -60,7 +60,10 @@ static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline 
     tcp->pipe.transport = &tutti_tcp_transport;
     tcp->socket = socket;
     tutti_fork_closes(socket);
-    if (is_tcp && tutti_setting_int(TUTTI_SETTING_TCP_ZEROCOPY) != 0) tutti_zerocopy_open(&tcp->zerocopy, socket);
+    tcp->pipe.lane = connection->lane;
+    /* The blocks of a lane are too short to wait for notes about each. */
+    bool lends = is_tcp && !connection->lane && tutti_setting_int(TUTTI_SETTING_TCP_ZEROCOPY) != 0;
+    if (lends) tutti_zerocopy_open(&tcp->zerocopy, socket);
     tcp->pipe.movable = !tcp->zerocopy.on;
     *pipe_out = &tcp->pipe;
     return TUTTI_OK;
@@ -143,8 +146,7 @@ static tutti_status tcp_progress(tutti_pipe *pipe) {
     tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     if (!tutti_pipe_has_received(pipe)) TUTTI_TRY(pull(tcp));
-    if (TUTTI_UNLIKELY(tcp->send_error != 0))
-        return tutti_pipe_has_received(pipe) ? tutti_socket_fail(pipe, tcp->send_error) : TUTTI_OK;
+    if (TUTTI_UNLIKELY(tcp->send_error != 0)) return tutti_socket_fail_send(pipe, tcp->send_error);
     if (tcp->handed < pipe->to_send) return push(tcp);
     if (TUTTI_UNLIKELY(!tutti_pipe_has_sent(pipe))) count_sent(tcp);
     return TUTTI_OK;
@@ -207,9 +209,9 @@ static void tcp_close(tutti_pipe *pipe) {
 /* ------------------------------------------------------------------------------------------------- other */
 
 static void describe(char *text, size_t capacity) {
-    char congestion[64];
-    tutti_socket_congestion(congestion, sizeof congestion);
-    snprintf(text, capacity, "sockets of the system; congestion control %s", congestion);
+    char manner[128];
+    tutti_socket_manner(manner, sizeof manner);
+    snprintf(text, capacity, "sockets of the system; %s", manner);
 }
 
 const tutti_transport tutti_tcp_transport = {

@@ -81,6 +81,7 @@ static tutti_status tls_open(const tutti_connection *connection, tutti_deadline 
     TUTTI_TRY_GOTO(status, calls()->open(connection, deadline, &tls->session), fail);
     tls->pipe.transport = &tutti_tls_transport;
     tls->pipe.movable = true;
+    tls->pipe.lane = connection->lane;
     tls->socket = connection->socket;
     tutti_fork_closes(tls->socket);
     *pipe_out = &tls->pipe;
@@ -157,8 +158,7 @@ static tutti_status tls_progress(tutti_pipe *pipe) {
     tls_pipe *tls = (tls_pipe *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     if (!tutti_pipe_has_received(pipe)) TUTTI_TRY(pull(tls));
-    if (TUTTI_UNLIKELY(tls->session->send_error != 0))
-        return tutti_pipe_has_received(pipe) ? tutti_socket_fail(pipe, tls->session->send_error) : TUTTI_OK;
+    if (TUTTI_UNLIKELY(tls->session->send_error != 0)) return tutti_socket_fail_send(pipe, tls->session->send_error);
     if (!tutti_pipe_has_sent(pipe)) push(tls);
     return TUTTI_OK;
 }
@@ -225,10 +225,10 @@ static void tls_close(tutti_pipe *pipe) {
 /* ------------------------------------------------------------------------------------------------- other */
 
 static void describe(char *text, size_t capacity) {
-    char congestion[64];
-    tutti_socket_congestion(congestion, sizeof congestion);
+    char manner[128];
+    tutti_socket_manner(manner, sizeof manner);
     if (check() != TUTTI_OK) snprintf(text, capacity, "%s", tutti_last_error());
-    else snprintf(text, capacity, "TLS 1.3 by %s; congestion control %s", calls()->version(), congestion);
+    else snprintf(text, capacity, "TLS 1.3 by %s; %s", calls()->version(), manner);
 }
 
 const tutti_transport tutti_tls_transport = {

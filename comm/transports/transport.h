@@ -25,11 +25,13 @@
 typedef struct tutti_transport tutti_transport;
 
 #define TUTTI_CONNECTION_KEY_BYTES 32
+#define TUTTI_LANES_MOST           16 /* connections under one pipe (bundle.h) */
 
 /* A connection of which both sides have proved that they know the job's key (door.h). */
 typedef struct tutti_connection {
     int socket;                              /* a blocking one */
     bool called;                             /* this side has made the connection; the other one has taken it */
+    bool lane;                               /* one of several under one pipe (bundle.h) */
     uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of this connection alone, known to its two sides alone */
 } tutti_connection;
 
@@ -40,8 +42,10 @@ typedef struct tutti_pipe {
     size_t to_receive, received;  /* of the receive under way */
     uint64_t bytes_out, bytes_in; /* since it was opened */
     /* send and recv may be called while one is under way, with as many bytes: what has not gone yet is taken from there, what
-     * has not come yet goes there, and the former buffer is free. */
+     * has not come yet goes there, and the former buffer is free when the call returns. */
     bool movable;
+    bool lane;      /* of a bundle (bundle.h), which decides what a failed send means: it is told by send_error alone */
+    int send_error; /* of a lane: nothing can be sent any more, what comes is still received; 0: it can */
     tutti_status status; /* why it is of no use any more */
     char error[256];
 } tutti_pipe;

@@ -19,6 +19,7 @@ static tutti_ticket example_ticket(void) {
     memset(&ticket, 0, sizeof ticket);
     memcpy(ticket.to, self, sizeof ticket.to);
     ticket.comm_id = 99;
+    ticket.lanes = 1;
     return ticket;
 }
 

@@ -9,14 +9,15 @@
 #include <stdio.h>
 
 #include "bootstrap/base/status.h"
+#include "comm/transports/bundle.h"
 #include "tests/support/mesh.h"
 #include "tests/support/ranks.h"
 
 /* ---------------------------------------------------------------------------------------------- both ends */
 
 typedef struct opening {
-    const tutti_transport *transport;
-    tutti_connection connection;
+    const pipes_pair *pair;
+    tutti_connection connections[TUTTI_LANES_MOST];
     tutti_pipe *pipe;
     tutti_status status;
 } opening;
@@ -24,17 +25,19 @@ typedef struct opening {
 static void *open_end(void *argument) {
     opening *o = argument;
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
-    o->status = o->transport->open(&o->connection, &deadline, &o->pipe);
+    o->status = tutti_bundle_open(o->pair->of, o->connections, o->pair->nlanes, &deadline, &o->pipe);
     return NULL;
 }
 
-/* Both sides open at about the same time. */
-static tutti_status open_pair(pipes_pair *p) {
-    int sockets[2];
+tutti_status pipes_open(pipes_pair *p) {
+    opening a = {.pair = p}, b = {.pair = p};
     pthread_t other;
-    TUTTI_TRY(mesh_pair(MESH_TCP, sockets));
-    opening a = {.transport = p->transport, .connection = {.socket = sockets[0], .called = true, .key = "a key"}};
-    opening b = {.transport = p->transport, .connection = {.socket = sockets[1], .key = "a key"}};
+    for (int lane = 0; lane < p->nlanes; lane++) {
+        int sockets[2];
+        TUTTI_TRY(mesh_pair(MESH_TCP, sockets));
+        a.connections[lane] = (tutti_connection){.socket = sockets[0], .called = true, .key = "a key"};
+        b.connections[lane] = (tutti_connection){.socket = sockets[1], .key = "a key"};
+    }
     if (pthread_create(&other, NULL, open_end, &b) != 0) return tutti_fail(TUTTI_ERR_SYSTEM, "no thread");
     open_end(&a);
     pthread_join(other, NULL);
@@ -42,6 +45,7 @@ static tutti_status open_pair(pipes_pair *p) {
     TUTTI_TRY(b.status);
     p->a = a.pipe;
     p->b = b.pipe;
+    p->transport = a.pipe->transport;
     return TUTTI_OK;
 }
 
@@ -57,18 +61,31 @@ const char *__lsan_default_suppressions(void) {
     return "leak:ucs_malloc";
 }
 
-void pipes_each(pipes_body body) {
+void pipes_each_kind(void (*each)(const pipes_pair *kind, void *context), void *context) {
+    static const int lanes[] = {1, 2, 5};
     for (int i = 0; tutti_transports[i] != NULL; i++) {
-        pipes_pair p = {.transport = tutti_transports[i]};
-        if (p.transport->check() != TUTTI_OK) {
-            fprintf(stderr, "%s is left out: %s\n", p.transport->name, tutti_last_error());
+        const tutti_transport *of = tutti_transports[i];
+        bool bundles = of == &tutti_tcp_transport || of == &tutti_tls_transport;
+        if (of->check() != TUTTI_OK) {
+            fprintf(stderr, "%s is left out: %s\n", of->name, tutti_last_error());
             continue;
         }
-        tutti_status status = open_pair(&p);
-        if (status == TUTTI_OK) status = body(&p);
-        cr_assert_eq(status, TUTTI_OK, "%s: %s", p.transport->name, tutti_last_error());
-        close_pair(&p);
+        for (size_t n = 0; n < (bundles ? TUTTI_COUNT_OF(lanes) : 1); n++)
+            each(&(pipes_pair){.of = of, .nlanes = lanes[n]}, context);
     }
+}
+
+static void run_body(const pipes_pair *kind, void *context) {
+    const pipes_body *body = context;
+    pipes_pair p = *kind;
+    tutti_status status = pipes_open(&p);
+    if (status == TUTTI_OK) status = (*body)(&p);
+    cr_assert_eq(status, TUTTI_OK, "%s, %d of them: %s", p.of->name, p.nlanes, tutti_last_error());
+    close_pair(&p);
+}
+
+void pipes_each(pipes_body body) {
+    pipes_each_kind(run_body, &body);
 }
 
 /* ------------------------------------------------------------------------------------------------ driving */

@@ -1,6 +1,7 @@
 /*
  * Both ends of a pipe in one process, for the tests that every transport must pass, whatever it is made of: a body runs on a
- * fresh pair of each transport that this machine has.
+ * fresh pair of each transport that this machine has, and on bundles (comm/transports/bundle.h) of those that are made of
+ * sockets.
  */
 #ifndef TUTTI_TESTS_PIPES_H
 #define TUTTI_TESTS_PIPES_H
@@ -12,7 +13,9 @@
 #define PIPES_PATIENCE_MS 20000
 
 typedef struct pipes_pair {
-    const tutti_transport *transport;
+    const tutti_transport *transport; /* the table of both ends */
+    const tutti_transport *of;        /* what they are made of: that itself, or a bundle's lanes */
+    int nlanes;
     tutti_pipe *a, *b;
 } pipes_pair;
 
@@ -21,6 +24,10 @@ typedef tutti_status (*pipes_body)(pipes_pair *p);
 
 /* The body on a fresh pair of each transport that is to be had; the others say why not. Asserts that all went well. */
 void pipes_each(pipes_body body);
+/* Calls back with each kind of pipe: `of` and `nlanes` are set. */
+void pipes_each_kind(void (*each)(const pipes_pair *kind, void *context), void *context);
+/* A fresh pair, of which `of` and `nlanes` are set; both ends open at about the same time. */
+tutti_status pipes_open(pipes_pair *p);
 
 /* Until both ends have sent and received what was posted, or PIPES_PATIENCE_MS are over. */
 tutti_status pipes_drive(pipes_pair *p);

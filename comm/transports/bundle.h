@@ -1,0 +1,29 @@
+/*
+ * Bundles: one pipe over several connections, its lanes, where one connection carries less than the way does: clouds limit each
+ * flow, bonded links and routers give each flow one of their ways, adapters give it one queue. TUTTI_TCP_SOCKETS says how
+ * many.
+ *
+ *   the stream   | block 0 | block 1 | block 2 | block 3 | block 4 | ...        blocks of TUTTI_BUNDLE_BLOCK_BYTES
+ *   lanes        |    0    |    1    |    2    |    0    |    1    | ...        each a pipe of its own, in order
+ *
+ * Where a byte goes follows from its place in the stream alone, so nothing is added to it, and both sides agree without a
+ * word. What fits into the block that the stream has come to takes one lane, and the system calls of one.
+ *
+ * Invariant: `sent` and `received` count from the front of a transfer, without gaps, whichever lane is ahead.
+ */
+#ifndef TUTTI_BUNDLE_H
+#define TUTTI_BUNDLE_H
+
+#include "comm/transports/transport.h"
+
+#define TUTTI_BUNDLE_BLOCK_BYTES ((size_t)64 << 10)
+
+/* How many connections a pipe of that transport is to have; 1 for those that are not made of sockets. */
+uint32_t tutti_bundle_lanes(const tutti_transport *transport);
+
+/* Makes a pipe of so many proved connections, in the order of their lanes, which is the same on both sides. Of one it is the
+ * transport's own pipe. Else as `open` of a transport: takes all sockets over, also when it fails. */
+tutti_status tutti_bundle_open(const tutti_transport *transport, const tutti_connection *connections, int nlanes,
+                               tutti_deadline *deadline, tutti_pipe **pipe_out);
+
+#endif
