@@ -137,7 +137,7 @@ static tutti_status bundle_progress(tutti_pipe *pipe) {
         drive(b, lane, receive >> lane & 1, send >> lane & 1);
     }
     count_fronts(b);
-    return TUTTI_LIKELY(b->failed < 0) ? TUTTI_OK : tutti_bundle_judge(b);
+    return TUTTI_LIKELY(b->failed < 0) ? TUTTI_OK : tutti_bundle_judge(b, receive != 0);
 }
 
 static tutti_status bundle_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {

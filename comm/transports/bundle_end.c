@@ -39,9 +39,9 @@ static void close_lanes(tutti_bundle *b, bool see_off) {
 /* ----------------------------------------------------------------------------------------------- failing */
 
 /* May something come that was sent before the lane failed? */
-static bool may_still_come(tutti_bundle *b) {
+static bool may_still_come(tutti_bundle *b, bool receives) {
     const tutti_pipe *pipe = &b->pipe;
-    if (tutti_pipe_has_received(pipe)) return false;
+    if (tutti_pipe_has_received(pipe)) return receives; /* just now: then who calls may want more */
     if (b->lanes[tutti_bundle_lane_at(b, b->in.start + pipe->received)]->status != TUTTI_OK) return false;
     int64_t now_ns = tutti_now_ns();
     if (b->heard != pipe->bytes_in) b->quiet_ns = now_ns;
@@ -49,9 +49,9 @@ static bool may_still_come(tutti_bundle *b) {
     return now_ns - b->quiet_ns < MOST_LATE_NS;
 }
 
-tutti_status tutti_bundle_judge(tutti_bundle *b) {
+tutti_status tutti_bundle_judge(tutti_bundle *b, bool receives) {
     tutti_pipe *lane = b->lanes[b->failed];
-    if (may_still_come(b)) return TUTTI_OK;
+    if (may_still_come(b, receives)) return TUTTI_OK;
     if (lane->status == TUTTI_OK) tutti_socket_fail(lane, lane->send_error);
     tutti_pipe_fail(&b->pipe, lane->status, "socket %d of %d: %s", b->failed + 1, b->nlanes, lane->error);
     close_lanes(b, /* see_off */ false);

@@ -40,8 +40,8 @@ static inline int tutti_bundle_lane_at(const tutti_bundle *b, uint64_t position)
 uint32_t tutti_bundle_busy(const tutti_bundle *b, const tutti_bundle_way *way);
 
 /* bundle_end.c */
-/* A lane has failed: what that means now, for the whole. */
-tutti_status tutti_bundle_judge(tutti_bundle *b);
+/* A lane has failed: what that means now, for the whole, to which who calls came with something to be received, or not. */
+tutti_status tutti_bundle_judge(tutti_bundle *b, bool receives);
 int tutti_bundle_sleep_on(tutti_pipe *pipe, short *events_out);
 void tutti_bundle_cancel(tutti_pipe *pipe);
 void tutti_bundle_close(tutti_pipe *pipe);

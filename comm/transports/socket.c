@@ -100,9 +100,9 @@ tutti_status tutti_socket_fail(tutti_pipe *pipe, int error) {
     }
 }
 
-tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error) {
+tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error, bool receives) {
     pipe->send_error = error;
-    return pipe->lane || !tutti_pipe_has_received(pipe) ? TUTTI_OK : tutti_socket_fail(pipe, error);
+    return pipe->lane || receives ? TUTTI_OK : tutti_socket_fail(pipe, error);
 }
 
 /* ------------------------------------------------------------------------------------------------ ending */

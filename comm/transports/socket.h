@@ -30,9 +30,9 @@ tutti_status tutti_socket_tune(int socket, bool *is_tcp_out);
 bool tutti_socket_is_passing(int error);
 /* Marks the pipe as useless, with what the error of its socket means. */
 tutti_status tutti_socket_fail(tutti_pipe *pipe, int error);
-/* Nothing can be sent any more. That is told once nothing is to be received: what the other side said last may still be
- * there. Of a lane its bundle tells. */
-tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error);
+/* Nothing can be sent any more. That is told to who comes with nothing to be received (`receives`, before he received): what
+ * the other side said last may still be there. Of a lane its bundle tells. */
+tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error, bool receives);
 /* Ends the connection: what was sent is waited for, if that is wanted, as long as it moves or might soon. */
 void tutti_socket_close(int socket, bool see_off);
 

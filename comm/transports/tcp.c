@@ -145,8 +145,9 @@ static tutti_status pull(tcp_pipe *tcp) {
 static tutti_status tcp_progress(tutti_pipe *pipe) {
     tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
-    if (!tutti_pipe_has_received(pipe)) TUTTI_TRY(pull(tcp));
-    if (TUTTI_UNLIKELY(tcp->send_error != 0)) return tutti_socket_fail_send(pipe, tcp->send_error);
+    bool receives = !tutti_pipe_has_received(pipe);
+    if (receives) TUTTI_TRY(pull(tcp));
+    if (TUTTI_UNLIKELY(tcp->send_error != 0)) return tutti_socket_fail_send(pipe, tcp->send_error, receives);
     if (tcp->handed < pipe->to_send) return push(tcp);
     if (TUTTI_UNLIKELY(!tutti_pipe_has_sent(pipe))) count_sent(tcp);
     return TUTTI_OK;

@@ -157,8 +157,10 @@ static tutti_status pull(tls_pipe *tls) {
 static tutti_status tls_progress(tutti_pipe *pipe) {
     tls_pipe *tls = (tls_pipe *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
-    if (!tutti_pipe_has_received(pipe)) TUTTI_TRY(pull(tls));
-    if (TUTTI_UNLIKELY(tls->session->send_error != 0)) return tutti_socket_fail_send(pipe, tls->session->send_error);
+    bool receives = !tutti_pipe_has_received(pipe);
+    if (receives) TUTTI_TRY(pull(tls));
+    if (TUTTI_UNLIKELY(tls->session->send_error != 0))
+        return tutti_socket_fail_send(pipe, tls->session->send_error, receives);
     if (!tutti_pipe_has_sent(pipe)) push(tls);
     return TUTTI_OK;
 }
