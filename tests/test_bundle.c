@@ -27,8 +27,9 @@ static void make_bundle(void) {
     tutti_connection connections[LANES];
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
     for (int lane = 0; lane < LANES; lane++) {
-        int sockets[2];
+        int sockets[2], room = 8 * BLOCK; /* some blocks, whether they are read or not */
         cr_assert_eq(mesh_pair(MESH_TCP, sockets), TUTTI_OK, "%s", tutti_last_error());
+        setsockopt(sockets[0], SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
         connections[lane] = (tutti_connection){.socket = sockets[0]};
         ends[lane] = sockets[1];
     }

@@ -23,6 +23,7 @@
 
 #define COMMAND_BYTES 2048
 #define OUTPUT_BYTES  1024
+#define FLOW_CLASSES  1024 /* two of a few connections rarely share one */
 
 struct netns {
     int nhosts;
@@ -166,6 +167,18 @@ static tutti_status limit_rate(const netns *net, const char *rate, int host) {
     return netns_shell(net, NETNS_SWITCH, "tc qdisc add dev port%d %s %s", host, limit, rate);
 }
 
+/* What a host sends: each connection has a class of its own, by a hash. */
+static tutti_status limit_flows(const netns *net, const char *rate, int host) {
+    return netns_shell(
+        net, host,
+        "tc qdisc add dev eth0 root handle 1: htb || exit\n"
+        "i=0; while [ $i -lt %d ]; do printf 'class add dev eth0 parent 1: classid 1:%%x htb rate %s burst 64k "
+        "cburst 64k quantum 60000\\n' $((i + 1)); i=$((i + 1)); done | tc -batch - || exit\n"
+        "nft 'table inet flows { chain out { type filter hook output priority 0; meta l4proto tcp meta "
+        "priority set jhash ip saddr . tcp sport . ip daddr . tcp dport mod %d offset 0x10001; }; }'",
+        FLOW_CLASSES, rate, FLOW_CLASSES);
+}
+
 /* Packets are cut to the link's size before they are sent: else one loss would take 64 KiB at once. */
 static tutti_status lose_packets(const netns *net, double share, int host) {
     TUTTI_TRY(netns_shell(net, NETNS_SWITCH, "ip link set port%d gso_max_segs 1", host));
@@ -194,6 +207,7 @@ static tutti_status set_up(netns *net, const netns_options *options) {
         if (net->relay == 0) TUTTI_TRY(plug_in(net, host));
         TUTTI_TRY(set_up_host(net, options, host));
         if (options->rate != NULL) TUTTI_TRY(limit_rate(net, options->rate, host));
+        if (options->flow_rate != NULL) TUTTI_TRY(limit_flows(net, options->flow_rate, host));
         if (options->loss > 0) TUTTI_TRY(lose_packets(net, options->loss, host));
         if (options->decoys) TUTTI_TRY(add_decoys(net, host));
     }

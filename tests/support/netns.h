@@ -22,6 +22,7 @@ typedef struct netns netns;
 typedef struct netns_options {
     int nhosts;
     const char *rate;       /* of each host's link, each way, as tc writes it ("1gbit"); NULL: what the machine gives */
+    const char *flow_rate;  /* of each TCP connection, each way: as clouds limit them; NULL: no limit; needs nftables */
     const char *congestion; /* congestion control of TCP on all hosts; NULL: the machine's */
     int delay_ms;           /* of each packet, one way; below 1000; replaces the switch, so without rate and set_link */
     double loss;            /* share of the packets that get lost on their way into a host; 0 to 1 */
