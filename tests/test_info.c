@@ -27,6 +27,16 @@ INFO_TEST(each_transport_has_a_row_with_its_state) {
     }
 }
 
+INFO_TEST(several_sockets_per_peer_are_told) {
+    info("");
+    HAS("TUTTI_TCP_SOCKETS");
+    HAS_NOT("sockets per peer");
+    info("TUTTI_TCP_SOCKETS=4");
+    HAS("; 4 sockets per peer");
+    info("TUTTI_TCP_SOCKETS=0");
+    HAS("! TUTTI_TCP_SOCKETS=0: must be a whole number from 1 to 16");
+}
+
 INFO_TEST(what_the_setting_leaves_out_is_not_used) {
     info("TUTTI_TRANSPORT=shm,tcp");
     HAS("\n* shm        yes: ");
