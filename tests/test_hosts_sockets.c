@@ -75,8 +75,8 @@ static tutti_status spread(ranks_context *context) {
     free(data);
     free(in);
     TUTTI_TRY(status);
-    RANKS_CHECK(sums == 3 && all == 9, "%d sockets were busy, then %d", sums,
-                all); /* messages have their own, each way */
+    RANKS_CHECK(sums == 3 && (all == 6 || all == 9), "%d sockets were busy, then %d", sums,
+                all); /* messages have their own: each way, if both sides send first at the same moment */
     return TUTTI_OK;
 }
 
