@@ -79,7 +79,7 @@ def barriers(context):
     options.timeout = datetime.timedelta(seconds=10)
     group.barrier(options).wait()
     if context.rank == 1:
-        time.sleep(0.3)
+        time.sleep(1)
     began = time.monotonic()
     dist.barrier()
     return time.monotonic() - began

@@ -155,35 +155,46 @@ def ddp():
     return "differs by %g" % most
 
 
-def death():
-    """One rank is killed while all sum. Its process id is for the others, who should name it.
+def note(folder, name, text=""):
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def death(folder):
+    """One rank is killed while all sum, and none is still in the call before. Its process id is for the others, who should name
+    it, within some time since its end: all ranks have one clock.
 
     torchrun looks every 2 s and then ends the ranks beside the dead one: they first report, too.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pids = [None] * dist.get_world_size()
     dist.all_gather_object(pids, os.getpid())
+    note(folder, "warm.%d" % dist.get_rank())
     if dist.get_rank() == VICTIM:
+        while not all(os.path.exists(os.path.join(folder, "warm.%d" % rank)) for rank in range(dist.get_world_size())):
+            time.sleep(0.01)
         time.sleep(0.3)
+        note(folder, "struck", "%r" % time.monotonic())
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     try:
         while time.monotonic() < began + 20:
             dist.all_reduce(torch.ones(1000))
     except RuntimeError as error:
-        return "%g\n%d\n%s" % (time.monotonic() - began - 0.3, pids[VICTIM], error)
+        told = time.monotonic()
+        with open(os.path.join(folder, "struck"), encoding="utf-8") as file:
+            return "%g\n%d\n%s" % (told - float(file.read()), pids[VICTIM], error)
     raise AssertionError("nobody told us")
 
 
 def main(folder):
     dist.init_process_group(ranks.BACKEND)
-    for part in (collectives, ddp, death):
+    for part, arguments in ((collectives, ()), (ddp, ()), (death, (folder,))):
         try:
-            text = "ok " + part()
+            text = "ok " + part(*arguments)
         except Exception:  # pylint: disable=broad-except
             text = traceback.format_exc()
-        with open(os.path.join(folder, "%s.%d" % (part.__name__, dist.get_rank())), "w", encoding="utf-8") as file:
-            file.write(text)
+        note(folder, "%s.%d" % (part.__name__, dist.get_rank()), text)
     sys.exit(1)  # a job of which a rank has died
 
 
