@@ -192,7 +192,6 @@ static void end_all_kinds(ending how, bool shared) {
 Test(hosts_pieces_end, a_rank_that_dies_is_an_error_on_all) {
     HOSTS_NEED(.rate = SLOW);
     end_all_kinds(DIES, /* shared */ false);
-    end_all_kinds(DIES, /* shared */ true);
 }
 
 Test(hosts_pieces_end, an_abort_from_another_thread_ends_the_call_on_all_ranks) {
@@ -203,7 +202,6 @@ Test(hosts_pieces_end, an_abort_from_another_thread_ends_the_call_on_all_ranks) 
 
 Test(hosts_pieces_end, an_interrupt_ends_the_call_within_a_second_and_on_all_ranks) {
     HOSTS_NEED(.rate = SLOW);
-    end_all_kinds(IS_INTERRUPTED, /* shared */ false);
     end_all_kinds(IS_INTERRUPTED, /* shared */ true);
 }
 
