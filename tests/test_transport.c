@@ -14,7 +14,7 @@
 #include "tests/support/pipes.h"
 #include "tests/support/ranks.h"
 
-TestSuite(transport, .timeout = 100);
+TestSuite(transport, .timeout = 200);
 
 /* ------------------------------------------------------------------------------------------------- moving */
 
