@@ -142,14 +142,14 @@ Test(hosts_sockets, hosts_that_differ_about_their_number_are_told) {
 
 #define FLOW_RATE "100mbit"
 
-/* The median of three sums of 4 MiB, and of three such messages. */
+/* The quickest of three sums of 4 MiB, and of three such messages: a limit is never beaten, but for what it lets pass at first. */
 typedef struct times {
     double sum_ms, message_ms;
 } times;
 
-static double median(double a, double b, double c) {
-    double least = a < b ? a : b, most = a < b ? b : a;
-    return c < least ? least : c > most ? most : c;
+static double least(const double values[3]) {
+    double ab = values[0] < values[1] ? values[0] : values[1];
+    return ab < values[2] ? ab : values[2];
 }
 
 static tutti_status measure(ranks_context *context) {
@@ -171,8 +171,7 @@ static tutti_status measure(ranks_context *context) {
         messages[i] = (double)(tutti_now_ns() - middle_ns) * 1e-6;
     }
     free(data);
-    if (context->rank == 1)
-        *result = (times){median(sums[1], sums[2], sums[3]), median(messages[1], messages[2], messages[3])};
+    if (context->rank == 1) *result = (times){least(sums + 1), least(messages + 1)};
     return status;
 }
 
