@@ -49,7 +49,7 @@ static tutti_beat *take_unwatched(void) {
     tutti_beat *taken = NULL;
     for (tutti_beat **link = &watch.beats; *link != NULL;) {
         tutti_beat *b = *link;
-        if (tutti_beat_state_of(b) != BEAT_GOODBYE) {
+        if (tutti_beat_state_of(b) != TUTTI_BEAT_GOODBYE) {
             link = &b->next;
             continue;
         }
@@ -190,7 +190,7 @@ static void change(tutti_peer *far, int watchers, int watchers_left) {
         atomic_fetch_add(&b->watchers, watchers);
         atomic_fetch_add(&b->watchers_left, watchers_left);
     }
-    bool last = b != NULL && tutti_beat_state_of(b) == BEAT_GOODBYE;
+    bool last = b != NULL && tutti_beat_state_of(b) == TUTTI_BEAT_GOODBYE;
     ring();
     while (b != NULL && watch.runs && (last ? find(far) == b || watch.parting : is_unsaid(far)) &&
            pthread_cond_timedwait(&watch.parted, &watch.lock, &until) == 0) {}

@@ -11,13 +11,13 @@
 
 /* What the end of the connection would mean. */
 typedef enum tutti_beat_state {
-    BEAT_MEMBER,  /* the sender's death */
-    BEAT_GOODBYE, /* nothing: the sender closes it, and lives on */
-    BEAT_LEFT,    /* nothing: the sender has left, and beats for others of its host */
+    TUTTI_BEAT_MEMBER,  /* the sender's death */
+    TUTTI_BEAT_GOODBYE, /* nothing: the sender closes it, and lives on */
+    TUTTI_BEAT_LEFT,    /* nothing: the sender has left, and beats for others of its host */
 } tutti_beat_state;
 
 typedef struct tutti_beat_frame {
-    uint32_t magic, state;                /* state: beat_state */
+    uint32_t magic, state;                /* state: tutti_beat_state */
     uint8_t died[TUTTI_PROCESS_ID_BYTES]; /* a process of the sender's host; 0: none */
 } tutti_beat_frame;
 
@@ -30,8 +30,8 @@ typedef struct tutti_beat_sealed {
 typedef struct tutti_beat {
     tutti_peer *peer;                   /* one reference */
     atomic_int watchers, watchers_left; /* communicators; those that this process has left; changed under the lock */
-    atomic_int said;                    /* beat_state: what the other side knows, if there is a connection */
-    bool has_left;                      /* the other side: BEAT_LEFT */
+    atomic_int said;                    /* tutti_beat_state: what the other side knows, if there is a connection */
+    bool has_left;                      /* the other side: TUTTI_BEAT_LEFT */
     tutti_connection connection;        /* its socket is -1: not connected */
     uint64_t nsent, nheard;             /* frames on this connection */
     tutti_deadline connect;

@@ -110,9 +110,9 @@ static void drop(tutti_beat *b) {
 /* Another rank in this process may still be in what the first one has left. */
 tutti_beat_state tutti_beat_state_of(const tutti_beat *b) {
     const tutti_lobby *own = (const tutti_lobby *)tutti_heap_base();
-    if (atomic_load(&b->watchers) > 0) return BEAT_MEMBER;
-    if (atomic_load(&b->watchers_left) == 0) return BEAT_GOODBYE;
-    return atomic_load_explicit(&own->memberships, memory_order_acquire) > 0 ? BEAT_MEMBER : BEAT_LEFT;
+    if (atomic_load(&b->watchers) > 0) return TUTTI_BEAT_MEMBER;
+    if (atomic_load(&b->watchers_left) == 0) return TUTTI_BEAT_GOODBYE;
+    return atomic_load_explicit(&own->memberships, memory_order_acquire) > 0 ? TUTTI_BEAT_MEMBER : TUTTI_BEAT_LEFT;
 }
 
 /* The connection is of no use any more. If nothing ever came over it, its maker had given it up, and tries again. */
@@ -148,7 +148,7 @@ static void send_beats(tutti_beat *b) {
     const tutti_obituaries *own = own_obituaries();
     uint64_t count = atomic_load_explicit(&own->count, memory_order_relaxed);
     tutti_beat_state state = tutti_beat_state_of(b);
-    if (state == BEAT_GOODBYE) state = BEAT_LEFT;
+    if (state == TUTTI_BEAT_GOODBYE) state = TUTTI_BEAT_LEFT;
     if (count - b->told > TUTTI_OBITUARIES) b->told = count - TUTTI_OBITUARIES;
     if (b->told == count) send_beat(b, state, nobody);
     for (; b->told < count && b->connection.socket >= 0; b->told++) {
@@ -164,9 +164,9 @@ static void take_frame(tutti_beat *b) {
     if (frame->magic != BEAT_MAGIC) bury(b, "sent what is no beat");
     else if (!tutti_seal_check(&b->connection, b->nheard++, frame, sizeof *frame, b->in.seal))
         bury(b, "is out of reach: somebody changes what it sends");
-    else if (frame->state == BEAT_GOODBYE) b->over = true;
+    else if (frame->state == TUTTI_BEAT_GOODBYE) b->over = true;
     else {
-        b->has_left = frame->state == BEAT_LEFT;
+        b->has_left = frame->state == TUTTI_BEAT_LEFT;
         if (memcmp(frame->died, nobody, sizeof nobody) != 0 && tutti_peer_mark_dead(frame->died))
             publish_death(frame->died);
     }
@@ -205,6 +205,6 @@ void tutti_beat_part(tutti_beat *b) {
     if (b->connection.socket < 0) return;
     tutti_beat_note_deaths();
     if (!b->over) send_beats(b);
-    if (!b->over && b->connection.socket >= 0) send_beat(b, BEAT_GOODBYE, nobody);
+    if (!b->over && b->connection.socket >= 0) send_beat(b, TUTTI_BEAT_GOODBYE, nobody);
     if (b->connection.socket >= 0) drop(b);
 }

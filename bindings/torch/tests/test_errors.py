@@ -243,7 +243,7 @@ def exit_of(action, alone):
         results = []
         for program in programs:
             try:
-                said, _ = program.communicate(timeout=40)
+                said, _ = program.communicate(timeout=100)  # most of it is the import of PyTorch
             except subprocess.TimeoutExpired:
                 program.kill()
                 said, _ = program.communicate()
