@@ -16,7 +16,10 @@
 
 #include "comm/transports/transport.h"
 
-#define TUTTI_BUNDLE_BLOCK_BYTES ((size_t)64 << 10)
+/* Between two sockets of one machine, 1 MiB took 60 % longer than over one connection with blocks of 64 KiB, which the system
+ * cuts into two packets each, 20 % with these, and no longer with 256 KiB. But where each flow was limited, sums of 4 MiB, which
+ * go in transfers of some hundred KiB, took half as long with 4 lanes of these as with those of 256 KiB. */
+#define TUTTI_BUNDLE_BLOCK_BYTES ((size_t)128 << 10)
 
 /* How many connections a pipe of that transport is to have; 1 for those that are not made of sockets. */
 uint32_t tutti_bundle_lanes(const tutti_transport *transport);
