@@ -183,7 +183,7 @@ static int find_lane(const tutti_ticket *ticket, uint32_t lane) {
 static bool has_all_lanes(const tutti_ticket *ticket) {
     uint32_t lane = ticket->lanes;
     while (lane > 0 && find_lane(ticket, lane - 1) >= 0) lane--;
-    return lane == 0;
+    return ticket->lanes > 0 && lane == 0;
 }
 
 static void drop_arrival(int index) {
