@@ -3,12 +3,10 @@
  */
 #include <string.h>
 
-#include "bootstrap/base/deadline.h"
 #include "comm/far_state.h"
 
 #define FRAME_MAGIC   UINT32_C(0x74746672)
 #define NEWS_MAGIC    UINT32_C(0x7474666e)
-#define LEGACY_NS     INT64_C(1000000000)
 #define LOOKS_PER_OUT 8
 #define PARTS_AT_ONCE 16                             /* of frames that come in: then others have a turn */
 #define NEWS_BYTES    (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
@@ -100,7 +98,6 @@ static void tell_news(tutti_channels *channel) {
 static bool drive_out(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (far->out == NULL) {
-        tutti_far_connect(channel);
         if (channel->head != far->sent || owes_news(channel)) far->out = tutti_far_choose_out(far);
         if (far->out == NULL) return false;
     }
@@ -231,37 +228,41 @@ static tutti_pipe *find_in(struct tutti_far *far) {
 
 static bool drive_in(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    if (far->in == NULL) {
-        tutti_far_connect(channel);
-        if ((far->in = find_in(far)) == NULL) return false;
-    }
-    return take_frames(channel);
+    if (far->in == NULL) far->in = find_in(far);
+    return far->in != NULL && take_frames(channel);
 }
 
 /* ----------------------------------------------------------------------------------------------- both */
 
-/* A connection on which nothing came has ended: what the peer sent before may be on its way on another one, which we may not
- * even have taken yet. */
-static bool may_still_come(struct tutti_far *far) {
-    int64_t now_ns = tutti_now_ns();
-    if (far->cut_since_ns == 0) far->cut_since_ns = now_ns;
-    return now_ns - far->cut_since_ns < LEGACY_NS;
+static bool has_failed(const tutti_pipe *pipe) {
+    return pipe != NULL && pipe->status != TUTTI_OK;
 }
 
-/* A pipe that has failed: the peer has gone, or can no longer be reached; what it sent before is still read. */
-static void note_failures(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    if (channel->gone || far->came != channel->tail) return;
+/* The failed pipe that means the end. What the peer sent before is still read: while nothing has come, it may be on the other
+ * connection, or on one that is being opened. */
+static const tutti_pipe *find_lost(const struct tutti_far *far) {
+    bool waits_to_send = far->out != NULL && !tutti_pipe_has_sent(far->out);
+    if (far->in != NULL) return has_failed(far->in) ? far->in : has_failed(far->out) && waits_to_send ? far->out : NULL;
+    const tutti_pipe *lost = NULL;
     for (int maker = 0; maker < 2; maker++) {
-        const tutti_pipe *pipe = far->made[maker];
-        if (pipe != NULL && pipe->status != TUTTI_OK && (pipe == far->in || !may_still_come(far)))
-            tutti_far_lose(channel, pipe->error);
+        if (far->openers[maker] != NULL) return NULL;
+        if (has_failed(far->made[maker])) lost = far->made[maker];
+        else if (far->made[maker] != NULL) return NULL;
     }
+    return lost;
+}
+
+static void note_failures(tutti_channels *channel) {
+    const struct tutti_far *far = channel->far;
+    if (channel->broken || channel->gone || far->came != channel->tail) return;
+    const tutti_pipe *lost = find_lost(far);
+    if (lost != NULL) tutti_far_lose(channel, lost->error);
 }
 
 bool tutti_far_progress(tutti_channels *channel) {
     bool moved = false;
     if (!channel->broken && !channel->gone) {
+        tutti_far_connect(channel);
         moved = drive_out(channel);
         moved = drive_in(channel) || moved;
         note_failures(channel);
@@ -271,12 +272,15 @@ bool tutti_far_progress(tutti_channels *channel) {
 }
 
 void tutti_far_flush(tutti_channels *channel) {
-    if (!channel->broken && !channel->gone) drive_out(channel);
+    if (!channel->broken && !channel->gone) {
+        tutti_far_connect(channel);
+        drive_out(channel);
+    }
     count_busy(channel);
 }
 
 bool tutti_far_is_busy(const tutti_channels *channel) {
     const struct tutti_far *far = channel->far;
-    if (channel->broken || channel->gone || (far->out != NULL && far->out->status != TUTTI_OK)) return false;
-    return channel->head != far->sent || (far->out != NULL && !tutti_pipe_has_sent(far->out));
+    return !channel->broken && !channel->gone &&
+           (channel->head != far->sent || (far->out != NULL && !tutti_pipe_has_sent(far->out)));
 }

@@ -49,14 +49,20 @@ tutti_status tutti_far_equip(tutti_channels *channel) {
     return TUTTI_OK;
 }
 
-/* The pipe that has been opened; NULL: not yet, or never (the channel is gone or broken then). */
-static tutti_pipe *take_pipe(tutti_channels *channel, tutti_opener **opener_at) {
+static bool is_used(const struct tutti_far *far, tutti_far_maker maker) {
+    return far->made[maker] != NULL || far->openers[maker] != NULL;
+}
+
+/* The pipe that has been opened; NULL: not yet, or never. Without a second one the channel is gone then, or broken. */
+static tutti_pipe *take_pipe(tutti_channels *channel, tutti_far_maker maker) {
+    struct tutti_far *far = channel->far;
     tutti_pipe *pipe = NULL;
-    tutti_status status = tutti_opener_take(*opener_at, &pipe);
+    tutti_status status = tutti_opener_take(far->openers[maker], &pipe);
     if (status == TUTTI_NOT_YET) return NULL;
-    *opener_at = NULL;
+    far->openers[maker] = NULL;
     if (status == TUTTI_ERR_SYSTEM || status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DIED) {
-        tutti_far_lose(channel, tutti_last_error());
+        if (!is_used(far, maker == TUTTI_FAR_OURS ? TUTTI_FAR_THEIRS : TUTTI_FAR_OURS))
+            tutti_far_lose(channel, tutti_last_error());
         return NULL;
     }
     if (status == TUTTI_OK) status = tutti_far_equip(channel);
@@ -96,10 +102,6 @@ static tutti_status write_tickets(const tutti_peer *peer, struct tutti_far *far)
     return TUTTI_OK;
 }
 
-static bool is_used(const struct tutti_far *far, tutti_far_maker maker) {
-    return far->made[maker] != NULL || far->openers[maker] != NULL;
-}
-
 bool tutti_far_is_used(const tutti_channels *channel) {
     return is_used(channel->far, TUTTI_FAR_OURS) || is_used(channel->far, TUTTI_FAR_THEIRS);
 }
@@ -126,9 +128,9 @@ void tutti_far_connect(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (!is_used(far, TUTTI_FAR_THEIRS)) look_for_theirs(channel);
     if (channel->head != far->sent) tutti_far_reach(channel);
-    for (int maker = 0; maker < 2; maker++) {
+    for (tutti_far_maker maker = TUTTI_FAR_OURS; maker <= TUTTI_FAR_THEIRS; maker++) {
         if (far->openers[maker] == NULL) continue;
-        tutti_pipe *pipe = take_pipe(channel, &far->openers[maker]);
+        tutti_pipe *pipe = take_pipe(channel, maker);
         if (pipe == NULL) continue;
         far->made[maker] = pipe;
         pipe->transport->recv(pipe, &far->in_frames[maker], sizeof far->in_frames[maker]);

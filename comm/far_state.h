@@ -35,11 +35,10 @@ struct tutti_far {
     uint64_t door_seen;   /* tutti_door_count at the last look */
     tutti_pipe *out, *in; /* those of them that we send on, and that the peer sends on; NULL: nothing has been sent */
     tutti_far_frame out_frame, in_frames[2];
-    int64_t cut_since_ns; /* a connection other than `in` has failed; 0: no */
-    uint64_t sent;        /* of our ring: given to `out` */
-    uint64_t came;        /* of the peer's ring: copied */
-    bool in_body;         /* the header of a frame has come, its bytes are on their way */
-    char *body, *stream;  /* of a frame that comes in; of one that goes out */
+    uint64_t sent;       /* of our ring: given to `out` */
+    uint64_t came;       /* of the peer's ring: copied */
+    bool in_body;        /* the header of a frame has come, its bytes are on their way */
+    char *body, *stream; /* of a frame that comes in; of one that goes out */
     tutti_request *out_request,
         *in_request;                  /* whose buffer a frame of a stream is sent from, or received into, just now */
     unsigned looks;                   /* at an `out` that is not read from */
