@@ -174,6 +174,8 @@ tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {
 /* Last words, if they fit between two transfers and go out at once; then nothing more. */
 static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const char *reason, bool goodbye) {
     tutti_pipe *pipe = link->pipe;
+    tutti_opener_abandon(link->opener); /* it closes what the other side may already have */
+    link->opener = NULL;
     if (pipe == NULL) return;
     if (pipe->status == TUTTI_OK && tutti_pipe_has_sent(pipe) && !link->out.ended) {
         tutti_op none = {.kind = TUTTI_KIND_BARRIER, .signature = TUTTI_SIGNATURE_BROKEN, .sequence = comm->sequence};
@@ -215,7 +217,6 @@ void tutti_link_close_all(tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++) {
         tutti_link *link = links->all[rank];
         if (link == NULL) continue;
-        tutti_opener_abandon(link->opener);
         say(comm, link, TUTTI_ERR_BROKEN, reason, /* goodbye */ true);
         if (link->pipe != NULL) link->pipe->transport->close(link->pipe);
         free(link);
