@@ -71,6 +71,7 @@ static tutti_status spread(ranks_context *context) {
     if (status == TUTTI_OK) status = tutti_recv(context->comm, in, bytes, TUTTI_UINT8, other, 1, NULL);
     if (status == TUTTI_OK) status = tutti_work_wait(work, -1);
     int all = busy_sockets(MIB, fds);
+    if (status == TUTTI_OK) status = tutti_barrier(context->comm, NULL); /* nobody leaves while the other one counts */
     tutti_work_free(work);
     free(data);
     free(in);
