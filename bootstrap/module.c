@@ -54,7 +54,7 @@ static tutti_status start(void *object, const char *file, const tutti_module_cal
 }
 
 /* A file that is there and cannot be used is the reason to tell, so nothing else is looked for after it. */
-static tutti_status open_file(const char *file, const tutti_module_calls **calls_out) {
+tutti_status tutti_module_open_file(const char *file, const tutti_module_calls **calls_out) {
     void *object = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (object == NULL) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "cannot load %s: %s", file, dlerror());
     tutti_status status = start(object, file, calls_out);
@@ -69,12 +69,12 @@ tutti_status tutti_module_open(const char *name, const tutti_module_calls **call
     bool known = own_folder(folder);
     for (size_t i = 0; known && i < TUTTI_COUNT_OF(places); i++) {
         snprintf(file, sizeof file, "%s/%s/%s", folder, places[i], plain);
-        if (access(file, F_OK) == 0) return open_file(file, calls_out);
+        if (access(file, F_OK) == 0) return tutti_module_open_file(file, calls_out);
     }
     void *object = dlopen(plain, RTLD_NOW | RTLD_LOCAL);
     if (object == NULL)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "there is no %s in %s, %s/%s or where the system looks for libraries",
                           plain, folder, folder, TUTTI_LIBRARIES_FROM_PROGRAMS);
     dlclose(object); /* opened once more, to tell what is wrong with it */
-    return open_file(plain, calls_out);
+    return tutti_module_open_file(plain, calls_out);
 }

@@ -46,4 +46,7 @@ typedef tutti_status tutti_module_start_function(const tutti_module_host *host, 
  * and where was looked, when there is none that can be used. */
 tutti_status tutti_module_open(const char *name, const tutti_module_calls **calls_out);
 
+/* The table of this very file. */
+tutti_status tutti_module_open_file(const char *file, const tutti_module_calls **calls_out);
+
 #endif

@@ -135,8 +135,12 @@ typedef struct tutti_cuda_module {
 tutti_status tutti_device_open(const tutti_device **device_out);
 /* Of the opened module; for the trainer. */
 tutti_status tutti_device_kernels(const struct tutti_kernels **kernels_out);
-/* The device if this process may hold CUDA pointers, else NULL: the driver's library is loaded (whoever did that), the
- * module could be opened, and there is a context. Some ns where the answer was no a moment ago. */
+/* Which GPU is this rank's: TUTTI_DEVICE, else its rank on the host modulo the number of GPUs. Makes it nobody's. */
+tutti_status tutti_device_choose(int *device_out);
+
+/* The table, if this process has a context on a GPU and so may hold CUDA pointers; else NULL. Some ns where the answer was no
+ * a moment ago, one load once it is yes. Only in_use, locate and current may be called without asking tutti_device_open: it
+ * says whether this module can work with the driver that is there. Never starts CUDA itself. */
 const tutti_device *tutti_device_in_use(void);
 
 #endif

@@ -193,6 +193,16 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                           .least = 0,
                                           .most = 255,
                                           .help = "traffic class of RoCE packets (their DSCP times 4)"},
+    [TUTTI_SETTING_DEVICE] = {.name = "TUTTI_DEVICE",
+                              .kind = TUTTI_SETTING_KIND_INT,
+                              .fallback = "auto",
+                              .least = 0,
+                              .most = 1023,
+                              .help = "the GPU of this rank; auto: its rank on the host, modulo the number of GPUs"},
+    [TUTTI_SETTING_CUDA_MODULE] = {.name = "TUTTI_CUDA_MODULE",
+                                   .kind = TUTTI_SETTING_KIND_TEXT,
+                                   .fallback = "",
+                                   .help = "file that is opened instead of libtutti_cuda.so; for tests"},
 };
 
 typedef struct value {

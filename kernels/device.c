@@ -1,0 +1,191 @@
+/*
+ * Opening the module of the GPUs, and telling cheaply whether this process uses one.
+ *
+ * Any pointer that a caller gives may be one of CUDA's, and asking costs some 100 ns, so callers first ask whether there is a
+ * context at all. That answer must be had in some ns by processes that never see a GPU, and must never be a stale no: host
+ * code that touches device memory crashes. A no holds for as long as it takes to make a context, or less: loading the
+ * driver's library and making a context are a matter of tens of ms at the least, so a no is taken anew after LOOK_AGAIN of
+ * a ms or so. Who has opened the module through this table can have a context sooner, and is asked each time.
+ *
+ * Invariant: in_use never loads the driver's library and never starts it (cuInit): both would be new to this process,
+ * and a process that forks after cuInit has children that cannot use a GPU.
+ */
+#include "kernels/device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+typedef enum answer { UNKNOWN, YES, NO } answer;
+
+/* Written under the lock. */
+static struct {
+    pthread_mutex_t lock;
+    answer loaded, works;                      /* the module is in this process; its check was good */
+    char reason[512];                          /* why not */
+    _Atomic(const tutti_cuda_module *) module; /* pairs: stored with release when loaded becomes YES */
+    atomic_bool opened;                        /* by tutti_device_open */
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Of in_use, on a line that all callers read and nobody writes often. */
+static struct {
+    _Atomic(const tutti_device *) device; /* once there was a context */
+    _Atomic uint64_t looked;              /* when the answer was last found to be no */
+} TUTTI_ALIGNED_LINE use;
+
+/* --------------------------------------------------------------------------------------------- the module */
+
+static tutti_status load_module(const tutti_module_calls **calls_out) {
+    static const char left_out[] = TUTTI_CUDA_LEFT_OUT; /* why this build has no such module; "": it has */
+    const char *file = tutti_setting_text(TUTTI_SETTING_CUDA_MODULE);
+    if (file[0] != '\0') return tutti_module_open_file(file, calls_out);
+    if (left_out[0] != '\0')
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the module cuda is not in this build: %s", left_out);
+    return tutti_module_open("cuda", calls_out);
+}
+
+/* Under the lock. The answer that was found once is kept, with its text. */
+static tutti_status load(void) {
+    const tutti_module_calls *calls = NULL;
+    if (state.loaded == YES) return TUTTI_OK;
+    if (state.loaded == UNKNOWN) {
+        tutti_status status = load_module(&calls);
+        if (status == TUTTI_OK) {
+            atomic_store_explicit(&state.module, (const tutti_cuda_module *)(const void *)calls, memory_order_release);
+            state.loaded = YES;
+            return TUTTI_OK;
+        }
+        snprintf(state.reason, sizeof state.reason, "%s", tutti_last_error());
+        state.loaded = NO;
+    }
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", state.reason);
+}
+
+/* Under the lock. */
+static tutti_status check(const tutti_cuda_module *module) {
+    if (state.works == YES) return TUTTI_OK;
+    if (state.works == UNKNOWN) {
+        state.works = module->device.check() == TUTTI_OK ? YES : NO;
+        if (state.works == YES) return TUTTI_OK;
+        snprintf(state.reason, sizeof state.reason, "%s", tutti_last_error());
+    }
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", state.reason);
+}
+
+static tutti_status open_module(const tutti_cuda_module **module_out) {
+    pthread_mutex_lock(&state.lock);
+    tutti_status status = load();
+    const tutti_cuda_module *module = atomic_load_explicit(&state.module, memory_order_relaxed);
+    if (status == TUTTI_OK) status = check(module);
+    if (status == TUTTI_OK) atomic_store_explicit(&state.opened, true, memory_order_release);
+    pthread_mutex_unlock(&state.lock);
+    if (status == TUTTI_OK) *module_out = module;
+    return status;
+}
+
+tutti_status tutti_device_open(const tutti_device **device_out) {
+    const tutti_cuda_module *module = NULL;
+    TUTTI_TRY(open_module(&module));
+    *device_out = &module->device;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_device_kernels(const struct tutti_kernels **kernels_out) {
+    const tutti_cuda_module *module = NULL;
+    TUTTI_TRY(open_module(&module));
+    if (module->kernels == NULL)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the module of the GPUs has no kernels for training");
+    *kernels_out = module->kernels;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_device_choose(int *device_out) {
+    const tutti_device *device = NULL;
+    tutti_world world;
+    bool by_rank = strcmp(tutti_setting_text(TUTTI_SETTING_DEVICE), "auto") == 0;
+    int count = 0, chosen = (int)tutti_setting_int(TUTTI_SETTING_DEVICE);
+    TUTTI_TRY(tutti_device_open(&device));
+    TUTTI_TRY(device->count(&count));
+    if (!by_rank && chosen >= count)
+        return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_DEVICE=%d: this process sees %d GPU%s; see CUDA_VISIBLE_DEVICES",
+                          chosen, count, count == 1 ? "" : "s");
+    if (by_rank) {
+        TUTTI_TRY(tutti_world_get(&world));
+        chosen = world.local_rank % count;
+    }
+    *device_out = chosen;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- in use */
+
+#if defined(__x86_64__)
+#define LOOK_AGAIN (UINT64_C(1) << 21) /* 0.4 to 1 ms on processors of 2 to 5 GHz */
+static inline uint64_t ticks(void) {
+    return __rdtsc();
+}
+#elif defined(__aarch64__)
+#define LOOK_AGAIN (UINT64_C(1) << 14) /* its counter runs at 25 MHz to 1 GHz */
+static inline uint64_t ticks(void) {
+    uint64_t value;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
+    return value;
+}
+#else
+#define LOOK_AGAIN UINT64_C(1000000)
+static inline uint64_t ticks(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+#endif
+
+/* Somebody has loaded the driver's library: PyTorch, a runtime linked into the program, the program itself. */
+static bool driver_is_loaded(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver != NULL) dlclose(driver);
+    return driver != NULL;
+}
+
+/* The module, if CUDA could be in use here. A driver without a module is no reason to fail: most processes in which it is
+ * loaded give only host memory. */
+static const tutti_cuda_module *module_to_ask(void) {
+    const tutti_cuda_module *module = atomic_load_explicit(&state.module, memory_order_acquire);
+    if (module != NULL || !driver_is_loaded()) return module;
+    pthread_mutex_lock(&state.lock);
+    bool first = state.loaded == UNKNOWN;
+    if (load() != TUTTI_OK && first)
+        tutti_log(TUTTI_LOG_INFO, "CUDA's driver is loaded, but memory of GPUs is not recognised: %s", state.reason);
+    pthread_mutex_unlock(&state.lock);
+    return atomic_load_explicit(&state.module, memory_order_acquire);
+}
+
+__attribute__((noinline)) static const tutti_device *look(uint64_t now) {
+    atomic_store_explicit(&use.looked, now, memory_order_relaxed);
+    const tutti_cuda_module *module = module_to_ask();
+    if (module == NULL || !module->device.in_use()) return NULL;
+    atomic_store_explicit(&use.device, &module->device, memory_order_release);
+    return &module->device;
+}
+
+const tutti_device *tutti_device_in_use(void) {
+    const tutti_device *device = atomic_load_explicit(&use.device, memory_order_acquire);
+    if (device != NULL) return device;
+    uint64_t now = ticks();
+    /* Counters of two processors may differ a little: a difference below zero is a very large one here. */
+    bool fresh = now - atomic_load_explicit(&use.looked, memory_order_relaxed) < LOOK_AGAIN;
+    if (TUTTI_LIKELY(fresh && !atomic_load_explicit(&state.opened, memory_order_acquire))) return NULL;
+    return look(now);
+}

@@ -1,0 +1,262 @@
+/*
+ * Streams and events of the stand-in for CUDA. A stream is a thread with a queue of tasks; NULL is one of each GPU's, made when
+ * first used. An event remembers how often it was recorded and how many of those records its streams have reached.
+ *
+ * Invariant: a task's number is higher than those of all tasks enqueued before it, on whichever stream.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/common.h"
+#include "tests/support/standin_cuda.h"
+
+typedef struct task {
+    struct task *next;
+    uint64_t number;
+    void (*function)(void *context);
+    void *context;
+} task;
+
+/* All under standin_lock. */
+struct standin_stream {
+    standin_stream *next;
+    task *first, **last; /* the first one is being run, or next */
+    bool closing, captures;
+    unsigned random;
+};
+
+struct tutti_event_ {
+    uint64_t recorded, reached;
+    int holders; /* its owner, and tasks that will touch it */
+};
+
+/* A task of an event: reach the record, or wait for it. */
+typedef struct event_task {
+    struct tutti_event_ *event;
+    uint64_t record;
+} event_task;
+
+static standin_stream *streams, *defaults[STANDIN_MOST_GPUS];
+static uint64_t task_numbers;
+static _Thread_local bool is_stream_thread;
+
+/* ------------------------------------------------------------------------------------------------ streams */
+
+static void run_task(const task *t, unsigned *random) {
+    int delay_us = standin_delay_us();
+    if (delay_us > 0) usleep((unsigned)rand_r(random) % (unsigned)(delay_us + 1));
+    if (standin_fails("task")) standin_break("an illegal memory access was encountered");
+    t->function(t->context);
+}
+
+static void forget(standin_stream *gone) {
+    standin_stream **at = &streams;
+    while (*at != gone) at = &(*at)->next;
+    *at = gone->next;
+    free(gone);
+}
+
+static void *stream_thread(void *argument) {
+    standin_stream *s = argument;
+    is_stream_thread = true;
+    pthread_mutex_lock(&standin_lock);
+    while (s->first != NULL || !s->closing) {
+        task *t = s->first;
+        if (t == NULL) {
+            pthread_cond_wait(&standin_changed, &standin_lock);
+            continue;
+        }
+        pthread_mutex_unlock(&standin_lock);
+        run_task(t, &s->random);
+        pthread_mutex_lock(&standin_lock);
+        s->first = t->next;
+        if (s->first == NULL) s->last = &s->first;
+        free(t);
+        pthread_cond_broadcast(&standin_changed);
+    }
+    forget(s);
+    pthread_mutex_unlock(&standin_lock);
+    return NULL;
+}
+
+/* Under the lock. */
+static standin_stream *create_locked(void) {
+    pthread_t thread;
+    standin_stream *s = calloc(1, sizeof *s);
+    if (s == NULL) return NULL;
+    s->last = &s->first;
+    s->random = (unsigned)getpid() + (unsigned)task_numbers;
+    s->next = streams;
+    streams = s;
+    if (pthread_create(&thread, NULL, stream_thread, s) == 0) {
+        pthread_detach(thread);
+        return s;
+    }
+    forget(s);
+    return NULL;
+}
+
+/* Under the lock. */
+static standin_stream *stream_of(void *stream) {
+    if (stream != NULL) return stream;
+    standin_stream **own = &defaults[standin_current()];
+    if (*own == NULL) *own = create_locked();
+    if (*own == NULL) abort(); /* no thread to be had: a test cannot go on */
+    return *own;
+}
+
+void standin_enqueue(void *stream, void (*function)(void *context), void *context) {
+    task *t = calloc(1, sizeof *t);
+    if (t == NULL) abort();
+    *t = (task){.function = function, .context = context};
+    pthread_mutex_lock(&standin_lock);
+    standin_stream *s = stream_of(stream);
+    t->number = ++task_numbers;
+    *s->last = t;
+    s->last = &t->next;
+    pthread_cond_broadcast(&standin_changed);
+    pthread_mutex_unlock(&standin_lock);
+}
+
+tutti_status standin_stream_create(tutti_stream *stream_out) {
+    STANDIN_BEGIN("stream_create");
+    standin_make_context();
+    pthread_mutex_lock(&standin_lock);
+    standin_stream *made = create_locked();
+    pthread_mutex_unlock(&standin_lock);
+    if (made == NULL) return standin_host->fail(TUTTI_ERR_MEMORY, "stand-in: no thread for a stream");
+    *stream_out = made;
+    return TUTTI_OK;
+}
+
+/* Returns at once; what is enqueued still runs. */
+tutti_status standin_stream_destroy(tutti_stream stream) {
+    STANDIN_BEGIN("stream_destroy");
+    pthread_mutex_lock(&standin_lock);
+    ((standin_stream *)stream)->closing = true;
+    pthread_cond_broadcast(&standin_changed);
+    pthread_mutex_unlock(&standin_lock);
+    return TUTTI_OK;
+}
+
+/* Under the lock: the stream, or any of them, has a task with at most this number. */
+static bool is_behind(const standin_stream *only, uint64_t number) {
+    for (const standin_stream *s = streams; s != NULL; s = s->next)
+        if ((only == NULL || s == only) && s->first != NULL && s->first->number <= number) return true;
+    return false;
+}
+
+static void wait_for_streams(const standin_stream *only) {
+    uint64_t number = task_numbers;
+    while (is_behind(only, number)) pthread_cond_wait(&standin_changed, &standin_lock);
+}
+
+bool standin_in_stream(void) {
+    return is_stream_thread;
+}
+
+void standin_sync(tutti_stream stream) {
+    pthread_mutex_lock(&standin_lock);
+    wait_for_streams(stream_of(stream));
+    pthread_mutex_unlock(&standin_lock);
+}
+
+void standin_sync_all(void) {
+    pthread_mutex_lock(&standin_lock);
+    wait_for_streams(NULL);
+    pthread_mutex_unlock(&standin_lock);
+}
+
+tutti_status standin_stream_sync(tutti_stream stream) {
+    STANDIN_BEGIN("stream_sync");
+    standin_sync(stream);
+    return standin_begin("stream_sync ended"); /* something in it may have failed */
+}
+
+tutti_status standin_stream_captures(tutti_stream stream, bool *captures_out) {
+    STANDIN_BEGIN("stream_captures");
+    pthread_mutex_lock(&standin_lock);
+    *captures_out = stream != NULL && ((standin_stream *)stream)->captures;
+    pthread_mutex_unlock(&standin_lock);
+    return TUTTI_OK;
+}
+
+void standin_capture(void *stream, bool captures) {
+    pthread_mutex_lock(&standin_lock);
+    ((standin_stream *)stream)->captures = captures;
+    pthread_mutex_unlock(&standin_lock);
+}
+
+/* ------------------------------------------------------------------------------------------------- events */
+
+/* Under the lock. */
+static void let_go(struct tutti_event_ *event) {
+    if (--event->holders == 0) free(event);
+}
+
+tutti_status standin_event_create(tutti_event_handle *event_out) {
+    struct tutti_event_ *made = NULL;
+    STANDIN_BEGIN("event_create");
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
+    made->holders = 1;
+    *event_out = made;
+    return TUTTI_OK;
+}
+
+tutti_status standin_event_destroy(tutti_event_handle event) {
+    STANDIN_BEGIN("event_destroy");
+    pthread_mutex_lock(&standin_lock);
+    if (event != NULL) let_go(event);
+    pthread_mutex_unlock(&standin_lock);
+    return TUTTI_OK;
+}
+
+static void reach_event(void *context) {
+    event_task *t = context;
+    pthread_mutex_lock(&standin_lock);
+    if (t->event->reached < t->record) t->event->reached = t->record;
+    pthread_cond_broadcast(&standin_changed);
+    let_go(t->event);
+    pthread_mutex_unlock(&standin_lock);
+    free(t);
+}
+
+static void await_event(void *context) {
+    event_task *t = context;
+    pthread_mutex_lock(&standin_lock);
+    while (t->event->reached < t->record && !standin_is_broken()) pthread_cond_wait(&standin_changed, &standin_lock);
+    let_go(t->event);
+    pthread_mutex_unlock(&standin_lock);
+    free(t);
+}
+
+static tutti_status enqueue_event(tutti_event_handle event, bool records, tutti_stream stream) {
+    event_task *made = NULL;
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
+    pthread_mutex_lock(&standin_lock);
+    event->holders++;
+    if (records) event->recorded++;
+    *made = (event_task){event, event->recorded};
+    pthread_mutex_unlock(&standin_lock);
+    standin_enqueue(stream, records ? reach_event : await_event, made);
+    return TUTTI_OK;
+}
+
+tutti_status standin_event_record(tutti_event_handle event, tutti_stream stream) {
+    STANDIN_BEGIN("event_record");
+    return enqueue_event(event, true, stream);
+}
+
+tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle event) {
+    STANDIN_BEGIN("stream_wait_event");
+    return enqueue_event(event, false, stream);
+}
+
+tutti_status standin_event_query(tutti_event_handle event) {
+    STANDIN_BEGIN("event_query");
+    pthread_mutex_lock(&standin_lock);
+    bool reached = event->reached >= event->recorded;
+    pthread_mutex_unlock(&standin_lock);
+    return reached ? TUTTI_OK : TUTTI_NOT_YET;
+}

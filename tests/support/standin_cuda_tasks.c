@@ -1,0 +1,192 @@
+/*
+ * What streams of the stand-in for CUDA carry out. A call copies its arguments into a task; addresses are looked up when the
+ * task runs, as a GPU would, and one that cannot be reached then breaks everything.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/common.h"
+#include "tests/support/standin_cuda.h"
+
+typedef struct move {
+    void *dst;
+    const void *src; /* NULL: bytes of `value` */
+    size_t bytes;
+    int value;
+} move;
+
+typedef struct moves {
+    int count;
+    move list[];
+} moves;
+
+typedef struct reduction {
+    tutti_reduce_args args;
+    const void *srcs[TUTTI_DEVICE_MOST_BUFFERS];
+    double factors[TUTTI_DEVICE_MOST_BUFFERS];
+    void *dsts[TUTTI_DEVICE_MOST_BUFFERS];
+    int ndsts;
+} reduction;
+
+typedef struct value_task {
+    void *at;
+    uint64_t value;
+} value_task;
+
+typedef struct host_call {
+    void (*function)(void *context);
+    void *context;
+} host_call;
+
+/* NULL after a failure: the task does nothing more. A copy reaches all memory, a kernel and a value only the GPU's addresses. */
+static void *reach(const void *address, size_t bytes, bool as_gpu) {
+    if (standin_is_broken()) return NULL;
+    void *reached = as_gpu ? standin_reach_as_gpu(address, bytes) : standin_reach(address, bytes);
+    if (reached == NULL) standin_break("an illegal memory access was encountered");
+    return reached;
+}
+
+/* -------------------------------------------------------------------------------------------------- moves */
+
+static void run_moves(void *context) {
+    moves *all = context;
+    for (int i = 0; i < all->count; i++) {
+        const move *m = &all->list[i];
+        if (m->bytes == 0) continue;
+        void *dst = reach(m->dst, m->bytes, false), *src = m->src != NULL ? reach(m->src, m->bytes, false) : NULL;
+        if (dst == NULL || (m->src != NULL && src == NULL)) break;
+        if (src != NULL) memmove(dst, src, m->bytes);
+        else memset(dst, m->value, m->bytes);
+    }
+    free(all);
+}
+
+static tutti_status make_moves(int count, moves **moves_out) {
+    moves *made = NULL;
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made + (size_t)count * sizeof *made->list, &made));
+    made->count = count;
+    *moves_out = made;
+    return TUTTI_OK;
+}
+
+/* CUDA, too, waits when one side is ordinary memory. */
+tutti_status standin_copy(void *dst, const void *src, size_t bytes, tutti_stream stream) {
+    moves *made = NULL;
+    STANDIN_BEGIN("copy");
+    if (bytes == 0) return TUTTI_OK;
+    TUTTI_TRY(make_moves(1, &made));
+    made->list[0] = (move){.dst = dst, .src = src, .bytes = bytes};
+    standin_enqueue(stream, run_moves, made);
+    if (standin_is_pageable(dst) || standin_is_pageable(src)) standin_sync(stream);
+    return TUTTI_OK;
+}
+
+tutti_status standin_fill(void *dst, int value, size_t bytes, tutti_stream stream) {
+    moves *made = NULL;
+    STANDIN_BEGIN("fill");
+    if (bytes == 0) return TUTTI_OK;
+    TUTTI_TRY(make_moves(1, &made));
+    made->list[0] = (move){.dst = dst, .bytes = bytes, .value = value};
+    standin_enqueue(stream, run_moves, made);
+    return TUTTI_OK;
+}
+
+tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
+                               tutti_stream stream) {
+    moves *made = NULL;
+    STANDIN_BEGIN("copy_many");
+    if (count <= 0) return TUTTI_OK;
+    TUTTI_TRY(make_moves(count, &made));
+    for (int i = 0; i < count; i++) made->list[i] = (move){.dst = dsts[i], .src = srcs[i], .bytes = bytes[i]};
+    standin_enqueue(stream, run_moves, made);
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- reductions */
+
+static void run_reduction(void *context) {
+    reduction *r = context;
+    size_t bytes = r->args.count * tutti_type_bytes(r->args.type);
+    bool good = bytes > 0;
+    for (int i = 0; good && i < r->args.nsrcs; i++) good = (r->srcs[i] = reach(r->srcs[i], bytes, true)) != NULL;
+    for (int i = 0; good && i < r->ndsts; i++) good = (r->dsts[i] = reach(r->dsts[i], bytes, true)) != NULL;
+    if (good) {
+        r->args.srcs = r->srcs;
+        r->args.factors = r->args.factors != NULL ? r->factors : NULL;
+        r->args.dst = r->dsts[0];
+        tutti_reduce_host(&r->args);
+        for (int i = 1; i < r->ndsts; i++) memcpy(r->dsts[i], r->dsts[0], bytes);
+    }
+    free(r);
+}
+
+tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream) {
+    reduction *made = NULL;
+    STANDIN_BEGIN("reduce");
+    if (args->nsrcs < 1 || args->nsrcs > TUTTI_DEVICE_MOST_BUFFERS || ndsts < 1 || ndsts > TUTTI_DEVICE_MOST_BUFFERS ||
+        !tutti_reduce_supports(args->type, args->reduction))
+        return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: reduce: %d sources, %d results, %s of %s", args->nsrcs,
+                                  ndsts, tutti_reduction_name(args->reduction), tutti_type_name(args->type));
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
+    made->args = *args;
+    made->ndsts = ndsts;
+    memcpy(made->srcs, args->srcs, (size_t)args->nsrcs * sizeof *made->srcs);
+    memcpy(made->dsts, dsts, (size_t)ndsts * sizeof *made->dsts);
+    if (args->factors != NULL) memcpy(made->factors, args->factors, (size_t)args->nsrcs * sizeof *made->factors);
+    standin_enqueue(stream, run_reduction, made);
+    return TUTTI_OK;
+}
+
+/* ----------------------------------------------------------------------------------- values and the host */
+
+/* Acquire: pairs with the release of who writes the value, this file or an atomic of the host's. */
+static void await_value(void *context) {
+    value_task *t = context;
+    const uint64_t *at = reach(t->at, sizeof *at, true);
+    while (at != NULL && __atomic_load_n(at, __ATOMIC_ACQUIRE) < t->value && !standin_is_broken()) usleep(20);
+    free(t);
+}
+
+static void store_value(void *context) {
+    value_task *t = context;
+    uint64_t *at = reach(t->at, sizeof *at, true);
+    if (at != NULL) __atomic_store_n(at, t->value, __ATOMIC_RELEASE);
+    free(t);
+}
+
+static tutti_status enqueue_value(void (*function)(void *), tutti_stream stream, void *at, uint64_t value) {
+    value_task *made = NULL;
+    if ((uintptr_t)at % sizeof value != 0 || standin_reach_as_gpu(at, sizeof value) == NULL)
+        return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: %p is no address of a GPU's for a value", at);
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
+    *made = (value_task){at, value};
+    standin_enqueue(stream, function, made);
+    return TUTTI_OK;
+}
+
+tutti_status standin_wait_value(tutti_stream stream, void *at, uint64_t value) {
+    STANDIN_BEGIN("wait_value");
+    return enqueue_value(await_value, stream, at, value);
+}
+
+tutti_status standin_write_value(tutti_stream stream, void *at, uint64_t value) {
+    STANDIN_BEGIN("write_value");
+    return enqueue_value(store_value, stream, at, value);
+}
+
+static void run_host_call(void *context) {
+    host_call *call = context;
+    if (!standin_is_broken()) call->function(call->context);
+    free(call);
+}
+
+tutti_status standin_call_host(tutti_stream stream, void (*function)(void *context), void *context) {
+    host_call *made = NULL;
+    STANDIN_BEGIN("call_host");
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
+    *made = (host_call){function, context};
+    standin_enqueue(stream, run_host_call, made);
+    return TUTTI_OK;
+}

@@ -1,0 +1,568 @@
+/*
+ * The table of the GPUs (kernels/device.h): the same tests on the stand-in, where TUTTI_CUDA_MODULE names it, and on the GPUs of
+ * this machine.
+ */
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/device.h"
+#include "tests/support/reference.h"
+#include "tests/support/variables.h"
+
+TestSuite(device, .timeout = 120);
+
+#define GOOD(call) cr_assert_eq(call, TUTTI_OK, #call ": %s", tutti_last_error())
+
+static const tutti_device *gpu;
+static tutti_stream stream;
+
+static bool is_standin(void) {
+    return getenv("TUTTI_CUDA_MODULE") != NULL;
+}
+
+static void open_device(void) {
+    GOOD(tutti_device_open(&gpu));
+    GOOD(gpu->use(0));
+    GOOD(gpu->stream_create(&stream));
+}
+
+static void *alloc(size_t bytes) {
+    void *memory = NULL;
+    GOOD(gpu->alloc(bytes, &memory));
+    return memory;
+}
+
+static void put(void *dst, const void *src, size_t bytes) {
+    GOOD(gpu->copy(dst, src, bytes, stream));
+    GOOD(gpu->stream_sync(stream));
+}
+
+static void get(void *dst, const void *src, size_t bytes) {
+    put(dst, src, bytes);
+}
+
+/* A counter that the host stores to and streams wait for. */
+typedef struct counter {
+    _Atomic uint64_t *host;
+    void *device;
+} counter;
+
+static counter counter_create(void) {
+    void *host = NULL, *device = NULL;
+    GOOD(gpu->alloc_pinned(4096, &host, &device));
+    memset(host, 0, 4096);
+    return (counter){host, device};
+}
+
+static void counter_set(counter c, uint64_t value) {
+    atomic_store_explicit(c.host, value, memory_order_release);
+}
+
+static uint64_t counter_get(counter c) {
+    return atomic_load_explicit(c.host, memory_order_acquire);
+}
+
+/* ---------------------------------------------------------------------------------------- which GPUs there are */
+
+Test(device, facts_are_told_of_each_gpu_and_of_no_other) {
+    int count = 0, current = -1;
+    tutti_device_facts facts, again;
+    open_device();
+    GOOD(gpu->count(&count));
+    cr_assert_geq(count, 1);
+    for (int i = 0; i < count; i++) {
+        static const uint8_t none[TUTTI_DEVICE_ID_BYTES];
+        GOOD(gpu->facts(i, &facts));
+        GOOD(gpu->facts(i, &again));
+        cr_assert(memcmp(facts.id, none, sizeof none) != 0 && memcmp(facts.id, again.id, sizeof none) == 0);
+        cr_assert(facts.name[0] != '\0' && facts.pci[0] != '\0' && facts.major >= 5 && facts.memory_bytes > 0);
+        cr_assert_gt(facts.processors, 0);
+    }
+    cr_assert_neq(gpu->facts(count, &facts), TUTTI_OK);
+    cr_assert_neq(gpu->facts(-1, &facts), TUTTI_OK);
+    cr_assert_neq(gpu->use(count), TUTTI_OK);
+    GOOD(gpu->use(count - 1));
+    GOOD(gpu->current(&current));
+    cr_assert_eq(current, count - 1);
+}
+
+Test(device, a_rank_takes_the_gpu_of_its_place_on_the_host_or_the_one_that_is_set) {
+    int count = 0, chosen = -1;
+    char text[16];
+    open_device();
+    GOOD(gpu->count(&count));
+    for (int local = 0; local < 3; local++) {
+        char list[128];
+        snprintf(list, sizeof list, "RANK=%d WORLD_SIZE=3 LOCAL_RANK=%d LOCAL_WORLD_SIZE=3", local, local);
+        variables_set(list);
+        GOOD(tutti_device_choose(&chosen));
+        cr_assert_eq(chosen, local % count);
+    }
+    snprintf(text, sizeof text, "%d", count - 1);
+    setenv("TUTTI_DEVICE", text, 1);
+    tutti_settings_reload();
+    GOOD(tutti_device_choose(&chosen));
+    cr_assert_eq(chosen, count - 1);
+    snprintf(text, sizeof text, "%d", count);
+    setenv("TUTTI_DEVICE", text, 1);
+    tutti_settings_reload();
+    cr_assert_eq(tutti_device_choose(&chosen), TUTTI_ERR_CONFIG);
+}
+
+Test(device, it_is_in_use_from_the_first_context_on) {
+    cr_assert_null(tutti_device_in_use());
+    cr_assert_null(tutti_device_in_use());
+    GOOD(tutti_device_open(&gpu));
+    cr_assert_null(tutti_device_in_use(), "asking which GPUs there are makes no context");
+    open_device();
+    void *memory = alloc(8);
+    cr_assert_eq(tutti_device_in_use(), gpu);
+    GOOD(gpu->free(memory));
+}
+
+Test(device, without_a_module_the_answer_is_its_reason_each_time) {
+    setenv("TUTTI_CUDA_MODULE", "/no/such/module.so", 1);
+    tutti_settings_reload();
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(tutti_device_open(&gpu), TUTTI_ERR_UNSUPPORTED);
+        cr_assert(strstr(tutti_last_error(), "/no/such/module.so") != NULL, "%s", tutti_last_error());
+    }
+    cr_assert_null(tutti_device_in_use());
+}
+
+/* ------------------------------------------------------------------------------------------------- memory */
+
+Test(device, a_pointer_is_recognised_with_its_allocation) {
+    enum { BYTES = 100000 };
+    tutti_device_place place, later;
+    int on_stack = 0, count = 0;
+    open_device();
+    GOOD(gpu->count(&count));
+    for (int i = 0; i < count; i++) {
+        GOOD(gpu->use(i));
+        char *memory = alloc(BYTES);
+        GOOD(gpu->locate(memory + 12345, &place));
+        cr_assert_eq(place.memory, TUTTI_MEMORY_CUDA);
+        cr_assert_eq(place.device, i);
+        cr_assert_eq(place.base, (void *)memory);
+        cr_assert_geq(place.bytes, BYTES);
+        GOOD(gpu->free(memory));
+        char *other = alloc(BYTES);
+        GOOD(gpu->locate(other, &later));
+        cr_assert_neq(later.serial, place.serial, "another allocation, if at the same address");
+        GOOD(gpu->free(other));
+    }
+    void *heap = malloc(BYTES), *pinned = NULL, *device = NULL;
+    GOOD(gpu->alloc_pinned(BYTES, &pinned, &device));
+    void *ordinary[] = {&on_stack, heap, pinned, (void *)&gpu, (void *)(uintptr_t)8};
+    for (size_t i = 0; i < sizeof ordinary / sizeof *ordinary; i++) {
+        GOOD(gpu->locate(ordinary[i], &place));
+        cr_assert_eq(place.memory, TUTTI_MEMORY_HOST, "%zu", i);
+    }
+    GOOD(gpu->free_pinned(pinned));
+    free(heap);
+}
+
+Test(device, copies_go_between_any_two_places) {
+    enum { BYTES = 1000003, PLACES = 5 };
+    open_device();
+    char *written = malloc(BYTES), *read = malloc(BYTES), *page = NULL;
+    void *places[PLACES], *pinned = NULL;
+    GOOD(gpu->alloc_pinned(BYTES, &pinned, NULL));
+    cr_assert_eq(posix_memalign((void **)&page, 4096, BYTES), 0);
+    GOOD(gpu->pin(page, BYTES, NULL));
+    places[0] = alloc(BYTES), places[1] = alloc(BYTES), places[2] = pinned, places[3] = page, places[4] = malloc(BYTES);
+    for (int from = 0; from < PLACES; from++) {
+        for (int to = 0; to < PLACES; to++) {
+            if (from == to) continue;
+            for (int i = 0; i < BYTES; i++) written[i] = (char)(i * 7 + from * 31 + to);
+            put(places[from], written, BYTES);
+            put(places[to], places[from], BYTES);
+            memset(read, 0, BYTES);
+            get(read, places[to], BYTES);
+            cr_assert_eq(memcmp(read, written, BYTES), 0, "from %d to %d", from, to);
+        }
+    }
+    GOOD(gpu->copy(places[1], places[0], 0, stream));
+    GOOD(gpu->unpin(page));
+    GOOD(gpu->free_pinned(pinned));
+    GOOD(gpu->free(places[0]));
+    GOOD(gpu->free(places[1]));
+    GOOD(gpu->free(NULL));
+    free(page), free(places[4]), free(written), free(read);
+}
+
+Test(device, fill_and_many_copies_touch_just_their_bytes) {
+    enum { BYTES = 5000, COPIES = 70 };
+    unsigned char written[BYTES], read[BYTES], expected[BYTES];
+    void *dsts[COPIES];
+    const void *srcs[COPIES];
+    size_t bytes[COPIES];
+    open_device();
+    unsigned char *from = alloc(BYTES), *to = alloc(BYTES);
+    for (int i = 0; i < BYTES; i++) written[i] = (unsigned char)(i * 13 + 5);
+    put(from, written, BYTES);
+    GOOD(gpu->fill(to, 0x61, BYTES, stream));
+    GOOD(gpu->fill(to + 3, 0x162, 7, stream));
+    memset(expected, 0x61, BYTES);
+    memset(expected + 3, 0x62, 7);
+    for (int i = 0; i < COPIES; i++) { /* of all alignments, some empty */
+        bytes[i] = (size_t)(i * 5 % 61);
+        dsts[i] = to + 64 + i * 64 + i % 3;
+        srcs[i] = from + i * 61 + i % 2;
+        memcpy(expected + 64 + i * 64 + i % 3, written + i * 61 + i % 2, bytes[i]);
+    }
+    GOOD(gpu->copy_many(dsts, srcs, bytes, COPIES, stream));
+    get(read, to, BYTES);
+    for (int i = 0; i < BYTES; i++) cr_assert_eq(read[i], expected[i], "[%d] is %d, not %d", i, read[i], expected[i]);
+}
+
+Test(device, a_kernel_reads_and_writes_pinned_memory_by_its_device_address) {
+    float *host = NULL, *page = NULL;
+    void *host_device = NULL, *page_device = NULL;
+    open_device();
+    GOOD(gpu->alloc_pinned(4096, (void **)&host, &host_device));
+    cr_assert_eq(posix_memalign((void **)&page, 4096, 4096), 0);
+    GOOD(gpu->pin(page, 4096, &page_device));
+    for (int i = 0; i < 1024; i++) host[i] = (float)i, page[i] = 1;
+    const void *srcs[] = {host_device, page_device};
+    tutti_reduce_args args = {.srcs = srcs, .nsrcs = 2, .count = 1024, .type = TUTTI_FLOAT32, .reduction = TUTTI_SUM};
+    GOOD(gpu->reduce(&args, &page_device, 1, stream));
+    GOOD(gpu->stream_sync(stream));
+    for (int i = 0; i < 1024; i++) cr_assert_eq(page[i], (float)i + 1);
+    GOOD(gpu->unpin(page));
+    GOOD(gpu->free_pinned(host));
+}
+
+/* Says what went wrong by its exit code: nothing else of Criterion's works in a child. */
+static int import_and_answer(int in, int out) {
+    tutti_device_export exported;
+    void *base = NULL;
+    int value = 0;
+    if (read(in, &exported, sizeof exported) != sizeof exported) return 2;
+    if (tutti_device_open(&gpu) != TUTTI_OK || gpu->use(0) != TUTTI_OK || gpu->stream_create(&stream) != TUTTI_OK)
+        return 3;
+    if (gpu->import_memory(&exported, &base) != TUTTI_OK) return 4;
+    char *there = (char *)base + exported.offset;
+    if (gpu->copy(&value, there, sizeof value, stream) != TUTTI_OK || gpu->stream_sync(stream) != TUTTI_OK) return 5;
+    if (value != 4711) return 6;
+    value = 4712;
+    if (gpu->copy(there, &value, sizeof value, stream) != TUTTI_OK || gpu->stream_sync(stream) != TUTTI_OK) return 7;
+    tutti_device_place place;
+    if (gpu->locate(there, &place) != TUTTI_OK || place.memory != TUTTI_MEMORY_CUDA) return 8;
+    if (gpu->close_import(base) != TUTTI_OK) return 9;
+    return write(out, "x", 1) == 1 ? 0 : 10;
+}
+
+Test(device, another_process_maps_an_exported_allocation) {
+    enum { OFFSET = 4096 };
+    int down[2], up[2], value = 4711, ended = 0;
+    char byte;
+    tutti_device_facts facts;
+    tutti_device_export exported;
+    cr_assert(pipe(down) == 0 && pipe(up) == 0);
+    pid_t child = fork(); /* before anything of CUDA is in this process */
+    if (child == 0) _exit(import_and_answer(down[0], up[1]));
+    close(up[1]);
+    open_device();
+    GOOD(gpu->facts(0, &facts));
+    if (facts.ipc) {
+        char *memory = alloc(65536);
+        put(memory + OFFSET, &value, sizeof value);
+        GOOD(gpu->export_memory(memory + OFFSET, &exported));
+        cr_assert_eq(write(down[1], &exported, sizeof exported), sizeof exported);
+        bool answered = read(up[0], &byte, 1) == 1;
+        waitpid(child, &ended, 0);
+        cr_assert(answered && WIFEXITED(ended) && WEXITSTATUS(ended) == 0, "the importer ended with %d", ended);
+        get(&value, memory + OFFSET, sizeof value);
+        cr_assert_eq(value, 4712);
+        cr_assert_neq(gpu->export_memory(&value, &exported), TUTTI_OK, "the stack cannot be exported");
+    } else {
+        kill(child, SIGKILL);
+        waitpid(child, &ended, 0);
+        cr_skip_test("memory of this GPU cannot be exported");
+    }
+}
+
+/* ------------------------------------------------------------------------------------- streams and events */
+
+Test(device, a_stream_waits_for_a_value_and_goes_on_at_that_or_a_higher_one) {
+    open_device();
+    counter gate = counter_create(), passed = counter_create();
+    tutti_event_handle event = NULL;
+    GOOD(gpu->event_create(&event));
+    GOOD(gpu->event_query(event)); /* never recorded: nothing to wait for */
+    GOOD(gpu->wait_value(stream, gate.device, 5));
+    GOOD(gpu->write_value(stream, passed.device, 1));
+    GOOD(gpu->event_record(event, stream));
+    counter_set(gate, 4);
+    usleep(50000);
+    cr_assert_eq(gpu->event_query(event), TUTTI_NOT_YET);
+    cr_assert_eq(counter_get(passed), 0);
+    counter_set(gate, UINT64_C(1) << 63); /* a negative number, were it signed */
+    GOOD(gpu->stream_sync(stream));
+    GOOD(gpu->event_query(event));
+    cr_assert_eq(counter_get(passed), 1);
+    GOOD(gpu->event_destroy(event));
+    GOOD(gpu->stream_destroy(stream));
+}
+
+Test(device, an_event_stands_for_its_last_record_at_the_time_of_the_wait) {
+    tutti_stream other = NULL;
+    tutti_event_handle event = NULL;
+    open_device();
+    counter gate = counter_create(), passed = counter_create();
+    GOOD(gpu->stream_create(&other));
+    GOOD(gpu->event_create(&event));
+    GOOD(gpu->wait_value(stream, gate.device, 1));
+    GOOD(gpu->event_record(event, stream));
+    GOOD(gpu->stream_wait_event(other, event));
+    GOOD(gpu->write_value(other, passed.device, 7));
+    GOOD(gpu->wait_value(stream, gate.device, 2));
+    GOOD(gpu->event_record(event, stream)); /* the other stream does not wait for this one */
+    usleep(20000);
+    cr_assert_eq(counter_get(passed), 0);
+    counter_set(gate, 1);
+    GOOD(gpu->stream_sync(other));
+    cr_assert_eq(counter_get(passed), 7);
+    cr_assert_eq(gpu->event_query(event), TUTTI_NOT_YET);
+    counter_set(gate, 2);
+    GOOD(gpu->stream_sync(stream));
+    GOOD(gpu->event_query(event));
+    GOOD(gpu->event_destroy(event));
+    GOOD(gpu->stream_destroy(other));
+}
+
+static void add_one(void *context) {
+    ++*(int *)context;
+}
+
+Test(device, tasks_of_a_stream_run_in_order_the_hosts_among_them) {
+    enum { ROUNDS = 50 };
+    open_device();
+    counter turn = counter_create();
+    int *pinned = NULL, seen[ROUNDS];
+    int *memory = alloc(sizeof *memory);
+    GOOD(gpu->alloc_pinned(sizeof *pinned, (void **)&pinned, NULL));
+    int *out = NULL;
+    GOOD(gpu->alloc_pinned(sizeof seen, (void **)&out, NULL));
+    *pinned = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        GOOD(gpu->call_host(stream, add_one, pinned));
+        GOOD(gpu->copy(memory, pinned, sizeof *memory, stream));
+        GOOD(gpu->copy(out + i, memory, sizeof *memory, stream));
+        GOOD(gpu->write_value(stream, turn.device, (uint64_t)i + 1));
+    }
+    GOOD(gpu->stream_sync(stream));
+    cr_assert_eq(counter_get(turn), ROUNDS);
+    for (int i = 0; i < ROUNDS; i++) cr_assert_eq(out[i], i + 1);
+    bool captures = true;
+    GOOD(gpu->stream_captures(stream, &captures));
+    cr_assert_not(captures);
+    GOOD(gpu->stream_captures(NULL, &captures));
+    cr_assert_not(captures);
+}
+
+Test(device, two_streams_of_two_gpus_meet_on_one_value) {
+    int count = 0;
+    tutti_stream other = NULL;
+    open_device();
+    GOOD(gpu->count(&count));
+    counter there = counter_create(), back = counter_create();
+    GOOD(gpu->use(count - 1));
+    GOOD(gpu->stream_create(&other));
+    for (uint64_t round = 1; round <= 20; round++) {
+        GOOD(gpu->wait_value(other, there.device, round));
+        GOOD(gpu->write_value(other, back.device, round));
+        GOOD(gpu->use(0));
+        GOOD(gpu->write_value(stream, there.device, round));
+        GOOD(gpu->wait_value(stream, back.device, round));
+        GOOD(gpu->use(count - 1));
+    }
+    GOOD(gpu->use(0));
+    GOOD(gpu->stream_sync(stream));
+    cr_assert_eq(counter_get(back), 20);
+}
+
+/* --------------------------------------------------------------------------------------------- reductions */
+
+/* One call against the host's, bit for bit. Each buffer begins `shift` elements after an aligned address. */
+typedef struct reduce_case {
+    tutti_type type;
+    tutti_reduction reduction;
+    int nsrcs, ndsts;
+    size_t count, shift;
+    bool in_place;
+} reduce_case;
+
+enum {
+    MOST_SOURCES = TUTTI_DEVICE_MOST_BUFFERS,
+    MOST_RESULTS = 3,
+    MOST_ELEMENTS = 10007,
+    ROOM = (MOST_ELEMENTS + 64) * 8
+};
+
+typedef struct buffers {
+    char *device[MOST_SOURCES + MOST_RESULTS], *host[MOST_SOURCES], *expected, *got;
+} buffers;
+
+static void buffers_create(buffers *b) {
+    for (int i = 0; i < MOST_SOURCES + MOST_RESULTS; i++) b->device[i] = alloc(ROOM);
+    for (int i = 0; i < MOST_SOURCES; i++) b->host[i] = malloc(ROOM);
+    b->expected = malloc(ROOM), b->got = malloc(ROOM);
+}
+
+static void fill_sources(const buffers *b, const reduce_case *c) {
+    size_t start = c->shift * tutti_type_bytes(c->type);
+    for (int i = 0; i < c->nsrcs; i++) {
+        reference_fill(b->host[i] + start, c->count, c->type, c->reduction, c->count + c->shift, i, c->nsrcs);
+        GOOD(gpu->copy(b->device[i], b->host[i], start + c->count * tutti_type_bytes(c->type), stream));
+    }
+}
+
+static void check_result(const buffers *b, const reduce_case *c, int result, const void *dst) {
+    size_t bytes = c->count * tutti_type_bytes(c->type), start = c->shift * tutti_type_bytes(c->type);
+    get(b->got, (const char *)dst - start, ROOM);
+    cr_assert_eq(memcmp(b->got + start, b->expected, bytes), 0,
+                 "%s of %s, %d sources, %zu elements, shift %zu, result %d of %d", tutti_reduction_name(c->reduction),
+                 tutti_type_name(c->type), c->nsrcs, c->count, c->shift, result, c->ndsts);
+    for (size_t i = start + bytes; i < start + bytes + 64 && !c->in_place; i++)
+        cr_assert_eq(b->got[i], 0x5a, "wrote behind the end");
+    for (size_t i = 0; i < start && !c->in_place; i++) cr_assert_eq(b->got[i], 0x5a, "wrote before the beginning");
+}
+
+static void check_reduce(const buffers *b, const reduce_case *c) {
+    size_t start = c->shift * tutti_type_bytes(c->type);
+    const void *srcs[MOST_SOURCES], *host_srcs[MOST_SOURCES];
+    void *dsts[MOST_RESULTS];
+    double factors[MOST_SOURCES];
+    fill_sources(b, c);
+    for (int i = 0; i < c->nsrcs; i++) {
+        srcs[i] = b->device[i] + start;
+        host_srcs[i] = b->host[i] + start;
+        factors[i] = reference_factor(c->type, i % 8);
+    }
+    for (int i = 0; i < c->ndsts; i++) {
+        bool own = c->in_place && i == c->ndsts - 1;
+        dsts[i] = (own ? b->device[c->nsrcs - 1] : b->device[MOST_SOURCES + i]) + start;
+        if (!own) GOOD(gpu->fill((char *)dsts[i] - start, 0x5a, ROOM, stream));
+    }
+    tutti_reduce_args args = {.dst = b->expected,
+                              .srcs = host_srcs,
+                              .factors = c->reduction == TUTTI_PREMUL_SUM ? factors : NULL,
+                              .nsrcs = c->nsrcs,
+                              .count = c->count,
+                              .type = c->type,
+                              .reduction = c->reduction,
+                              .divisor = c->nsrcs};
+    tutti_reduce_host(&args);
+    args.srcs = srcs;
+    GOOD(gpu->reduce(&args, dsts, c->ndsts, stream));
+    memset(srcs, 0, sizeof srcs); /* the arrays were copied */
+    GOOD(gpu->stream_sync(stream));
+    for (int i = 0; i < c->ndsts; i++) check_result(b, c, i, dsts[i]);
+}
+
+Test(device, every_type_and_reduction_gives_the_hosts_bits, .timeout = 300) {
+    static const size_t counts[] = {0, 1, 3, 16, 17, 1031, MOST_ELEMENTS};
+    buffers b;
+    open_device();
+    buffers_create(&b);
+    for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
+        for (tutti_reduction reduction = 0; reduction < TUTTI_REDUCTION_COUNT; reduction++) {
+            if (!tutti_reduce_supports(type, reduction)) continue;
+            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+                reduce_case c = {type,
+                                 reduction,
+                                 1 + (int)((i * 3 + (size_t)reduction) % 9),
+                                 1 + (int)i % MOST_RESULTS,
+                                 counts[i],
+                                 i % 4 == 3 ? 1 : 0,
+                                 i % 3 == 2};
+                check_reduce(&b, &c);
+            }
+        }
+    }
+}
+
+Test(device, as_many_sources_as_may_be_are_folded_in_order) {
+    static const tutti_type types[] = {TUTTI_FLOAT32, TUTTI_BFLOAT16, TUTTI_FLOAT64, TUTTI_INT8, TUTTI_BOOL};
+    buffers b;
+    open_device();
+    buffers_create(&b);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int nsrcs = MOST_SOURCES - 1; nsrcs <= MOST_SOURCES; nsrcs++)
+            check_reduce(&b, &(reduce_case){types[i], TUTTI_SUM, nsrcs, 2, 4133, 0, false});
+}
+
+Test(device, what_no_reduction_is_is_refused) {
+    open_device();
+    void *memory = alloc(64);
+    const void *srcs[] = {memory};
+    tutti_reduce_args args = {.srcs = srcs, .nsrcs = 1, .count = 4, .type = TUTTI_FLOAT32, .reduction = TUTTI_BXOR};
+    cr_assert_eq(gpu->reduce(&args, &memory, 1, stream), TUTTI_ERR_ARGUMENT);
+    args.reduction = TUTTI_SUM;
+    args.nsrcs = TUTTI_DEVICE_MOST_BUFFERS + 1;
+    cr_assert_eq(gpu->reduce(&args, &memory, 1, stream), TUTTI_ERR_ARGUMENT);
+    args.nsrcs = 1;
+    cr_assert_eq(gpu->reduce(&args, &memory, 0, stream), TUTTI_ERR_ARGUMENT);
+    GOOD(gpu->reduce(&args, &memory, 1, stream));
+}
+
+/* --------------------------------------------------------------------------------------------- misfortunes */
+
+Test(device, a_forked_child_is_told_so) {
+    int ended = 0;
+    open_device();
+    pid_t child = fork();
+    if (child == 0) {
+        void *memory;
+        _exit(gpu->alloc(8, &memory) == TUTTI_ERR_FORKED && gpu->stream_sync(stream) == TUTTI_ERR_FORKED ? 0 : 1);
+    }
+    waitpid(child, &ended, 0);
+    cr_assert_eq(ended, 0);
+    GOOD(gpu->free(alloc(8))); /* nothing happened here */
+}
+
+Test(device, ordinary_code_that_touches_the_stand_ins_memory_crashes) {
+    if (!is_standin()) cr_skip_test("CUDA's own addresses need not crash");
+    int ended = 0;
+    open_device();
+    volatile char *memory = alloc(64);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        _exit(memory[0] == 1 ? 1 : 2);
+    }
+    waitpid(child, &ended, 0);
+    cr_assert(WIFSIGNALED(ended), "it was read: %d", ended);
+}
+
+Test(device, the_stand_in_fails_where_it_is_told_to) {
+    if (!is_standin()) cr_skip_test("only the stand-in can be made to fail");
+    setenv("STANDIN_FAIL", "alloc:2,task:3", 1);
+    open_device();
+    void *memory = alloc(64), *second = NULL;
+    cr_assert_eq(gpu->alloc(64, &second), TUTTI_ERR_SYSTEM);
+    cr_assert(strstr(tutti_last_error(), "alloc") != NULL, "%s", tutti_last_error());
+    for (int i = 0; i < 2; i++) GOOD(gpu->fill(memory, 1, 64, stream));
+    GOOD(gpu->stream_sync(stream));
+    GOOD(gpu->fill(memory, 1, 64, stream));
+    cr_assert_eq(gpu->stream_sync(stream), TUTTI_ERR_SYSTEM);
+    cr_assert_eq(gpu->alloc(64, &second), TUTTI_ERR_SYSTEM, "nothing works after a failure in a stream");
+}
+
+Test(device, an_address_beyond_an_allocation_breaks_the_stand_in) {
+    if (!is_standin()) cr_skip_test("a GPU would have to be started anew");
+    open_device();
+    void *memory = alloc(64);
+    GOOD(gpu->fill(memory, 1, 65, stream));
+    cr_assert_eq(gpu->stream_sync(stream), TUTTI_ERR_SYSTEM);
+    cr_assert(strstr(tutti_last_error(), "illegal memory access") != NULL, "%s", tutti_last_error());
+}
