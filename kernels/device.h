@@ -105,8 +105,9 @@ typedef struct tutti_device {
 
     tutti_status (*copy)(void *dst, const void *src, size_t bytes, tutti_stream stream); /* between any two places */
     tutti_status (*fill)(void *dst, int value, size_t bytes, tutti_stream stream);
-    /* What follows waits until *at >= value, as unsigned numbers that do not wrap; at is a device address (of pinned memory,
-     * say). All bytes written before somebody wrote the value are then seen. */
+    /* What follows waits until *at has reached value: as CUDA compares, (int64_t)(*at - value) >= 0, so values must stay below
+     * 2^63, and INT64_MAX releases all waits. at is a device address (of pinned memory, say). All bytes written before somebody
+     * wrote the value are then seen. */
     tutti_status (*wait_value)(tutti_stream stream, void *at, uint64_t value);
     /* After all that came before in the stream is seen by everyone, *at becomes value. */
     tutti_status (*write_value)(tutti_stream stream, void *at, uint64_t value);

@@ -305,7 +305,7 @@ Test(device, a_stream_waits_for_a_value_and_goes_on_at_that_or_a_higher_one) {
     usleep(50000);
     cr_assert_eq(gpu->event_query(event), TUTTI_NOT_YET);
     cr_assert_eq(counter_get(passed), 0);
-    counter_set(gate, UINT64_C(1) << 63); /* a negative number, were it signed */
+    counter_set(gate, INT64_MAX);
     GOOD(gpu->stream_sync(stream));
     GOOD(gpu->event_query(event));
     cr_assert_eq(counter_get(passed), 1);

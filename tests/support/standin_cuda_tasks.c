@@ -145,7 +145,8 @@ tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, in
 static void await_value(void *context) {
     value_task *t = context;
     const uint64_t *at = reach(t->at, sizeof *at, true);
-    while (at != NULL && __atomic_load_n(at, __ATOMIC_ACQUIRE) < t->value && !standin_is_broken()) usleep(20);
+    while (at != NULL && (int64_t)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - t->value) < 0 && !standin_is_broken())
+        usleep(20);
     free(t);
 }
 

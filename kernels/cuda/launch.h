@@ -1,0 +1,41 @@
+/*
+ * Starting the kernels of reduce.cu: what C calls of them.
+ */
+#ifndef TUTTI_KERNELS_CUDA_LAUNCH_H
+#define TUTTI_KERNELS_CUDA_LAUNCH_H
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/reduce_plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_CUDA_MOST_COPIES 64
+
+typedef struct tutti_cuda_move {
+    char *dst;
+    const char *src;
+    size_t bytes;
+} tutti_cuda_move;
+
+/* A kernel's argument. */
+typedef struct tutti_cuda_copies {
+    int count;
+    tutti_cuda_move list[TUTTI_CUDA_MOST_COPIES];
+} tutti_cuda_copies;
+
+/* Loads all of them to the thread's GPU. */
+cudaError_t tutti_cuda_launch_prepare(void);
+/* `processors`: of the GPU, so that the grid fills it and no more. */
+cudaError_t tutti_cuda_launch_reduce(const tutti_cuda_reduce_plan *plan, int processors, cudaStream_t stream);
+cudaError_t tutti_cuda_launch_copies(const tutti_cuda_copies *copies, int processors, cudaStream_t stream);
+/* *at = value, after all that the stream did before is seen everywhere. */
+cudaError_t tutti_cuda_launch_store(uint64_t *at, uint64_t value, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

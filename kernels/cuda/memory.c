@@ -1,0 +1,144 @@
+/*
+ * Memory of GPUs and pinned memory, and where a pointer points.
+ */
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "kernels/cuda/state.h"
+
+/* By the driver: the runtime's question makes a context on the thread's GPU, which a process that only passes on pointers of
+ * another library must not have. One call for all attributes; of a pointer that it does not know it says nothing. */
+tutti_status tutti_cuda_locate(const void *pointer, tutti_device_place *place_out) {
+    CUmemorytype type = (CUmemorytype)0;
+    unsigned managed = 0;
+    int device = 0;
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    unsigned long long serial = 0;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID};
+    void *values[] = {&type, &managed, &device, &base, &bytes, &serial};
+    tutti_device_place place = {.memory = TUTTI_MEMORY_HOST};
+    const tutti_cuda_driver *driver = tutti_cuda_driver_get(false);
+    CUresult result = driver == NULL ? CUDA_ERROR_NOT_INITIALIZED
+                                     : driver->pointer_attributes(TUTTI_COUNT_OF(attributes), attributes, values,
+                                                                  (CUdeviceptr)(uintptr_t)pointer);
+    bool off =
+        result == CUDA_ERROR_NOT_INITIALIZED || result == CUDA_ERROR_DEINITIALIZED; /* in a forked child; at exit */
+    if (!off) TUTTI_TRY(tutti_cuda_driver_result(result, "cuPointerGetAttributes"));
+    if (!off && (type == CU_MEMORYTYPE_DEVICE || managed != 0))
+        place = (tutti_device_place){.memory = TUTTI_MEMORY_CUDA,
+                                     .device = device,
+                                     .base = (void *)(uintptr_t)base,
+                                     .bytes = bytes,
+                                     .serial = serial};
+    *place_out = place;
+    return TUTTI_OK;
+}
+
+/* ----------------------------------------------------------------------------------- allocating and pinning */
+
+tutti_status tutti_cuda_alloc(size_t bytes, void **memory_out) {
+    TUTTI_CUDA_BEGIN();
+    if (bytes == 0) {
+        *memory_out = NULL;
+        return TUTTI_OK;
+    }
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaMalloc(memory_out, bytes);
+    tutti_cuda_unrelax(mode);
+    if (result != cudaErrorMemoryAllocation) return tutti_cuda_result(result, "cudaMalloc");
+    cudaGetLastError();
+    return tutti_cuda_host->fail(TUTTI_ERR_MEMORY, "the GPU has no %zu bytes left", bytes);
+}
+
+tutti_status tutti_cuda_free(void *memory) {
+    TUTTI_CUDA_BEGIN();
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaFree(memory);
+    tutti_cuda_unrelax(mode);
+    return tutti_cuda_result(result, "cudaFree");
+}
+
+tutti_status tutti_cuda_alloc_pinned(size_t bytes, void **memory_out, void **device_out) {
+    void *memory = NULL;
+    TUTTI_CUDA_BEGIN();
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (result == cudaSuccess && device_out != NULL) {
+        result = cudaHostGetDevicePointer(device_out, memory, 0);
+        if (result != cudaSuccess) cudaFreeHost(memory);
+    }
+    tutti_cuda_unrelax(mode);
+    TUTTI_TRY(tutti_cuda_result(result, "cudaHostAlloc"));
+    *memory_out = memory;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_cuda_free_pinned(void *memory) {
+    TUTTI_CUDA_BEGIN();
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaFreeHost(memory);
+    tutti_cuda_unrelax(mode);
+    return tutti_cuda_result(result, "cudaFreeHost");
+}
+
+tutti_status tutti_cuda_pin(void *memory, size_t bytes, void **device_out) {
+    TUTTI_CUDA_BEGIN();
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (result == cudaSuccess && device_out != NULL) {
+        result = cudaHostGetDevicePointer(device_out, memory, 0);
+        if (result != cudaSuccess) cudaHostUnregister(memory);
+    }
+    tutti_cuda_unrelax(mode);
+    return tutti_cuda_result(result, "cudaHostRegister");
+}
+
+tutti_status tutti_cuda_unpin(void *memory) {
+    TUTTI_CUDA_BEGIN();
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaHostUnregister(memory);
+    tutti_cuda_unrelax(mode);
+    return tutti_cuda_result(result, "cudaHostUnregister");
+}
+
+/* ------------------------------------------------------------------------------------------ other processes */
+
+tutti_status tutti_cuda_export_memory(void *memory, tutti_device_export *export_out) {
+    tutti_device_place place;
+    tutti_device_export exported = {{0}, 0};
+    cudaIpcMemHandle_t handle;
+    _Static_assert(sizeof handle == TUTTI_DEVICE_IPC_BYTES, "an export is CUDA's handle");
+    TUTTI_CUDA_BEGIN();
+    TUTTI_TRY(tutti_cuda_locate(memory, &place));
+    if (place.memory != TUTTI_MEMORY_CUDA)
+        return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT, "%p is no memory of a GPU: it cannot be exported", memory);
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaIpcGetMemHandle(&handle, place.base);
+    tutti_cuda_unrelax(mode);
+    TUTTI_TRY(tutti_cuda_result(result, "cudaIpcGetMemHandle"));
+    memcpy(exported.handle, &handle, sizeof handle);
+    exported.offset = (uint64_t)((char *)memory - (char *)place.base);
+    *export_out = exported;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_cuda_import_memory(const tutti_device_export *exported, void **base_out) {
+    cudaIpcMemHandle_t handle;
+    TUTTI_CUDA_BEGIN();
+    memcpy(&handle, exported->handle, sizeof handle);
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaIpcOpenMemHandle(base_out, handle, cudaIpcMemLazyEnablePeerAccess);
+    tutti_cuda_unrelax(mode);
+    return tutti_cuda_result(result, "cudaIpcOpenMemHandle");
+}
+
+tutti_status tutti_cuda_close_import(void *base) {
+    TUTTI_CUDA_BEGIN();
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaIpcCloseMemHandle(base);
+    tutti_cuda_unrelax(mode);
+    return tutti_cuda_result(result, "cudaIpcCloseMemHandle");
+}

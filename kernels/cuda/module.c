@@ -1,0 +1,127 @@
+/*
+ * The module libtutti_cuda.so: its table, and how CUDA's errors become Tutti's.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "kernels/cuda/state.h"
+
+const tutti_module_host *tutti_cuda_host;
+
+/* CUDA was started by this module; in a child that was forked then it does not work. */
+static atomic_bool started, forked;
+
+static void note_fork(void) {
+    if (atomic_load_explicit(&started, memory_order_relaxed))
+        atomic_store_explicit(&forked, true, memory_order_relaxed);
+}
+
+tutti_status tutti_cuda_begin(void) {
+    if (atomic_load_explicit(&forked, memory_order_relaxed))
+        return tutti_cuda_host->fail(TUTTI_ERR_FORKED,
+                                     "this process was forked from one that had CUDA in use, and CUDA "
+                                     "does not work in such a child; start it by exec (spawn)");
+    if (!atomic_load_explicit(&started, memory_order_relaxed))
+        atomic_store_explicit(&started, true, memory_order_relaxed);
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- errors */
+
+static tutti_status status_of(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess: return TUTTI_OK;
+    case cudaErrorNotReady: return TUTTI_NOT_YET;
+    case cudaErrorMemoryAllocation: return TUTTI_ERR_MEMORY;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorInvalidDevicePointer:
+    case cudaErrorHostMemoryAlreadyRegistered:
+    case cudaErrorHostMemoryNotRegistered:
+    case cudaErrorAlreadyMapped: return TUTTI_ERR_ARGUMENT;
+    case cudaErrorInsufficientDriver:
+    case cudaErrorNoDevice:
+    case cudaErrorNotSupported:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorUnsupportedPtxVersion: return TUTTI_ERR_UNSUPPORTED;
+    default: return TUTTI_ERR_SYSTEM;
+    }
+}
+
+tutti_status tutti_cuda_result(cudaError_t result, const char *what) {
+    tutti_status status = status_of(result);
+    if (status >= TUTTI_OK && result == cudaSuccess) return TUTTI_OK;
+    cudaGetLastError();
+    if (status == TUTTI_NOT_YET) return status;
+    return tutti_cuda_host->fail(status, "%.*s: %s (%s)", (int)strcspn(what, "("), what, cudaGetErrorString(result),
+                                 cudaGetErrorName(result));
+}
+
+/* The runtime's numbers are the driver's for all that both know. */
+tutti_status tutti_cuda_driver_result(CUresult result, const char *what) {
+    const char *text = "unknown error";
+    if (result == CUDA_SUCCESS) return TUTTI_OK;
+    const tutti_cuda_driver *driver = tutti_cuda_driver_get(false);
+    if (driver != NULL) driver->error_string(result, &text);
+    return tutti_cuda_host->fail(status_of((cudaError_t)result), "%s: %s (%d)", what, text, (int)result);
+}
+
+tutti_cuda_mode tutti_cuda_relax(void) {
+    tutti_cuda_mode mode = cudaStreamCaptureModeRelaxed;
+    return cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess ? mode : cudaStreamCaptureModeRelaxed;
+}
+
+void tutti_cuda_unrelax(tutti_cuda_mode mode) {
+    cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* ---------------------------------------------------------------------------------------------- the table */
+
+__attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *host,
+                                                                       const tutti_module_calls **calls_out);
+
+tutti_status tutti_module_start(const tutti_module_host *host, const tutti_module_calls **calls_out) {
+    static const tutti_cuda_module module = {
+        .calls.version = TUTTI_MODULE_VERSION,
+        .device = {.check = tutti_cuda_check,
+                   .count = tutti_cuda_count,
+                   .facts = tutti_cuda_facts,
+                   .use = tutti_cuda_use,
+                   .current = tutti_cuda_current,
+                   .in_use = tutti_cuda_in_use,
+                   .locate = tutti_cuda_locate,
+                   .alloc = tutti_cuda_alloc,
+                   .free = tutti_cuda_free,
+                   .alloc_pinned = tutti_cuda_alloc_pinned,
+                   .free_pinned = tutti_cuda_free_pinned,
+                   .pin = tutti_cuda_pin,
+                   .unpin = tutti_cuda_unpin,
+                   .export_memory = tutti_cuda_export_memory,
+                   .import_memory = tutti_cuda_import_memory,
+                   .close_import = tutti_cuda_close_import,
+                   .stream_create = tutti_cuda_stream_create,
+                   .stream_destroy = tutti_cuda_stream_destroy,
+                   .stream_sync = tutti_cuda_stream_sync,
+                   .stream_captures = tutti_cuda_stream_captures,
+                   .event_create = tutti_cuda_event_create,
+                   .event_destroy = tutti_cuda_event_destroy,
+                   .event_record = tutti_cuda_event_record,
+                   .event_query = tutti_cuda_event_query,
+                   .stream_wait_event = tutti_cuda_stream_wait_event,
+                   .copy = tutti_cuda_copy,
+                   .fill = tutti_cuda_fill,
+                   .wait_value = tutti_cuda_wait_value,
+                   .write_value = tutti_cuda_write_value,
+                   .reduce = tutti_cuda_reduce,
+                   .copy_many = tutti_cuda_copy_many,
+                   .call_host = tutti_cuda_call_host},
+    };
+    if (host->version == TUTTI_MODULE_VERSION) {
+        tutti_cuda_host = host; /* else the caller sees the difference, and calls nothing */
+        pthread_atfork(NULL, NULL, note_fork);
+    }
+    *calls_out = &module.calls;
+    return TUTTI_OK;
+}

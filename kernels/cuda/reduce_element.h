@@ -1,0 +1,192 @@
+/*
+ * What happens to one element in a reduction on a GPU: kernels/host/reduce_loops.h once more, in a form that nvcc compiles for
+ * the GPU and any C compiler for the host, where a test holds it against the host's loops, bit for bit.
+ *
+ * A stored element is started (widened, multiplied by its source's factor), combined with what came before, and finished
+ * (scaled, rounded, narrowed) once. `fold` is a constant wherever these functions are called. 8- and 16-bit integers are
+ * computed in 32 bits: sums and products have the right low bits, and nothing else may grow.
+ *
+ * Invariant: every operation is exactly rounded or on integers, none is fused, and a NaN that is computed is the positive quiet
+ * one without payload. Compiled with -fmad=false, and without flush-to-zero.
+ */
+#ifndef TUTTI_KERNELS_CUDA_REDUCE_ELEMENT_H
+#define TUTTI_KERNELS_CUDA_REDUCE_ELEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define ELEMENT_INLINE static __host__ __device__ __forceinline__
+#else
+#define ELEMENT_INLINE static inline __attribute__((always_inline))
+#endif
+
+typedef enum tutti_cuda_fold {
+    TUTTI_CUDA_SUM,
+    TUTTI_CUDA_MIN,
+    TUTTI_CUDA_MAX,
+    TUTTI_CUDA_PROD,
+    TUTTI_CUDA_AND,
+    TUTTI_CUDA_OR,
+    TUTTI_CUDA_XOR
+} tutti_cuda_fold;
+
+typedef enum tutti_cuda_finish {
+    TUTTI_CUDA_AS_IT_IS,
+    TUTTI_CUDA_TIMES,         /* avg where 1 / divisor is exact */
+    TUTTI_CUDA_OVER,          /* avg of floats otherwise */
+    TUTTI_CUDA_OVER_UNSIGNED, /* of integers */
+    TUTTI_CUDA_OVER_SIGNED
+} tutti_cuda_finish;
+
+/* What is the same for all elements of a call. */
+typedef struct tutti_cuda_rule {
+    tutti_cuda_fold fold;
+    tutti_cuda_finish finish;
+    bool premul;    /* each source has a factor */
+    bool normalise; /* bool: any byte but 0 is 1 */
+    uint64_t bias;  /* sign bit of signed integers, else 0: compared without it, they have the order of unsigned ones */
+    double scale;   /* floats: what TIMES and OVER take */
+    int32_t divisor;
+} tutti_cuda_rule;
+
+/* ------------------------------------------------------------------------------------------------- floats */
+
+ELEMENT_INLINE uint32_t element_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+ELEMENT_INLINE float element_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* A float of one sign bit, exponent and mantissa, laid out like float32 but shorter: moved to float32's place it is off by a
+ * power of two, subnormals too. */
+ELEMENT_INLINE float element_widen(uint32_t code, int bits, int mantissa_bits, int bias, uint32_t special_from) {
+    const uint32_t magnitude = code & ((1u << (bits - 1)) - 1), place = magnitude << (23 - mantissa_bits);
+    const float number = element_float(place) * element_float((uint32_t)(127 + 127 - bias) << 23);
+    const uint32_t special = 0x7f800000u | (place & 0x7fffffu);
+    return element_float((magnitude >= special_from ? special : element_bits(number)) | code >> (bits - 1) << 31);
+}
+
+/* To nearest even; magnitudes from `overflow_at` on become `overflow_code`. */
+ELEMENT_INLINE uint32_t element_narrow(float value, int bits, int mantissa_bits, int bias, uint32_t overflow_at,
+                                       uint32_t overflow_code, uint32_t nan_code) {
+    const int shift = 23 - mantissa_bits;
+    const uint32_t gap = (uint32_t)(127 - bias);
+    const uint32_t sign = element_bits(value) >> 31 << (bits - 1), magnitude = element_bits(value) & 0x7fffffffu;
+    /* Adding this power of two leaves the subnormal's mantissa, rounded, in the lowest bits. */
+    const uint32_t magic = (gap + 24 - (uint32_t)mantissa_bits) << 23;
+    const uint32_t subnormal = element_bits(element_float(magnitude) + element_float(magic)) - magic;
+    const uint32_t odd = magnitude >> shift & 1;
+    const uint32_t normal = (magnitude - (gap << 23) + (1u << (shift - 1)) - 1 + odd) >> shift;
+    uint32_t code = magnitude < (gap + 1) << 23 ? subnormal : normal;
+    code = magnitude >= overflow_at ? overflow_code : code;
+    code = magnitude > 0x7f800000u ? nan_code : code;
+    return code | sign;
+}
+
+ELEMENT_INLINE float widen_f16(uint16_t code) {
+    return element_widen(code, 16, 10, 15, 0x7c00);
+}
+ELEMENT_INLINE uint16_t narrow_f16(float value) {
+    return (uint16_t)element_narrow(value, 16, 10, 15, 143u << 23, 0x7c00, 0x7e00);
+}
+ELEMENT_INLINE float widen_e5m2(uint8_t code) {
+    return element_widen(code, 8, 2, 15, 0x7c);
+}
+ELEMENT_INLINE uint8_t narrow_e5m2(float value) {
+    return (uint8_t)element_narrow(value, 8, 2, 15, 143u << 23, 0x7c, 0x7f);
+}
+ELEMENT_INLINE float widen_e4m3(uint8_t code) {
+    return element_widen(code, 8, 3, 7, 0x7f);
+}
+ELEMENT_INLINE uint8_t narrow_e4m3(float value) {
+    return (uint8_t)element_narrow(value, 8, 3, 7, 0x43e00000u, 0x7e, 0x7f);
+}
+ELEMENT_INLINE float widen_bf16(uint16_t code) {
+    return element_float((uint32_t)code << 16);
+}
+ELEMENT_INLINE uint16_t narrow_bf16(float value) {
+    const uint32_t bits = element_bits(value), rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+}
+ELEMENT_INLINE float widen_f32(float value) {
+    return value;
+}
+ELEMENT_INLINE float narrow_f32(float value) {
+    return value;
+}
+
+/* Equal numbers differ at most in the sign of zero, which or (min) and and (max) of the bits settle. */
+#define ELEMENT_FLOATS(name, number, word, nan_bits)                                                                   \
+    ELEMENT_INLINE number name##_of(word bits) {                                                                       \
+        number value;                                                                                                  \
+        memcpy(&value, &bits, sizeof value);                                                                           \
+        return value;                                                                                                  \
+    }                                                                                                                  \
+    ELEMENT_INLINE word name##_bits(number value) {                                                                    \
+        word bits;                                                                                                     \
+        memcpy(&bits, &value, sizeof bits);                                                                            \
+        return bits;                                                                                                   \
+    }                                                                                                                  \
+    ELEMENT_INLINE number name##_extreme(bool least, number x, number y) {                                             \
+        const word a = name##_bits(x), b = name##_bits(y);                                                             \
+        const number equal = name##_of(least ? a | b : a & b), other = (least ? x < y : x > y) ? x : y;                \
+        return x != x ? x : x == y ? equal : other;                                                                    \
+    }                                                                                                                  \
+    ELEMENT_INLINE number name##_combine(tutti_cuda_fold fold, number x, number y, uint64_t bias) {                    \
+        (void)bias;                                                                                                    \
+        if (fold == TUTTI_CUDA_PROD) return x * y;                                                                     \
+        if (fold == TUTTI_CUDA_MIN || fold == TUTTI_CUDA_MAX) return name##_extreme(fold == TUTTI_CUDA_MIN, x, y);     \
+        return x + y;                                                                                                  \
+    }                                                                                                                  \
+    ELEMENT_INLINE number name##_start(const tutti_cuda_rule *rule, number x, uint64_t factor) {                       \
+        return rule->premul ? x * name##_of((word)factor) : x;                                                         \
+    }                                                                                                                  \
+    ELEMENT_INLINE number name##_finish(const tutti_cuda_rule *rule, number x) {                                       \
+        if (rule->finish == TUTTI_CUDA_TIMES) x = x * (number)rule->scale;                                             \
+        if (rule->finish == TUTTI_CUDA_OVER) x = x / (number)rule->scale;                                              \
+        return x == x ? x : name##_of(nan_bits);                                                                       \
+    }
+
+/* ----------------------------------------------------------------------------------------------- integers */
+
+/* The wide signed type holds every value of the element and the divisor; C's division truncates. */
+#define ELEMENT_INTEGERS(name, word, narrow_signed, wide_signed, element)                                              \
+    ELEMENT_INLINE word name##_combine(tutti_cuda_fold fold, word x, word y, uint64_t bias) {                          \
+        switch (fold) {                                                                                                \
+        case TUTTI_CUDA_MIN: return (x ^ (word)bias) < (y ^ (word)bias) ? x : y;                                       \
+        case TUTTI_CUDA_MAX: return (x ^ (word)bias) > (y ^ (word)bias) ? x : y;                                       \
+        case TUTTI_CUDA_PROD: return x * y;                                                                            \
+        case TUTTI_CUDA_AND: return x & y;                                                                             \
+        case TUTTI_CUDA_OR: return x | y;                                                                              \
+        case TUTTI_CUDA_XOR: return x ^ y;                                                                             \
+        default: return x + y;                                                                                         \
+        }                                                                                                              \
+    }                                                                                                                  \
+    ELEMENT_INLINE word name##_start(const tutti_cuda_rule *rule, element x, uint64_t factor) {                        \
+        if (rule->normalise) return x != 0;                                                                            \
+        return rule->premul ? (word)x * (word)factor : (word)x;                                                        \
+    }                                                                                                                  \
+    ELEMENT_INLINE element name##_finish(const tutti_cuda_rule *rule, word x) {                                        \
+        const element low = (element)x;                                                                                \
+        if (rule->finish == TUTTI_CUDA_OVER_UNSIGNED) return (element)(low / (word)rule->divisor);                     \
+        if (rule->finish == TUTTI_CUDA_OVER_SIGNED)                                                                    \
+            return (element)((wide_signed)(narrow_signed)low / (wide_signed)rule->divisor);                            \
+        return low;                                                                                                    \
+    }
+
+ELEMENT_FLOATS(f32, float, uint32_t, 0x7fc00000u)
+ELEMENT_FLOATS(f64, double, uint64_t, UINT64_C(0x7ff8000000000000))
+ELEMENT_INTEGERS(u8, uint32_t, int8_t, int32_t, uint8_t)
+ELEMENT_INTEGERS(u16, uint32_t, int16_t, int32_t, uint16_t)
+ELEMENT_INTEGERS(u32, uint32_t, int32_t, int32_t, uint32_t)
+ELEMENT_INTEGERS(u64, uint64_t, int64_t, int64_t, uint64_t)
+
+#endif

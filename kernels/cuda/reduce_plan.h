@@ -1,0 +1,43 @@
+/*
+ * A reduction as the kernels take it: by value, ready to run. Made on the host, by code that needs no GPU.
+ */
+#ifndef TUTTI_KERNELS_CUDA_REDUCE_PLAN_H
+#define TUTTI_KERNELS_CUDA_REDUCE_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cuda/reduce_element.h"
+
+#define TUTTI_CUDA_MOST_BUFFERS 64
+
+/* By the layout of an element; there is one kernel of each. */
+typedef enum tutti_cuda_family {
+    TUTTI_CUDA_F32,
+    TUTTI_CUDA_F64,
+    TUTTI_CUDA_F16,
+    TUTTI_CUDA_BF16,
+    TUTTI_CUDA_E4M3,
+    TUTTI_CUDA_E5M2,
+    TUTTI_CUDA_U8,
+    TUTTI_CUDA_U16,
+    TUTTI_CUDA_U32,
+    TUTTI_CUDA_U64,
+    TUTTI_CUDA_FAMILY_COUNT
+} tutti_cuda_family;
+
+/* A kernel's argument: it must stay below 4 KiB. */
+typedef struct tutti_cuda_reduce_plan {
+    tutti_cuda_rule rule;
+    tutti_cuda_family family;
+    int nsrcs, ndsts;
+    size_t count;
+    size_t
+        head; /* elements before the first address that is a multiple of 16, where that is one for all buffers; else count */
+    size_t vectors; /* of 16 bytes, after the head; what is left is the tail */
+    const void *srcs[TUTTI_CUDA_MOST_BUFFERS];
+    void *dsts[TUTTI_CUDA_MOST_BUFFERS];
+    uint64_t factors[TUTTI_CUDA_MOST_BUFFERS]; /* bits of a float or double, or an integer modulo 2^64 */
+} tutti_cuda_reduce_plan;
+
+#endif

@@ -1,0 +1,55 @@
+/*
+ * What streams carry out: copies by the copy engines, reductions and many small copies by kernels.
+ */
+#include "bootstrap/base/common.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/state.h"
+
+_Static_assert(TUTTI_CUDA_MOST_BUFFERS == TUTTI_DEVICE_MOST_BUFFERS, "the kernels take what the table promises");
+_Static_assert(sizeof(tutti_cuda_reduce_plan) < 4096 && sizeof(tutti_cuda_copies) < 4096, "arguments of a kernel");
+
+tutti_status tutti_cuda_copy(void *dst, const void *src, size_t bytes, tutti_stream stream) {
+    TUTTI_CUDA_BEGIN();
+    if (bytes == 0) return TUTTI_OK;
+    TUTTI_CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
+    return TUTTI_OK;
+}
+
+tutti_status tutti_cuda_fill(void *dst, int value, size_t bytes, tutti_stream stream) {
+    TUTTI_CUDA_BEGIN();
+    if (bytes == 0) return TUTTI_OK;
+    TUTTI_CUDA_TRY(cudaMemsetAsync(dst, value, bytes, stream));
+    return TUTTI_OK;
+}
+
+tutti_status tutti_cuda_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream) {
+    tutti_cuda_reduce_plan plan;
+    int processors = 0;
+    TUTTI_CUDA_BEGIN();
+    if (args->nsrcs < 1 || args->nsrcs > TUTTI_CUDA_MOST_BUFFERS || ndsts < 1 || ndsts > TUTTI_CUDA_MOST_BUFFERS ||
+        !tutti_cuda_reduce_supports(args->type, args->reduction))
+        return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT,
+                                     "a GPU cannot reduce %d sources to %d results with reduction %d of type %d",
+                                     args->nsrcs, ndsts, (int)args->reduction, (int)args->type);
+    if (args->count == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_cuda_processors(&processors));
+    tutti_cuda_reduce_make_plan(args, dsts, ndsts, &plan);
+    return tutti_cuda_result(tutti_cuda_launch_reduce(&plan, processors, stream), "starting a reduction");
+}
+
+tutti_status tutti_cuda_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
+                                  tutti_stream stream) {
+    tutti_cuda_copies copies = {0};
+    int processors = 0;
+    TUTTI_CUDA_BEGIN();
+    TUTTI_TRY(tutti_cuda_processors(&processors));
+    for (int i = 0; i < count; i++) {
+        if (bytes[i] > 0) copies.list[copies.count++] = (tutti_cuda_move){dsts[i], srcs[i], bytes[i]};
+        bool full = copies.count == TUTTI_CUDA_MOST_COPIES || i == count - 1;
+        if (!full || copies.count == 0) continue;
+        TUTTI_TRY(tutti_cuda_result(tutti_cuda_launch_copies(&copies, processors, stream), "starting copies"));
+        copies.count = 0;
+    }
+    return TUTTI_OK;
+}

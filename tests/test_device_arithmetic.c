@@ -1,0 +1,213 @@
+/*
+ * The arithmetic of the reductions on GPUs, run on the host: kernels/cuda/reduce_element.h, driven as the kernels drive it,
+ * against the host's own loops. All types and reductions, on random bits, on special values, bit for bit.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/reduce_element.h"
+#include "kernels/reduce.h"
+#include "tests/support/reference.h"
+
+TestSuite(device_arithmetic, .timeout = 120);
+
+enum { MOST_SOURCES = 9, COUNT = 4133 };
+
+/* What a kernel's thread does, for each element in turn. */
+#define RUN(family, stored_type, acc_type, start_element, combine_element, finish_element)                             \
+    static void run_##family(const tutti_cuda_reduce_plan *plan) {                                                     \
+        const tutti_cuda_rule *rule = &plan->rule;                                                                     \
+        for (size_t i = 0; i < plan->count; i++) {                                                                     \
+            stored_type x = ((const stored_type *)plan->srcs[0])[i];                                                   \
+            uint64_t factor = plan->factors[0];                                                                        \
+            acc_type acc = start_element;                                                                              \
+            for (int k = 1; k < plan->nsrcs; k++) {                                                                    \
+                x = ((const stored_type *)plan->srcs[k])[i];                                                           \
+                factor = plan->factors[k];                                                                             \
+                acc = combine_element(rule->fold, acc, start_element, rule->bias);                                     \
+            }                                                                                                          \
+            for (int k = 0; k < plan->ndsts; k++) ((stored_type *)plan->dsts[k])[i] = finish_element;                  \
+        }                                                                                                              \
+    }
+#define REAL(name, stored)                                                                                             \
+    RUN(name, stored, float, f32_start(rule, widen_##name(x), factor), f32_combine,                                    \
+        narrow_##name(f32_finish(rule, acc)))
+#define WHOLE(name, stored, acc_type)                                                                                  \
+    RUN(name, stored, acc_type, name##_start(rule, x, factor), name##_combine, name##_finish(rule, acc))
+
+REAL(f32, float)
+REAL(f16, uint16_t)
+REAL(bf16, uint16_t)
+REAL(e4m3, uint8_t)
+REAL(e5m2, uint8_t)
+WHOLE(f64, double, double)
+WHOLE(u8, uint8_t, uint32_t)
+WHOLE(u16, uint16_t, uint32_t)
+WHOLE(u32, uint32_t, uint32_t)
+WHOLE(u64, uint64_t, uint64_t)
+
+static void (*const run[TUTTI_CUDA_FAMILY_COUNT])(const tutti_cuda_reduce_plan *) = {
+    [TUTTI_CUDA_F32] = run_f32,   [TUTTI_CUDA_F64] = run_f64,   [TUTTI_CUDA_F16] = run_f16,
+    [TUTTI_CUDA_BF16] = run_bf16, [TUTTI_CUDA_E4M3] = run_e4m3, [TUTTI_CUDA_E5M2] = run_e5m2,
+    [TUTTI_CUDA_U8] = run_u8,     [TUTTI_CUDA_U16] = run_u16,   [TUTTI_CUDA_U32] = run_u32,
+    [TUTTI_CUDA_U64] = run_u64};
+
+#define FOR_EACH_CASE                                                                                                  \
+    for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++)                                                         \
+        for (tutti_reduction reduction = 0; reduction < TUTTI_REDUCTION_COUNT; reduction++)                            \
+            if (tutti_reduce_supports(type, reduction))
+
+typedef struct buffers {
+    char srcs[MOST_SOURCES][COUNT * 8], got[COUNT * 8], expected[COUNT * 8];
+} buffers;
+
+typedef struct reduce_case {
+    tutti_type type;
+    tutti_reduction reduction;
+    int nsrcs, divisor;
+    size_t count;
+    const double *factors;
+} reduce_case;
+
+static void check(buffers *b, const reduce_case *c, const char *what) {
+    const void *srcs[MOST_SOURCES];
+    void *dst = b->got;
+    tutti_cuda_reduce_plan plan;
+    char got[64], expected[64];
+    for (int k = 0; k < c->nsrcs; k++) srcs[k] = b->srcs[k];
+    tutti_reduce_args args = {.dst = b->expected,
+                              .srcs = srcs,
+                              .factors = c->reduction == TUTTI_PREMUL_SUM ? c->factors : NULL,
+                              .nsrcs = c->nsrcs,
+                              .count = c->count,
+                              .type = c->type,
+                              .reduction = c->reduction,
+                              .divisor = c->divisor};
+    tutti_reduce_host(&args);
+    tutti_cuda_reduce_make_plan(&args, &dst, 1, &plan);
+    run[plan.family](&plan);
+    size_t bytes = tutti_type_bytes(c->type);
+    for (size_t i = 0; i < c->count; i++)
+        cr_assert_eq(memcmp(b->got + i * bytes, b->expected + i * bytes, bytes), 0,
+                     "%s of %s (%s), %d sources, divisor %d: [%zu] is %s, not %s", tutti_reduction_name(c->reduction),
+                     tutti_type_name(c->type), what, c->nsrcs, c->divisor, i, reference_show(b->got, i, c->type, got),
+                     reference_show(b->expected, i, c->type, expected));
+}
+
+static void fill_with_bits(buffers *b, uint64_t seed) {
+    for (int k = 0; k < MOST_SOURCES; k++) {
+        for (size_t i = 0; i < COUNT; i++) {
+            uint64_t bits = reference_hash(seed, (uint64_t)k, i);
+            memcpy(b->srcs[k] + i * 8, &bits, sizeof bits);
+        }
+    }
+}
+
+Test(device_arithmetic, the_same_reductions_exist_as_on_the_host) {
+    for (tutti_type type = 0; type <= TUTTI_TYPE_COUNT; type++) {
+        for (tutti_reduction reduction = 0; reduction <= TUTTI_REDUCTION_COUNT; reduction++)
+            cr_assert_eq(tutti_cuda_reduce_supports(type, reduction), tutti_reduce_supports(type, reduction));
+        if (type < TUTTI_TYPE_COUNT) cr_assert_eq(tutti_cuda_type_bytes(type), tutti_type_bytes(type));
+    }
+}
+
+Test(device_arithmetic, random_bits_give_the_hosts_bits) {
+    static const double factors[MOST_SOURCES] = {1.5, -3, 0.1, 7, -0.0, 1e30, 255, -1, 2};
+    static const double whole[MOST_SOURCES] = {3, -3, 1e30, 7, 0, -1e30, 255, -1, 2};
+    buffers *b = malloc(sizeof *b);
+    FOR_EACH_CASE {
+        for (int nsrcs = 1; nsrcs <= MOST_SOURCES; nsrcs++) {
+            bool is_float = reference_is_float(type);
+            fill_with_bits(b, (uint64_t)nsrcs * 1000 + (uint64_t)type * 10 + (uint64_t)reduction);
+            reduce_case c = {type, reduction, nsrcs, nsrcs, COUNT, is_float ? factors : whole};
+            check(b, &c, "random bits");
+        }
+    }
+    free(b);
+}
+
+Test(device_arithmetic, ordinary_and_special_values_give_the_hosts_bits) {
+    buffers *b = malloc(sizeof *b);
+    FOR_EACH_CASE {
+        for (int nsrcs = 1; nsrcs <= MOST_SOURCES; nsrcs += 2) {
+            double factors[MOST_SOURCES];
+            for (int k = 0; k < nsrcs; k++) {
+                reference_fill(b->srcs[k], COUNT, type, reduction, 5, k, nsrcs);
+                factors[k] = reference_factor(type, k);
+            }
+            check(b, &(reduce_case){type, reduction, nsrcs, nsrcs, COUNT, factors}, "values");
+        }
+    }
+    free(b);
+}
+
+/* Every pair of codes of the small types; for the 16-bit floats every code, against a few others. */
+Test(device_arithmetic, every_code_of_a_small_type_gives_the_hosts_bits) {
+    static const uint16_t others[] = {0,      0x8000, 1,      0x8001, 0x03ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff,
+                                      0x7c00, 0xfc00, 0x7c01, 0x7e00, 0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fff, 0x3555};
+    buffers *b = malloc(sizeof *b);
+    for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
+        size_t bytes = tutti_type_bytes(type);
+        if (bytes > 2) continue;
+        size_t codes = bytes == 1 ? 256 : 65536, partners = bytes == 1 ? 256 : sizeof others / sizeof *others;
+        for (size_t start = 0; start < codes * partners; start += COUNT) {
+            size_t count = codes * partners - start < COUNT ? codes * partners - start : COUNT;
+            for (size_t i = 0; i < count; i++) {
+                uint16_t code = (uint16_t)((start + i) / partners), other = (uint16_t)((start + i) % partners);
+                if (bytes == 2) other = others[other];
+                memcpy(b->srcs[0] + i * bytes, &code, bytes);
+                memcpy(b->srcs[1] + i * bytes, &other, bytes);
+            }
+            static const double factors[] = {0.7, -1.3}, whole[] = {7, -13};
+            for (tutti_reduction reduction = 0; reduction < TUTTI_REDUCTION_COUNT; reduction++)
+                if (tutti_reduce_supports(type, reduction))
+                    check(b, &(reduce_case){type, reduction, 2, 3, count, reference_is_float(type) ? factors : whole},
+                          "every code");
+        }
+    }
+    free(b);
+}
+
+Test(device_arithmetic, averages_divide_by_any_number_of_ranks) {
+    static const int divisors[] = {1, 2, 3, 7, 8, 100, 1 << 20, 1000003, 1 << 30, INT32_MAX};
+    buffers *b = malloc(sizeof *b);
+    for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
+        if (!tutti_reduce_supports(type, TUTTI_AVG)) continue;
+        for (size_t i = 0; i < sizeof divisors / sizeof *divisors; i++) {
+            fill_with_bits(b, (uint64_t)type * 100 + i);
+            for (int nsrcs = 1; nsrcs <= 3; nsrcs++)
+                check(b, &(reduce_case){type, TUTTI_AVG, nsrcs, divisors[i], COUNT, NULL}, "averages");
+        }
+    }
+    free(b);
+}
+
+/* Vectors of 16 bytes are used only where all buffers allow it, and head, vectors and tail are all there is. */
+Test(device_arithmetic, vectors_lie_at_multiples_of_16_in_every_buffer) {
+    for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
+        size_t bytes = tutti_type_bytes(type);
+        for (size_t off = 0; off < 32; off += bytes) {
+            for (size_t other = 0; other < 32; other += bytes) {
+                for (size_t count = 0; count < 70; count++) {
+                    const void *srcs[] = {(void *)(4096 + off), (void *)(8192 + off)};
+                    void *dsts[] = {(void *)(16384 + off), (void *)(32768 + other)};
+                    tutti_reduce_args args = {
+                        .srcs = srcs, .nsrcs = 2, .count = count, .type = type, .reduction = TUTTI_MAX};
+                    tutti_cuda_reduce_plan plan;
+                    tutti_cuda_reduce_make_plan(&args, dsts, 2, &plan);
+                    cr_assert_leq(plan.head * bytes + plan.vectors * 16, count * bytes);
+                    if (off % 16 != other % 16) {
+                        cr_assert(plan.vectors == 0 && plan.head == count);
+                        continue;
+                    }
+                    cr_assert_lt(count * bytes - plan.head * bytes - plan.vectors * 16, 16);
+                    if (plan.vectors == 0) continue;
+                    cr_assert_eq((off + plan.head * bytes) % 16, 0);
+                    cr_assert_lt(plan.head * bytes, 16);
+                }
+            }
+        }
+    }
+}
