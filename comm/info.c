@@ -28,6 +28,7 @@
 #include "comm/algorithms/rail.h"
 #include "comm/heap.h"
 #include "comm/transports/transport.h"
+#include "kernels/device.h"
 
 static void print_settings(void) {
     printf("\nSettings (environment variables; * differs from its default)\n");
@@ -72,15 +73,38 @@ static void print_transports(void) {
         print_transport(tutti_transports[i], (used >> i & 1) != 0, status == TUTTI_OK);
 }
 
+static void print_gpu(const tutti_device *device, int index) {
+    tutti_device_facts facts;
+    char label[32];
+    snprintf(label, sizeof label, "GPU %d", index);
+    if (device->facts(index, &facts) != TUTTI_OK) {
+        printf("    %-24s unknown: %s\n", label, tutti_last_error());
+        return;
+    }
+    printf("    %-24s %s, %.1f GiB, %d processors, compute capability %d.%d, PCI %s", label, facts.name,
+           (double)facts.memory_bytes / (1 << 30), facts.processors, facts.major, facts.minor, facts.pci);
+    if (!facts.stream_waits) printf("; its streams cannot wait for values in memory");
+    if (!facts.ipc) printf("; its memory cannot be shared between processes");
+    putchar('\n');
+}
+
+static void print_gpus(void) {
+    const tutti_device *device = NULL;
+    char text[128];
+    int count = 0;
+    if (tutti_device_open(&device) != TUTTI_OK || device->count(&count) != TUTTI_OK) {
+        printf("  %-26s no: %s\n", "CUDA", tutti_last_error());
+        return;
+    }
+    device->describe(text, sizeof text);
+    printf("  %-26s yes: %s, %d GPU%s\n", "CUDA", text, count, count == 1 ? "" : "s");
+    for (int i = 0; i < count; i++) print_gpu(device, i);
+}
+
 static void print_parts(const tutti_topology *topology) {
-    static const struct {
-        const char *name, *state;
-    } parts[] = {
-        {"CUDA", "no: not part of this build"},
-        {"NCCL", "no: not part of this build"},
-    };
     printf("\nParts\n");
-    for (size_t i = 0; i < TUTTI_COUNT_OF(parts); i++) printf("  %-26s %s\n", parts[i].name, parts[i].state);
+    print_gpus();
+    printf("  %-26s no: not part of this build\n", "NCCL");
     bool hwloc = topology->no_hwloc[0] == '\0';
     printf("  %-26s %s%s\n", "hwloc", hwloc ? "yes: " : "no: ", hwloc ? topology->source : topology->no_hwloc);
     bool tables = tutti_rank_table_check() == TUTTI_OK;

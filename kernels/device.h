@@ -63,6 +63,8 @@ typedef struct tutti_device {
 
     /* TUTTI_ERR_UNSUPPORTED with the driver's reason: no driver, one that is too old ("driver X, needs Y"), no GPU. */
     tutti_status (*check)(void);
+    /* "CUDA 13.0, driver for 13.1". */
+    void (*describe)(char *text, size_t capacity);
     tutti_status (*count)(int *count_out);
     tutti_status (*facts)(int device, tutti_device_facts *facts_out);
     /* The calling thread's GPU. use makes its context, where the process has none. */

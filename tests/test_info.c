@@ -73,6 +73,19 @@ INFO_TEST(shm_alone_serves_one_host_and_no_more) {
     HAS("TUTTI_TRANSPORT names shared memory only");
 }
 
+INFO_TEST(gpus_are_listed_or_the_reason_is_told) {
+    cr_assert_eq(
+        shell_run(TUTTI_INFO " >rows; grep -Eq '^  CUDA +(yes: CUDA [0-9.]+, driver for [0-9.]+, [1-9]|no: .)' rows"),
+        0);
+    info("STANDIN_GPUS=3 TUTTI_CUDA_MODULE=$TUTTI_BUILD/lib/libstandin_cuda.so");
+    HAS("yes: a stand-in without a GPU, 3 GPUs\n    GPU 0 ");
+    HAS("\n    GPU 2                    stand-in, 1.0 GiB, 2 processors, compute capability 9.0, PCI 0000:03:00.0\n");
+    info("STANDIN_GPUS=0 TUTTI_CUDA_MODULE=$TUTTI_BUILD/lib/libstandin_cuda.so");
+    HAS("no: stand-in: no CUDA-capable device is detected");
+    info("TUTTI_CUDA_MODULE=/no/such/file.so");
+    HAS("no: cannot load /no/such/file.so");
+}
+
 INFO_TEST(the_log_tells_which_way_leads_to_another_host) {
     cr_assert_eq(shell_run("TUTTI_TRANSPORT=tcp TUTTI_LOG=debug $TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 "
                            "timeout 30 sh -c 'TUTTI_HOST_ID=$LOCAL_RANK exec $TUTTI_BUILD/tests/world_probe reduce'"),

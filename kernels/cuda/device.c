@@ -42,6 +42,14 @@ tutti_status tutti_cuda_check(void) {
                                  version % 1000 / 10, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
+void tutti_cuda_describe(char *text, size_t capacity) {
+    int version = 0;
+    const tutti_cuda_driver *driver = tutti_cuda_driver_get(true);
+    if (driver == NULL || driver->version(&version) != CUDA_SUCCESS) version = 0;
+    snprintf(text, capacity, "CUDA %d.%d, driver for %d.%d", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+             version / 1000, version % 1000 / 10);
+}
+
 tutti_status tutti_cuda_count(int *count_out) {
     TUTTI_CUDA_BEGIN();
     TUTTI_CUDA_TRY(cudaGetDeviceCount(count_out));

@@ -86,6 +86,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
     static const tutti_cuda_module module = {
         .calls.version = TUTTI_MODULE_VERSION,
         .device = {.check = tutti_cuda_check,
+                   .describe = tutti_cuda_describe,
                    .count = tutti_cuda_count,
                    .facts = tutti_cuda_facts,
                    .use = tutti_cuda_use,

@@ -52,6 +52,7 @@ const tutti_cuda_driver *tutti_cuda_driver_get(bool load);
 /* ------------------------------------------------------------------------------------------------ device.c */
 
 tutti_status tutti_cuda_check(void);
+void tutti_cuda_describe(char *text, size_t capacity);
 tutti_status tutti_cuda_count(int *count_out);
 tutti_status tutti_cuda_facts(int device, tutti_device_facts *facts_out);
 tutti_status tutti_cuda_use(int device);

@@ -101,6 +101,10 @@ static tutti_status check(void) {
     return TUTTI_OK;
 }
 
+static void describe(char *text, size_t capacity) {
+    snprintf(text, capacity, "a stand-in without a GPU");
+}
+
 static tutti_status count(int *count_out) {
     STANDIN_BEGIN("count");
     *count_out = standin.gpus;
@@ -175,6 +179,7 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
     static const tutti_cuda_module module = {
         .calls.version = TUTTI_MODULE_VERSION,
         .device = {.check = check,
+                   .describe = describe,
                    .count = count,
                    .facts = facts,
                    .use = use,
