@@ -24,10 +24,11 @@ tutti_status tutti_cuda_locate(const void *pointer, tutti_device_place *place_ou
     CUresult result = driver == NULL ? CUDA_ERROR_NOT_INITIALIZED
                                      : driver->pointer_attributes(TUTTI_COUNT_OF(attributes), attributes, values,
                                                                   (CUdeviceptr)(uintptr_t)pointer);
-    bool off =
-        result == CUDA_ERROR_NOT_INITIALIZED || result == CUDA_ERROR_DEINITIALIZED; /* in a forked child; at exit */
-    if (!off) TUTTI_TRY(tutti_cuda_driver_result(result, "cuPointerGetAttributes"));
-    if (!off && (type == CU_MEMORYTYPE_DEVICE || managed != 0))
+    /* Not started here, as in a forked child; ended, at exit; or a pointer that no context knows. */
+    bool unknown = result == CUDA_ERROR_NOT_INITIALIZED || result == CUDA_ERROR_DEINITIALIZED ||
+                   result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_INVALID_VALUE;
+    if (!unknown) TUTTI_TRY(tutti_cuda_driver_result(result, "cuPointerGetAttributes"));
+    if (!unknown && (type == CU_MEMORYTYPE_DEVICE || managed != 0))
         place = (tutti_device_place){.memory = TUTTI_MEMORY_CUDA,
                                      .device = device,
                                      .base = (void *)(uintptr_t)base,
