@@ -530,7 +530,10 @@ Test(device, a_forked_child_is_told_so) {
     pid_t child = fork();
     if (child == 0) {
         void *memory;
-        _exit(gpu->alloc(8, &memory) == TUTTI_ERR_FORKED && gpu->stream_sync(stream) == TUTTI_ERR_FORKED ? 0 : 1);
+        tutti_device_place place = {.memory = TUTTI_MEMORY_CUDA};
+        bool told = gpu->alloc(8, &memory) == TUTTI_ERR_FORKED && gpu->stream_sync(stream) == TUTTI_ERR_FORKED;
+        bool host = gpu->locate(&ended, &place) == TUTTI_OK && place.memory == TUTTI_MEMORY_HOST;
+        _exit(told && host ? 0 : 1); /* calls on the host's memory go on */
     }
     waitpid(child, &ended, 0);
     cr_assert_eq(ended, 0);

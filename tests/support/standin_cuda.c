@@ -63,13 +63,16 @@ void standin_break(const char *what) {
     pthread_mutex_unlock(&standin_lock);
 }
 
+bool standin_is_forked(void) {
+    return getpid() != standin.process;
+}
+
 tutti_status standin_begin(const char *call) {
     if (standin_in_stream()) {
         fprintf(stderr, "stand-in: %s from within a stream\n", call);
         abort();
     }
-    if (getpid() != standin.process)
-        return standin_host->fail(TUTTI_ERR_FORKED, "stand-in: %s in a forked process", call);
+    if (standin_is_forked()) return standin_host->fail(TUTTI_ERR_FORKED, "stand-in: %s in a forked process", call);
     if (standin_is_broken())
         return standin_host->fail(TUTTI_ERR_SYSTEM, "stand-in: %s: an earlier failure: %s", call, standin.what);
     if (standin_fails(call))

@@ -31,6 +31,7 @@ tutti_status standin_begin(const char *call);
 /* Something in a stream failed: all later calls fail, as in CUDA. */
 void standin_break(const char *what);
 bool standin_is_broken(void);
+bool standin_is_forked(void);
 /* The next pass through the point `name` of STANDIN_FAIL is the one to fail. */
 bool standin_fails(const char *name);
 /* This process has a context from now on. */
