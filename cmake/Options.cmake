@@ -18,7 +18,7 @@ set(TUTTI_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,un
 option(TUTTI_WERROR "Warnings are errors" OFF)
 
 # -ffp-contract=off: a reduction gives the same bits on every machine and instruction set.
-add_compile_options(-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -ffp-contract=off)
+add_compile_options(-Wall -Wextra -Wshadow "$<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes;-Wmissing-prototypes>" -ffp-contract=off)
 add_compile_definitions(_GNU_SOURCE)
 if(TUTTI_WERROR)
   add_compile_options(-Werror)

@@ -1,58 +1,19 @@
 /*
- * The arithmetic of the reductions on GPUs, run on the host: kernels/cuda/reduce_element.h, driven as the kernels drive it,
- * against the host's own loops. All types and reductions, on random bits, on special values, bit for bit.
+ * The kernels of reductions and copies for GPUs, compiled for the host (support/reduce_threads.cc), against the host's own loops.
+ * All types and reductions, on random bits, on special values, at all alignments, bit for bit.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/reduce.h"
-#include "kernels/cuda/reduce_element.h"
 #include "kernels/reduce.h"
+#include "tests/support/reduce_threads.h"
 #include "tests/support/reference.h"
 
 TestSuite(device_arithmetic, .timeout = 120);
 
-enum { MOST_SOURCES = 9, COUNT = 4133 };
-
-/* What a kernel's thread does, for each element in turn. */
-#define RUN(family, stored_type, acc_type, start_element, combine_element, finish_element)                             \
-    static void run_##family(const tutti_cuda_reduce_plan *plan) {                                                     \
-        const tutti_cuda_rule *rule = &plan->rule;                                                                     \
-        for (size_t i = 0; i < plan->count; i++) {                                                                     \
-            stored_type x = ((const stored_type *)plan->srcs[0])[i];                                                   \
-            uint64_t factor = plan->factors[0];                                                                        \
-            acc_type acc = start_element;                                                                              \
-            for (int k = 1; k < plan->nsrcs; k++) {                                                                    \
-                x = ((const stored_type *)plan->srcs[k])[i];                                                           \
-                factor = plan->factors[k];                                                                             \
-                acc = combine_element(rule->fold, acc, start_element, rule->bias);                                     \
-            }                                                                                                          \
-            for (int k = 0; k < plan->ndsts; k++) ((stored_type *)plan->dsts[k])[i] = finish_element;                  \
-        }                                                                                                              \
-    }
-#define REAL(name, stored)                                                                                             \
-    RUN(name, stored, float, f32_start(rule, widen_##name(x), factor), f32_combine,                                    \
-        narrow_##name(f32_finish(rule, acc)))
-#define WHOLE(name, stored, acc_type)                                                                                  \
-    RUN(name, stored, acc_type, name##_start(rule, x, factor), name##_combine, name##_finish(rule, acc))
-
-REAL(f32, float)
-REAL(f16, uint16_t)
-REAL(bf16, uint16_t)
-REAL(e4m3, uint8_t)
-REAL(e5m2, uint8_t)
-WHOLE(f64, double, double)
-WHOLE(u8, uint8_t, uint32_t)
-WHOLE(u16, uint16_t, uint32_t)
-WHOLE(u32, uint32_t, uint32_t)
-WHOLE(u64, uint64_t, uint64_t)
-
-static void (*const run[TUTTI_CUDA_FAMILY_COUNT])(const tutti_cuda_reduce_plan *) = {
-    [TUTTI_CUDA_F32] = run_f32,   [TUTTI_CUDA_F64] = run_f64,   [TUTTI_CUDA_F16] = run_f16,
-    [TUTTI_CUDA_BF16] = run_bf16, [TUTTI_CUDA_E4M3] = run_e4m3, [TUTTI_CUDA_E5M2] = run_e5m2,
-    [TUTTI_CUDA_U8] = run_u8,     [TUTTI_CUDA_U16] = run_u16,   [TUTTI_CUDA_U32] = run_u32,
-    [TUTTI_CUDA_U64] = run_u64};
+enum { MOST_SOURCES = 9, COUNT = 4133, ROW = (COUNT * 8 / 16 + 2) * 16, BLOCKS = 2 };
 
 #define FOR_EACH_CASE                                                                                                  \
     for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++)                                                         \
@@ -60,8 +21,14 @@ static void (*const run[TUTTI_CUDA_FAMILY_COUNT])(const tutti_cuda_reduce_plan *
             if (tutti_reduce_supports(type, reduction))
 
 typedef struct buffers {
-    char srcs[MOST_SOURCES][COUNT * 8], got[COUNT * 8], expected[COUNT * 8];
+    _Alignas(16) char srcs[MOST_SOURCES][ROW], got[ROW], expected[ROW]; /* all multiples of 16: vectors are used */
 } buffers;
+
+static buffers *buffers_create(void) {
+    buffers *b = aligned_alloc(16, sizeof *b);
+    cr_assert_not_null(b);
+    return b;
+}
 
 typedef struct reduce_case {
     tutti_type type;
@@ -87,8 +54,9 @@ static void check(buffers *b, const reduce_case *c, const char *what) {
                               .divisor = c->divisor};
     tutti_reduce_host(&args);
     tutti_cuda_reduce_make_plan(&args, &dst, 1, &plan);
-    run[plan.family](&plan);
     size_t bytes = tutti_type_bytes(c->type);
+    cr_assert_eq(plan.vectors, c->count * bytes / 16);
+    reduce_by_threads(&plan, BLOCKS);
     for (size_t i = 0; i < c->count; i++)
         cr_assert_eq(memcmp(b->got + i * bytes, b->expected + i * bytes, bytes), 0,
                      "%s of %s (%s), %d sources, divisor %d: [%zu] is %s, not %s", tutti_reduction_name(c->reduction),
@@ -116,7 +84,7 @@ Test(device_arithmetic, the_same_reductions_exist_as_on_the_host) {
 Test(device_arithmetic, random_bits_give_the_hosts_bits) {
     static const double factors[MOST_SOURCES] = {1.5, -3, 0.1, 7, -0.0, 1e30, 255, -1, 2};
     static const double whole[MOST_SOURCES] = {3, -3, 1e30, 7, 0, -1e30, 255, -1, 2};
-    buffers *b = malloc(sizeof *b);
+    buffers *b = buffers_create();
     FOR_EACH_CASE {
         for (int nsrcs = 1; nsrcs <= MOST_SOURCES; nsrcs++) {
             bool is_float = reference_is_float(type);
@@ -129,7 +97,7 @@ Test(device_arithmetic, random_bits_give_the_hosts_bits) {
 }
 
 Test(device_arithmetic, ordinary_and_special_values_give_the_hosts_bits) {
-    buffers *b = malloc(sizeof *b);
+    buffers *b = buffers_create();
     FOR_EACH_CASE {
         for (int nsrcs = 1; nsrcs <= MOST_SOURCES; nsrcs += 2) {
             double factors[MOST_SOURCES];
@@ -147,7 +115,7 @@ Test(device_arithmetic, ordinary_and_special_values_give_the_hosts_bits) {
 Test(device_arithmetic, every_code_of_a_small_type_gives_the_hosts_bits) {
     static const uint16_t others[] = {0,      0x8000, 1,      0x8001, 0x03ff, 0x0400, 0x3c00, 0xbc00, 0x7bff, 0xfbff,
                                       0x7c00, 0xfc00, 0x7c01, 0x7e00, 0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fff, 0x3555};
-    buffers *b = malloc(sizeof *b);
+    buffers *b = buffers_create();
     for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
         size_t bytes = tutti_type_bytes(type);
         if (bytes > 2) continue;
@@ -172,7 +140,7 @@ Test(device_arithmetic, every_code_of_a_small_type_gives_the_hosts_bits) {
 
 Test(device_arithmetic, averages_divide_by_any_number_of_ranks) {
     static const int divisors[] = {1, 2, 3, 7, 8, 100, 1 << 20, 1000003, 1 << 30, INT32_MAX};
-    buffers *b = malloc(sizeof *b);
+    buffers *b = buffers_create();
     for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
         if (!tutti_reduce_supports(type, TUTTI_AVG)) continue;
         for (size_t i = 0; i < sizeof divisors / sizeof *divisors; i++) {
@@ -210,4 +178,75 @@ Test(device_arithmetic, vectors_lie_at_multiples_of_16_in_every_buffer) {
             }
         }
     }
+}
+
+/* Of all buffers the first element is so many elements after a multiple of 16; of one it may be another number. */
+static void check_shifted(buffers *b, tutti_type type, int nsrcs, size_t count, size_t shift, size_t odd_one) {
+    enum { BEHIND = 16 };
+    static _Alignas(16) char results[3][ROW + 64], expected[ROW];
+    const void *srcs[MOST_SOURCES];
+    void *dsts[3];
+    tutti_cuda_reduce_plan plan;
+    size_t bytes = tutti_type_bytes(type);
+    for (int k = 0; k < nsrcs; k++) srcs[k] = b->srcs[k] + shift * bytes;
+    for (int k = 0; k < 3; k++) dsts[k] = results[k] + (k == 2 ? odd_one : shift) * bytes;
+    tutti_reduce_args args = {
+        .dst = expected, .srcs = srcs, .nsrcs = nsrcs, .count = count, .type = type, .reduction = TUTTI_MAX};
+    tutti_reduce_host(&args);
+    memset(results, 0x5a, sizeof results);
+    tutti_cuda_reduce_make_plan(&args, dsts, 3, &plan);
+    reduce_by_threads(&plan, BLOCKS);
+    for (int k = 0; k < 3; k++) {
+        char *end = (char *)dsts[k] + count * bytes;
+        cr_assert_eq(memcmp(dsts[k], expected, count * bytes), 0, "%s, %d sources, %zu elements, shift %zu, result %d",
+                     tutti_type_name(type), nsrcs, count, shift, k);
+        for (char *c = end; c < end + BEHIND; c++) cr_assert_eq(*c, 0x5a, "wrote behind the end");
+        for (char *c = results[k]; c < (char *)dsts[k]; c++) cr_assert_eq(*c, 0x5a, "wrote before the beginning");
+    }
+}
+
+Test(device_arithmetic, every_alignment_and_length_gives_the_hosts_bits) {
+    buffers *b = buffers_create();
+    fill_with_bits(b, 4);
+    for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
+        size_t lanes = 16 / tutti_type_bytes(type);
+        for (size_t shift = 0; shift < lanes; shift++)
+            for (size_t count = 0; count < 4 * lanes; count++)
+                check_shifted(b, type, 1 + (int)(count % 5), count, shift,
+                              count % 3 == 0 ? (shift + 1) % lanes : shift);
+        check_shifted(b, type, 4, COUNT - lanes, 1 % lanes, 1 % lanes); /* several rounds of the grid */
+    }
+    free(b);
+}
+
+Test(device_arithmetic, a_result_may_be_a_source) {
+    buffers *b = buffers_create();
+    const void *srcs[] = {b->srcs[0], b->srcs[1], b->srcs[2]};
+    void *dsts[] = {b->got, b->srcs[1], b->srcs[2]};
+    tutti_cuda_reduce_plan plan;
+    fill_with_bits(b, 9);
+    tutti_reduce_args args = {
+        .dst = b->expected, .srcs = srcs, .nsrcs = 3, .count = COUNT, .type = TUTTI_INT32, .reduction = TUTTI_SUM};
+    tutti_reduce_host(&args);
+    tutti_cuda_reduce_make_plan(&args, dsts, 3, &plan);
+    reduce_by_threads(&plan, BLOCKS);
+    for (int k = 0; k < 3; k++) cr_assert_eq(memcmp(dsts[k], b->expected, COUNT * 4), 0, "result %d", k);
+    free(b);
+}
+
+Test(device_arithmetic, many_copies_are_all_made_and_no_more) {
+    enum { BYTES = 9000 };
+    static _Alignas(16) char from[BYTES], to[BYTES], expected[BYTES];
+    tutti_cuda_copies copies = {0};
+    for (int i = 0; i < BYTES; i++) from[i] = (char)(i * 7 + i / 256);
+    for (int i = 0; i < TUTTI_CUDA_MOST_COPIES; i++) {
+        size_t bytes = (size_t)(i * 11 % 113), at = (size_t)(i * 128 + i % 16), source = (size_t)(i * 128 + i / 4 % 16);
+        copies.list[copies.count++] = (tutti_cuda_move){to + at, from + source, bytes};
+        memcpy(expected + at, from + source, bytes);
+    }
+    copy_by_threads(&copies, 1);
+    cr_assert_eq(memcmp(to, expected, BYTES), 0);
+    uint64_t value = 1;
+    store_by_thread(&value, 4711);
+    cr_assert_eq(value, 4711);
 }

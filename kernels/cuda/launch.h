@@ -12,20 +12,6 @@
 extern "C" {
 #endif
 
-#define TUTTI_CUDA_MOST_COPIES 64
-
-typedef struct tutti_cuda_move {
-    char *dst;
-    const char *src;
-    size_t bytes;
-} tutti_cuda_move;
-
-/* A kernel's argument. */
-typedef struct tutti_cuda_copies {
-    int count;
-    tutti_cuda_move list[TUTTI_CUDA_MOST_COPIES];
-} tutti_cuda_copies;
-
 /* Loads all of them to the thread's GPU. */
 cudaError_t tutti_cuda_launch_prepare(void);
 /* `processors`: of the GPU, so that the grid fills it and no more. */

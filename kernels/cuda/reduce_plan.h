@@ -1,5 +1,5 @@
 /*
- * A reduction as the kernels take it: by value, ready to run. Made on the host, by code that needs no GPU.
+ * Reductions and copies as the kernels take them: by value, ready to run. Made on the host, by code that needs no GPU.
  */
 #ifndef TUTTI_KERNELS_CUDA_REDUCE_PLAN_H
 #define TUTTI_KERNELS_CUDA_REDUCE_PLAN_H
@@ -39,5 +39,19 @@ typedef struct tutti_cuda_reduce_plan {
     void *dsts[TUTTI_CUDA_MOST_BUFFERS];
     uint64_t factors[TUTTI_CUDA_MOST_BUFFERS]; /* bits of a float or double, or an integer modulo 2^64 */
 } tutti_cuda_reduce_plan;
+
+#define TUTTI_CUDA_MOST_COPIES 64
+
+typedef struct tutti_cuda_move {
+    char *dst;
+    const char *src;
+    size_t bytes;
+} tutti_cuda_move;
+
+/* Many copies, a kernel's argument as well. */
+typedef struct tutti_cuda_copies {
+    int count;
+    tutti_cuda_move list[TUTTI_CUDA_MOST_COPIES];
+} tutti_cuda_copies;
 
 #endif

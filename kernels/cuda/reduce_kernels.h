@@ -1,0 +1,139 @@
+/*
+ * The kernels of reductions and copies: code of the GPU, without what starts it (reduce.cu), so that a test can compile it for the
+ * host and run its threads there (tests/support/reduce_threads.cc). There is one kernel for each layout of an element; what is done with the elements is the
+ * same for all threads of a call, and is decided once for each 16 bytes of a source: memory is slower than that.
+ *
+ * A thread takes 16 bytes of the result at a time, at the same place in all sources, which it reads two at a time, in order,
+ * and writes to every result. Where buffers are not aligned alike, and at the ends, it takes an element at a time.
+ *
+ * Invariant: each byte of the sources is read once, by the thread that later writes that place; so a result may be a source.
+ */
+#ifndef TUTTI_KERNELS_CUDA_REDUCE_KERNELS_H
+#define TUTTI_KERNELS_CUDA_REDUCE_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cuda/reduce_plan.h"
+
+namespace {
+
+constexpr int threads_per_block = 256, vector_bytes = 16; // of a block; that a thread moves at once
+
+/* Element `stored` of a buffer, `acc` while it is computed with. */
+#define FAMILY(name, stored_type, acc_type, start_element, combine_element, finish_element)                            \
+    struct name {                                                                                                      \
+        typedef stored_type stored;                                                                                    \
+        typedef acc_type acc;                                                                                          \
+        static __device__ __forceinline__ acc start(const tutti_cuda_rule &rule, stored x, uint64_t factor) {          \
+            return start_element;                                                                                      \
+        }                                                                                                              \
+        static __device__ __forceinline__ acc combine(tutti_cuda_fold fold, acc x, acc y, uint64_t bias) {             \
+            return combine_element(fold, x, y, bias);                                                                  \
+        }                                                                                                              \
+        static __device__ __forceinline__ stored finish(const tutti_cuda_rule &rule, acc x) {                          \
+            return finish_element;                                                                                     \
+        }                                                                                                              \
+    };
+#define REAL(name, stored)                                                                                             \
+    FAMILY(name, stored, float, f32_start(&rule, widen_##name(x), factor), f32_combine,                                \
+           narrow_##name(f32_finish(&rule, x)))
+#define WHOLE(name, stored, acc)                                                                                       \
+    FAMILY(name, stored, acc, name##_start(&rule, x, factor), name##_combine, name##_finish(&rule, x))
+
+REAL(f32, float)
+REAL(f16, uint16_t)
+REAL(bf16, uint16_t)
+REAL(e4m3, uint8_t)
+REAL(e5m2, uint8_t)
+WHOLE(f64, double, double)
+WHOLE(u8, uint8_t, uint32_t)
+WHOLE(u16, uint16_t, uint32_t)
+WHOLE(u32, uint32_t, uint32_t)
+WHOLE(u64, uint64_t, uint64_t)
+
+/* As many elements as are moved at once. */
+template <class E, int LANES> struct alignas(LANES * sizeof(typename E::stored)) lanes { typename E::stored x[LANES]; };
+
+#define FOR_LANES _Pragma("unroll") for (int i = 0; i < LANES; i++)
+#define CASE(fold)                                                                                                     \
+    case fold: FOR_LANES acc[i] = E::combine(fold, acc[i], E::start(rule, in.x[i], factor), rule.bias); break
+
+template <class E, int LANES>
+__device__ __forceinline__ void combine(const tutti_cuda_rule &rule, typename E::acc (&acc)[LANES],
+                                        const lanes<E, LANES> &in, uint64_t factor) {
+    switch (rule.fold) {
+        CASE(TUTTI_CUDA_SUM);
+        CASE(TUTTI_CUDA_MIN);
+        CASE(TUTTI_CUDA_MAX);
+        CASE(TUTTI_CUDA_PROD);
+        CASE(TUTTI_CUDA_AND);
+        CASE(TUTTI_CUDA_OR);
+        CASE(TUTTI_CUDA_XOR);
+    }
+}
+
+/* Result `at`, counted in LANES elements from `start` on. */
+template <class E, int LANES>
+__device__ __forceinline__ void reduce_at(const tutti_cuda_reduce_plan &plan, size_t start, size_t at) {
+    typedef lanes<E, LANES> vector;
+    typedef typename E::stored stored;
+    const auto read = [&](int k) { return ((const vector *)((const stored *)plan.srcs[k] + start))[at]; };
+    typename E::acc acc[LANES];
+    vector first = read(0), second, result;
+    if (plan.nsrcs > 1) second = read(1);
+    FOR_LANES acc[i] = E::start(plan.rule, first.x[i], plan.factors[0]);
+    if (plan.nsrcs > 1) combine<E, LANES>(plan.rule, acc, second, plan.factors[1]);
+#pragma unroll 1
+    for (int k = 2; k < plan.nsrcs; k += 2) {
+        const bool both = k + 1 < plan.nsrcs;
+        first = read(k);
+        if (both) second = read(k + 1);
+        combine<E, LANES>(plan.rule, acc, first, plan.factors[k]);
+        if (both) combine<E, LANES>(plan.rule, acc, second, plan.factors[k + 1]);
+    }
+    FOR_LANES result.x[i] = E::finish(plan.rule, acc[i]);
+#pragma unroll 1
+    for (int k = 0; k < plan.ndsts; k++) ((vector *)((stored *)plan.dsts[k] + start))[at] = result;
+}
+
+template <class E>
+__global__ void __launch_bounds__(threads_per_block) reduce(const __grid_constant__ tutti_cuda_reduce_plan plan) {
+    constexpr int LANES = vector_bytes / sizeof(typename E::stored);
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    const size_t thread = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (size_t i = thread; i < plan.vectors; i += stride) reduce_at<E, LANES>(plan, plan.head, i);
+    const size_t middle = plan.vectors * LANES;
+    for (size_t i = thread; i < plan.count - middle; i += stride)
+        reduce_at<E, 1>(plan, 0, i < plan.head ? i : i + middle);
+}
+
+/* ------------------------------------------------------------------------------------------------- copies */
+
+/* A piece of one copy for each block, in 16 bytes where both sides allow it. */
+__global__ void __launch_bounds__(threads_per_block) copy_pieces(const __grid_constant__ tutti_cuda_copies copies) {
+    const tutti_cuda_move copy = copies.list[blockIdx.y];
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    const size_t thread = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const size_t off = (size_t)copy.dst % vector_bytes;
+    const bool together = off == (size_t)copy.src % vector_bytes;
+    size_t head = together ? (vector_bytes - off) % vector_bytes : copy.bytes;
+    if (head > copy.bytes) head = copy.bytes;
+    const size_t vectors = (copy.bytes - head) / vector_bytes, middle = vectors * vector_bytes;
+    const uint4 *from = (const uint4 *)(copy.src + head);
+    uint4 *to = (uint4 *)(copy.dst + head);
+    for (size_t i = thread; i < vectors; i += stride) to[i] = from[i];
+    for (size_t i = thread; i < copy.bytes - middle; i += stride) {
+        const size_t at = i < head ? i : i + middle;
+        copy.dst[at] = copy.src[at];
+    }
+}
+
+__global__ void store_value(uint64_t *at, uint64_t value) {
+    __threadfence_system();
+    *(volatile uint64_t *)at = value;
+}
+
+} // namespace
+
+#endif
