@@ -170,6 +170,8 @@ bool tutti_cuda_in_use(void) {
     if (driver->device_count(&count) != CUDA_SUCCESS) count = 0;
     for (int i = 0; i < count && !seen; i++)
         seen = driver->primary_state(i, &flags, &active) == CUDA_SUCCESS && active != 0;
-    if (seen) atomic_store_explicit(&context_seen, true, memory_order_release);
-    return seen;
+    if (!seen) return false;
+    tutti_cuda_note_start();
+    atomic_store_explicit(&context_seen, true, memory_order_release);
+    return true;
 }

@@ -20,11 +20,11 @@ tutti_status tutti_cuda_locate(const void *pointer, tutti_device_place *place_ou
                                         CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID};
     void *values[] = {&type, &managed, &device, &base, &bytes, &serial};
     tutti_device_place place = {.memory = TUTTI_MEMORY_HOST};
-    const tutti_cuda_driver *driver = tutti_cuda_driver_get(false);
+    const tutti_cuda_driver *driver = tutti_cuda_is_forked() ? NULL : tutti_cuda_driver_get(false);
     CUresult result = driver == NULL ? CUDA_ERROR_NOT_INITIALIZED
                                      : driver->pointer_attributes(TUTTI_COUNT_OF(attributes), attributes, values,
                                                                   (CUdeviceptr)(uintptr_t)pointer);
-    /* Not started here, as in a forked child; ended, at exit; or a pointer that no context knows. */
+    /* Not started here, as in a forked child; ended, at exit; or a pointer that no context knows: the host's. */
     bool unknown = result == CUDA_ERROR_NOT_INITIALIZED || result == CUDA_ERROR_DEINITIALIZED ||
                    result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_INVALID_VALUE;
     if (!unknown) TUTTI_TRY(tutti_cuda_driver_result(result, "cuPointerGetAttributes"));

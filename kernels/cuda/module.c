@@ -9,7 +9,7 @@
 
 const tutti_module_host *tutti_cuda_host;
 
-/* CUDA was started by this module; in a child that was forked then it does not work. */
+/* CUDA was started in this process; in a child that was forked then it does not work. */
 static atomic_bool started, forked;
 
 static void note_fork(void) {
@@ -17,13 +17,21 @@ static void note_fork(void) {
         atomic_store_explicit(&forked, true, memory_order_relaxed);
 }
 
+void tutti_cuda_note_start(void) {
+    if (!atomic_load_explicit(&started, memory_order_relaxed))
+        atomic_store_explicit(&started, true, memory_order_relaxed);
+}
+
+bool tutti_cuda_is_forked(void) {
+    return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
 tutti_status tutti_cuda_begin(void) {
-    if (atomic_load_explicit(&forked, memory_order_relaxed))
+    if (tutti_cuda_is_forked())
         return tutti_cuda_host->fail(TUTTI_ERR_FORKED,
                                      "this process was forked from one that had CUDA in use, and CUDA "
                                      "does not work in such a child; start it by exec (spawn)");
-    if (!atomic_load_explicit(&started, memory_order_relaxed))
-        atomic_store_explicit(&started, true, memory_order_relaxed);
+    tutti_cuda_note_start();
     return TUTTI_OK;
 }
 

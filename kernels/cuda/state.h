@@ -24,6 +24,9 @@ tutti_status tutti_cuda_driver_result(CUresult result, const char *what);
 /* The beginning of every call that needs CUDA. In a child that was forked after CUDA was started here: TUTTI_ERR_FORKED. */
 #define TUTTI_CUDA_BEGIN() TUTTI_TRY(tutti_cuda_begin())
 tutti_status tutti_cuda_begin(void);
+bool tutti_cuda_is_forked(void);
+/* Somebody else has started it. */
+void tutti_cuda_note_start(void);
 
 /* What may wait, allocate or ask is forbidden to all threads while one captures a graph in CUDA's global mode; between these two
  * it is permitted, and no part of any capture. */
