@@ -100,8 +100,6 @@ tutti_status tutti_options_check(const tutti_options *options, const char *name)
                           "%s: options.struct_bytes is %zu, this library's tutti_options has %zu: use "
                           "TUTTI_OPTIONS(...), and a library of the header's version",
                           name, options->struct_bytes, sizeof *options);
-    if (options->memory == TUTTI_MEMORY_CUDA)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s: CUDA memory is not supported by this build", name);
     if ((unsigned)options->memory > TUTTI_MEMORY_CUDA || options->timeout_ms < 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: options.memory %d or options.timeout_ms %lld cannot be", name,
                           (int)options->memory, (long long)options->timeout_ms);

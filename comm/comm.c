@@ -29,6 +29,7 @@
 #include "comm/peer.h"
 #include "comm/slots.h"
 #include "comm/start.h"
+#include "comm/stream.h"
 #include "comm/ways.h"
 #include "comm/worker.h"
 
@@ -40,6 +41,7 @@ void tutti_comm_retain(tutti_comm *comm) {
 
 void tutti_comm_release(tutti_comm *comm) {
     if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) return;
+    tutti_stream_free(comm);
     tutti_queue_destroy(comm);
     tutti_hosts_free(comm->hosts);
     tutti_hall_release(comm->hall);
@@ -56,6 +58,7 @@ static void dismantle(tutti_comm *comm) {
     if (comm->page != NULL) {
         if (comm->hosts == NULL) tutti_slots_delist(comm);
         tutti_p2p_close(comm);
+        tutti_stream_close(comm);
         atomic_store_explicit(&comm->page->departed, 1, memory_order_release);
         tutti_page_wake(comm->page);
         if (comm->hosts == NULL) tutti_grave_bury(comm);
@@ -232,17 +235,22 @@ tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status) {
     return tutti_fail((tutti_status)page->broken_status, "%s", page->broken_text);
 }
 
-tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason) {
-    if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_abort: comm is NULL");
-    if (tutti_forked()) return tutti_comm_check(comm);
-    tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted by rank %d (pid %d): %s", comm->name, comm->rank,
-               (int)getpid(), reason != NULL ? reason : "no reason given");
-    tutti_comm_break(comm, TUTTI_ERR_ABORTED);
+tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status) {
+    status = tutti_comm_break(comm, status);
     if (comm->hosts != NULL && tutti_queue_try_enter(comm)) { /* else whoever runs the operation tells the others */
         tutti_link_break_all(comm);
         tutti_queue_leave(comm);
     }
     tutti_p2p_tell_broken(comm);
+    return tutti_fail(status, "%s", comm->page->broken_text);
+}
+
+tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason) {
+    if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_abort: comm is NULL");
+    if (tutti_forked()) return tutti_comm_check(comm);
+    tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted by rank %d (pid %d): %s", comm->name, comm->rank,
+               (int)getpid(), reason != NULL ? reason : "no reason given");
+    tutti_comm_give_up(comm, TUTTI_ERR_ABORTED);
     return TUTTI_OK;
 }
 
@@ -255,6 +263,7 @@ tutti_status tutti_comm_destroy(tutti_comm *comm) {
     if (comm == NULL) return TUTTI_OK;
     if (tutti_forked()) return TUTTI_OK; /* its memory is the parent's, or not here at all */
     atomic_store_explicit(&comm->destroyed, true, memory_order_release);
+    tutti_stream_abandon(comm);
     if (tutti_queue_is_active(comm)) {
         tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed by rank %d while operations were under way",
                    comm->name, comm->rank);

@@ -65,6 +65,7 @@ typedef struct tutti_op {
     tutti_type type;
     tutti_reduction reduction;
     int root;
+    bool cuda; /* the buffers are CUDA memory, or (parts) stand for such */
     const void *src;
     void *dst;
     size_t count;
@@ -76,7 +77,7 @@ typedef struct tutti_op {
     int64_t timeout_ms;             /* 0: the communicator's */
     uint64_t signature;             /* equal on all ranks, else it is a mismatch */
     uint64_t sequence;              /* number on its communicator, from 1; set when it runs */
-    const struct tutti_op *part_of; /* of an operation over hosts: that one, for what is told; NULL */
+    const struct tutti_op *part_of; /* of a part of another operation: that one, for what is told; NULL */
 } tutti_op;
 
 /* What a rank tells of its call, for errors and reports: fixed size, lives in shared memory. */
@@ -85,7 +86,7 @@ typedef struct tutti_call {
     uint64_t shown; /* the number by which the user knows it: of a part of a call over hosts, that call's */
     uint64_t count;
     int32_t root;
-    uint8_t kind, type, reduction, unused;
+    uint8_t kind, type, reduction, cuda;
 } tutti_call;
 
 /* Bytes of a payload that travels in the post itself, from its first line on. */
@@ -161,6 +162,7 @@ struct tutti_peer;
 struct tutti_slots;
 struct tutti_work_queue;
 struct tutti_links;
+struct tutti_stream_comm;
 
 /* One rank as the others of its communicator see it. */
 typedef struct tutti_member {
@@ -207,19 +209,20 @@ struct tutti_comm {
     uint64_t finished;         /* all ranks have finished this call and all before it; what is known of it */
     uint64_t history;          /* hash of all calls so far, part of the next signature */
     tutti_pace pace;
-    uint64_t splits;                /* communicators made from this one; equal on all ranks */
-    tutti_patience patience;        /* of the running collective; its runner's only */
-    struct tutti_slots *slots;      /* lease, NULL: none; slots.h */
-    atomic_int slots_busy;          /* 1 while a call uses the lease, so that nobody takes it */
-    const void **views;             /* scratch of nranks pointers, for algorithms */
-    double *factors;                /* scratch of nranks factors */
-    char **buffers;                 /* scratch of nranks pointers */
-    uint64_t exposed;               /* last call in which peers may write into this rank's buffers; settle.h */
-    struct tutti_work_queue *queue; /* worker.h */
-    struct tutti_links *links;      /* to ranks of other hosts, link.c; NULL: none so far */
-    atomic_int references;          /* the user's, and one for each work and thread that may look at it */
-    atomic_bool destroyed;          /* tutti_comm_destroy was called */
-    struct tutti_comm *next;        /* list of the process's communicators */
+    uint64_t splits;                       /* communicators made from this one; equal on all ranks */
+    tutti_patience patience;               /* of the running collective; its runner's only */
+    struct tutti_slots *slots;             /* lease, NULL: none; slots.h */
+    atomic_int slots_busy;                 /* 1 while a call uses the lease, so that nobody takes it */
+    const void **views;                    /* scratch of nranks pointers, for algorithms */
+    double *factors;                       /* scratch of nranks factors */
+    char **buffers;                        /* scratch of nranks pointers */
+    uint64_t exposed;                      /* last call in which peers may write into this rank's buffers; settle.h */
+    struct tutti_work_queue *queue;        /* worker.h */
+    struct tutti_links *links;             /* to ranks of other hosts, link.c; NULL: none so far */
+    struct tutti_stream_comm *_Atomic gpu; /* calls on CUDA memory, stream.h; NULL: none so far */
+    atomic_int references;                 /* the user's, and one for each work and thread that may look at it */
+    atomic_bool destroyed;                 /* tutti_comm_destroy was called */
+    struct tutti_comm *next;               /* list of the process's communicators */
 };
 
 /* The rank as the user knows it. */
@@ -233,6 +236,9 @@ tutti_status tutti_comm_check(tutti_comm *comm);
 /* Breaks the communicator with `status` and this thread's error text, unless it is broken already; wakes waiters.
  * Gives the status with which it is broken, and that text as this thread's error. */
 tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status);
+
+/* The same, and tells other hosts: from any thread but one that runs an operation of the communicator. */
+tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status);
 
 /* Counts references to the struct; the last one frees it. */
 void tutti_comm_retain(tutti_comm *comm);

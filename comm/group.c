@@ -2,13 +2,15 @@
  * Group calls: what a thread calls between begin and end is recorded, and started together by end.
  *
  * All sends and receives are posted first, so none of them waits for another; the collectives follow in the order of
- * their calls. The group's work ends with its last part; it counts one part more while parts are being added.
+ * their calls. Of messages on CUDA memory the sends come first: a receive makes what follows in its stream wait.
+ * The group's work ends with its last part; it counts one part more while parts are being added.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/status.h"
 #include "comm/channel.h"
+#include "comm/stream.h"
 #include "comm/submit.h"
 #include "comm/worker.h"
 
@@ -57,12 +59,14 @@ tutti_status tutti_group_begin(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op) {
+tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op, int gpu, void *stream) {
     group *g = &open_group;
     TUTTI_TRY(grow(&g->ops, g->nops, &g->ops_capacity, sizeof *g->ops));
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
     work->op = *op;
+    work->gpu = gpu;
+    work->stream = stream;
     g->ops[g->nops++] = work;
     return tutti_op_own_arrays(comm, work);
 }
@@ -75,23 +79,47 @@ tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *mess
     return TUTTI_OK;
 }
 
-/* Posts all messages, then runs or queues the collectives. What could not be started fails the whole. */
+/* Those on host memory and the sends, or the receives on CUDA memory. */
+static tutti_status start_messages(group *g, tutti_work *whole, bool queued, bool waiting_ones) {
+    for (size_t i = 0; i < g->nmessages; i++) {
+        const tutti_message *message = &g->messages[i];
+        bool cuda = message->gpu != TUTTI_PLACE_HOST;
+        if ((cuda && !message->sends) != waiting_ones) continue;
+        if (cuda)
+            TUTTI_TRY(tutti_stream_submit_message(g->comm, message, queued ? whole : NULL,
+                                                  queued ? &g->message_works[i] : NULL));
+        else TUTTI_TRY(tutti_message_start(g->comm, message, whole, &g->message_works[i]));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status queue_op(group *g, tutti_work *work, tutti_work *whole) {
+    work->whole = whole;
+    tutti_work_retain(whole);
+    atomic_fetch_add_explicit(&whole->parts, 1, memory_order_relaxed);
+    tutti_status status = tutti_queue_push(g->comm, work);
+    if (status != TUTTI_OK) tutti_work_end(work, status); /* the queue refuses: end the part here */
+    return status;
+}
+
+/* Posts all messages, then runs or queues the collectives. What could not be started fails the whole. Who does not ask for a
+ * work waits for what is on host memory only: the rest is done in stream order. */
 static tutti_status start(group *g, tutti_work *whole, bool queued) {
+    tutti_work *unseen = NULL;
     TUTTI_TRY(tutti_calloc(g->nmessages, sizeof *g->message_works, &g->message_works));
-    for (size_t i = 0; i < g->nmessages; i++)
-        TUTTI_TRY(tutti_message_start(g->comm, &g->messages[i], whole, &g->message_works[i]));
+    TUTTI_TRY(start_messages(g, whole, queued, /* waiting_ones */ false));
+    TUTTI_TRY(start_messages(g, whole, queued, /* waiting_ones */ true));
     for (size_t i = 0; i < g->nops; i++) {
-        if (!queued) {
-            TUTTI_TRY(tutti_queue_run(g->comm, &g->ops[i]->op));
-            continue;
-        }
-        g->ops[i]->whole = whole;
-        tutti_work_retain(whole);
-        atomic_fetch_add_explicit(&whole->parts, 1, memory_order_relaxed);
-        tutti_status status = tutti_queue_push(g->comm, g->ops[i]);
-        if (status != TUTTI_OK) { /* the queue refuses: end the part here */
-            tutti_work_end(g->ops[i], status);
-            return status;
+        tutti_work *work = g->ops[i];
+        if (work->gpu != TUTTI_PLACE_HOST) {
+            TUTTI_TRY(tutti_stream_submit(g->comm, &work->op, work->gpu, work->stream, queued ? whole : NULL,
+                                          queued ? &unseen : NULL));
+            tutti_work_free(unseen);
+            unseen = NULL;
+        } else if (queued) {
+            TUTTI_TRY(queue_op(g, work, whole));
+        } else {
+            TUTTI_TRY(tutti_queue_run(g->comm, &work->op));
         }
     }
     return TUTTI_OK;

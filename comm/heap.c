@@ -20,6 +20,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/comm.h"
+#include "comm/device_memory.h"
 #include "comm/fork.h"
 #include "comm/register.h"
 
@@ -327,6 +328,8 @@ tutti_status tutti_mem_alloc(size_t bytes, void **memory_out) {
 }
 
 tutti_status tutti_mem_free(void *memory) {
+    tutti_status status;
+    if (memory != NULL && !tutti_heap_holds(memory, 1) && tutti_device_memory_free(memory, &status)) return status;
     if (memory != NULL && !tutti_heap_holds(memory, 1) && !tutti_forked())
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_free: %p is not memory of tutti_mem_alloc", memory);
     return tutti_heap_free(memory);

@@ -47,13 +47,15 @@ static bool has_root(unsigned kind) {
 
 const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity) {
     char reduction[32] = "", root[32] = "";
+    const char *memory = call->cuda != 0 ? " on CUDA memory" : "";
     if (has_reduction(call->kind))
         snprintf(reduction, sizeof reduction, ", %s", tutti_reduction_name((tutti_reduction)call->reduction));
     if (has_root(call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
-    if (call->kind == TUTTI_KIND_BARRIER) snprintf(text, capacity, "barrier #%llu", (unsigned long long)call->shown);
+    if (call->kind == TUTTI_KIND_BARRIER)
+        snprintf(text, capacity, "barrier%s #%llu", memory, (unsigned long long)call->shown);
     else
-        snprintf(text, capacity, "%s(%s, %llu%s%s) #%llu", tutti_kind_name((tutti_kind)call->kind),
-                 tutti_type_name((tutti_type)call->type), (unsigned long long)call->count, reduction, root,
+        snprintf(text, capacity, "%s(%s, %llu%s%s)%s #%llu", tutti_kind_name((tutti_kind)call->kind),
+                 tutti_type_name((tutti_type)call->type), (unsigned long long)call->count, reduction, root, memory,
                  (unsigned long long)call->shown);
     return text;
 }
@@ -66,7 +68,8 @@ tutti_call tutti_call_of(const tutti_op *op) {
                         .root = shown->root,
                         .kind = (uint8_t)shown->kind,
                         .type = (uint8_t)shown->type,
-                        .reduction = (uint8_t)shown->reduction};
+                        .reduction = (uint8_t)shown->reduction,
+                        .cuda = (uint8_t)shown->cuda};
 }
 
 const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
@@ -245,7 +248,7 @@ static void find_difference(const tutti_comm *comm, const tutti_op *op, const tu
         uint64_t sequence = op->sequence - ago;
         tutti_call own = comm->page->posts[sequence % TUTTI_POSTS].call, other = posts[sequence % TUTTI_POSTS].call;
         bool differ = own.kind != other.kind || own.type != other.type || own.reduction != other.reduction ||
-                      own.root != other.root || own.count != other.count;
+                      own.root != other.root || own.count != other.count || own.cuda != other.cuda;
         if (own.sequence != sequence || other.sequence != sequence || !differ) continue;
         *own_out = own;
         *other_out = other;

@@ -25,6 +25,11 @@ static inline bool tutti_op_is_split(const tutti_op *op) {
     }
 }
 
+static inline bool tutti_op_reduces(const tutti_op *op) {
+    return op->kind == TUTTI_KIND_ALL_REDUCE || op->kind == TUTTI_KIND_REDUCE ||
+           op->kind == TUTTI_KIND_REDUCE_SCATTER || op->kind == TUTTI_KIND_REDUCE_SCATTER_V;
+}
+
 /* Kinds whose data comes from the root only. */
 static inline bool tutti_op_has_source(const tutti_op *op) {
     return op->kind == TUTTI_KIND_BROADCAST || op->kind == TUTTI_KIND_SCATTER || op->kind == TUTTI_KIND_SCATTER_V;

@@ -26,36 +26,38 @@ typedef struct tutti_stream_facts {
     uint8_t stream_waits, ipc;                /* tutti_device_facts */
     uint8_t unused[2];
     int32_t nccl_version;  /* as ncclGetVersion says; 0: NCCL cannot be used here; by the engine's tell */
-    uint64_t stage_bytes;  /* TUTTI_CUDA_STAGE_BYTES */
     char nccl_missing[96]; /* why not, for the log and TUTTI_ALGORITHM=nccl */
 } tutti_stream_facts;
 
 struct tutti_stream_engine;
-struct tutti_stream_call;
 
 /* A communicator's part that deals with CUDA memory: comm->gpu; NULL until the first such call. */
 typedef struct tutti_stream_comm {
     tutti_comm *comm;
-    const tutti_device *device; /* the table */
-    int index;                  /* the GPU of this communicator, on this rank */
-    tutti_device_facts own;
-    const tutti_stream_facts *facts;          /* nranks: what all told; NULL before the first collective */
+    const tutti_device *device;               /* the table */
+    int index;                                /* the GPU of this communicator, on this rank */
+    tutti_device_facts own;                   /* of that GPU */
+    tutti_stream_facts *facts;                /* nranks: what all told; NULL before the first collective */
     const struct tutti_stream_engine *engine; /* chosen; NULL before the first collective */
     void *engine_state;                       /* the engine's; set by its open, freed by its close */
-    pthread_mutex_t order;                    /* held by the call that is being enqueued */
-    struct tutti_stream_tracks *tracks;       /* what is under way; stream_state.h */
+    bool staged;                              /* the staged engine is open; under the tracks' lock */
+    void *staged_state;                 /* of the staged engine, which also serves what the chosen one does not take */
+    uint64_t number;                    /* collectives enqueued; under order */
+    pthread_mutex_t order;              /* held by the call that is being enqueued */
+    struct tutti_stream_tracks *tracks; /* what is under way; stream_state.h */
+    bool watched;                       /* in the watcher's list; under its lock */
+    struct tutti_stream_comm *next_watched, *next_idle; /* the watcher's lists */
 } tutti_stream_comm;
 
 /* One collective on CUDA memory for an engine. */
 typedef struct tutti_stream_call {
-    const tutti_op
-        *op; /* checked; pointers are of the communicator's GPU, or NULL where counts are 0; its arrays are valid
-                           until enqueue returns */
+    /* Checked; pointers are of the communicator's GPU, or NULL where counts are 0. Its arrays are valid until enqueue
+     * returns. */
+    const tutti_op *op;
     tutti_stream stream;
-    uint64_t
-        number; /* of this call among the collectives on CUDA memory of this communicator, from 1; equal on all ranks */
-    int64_t timeout_ms; /* 0: none */
-    tutti_work *work;   /* of the user, or NULL; an engine need not look at it */
+    uint64_t number;    /* among the collectives on CUDA memory of this communicator, from 1; equal on all ranks */
+    int64_t timeout_ms; /* of the call, else of the communicator */
+    tutti_work *work;   /* the user's, or NULL; an engine need not look at it */
 } tutti_stream_call;
 
 /*
@@ -76,8 +78,11 @@ typedef struct tutti_stream_engine {
     bool (*fits)(const tutti_comm *comm, char *reason_out, size_t capacity);
     /* Once, after it was chosen; collective: every rank is inside. May wait for peers (tutti_stream_gather; up to
      * comm->connect_timeout_ms), may allocate, loads and creates whatever it needs. A failure breaks the communicator and
-     * is what the call answers; it cleans up after itself as far as close would. Caller. NULL: nothing to do. */
+     * is what the call answers; close is called then. Caller. NULL: nothing to do. */
     tutti_status (*open)(tutti_comm *comm);
+    /* Can it carry out this call (kind, type, reduction: what is equal on all ranks)? Else the staged engine does. Caller.
+     * NULL: all calls. */
+    bool (*takes)(const tutti_comm *comm, const tutti_op *op);
     /* Puts one collective into the stream: whatever precedes it in the stream is done before it, whatever follows sees its
      * result. Never waits for a peer nor for the stream. All ranks call in the same order; on any of them, streams may
      * differ from call to call, and then it is the engine that keeps calls apart that must not overlap (stream_wait_event).
@@ -103,5 +108,35 @@ typedef struct tutti_stream_engine {
 /* From each rank `bytes` (equal everywhere) at mine; into all, rank by rank. An all_gather on host memory, in line with the
  * communicator's other calls: only inside open. */
 tutti_status tutti_stream_gather(tutti_comm *comm, const void *mine, void *all, size_t bytes);
+
+/* ---------------------------------------------------------------------------------- for those who take calls */
+
+#define TUTTI_PLACE_HOST (-1)
+
+/* Can the buffers of a call with these options be CUDA memory? The first question of every call. */
+static inline bool tutti_stream_concerns(const tutti_options *options) {
+    tutti_memory said = options != NULL ? options->memory : TUTTI_MEMORY_ASK;
+    return said == TUTTI_MEMORY_CUDA || (said == TUTTI_MEMORY_ASK && tutti_device_in_use() != NULL);
+}
+
+/* On which GPU the buffers of op are, or TUTTI_PLACE_HOST. TUTTI_ERR_ARGUMENT: on several, or not where the caller said. */
+tutti_status tutti_stream_place_op(const tutti_comm *comm, const tutti_op *op, tutti_memory said, int *index_out);
+tutti_status tutti_stream_place_message(const tutti_message *message, tutti_memory said, int *index_out);
+
+/* Enqueues a checked call in the stream. work_out NULL: nobody waits for it. `whole`, of a group, is told of its end; NULL. */
+tutti_status tutti_stream_submit(tutti_comm *comm, const tutti_op *op, int index, tutti_stream stream,
+                                 tutti_work *whole, tutti_work **work_out);
+tutti_status tutti_stream_submit_message(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
+                                         tutti_work **work_out);
+
+/* The communicator is about to be destroyed: what is under way fails, streams are released. */
+void tutti_stream_abandon(tutti_comm *comm);
+/* Nobody runs its operations any more: gives back what can be given back before the streams have passed. */
+void tutti_stream_close(tutti_comm *comm);
+/* With the last reference to comm. */
+void tutti_stream_free(tutti_comm *comm);
+
+/* A thread begins (1) or ends (-1) waiting for a work of this file: the watcher looks more often. */
+void tutti_stream_attend(int change);
 
 #endif

@@ -9,6 +9,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/channel.h"
 #include "comm/p2p.h"
+#include "comm/stream.h"
 #include "comm/worker.h"
 
 tutti_status tutti_op_own_arrays(const tutti_comm *comm, tutti_work *work) {
@@ -43,14 +44,24 @@ tutti_status tutti_submit_queued(tutti_comm *comm, const tutti_op *op, tutti_wor
     return TUTTI_OK;
 }
 
+static tutti_memory said_by(const tutti_options *options) {
+    return options != NULL ? options->memory : TUTTI_MEMORY_ASK;
+}
+
 tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options *options) {
     TUTTI_TRY(tutti_comm_check(comm));
+    int gpu = TUTTI_PLACE_HOST;
+    if (TUTTI_UNLIKELY(tutti_stream_concerns(options)))
+        TUTTI_TRY(tutti_stream_place_op(comm, op, said_by(options), &gpu));
     op->timeout_ms = options != NULL ? options->timeout_ms : 0;
     bool queued = options != NULL && options->work != NULL;
     if (TUTTI_UNLIKELY(tutti_group_is_open(comm))) {
         if (queued) return tutti_fail(TUTTI_ERR_ARGUMENT, "inside a group only tutti_group_end takes options.work");
-        return tutti_group_add_op(comm, op);
+        return tutti_group_add_op(comm, op, gpu, options != NULL ? options->stream : NULL);
     }
+    if (TUTTI_UNLIKELY(gpu != TUTTI_PLACE_HOST))
+        return tutti_stream_submit(comm, op, gpu, options != NULL ? options->stream : NULL, NULL,
+                                   queued ? options->work : NULL);
     return queued ? tutti_submit_queued(comm, op, options->work) : tutti_queue_run(comm, op);
 }
 
@@ -110,13 +121,24 @@ static tutti_status message_finish(tutti_comm *comm, const tutti_message *messag
     return status;
 }
 
-tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message, const tutti_options *options) {
+tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, const tutti_options *options) {
     TUTTI_TRY(tutti_comm_check(comm));
+    message->gpu = TUTTI_PLACE_HOST;
+    if (TUTTI_UNLIKELY(tutti_stream_concerns(options))) {
+        TUTTI_TRY(tutti_stream_place_message(message, said_by(options), &message->gpu));
+        message->stream = options != NULL ? options->stream : NULL;
+        if (message->gpu != TUTTI_PLACE_HOST && message->received != NULL)
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "recv: on CUDA memory the call returns before the message has come: instead of "
+                              "options.received use options.work and tutti_work_get");
+    }
     bool queued = options != NULL && options->work != NULL;
     if (TUTTI_UNLIKELY(tutti_group_is_open(comm))) {
         if (queued) return tutti_fail(TUTTI_ERR_ARGUMENT, "inside a group only tutti_group_end takes options.work");
         return tutti_group_add_message(comm, message);
     }
+    if (TUTTI_UNLIKELY(message->gpu != TUTTI_PLACE_HOST))
+        return tutti_stream_submit_message(comm, message, NULL, queued ? options->work : NULL);
     if (!queued) {
         if (message_now(comm, message)) return TUTTI_OK;
         tutti_channel_attend(1); /* before the announcement: who reads that looks whether we wait */

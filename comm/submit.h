@@ -16,17 +16,20 @@ typedef struct tutti_message {
     int64_t tag;
     int64_t timeout_ms; /* 0: the communicator's */
     tutti_received *received;
+    int gpu; /* where the buffer is; TUTTI_PLACE_HOST */
+    void *stream;
 } tutti_message;
 
 /* options may be NULL. The op's arrays are copied where they must outlive the call. */
 tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options *options);
 /* Queues it, for the worker or whoever waits for the work first. */
 tutti_status tutti_submit_queued(tutti_comm *comm, const tutti_op *op, tutti_work **work_out);
-tutti_status tutti_submit_message(tutti_comm *comm, const tutti_message *message, const tutti_options *options);
+tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, const tutti_options *options);
 
 /* Does this thread record a group on comm? */
 bool tutti_group_is_open(const tutti_comm *comm);
-tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op);
+/* gpu: where its buffers are, and then the stream; TUTTI_PLACE_HOST (stream.h). */
+tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op, int gpu, void *stream);
 tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *message);
 
 /* Starts a message with a work of its own; the caller has one reference to it. Part of `whole` if that is not NULL. */

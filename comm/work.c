@@ -19,6 +19,7 @@
 #include "comm/channel.h"
 #include "comm/p2p.h"
 #include "comm/pool.h"
+#include "comm/stream.h"
 #include "comm/worker.h"
 
 tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out) {
@@ -115,7 +116,9 @@ static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
 
 tutti_status tutti_work_wait_until_done(tutti_work *work, tutti_deadline *deadline) {
     tutti_channel_attend(1);
+    if (work->streamed) tutti_stream_attend(1);
     tutti_status status = attend(work, deadline);
+    if (work->streamed) tutti_stream_attend(-1);
     tutti_channel_attend(-1);
     return status;
 }

@@ -111,6 +111,15 @@ static void chain_signature(tutti_comm *comm, tutti_op *op) {
     op->signature = comm->history >> 1;
 }
 
+tutti_status tutti_queue_give_up(tutti_comm *comm, tutti_status status) {
+    status = tutti_comm_break(comm, status);
+    if (comm->hosts != NULL) {
+        tutti_link_break_all(comm);
+        tutti_p2p_tell_broken(comm);
+    }
+    return status;
+}
+
 /* The collective itself, on the thread that holds busy. Any failure breaks the communicator: its ranks would no
  * longer agree on what comes next. */
 static tutti_status run(tutti_comm *comm, tutti_op *op) {
@@ -121,20 +130,22 @@ static tutti_status run(tutti_comm *comm, tutti_op *op) {
     tutti_status status = comm->hosts == NULL ? tutti_post_claim(comm, op) : TUTTI_OK;
     if (TUTTI_LIKELY(status == TUTTI_OK)) status = tutti_choose_and_run(comm, op);
     if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
-    status = tutti_comm_break(comm, status);
-    if (comm->hosts != NULL) {
-        tutti_link_break_all(comm);
-        tutti_p2p_tell_broken(comm);
-        return status;
-    }
+    status = tutti_queue_give_up(comm, status);
+    if (comm->hosts != NULL) return status;
     tutti_post_spoil(comm, op);
     if (comm->exposed == op->sequence) tutti_settle(comm, op);
     return status;
 }
 
-static tutti_work *pop(struct tutti_work_queue *queue) {
+tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op) {
+    return run(comm, op);
+}
+
+/* all: what only the worker runs, too. */
+static tutti_work *pop(struct tutti_work_queue *queue, bool all) {
     pthread_mutex_lock(&queue->lock);
     tutti_work *work = queue->head;
+    if (work != NULL && work->run != NULL && !all) work = NULL;
     if (work != NULL) {
         queue->head = work->next;
         if (queue->head == NULL) queue->tail = NULL;
@@ -144,21 +155,25 @@ static tutti_work *pop(struct tutti_work_queue *queue) {
     return work;
 }
 
-bool tutti_queue_run_next(tutti_comm *comm) {
+static bool run_next(tutti_comm *comm, bool worker) {
     struct tutti_work_queue *queue = comm->queue;
     if (atomic_load_explicit(&queue->queued, memory_order_acquire) == 0 || !try_busy(queue)) return false;
-    tutti_work *work = pop(queue);
+    tutti_work *work = pop(queue, worker);
     if (work == NULL) {
         leave_busy(queue);
         return false;
     }
     work->start_ns = tutti_now_ns();
-    tutti_status status = run(comm, &work->op);
+    tutti_status status = work->run != NULL ? work->run(work) : run(comm, &work->op);
     work->sequence = work->op.sequence;
     leave_busy(queue);
     tutti_work_end(work, status);
     tutti_work_free(work);
     return true;
+}
+
+bool tutti_queue_run_next(tutti_comm *comm) {
+    return run_next(comm, /* worker */ false);
 }
 
 static tutti_status append(struct tutti_work_queue *queue, tutti_work *work) {
@@ -248,7 +263,7 @@ static void *work_thread(void *argument) {
     while (wait_for_work(queue)) {
         bool serves = queue->serves_p2p;
         pthread_mutex_unlock(&queue->lock);
-        if (!tutti_queue_run_next(comm)) {
+        if (!run_next(comm, /* worker */ true)) {
             if (serves) serve_p2p(comm);
             sched_yield(); /* somebody else runs what we were woken for */
         }
@@ -310,6 +325,13 @@ bool tutti_queue_is_active(tutti_comm *comm) {
            atomic_load_explicit(&comm->queue->busy, memory_order_acquire) != 0;
 }
 
+#define SETTLE_MS 100
+
+void tutti_queue_settle(tutti_comm *comm) {
+    tutti_deadline deadline = tutti_deadline_after_ms(SETTLE_MS);
+    while (is_busy(comm->queue) && !tutti_deadline_passed(&deadline)) sched_yield();
+}
+
 void tutti_queue_close(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     if (queue == NULL) return;
@@ -317,7 +339,7 @@ void tutti_queue_close(tutti_comm *comm) {
     queue->closed = true;
     if (queue->alive) tutti_alarm_set(&queue->alarm, 0);
     pthread_mutex_unlock(&queue->lock);
-    for (tutti_work *work; (work = pop(queue)) != NULL; tutti_work_free(work))
+    for (tutti_work *work; (work = pop(queue, /* all */ true)) != NULL; tutti_work_free(work))
         tutti_work_end(work, tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed before the operation ran",
                                         comm->name));
     while (!try_busy(queue)) sched_yield(); /* the running operation sees the broken communicator and leaves */

@@ -29,10 +29,14 @@ struct tutti_work {
     struct tutti_work *whole; /* of a part: the group's work, told when this ends */
     tutti_callback callback;  /* under lock */
     void *callback_context;
-    pthread_mutex_t lock;    /* guards callback against the end */
-    tutti_op op;             /* what the queue runs */
-    void *arrays;            /* malloc'd copies of op's arrays, or NULL */
-    struct tutti_work *next; /* in the queue */
+    pthread_mutex_t lock;                  /* guards callback against the end */
+    tutti_op op;                           /* what the queue runs */
+    tutti_status (*run)(tutti_work *work); /* what the worker thread, and nobody else, runs instead; NULL */
+    bool streamed;                         /* the watcher of streams ends it; stream.h */
+    void *stream;                          /* recorded in a group: where it is to run */
+    int gpu;                               /* recorded in a group: on which GPU; TUTTI_PLACE_HOST */
+    void *arrays;                          /* malloc'd copies of op's arrays, or NULL */
+    struct tutti_work *next;               /* in the queue */
 };
 
 /* A work that has not ended, with one reference. */
@@ -61,6 +65,12 @@ tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op);
 tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work);
 /* Runs the oldest queued operation on this thread, if there is one and nobody is running any. False: there was not. */
 bool tutti_queue_run_next(tutti_comm *comm);
+/* The operation itself, for a work's `run`: numbers it, carries it out, breaks the communicator when it fails. */
+tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op);
+/* The same when it could not even begin. */
+tutti_status tutti_queue_give_up(tutti_comm *comm, tutti_status status);
+/* Waits, some milliseconds at most, for whoever runs an operation that has no more to do than to leave. */
+void tutti_queue_settle(tutti_comm *comm);
 /* The worker takes it as soon as it can. */
 void tutti_queue_hurry(tutti_work *work);
 /* Makes sure that someone drives point to point while this process does something else. */

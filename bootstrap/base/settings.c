@@ -203,6 +203,15 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                    .kind = TUTTI_SETTING_KIND_TEXT,
                                    .fallback = "",
                                    .help = "file that is opened instead of libtutti_cuda.so; for tests"},
+    [TUTTI_SETTING_CUDA_STAGE_BYTES] = {.name = "TUTTI_CUDA_STAGE_BYTES",
+                                        .kind = TUTTI_SETTING_KIND_BYTES,
+                                        .fallback = "4M",
+                                        .least = 256,
+                                        .most = INT64_C(1) << 30,
+                                        .agreed = true,
+                                        .help =
+                                            "CUDA memory that goes through host memory does so in pieces of so many "
+                                            "bytes"},
 };
 
 typedef struct value {

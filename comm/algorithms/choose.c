@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
+#include "comm/algorithms/engines.h"
 #include "comm/algorithms/hierarchical.h"
 #include "comm/algorithms/shared.h"
 
@@ -89,7 +90,7 @@ tutti_status tutti_choose_forced(int *row_out) {
     char known[256] = "";
     size_t used = 0;
     *row_out = -1;
-    if (name[0] == '\0' || tutti_rail_has_row(name)) return TUTTI_OK; /* a row of rails is chosen there */
+    if (name[0] == '\0' || tutti_rail_has_row(name) || tutti_engines_have(name)) return TUTTI_OK; /* chosen there */
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
         if (strcmp(name, rows[i].name) == 0) {
             *row_out = (int)i;
@@ -97,8 +98,8 @@ tutti_status tutti_choose_forced(int *row_out) {
         }
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
     }
-    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_ALGORITHM=%s: there are %s; between hosts %s", name, known,
-                      tutti_rail_row_names());
+    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_ALGORITHM=%s: there are %s; between hosts %s; for CUDA memory %s", name,
+                      known, tutti_rail_row_names(), tutti_engines_names());
 }
 
 tutti_status tutti_choose_and_run(tutti_comm *comm, const tutti_op *op) {

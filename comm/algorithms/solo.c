@@ -6,14 +6,9 @@
 
 #include "comm/algorithms/shared.h"
 
-static bool reduces(const tutti_op *op) {
-    return op->kind == TUTTI_KIND_ALL_REDUCE || op->kind == TUTTI_KIND_REDUCE ||
-           op->kind == TUTTI_KIND_REDUCE_SCATTER || op->kind == TUTTI_KIND_REDUCE_SCATTER_V;
-}
-
 tutti_status tutti_solo(tutti_comm *comm, const tutti_op *op) {
     tutti_span input = tutti_op_input(comm, op, 0);
-    if (reduces(op)) {
+    if (tutti_op_reduces(op)) {
         comm->views[0] = input.data;
         tutti_shared_reduce_views(comm, op, (void *)tutti_op_output(comm, op, 0).data,
                                   input.bytes / tutti_type_bytes(op->type));

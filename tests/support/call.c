@@ -136,6 +136,10 @@ static tutti_status allocate_blocks(call_state *s, int n, const size_t *counts, 
     return TUTTI_OK;
 }
 
+size_t call_allocation_bytes(const call_state *s, int i) {
+    return 2 * GUARD_BYTES + (s->call.seed % 3) * tutti_type_bytes(s->call.type) + s->allocation_bytes[i];
+}
+
 /* Lays the source over the destination, or the other way round, as "in place" means it for this kind. */
 static void share_blocks(call_state *s) {
     call_kind kind = s->call.kind;

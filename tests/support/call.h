@@ -64,6 +64,8 @@ bool call_has_root(call_kind kind);
 
 /* Makes and fills the buffers. Release them with call_release in any case. */
 tutti_status call_prepare(const call *c, int rank, int nranks, call_state *state_out);
+/* Bytes of allocation i, guards included. */
+size_t call_allocation_bytes(const call_state *state, int i);
 /* The public call. options may be NULL; the factor is added where it is needed. */
 tutti_status call_start(const call_state *state, tutti_comm *comm, const tutti_options *options);
 /* After it is done: results equal the reference, sources are as they were, guards stand. */

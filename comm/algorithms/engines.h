@@ -1,0 +1,21 @@
+/*
+ * Which engine carries out collectives on CUDA memory (comm/stream.h).
+ */
+#ifndef TUTTI_ENGINES_H
+#define TUTTI_ENGINES_H
+
+#include "comm/stream.h"
+
+extern const tutti_stream_engine tutti_engine_solo, tutti_engine_staged;
+
+/* Lets every engine tell of itself. */
+void tutti_engines_tell(const tutti_comm *comm, tutti_stream_facts *own);
+/* The first row of the table that fits; TUTTI_ALGORITHM overrides where it fits. All ranks choose the same. */
+const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm);
+/* Does TUTTI_ALGORITHM=name name an engine? */
+bool tutti_engines_have(const char *name);
+const char *tutti_engines_names(void);
+/* The table's rows, for tutti-info; NULL after the last. */
+const char *tutti_engines_row(int index, char *text, size_t capacity);
+
+#endif

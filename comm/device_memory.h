@@ -1,0 +1,14 @@
+/*
+ * CUDA memory that this library has allocated: the only kind that peers on the same GPU may map.
+ */
+#ifndef TUTTI_DEVICE_MEMORY_H
+#define TUTTI_DEVICE_MEMORY_H
+
+#include "kernels/device.h"
+
+/* The block of tutti_mem_alloc_cuda that [memory, memory + bytes) lies in. False: in none. */
+bool tutti_device_memory_find(const void *memory, size_t bytes, void **block_out, size_t *block_bytes_out);
+/* Frees such a block; false: it is none. */
+bool tutti_device_memory_free(void *memory, tutti_status *status_out);
+
+#endif

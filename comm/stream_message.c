@@ -1,0 +1,266 @@
+/*
+ * Sends and receives on CUDA memory: through pinned host memory, as ordinary messages of the host. So one side may well use
+ * host memory.
+ *
+ *   send   stream: copy to pinned memory, event     watcher: event has passed -> host send -> done
+ *   recv   stream: event, wait for `released`       call: host receive into pinned memory
+ *                                                   watcher: it has come and the event has passed -> copy in the side stream,
+ *                                                   behind which `released` is written
+ *
+ * Sends to one peer under one tag start in the order of their calls. A send holds nobody up in its stream; a receive does,
+ * until what was sent is in its buffer. What a receive takes may be less than it asked for; only that much is written.
+ *
+ * Invariant: pinned memory goes back when the stream has passed the call's last event.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/p2p.h"
+#include "comm/pinned.h"
+#include "comm/stream_state.h"
+
+#define RELEASED UINT64_C(1)
+
+typedef enum message_state {
+    MESSAGE_STAGED,    /* send: the copy to pinned memory is under way; receive: the host message is */
+    MESSAGE_UNDER_WAY, /* send: the host message; receive: the copy from pinned memory */
+    MESSAGE_OVER       /* but the stream may not have passed it yet */
+} message_state;
+
+typedef struct tutti_stream_message {
+    TAILQ_ENTRY(tutti_stream_message) link;
+    tutti_message call;
+    message_state state;
+    tutti_pinned *data;         /* NULL: no bytes */
+    tutti_pinned *flag;         /* receive: what the stream waits for */
+    tutti_event_handle reached; /* receive: the stream has come to it */
+    tutti_event_handle copied;  /* receive: behind the copy in the side stream */
+    tutti_event_handle passed;  /* the stream is behind it */
+    tutti_work *host;           /* the message on the host; NULL: not started */
+    tutti_work *work;           /* the user's; NULL */
+} tutti_stream_message;
+
+static void message_free(tutti_stream_comm *gpu, tutti_stream_message *m) {
+    const tutti_device *device = gpu->device;
+    if (m == NULL) return;
+    tutti_pinned_return(m->data);
+    tutti_pinned_return(m->flag);
+    if (m->reached != NULL) device->event_destroy(m->reached);
+    if (m->copied != NULL) device->event_destroy(m->copied);
+    if (m->passed != NULL) device->event_destroy(m->passed);
+    tutti_work_free(m->host);
+    tutti_work_free(m->work);
+    free(m);
+}
+
+/* The stream goes on. Any time. */
+static void release(tutti_stream_message *m) {
+    if (m->flag != NULL)
+        atomic_store_explicit((_Atomic uint64_t *)(void *)m->flag->memory, RELEASED, memory_order_release);
+}
+
+/* ---------------------------------------------------------------------------------------------- enqueueing */
+
+static tutti_status enqueue_send(tutti_stream_comm *gpu, tutti_stream_message *m) {
+    const tutti_device *device = gpu->device;
+    if (m->data != NULL) TUTTI_TRY(device->copy(m->data->memory, m->call.src, m->call.bytes, m->call.stream));
+    return device->event_record(m->passed, m->call.stream);
+}
+
+static tutti_status enqueue_receive(tutti_stream_comm *gpu, tutti_stream_message *m) {
+    const tutti_device *device = gpu->device;
+    TUTTI_TRY(device->event_record(m->reached, m->call.stream));
+    TUTTI_TRY(device->wait_value(m->call.stream, m->flag->on_device, RELEASED));
+    return device->event_record(m->passed, m->call.stream);
+}
+
+static tutti_status make(tutti_stream_comm *gpu, const tutti_message *call, tutti_stream_message **message_out) {
+    const tutti_device *device = gpu->device;
+    tutti_stream_message *m;
+    tutti_status status;
+    TUTTI_TRY(tutti_calloc(1, sizeof *m, &m));
+    m->call = *call;
+    if (call->bytes > 0) TUTTI_TRY_GOTO(status, tutti_pinned_lease(device, call->bytes, &m->data), fail);
+    TUTTI_TRY_GOTO(status, device->event_create(&m->passed), fail);
+    if (!call->sends) {
+        TUTTI_TRY_GOTO(status, tutti_pinned_lease(device, sizeof(uint64_t), &m->flag), fail);
+        TUTTI_TRY_GOTO(status, device->event_create(&m->reached), fail);
+        TUTTI_TRY_GOTO(status, device->event_create(&m->copied), fail);
+        if (gpu->tracks->side == NULL) TUTTI_TRY_GOTO(status, device->stream_create(&gpu->tracks->side), fail);
+    }
+    *message_out = m;
+    return TUTTI_OK;
+fail:
+    message_free(gpu, m);
+    return status;
+}
+
+static tutti_status start_on_host(tutti_stream_comm *gpu, tutti_stream_message *m) {
+    tutti_message host = m->call;
+    host.src = host.sends && m->data != NULL ? m->data->memory : NULL;
+    host.dst = !host.sends && m->data != NULL ? m->data->memory : NULL;
+    host.gpu = TUTTI_PLACE_HOST;
+    TUTTI_TRY(tutti_message_start(gpu->comm, &host, NULL, &m->host));
+    if (!tutti_work_done(m->host)) tutti_queue_serve_p2p(gpu->comm);
+    return TUTTI_OK;
+}
+
+/* In order, with the GPU current. Once the stream has something of it, a failure breaks the communicator. */
+static tutti_status submit(tutti_stream_comm *gpu, const tutti_message *call, tutti_work *whole,
+                           tutti_work **work_out) {
+    tutti_stream_message *m;
+    TUTTI_TRY(tutti_stream_refuse_capture(gpu, call->stream, call->sends ? "send" : "recv"));
+    TUTTI_TRY(make(gpu, call, &m));
+    tutti_status status = call->sends ? TUTTI_OK : start_on_host(gpu, m);
+    if (status == TUTTI_OK) status = call->sends ? enqueue_send(gpu, m) : enqueue_receive(gpu, m);
+    if (status == TUTTI_OK && work_out != NULL) status = tutti_stream_work(gpu->comm, whole, &m->work);
+    if (status != TUTTI_OK) {
+        status = tutti_comm_give_up(gpu->comm, status);
+        m->state = MESSAGE_OVER;
+        release(m);
+        m->flag = NULL; /* for good: there may be a wait for it in the stream, with no event behind it */
+    } else if (work_out != NULL) {
+        tutti_work_retain(m->work);
+        *work_out = m->work;
+    }
+    pthread_mutex_lock(&gpu->tracks->lock);
+    TAILQ_INSERT_TAIL(&gpu->tracks->messages, m, link);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_stream_watch(gpu);
+    return status;
+}
+
+tutti_status tutti_stream_submit_message(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
+                                         tutti_work **work_out) {
+    tutti_stream_comm *gpu;
+    int before;
+    TUTTI_TRY(tutti_stream_gpu(comm, message->gpu, &gpu));
+    pthread_mutex_lock(&gpu->order);
+    tutti_status status = tutti_stream_enter(gpu, &before);
+    if (status == TUTTI_OK) {
+        status = submit(gpu, message, whole, work_out);
+        tutti_stream_leave(gpu, before);
+    }
+    pthread_mutex_unlock(&gpu->order);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------ progress */
+
+static void end_work(tutti_stream_message *m, tutti_status status) {
+    if (m->work == NULL) return;
+    if (m->host != NULL && tutti_work_done(m->host)) {
+        m->work->source = m->host->source;
+        m->work->tag = m->host->tag;
+        m->work->count = m->host->count;
+    }
+    tutti_work_end(m->work, status);
+    tutti_work_free(m->work);
+    m->work = NULL;
+}
+
+/* It is over, with this status and this thread's error text. A failure that nobody would hear of breaks the communicator. */
+static void finish(tutti_stream_comm *gpu, tutti_stream_message *m, tutti_status status) {
+    if (status != TUTTI_OK && m->work == NULL) status = tutti_comm_give_up(gpu->comm, status);
+    m->state = MESSAGE_OVER;
+    release(m);
+    end_work(m, status);
+}
+
+/* Is an earlier send to the same peer and tag still to start? */
+static bool must_wait(const tutti_stream_message *m) {
+    const tutti_stream_message *earlier = m;
+    while ((earlier = TAILQ_PREV(earlier, tutti_stream_message_list, link)) != NULL)
+        if (earlier->call.sends && earlier->state == MESSAGE_STAGED && earlier->call.peer == m->call.peer &&
+            earlier->call.tag == m->call.tag)
+            return true;
+    return false;
+}
+
+static tutti_status host_outcome(const tutti_stream_message *m) {
+    return m->host->status == TUTTI_OK ? TUTTI_OK : tutti_fail(m->host->status, "%s", tutti_work_error(m->host));
+}
+
+static void advance_send(tutti_stream_comm *gpu, tutti_stream_message *m) {
+    if (m->state == MESSAGE_STAGED) {
+        tutti_status status = gpu->device->event_query(m->passed);
+        if (status == TUTTI_NOT_YET || (status == TUTTI_OK && must_wait(m))) return;
+        if (status == TUTTI_OK) status = start_on_host(gpu, m);
+        if (status != TUTTI_OK) {
+            finish(gpu, m, tutti_comm_give_up(gpu->comm, status));
+            return;
+        }
+        m->state = MESSAGE_UNDER_WAY;
+    }
+    if (m->state == MESSAGE_UNDER_WAY && tutti_work_done(m->host)) finish(gpu, m, host_outcome(m));
+}
+
+/* Copies what has come, behind which the stream goes on. */
+static tutti_status copy_received(tutti_stream_comm *gpu, tutti_stream_message *m) {
+    const tutti_device *device = gpu->device;
+    tutti_stream side = gpu->tracks->side;
+    size_t bytes = m->host->count * m->call.item_bytes;
+    if (bytes > 0) TUTTI_TRY(device->copy(m->call.dst, m->data->memory, bytes, side));
+    TUTTI_TRY(device->write_value(side, m->flag->on_device, RELEASED));
+    return device->event_record(m->copied, side);
+}
+
+static void advance_receive(tutti_stream_comm *gpu, tutti_stream_message *m) {
+    tutti_status status = TUTTI_OK;
+    if (m->state == MESSAGE_STAGED) {
+        if (!tutti_work_done(m->host)) return;
+        status = host_outcome(m);
+        if (status == TUTTI_OK) status = gpu->device->event_query(m->reached);
+        if (status == TUTTI_NOT_YET) return;
+        if (status == TUTTI_OK) status = copy_received(gpu, m);
+        if (status == TUTTI_OK) m->state = MESSAGE_UNDER_WAY;
+    }
+    if (m->state == MESSAGE_UNDER_WAY) status = gpu->device->event_query(m->copied);
+    if (status != TUTTI_NOT_YET && (m->state == MESSAGE_UNDER_WAY || status != TUTTI_OK)) finish(gpu, m, status);
+}
+
+/* Neither the host nor the GPU has anything more to do with it. */
+static bool has_passed(const tutti_stream_comm *gpu, const tutti_stream_message *m) {
+    const tutti_device *device = gpu->device;
+    if (m->state != MESSAGE_OVER || (m->host != NULL && !tutti_work_done(m->host))) return false;
+    if (m->copied != NULL && device->event_query(m->copied) == TUTTI_NOT_YET) return false;
+    return device->event_query(m->passed) != TUTTI_NOT_YET;
+}
+
+void tutti_stream_messages_advance(tutti_stream_comm *gpu) {
+    tutti_stream_message *m = TAILQ_FIRST(&gpu->tracks->messages), *next;
+    if (m != NULL) tutti_p2p_progress();
+    for (; m != NULL; m = next) {
+        next = TAILQ_NEXT(m, link);
+        if (m->state != MESSAGE_OVER && m->call.sends) advance_send(gpu, m);
+        else if (m->state != MESSAGE_OVER) advance_receive(gpu, m);
+        if (!has_passed(gpu, m)) continue;
+        TAILQ_REMOVE(&gpu->tracks->messages, m, link);
+        message_free(gpu, m);
+    }
+}
+
+void tutti_stream_messages_fail(tutti_stream_comm *gpu) {
+    tutti_stream_message *m;
+    TAILQ_FOREACH(m, &gpu->tracks->messages, link)
+    if (m->state != MESSAGE_OVER) finish(gpu, m, tutti_comm_check(gpu->comm));
+}
+
+void tutti_stream_messages_free(tutti_stream_comm *gpu) {
+    tutti_stream_message *m;
+    while ((m = TAILQ_FIRST(&gpu->tracks->messages)) != NULL) {
+        TAILQ_REMOVE(&gpu->tracks->messages, m, link);
+        if (m->call.sends) {
+            tutti_pinned_return_after(gpu->device, m->data, m->passed);
+        } else {
+            tutti_pinned_return_after(gpu->device, m->data, m->copied);
+            tutti_pinned_return_after(gpu->device, m->flag, m->passed);
+        }
+        m->data = m->flag = NULL;
+        m->passed = m->copied = NULL;
+        message_free(gpu, m);
+    }
+    if (gpu->tracks->side != NULL) gpu->device->stream_destroy(gpu->tracks->side);
+    gpu->tracks->side = NULL;
+}

@@ -1,0 +1,75 @@
+/*
+ * What the files stream*.c share: the calls of a communicator that are under way in streams.
+ *
+ *   track      a collective: the event behind it, the user's work; ended by tutti_stream_look
+ *   message    a send or receive: pinned memory, the host message in it, events; stream_message.c
+ *
+ * Lock order: the watcher's list, then a communicator's tracks, then works. gpu->order is taken before all of them, and never
+ * while one is held.
+ */
+#ifndef TUTTI_STREAM_STATE_H
+#define TUTTI_STREAM_STATE_H
+
+#include <sys/queue.h>
+
+#include "comm/stream.h"
+
+typedef struct tutti_track {
+    TAILQ_ENTRY(tutti_track) link;
+    const tutti_stream_engine *engine;
+    tutti_op op;              /* for what is told: without buffers */
+    tutti_event_handle begun; /* the stream has reached the call; NULL where the engine minds deadlines itself */
+    tutti_event_handle done;
+    bool has_begun, reported;
+    int64_t timeout_ms;
+    tutti_deadline deadline, stall; /* once it has begun */
+    tutti_work *work;               /* the user's; NULL */
+} tutti_track;
+
+struct tutti_stream_message;
+TAILQ_HEAD(tutti_track_list, tutti_track);
+TAILQ_HEAD(tutti_stream_message_list, tutti_stream_message);
+
+struct tutti_stream_tracks {
+    pthread_mutex_t lock; /* of all that follows */
+    struct tutti_track_list under_way, spare;
+    struct tutti_stream_message_list messages;
+    tutti_stream side; /* copies what messages brought; NULL: none so far */
+    int64_t ended_ns;  /* when a rank was first seen to be gone that a call may need; 0: none */
+    bool aborted, closed;
+};
+
+/* ---------------------------------------------------------------------------------------------- stream.c */
+
+/* Makes the communicator's GPU the calling thread's; leave gives back the one before. */
+tutti_status tutti_stream_enter(const tutti_stream_comm *gpu, int *before_out);
+void tutti_stream_leave(const tutti_stream_comm *gpu, int before);
+/* comm->gpu, made if there is none; TUTTI_ERR_ARGUMENT if that is another GPU. */
+tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **gpu_out);
+/* A work of the user's, part of `whole` if that is not NULL. */
+tutti_status tutti_stream_work(tutti_comm *comm, tutti_work *whole, tutti_work **work_out);
+/* TUTTI_ERR_UNSUPPORTED, if the stream is being captured into a graph. */
+tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_stream stream, const char *name);
+
+/* ----------------------------------------------------------------------------------------- stream_track.c */
+
+/* A track with its events, not yet in the list. minded: its engine minds deadlines itself. */
+tutti_status tutti_track_take(tutti_stream_comm *gpu, bool minded, tutti_track **track_out);
+void tutti_track_add(tutti_stream_comm *gpu, tutti_track *track);
+/* It was not enqueued after all. */
+void tutti_track_drop(tutti_stream_comm *gpu, tutti_track *track);
+/* What the watcher does for a communicator: ends what is done, and what has failed. False: nothing is left to look after. */
+bool tutti_stream_look(tutti_stream_comm *gpu);
+/* Wakes the watcher for it: something is under way. */
+void tutti_stream_watch(tutti_stream_comm *gpu);
+
+/* --------------------------------------------------------------------------------------- stream_message.c */
+
+/* Takes messages further; under the tracks' lock. */
+void tutti_stream_messages_advance(tutti_stream_comm *gpu);
+/* The communicator is broken: streams go on, works end. Under the tracks' lock. */
+void tutti_stream_messages_fail(tutti_stream_comm *gpu);
+/* Gives back what is left of them. */
+void tutti_stream_messages_free(tutti_stream_comm *gpu);
+
+#endif

@@ -1,0 +1,280 @@
+/*
+ * Collectives under way in streams, and how they end. See stream_state.h.
+ *
+ * A call ends well if the stream has passed its event and the communicator was whole until then. When the communicator breaks,
+ * its engine releases the streams, works end at once, and tracks go when their events have passed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/algorithms/engines.h"
+#include "comm/arena.h"
+#include "comm/hosts.h"
+#include "comm/monitor.h"
+#include "comm/peer.h"
+#include "comm/stream_state.h"
+
+#define GRACE_NS INT64_C(400000000) /* for the event of a call that a rank finished before it ended */
+
+/* ---------------------------------------------------------------------------------------------- the list */
+
+static void track_free(const tutti_stream_comm *gpu, tutti_track *track) {
+    if (track->begun != NULL) gpu->device->event_destroy(track->begun);
+    if (track->done != NULL) gpu->device->event_destroy(track->done);
+    free(track);
+}
+
+tutti_status tutti_track_take(tutti_stream_comm *gpu, bool minded, tutti_track **track_out) {
+    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_track *track = TAILQ_FIRST(&gpu->tracks->spare);
+    if (track != NULL) TAILQ_REMOVE(&gpu->tracks->spare, track, link);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_status status = TUTTI_OK;
+    if (track == NULL) {
+        TUTTI_TRY(tutti_calloc(1, sizeof *track, &track));
+        TUTTI_TRY_GOTO(status, gpu->device->event_create(&track->done), fail);
+    }
+    if (!minded && track->begun == NULL) TUTTI_TRY_GOTO(status, gpu->device->event_create(&track->begun), fail);
+    track->has_begun = track->reported = false;
+    track->work = NULL;
+    *track_out = track;
+    return TUTTI_OK;
+fail:
+    track_free(gpu, track);
+    return status;
+}
+
+static void put_back(tutti_stream_comm *gpu, tutti_track *track) {
+    tutti_work_free(track->work);
+    track->work = NULL;
+    TAILQ_INSERT_HEAD(&gpu->tracks->spare, track, link);
+}
+
+void tutti_track_drop(tutti_stream_comm *gpu, tutti_track *track) {
+    if (track == NULL) return;
+    pthread_mutex_lock(&gpu->tracks->lock);
+    put_back(gpu, track);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+}
+
+void tutti_track_add(tutti_stream_comm *gpu, tutti_track *track) {
+    pthread_mutex_lock(&gpu->tracks->lock);
+    TAILQ_INSERT_TAIL(&gpu->tracks->under_way, track, link);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_stream_watch(gpu);
+}
+
+/* ------------------------------------------------------------------------------------------- how they end */
+
+static void end_work(tutti_track *track, tutti_status status) {
+    if (track->work == NULL) return;
+    tutti_work_end(track->work, status);
+    tutti_work_free(track->work);
+    track->work = NULL;
+}
+
+static const char *describe(const tutti_track *track, char *text, size_t capacity) {
+    tutti_call call = tutti_call_of(&track->op);
+    return tutti_call_describe(&call, text, capacity);
+}
+
+/* Has the stream passed it? An event that fails breaks the communicator. */
+static bool has_passed(tutti_stream_comm *gpu, tutti_track *track) {
+    char name[160], error[TUTTI_ERROR_TEXT_BYTES];
+    tutti_status status = gpu->device->event_query(track->done);
+    if (status == TUTTI_NOT_YET) return false;
+    if (status != TUTTI_OK) {
+        snprintf(error, sizeof error, "%s", tutti_last_error());
+        status = tutti_fail(status, "%s of communicator \"%s\" failed in its stream on rank %d: %s",
+                            describe(track, name, sizeof name), gpu->comm->name, gpu->comm->rank, error);
+        tutti_comm_give_up(gpu->comm, status);
+    }
+    return true;
+}
+
+static void end_passed(tutti_stream_comm *gpu) {
+    tutti_track *track = TAILQ_FIRST(&gpu->tracks->under_way), *next;
+    for (; track != NULL; track = next) {
+        next = TAILQ_NEXT(track, link);
+        if (!has_passed(gpu, track)) continue;
+        TAILQ_REMOVE(&gpu->tracks->under_way, track, link);
+        end_work(track, tutti_comm_check(gpu->comm));
+        put_back(gpu, track);
+    }
+}
+
+/* ------------------------------------------------------------- what an engine leaves to us: lateness, deaths */
+
+static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_track *track) {
+    char name[160];
+    tutti_comm *comm = gpu->comm;
+    if (!track->has_begun) {
+        if (gpu->device->event_query(track->begun) != TUTTI_OK) return TUTTI_OK;
+        track->has_begun = true;
+        track->deadline = tutti_deadline_after_ms(track->timeout_ms);
+        track->stall = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_STALL_MS));
+    }
+    if (!track->reported && tutti_deadline_passed(&track->stall)) {
+        track->reported = true;
+        tutti_log(TUTTI_LOG_WARN,
+                  "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes, by \"%s\")", comm->rank,
+                  (long long)(track->stall.spent_ns / TUTTI_NS_PER_MS), describe(track, name, sizeof name), comm->name,
+                  track->op.count * tutti_type_bytes(track->op.type), track->engine->name);
+    }
+    if (!tutti_deadline_passed(&track->deadline)) return TUTTI_OK;
+    tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" was not done after %lld ms (carried out by \"%s\")",
+               describe(track, name, sizeof name), comm->name, (long long)track->timeout_ms, track->engine->name);
+    return tutti_comm_give_up(comm, TUTTI_ERR_TIMEOUT);
+}
+
+/* The first rank that has died or left; -1: none. */
+static int gone_rank(const tutti_comm *comm) {
+    if (comm->hosts != NULL) tutti_hosts_hear(comm);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const tutti_member *member = &comm->members[rank];
+        if (rank == comm->rank) continue;
+        if (tutti_peer_ended(member->process)) return rank;
+        if (atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0) return rank;
+    }
+    return -1;
+}
+
+/* Another rank says that the communicator is broken. */
+static tutti_status hear_of_break(tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const tutti_page *page = comm->members[rank].page;
+        if (rank == comm->rank || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN)
+            continue;
+        char reason[TUTTI_BROKEN_TEXT_BYTES];
+        snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, page->broken_text);
+        bool far = comm->hosts != NULL && page == comm->hosts->elsewhere;
+        return tutti_monitor_told(comm, far ? comm->hosts->told_by : rank, page->broken_status, reason);
+    }
+    return TUTTI_OK;
+}
+
+/* A rank may have ended after it had done its part: then this call's event is about to pass as well. */
+static tutti_status mind_deaths(tutti_stream_comm *gpu, const tutti_track *track) {
+    tutti_comm *comm = gpu->comm;
+    char name[160];
+    TUTTI_TRY(hear_of_break(comm));
+    int rank = gone_rank(comm);
+    int64_t now_ns = tutti_now_ns();
+    if (rank < 0) gpu->tracks->ended_ns = 0;
+    else if (gpu->tracks->ended_ns == 0) gpu->tracks->ended_ns = now_ns;
+    if (rank < 0 || now_ns - gpu->tracks->ended_ns < GRACE_NS) return TUTTI_OK;
+    const tutti_peer *peer = comm->members[rank].process;
+    if (!tutti_peer_ended(comm->members[rank].process)) {
+        tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s", rank,
+                   comm->name, describe(track, name, sizeof name));
+        return tutti_comm_give_up(comm, TUTTI_ERR_BROKEN);
+    }
+    tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on", rank,
+               peer->host, (int)peer->pid, describe(track, name, sizeof name), comm->name);
+    return tutti_comm_give_up(comm, TUTTI_ERR_PEER_DIED);
+}
+
+static tutti_status mind(tutti_stream_comm *gpu) {
+    tutti_track *track;
+    const tutti_track *begun = NULL;
+    const tutti_stream_engine *engine = gpu->engine;
+    TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
+        if (track->engine->minds_deaths) continue;
+        TUTTI_TRY(mind_deadline(gpu, track));
+        if (begun == NULL && track->has_begun) begun = track;
+    }
+    if (begun != NULL) TUTTI_TRY(mind_deaths(gpu, begun));
+    if (engine == NULL || engine->health == NULL || TAILQ_EMPTY(&gpu->tracks->under_way)) return TUTTI_OK;
+    tutti_status status = engine->health(gpu->comm);
+    return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(gpu->comm, status);
+}
+
+/* ------------------------------------------------------------------------------------------------- looking */
+
+/* Streams go on, works end. Under the lock, with the GPU current. */
+static void release_all(tutti_stream_comm *gpu, tutti_status status) {
+    tutti_track *track;
+    if (!gpu->tracks->aborted) {
+        gpu->tracks->aborted = true;
+        if (gpu->engine != NULL && gpu->engine->abort != NULL) gpu->engine->abort(gpu->comm);
+        if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.abort(gpu->comm);
+    }
+    TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
+        tutti_comm_check(gpu->comm); /* its text */
+        end_work(track, status);
+    }
+    tutti_stream_messages_fail(gpu);
+}
+
+/* Under the lock, with the GPU current. */
+static void look(tutti_stream_comm *gpu) {
+    end_passed(gpu);
+    tutti_stream_messages_advance(gpu);
+    tutti_status status = tutti_comm_check(gpu->comm);
+    if (status == TUTTI_OK) status = mind(gpu);
+    if (status != TUTTI_OK) release_all(gpu, status);
+}
+
+static bool is_busy(const tutti_stream_comm *gpu) {
+    return !TAILQ_EMPTY(&gpu->tracks->under_way) || !TAILQ_EMPTY(&gpu->tracks->messages);
+}
+
+bool tutti_stream_look(tutti_stream_comm *gpu) {
+    pthread_mutex_lock(&gpu->tracks->lock);
+    bool goes_on = !gpu->tracks->closed;
+    if (goes_on) {
+        tutti_status status = gpu->device->use(gpu->index);
+        if (status != TUTTI_OK) tutti_comm_give_up(gpu->comm, status);
+        look(gpu);
+        goes_on = is_busy(gpu);
+    }
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    return goes_on;
+}
+
+/* ------------------------------------------------------------------------------------------------- the end */
+
+void tutti_stream_abandon(tutti_comm *comm) {
+    tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
+    int before = gpu != NULL ? gpu->index : 0;
+    if (gpu == NULL) return;
+    tutti_stream_enter(gpu, &before); /* a GPU that has failed is left all the same */
+    pthread_mutex_lock(&gpu->tracks->lock);
+    look(gpu);
+    if (is_busy(gpu)) {
+        tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed by rank %d while operations were under way",
+                   comm->name, comm->rank);
+        release_all(gpu, tutti_comm_give_up(comm, TUTTI_ERR_ABORTED));
+    }
+    bool idle = !is_busy(gpu);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_stream_leave(gpu, before);
+    if (idle && gpu->staged) tutti_queue_settle(comm); /* who stored the last result is about to leave */
+}
+
+static void close_engines(tutti_stream_comm *gpu) {
+    if (gpu->engine != NULL && gpu->engine->close != NULL) gpu->engine->close(gpu->comm);
+    if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.close(gpu->comm);
+}
+
+void tutti_stream_close(tutti_comm *comm) {
+    tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
+    tutti_track *track;
+    int before = gpu != NULL ? gpu->index : 0;
+    if (gpu == NULL) return;
+    tutti_stream_enter(gpu, &before);
+    pthread_mutex_lock(&gpu->tracks->lock);
+    gpu->tracks->closed = true;
+    close_engines(gpu);
+    tutti_stream_messages_free(gpu);
+    TAILQ_CONCAT(&gpu->tracks->spare, &gpu->tracks->under_way, link);
+    while ((track = TAILQ_FIRST(&gpu->tracks->spare)) != NULL) {
+        TAILQ_REMOVE(&gpu->tracks->spare, track, link);
+        track_free(gpu, track);
+    }
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_stream_leave(gpu, before);
+}

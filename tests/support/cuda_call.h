@@ -1,0 +1,58 @@
+/*
+ * The calls of call.h on CUDA memory: their buffers are copied to a GPU, guards included, and back.
+ *
+ * A rank has one arena there, from which buffers are cut: to give memory back waits for all streams of the process, so for
+ * other ranks if they are threads of it.
+ */
+#ifndef TUTTI_TESTS_CUDA_CALL_H
+#define TUTTI_TESTS_CUDA_CALL_H
+
+#include <stdatomic.h>
+
+#include "kernels/device.h"
+#include "tests/support/call.h"
+#include "tests/support/ranks.h"
+
+#define CUDA_STREAMS 3
+
+/* A rank's place on its GPU. */
+typedef struct cuda_rank {
+    const tutti_device *device;
+    int index;
+    tutti_stream streams[CUDA_STREAMS];
+    char *arena;
+    size_t arena_bytes, used;
+} cuda_rank;
+
+/* Rank r uses GPU r modulo their number. Close it in any case; it is collective there unless comm is NULL. */
+tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cuda_rank *rank_out);
+tutti_status cuda_rank_close(cuda_rank *rank, tutti_comm *comm);
+/* Memory that lasts until the rank is closed or `used` is set back. */
+tutti_status cuda_alloc(cuda_rank *rank, size_t bytes, void **memory_out);
+
+/* A call whose buffers are on the GPU. */
+typedef struct cuda_call {
+    call_state host, there;
+    char **copies; /* one for each allocation of host */
+} cuda_call;
+
+/* Makes the buffers and puts them there, in that stream's order. Release them with cuda_call_release in any case. */
+tutti_status cuda_call_prepare(cuda_rank *rank, const call *c, int self, int nranks, tutti_stream stream,
+                               cuda_call *call_out);
+/* Fetches the buffers behind all that is in the stream, and compares. */
+tutti_status cuda_call_check(cuda_rank *rank, cuda_call *c, tutti_stream stream);
+void cuda_call_release(cuda_call *c);
+/* All of the above, in the stream; with a work if asked. */
+tutti_status cuda_call_run(cuda_rank *rank, const call *c, tutti_comm *comm, tutti_stream stream, bool with_work);
+
+/* A value that streams wait for until the host opens it. */
+typedef struct cuda_gate {
+    _Atomic uint64_t *host;
+    void *on_device;
+} cuda_gate;
+tutti_status cuda_gate_create(cuda_rank *rank, cuda_gate *gate_out);
+tutti_status cuda_gate_close(cuda_rank *rank, cuda_gate *gate, tutti_stream stream);
+void cuda_gate_open(cuda_gate *gate);
+void cuda_gate_destroy(cuda_rank *rank, cuda_gate *gate);
+
+#endif

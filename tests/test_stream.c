@@ -1,0 +1,111 @@
+/*
+ * Collectives on CUDA memory compute what those on host memory do: all kinds, types and sizes, in place and not, in pieces.
+ * The GPUs are stand-ins (support/standin_cuda.c).
+ */
+#include <criterion/criterion.h>
+
+#include <stdlib.h>
+
+#include "bootstrap/base/settings.h"
+#include "tests/support/cuda_call.h"
+#include "tests/support/reference.h"
+
+TestSuite(stream, .timeout = 240);
+
+#define STAGE_BYTES 4096 /* so that little data goes in pieces */
+
+static const int worlds[] = {1, 2, 3, 4, 0};
+static const int small_worlds[] = {1, 3, 0};
+
+static const char *const environment[] = {"TUTTI_CUDA_STAGE_BYTES=4096", NULL};
+
+static void run(const int *sizes, ranks_body body) {
+    setenv("TUTTI_CUDA_STAGE_BYTES", "4096", 1); /* for ranks that are threads */
+    tutti_settings_reload();
+    const char *failure = ranks_run_worlds(sizes, &(ranks_options){.timeout_s = 200, .environment = environment}, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks_context *, cuda_rank *)) {
+    cuda_rank rank;
+    tutti_status status = cuda_rank_open(context, (size_t)8 << 20, &rank);
+    if (status == TUTTI_OK) status = body(context, &rank);
+    if (status == TUTTI_OK) status = cuda_rank_close(&rank, context->comm);
+    return status;
+}
+
+static tutti_reduction reduction_for(tutti_type type, unsigned seed) {
+    tutti_reduction reduction = (tutti_reduction)(seed % TUTTI_REDUCTION_COUNT);
+    return reference_supports(type, reduction) ? reduction : TUTTI_SUM;
+}
+
+/* n-1, n, n+1 for n ranks, a prime, and what takes several pieces with a last one that is shorter. */
+static tutti_status all_sizes(ranks_context *context, cuda_rank *rank) {
+    size_t n = (size_t)context->nranks;
+    const size_t counts[] = {0, 1, n - 1, n, n + 1, 251, STAGE_BYTES / 4 + 1, 5 * STAGE_BYTES / 4 + 3};
+    unsigned seed = 0;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++, seed++) {
+            call c = {.kind = (call_kind)kind,
+                      .type = TUTTI_FLOAT32,
+                      .reduction = reduction_for(TUTTI_FLOAT32, seed),
+                      .count = counts[i],
+                      .root = (int)(seed % n),
+                      .in_place = (call_mode)(seed % CALL_MODES),
+                      .seed = seed};
+            TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[0], seed % 2 == 0));
+        }
+    return TUTTI_OK;
+}
+
+static tutti_status sizes_body(ranks_context *context) {
+    return with_rank(context, all_sizes);
+}
+
+Test(stream, all_kinds_give_what_the_reference_gives_at_all_sizes) {
+    run(worlds, sizes_body);
+}
+
+static tutti_status all_types(ranks_context *context, cuda_rank *rank) {
+    unsigned seed = 1000;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (int type = 0; type < TUTTI_TYPE_COUNT; type++)
+            for (int reduction = 0; reduction < (call_reduces((call_kind)kind) ? TUTTI_REDUCTION_COUNT : 1);
+                 reduction++) {
+                if (!reference_supports((tutti_type)type, (tutti_reduction)reduction)) continue;
+                call c = {.kind = (call_kind)kind,
+                          .type = (tutti_type)type,
+                          .reduction = (tutti_reduction)reduction,
+                          .count = 67,
+                          .root = context->nranks - 1,
+                          .in_place = (call_mode)(++seed % CALL_MODES),
+                          .seed = seed};
+                TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[seed % CUDA_STREAMS], false));
+            }
+    return TUTTI_OK;
+}
+
+static tutti_status types_body(ranks_context *context) {
+    return with_rank(context, all_types);
+}
+
+Test(stream, all_types_and_reductions_give_what_the_reference_gives) {
+    run(small_worlds, types_body);
+}
+
+/* By default a piece has 4 MB: two of them, and the memory of a v-kind in one piece. */
+static tutti_status large(ranks_context *context) {
+    cuda_rank rank;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)64 << 20, &rank));
+    static const call_kind kinds[] = {CALL_ALL_REDUCE, CALL_ALL_GATHER, CALL_ALL_TO_ALL_V, CALL_BROADCAST};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        call c = {.kind = kinds[i], .type = TUTTI_INT32, .count = 1500007, .in_place = CALL_ALWAYS, .seed = i};
+        TUTTI_TRY(cuda_call_run(&rank, &c, context->comm, rank.streams[0], false));
+    }
+    return cuda_rank_close(&rank, context->comm);
+}
+
+Test(stream, large_buffers_pass_with_the_default_settings) {
+    const char *failure = ranks_run_worlds((const int[]){2, 0}, NULL, large);
+    cr_assert(failure == NULL, "%s", failure);
+}
