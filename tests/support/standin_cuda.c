@@ -33,7 +33,7 @@ static struct {
     char what[128]; /* broke; written before `broken` */
 } standin;
 
-static _Thread_local int current_gpu;
+static _Thread_local __attribute__((tls_model("initial-exec"))) int current_gpu;
 
 /* ------------------------------------------------------------------------------------------------- faults */
 

@@ -39,7 +39,7 @@ typedef struct event_task {
 
 static standin_stream *streams, *defaults[STANDIN_MOST_GPUS];
 static uint64_t task_numbers;
-static _Thread_local bool is_stream_thread;
+static _Thread_local __attribute__((tls_model("initial-exec"))) bool is_stream_thread;
 
 /* ------------------------------------------------------------------------------------------------ streams */
 
