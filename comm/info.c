@@ -25,6 +25,7 @@
 #include "bootstrap/rank_table.h"
 #include "bootstrap/topology.h"
 #include "comm/algorithms/choose.h"
+#include "comm/algorithms/engines.h"
 #include "comm/algorithms/rail.h"
 #include "comm/heap.h"
 #include "comm/transports/transport.h"
@@ -262,6 +263,8 @@ static int print_algorithms(const char *hosts) {
     }
     printf("Algorithms; the first that fits is taken, TUTTI_ALGORITHM=NAME puts NAME first\n");
     for (int i = 0; tutti_choose_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
+    printf("On CUDA memory, one for all calls of a communicator:\n");
+    for (int i = 0; tutti_engines_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
     return print_rails(nhosts);
 }
 

@@ -6,8 +6,9 @@
  *     thread's text of the last failure: what failed, which peer, the likely cause, what to do.
  *   - Out parameters come last and are written only on success.
  *   - Counts are in elements unless a name says bytes. Ranks and roots are ranks of the communicator.
- *   - A call that moves data ends with `const tutti_options *`; NULL means: blocking, host memory, the
- *     communicator's timeout. With `.work` set the call returns at once and the work tells the rest.
+ *   - A call that moves data ends with `const tutti_options *`; NULL means: blocking, the communicator's
+ *     timeout. With `.work` set the call returns at once and the work tells the rest.
+ *   - Buffers are in host memory, or in a GPU's: then the call is done in stream order; see device.h.
  *   - All ranks of a communicator call the same collectives in the same order with equal arguments where
  *     this page says "on every rank"; a difference is an error on all ranks that shows both calls (of this
  *     call, or of the next on ranks that needed nothing of the others).
