@@ -145,6 +145,8 @@ typedef struct tutti_page {
     TUTTI_ALIGNED_LINE tutti_post posts[TUTTI_POSTS]; /* call k uses posts[k % TUTTI_POSTS] */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
     _Atomic uint64_t quiet; /* the owner left this call by a failure and writes no more into others' buffers */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t
+        stream_call;                           /* the last collective on CUDA memory that no post tells of; monitor.h */
     TUTTI_ALIGNED_LINE _Atomic uint32_t state; /* tutti_page_state; release after the reason */
     int32_t broken_status;
     char broken_text[TUTTI_BROKEN_TEXT_BYTES];

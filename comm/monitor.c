@@ -157,10 +157,35 @@ static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool
     return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
 }
 
+uint64_t tutti_call_pack(const tutti_call *call) {
+    uint64_t hash = call->count * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)call->kind << 48 ^
+                    (uint64_t)call->type << 40 ^ (uint64_t)call->reduction << 32 ^ (uint32_t)call->root;
+    hash *= UINT64_C(0xd6e8feb86659fd93);
+    return call->shown << TUTTI_STREAM_CALL_BITS | hash >> (64 - TUTTI_STREAM_CALL_BITS);
+}
+
+/* Has `rank` made this very call on CUDA memory, past the posts, and not come here? It never will. */
+static tutti_status look_at_stream(tutti_comm *comm, const tutti_op *op, int rank) {
+    const tutti_page *page = comm->members[rank].page;
+    uint64_t theirs = atomic_load_explicit(&page->stream_call, memory_order_acquire);
+    uint64_t ours = atomic_load_explicit(&comm->page->stream_call, memory_order_relaxed);
+    tutti_call own = tutti_call_of(op), other = own;
+    other.shown = theirs >> TUTTI_STREAM_CALL_BITS;
+    other.cuda = 1;
+    bool further = (theirs >> TUTTI_STREAM_CALL_BITS) > (ours >> TUTTI_STREAM_CALL_BITS);
+    if (TUTTI_LIKELY(!further) || own.cuda != 0 || tutti_call_pack(&other) != theirs) return TUTTI_OK;
+    const tutti_post *post = &page->posts[op->sequence % TUTTI_POSTS];
+    if (atomic_load_explicit(&post->sequence, memory_order_acquire) >= op->sequence) return TUTTI_OK;
+    return tutti_monitor_calls_differ(comm, &own, rank, &other, "");
+}
+
 tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths) {
     TUTTI_TRY(tutti_comm_check(comm));
     for (int rank = 0; rank < comm->nranks; rank++)
-        if (rank != comm->rank) TUTTI_TRY(look_at(comm, op, rank, deaths));
+        if (rank != comm->rank) {
+            TUTTI_TRY(look_at(comm, op, rank, deaths));
+            TUTTI_TRY(look_at_stream(comm, op, rank));
+        }
     return TUTTI_OK;
 }
 

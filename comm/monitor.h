@@ -12,6 +12,10 @@ const char *tutti_call_describe(const tutti_call *call, char *text, size_t capac
 /* What is told of op. */
 tutti_call tutti_call_of(const tutti_op *op);
 
+/* A call in one word, for tutti_page's stream_call: its number above TUTTI_STREAM_CALL_BITS, below a hash of what it is. */
+#define TUTTI_STREAM_CALL_BITS 40
+uint64_t tutti_call_pack(const tutti_call *call);
+
 /* Is the communicator broken, here or on a peer, or has a rank left that op still needs? `deaths`: ask the kernel
  * about dead processes, too (a system call for each peer). Breaks the communicator then. */
 tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths);

@@ -12,6 +12,7 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/algorithms/engines.h"
+#include "comm/monitor.h"
 #include "comm/stream_state.h"
 
 /* Sets calls on CUDA memory apart from those on host memory. */
@@ -226,6 +227,12 @@ static void fill_track(tutti_track *track, const tutti_stream_engine *engine, co
     track->timeout_ms = call->timeout_ms;
 }
 
+/* For ranks that wait for this one in a call on host memory: monitor.c. A staged call has posts like any other. */
+static void publish(tutti_comm *comm, const tutti_op *op) {
+    tutti_call call = tutti_call_of(op);
+    atomic_store_explicit(&comm->page->stream_call, tutti_call_pack(&call), memory_order_release);
+}
+
 /* In order, with the GPU current. */
 static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream stream, tutti_work *whole,
                            tutti_work **work_out) {
@@ -247,6 +254,7 @@ static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream st
                               .timeout_ms = op->timeout_ms > 0 ? op->timeout_ms : gpu->comm->timeout_ms,
                               .work = work};
     if (track != NULL) fill_track(track, engine, &call);
+    if (engine != &tutti_engine_staged && gpu->comm->hosts == NULL) publish(gpu->comm, op);
     status = enqueue(gpu, engine, &call, track);
     if (status != TUTTI_OK) { /* the others wait for it: this rank cannot go on with them */
         status = tutti_comm_give_up(gpu->comm, status);

@@ -115,6 +115,15 @@ Test(stream_failure, and_so_it_is_in_a_later_call) {
     run(differ_later, NULL);
 }
 
+/* What serves ranks of one GPU need not go through posts. */
+Test(stream_failure, and_so_it_is_on_one_gpu) {
+    static const char *const environment[] = {"STANDIN_IDS=a,a", NULL};
+    if (!ranks_have_processes()) cr_skip("needs ranks that are processes");
+    const char *failure =
+        ranks_run(&(ranks_options){.nranks = 3, .timeout_s = 50, .environment = environment}, differ_later);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
 static tutti_status differ_by_count(ranks_context *context) {
     scene s;
     tutti_work *work = NULL;
