@@ -16,6 +16,7 @@
 
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_pinned *free_blocks;
+static tutti_pinned *abandoned; /* only to be remembered */
 
 /* Has the GPU done with it? An event that fails has no work before it any more either. Under the lock. */
 static bool is_ready(tutti_pinned *block) {
@@ -69,4 +70,12 @@ void tutti_pinned_return_after(const tutti_device *device, tutti_pinned *block, 
 
 void tutti_pinned_return(tutti_pinned *block) {
     if (block != NULL) tutti_pinned_return_after(NULL, block, NULL);
+}
+
+void tutti_pinned_abandon(tutti_pinned *block) {
+    if (block == NULL) return;
+    pthread_mutex_lock(&blocks_lock);
+    block->next = abandoned;
+    abandoned = block;
+    pthread_mutex_unlock(&blocks_lock);
 }

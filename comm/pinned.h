@@ -22,5 +22,7 @@ tutti_status tutti_pinned_lease(const tutti_device *device, size_t bytes, tutti_
 void tutti_pinned_return(tutti_pinned *block);
 /* Streams use it until the event has passed; takes the event over. NULL event: they have passed it. */
 void tutti_pinned_return_after(const tutti_device *device, tutti_pinned *block, tutti_event_handle after);
+/* A stream may use it, and there is no event behind that: nobody gets it any more. NULL is allowed. */
+void tutti_pinned_abandon(tutti_pinned *block);
 
 #endif

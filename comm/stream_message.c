@@ -119,7 +119,8 @@ static tutti_status submit(tutti_stream_comm *gpu, const tutti_message *call, tu
         status = tutti_comm_give_up(gpu->comm, status);
         m->state = MESSAGE_OVER;
         release(m);
-        m->flag = NULL; /* for good: there may be a wait for it in the stream, with no event behind it */
+        tutti_pinned_abandon(m->flag); /* there may be a wait for it in the stream, with no event behind it */
+        m->flag = NULL;
     } else if (work_out != NULL) {
         tutti_work_retain(m->work);
         *work_out = m->work;

@@ -267,8 +267,11 @@ void tutti_stream_close(tutti_comm *comm) {
     if (gpu == NULL) return;
     tutti_stream_enter(gpu, &before);
     pthread_mutex_lock(&gpu->tracks->lock);
-    gpu->tracks->closed = true;
+    gpu->tracks->closed =
+        true; /* from here on the watcher leaves it alone; others' calls must not wait for the engine */
+    pthread_mutex_unlock(&gpu->tracks->lock);
     close_engines(gpu);
+    pthread_mutex_lock(&gpu->tracks->lock);
     tutti_stream_messages_free(gpu);
     TAILQ_CONCAT(&gpu->tracks->spare, &gpu->tracks->under_way, link);
     while ((track = TAILQ_FIRST(&gpu->tracks->spare)) != NULL) {

@@ -128,7 +128,11 @@ static tutti_status mark(const tutti_stream_comm *gpu, const tutti_staged_job *j
     job->staged->used = true;
     if (job->own_slots == NULL) return TUTTI_OK;
     TUTTI_TRY(gpu->device->event_create(&behind));
-    TUTTI_TRY(gpu->device->event_record(behind, stream));
+    tutti_status status = gpu->device->event_record(behind, stream);
+    if (status != TUTTI_OK) {
+        gpu->device->event_destroy(behind);
+        return status;
+    }
     tutti_pinned_return_after(gpu->device, job->own_slots, behind);
     return TUTTI_OK;
 }
@@ -151,7 +155,8 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     staged->torn = false;
     return push(comm, job);
 fail:
-    free(job); /* pinned memory that the stream may use without an event behind it is lost */
+    tutti_pinned_abandon(job->own_slots);
+    free(job);
     return status;
 }
 
@@ -162,7 +167,12 @@ static void close_staged(tutti_comm *comm) {
     tutti_staged *staged = gpu->staged_state;
     if (staged == NULL) return;
     gpu->staged_state = NULL;
-    if (!staged->torn) tutti_pinned_return_after(gpu->device, staged->memory, staged->last);
+    if (staged->torn) {
+        tutti_pinned_abandon(staged->memory);
+        gpu->device->event_destroy(staged->last);
+    } else {
+        tutti_pinned_return_after(gpu->device, staged->memory, staged->last);
+    }
     free(staged);
 }
 

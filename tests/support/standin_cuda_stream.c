@@ -205,11 +205,11 @@ tutti_status standin_event_create(tutti_event_handle *event_out) {
 }
 
 tutti_status standin_event_destroy(tutti_event_handle event) {
-    STANDIN_BEGIN("event_destroy");
+    tutti_status status = standin_begin("event_destroy"); /* a GPU that has failed keeps no memory of the host's */
     pthread_mutex_lock(&standin_lock);
     if (event != NULL) let_go(event);
     pthread_mutex_unlock(&standin_lock);
-    return TUTTI_OK;
+    return status;
 }
 
 static void reach_event(void *context) {
