@@ -133,13 +133,15 @@ typedef struct tutti_cuda_module {
     const struct tutti_kernels *kernels; /* of the trainer: kernels/kernels.h; NULL in a stand-in without them */
 } tutti_cuda_module;
 
+/* What is exported here is for libtutti_trainer, which is a library of its own. */
+
 /* The GPUs of this machine: opens the module (TUTTI_CUDA_MODULE names another file) at the first call and asks its check.
  * TUTTI_ERR_UNSUPPORTED with the reason; the same answer from then on. Any thread. */
-tutti_status tutti_device_open(const tutti_device **device_out);
+TUTTI_API tutti_status tutti_device_open(const tutti_device **device_out);
 /* Of the opened module; for the trainer. */
-tutti_status tutti_device_kernels(const struct tutti_kernels **kernels_out);
+TUTTI_API tutti_status tutti_device_kernels(const struct tutti_kernels **kernels_out);
 /* Which GPU is this rank's: TUTTI_DEVICE, else its rank on the host modulo the number of GPUs. Makes it nobody's. */
-tutti_status tutti_device_choose(int *device_out);
+TUTTI_API tutti_status tutti_device_choose(int *device_out);
 
 /* The table, if this process has a context on a GPU and so may hold CUDA pointers; else NULL. Some ns where the answer was no
  * a moment ago, one load once it is yes. Only in_use, locate and current may be called without asking tutti_device_open: it

@@ -63,6 +63,7 @@ typedef struct tutti_conv_forward_args {
     int batch;
     const tutti_real *x, *weight, *bias;
     tutti_real *scratch, *y;
+    tutti_real *kept; /* for backward; kernels.h: conv_kept_count, nothing on the host */
 } tutti_conv_forward_args;
 void tutti_conv_forward(const tutti_conv *conv, const tutti_conv_forward_args *args);
 
@@ -71,6 +72,7 @@ typedef struct tutti_conv_backward_args {
     const tutti_real *x, *weight, *y;
     tutti_real *dy; /* with relu: masked in place */
     tutti_real *scratch;
+    const tutti_real *kept;
     tutti_real *dweight, *dbias, *dx; /* dx may be NULL */
 } tutti_conv_backward_args;
 void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args *args);
@@ -91,8 +93,12 @@ typedef struct tutti_dense {
 } tutti_dense;
 
 /* y[batch, outputs] = x[batch, inputs] weight[inputs, outputs] + bias[outputs]. */
-void tutti_dense_forward(const tutti_dense *dense, int batch, const tutti_real *x, const tutti_real *weight,
-                         const tutti_real *bias, tutti_real *y);
+typedef struct tutti_dense_forward_args {
+    int batch;
+    const tutti_real *x, *weight, *bias;
+    tutti_real *y;
+} tutti_dense_forward_args;
+void tutti_dense_forward(const tutti_dense *dense, const tutti_dense_forward_args *args);
 
 typedef struct tutti_dense_backward_args {
     int batch;

@@ -10,6 +10,14 @@
 
 #include "kernels/real.h"
 
+/* A parameter, or several that lie side by side: arrays of count elements. */
+typedef struct tutti_optimizer_piece {
+    size_t count;
+    const tutti_real *gradient;
+    tutti_real *states[2]; /* SGD: velocity; Adam: mean, square */
+    tutti_real *parameter;
+} tutti_optimizer_piece;
+
 /* g = gradient + weight_decay * parameter; velocity = momentum * velocity + g; parameter -= lr * velocity.
  * momentum 0: velocity is not used and may be NULL. (PyTorch's SGD.) */
 typedef struct tutti_sgd {
@@ -25,7 +33,17 @@ typedef struct tutti_adam {
     bool decoupled;
     int64_t step;
 } tutti_adam;
+
+/* What of Adam changes from step to step: keep * parameter - rate * mean / (sqrt(square) * correction + epsilon). */
+typedef struct tutti_adam_factors {
+    tutti_real keep, rate, correction;
+} tutti_adam_factors;
+tutti_adam_factors tutti_optimizer_adam_factors(const tutti_adam *rule);
+
 void tutti_optimizer_adam(const tutti_adam *rule, size_t count, const tutti_real *gradient, tutti_real *mean,
                           tutti_real *square, tutti_real *parameter);
+/* The same with factors that are known; rule's lr and step are not used. */
+void tutti_optimizer_adam_piece(const tutti_adam *rule, const tutti_adam_factors *factors,
+                                const tutti_optimizer_piece *piece);
 
 #endif

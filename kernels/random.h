@@ -19,9 +19,16 @@ typedef enum tutti_random_use {
     TUTTI_RANDOM_DIGITS
 } tutti_random_use;
 
+#define TUTTI_RANDOM_TIMES (UINT64_C(1) << 40)
+
 /* The stream of a use, for example of dropout in layer `item` (below 2^16) at step `time` (below 2^40). */
 static inline uint64_t tutti_random_stream(tutti_random_use use, uint64_t item, uint64_t time) {
-    return (uint64_t)use << 56 | (item & 0xffff) << 40 | (time & ((UINT64_C(1) << 40) - 1));
+    return (uint64_t)use << 56 | (item & 0xffff) << 40 | time % TUTTI_RANDOM_TIMES;
+}
+
+/* The stream of another time, of a stream at time 0. */
+static inline uint64_t tutti_random_stream_at(uint64_t stream, uint64_t time) {
+    return stream | time % TUTTI_RANDOM_TIMES;
 }
 
 /* Four words of 32 random bits. */
@@ -32,6 +39,12 @@ uint64_t tutti_random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 
 /* Uniform in [0, 1), a multiple of 2^-53. */
 double tutti_random_uniform(uint64_t seed, uint64_t stream, uint64_t index);
+
+/* Which normal deviates. */
+typedef struct tutti_normal {
+    uint64_t seed, stream;
+    double stddev;
+} tutti_normal;
 
 /* data[i] = a normal deviate of the given standard deviation, mean 0, cut off at two standard deviations
  * (drawn again, not clamped). */

@@ -10,7 +10,7 @@
 #include "ddp/trainer/checkpoint.h"
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/safetensors.h"
-#include "tests/support/files.h"
+#include "tests/support/training.h"
 
 static char folder[FILES_PATH_BYTES];
 
@@ -133,13 +133,18 @@ static fixture make_fixture(const char *model_name, const char *optimizer, uint6
     tutti_model_layers list = {.count = 0};
     tutti_models_options options = {.classes = 10, .dropout = -1};
     tutti_models_find(model_name)->fill(&options, &list);
-    cr_assert_eq(tutti_model_create(&list, (tutti_shape){6, 5, 1}, 2, &made.model), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_model_create(&list, (tutti_shape){6, 5, 1}, 2, training_compute(), &made.model), TUTTI_OK, "%s",
+                 tutti_last_error());
     tutti_model_initialize(made.model, seed);
     tutti_update_options update_options = {.momentum = 0.5, .weight_decay = 0.25};
     cr_assert_eq(tutti_update_init(&made.update, optimizer, &update_options, made.model), TUTTI_OK);
     float *gradient = calloc(tutti_model_parameter_count(made.model), sizeof *gradient);
     tutti_gradient_sink sink = {.context = gradient, .where = zero_gradient};
-    for (int i = 0; i < steps; i++) tutti_update_step(&made.update, made.model, 0.1, &sink);
+    tutti_step_values values;
+    for (int i = 0; i < steps; i++) {
+        tutti_update_begin(&made.update, 0.1, &values);
+        tutti_update_step(&made.update, made.model, &values, &sink);
+    }
     free(gradient);
     made.content = (tutti_checkpoint_content){.model_name = model_name, .model = made.model};
     return made;

@@ -10,6 +10,7 @@
 #include "ddp/trainer/data/dataset.h"
 #include "ddp/trainer/data/idx.h"
 #include "ddp/trainer/data/shard.h"
+#include "kernels/kernels.h"
 #include "tests/support/files.h"
 
 static char folder[FILES_PATH_BYTES];
@@ -216,11 +217,11 @@ Test(digits, are_the_same_for_a_seed_and_all_classes_come_with_ink) {
 
 Test(dataset, a_batch_holds_the_images_as_floats_from_0_to_1) {
     uint8_t images[] = {0, 255, 51, 102, 10, 20}, labels[] = {4, 7, 1};
-    tutti_samples samples = {images, labels, 3};
     uint32_t indices[] = {2, 0, 1, 0};
     float batch[8];
     uint8_t batch_labels[4];
-    tutti_dataset_gather(&samples, 2, indices, 4, batch, batch_labels);
+    tutti_gather_args args = {images, labels, indices, 2, 4, batch, batch_labels};
+    tutti_samples_gather(&args);
     const float expected[] = {10 / 255.0f, 20 / 255.0f, 0, 1, 0.2f, 0.4f, 0, 1};
     for (int i = 0; i < 8; i++) cr_assert_float_eq(batch[i], expected[i], 1e-7);
     cr_assert_arr_eq(batch_labels, ((uint8_t[]){1, 4, 7, 4}), 4);

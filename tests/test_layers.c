@@ -106,7 +106,7 @@ static void conv_release(conv_data *data) {
 
 static double conv_evaluate(void *context) {
     conv_data *data = context;
-    tutti_conv_forward_args args = {data->batch, data->x, data->weight, data->bias, data->scratch, data->y};
+    tutti_conv_forward_args args = {data->batch, data->x, data->weight, data->bias, data->scratch, data->y, NULL};
     tutti_conv_forward(&data->conv, &args);
     return weighted_sum(data->y_count, data->y, data->weights_of_y);
 }
@@ -150,7 +150,8 @@ Test(conv, gradients_of_input_weight_and_bias_match_finite_differences) {
         double *dbias = unwritten_array((size_t)data.conv.filters), *dy = malloc(data.y_count * sizeof *dy);
         conv_evaluate(&data);
         memcpy(dy, data.weights_of_y, data.y_count * sizeof *dy);
-        tutti_conv_backward_args args = {data.batch, data.x, data.weight, data.y, dy, data.scratch, dweight, dbias, dx};
+        tutti_conv_backward_args args = {data.batch,   data.x, data.weight, data.y, dy,
+                                         data.scratch, NULL,   dweight,     dbias,  dx};
         tutti_conv_backward(&data.conv, &args);
         check_gradient("dx", conv_evaluate, &data, data.x_count, data.x, dx);
         check_gradient("dweight", conv_evaluate, &data, data.weight_count, data.weight, dweight);
@@ -168,7 +169,8 @@ Test(conv, many_images_in_one_scratch_give_the_sum_of_their_gradients) {
     double *dy = malloc(data.y_count * sizeof *dy);
     conv_evaluate(&data);
     memcpy(dy, data.weights_of_y, data.y_count * sizeof *dy);
-    tutti_conv_backward_args args = {data.batch, data.x, data.weight, data.y, dy, data.scratch, dweight, dbias, NULL};
+    tutti_conv_backward_args args = {data.batch,   data.x, data.weight, data.y, dy,
+                                     data.scratch, NULL,   dweight,     dbias,  NULL};
     tutti_conv_backward(&data.conv, &args);
     check_gradient("dweight", conv_evaluate, &data, data.weight_count, data.weight, dweight);
     check_gradient("dbias", conv_evaluate, &data, 2, data.bias, dbias);
@@ -267,7 +269,8 @@ typedef struct dense_data {
 
 static double dense_evaluate(void *context) {
     dense_data *data = context;
-    tutti_dense_forward(&data->dense, data->batch, data->x, data->weight, data->bias, data->y);
+    tutti_dense_forward_args args = {data->batch, data->x, data->weight, data->bias, data->y};
+    tutti_dense_forward(&data->dense, &args);
     return weighted_sum((size_t)(data->batch * data->dense.outputs), data->y, data->weights_of_y);
 }
 

@@ -120,7 +120,8 @@ Test(model, gradients_of_a_residual_model_match_finite_differences) {
     tutti_model_layers list = {.count = 0};
     tutti_model *model;
     fill_residual(&list);
-    cr_assert_eq(tutti_model_create(&list, (tutti_shape){4, 3, 1}, BATCH, &model), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_model_create(&list, (tutti_shape){4, 3, 1}, BATCH, training_compute(), &model), TUTTI_OK, "%s",
+                 tutti_last_error());
     tutti_model_initialize(model, 5);
     float *gradients[16];
     uint8_t labels[BATCH] = {2, 0};
@@ -151,7 +152,7 @@ static void expect_misfit(const tutti_layer *layers, int count, const char *said
     tutti_model_layers list = {.count = 0};
     tutti_model *model;
     for (int i = 0; i < count; i++) tutti_models_add(&list, layers[i]);
-    cr_assert_eq(tutti_model_create(&list, (tutti_shape){4, 4, 1}, 1, &model), TUTTI_ERR_ARGUMENT);
+    cr_assert_eq(tutti_model_create(&list, (tutti_shape){4, 4, 1}, 1, training_compute(), &model), TUTTI_ERR_ARGUMENT);
     cr_assert_not_null(strstr(tutti_last_error(), said), "\"%s\" lacks \"%s\"", tutti_last_error(), said);
 }
 
@@ -171,7 +172,7 @@ Test(model, lenet_has_the_parameters_and_the_cost_that_its_shape_gives) {
     tutti_model_layers list = {.count = 0};
     tutti_model *model;
     tutti_lenet_fill(&(tutti_models_options){.classes = 10, .dropout = -1}, &list);
-    cr_assert_eq(tutti_model_create(&list, (tutti_shape){28, 28, 1}, 1, &model), TUTTI_OK);
+    cr_assert_eq(tutti_model_create(&list, (tutti_shape){28, 28, 1}, 1, training_compute(), &model), TUTTI_OK);
     cr_assert_eq(tutti_model_parameter_count(model), 832 + 51264 + 1606144 + 5130);
     double products = 2.0 * (784 * 32 * 25 + 196 * 64 * 800 + 3136 * 512 + 512 * 10);
     cr_assert_float_eq(tutti_model_cost(model).flops, products, 0.01 * products);

@@ -212,6 +212,10 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                         .help =
                                             "CUDA memory that goes through host memory does so in pieces of so many "
                                             "bytes"},
+    [TUTTI_SETTING_CUBLAS_LIBRARY] = {.name = "TUTTI_CUBLAS_LIBRARY",
+                                      .kind = TUTTI_SETTING_KIND_TEXT,
+                                      .fallback = "",
+                                      .help = "file of cuBLAS, for training on a GPU; else it is looked for"},
 };
 
 typedef struct value {

@@ -32,6 +32,10 @@ static const option_row rows[] = {
     {"data", OPTION_TEXT, AT(data), NULL, 0, 0, "DIR", "folder with MNIST's four files (default: TUTTI_DATA, "
      "../shared/data/mnist, data/mnist, else drawn digits)"},
     {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per rank and step"},
+    {"device", OPTION_CHOICE, AT(device), "auto", 0, 0, "auto|host|cuda", "where it computes; auto: cuda where a GPU is"},
+    {"precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, "fp32|tf32|bf16", "of matrix products, with cuda; parameters "
+     "are fp32 with each"},
+    {"eager", OPTION_FLAG, AT(eager), NULL, 0, 0, NULL, "with cuda: launch every kernel instead of replaying a recorded step"},
     {"steps", OPTION_INT, AT(steps), "0", 0, MOST_STEPS, "N", "stop after so many steps (default: by --epochs)"},
     {"epochs", OPTION_INT, AT(epochs), "0", 0, 1e6, "N", "stop after so many epochs (default: 1, or by --steps)"},
     {"lr", OPTION_REAL, AT(lr), NULL, 0, 1e6, "RATE", "learning rate (default: 0.1; adam and adamw: 0.001)"},

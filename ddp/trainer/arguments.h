@@ -12,10 +12,11 @@
 
 /* Texts point into argv or are constants. */
 typedef struct tutti_arguments {
-    const char *model, *data, *optimizer, *lr_schedule, *checkpoint_dir, *resume, *metrics; /* NULL: not given */
+    const char *model, *data, *device, *precision, *optimizer, *lr_schedule; /* NULL: not given */
+    const char *checkpoint_dir, *resume, *metrics;
     int64_t batch_size, steps, epochs, seed, eval_every, log_every;
     double lr, momentum, weight_decay, dropout; /* NaN: not given */
-    bool overwrite, help;
+    bool eager, overwrite, help;
 } tutti_arguments;
 
 /* Accepts "--name value" and "--name=value", and '_' for '-' in names. An unknown option is an error that gives the

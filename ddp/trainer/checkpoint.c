@@ -72,13 +72,17 @@ tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const 
 
 /* -------------------------------------------------------------------------------------------- writing */
 
-static void add_entry(tutti_safetensors *file, const tutti_parameter *parameter, const char *state, float *data) {
+/* `data`, memory of the compute, is copied to *place, which moves on. */
+static tutti_status add_entry(tutti_safetensors *file, tutti_compute *compute, const tutti_parameter *parameter,
+                              const char *state, const float *data, float **place) {
     tutti_safetensors_entry *entry = &file->entries[file->nentries++];
     snprintf(entry->name, sizeof entry->name, "%s%s%s", state, state[0] != '\0' ? "/" : "", parameter->name);
     entry->ndims = parameter->ndims;
     memcpy(entry->dims, parameter->dims, sizeof parameter->dims);
-    entry->data = data;
+    entry->data = *place;
     entry->count = parameter->count;
+    *place += parameter->count;
+    return compute->kernels->download(compute, entry->data, data, parameter->count * sizeof *data);
 }
 
 static void add_text(tutti_safetensors *file, const char *key, const char *value) {
@@ -109,6 +113,21 @@ static void fill_texts(tutti_safetensors *file, const tutti_checkpoint_content *
 
 #define TEXTS 10
 
+static tutti_status fill_entries(tutti_safetensors *file, const tutti_checkpoint_content *content) {
+    const tutti_model *model = content->model;
+    const tutti_update_row *row = content->update->row;
+    float *place = file->memory;
+    for (int i = 0; i < model->nparameters; i++) {
+        const tutti_parameter *parameter = &model->parameters[i];
+        float *states[TUTTI_UPDATE_STATES];
+        TUTTI_TRY(add_entry(file, model->compute, parameter, "", parameter->data, &place));
+        tutti_update_states(content->update, model, i, states);
+        for (int s = 0; s < row->nstates; s++)
+            TUTTI_TRY(add_entry(file, model->compute, parameter, row->state_names[s], states[s], &place));
+    }
+    return TUTTI_OK;
+}
+
 tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_content *content,
                                    const tutti_checkpoint_position *position) {
     char path[PATH_BYTES];
@@ -120,18 +139,13 @@ tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_co
     file.entries = calloc((size_t)model->nparameters * (size_t)(1 + row->nstates), sizeof *file.entries);
     file.texts = calloc(TEXTS, sizeof *file.texts);
     tutti_status status = TUTTI_OK;
-    if (file.entries == NULL || file.texts == NULL) {
-        status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a checkpoint's header");
+    file.memory = malloc(tutti_model_parameter_count(model) * (size_t)(1 + row->nstates) * sizeof(float));
+    if (file.entries == NULL || file.texts == NULL || file.memory == NULL) {
+        status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a checkpoint");
     } else {
         fill_texts(&file, content, position);
-        for (int i = 0; i < model->nparameters; i++) {
-            float *states[TUTTI_UPDATE_STATES];
-            add_entry(&file, &model->parameters[i], "", model->parameters[i].data);
-            tutti_update_states(content->update, model, i, states);
-            for (int s = 0; s < row->nstates; s++)
-                add_entry(&file, &model->parameters[i], row->state_names[s], states[s]);
-        }
-        status = tutti_safetensors_write(path, &file);
+        status = fill_entries(&file, content);
+        if (status == TUTTI_OK) status = tutti_safetensors_write(path, &file);
     }
     tutti_safetensors_close(&file);
     return status;
@@ -159,8 +173,9 @@ static tutti_status find_file(const char *path, char *file_out) {
     return TUTTI_OK;
 }
 
-static tutti_status copy_entry(const char *path, const tutti_safetensors *file, const tutti_parameter *parameter,
-                               const char *state, float *data) {
+/* `data` is memory of the compute. */
+static tutti_status copy_entry(tutti_compute *compute, const char *path, const tutti_safetensors *file,
+                               const tutti_parameter *parameter, const char *state, float *data) {
     char name[TUTTI_SAFETENSORS_NAME_BYTES];
     snprintf(name, sizeof name, "%s%s%s", state, state[0] != '\0' ? "/" : "", parameter->name);
     const tutti_safetensors_entry *entry = tutti_safetensors_find(file, name);
@@ -169,7 +184,7 @@ static tutti_status copy_entry(const char *path, const tutti_safetensors *file, 
         memcmp(entry->dims, parameter->dims, (size_t)parameter->ndims * sizeof parameter->dims[0]) != 0)
         return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s has %zu elements in %d dimensions, expected %zu in %d", path,
                           name, entry->count, entry->ndims, parameter->count, parameter->ndims);
-    memcpy(data, entry->data, entry->count * sizeof *data);
+    compute->kernels->upload(compute, data, entry->data, entry->count * sizeof *data);
     return TUTTI_OK;
 }
 
@@ -209,17 +224,18 @@ static tutti_status read_content(const char *path, const tutti_safetensors *file
     TUTTI_TRY(read_number(path, file, "batch_size", 1, &position->batch_size));
 
     const tutti_model *model = content->model;
+    tutti_compute *compute = model->compute;
     const tutti_update_row *row = content->update->row;
     for (int i = 0; i < model->nparameters; i++) {
         const tutti_parameter *parameter = &model->parameters[i];
         float *states[TUTTI_UPDATE_STATES];
-        TUTTI_TRY(copy_entry(path, file, parameter, "", parameter->data));
+        TUTTI_TRY(copy_entry(compute, path, file, parameter, "", parameter->data));
         tutti_update_states(content->update, model, i, states);
         for (int s = 0; s < row->nstates; s++)
-            TUTTI_TRY(copy_entry(path, file, parameter, row->state_names[s], states[s]));
+            TUTTI_TRY(copy_entry(compute, path, file, parameter, row->state_names[s], states[s]));
     }
     content->update->steps = position->step;
-    return TUTTI_OK;
+    return compute->kernels->check(compute);
 }
 
 tutti_status tutti_checkpoint_load(const char *path, const tutti_checkpoint_content *content,

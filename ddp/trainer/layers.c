@@ -3,10 +3,6 @@
  */
 #include "ddp/trainer/layers.h"
 
-#include <string.h>
-
-#include "kernels/random.h"
-
 static tutti_cost element_wise_cost(const tutti_node *node) {
     double in = (double)tutti_shape_count(node->in), out = (double)tutti_shape_count(node->out);
     return (tutti_cost){.flops = out, .bytes = sizeof(float) * (in + out)};
@@ -45,14 +41,14 @@ static tutti_status conv_place(tutti_node *node) {
     conv->filters = node->layer->units;
     conv->relu = node->layer->relu;
     node->out = (tutti_shape){conv->window.out_height, conv->window.out_width, conv->filters};
-    node->scratch_count = tutti_conv_scratch_count(conv);
     size_t taps = (size_t)conv->window.kernel * (size_t)conv->window.kernel * (size_t)conv->window.channels;
     node->parameter_counts[0] = taps * (size_t)conv->filters;
     node->parameter_counts[1] = (size_t)conv->filters;
     return TUTTI_OK;
 }
 
-static void conv_forward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch) {
+static void conv_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                         float *scratch) {
     tutti_conv_forward_args args = {
         .batch = pass->batch,
         .x = x[0],
@@ -60,12 +56,13 @@ static void conv_forward(const tutti_node *node, const tutti_pass *pass, const f
         .bias = node->parameters[1],
         .scratch = scratch,
         .y = node->y,
+        .kept = node->kept,
     };
-    tutti_conv_forward(&node->plan.conv, &args);
+    compute->kernels->conv_forward(compute, &node->plan.conv, &args);
 }
 
-static void conv_backward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch,
-                          const tutti_layer_gradients *gradients) {
+static void conv_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                          float *scratch, const tutti_layer_gradients *gradients) {
     tutti_conv_backward_args args = {
         .batch = pass->batch,
         .x = x[0],
@@ -73,11 +70,12 @@ static void conv_backward(const tutti_node *node, const tutti_pass *pass, const 
         .y = node->y,
         .dy = node->dy,
         .scratch = scratch,
+        .kept = node->kept,
         .dweight = gradients->parameters[0],
         .dbias = gradients->parameters[1],
         .dx = gradients->dx[0],
     };
-    tutti_conv_backward(&node->plan.conv, &args);
+    compute->kernels->conv_backward(compute, &node->plan.conv, &args);
 }
 
 static tutti_cost conv_cost(const tutti_node *node) {
@@ -92,15 +90,17 @@ static tutti_status max_pool_place(tutti_node *node) {
     return TUTTI_OK;
 }
 
-static void max_pool_forward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch) {
+static void max_pool_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
+                             const float *const *x, float *scratch) {
     (void)scratch;
-    tutti_max_pool_forward(&node->plan.pool, pass->batch, x[0], node->y, node->where);
+    compute->kernels->max_pool_forward(compute, &node->plan.pool, pass->batch, x[0], node->y, node->where);
 }
 
-static void max_pool_backward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch,
-                              const tutti_layer_gradients *gradients) {
+static void max_pool_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
+                              const float *const *x, float *scratch, const tutti_layer_gradients *gradients) {
     (void)x, (void)scratch;
-    tutti_max_pool_backward(&node->plan.pool, pass->batch, node->dy, node->where, gradients->dx[0]);
+    compute->kernels->max_pool_backward(compute, &node->plan.pool, pass->batch, node->dy, node->where,
+                                        gradients->dx[0]);
 }
 
 static tutti_cost max_pool_cost(const tutti_node *node) {
@@ -120,15 +120,16 @@ static size_t batch_count(const tutti_node *node, const tutti_pass *pass) {
     return (size_t)pass->batch * tutti_shape_count(node->out);
 }
 
-static void relu_forward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch) {
+static void relu_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                         float *scratch) {
     (void)scratch;
-    tutti_relu_forward(batch_count(node, pass), x[0], node->y);
+    compute->kernels->relu_forward(compute, batch_count(node, pass), x[0], node->y);
 }
 
-static void relu_backward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch,
-                          const tutti_layer_gradients *gradients) {
+static void relu_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                          float *scratch, const tutti_layer_gradients *gradients) {
     (void)x, (void)scratch;
-    tutti_relu_backward(batch_count(node, pass), node->y, node->dy, gradients->dx[0]);
+    compute->kernels->relu_backward(compute, batch_count(node, pass), node->y, node->dy, gradients->dx[0]);
 }
 
 /* ----------------------------------------------------------------------------------------------- dense */
@@ -142,13 +143,21 @@ static tutti_status dense_place(tutti_node *node) {
     return TUTTI_OK;
 }
 
-static void dense_forward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch) {
+static void dense_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                          float *scratch) {
     (void)scratch;
-    tutti_dense_forward(&node->plan.dense, pass->batch, x[0], node->parameters[0], node->parameters[1], node->y);
+    tutti_dense_forward_args args = {
+        .batch = pass->batch,
+        .x = x[0],
+        .weight = node->parameters[0],
+        .bias = node->parameters[1],
+        .y = node->y,
+    };
+    compute->kernels->dense_forward(compute, &node->plan.dense, &args);
 }
 
-static void dense_backward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch,
-                           const tutti_layer_gradients *gradients) {
+static void dense_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
+                           const float *const *x, float *scratch, const tutti_layer_gradients *gradients) {
     (void)scratch;
     tutti_dense_backward_args args = {
         .batch = pass->batch,
@@ -160,7 +169,7 @@ static void dense_backward(const tutti_node *node, const tutti_pass *pass, const
         .dbias = gradients->parameters[1],
         .dx = gradients->dx[0],
     };
-    tutti_dense_backward(&node->plan.dense, &args);
+    compute->kernels->dense_backward(compute, &node->plan.dense, &args);
 }
 
 static tutti_cost dense_cost(const tutti_node *node) {
@@ -169,45 +178,47 @@ static tutti_cost dense_cost(const tutti_node *node) {
 
 /* --------------------------------------------------------------------------------------------- dropout */
 
-static void drop(const tutti_node *node, const tutti_pass *pass, const float *src, float *dst) {
+static void drop(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *src, float *dst) {
     size_t count = batch_count(node, pass);
     if (!pass->training || node->layer->rate == 0) {
-        memcpy(dst, src, count * sizeof *dst);
+        compute->kernels->copy(compute, dst, src, count * sizeof *dst);
         return;
     }
     tutti_dropout dropout = {
         .rate = node->layer->rate,
         .seed = pass->seed,
-        .stream = tutti_random_stream(TUTTI_RANDOM_DROPOUT, (uint64_t)node->index, pass->step),
+        .stream = tutti_random_stream(TUTTI_RANDOM_DROPOUT, (uint64_t)node->index, 0),
         .first_element = pass->first_sample * tutti_shape_count(node->out),
     };
-    tutti_dropout_apply(&dropout, count, src, dst);
+    compute->kernels->dropout(compute, &dropout, pass->values, count, src, dst);
 }
 
-static void dropout_forward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch) {
+static void dropout_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
+                            const float *const *x, float *scratch) {
     (void)scratch;
-    drop(node, pass, x[0], node->y);
+    drop(compute, node, pass, x[0], node->y);
 }
 
-static void dropout_backward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch,
-                             const tutti_layer_gradients *gradients) {
+static void dropout_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
+                             const float *const *x, float *scratch, const tutti_layer_gradients *gradients) {
     (void)x, (void)scratch;
-    drop(node, pass, node->dy, gradients->dx[0]);
+    drop(compute, node, pass, node->dy, gradients->dx[0]);
 }
 
 /* ------------------------------------------------------------------------------------------------- add */
 
-static void add_forward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch) {
+static void add_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                        float *scratch) {
     (void)scratch;
-    size_t count = batch_count(node, pass);
-    for (size_t i = 0; i < count; i++) node->y[i] = x[0][i] + x[1][i];
+    compute->kernels->add(compute, batch_count(node, pass), x[0], x[1], node->y);
 }
 
-static void add_backward(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch,
-                         const tutti_layer_gradients *gradients) {
+static void add_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                         float *scratch, const tutti_layer_gradients *gradients) {
     (void)x, (void)scratch;
     for (int i = 0; i < TUTTI_LAYER_INPUTS; i++)
-        if (gradients->dx[i] != NULL) memcpy(gradients->dx[i], node->dy, batch_count(node, pass) * sizeof(float));
+        if (gradients->dx[i] != NULL)
+            compute->kernels->copy(compute, gradients->dx[i], node->dy, batch_count(node, pass) * sizeof(float));
 }
 
 static tutti_cost add_cost(const tutti_node *node) {

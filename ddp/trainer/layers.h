@@ -14,7 +14,7 @@
 
 #include <tutti/tutti.h>
 
-#include "kernels/layers.h"
+#include "kernels/kernels.h"
 
 #define TUTTI_LAYER_INPUTS     2
 #define TUTTI_LAYER_PARAMETERS 2 /* weight, bias */
@@ -75,7 +75,6 @@ typedef struct tutti_node {
         tutti_window pool;
         tutti_dense dense;
     } plan;
-    size_t scratch_count;                            /* floats, shared by all nodes */
     size_t parameter_counts[TUTTI_LAYER_PARAMETERS]; /* 0: the layer has none */
     bool wants_gradient;                             /* it, or a node before it, has parameters */
     int index;                                       /* its own */
@@ -84,6 +83,7 @@ typedef struct tutti_node {
 
     float *parameters[TUTTI_LAYER_PARAMETERS];
     float *y, *dy;
+    float *kept;     /* convolution: by forward for backward */
     int32_t *where;  /* max-pool: see tutti_max_pool_forward */
     bool dy_written; /* during backward: dy holds a part already, the next one is added */
 } tutti_node;
@@ -92,8 +92,9 @@ typedef struct tutti_node {
 typedef struct tutti_pass {
     int batch;
     bool training; /* false: dropout passes everything */
-    uint64_t seed, step;
-    uint64_t first_sample; /* of this rank's part, in the global batch */
+    uint64_t seed;
+    uint64_t first_sample;           /* of this rank's part, in the global batch */
+    const tutti_step_values *values; /* in the compute's memory; NULL while not training */
 } tutti_pass;
 
 /* Where a layer's backward writes; NULL: not wanted. */
@@ -107,11 +108,12 @@ typedef struct tutti_layer_row {
     int ninputs;
     unsigned split_axes;
     const char *parameter_names[TUTTI_LAYER_PARAMETERS];
-    /* From node->in and node->layer: fills in out, plan, scratch_count and parameter_counts. */
+    /* From node->in and node->layer: fills in out, plan and parameter_counts. */
     tutti_status (*place)(tutti_node *node);
-    void (*forward)(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch);
-    void (*backward)(const tutti_node *node, const tutti_pass *pass, const float *const *x, float *scratch,
-                     const tutti_layer_gradients *gradients);
+    void (*forward)(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                    float *scratch);
+    void (*backward)(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                     float *scratch, const tutti_layer_gradients *gradients);
     tutti_cost (*cost)(const tutti_node *node);
 } tutti_layer_row;
 

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/random.h"
-
 #define ALIGN_BYTES 64
 
 /* ------------------------------------------------------------------------------------------- the nodes */
@@ -102,6 +100,7 @@ static void *take(layout *plan, size_t bytes) {
 }
 
 static void lay_out(tutti_model *model, layout *plan) {
+    const tutti_kernels *kernels = model->compute->kernels;
     size_t batch = (size_t)model->batch_capacity, scratch_count = 0, spare_count = 0;
     for (int i = 0; i < model->nnodes; i++) {
         tutti_node *node = &model->nodes[i];
@@ -113,7 +112,11 @@ static void lay_out(tutti_model *model, layout *plan) {
             node->parameters[p] = take(plan, node->parameter_counts[p] * sizeof(float));
             model->parameters[node->first_parameter + p].data = node->parameters[p];
         }
-        if (node->scratch_count > scratch_count) scratch_count = node->scratch_count;
+        if (i > 0 && node->layer->kind == TUTTI_LAYER_CONV) {
+            size_t needs = kernels->conv_scratch_count(&node->plan.conv, model->batch_capacity);
+            if (needs > scratch_count) scratch_count = needs;
+            node->kept = take(plan, kernels->conv_kept_count(&node->plan.conv, model->batch_capacity) * sizeof(float));
+        }
         if (node->consumers > 1 && count > spare_count) spare_count = count;
     }
     model->scratch = take(plan, scratch_count * sizeof(float));
@@ -123,23 +126,23 @@ static void lay_out(tutti_model *model, layout *plan) {
 static tutti_status allocate(tutti_model *model) {
     layout measured = {.base = NULL};
     lay_out(model, &measured);
-    int error = posix_memalign(&model->memory, ALIGN_BYTES, measured.bytes);
-    if (error != 0) {
-        model->memory = NULL;
+    tutti_status status = model->compute->kernels->alloc(model->compute, measured.bytes, &model->memory);
+    if (status == TUTTI_ERR_MEMORY)
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the model's buffers, %zu bytes; lower --batch-size",
                           measured.bytes);
-    }
+    TUTTI_TRY(status);
     layout real = {.base = model->memory};
     lay_out(model, &real);
     return TUTTI_OK;
 }
 
 tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
-                                tutti_model **model_out) {
+                                tutti_compute *compute, tutti_model **model_out) {
     tutti_status status = TUTTI_OK;
     tutti_model *model = calloc(1, sizeof *model);
     if (model == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
     model->list = *list;
+    model->compute = compute;
     model->nnodes = list->count + 1;
     model->batch_capacity = batch_capacity;
     model->nodes = calloc((size_t)model->nnodes, sizeof *model->nodes);
@@ -159,20 +162,24 @@ fail:
 
 void tutti_model_destroy(tutti_model *model) {
     if (model == NULL) return;
-    free(model->memory);
+    model->compute->kernels->free(model->compute, model->memory);
     free(model->nodes);
     free(model->parameters);
     free(model);
 }
 
 void tutti_model_initialize(tutti_model *model, uint64_t seed) {
+    const tutti_kernels *kernels = model->compute->kernels;
     for (int i = 1; i < model->nnodes; i++) {
         const tutti_node *node = &model->nodes[i];
         if (node->parameter_counts[0] == 0) continue;
-        uint64_t stream = tutti_random_stream(TUTTI_RANDOM_INITIALIZER, (uint64_t)i, 0);
-        tutti_random_truncated_normal(seed, stream, node->layer->stddev, node->parameter_counts[0],
-                                      node->parameters[0]);
-        for (size_t c = 0; c < node->parameter_counts[1]; c++) node->parameters[1][c] = (float)node->layer->bias;
+        tutti_normal normal = {
+            .seed = seed,
+            .stream = tutti_random_stream(TUTTI_RANDOM_INITIALIZER, (uint64_t)i, 0),
+            .stddev = node->layer->stddev,
+        };
+        kernels->truncated_normal(model->compute, &normal, node->parameter_counts[0], node->parameters[0]);
+        kernels->fill(model->compute, node->parameter_counts[1], (float)node->layer->bias, node->parameters[1]);
     }
 }
 
@@ -187,7 +194,7 @@ const float *tutti_model_forward(tutti_model *model, const tutti_pass *pass) {
         const tutti_node *node = &model->nodes[i];
         const float *x[TUTTI_LAYER_INPUTS] = {NULL, NULL};
         gather_inputs(model, node, x);
-        tutti_layers_row(node->layer->kind)->forward(node, pass, x, model->scratch);
+        tutti_layers_row(node->layer->kind)->forward(model->compute, node, pass, x, model->scratch);
     }
     return model->nodes[model->nnodes - 1].y;
 }
@@ -212,14 +219,14 @@ static tutti_status backward_node(tutti_model *model, tutti_node *node, const tu
 
     const float *x[TUTTI_LAYER_INPUTS] = {NULL, NULL};
     gather_inputs(model, node, x);
-    row->backward(node, pass, x, model->scratch, &gradients);
+    row->backward(model->compute, node, pass, x, model->scratch, &gradients);
 
     for (int p = nparameters - 1; p >= 0; p--) TUTTI_TRY(sink->ready(sink->context, node->first_parameter + p));
     for (int i = 0; i < row->ninputs; i++) {
         if (!added[i]) continue;
         tutti_node *from = &model->nodes[node->inputs[i]];
         size_t count = (size_t)pass->batch * tutti_shape_count(from->out);
-        for (size_t e = 0; e < count; e++) from->dy[e] += model->spares[i][e];
+        model->compute->kernels->add(model->compute, count, from->dy, model->spares[i], from->dy);
     }
     return TUTTI_OK;
 }

@@ -1,7 +1,7 @@
 /*
  * A model at work: nodes made from a list of layers, their buffers, and runs forwards and backwards over the list.
  *
- * All memory is one block, taken when the model is made; a step allocates nothing. Gradients of parameters are not
+ * All memory is one block of the compute's, taken when the model is made; a step allocates nothing. Gradients of parameters are not
  * kept here: backward asks a sink where each goes, and tells it as soon as one is complete.
  */
 #ifndef TUTTI_TRAINER_MODEL_H
@@ -33,6 +33,7 @@ typedef struct tutti_model {
     int nnodes;
     tutti_parameter *parameters; /* in the order of the layers */
     int nparameters;
+    tutti_compute *compute; /* the caller's */
     int batch_capacity;
     void *memory;
     float *scratch;
@@ -49,7 +50,7 @@ typedef struct tutti_gradient_sink {
 /* Makes the model for samples of shape `in`, in batches of up to batch_capacity. A list that does not fit together
  * (unknown input, shapes that differ, a layer whose output nobody reads) is an error that names the layer. */
 tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
-                                tutti_model **model_out);
+                                tutti_compute *compute, tutti_model **model_out);
 void tutti_model_destroy(tutti_model *model);
 
 /* Initial parameters: depend on the seed only. */

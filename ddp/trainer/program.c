@@ -44,7 +44,8 @@ static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
 /* Options and data that must be equal on all ranks, or training would go wrong without a word. */
 static tutti_status check_agreement(const tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
-    const char *texts[] = {arguments->model, arguments->optimizer, arguments->lr_schedule};
+    const char *texts[] = {arguments->model, arguments->optimizer, arguments->lr_schedule, arguments->precision,
+                           train->compute->kernels->name};
     int64_t numbers[] = {arguments->batch_size, arguments->log_every,       arguments->eval_every,
                          train->step,           train->dataset.train.count, train->total_steps,
                          (int64_t)train->seed,  train->dataset.height,      train->dataset.test.count};
@@ -57,8 +58,10 @@ static tutti_status check_agreement(const tutti_train *train) {
     int64_t value = (int64_t)(digest >> 2), both[2] = {value, -value};
     TUTTI_TRY(tutti_all_reduce(train->comm, both, both, 2, TUTTI_INT64, TUTTI_MAX, NULL));
     if (both[0] != value || both[1] != -value)
-        return tutti_fail(TUTTI_ERR_MISMATCH, "the ranks were started with different options or data; give all the "
-                                              "same options, and the same --data on all hosts");
+        return tutti_fail(
+            TUTTI_ERR_MISMATCH,
+            "the ranks were started with different options or data, or only some found a GPU; give all the "
+            "same options, --device among them, and the same --data on all hosts");
     return TUTTI_OK;
 }
 

@@ -32,7 +32,7 @@ typedef struct tutti_safetensors {
     int nentries;
     tutti_safetensors_text *texts; /* "__metadata__" */
     int ntexts;
-    void *memory; /* reading: of the tensors */
+    void *memory; /* of the tensors, or NULL; freed by close */
 } tutti_safetensors;
 
 /* Writes to a temporary name beside `path`, syncs it, renames it, and syncs the folder: whoever looks sees the old

@@ -1,10 +1,8 @@
 /*
  * The training loop.
  *
- *   for each step:  gather this rank's part of the global batch
- *                   forward, loss, backward: each gradient is written into its bucket, which leaves when it is full
- *                   finish: gradients are the mean over ranks
- *                   update
+ *   for each step:  this rank's part of the global batch, then forward, backward, update (step.c)
+ *                   now and then: look at the loss, test, write a checkpoint
  *
  * All ranks hold the same parameters at every step, and decide from the same numbers when to look at the loss, to test
  * and to stop.
@@ -16,19 +14,7 @@
 
 #define SPEED_EVERY_NS INT64_C(500000000)
 
-/* ------------------------------------------------------------------------------- gradients in buckets */
-
-static float *gradient_where(void *context, int parameter) {
-    return tutti_ddp_gradient(context, (size_t)parameter);
-}
-
-static tutti_status gradient_ready(void *context, int parameter) {
-    return tutti_ddp_ready(context, (size_t)parameter);
-}
-
-static tutti_gradient_sink sink_of(const tutti_train *train) {
-    return (tutti_gradient_sink){.context = train->ddp, .where = gradient_where, .ready = gradient_ready};
-}
+/* --------------------------------------------------------------------------------------------- start */
 
 static tutti_status create_ddp(tutti_train *train) {
     const tutti_model *model = train->model;
@@ -41,8 +27,11 @@ static tutti_status create_ddp(tutti_train *train) {
             .count = model->parameters[i].count,
             .type = TUTTI_FLOAT32,
         };
-    tutti_status status = tutti_ddp_create(train->comm, parameters, (size_t)model->nparameters, NULL, &train->ddp);
+    tutti_ddp_options options = TUTTI_DDP_OPTIONS(.memory = train->compute->kernels->memory,
+                                                  .stream = train->compute->kernels->stream(train->compute));
+    tutti_status status = tutti_ddp_create(train->comm, parameters, (size_t)model->nparameters, &options, &train->ddp);
     free(parameters);
+    train->work.ddp = train->ddp;
     return status;
 }
 
@@ -78,41 +67,9 @@ static void measure_speed(tutti_train *train) {
     train->speed_step = train->step;
 }
 
-/* ------------------------------------------------------------------------------------------- one step */
-
-/* Forward, backward and update on the next batch; the loss is this rank's. */
-static tutti_status run_step(tutti_train *train, double lr, double *loss_out) {
-    int batch = train->shard.batch;
-    size_t image_bytes = (size_t)train->dataset.height * (size_t)train->dataset.width;
-    const uint32_t *indices = tutti_shard_batch(&train->shard, train->epoch, train->batch);
-    tutti_dataset_gather(&train->dataset.train, image_bytes, indices, batch, tutti_model_input(train->model),
-                         train->labels);
-    tutti_pass pass = {
-        .batch = batch,
-        .training = true,
-        .seed = train->seed,
-        .step = (uint64_t)train->step,
-        .first_sample = (uint64_t)train->rank * (uint64_t)batch,
-    };
-    tutti_softmax_loss_args loss = {
-        .batch = batch,
-        .classes = TUTTI_DATASET_CLASSES,
-        .logits = tutti_model_forward(train->model, &pass),
-        .labels = train->labels,
-        .scale = 1.0f / (float)batch,
-        .dlogits = tutti_model_logits_gradient(train->model),
-    };
-    *loss_out = tutti_softmax_loss(&loss) / batch;
-
-    tutti_gradient_sink sink = sink_of(train);
-    TUTTI_TRY(tutti_model_backward(train->model, &pass, &sink));
-    TUTTI_TRY(tutti_ddp_finish(train->ddp));
-    tutti_update_step(&train->update, train->model, lr, &sink);
-    return TUTTI_OK;
-}
-
 /* The mean over ranks of the step's loss, on the steps that show it. */
 static tutti_status look_at_loss(tutti_train *train, double *loss) {
+    TUTTI_TRY(tutti_step_loss(&train->work, loss));
     TUTTI_TRY(tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, TUTTI_AVG, NULL));
     if (isfinite(*loss)) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: training diverged; lower --lr (now %g)",
@@ -121,36 +78,11 @@ static tutti_status look_at_loss(tutti_train *train, double *loss) {
 
 /* ----------------------------------------------------------------------------------------- evaluation */
 
-/* This rank's part of the test data, in batches; the last one may be short. */
-static void evaluate_part(tutti_train *train, double sums[2]) {
-    size_t image_bytes = (size_t)train->dataset.height * (size_t)train->dataset.width;
+static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
+    double sums[2]; /* losses, right answers */
     int64_t first, end;
     tutti_shard_range(train->dataset.test.count, train->rank, train->nranks, &first, &end);
-    for (int64_t at = first; at < end; at += train->shard.batch) {
-        int batch = (int)(end - at < train->shard.batch ? end - at : train->shard.batch);
-        float *images = tutti_model_input(train->model);
-        for (int i = 0; i < batch; i++) {
-            uint32_t index = (uint32_t)(at + i);
-            tutti_dataset_gather(&train->dataset.test, image_bytes, &index, 1, images + (size_t)i * image_bytes,
-                                 &train->labels[i]);
-        }
-        tutti_pass pass = {.batch = batch, .training = false};
-        int64_t correct = 0;
-        tutti_softmax_loss_args loss = {
-            .batch = batch,
-            .classes = TUTTI_DATASET_CLASSES,
-            .logits = tutti_model_forward(train->model, &pass),
-            .labels = train->labels,
-            .correct_out = &correct,
-        };
-        sums[0] += tutti_softmax_loss(&loss);
-        sums[1] += (double)correct;
-    }
-}
-
-static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
-    double sums[2] = {0, 0}; /* losses, right answers */
-    evaluate_part(train, sums);
+    TUTTI_TRY(tutti_step_test(&train->work, first, end, sums));
     TUTTI_TRY(tutti_all_reduce(train->comm, sums, sums, 2, TUTTI_FLOAT64, TUTTI_SUM, NULL));
     double count = (double)train->dataset.test.count;
     tutti_event event = {
@@ -181,7 +113,8 @@ static tutti_status advance(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     tutti_event event = {.kind = TUTTI_EVENT_STEP};
     event.lr = tutti_update_lr(arguments->lr_schedule, train->lr, train->step, train->total_steps);
-    TUTTI_TRY(run_step(train, event.lr, &event.loss));
+    const uint32_t *indices = tutti_shard_batch(&train->shard, train->epoch, train->batch);
+    TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, indices));
     train->step++;
     event.has_loss = train->step == 1 || train->step % arguments->log_every == 0;
     if (event.has_loss) TUTTI_TRY(look_at_loss(train, &event.loss));

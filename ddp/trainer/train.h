@@ -13,6 +13,7 @@
 #include "ddp/trainer/data/dataset.h"
 #include "ddp/trainer/data/shard.h"
 #include "ddp/trainer/model.h"
+#include "ddp/trainer/step.h"
 #include "ddp/trainer/update.h"
 
 typedef struct tutti_train {
@@ -21,13 +22,14 @@ typedef struct tutti_train {
     int rank, nranks;
     uint64_t seed;
 
+    tutti_compute *compute;
     tutti_dataset dataset;
     tutti_shard shard;
     tutti_model *model;
     tutti_update update;
+    tutti_step work;
     tutti_ddp *ddp;
     tutti_callbacks callbacks; /* rank 0 */
-    uint8_t *labels;           /* of a batch */
 
     int64_t step;         /* done */
     int64_t epoch, batch; /* the next batch of the epoch under way */

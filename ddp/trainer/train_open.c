@@ -4,9 +4,36 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/train.h"
+#include "kernels/device.h"
+
+static tutti_status open_gpu(tutti_compute_options *options, tutti_compute **compute_out) {
+    const tutti_kernels *kernels;
+    TUTTI_TRY(tutti_device_kernels(&kernels));
+    TUTTI_TRY(tutti_device_choose(&options->device));
+    return kernels->open(options, compute_out);
+}
+
+/* With --device auto a GPU where there is one; one that is there and cannot be used is worth a word. */
+static tutti_status open_compute(tutti_train *train) {
+    static const char *const precisions[] = {
+        [TUTTI_PRECISION_FP32] = "fp32", [TUTTI_PRECISION_TF32] = "tf32", [TUTTI_PRECISION_BF16] = "bf16"};
+    const char *device = train->arguments->device;
+    tutti_compute_options options = {.precision = TUTTI_PRECISION_FP32};
+    const tutti_device *gpus;
+    while (strcmp(precisions[options.precision], train->arguments->precision) != 0) options.precision++;
+    bool automatic = strcmp(device, "auto") == 0;
+    if (strcmp(device, "cuda") == 0 || (automatic && tutti_device_open(&gpus) == TUTTI_OK)) {
+        tutti_status status = open_gpu(&options, &train->compute);
+        if (status != TUTTI_ERR_UNSUPPORTED || !automatic) return status;
+        if (train->rank == 0)
+            fprintf(stderr, "tutti-train: training on the processor, not on a GPU: %s\n", tutti_last_error());
+    }
+    return tutti_kernels_host.open(&options, &train->compute);
+}
 
 static tutti_status create_model(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
@@ -18,7 +45,7 @@ static tutti_status create_model(tutti_train *train) {
     if (list == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
     tutti_models_find(arguments->model)->fill(&options, list);
     tutti_shape in = {train->dataset.height, train->dataset.width, 1};
-    tutti_status status = tutti_model_create(list, in, (int)arguments->batch_size, &train->model);
+    tutti_status status = tutti_model_create(list, in, (int)arguments->batch_size, train->compute, &train->model);
     free(list);
     return status;
 }
@@ -69,6 +96,21 @@ static void plan_steps(tutti_train *train) {
     }
 }
 
+static tutti_status open_step(tutti_train *train) {
+    tutti_step_setup setup = {
+        .compute = train->compute,
+        .comm = train->comm,
+        .dataset = &train->dataset,
+        .model = train->model,
+        .update = &train->update,
+        .seed = train->seed,
+        .rank = train->rank,
+        .batch = (int)train->arguments->batch_size,
+        .eager = train->arguments->eager,
+    };
+    return tutti_step_open(&train->work, &setup);
+}
+
 static tutti_status open_outputs(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     if (train->rank != 0) return TUTTI_OK;
@@ -86,15 +128,15 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
         .seed = (uint64_t)arguments->seed,
     };
     TUTTI_TRY(tutti_dataset_open(arguments->data, &train->dataset));
+    TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
     TUTTI_TRY(create_update(train));
-    train->labels = malloc((size_t)arguments->batch_size);
-    if (train->labels == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a batch of labels");
     if (arguments->resume != NULL) TUTTI_TRY(resume(train));
     else tutti_model_initialize(train->model, train->seed);
     TUTTI_TRY(tutti_shard_init(&train->shard, train->dataset.train.count, train->rank, train->nranks,
                                (int)arguments->batch_size, train->seed));
     plan_steps(train);
+    TUTTI_TRY(open_step(train));
     return open_outputs(train);
 }
 
@@ -102,8 +144,9 @@ void tutti_train_close(tutti_train *train) {
     tutti_ddp_destroy(train->ddp);
     tutti_callbacks_close(&train->callbacks);
     tutti_shard_fini(&train->shard);
+    tutti_step_close(&train->work);
     tutti_update_fini(&train->update);
     tutti_model_destroy(train->model);
+    if (train->compute != NULL) train->compute->kernels->close(train->compute);
     tutti_dataset_close(&train->dataset);
-    free(train->labels);
 }

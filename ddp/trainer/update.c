@@ -7,43 +7,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/optimizer.h"
-
-static void apply_sgd(const tutti_update *update, double lr, size_t count, const float *gradient, float *const *states,
-                      float *parameter) {
-    tutti_sgd rule = {.lr = lr, .momentum = update->options.momentum, .weight_decay = update->options.weight_decay};
-    tutti_optimizer_sgd(&rule, count, gradient, states[0], parameter);
+static void apply_sgd(const tutti_update *update, tutti_compute *compute, const tutti_step_values *values,
+                      const tutti_optimizer_piece *pieces, int npieces) {
+    tutti_sgd rule = {.momentum = update->options.momentum, .weight_decay = update->options.weight_decay};
+    compute->kernels->sgd(compute, &rule, values, pieces, npieces);
 }
 
-static void apply_any_adam(const tutti_update *update, bool decoupled, double lr, size_t count, const float *gradient,
-                           float *const *states, float *parameter) {
-    tutti_adam rule = {
-        .lr = lr,
+static tutti_adam adam_rule(const tutti_update *update) {
+    return (tutti_adam){
         .beta_1 = 0.9,
         .beta_2 = 0.999,
         .epsilon = 1e-8,
         .weight_decay = update->options.weight_decay,
-        .decoupled = decoupled,
-        .step = update->steps,
+        .decoupled = update->row->decoupled,
     };
-    tutti_optimizer_adam(&rule, count, gradient, states[0], states[1], parameter);
 }
 
-static void apply_adam(const tutti_update *update, double lr, size_t count, const float *gradient, float *const *states,
-                       float *parameter) {
-    apply_any_adam(update, false, lr, count, gradient, states, parameter);
-}
-
-static void apply_adamw(const tutti_update *update, double lr, size_t count, const float *gradient,
-                        float *const *states, float *parameter) {
-    apply_any_adam(update, true, lr, count, gradient, states, parameter);
+static void apply_adam(const tutti_update *update, tutti_compute *compute, const tutti_step_values *values,
+                       const tutti_optimizer_piece *pieces, int npieces) {
+    tutti_adam rule = adam_rule(update);
+    compute->kernels->adam(compute, &rule, values, pieces, npieces);
 }
 
 static const tutti_update_row rows[] = {
     {.name = "sgd", .lr = 0.1, .nstates = 1, .state_names = {"velocity"}, .apply = apply_sgd},
     {.name = "momentum", .lr = 0.1, .momentum = 0.9, .nstates = 1, .state_names = {"velocity"}, .apply = apply_sgd},
     {.name = "adam", .lr = 0.001, .nstates = 2, .state_names = {"mean", "square"}, .apply = apply_adam},
-    {.name = "adamw", .lr = 0.001, .nstates = 2, .state_names = {"mean", "square"}, .apply = apply_adamw},
+    {.name = "adamw",
+     .lr = 0.001,
+     .decoupled = true,
+     .nstates = 2,
+     .state_names = {"mean", "square"},
+     .apply = apply_adam},
 };
 
 const tutti_update_row *tutti_update_find(const char *name) {
@@ -58,16 +53,22 @@ tutti_status tutti_update_init(tutti_update *update, const char *name, const tut
     if (update->row == NULL)
         return tutti_fail(TUTTI_ERR_CONFIG, "no optimizer %s; there are %s", name, TUTTI_UPDATE_NAMES);
     if (options->momentum < 0) update->options.momentum = update->row->momentum;
+    update->compute = model->compute;
     update->count = tutti_model_parameter_count(model);
-    update->states = calloc((size_t)update->row->nstates * update->count, sizeof *update->states);
-    if (update->states == NULL)
-        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the optimizer's state of %zu parameters", update->count);
+    update->pieces = calloc((size_t)model->nparameters, sizeof *update->pieces);
+    if (update->pieces == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
+    size_t bytes = (size_t)update->row->nstates * update->count * sizeof *update->states;
+    void *states;
+    TUTTI_TRY(model->compute->kernels->alloc(model->compute, bytes, &states));
+    update->states = states;
     return TUTTI_OK;
 }
 
 void tutti_update_fini(tutti_update *update) {
-    free(update->states);
+    if (update->states != NULL) update->compute->kernels->free(update->compute, update->states);
+    free(update->pieces);
     update->states = NULL;
+    update->pieces = NULL;
 }
 
 void tutti_update_states(const tutti_update *update, const tutti_model *model, int parameter,
@@ -77,14 +78,25 @@ void tutti_update_states(const tutti_update *update, const tutti_model *model, i
     for (int s = 0; s < update->row->nstates; s++) states_out[s] = update->states + (size_t)s * update->count + offset;
 }
 
-void tutti_update_step(tutti_update *update, tutti_model *model, double lr, const tutti_gradient_sink *sink) {
+void tutti_update_begin(tutti_update *update, double lr, tutti_step_values *values) {
+    tutti_adam rule = adam_rule(update);
     update->steps++;
+    rule.lr = lr;
+    rule.step = update->steps;
+    values->lr = (float)lr;
+    values->adam = tutti_optimizer_adam_factors(&rule);
+}
+
+void tutti_update_step(const tutti_update *update, const tutti_model *model, const tutti_step_values *values,
+                       const tutti_gradient_sink *sink) {
     for (int i = 0; i < model->nparameters; i++) {
         const tutti_parameter *parameter = &model->parameters[i];
-        float *states[TUTTI_UPDATE_STATES] = {NULL, NULL};
-        tutti_update_states(update, model, i, states);
-        update->row->apply(update, lr, parameter->count, sink->where(sink->context, i), states, parameter->data);
+        tutti_optimizer_piece *piece = &update->pieces[i];
+        *piece = (tutti_optimizer_piece){
+            .count = parameter->count, .gradient = sink->where(sink->context, i), .parameter = parameter->data};
+        tutti_update_states(update, model, i, piece->states);
     }
+    update->row->apply(update, update->compute, values, update->pieces, model->nparameters);
 }
 
 double tutti_update_lr(const char *schedule, double lr, int64_t step, int64_t total) {

@@ -15,13 +15,14 @@ typedef struct tutti_update_options {
 
 typedef struct tutti_update tutti_update;
 
-/* An update of one array of parameters; states are arrays of as many elements, zero at the start. */
-typedef void (*tutti_update_apply)(const tutti_update *update, double lr, size_t count, const float *gradient,
-                                   float *const *states, float *parameter);
+/* An update of all pieces; states are arrays of as many elements as the parameter, zero at the start. */
+typedef void (*tutti_update_apply)(const tutti_update *update, tutti_compute *compute, const tutti_step_values *values,
+                                   const tutti_optimizer_piece *pieces, int npieces);
 
 typedef struct tutti_update_row {
     const char *name;
     double lr, momentum; /* defaults */
+    bool decoupled;      /* Adam: weight decay */
     int nstates;
     const char *state_names[TUTTI_UPDATE_STATES]; /* in checkpoints */
     tutti_update_apply apply;
@@ -37,9 +38,11 @@ const tutti_update_row *tutti_update_find(const char *name);
 struct tutti_update {
     const tutti_update_row *row;
     tutti_update_options options;
-    int64_t steps; /* done so far */
-    size_t count;  /* parameters of the model */
-    float *states; /* [row->nstates][count] */
+    tutti_compute *compute;
+    int64_t steps;                 /* done so far */
+    size_t count;                  /* parameters of the model */
+    float *states;                 /* [row->nstates][count], in the compute's memory */
+    tutti_optimizer_piece *pieces; /* one per parameter; filled in anew for each step */
 };
 
 tutti_status tutti_update_init(tutti_update *update, const char *name, const tutti_update_options *options,
@@ -50,8 +53,11 @@ void tutti_update_fini(tutti_update *update);
 void tutti_update_states(const tutti_update *update, const tutti_model *model, int parameter,
                          float *states_out[TUTTI_UPDATE_STATES]);
 
-/* One step on all parameters, with the gradients that `sink` holds. */
-void tutti_update_step(tutti_update *update, tutti_model *model, double lr, const tutti_gradient_sink *sink);
+/* A step begins: what the optimizers read of `values`. */
+void tutti_update_begin(tutti_update *update, double lr, tutti_step_values *values);
+/* One step on all parameters, with the gradients that `sink` holds. values: in the compute's memory. */
+void tutti_update_step(const tutti_update *update, const tutti_model *model, const tutti_step_values *values,
+                       const tutti_gradient_sink *sink);
 
 /* The learning rate at `step` (from 0) of `total`. constant; linear and cosine fall from lr to 0; step divides by
  * ten after a half and after three quarters. */

@@ -34,6 +34,8 @@ typedef struct tutti_ddp_options {
     size_t bucket_bytes;       /* cap of a bucket; 0: 25 MiB */
     size_t first_bucket_bytes; /* cap of the first bucket to become ready; 0: 1 MiB, at most bucket_bytes */
     int sums;                  /* 1: gradients are summed over ranks; 0: averaged */
+    tutti_memory memory;       /* where parameters and gradients are: TUTTI_MEMORY_CUDA; else the host's */
+    void *stream; /* CUDA: cudaStream_t in which the caller writes gradients and uses them; NULL: the default */
 } tutti_ddp_options;
 
 #define TUTTI_DDP_OPTIONS(...) ((tutti_ddp_options){.struct_bytes = sizeof(tutti_ddp_options), __VA_ARGS__})

@@ -7,10 +7,9 @@
 
 #include "kernels/gemm.h"
 
-void tutti_dense_forward(const tutti_dense *dense, int batch, const tutti_real *x, const tutti_real *weight,
-                         const tutti_real *bias, tutti_real *y) {
-    tutti_gemm(false, false, batch, dense->outputs, dense->inputs, 1, x, weight, 0, y);
-    tutti_bias_forward((size_t)batch, (size_t)dense->outputs, dense->relu, bias, y);
+void tutti_dense_forward(const tutti_dense *dense, const tutti_dense_forward_args *args) {
+    tutti_gemm(false, false, args->batch, dense->outputs, dense->inputs, 1, args->x, args->weight, 0, args->y);
+    tutti_bias_forward((size_t)args->batch, (size_t)dense->outputs, dense->relu, args->bias, args->y);
 }
 
 void tutti_dense_backward(const tutti_dense *dense, const tutti_dense_backward_args *args) {

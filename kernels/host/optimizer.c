@@ -28,19 +28,37 @@ static inline tutti_real square_root(tutti_real value) {
 #endif
 }
 
+tutti_adam_factors tutti_optimizer_adam_factors(const tutti_adam *rule) {
+    return (tutti_adam_factors){
+        .keep = (tutti_real)(rule->decoupled ? 1 - rule->lr * rule->weight_decay : 1),
+        .rate = (tutti_real)(rule->lr / (1 - pow(rule->beta_1, (double)rule->step))),
+        .correction = (tutti_real)(1 / sqrt(1 - pow(rule->beta_2, (double)rule->step))),
+    };
+}
+
 TUTTI_VECTOR_CLONES
-void tutti_optimizer_adam(const tutti_adam *rule, size_t count, const tutti_real *restrict gradient,
-                          tutti_real *restrict mean, tutti_real *restrict square, tutti_real *restrict parameter) {
+void tutti_optimizer_adam_piece(const tutti_adam *rule, const tutti_adam_factors *factors,
+                                const tutti_optimizer_piece *piece) {
+    const tutti_real *restrict gradient = piece->gradient;
+    tutti_real *restrict mean = piece->states[0], *restrict square = piece->states[1];
+    tutti_real *restrict parameter = piece->parameter;
     tutti_real beta_1 = (tutti_real)rule->beta_1, beta_2 = (tutti_real)rule->beta_2;
     tutti_real coupled = (tutti_real)(rule->decoupled ? 0 : rule->weight_decay);
-    tutti_real keep = (tutti_real)(rule->decoupled ? 1 - rule->lr * rule->weight_decay : 1);
     tutti_real epsilon = (tutti_real)rule->epsilon;
-    tutti_real rate = (tutti_real)(rule->lr / (1 - pow(rule->beta_1, (double)rule->step)));
-    tutti_real correction = (tutti_real)(1 / sqrt(1 - pow(rule->beta_2, (double)rule->step)));
+    tutti_real keep = factors->keep, rate = factors->rate, correction = factors->correction;
+    size_t count = piece->count;
     for (size_t i = 0; i < count; i++) {
         tutti_real g = gradient[i] + coupled * parameter[i];
         mean[i] = beta_1 * mean[i] + (1 - beta_1) * g;
         square[i] = beta_2 * square[i] + (1 - beta_2) * g * g;
         parameter[i] = keep * parameter[i] - rate * mean[i] / (square_root(square[i]) * correction + epsilon);
     }
+}
+
+void tutti_optimizer_adam(const tutti_adam *rule, size_t count, const tutti_real *gradient, tutti_real *mean,
+                          tutti_real *square, tutti_real *parameter) {
+    tutti_adam_factors factors = tutti_optimizer_adam_factors(rule);
+    tutti_optimizer_piece piece = {
+        .count = count, .gradient = gradient, .states = {mean, square}, .parameter = parameter};
+    tutti_optimizer_adam_piece(rule, &factors, &piece);
 }

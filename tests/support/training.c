@@ -10,11 +10,17 @@
 #include "ddp/trainer/train.h"
 #include "kernels/gemm.h"
 
+tutti_compute *training_compute(void) {
+    tutti_compute *compute = NULL;
+    (void)tutti_kernels_host.open(&(tutti_compute_options){.precision = TUTTI_PRECISION_FP32}, &compute);
+    return compute;
+}
+
 static tutti_status run_rank(ranks_context *context) {
     const training_run *run = context->argument;
     char *argv[TRAINING_OPTIONS + 8] = {"tutti-train", "--data", (char *)run->data, "--metrics", (char *)run->metrics,
-                                        "--log-every", "1"};
-    int argc = 7;
+                                        "--log-every", "1",      "--device",        "host"};
+    int argc = 9;
     for (int i = 0; run->options[i] != NULL; i++) argv[argc++] = (char *)run->options[i];
     tutti_arguments arguments;
     tutti_train train;

@@ -4,11 +4,15 @@
 #ifndef TUTTI_TESTS_TRAINING_H
 #define TUTTI_TESTS_TRAINING_H
 
+#include "kernels/kernels.h"
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
 #define TRAINING_LOSSES  64
 #define TRAINING_OPTIONS 24
+
+/* The processor's. */
+tutti_compute *training_compute(void);
 
 typedef struct training_run {
     const char

@@ -1,5 +1,5 @@
 /*
- * Where the data comes from, and batches of it.
+ * Where the data comes from.
  */
 #include "ddp/trainer/data/dataset.h"
 
@@ -43,15 +43,5 @@ void tutti_dataset_close(tutti_dataset *dataset) {
         free(both[i]->images);
         free(both[i]->labels);
         *both[i] = (tutti_samples){.count = 0};
-    }
-}
-
-void tutti_dataset_gather(const tutti_samples *samples, size_t image_bytes, const uint32_t *indices, int count,
-                          float *images_out, uint8_t *labels_out) {
-    const float scale = 1.0f / 255;
-    for (int i = 0; i < count; i++, images_out += image_bytes) {
-        const uint8_t *image = samples->images + indices[i] * image_bytes;
-        for (size_t p = 0; p < image_bytes; p++) images_out[p] = (float)image[p] * scale;
-        labels_out[i] = samples->labels[indices[i]];
     }
 }

@@ -31,10 +31,6 @@ typedef struct tutti_dataset {
 tutti_status tutti_dataset_open(const char *folder, tutti_dataset *dataset_out);
 void tutti_dataset_close(tutti_dataset *dataset);
 
-/* images_out[i] = image indices[i] as floats in [0, 1]; labels_out[i] its label. */
-void tutti_dataset_gather(const tutti_samples *samples, size_t image_bytes, const uint32_t *indices, int count,
-                          float *images_out, uint8_t *labels_out);
-
 /* Reads the four files of MNIST (or of a set in its form) from a folder. */
 tutti_status tutti_mnist_open(const char *folder, tutti_dataset *dataset_out);
 

@@ -1,0 +1,213 @@
+/*
+ * Steps and tests, launched or replayed.
+ */
+#include "ddp/trainer/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The first finish lays the buckets out anew; libraries prepare at first use. */
+#define STEPS_BEFORE_RECORDING 2
+
+/* ---------------------------------------------------------------------------------------- open, close */
+
+static size_t image_bytes(const tutti_step *step) {
+    return (size_t)step->setup.dataset->height * (size_t)step->setup.dataset->width;
+}
+
+static size_t block_bytes(const tutti_step *step) {
+    return sizeof(tutti_step_values) + (size_t)step->setup.batch * sizeof(uint32_t);
+}
+
+static tutti_status upload_samples(tutti_step *step, const tutti_samples *samples, tutti_samples *samples_out) {
+    tutti_compute *compute = step->setup.compute;
+    size_t bytes = (size_t)samples->count * image_bytes(step);
+    void *memory;
+    TUTTI_TRY(compute->kernels->alloc(compute, bytes, &memory));
+    samples_out->images = memory;
+    TUTTI_TRY(compute->kernels->alloc(compute, (size_t)samples->count, &memory));
+    samples_out->labels = memory;
+    samples_out->count = samples->count;
+    compute->kernels->upload(compute, samples_out->images, samples->images, bytes);
+    compute->kernels->upload(compute, samples_out->labels, samples->labels, (size_t)samples->count);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_step_open(tutti_step *step, const tutti_step_setup *setup) {
+    *step = (tutti_step){.setup = *setup};
+    tutti_compute *compute = setup->compute;
+    if (compute->kernels->memory == TUTTI_MEMORY_HOST) {
+        step->train = setup->dataset->train;
+        step->test = setup->dataset->test;
+    } else {
+        TUTTI_TRY(upload_samples(step, &setup->dataset->train, &step->train));
+        TUTTI_TRY(upload_samples(step, &setup->dataset->test, &step->test));
+    }
+    step->prepared = calloc(1, block_bytes(step));
+    if (step->prepared == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a batch's indices");
+    void *memory;
+    TUTTI_TRY(compute->kernels->alloc(compute, block_bytes(step), &step->block));
+    TUTTI_TRY(compute->kernels->alloc(compute, (size_t)setup->batch, &memory));
+    step->labels = memory;
+    TUTTI_TRY(compute->kernels->alloc(compute, 2 * sizeof *step->sums, &memory));
+    step->sums = memory;
+    return compute->kernels->check(compute);
+}
+
+void tutti_step_close(tutti_step *step) {
+    tutti_compute *compute = step->setup.compute;
+    if (compute == NULL) return;
+    const tutti_kernels *kernels = compute->kernels;
+    kernels->forget(compute, step->recording);
+    if (kernels->memory != TUTTI_MEMORY_HOST) {
+        kernels->free(compute, step->train.images), kernels->free(compute, step->train.labels);
+        kernels->free(compute, step->test.images), kernels->free(compute, step->test.labels);
+    }
+    kernels->free(compute, step->block);
+    kernels->free(compute, step->labels);
+    kernels->free(compute, step->sums);
+    free(step->prepared);
+    *step = (tutti_step){.recording = NULL};
+}
+
+/* ------------------------------------------------------------------------------- gradients in buckets */
+
+static float *gradient_where(void *context, int parameter) {
+    return tutti_ddp_gradient(context, (size_t)parameter);
+}
+
+static tutti_status gradient_ready(void *context, int parameter) {
+    return tutti_ddp_ready(context, (size_t)parameter);
+}
+
+/* --------------------------------------------------------------------------------------------- a step */
+
+static const tutti_step_values *values_of(const tutti_step *step) {
+    return step->block;
+}
+
+/* Samples, whose indices are in the block, become the model's input. */
+static void gather(tutti_step *step, const tutti_samples *samples, int batch) {
+    tutti_gather_args args = {
+        .images = samples->images,
+        .labels = samples->labels,
+        .indices = (const uint32_t *)(values_of(step) + 1),
+        .image_bytes = image_bytes(step),
+        .count = batch,
+        .images_out = tutti_model_input(step->setup.model),
+        .labels_out = step->labels,
+    };
+    step->setup.compute->kernels->gather(step->setup.compute, &args);
+}
+
+/* All that a step does after its block is there. */
+static tutti_status launch(tutti_step *step) {
+    const tutti_step_setup *setup = &step->setup;
+    tutti_compute *compute = setup->compute;
+    tutti_pass pass = {
+        .batch = setup->batch,
+        .training = true,
+        .seed = setup->seed,
+        .first_sample = (uint64_t)setup->rank * (uint64_t)setup->batch,
+        .values = values_of(step),
+    };
+    gather(step, &step->train, setup->batch);
+    tutti_softmax_loss_args loss = {
+        .batch = setup->batch,
+        .classes = TUTTI_DATASET_CLASSES,
+        .logits = tutti_model_forward(setup->model, &pass),
+        .labels = step->labels,
+        .scale = 1.0f / (float)setup->batch,
+        .dlogits = tutti_model_logits_gradient(setup->model),
+    };
+    const bool adds = false;
+    compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+
+    tutti_gradient_sink sink = {.context = step->ddp, .where = gradient_where, .ready = gradient_ready};
+    TUTTI_TRY(tutti_model_backward(setup->model, &pass, &sink));
+    TUTTI_TRY(tutti_ddp_finish(step->ddp));
+    tutti_update_step(setup->update, setup->model, values_of(step), &sink);
+    return compute->kernels->check(compute);
+}
+
+/* Can collectives be recorded? The same answer on all ranks. The one that is tried is never carried out. */
+static tutti_status try_collective(tutti_step *step) {
+    tutti_compute *compute = step->setup.compute;
+    if (tutti_comm_size(step->setup.comm) == 1) return TUTTI_OK;
+    TUTTI_TRY(compute->kernels->record_begin(compute));
+    tutti_status status =
+        tutti_all_reduce(step->setup.comm, step->sums, step->sums, 1, TUTTI_FLOAT64, TUTTI_SUM,
+                         &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = compute->kernels->stream(compute)));
+    tutti_recording *recording = NULL;
+    tutti_status ended = compute->kernels->record_end(compute, &recording);
+    if (ended == TUTTI_OK) compute->kernels->forget(compute, recording);
+    return status != TUTTI_OK ? status : ended;
+}
+
+/* From the next step on, if it can be. */
+static tutti_status record(tutti_step *step) {
+    tutti_compute *compute = step->setup.compute;
+    tutti_status status = try_collective(step);
+    if (status == TUTTI_ERR_UNSUPPORTED) {
+        step->setup.eager = true;
+        return TUTTI_OK;
+    }
+    TUTTI_TRY(status);
+    TUTTI_TRY(compute->kernels->record_begin(compute));
+    status = launch(step);
+    if (status == TUTTI_OK) return compute->kernels->record_end(compute, &step->recording);
+    tutti_recording *part = NULL; /* keeps the words of the failure; nothing of the step is used any more */
+    char text[1024];
+    strncpy(text, tutti_last_error(), sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    if (compute->kernels->record_end(compute, &part) == TUTTI_OK) compute->kernels->forget(compute, part);
+    return tutti_fail(status, "%s", text);
+}
+
+tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const uint32_t *indices) {
+    tutti_compute *compute = step->setup.compute;
+    if (compute->kernels->memory == TUTTI_MEMORY_HOST) step->setup.eager = true;
+    if (!step->setup.eager && step->recording == NULL && step->launched == STEPS_BEFORE_RECORDING)
+        TUTTI_TRY(record(step));
+    tutti_step_values *values = step->prepared;
+    values->time = (uint64_t)number;
+    tutti_update_begin(step->setup.update, lr, values);
+    memcpy(values + 1, indices, (size_t)step->setup.batch * sizeof *indices);
+    compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
+    if (step->recording != NULL) return compute->kernels->replay(compute, step->recording);
+    step->launched++;
+    return launch(step);
+}
+
+tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
+    tutti_compute *compute = step->setup.compute;
+    double loss;
+    TUTTI_TRY(compute->kernels->download(compute, &loss, step->sums, sizeof loss));
+    *loss_out = loss / step->setup.batch;
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- a test */
+
+tutti_status tutti_step_test(tutti_step *step, int64_t first, int64_t end, double sums_out[2]) {
+    tutti_compute *compute = step->setup.compute;
+    const int most = step->setup.batch;
+    uint32_t *indices = (uint32_t *)((tutti_step_values *)step->prepared + 1);
+    compute->kernels->zero(compute, step->sums, 2 * sizeof *step->sums);
+    for (int64_t at = first; at < end; at += most) {
+        int batch = (int)(end - at < most ? end - at : most);
+        for (int i = 0; i < batch; i++) indices[i] = (uint32_t)(at + i);
+        compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
+        gather(step, &step->test, batch);
+        tutti_pass pass = {.batch = batch, .training = false};
+        tutti_softmax_loss_args loss = {
+            .batch = batch,
+            .classes = TUTTI_DATASET_CLASSES,
+            .logits = tutti_model_forward(step->setup.model, &pass),
+            .labels = step->labels,
+        };
+        const bool adds = true;
+        compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+    }
+    return compute->kernels->download(compute, sums_out, step->sums, 2 * sizeof *step->sums);
+}
