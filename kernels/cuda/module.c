@@ -5,9 +5,15 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "kernels/cuda/compute.h"
 #include "kernels/cuda/state.h"
 
 const tutti_module_host *tutti_cuda_host;
+const tutti_device *tutti_cuda_device;
+
+#ifndef TUTTI_CUDA_KERNELS /* the build had no cuBLAS */
+#define TUTTI_CUDA_KERNELS NULL
+#endif
 
 /* CUDA was started in this process; in a child that was forked then it does not work. */
 static atomic_bool started, forked;
@@ -126,8 +132,10 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .reduce = tutti_cuda_reduce,
                    .copy_many = tutti_cuda_copy_many,
                    .call_host = tutti_cuda_call_host},
+        .kernels = TUTTI_CUDA_KERNELS,
     };
     if (host->version == TUTTI_MODULE_VERSION) {
+        tutti_cuda_device = &module.device;
         tutti_cuda_host = host; /* else the caller sees the difference, and calls nothing */
         pthread_atfork(NULL, NULL, note_fork);
     }

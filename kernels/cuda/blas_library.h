@@ -1,0 +1,25 @@
+/*
+ * cuBLAS, opened at run time.
+ */
+#ifndef TUTTI_KERNELS_CUDA_BLAS_LIBRARY_H
+#define TUTTI_KERNELS_CUDA_BLAS_LIBRARY_H
+
+#include <cublas_v2.h>
+
+#include <tutti/tutti.h>
+
+typedef struct tutti_blas_library {
+    __typeof__(&cublasCreate) create;
+    __typeof__(&cublasDestroy) destroy;
+    __typeof__(&cublasSetStream) set_stream;
+    __typeof__(&cublasSetWorkspace) set_workspace;
+    __typeof__(&cublasSetMathMode) set_math_mode;
+    __typeof__(&cublasGemmEx) gemm;
+} tutti_blas_library;
+
+/* Opened at the first call; it stays open. Looked for: the file that TUTTI_CUBLAS_LIBRARY names and no other, or the one
+ * that this process has, then where the system looks, CUDA's folder, and the packages of Python's environments.
+ * TUTTI_ERR_UNSUPPORTED with the reason. Any thread. */
+tutti_status tutti_blas_library_open(const tutti_blas_library **library_out);
+
+#endif

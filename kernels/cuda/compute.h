@@ -1,0 +1,144 @@
+/*
+ * A GPU's compute (kernels/kernels.h): its stream, its failures, and what its kernels share.
+ *
+ * compute.c holds life, memory and the table; recording.c recording; gemm.c matrix products by cuBLAS; the other files the
+ * kernels, which are C++ only so far as to be launched. All that is enqueued here goes into one stream, in the order of the calls.
+ */
+#ifndef TUTTI_KERNELS_CUDA_COMPUTE_H
+#define TUTTI_KERNELS_CUDA_COMPUTE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "bootstrap/module.h"
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+
+/* What the host does for the module, and the module's own table; set when the module is started. */
+extern const tutti_module_host *tutti_cuda_host;
+extern const tutti_device *tutti_cuda_device;
+
+#define TUTTI_COMPUTE_SLOTS      4
+#define TUTTI_COMPUTE_SLOT_BYTES ((size_t)512 << 10)
+/* Floats: what bias_backward's blocks hand on. */
+#define TUTTI_COMPUTE_PARTIALS 16384
+
+/* Pinned memory on its way to the GPU. */
+typedef struct tutti_compute_slot {
+    void *memory;
+    tutti_event_handle sent; /* recorded behind its copy */
+    bool used;
+} tutti_compute_slot;
+
+/* A copy of a matrix, rounded to bfloat16. Grows in the first steps. */
+typedef struct tutti_compute_rounded {
+    void *memory;
+    size_t bytes;
+} tutti_compute_rounded;
+
+typedef struct tutti_cuda_compute {
+    tutti_compute base; /* first */
+    const tutti_device *device;
+    tutti_stream stream;
+    tutti_precision precision;
+    tutti_status failed; /* the first failure, with its words */
+    char words[512];
+    tutti_compute_slot slots[TUTTI_COMPUTE_SLOTS];
+    int next_slot;
+    float *partials;
+    void *blas, *blas_workspace;      /* gemm.c */
+    tutti_compute_rounded rounded[2]; /* of a product's factors */
+    bool recording;
+} tutti_cuda_compute;
+
+extern const tutti_kernels tutti_cuda_kernels;
+
+static inline tutti_cuda_compute *tutti_cuda_compute_of(tutti_compute *compute) {
+    return (tutti_cuda_compute *)(void *)compute;
+}
+
+/* Keeps the status, with this thread's text, if it is the first failure. */
+void tutti_compute_note(tutti_compute *compute, tutti_status status);
+
+/* -------------------------------------------------------------------------------------------- recording.c */
+
+tutti_status tutti_recording_begin(tutti_compute *compute);
+tutti_status tutti_recording_end(tutti_compute *compute, tutti_recording **recording_out);
+tutti_status tutti_recording_replay(tutti_compute *compute, tutti_recording *recording);
+void tutti_recording_forget(tutti_compute *compute, tutti_recording *recording);
+
+/* ------------------------------------------------------------------------------------------------- gemm.c */
+
+/* Finds and starts cuBLAS. */
+tutti_status tutti_blas_open(tutti_cuda_compute *compute);
+void tutti_blas_close(tutti_cuda_compute *compute);
+
+/* A factor of a product: float32, or, with a compute of that precision, bfloat16 already. */
+typedef struct tutti_factor {
+    const void *data;
+    bool transposed, rounded;
+} tutti_factor;
+
+/* Row-major: c[m,n] = op(a)[m,k] op(b)[k,n], as tutti_gemm with alpha 1 and beta 0. */
+typedef struct tutti_product {
+    int m, n, k;
+    tutti_factor a, b;
+    float *c;
+} tutti_product;
+void tutti_blas_multiply(tutti_compute *compute, const tutti_product *product);
+
+/* ------------------------------------------------------------------------------------------------ kernels */
+
+/* dst = src, rounded to bfloat16, to even; NaN stays NaN. */
+void tutti_gpu_round(tutti_compute *compute, size_t count, const float *src, uint16_t *dst);
+
+void tutti_gpu_bias_forward(tutti_compute *compute, size_t rows, int channels, bool relu, const float *bias, float *y);
+/* dbias is written, not added to. */
+typedef struct tutti_bias_backward_args {
+    size_t rows;
+    int channels;
+    bool relu;
+    const float *y;
+    float *dy, *dbias;
+} tutti_bias_backward_args;
+void tutti_gpu_bias_backward(tutti_compute *compute, const tutti_bias_backward_args *args);
+
+/* columns[image, pixel of the output, ky, kx, channel]; rounded: bfloat16. */
+void tutti_gpu_unfold(tutti_compute *compute, const tutti_window *window, int batch, const float *x, void *columns,
+                      bool rounded);
+/* Each element of x becomes the sum over the columns that it came from, in the order of the windows. */
+void tutti_gpu_fold(tutti_compute *compute, const tutti_window *window, int batch, const float *columns, float *x);
+
+void tutti_gpu_max_pool_forward(tutti_compute *compute, const tutti_window *window, int batch, const float *x, float *y,
+                                int32_t *where);
+void tutti_gpu_max_pool_backward(tutti_compute *compute, const tutti_window *window, int batch, const float *dy,
+                                 const int32_t *where, float *dx);
+void tutti_gpu_gather(tutti_compute *compute, const tutti_gather_args *args);
+void tutti_gpu_relu_forward(tutti_compute *compute, size_t count, const float *x, float *y);
+void tutti_gpu_relu_backward(tutti_compute *compute, size_t count, const float *y, const float *dy, float *dx);
+void tutti_gpu_add(tutti_compute *compute, size_t count, const float *a, const float *b, float *y);
+void tutti_gpu_fill(tutti_compute *compute, size_t count, float value, float *data);
+void tutti_gpu_dropout(tutti_compute *compute, const tutti_dropout *dropout, const tutti_step_values *values,
+                       size_t count, const float *src, float *dst);
+void tutti_gpu_softmax_loss(tutti_compute *compute, const tutti_softmax_loss_args *args, bool adds, double *sums);
+void tutti_gpu_truncated_normal(tutti_compute *compute, const tutti_normal *normal, size_t count, float *data);
+void tutti_gpu_sgd(tutti_compute *compute, const tutti_sgd *rule, const tutti_step_values *values,
+                   const tutti_optimizer_piece *pieces, int npieces);
+void tutti_gpu_adam(tutti_compute *compute, const tutti_adam *rule, const tutti_step_values *values,
+                    const tutti_optimizer_piece *pieces, int npieces);
+
+/* ------------------------------------------------------------------------------------------------- conv.c */
+
+size_t tutti_gpu_conv_scratch_count(const tutti_conv *conv, int batch);
+size_t tutti_gpu_conv_kept_count(const tutti_conv *conv, int batch);
+void tutti_gpu_conv_forward(tutti_compute *compute, const tutti_conv *conv, const tutti_conv_forward_args *args);
+void tutti_gpu_conv_backward(tutti_compute *compute, const tutti_conv *conv, const tutti_conv_backward_args *args);
+void tutti_gpu_dense_forward(tutti_compute *compute, const tutti_dense *dense, const tutti_dense_forward_args *args);
+void tutti_gpu_dense_backward(tutti_compute *compute, const tutti_dense *dense, const tutti_dense_backward_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

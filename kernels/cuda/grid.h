@@ -1,0 +1,24 @@
+/*
+ * Launching kernels: the one place that is not plain C++, so that tests can put their own in its place and run the very
+ * kernels on the host. And small things that kernels share.
+ */
+#ifndef TUTTI_KERNELS_CUDA_GRID_H
+#define TUTTI_KERNELS_CUDA_GRID_H
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/compute.h"
+
+/* In the compute's stream. */
+template <typename... Parameters, typename... Arguments>
+static void launch(tutti_compute *compute, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                   Arguments... arguments) {
+    cudaStream_t stream = (cudaStream_t)tutti_cuda_compute_of(compute)->stream;
+    kernel<<<grid, block, 0, stream>>>(arguments...);
+    cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess)
+        tutti_compute_note(
+            compute, tutti_cuda_host->fail(TUTTI_ERR_SYSTEM, "launching a kernel: %s", cudaGetErrorString(error)));
+}
+
+#endif

@@ -1,0 +1,61 @@
+/*
+ * Four floats at once, and the sums about blocks and indices that all kernels make.
+ */
+#ifndef TUTTI_KERNELS_CUDA_QUAD_H
+#define TUTTI_KERNELS_CUDA_QUAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cuda/grid.h"
+
+#define THREADS 256 /* of a block, where nothing asks for another number */
+
+/* p is a multiple of 16 bytes. */
+static __device__ inline float4 load_quad(const float *p) {
+    return *reinterpret_cast<const float4 *>(p);
+}
+
+static __device__ inline void store_quad(float *p, float4 quad) {
+    *reinterpret_cast<float4 *>(p) = quad;
+}
+
+static inline unsigned blocks_for(size_t items) {
+    return (unsigned)((items + THREADS - 1) / THREADS);
+}
+
+static inline size_t quads_of(size_t count) {
+    return (count + 3) / 4;
+}
+
+/* This thread's number in a grid of one dimension. */
+static __device__ inline size_t thread_number() {
+    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+/* Division by a number that is known before the launch, as a multiplication: Granlund and Montgomery, "Division by
+ * invariant integers using multiplication", PLDI 1994. For dividends below 2^31. */
+struct divider {
+    uint32_t divisor, multiplier, shift;
+};
+
+static inline divider divider_by(int divisor) {
+    divider made = {(uint32_t)divisor, 0, 0};
+    while ((UINT64_C(1) << made.shift) < made.divisor) made.shift++;
+    made.multiplier =
+        (uint32_t)(((UINT64_C(1) << 32) * ((UINT64_C(1) << made.shift) - made.divisor)) / made.divisor + 1);
+    return made;
+}
+
+static __device__ inline uint32_t divide(uint32_t dividend, divider by) {
+    return ((uint32_t)(((uint64_t)dividend * by.multiplier) >> 32) + dividend) >> by.shift;
+}
+
+/* Quotient; the dividend becomes the remainder. */
+static __device__ inline uint32_t split(uint32_t *dividend, divider by) {
+    uint32_t quotient = divide(*dividend, by);
+    *dividend -= quotient * by.divisor;
+    return quotient;
+}
+
+#endif

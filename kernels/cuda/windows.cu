@@ -1,0 +1,254 @@
+/*
+ * Windows that slide over images: unfolding for convolutions, folding back, max-pooling.
+ *
+ *   columns[pixel of the output, ky, kx, channel] = x[the pixel under the window]     0 where it is padding
+ *
+ * A thread computes one element of the result, or four neighbouring channels of it where channels come in fours. It reads
+ * all that the element depends on, so nothing is added up by several threads, and sums have the host's order. Blocks lie in
+ * a row per image: indices within an image have 31 bits.
+ */
+#include "kernels/cuda/bfloat16.h"
+#include "kernels/cuda/quad.h"
+
+#define MOST_ROWS 65535 /* of blocks in a grid */
+
+/* A window, with what divides indices. */
+struct placed {
+    tutti_window window;
+    int batch;
+    divider by_groups, by_kernel, by_width, by_out_width, by_stride;
+    uint32_t threads; /* with work, for an image */
+};
+
+/* WIDTH neighbouring channels. */
+template <int WIDTH> struct group { float at[WIDTH]; };
+
+template <int WIDTH> static __device__ inline group<WIDTH> load_group(const float *p) {
+    group<WIDTH> loaded;
+    if (WIDTH == 4) *reinterpret_cast<float4 *>(loaded.at) = load_quad(p);
+    else loaded.at[0] = *p;
+    return loaded;
+}
+
+template <int WIDTH> static __device__ inline void store_group(float *p, const group<WIDTH> &values) {
+    if (WIDTH == 4) store_quad(p, *reinterpret_cast<const float4 *>(values.at));
+    else *p = values.at[0];
+}
+
+template <int WIDTH> static __device__ inline void store_group(uint16_t *p, const group<WIDTH> &values) {
+    for (int i = 0; i < WIDTH; i++) p[i] = bfloat16_of(values.at[i]);
+}
+
+static inline int group_width(const tutti_window *window) {
+    return window->channels % 4 == 0 ? 4 : 1;
+}
+
+static placed place(const tutti_window *window, int batch, size_t elements) {
+    placed made = {};
+    int width = group_width(window);
+    made.window = *window;
+    made.batch = batch;
+    made.by_groups = divider_by(window->channels / width);
+    made.by_kernel = divider_by(window->kernel);
+    made.by_width = divider_by(window->in_width);
+    made.by_out_width = divider_by(window->out_width);
+    made.by_stride = divider_by(window->stride);
+    made.threads = (uint32_t)(elements / (size_t)width);
+    return made;
+}
+
+static dim3 grid_for(const placed &place) {
+    return dim3(blocks_for(place.threads), place.batch < MOST_ROWS ? (unsigned)place.batch : MOST_ROWS);
+}
+
+static size_t in_count(const tutti_window *window) {
+    return (size_t)window->in_height * (size_t)window->in_width * (size_t)window->channels;
+}
+
+static size_t out_count(const tutti_window *window) {
+    return (size_t)window->out_height * (size_t)window->out_width * (size_t)window->channels;
+}
+
+/* ----------------------------------------------------------------------------------------------- unfold */
+
+template <int WIDTH, typename Element> static __global__ void unfold(placed where, const float *x, Element *columns) {
+    const tutti_window &window = where.window;
+    uint32_t rest = (uint32_t)thread_number();
+    if (rest >= where.threads) return;
+    const size_t at = (size_t)rest * WIDTH;
+    uint32_t channels = window.channels / WIDTH, channel = rest - divide(rest, where.by_groups) * channels;
+    rest = divide(rest, where.by_groups);
+    uint32_t pixel_and_row = divide(rest, where.by_kernel), kernel_column = rest - pixel_and_row * window.kernel;
+    uint32_t pixel = divide(pixel_and_row, where.by_kernel), kernel_row = pixel_and_row - pixel * window.kernel;
+    uint32_t out_row = divide(pixel, where.by_out_width), out_column = pixel - out_row * window.out_width;
+    int row = (int)out_row * window.stride - window.pad_top + (int)kernel_row;
+    int column = (int)out_column * window.stride - window.pad_left + (int)kernel_column;
+    bool inside = row >= 0 && row < window.in_height && column >= 0 && column < window.in_width;
+    size_t from = inside ? ((size_t)row * window.in_width + column) * window.channels + channel * WIDTH : 0;
+    size_t image_count = (size_t)window.in_height * window.in_width * window.channels;
+    size_t columns_count = (size_t)where.threads * WIDTH;
+    for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
+        group<WIDTH> values = {};
+        if (inside) values = load_group<WIDTH>(x + image * image_count + from);
+        store_group<WIDTH>(columns + image * columns_count + at, values);
+    }
+}
+
+void tutti_gpu_unfold(tutti_compute *compute, const tutti_window *window, int batch, const float *x, void *columns,
+                      bool rounded) {
+    if (batch == 0) return;
+    size_t taps = (size_t)window->kernel * window->kernel;
+    placed where = place(window, batch, out_count(window) * taps);
+    dim3 grid = grid_for(where);
+    bool wide = group_width(window) == 4;
+    if (rounded && wide) launch(compute, unfold<4, uint16_t>, grid, THREADS, where, x, (uint16_t *)columns);
+    else if (rounded) launch(compute, unfold<1, uint16_t>, grid, THREADS, where, x, (uint16_t *)columns);
+    else if (wide) launch(compute, unfold<4, float>, grid, THREADS, where, x, (float *)columns);
+    else launch(compute, unfold<1, float>, grid, THREADS, where, x, (float *)columns);
+}
+
+/* ------------------------------------------------------------------------------ who sees a pixel, and folding */
+
+/* Windows [first, last] that see a row (or column), which lies `at` rows behind the first padded one. */
+struct seen_by {
+    int first, last;
+};
+
+static __device__ inline seen_by windows_that_see(int at, const tutti_window &window, int windows, divider by_stride) {
+    seen_by seen;
+    seen.first = at < window.kernel ? 0 : (int)divide((uint32_t)(at - window.kernel), by_stride) + 1;
+    seen.last = (int)divide((uint32_t)at, by_stride);
+    if (seen.last >= windows) seen.last = windows - 1;
+    return seen;
+}
+
+/* This thread's element of an image of x: its first channel, and the windows that see it. */
+struct spot {
+    uint32_t channel;
+    int row, column; /* behind the first padded one */
+    seen_by rows, columns;
+};
+
+static __device__ inline spot find_spot(const placed &where, uint32_t number, int width) {
+    const tutti_window &window = where.window;
+    spot found;
+    uint32_t pixel = divide(number, where.by_groups);
+    found.channel = (number - pixel * (window.channels / width)) * width;
+    uint32_t row = divide(pixel, where.by_width);
+    found.row = (int)row + window.pad_top;
+    found.column = (int)(pixel - row * window.in_width) + window.pad_left;
+    found.rows = windows_that_see(found.row, window, window.out_height, where.by_stride);
+    found.columns = windows_that_see(found.column, window, window.out_width, where.by_stride);
+    return found;
+}
+
+template <int WIDTH> static __global__ void fold(placed where, const float *columns, float *x) {
+    const tutti_window &window = where.window;
+    uint32_t number = (uint32_t)thread_number();
+    if (number >= where.threads) return;
+    spot here = find_spot(where, number, WIDTH);
+    size_t taps = (size_t)window.kernel * window.kernel * window.channels;
+    size_t columns_count = (size_t)window.out_height * window.out_width * taps;
+    for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
+        const float *from = columns + image * columns_count + here.channel;
+        group<WIDTH> sum = {};
+        for (int out_row = here.rows.first; out_row <= here.rows.last; out_row++)
+            for (int out_column = here.columns.first; out_column <= here.columns.last; out_column++) {
+                int kernel_row = here.row - out_row * window.stride;
+                int kernel_column = here.column - out_column * window.stride;
+                size_t pixel = (size_t)out_row * window.out_width + out_column;
+                size_t tap = ((size_t)kernel_row * window.kernel + kernel_column) * window.channels;
+                group<WIDTH> part = load_group<WIDTH>(from + pixel * taps + tap);
+                for (int i = 0; i < WIDTH; i++) sum.at[i] += part.at[i];
+            }
+        store_group<WIDTH>(x + ((size_t)image * where.threads + number) * WIDTH, sum);
+    }
+}
+
+void tutti_gpu_fold(tutti_compute *compute, const tutti_window *window, int batch, const float *columns, float *x) {
+    if (batch == 0) return;
+    placed where = place(window, batch, in_count(window));
+    dim3 grid = grid_for(where);
+    if (group_width(window) == 4) launch(compute, fold<4>, grid, THREADS, where, columns, x);
+    else launch(compute, fold<1>, grid, THREADS, where, columns, x);
+}
+
+/* ------------------------------------------------------------------------------------------ max-pooling */
+
+/* The first of equals wins; NaN always, and then stays. */
+template <int WIDTH>
+static __global__ void max_pool_forward(placed where, const float *x, float *y, int32_t *positions) {
+    const tutti_window &window = where.window;
+    uint32_t number = (uint32_t)thread_number();
+    if (number >= where.threads) return;
+    uint32_t pixel = divide(number, where.by_groups);
+    uint32_t channel = (number - pixel * (window.channels / WIDTH)) * WIDTH;
+    uint32_t out_row = divide(pixel, where.by_out_width), out_column = pixel - out_row * window.out_width;
+    int top = (int)out_row * window.stride - window.pad_top, left = (int)out_column * window.stride - window.pad_left;
+    int first_row = top < 0 ? 0 : top, end_row = min(top + window.kernel, window.in_height);
+    int first_column = left < 0 ? 0 : left, end_column = min(left + window.kernel, window.in_width);
+    size_t image_count = (size_t)window.in_height * window.in_width * window.channels;
+    for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
+        const float *from = x + image * image_count + channel;
+        group<WIDTH> best = {};
+        int32_t positions_of_best[WIDTH] = {};
+        bool started = false;
+        for (int row = first_row; row < end_row; row++)
+            for (int column = first_column; column < end_column; column++) {
+                group<WIDTH> next =
+                    load_group<WIDTH>(from + ((size_t)row * window.in_width + column) * window.channels);
+                int32_t position = (row - top) * window.kernel + column - left;
+                for (int i = 0; i < WIDTH; i++) {
+                    float value = next.at[i];
+                    if (started && !(value > best.at[i]) && value == value) continue;
+                    best.at[i] = value;
+                    positions_of_best[i] = position;
+                }
+                started = true;
+            }
+        size_t to = ((size_t)image * where.threads + number) * WIDTH;
+        store_group<WIDTH>(y + to, best);
+        for (int i = 0; i < WIDTH; i++) positions[to + i] = positions_of_best[i];
+    }
+}
+
+void tutti_gpu_max_pool_forward(tutti_compute *compute, const tutti_window *window, int batch, const float *x, float *y,
+                                int32_t *where) {
+    if (batch == 0) return;
+    placed windows = place(window, batch, out_count(window));
+    dim3 grid = grid_for(windows);
+    if (group_width(window) == 4) launch(compute, max_pool_forward<4>, grid, THREADS, windows, x, y, where);
+    else launch(compute, max_pool_forward<1>, grid, THREADS, windows, x, y, where);
+}
+
+template <int WIDTH>
+static __global__ void max_pool_backward(placed where, const float *dy, const int32_t *positions, float *dx) {
+    const tutti_window &window = where.window;
+    uint32_t number = (uint32_t)thread_number();
+    if (number >= where.threads) return;
+    spot here = find_spot(where, number, WIDTH);
+    size_t out = (size_t)window.out_height * window.out_width * window.channels;
+    for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
+        group<WIDTH> sum = {};
+        for (int out_row = here.rows.first; out_row <= here.rows.last; out_row++)
+            for (int out_column = here.columns.first; out_column <= here.columns.last; out_column++) {
+                int kernel_row = here.row - out_row * window.stride;
+                int kernel_column = here.column - out_column * window.stride;
+                int32_t position = kernel_row * window.kernel + kernel_column;
+                size_t at =
+                    image * out + ((size_t)out_row * window.out_width + out_column) * window.channels + here.channel;
+                group<WIDTH> part = load_group<WIDTH>(dy + at);
+                for (int i = 0; i < WIDTH; i++) sum.at[i] += positions[at + i] == position ? part.at[i] : 0;
+            }
+        store_group<WIDTH>(dx + ((size_t)image * where.threads + number) * WIDTH, sum);
+    }
+}
+
+void tutti_gpu_max_pool_backward(tutti_compute *compute, const tutti_window *window, int batch, const float *dy,
+                                 const int32_t *where, float *dx) {
+    if (batch == 0) return;
+    placed windows = place(window, batch, in_count(window));
+    dim3 grid = grid_for(windows);
+    if (group_width(window) == 4) launch(compute, max_pool_backward<4>, grid, THREADS, windows, dy, where, dx);
+    else launch(compute, max_pool_backward<1>, grid, THREADS, windows, dy, where, dx);
+}

@@ -1,0 +1,96 @@
+/*
+ * Runs the threads of emulated kernels.
+ */
+#include "kernels/cuda/grid.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+#define STACK_BYTES  ((size_t)64 << 10)
+#define MOST_THREADS 1024
+
+thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+/* The threads of the block that this host thread runs. */
+static thread_local struct {
+    ucontext_t scheduler, threads[MOST_THREADS];
+    char *stacks[MOST_THREADS];
+    bool done[MOST_THREADS], on_own_stack;
+    unsigned current;
+    void (*body)(void *context);
+    void *context;
+} block_of;
+
+static void choose_thread(unsigned number) {
+    block_of.current = number;
+    threadIdx = dim3(number % blockDim.x, number / blockDim.x % blockDim.y, number / (blockDim.x * blockDim.y));
+}
+
+static void start_thread() {
+    block_of.body(block_of.context);
+    block_of.done[block_of.current] = true;
+}
+
+/* Runs it until it ends or waits. */
+static void resume(unsigned number) {
+    choose_thread(number);
+    block_of.on_own_stack = true;
+    swapcontext(&block_of.scheduler, &block_of.threads[number]);
+    block_of.on_own_stack = false;
+}
+
+static void begin(unsigned number) {
+    ucontext_t *thread = &block_of.threads[number];
+    if (block_of.stacks[number] == NULL) block_of.stacks[number] = (char *)malloc(STACK_BYTES);
+    getcontext(thread);
+    thread->uc_stack.ss_sp = block_of.stacks[number];
+    thread->uc_stack.ss_size = STACK_BYTES;
+    thread->uc_link = &block_of.scheduler;
+    makecontext(thread, start_thread, 0);
+    block_of.done[number] = false;
+    resume(number);
+}
+
+void __syncthreads() {
+    if (!block_of.on_own_stack) {
+        fprintf(stderr, "emulation: a thread waits for others, of which the first has ended without\n");
+        abort();
+    }
+    swapcontext(&block_of.threads[block_of.current], &block_of.scheduler);
+}
+
+static void run_block(unsigned threads) {
+    begin(0);
+    if (block_of.done[0]) {
+        for (unsigned number = 1; number < threads; number++) {
+            choose_thread(number);
+            block_of.body(block_of.context);
+        }
+        return;
+    }
+    for (unsigned number = 1; number < threads; number++) begin(number);
+    for (unsigned left = threads; left > 0;) {
+        left = 0;
+        for (unsigned number = 0; number < threads; number++) {
+            if (block_of.done[number]) continue;
+            resume(number);
+            left += !block_of.done[number];
+        }
+    }
+}
+
+void emulated_run(dim3 grid, dim3 block, void (*body)(void *context), void *context) {
+    unsigned threads = block.x * block.y * block.z;
+    if (threads == 0 || threads > MOST_THREADS || grid.x == 0 || grid.y == 0 || grid.y > 65535 || grid.z != 1) {
+        fprintf(stderr, "emulation: no GPU takes a grid of %u x %u x %u, blocks of %u threads\n", grid.x, grid.y,
+                grid.z, threads);
+        abort();
+    }
+    block_of.body = body;
+    block_of.context = context;
+    gridDim = grid;
+    blockDim = block;
+    for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+        for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) run_block(threads);
+}

@@ -1,0 +1,27 @@
+/*
+ * The kernels of kernels/cuda, all in one, for the host.
+ */
+#include "kernels/cuda/grid.h"
+
+#include "kernels/cuda/bias.cu"
+#include "kernels/cuda/elements.cu"
+#include "kernels/cuda/loss.cu"
+#include "kernels/cuda/optimizer.cu"
+#include "kernels/cuda/random.cu"
+#include "kernels/cuda/windows.cu"
+
+static piece_list reach(piece_list list) {
+    for (int i = 0; i < list.npieces; i++) {
+        tutti_optimizer_piece *piece = &list.pieces[i];
+        piece->gradient = reach(piece->gradient), piece->parameter = reach(piece->parameter);
+        for (int s = 0; s < 2; s++) piece->states[s] = reach(piece->states[s]);
+    }
+    return list;
+}
+
+/* For tests: the quotient that kernels compute without dividing. */
+extern "C" uint32_t emulated_divide(uint32_t dividend, int divisor);
+
+uint32_t emulated_divide(uint32_t dividend, int divisor) {
+    return divide(dividend, divider_by(divisor));
+}

@@ -1,0 +1,499 @@
+/*
+ * The kernels of kernels/cuda against those of kernels/host, on the host: compiled as C++, their grids are walked through
+ * thread by thread (tests/support/emulated). Bit for bit, except where sums have another order.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/compute.h"
+#include "kernels/gemm.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+
+/* ------------------------------------------------------------------ what the module gives the kernels otherwise */
+
+void emulated_enqueue(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
+void *emulated_reach(const void *address);
+uint32_t emulated_divide(uint32_t dividend, int divisor);
+
+void emulated_enqueue(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context) {
+    (void)stream;
+    run(context);
+    forget(context);
+}
+
+void *emulated_reach(const void *address) {
+    return (void *)(uintptr_t)address;
+}
+
+static float of_bfloat16(uint16_t value) {
+    uint32_t bits = (uint32_t)value << 16;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
+/* In place of cuBLAS. */
+void tutti_blas_multiply(tutti_compute *compute, const tutti_product *product) {
+    (void)compute;
+    size_t count = (size_t)product->m * (size_t)product->k;
+    float *a = malloc((count + 1) * sizeof *a);
+    for (size_t i = 0; i < count; i++)
+        a[i] = product->a.rounded ? of_bfloat16(((const uint16_t *)product->a.data)[i])
+                                  : ((const float *)product->a.data)[i];
+    tutti_gemm(product->a.transposed, product->b.transposed, product->m, product->n, product->k, 1, a, product->b.data,
+               0, product->c);
+    free(a);
+}
+
+static float partials[TUTTI_COMPUTE_PARTIALS];
+static tutti_cuda_compute the_compute = {.partials = partials};
+static tutti_compute *const compute = &the_compute.base;
+
+/* ---------------------------------------------------------------------------------------------- arrays */
+
+static uint64_t next_stream = 1;
+
+/* Of a GPU's alignment, with room behind it that nobody may write. */
+static float *array(size_t count) {
+    float *made = aligned_alloc(64, (count * sizeof *made + 127) / 64 * 64);
+    next_stream++;
+    for (size_t i = 0; i < count; i++) made[i] = (float)(2 * tutti_random_uniform(11, next_stream, i) - 1);
+    made[count] = 77;
+    return made;
+}
+
+/* NaN: what is not written stays visible. */
+static float *unwritten(size_t count) {
+    float *made = array(count);
+    for (size_t i = 0; i < count; i++) made[i] = NAN;
+    return made;
+}
+
+static float *copy_of(const float *values, size_t count) {
+    float *made = array(count);
+    memcpy(made, values, count * sizeof *made);
+    return made;
+}
+
+static void expect_same(const char *what, size_t count, const float *got, const float *expected) {
+    for (size_t i = 0; i < count; i++)
+        cr_assert(got[i] == expected[i] || (isnan(got[i]) && isnan(expected[i])), "%s[%zu of %zu]: %.9g, expected %.9g",
+                  what, i, count, (double)got[i], (double)expected[i]);
+    cr_assert_eq(got[count], 77, "%s: written behind its %zu elements", what, count);
+}
+
+static void expect_near(const char *what, size_t count, const float *got, const float *expected, double tolerance) {
+    for (size_t i = 0; i < count; i++)
+        cr_assert(fabs((double)got[i] - (double)expected[i]) <= tolerance * (1 + fabs((double)expected[i])),
+                  "%s[%zu of %zu]: %.9g, expected %.9g", what, i, count, (double)got[i], (double)expected[i]);
+    cr_assert_eq(got[count], 77, "%s: written behind its %zu elements", what, count);
+}
+
+#define FREE(...)                                                                                                      \
+    do {                                                                                                               \
+        void *all_[] = {__VA_ARGS__};                                                                                  \
+        for (size_t i_ = 0; i_ < COUNT_OF(all_); i_++) free(all_[i_]);                                                 \
+    } while (0)
+
+/* -------------------------------------------------------------------------------------------- elements */
+
+static const size_t counts[] = {0, 1, 3, 4, 5, 255, 256, 1023, 1024, 1025, 4099};
+
+Test(elements, add_relu_and_fill_are_the_hosts) {
+    for (size_t i = 0; i < COUNT_OF(counts); i++) {
+        size_t count = counts[i];
+        float *a = array(count), *b = array(count), *got = unwritten(count), *expected = unwritten(count);
+        if (count > 3) a[1] = NAN, a[2] = -0.0f, a[3] = 0;
+        tutti_kernels_host.add(NULL, count, a, b, expected);
+        tutti_gpu_add(compute, count, a, b, got);
+        expect_same("sum", count, got, expected);
+        tutti_relu_forward(count, a, expected);
+        tutti_gpu_relu_forward(compute, count, a, got);
+        expect_same("relu", count, got, expected);
+        tutti_relu_backward(count, expected, b, a);
+        tutti_gpu_relu_backward(compute, count, expected, b, got);
+        expect_same("dx", count, got, a);
+        tutti_gpu_fill(compute, count, 0.25f, got);
+        for (size_t e = 0; e < count; e++) cr_assert_eq(got[e], 0.25f);
+        tutti_gpu_add(compute, count, b, b, b); /* in place */
+        FREE(a, b, got, expected);
+    }
+}
+
+Test(elements, what_dropout_drops_is_the_hosts_wherever_a_part_of_the_batch_begins) {
+    tutti_step_values values = {.time = 12345};
+    for (size_t i = 0; i < COUNT_OF(counts); i++)
+        for (uint64_t first = 0; first < 9; first += first < 4 ? 1 : 4) {
+            size_t count = counts[i];
+            float *src = array(count), *got = unwritten(count), *expected = unwritten(count);
+            tutti_dropout dropout = {.rate = 0.3,
+                                     .seed = 9,
+                                     .stream = tutti_random_stream(TUTTI_RANDOM_DROPOUT, 3, 0),
+                                     .first_element = first};
+            tutti_kernels_host.dropout(NULL, &dropout, &values, count, src, expected);
+            tutti_gpu_dropout(compute, &dropout, &values, count, src, got);
+            expect_same("dropout", count, got, expected);
+            FREE(src, got, expected);
+        }
+}
+
+Test(elements, a_batch_is_gathered_as_on_the_host_also_one_of_more_images_than_a_grid_has_rows) {
+    static const struct {
+        size_t image_bytes;
+        int count;
+    } cases[] = {{784, 5}, {6, 3}, {1, 70000}, {4, 70000}, {1028, 2}};
+    enum { SAMPLES = 300 };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        size_t bytes = cases[i].image_bytes, count = (size_t)cases[i].count;
+        uint8_t *images = aligned_alloc(64, (SAMPLES * bytes + 63) / 64 * 64), labels[SAMPLES];
+        uint32_t *indices = malloc(count * sizeof *indices);
+        uint8_t *labels_got = malloc(count), *labels_expected = malloc(count);
+        for (size_t b = 0; b < SAMPLES * bytes; b++) images[b] = (uint8_t)tutti_random_bits(1, 2, b);
+        for (size_t s = 0; s < SAMPLES; s++) labels[s] = (uint8_t)(s % 10);
+        for (size_t s = 0; s < count; s++) indices[s] = (uint32_t)(tutti_random_bits(1, 3, s) % SAMPLES);
+        float *got = unwritten(count * bytes), *expected = unwritten(count * bytes);
+        tutti_gather_args args = {images, labels, indices, bytes, (int)count, expected, labels_expected};
+        tutti_samples_gather(&args);
+        args.images_out = got, args.labels_out = labels_got;
+        tutti_gpu_gather(compute, &args);
+        expect_same("images", count * bytes, got, expected);
+        cr_assert_eq(memcmp(labels_got, labels_expected, count), 0);
+        FREE(images, indices, labels_got, labels_expected, got, expected);
+    }
+}
+
+Test(elements, bfloat16_is_the_nearest_and_ties_go_to_even) {
+    static const struct {
+        float value;
+        uint16_t rounded;
+    } cases[] = {{1, 0x3f80},         {-2, 0xc000},          {0x1.00p0f, 0x3f80},       {0x1.01p0f, 0x3f80},
+                 {0x1.03p0f, 0x3f82}, {0x1.0101p0f, 0x3f81}, {0x1.fffffep127f, 0x7f80}, {INFINITY, 0x7f80},
+                 {-0.0f, 0x8000},     {0x1p-140f, 0x0000},   {0x1.02p0f, 0x3f81}};
+    for (size_t count = 1; count <= COUNT_OF(cases); count++) {
+        float values[16] __attribute__((aligned(16)));
+        uint16_t got[17] __attribute__((aligned(16)));
+        for (size_t i = 0; i < count; i++) values[i] = cases[i].value;
+        got[count] = 7;
+        tutti_gpu_round(compute, count, values, got);
+        for (size_t i = 0; i < count; i++)
+            cr_assert_eq(got[i], cases[i].rounded, "%a: %04x", (double)values[i], got[i]);
+        cr_assert_eq(got[count], 7);
+    }
+    float nan = NAN;
+    uint16_t got;
+    tutti_gpu_round(compute, 1, &nan, &got);
+    cr_assert(isnan(of_bfloat16(got)));
+}
+
+Test(elements, the_quotient_by_multiplication_is_the_quotient) {
+    static const int divisors[] = {1, 2, 3, 5, 7, 10, 28, 64, 127, 128, 784, 65535, 65536, 1 << 30, INT32_MAX};
+    for (size_t d = 0; d < COUNT_OF(divisors); d++)
+        for (uint64_t i = 0; i < 20000; i++) {
+            uint32_t dividend = (uint32_t)(tutti_random_bits(5, d, i) >> (33 + i % 20));
+            if (i < 4) dividend = (uint32_t)INT32_MAX - (uint32_t)i;
+            else if (i < 8) dividend = (uint32_t)divisors[d] + (uint32_t)i - 6;
+            if (dividend > INT32_MAX) continue;
+            cr_assert_eq(emulated_divide(dividend, divisors[d]), dividend / (uint32_t)divisors[d], "%u / %d", dividend,
+                         divisors[d]);
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------ bias */
+
+Test(bias, forward_is_the_hosts_and_backward_within_rounding, .timeout = 100) {
+    static const size_t rows_of[] = {0, 1, 7, 127, 128, 129, 300, 2000};
+    static const int channels_of[] = {1, 3, 10, 32, 33, 64, 516};
+    for (size_t r = 0; r < COUNT_OF(rows_of); r++)
+        for (size_t c = 0; c < COUNT_OF(channels_of); c++) {
+            size_t rows = rows_of[r], channels = (size_t)channels_of[c], count = rows * channels;
+            bool relu = (r + c) % 2 == 0;
+            float *bias = array(channels), *y = array(count), *expected = copy_of(y, count);
+            tutti_bias_forward(rows, channels, relu, bias, expected);
+            tutti_gpu_bias_forward(compute, rows, (int)channels, relu, bias, y);
+            expect_same("y", count, y, expected);
+
+            float *dy = array(count), *dy_expected = copy_of(dy, count);
+            float *dbias = unwritten(channels), *dbias_expected = array(channels);
+            memset(dbias_expected, 0, channels * sizeof *dbias_expected);
+            tutti_bias_backward(rows, channels, relu, y, dy_expected, dbias_expected);
+            tutti_bias_backward_args args = {rows, (int)channels, relu, y, dy, dbias};
+            tutti_gpu_bias_backward(compute, &args);
+            expect_same("dy", count, dy, dy_expected);
+            expect_near("dbias", channels, dbias, dbias_expected, 1e-4);
+            FREE(bias, y, expected, dy, dy_expected, dbias, dbias_expected);
+        }
+}
+
+/* ---------------------------------------------------------------------------------------------- windows */
+
+typedef struct window_case {
+    int batch, height, width, channels, filters, kernel, stride;
+    tutti_padding padding;
+    bool relu;
+} window_case;
+
+static const window_case window_cases[] = {
+    {1, 5, 5, 1, 3, 5, 1, TUTTI_PADDING_SAME, true},    {3, 6, 7, 2, 3, 3, 1, TUTTI_PADDING_SAME, false},
+    {2, 7, 5, 3, 4, 2, 1, TUTTI_PADDING_SAME, true},    {2, 7, 6, 4, 3, 3, 2, TUTTI_PADDING_SAME, true},
+    {1, 5, 8, 8, 1, 4, 3, TUTTI_PADDING_SAME, false},   {2, 6, 5, 12, 3, 3, 1, TUTTI_PADDING_VALID, true},
+    {3, 8, 7, 1, 2, 3, 2, TUTTI_PADDING_VALID, false},  {1, 4, 4, 4, 3, 4, 1, TUTTI_PADDING_VALID, true},
+    {1, 2, 3, 2, 2, 5, 1, TUTTI_PADDING_SAME, true},    {2, 3, 3, 9, 2, 3, 1, TUTTI_PADDING_SAME, true},
+    {2, 5, 4, 2, 2, 1, 2, TUTTI_PADDING_VALID, false},  {2, 14, 14, 32, 64, 5, 1, TUTTI_PADDING_SAME, true},
+    {2, 28, 28, 1, 32, 5, 1, TUTTI_PADDING_SAME, true}, {2, 9, 9, 4, 5, 2, 3, TUTTI_PADDING_VALID, false},
+};
+
+static tutti_window window_of(const window_case *of) {
+    tutti_window window = {.in_height = of->height,
+                           .in_width = of->width,
+                           .channels = of->channels,
+                           .kernel = of->kernel,
+                           .stride = of->stride};
+    cr_assert(tutti_window_place(&window, of->padding));
+    return window;
+}
+
+static size_t in_count(const tutti_window *w) {
+    return (size_t)(w->in_height * w->in_width * w->channels);
+}
+
+static size_t out_count(const tutti_window *w, int channels) {
+    return (size_t)(w->out_height * w->out_width * channels);
+}
+
+/* Column by column; `add` the other way: x += columns. */
+static void walk_columns(const tutti_window *w, int batch, float *x, float *columns, bool add) {
+    for (int image = 0; image < batch; image++)
+        for (int row = 0; row < w->out_height; row++)
+            for (int column = 0; column < w->out_width; column++)
+                for (int ky = 0; ky < w->kernel; ky++)
+                    for (int kx = 0; kx < w->kernel; kx++)
+                        for (int c = 0; c < w->channels; c++, columns++) {
+                            int at_y = row * w->stride - w->pad_top + ky, at_x = column * w->stride - w->pad_left + kx;
+                            bool inside = at_y >= 0 && at_y < w->in_height && at_x >= 0 && at_x < w->in_width;
+                            float *value =
+                                inside ? &x[((image * w->in_height + at_y) * w->in_width + at_x) * w->channels + c]
+                                       : NULL;
+                            if (add && inside) *value += *columns;
+                            else if (!add) *columns = inside ? *value : 0;
+                        }
+}
+
+Test(windows, unfolding_and_folding_are_their_definition) {
+    for (size_t i = 0; i < COUNT_OF(window_cases); i++) {
+        const window_case *of = &window_cases[i];
+        tutti_window window = window_of(of);
+        size_t count = (size_t)of->batch * in_count(&window);
+        size_t columns_count =
+            (size_t)of->batch * out_count(&window, window.channels) * (size_t)(window.kernel * window.kernel);
+        float *x = array(count), *got = unwritten(columns_count), *expected = unwritten(columns_count);
+        walk_columns(&window, of->batch, x, expected, false);
+        tutti_gpu_unfold(compute, &window, of->batch, x, got, false);
+        expect_same("columns", columns_count, got, expected);
+        uint16_t *rounded = malloc(columns_count * sizeof *rounded), one;
+        tutti_gpu_unfold(compute, &window, of->batch, x, rounded, true);
+        for (size_t e = 0; e < columns_count; e++) {
+            tutti_gpu_round(compute, 1, &expected[e], &one);
+            cr_assert_eq(rounded[e], one);
+        }
+        float *folded = unwritten(count);
+        memset(x, 0, count * sizeof *x);
+        walk_columns(&window, of->batch, x, expected, true);
+        tutti_gpu_fold(compute, &window, of->batch, expected, folded);
+        expect_same("folded", count, folded, x);
+        FREE(x, got, expected, rounded, folded);
+    }
+}
+
+Test(windows, max_pooling_is_the_hosts_with_equals_and_nan) {
+    for (size_t i = 0; i < COUNT_OF(window_cases); i++) {
+        const window_case *of = &window_cases[i];
+        tutti_window window = window_of(of);
+        size_t count = (size_t)of->batch * in_count(&window);
+        size_t out = (size_t)of->batch * out_count(&window, window.channels);
+        float *x = array(count), *y = unwritten(out), *y_expected = unwritten(out), *dy = array(out);
+        float *dx = unwritten(count), *dx_expected = unwritten(count);
+        int32_t *where = malloc(out * sizeof *where), *where_expected = malloc(out * sizeof *where);
+        for (size_t e = 0; e < count; e++) x[e] = e % 17 == 3 ? NAN : floorf(x[e] * 4); /* many equals */
+        tutti_max_pool_forward(&window, of->batch, x, y_expected, where_expected);
+        tutti_gpu_max_pool_forward(compute, &window, of->batch, x, y, where);
+        expect_same("y", out, y, y_expected);
+        for (size_t e = 0; e < out; e++) cr_assert_eq(where[e], where_expected[e], "case %zu, where[%zu]", i, e);
+        tutti_max_pool_backward(&window, of->batch, dy, where, dx_expected);
+        tutti_gpu_max_pool_backward(compute, &window, of->batch, dy, where, dx);
+        expect_same("dx", count, dx, dx_expected);
+        FREE(x, y, y_expected, dy, dx, dx_expected, where, where_expected);
+    }
+}
+
+/* Forwards and backwards; bfloat16 rounds the columns. */
+static void check_conv(const window_case *of, tutti_precision precision) {
+    tutti_conv conv = {.window = window_of(of), .filters = of->filters, .relu = of->relu};
+    double tolerance = precision == TUTTI_PRECISION_BF16 ? 0.1 : 1e-4;
+    the_compute.precision = precision;
+    size_t count = (size_t)of->batch * in_count(&conv.window);
+    size_t out = (size_t)of->batch * out_count(&conv.window, of->filters);
+    size_t weights = (size_t)(of->kernel * of->kernel * of->channels * of->filters), filters = (size_t)of->filters;
+    float *x = array(count), *weight = array(weights), *bias = array(filters);
+    float *scratch = unwritten(tutti_gpu_conv_scratch_count(&conv, of->batch));
+    float *kept = unwritten(tutti_gpu_conv_kept_count(&conv, of->batch));
+    float *host_scratch = unwritten(tutti_conv_scratch_count(&conv));
+    float *y = unwritten(out), *y_expected = unwritten(out), *dy = array(out), *dy_expected = copy_of(dy, out);
+    tutti_conv_forward_args forward = {of->batch, x, weight, bias, host_scratch, y_expected, NULL};
+    tutti_conv_forward(&conv, &forward);
+    forward.scratch = scratch, forward.y = y, forward.kept = kept;
+    tutti_gpu_conv_forward(compute, &conv, &forward);
+    expect_near("y", out, y, y_expected, tolerance);
+
+    float *dweight = unwritten(weights), *dweight_expected = unwritten(weights);
+    float *dbias = unwritten(filters), *dbias_expected = unwritten(filters);
+    float *dx = unwritten(count), *dx_expected = unwritten(count);
+    tutti_conv_backward_args backward = {
+        of->batch, x, weight, y, dy_expected, host_scratch, NULL, dweight_expected, dbias_expected, dx_expected};
+    tutti_conv_backward(&conv, &backward);
+    backward.dy = dy, backward.scratch = scratch, backward.kept = kept;
+    backward.dweight = dweight, backward.dbias = dbias, backward.dx = dx;
+    tutti_gpu_conv_backward(compute, &conv, &backward);
+    expect_near("dweight", weights, dweight, dweight_expected, tolerance);
+    expect_near("dbias", filters, dbias, dbias_expected, tolerance);
+    expect_near("dx", count, dx, dx_expected, tolerance);
+    the_compute.precision = TUTTI_PRECISION_FP32;
+    FREE(x, weight, bias, scratch, kept, host_scratch, y, y_expected, dy, dy_expected);
+    FREE(dweight, dweight_expected, dbias, dbias_expected, dx, dx_expected);
+}
+
+Test(windows, convolution_is_the_hosts_within_rounding, .timeout = 100) {
+    for (size_t i = 0; i < COUNT_OF(window_cases); i++) check_conv(&window_cases[i], TUTTI_PRECISION_FP32);
+    check_conv(&window_cases[1], TUTTI_PRECISION_BF16);
+    check_conv(&window_cases[3], TUTTI_PRECISION_BF16);
+}
+
+Test(windows, a_dense_layer_is_the_hosts_within_rounding) {
+    enum { BATCH = 7, INPUTS = 33, OUTPUTS = 12 };
+    tutti_dense dense = {INPUTS, OUTPUTS, true};
+    float *x = array(BATCH * INPUTS), *weight = array(INPUTS * OUTPUTS), *bias = array(OUTPUTS);
+    float *y = unwritten(BATCH * OUTPUTS), *y_expected = unwritten(BATCH * OUTPUTS);
+    float *dy = array(BATCH * OUTPUTS), *dy_expected = copy_of(dy, BATCH * OUTPUTS);
+    float *dweight = unwritten(INPUTS * OUTPUTS), *dweight_expected = unwritten(INPUTS * OUTPUTS);
+    float *dbias = unwritten(OUTPUTS), *dbias_expected = unwritten(OUTPUTS);
+    float *dx = unwritten(BATCH * INPUTS), *dx_expected = unwritten(BATCH * INPUTS);
+    tutti_dense_forward_args forward = {BATCH, x, weight, bias, y_expected};
+    tutti_dense_forward(&dense, &forward);
+    forward.y = y;
+    tutti_gpu_dense_forward(compute, &dense, &forward);
+    expect_near("y", BATCH * OUTPUTS, y, y_expected, 1e-5);
+    tutti_dense_backward_args backward = {BATCH,          x,          weight, y, dy_expected, dweight_expected,
+                                          dbias_expected, dx_expected};
+    tutti_dense_backward(&dense, &backward);
+    backward.dy = dy, backward.dweight = dweight, backward.dbias = dbias, backward.dx = dx;
+    tutti_gpu_dense_backward(compute, &dense, &backward);
+    expect_near("dweight", INPUTS * OUTPUTS, dweight, dweight_expected, 1e-5);
+    expect_near("dbias", OUTPUTS, dbias, dbias_expected, 1e-5);
+    expect_near("dx", BATCH * INPUTS, dx, dx_expected, 1e-5);
+    FREE(x, weight, bias, y, y_expected, dy, dy_expected, dweight, dweight_expected, dbias, dbias_expected, dx,
+         dx_expected);
+}
+
+/* ------------------------------------------------------------------------- loss, optimizers, random numbers */
+
+Test(loss, gradients_are_the_hosts_and_sums_within_rounding) {
+    static const int batches[] = {1, 2, 100, 511, 512, 513, 1500};
+    for (size_t i = 0; i < COUNT_OF(batches); i++) {
+        size_t count = (size_t)batches[i] * 10;
+        float *logits = array(count), *got = unwritten(count), *expected = unwritten(count);
+        uint8_t *labels = malloc((size_t)batches[i]);
+        for (size_t e = 0; e < count; e++) logits[e] = roundf(logits[e] * 20) / 2; /* equals among them */
+        for (int b = 0; b < batches[i]; b++) labels[b] = (uint8_t)(b * 7 % 10);
+        double sums[2] = {1.5, 3}, sums_expected[2] = {1.5, 3};
+        tutti_softmax_loss_args args = {.batch = batches[i],
+                                        .classes = 10,
+                                        .logits = logits,
+                                        .labels = labels,
+                                        .scale = 0.25f,
+                                        .dlogits = expected};
+        bool adds = i % 2 == 0;
+        tutti_kernels_host.softmax_loss(NULL, &args, adds, sums_expected);
+        args.dlogits = got;
+        tutti_gpu_softmax_loss(compute, &args, adds, sums);
+        expect_same("dlogits", count, got, expected);
+        cr_assert_float_eq(sums[0], sums_expected[0], 1e-10 * (1 + sums_expected[0]));
+        cr_assert_eq(sums[1], sums_expected[1]);
+        args.dlogits = NULL;
+        tutti_gpu_softmax_loss(compute, &args, false, sums);
+        FREE(logits, got, expected, labels);
+    }
+}
+
+typedef struct piece_arrays {
+    size_t count;
+    float *gradient, *states[2], *states_expected[2], *parameter, *parameter_expected;
+} piece_arrays;
+
+enum { PIECES = 70 }; /* more than one launch takes */
+
+static void make_pieces(piece_arrays *made) {
+    static const size_t sizes[] = {0, 1, 3, 4, 5, 1023, 1024, 1025, 5000};
+    for (size_t i = 0; i < PIECES; i++) {
+        piece_arrays *p = &made[i];
+        p->count = sizes[i % COUNT_OF(sizes)];
+        p->gradient = array(p->count);
+        p->parameter = array(p->count);
+        p->parameter_expected = copy_of(p->parameter, p->count);
+        for (int s = 0; s < 2; s++) {
+            p->states[s] = array(p->count);
+            for (size_t e = 0; e < p->count; e++) p->states[s][e] = fabsf(p->states[s][e]);
+            p->states_expected[s] = copy_of(p->states[s], p->count);
+        }
+    }
+}
+
+static void check_update(bool adam, const tutti_sgd *sgd_rule, const tutti_adam *adam_rule,
+                         const tutti_step_values *values) {
+    static piece_arrays arrays[PIECES];
+    static tutti_optimizer_piece got[PIECES], expected[PIECES];
+    make_pieces(arrays);
+    for (int i = 0; i < PIECES; i++) {
+        piece_arrays *p = &arrays[i];
+        got[i] = (tutti_optimizer_piece){p->count, p->gradient, {p->states[0], p->states[1]}, p->parameter};
+        expected[i] = (tutti_optimizer_piece){
+            p->count, p->gradient, {p->states_expected[0], p->states_expected[1]}, p->parameter_expected};
+    }
+    if (adam) {
+        tutti_kernels_host.adam(NULL, adam_rule, values, expected, PIECES);
+        tutti_gpu_adam(compute, adam_rule, values, got, PIECES);
+    } else {
+        tutti_kernels_host.sgd(NULL, sgd_rule, values, expected, PIECES);
+        tutti_gpu_sgd(compute, sgd_rule, values, got, PIECES);
+    }
+    for (int i = 0; i < PIECES; i++) {
+        piece_arrays *p = &arrays[i];
+        expect_same("parameter", p->count, p->parameter, p->parameter_expected);
+        for (int s = 0; s < 2; s++) expect_same("state", p->count, p->states[s], p->states_expected[s]);
+        FREE(p->gradient, p->parameter, p->parameter_expected, p->states[0], p->states[1], p->states_expected[0],
+             p->states_expected[1]);
+    }
+}
+
+Test(optimizer, all_rules_are_the_hosts_on_many_arrays_at_once) {
+    tutti_adam adam = {.lr = 0.01, .beta_1 = 0.9, .beta_2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1, .step = 3};
+    tutti_step_values values = {.lr = 0.05f, .adam = tutti_optimizer_adam_factors(&adam)};
+    check_update(false, &(tutti_sgd){.momentum = 0}, NULL, &values);
+    check_update(false, &(tutti_sgd){.momentum = 0.9, .weight_decay = 0.01}, NULL, &values);
+    check_update(true, NULL, &adam, &values);
+    adam.decoupled = true;
+    values.adam = tutti_optimizer_adam_factors(&adam);
+    check_update(true, NULL, &adam, &values);
+}
+
+Test(random, truncated_normal_deviates_are_the_hosts) {
+    for (size_t i = 0; i < COUNT_OF(counts); i++) {
+        tutti_normal normal = {.seed = 3, .stream = tutti_random_stream(TUTTI_RANDOM_INITIALIZER, 2, 0), .stddev = 0.1};
+        float *got = unwritten(counts[i]), *expected = unwritten(counts[i]);
+        tutti_random_truncated_normal(normal.seed, normal.stream, normal.stddev, counts[i], expected);
+        tutti_gpu_truncated_normal(compute, &normal, counts[i], got);
+        expect_same("deviates", counts[i], got, expected);
+        FREE(got, expected);
+    }
+}
