@@ -27,6 +27,7 @@ static tutti_status take_options(tutti_ddp *ddp, const tutti_ddp_options *option
     if (ddp->options.first_bucket_bytes == 0) ddp->options.first_bucket_bytes = DEFAULT_FIRST_BUCKET_BYTES;
     if (ddp->options.first_bucket_bytes > ddp->options.bucket_bytes)
         ddp->options.first_bucket_bytes = ddp->options.bucket_bytes;
+    if (ddp->options.memory != TUTTI_MEMORY_CUDA) ddp->options.memory = TUTTI_MEMORY_HOST;
     return TUTTI_OK;
 }
 
@@ -59,6 +60,7 @@ static tutti_status take_parameter(tutti_ddp *ddp, size_t index, const tutti_ddp
 static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameters, size_t nparameters,
                             const tutti_ddp_options *options) {
     TUTTI_TRY(take_options(ddp, options));
+    TUTTI_TRY(tutti_ddp_memory_open(ddp));
     if (!parameters && nparameters > 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: %zu parameters, but the list is NULL", nparameters);
     ddp->parameters = calloc(nparameters + 1, sizeof *ddp->parameters);
@@ -86,7 +88,8 @@ tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *param
     TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_data(ddp), fail);
     bool spare = false;
     TUTTI_TRY_GOTO(status, tutti_ddp_cores_to_spare(comm, &spare), fail);
-    ddp->statistics.overlapped = spare && tutti_comm_size(comm) > 1; /* alone, nothing travels */
+    ddp->statistics.overlapped =
+        (spare || tutti_ddp_on_gpu(ddp)) && tutti_comm_size(comm) > 1; /* alone, nothing travels */
     *ddp_out = ddp;
     return TUTTI_OK;
 
@@ -99,6 +102,7 @@ void tutti_ddp_destroy(tutti_ddp *ddp) {
     if (!ddp) return;
     tutti_ddp_step_cancel(ddp);
     tutti_ddp_layout_release(ddp->buckets, ddp->nbuckets);
+    tutti_ddp_memory_close(ddp);
     for (size_t i = 0; ddp->parameters && i < ddp->nparameters; i++) free(ddp->parameters[i].name);
     free(ddp->parameters);
     free(ddp->ready_order);
@@ -208,7 +212,8 @@ static tutti_status zero_gradients(tutti_ddp *ddp) {
         return tutti_fail(TUTTI_ERR_ARGUMENT,
                           "tutti_ddp_zero: %zu buckets of this step are under way: call tutti_ddp_finish first",
                           ddp->nlaunched);
-    for (size_t i = 0; i < ddp->nbuckets; i++) memset(ddp->buckets[i].memory, 0, ddp->buckets[i].bytes);
+    for (size_t i = 0; i < ddp->nbuckets; i++)
+        TUTTI_TRY(tutti_ddp_memory_zero(ddp, ddp->buckets[i].memory, ddp->buckets[i].bytes));
     return TUTTI_OK;
 }
 

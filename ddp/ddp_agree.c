@@ -137,7 +137,8 @@ tutti_status tutti_ddp_agree_on_data(tutti_ddp *ddp) {
     for (size_t i = 0; i < ddp->nparameters; i++) {
         const ddp_parameter *parameter = &ddp->parameters[i];
         if (parameter->count == 0) continue;
-        TUTTI_TRY(tutti_broadcast(ddp->comm, parameter->data, parameter->count, parameter->type, 0, NULL));
+        TUTTI_TRY(tutti_broadcast(ddp->comm, parameter->data, parameter->count, parameter->type, 0,
+                                  &TUTTI_OPTIONS(.memory = ddp->options.memory, .stream = ddp->options.stream)));
     }
     return TUTTI_OK;
 }

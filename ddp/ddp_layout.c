@@ -9,7 +9,6 @@
  * types the buckets are sorted by the place of their last view. Views begin at cache lines.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "ddp/ddp_state.h"
 
@@ -80,12 +79,11 @@ static tutti_status sort_buckets(const tutti_ddp *ddp, layout *made) {
 }
 
 /* At least one line, so that a bucket of empty parameters has an address too. */
-static tutti_status allocate_buckets(layout *made) {
+static tutti_status allocate_buckets(const tutti_ddp *ddp, layout *made) {
     for (size_t i = 0; i < made->nbuckets; i++) {
         ddp_bucket *bucket = &made->buckets[i];
         const size_t bytes = bucket->bytes > 0 ? bucket->bytes : VIEW_ALIGNMENT;
-        TUTTI_TRY(tutti_mem_alloc(bytes, &bucket->memory));
-        memset(bucket->memory, 0, bytes);
+        TUTTI_TRY(tutti_ddp_memory_alloc(ddp, bytes, &bucket->memory));
     }
     return TUTTI_OK;
 }
@@ -94,16 +92,23 @@ void *tutti_ddp_layout_view(const tutti_ddp *ddp, const ddp_parameter *parameter
     return (char *)ddp->buckets[parameter->bucket].memory + parameter->offset;
 }
 
-/* The new layout takes the old one's place, and the gradients with it. */
+static tutti_status copy_gradients(const tutti_ddp *ddp, const layout *made) {
+    for (size_t i = 0; i < ddp->nparameters; i++) {
+        const ddp_parameter *parameter = &ddp->parameters[i];
+        const struct place *place = &made->places[i];
+        if (!ddp->buckets || parameter->count == 0) continue;
+        void *view = (char *)made->buckets[place->bucket].memory + place->offset;
+        TUTTI_TRY(tutti_ddp_memory_copy(ddp, view, tutti_ddp_layout_view(ddp, parameter),
+                                        parameter->count * tutti_type_bytes(parameter->type)));
+    }
+    return TUTTI_OK;
+}
+
+/* The new layout takes the old one's place. */
 static void move_in(tutti_ddp *ddp, layout *made) {
     for (size_t i = 0; i < ddp->nparameters; i++) {
-        ddp_parameter *parameter = &ddp->parameters[i];
-        const struct place *place = &made->places[i];
-        void *view = (char *)made->buckets[place->bucket].memory + place->offset;
-        if (ddp->buckets && parameter->count > 0)
-            memcpy(view, tutti_ddp_layout_view(ddp, parameter), parameter->count * tutti_type_bytes(parameter->type));
-        parameter->bucket = place->bucket;
-        parameter->offset = place->offset;
+        ddp->parameters[i].bucket = made->places[i].bucket;
+        ddp->parameters[i].offset = made->places[i].offset;
     }
     tutti_ddp_layout_release(ddp->buckets, ddp->nbuckets);
     ddp->buckets = made->buckets;
@@ -121,7 +126,8 @@ tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order) {
     }
     place_views(ddp, order, &made);
     TUTTI_TRY_GOTO(status, sort_buckets(ddp, &made), fail);
-    TUTTI_TRY_GOTO(status, allocate_buckets(&made), fail);
+    TUTTI_TRY_GOTO(status, allocate_buckets(ddp, &made), fail);
+    TUTTI_TRY_GOTO(status, copy_gradients(ddp, &made), fail);
     move_in(ddp, &made);
     free(made.places);
     return TUTTI_OK;

@@ -1,8 +1,9 @@
 /*
  * Inside the DDP engine: parameters, the buckets that their gradients are views into, and the step under way.
  *
- * ddp.c holds the public calls, ddp_layout.c cuts gradients into buckets, ddp_step.c moves buckets, ddp_agree.c makes
- * sure that all ranks mean the same, ddp_cores.c decides whether buckets travel during backward. Everything that
+ * ddp.c holds the public calls, ddp_layout.c cuts gradients into buckets, ddp_step.c moves buckets, ddp_memory.c knows
+ * where they live, ddp_agree.c makes sure that all ranks mean the same, ddp_cores.c decides whether buckets travel during
+ * backward. Everything that
  * decides which collective comes next (layout, order of buckets, mode) is computed from values that are equal on all
  * ranks; what differs per rank (the order of ready calls) only decides when.
  */
@@ -32,8 +33,8 @@ typedef struct ddp_bucket {
     size_t nparameters;   /* views in it */
     size_t nready;        /* of them, in the step under way */
     size_t last_position; /* place of its last view in the order: buckets are sorted by it */
-    void *memory;         /* from tutti_mem_alloc */
-    tutti_work *work;     /* while it travels */
+    void *memory;         /* from tutti_mem_alloc, or tutti_mem_alloc_cuda */
+    tutti_work *work;     /* while it travels; on a GPU: NULL */
 } ddp_bucket;
 
 struct tutti_ddp {
@@ -41,6 +42,7 @@ struct tutti_ddp {
     tutti_comm *comm;
     tutti_ddp_options options; /* with the defaults filled in */
     tutti_reduction reduction;
+    void *stream; /* of the buckets, on a GPU */
     ddp_parameter *parameters;
     size_t nparameters;
     ddp_bucket *buckets; /* in the order of launching */
@@ -65,6 +67,23 @@ tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order);
 /* Frees the buckets, which must not be travelling. */
 void tutti_ddp_layout_release(ddp_bucket *buckets, size_t nbuckets);
 void *tutti_ddp_layout_view(const tutti_ddp *ddp, const ddp_parameter *parameter);
+
+/* ------------------------------------------------------------------------------------------- ddp_memory.c */
+
+static inline bool tutti_ddp_on_gpu(const tutti_ddp *ddp) {
+    return ddp->options.memory == TUTTI_MEMORY_CUDA;
+}
+
+tutti_status tutti_ddp_memory_open(tutti_ddp *ddp);
+/* Accepts what was not opened. */
+void tutti_ddp_memory_close(tutti_ddp *ddp);
+/* Zeros. Freed by tutti_mem_free. */
+tutti_status tutti_ddp_memory_alloc(const tutti_ddp *ddp, size_t bytes, void **memory_out);
+tutti_status tutti_ddp_memory_zero(const tutti_ddp *ddp, void *memory, size_t bytes);
+tutti_status tutti_ddp_memory_copy(const tutti_ddp *ddp, void *dst, const void *src, size_t bytes);
+/* What comes into the buckets' stream waits for the caller's, and the other way round. On the host: nothing. */
+tutti_status tutti_ddp_memory_fork(const tutti_ddp *ddp);
+tutti_status tutti_ddp_memory_join(const tutti_ddp *ddp);
 
 /* -------------------------------------------------------------------------------------------- ddp_agree.c */
 

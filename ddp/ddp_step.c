@@ -4,6 +4,9 @@
  * With a core to spare each bucket leaves as soon as it and all before it are complete, and finish() waits for it.
  * Without one, moving during backward would only take the core away from backward: finish() then reduces bucket after
  * bucket itself. Both ways issue the same collectives in the same order.
+ *
+ * On a GPU buckets always leave at once, in their own stream, and nobody waits but the caller's stream: a step can be
+ * captured into a CUDA graph where the collectives can. A failure is told by the next call, since it breaks the communicator.
  */
 #include <stdio.h>
 #include <time.h>
@@ -16,7 +19,16 @@ int64_t tutti_ddp_step_now_ns(void) {
     return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+static tutti_status reduce_in_stream(tutti_ddp *ddp, ddp_bucket *bucket) {
+    const size_t count = bucket->bytes / tutti_type_bytes(bucket->type);
+    if (tutti_comm_size(ddp->comm) == 1) return TUTTI_OK; /* the sum and the mean of one */
+    TUTTI_TRY(tutti_ddp_memory_fork(ddp));
+    return tutti_all_reduce(ddp->comm, bucket->memory, bucket->memory, count, bucket->type, ddp->reduction,
+                            &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = ddp->stream));
+}
+
 static tutti_status reduce_bucket(tutti_ddp *ddp, ddp_bucket *bucket, tutti_work **work) {
+    if (tutti_ddp_on_gpu(ddp)) return reduce_in_stream(ddp, bucket);
     const size_t count = bucket->bytes / tutti_type_bytes(bucket->type);
     return tutti_all_reduce(ddp->comm, bucket->memory, bucket->memory, count, bucket->type, ddp->reduction,
                             &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST, .work = work));
@@ -54,6 +66,10 @@ static tutti_status wait_for_launched(tutti_ddp *ddp) {
 }
 
 tutti_status tutti_ddp_step_complete(tutti_ddp *ddp) {
+    if (tutti_ddp_on_gpu(ddp)) {
+        TUTTI_TRY(tutti_ddp_step_launch(ddp));
+        return tutti_comm_size(ddp->comm) > 1 ? tutti_ddp_memory_join(ddp) : TUTTI_OK;
+    }
     if (!ddp->statistics.overlapped) return complete_in_place(ddp);
     char text[1024];
     const tutti_status launched = tutti_ddp_step_launch(ddp); /* what failed to start in ready() fails again */

@@ -8,6 +8,9 @@
  *     tutti_ddp_finish(ddp)                                     all gradients are now averaged over ranks
  *     optimizer step
  *
+ * On a GPU (options.memory = TUTTI_MEMORY_CUDA) every call returns when its work is enqueued: gradients are written, and
+ * after tutti_ddp_finish used, in options.stream; buckets travel in a stream of the engine's own, in between.
+ *
  * Method: buckets as in PyTorch's DistributedDataParallel (Li et al., VLDB 2020): reverse order of
  * registration, rebuilt once in the order in which gradients became ready on rank 0.
  */
@@ -71,7 +74,7 @@ typedef struct tutti_ddp_statistics {
     int rebuilt;              /* buckets have been laid out in ready order */
     int overlapped;           /* buckets travel during backward (there is a core for it) */
     int64_t compute_ns;       /* sum over steps: first ready (or start of step) to finish called */
-    int64_t communication_ns; /* sum over steps and buckets: a bucket's reduction, start to end */
+    int64_t communication_ns; /* sum over steps and buckets: a bucket's reduction, start to end; on a GPU: 0 */
     int64_t exposed_ns;       /* sum over steps: time spent inside finish */
 } tutti_ddp_statistics;
 /* Overlap = 1 - exposed_ns / communication_ns where communication_ns > 0. */

@@ -39,6 +39,16 @@ TUTTI_API tutti_status tutti_device_use(int device);
  * Aligned to 256 bytes. Freed by tutti_mem_free, which waits for the GPU, as cudaFree does. */
 TUTTI_API tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out);
 
+/* For programs that have no CUDA of their own; streams are cudaStream_t, NULL is the default stream. All return when
+ * enqueued, copies from and to ordinary host memory excepted. */
+TUTTI_API tutti_status tutti_device_stream_create(void **stream_out); /* does not wait for the default stream */
+/* What is enqueued in it is still done. NULL is allowed. */
+TUTTI_API tutti_status tutti_device_stream_destroy(void *stream);
+/* What comes into `stream` from now on waits for what is in `leader` now. */
+TUTTI_API tutti_status tutti_device_follow(void *stream, void *leader);
+TUTTI_API tutti_status tutti_device_copy(void *dst, const void *src, size_t bytes, void *stream);
+TUTTI_API tutti_status tutti_device_fill(void *dst, int value, size_t bytes, void *stream);
+
 #ifdef __cplusplus
 }
 #endif
