@@ -9,13 +9,12 @@
 
 #include "kernels/cuda/compute.h"
 #include "kernels/gemm.h"
+#include "tests/support/emulated/enqueue.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
 /* ------------------------------------------------------------------ what the module gives the kernels otherwise */
 
-void emulated_enqueue(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
-void *emulated_reach(const void *address);
 uint32_t emulated_divide(uint32_t dividend, int divisor);
 
 void emulated_enqueue(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context) {

@@ -20,6 +20,10 @@
 
 #include "bootstrap/base/common.h"
 
+/* Only in libstandin_training.so (emulated/training.c). */
+extern const struct tutti_kernels tutti_cuda_kernels __attribute__((weak));
+extern void standin_training_start(const tutti_module_host *host, const tutti_device *device) __attribute__((weak));
+
 const tutti_module_host *standin_host;
 pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t standin_changed = PTHREAD_COND_INITIALIZER;
@@ -214,8 +218,10 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .reduce = standin_reduce,
                    .copy_many = standin_copy_many,
                    .call_host = standin_call_host},
+        .kernels = &tutti_cuda_kernels,
     };
     standin_host = host;
+    if (standin_training_start != NULL) standin_training_start(host, &module.device);
     read_settings();
     *calls_out = &module.calls;
     return TUTTI_OK;

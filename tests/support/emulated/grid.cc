@@ -3,6 +3,7 @@
  */
 #include "kernels/cuda/grid.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -10,10 +11,12 @@
 #define STACK_BYTES  ((size_t)64 << 10)
 #define MOST_THREADS 1024
 
-thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-/* The threads of the block that this host thread runs. */
-static thread_local struct {
+static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The threads of the block that is run; under the lock. */
+static struct {
     ucontext_t scheduler, threads[MOST_THREADS];
     char *stacks[MOST_THREADS];
     bool done[MOST_THREADS], on_own_stack;
@@ -87,10 +90,12 @@ void emulated_run(dim3 grid, dim3 block, void (*body)(void *context), void *cont
                 grid.z, threads);
         abort();
     }
+    pthread_mutex_lock(&kernels_lock);
     block_of.body = body;
     block_of.context = context;
     gridDim = grid;
     blockDim = block;
     for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
         for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) run_block(threads);
+    pthread_mutex_unlock(&kernels_lock);
 }

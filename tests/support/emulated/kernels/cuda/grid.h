@@ -18,12 +18,13 @@
 #include <tuple>
 
 #include "kernels/cuda/compute.h"
+#include "tests/support/emulated/enqueue.h"
 
 using std::min;
 
 #define __global__
 #define __device__
-#define __shared__ static thread_local
+#define __shared__ static
 
 struct float4 {
     float x, y, z, w;
@@ -46,16 +47,11 @@ static inline uint2 make_uint2(unsigned x, unsigned y) {
     return {x, y};
 }
 
-extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 void __syncthreads();
 
-/* Runs a kernel's threads: body(context) once for each. */
+/* Runs a kernel's threads: body(context) once for each. One kernel at a time, whatever thread asks. */
 void emulated_run(dim3 grid, dim3 block, void (*body)(void *context), void *context);
-/* In stream order, or at once; `forget` when nobody runs it any more. */
-extern "C" void emulated_enqueue(void *stream, void (*run)(void *context), void (*forget)(void *context),
-                                 void *context);
-/* Where the host reads what a GPU reads at an address. */
-extern "C" void *emulated_reach(const void *address);
 
 /* ------------------------------------------------------------- arguments, with their addresses made the host's */
 

@@ -1,0 +1,20 @@
+/*
+ * What emulated kernels need of the world: a stream that they run in, and memory.
+ */
+#ifndef TUTTI_TESTS_EMULATED_ENQUEUE_H
+#define TUTTI_TESTS_EMULATED_ENQUEUE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* In stream order, or at once; `forget` when nobody runs it any more. */
+void emulated_enqueue(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
+/* Where the host reads what a GPU reads at an address. */
+void *emulated_reach(const void *address);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,127 @@
+/*
+ * Training on a GPU: losses next to the host's, whatever the optimizer, recorded or launched, alone or on two ranks, and
+ * over checkpoints. On the stand-in (TUTTI_CUDA_MODULE), whose kernels are those of kernels/cuda run on the host, or on
+ * the GPU that this machine has. Skipped where there is neither.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/files.h"
+#include "tests/support/training.h"
+
+static char folder[FILES_PATH_BYTES];
+
+static void make_folder(void) {
+    if (getenv("TUTTI_CUDA_MODULE") == NULL && access("/dev/nvidiactl", F_OK) != 0) cr_skip("no GPU, and no stand-in");
+    files_make_folder(folder);
+    files_write_mnist(folder, 120, 31);
+}
+
+static void remove_folder(void) {
+    files_remove(folder);
+}
+
+TestSuite(train_cuda, .init = make_folder, .fini = remove_folder, .timeout = 100);
+
+static void expect_run(int nranks, training_run *what, int steps, double *losses_out) {
+    int count = 0;
+    what->data = folder;
+    const char *failure = training_losses(RANKS_PROCESSES, nranks, what, losses_out, &count);
+    cr_assert_null(failure, "%s", failure);
+    cr_assert_eq(count, steps);
+}
+
+static void expect_near(int count, const double *got, const double *expected, double tolerance) {
+    for (int i = 0; i < count; i++)
+        cr_assert(fabs(got[i] - expected[i]) <= tolerance * (1 + fabs(expected[i])), "step %d: %.10f, expected %.10f",
+                  i + 1, got[i], expected[i]);
+}
+
+enum { STEPS = 8 };
+
+#define OPTIONS(...) "--batch-size", "12", "--steps", "8", "--lr", "0.01", __VA_ARGS__
+
+Test(train_cuda, losses_are_the_hosts_with_every_optimizer) {
+    static const char *const optimizers[] = {"sgd", "momentum", "adam", "adamw"};
+    for (int i = 0; i < 4; i++) {
+        training_run host = {.options = {OPTIONS("--model", "lenet", "--optimizer", optimizers[i])}}, cuda = host;
+        cuda.options[10] = "--device", cuda.options[11] = "cuda";
+        double expected[TRAINING_LOSSES], got[TRAINING_LOSSES];
+        expect_run(1, &host, STEPS, expected);
+        expect_run(1, &cuda, STEPS, got);
+        expect_near(STEPS, got, expected, 2e-4);
+    }
+}
+
+Test(train_cuda, a_recorded_step_gives_the_bits_of_a_launched_one) {
+    training_run recorded = {.options = {OPTIONS("--model", "lenet", "--optimizer", "adam", "--lr-schedule", "cosine",
+                                                 "--device", "cuda")}},
+                 launched = recorded;
+    launched.options[14] = "--eager";
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
+    expect_run(1, &recorded, STEPS, a);
+    expect_run(1, &launched, STEPS, b);
+    expect_near(STEPS, a, b, 0);
+}
+
+Test(train_cuda, two_ranks_follow_one_rank_with_the_whole_batch) {
+    training_run one = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}}, two = one;
+    two.options[1] = "6";
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
+    expect_run(1, &one, STEPS, a);
+    expect_run(2, &two, STEPS, b);
+    expect_near(STEPS, b, a, 2e-4);
+}
+
+Test(train_cuda, bfloat16_stays_near_fp32) {
+    training_run exact = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}}, rounded = exact;
+    rounded.options[10] = "--precision", rounded.options[11] = "bf16";
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
+    expect_run(1, &exact, STEPS, a);
+    expect_run(1, &rounded, STEPS, b);
+    expect_near(STEPS, b, a, 0.05);
+    cr_assert_neq(a[0], b[0]);
+}
+
+/* Half of the steps on one device, the rest, from a checkpoint, on the other. */
+static void check_resume(char *first_device, char *second_device, const double *expected) {
+    char checkpoints[FILES_PATH_BYTES];
+    double got[TRAINING_LOSSES];
+    files_join(folder, "checkpoints", checkpoints);
+    training_run first = {.options = {OPTIONS("--model", "mlp", "--optimizer", "adam", "--epochs", "9", "--device",
+                                              first_device, "--checkpoint-dir", checkpoints)}},
+                 second = first;
+    first.options[3] = "4";
+    second.options[13] = second_device;
+    second.options[14] = "--resume";
+    expect_run(1, &first, 4, got);
+    expect_run(1, &second, STEPS - 4, got + 4);
+    expect_near(STEPS, got, expected, 2e-4);
+    files_remove(checkpoints);
+}
+
+Test(train_cuda, checkpoints_go_from_one_device_to_the_other) {
+    training_run whole = {.options = {OPTIONS("--model", "mlp", "--optimizer", "adam", "--epochs", "9")}};
+    double expected[TRAINING_LOSSES];
+    expect_run(1, &whole, STEPS, expected);
+    check_resume("cuda", "host", expected);
+    check_resume("host", "cuda", expected);
+    check_resume("cuda", "cuda", expected);
+}
+
+Test(train_cuda, a_failure_in_the_stream_ends_the_run_with_its_words) {
+    if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("failures can be made on the stand-in only");
+    static const char *const points[] = {"task:60", "task:20", "copy:9", "event_record:4", "alloc:6"};
+    for (int i = 0; i < 5; i++) {
+        training_run what = {.options = {OPTIONS("--model", "mlp", "--device", "cuda")}, .data = folder};
+        double losses[TRAINING_LOSSES];
+        int count;
+        setenv("STANDIN_FAIL", points[i], 1);
+        const char *failure = training_losses(RANKS_PROCESSES, 1, &what, losses, &count);
+        unsetenv("STANDIN_FAIL");
+        cr_assert(failure != NULL && strstr(failure, "stand-in") != NULL, "%s: %s", points[i], failure);
+    }
+}
