@@ -5,7 +5,7 @@
  *   kernels->open(options)  ->  compute: on the host nothing but the table, on a GPU a stream with what its kernels need
  *   kernels->dense_forward(compute, ...)      host: at once; GPU: enqueued, in the order of the calls
  *
- * Invariant: pointers given to kernels are memory of that compute (alloc). Calls without a status keep the first failure
+ * Invariant: pointers given to kernels are memory of that compute (alloc), and floats begin at multiples of 16 bytes. Calls without a status keep the first failure
  * for check() and wait(). Between open and close only alloc, open and recording take memory: a step takes none.
  */
 #ifndef TUTTI_KERNELS_KERNELS_H

@@ -69,6 +69,11 @@ code=$?
 [ $code -ne 0 ] && [ $code -ne 124 ] || fail "exit code $code with different options"
 grep -q 'different options or data' err || { fail "different options are not told"; cat err; }
 
+# A GPU that cannot be used is an error where one was asked for, with its reason, and none where it was not.
+TUTTI_CUDA_MODULE=/no/such/module.so expect_failure "cannot load /no/such/module.so" $alone --device cuda --steps 1
+expect_failure "tf32 and bf16 need a GPU" $alone --device host --precision bf16 --steps 1
+TUTTI_CUDA_MODULE=/no/such/module.so timeout 60 $alone --model mlp --batch-size 20 --steps 2 >out 2>err || fail "no GPU"
+
 # A warning when another number of ranks resumes.
 timeout 60 $alone --model mlp --batch-size 20 --steps 4 --checkpoint-dir saved >out 2>err || fail "saving"
 timeout 60 "$bin/tuttirun" --standalone --nproc_per_node 2 "$bin/tutti-train" --model mlp --batch-size 10 --steps 8 --resume saved \

@@ -47,6 +47,11 @@ const tutti_update_row *tutti_update_find(const char *name) {
     return NULL;
 }
 
+/* Elements of a state that a parameter takes: kernels want arrays to begin at multiples of 64 bytes. */
+static size_t room_of(const tutti_parameter *parameter) {
+    return (parameter->count + 15) / 16 * 16;
+}
+
 tutti_status tutti_update_init(tutti_update *update, const char *name, const tutti_update_options *options,
                                const tutti_model *model) {
     *update = (tutti_update){.row = tutti_update_find(name), .options = *options};
@@ -54,7 +59,8 @@ tutti_status tutti_update_init(tutti_update *update, const char *name, const tut
         return tutti_fail(TUTTI_ERR_CONFIG, "no optimizer %s; there are %s", name, TUTTI_UPDATE_NAMES);
     if (options->momentum < 0) update->options.momentum = update->row->momentum;
     update->compute = model->compute;
-    update->count = tutti_model_parameter_count(model);
+    update->count = 0;
+    for (int i = 0; i < model->nparameters; i++) update->count += room_of(&model->parameters[i]);
     update->pieces = calloc((size_t)model->nparameters, sizeof *update->pieces);
     if (update->pieces == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
     size_t bytes = (size_t)update->row->nstates * update->count * sizeof *update->states;
@@ -74,7 +80,7 @@ void tutti_update_fini(tutti_update *update) {
 void tutti_update_states(const tutti_update *update, const tutti_model *model, int parameter,
                          float *states_out[TUTTI_UPDATE_STATES]) {
     size_t offset = 0;
-    for (int i = 0; i < parameter; i++) offset += model->parameters[i].count;
+    for (int i = 0; i < parameter; i++) offset += room_of(&model->parameters[i]);
     for (int s = 0; s < update->row->nstates; s++) states_out[s] = update->states + (size_t)s * update->count + offset;
 }
 

@@ -40,7 +40,7 @@ struct tutti_update {
     tutti_update_options options;
     tutti_compute *compute;
     int64_t steps;                 /* done so far */
-    size_t count;                  /* parameters of the model */
+    size_t count;                  /* elements of a state: those of all parameters, and gaps that align them */
     float *states;                 /* [row->nstates][count], in the compute's memory */
     tutti_optimizer_piece *pieces; /* one per parameter; filled in anew for each step */
 };

@@ -26,13 +26,14 @@ using std::min;
 #define __device__
 #define __shared__ static
 
-struct float4 {
+/* Aligned as on a GPU: the host's own moves of such values fail where a GPU's would. */
+struct alignas(16) float4 {
     float x, y, z, w;
 };
-struct uint2 {
+struct alignas(8) uint2 {
     unsigned x, y;
 };
-struct uchar4 {
+struct alignas(4) uchar4 {
     unsigned char x, y, z, w;
 };
 struct dim3 {
