@@ -28,6 +28,7 @@
 #include "comm/algorithms/engines.h"
 #include "comm/algorithms/rail.h"
 #include "comm/heap.h"
+#include "comm/nccl_library.h"
 #include "comm/transports/transport.h"
 #include "kernels/device.h"
 
@@ -102,10 +103,20 @@ static void print_gpus(void) {
     for (int i = 0; i < count; i++) print_gpu(device, i);
 }
 
+/* Which library would be used. */
+static void print_nccl(void) {
+    const tutti_nccl *nccl;
+    char version[16];
+    if (tutti_nccl_open(&nccl) != TUTTI_OK) printf("  %-26s no: %s\n", "NCCL", tutti_last_error());
+    else
+        printf("  %-26s yes: %s, %s%s%s\n", "NCCL", tutti_nccl_version_text(nccl->version, version), nccl->file,
+               nccl->lacking[0] != '\0' ? "; without " : "", nccl->lacking);
+}
+
 static void print_parts(const tutti_topology *topology) {
     printf("\nParts\n");
     print_gpus();
-    printf("  %-26s no: not part of this build\n", "NCCL");
+    print_nccl();
     bool hwloc = topology->no_hwloc[0] == '\0';
     printf("  %-26s %s%s\n", "hwloc", hwloc ? "yes: " : "no: ", hwloc ? topology->source : topology->no_hwloc);
     bool tables = tutti_rank_table_check() == TUTTI_OK;

@@ -113,13 +113,13 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                .agreed = true,
                                .help = "1: data goes between hosts encrypted, by the transport tls, or not at all"},
     [TUTTI_SETTING_DETERMINISTIC] = {.name = "TUTTI_DETERMINISTIC",
-                                     .kind = TUTTI_SETTING_KIND_BOOL,
-                                     .fallback = "1",
-                                     .least = 0,
-                                     .most = 1,
+                                     .kind = TUTTI_SETTING_KIND_CHOICE,
+                                     .fallback = "auto",
+                                     .choices = "0|1|auto",
                                      .agreed = true,
-                                     .help =
-                                         "0: between hosts, sums of floats may be in any order where that is quicker"},
+                                     .help = "sums of floats: 1: always in the order of ranks; 0: in any order where "
+                                             "that is quicker; auto: in the order of ranks, but in NCCL's on several "
+                                             "GPUs"},
     [TUTTI_SETTING_COST_FILE] = {.name = "TUTTI_COST_FILE",
                                  .kind = TUTTI_SETTING_KIND_TEXT,
                                  .fallback = "",
@@ -216,6 +216,10 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                       .kind = TUTTI_SETTING_KIND_TEXT,
                                       .fallback = "",
                                       .help = "file of cuBLAS, for training on a GPU; else it is looked for"},
+    [TUTTI_SETTING_NCCL_LIBRARY] = {.name = "TUTTI_NCCL_LIBRARY",
+                                    .kind = TUTTI_SETTING_KIND_TEXT,
+                                    .fallback = "",
+                                    .help = "NCCL's library; default: the one in the process, else the usual places"},
 };
 
 typedef struct value {

@@ -98,6 +98,14 @@ int standin_current(void) {
     return current_gpu;
 }
 
+void standin_set_current(int gpu) {
+    current_gpu = gpu;
+}
+
+const char *standin_id(int gpu) {
+    return standin.ids[gpu];
+}
+
 int standin_delay_us(void) {
     return standin.delay_us;
 }

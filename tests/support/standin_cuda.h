@@ -37,7 +37,10 @@ bool standin_fails(const char *name);
 /* This process has a context from now on. */
 void standin_make_context(void);
 int standin_gpus(void);
-int standin_current(void);
+STANDIN_EXPORT int standin_current(void);
+/* For threads of stand-ins of other libraries, and which GPU one is. */
+STANDIN_EXPORT void standin_set_current(int gpu);
+STANDIN_EXPORT const char *standin_id(int gpu);
 int standin_delay_us(void);
 
 /* ------------------------------------------------------------------------------------------------- memory */
@@ -46,12 +49,12 @@ int standin_delay_us(void);
  * NULL: that many are not there. */
 void *standin_reach(const void *address, size_t bytes);
 /* The same for what a GPU reads and writes by itself: NULL for all addresses but the GPU's. */
-void *standin_reach_as_gpu(const void *address, size_t bytes);
+STANDIN_EXPORT void *standin_reach_as_gpu(const void *address, size_t bytes);
 /* Neither a GPU's nor pinned: CUDA's copies from and to it wait. */
 bool standin_is_pageable(const void *address);
 tutti_status standin_locate(const void *pointer, tutti_device_place *place_out);
-tutti_status standin_alloc(size_t bytes, void **memory_out);
-tutti_status standin_free(void *memory);
+STANDIN_EXPORT tutti_status standin_alloc(size_t bytes, void **memory_out);
+STANDIN_EXPORT tutti_status standin_free(void *memory);
 tutti_status standin_alloc_pinned(size_t bytes, void **memory_out, void **device_out);
 tutti_status standin_free_pinned(void *memory);
 tutti_status standin_pin(void *memory, size_t bytes, void **device_out);

@@ -1,0 +1,130 @@
+/*
+ * Inside of the stand-in for NCCL (standin_nccl.c): its communicators, and how bytes get from one to another.
+ *
+ *   rank 0's process        one area, a memfd; who has the unique id opens it through /proc
+ *   area                    a channel from each rank to each other
+ *   batch                   what one group has for one communicator: runs in a stream of the stand-in for CUDA
+ */
+#ifndef TUTTI_TESTS_STANDIN_NCCL_H
+#define TUTTI_TESTS_STANDIN_NCCL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/nccl_abi.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define MAGIC  UINT64_C(0x7374616e64696e21)
+#define OK     TUTTI_NCCL_SUCCESS
+
+/* NCCL's prototypes, as the library has them. */
+#define DECLARE(name, since, need, result, arguments) EXPORT result name arguments;
+TUTTI_NCCL_CALLS(DECLARE)
+#undef DECLARE
+
+enum {
+    STANDIN_RANKS = 8,
+    STANDIN_CALLS = 4096, /* of a group */
+    STANDIN_OPS = 64,     /* pre-multiplied sums of a communicator at a time */
+    STANDIN_CHANNEL_BYTES = 16 << 10,
+    STANDIN_ID_BYTES = 16,
+};
+
+/* Bytes from one rank to another, in order. */
+typedef struct standin_channel {
+    _Atomic uint64_t written; /* by the sender, release */
+    _Atomic uint64_t read;    /* by the receiver, release */
+    char data[STANDIN_CHANNEL_BYTES];
+} standin_channel;
+
+typedef struct standin_area {
+    atomic_int arrived;
+    char gpus[STANDIN_RANKS][STANDIN_ID_BYTES];             /* each written by its rank before it arrives */
+    standin_channel channels[STANDIN_RANKS][STANDIN_RANKS]; /* from, to */
+} standin_area;
+
+struct tutti_nccl_comm_ {
+    uint64_t magic;
+    int rank, nranks, gpu;
+    int area_file; /* own: rank 0 of the process that made the id; -1 */
+    standin_area *area;
+    atomic_int state; /* tutti_nccl_result, as ncclCommGetAsyncError tells it */
+    atomic_bool abort;
+    atomic_int pending; /* batches that have not ended; and the opening */
+    atomic_int registered;
+    uint64_t batches;       /* launched so far */
+    _Atomic uint64_t ended; /* the last of them that has */
+    bool op_used[STANDIN_OPS];
+    double factors[STANDIN_OPS];
+    char error[256];
+};
+
+typedef enum standin_kind {
+    STANDIN_ALL_REDUCE,
+    STANDIN_REDUCE,
+    STANDIN_BROADCAST,
+    STANDIN_ALL_GATHER,
+    STANDIN_REDUCE_SCATTER,
+    STANDIN_SEND,
+    STANDIN_RECV,
+} standin_kind;
+
+typedef struct standin_call {
+    standin_kind kind;
+    const void *src;
+    void *dst;
+    size_t count;
+    tutti_nccl_type type;
+    tutti_nccl_op op;
+    double factor; /* where op is a pre-multiplied sum */
+    int root;      /* or peer */
+    tutti_nccl_comm comm;
+    tutti_nccl_stream stream;
+} standin_call;
+
+/* A thread's open group and last error. */
+typedef struct standin_group {
+    int depth, ncalls;
+    tutti_nccl_result failed; /* the first failure inside */
+    char error[256];
+    standin_call calls[STANDIN_CALLS];
+} standin_group;
+
+/* Calls of one communicator that run as one. */
+typedef struct standin_batch {
+    tutti_nccl_comm comm;
+    tutti_nccl_stream stream;
+    uint64_t number; /* on its communicator, from 1 */
+    standin_call *calls;
+    int ncalls;
+} standin_batch;
+
+standin_group *standin_nccl_mine(void);
+/* Notes why, for ncclGetLastError. */
+tutti_nccl_result standin_nccl_fail(tutti_nccl_result result, const char *why);
+/* What STANDIN_NCCL_FAIL says of this pass through `name`; rank -1: on no communicator. */
+tutti_nccl_result standin_nccl_fault(const char *name, int rank);
+/* May the call be made on the communicator now, by this thread? */
+tutti_nccl_result standin_nccl_check(tutti_nccl_comm comm, const char *name);
+/* As long as a call stays in progress. */
+void standin_nccl_linger(unsigned *seed);
+
+size_t standin_nccl_type_bytes(tutti_nccl_type type);
+/* In a stream: carries the batch out, or hangs until the communicator is aborted. */
+void standin_nccl_run(standin_batch *batch);
+
+/* What the stand-in for CUDA exports. */
+typedef struct standin_cuda_calls {
+    void (*enqueue)(void *stream, void (*function)(void *context), void *context);
+    void *(*reach_as_gpu)(const void *address, size_t bytes);
+    int (*current)(void);
+    void (*set_current)(int gpu);
+    const char *(*id)(int gpu);
+    int (*alloc)(size_t bytes, void **memory_out);
+    int (*free)(void *memory);
+} standin_cuda_calls;
+const standin_cuda_calls *standin_cuda(void);
+
+#endif

@@ -1,0 +1,157 @@
+/*
+ * Which NCCL is taken, and what is said of those that are not. The libraries are stand-ins that can only be found
+ * (support/standin_nccl_bad.c), so nothing here needs a GPU or NCCL.
+ */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bootstrap/base/settings.h"
+#include "comm/nccl_library.h"
+
+static char file[512];
+
+/* The built stand-in lib<name>.so. */
+static const char *built(const char *name) {
+    const char *build = getenv("TUTTI_BUILD");
+    snprintf(file, sizeof file, "%s/tests/lib%s.so", build != NULL ? build : ".", name);
+    return file;
+}
+
+static tutti_status open_named(const char *path, const tutti_nccl **nccl_out) {
+    setenv("TUTTI_NCCL_LIBRARY", path, 1);
+    tutti_settings_reload();
+    tutti_nccl_forget();
+    return tutti_nccl_open(nccl_out);
+}
+
+/* Nothing but what the test sets: no environment of Python, no library path. */
+static void forget_places(void) {
+    static const char *const names[] = {"TUTTI_NCCL_LIBRARY", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "HOME"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+    tutti_settings_reload();
+    tutti_nccl_forget();
+}
+
+static void expect_reason(const char *path, const char *reason) {
+    const tutti_nccl *nccl;
+    cr_assert_eq(open_named(path, &nccl), TUTTI_ERR_UNSUPPORTED);
+    cr_assert_not_null(strstr(tutti_last_error(), reason), "'%s' is not in: %s", reason, tutti_last_error());
+    cr_assert_not_null(strstr(tutti_last_error(), "TUTTI_NCCL_LIBRARY: "), "%s", tutti_last_error());
+}
+
+Test(nccl_library, a_named_file_that_is_not_there_is_the_reason) {
+    expect_reason("/there/is/no/libnccl.so", "/there/is/no/libnccl.so");
+}
+
+Test(nccl_library, a_file_that_is_no_nccl_is_told) {
+    expect_reason(built("standin_nccl_empty"), "has no ncclGetVersion");
+}
+
+Test(nccl_library, one_that_is_too_old_is_told_with_both_versions) {
+    expect_reason(built("standin_nccl_old"), "is NCCL 2.17.1, and 2.18.0 or newer is needed");
+}
+
+Test(nccl_library, what_a_library_lacks_is_named) {
+    expect_reason(built("standin_nccl_lacking"), "(NCCL 2.20.5) lacks ncclCommAbort");
+}
+
+Test(nccl_library, one_without_optional_calls_is_taken_and_they_are_named) {
+    const tutti_nccl *nccl;
+    cr_assert_eq(open_named(built("standin_nccl_plain"), &nccl), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(nccl->version, 21803);
+    cr_assert_str_eq(nccl->lacking,
+                     "ncclGetLastError, ncclCommRegister, ncclCommDeregister, ncclMemAlloc, ncclMemFree");
+    cr_assert_null(nccl->ncclMemAlloc);
+    cr_assert_not_null(nccl->ncclAllReduce);
+    cr_assert_str_eq(nccl->file, file);
+}
+
+Test(nccl_library, the_one_in_the_process_is_preferred) {
+    const tutti_nccl *nccl;
+    forget_places();
+    cr_assert_not_null(dlopen(built("standin_nccl_whole"), RTLD_NOW | RTLD_LOCAL), "%s", dlerror());
+    cr_assert_eq(tutti_nccl_open(&nccl), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_str_eq(nccl->file, file);
+    cr_assert_str_eq(nccl->lacking, "");
+}
+
+/* root/lib/python3.9/site-packages/nvidia/nccl/lib/libnccl.so.2, as pip makes it. */
+static void make_environment(char *root, const char *library) {
+    static const char *const parts[] = {"lib", "python3.9", "site-packages", "nvidia", "nccl", "lib"};
+    char path[600];
+    cr_assert_not_null(mkdtemp(root));
+    snprintf(path, sizeof path, "%s", root);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        strcat(strcat(path, "/"), parts[i]);
+        cr_assert_eq(mkdir(path, 0700), 0);
+    }
+    cr_assert_eq(symlink(library, strcat(path, "/libnccl.so.2")), 0);
+}
+
+static void remove_environment(char *root) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/lib/python3.9/site-packages/nvidia/nccl/lib/libnccl.so.2", root);
+    unlink(path);
+    for (char *slash = strrchr(path, '/'); strlen(path) > strlen(root); slash = strrchr(path, '/')) {
+        *slash = '\0';
+        cr_expect_eq(rmdir(path), 0, "%s", path);
+    }
+}
+
+Test(nccl_library, a_python_environment_is_looked_into) {
+    const tutti_nccl *nccl;
+    char root[] = "/tmp/tutti-test-XXXXXX";
+    forget_places();
+    make_environment(root, built("standin_nccl_whole"));
+    setenv("VIRTUAL_ENV", root, 1);
+    tutti_status status = tutti_nccl_open(&nccl);
+    bool ours = status == TUTTI_OK && strncmp(nccl->file, root, strlen(root)) == 0;
+    bool system = status == TUTTI_OK && strncmp(nccl->file, "/tmp", 4) != 0; /* this machine has one: it comes first */
+    remove_environment(root);
+    cr_assert_eq(status, TUTTI_OK, "%s", tutti_last_error());
+    cr_assert(ours || system, "%s", nccl->file);
+}
+
+Test(nccl_library, each_place_that_was_passed_over_is_told) {
+    const tutti_nccl *nccl;
+    char root[] = "/tmp/tutti-test-XXXXXX";
+    forget_places();
+    make_environment(root, built("standin_nccl_old"));
+    setenv("VIRTUAL_ENV", root, 1);
+    tutti_status status = tutti_nccl_open(&nccl);
+    remove_environment(root);
+    if (status == TUTTI_OK) cr_skip_test("this machine has NCCL");
+    cr_assert_not_null(strstr(tutti_last_error(), "this process has none loaded"), "%s", tutti_last_error());
+    cr_assert_not_null(strstr(tutti_last_error(), "libnccl.so.2: cannot open"), "%s", tutti_last_error());
+    cr_assert_not_null(strstr(tutti_last_error(), root), "%s", tutti_last_error());
+    cr_assert_not_null(strstr(tutti_last_error(), "is NCCL 2.17.1"), "%s", tutti_last_error());
+}
+
+Test(nccl_library, the_answer_stays) {
+    const tutti_nccl *first, *second;
+    cr_assert_eq(open_named(built("standin_nccl_whole"), &first), TUTTI_OK);
+    setenv("TUTTI_NCCL_LIBRARY", "/there/is/no/libnccl.so", 1);
+    tutti_settings_reload();
+    cr_assert_eq(tutti_nccl_open(&second), TUTTI_OK);
+    cr_assert_eq(first, second);
+}
+
+Test(nccl_library, versions_are_told_as_people_write_them) {
+    char text[16];
+    cr_assert_str_eq(tutti_nccl_version_text(22809, text), "2.28.9");
+    cr_assert_str_eq(tutti_nccl_version_text(21800, text), "2.18.0");
+    cr_assert_str_eq(tutti_nccl_version_text(2708, text), "2.7.8");
+}
+
+#ifdef TUTTI_HAVE_NCCL_H
+int nccl_abi_magic_is_same(void); /* support/nccl_abi_check.c; the rest of it the compiler has checked */
+
+Test(nccl_library, our_declarations_are_those_of_nccl_h) {
+    cr_assert(nccl_abi_magic_is_same());
+}
+#endif
