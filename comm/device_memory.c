@@ -11,6 +11,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
+#include "comm/algorithms/nccl_memory.h"
 #include "comm/comm.h"
 #include "comm/fork.h"
 
@@ -18,7 +19,8 @@ typedef struct block {
     struct block *next;
     char *memory;
     size_t bytes;
-    int index; /* of its GPU */
+    int index;    /* of its GPU */
+    bool of_nccl; /* ncclMemAlloc's */
 } block;
 
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -57,7 +59,8 @@ static tutti_status allocate(const tutti_device *device, block *new) {
     void *memory;
     TUTTI_TRY(device->current(&new->index));
     TUTTI_TRY(device->use(new->index)); /* a thread that has chosen none may have no context yet */
-    TUTTI_TRY(device->alloc(new->bytes, &memory));
+    new->of_nccl = tutti_nccl_mem_alloc(new->bytes, &memory) == TUTTI_OK;
+    if (!new->of_nccl) TUTTI_TRY(device->alloc(new->bytes, &memory));
     new->memory = memory;
     return TUTTI_OK;
 }
@@ -123,7 +126,8 @@ bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
     tutti_status status = tutti_device_open(&device);
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
-    if (status == TUTTI_OK) status = device->free(found->memory);
+    tutti_nccl_memory_forget(found->memory);
+    if (status == TUTTI_OK) status = found->of_nccl ? tutti_nccl_mem_free(found->memory) : device->free(found->memory);
     if (device != NULL && before != found->index) device->use(before);
     free(found);
     *status_out = status;

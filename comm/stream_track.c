@@ -267,8 +267,7 @@ void tutti_stream_close(tutti_comm *comm) {
     if (gpu == NULL) return;
     tutti_stream_enter(gpu, &before);
     pthread_mutex_lock(&gpu->tracks->lock);
-    gpu->tracks->closed =
-        true; /* from here on the watcher leaves it alone; others' calls must not wait for the engine */
+    gpu->tracks->closed = true; /* from here on the watcher leaves it alone, and need not wait for the engine */
     pthread_mutex_unlock(&gpu->tracks->lock);
     close_engines(gpu);
     pthread_mutex_lock(&gpu->tracks->lock);

@@ -1,0 +1,294 @@
+/*
+ * The engine "nccl": all ranks have GPUs of their own, and the same NCCL. See nccl_state.h for its parts.
+ *
+ * Rank 0 makes NCCL's unique id, which travels by an all_gather on host memory; each rank then joins without blocking, and
+ * looks after its peers while it waits, since NCCL does not see a peer that has died on the same host. What ends a
+ * communicator is on a thread of its own: memory is freed then, which waits for all kernels on the GPU, those of other
+ * communicators that hang as well; their aborts must not wait for this one.
+ *
+ * A sum of floats is in NCCL's order, which depends on topology and size, unless TUTTI_DETERMINISTIC=1: NCCL reduces while it
+ * moves, through NVLink's switches where there are some, and that is worth it between GPUs.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/algorithms/engines.h"
+#include "comm/algorithms/nccl_state.h"
+
+#define SCRATCH_BYTES          ((size_t)16 << 20)
+#define SCRATCH_BYTES_PER_RANK ((size_t)256 << 10)
+#define LINGER_NS              (2 * TUTTI_NS_PER_S) /* for what is left to do when a communicator is destroyed */
+
+/* ------------------------------------------------------------------------------------- which ranks have what */
+
+static void tell(const tutti_comm *comm, tutti_stream_facts *own) {
+    const tutti_nccl *nccl;
+    own->nccl_version = 0;
+    if (comm->nranks == 1) return; /* it is large, and takes its time to load */
+    if (tutti_nccl_open(&nccl) == TUTTI_OK) own->nccl_version = nccl->version;
+    else snprintf(own->nccl_missing, sizeof own->nccl_missing, "%.95s", tutti_last_error());
+}
+
+static bool same_gpu(const tutti_stream_facts *a, const tutti_stream_facts *b) {
+    return memcmp(a->device_id, b->device_id, sizeof a->device_id) == 0;
+}
+
+static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
+    const tutti_stream_comm *gpu = comm->gpu;
+    const tutti_stream_facts *facts = gpu->facts;
+    char reason[256] = "", a[16], b[16];
+    if (comm->nranks == 1) snprintf(reason, sizeof reason, "there is one rank");
+    for (int rank = 0; rank < comm->nranks && reason[0] == '\0'; rank++) {
+        if (facts[rank].nccl_version == 0)
+            snprintf(reason, sizeof reason, "rank %d: %.*s", rank, (int)sizeof facts[rank].nccl_missing - 1,
+                     facts[rank].nccl_missing);
+        else if (facts[rank].nccl_version != facts[0].nccl_version)
+            snprintf(reason, sizeof reason, "rank 0 has NCCL %s, rank %d %s",
+                     tutti_nccl_version_text(facts[0].nccl_version, a), rank,
+                     tutti_nccl_version_text(facts[rank].nccl_version, b));
+        for (int other = 0; other < rank && reason[0] == '\0'; other++)
+            if (same_gpu(&facts[rank], &facts[other]))
+                snprintf(reason, sizeof reason, "ranks %d and %d share a GPU", other, rank);
+    }
+    if (reason_out != NULL && reason[0] != '\0') snprintf(reason_out, capacity, "%s", reason);
+    return reason[0] == '\0';
+}
+
+/* ------------------------------------------------------------------------------------------------- opening */
+
+/* Rank 0's word to all: the id, or why there is none. */
+typedef struct invitation {
+    int32_t result;
+    char reason[124];
+    tutti_nccl_id id;
+} invitation;
+
+static tutti_status invite(tutti_nccl_state *state, tutti_nccl_id *id_out) {
+    tutti_comm *comm = state->comm;
+    invitation mine = {.result = TUTTI_NCCL_SUCCESS}, *all;
+    if (comm->rank == 0) {
+        mine.result = (int32_t)state->nccl->ncclGetUniqueId(&mine.id);
+        if (mine.result != TUTTI_NCCL_SUCCESS)
+            snprintf(mine.reason, sizeof mine.reason, "%s",
+                     state->nccl->ncclGetErrorString((tutti_nccl_result)mine.result));
+    }
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *all, &all));
+    tutti_status status = tutti_stream_gather(comm, &mine, all, sizeof mine);
+    invitation first = all[0];
+    free(all);
+    TUTTI_TRY(status);
+    if (first.result != TUTTI_NCCL_SUCCESS)
+        return tutti_fail(TUTTI_ERR_SYSTEM, "NCCL makes no id on rank 0: %.*s; NCCL_DEBUG=WARN tells more",
+                          (int)sizeof first.reason - 1, first.reason);
+    *id_out = first.id;
+    return TUTTI_OK;
+}
+
+static tutti_status join(tutti_nccl_state *state, tutti_nccl_id id) {
+    static const char name[] = "ncclCommInitRankConfig";
+    tutti_comm *comm = state->comm;
+    const tutti_op op = {.kind = TUTTI_KIND_BARRIER, .cuda = true};
+    tutti_nccl_config config = {.bytes = sizeof config,
+                                .magic = TUTTI_NCCL_CONFIG_MAGIC,
+                                .version = TUTTI_NCCL_OLDEST,
+                                .blocking = 0,
+                                .cga_cluster = TUTTI_NCCL_UNDEFINED,
+                                .least_ctas = TUTTI_NCCL_UNDEFINED,
+                                .most_ctas = TUTTI_NCCL_UNDEFINED,
+                                .split_share = TUTTI_NCCL_UNDEFINED,
+                                .unused = TUTTI_NCCL_UNDEFINED};
+    pthread_mutex_lock(&state->lock);
+    tutti_nccl_result result =
+        state->aborted ? TUTTI_NCCL_IN_PROGRESS
+                       : state->nccl->ncclCommInitRankConfig(&state->handle, comm->nranks, id, comm->rank, &config);
+    pthread_mutex_unlock(&state->lock);
+    if (result != TUTTI_NCCL_SUCCESS && result != TUTTI_NCCL_IN_PROGRESS)
+        return tutti_nccl_failure(state, &op, result, name);
+    return tutti_nccl_wait(state, &op, comm->connect_timeout_ms, name);
+}
+
+static tutti_status open_engine(tutti_comm *comm) {
+    tutti_stream_comm *gpu = comm->gpu;
+    tutti_nccl_state *state;
+    tutti_nccl_id id;
+    TUTTI_TRY(tutti_calloc(1, sizeof *state, &state));
+    gpu->engine_state = state;
+    state->comm = comm;
+    state->rank_order = tutti_setting_int(TUTTI_SETTING_DETERMINISTIC) == 1;
+    state->scratch_bytes = tutti_max_size(SCRATCH_BYTES, (size_t)comm->nranks * SCRATCH_BYTES_PER_RANK);
+    pthread_mutex_init(&state->lock, NULL);
+    TUTTI_TRY(tutti_nccl_open(&state->nccl));
+    TUTTI_TRY(invite(state, &id));
+    TUTTI_TRY(gpu->device->alloc(TUTTI_CACHE_LINE, &state->token));
+    TUTTI_TRY(gpu->device->event_create(&state->scratch_free));
+    TUTTI_TRY(join(state, id));
+    tutti_nccl_memory_enter(state);
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- scratch */
+
+tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call) {
+    const tutti_device *device = state->comm->gpu->device;
+    bool captures;
+    TUTTI_TRY(device->stream_captures(call->stream, &captures));
+    if (captures)
+        return tutti_fail(
+            TUTTI_ERR_UNSUPPORTED,
+            "%s of %s (%s) cannot be captured into a CUDA graph: NCCL does not have it, and what takes its "
+            "place uses memory that other calls use as well",
+            tutti_kind_name(call->op->kind), tutti_type_name(call->op->type),
+            tutti_reduction_name(call->op->reduction));
+    if (state->scratch == NULL) return device->alloc(state->scratch_bytes, &state->scratch);
+    return device->stream_wait_event(call->stream, state->scratch_free);
+}
+
+tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream_call *call) {
+    return state->comm->gpu->device->event_record(state->scratch_free, call->stream);
+}
+
+/* ------------------------------------------------------------------------------------------ health and abort */
+
+static tutti_status health(tutti_comm *comm) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    tutti_nccl_result result = TUTTI_NCCL_SUCCESS, answer = TUTTI_NCCL_SUCCESS;
+    const tutti_op op = {.kind = TUTTI_KIND_BARRIER, .cuda = true};
+    if (state == NULL || pthread_mutex_trylock(&state->lock) != 0) return TUTTI_OK; /* a call is being made */
+    if (state->handle != NULL) answer = state->nccl->ncclCommGetAsyncError(state->handle, &result);
+    pthread_mutex_unlock(&state->lock);
+    if (answer != TUTTI_NCCL_SUCCESS) result = answer;
+    if (result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS) return TUTTI_OK;
+    if (state->remote_error_ns == 0) state->remote_error_ns = tutti_now_ns();
+    bool doubtful = tutti_now_ns() - state->remote_error_ns < TUTTI_NCCL_DOUBT_NS;
+    if (result == TUTTI_NCCL_REMOTE_ERROR && doubtful) return TUTTI_OK;
+    return tutti_nccl_failure(state, &op, result, "what is under way");
+}
+
+/* The end of a communicator of NCCL's, on a thread of its own; freed by the last of its two holders. */
+typedef struct tutti_nccl_ending {
+    const tutti_nccl *nccl;
+    const tutti_device *device;
+    int index;
+    tutti_nccl_comm handle; /* NULL: only memory is left */
+    bool peaceful;          /* what is on its way to peers is delivered first; else an abort */
+    void *memory[2];        /* of the GPU; NULL */
+    atomic_bool done;
+    atomic_int holders;
+} tutti_nccl_ending;
+
+static void doze(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
+/* False: it does not come to an end. */
+static bool finalize(const tutti_nccl_ending *ending) {
+    tutti_nccl_result result = ending->nccl->ncclCommFinalize(ending->handle);
+    int64_t end_ns = tutti_now_ns() + LINGER_NS;
+    while (result == TUTTI_NCCL_IN_PROGRESS && tutti_now_ns() < end_ns) {
+        doze();
+        if (ending->nccl->ncclCommGetAsyncError(ending->handle, &result) != TUTTI_NCCL_SUCCESS) return false;
+    }
+    return result == TUTTI_NCCL_SUCCESS;
+}
+
+static void ending_release(tutti_nccl_ending *ending) {
+    if (ending != NULL && atomic_fetch_sub(&ending->holders, 1) == 1) free(ending);
+}
+
+static void *end_thread(void *context) {
+    tutti_nccl_ending *ending = context;
+    ending->device->use(ending->index); /* where that fails NCCL must be told all the same */
+    bool gone = ending->handle == NULL;
+    if (!gone && ending->peaceful && finalize(ending)) {
+        ending->nccl->ncclCommDestroy(ending->handle); /* it is gone, or goes, whatever the answer */
+        gone = true;
+    }
+    if (!gone) ending->nccl->ncclCommAbort(ending->handle);
+    for (size_t i = 0; i < TUTTI_COUNT_OF(ending->memory); i++)
+        if (ending->memory[i] != NULL) ending->device->free(ending->memory[i]); /* waits for the streams that use it */
+    atomic_store_explicit(&ending->done, true, memory_order_release);
+    ending_release(ending);
+    return NULL;
+}
+
+/* Takes the handle. NULL: no memory; it then stays as it is. Under the lock. */
+static tutti_nccl_ending *start_ending(tutti_nccl_state *state, bool peaceful) {
+    tutti_nccl_ending *ending = NULL;
+    if (tutti_calloc(1, sizeof *ending, &ending) != TUTTI_OK) return NULL;
+    *ending = (tutti_nccl_ending){.nccl = state->nccl,
+                                  .device = state->comm->gpu->device,
+                                  .index = state->comm->gpu->index,
+                                  .handle = state->handle,
+                                  .peaceful = peaceful,
+                                  .holders = 2};
+    state->handle = NULL; /* what was registered with it goes as well */
+    return ending;
+}
+
+/* Where there is no thread for it, it is done here. */
+static void run_ending(tutti_nccl_ending *ending) {
+    pthread_t thread;
+    if (ending == NULL) return;
+    if (pthread_create(&thread, NULL, end_thread, ending) == 0) pthread_detach(thread);
+    else end_thread(ending);
+}
+
+static void abort_engine(tutti_comm *comm) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    if (state == NULL) return;
+    pthread_mutex_lock(&state->lock);
+    state->aborted = true;
+    if (state->handle != NULL) run_ending(state->ending = start_ending(state, /* peaceful */ false));
+    pthread_mutex_unlock(&state->lock);
+}
+
+/* ------------------------------------------------------------------------------------------------- closing */
+
+/* A program that ends now should not cut off what peers are still to receive; but nothing is waited for much longer. */
+static void linger(tutti_nccl_ending *ending) {
+    int64_t end_ns = tutti_now_ns() + LINGER_NS;
+    while (ending != NULL && !atomic_load_explicit(&ending->done, memory_order_acquire) && tutti_now_ns() < end_ns)
+        doze();
+    ending_release(ending);
+}
+
+static void close_engine(tutti_comm *comm) {
+    tutti_stream_comm *gpu = comm->gpu;
+    tutti_nccl_state *state = gpu->engine_state;
+    if (state == NULL) return;
+    bool whole = tutti_comm_check(comm) == TUTTI_OK;
+    tutti_nccl_memory_leave(state);
+    pthread_mutex_lock(&state->lock);
+    tutti_nccl_ending *ending = start_ending(state, whole && !state->aborted), *before = state->ending;
+    pthread_mutex_unlock(&state->lock);
+    if (ending != NULL) {
+        ending->memory[0] = state->token;
+        ending->memory[1] = state->scratch;
+    }
+    run_ending(ending);
+    linger(before);
+    linger(ending);
+    if (state->scratch_free != NULL) gpu->device->event_destroy(state->scratch_free);
+    pthread_mutex_destroy(&state->lock);
+    free(state);
+    gpu->engine_state = NULL;
+}
+
+const tutti_stream_engine tutti_engine_nccl = {
+    .name = "nccl",
+    .when = "every rank has a GPU of its own, and NCCL 2.18 or newer, the same everywhere",
+    .tell = tell,
+    .fits = fits,
+    .open = open_engine,
+    .enqueue = tutti_nccl_enqueue,
+    .health = health,
+    .abort = abort_engine,
+    .close = close_engine,
+    .captures = true,
+};

@@ -1,0 +1,124 @@
+/*
+ * Memory of ncclMemAlloc, and where blocks are registered. See nccl_memory.h.
+ *
+ * A communicator holds the blocks that are registered with it, until it ends or they are freed; so an address that is given
+ * out again is never taken for the block that was there before. Lock order: that of the holds, then a communicator's.
+ */
+#include "comm/algorithms/nccl_memory.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/status.h"
+#include "comm/algorithms/nccl_state.h"
+#include "comm/device_memory.h"
+
+typedef struct tutti_nccl_hold {
+    struct tutti_nccl_hold *next;
+    const void *block;
+    void *handle; /* NCCL's; NULL: it was refused, and is not asked again */
+} tutti_nccl_hold;
+
+static pthread_mutex_t holds_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_nccl_state *states; /* under holds_lock: communicators that work with NCCL */
+
+static bool can_register(const tutti_nccl *nccl) {
+    return nccl->ncclCommRegister != NULL && nccl->ncclCommDeregister != NULL;
+}
+
+tutti_status tutti_nccl_mem_alloc(size_t bytes, void **memory_out) {
+    pthread_mutex_lock(&holds_lock);
+    const tutti_nccl *nccl = states != NULL ? states->nccl : NULL;
+    pthread_mutex_unlock(&holds_lock);
+    if (nccl == NULL) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no communicator of this process works with NCCL");
+    if (nccl->ncclMemAlloc == NULL || nccl->ncclMemFree == NULL || !can_register(nccl))
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s lacks %s: NCCL 2.19 brought them", nccl->file, nccl->lacking);
+    tutti_nccl_result result = nccl->ncclMemAlloc(memory_out, bytes);
+    if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_MEMORY, "NCCL has no %zu bytes of the GPU's memory: %s", bytes,
+                      nccl->ncclGetErrorString(result));
+}
+
+tutti_status tutti_nccl_mem_free(void *memory) {
+    const tutti_nccl *nccl;
+    TUTTI_TRY(tutti_nccl_open(&nccl));
+    tutti_nccl_result result = nccl->ncclMemFree(memory);
+    if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_SYSTEM, "ncclMemFree: %s", nccl->ncclGetErrorString(result));
+}
+
+/* Under the lock. An aborted communicator has given its registrations back itself. */
+static void let_go(tutti_nccl_state *state, tutti_nccl_hold *hold) {
+    pthread_mutex_lock(&state->lock);
+    if (state->handle != NULL && hold->handle != NULL) state->nccl->ncclCommDeregister(state->handle, hold->handle);
+    pthread_mutex_unlock(&state->lock);
+    free(hold);
+}
+
+void tutti_nccl_memory_forget(const void *block) {
+    pthread_mutex_lock(&holds_lock);
+    for (tutti_nccl_state *state = states; state != NULL; state = state->next)
+        for (tutti_nccl_hold **at = &state->holds; *at != NULL;) {
+            tutti_nccl_hold *hold = *at;
+            if (hold->block != block) {
+                at = &hold->next;
+                continue;
+            }
+            *at = hold->next;
+            let_go(state, hold);
+        }
+    pthread_mutex_unlock(&holds_lock);
+}
+
+void tutti_nccl_memory_enter(tutti_nccl_state *state) {
+    pthread_mutex_lock(&holds_lock);
+    state->next = states;
+    states = state;
+    pthread_mutex_unlock(&holds_lock);
+}
+
+void tutti_nccl_memory_leave(tutti_nccl_state *state) {
+    pthread_mutex_lock(&holds_lock);
+    for (tutti_nccl_state **at = &states; *at != NULL; at = &(*at)->next)
+        if (*at == state) {
+            *at = state->next;
+            break;
+        }
+    while (state->holds != NULL) {
+        tutti_nccl_hold *first = state->holds;
+        state->holds = first->next;
+        let_go(state, first);
+    }
+    pthread_mutex_unlock(&holds_lock);
+}
+
+/* Under the lock. */
+static void hold_block(tutti_nccl_state *state, void *block, size_t bytes) {
+    tutti_nccl_hold *hold;
+    for (hold = state->holds; hold != NULL; hold = hold->next)
+        if (hold->block == block) return;
+    if (tutti_calloc(1, sizeof *hold, &hold) != TUTTI_OK) return;
+    pthread_mutex_lock(&state->lock);
+    tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
+    if (state->handle != NULL) result = state->nccl->ncclCommRegister(state->handle, block, bytes, &hold->handle);
+    pthread_mutex_unlock(&state->lock);
+    if (result != TUTTI_NCCL_SUCCESS) {
+        hold->handle = NULL;
+        tutti_log(TUTTI_LOG_INFO, "NCCL does not register %zu bytes: %s", bytes,
+                  state->nccl->ncclGetErrorString(result));
+    }
+    hold->block = block;
+    hold->next = state->holds;
+    state->holds = hold;
+}
+
+void tutti_nccl_memory_use(tutti_nccl_state *state, const void *memory) {
+    void *block;
+    size_t bytes;
+    if (memory == NULL || !can_register(state->nccl) || !tutti_device_memory_find(memory, 1, &block, &bytes)) return;
+    pthread_mutex_lock(&holds_lock);
+    hold_block(state, block, bytes);
+    pthread_mutex_unlock(&holds_lock);
+}

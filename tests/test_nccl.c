@@ -1,0 +1,337 @@
+/*
+ * Collectives on CUDA memory by NCCL compute what those on host memory do: all kinds, types and reductions, by NCCL's own calls
+ * and by ours in the order of ranks. GPUs and NCCL are stand-ins (support/standin_cuda.c, standin_nccl.c), so nothing here
+ * says what NCCL itself computes; what it is asked to, in which order, and what is made of it, is the engine's own.
+ */
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tutti/device.h>
+
+#include "bootstrap/base/settings.h"
+#include "tests/support/cuda_call.h"
+#include "tests/support/reference.h"
+
+TestSuite(nccl, .timeout = 240);
+
+static const int worlds[] = {2, 3, 4, 0};
+static const int small_worlds[] = {2, 3, 0};
+
+/* A call by a call that NCCL's stand-in sums in the order of ranks: its results are the reference's. */
+static const char *const in_rank_order[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", "STANDIN_NCCL_ORDER=ranks", NULL};
+/* Its own order, which must not matter where Tutti promises that of ranks. */
+static const char *const deterministic[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", "TUTTI_DETERMINISTIC=1", NULL};
+static const char *const plain[] = {"STANDIN_GPUS=8", NULL};
+static const char *const slow[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_PROGRESS_US=60000", "STANDIN_NCCL_ORDER=ranks",
+                                   NULL};
+
+/* As processes and as threads, which have this process's environment. */
+static void run(const int *sizes, const char *const *environment, ranks_body body) {
+    for (int i = 0; environment[i] != NULL; i++) { /* for threads */
+        char name[64];
+        const char *equals = strchr(environment[i], '=');
+        snprintf(name, sizeof name, "%.*s", (int)(equals - environment[i]), environment[i]);
+        setenv(name, equals + 1, 1);
+    }
+    tutti_settings_reload();
+    const char *failure = ranks_run_worlds(sizes, &(ranks_options){.timeout_s = 200, .environment = environment}, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks_context *, cuda_rank *)) {
+    cuda_rank rank;
+    tutti_status status = cuda_rank_open(context, (size_t)8 << 20, &rank);
+    if (status == TUTTI_OK) status = body(context, &rank);
+    if (status == TUTTI_OK) status = cuda_rank_close(&rank, context->comm);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------- what is computed */
+
+/* Where the last bits may differ: inputs are rounded once more after they were multiplied, and in NCCL averages of floats
+ * are made of multiplied inputs, too; exactly so where there are 2 or 4 ranks. */
+static bool rounds_otherwise(const call *c, int nranks) {
+    bool narrow = reference_is_float(c->type) && tutti_type_bytes(c->type) <= 2;
+    bool average = c->reduction == TUTTI_AVG && reference_is_float(c->type);
+    bool ordered = tutti_setting_int(TUTTI_SETTING_DETERMINISTIC) == 1;
+    return call_reduces(c->kind) &&
+           ((narrow && c->reduction == TUTTI_PREMUL_SUM) || (average && !ordered && (narrow || nranks == 3)));
+}
+
+static tutti_status all_types(ranks_context *context, cuda_rank *rank) {
+    unsigned seed = 1000;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (int type = 0; type < TUTTI_TYPE_COUNT; type++)
+            for (int reduction = 0; reduction < (call_reduces((call_kind)kind) ? TUTTI_REDUCTION_COUNT : 1);
+                 reduction++) {
+                call c = {.kind = (call_kind)kind,
+                          .type = (tutti_type)type,
+                          .reduction = (tutti_reduction)reduction,
+                          .count = 67,
+                          .root = context->nranks - 1,
+                          .in_place = (call_mode)(++seed % CALL_MODES),
+                          .seed = seed};
+                if (!reference_supports(c.type, c.reduction) || rounds_otherwise(&c, context->nranks)) continue;
+                TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[seed % CUDA_STREAMS], false));
+            }
+    return TUTTI_OK;
+}
+
+static tutti_status types_body(ranks_context *context) {
+    return with_rank(context, all_types);
+}
+
+Test(nccl, all_types_and_reductions_give_what_the_reference_gives) {
+    run(small_worlds, in_rank_order, types_body);
+}
+
+Test(nccl, with_deterministic_1_nccls_order_does_not_matter) {
+    run(small_worlds, deterministic, types_body);
+}
+
+static tutti_status all_sizes(ranks_context *context, cuda_rank *rank) {
+    size_t n = (size_t)context->nranks;
+    const size_t counts[] = {0, 1, n - 1, n, n + 1, 251, 4099};
+    const tutti_type types[] = {TUTTI_FLOAT32, TUTTI_INT16, TUTTI_UINT8};
+    unsigned seed = 0;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++, seed++) {
+            call c = {.kind = (call_kind)kind,
+                      .type = types[seed % 3],
+                      .reduction = seed % 2 == 0 ? TUTTI_SUM : TUTTI_MAX,
+                      .count = counts[i],
+                      .root = (int)(seed % n),
+                      .in_place = (call_mode)(seed % CALL_MODES),
+                      .seed = seed};
+            TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[0], seed % 2 == 0));
+        }
+    return TUTTI_OK;
+}
+
+static tutti_status sizes_body(ranks_context *context) {
+    return with_rank(context, all_sizes);
+}
+
+Test(nccl, all_kinds_give_what_the_reference_gives_at_all_sizes) {
+    run(worlds, in_rank_order, sizes_body);
+}
+
+Test(nccl, calls_that_stay_in_progress_for_long_are_waited_for) {
+    run((const int[]){2, 0}, slow, sizes_body);
+}
+
+/* More than the scratch of 16 MiB holds: rounds. */
+static tutti_status large(ranks_context *context) {
+    cuda_rank rank;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)160 << 20, &rank));
+    static const call calls[] = {
+        {.kind = CALL_ALL_REDUCE, .type = TUTTI_INT16, .reduction = TUTTI_SUM, .count = 9000001},
+        {.kind = CALL_REDUCE_SCATTER, .type = TUTTI_BOOL, .reduction = TUTTI_BXOR, .count = 5000011},
+        {.kind = CALL_REDUCE, .type = TUTTI_UINT16, .reduction = TUTTI_PREMUL_SUM, .count = 5000011, .root = 1},
+        {.kind = CALL_ALL_TO_ALL, .type = TUTTI_FLOAT32, .count = 2500003, .in_place = CALL_MIXED},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        TUTTI_TRY(cuda_call_run(&rank, &calls[i], context->comm, rank.streams[0], false));
+    return cuda_rank_close(&rank, context->comm);
+}
+
+Test(nccl, what_is_larger_than_the_scratch_goes_in_rounds) {
+    run((const int[]){2, 0}, plain, large);
+}
+
+/* ------------------------------------------------------------------------------------------ whose order it is */
+
+/* (1e8 - 1e8) + 1 is 1; the stand-in begins with the last rank: (1 - 1e8) + 1e8 is 0. */
+static tutti_status sum_of_three(ranks_context *context, cuda_rank *rank, float *sum_out) {
+    static const float values[] = {1e8f, -1e8f, 1.0f};
+    float value = values[context->rank], sum = -1;
+    void *memory;
+    TUTTI_TRY(cuda_alloc(rank, sizeof value, &memory));
+    TUTTI_TRY(rank->device->copy(memory, &value, sizeof value, rank->streams[0]));
+    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1, TUTTI_FLOAT32, TUTTI_SUM,
+                               &TUTTI_OPTIONS(.stream = rank->streams[0])));
+    TUTTI_TRY(rank->device->copy(&sum, memory, sizeof sum, rank->streams[0]));
+    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+    *sum_out = sum;
+    return TUTTI_OK;
+}
+
+static tutti_status in_nccls_order(ranks_context *context, cuda_rank *rank) {
+    float sum;
+    TUTTI_TRY(sum_of_three(context, rank, &sum));
+    RANKS_CHECK(sum == 0.0f, "the sum is %g, so not NCCL's", (double)sum);
+    return TUTTI_OK;
+}
+
+static tutti_status nccls_order_body(ranks_context *context) {
+    return with_rank(context, in_nccls_order);
+}
+
+Test(nccl, it_is_the_default_for_floats_on_several_gpus) {
+    run((const int[]){3, 0}, plain, nccls_order_body);
+}
+
+static tutti_status in_order_of_ranks(ranks_context *context, cuda_rank *rank) {
+    float sum;
+    TUTTI_TRY(sum_of_three(context, rank, &sum));
+    RANKS_CHECK(sum == 1.0f, "the sum is %g, so not in the order of ranks", (double)sum);
+    return TUTTI_OK;
+}
+
+static tutti_status order_of_ranks_body(ranks_context *context) {
+    return with_rank(context, in_order_of_ranks);
+}
+
+Test(nccl, deterministic_1_sums_in_the_order_of_ranks) {
+    run((const int[]){3, 0}, deterministic, order_of_ranks_body);
+}
+
+static const char *const shared_gpu[] = {"STANDIN_GPUS=3", "STANDIN_IDS=a,b,a", NULL};
+
+Test(nccl, ranks_that_share_a_gpu_do_without_nccl) {
+    run((const int[]){3, 0}, shared_gpu, order_of_ranks_body);
+}
+
+/* --------------------------------------------------------------------------------- communicators and streams */
+
+/* Several communicators, made by splits, used in turn, each in a stream of its own. */
+static tutti_status many(ranks_context *context, cuda_rank *rank) {
+    enum { COMMS = 6 };
+    tutti_comm *comms[COMMS];
+    for (int i = 0; i < COMMS; i++)
+        TUTTI_TRY(tutti_comm_split(context->comm, i % 2 == 0 ? 0 : context->rank % 2, -context->rank, NULL, &comms[i]));
+    for (unsigned round = 0; round < 5; round++)
+        for (int i = 0; i < COMMS; i++) {
+            call c = {.kind = (call_kind)((round * 5 + (unsigned)i) % CALL_KINDS),
+                      .type = round % 2 == 0 ? TUTTI_INT32 : TUTTI_INT16,
+                      .count = 301,
+                      .in_place = (call_mode)(round % CALL_MODES),
+                      .seed = round * 10 + (unsigned)i};
+            TUTTI_TRY(cuda_call_run(rank, &c, comms[i], rank->streams[i % CUDA_STREAMS], i % 3 == 0));
+        }
+    for (int i = 0; i < COMMS; i++) TUTTI_TRY(tutti_comm_destroy(comms[i]));
+    return TUTTI_OK;
+}
+
+static tutti_status many_body(ranks_context *context) {
+    return with_rank(context, many);
+}
+
+Test(nccl, split_communicators_have_one_each) {
+    run(worlds, plain, many_body);
+}
+
+/* Calls that share scratch, in two streams, the first of which is held up: each waits for the one before. */
+static tutti_status two_streams(ranks_context *context, cuda_rank *rank) {
+    cuda_gate gate;
+    cuda_call first, second;
+    call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_INT16, .count = 5003, .seed = 1}, d = c;
+    d.seed = 2;
+    d.kind = CALL_REDUCE_SCATTER;
+    TUTTI_TRY(cuda_gate_create(rank, &gate));
+    TUTTI_TRY(cuda_call_prepare(rank, &c, context->rank, context->nranks, rank->streams[0], &first));
+    TUTTI_TRY(cuda_call_prepare(rank, &d, context->rank, context->nranks, rank->streams[1], &second));
+    tutti_options here = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = rank->streams[0]), there = here;
+    there.stream = rank->streams[1];
+    TUTTI_TRY(tutti_barrier(context->comm, &here)); /* the meeting */
+    TUTTI_TRY(cuda_gate_close(rank, &gate, rank->streams[0]));
+    TUTTI_TRY(call_start(&first.there, context->comm, &here));
+    TUTTI_TRY(call_start(&second.there, context->comm, &there));
+    cuda_gate_open(&gate);
+    TUTTI_TRY(cuda_call_check(rank, &second, rank->streams[1]));
+    TUTTI_TRY(cuda_call_check(rank, &first, rank->streams[0]));
+    cuda_call_release(&first);
+    cuda_call_release(&second);
+    return TUTTI_OK;
+}
+
+static tutti_status two_streams_body(ranks_context *context) {
+    return with_rank(context, two_streams);
+}
+
+Test(nccl, calls_in_several_streams_keep_apart) {
+    run(small_worlds, plain, two_streams_body);
+}
+
+/* --------------------------------------------------------------------------------------------------- graphs */
+
+/* The stand-in for CUDA has no graphs; it says that a stream is captured, and runs what is enqueued. */
+static tutti_status captured(ranks_context *context, cuda_rank *rank) {
+    void (*capture)(void *stream, bool captures);
+    void *module = dlopen(getenv("TUTTI_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD), *memory;
+    void *symbol = module != NULL ? dlsym(module, "standin_capture") : NULL;
+    RANKS_CHECK(symbol != NULL, "no standin_capture");
+    memcpy(&capture, &symbol, sizeof capture);
+    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0]);
+    TUTTI_TRY(cuda_alloc(rank, 64, &memory));
+    TUTTI_TRY(rank->device->fill(memory, 0, 64, rank->streams[0]));
+    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 8, TUTTI_INT32, TUTTI_SUM, &options));
+    capture(rank->streams[0], true);
+    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 8, TUTTI_FLOAT32, TUTTI_SUM, &options));
+    TUTTI_TRY(tutti_all_gather(context->comm, (char *)memory + context->rank * 8, memory, 8, TUTTI_UINT8, &options));
+    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED,
+                 tutti_all_reduce(context->comm, memory, memory, 8, TUTTI_BOOL, TUTTI_SUM, &options));
+    RANKS_CHECK(strstr(tutti_last_error(), "cannot be captured into a CUDA graph") != NULL, "%s", tutti_last_error());
+    capture(rank->streams[0], false);
+    return rank->device->stream_sync(rank->streams[0]);
+}
+
+static tutti_status captured_body(ranks_context *context) {
+    cuda_rank rank;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(captured(context, &rank));
+    return cuda_rank_close(&rank, NULL);
+}
+
+Test(nccl, a_captured_stream_takes_calls_that_need_no_scratch) {
+    run((const int[]){2, 0}, plain, captured_body);
+}
+
+/* --------------------------------------------------------------------------------------------------- memory */
+
+static int registered(void) {
+    int (*count)(void) = NULL;
+    void *library = dlopen(getenv("TUTTI_NCCL_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
+    void *symbol = library != NULL ? dlsym(library, "standin_nccl_registered") : NULL;
+    if (symbol == NULL) return -1;
+    memcpy(&count, &symbol, sizeof count);
+    return count();
+}
+
+/* Blocks of tutti_mem_alloc_cuda are registered at their first use, and no longer when they, or the communicator, go. */
+static tutti_status blocks(ranks_context *context, cuda_rank *rank) {
+    tutti_comm *comm;
+    void *first, *second;
+    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0]);
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &comm));
+    TUTTI_TRY(tutti_barrier(comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA)));
+    TUTTI_TRY(tutti_mem_alloc_cuda(4096, &first));
+    TUTTI_TRY(tutti_mem_alloc_cuda(4096, &second));
+    TUTTI_TRY(rank->device->fill(first, 0, 4096, rank->streams[0]));
+    TUTTI_TRY(rank->device->fill(second, 0, 4096, rank->streams[0]));
+    for (int i = 0; i < 3; i++) {
+        TUTTI_TRY(tutti_all_reduce(comm, first, first, 1024, TUTTI_FLOAT32, TUTTI_SUM, &options));
+        TUTTI_TRY(tutti_broadcast(comm, second, 1024, TUTTI_FLOAT32, 0, &options));
+    }
+    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+    RANKS_CHECK(registered() == 2, "%d blocks are registered", registered());
+    TUTTI_TRY(tutti_mem_free(first));
+    RANKS_CHECK(registered() == 1, "%d blocks are registered after one was freed", registered());
+    TUTTI_TRY(tutti_comm_destroy(comm));
+    RANKS_CHECK(registered() == 0, "%d blocks are registered after the end", registered());
+    return tutti_mem_free(second);
+}
+
+static tutti_status blocks_body(ranks_context *context) {
+    return with_rank(context, blocks);
+}
+
+Test(nccl, blocks_are_registered_while_they_are_used) {
+    if (!ranks_have_processes()) cr_skip_test("the count is of a process");
+    const char *failure = ranks_run(
+        &(ranks_options){.kind = RANKS_PROCESSES, .nranks = 2, .timeout_s = 60, .environment = plain}, blocks_body);
+    cr_assert(failure == NULL, "%s", failure);
+}
