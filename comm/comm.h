@@ -218,6 +218,7 @@ struct tutti_comm {
     const void **views;                    /* scratch of nranks pointers, for algorithms */
     double *factors;                       /* scratch of nranks factors */
     char **buffers;                        /* scratch of nranks pointers */
+    void *kept[2];                         /* pieces of the heap that go with the page; grave.h */
     uint64_t exposed;                      /* last call in which peers may write into this rank's buffers; settle.h */
     struct tutti_work_queue *queue;        /* worker.h */
     struct tutti_links *links;             /* to ranks of other hosts, link.c; NULL: none so far */

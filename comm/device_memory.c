@@ -21,6 +21,8 @@ typedef struct block {
     size_t bytes;
     int index;    /* of its GPU */
     bool of_nccl; /* ncclMemAlloc's */
+    bool shared;  /* a peer may have it mapped */
+    bool free;    /* then: to be handed out again */
 } block;
 
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -65,13 +67,30 @@ static tutti_status allocate(const tutti_device *device, block *new) {
     return TUTTI_OK;
 }
 
+/* A block of that many bytes that was shared and freed. */
+static void *reuse(size_t bytes, int index) {
+    pthread_mutex_lock(&blocks_lock);
+    block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
+    while (b != NULL && !(b->free && b->bytes == bytes && b->index == index)) b = b->next;
+    if (b != NULL) b->free = false;
+    pthread_mutex_unlock(&blocks_lock);
+    return b != NULL ? b->memory : NULL;
+}
+
 tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out) {
     const tutti_device *device = NULL;
+    int index;
     block *new;
     if (memory_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_alloc_cuda: memory_out is NULL");
     tutti_fork_watch();
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     TUTTI_TRY(tutti_device_open(&device));
+    TUTTI_TRY(device->current(&index));
+    void *known = reuse(tutti_max_size(bytes, 1), index);
+    if (known != NULL) {
+        *memory_out = known;
+        return TUTTI_OK;
+    }
     TUTTI_TRY(tutti_calloc(1, sizeof *new, &new));
     new->bytes = tutti_max_size(bytes, 1);
     tutti_status status = allocate(device, new);
@@ -87,15 +106,16 @@ tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out) {
     return TUTTI_OK;
 }
 
-bool tutti_device_memory_find(const void *memory, size_t bytes, void **block_out, size_t *block_bytes_out) {
+static bool find(const void *memory, size_t bytes, bool shares, void **block_out, size_t *block_bytes_out) {
     if (atomic_load_explicit(&blocks, memory_order_acquire) == NULL) return false;
     pthread_mutex_lock(&blocks_lock);
-    const block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
+    block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
     while (b != NULL &&
            !((uintptr_t)memory >= (uintptr_t)b->memory && (uintptr_t)memory - (uintptr_t)b->memory <= b->bytes &&
              bytes <= b->bytes - ((uintptr_t)memory - (uintptr_t)b->memory)))
         b = b->next;
     if (b != NULL) {
+        b->shared = b->shared || shares;
         *block_out = b->memory;
         *block_bytes_out = b->bytes;
     }
@@ -103,15 +123,25 @@ bool tutti_device_memory_find(const void *memory, size_t bytes, void **block_out
     return b != NULL;
 }
 
-/* Takes it off the list; NULL: it is not there. */
-static block *take(const void *memory) {
+bool tutti_device_memory_find(const void *memory, size_t bytes, void **block_out, size_t *block_bytes_out) {
+    return find(memory, bytes, /* shares */ false, block_out, block_bytes_out);
+}
+
+bool tutti_device_memory_share(const void *memory, size_t bytes, void **block_out, size_t *block_bytes_out) {
+    return find(memory, bytes, /* shares */ true, block_out, block_bytes_out);
+}
+
+/* Takes it off the list; NULL: it is not there. What was shared stays there, and is kept. */
+static block *take(const void *memory, bool *kept_out) {
     pthread_mutex_lock(&blocks_lock);
     block *found = atomic_load_explicit(&blocks, memory_order_relaxed), *before = NULL;
-    while (found != NULL && found->memory != memory) {
+    while (found != NULL && (found->memory != memory || found->free)) {
         before = found;
         found = found->next;
     }
-    if (found != NULL && before != NULL) before->next = found->next;
+    *kept_out = found != NULL && found->shared;
+    if (*kept_out) found->free = true;
+    else if (found != NULL && before != NULL) before->next = found->next;
     else if (found != NULL) atomic_store_explicit(&blocks, found->next, memory_order_release);
     pthread_mutex_unlock(&blocks_lock);
     return found;
@@ -119,10 +149,13 @@ static block *take(const void *memory) {
 
 bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
     if (tutti_forked() || atomic_load_explicit(&blocks, memory_order_acquire) == NULL) return false;
-    block *found = take(memory);
+    bool kept;
+    block *found = take(memory, &kept);
     const tutti_device *device = NULL;
     int before = 0;
     if (found == NULL) return false;
+    *status_out = TUTTI_OK;
+    if (kept) return true;
     tutti_status status = tutti_device_open(&device);
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);

@@ -5,7 +5,9 @@
  */
 #include "comm/grave.h"
 
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/hall.h"
 #include "comm/heap.h"
@@ -19,6 +21,7 @@ typedef struct grave {
     tutti_hall *hall; /* the page is in it, or NULL: in this process's heap */
     tutti_member *members;
     tutti_slots *slots;
+    void *kept[TUTTI_COUNT_OF(((tutti_comm *)0)->kept)];
     struct grave *next;
 } grave;
 
@@ -41,6 +44,7 @@ static void free_grave(grave *g) {
     atomic_store_explicit(&g->page->comm_id, 0, memory_order_release);
     if (g->hall == NULL) tutti_heap_free(g->page);
     if (g->slots != NULL) tutti_heap_free(g->slots->memory);
+    for (size_t i = 0; i < TUTTI_COUNT_OF(g->kept); i++) tutti_heap_free(g->kept[i]);
     free(g->slots);
     for (int rank = 0; rank < g->nranks; rank++)
         if (g->members[rank].process != NULL) tutti_peer_release(g->members[rank].process);
@@ -58,6 +62,7 @@ void tutti_grave_bury(tutti_comm *comm) {
                    .hall = tutti_hall_holds(comm->hall, comm->page) ? comm->hall : NULL,
                    .members = comm->members,
                    .slots = comm->slots};
+    memcpy(new->kept, comm->kept, sizeof new->kept);
     if (new->hall != NULL) tutti_hall_retain(new->hall);
     comm->page = NULL;
     comm->members = NULL;
@@ -82,4 +87,11 @@ void tutti_grave_bury(tutti_comm *comm) {
         ready = g->next;
         free_grave(g);
     }
+}
+
+void tutti_grave_keep(tutti_comm *comm, void *heap_memory) {
+    size_t i = 0;
+    while (comm->kept[i] != NULL) i++;
+    assert(i < TUTTI_COUNT_OF(comm->kept));
+    comm->kept[i] = heap_memory;
 }

@@ -10,4 +10,7 @@
  * when every other rank has departed, too, or has died; looks at each burial. */
 void tutti_grave_bury(tutti_comm *comm);
 
+/* A piece of the heap that peers of this communicator may look at: freed together with the page. */
+void tutti_grave_keep(tutti_comm *comm, void *heap_memory); /* two at most */
+
 #endif

@@ -95,13 +95,33 @@ static bool has_passed(tutti_stream_comm *gpu, tutti_track *track) {
     return true;
 }
 
+/* Another rank says that the communicator is broken. */
+static tutti_status hear_of_break(tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const tutti_page *page = comm->members[rank].page;
+        if (rank == comm->rank || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN)
+            continue;
+        char reason[TUTTI_BROKEN_TEXT_BYTES];
+        snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, page->broken_text);
+        bool far = comm->hosts != NULL && page == comm->hosts->elsewhere;
+        return tutti_monitor_told(comm, far ? comm->hosts->told_by : rank, page->broken_status, reason);
+    }
+    return TUTTI_OK;
+}
+
+/* Who breaks a communicator says so before his engine releases streams, his own and those of others. */
+static tutti_status outcome(tutti_comm *comm) {
+    TUTTI_TRY(tutti_comm_check(comm));
+    return hear_of_break(comm);
+}
+
 static void end_passed(tutti_stream_comm *gpu) {
     tutti_track *track = TAILQ_FIRST(&gpu->tracks->under_way), *next;
     for (; track != NULL; track = next) {
         next = TAILQ_NEXT(track, link);
         if (!has_passed(gpu, track)) continue;
         TAILQ_REMOVE(&gpu->tracks->under_way, track, link);
-        end_work(track, tutti_comm_check(gpu->comm));
+        end_work(track, outcome(gpu->comm));
         put_back(gpu, track);
     }
 }
@@ -140,20 +160,6 @@ static int gone_rank(const tutti_comm *comm) {
         if (atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0) return rank;
     }
     return -1;
-}
-
-/* Another rank says that the communicator is broken. */
-static tutti_status hear_of_break(tutti_comm *comm) {
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        const tutti_page *page = comm->members[rank].page;
-        if (rank == comm->rank || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN)
-            continue;
-        char reason[TUTTI_BROKEN_TEXT_BYTES];
-        snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, page->broken_text);
-        bool far = comm->hosts != NULL && page == comm->hosts->elsewhere;
-        return tutti_monitor_told(comm, far ? comm->hosts->told_by : rank, page->broken_status, reason);
-    }
-    return TUTTI_OK;
 }
 
 /* A rank may have ended after it had done its part: then this call's event is about to pass as well. */

@@ -203,6 +203,15 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                    .kind = TUTTI_SETTING_KIND_TEXT,
                                    .fallback = "",
                                    .help = "file that is opened instead of libtutti_cuda.so; for tests"},
+    [TUTTI_SETTING_CUDA_SLOT_BYTES] = {.name = "TUTTI_CUDA_SLOT_BYTES",
+                                       .kind = TUTTI_SETTING_KIND_BYTES,
+                                       .fallback = "64M",
+                                       .least = 256,
+                                       .most = INT64_C(1) << 34,
+                                       .agreed = true,
+                                       .help =
+                                           "ranks on one GPU copy memory that others cannot map by way of slots of at "
+                                           "most twice so many bytes, on the GPU"},
     [TUTTI_SETTING_CUDA_STAGE_BYTES] = {.name = "TUTTI_CUDA_STAGE_BYTES",
                                         .kind = TUTTI_SETTING_KIND_BYTES,
                                         .fallback = "4M",

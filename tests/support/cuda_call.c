@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tutti/device.h>
+
+uint64_t cuda_shared_arenas;
+
 tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cuda_rank *rank) {
     int count = 0;
     void *arena = NULL;
@@ -16,7 +20,8 @@ tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cu
     rank->index = context->rank % count;
     TUTTI_TRY(rank->device->use(rank->index));
     for (int i = 0; i < CUDA_STREAMS; i++) TUTTI_TRY(rank->device->stream_create(&rank->streams[i]));
-    TUTTI_TRY(rank->device->alloc(arena_bytes, &arena));
+    rank->shared = (cuda_shared_arenas >> context->rank % 64 & 1) != 0;
+    TUTTI_TRY(rank->shared ? tutti_mem_alloc_cuda(arena_bytes, &arena) : rank->device->alloc(arena_bytes, &arena));
     rank->arena = arena;
     return TUTTI_OK;
 }
@@ -28,6 +33,7 @@ tutti_status cuda_rank_close(cuda_rank *rank, tutti_comm *comm) {
     if (comm != NULL) TUTTI_TRY(tutti_barrier(comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
     for (int i = 0; i < CUDA_STREAMS; i++)
         if (rank->streams[i] != NULL) TUTTI_TRY(rank->device->stream_destroy(rank->streams[i]));
+    if (rank->shared) return tutti_mem_free(rank->arena);
     return rank->arena != NULL ? rank->device->free(rank->arena) : TUTTI_OK;
 }
 

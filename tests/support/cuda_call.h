@@ -22,7 +22,11 @@ typedef struct cuda_rank {
     tutti_stream streams[CUDA_STREAMS];
     char *arena;
     size_t arena_bytes, used;
+    bool shared; /* the arena is of tutti_mem_alloc_cuda */
 } cuda_rank;
+
+/* From here on arenas are of tutti_mem_alloc_cuda on ranks where the bit r % 64 is set; else peers cannot map them. */
+extern uint64_t cuda_shared_arenas;
 
 /* Rank r uses GPU r modulo their number. Close it in any case; it is collective there unless comm is NULL. */
 tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cuda_rank *rank_out);

@@ -1,0 +1,329 @@
+/*
+ * The engine for ranks that share one GPU, which NCCL refuses. See same_device.h for the way of a call.
+ *
+ * Sums are in rank order, bit for bit those of the host.
+ */
+#include "comm/algorithms/same_device.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/algorithms/engines.h"
+#include "comm/monitor.h"
+#include "comm/peer.h"
+
+#define LEAST_SLOT_BYTES ((size_t)1 << 20)
+#define GRANULE          256 /* bytes: pieces begin where a kernel reads best */
+/* All waits end at it; not more, since devices compare by the sign of the difference. */
+#define RELEASED ((uint64_t)INT64_MAX)
+
+/* ------------------------------------------------------------------------------------ open and close */
+
+static bool fits(const tutti_comm *comm, char *reason, size_t capacity) {
+    const tutti_stream_facts *facts = comm->gpu->facts;
+    if (comm->hosts != NULL) snprintf(reason, capacity, "the ranks are on several hosts");
+    else if (comm->nranks > TUTTI_DEVICE_MOST_BUFFERS)
+        snprintf(reason, capacity, "more than %d ranks", TUTTI_DEVICE_MOST_BUFFERS);
+    else {
+        for (int rank = 0; rank < comm->nranks; rank++) {
+            bool same = memcmp(facts[rank].device_id, facts[0].device_id, TUTTI_DEVICE_ID_BYTES) == 0;
+            if (same && (facts[rank].ipc || comm->one_process)) continue;
+            snprintf(reason, capacity, same ? "the GPU's memory cannot be shared" : "the ranks have several GPUs");
+            return false;
+        }
+        return true;
+    }
+    return false;
+}
+
+static void close_engine(tutti_comm *comm) {
+    tutti_same_device *s = comm->gpu->engine_state;
+    if (s == NULL) return;
+    comm->gpu->engine_state = NULL;
+    tutti_same_device_close_boards(comm, s);
+    tutti_same_device_free_slots(s);
+    if (s->tail != NULL) s->device->event_destroy(s->tail);
+    free(s->srcs);
+    free(s->factors);
+    free(s);
+}
+
+static tutti_status make_scratch(tutti_same_device *s) {
+    size_t pairs = (size_t)s->nranks * (size_t)s->nranks;
+    char *memory;
+    TUTTI_TRY(tutti_calloc(3 * pairs, sizeof(void *), &memory));
+    s->srcs = (const void **)(void *)memory;
+    s->dsts = (void **)(void *)(memory + pairs * sizeof(void *));
+    s->bytes = (size_t *)(void *)(memory + 2 * pairs * sizeof(void *));
+    return tutti_calloc((size_t)s->nranks, sizeof *s->factors, &s->factors);
+}
+
+static tutti_status open_engine(tutti_comm *comm) {
+    tutti_same_device *s;
+    size_t n = (size_t)comm->nranks;
+    TUTTI_TRY(tutti_calloc(1, sizeof *s, &s));
+    comm->gpu->engine_state = s;
+    s->device = comm->gpu->device;
+    s->rank = comm->rank;
+    s->nranks = comm->nranks;
+    s->alone = true;
+    s->most_slot_bytes = (size_t)tutti_setting_int(TUTTI_SETTING_CUDA_SLOT_BYTES);
+    s->post_bytes =
+        tutti_align_up(sizeof(tutti_same_device_post) + 2 * n * sizeof(tutti_same_device_region), TUTTI_CACHE_LINE);
+    TUTTI_TRY(make_scratch(s));
+    TUTTI_TRY(s->device->event_create(&s->tail));
+    return tutti_same_device_open_boards(comm, s);
+}
+
+/* ------------------------------------------------------------------------------------------- releasing */
+
+/* Streams that had gone on may count once more and so take a release back: it is given again until they have ended. */
+#define RELEASE_MS 10000
+
+typedef struct release {
+    const tutti_device *device;
+    int index;
+    tutti_same_device_counters *counters;
+    int nranks;
+    tutti_peer *owner; /* one reference: the counters stay mapped */
+} release;
+
+static void release_once(tutti_same_device_counters *counters, int nranks) {
+    atomic_store_explicit(&counters->done.value, RELEASED, memory_order_release);
+    for (int rank = 0; rank < nranks; rank++)
+        atomic_store_explicit(&counters->ready[rank].value, RELEASED, memory_order_release);
+}
+
+static void *keep_releasing(void *argument) {
+    release *r = argument;
+    const struct timespec moment = {.tv_nsec = TUTTI_NS_PER_MS};
+    for (int64_t end_ns = tutti_now_ns() + RELEASE_MS * TUTTI_NS_PER_MS; tutti_now_ns() < end_ns;) {
+        release_once(r->counters, r->nranks);
+        nanosleep(&moment, NULL);
+    }
+    if (r->device->use(r->index) == TUTTI_OK) tutti_same_device_unpin(r->device, r->counters);
+    tutti_peer_release(r->owner);
+    free(r);
+    return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static bool start(void *(*body)(void *), void *argument) {
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(&thread, NULL, body, argument) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started) pthread_detach(thread);
+    return started;
+}
+
+/* Without memory or a thread it is given only once, and the counters stay pinned. */
+static void abort_engine(tutti_comm *comm) {
+    tutti_same_device *s = comm->gpu->engine_state;
+    release *r;
+    if (s == NULL || s->counters == NULL || atomic_exchange(&s->released, true)) return;
+    release_once(s->counters, s->nranks);
+    if (s->on_device == NULL || tutti_calloc(1, sizeof *r, &r) != TUTTI_OK) return;
+    *r = (release){s->device, comm->gpu->index, s->counters, s->nranks, comm->members[0].process};
+    tutti_peer_retain(r->owner);
+    if (start(keep_releasing, r)) return;
+    tutti_peer_release(r->owner);
+    free(r);
+}
+
+/* --------------------------------------------------------------------------------------------- slots */
+
+void tutti_same_device_free_slots(tutti_same_device *s) {
+    for (int i = 0; i < s->nkept; i++) s->device->free(s->kept[i]);
+    s->nkept = 0;
+}
+
+/* Two halves of at least so many bytes each. What was smaller is kept: calls under way use it, and sizes double. */
+static tutti_status need_slot(tutti_same_device *s, tutti_same_device_slot *slot, size_t half_bytes) {
+    size_t bytes = LEAST_SLOT_BYTES;
+    if (half_bytes <= slot->half_bytes) return TUTTI_OK;
+    while (bytes < half_bytes) bytes *= 2;
+    void *memory;
+    TUTTI_TRY(s->device->alloc(2 * bytes, &memory));
+    s->kept[s->nkept++] = memory;
+    TUTTI_TRY(tutti_same_device_share(s, memory, 2 * bytes));
+    slot->memory = memory;
+    slot->half_bytes = bytes;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------ planning a call */
+
+static int count_segments(const tutti_comm *comm, const tutti_op *op, bool input) {
+    bool has = input ? tutti_op_has_input(op, comm->rank) : tutti_op_has_output(op, comm->rank);
+    bool list = input ? tutti_op_is_split(op) : tutti_same_device_gathers(op);
+    return !has ? 0 : list ? comm->nranks : 1;
+}
+
+static tutti_span segment_of(const tutti_comm *comm, const tutti_op *op, bool input, int index) {
+    return input ? tutti_op_input(comm, op, index) : tutti_op_output(comm, op, index);
+}
+
+static size_t longest_segment(const tutti_comm *comm, const tutti_op *op, bool input, int count) {
+    size_t longest = 0;
+    for (int i = 0; i < count; i++) longest = tutti_max_size(longest, segment_of(comm, op, input, i).bytes);
+    return longest;
+}
+
+/* Can all ranks reach all segments where they are? Fills them in. */
+static bool describe_segments(tutti_same_device *s, const tutti_comm *comm, const tutti_op *op, bool input, int count,
+                              tutti_same_device_region *regions) {
+    bool found = true;
+    for (int i = 0; i < count; i++) {
+        tutti_span span = segment_of(comm, op, input, i);
+        regions[i] = tutti_same_device_describe(s, span.data, span.bytes);
+        found = found && (s->alone || span.bytes == 0 || regions[i].export_index >= 0);
+    }
+    return found;
+}
+
+/* An output that others write while they still read it as an input. */
+static bool swaps_in_place(const tutti_op *op) {
+    return op->kind == TUTTI_KIND_ALL_TO_ALL && op->src == op->dst;
+}
+
+/* Ranks must agree on it, so it knows kinds only, and settings that all have. */
+static size_t segment_bytes_of(const tutti_same_device *s, const tutti_op *op, size_t item_bytes) {
+    bool list = tutti_op_is_split(op) || tutti_same_device_gathers(op);
+    size_t bytes = s->most_slot_bytes / (list ? (size_t)s->nranks : 1) / GRANULE * GRANULE;
+    return tutti_max_size(bytes, GRANULE) / item_bytes * item_bytes;
+}
+
+/* Decides what goes by way of slots, and says so on the post. */
+static tutti_status plan_call(tutti_comm *comm, tutti_same_device *s, tutti_same_device_plan *plan,
+                              tutti_same_device_post *post) {
+    const tutti_op *op = plan->op;
+    plan->nin = post->nin = count_segments(comm, op, true);
+    plan->nout = post->nout = count_segments(comm, op, false);
+    size_t in = longest_segment(comm, op, true, plan->nin), out = longest_segment(comm, op, false, plan->nout);
+    size_t most = tutti_max_size(in, out);
+    plan->pieces = most == 0 ? 1 : (most + plan->segment_bytes - 1) / plan->segment_bytes;
+    post->pieces = plan->pieces;
+    plan->in_staged = !describe_segments(s, comm, op, true, plan->nin, post->regions) || swaps_in_place(op);
+    plan->out_staged = !describe_segments(s, comm, op, false, plan->nout, post->regions + s->nranks);
+    post->in_slot = post->out_slot = (tutti_same_device_region){.bytes = 0};
+    if (plan->in_staged) {
+        post->in_stride = tutti_align_up(tutti_min_size(in, plan->segment_bytes), GRANULE);
+        TUTTI_TRY(need_slot(s, &s->in, post->in_stride * (size_t)plan->nin));
+        post->in_half = s->in.half_bytes;
+        post->in_slot = tutti_same_device_describe(s, s->in.memory, 2 * s->in.half_bytes);
+    }
+    if (plan->out_staged) {
+        post->out_stride = tutti_align_up(tutti_min_size(out, plan->segment_bytes), GRANULE);
+        TUTTI_TRY(need_slot(s, &s->out, post->out_stride * (size_t)plan->nout));
+        post->out_half = s->out.half_bytes;
+        post->out_slot = tutti_same_device_describe(s, s->out.memory, 2 * s->out.half_bytes);
+    }
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------- own streams */
+
+/* Between the user's segments and the slot: this piece of all of them. */
+static tutti_status copy_slot(tutti_comm *comm, tutti_same_device *s, const tutti_same_device_plan *plan,
+                              const tutti_same_device_post *post, bool input, uint64_t piece) {
+    int segments = input ? plan->nin : plan->nout, count = 0;
+    const tutti_same_device_slot *slot = input ? &s->in : &s->out;
+    char *half = slot->memory + piece % 2 * slot->half_bytes;
+    for (int i = 0; i < segments; i++) {
+        tutti_span span = segment_of(comm, plan->op, input, i);
+        size_t start, bytes = tutti_same_device_piece(span.bytes, plan->segment_bytes, piece, &start);
+        char *user = (char *)(uintptr_t)span.data + start;
+        char *staged = half + (size_t)i * (input ? post->in_stride : post->out_stride);
+        if (bytes == 0) continue;
+        s->srcs[count] = input ? user : staged;
+        s->dsts[count] = input ? staged : user;
+        s->bytes[count++] = bytes;
+    }
+    if (count == 0) return TUTTI_OK;
+    if (count == 1) return s->device->copy(s->dsts[0], s->srcs[0], s->bytes[0], plan->stream);
+    return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, plan->stream);
+}
+
+static tutti_status wait_done(const tutti_same_device *s, const tutti_same_device_plan *plan, uint64_t pieces) {
+    return s->device->wait_value(plan->stream, &s->on_device->done.value, tutti_same_device_step(plan->number, pieces));
+}
+
+static tutti_status say_ready(const tutti_same_device *s, const tutti_same_device_plan *plan, uint64_t pieces) {
+    return s->device->write_value(plan->stream, &s->on_device->ready[s->rank].value,
+                                  tutti_same_device_step(plan->number, pieces));
+}
+
+/* Puts all pieces into the stream. The last one to come (launch not NULL) also those that serve all ranks. A slot has two
+ * halves: piece k goes into it after k - 2 has been taken out, and the others read k before they count k + 1. */
+static tutti_status put_pieces(tutti_comm *comm, tutti_same_device *s, const tutti_same_device_plan *plan,
+                               const tutti_same_device_post *post, tutti_same_device_launch *launch) {
+    uint64_t pieces = launch != NULL ? tutti_same_device_launch_pieces(launch) : plan->pieces;
+    for (uint64_t piece = 0; piece < pieces; piece++) {
+        if (plan->in_staged && piece >= 2) TUTTI_TRY(wait_done(s, plan, piece - 1));
+        if (plan->in_staged) TUTTI_TRY(copy_slot(comm, s, plan, post, /* input */ true, piece));
+        if (piece < plan->pieces)
+            TUTTI_TRY(say_ready(s, plan, piece + 1 == plan->pieces ? TUTTI_SAME_DEVICE_END : piece + 1));
+        if (launch != NULL) TUTTI_TRY(tutti_same_device_launch_piece(launch, piece));
+        if (!plan->out_staged || piece == 0) continue;
+        if (launch == NULL) TUTTI_TRY(wait_done(s, plan, piece));
+        TUTTI_TRY(copy_slot(comm, s, plan, post, /* input */ false, piece - 1));
+    }
+    if (launch == NULL) TUTTI_TRY(wait_done(s, plan, TUTTI_SAME_DEVICE_END));
+    return plan->out_staged ? copy_slot(comm, s, plan, post, /* input */ false, pieces - 1) : TUTTI_OK;
+}
+
+/* Slots and counters serve one call at a time: a call in another stream comes after the last one. */
+static tutti_status follow(tutti_same_device *s, tutti_stream stream) {
+    if (s->has_tail && s->last_stream != stream) return s->device->stream_wait_event(stream, s->tail);
+    return TUTTI_OK;
+}
+
+static tutti_status leave_tail(tutti_same_device *s, tutti_stream stream) {
+    s->has_tail = true;
+    s->last_stream = stream;
+    return s->device->event_record(s->tail, stream);
+}
+
+static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
+    tutti_same_device *s = comm->gpu->engine_state;
+    tutti_same_device_launch *launch = NULL;
+    size_t item_bytes = tutti_max_size(tutti_type_bytes(call->op->type), 1);
+    tutti_same_device_plan plan = {.op = call->op,
+                                   .number = call->number,
+                                   .stream = call->stream,
+                                   .item_bytes = item_bytes,
+                                   .segment_bytes = segment_bytes_of(s, call->op, item_bytes)};
+    tutti_same_device_post *post = tutti_same_device_post_at(s, s->rank, call->number);
+    TUTTI_TRY(tutti_same_device_claim(comm, s, call->number));
+    post->signature = call->op->signature;
+    post->call = tutti_call_of(call->op);
+    post->factor = call->op->factor;
+    TUTTI_TRY(plan_call(comm, s, &plan, post));
+    TUTTI_TRY(follow(s, call->stream));
+    bool last = tutti_same_device_arrive(s, post, call->number);
+    if (last) TUTTI_TRY(tutti_same_device_launch_begin(comm, s, &plan, &launch));
+    tutti_status status = put_pieces(comm, s, &plan, post, launch);
+    if (launch != NULL) tutti_same_device_launch_end(launch);
+    TUTTI_TRY(status);
+    return leave_tail(s, call->stream);
+}
+
+const tutti_stream_engine tutti_engine_same_device = {
+    .name = "same_device",
+    .when = "all ranks on one GPU, or one MIG instance",
+    .fits = fits,
+    .open = open_engine,
+    .enqueue = enqueue,
+    .abort = abort_engine,
+    .close = close_engine,
+};

@@ -1,0 +1,173 @@
+/*
+ * Several ranks on one GPU (processes or threads): what the files same_device*.c share.
+ *
+ *   host      each rank posts its call on the board: where its buffers are. Who comes last launches: only he knows all
+ *             pointers, and so nobody waits for anybody on the host.
+ *   streams   rank r:      [copy into its slot] -> ready[r] = step -> wait done >= step -> [copy out of its slot]
+ *             who launches: wait all ready >= step -> one kernel that reduces or copies for all -> done = step
+ *
+ * Buffers that others can map (all ranks in one process; memory of tutti_mem_alloc_cuda) are read and written where they
+ * are; for others their owner copies by way of its slots, in pieces that fit. Counters lie in host memory that every process
+ * pins; they only grow: step = number of the call * 2^20 + pieces done.
+ *
+ * One kernel for all ranks, since processes on one GPU run one at a time: ranks that only wait need no turn.
+ */
+#ifndef TUTTI_SAME_DEVICE_H
+#define TUTTI_SAME_DEVICE_H
+
+#include "comm/op.h"
+#include "comm/stream.h"
+
+#define TUTTI_SAME_DEVICE_DEPTH   32  /* calls by which the fastest rank may be ahead of the slowest */
+#define TUTTI_SAME_DEVICE_EXPORTS 128 /* allocations of one rank that peers can map */
+#define TUTTI_SAME_DEVICE_END     ((UINT64_C(1) << 20) - 1)
+
+static inline uint64_t tutti_same_device_step(uint64_t number, uint64_t pieces) {
+    return (number << 20) + pieces;
+}
+
+/* A buffer of one rank, or one segment of it. */
+typedef struct tutti_same_device_region {
+    uint64_t address; /* in the owner's process; 0: none */
+    uint64_t bytes;
+    int32_t export_index; /* in the owner's directory; -1: not to be mapped by others */
+    int32_t unused;
+} tutti_same_device_region;
+
+/* One call of one rank. Its owner writes it before `number`. */
+typedef struct tutti_same_device_post {
+    _Atomic uint64_t number; /* release; pairs with the acquire in the launch */
+    uint64_t signature;
+    tutti_call call;
+    double factor;
+    uint64_t pieces;
+    int32_t nin, nout;                          /* segments: n, one for all, or none */
+    tutti_same_device_region in_slot, out_slot; /* bytes 0: the regions themselves */
+    uint64_t in_stride, out_stride;             /* of the segments in a slot's half */
+    uint64_t in_half, out_half;                 /* bytes from one half of a slot to the other */
+    tutti_same_device_region regions[]; /* n inputs by reader (one, if all read the same), n outputs by source (one) */
+} tutti_same_device_post;
+
+typedef struct tutti_same_device_export {
+    uint64_t address, bytes; /* the allocation, in the owner's process */
+    tutti_device_export exported;
+} tutti_same_device_export;
+
+/* One rank's part of the board: in its process's heap; only it writes there. */
+typedef struct tutti_same_device_board {
+    _Atomic uint32_t nexports; /* release after the entry */
+    tutti_same_device_export exports[TUTTI_SAME_DEVICE_EXPORTS];
+    TUTTI_ALIGNED_LINE char posts[]; /* DEPTH of them, post_bytes each */
+} tutti_same_device_board;
+
+typedef struct tutti_same_device_counter {
+    TUTTI_ALIGNED_LINE _Atomic uint64_t value;
+} tutti_same_device_counter;
+
+/* In rank 0's heap; first the counters that streams write and wait for, then those of the host. */
+typedef struct tutti_same_device_counters {
+    tutti_same_device_counter done;
+    tutti_same_device_counter ready[TUTTI_DEVICE_MOST_BUFFERS];
+    tutti_same_device_counter arrived[TUTTI_SAME_DEVICE_DEPTH]; /* ranks that have posted */
+    tutti_same_device_counter
+        launched[TUTTI_SAME_DEVICE_DEPTH]; /* the last call of this place that is in its streams */
+} tutti_same_device_counters;
+
+/* A slot: two halves, one for each of two pieces under way. */
+typedef struct tutti_same_device_slot {
+    char *memory;
+    size_t half_bytes;
+} tutti_same_device_slot;
+
+typedef struct tutti_same_device {
+    const tutti_device *device;
+    int rank, nranks;
+    tutti_same_device_board **boards; /* of each rank, mapped here */
+    tutti_same_device_board *own;
+    size_t post_bytes;
+    tutti_same_device_counters *counters;
+    tutti_same_device_counters *on_device;       /* the same as the GPU sees it */
+    tutti_same_device_counters *own_counters;    /* rank 0 */
+    void *(*imports)[TUTTI_SAME_DEVICE_EXPORTS]; /* by rank: what is mapped here; NULL: not yet */
+    bool alone;                                  /* all ranks are in this process: every pointer is good */
+    size_t most_slot_bytes;                      /* of a half; equal on all ranks */
+    void *kept[2 * 40];                          /* all slots there were: sizes double */
+    int nkept;
+    tutti_same_device_slot in, out;
+    tutti_event_handle tail; /* recorded after the last call, in last_stream */
+    tutti_stream last_stream;
+    bool has_tail;
+    atomic_bool released; /* by abort */
+    const void **srcs;    /* scratch: n * n pointers and sizes for a launch */
+    void **dsts;
+    size_t *bytes;
+    double *factors;
+} tutti_same_device;
+
+/* A call as this rank sees it. */
+typedef struct tutti_same_device_plan {
+    const tutti_op *op;
+    uint64_t number;
+    tutti_stream stream;
+    size_t item_bytes;
+    size_t segment_bytes; /* of a segment in one piece, at most; equal on all ranks */
+    int nin, nout;        /* segments of this rank's input and output */
+    uint64_t pieces;      /* of this rank */
+    bool in_staged, out_staged;
+} tutti_same_device_plan;
+
+static inline tutti_same_device_post *tutti_same_device_post_at(const tutti_same_device *s, int rank, uint64_t number) {
+    return (tutti_same_device_post *)(void *)(s->boards[rank]->posts +
+                                              number % TUTTI_SAME_DEVICE_DEPTH * s->post_bytes);
+}
+/* Does a rank's output consist of a segment from each rank? */
+static inline bool tutti_same_device_gathers(const tutti_op *op) {
+    switch (op->kind) {
+    case TUTTI_KIND_ALL_GATHER:
+    case TUTTI_KIND_ALL_GATHER_V:
+    case TUTTI_KIND_ALL_TO_ALL:
+    case TUTTI_KIND_ALL_TO_ALL_V:
+    case TUTTI_KIND_GATHER:
+    case TUTTI_KIND_GATHER_V: return true;
+    default: return false;
+    }
+}
+static inline bool tutti_same_device_reduces(const tutti_op *op) {
+    return op->kind == TUTTI_KIND_ALL_REDUCE || op->kind == TUTTI_KIND_REDUCE ||
+           op->kind == TUTTI_KIND_REDUCE_SCATTER || op->kind == TUTTI_KIND_REDUCE_SCATTER_V;
+}
+/* Of a segment of `bytes`, what belongs to that piece. */
+static inline size_t tutti_same_device_piece(size_t bytes, size_t segment_bytes, uint64_t piece, size_t *start_out) {
+    *start_out = tutti_min_size(bytes, segment_bytes * piece);
+    return tutti_min_size(bytes - *start_out, segment_bytes);
+}
+
+/* same_device_board.c: makes and frees all of `s` but slots; collective. */
+tutti_status tutti_same_device_open_boards(tutti_comm *comm, tutti_same_device *s);
+void tutti_same_device_close_boards(tutti_comm *comm, tutti_same_device *s);
+/* Ends one use of the counters by the GPU. */
+void tutti_same_device_unpin(const tutti_device *device, tutti_same_device_counters *counters);
+/* Enters an allocation into the own directory, so that peers can map it; nothing to do where all share a process. */
+tutti_status tutti_same_device_share(tutti_same_device *s, void *memory, size_t bytes);
+/* Describes memory of this rank so that peers can find it; export_index -1: they cannot. */
+tutti_same_device_region tutti_same_device_describe(tutti_same_device *s, const void *memory, size_t bytes);
+/* Where a region of `rank` is in this process. TUTTI_ERR_DATA: it cannot be. */
+tutti_status tutti_same_device_find(tutti_same_device *s, const tutti_comm *comm, int rank,
+                                    const tutti_same_device_region *region, void **memory_out);
+/* Waits until the place of that call on the board is free: the fastest rank is far ahead. */
+tutti_status tutti_same_device_claim(tutti_comm *comm, tutti_same_device *s, uint64_t number);
+/* Publishes the own post, which is filled; is this rank the last one? */
+bool tutti_same_device_arrive(tutti_same_device *s, tutti_same_device_post *post, uint64_t number);
+
+/* same_device.c */
+void tutti_same_device_free_slots(tutti_same_device *s);
+
+/* same_device_launch.c: compares all posts; what the caller then needs to launch every piece. */
+typedef struct tutti_same_device_launch tutti_same_device_launch;
+tutti_status tutti_same_device_launch_begin(tutti_comm *comm, tutti_same_device *s, const tutti_same_device_plan *plan,
+                                            tutti_same_device_launch **launch_out);
+uint64_t tutti_same_device_launch_pieces(const tutti_same_device_launch *launch);
+tutti_status tutti_same_device_launch_piece(tutti_same_device_launch *launch, uint64_t piece);
+void tutti_same_device_launch_end(tutti_same_device_launch *launch);
+
+#endif

@@ -1,0 +1,229 @@
+/*
+ * What ranks on one GPU tell each other on the host: posts, counters, exported allocations. See same_device.h.
+ *
+ * Boards are in the heaps that ranks of one host map anyway, so what a dead rank has left can still be read.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/status.h"
+#include "comm/algorithms/same_device.h"
+#include "comm/arena.h"
+#include "comm/device_memory.h"
+#include "comm/grave.h"
+#include "comm/heap.h"
+#include "comm/peer.h"
+
+/* --------------------------------------------------------------------------------------------- pinning */
+
+/* Counters are pinned once in a process, however many of its threads are ranks. */
+typedef struct pin {
+    tutti_same_device_counters *counters, *on_device;
+    int references;
+    struct pin *next;
+} pin;
+
+static pthread_mutex_t pins_lock = PTHREAD_MUTEX_INITIALIZER;
+static pin *pins;
+
+/* The lock is held. */
+static tutti_status add_pin(const tutti_device *device, tutti_same_device_counters *counters, pin **pin_out) {
+    pin *p;
+    void *on_device;
+    TUTTI_TRY(tutti_calloc(1, sizeof *p, &p));
+    tutti_status status = device->pin(counters, sizeof(tutti_same_device_counters), &on_device);
+    if (status != TUTTI_OK) {
+        free(p);
+        return tutti_fail_context(status, "counters of ranks on one GPU");
+    }
+    *p = (pin){.counters = counters, .on_device = on_device, .next = pins};
+    pins = p;
+    *pin_out = p;
+    return TUTTI_OK;
+}
+
+static tutti_status pin_counters(const tutti_device *device, tutti_same_device_counters *counters,
+                                 tutti_same_device_counters **on_device_out) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&pins_lock);
+    pin *p = pins;
+    while (p != NULL && p->counters != counters) p = p->next;
+    if (p == NULL) status = add_pin(device, counters, &p);
+    if (status == TUTTI_OK) {
+        p->references++;
+        *on_device_out = p->on_device;
+    }
+    pthread_mutex_unlock(&pins_lock);
+    return status;
+}
+
+void tutti_same_device_unpin(const tutti_device *device, tutti_same_device_counters *counters) {
+    pthread_mutex_lock(&pins_lock);
+    pin **link = &pins;
+    while ((*link)->counters != counters) link = &(*link)->next;
+    pin *p = *link;
+    if (--p->references == 0) {
+        *link = p->next;
+        device->unpin(counters);
+        free(p);
+    }
+    pthread_mutex_unlock(&pins_lock);
+}
+
+/* ---------------------------------------------------------------------------------------------- opening */
+
+/* What a rank tells when it opens: addresses in its own process. */
+typedef struct hello {
+    uint64_t board, counters; /* 0: could not be made, or none */
+} hello;
+
+static size_t board_bytes(const tutti_same_device *s) {
+    return sizeof(tutti_same_device_board) + TUTTI_SAME_DEVICE_DEPTH * s->post_bytes;
+}
+
+static tutti_status map_boards(const tutti_comm *comm, tutti_same_device *s, const hello *all) {
+    for (int rank = 0; rank < s->nranks; rank++) {
+        tutti_peer *peer = comm->members[rank].process;
+        s->boards[rank] = tutti_peer_translate(peer, all[rank].board, board_bytes(s));
+        s->alone = s->alone && peer->self;
+        if (all[rank].board == 0 || s->boards[rank] == NULL)
+            return tutti_fail(TUTTI_ERR_MEMORY, "rank %d has no shared memory for calls on one GPU", rank);
+    }
+    s->counters = tutti_peer_translate(comm->members[0].process, all[0].counters, sizeof *s->counters);
+    if (all[0].counters == 0 || s->counters == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "rank 0 has no shared memory for counters");
+    return pin_counters(s->device, s->counters, &s->on_device);
+}
+
+static tutti_status make_own(const tutti_comm *comm, tutti_same_device *s, hello *own) {
+    void *memory = NULL;
+    TUTTI_TRY(tutti_heap_alloc(TUTTI_HEAP_CONTROL, board_bytes(s), &memory));
+    s->own = memory;
+    own->board = (uint64_t)(uintptr_t)memory;
+    if (comm->rank != 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof *s->counters, &memory));
+    s->own_counters = memory;
+    own->counters = (uint64_t)(uintptr_t)memory;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_same_device_open_boards(tutti_comm *comm, tutti_same_device *s) {
+    size_t n = (size_t)s->nranks;
+    hello own = {.board = 0}, *all = NULL;
+    tutti_status status;
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *all, &all), out);
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *s->boards, &s->boards), out);
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *s->imports, &s->imports), out);
+    TUTTI_TRY_GOTO(status, make_own(comm, s, &own), out);
+    TUTTI_TRY_GOTO(status, tutti_stream_gather(comm, &own, all, sizeof own), out);
+    TUTTI_TRY_GOTO(status, map_boards(comm, s, all), out);
+out:
+    free(all);
+    return status;
+}
+
+/* Board and counters stay until no rank looks at them any more; for good where streams may still count. */
+void tutti_same_device_close_boards(tutti_comm *comm, tutti_same_device *s) {
+    bool released = atomic_load(&s->released);
+    for (int rank = 0; rank < s->nranks && s->imports != NULL; rank++)
+        for (int i = 0; i < TUTTI_SAME_DEVICE_EXPORTS; i++)
+            if (s->imports[rank][i] != NULL) s->device->close_import(s->imports[rank][i]);
+    if (s->on_device != NULL && !released) tutti_same_device_unpin(s->device, s->counters);
+    if (s->own != NULL) tutti_grave_keep(comm, s->own);
+    if (s->own_counters != NULL && !released) tutti_grave_keep(comm, s->own_counters);
+    free(s->imports);
+    free(s->boards);
+}
+
+/* ---------------------------------------------------------------------------------------------- regions */
+
+/* The entry of the own directory that holds that memory; -1: none. */
+static int find_own(const tutti_same_device *s, const void *memory, size_t bytes) {
+    uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t offset = (uint64_t)(uintptr_t)memory - s->own->exports[i].address;
+        if (offset < s->own->exports[i].bytes && bytes <= s->own->exports[i].bytes - offset) return (int)i;
+    }
+    return -1;
+}
+
+tutti_status tutti_same_device_share(tutti_same_device *s, void *memory, size_t bytes) {
+    uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
+    if (s->alone || find_own(s, memory, bytes) >= 0) return TUTTI_OK;
+    if (count == TUTTI_SAME_DEVICE_EXPORTS)
+        return tutti_fail(TUTTI_ERR_MEMORY, "%d pieces of memory of one rank are shared already", (int)count);
+    tutti_same_device_export *entry = &s->own->exports[count];
+    TUTTI_TRY(s->device->export_memory(memory, &entry->exported));
+    entry->address = (uint64_t)(uintptr_t)memory;
+    entry->bytes = bytes;
+    atomic_store_explicit(&s->own->nexports, count + 1, memory_order_release); /* pairs with import */
+    return TUTTI_OK;
+}
+
+/* Blocks of tutti_mem_alloc_cuda are shared when they are first used. They keep their address as long as the process: what
+ * is freed is handed out again, but not given back to CUDA once it was shared. */
+static int find_or_share(tutti_same_device *s, const void *memory, size_t bytes) {
+    void *block;
+    size_t block_bytes;
+    int index = find_own(s, memory, bytes);
+    if (index >= 0 || !tutti_device_memory_share(memory, bytes, &block, &block_bytes)) return index;
+    return tutti_same_device_share(s, block, block_bytes) == TUTTI_OK ? find_own(s, memory, bytes) : -1;
+}
+
+tutti_same_device_region tutti_same_device_describe(tutti_same_device *s, const void *memory, size_t bytes) {
+    tutti_same_device_region region = {.address = (uint64_t)(uintptr_t)memory, .bytes = bytes, .export_index = -1};
+    if (!s->alone && bytes > 0) region.export_index = find_or_share(s, memory, bytes);
+    return region;
+}
+
+static tutti_status import(tutti_same_device *s, int rank, int index) {
+    const tutti_same_device_board *board = s->boards[rank];
+    uint32_t count = atomic_load_explicit(&board->nexports, memory_order_acquire);
+    if (index < 0 || (uint32_t)index >= count || index >= TUTTI_SAME_DEVICE_EXPORTS)
+        return tutti_fail(TUTTI_ERR_DATA, "rank %d names memory that it has not shared", rank);
+    if (s->imports[rank][index] != NULL) return TUTTI_OK;
+    return tutti_fail_context(s->device->import_memory(&board->exports[index].exported, &s->imports[rank][index]),
+                              "memory of rank %d on the same GPU", rank);
+}
+
+tutti_status tutti_same_device_find(tutti_same_device *s, const tutti_comm *comm, int rank,
+                                    const tutti_same_device_region *region, void **memory_out) {
+    *memory_out = (void *)(uintptr_t)region->address;
+    if (region->bytes == 0 || comm->members[rank].process->self) return TUTTI_OK;
+    TUTTI_TRY(import(s, rank, region->export_index));
+    const tutti_same_device_export *block = &s->boards[rank]->exports[region->export_index];
+    uint64_t offset = region->address - block->address;
+    if (offset > block->bytes || region->bytes > block->bytes - offset)
+        return tutti_fail(TUTTI_ERR_DATA, "rank %d names memory outside of what it has shared", rank);
+    *memory_out = (char *)s->imports[rank][region->export_index] + offset;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ posts */
+
+tutti_status tutti_same_device_claim(tutti_comm *comm, tutti_same_device *s, uint64_t number) {
+    const _Atomic uint64_t *launched = &s->counters->launched[number % TUTTI_SAME_DEVICE_DEPTH].value;
+    uint64_t before = number > TUTTI_SAME_DEVICE_DEPTH ? number - TUTTI_SAME_DEVICE_DEPTH : 0;
+    tutti_deadline deadline = tutti_deadline_after_ms(comm->timeout_ms);
+    tutti_backoff backoff = {.yields = true};
+    while (atomic_load_explicit(launched, memory_order_acquire) < before) { /* pairs with launch_begin's release */
+        TUTTI_TRY(tutti_comm_check(comm));
+        if (tutti_deadline_passed(&deadline))
+            return tutti_fail(TUTTI_ERR_TIMEOUT,
+                              "%d calls on the GPU wait for a rank that is that far behind; communicator \"%s\"",
+                              TUTTI_SAME_DEVICE_DEPTH, comm->name);
+        tutti_backoff_pause(&backoff);
+    }
+    return TUTTI_OK;
+}
+
+bool tutti_same_device_arrive(tutti_same_device *s, tutti_same_device_post *post, uint64_t number) {
+    _Atomic uint64_t *arrived = &s->counters->arrived[number % TUTTI_SAME_DEVICE_DEPTH].value;
+    atomic_store_explicit(&post->number, number, memory_order_release);
+    /* Whoever comes last has seen what all others wrote before. */
+    if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < (uint64_t)s->nranks) return false;
+    atomic_store_explicit(arrived, 0, memory_order_relaxed); /* before launched: then the place is claimed anew */
+    return true;
+}

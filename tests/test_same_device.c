@@ -1,0 +1,221 @@
+/*
+ * Several ranks on one GPU: all kinds, types and sizes, in memory that peers can map and in memory that they cannot, in one
+ * piece and in several; ranks that come late, die, or call something else. The GPU is a stand-in (support/standin_cuda.c).
+ */
+#include <criterion/criterion.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <tutti/device.h>
+
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/settings.h"
+#include "comm/stream.h"
+#include "tests/support/cuda_call.h"
+#include "tests/support/reference.h"
+
+#define SLOT_BYTES 4096 /* so that little data goes in pieces */
+
+static const int worlds[] = {2, 3, 4, 7, 0};
+static const int small_worlds[] = {3, 0};
+static const char *const environment[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
+                                          NULL};
+
+enum { ORDINARY = 0, SHARED = -1, MIXED = 0x5a };
+
+static void prepare(int64_t shared) {
+    setenv("STANDIN_GPUS", "1", 1); /* for ranks that are threads */
+    setenv("TUTTI_CUDA_SLOT_BYTES", "4096", 1);
+    setenv("TUTTI_ALGORITHM", "same_device", 1);
+    tutti_settings_reload();
+    cuda_shared_arenas = (uint64_t)shared;
+}
+
+static void run(const int *sizes, int64_t shared, ranks_body body) {
+    prepare(shared);
+    const char *failure = ranks_run_worlds(sizes, &(ranks_options){.timeout_s = 200, .environment = environment}, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks_context *, cuda_rank *)) {
+    cuda_rank rank;
+    tutti_status status = cuda_rank_open(context, (size_t)16 << 20, &rank);
+    if (status == TUTTI_OK) status = body(context, &rank);
+    if (status == TUTTI_OK && strcmp(context->comm->gpu->engine->name, "same_device") != 0)
+        status = tutti_fail(TUTTI_ERR_DATA, "another engine did it: %s", context->comm->gpu->engine->name);
+    if (status == TUTTI_OK) status = cuda_rank_close(&rank, context->comm);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------ results */
+
+static tutti_reduction reduction_for(tutti_type type, unsigned seed) {
+    tutti_reduction reduction = (tutti_reduction)(seed % TUTTI_REDUCTION_COUNT);
+    return reference_supports(type, reduction) ? reduction : TUTTI_SUM;
+}
+
+static tutti_status all_sizes(ranks_context *context, cuda_rank *rank) {
+    size_t n = (size_t)context->nranks;
+    const size_t counts[] = {0, 1, n - 1, n, n + 1, 251, SLOT_BYTES / 4, SLOT_BYTES / 4 + 1, 5 * SLOT_BYTES / 4 + 3};
+    unsigned seed = 0;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++, seed++) {
+            call c = {.kind = (call_kind)kind,
+                      .type = TUTTI_FLOAT32,
+                      .reduction = reduction_for(TUTTI_FLOAT32, seed),
+                      .count = counts[i],
+                      .root = (int)(seed % n),
+                      .in_place = (call_mode)(seed % CALL_MODES),
+                      .seed = seed};
+            TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[seed % CUDA_STREAMS], seed % 2 == 0));
+        }
+    return TUTTI_OK;
+}
+
+static tutti_status sizes_body(ranks_context *context) {
+    return with_rank(context, all_sizes);
+}
+
+Test(same_device, all_kinds_are_right_in_memory_that_peers_cannot_map, .timeout = 300) {
+    run(worlds, ORDINARY, sizes_body);
+}
+
+Test(same_device, all_kinds_are_right_in_memory_that_peers_map, .timeout = 300) {
+    run(worlds, SHARED, sizes_body);
+}
+
+Test(same_device, all_kinds_are_right_where_some_can_be_mapped_and_some_cannot, .timeout = 300) {
+    run(worlds, MIXED, sizes_body);
+}
+
+static tutti_status all_types(ranks_context *context, cuda_rank *rank) {
+    unsigned seed = 1000;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (int type = 0; type < TUTTI_TYPE_COUNT; type++)
+            for (int reduction = 0; reduction < (call_reduces((call_kind)kind) ? TUTTI_REDUCTION_COUNT : 1);
+                 reduction++) {
+                if (!reference_supports((tutti_type)type, (tutti_reduction)reduction)) continue;
+                call c = {.kind = (call_kind)kind,
+                          .type = (tutti_type)type,
+                          .reduction = (tutti_reduction)reduction,
+                          .count = 67,
+                          .root = context->nranks - 1,
+                          .in_place = (call_mode)(++seed % CALL_MODES),
+                          .seed = seed};
+                TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[0], false));
+            }
+    return TUTTI_OK;
+}
+
+static tutti_status types_body(ranks_context *context) {
+    return with_rank(context, all_types);
+}
+
+Test(same_device, all_types_and_reductions_are_right, .timeout = 300) {
+    run(small_worlds, MIXED, types_body);
+}
+
+/* ------------------------------------------------------------------------------------------------- order */
+
+#define CALLS 200 /* more than the board has places */
+
+/* One rank's stream is closed by a gate; the others call on and on, and none of their calls waits for it on the host but when
+ * they are too far ahead. Each call adds ranks' values to what the one before has left, in changing streams. */
+static tutti_status run_ahead(ranks_context *context, cuda_rank *rank) {
+    int n = context->nranks, *there = NULL, value = 1;
+    void *memory = NULL;
+    TUTTI_TRY(cuda_alloc(rank, sizeof *there, &memory));
+    TUTTI_TRY(rank->device->copy(memory, &value, sizeof value, rank->streams[0]));
+    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+    if (context->rank == n - 1) usleep(300000);
+    for (int i = 0; i < CALLS; i++) {
+        tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[i % CUDA_STREAMS], .memory = TUTTI_MEMORY_CUDA);
+        tutti_reduction reduction = i % 8 == 7 ? TUTTI_SUM : TUTTI_MAX;
+        TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1, TUTTI_INT32, reduction, &options));
+    }
+    int expected = 1;
+    for (int i = 7; i < CALLS; i += 8) expected = (int)((unsigned)expected * (unsigned)n);
+    TUTTI_TRY(rank->device->copy(&value, memory, sizeof value, rank->streams[(CALLS - 1) % CUDA_STREAMS]));
+    TUTTI_TRY(rank->device->stream_sync(rank->streams[(CALLS - 1) % CUDA_STREAMS]));
+    RANKS_CHECK(value == expected, "%d, not %d", value, expected);
+    return TUTTI_OK;
+}
+
+static tutti_status ahead_body(ranks_context *context) {
+    return with_rank(context, run_ahead);
+}
+
+Test(same_device, calls_follow_each_other_whatever_their_streams_and_whoever_is_late, .timeout = 200) {
+    run(worlds, MIXED, ahead_body);
+}
+
+/* ------------------------------------------------------------------------------------------------ failure */
+
+static tutti_status lose_rank(ranks_context *context) {
+    cuda_rank rank;
+    char name[64];
+    void *memory = NULL;
+    int victim = context->nranks - 1;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(cuda_alloc(&rank, 40000, &memory));
+    tutti_options options = TUTTI_OPTIONS(.stream = rank.streams[0], .memory = TUTTI_MEMORY_CUDA);
+    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 10000, TUTTI_INT32, TUTTI_SUM, &options));
+    TUTTI_TRY(rank.device->stream_sync(rank.streams[0]));
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    if (context->rank == victim) ranks_strike(context, SIGKILL);
+    tutti_work *work;
+    options.work = &work;
+    int64_t start_ns = tutti_now_ns();
+    tutti_status status = tutti_all_reduce(context->comm, memory, memory, 10000, TUTTI_INT32, TUTTI_SUM, &options);
+    if (status == TUTTI_OK) status = tutti_work_wait(work, 10000);
+    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
+    snprintf(name, sizeof name, "rank %d (host", victim);
+    RANKS_CHECK(strstr(tutti_last_error(), name) != NULL, "'%s' is not named: %s", name, tutti_last_error());
+    RANKS_CHECK(tutti_now_ns() - start_ns < INT64_C(2500000000), "told late");
+    TUTTI_TRY(rank.device->stream_sync(rank.streams[0])); /* released */
+    tutti_work_free(work);
+    return TUTTI_OK;
+}
+
+Test(same_device, streams_are_released_when_a_rank_dies, .timeout = 200) {
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    for (int64_t shared = SHARED; shared <= ORDINARY; shared++) {
+        prepare(shared);
+        ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 3, .environment = environment};
+        const char *failure = ranks_run(&options, lose_rank);
+        cr_assert(failure == NULL, "%s", failure);
+    }
+}
+
+/* The last one to come finds it; the others are told. */
+static tutti_status call_differently(ranks_context *context, cuda_rank *rank) {
+    void *memory = NULL;
+    tutti_work *work = NULL;
+    size_t count = context->rank == 1 ? 11 : 10;
+    TUTTI_TRY(cuda_alloc(rank, 1000, &memory));
+    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA, .work = &work);
+    tutti_status status = tutti_all_reduce(context->comm, memory, memory, count, TUTTI_INT32, TUTTI_SUM, &options);
+    if (status == TUTTI_OK) status = tutti_work_wait(work, 10000);
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
+    RANKS_CHECK(strstr(tutti_last_error(), "all_reduce(int32, 11, sum)") != NULL &&
+                    strstr(tutti_last_error(), "all_reduce(int32, 10, sum)") != NULL,
+                "both calls are not shown: %s", tutti_last_error());
+    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+    tutti_work_free(work);
+    return TUTTI_OK;
+}
+
+static tutti_status different_body(ranks_context *context) {
+    cuda_rank rank;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(call_differently(context, &rank));
+    return cuda_rank_close(&rank, NULL);
+}
+
+Test(same_device, calls_that_differ_are_an_error_on_all_ranks_that_shows_both, .timeout = 200) {
+    run(small_worlds, MIXED, different_body);
+}
