@@ -190,6 +190,12 @@ typedef struct tutti_pace {
     unsigned writes;
 } tutti_pace;
 
+/* Something that peers may look at until all have left; grave.h. */
+typedef struct tutti_kept {
+    void *memory;
+    void (*give_back)(void *memory);
+} tutti_kept;
+
 struct tutti_comm {
     int rank, nranks;
     uint64_t id; /* equal on all ranks, different from any other's that one of them has */
@@ -218,7 +224,7 @@ struct tutti_comm {
     const void **views;                    /* scratch of nranks pointers, for algorithms */
     double *factors;                       /* scratch of nranks factors */
     char **buffers;                        /* scratch of nranks pointers */
-    void *kept[2];                         /* pieces of the heap that go with the page; grave.h */
+    tutti_kept kept[2];                    /* goes with the page */
     uint64_t exposed;                      /* last call in which peers may write into this rank's buffers; settle.h */
     struct tutti_work_queue *queue;        /* worker.h */
     struct tutti_links *links;             /* to ranks of other hosts, link.c; NULL: none so far */

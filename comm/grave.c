@@ -21,7 +21,7 @@ typedef struct grave {
     tutti_hall *hall; /* the page is in it, or NULL: in this process's heap */
     tutti_member *members;
     tutti_slots *slots;
-    void *kept[TUTTI_COUNT_OF(((tutti_comm *)0)->kept)];
+    tutti_kept kept[TUTTI_COUNT_OF(((tutti_comm *)0)->kept)];
     struct grave *next;
 } grave;
 
@@ -44,7 +44,8 @@ static void free_grave(grave *g) {
     atomic_store_explicit(&g->page->comm_id, 0, memory_order_release);
     if (g->hall == NULL) tutti_heap_free(g->page);
     if (g->slots != NULL) tutti_heap_free(g->slots->memory);
-    for (size_t i = 0; i < TUTTI_COUNT_OF(g->kept); i++) tutti_heap_free(g->kept[i]);
+    for (size_t i = 0; i < TUTTI_COUNT_OF(g->kept); i++)
+        if (g->kept[i].memory != NULL) g->kept[i].give_back(g->kept[i].memory);
     free(g->slots);
     for (int rank = 0; rank < g->nranks; rank++)
         if (g->members[rank].process != NULL) tutti_peer_release(g->members[rank].process);
@@ -89,9 +90,9 @@ void tutti_grave_bury(tutti_comm *comm) {
     }
 }
 
-void tutti_grave_keep(tutti_comm *comm, void *heap_memory) {
+void tutti_grave_keep(tutti_comm *comm, void *memory, void (*give_back)(void *memory)) {
     size_t i = 0;
-    while (comm->kept[i] != NULL) i++;
+    while (comm->kept[i].memory != NULL) i++;
     assert(i < TUTTI_COUNT_OF(comm->kept));
-    comm->kept[i] = heap_memory;
+    comm->kept[i] = (tutti_kept){.memory = memory, .give_back = give_back};
 }

@@ -10,7 +10,7 @@
  * when every other rank has departed, too, or has died; looks at each burial. */
 void tutti_grave_bury(tutti_comm *comm);
 
-/* A piece of the heap that peers of this communicator may look at: freed together with the page. */
-void tutti_grave_keep(tutti_comm *comm, void *heap_memory); /* two at most */
+/* Something that peers of this communicator may look at: given back together with the page. Two of them at most. */
+void tutti_grave_keep(tutti_comm *comm, void *memory, void (*give_back)(void *memory));
 
 #endif

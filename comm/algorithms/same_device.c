@@ -17,7 +17,6 @@
 #include "bootstrap/base/status.h"
 #include "comm/algorithms/engines.h"
 #include "comm/monitor.h"
-#include "comm/peer.h"
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
 #define GRANULE          256 /* bytes: pieces begin where a kernel reads best */
@@ -43,12 +42,18 @@ static bool fits(const tutti_comm *comm, char *reason, size_t capacity) {
     return false;
 }
 
+/* Streams have passed all calls, or abort has taken them over. */
+static void return_slots(tutti_same_device *s) {
+    for (int i = 0; i < s->nkept; i++) tutti_same_device_return_slot(s->kept[i]);
+    s->nkept = 0;
+}
+
 static void close_engine(tutti_comm *comm) {
     tutti_same_device *s = comm->gpu->engine_state;
     if (s == NULL) return;
     comm->gpu->engine_state = NULL;
     tutti_same_device_close_boards(comm, s);
-    tutti_same_device_free_slots(s);
+    return_slots(s);
     if (s->tail != NULL) s->device->event_destroy(s->tail);
     free(s->srcs);
     free(s->factors);
@@ -71,6 +76,7 @@ static tutti_status open_engine(tutti_comm *comm) {
     TUTTI_TRY(tutti_calloc(1, sizeof *s, &s));
     comm->gpu->engine_state = s;
     s->device = comm->gpu->device;
+    s->index = comm->gpu->index;
     s->rank = comm->rank;
     s->nranks = comm->nranks;
     s->alone = true;
@@ -88,11 +94,10 @@ static tutti_status open_engine(tutti_comm *comm) {
 #define RELEASE_MS 10000
 
 typedef struct release {
-    const tutti_device *device;
-    int index;
     tutti_same_device_counters *counters;
     int nranks;
-    tutti_peer *owner; /* one reference: the counters stay mapped */
+    char *slots[TUTTI_SAME_DEVICE_SLOTS]; /* to be returned */
+    int nslots;
 } release;
 
 static void release_once(tutti_same_device_counters *counters, int nranks) {
@@ -108,8 +113,7 @@ static void *keep_releasing(void *argument) {
         release_once(r->counters, r->nranks);
         nanosleep(&moment, NULL);
     }
-    if (r->device->use(r->index) == TUTTI_OK) tutti_same_device_unpin(r->device, r->counters);
-    tutti_peer_release(r->owner);
+    for (int i = 0; i < r->nslots; i++) tutti_same_device_return_slot(r->slots[i]);
     free(r);
     return NULL;
 }
@@ -126,34 +130,27 @@ static bool start(void *(*body)(void *), void *argument) {
     return started;
 }
 
-/* Without memory or a thread it is given only once, and the counters stay pinned. */
 static void abort_engine(tutti_comm *comm) {
     tutti_same_device *s = comm->gpu->engine_state;
-    release *r;
     if (s == NULL || s->counters == NULL || atomic_exchange(&s->released, true)) return;
     release_once(s->counters, s->nranks);
-    if (s->on_device == NULL || tutti_calloc(1, sizeof *r, &r) != TUTTI_OK) return;
-    *r = (release){s->device, comm->gpu->index, s->counters, s->nranks, comm->members[0].process};
-    tutti_peer_retain(r->owner);
-    if (start(keep_releasing, r)) return;
-    tutti_peer_release(r->owner);
-    free(r);
+    release *r = malloc(sizeof *r);
+    if (r == NULL) return; /* it is given only once, and the slots are lost */
+    *r = (release){.counters = s->counters, .nranks = s->nranks, .nslots = s->nkept};
+    memcpy(r->slots, s->kept, sizeof r->slots);
+    s->nkept = 0;
+    if (!start(keep_releasing, r)) free(r);
 }
 
 /* --------------------------------------------------------------------------------------------- slots */
-
-void tutti_same_device_free_slots(tutti_same_device *s) {
-    for (int i = 0; i < s->nkept; i++) s->device->free(s->kept[i]);
-    s->nkept = 0;
-}
 
 /* Two halves of at least so many bytes each. What was smaller is kept: calls under way use it, and sizes double. */
 static tutti_status need_slot(tutti_same_device *s, tutti_same_device_slot *slot, size_t half_bytes) {
     size_t bytes = LEAST_SLOT_BYTES;
     if (half_bytes <= slot->half_bytes) return TUTTI_OK;
     while (bytes < half_bytes) bytes *= 2;
-    void *memory;
-    TUTTI_TRY(s->device->alloc(2 * bytes, &memory));
+    char *memory;
+    TUTTI_TRY(tutti_same_device_take_slot(s->device, s->index, 2 * bytes, &memory));
     s->kept[s->nkept++] = memory;
     TUTTI_TRY(tutti_same_device_share(s, memory, 2 * bytes));
     slot->memory = memory;

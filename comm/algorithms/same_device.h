@@ -19,6 +19,7 @@
 #include "comm/stream.h"
 
 #define TUTTI_SAME_DEVICE_DEPTH   32  /* calls by which the fastest rank may be ahead of the slowest */
+#define TUTTI_SAME_DEVICE_SLOTS   80  /* of one rank */
 #define TUTTI_SAME_DEVICE_EXPORTS 128 /* allocations of one rank that peers can map */
 #define TUTTI_SAME_DEVICE_END     ((UINT64_C(1) << 20) - 1)
 
@@ -81,7 +82,7 @@ typedef struct tutti_same_device_slot {
 
 typedef struct tutti_same_device {
     const tutti_device *device;
-    int rank, nranks;
+    int index, rank, nranks;          /* index: of the GPU */
     tutti_same_device_board **boards; /* of each rank, mapped here */
     tutti_same_device_board *own;
     size_t post_bytes;
@@ -91,7 +92,7 @@ typedef struct tutti_same_device {
     void *(*imports)[TUTTI_SAME_DEVICE_EXPORTS]; /* by rank: what is mapped here; NULL: not yet */
     bool alone;                                  /* all ranks are in this process: every pointer is good */
     size_t most_slot_bytes;                      /* of a half; equal on all ranks */
-    void *kept[2 * 40];                          /* all slots there were: sizes double */
+    char *kept[TUTTI_SAME_DEVICE_SLOTS];         /* all slots there were: sizes double */
     int nkept;
     tutti_same_device_slot in, out;
     tutti_event_handle tail; /* recorded after the last call, in last_stream */
@@ -145,8 +146,6 @@ static inline size_t tutti_same_device_piece(size_t bytes, size_t segment_bytes,
 /* same_device_board.c: makes and frees all of `s` but slots; collective. */
 tutti_status tutti_same_device_open_boards(tutti_comm *comm, tutti_same_device *s);
 void tutti_same_device_close_boards(tutti_comm *comm, tutti_same_device *s);
-/* Ends one use of the counters by the GPU. */
-void tutti_same_device_unpin(const tutti_device *device, tutti_same_device_counters *counters);
 /* Enters an allocation into the own directory, so that peers can map it; nothing to do where all share a process. */
 tutti_status tutti_same_device_share(tutti_same_device *s, void *memory, size_t bytes);
 /* Describes memory of this rank so that peers can find it; export_index -1: they cannot. */
@@ -159,8 +158,17 @@ tutti_status tutti_same_device_claim(tutti_comm *comm, tutti_same_device *s, uin
 /* Publishes the own post, which is filled; is this rank the last one? */
 bool tutti_same_device_arrive(tutti_same_device *s, tutti_same_device_post *post, uint64_t number);
 
-/* same_device.c */
-void tutti_same_device_free_slots(tutti_same_device *s);
+/* same_device_keep.c: what outlives communicators. Counters as the GPU sees them; `owner` is whose heap they are in. */
+tutti_status tutti_same_device_pin(const tutti_device *device, struct tutti_peer *owner,
+                                   tutti_same_device_counters *counters, tutti_same_device_counters **on_device_out);
+/* Zeros, in this process's heap. */
+tutti_status tutti_same_device_take_counters(tutti_same_device_counters **counters_out);
+void tutti_same_device_return_counters(void *counters);
+/* Memory of a peer, mapped here. */
+tutti_status tutti_same_device_import(const tutti_device *device, const tutti_device_export *exported, void **base_out);
+/* An allocation of exactly so many bytes on that GPU, which is the current one. */
+tutti_status tutti_same_device_take_slot(const tutti_device *device, int index, size_t bytes, char **memory_out);
+void tutti_same_device_return_slot(const char *memory);
 
 /* same_device_launch.c: compares all posts; what the caller then needs to launch every piece. */
 typedef struct tutti_same_device_launch tutti_same_device_launch;

@@ -3,9 +3,7 @@
  *
  * Boards are in the heaps that ranks of one host map anyway, so what a dead rank has left can still be read.
  */
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
@@ -15,62 +13,6 @@
 #include "comm/grave.h"
 #include "comm/heap.h"
 #include "comm/peer.h"
-
-/* --------------------------------------------------------------------------------------------- pinning */
-
-/* Counters are pinned once in a process, however many of its threads are ranks. */
-typedef struct pin {
-    tutti_same_device_counters *counters, *on_device;
-    int references;
-    struct pin *next;
-} pin;
-
-static pthread_mutex_t pins_lock = PTHREAD_MUTEX_INITIALIZER;
-static pin *pins;
-
-/* The lock is held. */
-static tutti_status add_pin(const tutti_device *device, tutti_same_device_counters *counters, pin **pin_out) {
-    pin *p;
-    void *on_device;
-    TUTTI_TRY(tutti_calloc(1, sizeof *p, &p));
-    tutti_status status = device->pin(counters, sizeof(tutti_same_device_counters), &on_device);
-    if (status != TUTTI_OK) {
-        free(p);
-        return tutti_fail_context(status, "counters of ranks on one GPU");
-    }
-    *p = (pin){.counters = counters, .on_device = on_device, .next = pins};
-    pins = p;
-    *pin_out = p;
-    return TUTTI_OK;
-}
-
-static tutti_status pin_counters(const tutti_device *device, tutti_same_device_counters *counters,
-                                 tutti_same_device_counters **on_device_out) {
-    tutti_status status = TUTTI_OK;
-    pthread_mutex_lock(&pins_lock);
-    pin *p = pins;
-    while (p != NULL && p->counters != counters) p = p->next;
-    if (p == NULL) status = add_pin(device, counters, &p);
-    if (status == TUTTI_OK) {
-        p->references++;
-        *on_device_out = p->on_device;
-    }
-    pthread_mutex_unlock(&pins_lock);
-    return status;
-}
-
-void tutti_same_device_unpin(const tutti_device *device, tutti_same_device_counters *counters) {
-    pthread_mutex_lock(&pins_lock);
-    pin **link = &pins;
-    while ((*link)->counters != counters) link = &(*link)->next;
-    pin *p = *link;
-    if (--p->references == 0) {
-        *link = p->next;
-        device->unpin(counters);
-        free(p);
-    }
-    pthread_mutex_unlock(&pins_lock);
-}
 
 /* ---------------------------------------------------------------------------------------------- opening */
 
@@ -94,7 +36,7 @@ static tutti_status map_boards(const tutti_comm *comm, tutti_same_device *s, con
     s->counters = tutti_peer_translate(comm->members[0].process, all[0].counters, sizeof *s->counters);
     if (all[0].counters == 0 || s->counters == NULL)
         return tutti_fail(TUTTI_ERR_MEMORY, "rank 0 has no shared memory for counters");
-    return pin_counters(s->device, s->counters, &s->on_device);
+    return tutti_same_device_pin(s->device, comm->members[0].process, s->counters, &s->on_device);
 }
 
 static tutti_status make_own(const tutti_comm *comm, tutti_same_device *s, hello *own) {
@@ -103,9 +45,8 @@ static tutti_status make_own(const tutti_comm *comm, tutti_same_device *s, hello
     s->own = memory;
     own->board = (uint64_t)(uintptr_t)memory;
     if (comm->rank != 0) return TUTTI_OK;
-    TUTTI_TRY(tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof *s->counters, &memory));
-    s->own_counters = memory;
-    own->counters = (uint64_t)(uintptr_t)memory;
+    TUTTI_TRY(tutti_same_device_take_counters(&s->own_counters));
+    own->counters = (uint64_t)(uintptr_t)s->own_counters;
     return TUTTI_OK;
 }
 
@@ -124,15 +65,15 @@ out:
     return status;
 }
 
-/* Board and counters stay until no rank looks at them any more; for good where streams may still count. */
+static void free_board(void *board) {
+    tutti_heap_free(board);
+}
+
+/* Board and counters stay until no rank looks at them any more; counters for good where streams may still count. */
 void tutti_same_device_close_boards(tutti_comm *comm, tutti_same_device *s) {
-    bool released = atomic_load(&s->released);
-    for (int rank = 0; rank < s->nranks && s->imports != NULL; rank++)
-        for (int i = 0; i < TUTTI_SAME_DEVICE_EXPORTS; i++)
-            if (s->imports[rank][i] != NULL) s->device->close_import(s->imports[rank][i]);
-    if (s->on_device != NULL && !released) tutti_same_device_unpin(s->device, s->counters);
-    if (s->own != NULL) tutti_grave_keep(comm, s->own);
-    if (s->own_counters != NULL && !released) tutti_grave_keep(comm, s->own_counters);
+    if (s->own != NULL) tutti_grave_keep(comm, s->own, free_board);
+    if (s->own_counters != NULL && !atomic_load(&s->released))
+        tutti_grave_keep(comm, s->own_counters, tutti_same_device_return_counters);
     free(s->imports);
     free(s->boards);
 }
@@ -184,8 +125,9 @@ static tutti_status import(tutti_same_device *s, int rank, int index) {
     if (index < 0 || (uint32_t)index >= count || index >= TUTTI_SAME_DEVICE_EXPORTS)
         return tutti_fail(TUTTI_ERR_DATA, "rank %d names memory that it has not shared", rank);
     if (s->imports[rank][index] != NULL) return TUTTI_OK;
-    return tutti_fail_context(s->device->import_memory(&board->exports[index].exported, &s->imports[rank][index]),
-                              "memory of rank %d on the same GPU", rank);
+    return tutti_fail_context(
+        tutti_same_device_import(s->device, &board->exports[index].exported, &s->imports[rank][index]),
+        "memory of rank %d on the same GPU", rank);
 }
 
 tutti_status tutti_same_device_find(tutti_same_device *s, const tutti_comm *comm, int rank,
