@@ -128,6 +128,7 @@ Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue
     tutti_options options = {};
     options.struct_bytes = sizeof options;
     options.memory = TUTTI_MEMORY_HOST;
+    options.memory = TUTTI_MEMORY_HOST;
     options.timeout_ms = timeout_of(call.timeout).count();
     options.factor = call.factor;
     if (call.async) options.work = work->handle();
