@@ -1,0 +1,37 @@
+/*
+ * What tests of the emulated kernels share: a place to compute, arrays, and how they are compared. They assert.
+ */
+#ifndef TUTTI_TESTS_EMULATED_ARRAYS_H
+#define TUTTI_TESTS_EMULATED_ARRAYS_H
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/compute.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+
+static const size_t counts[] = {0, 1, 3, 4, 5, 255, 256, 1023, 1024, 1025, 4099};
+
+extern tutti_cuda_compute the_compute;
+extern tutti_compute *const compute; /* it */
+
+float of_bfloat16(uint16_t value);
+
+/* Of a GPU's alignment, with room behind it that nobody may write. */
+float *array(size_t count);
+/* NaN: what is not written stays visible. */
+float *unwritten(size_t count);
+float *copy_of(const float *values, size_t count);
+void expect_same(const char *what, size_t count, const float *got, const float *expected);
+void expect_near(const char *what, size_t count, const float *got, const float *expected, double tolerance);
+
+#define FREE(...)                                                                                                      \
+    do {                                                                                                               \
+        void *all_[] = {__VA_ARGS__};                                                                                  \
+        for (size_t i_ = 0; i_ < COUNT_OF(all_); i_++) free(all_[i_]);                                                 \
+    } while (0)
+
+#endif

@@ -1,0 +1,66 @@
+/*
+ * What goes wrong with a GPU: in a forked child, and on the stand-in, which finds what real ones punish by a crash or worse.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/on_gpu.h"
+
+TestSuite(device_failure, .timeout = 120);
+
+Test(device_failure, a_forked_child_is_told_so) {
+    int ended = 0;
+    open_device();
+    pid_t child = fork();
+    if (child == 0) {
+        void *memory;
+        tutti_device_place place = {.memory = TUTTI_MEMORY_CUDA};
+        bool told = gpu->alloc(8, &memory) == TUTTI_ERR_FORKED && gpu->stream_sync(stream) == TUTTI_ERR_FORKED;
+        bool host = gpu->locate(&ended, &place) == TUTTI_OK && place.memory == TUTTI_MEMORY_HOST;
+        _exit(told && host ? 0 : 1); /* calls on the host's memory go on */
+    }
+    waitpid(child, &ended, 0);
+    cr_assert_eq(ended, 0);
+    GOOD(gpu->free(alloc(8))); /* nothing happened here */
+}
+
+Test(device_failure, ordinary_code_that_touches_the_stand_ins_memory_crashes) {
+    if (!is_standin()) cr_skip_test("CUDA's own addresses need not crash");
+    int ended = 0;
+    open_device();
+    volatile char *memory = alloc(64);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        _exit(memory[0] == 1 ? 1 : 2);
+    }
+    waitpid(child, &ended, 0);
+    cr_assert(WIFSIGNALED(ended), "it was read: %d", ended);
+}
+
+Test(device_failure, the_stand_in_fails_where_it_is_told_to) {
+    if (!is_standin()) cr_skip_test("only the stand-in can be made to fail");
+    setenv("STANDIN_FAIL", "alloc:2,task:3", 1);
+    open_device();
+    void *memory = alloc(64), *second = NULL;
+    cr_assert_eq(gpu->alloc(64, &second), TUTTI_ERR_SYSTEM);
+    cr_assert(strstr(tutti_last_error(), "alloc") != NULL, "%s", tutti_last_error());
+    for (int i = 0; i < 2; i++) GOOD(gpu->fill(memory, 1, 64, stream));
+    GOOD(gpu->stream_sync(stream));
+    GOOD(gpu->fill(memory, 1, 64, stream));
+    cr_assert_eq(gpu->stream_sync(stream), TUTTI_ERR_SYSTEM);
+    cr_assert_eq(gpu->alloc(64, &second), TUTTI_ERR_SYSTEM, "nothing works after a failure in a stream");
+}
+
+Test(device_failure, an_address_beyond_an_allocation_breaks_the_stand_in) {
+    if (!is_standin()) cr_skip_test("a GPU would have to be started anew");
+    open_device();
+    void *memory = alloc(64);
+    GOOD(gpu->fill(memory, 1, 65, stream));
+    cr_assert_eq(gpu->stream_sync(stream), TUTTI_ERR_SYSTEM);
+    cr_assert(strstr(tutti_last_error(), "illegal memory access") != NULL, "%s", tutti_last_error());
+}

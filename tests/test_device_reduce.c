@@ -1,0 +1,134 @@
+/*
+ * Reductions on a GPU, stand-in or real, against the host's, bit for bit.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/on_gpu.h"
+#include "tests/support/reference.h"
+
+TestSuite(device_reduce, .timeout = 120);
+
+/* One call against the host's, bit for bit. Each buffer begins `shift` elements after an aligned address. */
+typedef struct reduce_case {
+    tutti_type type;
+    tutti_reduction reduction;
+    int nsrcs, ndsts;
+    size_t count, shift;
+    bool in_place;
+} reduce_case;
+
+enum {
+    MOST_SOURCES = TUTTI_DEVICE_MOST_BUFFERS,
+    MOST_RESULTS = 3,
+    MOST_ELEMENTS = 10007,
+    ROOM = (MOST_ELEMENTS + 64) * 8
+};
+
+typedef struct buffers {
+    char *device[MOST_SOURCES + MOST_RESULTS], *host[MOST_SOURCES], *expected, *got;
+} buffers;
+
+static void buffers_create(buffers *b) {
+    for (int i = 0; i < MOST_SOURCES + MOST_RESULTS; i++) b->device[i] = alloc(ROOM);
+    for (int i = 0; i < MOST_SOURCES; i++) b->host[i] = malloc(ROOM);
+    b->expected = malloc(ROOM), b->got = malloc(ROOM);
+}
+
+static void fill_sources(const buffers *b, const reduce_case *c) {
+    size_t start = c->shift * tutti_type_bytes(c->type);
+    for (int i = 0; i < c->nsrcs; i++) {
+        reference_fill(b->host[i] + start, c->count, c->type, c->reduction, c->count + c->shift, i, c->nsrcs);
+        GOOD(gpu->copy(b->device[i], b->host[i], start + c->count * tutti_type_bytes(c->type), stream));
+    }
+}
+
+static void check_result(const buffers *b, const reduce_case *c, int result, const void *dst) {
+    size_t bytes = c->count * tutti_type_bytes(c->type), start = c->shift * tutti_type_bytes(c->type);
+    get(b->got, (const char *)dst - start, ROOM);
+    cr_assert_eq(memcmp(b->got + start, b->expected, bytes), 0,
+                 "%s of %s, %d sources, %zu elements, shift %zu, result %d of %d", tutti_reduction_name(c->reduction),
+                 tutti_type_name(c->type), c->nsrcs, c->count, c->shift, result, c->ndsts);
+    for (size_t i = start + bytes; i < start + bytes + 64 && !c->in_place; i++)
+        cr_assert_eq(b->got[i], 0x5a, "wrote behind the end");
+    for (size_t i = 0; i < start && !c->in_place; i++) cr_assert_eq(b->got[i], 0x5a, "wrote before the beginning");
+}
+
+static void check_reduce(const buffers *b, const reduce_case *c) {
+    size_t start = c->shift * tutti_type_bytes(c->type);
+    const void *srcs[MOST_SOURCES], *host_srcs[MOST_SOURCES];
+    void *dsts[MOST_RESULTS];
+    double factors[MOST_SOURCES];
+    fill_sources(b, c);
+    for (int i = 0; i < c->nsrcs; i++) {
+        srcs[i] = b->device[i] + start;
+        host_srcs[i] = b->host[i] + start;
+        factors[i] = reference_factor(c->type, i % 8);
+    }
+    for (int i = 0; i < c->ndsts; i++) {
+        bool own = c->in_place && i == c->ndsts - 1;
+        dsts[i] = (own ? b->device[c->nsrcs - 1] : b->device[MOST_SOURCES + i]) + start;
+        if (!own) GOOD(gpu->fill((char *)dsts[i] - start, 0x5a, ROOM, stream));
+    }
+    tutti_reduce_args args = {.dst = b->expected,
+                              .srcs = host_srcs,
+                              .factors = c->reduction == TUTTI_PREMUL_SUM ? factors : NULL,
+                              .nsrcs = c->nsrcs,
+                              .count = c->count,
+                              .type = c->type,
+                              .reduction = c->reduction,
+                              .divisor = c->nsrcs};
+    tutti_reduce_host(&args);
+    args.srcs = srcs;
+    GOOD(gpu->reduce(&args, dsts, c->ndsts, stream));
+    memset(srcs, 0, sizeof srcs); /* the arrays were copied */
+    GOOD(gpu->stream_sync(stream));
+    for (int i = 0; i < c->ndsts; i++) check_result(b, c, i, dsts[i]);
+}
+
+Test(device_reduce, every_type_and_reduction_gives_the_hosts_bits, .timeout = 300) {
+    static const size_t counts[] = {0, 1, 3, 16, 17, 1031, MOST_ELEMENTS};
+    buffers b;
+    open_device();
+    buffers_create(&b);
+    for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++) {
+        for (tutti_reduction reduction = 0; reduction < TUTTI_REDUCTION_COUNT; reduction++) {
+            if (!tutti_reduce_supports(type, reduction)) continue;
+            for (size_t i = 0; i < (THREAD_SANITIZER ? 4 : sizeof counts / sizeof *counts); i++) {
+                reduce_case c = {type,
+                                 reduction,
+                                 1 + (int)((i * 3 + (size_t)reduction) % 9),
+                                 1 + (int)i % MOST_RESULTS,
+                                 counts[i],
+                                 i % 4 == 3 ? 1 : 0,
+                                 i % 3 == 2};
+                check_reduce(&b, &c);
+            }
+        }
+    }
+}
+
+Test(device_reduce, as_many_sources_as_may_be_are_folded_in_order) {
+    static const tutti_type types[] = {TUTTI_FLOAT32, TUTTI_BFLOAT16, TUTTI_FLOAT64, TUTTI_INT8, TUTTI_BOOL};
+    buffers b;
+    open_device();
+    buffers_create(&b);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int nsrcs = MOST_SOURCES - 1; nsrcs <= MOST_SOURCES; nsrcs++)
+            check_reduce(&b, &(reduce_case){types[i], TUTTI_SUM, nsrcs, 2, 4133, 0, false});
+}
+
+Test(device_reduce, what_no_reduction_is_is_refused) {
+    open_device();
+    void *memory = alloc(64);
+    const void *srcs[] = {memory};
+    tutti_reduce_args args = {.srcs = srcs, .nsrcs = 1, .count = 4, .type = TUTTI_FLOAT32, .reduction = TUTTI_BXOR};
+    cr_assert_eq(gpu->reduce(&args, &memory, 1, stream), TUTTI_ERR_ARGUMENT);
+    args.reduction = TUTTI_SUM;
+    args.nsrcs = TUTTI_DEVICE_MOST_BUFFERS + 1;
+    cr_assert_eq(gpu->reduce(&args, &memory, 1, stream), TUTTI_ERR_ARGUMENT);
+    args.nsrcs = 1;
+    cr_assert_eq(gpu->reduce(&args, &memory, 0, stream), TUTTI_ERR_ARGUMENT);
+    GOOD(gpu->reduce(&args, &memory, 1, stream));
+}
