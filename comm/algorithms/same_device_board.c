@@ -139,7 +139,7 @@ tutti_status tutti_same_device_find(tutti_same_device *s, const tutti_comm *comm
     uint64_t offset = region->address - block->address;
     if (offset > block->bytes || region->bytes > block->bytes - offset)
         return tutti_fail(TUTTI_ERR_DATA, "rank %d names memory outside of what it has shared", rank);
-    *memory_out = (char *)s->imports[rank][region->export_index] + offset;
+    *memory_out = (char *)s->imports[rank][region->export_index] + block->exported.offset + offset;
     return TUTTI_OK;
 }
 
