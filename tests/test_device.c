@@ -206,6 +206,7 @@ Test(device, a_kernel_reads_and_writes_pinned_memory_by_its_device_address) {
     for (int i = 0; i < 1024; i++) cr_assert_eq(page[i], (float)i + 1);
     GOOD(gpu->unpin(page));
     GOOD(gpu->free_pinned(host));
+    free(page);
 }
 
 /* Says what went wrong by its exit code: nothing else of Criterion's works in a child. */

@@ -36,6 +36,13 @@ static void buffers_create(buffers *b) {
     b->expected = malloc(ROOM), b->got = malloc(ROOM);
 }
 
+static void buffers_destroy(buffers *b) {
+    for (int i = 0; i < MOST_SOURCES + MOST_RESULTS; i++) GOOD(gpu->free(b->device[i]));
+    for (int i = 0; i < MOST_SOURCES; i++) free(b->host[i]);
+    free(b->expected);
+    free(b->got);
+}
+
 static void fill_sources(const buffers *b, const reduce_case *c) {
     size_t start = c->shift * tutti_type_bytes(c->type);
     for (int i = 0; i < c->nsrcs; i++) {
@@ -107,6 +114,7 @@ Test(device_reduce, every_type_and_reduction_gives_the_hosts_bits, .timeout = 30
             }
         }
     }
+    buffers_destroy(&b);
 }
 
 Test(device_reduce, as_many_sources_as_may_be_are_folded_in_order) {
@@ -117,6 +125,7 @@ Test(device_reduce, as_many_sources_as_may_be_are_folded_in_order) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         for (int nsrcs = MOST_SOURCES - 1; nsrcs <= MOST_SOURCES; nsrcs++)
             check_reduce(&b, &(reduce_case){types[i], TUTTI_SUM, nsrcs, 2, 4133, 0, false});
+    buffers_destroy(&b);
 }
 
 Test(device_reduce, what_no_reduction_is_is_refused) {
