@@ -128,13 +128,15 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
         .seed = (uint64_t)arguments->seed,
     };
     TUTTI_TRY(tutti_dataset_open(arguments->data, &train->dataset));
+    /* Before memory is taken for a batch that is too large. */
+    TUTTI_TRY(tutti_shard_init(&train->shard, train->dataset.train.count, train->rank, train->nranks,
+                               (int)arguments->batch_size, train->seed));
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
     TUTTI_TRY(create_update(train));
     if (arguments->resume != NULL) TUTTI_TRY(resume(train));
     else tutti_model_initialize(train->model, train->seed);
-    TUTTI_TRY(tutti_shard_init(&train->shard, train->dataset.train.count, train->rank, train->nranks,
-                               (int)arguments->batch_size, train->seed));
+    train->shard.seed = train->seed; /* perhaps the checkpoint's */
     plan_steps(train);
     TUTTI_TRY(open_step(train));
     return open_outputs(train);
