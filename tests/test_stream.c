@@ -34,28 +34,8 @@ static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks
     return status;
 }
 
-static tutti_reduction reduction_for(tutti_type type, unsigned seed) {
-    tutti_reduction reduction = (tutti_reduction)(seed % TUTTI_REDUCTION_COUNT);
-    return reference_supports(type, reduction) ? reduction : TUTTI_SUM;
-}
-
-/* n-1, n, n+1 for n ranks, a prime, and what takes several pieces with a last one that is shorter. */
 static tutti_status all_sizes(ranks_context *context, cuda_rank *rank) {
-    size_t n = (size_t)context->nranks;
-    const size_t counts[] = {0, 1, n - 1, n, n + 1, 251, STAGE_BYTES / 4 + 1, 5 * STAGE_BYTES / 4 + 3};
-    unsigned seed = 0;
-    for (int kind = 0; kind < CALL_KINDS; kind++)
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++, seed++) {
-            call c = {.kind = (call_kind)kind,
-                      .type = TUTTI_FLOAT32,
-                      .reduction = reduction_for(TUTTI_FLOAT32, seed),
-                      .count = counts[i],
-                      .root = (int)(seed % n),
-                      .in_place = (call_mode)(seed % CALL_MODES),
-                      .seed = seed};
-            TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[0], seed % 2 == 0));
-        }
-    return TUTTI_OK;
+    return cuda_sweep_sizes(rank, context, STAGE_BYTES);
 }
 
 static tutti_status sizes_body(ranks_context *context) {
@@ -67,22 +47,7 @@ Test(stream, all_kinds_give_what_the_reference_gives_at_all_sizes) {
 }
 
 static tutti_status all_types(ranks_context *context, cuda_rank *rank) {
-    unsigned seed = 1000;
-    for (int kind = 0; kind < CALL_KINDS; kind++)
-        for (int type = 0; type < TUTTI_TYPE_COUNT; type++)
-            for (int reduction = 0; reduction < (call_reduces((call_kind)kind) ? TUTTI_REDUCTION_COUNT : 1);
-                 reduction++) {
-                if (!reference_supports((tutti_type)type, (tutti_reduction)reduction)) continue;
-                call c = {.kind = (call_kind)kind,
-                          .type = (tutti_type)type,
-                          .reduction = (tutti_reduction)reduction,
-                          .count = 67,
-                          .root = context->nranks - 1,
-                          .in_place = (call_mode)(++seed % CALL_MODES),
-                          .seed = seed};
-                TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[seed % CUDA_STREAMS], false));
-            }
-    return TUTTI_OK;
+    return cuda_sweep_types(rank, context);
 }
 
 static tutti_status types_body(ranks_context *context) {

@@ -9,6 +9,8 @@
 
 #include <tutti/device.h>
 
+#include "tests/support/reference.h"
+
 uint64_t cuda_shared_arenas;
 
 tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cuda_rank *rank) {
@@ -140,4 +142,48 @@ void cuda_gate_open(cuda_gate *gate) {
 
 void cuda_gate_destroy(cuda_rank *rank, cuda_gate *gate) {
     rank->device->free_pinned((void *)gate->host);
+}
+
+/* ------------------------------------------------------------------------------------------------ sweeps */
+
+static tutti_reduction reduction_for(tutti_type type, unsigned seed) {
+    tutti_reduction reduction = (tutti_reduction)(seed % TUTTI_REDUCTION_COUNT);
+    return reference_supports(type, reduction) ? reduction : TUTTI_SUM;
+}
+
+tutti_status cuda_sweep_sizes(cuda_rank *rank, const ranks_context *context, size_t piece_bytes) {
+    size_t n = (size_t)context->nranks, piece = piece_bytes / sizeof(float);
+    const size_t counts[] = {0, 1, n - 1, n, n + 1, 251, piece, piece + 1, 5 * piece + 3};
+    unsigned seed = 0;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++, seed++) {
+            call c = {.kind = (call_kind)kind,
+                      .type = TUTTI_FLOAT32,
+                      .reduction = reduction_for(TUTTI_FLOAT32, seed),
+                      .count = counts[i],
+                      .root = (int)(seed % n),
+                      .in_place = (call_mode)(seed % CALL_MODES),
+                      .seed = seed};
+            TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[seed % CUDA_STREAMS], seed % 2 == 0));
+        }
+    return TUTTI_OK;
+}
+
+tutti_status cuda_sweep_types(cuda_rank *rank, const ranks_context *context) {
+    unsigned seed = 1000;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (int type = 0; type < TUTTI_TYPE_COUNT; type++)
+            for (int reduction = 0; reduction < (call_reduces((call_kind)kind) ? TUTTI_REDUCTION_COUNT : 1);
+                 reduction++) {
+                if (!reference_supports((tutti_type)type, (tutti_reduction)reduction)) continue;
+                call c = {.kind = (call_kind)kind,
+                          .type = (tutti_type)type,
+                          .reduction = (tutti_reduction)reduction,
+                          .count = 67,
+                          .root = context->nranks - 1,
+                          .in_place = (call_mode)(++seed % CALL_MODES),
+                          .seed = seed};
+                TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[seed % CUDA_STREAMS], false));
+            }
+    return TUTTI_OK;
 }
