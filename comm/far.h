@@ -6,9 +6,9 @@
  *               <-- frames { tail, matched } ------  news: how far B has read it
  *     a stream  -- frames { transfer, bytes } ---->  where that receive wants them: not by the ring
  *
- * Both directions share a connection, so that an answer carries the acknowledgement of what it answers (with a connection for
- * each, small messages took one and a half times as long). The one who has something to send makes it, on a thread of its own:
- * nobody waits for it. What is written to the ring meanwhile goes out as soon as it is there.
+ * Both directions share a connection, so that an answer carries the acknowledgement of what it answers. The one who has
+ * something to send makes it, on a thread of its own: nobody waits for it. What is written to the ring meanwhile goes out as
+ * soon as it is there.
  *
  * Invariant: all of a frame is in the copy before its first record can be seen.
  */

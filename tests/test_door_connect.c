@@ -13,10 +13,9 @@
 #include "bootstrap/base/status.h"
 #include "comm/door.h"
 #include "comm/door_state.h"
+#include "tests/support/at_door.h"
 
 #define KEY "the job's key"
-
-static tutti_door_card card;
 
 static void open_door(void) {
     setenv("TUTTI_LOG", "error", 1); /* refusals are what is tested */
@@ -26,29 +25,6 @@ static void open_door(void) {
 }
 
 TestSuite(door_connect, .init = open_door, .timeout = 60);
-
-static tutti_ticket ticket_of(uint64_t comm_id) {
-    tutti_ticket ticket;
-    memset(&ticket, 0, sizeof ticket);
-    memset(ticket.from, 7, sizeof ticket.from);
-    memcpy(ticket.to, card.process, sizeof ticket.to);
-    ticket.comm_id = comm_id;
-    ticket.use = TUTTI_TICKET_LINK;
-    ticket.lanes = 1;
-    return ticket;
-}
-
-static tutti_connection take_connection(const tutti_ticket *ticket, int64_t within_ms) {
-    tutti_connection got = {.socket = -1};
-    tutti_deadline deadline = tutti_deadline_after_ms(within_ms);
-    while (tutti_door_take(ticket, &got) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
-        poll(&(struct pollfd){.fd = tutti_door_bell(), .events = POLLIN}, 1, 1);
-    return got;
-}
-
-static int take(const tutti_ticket *ticket, int64_t within_ms) {
-    return take_connection(ticket, within_ms).socket;
-}
 
 static bool receive(int fd, void *data, size_t bytes) {
     return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
