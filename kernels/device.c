@@ -4,8 +4,9 @@
  * Any pointer that a caller gives may be one of CUDA's, and asking costs some 100 ns, so callers first ask whether there is a
  * context at all. That answer must be had in some ns by processes that never see a GPU, and must never be a stale no: host
  * code that touches device memory crashes. A no holds for as long as it takes to make a context, or less: loading the
- * driver's library and making a context are a matter of tens of ms at the least, so a no is taken anew after LOOK_AGAIN of
- * a ms or so. Who has opened the module through this table can have a context sooner, and is asked each time.
+ * driver's library and making a context are a matter of tens of ms at the least, so a no is taken anew with each tick of the
+ * system's coarse clock, of 10 ms at the most. That clock is read in 5 ns, half of what the processor's counter takes. Who has
+ * opened the module through this table can have a context sooner, and is asked each time.
  *
  * Invariant: in_use never loads the driver's library and never starts it (cuInit): both would be new to this process,
  * and a process that forks after cuInit has children that cannot use a GPU.
@@ -13,6 +14,7 @@
 #include "kernels/device.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,10 +25,6 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
 
 typedef enum answer { UNKNOWN, YES, NO } answer;
 
@@ -42,7 +40,8 @@ static struct {
 /* Of in_use, on a line that all callers read and nobody writes often. */
 static struct {
     _Atomic(const tutti_device *) device; /* once there was a context */
-    _Atomic uint64_t looked;              /* when the answer was last found to be no */
+    _Atomic int64_t looked;               /* at which tick the answer was last found to be no */
+    _Atomic unsigned long long loads;     /* of libraries by then, among them no driver; 0: not looked yet */
 } TUTTI_ALIGNED_LINE use;
 
 /* --------------------------------------------------------------------------------------------- the module */
@@ -131,31 +130,28 @@ tutti_status tutti_device_choose(int *device_out) {
 
 /* ------------------------------------------------------------------------------------------------- in use */
 
-#if defined(__x86_64__)
-#define LOOK_AGAIN (UINT64_C(1) << 21) /* 0.4 to 1 ms on processors of 2 to 5 GHz */
-static inline uint64_t ticks(void) {
-    return __rdtsc();
-}
-#elif defined(__aarch64__)
-#define LOOK_AGAIN (UINT64_C(1) << 14) /* its counter runs at 25 MHz to 1 GHz */
-static inline uint64_t ticks(void) {
-    uint64_t value;
-    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(value));
-    return value;
-}
-#else
-#define LOOK_AGAIN UINT64_C(1000000)
-static inline uint64_t ticks(void) {
+/* When the tick began that runs, in ns. */
+static inline int64_t tick(void) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
-#endif
 
-/* Somebody has loaded the driver's library: PyTorch, a runtime linked into the program, the program itself. */
+static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads_out) {
+    (void)bytes;
+    *(unsigned long long *)loads_out = info->dlpi_adds;
+    return 1; /* every library says the same */
+}
+
+/* Somebody has loaded the driver's library: PyTorch, a runtime linked into the program, the program itself. To search for it
+ * takes 20 us, so that is done only where a library has been loaded since. */
 static bool driver_is_loaded(void) {
+    unsigned long long loads = 0;
+    dl_iterate_phdr(count_loads, &loads);
+    if (loads != 0 && loads == atomic_load_explicit(&use.loads, memory_order_relaxed)) return false;
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver != NULL) dlclose(driver);
+    else atomic_store_explicit(&use.loads, loads, memory_order_relaxed);
     return driver != NULL;
 }
 
@@ -172,7 +168,7 @@ static const tutti_cuda_module *module_to_ask(void) {
     return atomic_load_explicit(&state.module, memory_order_acquire);
 }
 
-__attribute__((noinline)) static const tutti_device *look(uint64_t now) {
+__attribute__((noinline)) static const tutti_device *look(int64_t now) {
     atomic_store_explicit(&use.looked, now, memory_order_relaxed);
     const tutti_cuda_module *module = module_to_ask();
     if (module == NULL || !module->device.in_use()) return NULL;
@@ -183,9 +179,8 @@ __attribute__((noinline)) static const tutti_device *look(uint64_t now) {
 const tutti_device *tutti_device_in_use(void) {
     const tutti_device *device = atomic_load_explicit(&use.device, memory_order_acquire);
     if (device != NULL) return device;
-    uint64_t now = ticks();
-    /* Counters of two processors may differ a little: a difference below zero is a very large one here. */
-    bool fresh = now - atomic_load_explicit(&use.looked, memory_order_relaxed) < LOOK_AGAIN;
+    int64_t now = tick();
+    bool fresh = now == atomic_load_explicit(&use.looked, memory_order_relaxed);
     if (TUTTI_LIKELY(fresh && !atomic_load_explicit(&state.opened, memory_order_acquire))) return NULL;
     return look(now);
 }
