@@ -22,8 +22,9 @@
 /* Payloads from these sizes on go past the caches, between near and between far caches. */
 #define STREAM_NEAR_BYTES ((size_t)16 << 10)
 #define STREAM_FAR_BYTES  ((size_t)2 << 10)
-#define FAR_LINE_NS       14  /* to write a line of the ring: near 5 to 7, far 27 */
-#define STREAMS_PER_LOOK  256 /* between two looks at the distance */
+#define FAR_LINE_NS       14                /* to write a line of the ring: near 5 to 7, far 27 */
+#define STRAIGHT_BYTES    ((size_t)1 << 10) /* to another host: payloads from this size on go from the caller's memory */
+#define STREAMS_PER_LOOK  256               /* between two looks at the distance */
 #define LOOKS_FOR_PART    4096
 
 /* --------------------------------------------------------------------------------------------- writing */
@@ -33,31 +34,31 @@ static bool is_tiny(const tutti_record *record) {
 }
 
 /* Only messages come in parts: fragments of a stream follow each other anyway. */
-static size_t part_bytes(const tutti_record *record) {
-    if (record->kind != TUTTI_RECORD_EAGER) return TUTTI_CHANNEL_RING_BYTES;
+static size_t part_bytes(const tutti_channels *channel, const tutti_record *record) {
+    if (record->kind != TUTTI_RECORD_EAGER || channel->far != NULL) return TUTTI_CHANNEL_RING_BYTES;
     size_t half = tutti_align_up(record->payload_bytes / 2, TUTTI_CACHE_LINE);
     size_t most = record->payload_bytes <= LARGE_BYTES ? MOST_PART_BYTES : LARGE_PART_BYTES;
     return tutti_min_size(tutti_max_size(half, LEAST_PART_BYTES), most);
 }
 
-static size_t part_count(const tutti_record *record) {
-    size_t bytes = part_bytes(record);
+static size_t part_count(const tutti_channels *channel, const tutti_record *record) {
+    size_t bytes = part_bytes(channel, record);
     return record->payload_bytes <= bytes ? 1 : (record->payload_bytes - 1) / bytes + 1;
 }
 
 /* Bytes of the ring that the record takes. */
-static size_t span(const tutti_record *record) {
+static size_t span(const tutti_channels *channel, const tutti_record *record) {
     if (is_tiny(record)) return sizeof *record;
-    return part_count(record) * sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE);
+    return part_count(channel, record) * sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE);
 }
 
 /* Where, from the record on, the line in front of a part is. */
-static size_t part_offset(const tutti_record *record, size_t part) {
-    return part * (sizeof *record + part_bytes(record));
+static size_t part_offset(const tutti_channels *channel, const tutti_record *record, size_t part) {
+    return part * (sizeof *record + part_bytes(channel, record));
 }
 
 bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
-    size_t wanted = span(record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
+    size_t wanted = span(channel, record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
     if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= TUTTI_CHANNEL_RING_BYTES)) return true;
     if (channel->theirs == NULL || channel->broken) return false;
     uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
@@ -102,18 +103,19 @@ static _Atomic uint32_t *kind_at(tutti_channels *channel, uint64_t at) {
 }
 
 /* Position of the line after a part of the record at a position. */
-static uint64_t part_end(uint64_t at, const tutti_record *record, size_t part) {
-    size_t bytes = tutti_min_size(record->payload_bytes - part * part_bytes(record), part_bytes(record));
-    return at + part_offset(record, part) + sizeof *record + tutti_align_up(bytes, TUTTI_CACHE_LINE);
+static uint64_t part_end(const tutti_channels *channel, uint64_t at, const tutti_record *record, size_t part) {
+    size_t bytes =
+        tutti_min_size(record->payload_bytes - part * part_bytes(channel, record), part_bytes(channel, record));
+    return at + part_offset(channel, record, part) + sizeof *record + tutti_align_up(bytes, TUTTI_CACHE_LINE);
 }
 
 /* Clears the lines after all parts. Fetched together first: one after the other each would take the way to the reader
  * and back. */
 static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record *record) {
-    size_t parts = part_count(record);
-    for (size_t i = 0; i < parts; i++) tutti_prefetch_to_write(record_at(channel, part_end(at, record, i)));
+    size_t parts = part_count(channel, record);
+    for (size_t i = 0; i < parts; i++) tutti_prefetch_to_write(record_at(channel, part_end(channel, at, record, i)));
     for (size_t i = 0; i < parts; i++)
-        atomic_store_explicit(kind_at(channel, part_end(at, record, i)), 0, memory_order_relaxed);
+        atomic_store_explicit(kind_at(channel, part_end(channel, at, record, i)), 0, memory_order_relaxed);
 }
 
 /* Writes the record's own line, all at once and last: the reader looks at it all the time, and would take it back in
@@ -147,8 +149,8 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
     uint64_t start = tutti_ticks();
     clear_marks(channel, at, record);
     for (size_t part = 0, done = 0; done < total; part++) {
-        uint64_t line = at + part_offset(record, part);
-        size_t bytes = tutti_min_size(total - done, part_bytes(record));
+        uint64_t line = at + part_offset(channel, record, part);
+        size_t bytes = tutti_min_size(total - done, part_bytes(channel, record));
         ring_write(channel->own, line + sizeof *record, payload + done, bytes, past ? tutti_copy_stream : copy_cached);
         if (part == 0) write_line(channel, line, record, payload);
         else atomic_store_explicit(kind_at(channel, line), record->kind, memory_order_release); /* pairs with _copy */
@@ -159,7 +161,7 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
 
 static void write_record(tutti_channels *channel, const tutti_record *record, const void *payload) {
     uint64_t at = channel->head;
-    channel->head += span(record);
+    channel->head += span(channel, record);
     if (record->payload_bytes >= STREAM_FAR_BYTES) {
         write_parts(channel, at, record, payload);
         return;
@@ -169,13 +171,26 @@ static void write_record(tutti_channels *channel, const tutti_record *record, co
         ring_write(channel->own, at + sizeof *record, payload, record->payload_bytes, copy_cached);
     write_line(channel, at, record, payload);
     /* The lines of the next such record, and the one after it: they come back from the reader while nobody waits. */
-    for (uint64_t next = sizeof *record; next <= span(record); next += sizeof *record)
+    for (uint64_t next = sizeof *record; next <= span(channel, record); next += sizeof *record)
         tutti_prefetch_to_write(record_at(channel, channel->head + next));
 }
 
+/* To another host: nobody reads our ring but the system, at once if it can. */
+static void write_far(tutti_channels *channel, const tutti_record *record, const void *payload) {
+    uint64_t at = channel->head;
+    size_t bytes = is_tiny(record) ? 0 : record->payload_bytes;
+    write_line(channel, at, record, payload);
+    bool straight = bytes >= STRAIGHT_BYTES && tutti_far_send_straight(channel, payload, bytes, span(channel, record));
+    channel->head += span(channel, record);
+    if (straight && tutti_far_has_straight(channel)) return;
+    if (bytes > 0) ring_write(channel->own, at + sizeof *record, payload, bytes, copy_cached);
+    if (straight) tutti_far_send_rest(channel, span(channel, record));
+    tutti_far_flush(channel);
+}
+
 void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
-    write_record(channel, record, payload);
-    if (TUTTI_UNLIKELY(channel->far != NULL)) tutti_far_flush(channel);
+    if (TUTTI_UNLIKELY(channel->far != NULL)) write_far(channel, record, payload);
+    else write_record(channel, record, payload);
 }
 
 /* --------------------------------------------------------------------------------------------- reading */
@@ -192,7 +207,7 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     memcpy(record_out, (const void *)next, sizeof *record_out);
     if (!is_tiny(record_out)) __builtin_prefetch((const char *)next + sizeof *record_out);
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
-        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(record_out) >= TUTTI_CHANNEL_RING_BYTES) {
+        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out) >= TUTTI_CHANNEL_RING_BYTES) {
         tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,
                             record_out->payload_bytes);
         return false;
@@ -201,13 +216,13 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
 }
 
 static uint32_t part_kind(const tutti_channels *channel, const tutti_record *record, size_t part) {
-    uint64_t at = channel->tail + part_offset(record, part);
+    uint64_t at = channel->tail + part_offset(channel, record, part);
     const void *line = channel->theirs->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1));
     return atomic_load_explicit((const _Atomic uint32_t *)line, memory_order_acquire); /* pairs with write_parts */
 }
 
 bool tutti_channel_is_whole(const tutti_channels *channel, const tutti_record *record) {
-    size_t parts = is_tiny(record) ? 1 : part_count(record);
+    size_t parts = is_tiny(record) ? 1 : part_count(channel, record);
     return parts == 1 || part_kind(channel, record, parts - 1) != 0;
 }
 
@@ -232,9 +247,9 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
         return true;
     }
     for (size_t part = 0, done = 0; done < bytes; part++) {
-        size_t here = tutti_min_size(bytes - done, part_bytes(record));
+        size_t here = tutti_min_size(bytes - done, part_bytes(channel, record));
         if (part > 0 && !wait_for_part(channel, record, part)) return false;
-        uint64_t line = channel->tail + part_offset(record, part);
+        uint64_t line = channel->tail + part_offset(channel, record, part);
         ring_read(channel->theirs, line + sizeof *record, (char *)dst + done, here);
         done += here;
     }
@@ -242,7 +257,7 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
 }
 
 void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
-    channel->tail += span(record);
+    channel->tail += span(channel, record);
     /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
     atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
 }

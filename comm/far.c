@@ -6,27 +6,66 @@
 #include "comm/far_state.h"
 
 #define FRAME_MAGIC   UINT32_C(0x74746672)
-#define NEWS_MAGIC    UINT32_C(0x7474666e)
 #define LOOKS_PER_OUT 8
-#define PARTS_AT_ONCE 16                             /* of frames that come in: then others have a turn */
-#define NEWS_BYTES    (TUTTI_CHANNEL_RING_BYTES / 8) /* read of the ring since the last news: time for others */
+#define PARTS_AT_ONCE 16 /* of frames that come in: then others have a turn */
+#define NEWS_BYTES                                                                                                     \
+    (TUTTI_CHANNEL_RING_BYTES / 4) /* read of the ring since the last news: time for a frame of their own */
 
 /* -------------------------------------------------------------------------------------------- our ring */
+
+/* Begins a frame. All carry the news. */
+static tutti_far_frame *start_frame(tutti_channels *channel, size_t bytes) {
+    struct tutti_far *far = channel->far;
+    far->told_tail = channel->tail;
+    far->told_matched = channel->matched;
+    far->out_frame = (tutti_far_frame){
+        .magic = FRAME_MAGIC, .bytes = (uint32_t)bytes, .tail = far->told_tail, .matched = far->told_matched};
+    return &far->out_frame;
+}
+
+/* Sends a part of the ring, behind the header that has been made for it. */
+static void send_part(tutti_channels *channel, uint64_t at, size_t bytes) {
+    struct tutti_far *far = channel->far;
+    size_t offset = at & (TUTTI_CHANNEL_RING_BYTES - 1);
+    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
+    struct iovec parts[3] = {{.iov_base = &far->out_frame, .iov_len = offsetof(tutti_far_frame, lead)},
+                             {.iov_base = channel->own->ring + offset, .iov_len = first},
+                             {.iov_base = channel->own->ring, .iov_len = bytes - first}};
+    far->out->transport->send(far->out, parts, first < bytes ? 3 : 2);
+}
 
 /* Sends what the ring has and the peer has not been sent. */
 static bool send_ring(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
-    uint64_t bytes = channel->head - far->sent;
+    size_t bytes = channel->head - far->sent;
     if (bytes == 0 || !tutti_pipe_has_sent(far->out)) return false;
-    size_t offset = far->sent & (TUTTI_CHANNEL_RING_BYTES - 1);
-    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
-    far->out_frame = (tutti_far_frame){.magic = FRAME_MAGIC, .bytes = (uint32_t)bytes};
-    struct iovec parts[3] = {{.iov_base = &far->out_frame, .iov_len = offsetof(tutti_far_frame, lead)},
-                             {.iov_base = channel->own->ring + offset, .iov_len = first},
-                             {.iov_base = channel->own->ring, .iov_len = bytes - first}};
+    start_frame(channel, bytes);
+    send_part(channel, far->sent, bytes);
     far->sent = channel->head;
-    far->out->transport->send(far->out, parts, first < bytes ? 3 : 2);
     return true;
+}
+
+bool tutti_far_send_straight(tutti_channels *channel, const void *payload, size_t bytes, size_t span) {
+    static const char padding[TUTTI_CACHE_LINE];
+    struct tutti_far *far = channel->far;
+    if (!tutti_far_can_stream(channel) || !far->out->movable) return false;
+    const uint8_t *line = channel->own->ring + (channel->head & (TUTTI_CHANNEL_RING_BYTES - 1));
+    struct iovec parts[4] = {
+        {.iov_base = start_frame(channel, span), .iov_len = offsetof(tutti_far_frame, lead)},
+        {.iov_base = (void *)(uintptr_t)line, .iov_len = TUTTI_CACHE_LINE}, /* these are only read */
+        {.iov_base = (void *)(uintptr_t)payload, .iov_len = bytes},
+        {.iov_base = (void *)(uintptr_t)padding, .iov_len = span - TUTTI_CACHE_LINE - bytes}};
+    far->out->transport->send(far->out, parts, 4);
+    far->sent = channel->head + span;
+    return true;
+}
+
+bool tutti_far_has_straight(const tutti_channels *channel) {
+    return tutti_pipe_has_sent(channel->far->out);
+}
+
+void tutti_far_send_rest(tutti_channels *channel, size_t span) {
+    send_part(channel, channel->far->sent - span, span);
 }
 
 /* The frame that is being read. */
@@ -56,14 +95,13 @@ static void send_stream(struct tutti_far *far, const char *data) {
 void tutti_far_stream(tutti_channels *channel, tutti_request *request) {
     struct tutti_far *far = channel->far;
     const char *data = request->buffer + request->moved;
-    far->out_frame =
-        (tutti_far_frame){.magic = FRAME_MAGIC,
-                          .bytes = (uint32_t)tutti_min_size(TUTTI_FAR_STREAM_BYTES, request->wanted - request->moved),
-                          .transfer = request->answer,
-                          .offset = request->moved};
+    tutti_far_frame *frame =
+        start_frame(channel, tutti_min_size(TUTTI_FAR_STREAM_BYTES, request->wanted - request->moved));
+    frame->transfer = request->answer;
+    frame->offset = request->moved;
     far->out_request = far->out->movable ? request : NULL;
-    send_stream(far, far->out->movable ? data : memcpy(far->stream, data, far->out_frame.bytes));
-    request->moved += far->out_frame.bytes;
+    send_stream(far, far->out->movable ? data : memcpy(far->stream, data, frame->bytes));
+    request->moved += frame->bytes;
     count_busy(channel);
 }
 
@@ -85,14 +123,12 @@ static bool owes_news(const tutti_channels *channel) {
     return channel->tail - far->told_tail >= NEWS_BYTES || channel->matched - far->told_matched >= NEWS_BYTES;
 }
 
+/* Only where nothing else goes that would carry them. */
 static void tell_news(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    if (!owes_news(channel) || !tutti_pipe_has_sent(far->out)) return;
-    far->told_tail = channel->tail;
-    far->told_matched = channel->matched;
-    far->out_frame = (tutti_far_frame){.magic = NEWS_MAGIC, .tail = far->told_tail, .matched = far->told_matched};
-    struct iovec part = {.iov_base = &far->out_frame, .iov_len = sizeof far->out_frame};
-    far->out->transport->send(far->out, &part, 1);
+    tutti_pipe *out = channel->far->out;
+    if (!owes_news(channel) || !tutti_pipe_has_sent(out)) return;
+    struct iovec part = {.iov_base = start_frame(channel, 0), .iov_len = sizeof(tutti_far_frame)};
+    out->transport->send(out, &part, 1);
 }
 
 static bool drive_out(tutti_channels *channel) {
@@ -104,8 +140,9 @@ static bool drive_out(tutti_channels *channel) {
     /* Where the peer sends on another connection, nothing comes on this one; but it may fail. */
     bool looks = far->out != far->in && far->looks++ % LOOKS_PER_OUT == 0;
     if (looks || !tutti_pipe_has_sent(far->out)) far->out->transport->progress(far->out);
+    bool moved = send_ring(channel);
     tell_news(channel);
-    return send_ring(channel);
+    return moved;
 }
 
 /* ------------------------------------------------------------------------------------------ their ring */
@@ -114,24 +151,38 @@ static _Atomic uint32_t *word_at(tutti_channel_block *block, uint64_t at) {
     return (_Atomic uint32_t *)(void *)(block->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1)));
 }
 
-/* Puts a frame into the copy of the ring: the end mark first, the first word last (pairs with tutti_channel_peek). */
-static void copy_in(struct tutti_far *far, size_t bytes) {
-    uint32_t kind;
-    memcpy(&kind, far->body, sizeof kind);
-    atomic_store_explicit(word_at(far->copy, far->came + bytes), 0, memory_order_relaxed);
+/* Receives the ring's bytes of a frame where they belong; false: all of them have come. */
+static bool receive_ring(struct tutti_far *far, const tutti_far_frame *f) {
+    if (far->in_put == f->bytes) return false;
+    size_t offset = (far->came + far->in_put) & (TUTTI_CHANNEL_RING_BYTES - 1);
+    size_t bytes = tutti_min_size(f->bytes - far->in_put, TUTTI_CHANNEL_RING_BYTES - offset);
+    far->in_put += bytes;
+    far->in->transport->recv(far->in, far->copy->ring + offset, bytes);
+    return true;
+}
+
+/* The frame's first line, but for the word that says that it is there. */
+static bool begin_ring(struct tutti_far *far, const tutti_far_frame *f) {
     size_t offset = far->came & (TUTTI_CHANNEL_RING_BYTES - 1);
-    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
-    memcpy(far->copy->ring + offset + sizeof kind, far->body + sizeof kind, first - sizeof kind);
-    memcpy(far->copy->ring, far->body + first, bytes - first);
+    memcpy(far->copy->ring + offset + sizeof(uint32_t), f->lead + sizeof(uint32_t), sizeof f->lead - sizeof(uint32_t));
+    far->in_put = sizeof f->lead;
+    return receive_ring(far, f);
+}
+
+/* Shows what has come: the end mark first, the first word last (pairs with tutti_channel_peek). */
+static void take_ring(struct tutti_far *far, const tutti_far_frame *f) {
+    uint32_t kind;
+    memcpy(&kind, f->lead, sizeof kind);
+    atomic_store_explicit(word_at(far->copy, far->came + f->bytes), 0, memory_order_relaxed);
     atomic_store_explicit(word_at(far->copy, far->came), kind, memory_order_release);
-    far->came += bytes;
+    far->came += f->bytes;
 }
 
 /* Could the peer have sent so much? It may not overwrite what has not been read. */
 static bool is_possible(const tutti_channels *channel, const tutti_far_frame *f) {
     uint64_t unread = channel->far->came - channel->tail;
     if (f->magic == FRAME_MAGIC && f->transfer != 0) return f->bytes > 0 && f->bytes <= TUTTI_FAR_STREAM_BYTES;
-    return f->magic == FRAME_MAGIC && f->bytes >= TUTTI_CACHE_LINE && f->bytes % TUTTI_CACHE_LINE == 0 &&
+    return f->magic == FRAME_MAGIC && f->bytes % TUTTI_CACHE_LINE == 0 &&
            f->bytes <= TUTTI_CHANNEL_RING_BYTES - TUTTI_CACHE_LINE - unread;
 }
 
@@ -147,13 +198,9 @@ static bool begin_stream(tutti_channels *channel) {
 
 /* Receives what comes after a frame's header; false: nothing does. */
 static bool begin_body(tutti_channels *channel) {
-    struct tutti_far *far = channel->far;
-    const tutti_far_frame *f = in_frame(far);
+    const tutti_far_frame *f = in_frame(channel->far);
     if (f->transfer != 0) return begin_stream(channel);
-    memcpy(far->body, f->lead, sizeof f->lead);
-    if (f->bytes == sizeof f->lead) return false;
-    far->in->transport->recv(far->in, far->body + sizeof f->lead, f->bytes - sizeof f->lead);
-    return true;
+    return f->bytes != 0 && begin_ring(channel->far, f);
 }
 
 static void take_stream(tutti_channels *channel) {
@@ -184,22 +231,20 @@ static bool take_part(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     const tutti_far_frame *f = in_frame(far);
     if (!far->in_body) {
-        if (f->magic == NEWS_MAGIC) {
-            take_news(far);
-            next_frame(far);
-            return false;
-        }
         if (!is_possible(channel, f)) {
             tutti_channel_break(channel, "it sent a frame that makes no sense");
             return false;
         }
+        take_news(far);
         far->in_body = begin_body(channel);
         if (far->in_body) return true;
+    } else if (f->transfer == 0 && receive_ring(far, f)) {
+        return true;
     }
     bool stream = f->transfer != 0;
     far->in_body = false;
     if (stream) take_stream(channel);
-    else copy_in(far, f->bytes);
+    else if (f->bytes != 0) take_ring(far, f);
     next_frame(far);
     return stream;
 }

@@ -3,8 +3,10 @@
  * over pipes.
  *
  *     A's ring  -- frames { bytes of the ring } -->  B's copy of A's ring, read like a mapped one
- *               <-- frames { tail, matched } ------  news: how far B has read it
  *     a stream  -- frames { transfer, bytes } ---->  where that receive wants them: not by the ring
+ *
+ * Each frame carries the news, how far its sender has read the other ring; they get one of their own only where nothing else
+ * goes that way. Before, they went ahead of the answer to each message of 32 KiB, which took 6 us longer for it.
  *
  * Both directions share a connection, so that an answer carries the acknowledgement of what it answers. The one who has
  * something to send makes it, on a thread of its own: nobody waits for it. What is written to the ring meanwhile goes out as
@@ -29,6 +31,12 @@ void tutti_far_close(tutti_channels *channel);
 bool tutti_far_progress(tutti_channels *channel);
 /* Sends what has just been written to our ring, if that is possible now. */
 void tutti_far_flush(tutti_channels *channel);
+/* Sends a record straight from the caller's memory: its line, which has been written at the ring's head, and its payload; all of
+ * it takes `span` bytes of the ring. False: not now. Then the caller advances the head; and unless the system has all of it
+ * (tutti_far_has_straight), he copies the payload into the ring and has the rest sent from there. */
+bool tutti_far_send_straight(tutti_channels *channel, const void *payload, size_t bytes, size_t span);
+bool tutti_far_has_straight(const tutti_channels *channel);
+void tutti_far_send_rest(tutti_channels *channel, size_t span);
 /* Have we a connection to send on? */
 bool tutti_far_is_open(const tutti_channels *channel);
 /* Is there a connection of either side, or will there soon be one? */

@@ -11,17 +11,12 @@
 #include "comm/p2p_state.h"
 #include "comm/transports/transport.h"
 
-/* What a frame begins with: with a line of the ring, so that a short message comes in one piece. */
+/* What a frame begins with: with a line of the ring, so that a short message comes in one piece. A frame of no bytes only tells
+ * the news. */
 typedef struct tutti_far_frame {
     uint32_t magic, bytes; /* of the ring, from where the last frame ended, with the lead; or of a stream, without */
-    union {
-        struct {
-            uint64_t transfer, offset; /* stream: as in TUTTI_RECORD_FRAGMENT; ring: 0 */
-        };
-        struct {
-            uint64_t tail, matched; /* news: as in tutti_channel_block */
-        };
-    };
+    uint64_t transfer, offset;      /* stream: as in TUTTI_RECORD_FRAGMENT; ring: 0 */
+    uint64_t tail, matched;         /* the news: as in tutti_channel_block */
     uint8_t lead[TUTTI_CACHE_LINE]; /* ring: its first line; else nothing */
 } tutti_far_frame;
 
@@ -38,7 +33,8 @@ struct tutti_far {
     uint64_t sent;       /* of our ring: given to `out` */
     uint64_t came;       /* of the peer's ring: copied */
     bool in_body;        /* the header of a frame has come, its bytes are on their way */
-    char *body, *stream; /* of a frame that comes in; of one that goes out */
+    size_t in_put;       /* of the ring's bytes in that frame: those that have come, or are on their way */
+    char *body, *stream; /* of a frame of a stream: that comes in, that goes out */
     tutti_request *out_request,
         *in_request;                  /* whose buffer a frame of a stream is sent from, or received into, just now */
     unsigned looks;                   /* at an `out` that is not read from */
