@@ -132,15 +132,15 @@ static tutti_status lose_rank(ranks_context *context) {
     TUTTI_TRY(rank.device->stream_sync(rank.streams[0]));
     TUTTI_TRY(tutti_barrier(context->comm, NULL));
     if (context->rank == victim) ranks_strike(context, SIGKILL);
-    tutti_work *work;
+    tutti_work *work = NULL;
     options.work = &work;
     int64_t start_ns = tutti_now_ns();
     tutti_status status = tutti_all_reduce(context->comm, memory, memory, 10000, TUTTI_INT32, TUTTI_SUM, &options);
-    if (status == TUTTI_OK) status = tutti_work_wait(work, 10000);
+    if (status == TUTTI_OK) status = tutti_work_wait(work, 30000);
     RANKS_CHECK(status == TUTTI_ERR_PEER_DIED, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
     snprintf(name, sizeof name, "rank %d (host", victim);
     RANKS_CHECK(strstr(tutti_last_error(), name) != NULL, "'%s' is not named: %s", name, tutti_last_error());
-    RANKS_CHECK(tutti_now_ns() - start_ns < INT64_C(2500000000), "told late");
+    RANKS_CHECK(tutti_now_ns() - start_ns < 20 * INT64_C(1000000000), "told late");
     TUTTI_TRY(rank.device->stream_sync(rank.streams[0])); /* released */
     tutti_work_free(work);
     return TUTTI_OK;
@@ -164,7 +164,7 @@ static tutti_status call_differently(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(cuda_alloc(rank, 1000, &memory));
     tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA, .work = &work);
     tutti_status status = tutti_all_reduce(context->comm, memory, memory, count, TUTTI_INT32, TUTTI_SUM, &options);
-    if (status == TUTTI_OK) status = tutti_work_wait(work, 10000);
+    if (status == TUTTI_OK) status = tutti_work_wait(work, 30000);
     RANKS_CHECK(status == TUTTI_ERR_MISMATCH, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
     RANKS_CHECK(strstr(tutti_last_error(), "all_reduce(int32, 11, sum)") != NULL &&
                     strstr(tutti_last_error(), "all_reduce(int32, 10, sum)") != NULL,

@@ -64,10 +64,8 @@ static tutti_status call_behind_gate(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(cuda_gate_create(rank, &gate));
     TUTTI_TRY(cuda_call_prepare(rank, &c, context->rank, context->nranks, rank->streams[0], &mine));
     TUTTI_TRY(cuda_gate_close(rank, &gate, rank->streams[0]));
-    int64_t start_ns = tutti_now_ns();
+    /* It would wait for ever if it waited for the stream. */
     TUTTI_TRY(call_start(&mine.there, context->comm, &TUTTI_OPTIONS(.stream = rank->streams[0], .work = &work)));
-    int64_t took_ns = tutti_now_ns() - start_ns;
-    RANKS_CHECK(took_ns < TUTTI_NS_PER_S / 2, "the call took %lld ms", (long long)(took_ns / TUTTI_NS_PER_MS));
     RANKS_EXPECT(TUTTI_NOT_YET, tutti_work_wait(work, 50));
     RANKS_CHECK(!tutti_work_done(work), "it is done, but its stream has not come to it");
     cuda_gate_open(&gate);
