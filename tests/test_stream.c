@@ -74,3 +74,23 @@ Test(stream, large_buffers_pass_with_the_default_settings) {
     const char *failure = ranks_run_worlds((const int[]){2, 0}, NULL, large);
     cr_assert(failure == NULL, "%s", failure);
 }
+
+/* Hundreds of pieces, of which a stream holds a few: the first ones must be carried out while later ones are enqueued. */
+static tutti_status many_pieces(ranks_context *context, cuda_rank *rank) {
+    call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_INT32, .count = 200000, .seed = 5};
+    return cuda_call_run(rank, &c, context->comm, rank->streams[0], false);
+}
+
+static tutti_status many_pieces_body(ranks_context *context) {
+    return with_rank(context, many_pieces);
+}
+
+Test(stream, a_call_may_have_more_pieces_than_its_stream_holds) {
+    static const char *const narrow[] = {"TUTTI_CUDA_STAGE_BYTES=4096", "STANDIN_DEPTH=30", NULL};
+    setenv("TUTTI_CUDA_STAGE_BYTES", "4096", 1);
+    setenv("STANDIN_DEPTH", "30", 1);
+    tutti_settings_reload();
+    const char *failure = ranks_run_worlds((const int[]){2, 3, 0},
+                                           &(ranks_options){.timeout_s = 60, .environment = narrow}, many_pieces_body);
+    cr_assert(failure == NULL, "%s", failure);
+}

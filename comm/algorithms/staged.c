@@ -104,7 +104,8 @@ static tutti_status lease(const tutti_stream_comm *gpu, tutti_staged_job *job) {
     return tutti_pinned_lease(gpu->device, bytes, &job->own_slots);
 }
 
-static tutti_status push(tutti_comm *comm, tutti_staged_job *job) {
+/* Takes the job over, also where it fails. */
+static tutti_status push(tutti_comm *comm, tutti_staged_job *job, tutti_work **work_out) {
     tutti_work *work;
     tutti_status status = tutti_work_create(comm, &work);
     if (status != TUTTI_OK) {
@@ -116,7 +117,8 @@ static tutti_status push(tutti_comm *comm, tutti_staged_job *job) {
     work->arrays = job; /* goes with the work */
     atomic_store_explicit(&work->hurried, true, memory_order_relaxed);
     status = tutti_queue_push(comm, work);
-    tutti_work_free(work);
+    if (status == TUTTI_OK) *work_out = work;
+    else tutti_work_free(work);
     return status;
 }
 
@@ -137,26 +139,40 @@ static tutti_status mark(const tutti_stream_comm *gpu, const tutti_staged_job *j
     return TUTTI_OK;
 }
 
+static tutti_status enqueue_job(const tutti_stream_comm *gpu, const tutti_staged_job *job, tutti_stream stream) {
+    const tutti_staged *staged = job->staged;
+    if (staged->used && staged->last_stream != stream) TUTTI_TRY(gpu->device->stream_wait_event(stream, staged->last));
+    TUTTI_TRY(enqueue_pieces(gpu, job, stream));
+    return mark(gpu, job, stream);
+}
+
+/* The worker has the job before the stream: a stream holds about a thousand operations, and who has more of them has to wait
+ * until the first pieces have been carried out. */
 static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     const tutti_stream_comm *gpu = comm->gpu;
     tutti_staged *staged = gpu->staged_state;
     tutti_staged_job *job;
-    tutti_status status;
+    tutti_work *work;
     TUTTI_TRY(tutti_staged_job_make(comm, call->op, staged->slot_bytes, &job));
     job->staged = staged;
     job->ticket = staged->tickets;
     staged->tickets += job->pieces;
-    TUTTI_TRY_GOTO(status, lease(gpu, job), fail);
+    tutti_status status = lease(gpu, job);
+    if (status != TUTTI_OK) {
+        free(job);
+        return status;
+    }
+    tutti_pinned *own_slots = job->own_slots;
+    status = push(comm, job, &work);
+    if (status != TUTTI_OK) {
+        tutti_pinned_return(own_slots);
+        return status;
+    }
     staged->torn = true;
-    if (staged->used && staged->last_stream != call->stream)
-        TUTTI_TRY_GOTO(status, gpu->device->stream_wait_event(call->stream, staged->last), fail);
-    TUTTI_TRY_GOTO(status, enqueue_pieces(gpu, job, call->stream), fail);
-    TUTTI_TRY_GOTO(status, mark(gpu, job, call->stream), fail);
-    staged->torn = false;
-    return push(comm, job);
-fail:
-    tutti_pinned_abandon(job->own_slots);
-    free(job);
+    status = enqueue_job(gpu, job, call->stream);
+    if (status == TUTTI_OK) staged->torn = false;
+    else tutti_pinned_abandon(own_slots);
+    tutti_work_free(work);
     return status;
 }
 

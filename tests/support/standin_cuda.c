@@ -8,6 +8,7 @@
  *   STANDIN_GPUS=n            how many (2); STANDIN_IDS=a,a,b: those with one id are one and the same
  *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported
  *   STANDIN_DELAY_US=n        a task begins up to so much late
+ *   STANDIN_DEPTH=n           tasks that a stream holds (1000); who enqueues one more waits
  *   STANDIN_FAIL=call:nth,... that call fails the nth time; "task" is the running of a task in a stream
  */
 #include "tests/support/standin_cuda.h"
@@ -30,7 +31,7 @@ pthread_cond_t standin_changed = PTHREAD_COND_INITIALIZER;
 
 static struct {
     pid_t process;
-    int gpus, delay_us;
+    int gpus, delay_us, depth;
     char ids[STANDIN_MOST_GPUS][TUTTI_DEVICE_ID_BYTES];
     bool stream_waits, ipc;
     atomic_bool context, broken;
@@ -110,6 +111,10 @@ int standin_delay_us(void) {
     return standin.delay_us;
 }
 
+int standin_depth(void) {
+    return standin.depth;
+}
+
 static tutti_status check(void) {
     if (standin.gpus == 0 || standin_fails("check"))
         return standin_host->fail(TUTTI_ERR_UNSUPPORTED, "stand-in: no CUDA-capable device is detected");
@@ -178,6 +183,7 @@ static void read_settings(void) {
     standin.process = getpid();
     standin.gpus = gpus > STANDIN_MOST_GPUS ? STANDIN_MOST_GPUS : gpus;
     standin.delay_us = number("STANDIN_DELAY_US", 0);
+    standin.depth = number("STANDIN_DEPTH", 1000);
     standin.stream_waits = number("STANDIN_STREAM_WAITS", 1) != 0;
     standin.ipc = number("STANDIN_IPC", 1) != 0;
     for (int i = 0; i < standin.gpus; i++) {

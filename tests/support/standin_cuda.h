@@ -42,6 +42,7 @@ STANDIN_EXPORT int standin_current(void);
 STANDIN_EXPORT void standin_set_current(int gpu);
 STANDIN_EXPORT const char *standin_id(int gpu);
 int standin_delay_us(void);
+int standin_depth(void);
 
 /* ------------------------------------------------------------------------------------------------- memory */
 

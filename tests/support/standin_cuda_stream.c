@@ -1,6 +1,6 @@
 /*
  * Streams and events of the stand-in for CUDA. A stream is a thread with a queue of tasks; NULL is one of each GPU's, made when
- * first used. An event remembers how often it was recorded and how many of those records its streams have reached.
+ * first used. As with CUDA's, who enqueues into one that is full waits until it has room. An event remembers how often it was recorded and how many of those records its streams have reached.
  *
  * Invariant: a task's number is higher than those of all tasks enqueued before it, on whichever stream.
  */
@@ -22,6 +22,7 @@ typedef struct task {
 struct standin_stream {
     standin_stream *next;
     task *first, **last; /* the first one is being run, or next */
+    int held;            /* tasks in it */
     bool closing, captures;
     unsigned random;
 };
@@ -71,6 +72,7 @@ static void *stream_thread(void *argument) {
         run_task(t, &s->random);
         pthread_mutex_lock(&standin_lock);
         s->first = t->next;
+        s->held--;
         if (s->first == NULL) s->last = &s->first;
         free(t);
         pthread_cond_broadcast(&standin_changed);
@@ -112,9 +114,11 @@ void standin_enqueue(void *stream, void (*function)(void *context), void *contex
     *t = (task){.function = function, .context = context};
     pthread_mutex_lock(&standin_lock);
     standin_stream *s = stream_of(stream);
+    while (s->held >= standin_depth()) pthread_cond_wait(&standin_changed, &standin_lock);
     t->number = ++task_numbers;
     *s->last = t;
     s->last = &t->next;
+    s->held++;
     pthread_cond_broadcast(&standin_changed);
     pthread_mutex_unlock(&standin_lock);
 }
