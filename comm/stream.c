@@ -116,7 +116,7 @@ tutti_status tutti_stream_gather(tutti_comm *comm, const void *mine, void *all, 
 static tutti_status open_engine(tutti_stream_comm *gpu, const tutti_stream_engine *engine) {
     tutti_status status = engine->open != NULL ? engine->open(gpu->comm) : TUTTI_OK;
     if (status != TUTTI_OK) {
-        status = tutti_comm_give_up(gpu->comm, status);
+        if (!engine->yields || status != TUTTI_ERR_UNSUPPORTED) status = tutti_comm_give_up(gpu->comm, status);
         if (engine->close != NULL) engine->close(gpu->comm);
         return status;
     }
@@ -140,7 +140,15 @@ static tutti_status meet(tutti_stream_comm *gpu, const tutti_op *op) {
     }
     gpu->facts = all;
     const tutti_stream_engine *engine = tutti_engines_choose(gpu->comm);
-    TUTTI_TRY(open_engine(gpu, engine));
+    status = open_engine(gpu, engine);
+    if (status == TUTTI_ERR_UNSUPPORTED && engine->yields) {
+        if (gpu->comm->rank == 0)
+            tutti_log(TUTTI_LOG_WARN, "communicator \"%s\": \"%s\" cannot be used (%s); calls go through host memory",
+                      gpu->comm->name, engine->name, tutti_last_error());
+        engine = &tutti_engine_staged;
+        status = open_engine(gpu, engine);
+    }
+    TUTTI_TRY(status);
     tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": collectives on CUDA memory go by \"%s\"", gpu->comm->name,
               engine->name);
     return TUTTI_OK;

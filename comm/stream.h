@@ -78,7 +78,9 @@ typedef struct tutti_stream_engine {
     bool (*fits)(const tutti_comm *comm, char *reason_out, size_t capacity);
     /* Once, after it was chosen; collective: every rank is inside. May wait for peers (tutti_stream_gather; up to
      * comm->connect_timeout_ms), may allocate, loads and creates whatever it needs. A failure breaks the communicator and
-     * is what the call answers; close is called then. Caller. NULL: nothing to do. */
+     * is what the call answers; close is called then. Where the engine yields, TUTTI_ERR_UNSUPPORTED is no failure, but the
+     * answer on all ranks alike that it cannot serve after all: the staged engine takes its place. Caller. NULL: nothing to
+     * do. */
     tutti_status (*open)(tutti_comm *comm);
     /* Can it carry out this call (kind, type, reduction: what is equal on all ranks)? Else the staged engine does. Caller.
      * NULL: all calls. */
@@ -100,6 +102,7 @@ typedef struct tutti_stream_engine {
      * goes back only after their events (tutti_pinned_return). The thread that destroys; GPU current. NULL: nothing. */
     void (*close)(tutti_comm *comm);
 
+    bool yields;   /* see open */
     bool captures; /* enqueue may be called for a stream that is being captured into a CUDA graph */
     bool
         minds_deaths; /* the engine itself finds dead and late ranks, and breaks the communicator; else the watcher does */

@@ -24,6 +24,7 @@
 #include "kernels/reduce.h"
 
 typedef void *tutti_stream;
+#define TUTTI_STREAM_OF_THREAD 2 /* cudaStreamPerThread: a handle that means another stream in each thread */
 typedef struct tutti_event_ *tutti_event_handle;
 
 #define TUTTI_DEVICE_ID_BYTES  16

@@ -184,3 +184,48 @@ static tutti_status different_body(ranks_context *context) {
 Test(same_device, calls_that_differ_are_an_error_on_all_ranks_that_shows_both, .timeout = 200) {
     run(small_worlds, MIXED, different_body);
 }
+
+/* The default stream of all: who calls first would wait in it for who comes behind. */
+static tutti_status share_stream(ranks_context *context) {
+    cuda_rank rank;
+    void *memory = NULL;
+    tutti_work *work = NULL;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(cuda_alloc(&rank, 1000, &memory));
+    tutti_options options = TUTTI_OPTIONS(.stream = NULL, .memory = TUTTI_MEMORY_CUDA, .work = &work);
+    tutti_status status = tutti_all_reduce(context->comm, memory, memory, 10, TUTTI_INT32, TUTTI_SUM, &options);
+    if (status == TUTTI_OK) status = tutti_work_wait(work, 10000);
+    RANKS_CHECK(status == TUTTI_ERR_ARGUMENT, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
+    RANKS_CHECK(strstr(tutti_last_error(), "use the same stream") != NULL, "%s", tutti_last_error());
+    tutti_work_free(work);
+    return cuda_rank_close(&rank, NULL);
+}
+
+Test(same_device, ranks_of_one_process_that_share_a_stream_are_told, .timeout = 60) {
+    prepare(ORDINARY);
+    const char *failure = ranks_run(&(ranks_options){.kind = RANKS_THREADS, .nranks = 3}, share_stream);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+/* One rank cannot do what sharing a GPU takes, as in a container that forbids it. */
+static tutti_status fail_to_share(ranks_context *context) {
+    cuda_rank rank;
+    const call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_FLOAT32, .count = 3001, .seed = 3};
+    if (context->rank == 1) setenv("STANDIN_FAIL", context->argument, 1);
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(cuda_call_run(&rank, &c, context->comm, rank.streams[0], true));
+    const char *engine = context->comm->gpu->engine->name;
+    RANKS_CHECK(strcmp(engine, "staged") == 0, "'%s' did it", engine);
+    return cuda_rank_close(&rank, context->comm);
+}
+
+Test(same_device, where_memory_cannot_be_shared_calls_go_through_host_memory, .timeout = 60) {
+    static const char *const failing[] = {"pin:1", "export_memory:1", "import_memory:1"};
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    prepare(ORDINARY);
+    for (size_t i = 0; i < sizeof failing / sizeof *failing; i++) {
+        ranks_options options = {.nranks = 3, .environment = environment, .argument = (void *)(uintptr_t)failing[i]};
+        const char *failure = ranks_run(&options, fail_to_share);
+        cr_assert(failure == NULL, "%s: %s", failing[i], failure);
+    }
+}

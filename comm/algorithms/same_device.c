@@ -25,11 +25,21 @@
 
 /* ------------------------------------------------------------------------------------ open and close */
 
+/* Are there ranks that share a process? */
+static bool shares_process(const tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        for (int other = 0; other < rank; other++)
+            if (comm->members[rank].process == comm->members[other].process) return true;
+    return false;
+}
+
 static bool fits(const tutti_comm *comm, char *reason, size_t capacity) {
     const tutti_stream_facts *facts = comm->gpu->facts;
     if (comm->hosts != NULL) snprintf(reason, capacity, "the ranks are on several hosts");
     else if (comm->nranks > TUTTI_DEVICE_MOST_BUFFERS)
         snprintf(reason, capacity, "more than %d ranks", TUTTI_DEVICE_MOST_BUFFERS);
+    else if (!facts[0].stream_waits && shares_process(comm)) /* one thread would wait for all their streams */
+        snprintf(reason, capacity, "streams of the GPU cannot wait for memory, and ranks share a process");
     else {
         for (int rank = 0; rank < comm->nranks; rank++) {
             bool same = memcmp(facts[rank].device_id, facts[0].device_id, TUTTI_DEVICE_ID_BYTES) == 0;
@@ -70,6 +80,36 @@ static tutti_status make_scratch(tutti_same_device *s) {
     return tutti_calloc((size_t)s->nranks, sizeof *s->factors, &s->factors);
 }
 
+/* A rank's part of opening went well, or not. */
+typedef struct verdict {
+    int32_t status;
+    char reason[252];
+} verdict;
+
+/* Tells all ranks how it went here: if it failed on any, all get TUTTI_ERR_UNSUPPORTED, and its reason. */
+static tutti_status agree(tutti_comm *comm, tutti_status status) {
+    verdict mine = {.status = status}, *all;
+    if (status != TUTTI_OK) snprintf(mine.reason, sizeof mine.reason, "%s", tutti_last_error());
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *all, &all));
+    status = tutti_stream_gather(comm, &mine, all, sizeof mine);
+    for (int rank = 0; rank < comm->nranks && status == TUTTI_OK; rank++)
+        if (all[rank].status != TUTTI_OK)
+            status = tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank %d: %.*s", rank, (int)sizeof all[rank].reason - 1,
+                                all[rank].reason);
+    free(all);
+    return status;
+}
+
+static tutti_status need_slot(tutti_same_device *s, tutti_same_device_slot *slot, size_t half_bytes);
+
+/* Whether memory can be pinned and mapped is only known when it is done: a container may forbid it. */
+static tutti_status try_out(tutti_comm *comm, tutti_same_device *s) {
+    tutti_status status = tutti_same_device_open_counters(comm, s);
+    if (status == TUTTI_OK && !s->alone) status = need_slot(s, &s->in, LEAST_SLOT_BYTES);
+    TUTTI_TRY(agree(comm, status));
+    return s->alone ? TUTTI_OK : agree(comm, tutti_same_device_try_import(comm, s));
+}
+
 static tutti_status open_engine(tutti_comm *comm) {
     tutti_same_device *s;
     size_t n = (size_t)comm->nranks;
@@ -85,7 +125,8 @@ static tutti_status open_engine(tutti_comm *comm) {
         tutti_align_up(sizeof(tutti_same_device_post) + 2 * n * sizeof(tutti_same_device_region), TUTTI_CACHE_LINE);
     TUTTI_TRY(make_scratch(s));
     TUTTI_TRY(s->device->event_create(&s->tail));
-    return tutti_same_device_open_boards(comm, s);
+    TUTTI_TRY(tutti_same_device_open_boards(comm, s));
+    return try_out(comm, s);
 }
 
 /* ------------------------------------------------------------------------------------------- releasing */
@@ -303,6 +344,7 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     tutti_same_device_post *post = tutti_same_device_post_at(s, s->rank, call->number);
     TUTTI_TRY(tutti_same_device_claim(comm, s, call->number));
     post->signature = call->op->signature;
+    post->stream = (uint64_t)(uintptr_t)call->stream;
     post->call = tutti_call_of(call->op);
     post->factor = call->op->factor;
     TUTTI_TRY(plan_call(comm, s, &plan, post));
@@ -323,4 +365,5 @@ const tutti_stream_engine tutti_engine_same_device = {
     .enqueue = enqueue,
     .abort = abort_engine,
     .close = close_engine,
+    .yields = true,
 };

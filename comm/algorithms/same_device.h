@@ -39,6 +39,7 @@ typedef struct tutti_same_device_region {
 typedef struct tutti_same_device_post {
     _Atomic uint64_t number; /* release; pairs with the acquire in the launch */
     uint64_t signature;
+    uint64_t stream; /* a handle; means something to ranks of the same process */
     tutti_call call;
     double factor;
     uint64_t pieces;
@@ -145,6 +146,10 @@ static inline size_t tutti_same_device_piece(size_t bytes, size_t segment_bytes,
 
 /* same_device_board.c: makes and frees all of `s` but slots; collective. */
 tutti_status tutti_same_device_open_boards(tutti_comm *comm, tutti_same_device *s);
+/* The counters as the GPU sees them. */
+tutti_status tutti_same_device_open_counters(tutti_comm *comm, tutti_same_device *s);
+/* Maps what the next rank in another process has shared first; all have shared something before. */
+tutti_status tutti_same_device_try_import(tutti_comm *comm, tutti_same_device *s);
 void tutti_same_device_close_boards(tutti_comm *comm, tutti_same_device *s);
 /* Enters an allocation into the own directory, so that peers can map it; nothing to do where all share a process. */
 tutti_status tutti_same_device_share(tutti_same_device *s, void *memory, size_t bytes);

@@ -36,7 +36,7 @@ static tutti_status map_boards(const tutti_comm *comm, tutti_same_device *s, con
     s->counters = tutti_peer_translate(comm->members[0].process, all[0].counters, sizeof *s->counters);
     if (all[0].counters == 0 || s->counters == NULL)
         return tutti_fail(TUTTI_ERR_MEMORY, "rank 0 has no shared memory for counters");
-    return tutti_same_device_pin(s->device, comm->members[0].process, s->counters, &s->on_device);
+    return TUTTI_OK;
 }
 
 static tutti_status make_own(const tutti_comm *comm, tutti_same_device *s, hello *own) {
@@ -63,6 +63,10 @@ tutti_status tutti_same_device_open_boards(tutti_comm *comm, tutti_same_device *
 out:
     free(all);
     return status;
+}
+
+tutti_status tutti_same_device_open_counters(tutti_comm *comm, tutti_same_device *s) {
+    return tutti_same_device_pin(s->device, comm->members[0].process, s->counters, &s->on_device);
 }
 
 static void free_board(void *board) {
@@ -140,6 +144,14 @@ tutti_status tutti_same_device_find(tutti_same_device *s, const tutti_comm *comm
     if (offset > block->bytes || region->bytes > block->bytes - offset)
         return tutti_fail(TUTTI_ERR_DATA, "rank %d names memory outside of what it has shared", rank);
     *memory_out = (char *)s->imports[rank][region->export_index] + block->exported.offset + offset;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_same_device_try_import(tutti_comm *comm, tutti_same_device *s) {
+    for (int i = 1; i < s->nranks; i++) {
+        int rank = (s->rank + i) % s->nranks;
+        if (!comm->members[rank].process->self) return import(s, rank, 0);
+    }
     return TUTTI_OK;
 }
 

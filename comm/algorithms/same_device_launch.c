@@ -89,6 +89,25 @@ static tutti_status compare_posts(tutti_same_device_launch *launch) {
     return TUTTI_OK;
 }
 
+/* Ranks of one process with one stream: who calls first would wait in it for the other, who comes behind him. A thread's own
+ * default stream has the same handle in all threads. */
+static tutti_status compare_streams(const tutti_same_device_launch *launch) {
+    const tutti_member *members = launch->comm->members;
+    for (int rank = 0; rank < launch->s->nranks; rank++)
+        for (int other = 0; other < rank; other++) {
+            uint64_t stream = launch->parties[rank].post->stream;
+            if (members[rank].process != members[other].process || stream == TUTTI_STREAM_OF_THREAD ||
+                stream != launch->parties[other].post->stream)
+                continue;
+            return tutti_fail(
+                TUTTI_ERR_ARGUMENT,
+                "%s of communicator \"%s\": ranks %d and %d, threads of one process, use the same stream, "
+                "in which each would wait for the other; give each rank a stream of its own",
+                tutti_kind_name(launch->plan->op->kind), launch->comm->name, other, rank);
+        }
+    return TUTTI_OK;
+}
+
 /* What one sends, the other expects: v-kinds, whose counts are no part of the signature. */
 static tutti_status compare_sizes(tutti_same_device_launch *launch) {
     int n = launch->s->nranks;
@@ -131,6 +150,7 @@ tutti_status tutti_same_device_launch_begin(tutti_comm *comm, tutti_same_device 
     tutti_status status;
     TUTTI_TRY_GOTO(status, create(comm, s, plan, &launch), fail);
     TUTTI_TRY_GOTO(status, compare_posts(launch), fail);
+    TUTTI_TRY_GOTO(status, compare_streams(launch), fail);
     for (int rank = 0; rank < s->nranks; rank++) TUTTI_TRY_GOTO(status, find_party(launch, rank), fail);
     TUTTI_TRY_GOTO(status, compare_sizes(launch), fail);
     count_pieces(launch);
