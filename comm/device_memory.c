@@ -114,6 +114,7 @@ static bool find(const void *memory, size_t bytes, bool shares, void **block_out
            !((uintptr_t)memory >= (uintptr_t)b->memory && (uintptr_t)memory - (uintptr_t)b->memory <= b->bytes &&
              bytes <= b->bytes - ((uintptr_t)memory - (uintptr_t)b->memory)))
         b = b->next;
+    if (b != NULL && shares && b->of_nccl) b = NULL; /* CUDA exports only what cudaMalloc gave */
     if (b != NULL) {
         b->shared = b->shared || shares;
         *block_out = b->memory;
@@ -161,7 +162,7 @@ bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
     tutti_nccl_memory_forget(found->memory);
     if (status == TUTTI_OK) status = found->of_nccl ? tutti_nccl_mem_free(found->memory) : device->free(found->memory);
-    if (device != NULL && before != found->index) device->use(before);
+    if (device != NULL && before != found->index) device->leave(before);
     free(found);
     *status_out = status;
     return true;

@@ -8,7 +8,7 @@
 
 /* The block of tutti_mem_alloc_cuda that [memory, memory + bytes) lies in. False: in none. */
 bool tutti_device_memory_find(const void *memory, size_t bytes, void **block_out, size_t *block_bytes_out);
-/* The same, of a block that a peer is going to map: once freed it is handed out again, but never given back to CUDA, since
+/* The same, of a block that a peer is going to map; false as well where none can. Once freed it is handed out again, but never given back to CUDA, since
  * the peer may still have it mapped. So its address stays its own. */
 bool tutti_device_memory_share(const void *memory, size_t bytes, void **block_out, size_t *block_bytes_out);
 /* Frees such a block; false: it is none. */

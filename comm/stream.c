@@ -31,7 +31,7 @@ tutti_status tutti_stream_enter(const tutti_stream_comm *gpu, int *before_out) {
 }
 
 void tutti_stream_leave(const tutti_stream_comm *gpu, int before) {
-    if (before != gpu->index) gpu->device->use(before);
+    if (before != gpu->index) gpu->device->leave(before);
 }
 
 static void gpu_free(tutti_stream_comm *gpu) {

@@ -71,6 +71,9 @@ typedef struct tutti_device {
     /* The calling thread's GPU. use makes its context, where the process has none. */
     tutti_status (*use)(int device);
     tutti_status (*current)(int *device_out);
+    /* Back to the GPU that was current, unless this process has no context there: a thread that has chosen none stands at GPU 0,
+     * and to go there would make one. */
+    void (*leave)(int device);
     /* Has this process a context on any GPU? Only then can a pointer be one of CUDA's. Cheap; makes none. */
     bool (*in_use)(void);
     /* Only where in_use. Some 100 ns. */
@@ -112,6 +115,8 @@ typedef struct tutti_device {
      * 2^63, and INT64_MAX releases all waits. at is a device address (of pinned memory, say). All bytes written before somebody
      * wrote the value are then seen. */
     tutti_status (*wait_value)(tutti_stream stream, void *at, uint64_t value);
+    /* The same for each of several places, 64 at most. */
+    tutti_status (*wait_values)(tutti_stream stream, void *const *ats, int count, uint64_t value);
     /* After all that came before in the stream is seen by everyone, *at becomes value. */
     tutti_status (*write_value)(tutti_stream stream, void *at, uint64_t value);
     /* kernels/reduce.h on device memory, each source read once, the result written to each of ndsts buffers (args->dst is not

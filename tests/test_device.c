@@ -283,6 +283,24 @@ Test(device, a_stream_waits_for_a_value_and_goes_on_at_that_or_a_higher_one) {
     GOOD(gpu->stream_destroy(stream));
 }
 
+Test(device, a_stream_waits_for_several_values_at_once) {
+    open_device();
+    counter gates[3] = {counter_create(), counter_create(), counter_create()}, passed = counter_create();
+    void *ats[3] = {gates[0].device, gates[1].device, gates[2].device};
+    GOOD(gpu->wait_values(stream, ats, 0, 9));
+    GOOD(gpu->wait_values(stream, ats, 3, 9));
+    GOOD(gpu->write_value(stream, passed.device, 1));
+    counter_set(gates[2], 9);
+    counter_set(gates[0], 10);
+    counter_set(gates[1], 8);
+    usleep(20000);
+    cr_assert_eq(counter_get(passed), 0);
+    counter_set(gates[1], 9);
+    GOOD(gpu->stream_sync(stream));
+    cr_assert_eq(counter_get(passed), 1);
+    GOOD(gpu->stream_destroy(stream));
+}
+
 Test(device, an_event_stands_for_its_last_record_at_the_time_of_the_wait) {
     tutti_stream other = NULL;
     tutti_event_handle event = NULL;

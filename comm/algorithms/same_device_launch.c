@@ -233,12 +233,12 @@ static tutti_status move_piece(const tutti_same_device_launch *launch, uint64_t 
 tutti_status tutti_same_device_launch_piece(tutti_same_device_launch *launch, uint64_t piece) {
     const tutti_same_device *s = launch->s;
     const tutti_same_device_plan *plan = launch->plan;
-    for (int rank = 0; rank < s->nranks; rank++) {
-        /* Who counts fewer pieces has said that all of his are ready. */
-        if (rank == s->rank) continue;
-        TUTTI_TRY(s->device->wait_value(plan->stream, &s->on_device->ready[rank].value,
-                                        tutti_same_device_step(plan->number, piece + 1)));
-    }
+    void *others[TUTTI_DEVICE_MOST_BUFFERS];
+    int nothers = 0;
+    for (int rank = 0; rank < s->nranks; rank++)
+        if (rank != s->rank) others[nothers++] = &s->on_device->ready[rank].value;
+    /* Who counts fewer pieces has said that all of his are ready. */
+    TUTTI_TRY(s->device->wait_values(plan->stream, others, nothers, tutti_same_device_step(plan->number, piece + 1)));
     if (tutti_same_device_reduces(plan->op)) TUTTI_TRY(reduce_piece(launch, piece));
     else if (plan->op->kind != TUTTI_KIND_BARRIER) TUTTI_TRY(move_piece(launch, piece));
     bool last = piece + 1 == launch->pieces;

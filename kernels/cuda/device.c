@@ -144,7 +144,9 @@ static tutti_status prepare(void) {
 tutti_status tutti_cuda_use(int device) {
     bool in_table = device >= 0 && device < MOST_DEVICES;
     TUTTI_CUDA_BEGIN();
-    TUTTI_CUDA_TRY(cudaSetDevice(device));
+    cudaError_t set = cudaSetDevice(device);
+    if (set == cudaErrorCudartUnloading) return TUTTI_OK; /* the process ends; see event_query */
+    TUTTI_TRY(tutti_cuda_result(set, "cudaSetDevice"));
     if (in_table && atomic_load_explicit(&known[device].ready, memory_order_acquire)) return TUTTI_OK;
     TUTTI_TRY(prepare());
     atomic_store_explicit(&context_seen, true, memory_order_release);
@@ -158,18 +160,27 @@ tutti_status tutti_cuda_current(int *device_out) {
     return TUTTI_OK;
 }
 
+static bool has_context(int device) {
+    int active = 0;
+    unsigned flags;
+    const tutti_cuda_driver *driver = tutti_cuda_driver_get(false);
+    return driver != NULL && driver->primary_state(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+void tutti_cuda_leave(int device) {
+    if (!tutti_cuda_is_forked() && has_context(device)) (void)tutti_cuda_result(cudaSetDevice(device), "cudaSetDevice");
+}
+
 /* A context that is neither a GPU's primary one (all runtimes share that) nor this thread's is not seen. */
 bool tutti_cuda_in_use(void) {
     CUcontext context = NULL;
-    int count = 0, active = 0;
-    unsigned flags;
+    int count = 0;
     if (atomic_load_explicit(&context_seen, memory_order_acquire)) return true;
     const tutti_cuda_driver *driver = tutti_cuda_driver_get(false);
     if (driver == NULL || driver->context_current(&context) != CUDA_SUCCESS) return false; /* not started */
     bool seen = context != NULL;
     if (driver->device_count(&count) != CUDA_SUCCESS) count = 0;
-    for (int i = 0; i < count && !seen; i++)
-        seen = driver->primary_state(i, &flags, &active) == CUDA_SUCCESS && active != 0;
+    for (int i = 0; i < count && !seen; i++) seen = has_context(i);
     if (!seen) return false;
     tutti_cuda_note_start();
     atomic_store_explicit(&context_seen, true, memory_order_release);

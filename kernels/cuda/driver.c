@@ -29,6 +29,7 @@ static const name_row names[] = {
     ROW(primary_state, .name = "cuDevicePrimaryCtxGetState"),
     ROW(pointer_attributes, .name = "cuPointerGetAttributes"),
     ROW(wait_value, .name = "cuStreamWaitValue64_v2", .older = "cuStreamWaitValue64"),
+    ROW(batch, .name = "cuStreamBatchMemOp_v2", .older = "cuStreamBatchMemOp"),
     ROW(write_value, .name = "cuStreamWriteValue64_v2", .older = "cuStreamWriteValue64"),
 };
 

@@ -14,7 +14,7 @@ extern "C" {
 
 /* Loads all of them to the thread's GPU. */
 cudaError_t tutti_cuda_launch_prepare(void);
-/* `processors`: of the GPU, so that the grid fills it and no more. */
+/* `processors`: of the GPU, for the size of the grid. */
 cudaError_t tutti_cuda_launch_reduce(const tutti_cuda_reduce_plan *plan, int processors, cudaStream_t stream);
 cudaError_t tutti_cuda_launch_copies(const tutti_cuda_copies *copies, int processors, cudaStream_t stream);
 /* *at = value, after all that the stream did before is seen everywhere. */

@@ -78,7 +78,7 @@ tutti_status tutti_cuda_driver_result(CUresult result, const char *what) {
     const char *text = "unknown error";
     if (result == CUDA_SUCCESS) return TUTTI_OK;
     const tutti_cuda_driver *driver = tutti_cuda_driver_get(false);
-    if (driver != NULL) driver->error_string(result, &text);
+    if (driver != NULL && driver->error_string(result, &text) != CUDA_SUCCESS) text = "unknown error";
     return tutti_cuda_host->fail(status_of((cudaError_t)result), "%s: %s (%d)", what, text, (int)result);
 }
 
@@ -105,6 +105,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .facts = tutti_cuda_facts,
                    .use = tutti_cuda_use,
                    .current = tutti_cuda_current,
+                   .leave = tutti_cuda_leave,
                    .in_use = tutti_cuda_in_use,
                    .locate = tutti_cuda_locate,
                    .alloc = tutti_cuda_alloc,
@@ -128,6 +129,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .copy = tutti_cuda_copy,
                    .fill = tutti_cuda_fill,
                    .wait_value = tutti_cuda_wait_value,
+                   .wait_values = tutti_cuda_wait_values,
                    .write_value = tutti_cuda_write_value,
                    .reduce = tutti_cuda_reduce,
                    .copy_many = tutti_cuda_copy_many,

@@ -8,8 +8,12 @@
 
 namespace {
 
-unsigned blocks_for(size_t items, int processors) {
-    const size_t wanted = (items + threads_per_block - 1) / threads_per_block, most = (size_t)processors * 8;
+/* A processor holds 4 to 8 blocks, by the kernel's registers: of several times as many each gets its share to the end, and
+ * what a block costs to start is still small beside its work. */
+constexpr size_t blocks_per_processor = 32;
+
+unsigned blocks_for(size_t items, size_t most) {
+    const size_t wanted = (items + threads_per_block - 1) / threads_per_block;
     return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
@@ -32,7 +36,8 @@ extern "C" cudaError_t tutti_cuda_launch_prepare(void) {
 
 extern "C" cudaError_t tutti_cuda_launch_reduce(const tutti_cuda_reduce_plan *plan, int processors,
                                                 cudaStream_t stream) {
-    const unsigned blocks = blocks_for(plan->vectors > 0 ? plan->vectors : plan->count, processors);
+    const size_t most = (size_t)processors * blocks_per_processor;
+    const unsigned blocks = blocks_for(plan->vectors > 0 ? plan->vectors : plan->count, most);
     reduce_kernels[plan->family]<<<blocks, threads_per_block, 0, stream>>>(*plan);
     return cudaGetLastError();
 }
@@ -41,8 +46,9 @@ extern "C" cudaError_t tutti_cuda_launch_copies(const tutti_cuda_copies *copies,
     size_t longest = 0;
     for (int i = 0; i < copies->count; i++)
         if (copies->list[i].bytes > longest) longest = copies->list[i].bytes;
-    const unsigned blocks = blocks_for(longest / vector_bytes, processors);
-    copy_pieces<<<dim3(blocks, (unsigned)copies->count), threads_per_block, 0, stream>>>(*copies);
+    const size_t most = (size_t)processors * blocks_per_processor / (size_t)copies->count;
+    const unsigned blocks = blocks_for(longest / vector_bytes, most > (size_t)processors ? most : (size_t)processors);
+    copy_pieces<<<dim3((unsigned)copies->count, blocks), threads_per_block, 0, stream>>>(*copies);
     return cudaGetLastError();
 }
 

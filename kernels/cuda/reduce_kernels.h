@@ -110,23 +110,40 @@ __global__ void __launch_bounds__(threads_per_block) reduce(const __grid_constan
 
 /* ------------------------------------------------------------------------------------------------- copies */
 
-/* A piece of one copy for each block, in 16 bytes where both sides allow it. */
-__global__ void __launch_bounds__(threads_per_block) copy_pieces(const __grid_constant__ tutti_cuda_copies copies) {
-    const tutti_cuda_move copy = copies.list[blockIdx.y];
-    const size_t stride = (size_t)gridDim.x * blockDim.x;
-    const size_t thread = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    const size_t off = (size_t)copy.dst % vector_bytes;
-    const bool together = off == (size_t)copy.src % vector_bytes;
-    size_t head = together ? (vector_bytes - off) % vector_bytes : copy.bytes;
+/* In units of V, to which both sides are aligned after the head; what is before and behind goes byte by byte. Four loads are
+ * under way before the first one is needed. */
+template <class V> __device__ __forceinline__ void copy_by(const tutti_cuda_move &copy, size_t thread, size_t stride) {
+    size_t head = (sizeof(V) - (size_t)copy.dst % sizeof(V)) % sizeof(V);
     if (head > copy.bytes) head = copy.bytes;
-    const size_t vectors = (copy.bytes - head) / vector_bytes, middle = vectors * vector_bytes;
-    const uint4 *from = (const uint4 *)(copy.src + head);
-    uint4 *to = (uint4 *)(copy.dst + head);
-    for (size_t i = thread; i < vectors; i += stride) to[i] = from[i];
-    for (size_t i = thread; i < copy.bytes - middle; i += stride) {
+    const size_t units = (copy.bytes - head) / sizeof(V), middle = units * sizeof(V);
+    const V *from = (const V *)(copy.src + head);
+    V *to = (V *)(copy.dst + head);
+    size_t i = thread;
+    for (; i + 3 * stride < units; i += 4 * stride) {
+        const V a = from[i], b = from[i + stride], c = from[i + 2 * stride], d = from[i + 3 * stride];
+        to[i] = a;
+        to[i + stride] = b;
+        to[i + 2 * stride] = c;
+        to[i + 3 * stride] = d;
+    }
+    for (; i < units; i += stride) to[i] = from[i];
+    for (i = thread; i < copy.bytes - middle; i += stride) {
         const size_t at = i < head ? i : i + middle;
         copy.dst[at] = copy.src[at];
     }
+}
+
+/* Neighbouring blocks are at the same place of different copies: what several of them read is then fetched from memory once. */
+__global__ void __launch_bounds__(threads_per_block) copy_pieces(const __grid_constant__ tutti_cuda_copies copies) {
+    const tutti_cuda_move copy = copies.list[blockIdx.x];
+    const size_t stride = (size_t)gridDim.y * blockDim.x;
+    const size_t thread = (size_t)blockIdx.y * blockDim.x + threadIdx.x;
+    const size_t apart = (size_t)copy.dst - (size_t)copy.src;
+    if (apart % 16 == 0) copy_by<uint4>(copy, thread, stride);
+    else if (apart % 8 == 0) copy_by<uint64_t>(copy, thread, stride);
+    else if (apart % 4 == 0) copy_by<uint32_t>(copy, thread, stride);
+    else if (apart % 2 == 0) copy_by<uint16_t>(copy, thread, stride);
+    else copy_by<char>(copy, thread, stride);
 }
 
 __global__ void store_value(uint64_t *at, uint64_t value) {

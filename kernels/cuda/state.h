@@ -46,6 +46,7 @@ typedef struct tutti_cuda_driver {
     CUresult (*primary_state)(CUdevice device, unsigned *flags, int *active);
     CUresult (*pointer_attributes)(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr pointer);
     CUresult (*wait_value)(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags);
+    CUresult (*batch)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *operations, unsigned flags);
     CUresult (*write_value)(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags);
 } tutti_cuda_driver;
 
@@ -60,6 +61,7 @@ tutti_status tutti_cuda_count(int *count_out);
 tutti_status tutti_cuda_facts(int device, tutti_device_facts *facts_out);
 tutti_status tutti_cuda_use(int device);
 tutti_status tutti_cuda_current(int *device_out);
+void tutti_cuda_leave(int device);
 bool tutti_cuda_in_use(void);
 /* Of the calling thread's GPU. */
 tutti_status tutti_cuda_processors(int *processors_out);
@@ -90,6 +92,7 @@ tutti_status tutti_cuda_event_record(tutti_event_handle event, tutti_stream stre
 tutti_status tutti_cuda_event_query(tutti_event_handle event);
 tutti_status tutti_cuda_stream_wait_event(tutti_stream stream, tutti_event_handle event);
 tutti_status tutti_cuda_wait_value(tutti_stream stream, void *at, uint64_t value);
+tutti_status tutti_cuda_wait_values(tutti_stream stream, void *const *ats, int count, uint64_t value);
 tutti_status tutti_cuda_write_value(tutti_stream stream, void *at, uint64_t value);
 tutti_status tutti_cuda_call_host(tutti_stream stream, void (*function)(void *context), void *context);
 

@@ -2,6 +2,7 @@
  * Streams, events, and waiting for values in memory. Waits for a value are the stream's own where the GPU can do that; elsewhere a
  * thread of the driver's polls, one for all streams, so two such waits must never need each other.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -66,11 +67,13 @@ tutti_status tutti_cuda_event_record(tutti_event_handle event, tutti_stream stre
     return TUTTI_OK;
 }
 
+/* While the process ends CUDA knows nothing any more. That is no failure: peers that are done as well must not hear of one. */
 tutti_status tutti_cuda_event_query(tutti_event_handle event) {
     TUTTI_CUDA_BEGIN();
     tutti_cuda_mode mode = tutti_cuda_relax();
     cudaError_t result = cudaEventQuery(native_event(event));
     tutti_cuda_unrelax(mode);
+    if (result == cudaErrorCudartUnloading) return TUTTI_NOT_YET;
     return tutti_cuda_result(result, "cudaEventQuery");
 }
 
@@ -114,6 +117,25 @@ tutti_status tutti_cuda_wait_value(tutti_stream stream, void *at, uint64_t value
     return tutti_cuda_driver_result(tutti_cuda_driver_get(true)->wait_value(
                                         (CUstream)stream, (CUdeviceptr)(uintptr_t)at, value, CU_STREAM_WAIT_VALUE_GEQ),
                                     "cuStreamWaitValue64");
+}
+
+/* One call of the driver's for all: each costs more than what it says. */
+tutti_status tutti_cuda_wait_values(tutti_stream stream, void *const *ats, int count, uint64_t value) {
+    CUstreamBatchMemOpParams operations[TUTTI_DEVICE_MOST_BUFFERS];
+    assert(count <= TUTTI_DEVICE_MOST_BUFFERS);
+    TUTTI_CUDA_BEGIN();
+    if (count == 0) return TUTTI_OK;
+    if (!tutti_cuda_stream_waits()) {
+        for (int i = 0; i < count; i++) TUTTI_TRY(wait_on_host(stream, ats[i], value));
+        return TUTTI_OK;
+    }
+    for (int i = 0; i < count; i++)
+        operations[i].waitValue = (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64,
+                                                                           .address = (CUdeviceptr)(uintptr_t)ats[i],
+                                                                           .value64 = value,
+                                                                           .flags = CU_STREAM_WAIT_VALUE_GEQ};
+    return tutti_cuda_driver_result(
+        tutti_cuda_driver_get(true)->batch((CUstream)stream, (unsigned)count, operations, 0), "cuStreamBatchMemOp");
 }
 
 /* By default a fence for the whole system comes before the write. */

@@ -23,6 +23,17 @@ tutti_status tutti_cuda_fill(void *dst, int value, size_t bytes, tutti_stream st
     return TUTTI_OK;
 }
 
+/* An address that no load of such an element may have ends the context, and with it all that the process has on the GPU. */
+static tutti_status check_alignment(const tutti_reduce_args *args, void *const *dsts, int ndsts) {
+    size_t bytes = tutti_cuda_type_bytes(args->type);
+    uintptr_t bits = 0;
+    for (int i = 0; i < args->nsrcs; i++) bits |= (uintptr_t)args->srcs[i];
+    for (int i = 0; i < ndsts; i++) bits |= (uintptr_t)dsts[i];
+    if (bits % bytes == 0) return TUTTI_OK;
+    return tutti_cuda_host->fail(TUTTI_ERR_ARGUMENT,
+                                 "a GPU reduces elements of %zu bytes only where they are aligned to that", bytes);
+}
+
 tutti_status tutti_cuda_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream) {
     tutti_cuda_reduce_plan plan;
     int processors = 0;
@@ -33,6 +44,7 @@ tutti_status tutti_cuda_reduce(const tutti_reduce_args *args, void *const *dsts,
                                      "a GPU cannot reduce %d sources to %d results with reduction %d of type %d",
                                      args->nsrcs, ndsts, (int)args->reduction, (int)args->type);
     if (args->count == 0) return TUTTI_OK;
+    TUTTI_TRY(check_alignment(args, dsts, ndsts));
     TUTTI_TRY(tutti_cuda_processors(&processors));
     tutti_cuda_reduce_make_plan(args, dsts, ndsts, &plan);
     return tutti_cuda_result(tutti_cuda_launch_reduce(&plan, processors, stream), "starting a reduction");

@@ -34,6 +34,7 @@ CALL int cuCtxGetCurrent(void **context);
 CALL int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active);
 CALL int cuPointerGetAttributes(unsigned count, const int *attributes, void **data, uint64_t pointer);
 CALL int cuStreamWaitValue64_v2(void *stream, uint64_t at, uint64_t value, unsigned flags);
+CALL int cuStreamBatchMemOp_v2(void *stream, unsigned count, void *operations, unsigned flags);
 CALL int cuStreamWriteValue64_v2(void *stream, uint64_t at, uint64_t value, unsigned flags);
 
 int cuInit(unsigned flags) {
@@ -98,6 +99,11 @@ int cuPointerGetAttributes(unsigned count, const int *attributes, void **data, u
 
 int cuStreamWaitValue64_v2(void *stream, uint64_t at, uint64_t value, unsigned flags) {
     (void)stream, (void)at, (void)value, (void)flags;
+    return NOT_INITIALIZED;
+}
+
+int cuStreamBatchMemOp_v2(void *stream, unsigned count, void *operations, unsigned flags) {
+    (void)stream, (void)count, (void)operations, (void)flags;
     return NOT_INITIALIZED;
 }
 

@@ -39,7 +39,7 @@ extern "C" void reduce_by_threads(const tutti_cuda_reduce_plan *plan, unsigned b
 }
 
 extern "C" void copy_by_threads(const tutti_cuda_copies *copies, unsigned blocks) {
-    run(copy_pieces, *copies, {blocks, (unsigned)copies->count});
+    run(copy_pieces, *copies, {(unsigned)copies->count, blocks});
 }
 
 extern "C" void store_by_thread(uint64_t *at, uint64_t value) {

@@ -1,7 +1,7 @@
 /*
  * libstandin_cuda.so: a module of GPUs without a GPU, for tests (TUTTI_CUDA_MODULE names it). It keeps to the contract of
  * kernels/device.h and is as unkind as CUDA may be: ordinary code that touches device memory crashes, streams are late, copies
- * of pageable memory and freeing wait for streams, and after a failure in a stream every call fails.
+ * of pageable memory and freeing wait for streams, all other calls wait for who frees, and after a failure in a stream every call fails.
  *
  * What it computes is computed by the host's own code. Results on it say nothing of speed, nor of kernels/cuda.
  *
@@ -77,6 +77,7 @@ tutti_status standin_begin(const char *call) {
         fprintf(stderr, "stand-in: %s from within a stream\n", call);
         abort();
     }
+    standin_wait_for_frees();
     if (standin_is_forked()) return standin_host->fail(TUTTI_ERR_FORKED, "stand-in: %s in a forked process", call);
     if (standin_is_broken())
         return standin_host->fail(TUTTI_ERR_SYSTEM, "stand-in: %s: an earlier failure: %s", call, standin.what);
@@ -165,6 +166,10 @@ static tutti_status current(int *device_out) {
     return TUTTI_OK;
 }
 
+static void leave(int device) {
+    current_gpu = device;
+}
+
 static bool in_use(void) {
     return atomic_load_explicit(&standin.context, memory_order_acquire);
 }
@@ -205,6 +210,7 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .facts = facts,
                    .use = use,
                    .current = current,
+                   .leave = leave,
                    .in_use = in_use,
                    .locate = standin_locate,
                    .alloc = standin_alloc,
@@ -228,6 +234,7 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .copy = standin_copy,
                    .fill = standin_fill,
                    .wait_value = standin_wait_value,
+                   .wait_values = standin_wait_values,
                    .write_value = standin_write_value,
                    .reduce = standin_reduce,
                    .copy_many = standin_copy_many,

@@ -63,6 +63,8 @@ tutti_status standin_unpin(void *memory);
 tutti_status standin_export_memory(void *memory, tutti_device_export *export_out);
 tutti_status standin_import_memory(const tutti_device_export *exported, void **base_out);
 tutti_status standin_close_import(void *base);
+/* Until nobody is inside a call that gives memory back. */
+void standin_wait_for_frees(void);
 
 /* ------------------------------------------------------------------------------------ streams and events */
 
@@ -92,6 +94,7 @@ tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle e
 tutti_status standin_copy(void *dst, const void *src, size_t bytes, tutti_stream stream);
 tutti_status standin_fill(void *dst, int value, size_t bytes, tutti_stream stream);
 tutti_status standin_wait_value(tutti_stream stream, void *at, uint64_t value);
+tutti_status standin_wait_values(tutti_stream stream, void *const *ats, int count, uint64_t value);
 tutti_status standin_write_value(tutti_stream stream, void *at, uint64_t value);
 tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream);
 tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,

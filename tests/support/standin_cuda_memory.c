@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,7 @@ typedef struct handle {
 
 static range *ranges; /* under standin_lock */
 static uint64_t serials;
+static atomic_int freeing; /* threads that wait for the streams, to give memory back */
 
 static bool holds(const char *start, size_t bytes, const void *address) {
     return (const char *)address >= start && (const char *)address < start + bytes;
@@ -137,11 +139,21 @@ static tutti_status make(range_kind kind, size_t bytes, int file, void *there, r
     return TUTTI_OK;
 }
 
+void standin_wait_for_frees(void) {
+    if (standin_is_forked() || atomic_load(&freeing) == 0) return;
+    pthread_mutex_lock(&standin_lock);
+    while (atomic_load(&freeing) > 0) pthread_cond_wait(&standin_changed, &standin_lock);
+    pthread_mutex_unlock(&standin_lock);
+}
+
 /* The range of that kind that begins at the address, for who drops it. All streams come to an end first. */
 static tutti_status take(range_kind kind, const void *address, const char *call) {
     range *taken = NULL;
+    atomic_fetch_add(&freeing, 1);
     standin_sync_all();
     pthread_mutex_lock(&standin_lock);
+    atomic_fetch_sub(&freeing, 1);
+    pthread_cond_broadcast(&standin_changed);
     for (range **at = &ranges; *at != NULL && taken == NULL;) {
         range *r = *at;
         bool host = kind == PINNED || kind == REGISTERED;

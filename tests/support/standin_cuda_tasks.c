@@ -172,6 +172,12 @@ tutti_status standin_wait_value(tutti_stream stream, void *at, uint64_t value) {
     return enqueue_value(await_value, stream, at, value);
 }
 
+tutti_status standin_wait_values(tutti_stream stream, void *const *ats, int count, uint64_t value) {
+    STANDIN_BEGIN("wait_values");
+    for (int i = 0; i < count; i++) TUTTI_TRY(enqueue_value(await_value, stream, ats[i], value));
+    return TUTTI_OK;
+}
+
 tutti_status standin_write_value(tutti_stream stream, void *at, uint64_t value) {
     STANDIN_BEGIN("write_value");
     return enqueue_value(store_value, stream, at, value);
