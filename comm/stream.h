@@ -31,6 +31,13 @@ typedef struct tutti_stream_facts {
 
 struct tutti_stream_engine;
 
+/* How far a call has come in its stream. */
+typedef enum tutti_stream_progress {
+    TUTTI_STREAM_BEFORE, /* the stream has not reached it */
+    TUTTI_STREAM_INSIDE,
+    TUTTI_STREAM_BEHIND /* perhaps: its event tells */
+} tutti_stream_progress;
+
 /* A communicator's part that deals with CUDA memory: comm->gpu; NULL until the first such call. */
 typedef struct tutti_stream_comm {
     tutti_comm *comm;
@@ -90,6 +97,10 @@ typedef struct tutti_stream_engine {
      * differ from call to call, and then it is the engine that keeps calls apart that must not overlap (stream_wait_event).
      * Any error breaks the communicator. Caller. */
     tutti_status (*enqueue)(tutti_comm *comm, const tutti_stream_call *call);
+    /* How far the call of that number is, as told by host memory alone. Without it the watcher asks CUDA, and waits there if a
+     * thread of the program's is inside a call that waits for the stream (cudaFree), so that it could not release the stream
+     * of a rank that waits for a dead one. Watcher. NULL: cannot be told. */
+    tutti_stream_progress (*progress)(const tutti_comm *comm, uint64_t number);
     /* What has gone wrong without a call to tell it (NCCL's asynchronous errors): TUTTI_OK, or the error with its text, which
      * breaks the communicator. About every millisecond while calls are under way; may not block. Watcher. NULL: nothing. */
     tutti_status (*health)(tutti_comm *comm);

@@ -81,9 +81,16 @@ static const char *describe(const tutti_track *track, char *text, size_t capacit
     return tutti_call_describe(&call, text, capacity);
 }
 
+/* Has the stream reached it, or passed it? Where the engine knows by itself that it has not, CUDA is not asked. */
+static tutti_stream_progress progress_of(const tutti_stream_comm *gpu, const tutti_track *track) {
+    if (track->engine->progress == NULL) return TUTTI_STREAM_BEHIND;
+    return track->engine->progress(gpu->comm, track->op.sequence);
+}
+
 /* Has the stream passed it? An event that fails breaks the communicator. */
 static bool has_passed(tutti_stream_comm *gpu, tutti_track *track) {
     char name[160], error[TUTTI_ERROR_TEXT_BYTES];
+    if (progress_of(gpu, track) != TUTTI_STREAM_BEHIND) return false;
     tutti_status status = gpu->device->event_query(track->done);
     if (status == TUTTI_NOT_YET) return false;
     if (status != TUTTI_OK) {
@@ -132,7 +139,9 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_track *track) {
     char name[160];
     tutti_comm *comm = gpu->comm;
     if (!track->has_begun) {
-        if (gpu->device->event_query(track->begun) != TUTTI_OK) return TUTTI_OK;
+        tutti_stream_progress progress = progress_of(gpu, track);
+        if (progress == TUTTI_STREAM_BEFORE) return TUTTI_OK;
+        if (progress == TUTTI_STREAM_BEHIND && gpu->device->event_query(track->begun) != TUTTI_OK) return TUTTI_OK;
         track->has_begun = true;
         track->deadline = tutti_deadline_after_ms(track->timeout_ms);
         track->stall = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_STALL_MS));
@@ -232,8 +241,10 @@ bool tutti_stream_look(tutti_stream_comm *gpu) {
     pthread_mutex_lock(&gpu->tracks->lock);
     bool goes_on = !gpu->tracks->closed;
     if (goes_on) {
-        tutti_status status = gpu->device->use(gpu->index);
-        if (status != TUTTI_OK) tutti_comm_give_up(gpu->comm, status);
+        static _Thread_local int current = -1; /* of the watcher, whose GPU nobody else changes */
+        tutti_status status = current == gpu->index ? TUTTI_OK : gpu->device->use(gpu->index);
+        if (status == TUTTI_OK) current = gpu->index;
+        else tutti_comm_give_up(gpu->comm, status);
         look(gpu);
         goes_on = is_busy(gpu);
     }
