@@ -131,6 +131,7 @@ static tutti_status open_engine(tutti_stream_comm *gpu, const tutti_stream_engin
 static tutti_status meet(tutti_stream_comm *gpu, const tutti_op *op) {
     tutti_stream_facts own = {.stream_waits = gpu->own.stream_waits, .ipc = gpu->own.ipc}, *all;
     memcpy(own.device_id, gpu->own.id, sizeof own.device_id);
+    memcpy(own.pci, gpu->own.pci, sizeof own.pci);
     tutti_engines_tell(gpu->comm, &own);
     TUTTI_TRY(tutti_calloc((size_t)gpu->comm->nranks, sizeof *all, &all));
     tutti_status status = gather(gpu->comm, op, &own, all, sizeof own);

@@ -23,6 +23,7 @@
 /* What a rank tells the others of itself at the first collective on CUDA memory. Compared and read as it is. */
 typedef struct tutti_stream_facts {
     uint8_t device_id[TUTTI_DEVICE_ID_BYTES]; /* equal: the same GPU, or the same MIG instance */
+    char pci[32];                             /* equal on one host: the same GPU, whatever the MIG instance */
     uint8_t stream_waits, ipc;                /* tutti_device_facts */
     uint8_t unused[2];
     int32_t nccl_version;  /* as ncclGetVersion says; 0: NCCL cannot be used here; by the engine's tell */
@@ -118,6 +119,10 @@ typedef struct tutti_stream_engine {
     bool
         minds_deaths; /* the engine itself finds dead and late ranks, and breaks the communicator; else the watcher does */
 } tutti_stream_engine;
+
+/* Do two ranks share a GPU: one MIG instance of it; or the whole of it, in whichever instances? */
+bool tutti_stream_same_device(const tutti_comm *comm, int a, int b);
+bool tutti_stream_same_gpu(const tutti_comm *comm, int a, int b);
 
 /* From each rank `bytes` (equal everywhere) at mine; into all, rank by rank. An all_gather on host memory, in line with the
  * communicator's other calls: only inside open. */

@@ -1,7 +1,10 @@
 /*
- * Where the buffers of a call are: every pointer that the rank uses is looked up.
+ * Where the buffers of a call are: every pointer that the rank uses is looked up. And where ranks are.
  */
+#include <string.h>
+
 #include "bootstrap/base/status.h"
+#include "comm/hosts.h"
 #include "comm/op.h"
 #include "comm/stream.h"
 
@@ -80,4 +83,18 @@ tutti_status tutti_stream_place_message(const tutti_message *message, tutti_memo
     if (s.device == NULL) return TUTTI_OK;
     TUTTI_TRY(look_at(&s, message->sends ? message->src : message->dst, message->bytes));
     return conclude(&s, index_out);
+}
+
+/* ---------------------------------------------------------------------------------------------- ranks */
+
+bool tutti_stream_same_device(const tutti_comm *comm, int a, int b) {
+    const tutti_stream_facts *facts = atomic_load_explicit(&comm->gpu, memory_order_relaxed)->facts;
+    return memcmp(facts[a].device_id, facts[b].device_id, sizeof facts[a].device_id) == 0;
+}
+
+bool tutti_stream_same_gpu(const tutti_comm *comm, int a, int b) {
+    const tutti_stream_facts *facts = atomic_load_explicit(&comm->gpu, memory_order_relaxed)->facts;
+    bool same_host = comm->hosts == NULL || comm->hosts->host_of[a] == comm->hosts->host_of[b];
+    return tutti_stream_same_device(comm, a, b) ||
+           (same_host && facts[a].pci[0] != '\0' && strncmp(facts[a].pci, facts[b].pci, sizeof facts[a].pci) == 0);
 }

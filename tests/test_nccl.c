@@ -189,10 +189,10 @@ Test(nccl, deterministic_1_sums_in_the_order_of_ranks) {
     run((const int[]){3, 0}, deterministic, order_of_ranks_body);
 }
 
-static const char *const shared_gpu[] = {"STANDIN_GPUS=3", "STANDIN_IDS=a,b,a", NULL};
+static const char *const instances[] = {"STANDIN_GPUS=3", "STANDIN_IDS=a/1,b,a/2", NULL};
 
-Test(nccl, ranks_that_share_a_gpu_do_without_nccl) {
-    run((const int[]){3, 0}, shared_gpu, order_of_ranks_body);
+Test(nccl, ranks_in_mig_instances_of_one_gpu_do_without_nccl) {
+    run((const int[]){3, 0}, instances, order_of_ranks_body);
 }
 
 /* --------------------------------------------------------------------------------- communicators and streams */

@@ -35,10 +35,6 @@ static void tell(const tutti_comm *comm, tutti_stream_facts *own) {
     else snprintf(own->nccl_missing, sizeof own->nccl_missing, "%.95s", tutti_last_error());
 }
 
-static bool same_gpu(const tutti_stream_facts *a, const tutti_stream_facts *b) {
-    return memcmp(a->device_id, b->device_id, sizeof a->device_id) == 0;
-}
-
 static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
     const tutti_stream_comm *gpu = comm->gpu;
     const tutti_stream_facts *facts = gpu->facts;
@@ -53,8 +49,9 @@ static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
                      tutti_nccl_version_text(facts[0].nccl_version, a), rank,
                      tutti_nccl_version_text(facts[rank].nccl_version, b));
         for (int other = 0; other < rank && reason[0] == '\0'; other++)
-            if (same_gpu(&facts[rank], &facts[other]))
-                snprintf(reason, sizeof reason, "ranks %d and %d share a GPU", other, rank);
+            if (tutti_stream_same_gpu(comm, rank, other)) /* NCCL knows GPUs by their PCI addresses */
+                snprintf(reason, sizeof reason, "ranks %d and %d share a GPU%s", other, rank,
+                         tutti_stream_same_device(comm, rank, other) ? "" : ", in different MIG instances");
     }
     if (reason_out != NULL && reason[0] != '\0') snprintf(reason_out, capacity, "%s", reason);
     return reason[0] == '\0';

@@ -5,7 +5,8 @@
  *
  * What it computes is computed by the host's own code. Results on it say nothing of speed, nor of kernels/cuda.
  *
- *   STANDIN_GPUS=n            how many (2); STANDIN_IDS=a,a,b: those with one id are one and the same
+ *   STANDIN_GPUS=n            how many (2); STANDIN_IDS=a,a,b: those with one id are one and the same; a/1,a/2: MIG
+ *                             instances of one
  *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported
  *   STANDIN_DELAY_US=n        a task begins up to so much late
  *   STANDIN_DEPTH=n           tasks that a stream holds (1000); who enqueues one more waits
@@ -137,6 +138,15 @@ static tutti_status check_index(int device) {
     return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: there is no GPU %d, of %d", device, standin.gpus);
 }
 
+/* The first one that is the same, or another instance of it. */
+static int physical(int device) {
+    size_t length = strcspn(standin.ids[device], "/");
+    int first = 0;
+    while (strcspn(standin.ids[first], "/") != length || memcmp(standin.ids[first], standin.ids[device], length) != 0)
+        first++;
+    return first;
+}
+
 static tutti_status facts(int device, tutti_device_facts *facts_out) {
     STANDIN_BEGIN("facts");
     TUTTI_TRY(check_index(device));
@@ -147,7 +157,7 @@ static tutti_status facts(int device, tutti_device_facts *facts_out) {
                                 .stream_waits = standin.stream_waits,
                                 .ipc = standin.ipc};
     memcpy(facts.id, standin.ids[device], sizeof facts.id);
-    snprintf(facts.pci, sizeof facts.pci, "0000:%02x:00.0", device + 1);
+    snprintf(facts.pci, sizeof facts.pci, "0000:%02x:00.0", physical(device) + 1);
     *facts_out = facts;
     return TUTTI_OK;
 }

@@ -180,6 +180,12 @@ void standin_nccl_linger(unsigned *seed) {
     if (most > 0) usleep((unsigned)rand_r(seed) % (unsigned)most + 1);
 }
 
+/* NCCL knows GPUs by their PCI addresses, which MIG instances ("a/1", "a/2") share. */
+static bool same_gpu(const char *a, const char *b) {
+    size_t length = strcspn(a, "/");
+    return strcspn(b, "/") == length && strncmp(a, b, length) == 0;
+}
+
 /* Waits for all ranks; then each finds by itself whether two of them have one GPU. */
 static void *open_thread(void *context) {
     tutti_nccl_comm comm = context;
@@ -191,7 +197,7 @@ static void *open_thread(void *context) {
     while (atomic_load(&comm->area->arrived) < comm->nranks && !atomic_load(&comm->abort)) usleep(100);
     for (int a = 0; a < comm->nranks && !atomic_load(&comm->abort); a++)
         for (int b = a + 1; b < comm->nranks; b++) {
-            if (strncmp(comm->area->gpus[a], comm->area->gpus[b], STANDIN_ID_BYTES) != 0) continue;
+            if (!same_gpu(comm->area->gpus[a], comm->area->gpus[b])) continue;
             snprintf(comm->error, sizeof comm->error, "Duplicate GPU detected : rank %d and rank %d", a, b);
             result = TUTTI_NCCL_INVALID_USAGE;
         }
