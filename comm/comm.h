@@ -210,7 +210,7 @@ struct tutti_comm {
     tutti_member *members;     /* nranks entries */
     struct tutti_hosts *hosts; /* NULL: all ranks are on this host; hosts.h */
     struct tutti_hall *hall;   /* one reference: made through a store, or split from such a one; else NULL */
-    const tutti_comm *outer;   /* of a host's part of a communicator over hosts: that one; NULL */
+    tutti_comm *outer;         /* of a part: a host's of a communicator over hosts, or stream_part.h; NULL */
     const int *shown_ranks;    /* then: by which numbers the user knows the ranks */
     tutti_page *page;          /* own: members[rank].page */
     uint64_t sequence;         /* collectives started */

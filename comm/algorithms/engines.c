@@ -13,6 +13,7 @@ static const tutti_stream_engine *const rows[] = {
     &tutti_engine_solo,
     &tutti_engine_same_device,
     &tutti_engine_nccl,
+    &tutti_engine_mixed,
     &tutti_engine_staged,
 };
 

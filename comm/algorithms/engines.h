@@ -6,7 +6,8 @@
 
 #include "comm/stream.h"
 
-extern const tutti_stream_engine tutti_engine_solo, tutti_engine_same_device, tutti_engine_nccl, tutti_engine_staged;
+extern const tutti_stream_engine tutti_engine_solo, tutti_engine_same_device, tutti_engine_nccl, tutti_engine_mixed,
+    tutti_engine_staged;
 
 /* Lets every engine tell of itself. */
 void tutti_engines_tell(const tutti_comm *comm, tutti_stream_facts *own);

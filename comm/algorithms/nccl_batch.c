@@ -15,6 +15,7 @@
 #include "comm/algorithms/nccl_state.h"
 #include "comm/hosts.h"
 #include "comm/monitor.h"
+#include "comm/stream_part.h"
 
 #define YIELDS      200                    /* before a wait sleeps */
 #define NAP_NS      (50 * INT64_C(1000))   /* between two questions */
@@ -27,6 +28,7 @@ static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
     asked.sequence = NO_SEQUENCE;
     asked.part_of = op;
     if (state->comm->hosts != NULL) tutti_hosts_hear(state->comm);
+    TUTTI_TRY(tutti_stream_part_look(state->comm, &asked));
     return tutti_monitor_look(state->comm, &asked, /* deaths */ true);
 }
 

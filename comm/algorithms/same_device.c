@@ -185,16 +185,23 @@ static void abort_engine(tutti_comm *comm) {
 
 /* --------------------------------------------------------------------------------------------- slots */
 
+tutti_status tutti_same_device_lease(tutti_same_device *s, size_t bytes, char **memory_out) {
+    char *memory;
+    if (s->nkept == TUTTI_SAME_DEVICE_SLOTS)
+        return tutti_fail(TUTTI_ERR_MEMORY, "%d slots of one rank are in use", s->nkept);
+    TUTTI_TRY(tutti_same_device_take_slot(s->device, s->index, bytes, &memory));
+    s->kept[s->nkept++] = memory;
+    TUTTI_TRY(tutti_same_device_share(s, memory, bytes));
+    *memory_out = memory;
+    return TUTTI_OK;
+}
+
 /* Two halves of at least so many bytes each. What was smaller is kept: calls under way use it, and sizes double. */
 static tutti_status need_slot(tutti_same_device *s, tutti_same_device_slot *slot, size_t half_bytes) {
     size_t bytes = LEAST_SLOT_BYTES;
     if (half_bytes <= slot->half_bytes) return TUTTI_OK;
     while (bytes < half_bytes) bytes *= 2;
-    char *memory;
-    TUTTI_TRY(tutti_same_device_take_slot(s->device, s->index, 2 * bytes, &memory));
-    s->kept[s->nkept++] = memory;
-    TUTTI_TRY(tutti_same_device_share(s, memory, 2 * bytes));
-    slot->memory = memory;
+    TUTTI_TRY(tutti_same_device_lease(s, 2 * bytes, &slot->memory));
     slot->half_bytes = bytes;
     return TUTTI_OK;
 }

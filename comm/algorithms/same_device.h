@@ -144,6 +144,9 @@ static inline size_t tutti_same_device_piece(size_t bytes, size_t segment_bytes,
     return tutti_min_size(bytes - *start_out, segment_bytes);
 }
 
+/* same_device.c: memory of the GPU that peers can map, until the communicator goes and no stream uses it any more. */
+tutti_status tutti_same_device_lease(tutti_same_device *s, size_t bytes, char **memory_out);
+
 /* same_device_board.c: makes and frees all of `s` but slots; collective. */
 tutti_status tutti_same_device_open_boards(tutti_comm *comm, tutti_same_device *s);
 /* The counters as the GPU sees them. */

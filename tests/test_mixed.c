@@ -1,0 +1,284 @@
+/*
+ * Several GPUs with several ranks on some of them: all kinds, types and sizes give what the reference gives, which sums up each
+ * GPU's ranks first; captured streams are refused; MIG instances of a GPU do without NCCL. GPUs and NCCL are stand-ins
+ * (support/standin_cuda.c, standin_nccl.c): nothing here says what hardware does.
+ */
+#include <criterion/criterion.h>
+
+#include <string.h>
+
+#include "tests/support/hosts.h"
+#include "tests/support/placement.h"
+#include "tests/support/reference.h"
+
+#define SCRATCH_BYTES 4096 /* so that little data goes in rounds */
+
+TestSuite(mixed, .timeout = 150);
+
+/* NCCL's order must not show in sums that are compared bit for bit. */
+static const char *const in_rank_order[] = {"TUTTI_CUDA_SLOT_BYTES=4096", "STANDIN_NCCL_ORDER=ranks",
+                                            "STANDIN_NCCL_PROGRESS_US=20", NULL};
+static const char *const deterministic[] = {"TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_DETERMINISTIC=1",
+                                            "STANDIN_NCCL_PROGRESS_US=20", NULL};
+
+static void run(const char *gpus, const char *const *settings, ranks_body body) {
+    const char *failure = ranks_have_processes() ? placement_run(gpus, RANKS_PROCESSES, settings, body) : NULL;
+    cr_assert(failure == NULL, "%s, processes: %s", gpus, failure);
+    failure = placement_run(gpus, RANKS_THREADS, settings, body);
+    cr_assert(failure == NULL, "%s, threads: %s", gpus, failure);
+}
+
+/* Where that is enough. */
+static void run_threads(const char *gpus, const char *const *settings, ranks_body body) {
+    const char *failure = placement_run(gpus, RANKS_THREADS, settings, body);
+    cr_assert(failure == NULL, "%s, threads: %s", gpus, failure);
+}
+
+/* ------------------------------------------------------------------------------------------------ results */
+
+static tutti_status all_sizes(ranks_context *context, cuda_rank *rank) {
+    return cuda_sweep_sizes(rank, context, SCRATCH_BYTES);
+}
+
+static tutti_status sizes_body(ranks_context *context) {
+    return placement_with_rank(context, "mixed", all_sizes);
+}
+
+Test(mixed, three_ranks_in_turn_on_two_gpus) {
+    run("aba", in_rank_order, sizes_body);
+}
+
+Test(mixed, four_ranks_in_turn_on_two_gpus) {
+    run_threads("abab", in_rank_order, sizes_body);
+}
+
+Test(mixed, three_ranks_on_one_gpu_and_one_on_another) {
+    run("aaab", in_rank_order, sizes_body);
+}
+
+Test(mixed, one_rank_on_one_gpu_and_three_on_another) {
+    run_threads("abbb", in_rank_order, sizes_body);
+}
+
+Test(mixed, five_ranks_on_three_gpus) {
+    run_threads("abcab", in_rank_order, sizes_body);
+}
+
+Test(mixed, six_ranks_on_three_gpus_in_no_order) {
+    run("abacbb", in_rank_order, sizes_body);
+}
+
+/* Averages of short floats are rounded before they are divided; the reference divides first. */
+static bool rounds_otherwise(const call *c) {
+    return reference_is_float(c->type) && tutti_type_bytes(c->type) <= 2 && c->reduction == TUTTI_AVG;
+}
+
+/* What reduces in all ways, what moves as integers of every size, but what is left to the host: that is its own tests'. */
+static bool is_worth_it(const call *c) {
+    switch (c->kind) {
+    case CALL_ALL_TO_ALL:
+    case CALL_GATHER:
+    case CALL_SCATTER:
+    case CALL_ALL_TO_ALL_V:
+    case CALL_GATHER_V:
+    case CALL_SCATTER_V: return false;
+    default: break;
+    }
+    if (call_reduces(c->kind)) return reference_supports(c->type, c->reduction) && !rounds_otherwise(c);
+    return !reference_is_float(c->type) && c->reduction == TUTTI_SUM;
+}
+
+static tutti_status sweep(ranks_context *context, cuda_rank *rank, bool floats_only) {
+    unsigned seed = 1000;
+    for (int i = 0; i < CALL_KINDS * TUTTI_TYPE_COUNT * TUTTI_REDUCTION_COUNT; i++) {
+        call c = {.kind = (call_kind)(i % CALL_KINDS),
+                  .type = (tutti_type)(i / CALL_KINDS % TUTTI_TYPE_COUNT),
+                  .reduction = (tutti_reduction)(i / CALL_KINDS / TUTTI_TYPE_COUNT),
+                  .count = 67};
+        if (!is_worth_it(&c) || (floats_only && !(reference_is_float(c.type) && call_reduces(c.kind)))) continue;
+        c.seed = ++seed;
+        c.root = (int)(seed % (unsigned)context->nranks);
+        c.in_place = (call_mode)(seed / 2 % CALL_MODES);
+        TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[seed % CUDA_STREAMS], false));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status all_types(ranks_context *context, cuda_rank *rank) {
+    return sweep(context, rank, /* floats only */ false);
+}
+
+static tutti_status all_floats(ranks_context *context, cuda_rank *rank) {
+    return sweep(context, rank, /* floats only */ true);
+}
+
+static tutti_status types_body(ranks_context *context) {
+    return placement_with_rank(context, "mixed", all_types);
+}
+
+static tutti_status floats_body(ranks_context *context) {
+    return placement_with_rank(context, "mixed", all_floats);
+}
+
+Test(mixed, all_types_and_reductions_are_right) {
+    run("aba", in_rank_order, types_body);
+}
+
+Test(mixed, with_deterministic_1_nccls_order_does_not_matter) {
+    run_threads("abba", deterministic, floats_body);
+}
+
+/* Memory that peers on the GPU map, where they can, and a scratch of the default size. */
+static tutti_status large(ranks_context *context) {
+    cuda_rank rank;
+    cuda_shared_arenas = 0x55;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)16 << 20, &rank));
+    for (int kind = 0; kind < CALL_KINDS; kind++) {
+        call c = {.kind = (call_kind)kind,
+                  .type = TUTTI_FLOAT32,
+                  .count = 100003,
+                  .root = 2,
+                  .in_place = CALL_MIXED,
+                  .seed = (uint64_t)kind};
+        TUTTI_TRY(cuda_call_run(&rank, &c, context->comm, rank.streams[kind % CUDA_STREAMS], kind % 2 == 0));
+    }
+    return cuda_rank_close(&rank, context->comm);
+}
+
+Test(mixed, large_calls_are_right) {
+    run("aba", (const char *const[]){"STANDIN_NCCL_ORDER=ranks", NULL}, large);
+}
+
+/* ------------------------------------------------------------------------------------- streams and hosts */
+
+/* Calls that follow each other without a wait, in changing streams: scratch and parts serve one at a time. */
+static tutti_status many(ranks_context *context, cuda_rank *rank) {
+    enum { CALLS = 30 };
+    static const call_kind kinds[] = {CALL_ALL_REDUCE, CALL_ALL_GATHER, CALL_REDUCE, CALL_REDUCE_SCATTER_V,
+                                      CALL_BROADCAST};
+    cuda_call calls[CALLS];
+    for (int i = 0; i < CALLS; i++) {
+        call c = {.kind = kinds[i % 5],
+                  .type = i % 2 == 0 ? TUTTI_INT32 : TUTTI_INT16,
+                  .count = (size_t)(i * 37 + 1),
+                  .root = i % context->nranks,
+                  .seed = (uint64_t)i};
+        TUTTI_TRY(
+            cuda_call_prepare(rank, &c, context->rank, context->nranks, rank->streams[i % CUDA_STREAMS], &calls[i]));
+    }
+    for (int i = 0; i < CALLS; i++) {
+        tutti_options options = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = rank->streams[i % CUDA_STREAMS]);
+        TUTTI_TRY(call_start(&calls[i].there, context->comm, &options));
+    }
+    for (int i = CALLS - 1; i >= 0; i--) {
+        TUTTI_TRY(cuda_call_check(rank, &calls[i], rank->streams[i % CUDA_STREAMS]));
+        cuda_call_release(&calls[i]);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status many_body(ranks_context *context) {
+    return placement_with_rank(context, "mixed", many);
+}
+
+Test(mixed, calls_in_several_streams_keep_apart) {
+    run("abab", in_rank_order, many_body);
+}
+
+/* Host 0 has GPUs a and b, host 1 has c. */
+static tutti_status hosts_body(ranks_context *context) {
+    reference_set_hosts(placement_gpus("abacc"));
+    return placement_with_rank(context, "mixed", all_sizes);
+}
+
+Test(mixed, gpus_may_be_on_several_hosts) {
+    static const char *const environment[] = {"STANDIN_GPUS=5",
+                                              "STANDIN_IDS=a,b,a,c,c",
+                                              "STANDIN_NCCL_ORDER=ranks",
+                                              "STANDIN_NCCL_PROGRESS_US=20",
+                                              "TUTTI_CUDA_SLOT_BYTES=4096",
+                                              NULL};
+    HOSTS_NEED(0);
+    const char *failure = hosts_run(
+        &(hosts_options){.ranks_per_host = (const int[]){3, 2, 0}, .timeout_s = 100, .environment = environment},
+        hosts_body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+/* ---------------------------------------------------------------------------------------- which engine it is */
+
+static tutti_status few(ranks_context *context, cuda_rank *rank) {
+    for (int kind = 0; kind < CALL_KINDS; kind++) {
+        call c = {.kind = (call_kind)kind, .type = TUTTI_INT32, .count = 23, .seed = (uint64_t)kind};
+        TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[0], false));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status staged_body(ranks_context *context) {
+    return placement_with_rank(context, "staged", few);
+}
+
+/* NCCL would refuse them, and they cannot map each other's memory. */
+Test(mixed, mig_instances_of_one_gpu_go_by_host_memory) {
+    run("a1a2", NULL, staged_body);
+}
+
+Test(mixed, so_do_several_ranks_on_each_of_them) {
+    run("a1a2a1a2", NULL, staged_body);
+}
+
+static tutti_status nccl_body(ranks_context *context) {
+    return placement_with_rank(context, "nccl", few);
+}
+
+Test(mixed, mig_instances_of_several_gpus_go_by_nccl) {
+    run("a1b1", in_rank_order, nccl_body);
+}
+
+static tutti_status mixed_body(ranks_context *context) {
+    return placement_with_rank(context, "mixed", few);
+}
+
+Test(mixed, ranks_on_one_mig_instance_of_each_gpu_are_a_mixed_placement) {
+    run("a1b2a1", in_rank_order, mixed_body);
+}
+
+Test(mixed, without_ipc_processes_go_by_host_memory_and_threads_need_none) {
+    static const char *const settings[] = {"STANDIN_IPC=0", NULL};
+    const char *failure = ranks_have_processes() ? placement_run("aba", RANKS_PROCESSES, settings, staged_body) : NULL;
+    cr_assert(failure == NULL, "processes: %s", failure);
+    failure = placement_run("aba", RANKS_THREADS, settings, mixed_body);
+    cr_assert(failure == NULL, "threads: %s", failure);
+}
+
+/* --------------------------------------------------------------------------------------------------- graphs */
+
+/* It changes nothing: the next call is as good as ever. */
+static tutti_status captured(ranks_context *context, cuda_rank *rank) {
+    TUTTI_TRY(few(context, rank));
+    void *memory;
+    TUTTI_TRY(cuda_alloc(rank, 64, &memory));
+    TUTTI_TRY(placement_capture(rank->streams[0], true));
+    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, tutti_all_reduce(context->comm, memory, memory, 8, TUTTI_INT32, TUTTI_SUM,
+                                                         &TUTTI_OPTIONS(.stream = rank->streams[0])));
+    RANKS_CHECK(strstr(tutti_last_error(), "cannot be captured into a CUDA graph") != NULL, "%s", tutti_last_error());
+    TUTTI_TRY(placement_capture(rank->streams[0], false));
+    return few(context, rank);
+}
+
+static tutti_status captured_body(ranks_context *context) {
+    return placement_with_rank(context, "mixed", captured);
+}
+
+Test(mixed, a_captured_stream_is_refused) {
+    run("aba", in_rank_order, captured_body);
+}
+
+static tutti_status captured_on_one_gpu(ranks_context *context) {
+    return placement_with_rank(context, "same_device", captured);
+}
+
+Test(mixed, so_it_is_where_all_ranks_are_on_one_gpu) {
+    run("aa", in_rank_order, captured_on_one_gpu);
+}
