@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""The trainer's LeNet as a plain PyTorch script on one thread: what bench/train_compare measures tutti-train against.
+"""The trainer's LeNet as a plain PyTorch script: what bench/train_compare measures tutti-train against.
 
-Same net, data, batch size, initial values, optimizer and dropout as `tutti-train --model lenet`. Prints one JSON line:
-images per second from step WARM on, and the last loss.
-usage: lenet_torch.py DATA_FOLDER [STEPS [BATCH_SIZE]]
+Same net, data, batch size, initial values, optimizer and dropout as `tutti-train --model lenet`. On the host one thread; on a
+GPU the images lie there, and products and convolutions are in fp32, as tutti-train's are. --graph captures the whole step, the
+choice of images included, by torch.cuda.graph, and replays it. Prints one JSON line: images per second from step WARM on, and
+the last loss.
 """
+import argparse
 import gzip
 import json
 import os
 import resource
-import sys
 import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-WARM = 20
+BEFORE_CAPTURE = 3  # steps on a stream of their own, as PyTorch's manual wants it
 
 
 class LeNet(nn.Module):
@@ -37,6 +38,37 @@ class LeNet(nn.Module):
         return self.dense2(F.dropout(x, 0.5, self.training))
 
 
+class Training:
+    """One step at a time: step() with the images that `indices` holds."""
+
+    def __init__(self, images, labels, batch, device):
+        self.images, self.labels = images.to(device), labels.to(device)
+        self.indices = torch.zeros(batch, dtype=torch.long, device=device)
+        self.model = LeNet().to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.loss = torch.zeros((), device=device)
+        self.step = self.step_eagerly
+
+    def step_eagerly(self):
+        x, y = self.images[self.indices].float() / 255, self.labels[self.indices]
+        self.optimizer.zero_grad()
+        self.loss = F.cross_entropy(self.model(x), y)
+        self.loss.backward()
+        self.optimizer.step()
+
+    def capture(self):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(BEFORE_CAPTURE):
+                self.step_eagerly()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.step_eagerly()
+        self.step = graph.replay
+
+
 def read_idx(folder, name, header):
     """The bytes behind the header of an IDX file, gzipped or not."""
     path = os.path.join(folder, name)
@@ -45,31 +77,44 @@ def read_idx(folder, name, header):
         return torch.frombuffer(bytearray(file.read()[header:]), dtype=torch.uint8)
 
 
+def read_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="folder with MNIST's training files")
+    parser.add_argument("steps", type=int, nargs="?", default=100)
+    parser.add_argument("batch", type=int, nargs="?", default=100)
+    parser.add_argument("--warm", type=int, default=20, help="steps before the clock starts")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--graph", action="store_true", help="with --device cuda")
+    return parser.parse_args()
+
+
 def main():
-    folder = sys.argv[1]
-    steps = int(sys.argv[2]) if len(sys.argv) > 2 else 100
-    batch = int(sys.argv[3]) if len(sys.argv) > 3 else 100
+    options = read_options()
+    on_gpu = options.device == "cuda"
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    images = read_idx(folder, "train-images-idx3-ubyte", 16).view(-1, 1, 28, 28)
-    labels = read_idx(folder, "train-labels-idx1-ubyte", 8).long()
-    model = LeNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    order = torch.randperm(len(images))
+    torch.backends.cudnn.allow_tf32 = False  # as tutti-train; for matrix products this is PyTorch's default
+    torch.backends.cudnn.benchmark = on_gpu
+    images = read_idx(options.data, "train-images-idx3-ubyte", 16).view(-1, 1, 28, 28)
+    labels = read_idx(options.data, "train-labels-idx1-ubyte", 8).long()
+    order = torch.randperm(len(images)).to(options.device)
+    training = Training(images, labels, options.batch, options.device)
+    if options.graph:
+        training.capture()
     start = 0.0
-    for step in range(steps):
-        if step == WARM:
+    for step in range(options.steps):
+        if step == options.warm:
+            if on_gpu:
+                torch.cuda.synchronize()
             start = time.perf_counter()
-        first = step * batch % (len(images) - batch)
-        indices = order[first : first + batch]
-        x, y = images[indices].float() / 255, labels[indices]
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
+        first = step * options.batch % (len(images) - options.batch)
+        training.indices.copy_(order[first : first + options.batch])
+        training.step()
+    loss = training.loss.item()  # waits
     spent = time.perf_counter() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"images_per_second": (steps - WARM) * batch / spent, "loss": loss.item(), "memory_mib": memory}))
+    speed = (options.steps - options.warm) * options.batch / spent
+    print(json.dumps({"images_per_second": speed, "loss": loss, "memory_mib": memory}))
 
 
 if __name__ == "__main__":
