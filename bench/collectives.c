@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include <tutti/device.h>
+
 static tutti_status run_all_reduce(const bench_call *c) {
     return tutti_all_reduce(c->comm, c->src, c->dst, c->count, c->type->type, c->reduction, c->options);
 }
@@ -75,12 +77,18 @@ static tutti_status run_all_to_all_v(const bench_call *c) {
                               c->options);
 }
 
+static tutti_status copy(const bench_call *c, void *dst, const void *src, size_t bytes) {
+    if (c->options->memory == TUTTI_MEMORY_CUDA) return tutti_device_copy(dst, src, bytes, c->options->stream);
+    memcpy(dst, src, bytes);
+    return TUTTI_OK;
+}
+
 /* An all_gather in log2(nranks) steps: with the neighbour in one more dimension, all that both have so far. */
 static tutti_status run_hypercube(const bench_call *c) {
     char *all = c->dst;
     size_t slice = c->count * c->type->bytes;
     char *own = all + (size_t)c->rank * slice;
-    if (own != c->src) memcpy(own, c->src, slice);
+    if (own != c->src) TUTTI_TRY(copy(c, own, c->src, slice));
     for (int width = 1; width < c->nranks; width *= 2) {
         int neighbour = c->rank ^ width;
         int mine = c->rank & ~(width - 1); /* first of the ranks whose slices are here */

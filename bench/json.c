@@ -173,7 +173,7 @@ void bench_json_config(bench_json *json, const bench_options *options, const ben
     key_int(json, "iterations", options->iterations);
     key_int(json, "aggregated_iterations", options->grouped);
     key_int(json, "validation", options->checks);
-    key_int(json, "graph", 0);
+    key_int(json, "graph", options->graphs);
     key_flag(json, "blocking_collectives", options->blocking != BENCH_BLOCKING_OFF);
     key_flag(json, "per_iter_timing", bench_options_times_each(options));
     key_int(json, "per_iter_skip", options->skip);

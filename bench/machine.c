@@ -39,7 +39,7 @@ void bench_machine_describe(int rank, int group, int local_rank, bench_device *d
 }
 
 /* Memory of the machine, or of the container where that has less. */
-static size_t memory_bytes(void) {
+size_t bench_machine_memory_bytes(void) {
     size_t bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     unsigned long long limit;
     FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");
@@ -49,8 +49,7 @@ static size_t memory_bytes(void) {
     return bytes;
 }
 
-size_t bench_machine_buffer_bytes(int ranks, int buffers) {
-    size_t all = memory_bytes();
+size_t bench_machine_buffer_bytes(size_t all, int ranks, int buffers) {
     size_t reserve = (all + 16 * GIB - 1) / (16 * GIB) * GIB;
     reserve = (reserve < 4 * GIB ? reserve : 4 * GIB) + GIB;
     size_t usable = all > 2 * reserve ? all - reserve : all / 2;

@@ -11,9 +11,12 @@
 /* Host name, pid and processor, as a line under "# Using devices" shows them. */
 void bench_machine_describe(int rank, int group, int local_rank, bench_device *device_out);
 
-/* The largest buffer of one of `ranks` ranks on this host: what memory there is, less a reserve as in nccl-tests,
- * in `buffers` parts. */
-size_t bench_machine_buffer_bytes(int ranks, int buffers);
+/* Of the machine, or of the container where that has less. */
+size_t bench_machine_memory_bytes(void);
+
+/* The largest buffer of one of `ranks` ranks that share `all` bytes of memory: less a reserve as in nccl-tests, in
+ * `buffers` parts. */
+size_t bench_machine_buffer_bytes(size_t all, int ranks, int buffers);
 
 /* The variable by which some launcher tells that it started several processes, if it did and Tutti does not know
  * it; else NULL. */

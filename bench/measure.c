@@ -1,14 +1,20 @@
 /*
  * The timed loop and the checked calls. See measure.h.
  *
+ * On a GPU the clock stops when the stream is done with all that was enqueued, as in nccl-tests.
+ *
  * Without -I, --percentiles, -z 3 and --touch the clock is read before the first and after the last iteration only; with one of
  * them each iteration is timed by itself and what lies between iterations does not count.
  */
 #include "bench/measure.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "bench/buffers.h"
+#include "bench/gpu.h"
 
 static double seconds(clockid_t clock) {
     struct timespec now;
@@ -16,44 +22,7 @@ static double seconds(clockid_t clock) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* ------------------------------------------------------------------------------------------- buffers */
-
-static tutti_status allocate(const bench_run *run, void **memory_out) {
-    size_t bytes = run->buffer_bytes + 8 * (size_t)run->options->unalign;
-    bytes = (bytes + 4095) / 4096 * 4096;
-    if (run->options->memory == BENCH_MEMORY_TUTTI) TUTTI_TRY(tutti_mem_alloc(bytes, memory_out));
-    else if ((*memory_out = aligned_alloc(4096, bytes)) == NULL)
-        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a buffer of %zu bytes; lower -e", bytes);
-    memset(*memory_out, 0, bytes); /* page faults belong to no measurement */
-    return TUTTI_OK;
-}
-
-static void release(const bench_run *run, void *memory) {
-    if (run->options->memory == BENCH_MEMORY_TUTTI) tutti_mem_free(memory);
-    else free(memory);
-}
-
-static tutti_status allocate_lists(bench_run *run) {
-    size_t ranks = (size_t)run->nranks;
-    run->lists = (bench_lists){.srcs = calloc(ranks, sizeof *run->lists.srcs),
-                               .dsts = calloc(ranks, sizeof *run->lists.dsts),
-                               .src_counts = calloc(ranks, sizeof *run->lists.src_counts),
-                               .dst_counts = calloc(ranks, sizeof *run->lists.dst_counts),
-                               .origins = calloc(ranks, sizeof *run->lists.origins)};
-    const bench_lists *lists = &run->lists;
-    if (lists->srcs == NULL || lists->dsts == NULL || lists->src_counts == NULL || lists->dst_counts == NULL ||
-        lists->origins == NULL)
-        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for lists of %zu ranks", ranks);
-    return TUTTI_OK;
-}
-
-static void free_lists(bench_lists *lists) {
-    free(lists->srcs);
-    free(lists->dsts);
-    free(lists->src_counts);
-    free(lists->dst_counts);
-    free(lists->origins);
-}
+/* ------------------------------------------------------------------------------------------ open, close */
 
 tutti_status bench_measure_open(bench_run *run) {
     size_t iterations = (size_t)run->options->iterations;
@@ -64,66 +33,28 @@ tutti_status bench_measure_open(bench_run *run) {
         if (run->times_us == NULL || run->all_times_us == NULL)
             return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the times of %zu iterations; lower -n", iterations);
     }
-    if (run->row->uneven) TUTTI_TRY(allocate_lists(run));
-    TUTTI_TRY(allocate(run, &run->send));
-    return allocate(run, &run->receive);
+    return bench_buffers_open(run);
 }
 
 void bench_measure_close(bench_run *run) {
-    release(run, run->send);
-    release(run, run->receive);
+    bench_buffers_close(run);
     free(run->times_us);
     free(run->all_times_us);
-    free_lists(&run->lists);
-}
-
-/* What each rank sends to all, where no file of traffic says it. */
-static size_t total_bytes(const bench_run *run, const bench_case *c) {
-    return c->count * c->type->bytes * (size_t)run->nranks;
 }
 
 size_t bench_measure_bytes(const bench_run *run, const bench_case *c) {
-    if (run->row->uneven) return bench_traffic_most_bytes(run->traffic, run->nranks, total_bytes(run, c));
+    if (run->row->uneven) return bench_traffic_most_bytes(run->traffic, run->nranks, bench_buffers_total_bytes(run, c));
     return bench_collective_bytes(run->row, c->count, c->type->bytes, run->nranks);
-}
-
-/* Points the call at the buffers, a step further for each iteration, round and round: results must not depend on
- * data that happens to be in a cache, or on one address. */
-static void place(const bench_run *run, const bench_case *c, int64_t iteration, bench_call *call) {
-    size_t steps = call->bytes > 0 ? run->buffer_bytes / call->bytes : 1;
-    size_t shift = call->bytes * ((size_t)iteration % steps) + (size_t)run->options->unalign * c->type->bytes;
-    size_t slice = c->count * c->type->bytes;
-    char *receive = (char *)run->receive + shift;
-    call->src = (char *)run->send + shift;
-    call->dst = receive;
-    if (!call->in_place || run->row->uneven) return;
-    call->src = receive + bench_collective_send_slice(run->row, run->rank) * slice;
-    call->dst = receive + bench_collective_receive_slice(run->row, run->rank) * slice;
 }
 
 /* --------------------------------------------------------------------------------------------- calls */
 
 static tutti_options call_options(const bench_run *run) {
-    return TUTTI_OPTIONS(.timeout_ms = run->options->timeout_s * 1000, .memory = TUTTI_MEMORY_HOST,
+    bool on_gpu = run->gpu != NULL;
+    return TUTTI_OPTIONS(.timeout_ms = run->options->timeout_s * 1000,
+                         .memory = on_gpu ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST,
+                         .stream = on_gpu ? bench_gpu_stream(run->gpu) : NULL,
                          .factor = bench_values_factor(run->rank));
-}
-
-/* How many elements of this rank's go where, and where in the others' data its own part begins. */
-static void list_parts(const bench_run *run, const bench_case *c, bench_call *call) {
-    const bench_traffic *traffic = run->traffic;
-    size_t total = total_bytes(run, c), type_bytes = c->type->bytes;
-    call->lists = &run->lists;
-    call->sent = call->received = 0;
-    for (int peer = 0; peer < run->nranks; peer++) {
-        size_t origin = 0;
-        for (int before = 0; before < run->rank; before++)
-            origin += bench_traffic_bytes(traffic, peer, before, run->nranks, total);
-        run->lists.src_counts[peer] = bench_traffic_bytes(traffic, run->rank, peer, run->nranks, total) / type_bytes;
-        run->lists.dst_counts[peer] = bench_traffic_bytes(traffic, peer, run->rank, run->nranks, total) / type_bytes;
-        run->lists.origins[peer] = origin / type_bytes;
-        call->sent += run->lists.src_counts[peer];
-        call->received += run->lists.dst_counts[peer];
-    }
 }
 
 static bench_call make_call(const bench_run *run, const bench_case *c, const tutti_options *options, bool in_place) {
@@ -139,7 +70,7 @@ static bench_call make_call(const bench_run *run, const bench_case *c, const tut
                        .reduction = c->reduction,
                        .in_place = in_place,
                        .options = options};
-    if (run->row->uneven) list_parts(run, c, &call);
+    if (run->row->uneven) bench_buffers_list(run, c, &call);
     return call;
 }
 
@@ -147,46 +78,38 @@ static tutti_status barrier(const bench_run *run) {
     return tutti_barrier(run->self->world, &TUTTI_OPTIONS(.timeout_ms = run->options->timeout_s * 1000));
 }
 
+/* On a GPU a call returns when it is in the stream. */
+static tutti_status wait(const bench_run *run) {
+    return run->gpu != NULL ? bench_gpu_wait(run->gpu) : TUTTI_OK;
+}
+
 static tutti_status call_once(const bench_run *run, const bench_case *c, bench_call *call, int64_t iteration) {
-    place(run, c, iteration, call);
+    bench_buffers_place(run, c, iteration, call);
     return run->row->run(call);
+}
+
+/* The work of --compute. */
+static tutti_status compute(const bench_run *run) {
+    int64_t duration_us = run->options->compute_us;
+    if (run->gpu != NULL) return bench_gpu_multiply(run->gpu, run->products);
+    for (double start = seconds(CLOCK_MONOTONIC); (seconds(CLOCK_MONOTONIC) - start) * 1e6 < (double)duration_us;) {}
+    return TUTTI_OK;
 }
 
 /* The operations of one iteration: one call, or several in one group. */
 static tutti_status iterate(const bench_run *run, const bench_case *c, bench_call *call, int64_t iteration) {
     const bench_options *options = run->options;
     bool barriers = options->blocking == BENCH_BLOCKING_BARRIER;
-    call->grouped =
-        options->grouped > 1 && !barriers && options->blocking != BENCH_BLOCKING_WAIT && !run->row->stepwise;
+    bool waits = barriers || options->blocking == BENCH_BLOCKING_WAIT;
+    if (options->compute_us > 0) TUTTI_TRY(compute(run));
+    call->grouped = options->grouped > 1 && !waits && !run->row->stepwise;
     if (call->grouped) TUTTI_TRY(tutti_group_begin(run->comm));
     for (int64_t i = 0; i < options->grouped; i++) {
         TUTTI_TRY(call_once(run, c, call, iteration * options->grouped + i));
+        if (waits) TUTTI_TRY(wait(run));
         if (barriers) TUTTI_TRY(barrier(run));
     }
     return call->grouped ? tutti_group_end(run->comm, call->options) : TUTTI_OK;
-}
-
-/* What a program does around a collective: writes all that it sends; reads all that it received. */
-static void rewrite(const bench_run *run, const bench_case *c, bench_call *call, int64_t iteration) {
-    size_t bytes = call->sent * c->type->bytes;
-    for (int64_t i = 0; i < run->options->grouped; i++) {
-        place(run, c, iteration * run->options->grouped + i, call);
-        memset((void *)call->src, iteration % 2 != 0 ? 0x3c : 0x3b, bytes); /* moderate numbers in every type */
-    }
-}
-
-static void read_result(const bench_run *run, const bench_case *c, bench_call *call, int64_t iteration) {
-    size_t bytes = call->received * c->type->bytes;
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < run->options->grouped; i++) {
-        place(run, c, iteration * run->options->grouped + i, call);
-        for (size_t at = 0; at + sizeof sum <= bytes; at += sizeof sum) {
-            uint64_t word;
-            memcpy(&word, (const char *)call->dst + at, sizeof word);
-            sum += word;
-        }
-    }
-    __asm__ volatile("" : : "r"(sum)); /* the compiler must not drop the reads */
 }
 
 /* ------------------------------------------------------------------------------------------- timing */
@@ -195,38 +118,112 @@ typedef struct elapsed {
     double wall_s, cpu_s;
 } elapsed;
 
-static elapsed read_clocks(const bench_run *run) {
-    return (elapsed){.wall_s = seconds(CLOCK_MONOTONIC),
-                     .cpu_s = run->options->cpu_time ? seconds(CLOCK_PROCESS_CPUTIME_ID) : 0};
+/* Threads of one process have a clock each; a process's counts its workers as well. */
+static double cpu_seconds(const bench_run *run) {
+    if (!run->options->cpu_time) return 0;
+    return seconds(run->options->life == BENCH_LIFE_THREADS ? CLOCK_THREAD_CPUTIME_ID : CLOCK_PROCESS_CPUTIME_ID);
 }
 
-static void add_since(const bench_run *run, elapsed start, elapsed *total) {
-    elapsed now = read_clocks(run);
-    total->wall_s += now.wall_s - start.wall_s;
-    total->cpu_s += now.cpu_s - start.cpu_s;
+static elapsed start_clocks(const bench_run *run) {
+    return (elapsed){.cpu_s = cpu_seconds(run), .wall_s = seconds(CLOCK_MONOTONIC)};
+}
+
+/* Waits, and adds what has passed; waiting for a GPU is no work of the processor's. */
+static tutti_status stop_clocks(const bench_run *run, elapsed start, elapsed *total) {
+    double cpu_s = cpu_seconds(run);
+    TUTTI_TRY(wait(run));
+    total->wall_s += seconds(CLOCK_MONOTONIC) - start.wall_s;
+    total->cpu_s += cpu_s - start.cpu_s;
+    return TUTTI_OK;
+}
+
+static tutti_status iterate_all(const bench_run *run, const bench_case *c, bench_call *call) {
+    for (int64_t i = 0; i < run->options->iterations; i++) TUTTI_TRY(iterate(run, c, call, i));
+    return TUTTI_OK;
 }
 
 static tutti_status time_together(bench_run *run, const bench_case *c, bench_call *call, elapsed *total_out) {
-    elapsed start = read_clocks(run);
-    for (int64_t i = 0; i < run->options->iterations; i++) TUTTI_TRY(iterate(run, c, call, i));
-    add_since(run, start, total_out);
-    return TUTTI_OK;
+    elapsed start = start_clocks(run);
+    TUTTI_TRY(iterate_all(run, c, call));
+    return stop_clocks(run, start, total_out);
 }
 
 static tutti_status time_one_by_one(bench_run *run, const bench_case *c, bench_call *call, elapsed *total_out) {
     const bench_options *options = run->options;
     for (int64_t i = 0; i < options->iterations; i++) {
-        if (options->touch) rewrite(run, c, call, i);
+        if (options->touch) TUTTI_TRY(bench_buffers_rewrite(run, c, call, i));
         if (options->blocking == BENCH_BLOCKING_OUTER_BARRIER) TUTTI_TRY(barrier(run));
         double before = total_out->wall_s;
-        elapsed start = read_clocks(run);
+        elapsed start = start_clocks(run);
         TUTTI_TRY(iterate(run, c, call, i));
-        add_since(run, start, total_out);
+        TUTTI_TRY(stop_clocks(run, start, total_out));
         if (run->times_us != NULL) run->times_us[i] = (total_out->wall_s - before) * 1e6 / (double)options->grouped;
-        if (options->touch) read_result(run, c, call, i);
+        if (options->touch) TUTTI_TRY(bench_buffers_read(run, c, call, i));
     }
     return TUTTI_OK;
 }
+
+/* The work of --compute without the operations, as often. */
+static tutti_status time_compute(bench_run *run, double *each_us_out) {
+    elapsed total = {0}, start = start_clocks(run);
+    for (int64_t i = 0; i < run->options->iterations; i++) TUTTI_TRY(compute(run));
+    TUTTI_TRY(stop_clocks(run, start, &total));
+    *each_us_out = total.wall_s * 1e6 / (double)run->options->iterations;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- CUDA graphs */
+
+/* The worst of all ranks' outcomes of a capture, so that all go on in the same way. */
+typedef enum outcome { CAPTURED, REFUSED, FAILED } outcome;
+
+static tutti_status agree(bench_run *run, tutti_status own, outcome *worst_out) {
+    int32_t mine = own == TUTTI_OK ? CAPTURED : own == TUTTI_ERR_UNSUPPORTED ? REFUSED : FAILED, worst;
+    char reason[sizeof run->refusal];
+    snprintf(reason, sizeof reason, "%s", own == TUTTI_OK ? "other ranks cannot" : tutti_last_error());
+    TUTTI_TRY(tutti_all_reduce(run->self->world, &mine, &worst, 1, TUTTI_INT32, TUTTI_MAX, NULL));
+    if (worst == FAILED)
+        return own < TUTTI_OK ? tutti_fail(own, "%s", reason)
+                              : tutti_fail(TUTTI_ERR_SYSTEM, "a graph could not be captured on another rank");
+    if (worst == REFUSED) memcpy(run->refusal, reason, sizeof reason);
+    *worst_out = (outcome)worst;
+    return TUTTI_OK;
+}
+
+/* All iterations as a graph. */
+static tutti_status capture(bench_run *run, const bench_case *c, bench_call *call, outcome *outcome_out) {
+    char reason[sizeof run->refusal];
+    TUTTI_TRY(bench_gpu_record_begin(run->gpu));
+    tutti_status status = iterate_all(run, c, call);
+    snprintf(reason, sizeof reason, "%s", status == TUTTI_OK ? "" : tutti_last_error());
+    tutti_status end = bench_gpu_record_end(run->gpu); /* always, or the stream would stay captured */
+    if (status == TUTTI_OK) status = end;
+    else tutti_fail(status, "%s", reason);
+    return agree(run, status, outcome_out);
+}
+
+/* Where an engine's calls cannot be captured, this and all later rows are measured without graphs. */
+static tutti_status time_graphs(bench_run *run, const bench_case *c, bench_call *call, elapsed *total_out) {
+    outcome end = FAILED;
+    TUTTI_TRY(capture(run, c, call, &end));
+    if (end == REFUSED) {
+        run->graphs = 0;
+        bench_gpu_forget(run->gpu);
+        return time_together(run, c, call, total_out);
+    }
+    TUTTI_TRY(bench_gpu_replay(run->gpu, 1)); /* the first launch brings the graph to the GPU */
+    TUTTI_TRY(wait(run));
+    TUTTI_TRY(barrier(run));
+    elapsed start = start_clocks(run);
+    TUTTI_TRY(bench_gpu_replay(run->gpu, run->graphs));
+    TUTTI_TRY(stop_clocks(run, start, total_out));
+    bench_gpu_forget(run->gpu);
+    total_out->wall_s /= (double)run->graphs;
+    total_out->cpu_s /= (double)run->graphs;
+    return TUTTI_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------- results */
 
 /* Combines a value over all ranks as -a says. */
 static tutti_status combine(const bench_run *run, double *value) {
@@ -259,28 +256,15 @@ static tutti_status collect_iterations(bench_run *run, bool in_place, bench_iter
 
 /* -------------------------------------------------------------------------------------------- checks */
 
-/* Clears where results go and writes what is sent, at the buffers' start. */
-static bench_pattern prepare(bench_run *run, const bench_case *c, bench_call *call) {
-    const bench_collective *row = run->row;
-    bench_pattern pattern = {.type = c->type,
-                             .reduces = row->redop == BENCH_REDOP_USED,
-                             .reduction = c->reduction,
-                             .nranks = run->nranks,
-                             .round = run->round++};
-    place(run, c, 0, call);
-    memset((char *)run->receive + (size_t)run->options->unalign * c->type->bytes, 0, call->bytes);
-    if (!row->only_root_sends || run->rank == c->root)
-        bench_values_fill(&pattern, run->rank, 0, call->sent, (void *)call->src);
-    return pattern;
-}
-
 /* One call after another until one is wrong. Adds up the wrong elements of all ranks. */
 static tutti_status check(bench_run *run, const bench_case *c, bench_call *call, int64_t *wrong_out) {
     *wrong_out = 0;
     call->grouped = false;
     for (int64_t i = 0; i < run->options->checks && *wrong_out == 0; i++) {
-        bench_pattern pattern = prepare(run, c, call);
+        bench_pattern pattern;
+        TUTTI_TRY(bench_buffers_prepare(run, c, call, &pattern));
         TUTTI_TRY(run->row->run(call));
+        TUTTI_TRY(wait(run));
         int64_t wrong = run->row->check(call, &pattern);
         if (wrong > 0) run->failed_checks++;
         TUTTI_TRY(tutti_all_reduce(run->self->world, &wrong, wrong_out, 1, TUTTI_INT64, TUTTI_SUM, NULL));
@@ -294,28 +278,47 @@ tutti_status bench_measure_warm_up(bench_run *run, const bench_case *c) {
     tutti_options options = call_options(run);
     bench_call call = make_call(run, c, &options, false);
     for (int64_t i = 0; i < run->options->warmup; i++) TUTTI_TRY(call_once(run, c, &call, i));
-    return TUTTI_OK;
+    return wait(run);
+}
+
+/* How much work --compute asks for, as rank 0 finds while the others wait. */
+static tutti_status measure_work(bench_run *run) {
+    if (run->options->compute_us == 0 || run->gpu == NULL || run->products > 0) return TUTTI_OK;
+    TUTTI_TRY(barrier(run));
+    if (run->self->rank == 0) TUTTI_TRY(bench_gpu_products(run->gpu, run->options->compute_us, &run->products));
+    return tutti_broadcast(run->self->world, &run->products, 1, TUTTI_INT64, 0, NULL);
+}
+
+/* The timed part, all iterations; all ranks begin together. */
+static tutti_status time_half(bench_run *run, const bench_case *c, bench_call *call, elapsed *total_out) {
+    const bench_options *options = run->options;
+    TUTTI_TRY(call_once(run, c, call, 0));
+    TUTTI_TRY(wait(run));
+    TUTTI_TRY(barrier(run));
+    if (run->graphs > 0) return time_graphs(run, c, call, total_out);
+    if (bench_options_times_each(options) || options->touch || options->blocking == BENCH_BLOCKING_OUTER_BARRIER)
+        return time_one_by_one(run, c, call, total_out);
+    return time_together(run, c, call, total_out);
 }
 
 tutti_status bench_measure_half(bench_run *run, const bench_case *c, bool in_place, bench_half *half_out) {
     const bench_options *options = run->options;
     tutti_options per_call = call_options(run);
     bench_call call = make_call(run, c, &per_call, in_place);
-    bool one_by_one =
-        bench_options_times_each(options) || options->touch || options->blocking == BENCH_BLOCKING_OUTER_BARRIER;
+    bench_half half = {.checked = options->checks > 0 && !(in_place && run->row->unchecked_in_place)};
     double operations = (double)(options->iterations * options->grouped);
     elapsed total = {0};
 
-    if (options->checks > 0) prepare(run, c, &call);
-    TUTTI_TRY(call_once(run, c, &call, 0));
-    TUTTI_TRY(barrier(run));
-    if (one_by_one) TUTTI_TRY(time_one_by_one(run, c, &call, &total));
-    else TUTTI_TRY(time_together(run, c, &call, &total));
+    TUTTI_TRY(measure_work(run));
+    if (options->checks > 0) TUTTI_TRY(bench_buffers_prepare(run, c, &call, NULL));
+    TUTTI_TRY(time_half(run, c, &call, &total));
     double wall_s = total.wall_s / operations;
     TUTTI_TRY(combine(run, &wall_s));
     TUTTI_TRY(barrier(run));
-
-    bench_half half = {.checked = options->checks > 0 && !(in_place && run->row->unchecked_in_place)};
+    if (options->compute_us > 0) {
+        TUTTI_TRY(time_compute(run, &half.compute_us));
+        TUTTI_TRY(combine(run, &half.compute_us));
+    }
     half.time_us = (options->cpu_time ? total.cpu_s / operations : wall_s) * 1e6;
     half.elapsed_s = wall_s;
     half.alg_bw = (double)bench_collective_counted_bytes(run->row, call.bytes, run->nranks) * 1e-9 / wall_s;

@@ -20,12 +20,16 @@ typedef struct bench_run {
     const bench_rank *self;       /* of the world: barriers, averages, sums of errors */
     tutti_comm *comm;             /* of the group that is measured */
     int rank, nranks;             /* in the group */
+    struct bench_gpu *gpu;        /* where the buffers are; NULL: host memory */
     size_t buffer_bytes;          /* usable bytes of each buffer */
     void *send, *receive;
     bench_lists lists;
     double *times_us, *all_times_us; /* with -I and --percentiles: of this rank; of all ranks and the slowest, twice */
     uint32_t round;
     int failed_checks; /* of this rank */
+    int64_t graphs;    /* -G; 0 once its calls turned out not to be capturable, and why */
+    char refusal[256];
+    int64_t products; /* of --compute on a GPU; 0: not known yet */
 } bench_run;
 
 /* One line of the table. */

@@ -1,8 +1,8 @@
 /*
  * The command line, from one table: a row per flag with its letters, kind, bounds, default and help.
  *
- * getopt_long reads; the row tells how to read the value and where it goes. Flags that mean nothing for host
- * memory are rows without a place: they are accepted, and noted once.
+ * getopt_long reads; the row tells how to read the value and where it goes. Flags that mean nothing to us are
+ * rows without a place: they are accepted, and noted once. So are those for GPUs where the buffers are the host's.
  */
 #include "bench/options.h"
 
@@ -20,10 +20,10 @@ typedef enum option_kind {
     KIND_BYTES,
     KIND_TYPE,
     KIND_REDUCTION,
-    KIND_MEMORY,
+    KIND_CHOICE,
     KIND_TEXT,
     KIND_FLAG,
-    KIND_IGNORED /* no meaning for host memory: noted, unless 0 */
+    KIND_IGNORED /* no effect here: noted, unless 0 */
 } option_kind;
 
 typedef struct option_row {
@@ -33,6 +33,8 @@ typedef struct option_row {
     size_t offset; /* of the int64_t (KIND_TEXT: const char *) in bench_options */
     int64_t fallback, least, most;
     const char *value, *help;
+    const char *const *choices; /* KIND_CHOICE: two words, the value is the index of one */
+    bool gpu_only;              /* noted on the host, unless 0, and then 0 */
 } option_row;
 
 #define LETTER_TOUCH       256
@@ -40,19 +42,33 @@ typedef struct option_row {
 #define LETTER_BIND        258
 #define LETTER_CSV         259
 #define LETTER_PERCENTILES 260
+#define LETTER_DEVICE      261
+#define LETTER_RANKS       262
+#define LETTER_COMPUTE     263
+#define CHOICES            2
 #define AT(field)          .offset = offsetof(bench_options, field)
 #define MANY               INT32_MAX
 #define MIB                (INT64_C(1) << 20)
 
 #define IGNORED(letter_, name_, value_)                                                                                \
-    { .letter = letter_, .name = name_, .kind = KIND_IGNORED, .value = value_, .help = "no meaning for host memory" }
+    { .letter = letter_, .name = name_, .kind = KIND_IGNORED, .value = value_, .help = "no effect" }
+
+/* In the order of the enums. */
+static const char *const devices[CHOICES] = {"host", "cuda"};
+static const char *const lives[CHOICES] = {"processes", "threads"};
+static const char *const memories[CHOICES] = {"malloc", "tutti"};
 
 /* clang-format off */
 static const option_row rows[] = {
     {.letter = 't', .name = "nthreads", .kind = KIND_INT, AT(threads), .fallback = 1, .least = 1,
-     .most = BENCH_RANKS_MOST, .value = "N", .help = "ranks, forked by this program; not under a launcher"},
+     .most = BENCH_RANKS_MOST, .value = "N", .help = "ranks that this program starts; not under a launcher"},
     {.letter = 'g', .name = "ngpus", .kind = KIND_INT, AT(devices), .fallback = 1, .least = 1,
-     .most = BENCH_RANKS_MOST, .value = "N", .help = "multiplies -t: on the host a device is a rank too"},
+     .most = BENCH_RANKS_MOST, .value = "N", .help = "GPUs per -t: multiplies it, since each is a rank; on the host too"},
+    {.letter = LETTER_DEVICE, .name = "device", .kind = KIND_CHOICE, .choices = devices, AT(device),
+     .value = "host|cuda", .help = "where the buffers are. cuda: a rank's GPU is its rank on the host,\nmodulo the number of GPUs; "
+     "more ranks than GPUs share them"},
+    {.letter = LETTER_RANKS, .name = "ranks", .kind = KIND_CHOICE, .choices = lives, AT(life),
+     .value = "processes|threads", .help = "what -t and -g start"},
     {.letter = 'b', .name = "minbytes", .kind = KIND_BYTES, AT(min_bytes), .fallback = 32 * MIB,
      .value = "SIZE", .help = "smallest size; K, M, G are powers of 1024"},
     {.letter = 'e', .name = "maxbytes", .kind = KIND_BYTES, AT(max_bytes), .fallback = 32 * MIB,
@@ -82,7 +98,7 @@ static const option_row rows[] = {
     {.letter = 'r', .name = "root", .kind = KIND_INT, AT(root), .least = BENCH_ALL, .most = MANY,
      .value = "RANK", .help = "root of broadcast, reduce, gather, scatter; -1: each"},
     {.letter = 'z', .name = "blocking", .kind = KIND_INT, AT(blocking), .most = BENCH_BLOCKING_OUTER_BARRIER,
-     .value = "0-3", .help = "1: barrier after each operation; 3: barrier between\niterations, not timed"},
+     .value = "0-3", .help = "1: wait and barrier after each operation; 2: wait only;\n3: wait and barrier between iterations, not timed"},
     {.letter = 'T', .name = "timeout", .kind = KIND_INT, AT(timeout_s), .most = MANY,
      .value = "SECONDS", .help = "deadline of each operation"},
     {.letter = 'C', .name = "report_cputime", .kind = KIND_INT, AT(cpu_time), .most = 1,
@@ -101,15 +117,21 @@ static const option_row rows[] = {
      .value = "N", .help = "first element's index in its buffer"},
     {.letter = LETTER_TOUCH, .name = "touch", .kind = KIND_FLAG, AT(touch),
      .help = "each rank rewrites its data and reads its result between\niterations, not timed, as a program does"},
-    {.letter = LETTER_MEMORY, .name = "mem", .kind = KIND_MEMORY, AT(memory),
-     .value = "malloc|tutti", .help = "buffers from malloc, or from tutti_mem_alloc"},
+    {.letter = LETTER_MEMORY, .name = "mem", .kind = KIND_CHOICE, .choices = memories, AT(memory),
+     .value = "malloc|tutti", .help = "buffers from malloc (cudaMalloc), or from tutti_mem_alloc\n(tutti_mem_alloc_cuda)"},
+    {.letter = 'R', .name = "local_register", .kind = KIND_INT, AT(registers), .most = 2, .gpu_only = true,
+     .value = "0-2", .help = "GPUs; 1, 2: the same as --mem tutti, which is registered"},
+    {.letter = 'G', .name = "cudagraph", .kind = KIND_INT, AT(graphs), .most = MANY, .gpu_only = true,
+     .value = "N", .help = "GPUs: the iterations as a CUDA graph, launched N times"},
+    {.letter = 'y', .name = "stream_null", .kind = KIND_INT, AT(stream_null), .most = 1, .gpu_only = true,
+     .value = "0|1", .help = "GPUs; 1: in the default stream"},
+    {.letter = LETTER_COMPUTE, .name = "compute", .kind = KIND_INT, AT(compute_us), .most = 10000000,
+     .value = "US", .help = "each iteration begins with so many microseconds of work\n(GPUs: matrix products in the rank's stream); the time is that\n"
+     "of both, and a comment below each row has that of the work alone"},
     {.letter = LETTER_BIND, .name = "bind", .kind = KIND_FLAG, AT(bind),
      .help = "each rank stays on a core of its own, as far as they go"},
     {.letter = 'h', .name = "help", .kind = KIND_FLAG, AT(help), .help = "shows this"},
     IGNORED('p', "parallel_init", "0|1"),
-    IGNORED('y', "stream_null", "0|1"),
-    IGNORED('G', "cudagraph", "N"),
-    IGNORED('R', "local_register", "0-2"),
     IGNORED('x', "cta_policy", "0-2"),
     IGNORED('D', "device_implementation", "N"),
     IGNORED('V', "device_cta_count", "N"),
@@ -220,7 +242,6 @@ static tutti_status read_name(const option_row *row, const char *text, const voi
 }
 
 static tutti_status read_row(const option_row *row, const char *text, bench_options *options) {
-    static const char *const memories[] = {"malloc", "tutti"};
     void *place = (char *)options + row->offset;
     int64_t value = 0;
     switch (row->kind) {
@@ -234,7 +255,7 @@ static tutti_status read_row(const option_row *row, const char *text, bench_opti
         if (strcmp(text, "all") == 0) value = BENCH_ALL;
         else TUTTI_TRY(read_name(row, text, bench_reductions, BENCH_REDUCTIONS, sizeof bench_reductions[0], &value));
         break;
-    case KIND_MEMORY: TUTTI_TRY(read_name(row, text, memories, 2, sizeof memories[0], &value)); break;
+    case KIND_CHOICE: TUTTI_TRY(read_name(row, text, row->choices, CHOICES, sizeof row->choices[0], &value)); break;
     case KIND_TEXT: memcpy(place, &text, sizeof text); return TUTTI_OK;
     case KIND_FLAG: value = 1; break;
     case KIND_IGNORED: return TUTTI_OK;
@@ -245,7 +266,31 @@ static tutti_status read_row(const option_row *row, const char *text, bench_opti
 
 static void note_ignored(const option_row *row, const char *text, FILE *notes) {
     if (row->kind != KIND_IGNORED || notes == NULL || strcmp(text, "0") == 0) return;
-    fprintf(notes, "note: -%c %s (--%s) has no meaning for host memory and is ignored\n", row->letter, text, row->name);
+    fprintf(notes, "note: -%c %s (--%s) has no effect and is ignored\n", row->letter, text, row->name);
+}
+
+/* On the host, what is for GPUs only. */
+static void drop_gpu_only(bench_options *options, FILE *notes) {
+    for (size_t i = 0; i < ROWS; i++) {
+        if (!rows[i].gpu_only) continue;
+        int64_t value, none = 0;
+        memcpy(&value, (char *)options + rows[i].offset, sizeof value);
+        memcpy((char *)options + rows[i].offset, &none, sizeof none);
+        if (value != 0 && notes != NULL)
+            fprintf(notes, "note: -%c %lld (--%s) has no meaning for host memory and is ignored\n", rows[i].letter,
+                    (long long)value, rows[i].name);
+    }
+}
+
+/* What a graph cannot hold, and what needs a stream of the rank's own. */
+static tutti_status check_streams(const bench_options *options) {
+    if (options->graphs > 0 && (options->blocking != BENCH_BLOCKING_OFF || bench_options_times_each(options) ||
+                                options->touch || options->stream_null))
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "-G does not go with -z, -I, --percentiles, --touch or -y: a graph is launched as a whole");
+    if (options->compute_us > 0 && options->stream_null)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "--compute does not go with -y: it works in the rank's own stream");
+    return TUTTI_OK;
 }
 
 /* getopt's two descriptions of the flags. The leading ':' tells a missing value from an unknown flag. */
@@ -286,7 +331,9 @@ static tutti_status check(bench_options *options, FILE *notes) {
                     "note: -K needs -I 1 or --percentiles and must be below the number of iterations; it is ignored\n");
         options->skip = 0;
     }
-    return TUTTI_OK;
+    if (options->device == BENCH_DEVICE_HOST) drop_gpu_only(options, notes);
+    if (options->registers > 0) options->memory = BENCH_MEMORY_TUTTI;
+    return check_streams(options);
 }
 
 tutti_status bench_options_parse(int argc, char **argv, FILE *notes, bench_options *options_out) {
@@ -322,54 +369,15 @@ void bench_options_help(const char *program, FILE *out) {
             fprintf(out, "  %-32s %.*s\n", names, (int)(end - line), line);
         fprintf(out, "  %-32s %s\n", names, line);
     }
-    fprintf(out, "\nenvironment: NCCL_TESTS_MIN_BW, NCCL_TESTS_SPLIT, NCCL_TESTS_SPLIT_MASK;\n  alltoallv_perf: "
-                 "NCCL_TESTS_ALLTOALLV_SPREAD, "
-                 "_MATRIX_FILE, _MATRIX_SCALE, _PRINT_SUMMARY\n");
+    fprintf(out,
+            "\nenvironment: NCCL_TESTS_MIN_BW, NCCL_TESTS_SPLIT, NCCL_TESTS_SPLIT_MASK;\n  GPUs: NCCL_TESTS_DEVICE "
+            "(the first), TUTTI_DEVICE (the same for all ranks);\n  alltoallv_perf: "
+            "NCCL_TESTS_ALLTOALLV_SPREAD, "
+            "_MATRIX_FILE, _MATRIX_SCALE, _PRINT_SUMMARY\n");
 }
 
 size_t bench_options_next_bytes(const bench_options *options, size_t bytes) {
     size_t factor = options->step_factor > 1 ? (size_t)options->step_factor : 1;
     if (factor > 1) return bytes == 0 ? 1 : bytes > SIZE_MAX / factor ? SIZE_MAX : bytes * factor;
     return options->step_bytes > 0 ? bytes + (size_t)options->step_bytes : SIZE_MAX;
-}
-
-/* The number after an operator: decimal, 0x or 0b. */
-static bool read_operand(const char *text, int *value_out) {
-    char *end;
-    text += strspn(text, " ");
-    bool binary = strncasecmp(text, "0b", 2) == 0;
-    long value = strtol(binary ? text + 2 : text, &end, binary ? 2 : 0);
-    *value_out = (int)value;
-    return end != text && *end == '\0';
-}
-
-tutti_status bench_options_color(int rank, int *color_out) {
-    static const struct {
-        const char *name;
-        char operation;
-    } operators[] = {{"AND", '&'}, {"OR", '|'}, {"MOD", '%'}, {"DIV", '/'},
-                     {"&", '&'},   {"|", '|'},  {"%", '%'},   {"/", '/'}};
-    const char *mask = getenv("NCCL_TESTS_SPLIT_MASK");
-    const char *split = getenv("NCCL_TESTS_SPLIT");
-    *color_out = 0;
-    if (mask != NULL) {
-        *color_out = rank & (int)strtoul(mask, NULL, 16);
-        return TUTTI_OK;
-    }
-    if (split == NULL) return TUTTI_OK;
-    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++) {
-        size_t length = strlen(operators[i].name);
-        int value;
-        if (strncasecmp(split, operators[i].name, length) != 0 || !read_operand(split + length, &value)) continue;
-        if (value <= 0 && strchr("%/", operators[i].operation) != NULL) break;
-        switch (operators[i].operation) {
-        case '&': *color_out = rank & value; break;
-        case '|': *color_out = rank | value; break;
-        case '%': *color_out = rank % value; break;
-        default: *color_out = rank / value; break;
-        }
-        return TUTTI_OK;
-    }
-    return tutti_fail(TUTTI_ERR_ARGUMENT, "NCCL_TESTS_SPLIT=%s: must be AND, OR, MOD or DIV and a number, such as MOD2",
-                      split);
 }

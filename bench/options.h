@@ -15,9 +15,9 @@
 
 typedef enum bench_blocking {
     BENCH_BLOCKING_OFF,
-    BENCH_BLOCKING_BARRIER,      /* a barrier after each operation */
+    BENCH_BLOCKING_BARRIER,      /* wait and barrier after each operation */
     BENCH_BLOCKING_WAIT,         /* wait after each operation: host calls always do */
-    BENCH_BLOCKING_OUTER_BARRIER /* a barrier around each iteration, not timed */
+    BENCH_BLOCKING_OUTER_BARRIER /* wait for each iteration, a barrier between them, not timed */
 } bench_blocking;
 
 typedef enum bench_average {
@@ -28,9 +28,12 @@ typedef enum bench_average {
 } bench_average;
 
 typedef enum bench_memory { BENCH_MEMORY_MALLOC, BENCH_MEMORY_TUTTI } bench_memory;
+typedef enum bench_where { BENCH_DEVICE_HOST, BENCH_DEVICE_CUDA } bench_where;
+typedef enum bench_life { BENCH_LIFE_PROCESSES, BENCH_LIFE_THREADS } bench_life;
 
 typedef struct bench_options {
-    int64_t threads, devices; /* -t, -g: their product is the number of ranks that are forked */
+    int64_t threads, devices; /* -t, -g: their product is the number of ranks that are started */
+    int64_t device, life;     /* --device, --ranks */
     int64_t min_bytes, max_bytes, step_bytes, step_factor;
     int64_t iterations, warmup, grouped, cycles;
     int64_t per_iteration, skip; /* -I, -K */
@@ -38,7 +41,9 @@ typedef struct bench_options {
     int64_t cpu_time, timestamps, unalign;
     int64_t type, reduction; /* rows of bench_types, bench_reductions, or BENCH_ALL */
     int64_t root;
-    int64_t touch, memory, bind; /* --touch, --mem, --bind */
+    int64_t touch, memory, bind;            /* --touch, --mem, --bind */
+    int64_t graphs, registers, stream_null; /* -G, -R, -y: 0 on the host */
+    int64_t compute_us;
     int64_t help;
     int64_t percentiles;
     const char *output, *csv; /* -J, --csv; NULL: none; point into argv */

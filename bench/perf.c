@@ -11,6 +11,7 @@
 
 #include "bench/collectives.h"
 #include "bench/csv.h"
+#include "bench/gpu.h"
 #include "bench/json.h"
 #include "bench/machine.h"
 #include "bench/measure.h"
@@ -47,6 +48,7 @@ typedef struct session {
 static tutti_status print_devices(session *s, const bench_rank *self, int color) {
     bench_device mine;
     bench_machine_describe(self->rank, color, self->local_rank, &mine);
+    if (s->run.gpu != NULL) bench_gpu_describe(s->run.gpu, &mine);
     bench_device *all = calloc((size_t)self->size, sizeof *all);
     if (all == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the names of %d ranks", self->size);
     tutti_status status = tutti_gather(self->world, &mine, all, sizeof mine, TUTTI_UINT8, 0, NULL);
@@ -70,13 +72,19 @@ static void print_alone(const session *s) {
     else fprintf(s->out, "# One rank: nothing is sent; start with -t N or with tuttirun --nproc_per_node N\n");
 }
 
+/* How many of the ranks are on this host. */
+static int count_local_ranks(const bench_rank *self) {
+    tutti_world world;
+    if (tutti_world_get(&world) != TUTTI_OK) return 1;
+    return self->size > world.size ? self->size : world.local_size; /* more than the launcher's: started here */
+}
+
 /* Lowers max_bytes to what each rank can allocate. */
 static tutti_status fit_memory(session *s, const bench_rank *self) {
-    int64_t local_ranks = 1, most;
-    tutti_world world;
-    if (tutti_world_get(&world) == TUTTI_OK) local_ranks = world.local_size;
-    if (self->size > world.size) local_ranks = self->size; /* forked here */
-    most = (int64_t)bench_machine_buffer_bytes((int)local_ranks, s->options.checks > 0 ? 3 : 2);
+    const bench_gpu *gpu = s->run.gpu;
+    size_t all = gpu != NULL ? bench_gpu_memory_bytes(gpu) : bench_machine_memory_bytes();
+    int sharers = gpu != NULL ? bench_gpu_sharers(gpu) : count_local_ranks(self);
+    int64_t most = (int64_t)bench_machine_buffer_bytes(all, sharers, s->options.checks > 0 ? 3 : 2);
     TUTTI_TRY(tutti_all_reduce(self->world, &most, &most, 1, TUTTI_INT64, TUTTI_MIN, NULL));
     if (s->options.max_bytes <= most) return TUTTI_OK;
     s->options.max_bytes = most;
@@ -100,6 +108,8 @@ static tutti_status prepare(session *s, const bench_rank *self) {
     const bench_job *job = s->job;
     int color;
     TUTTI_TRY(bench_options_color(self->rank, &color));
+    if (s->options.device == BENCH_DEVICE_CUDA)
+        TUTTI_TRY(bench_gpu_open(self->local_rank, count_local_ranks(self), &s->options, &s->run.gpu));
     if (s->out != NULL && s->options.output != NULL) s->json = bench_json_open(s->options.output, job->argc, job->argv);
     if (s->out != NULL) bench_report_start(s->out, job->program, &s->options);
     TUTTI_TRY(print_devices(s, self, color));
@@ -109,6 +119,7 @@ static tutti_status prepare(session *s, const bench_rank *self) {
     s->run.rank = tutti_comm_rank(s->run.comm);
     s->run.nranks = tutti_comm_size(s->run.comm);
     s->run.buffer_bytes = (size_t)s->options.max_bytes;
+    s->run.graphs = s->options.graphs;
     TUTTI_TRY(tutti_all_reduce(self->world, &s->run.nranks, &s->roots, 1, TUTTI_INT32, TUTTI_MIN, NULL));
     if (s->job->row->has_root && s->options.root >= s->roots)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the smallest group has the ranks 0 to %d", (int)s->options.root,
@@ -143,14 +154,18 @@ static tutti_status run_row(session *s, const bench_case *c, const char *reducti
                       .type = c->type->name,
                       .reduction = reduction_name,
                       .root = row->has_root ? c->root : -1};
+    bool graphs = s->run.graphs > 0;
     TUTTI_TRY(bench_measure_half(&s->run, c, false, &line.out_of_place));
     TUTTI_TRY(bench_measure_half(&s->run, c, true, &line.in_place));
     s->bus_sum += line.out_of_place.bus_bw + line.in_place.bus_bw;
     s->halves += 2;
     if (s->out == NULL) return TUTTI_OK;
+    if (graphs && s->run.graphs == 0)
+        fprintf(s->out, "# Option -G (CUDA graph) not supported: %s. Ignoring\n", s->run.refusal);
     print_traffic(s, c, &line);
     bench_report_row(s->out, &s->options, &line);
     if (s->options.percentiles) bench_report_percentiles(s->out, &line);
+    if (s->options.compute_us > 0) bench_report_compute(s->out, &s->options, &line);
     bench_csv_row(s->csv, s->job->row->name, s->run.nranks, &line);
     bench_json_row(s->json, &s->options, &line);
     return TUTTI_OK;
@@ -242,9 +257,10 @@ static int run_rank(const bench_rank *self, void *context) {
     }
     bench_measure_close(&s.run);
     tutti_comm_destroy(s.run.comm);
+    bench_gpu_close(s.run.gpu);
     bool written = bench_json_close(s.json) == 0;
-    written &= bench_csv_close(job->csv) == 0; /* on the other ranks nothing is in it */
-    job->csv = NULL;
+    written &= bench_csv_close(s.csv) == 0;
+    if (self->rank == 0) job->csv = NULL;
     if (!written) {
         fprintf(stderr, "%s: the JSON or CSV file could not be written in full\n", job->program);
         status = TUTTI_ERR_SYSTEM;
@@ -279,13 +295,13 @@ static tutti_status check_groups(const bench_job *job, int nranks) {
 }
 
 /* What is wrong on every rank is said once, before there are ranks. */
-static tutti_status check_job(const bench_job *job, const tutti_world *world, int nforked) {
-    int nranks = world->size * nforked;
-    if (world->size > 1 && nforked > 1)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "-t and -g fork ranks, but a launcher has started %d; leave them out",
+static tutti_status check_job(const bench_job *job, const tutti_world *world, int nstarted) {
+    int nranks = world->size * nstarted;
+    if (world->size > 1 && nstarted > 1)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "-t and -g start ranks, but a launcher has started %d; leave them out",
                           world->size);
-    if (nforked > BENCH_RANKS_MOST)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%d ranks are too many to fork; -t times -g may be %d", nforked,
+    if (nstarted > BENCH_RANKS_MOST)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%d ranks are too many; -t times -g may be %d", nstarted,
                           BENCH_RANKS_MOST);
     if (job->row->has_root && job->options.root >= nranks)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the ranks are 0 to %d", (int)job->options.root, nranks - 1);
@@ -295,12 +311,12 @@ static tutti_status check_job(const bench_job *job, const tutti_world *world, in
 }
 
 /* What this process needs before there are ranks. `first`: it is, or forks, rank 0. */
-static tutti_status start_job(bench_job *job, const tutti_world *world, bool first, int *nforked_out) {
-    int nforked = (int)(job->options.threads * job->options.devices);
+static tutti_status start_job(bench_job *job, const tutti_world *world, bool first, int *nstarted_out) {
+    int nstarted = (int)(job->options.threads * job->options.devices);
     if (job->row->uneven) TUTTI_TRY(bench_traffic_read(&job->traffic));
-    TUTTI_TRY(check_job(job, world, nforked));
+    TUTTI_TRY(check_job(job, world, nstarted));
     if (first && job->options.csv != NULL) TUTTI_TRY(bench_csv_open(job->options.csv, &job->csv));
-    *nforked_out = nforked;
+    *nstarted_out = nstarted;
     return TUTTI_OK;
 }
 
@@ -311,7 +327,7 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
                      .argc = argc,
                      .argv = argv};
     tutti_world world = {.size = 1};
-    int nforked = 1;
+    int nstarted = 1;
     setvbuf(stdout, NULL, _IOLBF, 0); /* rows are seen as they come, through pipes too */
     tutti_status status = tutti_world_get(&world);
     bool first = status != TUTTI_OK || world.rank == 0;
@@ -320,15 +336,17 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
         if (first) bench_options_help(job.program, stdout);
         return EXIT_SUCCESS;
     }
-    if (status == TUTTI_OK) status = start_job(&job, &world, first, &nforked);
+    if (status == TUTTI_OK) status = start_job(&job, &world, first, &nstarted);
     if (status != TUTTI_OK) {
         if (first) fprintf(stderr, "%s: %s\n", job.program, tutti_last_error());
         return EXIT_FAILURE;
     }
-    /* With -t and -g the ranks are forked here; under a launcher the processes are the ranks. */
+    /* With -t and -g the ranks are started here; under a launcher the processes are the ranks. */
     bench_start start = {.body = run_rank, .context = &job, .bind = job.options.bind != 0};
-    int code = nforked > 1 ? bench_ranks_fork(nforked, &start) : bench_ranks_join(&world, &start);
-    bench_csv_close(job.csv); /* the ranks have their own */
+    int code = nstarted == 1                            ? bench_ranks_join(&world, &start)
+               : job.options.life == BENCH_LIFE_THREADS ? bench_ranks_threads(nstarted, &start)
+                                                        : bench_ranks_fork(nstarted, &start);
+    bench_csv_close(job.csv); /* forked ranks have their own */
     bench_traffic_free(&job.traffic);
     return code;
 }

@@ -1,7 +1,7 @@
 /*
- * Ranks by fork, meeting in a store that lies in shared memory.
+ * Ranks by fork, or as threads, meeting in a store that lies in shared memory.
  *
- *   parent: maps the store, forks the ranks, waits; it is no rank itself
+ *   parent: maps the store, starts the ranks, waits; it is no rank itself
  *   ranks:  make a communicator through the store, run the body, exit
  *
  * The store is a list of entries in a shared mapping, newest first; an entry is never changed, only hidden by a
@@ -189,7 +189,8 @@ int bench_ranks_join(const tutti_world *world, const bench_start *start) {
     return run_body(status, &self, start);
 }
 
-_Noreturn static void run_child(int rank, int nranks, store *s, const bench_start *start) {
+/* One of the ranks that are started here, from its communicator to its exit code. */
+static int run_started(int rank, int nranks, store *s, const bench_start *start) {
     bench_rank self = {.rank = rank, .size = nranks, .local_rank = rank};
     tutti_store callbacks = {.struct_bytes = sizeof callbacks,
                              .context = s,
@@ -200,8 +201,10 @@ _Noreturn static void run_child(int rank, int nranks, store *s, const bench_star
     if (start->bind) bind_to_core(rank);
     tutti_comm_options named = TUTTI_COMM_OPTIONS(.name = "world");
     tutti_status status = tutti_comm_create(rank, nranks, &callbacks, "bench", &named, &self.world);
-    exit(run_body(status, &self, start));
+    return run_body(status, &self, start);
 }
+
+/* --------------------------------------------------------------------------------------------- processes */
 
 /* Gives the pid, or -1 when the system refuses. */
 static pid_t start_child(int rank, int nranks, store *s, const bench_start *start) {
@@ -210,7 +213,7 @@ static pid_t start_child(int rank, int nranks, store *s, const bench_start *star
     if (pid != 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(EXIT_FAILURE); /* it died before the line above */
-    run_child(rank, nranks, s, start);
+    exit(run_started(rank, nranks, s, start));
 }
 
 static void kill_all(const pid_t *pids, int nranks) {
@@ -268,5 +271,83 @@ int bench_ranks_fork(int nranks, const bench_start *start) {
     }
     code = wait_for_children(pids, started, code);
     store_destroy(s);
+    return code;
+}
+
+/* ----------------------------------------------------------------------------------------------- threads */
+
+/* What the threads share; counters under the lock. */
+typedef struct crew {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int nranks, busy, code; /* code: of the first failure */
+    store *store;
+    const bench_start *start;
+} crew;
+
+typedef struct member {
+    crew *crew;
+    int rank;
+    pthread_t thread;
+} member;
+
+static void *run_thread(void *context) {
+    const member *m = context;
+    crew *c = m->crew;
+    int code = run_started(m->rank, c->nranks, c->store, c->start);
+    pthread_mutex_lock(&c->lock);
+    if (c->code == 0) c->code = code;
+    c->busy--;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* Until all have ended, or the first failure is GRACE_MS old. */
+static void wait_for_threads(crew *c) {
+    struct timespec until;
+    pthread_mutex_lock(&c->lock);
+    while (c->busy > 0 && c->code == 0) pthread_cond_wait(&c->changed, &c->lock);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += GRACE_MS / 1000;
+    for (int error = 0; c->busy > 0 && error == 0;) error = pthread_cond_timedwait(&c->changed, &c->lock, &until);
+    if (c->busy > 0) { /* they cannot be ended one by one */
+        fflush(NULL);
+        _exit(c->code);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+static int run_crew(crew *c, member *members) {
+    int started = 0;
+    for (; started < c->nranks; started++) {
+        members[started] = (member){.crew = c, .rank = started};
+        if (pthread_create(&members[started].thread, NULL, run_thread, &members[started]) != 0) break;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->busy -= c->nranks - started;
+    if (started < c->nranks) {
+        fprintf(stderr, "cannot start rank %d of %d as a thread\n", started, c->nranks);
+        c->code = EXIT_FAILURE; /* the others wait for it */
+    }
+    pthread_mutex_unlock(&c->lock);
+    wait_for_threads(c);
+    for (int i = 0; i < started; i++) pthread_join(members[i].thread, NULL);
+    return c->code;
+}
+
+int bench_ranks_threads(int nranks, const bench_start *start) {
+    crew c = {.lock = PTHREAD_MUTEX_INITIALIZER,
+              .changed = PTHREAD_COND_INITIALIZER,
+              .nranks = nranks,
+              .busy = nranks,
+              .start = start};
+    member *members = calloc((size_t)nranks, sizeof *members);
+    int code = EXIT_FAILURE;
+    if (members == NULL || store_create(nranks, &c.store) != TUTTI_OK)
+        fprintf(stderr, "cannot start the ranks: %s\n", members == NULL ? "no memory" : tutti_last_error());
+    else code = run_crew(&c, members);
+    if (c.store != NULL) store_destroy(c.store);
+    free(members);
     return code;
 }

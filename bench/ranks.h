@@ -1,5 +1,5 @@
 /*
- * Start-up of a benchmark's ranks: those that a launcher has started, or ranks forked here.
+ * Start-up of a benchmark's ranks: those that a launcher has started, or processes or threads started here.
  */
 #ifndef TUTTI_BENCH_RANKS_H
 #define TUTTI_BENCH_RANKS_H
@@ -8,14 +8,14 @@
 
 #include <tutti/tutti.h>
 
-#define BENCH_RANKS_MOST 4096 /* that are forked */
+#define BENCH_RANKS_MOST 4096 /* that are started here */
 
 typedef struct bench_rank {
     tutti_comm *world; /* of all ranks */
     int rank, size, local_rank;
 } bench_rank;
 
-/* What each rank does; gives the process's exit code. */
+/* What each rank does; gives its exit code. */
 typedef struct bench_start {
     int (*body)(const bench_rank *self, void *context);
     void *context;
@@ -29,5 +29,8 @@ int bench_ranks_join(const tutti_world *world, const bench_start *start);
  * others get 2 s to say why, then they are killed; they end as well when this process dies. Gives the first
  * failure's exit code, else 0. */
 int bench_ranks_fork(int nranks, const bench_start *start);
+
+/* The same with threads of this process; bodies that are still busy 2 s after the first failure end with the process. */
+int bench_ranks_threads(int nranks, const bench_start *start);
 
 #endif

@@ -79,8 +79,8 @@ void bench_report_start(FILE *out, const char *program, const bench_options *opt
             "validation: %d graph: %d unalign: %d\n",
             (int)options->threads, (int)options->devices, (long)options->min_bytes, (long)options->max_bytes,
             (long)(multiplies ? options->step_factor : options->step_bytes), multiplies ? "factor" : "bytes",
-            (int)options->warmup, (int)options->iterations, (int)options->grouped, (int)options->checks, 0,
-            (int)options->unalign);
+            (int)options->warmup, (int)options->iterations, (int)options->grouped, (int)options->checks,
+            (int)options->graphs, (int)options->unalign);
     if (options->blocking != BENCH_BLOCKING_OFF) fprintf(out, "# Blocking Enabled: %s \n", blocking[options->blocking]);
     if (options->per_iteration) {
         fprintf(out, "# Per-Iteration Report: host clock timing; i_* uses max over process rows");
@@ -158,6 +158,15 @@ void bench_report_percentiles(FILE *out, const bench_row *row) {
             "# percentiles (us) of %zu bytes: out-of-place p50 %.2f p95 %.2f p99 %.2f; in-place p50 %.2f p95 %.2f p99 "
             "%.2f\n",
             row->bytes, there->p50_us, there->p95_us, there->p99_us, here->p50_us, here->p95_us, here->p99_us);
+}
+
+void bench_report_compute(FILE *out, const bench_options *options, const bench_row *row) {
+    double grouped = (double)options->grouped; /* operations in an iteration */
+    fprintf(out,
+            "# compute of %zu bytes: out-of-place %.2f us alone, %.2f us with the operation; in-place %.2f us alone, "
+            "%.2f us with the operation\n",
+            row->bytes, row->out_of_place.compute_us, row->out_of_place.elapsed_s * 1e6 * grouped,
+            row->in_place.compute_us, row->in_place.elapsed_s * 1e6 * grouped);
 }
 
 FILE *bench_report_open_new(const char *path, char *name_out, size_t capacity) {

@@ -32,6 +32,7 @@ typedef struct bench_iterations {
 typedef struct bench_half {
     double time_us, alg_bw, bus_bw; /* GB/s */
     double elapsed_s;               /* per operation; time_us is processor time with -C */
+    double compute_us;              /* of --compute's work alone, per iteration */
     bool checked;
     int64_t wrong; /* elements */
     bench_iterations iterations;
@@ -70,6 +71,8 @@ void bench_report_header(FILE *out, const bench_options *options);
 void bench_report_row(FILE *out, const bench_options *options, const bench_row *row);
 /* The comment line of --percentiles, which goes below its row. */
 void bench_report_percentiles(FILE *out, const bench_row *row);
+/* The comment line of --compute, likewise. */
+void bench_report_compute(FILE *out, const bench_options *options, const bench_row *row);
 void bench_report_footer(FILE *out, const char *program, const bench_summary *summary);
 
 /* Creates the first of path, path.0, path.1 ... that does not exist, and puts its name into name_out. NULL: see

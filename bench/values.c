@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <tutti/device.h>
+
 /* Prime: no chunk, slice or page is a multiple of it, so data that lands in the wrong place is seen. */
 #define PERIOD 65521
 
@@ -173,21 +175,34 @@ static void make_sent_tile(const bench_pattern *pattern, int rank, size_t first,
     }
 }
 
-void bench_values_fill(const bench_pattern *pattern, int rank, size_t first, size_t count, void *dst) {
-    char *next = dst;
-    size_t done = tile_count(count);
-    make_sent_tile(pattern, rank, first, count, next);
-    for (size_t bytes = pattern->type->bytes; done < count;) {
-        size_t more = tile_count(count - done);
-        memcpy(next + done * bytes, next, more * bytes);
-        done += more;
-    }
+/* One period: of what is sent, or of what must have come. Each rank that is a thread has its own. */
+static _Thread_local char tile[PERIOD * sizeof(uint64_t)];
+
+static tutti_status put(const bench_pattern *pattern, void *dst, const void *src, size_t bytes) {
+    if (pattern->on_gpu) return tutti_device_copy(dst, src, bytes, pattern->stream);
+    memcpy(dst, src, bytes);
+    return TUTTI_OK;
 }
 
-/* One rank checks one result at a time. */
-static char tile[PERIOD * sizeof(uint64_t)];
+tutti_status bench_values_fill(const bench_pattern *pattern, int rank, size_t first, size_t count, void *dst) {
+    size_t bytes = pattern->type->bytes;
+    make_sent_tile(pattern, rank, first, count, tile);
+    for (size_t done = 0; done < count; done += PERIOD)
+        TUTTI_TRY(put(pattern, (char *)dst + done * bytes, tile, tile_count(count - done) * bytes));
+    return TUTTI_OK;
+}
+
+/* At most a period of a buffer, to be looked at: where it is, or a copy of what is on the GPU; NULL: there was none to be had. */
+static const char *view(const bench_pattern *pattern, const void *got, size_t first, size_t count) {
+    static _Thread_local char piece[PERIOD * sizeof(uint64_t)];
+    const char *at = (const char *)got + first * pattern->type->bytes;
+    if (!pattern->on_gpu) return at;
+    tutti_status status = tutti_device_copy(piece, at, count * pattern->type->bytes, pattern->stream);
+    return status == TUTTI_OK ? piece : NULL;
+}
 
 static int64_t differences(const bench_type *type, const char *expected, const char *got, size_t count) {
+    if (got == NULL) return (int64_t)count;
     if (memcmp(expected, got, count * type->bytes) == 0) return 0;
     int64_t wrong = 0;
     for (size_t i = 0; i < count; i++)
@@ -195,31 +210,40 @@ static int64_t differences(const bench_type *type, const char *expected, const c
     return wrong;
 }
 
-static int64_t differences_from_tile(const bench_type *type, const void *got, size_t count) {
+static int64_t differences_from_tile(const bench_pattern *pattern, const void *got, size_t count) {
     int64_t wrong = 0;
-    for (size_t done = 0; done < count; done += PERIOD)
-        wrong += differences(type, tile, (const char *)got + done * type->bytes, tile_count(count - done));
+    for (size_t done = 0; done < count; done += PERIOD) {
+        size_t some = tile_count(count - done);
+        wrong += differences(pattern->type, tile, view(pattern, got, done, some), some);
+    }
     return wrong;
 }
 
 int64_t bench_values_check_moved(const bench_pattern *pattern, int source, size_t first, size_t count,
                                  const void *got) {
     make_sent_tile(pattern, source, first, count, tile);
-    return differences_from_tile(pattern->type, got, count);
+    return differences_from_tile(pattern, got, count);
 }
 
 /* avg on floats: one unit in the last place may differ, since dividing by n and multiplying by 1/n both are right. */
-static int64_t check_average(const bench_pattern *pattern, size_t first, size_t count, const void *got) {
+static bool near_average(const bench_pattern *pattern, int64_t sum, uint64_t bits) {
     const bench_type *type = pattern->type;
-    static int64_t sums[PERIOD];
-    for (size_t i = 0; i < tile_count(count); i++) sums[i] = output(pattern, periodic(first, i));
     double smallest = ldexp(1, 1 - type->bias - type->mantissa);
+    double expected = (double)sum / pattern->nranks;
+    double unit = fmax(ldexp(fabs(expected), -type->mantissa), smallest);
+    return fabs(decode(type, bits) - expected) <= unit;
+}
+
+static int64_t check_average(const bench_pattern *pattern, size_t first, size_t count, const void *got) {
+    static _Thread_local int64_t sums[PERIOD];
     int64_t wrong = 0;
-    for (size_t i = 0; i < count; i++) {
-        double expected = (double)sums[i % PERIOD] / pattern->nranks;
-        double unit = fmax(ldexp(fabs(expected), -type->mantissa), smallest);
-        double result = decode(type, load(type, (const char *)got + i * type->bytes));
-        wrong += !(fabs(result - expected) <= unit);
+    for (size_t i = 0; i < tile_count(count); i++) sums[i] = output(pattern, periodic(first, i));
+    for (size_t done = 0; done < count; done += PERIOD) {
+        size_t some = tile_count(count - done);
+        const char *piece = view(pattern, got, done, some);
+        for (size_t i = 0; i < some; i++)
+            wrong +=
+                piece == NULL || !near_average(pattern, sums[i], load(pattern->type, piece + i * pattern->type->bytes));
     }
     return wrong;
 }
@@ -232,10 +256,10 @@ int64_t bench_values_check_reduced(const bench_pattern *pattern, size_t first, s
         int64_t value = output(pattern, periodic(first, i));
         store(type, encode(type, average ? value / pattern->nranks : value), tile + i * type->bytes);
     }
-    return differences_from_tile(type, got, count);
+    return differences_from_tile(pattern, got, count);
 }
 
 int64_t bench_values_check_untouched(const bench_pattern *pattern, size_t count, const void *got) {
     memset(tile, 0, tile_count(count) * pattern->type->bytes);
-    return differences_from_tile(pattern->type, got, count);
+    return differences_from_tile(pattern, got, count);
 }

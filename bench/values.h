@@ -44,12 +44,15 @@ typedef struct bench_pattern {
     tutti_reduction reduction;
     int nranks;
     uint32_t round; /* differs from call to call, so that stale data is seen */
+    bool on_gpu;    /* the buffers that are filled and checked are a GPU's: they are copied, piece by piece */
+    void *stream;   /* in this stream */
 } bench_pattern;
 
 /* Writes `count` elements of what `rank` sends, from element `first` of its data. */
-void bench_values_fill(const bench_pattern *pattern, int rank, size_t first, size_t count, void *dst);
+tutti_status bench_values_fill(const bench_pattern *pattern, int rank, size_t first, size_t count, void *dst);
 
-/* How many of `count` elements differ from what `source` sent, from its element `first`. */
+/* How many of `count` elements differ from what `source` sent, from its element `first`. What cannot be copied from a GPU
+ * counts as wrong, here and below. */
 int64_t bench_values_check_moved(const bench_pattern *pattern, int source, size_t first, size_t count, const void *got);
 
 /* How many of `count` elements differ from the reduction over all ranks, from element `first`. */

@@ -92,6 +92,31 @@ Test(bench_options, flags_without_meaning_are_noted) {
     cr_expect(strstr(text, "-G") == NULL && strstr(text, "-y") == NULL, "%s", text);
 }
 
+Test(bench_options, flags_for_gpus_count_on_gpus_only) {
+    char text[1024] = "";
+    bench_options host = options_of("-t 8"),
+                  gpu = options_of("--device cuda -t 4 -g 2 -G 5 -R 2 --ranks threads --compute 30");
+    cr_expect_eq(host.device, BENCH_DEVICE_HOST);
+    cr_expect_eq(host.life, BENCH_LIFE_PROCESSES);
+    cr_expect_eq(gpu.device, BENCH_DEVICE_CUDA);
+    cr_expect_eq(gpu.life, BENCH_LIFE_THREADS);
+    cr_expect_eq(gpu.threads * gpu.devices, 8);
+    cr_expect_eq(gpu.graphs, 5);
+    cr_expect_eq(gpu.memory, BENCH_MEMORY_TUTTI);
+    cr_expect_eq(gpu.compute_us, 30);
+    FILE *notes = fmemopen(text, sizeof text, "w");
+    cr_expect_eq(parse(&host, notes, "-G 5 -R 1 -y 1 --ranks threads"), TUTTI_OK);
+    fclose(notes);
+    cr_expect_eq(host.graphs + host.stream_null + host.registers, 0);
+    cr_expect_eq(host.memory, BENCH_MEMORY_MALLOC);
+    cr_expect(strstr(text, "-G 5") && strstr(text, "-R 1") && strstr(text, "-y 1"), "%s", text);
+    expect_refused("--device cuda -G 1 -z 1", "-G does not go with");
+    expect_refused("--device cuda -G 1 -I 1", "-G does not go with");
+    expect_refused("--device cuda -y 1 --compute 1", "--compute does not go with -y");
+    expect_refused("--device gpu", "--device has no 'gpu'");
+    expect_refused("--ranks thread", "'threads'");
+}
+
 Test(bench_options, sizes_step_and_end) {
     bench_options by_factor = options_of("-b 8 -e 32 -f 2"), by_bytes = options_of("-b 8 -e 32 -i 12");
     bench_options single = options_of("-b 8 -e 8 -i 0");
