@@ -20,23 +20,22 @@ struct placed {
     uint32_t threads; /* with work, for an image */
 };
 
-/* WIDTH neighbouring channels. */
-template <int WIDTH> struct group { float at[WIDTH]; };
+/* WIDTH neighbouring channels, which are read and written as one. */
+template <int WIDTH, typename Element = float> struct alignas(WIDTH * sizeof(Element)) group { Element at[WIDTH]; };
 
-template <int WIDTH> static __device__ inline group<WIDTH> load_group(const float *p) {
-    group<WIDTH> loaded;
-    if (WIDTH == 4) *reinterpret_cast<float4 *>(loaded.at) = load_quad(p);
-    else loaded.at[0] = *p;
-    return loaded;
+template <int WIDTH, typename Element> static __device__ inline group<WIDTH, Element> load_group(const Element *p) {
+    return *reinterpret_cast<const group<WIDTH, Element> *>(p);
 }
 
-template <int WIDTH> static __device__ inline void store_group(float *p, const group<WIDTH> &values) {
-    if (WIDTH == 4) store_quad(p, *reinterpret_cast<const float4 *>(values.at));
-    else *p = values.at[0];
+template <int WIDTH, typename Element>
+static __device__ inline void store_group(Element *p, const group<WIDTH, Element> &values) {
+    *reinterpret_cast<group<WIDTH, Element> *>(p) = values;
 }
 
 template <int WIDTH> static __device__ inline void store_group(uint16_t *p, const group<WIDTH> &values) {
-    for (int i = 0; i < WIDTH; i++) p[i] = bfloat16_of(values.at[i]);
+    group<WIDTH, uint16_t> rounded;
+    for (int i = 0; i < WIDTH; i++) rounded.at[i] = bfloat16_of(values.at[i]);
+    store_group<WIDTH, uint16_t>(p, rounded);
 }
 
 static inline int group_width(const tutti_window *window) {
@@ -88,8 +87,8 @@ template <int WIDTH, typename Element> static __global__ void unfold(placed wher
     size_t image_count = (size_t)window.in_height * window.in_width * window.channels;
     size_t columns_count = (size_t)where.threads * WIDTH;
     for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
-        group<WIDTH> values = {};
-        if (inside) values = load_group<WIDTH>(x + image * image_count + from);
+        group<WIDTH> values = load_group<WIDTH>(x + image * image_count + from);
+        for (int i = 0; i < WIDTH; i++) values.at[i] = inside ? values.at[i] : 0;
         store_group<WIDTH>(columns + image * columns_count + at, values);
     }
 }
@@ -191,7 +190,7 @@ static __global__ void max_pool_forward(placed where, const float *x, float *y, 
     for (unsigned image = blockIdx.y; image < (unsigned)where.batch; image += gridDim.y) {
         const float *from = x + image * image_count + channel;
         group<WIDTH> best = {};
-        int32_t positions_of_best[WIDTH] = {};
+        group<WIDTH, int32_t> positions_of_best = {};
         bool started = false;
         for (int row = first_row; row < end_row; row++)
             for (int column = first_column; column < end_column; column++) {
@@ -202,13 +201,13 @@ static __global__ void max_pool_forward(placed where, const float *x, float *y, 
                     float value = next.at[i];
                     if (started && !(value > best.at[i]) && value == value) continue;
                     best.at[i] = value;
-                    positions_of_best[i] = position;
+                    positions_of_best.at[i] = position;
                 }
                 started = true;
             }
         size_t to = ((size_t)image * where.threads + number) * WIDTH;
         store_group<WIDTH>(y + to, best);
-        for (int i = 0; i < WIDTH; i++) positions[to + i] = positions_of_best[i];
+        store_group<WIDTH>(positions + to, positions_of_best);
     }
 }
 
@@ -238,7 +237,8 @@ static __global__ void max_pool_backward(placed where, const float *dy, const in
                 size_t at =
                     image * out + ((size_t)out_row * window.out_width + out_column) * window.channels + here.channel;
                 group<WIDTH> part = load_group<WIDTH>(dy + at);
-                for (int i = 0; i < WIDTH; i++) sum.at[i] += positions[at + i] == position ? part.at[i] : 0;
+                group<WIDTH, int32_t> winners = load_group<WIDTH>(positions + at);
+                for (int i = 0; i < WIDTH; i++) sum.at[i] += winners.at[i] == position ? part.at[i] : 0;
             }
         store_group<WIDTH>(dx + ((size_t)image * where.threads + number) * WIDTH, sum);
     }
