@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/compute.h"
 
@@ -42,11 +43,29 @@ static void *open_packages(const char *environment) {
     static const char *const patterns[] = {
         "/lib/python3*/site-packages/nvidia/cu*/lib/" FILE_NAME,
         "/lib/python3*/dist-packages/nvidia/cu*/lib/" FILE_NAME,
-        "/lib/python3*/site-packages/nvidia/cublas/lib/" FILE_NAME,
+        "/lib/python3*/site-packages/nvidia/cublas/lib/" FILE_NAME, "/lib/" FILE_NAME, /* conda's */
     };
     void *handle = NULL;
     for (size_t i = 0; i < sizeof patterns / sizeof patterns[0] && handle == NULL; i++)
         handle = open_pattern(environment, patterns[i]);
+    return handle;
+}
+
+/* The environments whose programs are on the path: a container's often says no more of it. */
+static void *open_environments_on_path(void) {
+    static const char folder[] = "/bin";
+    const char *path = getenv("PATH");
+    void *handle = NULL;
+    while (path != NULL && handle == NULL) {
+        char environment[PATH_BYTES];
+        size_t length = strcspn(path, ":"), behind = sizeof folder - 1;
+        bool fits = length > behind && length < sizeof environment;
+        if (fits && memcmp(path + length - behind, folder, behind) == 0) {
+            snprintf(environment, sizeof environment, "%.*s", (int)(length - behind), path);
+            handle = open_packages(environment);
+        }
+        path = path[length] == ':' ? path + length + 1 : NULL;
+    }
     return handle;
 }
 
@@ -62,6 +81,7 @@ static void *find(const char *named) {
     const char *home = getenv("HOME");
     if (handle == NULL && home != NULL && snprintf(local, sizeof local, "%s/.local", home) < PATH_BYTES)
         handle = open_packages(local);
+    if (handle == NULL) handle = open_environments_on_path();
     if (handle == NULL) handle = open_packages("/usr/local");
     if (handle == NULL) handle = open_packages("/usr");
     return handle;
