@@ -160,6 +160,7 @@ bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
     tutti_status status = tutti_device_open(&device);
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
+    if (status == TUTTI_OK) (void)device->sync(); /* a call may still be at work on it; free tells what failed */
     tutti_nccl_memory_forget(found->memory);
     if (status == TUTTI_OK) status = found->of_nccl ? tutti_nccl_mem_free(found->memory) : device->free(found->memory);
     if (device != NULL && before != found->index) device->leave(before);

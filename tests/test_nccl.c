@@ -320,7 +320,8 @@ static tutti_status blocks(ranks_context *context, cuda_rank *rank) {
     }
     TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
     RANKS_CHECK(registered() == 2, "%d blocks are registered", registered());
-    TUTTI_TRY(tutti_mem_free(first));
+    for (int i = 0; i < 3; i++) TUTTI_TRY(tutti_broadcast(comm, first, 1024, TUTTI_FLOAT32, 0, &options));
+    TUTTI_TRY(tutti_mem_free(first)); /* waits for what is at work on it */
     RANKS_CHECK(registered() == 1, "%d blocks are registered after one was freed", registered());
     TUTTI_TRY(tutti_comm_destroy(comm));
     RANKS_CHECK(registered() == 0, "%d blocks are registered after the end", registered());

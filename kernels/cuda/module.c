@@ -120,6 +120,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .stream_create = tutti_cuda_stream_create,
                    .stream_destroy = tutti_cuda_stream_destroy,
                    .stream_sync = tutti_cuda_stream_sync,
+                   .sync = tutti_cuda_sync,
                    .stream_captures = tutti_cuda_stream_captures,
                    .event_create = tutti_cuda_event_create,
                    .event_destroy = tutti_cuda_event_destroy,

@@ -85,6 +85,7 @@ tutti_status tutti_cuda_close_import(void *base);
 tutti_status tutti_cuda_stream_create(tutti_stream *stream_out);
 tutti_status tutti_cuda_stream_destroy(tutti_stream stream);
 tutti_status tutti_cuda_stream_sync(tutti_stream stream);
+tutti_status tutti_cuda_sync(void);
 tutti_status tutti_cuda_stream_captures(tutti_stream stream, bool *captures_out);
 tutti_status tutti_cuda_event_create(tutti_event_handle *event_out);
 tutti_status tutti_cuda_event_destroy(tutti_event_handle event);

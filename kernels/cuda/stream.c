@@ -39,6 +39,14 @@ tutti_status tutti_cuda_stream_sync(tutti_stream stream) {
     return tutti_cuda_result(result, "cudaStreamSynchronize");
 }
 
+tutti_status tutti_cuda_sync(void) {
+    TUTTI_CUDA_BEGIN();
+    tutti_cuda_mode mode = tutti_cuda_relax();
+    cudaError_t result = cudaDeviceSynchronize();
+    tutti_cuda_unrelax(mode);
+    return tutti_cuda_result(result, "cudaDeviceSynchronize");
+}
+
 tutti_status tutti_cuda_stream_captures(tutti_stream stream, bool *captures_out) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     TUTTI_CUDA_BEGIN();

@@ -235,6 +235,7 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .stream_create = standin_stream_create,
                    .stream_destroy = standin_stream_destroy,
                    .stream_sync = standin_stream_sync,
+                   .sync = standin_device_sync,
                    .stream_captures = standin_stream_captures,
                    .event_create = standin_event_create,
                    .event_destroy = standin_event_destroy,

@@ -88,6 +88,7 @@ tutti_status standin_event_destroy(tutti_event_handle event);
 tutti_status standin_event_record(tutti_event_handle event, tutti_stream stream);
 tutti_status standin_event_query(tutti_event_handle event);
 tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle event);
+tutti_status standin_device_sync(void);
 
 /* ------------------------------------------------------------------------------------------ in the stream */
 

@@ -178,6 +178,12 @@ tutti_status standin_stream_sync(tutti_stream stream) {
     return standin_begin("stream_sync ended"); /* something in it may have failed */
 }
 
+tutti_status standin_device_sync(void) {
+    STANDIN_BEGIN("sync");
+    standin_sync_all();
+    return standin_begin("sync ended");
+}
+
 tutti_status standin_stream_captures(tutti_stream stream, bool *captures_out) {
     STANDIN_BEGIN("stream_captures");
     pthread_mutex_lock(&standin_lock);

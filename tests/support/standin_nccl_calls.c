@@ -224,6 +224,10 @@ tutti_nccl_result ncclCommRegister(const tutti_nccl_comm comm, void *memory, siz
 
 tutti_nccl_result ncclCommDeregister(const tutti_nccl_comm comm, void *handle) {
     if (handle != comm) return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "it was not registered");
+    if (atomic_load(&comm->pending) != 0) {
+        fprintf(stderr, "NCCL's stand-in: memory is deregistered while a call may be at work on it\n");
+        abort();
+    }
     atomic_fetch_sub(&comm->registered, 1);
     atomic_fetch_sub(&registrations, 1);
     return OK;
