@@ -257,8 +257,8 @@ static tutti_status lose_rank_while_freeing(ranks_context *context) {
 
 Test(same_device, streams_are_released_while_the_program_frees_memory, .timeout = 60) {
     if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
-    prepare(ORDINARY);
-    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 3, .environment = environment};
+    static const char *const alone[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device", "STANDIN_FREE_ALONE=1", NULL};
+    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 3, .environment = alone};
     const char *failure = ranks_run(&options, lose_rank_while_freeing);
     cr_assert(failure == NULL, "%s", failure);
 }

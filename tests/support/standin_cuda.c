@@ -1,7 +1,7 @@
 /*
  * libstandin_cuda.so: a module of GPUs without a GPU, for tests (TUTTI_CUDA_MODULE names it). It keeps to the contract of
  * kernels/device.h and is as unkind as CUDA may be: ordinary code that touches device memory crashes, streams are late, copies
- * of pageable memory and freeing wait for streams, all other calls wait for who frees, and after a failure in a stream every call fails.
+ * of pageable memory and freeing wait for streams, and after a failure in a stream every call fails.
  *
  * What it computes is computed by the host's own code. Results on it say nothing of speed, nor of kernels/cuda.
  *
@@ -10,6 +10,7 @@
  *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported
  *   STANDIN_DELAY_US=n        a task begins up to so much late
  *   STANDIN_DEPTH=n           tasks that a stream holds (1000); who enqueues one more waits
+ *   STANDIN_FREE_ALONE=1      all other calls wait for who frees
  *   STANDIN_FAIL=call:nth,... that call fails the nth time; "task" is the running of a task in a stream
  */
 #include "tests/support/standin_cuda.h"
@@ -34,7 +35,7 @@ static struct {
     pid_t process;
     int gpus, delay_us, depth;
     char ids[STANDIN_MOST_GPUS][TUTTI_DEVICE_ID_BYTES];
-    bool stream_waits, ipc;
+    bool stream_waits, ipc, free_alone;
     atomic_bool context, broken;
     char what[128]; /* broke; written before `broken` */
 } standin;
@@ -78,7 +79,7 @@ tutti_status standin_begin(const char *call) {
         fprintf(stderr, "stand-in: %s from within a stream\n", call);
         abort();
     }
-    standin_wait_for_frees();
+    if (standin.free_alone) standin_wait_for_frees();
     if (standin_is_forked()) return standin_host->fail(TUTTI_ERR_FORKED, "stand-in: %s in a forked process", call);
     if (standin_is_broken())
         return standin_host->fail(TUTTI_ERR_SYSTEM, "stand-in: %s: an earlier failure: %s", call, standin.what);
@@ -201,6 +202,7 @@ static void read_settings(void) {
     standin.depth = number("STANDIN_DEPTH", 1000);
     standin.stream_waits = number("STANDIN_STREAM_WAITS", 1) != 0;
     standin.ipc = number("STANDIN_IPC", 1) != 0;
+    standin.free_alone = number("STANDIN_FREE_ALONE", 0) != 0;
     for (int i = 0; i < standin.gpus; i++) {
         int length = ids != NULL ? (int)strcspn(ids, ",") : 0;
         if (length > 0) snprintf(standin.ids[i], sizeof standin.ids[i], "id %.*s", length, ids);
