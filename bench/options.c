@@ -288,6 +288,9 @@ static tutti_status check_streams(const bench_options *options) {
                                 options->touch || options->stream_null))
         return tutti_fail(TUTTI_ERR_ARGUMENT,
                           "-G does not go with -z, -I, --percentiles, --touch or -y: a graph is launched as a whole");
+    if (options->stream_null && options->life == BENCH_LIFE_THREADS)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "-y does not go with --ranks threads: threads that share a GPU share its "
+                                              "default stream, and would wait for each other in it");
     if (options->compute_us > 0 && options->stream_null)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--compute does not go with -y: it works in the rank's own stream");
     return TUTTI_OK;

@@ -341,6 +341,8 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
         if (first) fprintf(stderr, "%s: %s\n", job.program, tutti_last_error());
         return EXIT_FAILURE;
     }
+    /* Threads on one GPU wait for each other in their streams, which must not share a queue of the hardware. */
+    if (job.options.life == BENCH_LIFE_THREADS) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /* overwrite */ 0);
     /* With -t and -g the ranks are started here; under a launcher the processes are the ranks. */
     bench_start start = {.body = run_rank, .context = &job, .bind = job.options.bind != 0};
     int code = nstarted == 1                            ? bench_ranks_join(&world, &start)

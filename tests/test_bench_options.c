@@ -113,6 +113,7 @@ Test(bench_options, flags_for_gpus_count_on_gpus_only) {
     expect_refused("--device cuda -G 1 -z 1", "-G does not go with");
     expect_refused("--device cuda -G 1 -I 1", "-G does not go with");
     expect_refused("--device cuda -y 1 --compute 1", "--compute does not go with -y");
+    expect_refused("--device cuda -y 1 --ranks threads", "-y does not go with --ranks");
     expect_refused("--device gpu", "--device has no 'gpu'");
     expect_refused("--ranks thread", "'threads'");
 }

@@ -27,6 +27,7 @@ typedef struct bench_lab {
     tutti_real *regions[BENCH_REGIONS];
     size_t bytes; /* of a region; a multiple of 4096 */
     int rounds;
+    tutti_precision precision;
     tutti_status failed; /* of a reduction; what the compute's table starts, the compute keeps */
     /* Memory of the compute. */
     tutti_step_values *values;

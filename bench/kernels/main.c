@@ -70,6 +70,7 @@ static tutti_status open_lab(const request *q, bench_lab *lab) {
     size_t bytes = q->bytes > 0 ? q->bytes : q->cuda ? 256 * MIB : 64 * MIB;
     lab->bytes = (bytes > LEAST ? bytes : LEAST) / PAGE_BYTES * PAGE_BYTES;
     lab->rounds = q->rounds;
+    lab->precision = q->precision;
     TUTTI_TRY(choose_kernels(q, lab));
     for (int i = 0; i < BENCH_REGIONS; i++) {
         TUTTI_TRY(take(lab, lab->bytes, &lab->regions[i]));
