@@ -149,6 +149,23 @@ Test(bench_format, percentiles_are_a_comment_and_add_no_column) {
     release(&out);
 }
 
+Test(bench_format, work_alone_is_a_comment_per_iteration) {
+    bench_options options = options_of(NULL, NULL);
+    options.grouped = 2;
+    bench_row row = {.bytes = 64, .out_of_place = fast, .in_place = fast};
+    row.out_of_place.compute_us = 100;
+    row.out_of_place.elapsed_s = 55e-6;
+    row.in_place.compute_us = 101.5;
+    row.in_place.elapsed_s = 60e-6;
+    captured out;
+    capture(&out);
+    bench_report_compute(out.file, &options, &row);
+    cr_expect_str_eq(text_of(&out),
+                     "# compute of 64 bytes: out-of-place 100.00 us alone, 110.00 us with the operation; "
+                     "in-place 101.50 us alone, 120.00 us with the operation\n");
+    release(&out);
+}
+
 static void expect_footer(bench_summary summary, const char *expected) {
     captured out;
     capture(&out);
@@ -175,6 +192,7 @@ Test(bench_format, start_lines_can_be_read_back) {
     options.max_bytes = 65536;
     options.step_factor = 2;
     options.blocking = BENCH_BLOCKING_OUTER_BARRIER;
+    options.graphs = 7;
     bench_device device = {
         .rank = 1, .pid = 4711, .host = "node", .index = 1, .address = "0000:00:00", .name = "A CPU"};
     captured out;
@@ -190,7 +208,7 @@ Test(bench_format, start_lines_can_be_read_back) {
     cr_expect(strstr(text,
                      "# Collective test starting: all_reduce_perf\n"
                      "# nThread 2 nGpus 1 minBytes 8 maxBytes 65536 step: 2(factor) warmup iters: 1 iters: 20 agg "
-                     "iters: 1 validation: 1 graph: 0 unalign: 0\n"
+                     "iters: 1 validation: 1 graph: 7 unalign: 0\n"
                      "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier \n"
                      "#\n# Using devices\n"));
     const char *line = strstr(text, "#  Rank");

@@ -103,6 +103,17 @@ Test(bench_programs, every_type_and_reduction_is_right) {
     perf_expect_good("alltoall_perf -t 4 -b 40000 -e 40000 -n 1 -w 0 -d all --touch --bind", 12);
 }
 
+Test(bench_programs, ranks_may_be_threads_of_one_process) {
+    perf_expect_good("all_reduce_perf -t 3 --ranks threads -b 8 -e 64K -f 8 -n 5 -C 1", 5);
+    perf_expect_good("alltoall_perf -t 2 -g 2 --ranks threads -b 40000 -e 40000 -n 2 -d all --bind --mem tutti", 12);
+    perf_result out = perf_run("all_gather_perf -t 3 --ranks threads -b 8K -e 8K -n 1");
+    int pids[3] = {0};
+    const char *line = strstr(out.notes, "#  Rank  0 ");
+    for (int i = 0; i < 3 && line != NULL; i++, line = strchr(line, '\n') + 1)
+        cr_expect_eq(sscanf(line, "#  Rank %*d Group %*d Pid %d", &pids[i]), 1, "%s", out.notes);
+    cr_expect(pids[0] > 0 && pids[0] == pids[1] && pids[1] == pids[2], "%s", out.notes);
+}
+
 Test(bench_programs, one_rank_says_that_it_is_alone) {
     perf_expect_good("all_reduce_perf -b 8 -e 1K -f 2 -n 2", 8);
     perf_result out = perf_run("env OMPI_COMM_WORLD_SIZE=4 all_reduce_perf -b 8 -e 8 -n 1");
