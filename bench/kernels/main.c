@@ -35,12 +35,19 @@ typedef struct yardstick {
 
 static tutti_status choose_kernels(const request *q, bench_lab *lab) {
     tutti_compute_options options = {.precision = q->precision};
-    lab->kernels = &tutti_kernels_host;
     if (q->cuda) {
         TUTTI_TRY(tutti_device_open(&lab->device));
         TUTTI_TRY(tutti_device_choose(&options.device));
         TUTTI_TRY(lab->device->use(options.device));
         TUTTI_TRY(tutti_device_kernels(&lab->kernels));
+    } else {
+#ifdef BENCH_HOST_KERNELS
+        lab->kernels = &tutti_kernels_host;
+#else
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "this build has none of the host's kernels, which need CBLAS and zlib; "
+                          "--device cuda measures a GPU's");
+#endif
     }
     return lab->kernels->open(&options, &lab->compute);
 }
@@ -192,12 +199,17 @@ static tutti_status write_file(const char *path, bool json, const bench_kernel *
 
 /* ---------------------------------------------------------------------------------------------- the run */
 
+/* The largest product is the last row, where it fits into the memory. */
+static bool is_peak(const bench_kernel *row) {
+    return strncmp(row->text, "peak", 4) == 0;
+}
+
 /* The two that the others are compared with, before them. */
 static tutti_status measure_yardstick(bench_lab *lab, bench_kernel *rows, int count, yardstick *y_out) {
     bench_kernel *peak = &rows[count - 1];
     TUTTI_TRY(bench_kernels_time(lab, &rows[0]));
     y_out->copy_gb_per_s = gb_per_s(&rows[0]);
-    if (strncmp(peak->text, "peak", 4) != 0) return TUTTI_OK; /* none fits into the memory */
+    if (!is_peak(peak)) return TUTTI_OK;
     TUTTI_TRY(bench_kernels_time(lab, peak));
     y_out->peak_gflop_per_s = gflop_per_s(peak);
     return TUTTI_OK;
@@ -206,9 +218,10 @@ static tutti_status measure_yardstick(bench_lab *lab, bench_kernel *rows, int co
 /* Rows that were not asked for go; the two others are compared with stay. */
 static int keep_asked(const request *q, bench_kernel *rows, int count) {
     int kept = 0;
-    for (int i = 0; i < count; i++)
-        if (i == 0 || i == count - 1 || q->only == NULL || strstr(rows[i].name, q->only) != NULL)
-            rows[kept++] = rows[i];
+    for (int i = 0; i < count; i++) {
+        bool asked = q->only == NULL || strstr(rows[i].name, q->only) != NULL;
+        if (asked || i == 0 || is_peak(&rows[i])) rows[kept++] = rows[i];
+    }
     return kept;
 }
 
