@@ -55,7 +55,8 @@ typedef struct bench_kernel {
     double flops; /* of products; 0: none */
     void (*run)(bench_lab *lab, const bench_shape *shape);
     void (*without)(bench_lab *lab, const bench_shape *shape); /* whose time is taken off; NULL: nothing's */
-    double us; /* median; below 0: not measured, or less than what was taken off */
+    const char *bound; /* what it should be limited by: "memory", "arithmetic", "latency" */
+    double us;         /* median; below 0: not measured, or less than what was taken off */
 } bench_kernel;
 
 /* Fills the list; gives its length. The first row is the copy that the others are compared with, the last one the largest

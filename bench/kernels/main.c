@@ -155,10 +155,10 @@ static double share(double value, double of) {
 
 static void print_row(const bench_kernel *row, const yardstick *y) {
     char us[16], rate[16], copies[16], flops[16], peaks[16];
-    printf("  %-20s  %-30s  %10s  %8s  %6s  %9s  %6s\n", row->name, row->text, number(us, "%.2f", row->us),
+    printf("  %-20s  %-30s  %10s  %8s  %6s  %9s  %6s  %s\n", row->name, row->text, number(us, "%.2f", row->us),
            number(rate, "%.1f", gb_per_s(row)), number(copies, "%.1f", share(gb_per_s(row), y->copy_gb_per_s)),
-           number(flops, "%.1f", gflop_per_s(row)),
-           number(peaks, "%.1f", share(gflop_per_s(row), y->peak_gflop_per_s)));
+           number(flops, "%.1f", gflop_per_s(row)), number(peaks, "%.1f", share(gflop_per_s(row), y->peak_gflop_per_s)),
+           row->bound);
 }
 
 /* Fields that are not known are empty, in JSON null. */
@@ -177,7 +177,7 @@ static void put_row(FILE *file, bool json, const bench_kernel *row, const yardst
     put_field(file, json, "share_of_copy", share(gb_per_s(row), y->copy_gb_per_s));
     put_field(file, json, "gflop_per_s", gflop_per_s(row));
     put_field(file, json, "share_of_peak", share(gflop_per_s(row), y->peak_gflop_per_s));
-    if (json) fputc('}', file);
+    fprintf(file, json ? ",\"bound\":\"%s\"}" : ",%s", row->bound);
 }
 
 static tutti_status write_file(const char *path, bool json, const bench_kernel *rows, int count, const yardstick *y) {
@@ -185,7 +185,7 @@ static tutti_status write_file(const char *path, bool json, const bench_kernel *
     if (path == NULL) return TUTTI_OK;
     FILE *file = bench_report_open_new(path, name, sizeof name);
     if (file == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "cannot create %s", name);
-    fputs(json ? "[" : "kernel,shape,us,bytes,gb_per_s,share_of_copy,gflop_per_s,share_of_peak\n", file);
+    fputs(json ? "[" : "kernel,shape,us,bytes,gb_per_s,share_of_copy,gflop_per_s,share_of_peak,bound\n", file);
     for (int i = 0; i < count; i++) {
         if (json && i > 0) fputs(",\n", file);
         put_row(file, json, &rows[i], y);

@@ -189,6 +189,7 @@ typedef struct list {
 } list;
 
 static bench_kernel *append(list *l, bench_kernel row) {
+    if (row.bound == NULL) row.bound = row.flops > 0 ? "arithmetic" : "memory";
     l->rows[l->count] = row;
     return &l->rows[l->count++];
 }
@@ -200,21 +201,23 @@ static void list_elements(list *l) {
         double passes;
         int pieces;
         void (*run)(bench_lab *, const bench_shape *);
-    } kinds[] = {{"copy", 2, 0, run_copy},
-                 {"fill", 1, 0, run_fill},
-                 {"add", 3, 0, run_add},
-                 {"relu_forward", 2, 0, run_relu_forward},
-                 {"relu_backward", 3, 0, run_relu_backward},
-                 {"dropout", 2, 0, run_dropout},
-                 {"truncated_normal", 1, 0, run_truncated_normal},
-                 {"sgd", 3, 8, run_sgd},
-                 {"sgd_momentum", 5, 8, run_momentum},
-                 {"adam", 7, 8, run_adam}};
+        const char *bound;
+    } kinds[] = {{"copy", 2, 0, run_copy, NULL},
+                 {"fill", 1, 0, run_fill, NULL},
+                 {"add", 3, 0, run_add, NULL},
+                 {"relu_forward", 2, 0, run_relu_forward, NULL},
+                 {"relu_backward", 3, 0, run_relu_backward, NULL},
+                 {"dropout", 2, 0, run_dropout, "arithmetic"}, /* each random number takes some 100 instructions */
+                 {"truncated_normal", 1, 0, run_truncated_normal, "arithmetic"},
+                 {"sgd", 3, 8, run_sgd, NULL},
+                 {"sgd_momentum", 5, 8, run_momentum, NULL},
+                 {"adam", 7, 8, run_adam, NULL}};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         bench_kernel *row =
             append(l, (bench_kernel){.name = kinds[i].name,
                                      .shape = {.count = l->lab->bytes / sizeof(tutti_real), .pieces = kinds[i].pieces},
                                      .bytes = kinds[i].passes * (double)l->lab->bytes,
+                                     .bound = kinds[i].bound,
                                      .run = kinds[i].run});
         snprintf(row->text, sizeof row->text, "%zu floats%s", row->shape.count, kinds[i].pieces > 0 ? " in 8" : "");
     }
@@ -269,7 +272,7 @@ static void list_samples(list *l) {
     snprintf(gather.text, sizeof gather.text, "%d x %d bytes", gather.shape.batch, BENCH_IMAGE);
     append(l, gather);
     for (int batch = 100; batch <= BENCH_LABELS; batch *= 100) {
-        bench_kernel loss = {.name = "softmax_loss", .run = run_softmax_loss, .shape.batch = batch};
+        bench_kernel loss = {.name = "softmax_loss", .run = run_softmax_loss, .shape.batch = batch, .bound = "latency"};
         loss.bytes = (20.0 * sizeof(tutti_real) + 1) * batch;
         snprintf(loss.text, sizeof loss.text, "%d x 10", batch);
         if ((size_t)batch * 10 * sizeof(tutti_real) <= l->lab->bytes) append(l, loss);
