@@ -14,6 +14,7 @@
 #include "batch.h"
 #include "interrupt.h"
 #include "memory.h"
+#include "stream_work.h"
 
 namespace torch_tutti {
 
@@ -123,17 +124,49 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
 
 Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue) {
     if (Batch *batch = Batch::open(this)) return batch->add(call, std::move(operands), std::move(issue));
+    if (operands.device() && operands.device()->is_cuda()) return start_in_stream(call, std::move(operands), issue);
     auto started = onCompletionHook_ ? HookClock::now() : HookClock::time_point();
     auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, next_sequence(), std::move(operands));
     tutti_options options = {};
     options.struct_bytes = sizeof options;
-    options.memory = TUTTI_MEMORY_HOST;
     options.memory = TUTTI_MEMORY_HOST;
     options.timeout_ms = timeout_of(call.timeout).count();
     options.factor = call.factor;
     if (call.async) options.work = work->handle();
     check(issue(comm_, &options));
     if (!call.async) work->end_here();
+    if (C10_UNLIKELY(onCompletionHook_ != nullptr))
+        work->on_end([tell = hook_call(call.type, work->getSequencenumber(), started)](Work &) { tell(); });
+    return work;
+}
+
+/* A stream that is being captured into a CUDA graph takes no works: what is captured runs later, or never. The engine
+ * refuses before it has done anything. */
+tutti_status Backend::issue_in_stream(const Issue &issue, tutti_options options, tutti_work **handle) {
+    options.work = handle;
+    tutti_status status = issue(comm_, &options);
+    if (status != TUTTI_ERR_UNSUPPORTED || handle == nullptr) return status;
+    options.work = nullptr;
+    return issue(comm_, &options);
+}
+
+Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, const Issue &issue) {
+    c10::Device device = *operands.device();
+    auto started = onCompletionHook_ ? HookClock::now() : HookClock::time_point();
+    lanes_.use(device);
+    c10::Stream stream = call.async ? lanes_.get(call.lane) : current_stream(device);
+    for (const c10::Stream &leader : operands.leaders()) follow(stream, leader);
+    auto work =
+        c10::make_intrusive<StreamWork>(getRank(), call.type, call.title, next_sequence(), std::move(operands), stream);
+    tutti_options options = {};
+    options.struct_bytes = sizeof options;
+    options.memory = TUTTI_MEMORY_CUDA;
+    options.stream = native_handle(stream);
+    options.timeout_ms = timeout_of(call.timeout).count();
+    options.factor = call.factor;
+    bool tracked = call.async || onCompletionHook_ != nullptr;
+    check(issue_in_stream(issue, options, tracked ? work->handle() : nullptr));
+    work->enqueued();
     if (C10_UNLIKELY(onCompletionHook_ != nullptr))
         work->on_end([tell = hook_call(call.type, work->getSequencenumber(), started)](Work &) { tell(); });
     return work;

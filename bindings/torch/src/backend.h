@@ -5,6 +5,9 @@
  * closure that calls the engine either to the engine at once, or, between startCoalescing and endCoalescing, to this
  * thread's batch. An operation that the caller waits for anyway (asyncOp false) runs on his thread.
  *
+ * With CUDA tensors the engine enqueues operations in streams: in the caller's current one if he waits for it, else in one
+ * of the group's (lanes.h), which waits for the caller's first.
+ *
  * PyTorch has renamed some methods over time; both spellings are here, and whichever of them is virtual in the PyTorch
  * that we are built against overrides. That is why none says `override`.
  */
@@ -19,6 +22,7 @@
 #include <atomic>
 #include <functional>
 
+#include "lanes.h"
 #include "versions.h"
 #include "work.h"
 
@@ -40,6 +44,7 @@ struct Call {
     bool async;
     std::chrono::milliseconds timeout;
     double factor = 0.0;
+    int64_t lane = Lanes::collectives; /* on CUDA tensors, when async */
 };
 
 template <typename Opts> Call make_call(c10d::OpType type, const char *title, const Opts &opts) {
@@ -184,12 +189,15 @@ public:
 private:
     WorkPtr message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag);
     void begin();
+    WorkPtr start_in_stream(const Call &call, Operands operands, const Issue &issue);
+    tutti_status issue_in_stream(const Issue &issue, tutti_options options, tutti_work **handle);
     std::function<void()> hook_call(c10d::OpType type, uint64_t sequence, HookClock::time_point started);
     void tell_hook(c10d::OpType type, uint64_t sequence, HookClock::time_point started);
 
     c10::intrusive_ptr<c10d::Store> store_;
     c10::intrusive_ptr<Options> options_;
     tutti_comm *comm_ = nullptr;
+    Lanes lanes_;
     std::atomic<int64_t> timeout_ms_;
     std::atomic<uint64_t> sequence_{0};
     std::atomic<int64_t> shrinks_{0};    /* of this group so far */

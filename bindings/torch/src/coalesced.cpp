@@ -36,7 +36,8 @@ Backend::WorkPtr Batch::run(const Call &call) {
         for (const Part &part : parts) {
             tutti_options own = {};
             own.struct_bytes = sizeof own;
-            own.memory = TUTTI_MEMORY_HOST;
+            own.memory = options->memory;
+            own.stream = options->stream;
             own.factor = part.factor;
             own.timeout_ms = backend->timeout_of(part.timeout).count();
             tutti_status status = part.issue(comm, &own);

@@ -7,6 +7,10 @@
  */
 #pragma once
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
 namespace torch_tutti {
 
 /* On Python's main thread, once. */
@@ -17,5 +21,18 @@ void throw_pending_interrupt();
 
 /* Lets Python run its signal handlers; true when one has raised. For our own wait loops. */
 bool interrupted();
+
+/* Looks again and again until `done` says yes, or the time is over: false. Throws what a signal handler raises. */
+template <typename Done>
+bool poll(Done done, std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max()) {
+    auto pause = std::chrono::microseconds(10);
+    while (!done()) {
+        if (interrupted()) throw_pending_interrupt();
+        if (std::chrono::steady_clock::now() >= until) return false;
+        std::this_thread::sleep_for(pause);
+        pause = std::min(2 * pause, std::chrono::microseconds(1000));
+    }
+    return true;
+}
 
 } // namespace torch_tutti

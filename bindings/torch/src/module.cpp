@@ -11,6 +11,7 @@
 #include "backend.h"
 #include "interrupt.h"
 #include "memory.h"
+#include "tutti/device.h"
 
 namespace py = pybind11;
 using namespace torch_tutti;
@@ -82,6 +83,13 @@ void bind_memory(py::module_ &module) {
     module.def("shareable", is_shared, py::arg("tensor"));
 }
 
+/* How many GPUs Tutti can use, and if none, why. Starts CUDA's driver. */
+std::pair<int, std::string> gpus() {
+    int count = 0;
+    tutti_status status = tutti_device_count(&count);
+    return {count, status == TUTTI_OK ? "" : tutti_last_error()};
+}
+
 } // namespace
 
 PYBIND11_MODULE(_C, module) {
@@ -90,6 +98,7 @@ PYBIND11_MODULE(_C, module) {
     bind_options(module);
     bind_backend(module);
     bind_memory(module);
+    module.def("gpus", gpus, py::call_guard<py::gil_scoped_release>());
     module.def("shutdown_all", shutdown_all, py::call_guard<py::gil_scoped_release>());
     module.def("watch_interrupts", watch_interrupts);
     watch_interrupts();

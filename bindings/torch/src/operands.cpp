@@ -4,6 +4,11 @@
 #include "operands.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
+#include "lanes.h"
 
 namespace torch_tutti {
 
@@ -85,22 +90,35 @@ Reduction reduced_as(at::ScalarType dtype, const c10d::ReduceOp &op) {
     return reduction;
 }
 
-void check_dense_cpu(const at::Tensor &tensor) {
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "tutti: a tensor is on ", tensor.device(),
-                      ", and this build of torch_tutti moves CPU tensors only; move it with .cpu(), or use "
-                      "\"cpu:tutti,cuda:nccl\"");
+static void check_device(c10::Device other, c10::Device device) {
+    TORCH_CHECK_VALUE(other == device, "tutti: one tensor is on ", other, " and one on ", device,
+                      "; those of one operation, or of one batch, are in one place");
+}
+
+/* Every tensor passes here. */
+void Operands::take(const at::Tensor &tensor) {
+    c10::Device device = tensor.device();
+    TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "tutti: a tensor is on ", device,
+                      ", and CPU and CUDA tensors are what can be moved; use .cpu()");
     TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "tutti: this operation takes dense tensors, and this one is ",
                       tensor.layout());
+    if (device_) check_device(*device_, device);
+    device_ = device;
+    if (device.is_cuda()) lead(current_stream(device));
+}
+
+void Operands::lead(const c10::Stream &stream) {
+    if (std::find(leaders_.begin(), leaders_.end(), stream) == leaders_.end()) leaders_.push_back(stream);
 }
 
 const void *Operands::in(const at::Tensor &tensor) {
-    check_dense_cpu(tensor);
+    take(tensor);
     held_.push_back(lies_in_order(tensor) ? tensor : in_order(tensor));
     return held_.back().const_data_ptr();
 }
 
 void *Operands::out(const at::Tensor &tensor) {
-    check_dense_cpu(tensor);
+    take(tensor);
     if (lies_in_order(tensor)) {
         held_.push_back(tensor);
     } else {
@@ -111,7 +129,7 @@ void *Operands::out(const at::Tensor &tensor) {
 }
 
 void *Operands::in_out(const at::Tensor &tensor) {
-    check_dense_cpu(tensor);
+    take(tensor);
     if (lies_in_order(tensor)) {
         held_.push_back(tensor);
     } else {
@@ -128,7 +146,21 @@ void Operands::copy_back() {
     copies_.clear();
 }
 
+void Operands::record_on(const c10::Stream &stream) const {
+    c10::impl::VirtualGuardImpl device(stream.device_type());
+    for (const at::Tensor &tensor : held_) device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+    for (const Copy &copy : copies_) device.recordDataPtrOnStream(copy.to.storage().data_ptr(), stream);
+}
+
+void Operands::let_go() {
+    held_.clear();
+    copies_.clear();
+}
+
 void Operands::absorb(Operands &&other) {
+    if (device_ && other.device_) check_device(*device_, *other.device_);
+    if (other.device_) device_ = other.device_;
+    for (const c10::Stream &stream : other.leaders_) lead(stream);
     auto append = [](auto &to, auto &from) {
         to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
     };

@@ -8,8 +8,10 @@
 
 namespace torch_tutti {
 
-/* Tags of PyTorch are ints; those above are ours. */
+/* Tags of PyTorch are ints; those above are ours. Messages of CUDA tensors have theirs: they start when a stream comes to them,
+ * and another one that did not wait must not take their place. */
 static constexpr int64_t monitored_tags = INT64_C(1) << 40;
+static constexpr int64_t cuda_tags = INT64_C(1) << 41;
 
 Backend::WorkPtr Backend::message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag) {
     TORCH_CHECK_VALUE(tensors.size() == 1, "tutti: send and recv take one tensor, ", tensors.size(), " given");
@@ -20,13 +22,15 @@ Backend::WorkPtr Backend::message(const char *title, c10d::OpType type, Tensors 
     const void *src = sends ? operands.in(tensor) : nullptr;
     void *dst = sends ? nullptr : operands.out(tensor);
     operands.results = tensors;
+    if (tensor.is_cuda()) tag += cuda_tags;
     Elements as = moved_as(tensor.scalar_type());
     size_t count = static_cast<size_t>(tensor.numel()) * as.per_item;
-    return start({type, title, /* async */ true, c10d::kUnsetTimeout}, std::move(operands),
-                 [=](tutti_comm *comm, const tutti_options *options) {
-                     return sends ? tutti_send(comm, src, count, as.type, peer, tag, options)
-                                  : tutti_recv(comm, dst, count, as.type, peer, tag, options);
-                 });
+    Call call = {type, title, /* async */ true, c10d::kUnsetTimeout};
+    call.lane = Lanes::of_peer(peer, sends);
+    return start(call, std::move(operands), [=](tutti_comm *comm, const tutti_options *options) {
+        return sends ? tutti_send(comm, src, count, as.type, peer, tag, options)
+                     : tutti_recv(comm, dst, count, as.type, peer, tag, options);
+    });
 }
 
 Backend::WorkPtr Backend::send(Tensors &tensors, int peer, int tag) {

@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include <c10/core/Stream.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/version.h>
@@ -52,6 +53,16 @@ struct PlaceForGroup {
 template <typename Opts, typename = void> struct GroupOf : PlaceForGroup {};
 template <typename Opts>
 struct GroupOf<Opts, std::void_t<decltype(std::declval<Opts>().group_name)>> : NoPlaceForGroup {};
+
+/* Streams tell their native handle from 2.12 on; `otherwise` finds it before. */
+template <typename Stream, typename = void> struct TellsHandle : std::false_type {};
+template <typename Stream>
+struct TellsHandle<Stream, std::void_t<decltype(std::declval<Stream>().native_handle())>> : std::true_type {};
+
+template <typename Stream> void *handle_of(const Stream &stream, void *(*otherwise)(const Stream &)) {
+    if constexpr (TellsHandle<Stream>::value) return stream.native_handle();
+    else return otherwise(stream);
+}
 
 /* Calls a body that compiles for these arguments; one that does not, for want of a member, is left out. */
 template <typename Body, typename... Args> void where_valid(Body body, Args &...args) {

@@ -143,16 +143,22 @@ void Work::synchronize() {
     wait(kNoTimeout);
 }
 
-bool Work::wait(std::chrono::milliseconds timeout) {
+void Work::check_begun() const {
     TORCH_CHECK(!unbegun_, "tutti: this operation belongs to a batch that has not begun: wait for the work that the "
                            "coalescing manager gives");
+}
+
+void Work::throw_late(std::chrono::milliseconds timeout) const {
+    TORCH_CHECK_WITH(DistBackendError, false, "tutti: Operation timed out! ", c10d::opTypeToString(opType_),
+                     " has not ended within ", timeout.count(), " ms; it goes on");
+}
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+    check_begun();
     if (handle_ == nullptr) return true;
     tutti_work_wait(handle_, timeout == kNoTimeout ? -1 : timeout.count());
     throw_pending_interrupt();
-    if (!tutti_work_done(handle_)) {
-        TORCH_CHECK_WITH(DistBackendError, false, "tutti: Operation timed out! ", c10d::opTypeToString(opType_),
-                         " has not ended within ", timeout.count(), " ms; it goes on");
-    }
+    if (!tutti_work_done(handle_)) throw_late(timeout);
     settle();
     if (exception_) std::rethrow_exception(exception_);
     return true;
@@ -191,7 +197,7 @@ void Work::ended(tutti_status, void *self) {
 }
 
 void Work::on_end(std::function<void(Work &)> call) {
-    TORCH_CHECK(!unbegun_, "tutti: this operation belongs to a batch that has not begun");
+    check_begun();
     if (handle_ == nullptr) return call(*this);
     bool watch = false, now = false;
     {
@@ -213,19 +219,24 @@ void Work::on_end(std::function<void(Work &)> call) {
     }
 }
 
-c10::intrusive_ptr<Future> Work::getFuture() {
+c10::TypePtr Work::future_type() const {
     auto tensors = c10::ListType::create(c10::TensorType::get());
-    bool lists = operands_.result_lists.size() > 1;
+    return operands_.result_lists.size() > 1 ? c10::ListType::create(tensors) : tensors;
+}
+
+c10::IValue Work::future_value() const {
+    return operands_.result_lists.size() > 1 ? c10::IValue(operands_.result_lists) : c10::IValue(operands_.results);
+}
+
+c10::intrusive_ptr<Future> Work::getFuture() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         if (future_) return future_;
-        future_ = c10::make_intrusive<Future>(lists ? c10::ListType::create(tensors) : tensors);
+        future_ = c10::make_intrusive<Future>(future_type());
     }
-    on_end([future = future_, lists](Work &work) {
+    on_end([future = future_](Work &work) {
         if (work.exception_) future->setError(work.exception_);
-        else
-            future->markCompleted(lists ? c10::IValue(work.operands_.result_lists)
-                                        : c10::IValue(work.operands_.results));
+        else future->markCompleted(work.future_value());
     });
     return future_;
 }

@@ -4,6 +4,8 @@
  * The engine ends an operation; `settle` then does, once, what is left: copies outputs back, notes the error, ends the
  * profiler's event. Whoever looks first does it: a waiter, a poller, or the callback that a future asked for. A Work
  * that is dropped while its operation runs leaves its operands to such a callback.
+ *
+ * Operations on CUDA tensors have a kind of their own: stream_work.h.
  */
 #pragma once
 
@@ -19,7 +21,7 @@ inline void check(tutti_status status) {
     if (C10_UNLIKELY(status != TUTTI_OK)) throw_status(status, tutti_last_error());
 }
 
-class Work final : public c10d::Work {
+class Work : public c10d::Work {
 public:
     /* `title` ("tutti:all_reduce") names the event in the profiler. */
     Work(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands);
@@ -52,19 +54,29 @@ public:
     /* Calls once the operation has ended, on the engine's pool of threads, or at once if it has ended already. */
     void on_end(std::function<void(Work &)> call);
 
-private:
+protected:
     void settle();
-    static void ended(tutti_status status, void *self);
+    void check_begun() const;
+    /* How a future of the results looks, and what it is given. */
+    c10::TypePtr future_type() const;
+    c10::IValue future_value() const;
+    [[noreturn]] void throw_late(std::chrono::milliseconds timeout) const;
 
     tutti_work *handle_ = nullptr; /* none: it ended before the call returned, or has not begun */
     Operands operands_;
-    uint64_t sequence_;
     bool unbegun_ = false;
+    /* Guarded by mutex_ of the base. */
+    tutti_status status_ = TUTTI_NOT_YET;
+    c10::intrusive_ptr<c10::ivalue::Future> future_;
+
+private:
+    static void ended(tutti_status status, void *self);
+
+    uint64_t sequence_;
     /* The rest is guarded by mutex_ of the base. */
     bool watched_ = false, told_ = false; /* the engine will call `ended`; it has */
     std::vector<std::function<void(Work &)>> calls_;
-    tutti_status status_ = TUTTI_NOT_YET;
-    c10::intrusive_ptr<c10::ivalue::Future> future_, future_result_;
+    c10::intrusive_ptr<c10::ivalue::Future> future_result_;
 };
 
 /* The process ends: callbacks do nothing from now on. Waits so long for those that run; true when none is left. */

@@ -17,6 +17,8 @@ def _print_installation(torch_tutti):
     _fact("Python", platform.python_version())
     _fact("library", os.path.join(folder, "libtutti.so"))
     modules = sorted(glob.glob(os.path.join(folder, "libtutti_*.so")))
+    count, reason = torch_tutti._C.gpus()
+    _fact("GPUs", count if not reason else f"none that Tutti can use: {reason}")
     _fact("modules", ", ".join(os.path.basename(module) for module in modules) or "none")
     settings = [name for name in sorted(os.environ) if name.startswith("TUTTI_")]
     hidden = ("TUTTI_SECRET",)

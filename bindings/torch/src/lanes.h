@@ -1,0 +1,49 @@
+/*
+ * PyTorch's streams for CUDA tensors, through c10's layer for devices of all kinds: no header of CUDA is needed to build
+ * this, no library of CUDA to load it. Where PyTorch has CUDA, its own code does the work.
+ */
+#pragma once
+
+#include <c10/core/Stream.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace torch_tutti {
+
+/* Has the PyTorch that runs CUDA, and a GPU? */
+bool has_cuda();
+/* The calling thread's current stream of that GPU. */
+c10::Stream current_stream(c10::Device device);
+/* What comes into `stream` from now on waits for what is in `leader` now. */
+void follow(const c10::Stream &stream, const c10::Stream &leader);
+/* Its cudaStream_t. */
+void *native_handle(const c10::Stream &stream);
+
+/*
+ * A group's GPU, and the streams in which its asynchronous operations run: drawn from PyTorch's pool when first needed.
+ * A receive holds its stream until the message has come, so messages have a lane for each peer and direction.
+ */
+class Lanes {
+public:
+    static constexpr int64_t collectives = 0;
+    static int64_t of_peer(int peer, bool sends) {
+        return 2 * (int64_t{peer} + 2) + (sends ? 0 : 1);
+    }
+
+    /* From now on the group's GPU; throws if it has another one. */
+    void use(c10::Device device);
+    c10::Stream get(int64_t lane);
+    /* The host waits until the collectives, and all that is in the calling thread's current stream, are done. A group that has
+     * no GPU yet takes the one that is said, or does nothing. */
+    void drain(std::optional<c10::Device> said);
+
+private:
+    std::mutex mutex_;
+    std::optional<c10::Device> device_;
+    std::map<int64_t, c10::Stream> streams_;
+};
+
+} // namespace torch_tutti

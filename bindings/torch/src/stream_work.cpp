@@ -1,0 +1,103 @@
+/*
+ * The work of an operation on CUDA tensors. See stream_work.h.
+ */
+#include "stream_work.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/StreamGuard.h>
+
+#include "interrupt.h"
+#include "lanes.h"
+
+namespace torch_tutti {
+
+using c10::ivalue::Future;
+
+StreamWork::StreamWork(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands,
+                       c10::Stream stream)
+    : Work(rank, type, title, sequence, std::move(operands)), stream_(stream), end_(stream.device_type()) {}
+
+/* At the end of a process, when CUDA has ended, asking it throws; its memory is gone as well then. */
+StreamWork::~StreamWork() {
+    try {
+        if (!end_.was_marked_for_recording() || !end_.query()) operands_.record_on(stream_);
+    } catch (...) {}
+    tutti_work_free(handle_); /* it may go on */
+    handle_ = nullptr;
+}
+
+void StreamWork::enqueued() {
+    if (operands_.has_copies()) {
+        c10::StreamGuard guard(stream_);
+        operands_.record_on(stream_);
+        operands_.copy_back();
+    }
+    end_.record(stream_);
+    if (operands_.leads_alone(stream_)) operands_.let_go();
+    if (recordFunctionEndCallback_) {
+        recordFunctionEndCallback_();
+        recordFunctionEndCallback_ = nullptr;
+    }
+}
+
+/* The GPU is behind it, or will never be. */
+bool StreamWork::passed() {
+    if (handle_ != nullptr) {
+        if (!tutti_work_done(handle_)) return false;
+        settle();
+        if (exception()) return true;
+    }
+    return end_.query();
+}
+
+bool StreamWork::isCompleted() {
+    if (unbegun_ || !passed()) return false;
+    std::lock_guard<std::mutex> lock(mutex_);
+    completed_ = true;
+    return true;
+}
+
+void StreamWork::blockCurrentStream() {
+    end_.block(current_stream(stream_.device()));
+}
+
+void StreamWork::wait_on_host(std::chrono::milliseconds timeout) {
+    auto until = std::chrono::steady_clock::time_point::max();
+    if (timeout != kNoTimeout) until = std::chrono::steady_clock::now() + timeout;
+    if (handle_ != nullptr) tutti_work_wait(handle_, timeout == kNoTimeout ? -1 : timeout.count());
+    throw_pending_interrupt();
+    if (!poll([this] { return isCompleted(); }, until)) throw_late(timeout);
+}
+
+bool StreamWork::wait(std::chrono::milliseconds timeout) {
+    check_begun();
+    c10::Stream current = current_stream(stream_.device());
+    if (current != stream_) end_.block(current);
+    /* Only the end tells who sent a message from any source. */
+    if (timeout != kNoTimeout || opType_ == c10d::OpType::RECVANYSOURCE) wait_on_host(timeout);
+    else if (handle_ != nullptr && tutti_work_done(handle_)) settle();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (exception_) std::rethrow_exception(exception_);
+    if (operands_.leads_alone(current)) operands_.let_go();
+    return true;
+}
+
+c10::intrusive_ptr<Future> StreamWork::getFuture() {
+    check_begun();
+    if (handle_ != nullptr && tutti_work_done(handle_)) settle();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (future_) return future_;
+    future_ = c10::make_intrusive<Future>(future_type(), std::vector<c10::Device>{stream_.device()});
+    if (exception_) {
+        future_->setError(exception_);
+        return future_;
+    }
+    /* A future notes where the current streams are: this one is right behind the operation. */
+    c10::Stream behind = c10::impl::VirtualGuardImpl(stream_.device_type()).getStreamFromGlobalPool(stream_.device());
+    c10::StreamGuard guard(behind);
+    end_.block(behind);
+    future_->markCompleted(future_value());
+    return future_;
+}
+
+} // namespace torch_tutti

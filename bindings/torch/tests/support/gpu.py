@@ -1,0 +1,90 @@
+"""CUDA tensors without a GPU: builds and loads standin_gpu.cpp for the PyTorch that runs the tests.
+
+Its "GPUs" are those of Tutti's stand-in for CUDA, which TUTTI_CUDA_MODULE names. Results on it say that calls, streams and
+events come in the right order and that the values are right; nothing of speed, nor of what a GPU itself does.
+
+Load it before ranks are forked; `begin` is for each rank, before its group is made.
+"""
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.join(HERE, "standin_gpu.cpp")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(HERE))))
+ops = torch.ops.standin_gpu
+
+
+def _standard():
+    """The C++ that PyTorch's headers need."""
+    config = os.path.join(os.path.dirname(torch.__file__), "share", "cmake", "Torch", "TorchConfig.cmake")
+    with open(config, encoding="utf-8") as file:
+        found = re.search(r"CXX_STANDARD (\d+)", file.read())
+    return found.group(1) if found else "17"
+
+
+def _command(compiler, library):
+    import torch_tutti  # pylint: disable=import-outside-toplevel
+
+    torch_folder, package = os.path.dirname(torch.__file__), os.path.dirname(torch_tutti._C.__file__)
+    include = os.path.join(torch_folder, "include")
+    # The name is that of PyTorch's own library, in which older versions look for a stream's handle.
+    return [compiler, "-std=c++" + _standard(), "-O0", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libc10_cuda.so",
+            "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch._C._GLIBCXX_USE_CXX11_ABI, "-isystem", include,
+            "-isystem", os.path.join(include, "torch", "csrc", "api", "include"), "-I", ROOT, "-I", os.path.join(ROOT, "include"), SOURCE,
+            "-o", library, "-L", os.path.join(torch_folder, "lib"), "-lc10", "-ltorch_cpu", "-L", package, "-l:libtutti.so", "-ldl"]
+
+
+def load():
+    """Skips the tests where it cannot be."""
+    if "TUTTI_CUDA_MODULE" not in os.environ:
+        raise unittest.SkipTest("TUTTI_CUDA_MODULE does not name the stand-in for CUDA (libstandin_cuda.so of Tutti's build)")
+    if torch.version.cuda is not None:
+        raise unittest.SkipTest("this PyTorch has CUDA of its own")
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise unittest.SkipTest("no C++ compiler to build the stand-in with")
+    with open(SOURCE, "rb") as file:
+        version = hashlib.sha256(file.read() + torch.__version__.encode()).hexdigest()[:16]
+    kept = os.environ.get("TUTTI_TEST_BUILD")
+    folder = kept or tempfile.mkdtemp(prefix="standin-gpu-")
+    library = os.path.join(folder, "libstandin_gpu_%s.so" % version)
+    try:
+        if not os.path.exists(library):
+            os.makedirs(folder, exist_ok=True)
+            done = subprocess.run(_command(compiler, library + ".new"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+                                  check=False)
+            if done.returncode != 0:
+                raise AssertionError("the stand-in cannot be built:\n" + done.stdout[-4000:])
+            os.rename(library + ".new", library)
+        torch.ops.load_library(library)
+    finally:
+        if not kept:
+            shutil.rmtree(folder)
+
+
+def begin(index, gpus=2, ids=None, delay_us=0, nccl=None):
+    """This rank works on cuda:index, of so many; those with equal ids are one and the same."""
+    os.environ.update(STANDIN_GPUS=str(gpus), STANDIN_DELAY_US=str(delay_us))
+    if ids:
+        os.environ["STANDIN_IDS"] = ids
+    os.environ["TUTTI_NCCL_LIBRARY"] = nccl or "/nowhere/libnccl.so"
+    torch.cuda._lazy_init = lambda: None  # PyTorch without CUDA refuses there, before it asks anybody
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)
+    ops.use_gpu(index)
+
+
+def device(index):
+    return torch.device("cuda", index)
+
+
+def put(tensor, index, gaps=False):
+    """A copy on that GPU; with gaps between its elements, or in order."""
+    strides = [2 * stride for stride in tensor.contiguous().stride()] if gaps else tensor.contiguous().stride()
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=device(index)).copy_(tensor)
