@@ -72,7 +72,7 @@ typedef struct tutti_stream_call {
  * A way to carry out collectives on CUDA memory. All ranks of a communicator use the same one, for all of its calls.
  *
  * "Caller": the thread of the public call, with comm->gpu->order held and the communicator's GPU as its current one.
- * "Watcher": the watcher's thread; it makes the communicator's GPU current before it calls.
+ * "Watcher": the watcher's thread, on any GPU or none.
  */
 typedef struct tutti_stream_engine {
     const char *name; /* for TUTTI_ALGORITHM, tutti-info and errors */

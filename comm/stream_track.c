@@ -87,11 +87,17 @@ static tutti_stream_progress progress_of(const tutti_stream_comm *gpu, const tut
     return track->engine->progress(gpu->comm, track->op.sequence);
 }
 
+/* CUDA is asked on the communicator's GPU: a thread that has none yet would get GPU 0. */
+static tutti_status ask(tutti_stream_comm *gpu, tutti_event_handle event) {
+    TUTTI_TRY(gpu->device->use(gpu->index));
+    return gpu->device->event_query(event);
+}
+
 /* Has the stream passed it? An event that fails breaks the communicator. */
 static bool has_passed(tutti_stream_comm *gpu, tutti_track *track) {
     char name[160], error[TUTTI_ERROR_TEXT_BYTES];
     if (progress_of(gpu, track) != TUTTI_STREAM_BEHIND) return false;
-    tutti_status status = gpu->device->event_query(track->done);
+    tutti_status status = ask(gpu, track->done);
     if (status == TUTTI_NOT_YET) return false;
     if (status != TUTTI_OK) {
         snprintf(error, sizeof error, "%s", tutti_last_error());
@@ -141,7 +147,7 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_track *track) {
     if (!track->has_begun) {
         tutti_stream_progress progress = progress_of(gpu, track);
         if (progress == TUTTI_STREAM_BEFORE) return TUTTI_OK;
-        if (progress == TUTTI_STREAM_BEHIND && gpu->device->event_query(track->begun) != TUTTI_OK) return TUTTI_OK;
+        if (progress == TUTTI_STREAM_BEHIND && ask(gpu, track->begun) != TUTTI_OK) return TUTTI_OK;
         track->has_begun = true;
         track->deadline = tutti_deadline_after_ms(track->timeout_ms);
         track->stall = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_STALL_MS));
@@ -209,7 +215,7 @@ static tutti_status mind(tutti_stream_comm *gpu) {
 
 /* ------------------------------------------------------------------------------------------------- looking */
 
-/* Streams go on, works end. Under the lock, with the GPU current. */
+/* Streams go on, works end. Under the lock. */
 static void release_all(tutti_stream_comm *gpu, tutti_status status) {
     tutti_track *track;
     if (!gpu->tracks->aborted) {
@@ -224,11 +230,13 @@ static void release_all(tutti_stream_comm *gpu, tutti_status status) {
     tutti_stream_messages_fail(gpu);
 }
 
-/* Under the lock, with the GPU current. */
+/* Under the lock. */
 static void look(tutti_stream_comm *gpu) {
     end_passed(gpu);
+    tutti_status status = TAILQ_EMPTY(&gpu->tracks->messages) ? TUTTI_OK : gpu->device->use(gpu->index);
+    if (status != TUTTI_OK) tutti_comm_give_up(gpu->comm, status);
     tutti_stream_messages_advance(gpu);
-    tutti_status status = tutti_comm_check(gpu->comm);
+    status = tutti_comm_check(gpu->comm);
     if (status == TUTTI_OK) status = mind(gpu);
     if (status != TUTTI_OK) release_all(gpu, status);
 }
@@ -241,10 +249,6 @@ bool tutti_stream_look(tutti_stream_comm *gpu) {
     pthread_mutex_lock(&gpu->tracks->lock);
     bool goes_on = !gpu->tracks->closed;
     if (goes_on) {
-        static _Thread_local int current = -1; /* of the watcher, whose GPU nobody else changes */
-        tutti_status status = current == gpu->index ? TUTTI_OK : gpu->device->use(gpu->index);
-        if (status == TUTTI_OK) current = gpu->index;
-        else tutti_comm_give_up(gpu->comm, status);
         look(gpu);
         goes_on = is_busy(gpu);
     }

@@ -238,16 +238,16 @@ static tutti_status lose_rank_while_freeing(ranks_context *context) {
     TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
     TUTTI_TRY(cuda_alloc(&rank, 4000, &memory));
     TUTTI_TRY(rank.device->alloc(4000, &other));
-    tutti_options options = TUTTI_OPTIONS(.stream = rank.streams[0], .memory = TUTTI_MEMORY_CUDA);
+    tutti_work *work = NULL;
+    tutti_options options = TUTTI_OPTIONS(.stream = rank.streams[0], .memory = TUTTI_MEMORY_CUDA, .work = &work);
     TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
-    TUTTI_TRY(rank.device->stream_sync(rank.streams[0]));
+    TUTTI_TRY(tutti_work_wait(work, -1)); /* nothing is left of it that CUDA would be asked about */
+    tutti_work_free(work);
     TUTTI_TRY(tutti_barrier(context->comm, NULL));
     if (context->rank == context->nranks - 1) {
         usleep(200000); /* the others are in their calls */
         ranks_strike(context, SIGKILL);
     }
-    tutti_work *work = NULL;
-    options.work = &work;
     TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
     TUTTI_TRY(rank.device->free(other));
     RANKS_EXPECT(TUTTI_ERR_PEER_DIED, tutti_work_wait(work, 20000));
