@@ -263,10 +263,12 @@ static tutti_status destroy_under_way(ranks_context *context) {
     for (int i = 0; i < 3; i++) tutti_work_free(works[i]);
     cuda_gate_open(&gate);
     TUTTI_TRY(s.rank.device->stream_sync(s.rank.streams[0]));
-    cuda_gate_destroy(&s.rank, &gate);
     call c = {
         .kind = CALL_ALL_GATHER, .type = TUTTI_INT32, .count = 300, .seed = 3}; /* with the memory that came back */
     TUTTI_TRY(cuda_call_run(&s.rank, &c, context->comm, s.rank.streams[1], true));
+    TUTTI_TRY(
+        tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST))); /* to free waits for all streams */
+    cuda_gate_destroy(&s.rank, &gate);
     return cuda_rank_close(&s.rank, context->comm);
 }
 

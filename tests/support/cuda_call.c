@@ -82,7 +82,9 @@ tutti_status cuda_call_prepare(cuda_rank *rank, const call *c, int self, int nra
     return TUTTI_OK;
 }
 
+/* Behind the stream's end: a copy to pageable memory that has to wait may keep out other threads of the process, which are ranks. */
 tutti_status cuda_call_check(cuda_rank *rank, cuda_call *c, tutti_stream stream) {
+    TUTTI_TRY(rank->device->stream_sync(stream));
     for (int i = 0; i < c->host.nallocations; i++)
         TUTTI_TRY(rank->device->copy(c->host.allocations[i], c->copies[i], call_allocation_bytes(&c->host, i), stream));
     TUTTI_TRY(rank->device->stream_sync(stream));
