@@ -119,6 +119,7 @@ template <class V> __device__ __forceinline__ void copy_by(const tutti_cuda_move
     const V *from = (const V *)(copy.src + head);
     V *to = (V *)(copy.dst + head);
     size_t i = thread;
+#pragma unroll 1
     for (; i + 3 * stride < units; i += 4 * stride) {
         const V a = from[i], b = from[i + stride], c = from[i + 2 * stride], d = from[i + 3 * stride];
         to[i] = a;
@@ -126,7 +127,9 @@ template <class V> __device__ __forceinline__ void copy_by(const tutti_cuda_move
         to[i + 2 * stride] = c;
         to[i + 3 * stride] = d;
     }
+#pragma unroll 1
     for (; i < units; i += stride) to[i] = from[i];
+#pragma unroll 1
     for (i = thread; i < copy.bytes - middle; i += stride) {
         const size_t at = i < head ? i : i + middle;
         copy.dst[at] = copy.src[at];
