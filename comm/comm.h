@@ -135,6 +135,15 @@ typedef enum tutti_page_state {
 /* A post is written again this many calls later, once all ranks have finished the call. */
 #define TUTTI_POSTS 4
 
+/* A collective on CUDA memory that no post tells of, for ranks that wait long; stream_record.c. */
+typedef struct tutti_stream_record {
+    _Atomic uint64_t number; /* from 1; 0 while the others change */
+    _Atomic uint64_t signature, count, what;
+} tutti_stream_record;
+
+/* So many of them are kept. */
+#define TUTTI_STREAM_RECORDS 32
+
 /* What one rank shows the others. Written by its owner only, but for `sleepers`. */
 typedef struct tutti_page {
     _Atomic uint64_t comm_id;  /* 0: the owner has left and taken the memory back */
@@ -146,8 +155,9 @@ typedef struct tutti_page {
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
     _Atomic uint64_t quiet; /* the owner left this call by a failure and writes no more into others' buffers */
     TUTTI_ALIGNED_LINE _Atomic uint64_t
-        stream_call;                           /* the last collective on CUDA memory that no post tells of; monitor.h */
-    TUTTI_ALIGNED_LINE _Atomic uint32_t state; /* tutti_page_state; release after the reason */
+        stream_call; /* the last collective on CUDA memory that no post tells of; monitor.h */
+    tutti_stream_record stream_records[TUTTI_STREAM_RECORDS]; /* number k is in [k % TUTTI_STREAM_RECORDS] */
+    TUTTI_ALIGNED_LINE _Atomic uint32_t state;                /* tutti_page_state; release after the reason */
     int32_t broken_status;
     char broken_text[TUTTI_BROKEN_TEXT_BYTES];
 } tutti_page;
@@ -165,6 +175,7 @@ struct tutti_slots;
 struct tutti_work_queue;
 struct tutti_links;
 struct tutti_stream_comm;
+struct tutti_stream_seed;
 
 /* One rank as the others of its communicator see it. */
 typedef struct tutti_member {
@@ -229,6 +240,7 @@ struct tutti_comm {
     struct tutti_work_queue *queue;        /* worker.h */
     struct tutti_links *links;             /* to ranks of other hosts, link.c; NULL: none so far */
     struct tutti_stream_comm *_Atomic gpu; /* calls on CUDA memory, stream.h; NULL: none so far */
+    struct tutti_stream_seed *seed;        /* for its engine there, from the parent's; NULL */
     atomic_int references;                 /* the user's, and one for each work and thread that may look at it */
     atomic_bool destroyed;                 /* tutti_comm_destroy was called */
     struct tutti_comm *next;               /* list of the process's communicators */

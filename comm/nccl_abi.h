@@ -54,6 +54,7 @@ typedef enum tutti_nccl_op {
 typedef enum tutti_nccl_residence { TUTTI_NCCL_SCALAR_HOST = 1 } tutti_nccl_residence;
 
 #define TUTTI_NCCL_UNDEFINED      INT_MIN
+#define TUTTI_NCCL_NO_COLOR       (-1)
 #define TUTTI_NCCL_CONFIG_MAGIC   0xcafebeefU
 #define TUTTI_NCCL_OLDEST         21800 /* 2.18.0, as ncclGetVersion gives it */
 #define TUTTI_NCCL_VERSION(minor) (20000 + (minor))
@@ -76,6 +77,8 @@ typedef struct tutti_nccl_config {
     X(ncclGetLastError, 1300, OPTIONAL, const char *, (tutti_nccl_comm comm))                                          \
     X(ncclCommInitRankConfig, 1400, REQUIRED, tutti_nccl_result,                                                       \
       (tutti_nccl_comm * comm, int nranks, tutti_nccl_id id, int rank, tutti_nccl_config *config))                     \
+    X(ncclCommSplit, 1800, OPTIONAL, tutti_nccl_result,                                                                \
+      (tutti_nccl_comm comm, int color, int key, tutti_nccl_comm *made, tutti_nccl_config *config))                    \
     X(ncclCommFinalize, 1400, REQUIRED, tutti_nccl_result, (tutti_nccl_comm comm))                                     \
     X(ncclCommDestroy, 0, REQUIRED, tutti_nccl_result, (tutti_nccl_comm comm))                                         \
     X(ncclCommAbort, 400, REQUIRED, tutti_nccl_result, (tutti_nccl_comm comm))                                         \

@@ -9,7 +9,7 @@
 #include "comm/worker.h"
 
 /* Tags of the library's own messages; users' tags are >= 0. */
-enum { TUTTI_TAG_GROUP = -16 };
+enum { TUTTI_TAG_ACQUAINT = -2, TUTTI_TAG_GROUP = -16 };
 
 /* Starts a send or receive; never waits. The work ends when it is complete. Arguments have been checked by the
  * caller, except that tags below 0 are the library's. */

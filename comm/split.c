@@ -17,6 +17,7 @@
 #include "comm/hosts.h"
 #include "comm/p2p.h"
 #include "comm/peer.h"
+#include "comm/stream.h"
 #include "comm/worker.h"
 
 /* What a rank tells of itself. */
@@ -147,6 +148,14 @@ done:
     return status;
 }
 
+/* All ranks of the parent are inside, those as well whose own part has failed; which is told first. */
+static tutti_status split_streams(tutti_comm *parent, tutti_comm *child, int color, tutti_status so_far) {
+    char text[TUTTI_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", so_far != TUTTI_OK ? tutti_last_error() : "");
+    tutti_status status = tutti_stream_split(parent, so_far == TUTTI_OK ? child : NULL, color);
+    return so_far == TUTTI_OK ? status : tutti_fail(so_far, "%s", text);
+}
+
 tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_comm_options *options,
                               tutti_comm **comm_out) {
     if (comm == NULL || comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_split: NULL argument");
@@ -173,9 +182,11 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
                        .count = sizeof own,
                        .signature = mix(number) >> 1};
     tutti_status status = tutti_queue_run(comm, &gather);
+    bool met = status == TUTTI_OK;
     if (status == TUTTI_OK) status = begun;
     if (status == TUTTI_OK && new != NULL) status = join_split(comm, new, tickets);
     free(tickets);
+    if (met) status = split_streams(comm, new, color, status);
     if (status != TUTTI_OK) return cancel_with(new, status);
     *comm_out = new;
     return TUTTI_OK;

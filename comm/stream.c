@@ -6,8 +6,10 @@
  */
 #include "comm/stream.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
@@ -18,6 +20,8 @@
 /* Sets calls on CUDA memory apart from those on host memory. */
 #define CUDA_SIGNATURE   UINT64_C(0x5bd1e9955bd1e995)
 #define GATHER_SIGNATURE UINT64_C(0x2545f4914f6cdd1d)
+
+#define DRAIN_NAP_NS INT64_C(50000)
 
 /* --------------------------------------------------------------------------------------------- comm->gpu */
 
@@ -82,6 +86,41 @@ tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **g
                           comm->name, gpu->index, index);
     *gpu_out = gpu;
     return TUTTI_OK;
+}
+
+/* Is a collective under way? */
+static bool is_busy(tutti_stream_comm *gpu) {
+    const tutti_track *track;
+    bool busy = false;
+    pthread_mutex_lock(&gpu->tracks->lock);
+    TAILQ_FOREACH(track, &gpu->tracks->under_way, link) busy = busy || !track->message.direct;
+    busy = busy && !gpu->tracks->aborted;
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    return busy;
+}
+
+/* Until the streams have passed them; but a stream that is held up does not hold up a split for ever. */
+static void drain(tutti_stream_comm *gpu) {
+    tutti_deadline deadline = tutti_deadline_after_ms(gpu->comm->connect_timeout_ms);
+    tutti_stream_attend(1);
+    while (is_busy(gpu) && !tutti_deadline_passed(&deadline))
+        nanosleep(&(struct timespec){.tv_nsec = DRAIN_NAP_NS}, NULL);
+    tutti_stream_attend(-1);
+}
+
+tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color) {
+    tutti_stream_comm *gpu = atomic_load_explicit(&parent->gpu, memory_order_acquire);
+    int before;
+    if (gpu == NULL || gpu->engine == NULL || gpu->engine->split == NULL) return TUTTI_OK; /* so it is on all ranks */
+    drain(gpu);
+    pthread_mutex_lock(&gpu->order);
+    tutti_status status = tutti_stream_enter(gpu, &before);
+    if (status == TUTTI_OK) {
+        status = gpu->engine->split(parent, child, color);
+        tutti_stream_leave(gpu, before);
+    }
+    pthread_mutex_unlock(&gpu->order);
+    return status;
 }
 
 void tutti_stream_free(tutti_comm *comm) {
@@ -215,9 +254,21 @@ static tutti_status prepare(tutti_stream_comm *gpu, const tutti_op *op, tutti_st
 
 static tutti_status enqueue(tutti_stream_comm *gpu, const tutti_stream_engine *engine, const tutti_stream_call *call,
                             tutti_track *track) {
-    if (track != NULL && track->begun != NULL) TUTTI_TRY(gpu->device->event_record(track->begun, call->stream));
+    if (track->begun != NULL) TUTTI_TRY(gpu->device->event_record(track->begun, call->stream));
     TUTTI_TRY(engine->enqueue(gpu->comm, call));
-    return track != NULL ? gpu->device->event_record(track->done, call->stream) : TUTTI_OK;
+    return gpu->device->event_record(track->done, call->stream);
+}
+
+/* It becomes part of a graph, has no number, and nothing is under way. One that is refused may be made again, or left out. */
+static tutti_status enqueue_captured(tutti_stream_comm *gpu, const tutti_stream_engine *engine,
+                                     const tutti_stream_call *call) {
+    char text[TUTTI_ERROR_TEXT_BYTES];
+    tutti_status status = engine->enqueue(gpu->comm, call);
+    if (status == TUTTI_OK) return status;
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    bool spared = engine->spares == NULL || engine->spares(gpu->comm);
+    tutti_fail(status, "%s", text);
+    return spared ? status : tutti_comm_give_up(gpu->comm, status);
 }
 
 /* What is told of the call, while it is under way: without its buffers. */
@@ -236,9 +287,12 @@ static void fill_track(tutti_track *track, const tutti_stream_engine *engine, co
     track->timeout_ms = call->timeout_ms;
 }
 
-/* For ranks that wait for this one in a call on host memory: monitor.c. A staged call has posts like any other. */
+/* For ranks that wait for this one, in another call of this kind (stream_record.c), or in one on host memory (monitor.c). A
+ * staged call has posts like any other. */
 static void publish(tutti_comm *comm, const tutti_op *op) {
     tutti_call call = tutti_call_of(op);
+    tutti_stream_record_call(comm, op);
+    if (comm->hosts != NULL) return;
     atomic_store_explicit(&comm->page->stream_call, tutti_call_pack(&call), memory_order_release);
 }
 
@@ -259,11 +313,14 @@ static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream st
     }
     tutti_stream_call call = {.op = op,
                               .stream = stream,
-                              .number = ++gpu->number,
+                              .number = op->sequence,
                               .timeout_ms = op->timeout_ms > 0 ? op->timeout_ms : gpu->comm->timeout_ms,
-                              .work = work};
-    if (track != NULL) fill_track(track, engine, &call);
-    if (engine != &tutti_engine_staged && gpu->comm->hosts == NULL) publish(gpu->comm, op);
+                              .work = work,
+                              .captured = captures};
+    if (captures) return enqueue_captured(gpu, engine, &call);
+    gpu->number = call.number;
+    fill_track(track, engine, &call);
+    if (engine != &tutti_engine_staged) publish(gpu->comm, op);
     status = enqueue(gpu, engine, &call, track);
     if (status != TUTTI_OK) { /* the others wait for it: this rank cannot go on with them */
         status = tutti_comm_give_up(gpu->comm, status);
@@ -272,7 +329,7 @@ static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream st
         tutti_stream_watch(gpu);
         return status;
     }
-    if (track != NULL) tutti_track_add(gpu, track);
+    tutti_track_add(gpu, track);
     if (work_out != NULL) *work_out = work;
     return TUTTI_OK;
 }

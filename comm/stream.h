@@ -25,7 +25,8 @@ typedef struct tutti_stream_facts {
     uint8_t device_id[TUTTI_DEVICE_ID_BYTES]; /* equal: the same GPU, or the same MIG instance */
     char pci[32];                             /* equal on one host: the same GPU, whatever the MIG instance */
     uint8_t stream_waits, ipc;                /* tutti_device_facts */
-    uint8_t unused[2];
+    uint8_t nccl_seed;                        /* it has what its parent's NCCL made for it */
+    uint8_t unused;
     int32_t nccl_version;  /* as ncclGetVersion says; 0: NCCL cannot be used here; by the engine's tell */
     char nccl_missing[96]; /* why not, for the log and TUTTI_ALGORITHM=nccl */
 } tutti_stream_facts;
@@ -38,6 +39,13 @@ typedef enum tutti_stream_progress {
     TUTTI_STREAM_INSIDE,
     TUTTI_STREAM_BEHIND /* perhaps: its event tells */
 } tutti_stream_progress;
+
+/* What a communicator was given by the engine of the one that it was split from, until its own engine opens. */
+typedef struct tutti_stream_seed {
+    const struct tutti_stream_engine *engine; /* whose it is */
+    int index;                                /* of the GPU that it is for */
+    void (*drop)(struct tutti_stream_seed *seed);
+} tutti_stream_seed;
 
 /* A communicator's part that deals with CUDA memory: comm->gpu; NULL until the first such call. */
 typedef struct tutti_stream_comm {
@@ -66,6 +74,7 @@ typedef struct tutti_stream_call {
     uint64_t number;    /* among the collectives on CUDA memory of this communicator, from 1; equal on all ranks */
     int64_t timeout_ms; /* of the call, else of the communicator */
     tutti_work *work;   /* the user's, or NULL; an engine need not look at it */
+    bool captured;      /* the stream is being captured into a CUDA graph: nothing runs now */
 } tutti_stream_call;
 
 /*
@@ -96,12 +105,23 @@ typedef struct tutti_stream_engine {
     /* Puts one collective into the stream: whatever precedes it in the stream is done before it, whatever follows sees its
      * result. Never waits for a peer nor for the stream. All ranks call in the same order; on any of them, streams may
      * differ from call to call, and then it is the engine that keeps calls apart that must not overlap (stream_wait_event).
-     * Any error breaks the communicator. Caller. */
+     * Any error breaks the communicator, but where `spares` says otherwise. Caller. */
     tutti_status (*enqueue)(tutti_comm *comm, const tutti_stream_call *call);
     /* How far the call of that number is, as told by host memory alone. Without it the watcher asks CUDA, and waits there if a
      * thread of the program's is inside a call that waits for the stream (cudaFree), so that it could not release the stream
      * of a rank that waits for a dead one. Watcher. NULL: cannot be told. */
     tutti_stream_progress (*progress)(const tutti_comm *comm, uint64_t number);
+    /* A call was refused in a stream that is being captured, so that nothing has run: can the communicator go on? What became
+     * of the capture is CUDA's to say. Caller. NULL: yes. */
+    bool (*spares)(tutti_comm *comm);
+    /* Only with TUTTI_CUDA_MESSAGES=nccl: puts messages between this rank and others that are known into their streams, as
+     * one: none of them waits for another. May wait until the other ranks make the calls that these meet. Any error breaks the
+     * communicator. Caller. NULL: messages are staged (stream_message.c), as all are without that setting. */
+    tutti_status (*messages)(tutti_comm *comm, const tutti_message *const *list, size_t count, int64_t timeout_ms);
+    /* The communicator is being split; every rank is inside, as in open, and its streams have passed what was under way.
+     * Gives the child a seed (comm->seed), if it can. child NULL: this rank has none. A failure breaks the parent. Caller.
+     * NULL: nothing. */
+    tutti_status (*split)(tutti_comm *parent, tutti_comm *child, int color);
     /* What has gone wrong without a call to tell it (NCCL's asynchronous errors): TUTTI_OK, or the error with its text, which
      * breaks the communicator. About every millisecond while calls are under way; may not block. Watcher. NULL: nothing. */
     tutti_status (*health)(tutti_comm *comm);
@@ -125,7 +145,7 @@ bool tutti_stream_same_device(const tutti_comm *comm, int a, int b);
 bool tutti_stream_same_gpu(const tutti_comm *comm, int a, int b);
 
 /* From each rank `bytes` (equal everywhere) at mine; into all, rank by rank. An all_gather on host memory, in line with the
- * communicator's other calls: only inside open. */
+ * communicator's other calls: only inside open and split. */
 tutti_status tutti_stream_gather(tutti_comm *comm, const void *mine, void *all, size_t bytes);
 
 /* ---------------------------------------------------------------------------------- for those who take calls */
@@ -147,6 +167,15 @@ tutti_status tutti_stream_submit(tutti_comm *comm, const tutti_op *op, int index
                                  tutti_work *whole, tutti_work **work_out);
 tutti_status tutti_stream_submit_message(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
                                          tutti_work **work_out);
+
+/* Does the engine carry it (message->direct)? An error where it would have to, and cannot. */
+tutti_status tutti_stream_direct_message(tutti_comm *comm, tutti_message *message);
+/* Starts those of the messages that are direct, as one; works_out: as many as messages, or NULL. */
+tutti_status tutti_stream_submit_direct(tutti_comm *comm, const tutti_message *messages, size_t count,
+                                        tutti_work *whole, tutti_work **works_out);
+
+/* In tutti_comm_split, on all ranks of the parent. child NULL: none was made here. */
+tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color);
 
 /* The communicator is about to be destroyed: what is under way fails, streams are released. */
 void tutti_stream_abandon(tutti_comm *comm);

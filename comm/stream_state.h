@@ -18,11 +18,13 @@ typedef struct tutti_track {
     TAILQ_ENTRY(tutti_track) link;
     const tutti_stream_engine *engine;
     tutti_op op;              /* for what is told: without buffers */
+    tutti_message message;    /* instead, where it is direct */
     tutti_event_handle begun; /* the stream has reached the call; NULL where the engine minds deadlines itself */
     tutti_event_handle done;
     bool has_begun, reported;
     int64_t timeout_ms;
     tutti_deadline deadline, stall; /* once it has begun */
+    int64_t ended_ns;               /* when a rank that it may need was first seen to be gone; 0: none */
     tutti_work *work;               /* the user's; NULL */
 } tutti_track;
 
@@ -35,7 +37,6 @@ struct tutti_stream_tracks {
     struct tutti_track_list under_way, spare;
     struct tutti_stream_message_list messages;
     tutti_stream side; /* copies what messages brought; NULL: none so far */
-    int64_t ended_ns;  /* when a rank was first seen to be gone that a call may need; 0: none */
     bool aborted, closed;
 };
 
@@ -62,6 +63,14 @@ void tutti_track_drop(tutti_stream_comm *gpu, tutti_track *track);
 bool tutti_stream_look(tutti_stream_comm *gpu);
 /* Wakes the watcher for it: something is under way. */
 void tutti_stream_watch(tutti_stream_comm *gpu);
+
+/* --------------------------------------------------------------------------------------- stream_record.c */
+
+/* Leaves a record of the call in the own page: some stores. */
+void tutti_stream_record_call(tutti_comm *comm, const tutti_op *op);
+/* Compares the last calls up to that number with those of the ranks of this host. A difference breaks the communicator: the
+ * error shows both calls. */
+tutti_status tutti_stream_records_compare(tutti_comm *comm, uint64_t number);
 
 /* --------------------------------------------------------------------------------------- stream_message.c */
 

@@ -14,6 +14,7 @@
 #include "comm/arena.h"
 #include "comm/hosts.h"
 #include "comm/monitor.h"
+#include "comm/p2p.h"
 #include "comm/peer.h"
 #include "comm/stream_state.h"
 
@@ -38,7 +39,8 @@ tutti_status tutti_track_take(tutti_stream_comm *gpu, bool minded, tutti_track *
         TUTTI_TRY_GOTO(status, gpu->device->event_create(&track->done), fail);
     }
     if (!minded && track->begun == NULL) TUTTI_TRY_GOTO(status, gpu->device->event_create(&track->begun), fail);
-    track->has_begun = track->reported = false;
+    track->has_begun = track->reported = track->message.direct = false;
+    track->ended_ns = 0;
     track->work = NULL;
     *track_out = track;
     return TUTTI_OK;
@@ -77,6 +79,12 @@ static void end_work(tutti_track *track, tutti_status status) {
 }
 
 static const char *describe(const tutti_track *track, char *text, size_t capacity) {
+    const tutti_message *m = &track->message;
+    if (m->direct) {
+        snprintf(text, capacity, "%s of %zu bytes %s rank %d", m->sends ? "send" : "recv", m->bytes,
+                 m->sends ? "to" : "from", m->peer);
+        return text;
+    }
     tutti_call call = tutti_call_of(&track->op);
     return tutti_call_describe(&call, text, capacity);
 }
@@ -108,7 +116,7 @@ static bool has_passed(tutti_stream_comm *gpu, tutti_track *track) {
     return true;
 }
 
-/* Another rank says that the communicator is broken. */
+/* Another rank says that the communicator is broken: ranks of other hosts are told in turn, since it may not reach them. */
 static tutti_status hear_of_break(tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_page *page = comm->members[rank].page;
@@ -117,7 +125,8 @@ static tutti_status hear_of_break(tutti_comm *comm) {
         char reason[TUTTI_BROKEN_TEXT_BYTES];
         snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, page->broken_text);
         bool far = comm->hosts != NULL && page == comm->hosts->elsewhere;
-        return tutti_monitor_told(comm, far ? comm->hosts->told_by : rank, page->broken_status, reason);
+        return tutti_comm_give_up(
+            comm, tutti_monitor_told(comm, far ? comm->hosts->told_by : rank, page->broken_status, reason));
     }
     return TUTTI_OK;
 }
@@ -157,20 +166,22 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_track *track) {
         tutti_log(TUTTI_LOG_WARN,
                   "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes, by \"%s\")", comm->rank,
                   (long long)(track->stall.spent_ns / TUTTI_NS_PER_MS), describe(track, name, sizeof name), comm->name,
-                  track->op.count * tutti_type_bytes(track->op.type), track->engine->name);
+                  track->message.direct ? track->message.bytes : track->op.count * tutti_type_bytes(track->op.type),
+                  track->engine->name);
     }
+    if (track->reported && !track->message.direct) TUTTI_TRY(tutti_stream_records_compare(comm, track->op.sequence));
     if (!tutti_deadline_passed(&track->deadline)) return TUTTI_OK;
     tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" was not done after %lld ms (carried out by \"%s\")",
                describe(track, name, sizeof name), comm->name, (long long)track->timeout_ms, track->engine->name);
     return tutti_comm_give_up(comm, TUTTI_ERR_TIMEOUT);
 }
 
-/* The first rank that has died or left; -1: none. */
-static int gone_rank(const tutti_comm *comm) {
+/* The first rank that has died or left of those that the call needs; -1: none. */
+static int gone_rank(const tutti_comm *comm, const tutti_track *track) {
     if (comm->hosts != NULL) tutti_hosts_hear(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_member *member = &comm->members[rank];
-        if (rank == comm->rank) continue;
+        if (rank == comm->rank || (track->message.direct && rank != track->message.peer)) continue;
         if (tutti_peer_ended(member->process)) return rank;
         if (atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0) return rank;
     }
@@ -178,15 +189,16 @@ static int gone_rank(const tutti_comm *comm) {
 }
 
 /* A rank may have ended after it had done its part: then this call's event is about to pass as well. */
-static tutti_status mind_deaths(tutti_stream_comm *gpu, const tutti_track *track) {
+static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_track *track) {
     tutti_comm *comm = gpu->comm;
     char name[160];
+    if (comm->hosts != NULL) tutti_p2p_progress(); /* for what they say */
     TUTTI_TRY(hear_of_break(comm));
-    int rank = gone_rank(comm);
+    int rank = gone_rank(comm, track);
     int64_t now_ns = tutti_now_ns();
-    if (rank < 0) gpu->tracks->ended_ns = 0;
-    else if (gpu->tracks->ended_ns == 0) gpu->tracks->ended_ns = now_ns;
-    if (rank < 0 || now_ns - gpu->tracks->ended_ns < GRACE_NS) return TUTTI_OK;
+    if (rank < 0) track->ended_ns = 0;
+    else if (track->ended_ns == 0) track->ended_ns = now_ns;
+    if (rank < 0 || now_ns - track->ended_ns < GRACE_NS) return TUTTI_OK;
     const tutti_peer *peer = comm->members[rank].process;
     if (!tutti_peer_ended(comm->members[rank].process)) {
         tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s", rank,
@@ -200,14 +212,15 @@ static tutti_status mind_deaths(tutti_stream_comm *gpu, const tutti_track *track
 
 static tutti_status mind(tutti_stream_comm *gpu) {
     tutti_track *track;
-    const tutti_track *begun = NULL;
+    bool begun = false; /* a collective: those behind it wait for the same ranks */
     const tutti_stream_engine *engine = gpu->engine;
     TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
         if (track->engine->minds_deaths) continue;
         TUTTI_TRY(mind_deadline(gpu, track));
-        if (begun == NULL && track->has_begun) begun = track;
+        if (!track->has_begun || (begun && !track->message.direct)) continue;
+        TUTTI_TRY(mind_deaths(gpu, track));
+        begun = begun || !track->message.direct;
     }
-    if (begun != NULL) TUTTI_TRY(mind_deaths(gpu, begun));
     if (engine == NULL || engine->health == NULL || TAILQ_EMPTY(&gpu->tracks->under_way)) return TUTTI_OK;
     tutti_status status = engine->health(gpu->comm);
     return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(gpu->comm, status);
@@ -285,6 +298,8 @@ void tutti_stream_close(tutti_comm *comm) {
     tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
     tutti_track *track;
     int before = gpu != NULL ? gpu->index : 0;
+    if (comm->seed != NULL) comm->seed->drop(comm->seed);
+    comm->seed = NULL;
     if (gpu == NULL) return;
     tutti_stream_enter(gpu, &before);
     pthread_mutex_lock(&gpu->tracks->lock);

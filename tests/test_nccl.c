@@ -4,12 +4,9 @@
  * says what NCCL itself computes; what it is asked to, in which order, and what is made of it, is the engine's own.
  */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <tutti/device.h>
 
 #include "bootstrap/base/settings.h"
 #include "tests/support/cuda_call.h"
@@ -254,87 +251,4 @@ static tutti_status two_streams_body(ranks_context *context) {
 
 Test(nccl, calls_in_several_streams_keep_apart) {
     run(small_worlds, plain, two_streams_body);
-}
-
-/* --------------------------------------------------------------------------------------------------- graphs */
-
-/* The stand-in for CUDA has no graphs; it says that a stream is captured, and runs what is enqueued. */
-static tutti_status captured(ranks_context *context, cuda_rank *rank) {
-    void (*capture)(void *stream, bool captures);
-    void *module = dlopen(getenv("TUTTI_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD), *memory;
-    void *symbol = module != NULL ? dlsym(module, "standin_capture") : NULL;
-    RANKS_CHECK(symbol != NULL, "no standin_capture");
-    memcpy(&capture, &symbol, sizeof capture);
-    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0]);
-    TUTTI_TRY(cuda_alloc(rank, 64, &memory));
-    TUTTI_TRY(rank->device->fill(memory, 0, 64, rank->streams[0]));
-    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 8, TUTTI_INT32, TUTTI_SUM, &options));
-    capture(rank->streams[0], true);
-    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 8, TUTTI_FLOAT32, TUTTI_SUM, &options));
-    TUTTI_TRY(tutti_all_gather(context->comm, (char *)memory + context->rank * 8, memory, 8, TUTTI_UINT8, &options));
-    /* The next call breaks the communicator: nobody may still be on his way to the one before. */
-    TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
-    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED,
-                 tutti_all_reduce(context->comm, memory, memory, 8, TUTTI_BOOL, TUTTI_SUM, &options));
-    RANKS_CHECK(strstr(tutti_last_error(), "cannot be captured into a CUDA graph") != NULL, "%s", tutti_last_error());
-    capture(rank->streams[0], false);
-    return rank->device->stream_sync(rank->streams[0]);
-}
-
-static tutti_status captured_body(ranks_context *context) {
-    cuda_rank rank;
-    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
-    TUTTI_TRY(captured(context, &rank));
-    return cuda_rank_close(&rank, NULL);
-}
-
-Test(nccl, a_captured_stream_takes_calls_that_need_no_scratch) {
-    run((const int[]){2, 0}, plain, captured_body);
-}
-
-/* --------------------------------------------------------------------------------------------------- memory */
-
-static int registered(void) {
-    int (*count)(void) = NULL;
-    void *library = dlopen(getenv("TUTTI_NCCL_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
-    void *symbol = library != NULL ? dlsym(library, "standin_nccl_registered") : NULL;
-    if (symbol == NULL) return -1;
-    memcpy(&count, &symbol, sizeof count);
-    return count();
-}
-
-/* Blocks of tutti_mem_alloc_cuda are registered at their first use, and no longer when they, or the communicator, go. */
-static tutti_status blocks(ranks_context *context, cuda_rank *rank) {
-    tutti_comm *comm;
-    void *first, *second;
-    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0]);
-    TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &comm));
-    TUTTI_TRY(tutti_barrier(comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA)));
-    TUTTI_TRY(tutti_mem_alloc_cuda(4096, &first));
-    TUTTI_TRY(tutti_mem_alloc_cuda(4096, &second));
-    TUTTI_TRY(rank->device->fill(first, 0, 4096, rank->streams[0]));
-    TUTTI_TRY(rank->device->fill(second, 0, 4096, rank->streams[0]));
-    for (int i = 0; i < 3; i++) {
-        TUTTI_TRY(tutti_all_reduce(comm, first, first, 1024, TUTTI_FLOAT32, TUTTI_SUM, &options));
-        TUTTI_TRY(tutti_broadcast(comm, second, 1024, TUTTI_FLOAT32, 0, &options));
-    }
-    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
-    RANKS_CHECK(registered() == 2, "%d blocks are registered", registered());
-    for (int i = 0; i < 3; i++) TUTTI_TRY(tutti_broadcast(comm, first, 1024, TUTTI_FLOAT32, 0, &options));
-    TUTTI_TRY(tutti_mem_free(first)); /* waits for what is at work on it */
-    RANKS_CHECK(registered() == 1, "%d blocks are registered after one was freed", registered());
-    TUTTI_TRY(tutti_comm_destroy(comm));
-    RANKS_CHECK(registered() == 0, "%d blocks are registered after the end", registered());
-    return tutti_mem_free(second);
-}
-
-static tutti_status blocks_body(ranks_context *context) {
-    return with_rank(context, blocks);
-}
-
-Test(nccl, blocks_are_registered_while_they_are_used) {
-    if (!ranks_have_processes()) cr_skip_test("the count is of a process");
-    const char *failure = ranks_run(
-        &(ranks_options){.kind = RANKS_PROCESSES, .nranks = 2, .timeout_s = 60, .environment = plain}, blocks_body);
-    cr_assert(failure == NULL, "%s", failure);
 }

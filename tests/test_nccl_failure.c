@@ -29,8 +29,8 @@ static struct stage {
     atomic_llong event_ns;
     atomic_llong told_ns; /* after the event, at the latest */
     atomic_long arrived;  /* in `meet` */
-    bool ordered;      /* calls go by our kernel, so in several steps */
-    const char *words; /* what the error must say */
+    bool ordered;         /* calls go by our kernel, so in several steps */
+    const char *words;    /* what the error must say */
 } * stage;
 
 static void set_stage(void) {
@@ -340,6 +340,36 @@ Test(nccl_failure, destroying_waits_for_nobody) {
     set_stage();
     run(3, RANKS_PROCESSES, plain, destroy_early);
     run(3, RANKS_THREADS, plain, destroy_early);
+}
+
+/* ------------------------------------------------------------------------------------------------- messages */
+
+/* Both others wait for a message of the rank that dies. */
+static tutti_status lose_sender(ranks_context *context) {
+    cuda_rank rank;
+    void *memory;
+    tutti_work *work = NULL;
+    TUTTI_TRY(open_rank(context, &rank, &memory));
+    TUTTI_TRY(sum_and_wait(context->comm, &rank, memory));
+    TUTTI_TRY(meet(context));
+    if (context->rank == VICTIM) {
+        atomic_store(&stage->event_ns, tutti_now_ns());
+        ranks_strike(context, SIGKILL);
+    }
+    while (atomic_load(&stage->event_ns) == 0) usleep(1000);
+    tutti_status status = tutti_recv(context->comm, memory, 100, TUTTI_INT32, VICTIM, 0,
+                                     &TUTTI_OPTIONS(.stream = rank.streams[0], .work = &work));
+    if (status == TUTTI_OK) status = tutti_work_wait(work, -1);
+    tutti_work_free(work);
+    TUTTI_TRY(check_death(context, status));
+    return check_streams(&rank);
+}
+
+Test(nccl_failure, a_message_of_a_rank_that_died_is_an_error_that_names_it) {
+    static const char *const environment[] = {"STANDIN_GPUS=8", "TUTTI_CUDA_MESSAGES=nccl", NULL};
+    if (!ranks_have_processes()) cr_skip_test("needs ranks that are processes");
+    set_stage();
+    run(3, RANKS_PROCESSES, environment, lose_sender);
 }
 
 /* NCCL is not touched: its start would fail. */

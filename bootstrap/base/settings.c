@@ -221,6 +221,14 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                         .help =
                                             "CUDA memory that goes through host memory does so in pieces of so many "
                                             "bytes"},
+    [TUTTI_SETTING_CUDA_MESSAGES] = {.name = "TUTTI_CUDA_MESSAGES",
+                                     .kind = TUTTI_SETTING_KIND_CHOICE,
+                                     .fallback = "staged",
+                                     .choices = "staged|nccl",
+                                     .agreed = true,
+                                     .help =
+                                         "nccl: where NCCL serves a communicator, send and recv on CUDA memory are its "
+                                         "own, under its rules; staged: by way of the host"},
     [TUTTI_SETTING_CUBLAS_LIBRARY] = {.name = "TUTTI_CUBLAS_LIBRARY",
                                       .kind = TUTTI_SETTING_KIND_TEXT,
                                       .fallback = "",

@@ -1,9 +1,7 @@
 /*
  * The engine "nccl": all ranks have GPUs of their own, and the same NCCL. See nccl_state.h for its parts.
  *
- * Rank 0 makes NCCL's unique id, which travels by an all_gather on host memory; each rank then joins without blocking, and
- * looks after its peers while it waits, since NCCL does not see a peer that has died on the same host. What ends a
- * communicator is on a thread of its own: memory is freed then, which waits for all kernels on the GPU, those of other
+ * What ends a communicator is on a thread of its own: memory is freed then, which waits for all kernels on the GPU, those of other
  * communicators that hang as well; their aborts must not wait for this one.
  *
  * A sum of floats is in NCCL's order, which depends on topology and size, unless TUTTI_DETERMINISTIC=1: NCCL reduces while it
@@ -30,6 +28,7 @@
 static void tell(const tutti_comm *comm, tutti_stream_facts *own) {
     const tutti_nccl *nccl;
     own->nccl_version = 0;
+    own->nccl_seed = comm->seed != NULL && comm->seed->index == comm->gpu->index;
     if (comm->nranks == 1) return; /* it is large, and takes its time to load */
     if (tutti_nccl_open(&nccl) == TUTTI_OK) own->nccl_version = nccl->version;
     else snprintf(own->nccl_missing, sizeof own->nccl_missing, "%.95s", tutti_last_error());
@@ -59,61 +58,9 @@ static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
 
 /* ------------------------------------------------------------------------------------------------- opening */
 
-/* Rank 0's word to all: the id, or why there is none. */
-typedef struct invitation {
-    int32_t result;
-    char reason[124];
-    tutti_nccl_id id;
-} invitation;
-
-static tutti_status invite(tutti_nccl_state *state, tutti_nccl_id *id_out) {
-    tutti_comm *comm = state->comm;
-    invitation mine = {.result = TUTTI_NCCL_SUCCESS}, *all;
-    if (comm->rank == 0) {
-        mine.result = (int32_t)state->nccl->ncclGetUniqueId(&mine.id);
-        if (mine.result != TUTTI_NCCL_SUCCESS)
-            snprintf(mine.reason, sizeof mine.reason, "%s",
-                     state->nccl->ncclGetErrorString((tutti_nccl_result)mine.result));
-    }
-    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *all, &all));
-    tutti_status status = tutti_stream_gather(comm, &mine, all, sizeof mine);
-    invitation first = all[0];
-    free(all);
-    TUTTI_TRY(status);
-    if (first.result != TUTTI_NCCL_SUCCESS)
-        return tutti_fail(TUTTI_ERR_SYSTEM, "NCCL makes no id on rank 0: %.*s; NCCL_DEBUG=WARN tells more",
-                          (int)sizeof first.reason - 1, first.reason);
-    *id_out = first.id;
-    return TUTTI_OK;
-}
-
-static tutti_status join(tutti_nccl_state *state, tutti_nccl_id id) {
-    static const char name[] = "ncclCommInitRankConfig";
-    tutti_comm *comm = state->comm;
-    const tutti_op op = {.kind = TUTTI_KIND_BARRIER, .cuda = true};
-    tutti_nccl_config config = {.bytes = sizeof config,
-                                .magic = TUTTI_NCCL_CONFIG_MAGIC,
-                                .version = TUTTI_NCCL_OLDEST,
-                                .blocking = 0,
-                                .cga_cluster = TUTTI_NCCL_UNDEFINED,
-                                .least_ctas = TUTTI_NCCL_UNDEFINED,
-                                .most_ctas = TUTTI_NCCL_UNDEFINED,
-                                .split_share = TUTTI_NCCL_UNDEFINED,
-                                .unused = TUTTI_NCCL_UNDEFINED};
-    pthread_mutex_lock(&state->lock);
-    tutti_nccl_result result =
-        state->aborted ? TUTTI_NCCL_IN_PROGRESS
-                       : state->nccl->ncclCommInitRankConfig(&state->handle, comm->nranks, id, comm->rank, &config);
-    pthread_mutex_unlock(&state->lock);
-    if (result != TUTTI_NCCL_SUCCESS && result != TUTTI_NCCL_IN_PROGRESS)
-        return tutti_nccl_failure(state, &op, result, name);
-    return tutti_nccl_wait(state, &op, comm->connect_timeout_ms, name);
-}
-
 static tutti_status open_engine(tutti_comm *comm) {
     tutti_stream_comm *gpu = comm->gpu;
     tutti_nccl_state *state;
-    tutti_nccl_id id;
     TUTTI_TRY(tutti_calloc(1, sizeof *state, &state));
     gpu->engine_state = state;
     state->comm = comm;
@@ -121,10 +68,10 @@ static tutti_status open_engine(tutti_comm *comm) {
     state->scratch_bytes = tutti_max_size(SCRATCH_BYTES, (size_t)comm->nranks * SCRATCH_BYTES_PER_RANK);
     pthread_mutex_init(&state->lock, NULL);
     TUTTI_TRY(tutti_nccl_open(&state->nccl));
-    TUTTI_TRY(invite(state, &id));
     TUTTI_TRY(gpu->device->alloc(TUTTI_CACHE_LINE, &state->token));
     TUTTI_TRY(gpu->device->event_create(&state->scratch_free));
-    TUTTI_TRY(join(state, id));
+    TUTTI_TRY(gpu->device->event_create(&state->joint));
+    TUTTI_TRY(tutti_nccl_connect(state));
     tutti_nccl_memory_enter(state);
     return TUTTI_OK;
 }
@@ -133,9 +80,7 @@ static tutti_status open_engine(tutti_comm *comm) {
 
 tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call) {
     const tutti_device *device = state->comm->gpu->device;
-    bool captures;
-    TUTTI_TRY(device->stream_captures(call->stream, &captures));
-    if (captures)
+    if (call->captured)
         return tutti_fail(
             TUTTI_ERR_UNSUPPORTED,
             "%s of %s (%s) cannot be captured into a CUDA graph: NCCL does not have it, and what takes its "
@@ -152,19 +97,41 @@ tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream
 
 /* ------------------------------------------------------------------------------------------ health and abort */
 
+/* What NCCL says of its communicators; under the lock. */
+static tutti_nccl_result ask(const tutti_nccl_state *state) {
+    tutti_nccl_result result = TUTTI_NCCL_SUCCESS, one = TUTTI_NCCL_SUCCESS;
+    for (int use = 0; use < TUTTI_NCCL_USES; use++) {
+        if (state->handles[use] == NULL) continue;
+        tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handles[use], &one);
+        if (answer != TUTTI_NCCL_SUCCESS) one = answer;
+        if (result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS)
+            result = one != TUTTI_NCCL_SUCCESS ? one : result;
+    }
+    return result;
+}
+
 static tutti_status health(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
-    tutti_nccl_result result = TUTTI_NCCL_SUCCESS, answer = TUTTI_NCCL_SUCCESS;
     const tutti_op op = {.kind = TUTTI_KIND_BARRIER, .cuda = true};
     if (state == NULL || pthread_mutex_trylock(&state->lock) != 0) return TUTTI_OK; /* a call is being made */
-    if (state->handle != NULL) answer = state->nccl->ncclCommGetAsyncError(state->handle, &result);
+    tutti_nccl_result result = ask(state);
+    const char *name = state->failed != NULL ? state->failed : "what is under way";
     pthread_mutex_unlock(&state->lock);
-    if (answer != TUTTI_NCCL_SUCCESS) result = answer;
     if (result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS) return TUTTI_OK;
     if (state->remote_error_ns == 0) state->remote_error_ns = tutti_now_ns();
     bool doubtful = tutti_now_ns() - state->remote_error_ns < TUTTI_NCCL_DOUBT_NS;
     if (result == TUTTI_NCCL_REMOTE_ERROR && doubtful) return TUTTI_OK;
-    return tutti_nccl_failure(state, &op, result, "what is under way");
+    return tutti_nccl_failure(state, &op, result, name);
+}
+
+/* A communicator of NCCL's that does not block keeps its first error, and takes no call from then on. */
+static bool spares(tutti_comm *comm) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    pthread_mutex_lock(&state->lock);
+    bool whole = !state->aborted && ask(state) == TUTTI_NCCL_SUCCESS;
+    if (whole) state->failed = NULL;
+    pthread_mutex_unlock(&state->lock);
+    return whole;
 }
 
 /* The end of a communicator of NCCL's, on a thread of its own; freed by the last of its two holders. */
@@ -214,17 +181,20 @@ static void *end_thread(void *context) {
     return NULL;
 }
 
-/* Takes the handle. NULL: no memory; it then stays as it is. Under the lock. */
-static tutti_nccl_ending *start_ending(tutti_nccl_state *state, bool peaceful) {
+/* NULL: no memory; then it stays as it is. */
+static tutti_nccl_ending *make_ending(const tutti_nccl *nccl, const tutti_device *device, int index,
+                                      tutti_nccl_comm handle) {
     tutti_nccl_ending *ending = NULL;
     if (tutti_calloc(1, sizeof *ending, &ending) != TUTTI_OK) return NULL;
-    *ending = (tutti_nccl_ending){.nccl = state->nccl,
-                                  .device = state->comm->gpu->device,
-                                  .index = state->comm->gpu->index,
-                                  .handle = state->handle,
-                                  .peaceful = peaceful,
-                                  .holders = 2};
-    state->handle = NULL; /* what was registered with it goes as well */
+    *ending = (tutti_nccl_ending){.nccl = nccl, .device = device, .index = index, .handle = handle, .holders = 2};
+    return ending;
+}
+
+/* Takes the handle. Under the lock. */
+static tutti_nccl_ending *take_ending(tutti_nccl_state *state, tutti_nccl_use use) {
+    const tutti_stream_comm *gpu = state->comm->gpu;
+    tutti_nccl_ending *ending = make_ending(state->nccl, gpu->device, gpu->index, state->handles[use]);
+    if (ending != NULL) state->handles[use] = NULL; /* what was registered with it goes as well */
     return ending;
 }
 
@@ -236,42 +206,57 @@ static void run_ending(tutti_nccl_ending *ending) {
     else end_thread(ending);
 }
 
+/* Each on a thread of its own: what hangs in a stream may stand behind what hangs there for another. */
 static void abort_engine(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     if (state == NULL) return;
     pthread_mutex_lock(&state->lock);
     state->aborted = true;
-    if (state->handle != NULL) run_ending(state->ending = start_ending(state, /* peaceful */ false));
+    for (tutti_nccl_use use = 0; use < TUTTI_NCCL_USES; use++)
+        if (state->handles[use] != NULL) run_ending(state->endings[use] = take_ending(state, use));
     pthread_mutex_unlock(&state->lock);
 }
 
 /* ------------------------------------------------------------------------------------------------- closing */
 
 /* A program that ends now should not cut off what peers are still to receive; but nothing is waited for much longer. */
-static void linger(tutti_nccl_ending *ending) {
-    int64_t end_ns = tutti_now_ns() + LINGER_NS;
+static void linger(tutti_nccl_ending *ending, int64_t end_ns) {
     while (ending != NULL && !atomic_load_explicit(&ending->done, memory_order_acquire) && tutti_now_ns() < end_ns)
         doze();
     ending_release(ending);
 }
 
+void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle) {
+    tutti_nccl_ending *ending = make_ending(nccl, device, index, handle);
+    run_ending(ending);
+    linger(ending, tutti_now_ns() + LINGER_NS);
+}
+
 static void close_engine(tutti_comm *comm) {
     tutti_stream_comm *gpu = comm->gpu;
     tutti_nccl_state *state = gpu->engine_state;
+    tutti_nccl_ending *endings[TUTTI_NCCL_USES];
     if (state == NULL) return;
     bool whole = tutti_comm_check(comm) == TUTTI_OK;
     tutti_nccl_memory_leave(state);
     pthread_mutex_lock(&state->lock);
-    tutti_nccl_ending *ending = start_ending(state, whole && !state->aborted), *before = state->ending;
-    pthread_mutex_unlock(&state->lock);
-    if (ending != NULL) {
-        ending->memory[0] = state->token;
-        ending->memory[1] = state->scratch;
+    for (tutti_nccl_use use = 0; use < TUTTI_NCCL_USES; use++) {
+        endings[use] = take_ending(state, use);
+        if (endings[use] != NULL) endings[use]->peaceful = whole && !state->aborted;
     }
-    run_ending(ending);
-    linger(before);
-    linger(ending);
+    pthread_mutex_unlock(&state->lock);
+    if (endings[0] != NULL) {
+        endings[0]->memory[0] = state->token;
+        endings[0]->memory[1] = state->scratch;
+    }
+    for (int use = 0; use < TUTTI_NCCL_USES; use++) run_ending(endings[use]);
+    int64_t end_ns = tutti_now_ns() + 2 * LINGER_NS;
+    for (int use = 0; use < TUTTI_NCCL_USES; use++) {
+        linger(state->endings[use], end_ns);
+        linger(endings[use], end_ns);
+    }
     if (state->scratch_free != NULL) gpu->device->event_destroy(state->scratch_free);
+    if (state->joint != NULL) gpu->device->event_destroy(state->joint);
     pthread_mutex_destroy(&state->lock);
     free(state);
     gpu->engine_state = NULL;
@@ -284,6 +269,9 @@ const tutti_stream_engine tutti_engine_nccl = {
     .fits = fits,
     .open = open_engine,
     .enqueue = tutti_nccl_enqueue,
+    .spares = spares,
+    .messages = tutti_nccl_messages,
+    .split = tutti_nccl_split,
     .health = health,
     .abort = abort_engine,
     .close = close_engine,

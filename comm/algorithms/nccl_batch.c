@@ -46,8 +46,9 @@ tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tut
     char detail[512] = "";
     TUTTI_TRY(look(state, op));
     pthread_mutex_lock(&state->lock);
-    const char *last =
-        state->nccl->ncclGetLastError != NULL && !state->aborted ? state->nccl->ncclGetLastError(state->handle) : NULL;
+    const char *last = state->nccl->ncclGetLastError != NULL && !state->aborted
+                           ? state->nccl->ncclGetLastError(state->handles[0])
+                           : NULL;
     if (last != NULL && last[0] != '\0') snprintf(detail, sizeof detail, " (%s)", last);
     pthread_mutex_unlock(&state->lock);
     return tutti_fail(status_of(result),
@@ -65,11 +66,11 @@ static tutti_status await_death(const tutti_nccl_state *state, const tutti_op *o
 }
 
 /* False: it was aborted. */
-static bool ask(tutti_nccl_state *state, tutti_nccl_result *result_out) {
+static bool ask(tutti_nccl_state *state, tutti_nccl_use use, tutti_nccl_result *result_out) {
     pthread_mutex_lock(&state->lock);
     bool whole = !state->aborted;
     if (whole) {
-        tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handle, result_out);
+        tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handles[use], result_out);
         if (answer != TUTTI_NCCL_SUCCESS) *result_out = answer;
     }
     pthread_mutex_unlock(&state->lock);
@@ -81,15 +82,16 @@ static tutti_status aborted(tutti_nccl_state *state) {
     return tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted", state->comm->name);
 }
 
-tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_op *op, int64_t timeout_ms, const char *name) {
-    tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms > 0 ? timeout_ms : -1);
+tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *reason) {
+    const tutti_op *op = reason->op;
+    tutti_deadline deadline = tutti_deadline_after_ms(reason->timeout_ms > 0 ? reason->timeout_ms : -1);
     int64_t next_look_ns = tutti_now_ns() + LOOK_NS;
     for (unsigned asked = 0;; asked++) {
         tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
-        if (!ask(state, &result)) return aborted(state);
+        if (!ask(state, reason->use, &result)) return aborted(state);
         if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
         if (result == TUTTI_NCCL_REMOTE_ERROR) TUTTI_TRY(await_death(state, op));
-        if (result != TUTTI_NCCL_IN_PROGRESS) return tutti_nccl_failure(state, op, result, name);
+        if (result != TUTTI_NCCL_IN_PROGRESS) return tutti_nccl_failure(state, op, result, reason->name);
         if (asked < YIELDS) {
             sched_yield();
             continue;
@@ -102,23 +104,34 @@ tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_op *op, int64_
                 TUTTI_ERR_TIMEOUT,
                 "%s of NCCL was in progress for %lld ms on rank %d of communicator \"%s\": a rank has not "
                 "come, or the network between GPUs does not work (NCCL_DEBUG=INFO tells more)",
-                name, (long long)timeout_ms, state->comm->rank, state->comm->name);
+                reason->name, (long long)reason->timeout_ms, state->comm->rank, state->comm->name);
         next_look_ns = tutti_now_ns() + LOOK_NS;
     }
 }
 
-tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out) {
-    *batch_out = (tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms};
+static tutti_status begin(const tutti_nccl_batch *batch, tutti_nccl_batch *batch_out) {
+    tutti_nccl_state *state = batch->state;
+    *batch_out = *batch;
     pthread_mutex_lock(&state->lock);
     if (state->aborted) {
         pthread_mutex_unlock(&state->lock);
         return aborted(state);
     }
-    batch_out->handle = state->handle;
+    batch_out->handle = state->handles[batch->use];
     tutti_nccl_result result = state->nccl->ncclGroupStart();
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
     pthread_mutex_unlock(&state->lock);
-    return tutti_nccl_failure(state, call->op, result, "ncclGroupStart");
+    return tutti_nccl_failure(state, batch->op, result, "ncclGroupStart");
+}
+
+tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out) {
+    return begin(&(tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms}, batch_out);
+}
+
+tutti_status tutti_nccl_begin_messages(tutti_nccl_state *state, int64_t timeout_ms, tutti_nccl_batch *batch_out) {
+    static const tutti_op op = {.kind = TUTTI_KIND_ALL_TO_ALL_V, .cuda = true}; /* it is sends and receives as well */
+    return begin(&(tutti_nccl_batch){.state = state, .use = TUTTI_NCCL_MESSAGES, .op = &op, .timeout_ms = timeout_ms},
+                 batch_out);
 }
 
 void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const char *name) {
@@ -131,8 +144,14 @@ tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {
     tutti_nccl_state *state = batch->state;
     tutti_nccl_result result = state->nccl->ncclGroupEnd(); /* in any case: else this thread's group stays open */
     tutti_nccl_note(batch, result, "ncclGroupEnd");
+    if (state->failed == NULL) state->failed = batch->failed;
     pthread_mutex_unlock(&state->lock);
     if (batch->failed != NULL) return tutti_nccl_failure(state, batch->op, batch->result, batch->failed);
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
-    return tutti_nccl_wait(state, batch->op, batch->timeout_ms, tutti_kind_name(batch->op->kind));
+    return tutti_nccl_wait(state, &(tutti_nccl_reason){.use = batch->use,
+                                                       .op = batch->op,
+                                                       .timeout_ms = batch->timeout_ms,
+                                                       .name = batch->use == TUTTI_NCCL_MESSAGES
+                                                                   ? "a group of messages"
+                                                                   : tutti_kind_name(batch->op->kind)});
 }

@@ -148,7 +148,7 @@ tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call)
     bool uniform =
         op->srcs == NULL && op->dsts == NULL && op->kind != TUTTI_KIND_GATHER_V && op->kind != TUTTI_KIND_SCATTER_V;
     if (uniform && op->count == 0 && op->kind != TUTTI_KIND_BARRIER) return TUTTI_OK; /* so it is on all ranks */
-    use_memory(state, op);
+    if (!call->captured) use_memory(state, op); /* to register it is forbidden meanwhile */
     switch (op->kind) {
     case TUTTI_KIND_BARRIER: return barrier(state, call);
     case TUTTI_KIND_BROADCAST: return broadcast(state, call);

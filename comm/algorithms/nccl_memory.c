@@ -8,12 +8,15 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/algorithms/nccl_state.h"
 #include "comm/device_memory.h"
+
+#define SETTLE_NS (2 * TUTTI_NS_PER_S)
 
 typedef struct tutti_nccl_hold {
     struct tutti_nccl_hold *next;
@@ -49,10 +52,26 @@ tutti_status tutti_nccl_mem_free(void *memory) {
     return tutti_fail(TUTTI_ERR_SYSTEM, "ncclMemFree: %s", nccl->ncclGetErrorString(result));
 }
 
+/* The communicator once it is not in progress, when it would refuse; a call of another thread may have begun that. NULL: it was
+ * aborted. Under its lock, which is let go meanwhile. */
+static tutti_nccl_comm settle(tutti_nccl_state *state) {
+    tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
+    int64_t end_ns = tutti_now_ns() + SETTLE_NS;
+    for (tutti_nccl_comm comm; (comm = state->handles[TUTTI_NCCL_COLLECTIVES]) != NULL;) {
+        if (state->nccl->ncclCommGetAsyncError(comm, &result) != TUTTI_NCCL_SUCCESS) return comm;
+        if (result != TUTTI_NCCL_IN_PROGRESS || tutti_now_ns() >= end_ns) return comm;
+        pthread_mutex_unlock(&state->lock);
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        pthread_mutex_lock(&state->lock);
+    }
+    return NULL;
+}
+
 /* Under the lock. An aborted communicator has given its registrations back itself. */
 static void let_go(tutti_nccl_state *state, tutti_nccl_hold *hold) {
     pthread_mutex_lock(&state->lock);
-    if (state->handle != NULL && hold->handle != NULL) state->nccl->ncclCommDeregister(state->handle, hold->handle);
+    tutti_nccl_comm comm = settle(state);
+    if (comm != NULL && hold->handle != NULL) state->nccl->ncclCommDeregister(comm, hold->handle);
     pthread_mutex_unlock(&state->lock);
     free(hold);
 }
@@ -102,7 +121,8 @@ static void hold_block(tutti_nccl_state *state, void *block, size_t bytes) {
     if (tutti_calloc(1, sizeof *hold, &hold) != TUTTI_OK) return;
     pthread_mutex_lock(&state->lock);
     tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
-    if (state->handle != NULL) result = state->nccl->ncclCommRegister(state->handle, block, bytes, &hold->handle);
+    tutti_nccl_comm comm = state->handles[TUTTI_NCCL_COLLECTIVES];
+    if (comm != NULL) result = state->nccl->ncclCommRegister(comm, block, bytes, &hold->handle);
     pthread_mutex_unlock(&state->lock);
     if (result != TUTTI_NCCL_SUCCESS) {
         hold->handle = NULL;

@@ -1,14 +1,16 @@
 /*
  * What the files nccl*.c share: NCCL's communicator beside ours, and how calls are made on it.
  *
- *   nccl.c          the engine: is there NCCL on all ranks, opening, health, abort, closing
+ *   nccl.c          the engine: is there NCCL on all ranks, health, abort, closing
+ *   nccl_open.c     NCCL's communicators: made by all ranks, or split from the parent's
  *   nccl_batch.c    calls of NCCL as one group, and waiting until they are in the stream
  *   nccl_call.c     kinds that move
  *   nccl_reduce.c   kinds that reduce: which of them NCCL does as we promise
  *   nccl_ordered.c  and the others: NCCL moves, our kernel reduces in the order of ranks
  *   nccl_memory.c   memory of ncclMemAlloc, registered where it is used
+ *   nccl_message.c  sends and receives
  *
- * Invariant: `handle` is touched under `lock` only; who finds `aborted` there has none. NCCL's communicators are
+ * Invariant: `handles` are touched under `lock` only; who finds `aborted` there has none. NCCL's communicators are
  * non-blocking, so none of its calls holds the lock for long, and an abort gets it.
  */
 #ifndef TUTTI_NCCL_STATE_H
@@ -24,28 +26,47 @@
 
 struct tutti_nccl_ending;
 
+/* What a communicator of NCCL's is for. */
+typedef enum tutti_nccl_use {
+    TUTTI_NCCL_COLLECTIVES,
+    TUTTI_NCCL_MESSAGES, /* only with TUTTI_CUDA_MESSAGES=nccl */
+    TUTTI_NCCL_USES
+} tutti_nccl_use;
+
 typedef struct tutti_nccl_state {
     tutti_comm *comm;
     const tutti_nccl *nccl;
     pthread_mutex_t lock;
-    tutti_nccl_comm handle;           /* under lock; NULL: not yet, or aborted */
-    bool aborted;                     /* under lock */
-    struct tutti_nccl_ending *ending; /* under lock: the abort under way; NULL */
-    int64_t remote_error_ns;          /* when the watcher first saw one; 0: none */
-    bool rank_order;                  /* floats are summed in the order of ranks: TUTTI_DETERMINISTIC=1 */
-    void *token;                      /* a byte of the GPU's, for barriers */
-    void *scratch;                    /* of the GPU, made when first needed; NULL; used in stream order */
-    size_t scratch_bytes;             /* equal on all ranks */
-    tutti_event_handle scratch_free;  /* recorded behind the last use */
-    struct tutti_nccl_hold *holds;    /* registered memory; under the lock of nccl_memory.c */
-    struct tutti_nccl_state *next;    /* there */
+    tutti_nccl_comm handles[TUTTI_NCCL_USES];           /* under lock; NULL: not yet, or aborted */
+    bool aborted;                                       /* under lock */
+    const char *failed;                                 /* under lock: the call that failed; NULL */
+    struct tutti_nccl_ending *endings[TUTTI_NCCL_USES]; /* under lock: aborts under way; NULL */
+    int64_t remote_error_ns;                            /* when the watcher first saw one; 0: none */
+    bool rank_order;                 /* floats are summed in the order of ranks: TUTTI_DETERMINISTIC=1 */
+    void *token;                     /* a byte of the GPU's, for barriers */
+    void *scratch;                   /* of the GPU, made when first needed; NULL; used in stream order */
+    size_t scratch_bytes;            /* equal on all ranks */
+    tutti_event_handle scratch_free; /* recorded behind the last use */
+    tutti_event_handle joint;        /* where streams of messages meet, used at once */
+    struct tutti_nccl_hold *holds;   /* registered memory; under the lock of nccl_memory.c */
+    struct tutti_nccl_state *next;   /* there */
 } tutti_nccl_state;
+
+/* ------------------------------------------------------------------------------------------- nccl_open.c */
+
+/* Makes NCCL's communicators; every rank is inside. */
+tutti_status tutti_nccl_connect(tutti_nccl_state *state);
+/* tutti_stream_engine.split */
+tutti_status tutti_nccl_split(tutti_comm *parent, tutti_comm *child, int color);
+/* Ends a handle that nobody uses. */
+void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle);
 
 /* ------------------------------------------------------------------------------------------ nccl_batch.c */
 
 /* Calls that NCCL takes as one, between begin and finish. */
 typedef struct tutti_nccl_batch {
     tutti_nccl_state *state;
+    tutti_nccl_use use;
     const tutti_op *op;
     int64_t timeout_ms;
     tutti_nccl_comm handle;   /* for the calls */
@@ -55,14 +76,24 @@ typedef struct tutti_nccl_batch {
 
 /* Takes the lock and opens a group. */
 tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out);
+/* The same for messages. */
+tutti_status tutti_nccl_begin_messages(tutti_nccl_state *state, int64_t timeout_ms, tutti_nccl_batch *batch_out);
 /* Notes what a call has answered. */
 void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const char *name);
 /* Ends the group, gives the lock back, and waits until its calls are in the stream: what is enqueued from then on comes
  * after them. */
 tutti_status tutti_nccl_finish(tutti_nccl_batch *batch);
 
-/* Until NCCL has done what its last call began: looks for broken, dead and departed ranks meanwhile. op: what is told. */
-tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_op *op, int64_t timeout_ms, const char *name);
+/* What a wait is for, and what is told when it goes wrong. */
+typedef struct tutti_nccl_reason {
+    tutti_nccl_use use;
+    const tutti_op *op;
+    int64_t timeout_ms;
+    const char *name; /* of NCCL's call, or the op's */
+} tutti_nccl_reason;
+
+/* Until NCCL has done what its last call began: looks for broken, dead and departed ranks meanwhile. */
+tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *reason);
 /* The error that NCCL's answer is; a rank that died is named instead. */
 tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tutti_nccl_result result,
                                 const char *name);
@@ -79,6 +110,13 @@ tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream
 tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call);
 tutti_status tutti_nccl_reduce(tutti_nccl_state *state, const tutti_stream_call *call);
 tutti_status tutti_nccl_ordered(tutti_nccl_state *state, const tutti_stream_call *call);
+
+/* --------------------------------------------------------------------------------------- nccl_message.c */
+
+/* TUTTI_CUDA_MESSAGES=nccl? */
+bool tutti_nccl_wants_messages(void);
+/* tutti_stream_engine.messages */
+tutti_status tutti_nccl_messages(tutti_comm *comm, const tutti_message *const *list, size_t count, int64_t timeout_ms);
 
 /* ---------------------------------------------------------------------------------------- nccl_memory.c */
 

@@ -41,6 +41,7 @@ SAME(TUTTI_NCCL_MIN, ncclMin);
 SAME(TUTTI_NCCL_AVG, ncclAvg);
 SAME(TUTTI_NCCL_SCALAR_HOST, ncclScalarHostImmediate);
 SAME(TUTTI_NCCL_UNDEFINED, NCCL_CONFIG_UNDEF_INT);
+SAME(TUTTI_NCCL_NO_COLOR, NCCL_SPLIT_NOCOLOR);
 SAME(sizeof(tutti_nccl_op), sizeof(ncclRedOp_t));
 SAME(sizeof(tutti_nccl_type), sizeof(ncclDataType_t));
 SAME(sizeof(tutti_nccl_result), sizeof(ncclResult_t));

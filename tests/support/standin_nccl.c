@@ -2,8 +2,8 @@
  * libstandin_nccl.so: NCCL without GPUs, for tests (TUTTI_NCCL_LIBRARY names it). Bytes really move, between threads and
  * between processes, in the order of the streams of the stand-in for CUDA; so results are checked, and nothing is said of
  * speed nor of NCCL itself. It is as unkind as NCCL: communicators are non-blocking and stay "in progress" for a while, a
- * call made meanwhile is refused, calls that differ and peers that have died hang until ncclCommAbort, two ranks on one
- * GPU are refused, pointers that are no GPU's end the process.
+ * call made meanwhile is refused, a call that fails ends them for good, calls that differ and peers that have died hang
+ * until ncclCommAbort, two ranks on one GPU are refused, pointers that are no GPU's end the process.
  *
  *   STANDIN_NCCL_PROGRESS_US=n          how long a call stays in progress at most (300)
  *   STANDIN_NCCL_FAIL=call:nth:result   the nth such call of this process fails with that number; "async": from the nth
@@ -46,6 +46,23 @@ standin_group *standin_nccl_mine(void) {
         if (g == NULL || pthread_setspecific(own_group, g) != 0) abort();
     }
     return g;
+}
+
+/* What tests ask for: how often a call was made in this process. */
+static const char *const counted[] = {"ncclCommInitRankConfig", "ncclCommSplit", "ncclSend", "ncclRecv",
+                                      "ncclGroupEnd"};
+static atomic_int counts[sizeof counted / sizeof *counted];
+
+void standin_nccl_count_call(const char *name) {
+    for (size_t i = 0; i < sizeof counted / sizeof *counted; i++)
+        if (strcmp(counted[i], name) == 0) atomic_fetch_add(&counts[i], 1);
+}
+
+EXPORT int standin_nccl_count(const char *name);
+EXPORT int standin_nccl_count(const char *name) {
+    for (size_t i = 0; i < sizeof counted / sizeof *counted; i++)
+        if (strcmp(counted[i], name) == 0) return atomic_load(&counts[i]);
+    return -1;
 }
 
 /* ---------------------------------------------------------------------------------------- CUDA's stand-in */
@@ -187,11 +204,8 @@ static bool same_gpu(const char *a, const char *b) {
 }
 
 /* Waits for all ranks; then each finds by itself whether two of them have one GPU. */
-static void *open_thread(void *context) {
-    tutti_nccl_comm comm = context;
-    unsigned seed = (unsigned)comm->rank;
-    int result = OK;
-    standin_nccl_linger(&seed);
+tutti_nccl_result standin_nccl_meet(tutti_nccl_comm comm) {
+    tutti_nccl_result result = OK;
     snprintf(comm->area->gpus[comm->rank], STANDIN_ID_BYTES, "%s", standin_cuda()->id(comm->gpu));
     atomic_fetch_add(&comm->area->arrived, 1);
     while (atomic_load(&comm->area->arrived) < comm->nranks && !atomic_load(&comm->abort)) usleep(100);
@@ -202,8 +216,36 @@ static void *open_thread(void *context) {
             result = TUTTI_NCCL_INVALID_USAGE;
         }
     tutti_nccl_result made = standin_nccl_fault("open", comm->rank);
-    atomic_store(&comm->state, made != OK ? (int)made : result);
+    return made != OK ? made : result;
+}
+
+static void *open_thread(void *context) {
+    tutti_nccl_comm comm = context;
+    unsigned seed = (unsigned)comm->rank;
+    standin_nccl_linger(&seed);
+    tutti_nccl_result result = standin_nccl_meet(comm);
+    atomic_store(&comm->state, result);
     atomic_fetch_sub(&comm->pending, 1);
+    return NULL;
+}
+
+bool standin_nccl_is_config(const tutti_nccl_config *config) {
+    return config != NULL && config->magic == TUTTI_NCCL_CONFIG_MAGIC && config->bytes == sizeof *config &&
+           config->version >= TUTTI_NCCL_OLDEST && config->blocking == 0;
+}
+
+/* NULL: rank 0 is not there any more. */
+tutti_nccl_comm standin_nccl_make(const tutti_nccl_id *id, int rank, int nranks, int gpu) {
+    unique known;
+    memcpy(&known, id, sizeof known);
+    tutti_nccl_comm comm = calloc(1, sizeof *comm);
+    if (comm == NULL) abort();
+    comm->magic = MAGIC;
+    comm->rank = rank;
+    comm->nranks = nranks;
+    comm->gpu = gpu;
+    if (attach(comm, &known)) return comm;
+    free(comm);
     return NULL;
 }
 
@@ -211,24 +253,16 @@ tutti_nccl_result ncclCommInitRankConfig(tutti_nccl_comm *comm_out, int nranks, 
                                          tutti_nccl_config *config) {
     unique known;
     memcpy(&known, &id, sizeof known);
+    standin_nccl_count_call("ncclCommInitRankConfig");
     if (standin_nccl_fault("die", rank) != OK) raise(SIGKILL);
     tutti_nccl_result made = standin_nccl_fault("ncclCommInitRankConfig", rank);
     if (made != OK) return made;
-    if (config == NULL || config->magic != TUTTI_NCCL_CONFIG_MAGIC || config->bytes != sizeof *config ||
-        config->version < TUTTI_NCCL_OLDEST || config->blocking != 0)
+    if (!standin_nccl_is_config(config))
         return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "the stand-in has non-blocking communicators only");
     if (known.magic != MAGIC || nranks > STANDIN_RANKS || rank < 0 || rank >= nranks)
         return standin_nccl_fail(TUTTI_NCCL_INVALID_ARGUMENT, "id, rank or number of ranks cannot be");
-    tutti_nccl_comm comm = calloc(1, sizeof *comm);
-    if (comm == NULL) return standin_nccl_fail(TUTTI_NCCL_SYSTEM_ERROR, "no memory");
-    comm->magic = MAGIC;
-    comm->rank = rank;
-    comm->nranks = nranks;
-    comm->gpu = standin_cuda()->current();
-    if (!attach(comm, &known)) {
-        free(comm);
-        return standin_nccl_fail(TUTTI_NCCL_SYSTEM_ERROR, "rank 0 is not there");
-    }
+    tutti_nccl_comm comm = standin_nccl_make(&id, rank, nranks, standin_cuda()->current());
+    if (comm == NULL) return standin_nccl_fail(TUTTI_NCCL_SYSTEM_ERROR, "rank 0 is not there");
     pthread_t thread;
     atomic_store(&comm->state, TUTTI_NCCL_IN_PROGRESS);
     atomic_store(&comm->pending, 1);
@@ -237,6 +271,8 @@ tutti_nccl_result ncclCommInitRankConfig(tutti_nccl_comm *comm_out, int nranks, 
     *comm_out = comm;
     return TUTTI_NCCL_IN_PROGRESS;
 }
+
+/* -------------------------------------------------------------------------------------------------- the end */
 
 /* Nothing of it is under way any more. */
 static void dispose(tutti_nccl_comm comm) {

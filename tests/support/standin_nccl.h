@@ -30,6 +30,7 @@ enum {
     STANDIN_OPS = 64,     /* pre-multiplied sums of a communicator at a time */
     STANDIN_CHANNEL_BYTES = 16 << 10,
     STANDIN_ID_BYTES = 16,
+    STANDIN_SPLITS = 64, /* of a communicator */
 };
 
 /* Bytes from one rank to another, in order. */
@@ -39,8 +40,21 @@ typedef struct standin_channel {
     char data[STANDIN_CHANNEL_BYTES];
 } standin_channel;
 
+/* One rank's part in a split. */
+typedef struct standin_ticket {
+    int color, key;
+    tutti_nccl_id id;    /* of the new communicator, by its rank 0 */
+    atomic_bool invited; /* the id is there */
+} standin_ticket;
+
+typedef struct standin_split {
+    atomic_int arrived;
+    standin_ticket tickets[STANDIN_RANKS];
+} standin_split;
+
 typedef struct standin_area {
     atomic_int arrived;
+    standin_split splits[STANDIN_SPLITS];
     char gpus[STANDIN_RANKS][STANDIN_ID_BYTES];             /* each written by its rank before it arrives */
     standin_channel channels[STANDIN_RANKS][STANDIN_RANKS]; /* from, to */
 } standin_area;
@@ -54,6 +68,7 @@ struct tutti_nccl_comm_ {
     atomic_bool abort;
     atomic_int pending; /* batches that have not ended; and the opening */
     atomic_int registered;
+    int splits;             /* made so far */
     uint64_t batches;       /* launched so far */
     _Atomic uint64_t ended; /* the last of them that has */
     bool op_used[STANDIN_OPS];
@@ -108,6 +123,13 @@ tutti_nccl_result standin_nccl_fail(tutti_nccl_result result, const char *why);
 tutti_nccl_result standin_nccl_fault(const char *name, int rank);
 /* May the call be made on the communicator now, by this thread? */
 tutti_nccl_result standin_nccl_check(tutti_nccl_comm comm, const char *name);
+/* A communicator under that id, not opened; NULL: rank 0 is not there any more. */
+tutti_nccl_comm standin_nccl_make(const tutti_nccl_id *id, int rank, int nranks, int gpu);
+/* Waits for all ranks; then each finds by itself whether two of them have one GPU. */
+tutti_nccl_result standin_nccl_meet(tutti_nccl_comm comm);
+bool standin_nccl_is_config(const tutti_nccl_config *config);
+/* Counts the call, for tests: standin_nccl_count(name). */
+void standin_nccl_count_call(const char *name);
 /* As long as a call stays in progress. */
 void standin_nccl_linger(unsigned *seed);
 

@@ -46,6 +46,7 @@ CALL(ncclCommAbort)
 #endif
 #ifndef BAD_LACKS_OPTIONAL
 CALL(ncclGetLastError)
+CALL(ncclCommSplit)
 CALL(ncclCommRegister)
 CALL(ncclCommDeregister)
 CALL(ncclMemAlloc)

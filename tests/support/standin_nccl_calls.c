@@ -73,8 +73,9 @@ tutti_nccl_result ncclGroupEnd(void) {
     tutti_nccl_result result = OK;
     if (g->depth == 0) return standin_nccl_fail(TUTTI_NCCL_INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
     if (--g->depth > 0) return OK;
-    if (g->failed != OK) return g->failed;
-    tutti_nccl_result made = standin_nccl_fault("ncclGroupEnd", -1);
+    standin_nccl_count_call("ncclGroupEnd");
+    tutti_nccl_result made = g->failed != OK ? g->failed : standin_nccl_fault("ncclGroupEnd", -1);
+    for (int i = 0; i < g->ncalls && made != OK; i++) atomic_store(&g->calls[i].comm->state, made);
     if (made != OK) return made;
     while (g->ncalls > 0) result = launch_first(g);
     return result;
@@ -83,6 +84,7 @@ tutti_nccl_result ncclGroupEnd(void) {
 static tutti_nccl_result record(const char *name, const standin_call *call) {
     standin_group *g = standin_nccl_mine();
     bool alone = g->depth == 0;
+    standin_nccl_count_call(name);
     if (alone) ncclGroupStart();
     tutti_nccl_result made = standin_nccl_check(call->comm, name);
     if (made == OK && standin_nccl_type_bytes(call->type) == 0)
@@ -94,8 +96,9 @@ static tutti_nccl_result record(const char *name, const standin_call *call) {
         standin_call *kept = &g->calls[g->ncalls++];
         *kept = *call;
         if (call->op > TUTTI_NCCL_AVG) kept->factor = call->comm->factors[call->op - TUTTI_NCCL_AVG - 1];
-    } else if (g->failed == OK) {
-        g->failed = made;
+    } else {
+        atomic_store(&call->comm->state, made); /* a communicator that does not block keeps its first error */
+        if (g->failed == OK) g->failed = made;
     }
     return alone ? ncclGroupEnd() : made;
 }
