@@ -25,11 +25,16 @@
 
 /* ------------------------------------------------------------------------------------- which ranks have what */
 
+/* One rank needs no NCCL, but TUTTI_ALGORITHM=nccl may ask for it: to try it where there is one GPU. */
+static bool is_asked_for(void) {
+    return strcmp(tutti_setting_text(TUTTI_SETTING_ALGORITHM), "nccl") == 0;
+}
+
 static void tell(const tutti_comm *comm, tutti_stream_facts *own) {
     const tutti_nccl *nccl;
     own->nccl_version = 0;
     own->nccl_seed = comm->seed != NULL && comm->seed->index == comm->gpu->index;
-    if (comm->nranks == 1) return; /* it is large, and takes its time to load */
+    if (comm->nranks == 1 && !is_asked_for()) return; /* it is large, and takes its time to load */
     if (tutti_nccl_open(&nccl) == TUTTI_OK) own->nccl_version = nccl->version;
     else snprintf(own->nccl_missing, sizeof own->nccl_missing, "%.95s", tutti_last_error());
 }
@@ -38,7 +43,7 @@ static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
     const tutti_stream_comm *gpu = comm->gpu;
     const tutti_stream_facts *facts = gpu->facts;
     char reason[256] = "", a[16], b[16];
-    if (comm->nranks == 1) snprintf(reason, sizeof reason, "there is one rank");
+    if (comm->nranks == 1 && !is_asked_for()) snprintf(reason, sizeof reason, "there is one rank");
     for (int rank = 0; rank < comm->nranks && reason[0] == '\0'; rank++) {
         if (facts[rank].nccl_version == 0)
             snprintf(reason, sizeof reason, "rank %d: %.*s", rank, (int)sizeof facts[rank].nccl_missing - 1,
