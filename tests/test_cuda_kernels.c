@@ -1,7 +1,8 @@
 /*
  * The kernels of kernels/cuda against those of kernels/host, on the host: compiled as C++, their grids are walked through
  * thread by thread (tests/support/emulated). Bit for bit, except where sums have another order. Loss and optimizers are in
- * test_cuda_kernels_loss.c.
+ * test_cuda_kernels_loss.c. The same files are a second program, where the kernels are a module's: a GPU's, or those of the
+ * stand-in (tests/support/emulated/module_kernels.c).
  */
 #include "kernels/gemm.h"
 #include "tests/support/emulated/arrays.h"
@@ -56,9 +57,9 @@ Test(elements, a_batch_is_gathered_as_on_the_host_also_one_of_more_images_than_a
     enum { SAMPLES = 300 };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         size_t bytes = cases[i].image_bytes, count = (size_t)cases[i].count;
-        uint8_t *images = aligned_alloc(64, (SAMPLES * bytes + 63) / 64 * 64), labels[SAMPLES];
-        uint32_t *indices = malloc(count * sizeof *indices);
-        uint8_t *labels_got = malloc(count), *labels_expected = malloc(count);
+        uint8_t *images = bytes_array(SAMPLES * bytes), *labels = bytes_array(SAMPLES);
+        uint32_t *indices = bytes_array(count * sizeof *indices);
+        uint8_t *labels_got = bytes_array(count), *labels_expected = bytes_array(count);
         for (size_t b = 0; b < SAMPLES * bytes; b++) images[b] = (uint8_t)tutti_random_bits(1, 2, b);
         for (size_t s = 0; s < SAMPLES; s++) labels[s] = (uint8_t)(s % 10);
         for (size_t s = 0; s < count; s++) indices[s] = (uint32_t)(tutti_random_bits(1, 3, s) % SAMPLES);
@@ -69,7 +70,7 @@ Test(elements, a_batch_is_gathered_as_on_the_host_also_one_of_more_images_than_a
         tutti_gpu_gather(compute, &args);
         expect_same("images", count * bytes, got, expected);
         cr_assert_eq(memcmp(labels_got, labels_expected, count), 0);
-        FREE(images, indices, labels_got, labels_expected, got, expected);
+        FREE(images, labels, indices, labels_got, labels_expected, got, expected);
     }
 }
 
@@ -200,7 +201,7 @@ Test(windows, unfolding_and_folding_are_their_definition) {
         walk_columns(&window, of->batch, x, expected, false);
         tutti_gpu_unfold(compute, &window, of->batch, x, got, false);
         expect_same("columns", columns_count, got, expected);
-        uint16_t *rounded = malloc(columns_count * sizeof *rounded), one;
+        uint16_t *rounded = bytes_array(columns_count * sizeof *rounded), one;
         tutti_gpu_unfold(compute, &window, of->batch, x, rounded, true);
         for (size_t e = 0; e < columns_count; e++) {
             tutti_gpu_round(compute, 1, &expected[e], &one);
@@ -223,7 +224,7 @@ Test(windows, max_pooling_is_the_hosts_with_equals_and_nan) {
         size_t out = (size_t)of->batch * out_count(&window, window.channels);
         float *x = array(count), *y = unwritten(out), *y_expected = unwritten(out), *dy = array(out);
         float *dx = unwritten(count), *dx_expected = unwritten(count);
-        int32_t *where = malloc(out * sizeof *where), *where_expected = malloc(out * sizeof *where);
+        int32_t *where = bytes_array(out * sizeof *where), *where_expected = bytes_array(out * sizeof *where);
         for (size_t e = 0; e < count; e++) x[e] = e % 17 == 3 ? NAN : floorf(x[e] * 4); /* many equals */
         tutti_max_pool_forward(&window, of->batch, x, y_expected, where_expected);
         tutti_gpu_max_pool_forward(compute, &window, of->batch, x, y, where);

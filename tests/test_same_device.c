@@ -1,6 +1,7 @@
 /*
  * Several ranks on one GPU: all kinds, types and sizes, in memory that peers can map and in memory that they cannot, in one
- * piece and in several; ranks that come late, die, or call something else. The GPU is a stand-in (support/standin_cuda.c).
+ * piece and in several; ranks that come late, die, or call something else. The GPU is a stand-in (support/standin_cuda.c), or
+ * the first of this machine's (support/cuda_call.h).
  */
 #include <criterion/criterion.h>
 
@@ -19,12 +20,16 @@
 
 #define SLOT_BYTES 4096 /* so that little data goes in pieces */
 
-static const int worlds[] = {2, 3, 4, 7, 0};
+static const int standin_worlds[] = {2, 3, 4, 7, 0}, gpu_worlds[] = {2, 4, 8, 0};
 static const int small_worlds[] = {3, 0};
 static const char *const environment[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
                                           NULL};
 
 enum { ORDINARY = 0, SHARED = -1, MIXED = 0x5a };
+
+static const int *worlds(void) {
+    return cuda_real_gpus() > 0 ? gpu_worlds : standin_worlds;
+}
 
 static void prepare(int64_t shared) {
     setenv("STANDIN_GPUS", "1", 1); /* for ranks that are threads */
@@ -61,15 +66,15 @@ static tutti_status sizes_body(ranks_context *context) {
 }
 
 Test(same_device, all_kinds_are_right_in_memory_that_peers_cannot_map, .timeout = 300) {
-    run(worlds, ORDINARY, sizes_body);
+    run(worlds(), ORDINARY, sizes_body);
 }
 
 Test(same_device, all_kinds_are_right_in_memory_that_peers_map, .timeout = 300) {
-    run(worlds, SHARED, sizes_body);
+    run(worlds(), SHARED, sizes_body);
 }
 
 Test(same_device, all_kinds_are_right_where_some_can_be_mapped_and_some_cannot, .timeout = 300) {
-    run(worlds, MIXED, sizes_body);
+    run(worlds(), MIXED, sizes_body);
 }
 
 static tutti_status all_types(ranks_context *context, cuda_rank *rank) {
@@ -115,7 +120,7 @@ static tutti_status ahead_body(ranks_context *context) {
 }
 
 Test(same_device, calls_follow_each_other_whatever_their_streams_and_whoever_is_late, .timeout = 200) {
-    run(worlds, MIXED, ahead_body);
+    run(worlds(), MIXED, ahead_body);
 }
 
 /* ------------------------------------------------------------------------------------------------ failure */

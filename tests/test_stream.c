@@ -1,6 +1,6 @@
 /*
  * Collectives on CUDA memory compute what those on host memory do: all kinds, types and sizes, in place and not, in pieces.
- * The GPUs are stand-ins (support/standin_cuda.c).
+ * The GPUs are stand-ins (support/standin_cuda.c), or real ones (support/cuda_call.h).
  */
 #include <criterion/criterion.h>
 

@@ -1,6 +1,7 @@
 /*
  * Calls on CUDA memory are done in stream order: nobody waits but who asks to. Works, streams, groups, messages, and calls on
- * host memory in between. The GPUs are stand-ins (support/standin_cuda.c) that delay what is in their streams.
+ * host memory in between. The GPUs are stand-ins (support/standin_cuda.c) that delay what is in their streams, or real ones
+ * (support/cuda_call.h).
  */
 #include <criterion/criterion.h>
 #include <sched.h>

@@ -1,6 +1,7 @@
 /*
  * What goes wrong with calls on CUDA memory: ranks that differ, die, stop or leave, GPUs that fail. Whatever it is, streams go
- * on, works tell it, and the communicator answers with it. The GPUs are stand-ins (support/standin_cuda.c).
+ * on, works tell it, and the communicator answers with it. The GPUs are stand-ins (support/standin_cuda.c), or real ones
+ * (support/cuda_call.h).
  *
  * A rank that hears of a failure early refuses its next call with what the others' works tell: each of them may be the one.
  */
@@ -300,6 +301,7 @@ Test(stream_failure, calls_of_cuda_that_fail_are_told_and_end_the_communicator) 
                                            "STANDIN_FAIL=task:40",       "STANDIN_FAIL=alloc_pinned:1",
                                            "STANDIN_FAIL=event_create:2"};
     if (!ranks_have_processes()) cr_skip("needs ranks that are processes");
+    if (cuda_real_gpus() > 0) cr_skip("only stand-ins fail when told to");
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
         const char *const environment[] = {failures[i], NULL};
         const char *failure =
@@ -389,5 +391,6 @@ static tutti_status refused(ranks_context *context) {
 }
 
 Test(stream_failure, wrong_memory_and_captured_streams_are_refused_and_harm_nobody) {
+    if (cuda_real_gpus() > 0) cr_skip("needs two GPUs and a capture that is none; see test_stream_graph.c");
     run(refused, NULL);
 }

@@ -13,13 +13,28 @@
 
 uint64_t cuda_shared_arenas;
 
+int cuda_real_gpus(void) {
+    const char *most = getenv("TUTTI_TEST_GPUS");
+    if (getenv("TUTTI_CUDA_MODULE") != NULL) return 0;
+    return most != NULL ? atoi(most) : 1;
+}
+
+/* What a test says of its stand-ins' number is the most of real GPUs, too. */
+static int usable_gpus(int count) {
+    const char *most = getenv("STANDIN_GPUS");
+    int real = cuda_real_gpus();
+    if (real == 0) return count;
+    if (most != NULL && atoi(most) < real) real = atoi(most);
+    return real < count ? real : count;
+}
+
 tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cuda_rank *rank) {
     int count = 0;
     void *arena = NULL;
     *rank = (cuda_rank){.arena_bytes = arena_bytes};
     TUTTI_TRY(tutti_device_open(&rank->device));
     TUTTI_TRY(rank->device->count(&count));
-    rank->index = context->rank % count;
+    rank->index = context->rank % usable_gpus(count);
     TUTTI_TRY(rank->device->use(rank->index));
     for (int i = 0; i < CUDA_STREAMS; i++) TUTTI_TRY(rank->device->stream_create(&rank->streams[i]));
     rank->shared = (cuda_shared_arenas >> context->rank % 64 & 1) != 0;

@@ -1,6 +1,9 @@
 /*
  * The calls of call.h on CUDA memory: their buffers are copied to a GPU, guards included, and back.
  *
+ * GPUs are stand-ins where TUTTI_CUDA_MODULE names one, as ctest does; else they are real, and the same tests run on the first
+ * TUTTI_TEST_GPUS of them (1). What only a stand-in can do is skipped there.
+ *
  * A rank has one arena there, from which buffers are cut: to give memory back waits for all streams of the process, so for
  * other ranks if they are threads of it.
  */
@@ -27,6 +30,9 @@ typedef struct cuda_rank {
 
 /* From here on arenas are of tutti_mem_alloc_cuda on ranks where the bit r % 64 is set; else peers cannot map them. */
 extern uint64_t cuda_shared_arenas;
+
+/* Of real GPUs, how many tests may use; 0: they are stand-ins, as many as STANDIN_GPUS says. */
+int cuda_real_gpus(void);
 
 /* Rank r uses GPU r modulo their number. Close it in any case; it is collective there unless comm is NULL. */
 tutti_status cuda_rank_open(const ranks_context *context, size_t arena_bytes, cuda_rank *rank_out);

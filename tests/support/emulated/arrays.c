@@ -42,8 +42,20 @@ tutti_compute *const compute = &the_compute.base;
 
 static uint64_t next_stream = 1;
 
+void *bytes_array(size_t bytes) {
+    return aligned_alloc(64, (bytes + 127) / 64 * 64);
+}
+
+void array_free(void *array) {
+    free(array);
+}
+
+double tolerance_of_sums(void) {
+    return 1e-10;
+}
+
 float *array(size_t count) {
-    float *made = aligned_alloc(64, (count * sizeof *made + 127) / 64 * 64);
+    float *made = bytes_array(count * sizeof *made);
     next_stream++;
     for (size_t i = 0; i < count; i++) made[i] = (float)(2 * tutti_random_uniform(11, next_stream, i) - 1);
     made[count] = 77;

@@ -1,5 +1,8 @@
 /*
- * What tests of the emulated kernels share: a place to compute, arrays, and how they are compared. They assert.
+ * What tests of the GPU's kernels share: a place to compute, arrays, and how they are compared. They assert.
+ *
+ * Two files fill it: arrays.c, where kernels are compiled for the host and run on its memory; module_kernels.c, where they are
+ * those of a module, on its GPU.
  */
 #ifndef TUTTI_TESTS_EMULATED_ARRAYS_H
 #define TUTTI_TESTS_EMULATED_ARRAYS_H
@@ -20,18 +23,25 @@ extern tutti_compute *const compute; /* it */
 
 float of_bfloat16(uint16_t value);
 
-/* Of a GPU's alignment, with room behind it that nobody may write. */
+/* Memory for kernels, of a GPU's alignment. All that follows is given back by FREE. */
+void *bytes_array(size_t bytes);
+/* With room behind it that nobody may write. */
 float *array(size_t count);
 /* NaN: what is not written stays visible. */
 float *unwritten(size_t count);
 float *copy_of(const float *values, size_t count);
+/* Bit for bit; on a real GPU, which has functions of its own and multiplies and adds at once, within some roundings. */
 void expect_same(const char *what, size_t count, const float *got, const float *expected);
 void expect_near(const char *what, size_t count, const float *got, const float *expected, double tolerance);
+
+/* Sums of doubles, relative: exact but for their order, where the values are the host's. */
+double tolerance_of_sums(void);
+void array_free(void *array);
 
 #define FREE(...)                                                                                                      \
     do {                                                                                                               \
         void *all_[] = {__VA_ARGS__};                                                                                  \
-        for (size_t i_ = 0; i_ < COUNT_OF(all_); i_++) free(all_[i_]);                                                 \
+        for (size_t i_ = 0; i_ < COUNT_OF(all_); i_++) array_free(all_[i_]);                                           \
     } while (0)
 
 #endif
