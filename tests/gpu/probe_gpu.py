@@ -1,0 +1,438 @@
+#!/usr/bin/env python3
+"""What Tutti needs of a GPU and its driver, tried one by one through the driver's own calls: nothing of Tutti is in between.
+
+Prints a line per probe, "name: yes", or "name: NO: reason", with times where they say something. Needs libcuda.so.1 and a GPU,
+else it says so and exits with 77. Processes are forked before any of them starts CUDA.
+"""
+import array
+import ctypes
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+GEQ = 0                      # CU_STREAM_WAIT_VALUE_GEQ
+PORTABLE_AND_MAPPED = 3      # CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP
+NON_BLOCKING = 1             # CU_STREAM_NON_BLOCKING
+LIMIT_S = 20
+ROUNDS = 1000
+MIB = 1 << 20
+ATTRIBUTES = (
+    ("compute capability, major", 75), ("compute capability, minor", 76), ("multiprocessors", 16), ("bytes of L2", 38),
+    ("compute mode (0: any process may use it)", 20), ("64-bit stream memory operations", 122),
+    ("host memory can be registered", 99), ("memory as file descriptors", 103), ("IPC events", 125),
+    ("pageable host memory can be read", 88),
+)
+
+
+class Driver:
+    """libcuda, started in this process on GPU 0, with one stream."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.call("cuInit", 0)
+        self.device = ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(self.device), 0)
+        context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
+        self.call("cuCtxSetCurrent", context)
+        self.stream = self.make_stream()
+
+    def call(self, name, *arguments):
+        result = getattr(self.library, name)(*arguments)
+        if result != 0:
+            text = ctypes.c_char_p()
+            self.library.cuGetErrorString(result, ctypes.byref(text))
+            raise OSError("%s: %s (%d)" % (name, (text.value or b"?").decode(), result))
+
+    def make_stream(self):
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
+        return stream
+
+    def attribute(self, number):
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
+        return value.value
+
+    def alloc(self, size):
+        memory = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(size))
+        return memory
+
+    def put(self, memory, data):
+        self.call("cuMemcpyHtoD_v2", memory, data, ctypes.c_size_t(len(data)))
+
+    def get(self, memory, size):
+        data = ctypes.create_string_buffer(size)
+        self.call("cuMemcpyDtoH_v2", data, memory, ctypes.c_size_t(size))
+        return data.raw
+
+    def register(self, shared, size):
+        """Memory of this process as the GPU knows it."""
+        address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(shared)))
+        self.call("cuMemHostRegister_v2", address, ctypes.c_size_t(size), PORTABLE_AND_MAPPED)
+        there = ctypes.c_uint64()
+        self.call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), address, 0)
+        return there
+
+    def wait_value(self, at, value, stream=None):
+        self.call("cuStreamWaitValue64_v2", stream or self.stream, at, ctypes.c_uint64(value), GEQ)
+
+    def write_value(self, at, value, stream=None):
+        self.call("cuStreamWriteValue64_v2", stream or self.stream, at, ctypes.c_uint64(value), 0)
+
+    def sync(self, stream=None):
+        self.call("cuStreamSynchronize", stream or self.stream)
+
+    def time_ms(self, body):
+        """Of what the body enqueues, by events."""
+        events = [ctypes.c_void_p(), ctypes.c_void_p()]
+        for event in events:
+            self.call("cuEventCreate", ctypes.byref(event), 0)
+        self.call("cuEventRecord", events[0], self.stream)
+        body()
+        self.call("cuEventRecord", events[1], self.stream)
+        self.sync()
+        spent = ctypes.c_float()
+        name = "cuEventElapsedTime_v2" if hasattr(self.library, "cuEventElapsedTime_v2") else "cuEventElapsedTime"
+        self.call(name, ctypes.byref(spent), events[0], events[1])
+        return spent.value
+
+
+def counter(shared, index):
+    return struct.unpack_from("Q", shared, index * 8)[0]
+
+
+def set_counter(shared, index, value):
+    struct.pack_into("Q", shared, index * 8, value)
+
+
+def at(base, index):
+    return ctypes.c_uint64(base.value + 8 * index)
+
+
+def in_child(body):
+    pid = os.fork()
+    if pid > 0:
+        return pid
+    try:
+        body()
+    except BaseException as error:  # noqa: the child must not return
+        print("  the other process: %s" % error, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def expect_end(pid):
+    if os.waitpid(pid, 0)[1] != 0:
+        raise OSError("the other process failed")
+
+
+# ---------------------------------------------------------------------------------------------------- probes
+
+def facts():
+    start = time.monotonic()
+    driver = Driver()
+    started = time.monotonic() - start
+    version, size = ctypes.c_int(), ctypes.c_size_t()
+    name, uuid = ctypes.create_string_buffer(128), ctypes.create_string_buffer(16)
+    driver.call("cuDriverGetVersion", ctypes.byref(version))
+    driver.call("cuDeviceGetName", name, 128, driver.device)
+    driver.call("cuDeviceTotalMem_v2", ctypes.byref(size), driver.device)
+    driver.call("cuDeviceGetUuid_v2", uuid, driver.device)
+    for label, number in ATTRIBUTES:
+        print("  %s: %d" % (label, driver.attribute(number)), flush=True)
+    return "%s, %.1f GiB, driver for CUDA %d.%d, id %s, context made in %.2f s" % (
+        name.value.decode(), size.value / 2**30, version.value // 1000, version.value % 1000 // 10, uuid.raw.hex(), started)
+
+
+def copy_bandwidth():
+    driver = Driver()
+    size = 1 << 30
+    src, dst = driver.alloc(size), driver.alloc(size)
+    times = []
+    for _ in range(6):
+        times.append(driver.time_ms(
+            lambda: driver.call("cuMemcpyDtoDAsync_v2", dst, src, ctypes.c_size_t(size), driver.stream)))
+    best = sorted(times[1:])[2]
+    return "%.0f GB/s read and written (%d MiB in %.3f ms, median of 5)" % (2 * size / best / 1e6, size // MIB, best)
+
+
+def values_in_registered_memory():
+    """A stream waits for the host, the host for the stream: one round is both ways."""
+    driver = Driver()
+    shared = mmap.mmap(-1, 4096)
+    there = driver.register(shared, 4096)
+    driver.wait_value(at(there, 0), 1)
+    driver.write_value(at(there, 1), 1)
+    time.sleep(0.02)
+    if counter(shared, 1) != 0:
+        raise OSError("the stream did not wait")
+    set_counter(shared, 0, 1)
+    driver.sync()
+    if counter(shared, 1) != 1:
+        raise OSError("the stream's write is not seen")
+    start = time.perf_counter()
+    for i in range(2, ROUNDS + 2):
+        driver.wait_value(at(there, 0), i)
+        driver.write_value(at(there, 1), i)
+        set_counter(shared, 0, i)
+        while counter(shared, 1) < i:
+            pass
+    return "%.1f us a round" % (1e6 * (time.perf_counter() - start) / ROUNDS)
+
+
+def values_between_streams():
+    driver = Driver()
+    other = driver.make_stream()
+    shared = mmap.mmap(-1, 4096)
+    there = driver.register(shared, 4096)
+    start = time.perf_counter()
+    for i in range(1, ROUNDS + 1):
+        driver.wait_value(at(there, 0), i - 1)
+        driver.write_value(at(there, 1), i)
+        driver.wait_value(at(there, 1), i, other)
+        driver.write_value(at(there, 0), i, other)
+    driver.sync(other)
+    driver.sync()
+    return "%.1f us a round" % (1e6 * (time.perf_counter() - start) / ROUNDS)
+
+
+def values_between_processes():
+    """What ranks that share a GPU do: counters in shared memory, which both processes register, streams that wait for each other."""
+    fd = os.memfd_create("probe")
+    os.ftruncate(fd, 1 << 16)
+
+    def play(own, peers):
+        driver = Driver()
+        shared = mmap.mmap(fd, 1 << 16)
+        there = driver.register(shared, 1 << 16)
+        set_counter(shared, 16 + own, 1)
+        while counter(shared, 16 + peers) < 1:
+            time.sleep(0.001)
+        start = time.perf_counter()
+        for i in range(1, ROUNDS + 1):
+            driver.wait_value(at(there, peers), i - (1 if own == 0 else 0))
+            driver.write_value(at(there, own), i)
+        driver.sync()
+        return 1e6 * (time.perf_counter() - start) / ROUNDS
+
+    pid = in_child(lambda: play(8, 0))
+    spent = play(0, 8)
+    expect_end(pid)
+    return "%.1f us a round" % spent
+
+
+def memory_by_ipc():
+    reader, writer = os.pipe()
+
+    def importer():
+        handle = (ctypes.c_char * 64).from_buffer_copy(os.read(reader, 64))
+
+        class Handle(ctypes.Structure):
+            _fields_ = [("reserved", ctypes.c_char * 64)]
+
+        driver = Driver()
+        memory = ctypes.c_uint64()
+        driver.call("cuIpcOpenMemHandle_v2", ctypes.byref(memory), Handle.from_buffer_copy(handle), 1)
+        if driver.get(memory, 4) != b"here":
+            raise OSError("other bytes came")
+        driver.put(memory, b"back")
+        driver.call("cuIpcCloseMemHandle", memory)
+
+    pid = in_child(importer)
+    driver = Driver()
+    memory = driver.alloc(2 * MIB)
+    driver.put(memory, b"here")
+    handle = ctypes.create_string_buffer(64)
+    try:
+        driver.call("cuIpcGetMemHandle", handle, memory)
+        os.write(writer, handle.raw)
+        expect_end(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    if driver.get(memory, 4) != b"back":
+        raise OSError("what the other process wrote is not there")
+
+
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class Properties(ctypes.Structure):  # CUmemAllocationProp
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location), ("windows", ctypes.c_void_p),
+                ("flags", ctypes.c_ubyte * 8)]
+
+
+class Access(ctypes.Structure):
+    _fields_ = [("location", Location), ("flags", ctypes.c_int)]
+
+
+def map_handle(driver, handle, size):
+    address = ctypes.c_uint64()
+    driver.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_size_t(0), ctypes.c_uint64(0),
+                ctypes.c_uint64(0))
+    driver.call("cuMemMap", address, ctypes.c_size_t(size), ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
+    access = Access(Location(1, driver.device.value), 3)
+    driver.call("cuMemSetAccess", address, ctypes.c_size_t(size), ctypes.byref(access), ctypes.c_size_t(1))
+    return address
+
+
+def memory_by_file_descriptor():
+    """The newer way, which Tutti does not use: is it there where the older is not?"""
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+
+    def importer():
+        driver = Driver()
+        data, ancillary, _, _ = theirs.recvmsg(8, socket.CMSG_SPACE(4))
+        fd = array.array("i", ancillary[0][2])[0]
+        handle = ctypes.c_uint64()
+        driver.call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), 1)
+        if driver.get(map_handle(driver, handle, struct.unpack("Q", data)[0]), 4) != b"here":
+            raise OSError("other bytes came")
+
+    pid = in_child(importer)
+    theirs.close()
+    try:
+        driver = Driver()
+        properties = Properties(type=1, handles=1, location=Location(1, driver.device.value))
+        granule = ctypes.c_size_t()
+        driver.call("cuMemGetAllocationGranularity", ctypes.byref(granule), ctypes.byref(properties), 0)
+        handle = ctypes.c_uint64()
+        driver.call("cuMemCreate", ctypes.byref(handle), granule, ctypes.byref(properties), ctypes.c_uint64(0))
+        driver.put(map_handle(driver, handle, granule.value), b"here")
+        fd = ctypes.c_int()
+        driver.call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, 1, ctypes.c_uint64(0))
+        ours.sendmsg([struct.pack("Q", granule.value)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd.value]))])
+        expect_end(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        raise
+
+
+def turns_of_two_processes():
+    """Each in turn fills some memory: what it costs that processes on one GPU run one at a time."""
+    fd = os.memfd_create("probe")
+    os.ftruncate(fd, 1 << 16)
+    rounds = 200
+
+    def play(own, peers):
+        driver = Driver()
+        shared = mmap.mmap(fd, 1 << 16)
+        there = driver.register(shared, 1 << 16)
+        memory = driver.alloc(MIB)
+        set_counter(shared, 16 + own, 1)
+        while counter(shared, 16 + peers) < 1:
+            time.sleep(0.001)
+        start = time.perf_counter()
+        for i in range(1, rounds + 1):
+            driver.wait_value(at(there, peers), i - (1 if own == 0 else 0))
+            driver.call("cuMemsetD8Async", memory, ctypes.c_ubyte(i % 256), ctypes.c_size_t(MIB), driver.stream)
+            driver.write_value(at(there, own), i)
+        driver.sync()
+        return 1e6 * (time.perf_counter() - start) / rounds
+
+    pid = in_child(lambda: play(8, 0))
+    spent = play(0, 8)
+    expect_end(pid)
+    return "%.0f us a round, of two turns" % spent
+
+
+def stream_is_captured():
+    driver = Driver()
+    memory, graph, executable = driver.alloc(4096), ctypes.c_void_p(), ctypes.c_void_p()
+    driver.call("cuStreamBeginCapture_v2", driver.stream, 1)
+    driver.call("cuMemsetD8Async", memory, ctypes.c_ubyte(7), ctypes.c_size_t(4096), driver.stream)
+    driver.call("cuStreamEndCapture", driver.stream, ctypes.byref(graph))
+    driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+    driver.call("cuGraphLaunch", executable, driver.stream)
+    driver.sync()
+    if driver.get(memory, 1) != b"\7":
+        raise OSError("the graph did nothing")
+
+
+def a_killed_process():
+    """How soon is the death known of a process that uses the GPU, and is the GPU free for others then?"""
+    reader, writer = os.pipe()
+
+    def victim():
+        driver = Driver()
+        driver.alloc(64 * MIB)
+        os.write(writer, b"x")
+        time.sleep(30)
+
+    pid = in_child(victim)
+    os.read(reader, 1)
+    fd = os.pidfd_open(pid)
+    driver = Driver()
+    start = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    told = bool(select.select([fd], [], [], 5)[0])
+    known = time.monotonic() - start
+    driver.put(driver.alloc(4096), b"go on")
+    os.waitpid(pid, 0)
+    if not told:
+        raise OSError("pidfd does not tell it within 5 s")
+    return "known after %.0f ms" % (1e3 * known)
+
+
+PROBES = (
+    ("GPU 0", facts),
+    ("bandwidth of a copy", copy_bandwidth),
+    ("streams wait for values in registered memory", values_in_registered_memory),
+    ("two streams wait for each other", values_between_streams),
+    ("streams of two processes wait for each other", values_between_processes),
+    ("two processes take turns on the GPU", turns_of_two_processes),
+    ("memory of another process by IPC handle", memory_by_ipc),
+    ("memory of another process by file descriptor", memory_by_file_descriptor),
+    ("a stream is captured into a graph", stream_is_captured),
+    ("a process that uses the GPU is killed", a_killed_process),
+)
+
+
+def run(name, probe):
+    """In a process of its own, whose answer is a line; after LIMIT_S all that it has started is killed."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        os.close(reader)
+        try:
+            words = probe()
+            answer = "yes" + (": " + words if words else "")
+        except BaseException as error:  # noqa: whatever it is, it is the answer
+            answer = "NO: %s" % (error,)
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.close(writer)
+    answer = "NO: no answer within %d s" % LIMIT_S
+    if select.select([reader], [], [], LIMIT_S)[0]:
+        answer = os.read(reader, 1000).decode() or "NO: it ended without an answer"
+    os.close(reader)
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        pass
+    os.waitpid(pid, 0)
+    print("%s: %s" % (name, answer), flush=True)
+
+
+def main():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        print("skipped: no driver: %s" % error)
+        sys.exit(77)
+    for name, probe in PROBES:
+        run(name, probe)
+
+
+if __name__ == "__main__":
+    main()

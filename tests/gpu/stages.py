@@ -1,0 +1,338 @@
+"""The stages of the check, in their order. Each is a function of the check (see there), told with its limit in seconds, the seconds
+that are kept for it while others run, and what it is about."""
+import glob
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+import goals
+import steps
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = ("tutti-info", "tuttirun", "tutti-train", "all_reduce_perf", "sendrecv_perf", "kernels_perf", "tutti_cuda")
+TESTS = ("device", "module_kernels", "nccl", "nccl_library", "same_device", "stream", "stream_async", "stream_failure",
+         "stream_random", "stream_graph", "train_cuda")
+
+
+def said(words, limit_s=60):
+    """All that a program prints, or why it does not; looked for beside CUDA's, too."""
+    path = shutil.which(words[0]) or "/usr/local/cuda/bin/" + words[0]
+    try:
+        return subprocess.run([path] + words[1:], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=limit_s, check=False).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return "no: %s" % error
+
+
+def first_line(text):
+    return (text.strip().splitlines() or ["nothing"])[0]
+
+
+# ------------------------------------------------------------------------------------------------------- facts
+
+PYTHON_FACTS = """
+import sys
+print("Python %s" % sys.version.split()[0], end="")
+try:
+    import torch
+    print(", PyTorch %s for CUDA %s" % (torch.__version__, torch.version.cuda), end="")
+    print(", NCCL %s" % ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else ", no GPU in it", end="")
+except Exception as error:
+    print(", no PyTorch: %s" % error, end="")
+"""
+
+
+def facts(check):
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        model = re.search(r"model name\s*: (.*)", file.read())
+    check.fact("processor: %s, %d cores for us" % (model.group(1) if model else os.uname().machine,
+                                                   len(os.sched_getaffinity(0))))
+    check.fact("kernel: %s %s" % (os.uname().sysname, os.uname().release))
+    for name, words in (("nvidia-smi", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,mig.mode.current,compute_mode",
+                                        "--format=csv,noheader"]),
+                        ("CMake", ["cmake", "--version"]), ("ninja", ["ninja", "--version"]), ("gcc", ["gcc", "--version"]),
+                        ("Python", [sys.executable, "-c", PYTHON_FACTS])):
+        check.fact("%s: %s" % (name, first_line(said(words))))
+    check.fact("nvcc: %s" % steps.last_line(said(["nvcc", "--version"])))
+    if shutil.which("nvidia-smi"):
+        check.step("nvidia-smi", ["nvidia-smi"], 20, show=40, summary=first_line)
+    else:
+        check.note("nvidia-smi", "skipped", words="it is not here")
+
+
+# ------------------------------------------------------------------------------------------------------- build
+
+def has_header(name):
+    done = subprocess.run(["cc", "-E", "-I/usr/include/openblas", "-"], input="#include <%s>\n" % name, text=True,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return done.returncode == 0
+
+
+def plain_libraries(check):
+    """Small ones of our own in place of CBLAS and zlib, for the host's part of the trainer: slow, but there."""
+    found = []
+    plain = os.path.join(HERE, "plain")
+    for name, header, variables in (("cblas", "cblas.h", ("TUTTI_CBLAS_INCLUDE", "TUTTI_CBLAS_LIBRARY")),
+                                    ("zlib", "zlib.h", ("ZLIB_INCLUDE_DIR", "ZLIB_LIBRARY"))):
+        if has_header(header) and not check.options.plain:
+            continue
+        folder = os.path.join(check.folder, name)
+        os.makedirs(folder, exist_ok=True)
+        shutil.copy(os.path.join(plain, header), folder)
+        library, item = os.path.join(folder, "lib%s.a" % name), os.path.join(folder, name + ".o")
+        result = check.step("plain " + name, ["sh", "-c", 'cc -O3 -fPIC -I "$1" -c "$2" -o "$3" && ar rcs "$4" "$3"', "sh", folder,
+                                              os.path.join(plain, name + ".c"), item, library], 20)
+        if result is not None and result.state == "passed":
+            found += ["-D%s=%s" % (variables[0], folder), "-D%s=%s" % (variables[1], library)]
+    return found
+
+
+def packages_folder():
+    """Where Python's packages have a folder nvidia: headers of NCCL and cuBLAS."""
+    for folder in (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]):
+        if glob.glob(os.path.join(folder, "nvidia", "*", "include")):
+            return folder
+    return None
+
+
+def build(check):
+    arguments = ["cmake", "-S", check.source, "-B", check.build, "-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_TESTS=ON"]
+    if shutil.which("ninja"):
+        arguments += ["-G", "Ninja"]
+    if packages_folder():
+        arguments.append("-DTUTTI_CUDA_PACKAGES=" + packages_folder())
+    result = check.step("configure", arguments + plain_libraries(check) + shlex.split(check.options.cmake), 60, summary=lambda text: "; ".join(
+        line[3:] for line in text.splitlines() if re.match(r"-- (cuda|nccl|cublas|Trainer|tests)[: ]", line)))
+    if result is None or result.state != "passed":
+        return
+    wanted = PROGRAMS + tuple("test_" + name for name in TESTS)
+    if check.options.standin:
+        wanted += ("standin_cuda", "standin_nccl", "standin_training")
+    targets = [name for name in wanted if name in known_targets(check)]
+    missing = [name for name in wanted if name not in targets]
+    check.step("compile", ["cmake", "--build", check.build, "-j", str(check.options.jobs), "--target"] + targets, 150,
+               summary=lambda text: "without " + ", ".join(missing) if missing else steps.last_line(text))
+    start_torch_build(check)
+    if check.program("tutti-info"):
+        check.step("tutti-info", [check.program("tutti-info")], 30, show=60, summary=lambda text: "; ".join(
+            " ".join(line.split()) for line in text.splitlines() if re.match(r"  +(CUDA|GPU \d|NCCL) ", line)))
+
+
+def known_targets(check):
+    text = said(["cmake", "--build", check.build, "--target", "help"])
+    return set(re.findall(r"^(?:\.\.\. )?([\w.-]+)(?::| |$)", text, re.MULTILINE))
+
+
+# ---------------------------------------------------------------------------------------------- Criterion's tests
+
+def told(output):
+    """The sum, and what failed or was skipped, in a line."""
+    sums = re.findall(r"Tested: .*", output)
+    words = [sums[-1].replace("Tested: ", "of ").replace(" | ", ", ")] if sums else []
+    words += re.findall(r"(?:\[FAIL\]|not so:|ended by signal|not done after) ?(.*)", output)[:3]
+    skips = sorted(set(re.findall(r"skipped: (.*)", output)))
+    return "; ".join(words + ["skipped: " + skip for skip in skips[:3]]) or steps.last_line(output)
+
+
+def test(check, name, program, limit_s=60, pattern=None, **environment):
+    path = check.program("test_" + program)
+    if path is None:
+        check.note(name, "left out", words="test_%s was not built" % program)
+        return
+    if check.options.standin and program in ("train_cuda", "module_kernels"):
+        environment["TUTTI_CUDA_MODULE"] = check.standin("training")
+    words = [path, "--jobs", "1"] + (["--filter", pattern] if pattern else [])
+    check.step(name, words, limit_s, environment, summary=told)
+
+
+# ---------------------------------------------------------------------------------------------------- the stages
+
+def probes(check):
+    def missing(text):
+        return "; ".join(re.findall(r"^(.*: NO: .*)$", text, re.MULTILINE)) or "all there"
+
+    check.step("the kernel", [sys.executable, os.path.join(HERE, "probe_kernel.py")], 30, show=30, summary=missing)
+    check.step("the GPU, by its driver", [sys.executable, os.path.join(HERE, "probe_gpu.py")], 90, show=40,
+               summary=lambda text: steps.last_line(text) if "skipped" in text else missing(text))
+    for pattern in ("another_process_maps*", "a_stream_waits*", "a_kernel_reads*"):
+        test(check, "device/" + pattern, "device", 30, "device/" + pattern)
+
+
+def kernels(check):
+    test(check, "the GPU's table, and reductions against the host's", "device", 60)
+    test(check, "the trainer's kernels against the host's", "module_kernels", 60)
+
+
+def nccl(check):
+    test(check, "finding the library", "nccl_library", 30)
+    test(check, "one rank, all kinds and types", "nccl", 60)
+    gpus = len(re.findall("GPU ", said(["nvidia-smi", "-L"])))
+    if gpus > 1:
+        test(check, "a GPU for each rank", "nccl", 60, TUTTI_TEST_GPUS=str(gpus))
+
+
+def one_gpu(check):
+    test(check, "2 to 8 ranks, all kinds, types, sizes", "same_device", 100)
+    test(check, "streams, works, groups, messages", "stream_async", 60)
+    test(check, "with the default settings", "stream", 60)
+    test(check, "by way of the host", "stream", 60, TUTTI_ALGORITHM="staged")
+
+
+def graphs(check):
+    test(check, "captured, replayed, refused", "stream_graph", 40)
+
+
+def failures(check):
+    test(check, "killed, stopped, different, aborted ranks", "stream_failure", 60)
+    test(check, "the same by way of the host", "stream_failure", 60, TUTTI_ALGORITHM="staged")
+
+
+def stress(check):
+    calls = "150" if check.options.standin else "1500"
+    test(check, "random calls, streams, orders", "stream_random", 100, TUTTI_TEST_CALLS=calls)
+
+
+def trainer(check):
+    test(check, "losses are the host's, with 1 and 2 ranks", "train_cuda", 80)
+    train, run = check.program("tutti-train"), check.program("tuttirun")
+    if train is None or run is None:
+        check.note("tutti-train", "left out", words="it was not built")
+        return
+    options = ["--model", "lenet", "--steps", "200", "--log-every", "50"] + (
+        ["--data", check.options.data] if check.options.data else [])
+    if check.options.standin:
+        options[3] = "3"
+    device = ["--device", "host" if check.options.standin else "cuda"]
+    check.step("1 rank", [train] + options + device, 40)
+    check.step("2 ranks", [run, "--standalone", "--nproc_per_node", "2", train] + options + device, 40)
+
+
+def all_reduce_times(check, name, *options):
+    """Small and large apart: large ones are fewer, since they take long where something is wrong."""
+    device = [] if check.options.standin else ["--device", "cuda"]
+    for least, most, rounds in (("8", "32K", "200"), ("1M", "64M", "30")):
+        path = new_file(check, "all_reduce-%s-%s.csv" % (name.replace(" ", "-"), least))
+        check.step("all_reduce, %s, %s to %s" % (name, least, most),
+                   [check.program("all_reduce_perf"), "-t", "8", "-b", least, "-e", most, "-f", "8", "-n", rounds, "-w", "10",
+                    "--csv", path] + device + list(options), 30, summary=bandwidth, show=20)
+        goals.note_times(check.measured, name, goals.read_times(path))
+
+
+def bandwidth(output):
+    return "; ".join(" ".join(line.split()) for line in re.findall(r"# (Out of bounds.*|Avg bus bandwidth.*)", output))
+
+
+def benchmarks(check):
+    if check.program("all_reduce_perf") is None:
+        check.note("all_reduce_perf", "left out", words="it was not built")
+        return
+    if check.options.standin:  # on the host's memory, whose times go nowhere
+        check.step("all_reduce", [check.program("all_reduce_perf"), "-t", "2", "-b", "8", "-e", "64K", "-f", "8"], 30,
+                   summary=bandwidth)
+        return
+    all_reduce_times(check, "threads", "--ranks", "threads")
+    all_reduce_times(check, "processes tutti", "--mem", "tutti")
+    all_reduce_times(check, "processes malloc")
+    check.step("all_reduce, ranks that compute in between", [check.program("all_reduce_perf"), "-t", "8", "-b", "1M", "-e", "64M",
+                                                              "-f", "8", "-n", "20", "--device", "cuda", "--mem", "tutti",
+                                                              "--compute", "500"], 30, summary=bandwidth, show=20)
+    lenet_times(check)
+    if check.program("kernels_perf"):
+        path = new_file(check, "kernels.csv")
+        check.step("kernels", [check.program("kernels_perf"), "--device", "cuda", "--csv", path], 40, show=60,
+                   summary=lambda text: "below the goal: " + (goals.note_kernels(check.measured, path) or "none"))
+
+
+def new_file(check, name):
+    """Its path; programs do not write over what is there."""
+    path = os.path.join(check.folder, name)
+    if os.path.exists(path):
+        os.remove(path)
+    return path
+
+
+def lenet_times(check):
+    data = ["--data", check.options.data] if check.options.data else []
+    result = check.step("LeNet, batch 100, next to PyTorch", [
+        sys.executable, os.path.join(check.source, "bench", "train_compare"), "--device", "cuda", "--bin",
+        os.path.join(check.build, "bin"), "--rounds", "2"] + data, 60, show=20)
+    if result is not None:
+        goals.note_lenet(check.measured, result.output)
+
+
+# ------------------------------------------------------------------------------------------------------- PyTorch
+
+def torch_site(check):
+    return os.path.join(check.folder, "site")
+
+
+def start_torch_build(check):
+    """In the background: it needs the processor, what comes next the GPU."""
+    if check.options.standin or (check.options.only and "torch" not in check.options.only) or "torch" in check.options.skip:
+        return
+    environment = dict(check.environment, CMAKE_BUILD_PARALLEL_LEVEL=str(max(check.options.jobs - 2, 1)),
+                       TUTTI_TORCH_PYTHON=sys.executable)
+    words = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation", "--upgrade", "--target",
+             torch_site(check), "-C", "build-dir=" + os.path.join(check.folder, "torch-build")]
+    defines = [word[2:] for word in shlex.split(check.options.cmake) if word.startswith("-D")]
+    if packages_folder():
+        defines.append("TUTTI_CUDA_PACKAGES=" + packages_folder())
+    for define in defines:
+        words += ["-C", "cmake.define." + define]
+    check.background = steps.Command(words + [os.path.join(check.source, "bindings", "torch")], check.log("torch build"),
+                                     environment)
+
+
+def torch(check):
+    if check.options.standin:
+        check.note("PyTorch", "skipped", words="its tensors are on no stand-in")
+        return
+    if check.background is None and not os.path.isdir(os.path.join(torch_site(check), "torch_tutti")):
+        start_torch_build(check)
+    if check.background is not None:
+        command, check.background = check.background, None
+        built = check.finish("building the backend (began with the tests)", command, check.left_s(120))
+        if built.state != "passed":
+            return
+    environment = {"PYTHONPATH": torch_site(check)}
+    program = os.path.join(HERE, "torch_cuda.py")
+    check.step("what is installed", [sys.executable, "-m", "torch_tutti"], 40, environment, show=30)
+    for name, ranks in (("1 rank", "1"), ("2 ranks", "2")):
+        check.step(name + ": collectives, DDP, FSDP2", [sys.executable, program, "--ranks", ranks], 70, environment, show=30)
+
+
+# ----------------------------------------------------------------------------------------------------- sanitizer
+
+def sanitizer(check):
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if check.options.standin or not os.path.exists(tool):
+        check.note("compute-sanitizer", "skipped", words="it is not here")
+        return
+    for tested, pattern in (("module_kernels", "windows/a_dense*"), ("device", "device_reduce/as_many*"),
+                            ("stream_graph", "stream_graph/a_call*")):
+        path = check.program("test_" + tested)
+        if path is not None:
+            check.step("memcheck, " + pattern, [tool, "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "9",
+                                                path, "--jobs", "1", "--filter", pattern], 60,
+                       summary=lambda text: "; ".join(sorted(set(re.findall(r"=+ (ERROR SUMMARY.*|Error: .*)", text)))))
+
+
+STAGES = {
+    "facts": (facts, 30, 5, "what machine it is"),
+    "build": (build, 170, 60, "the library, the module for GPUs, tests"),
+    "probes": (probes, 60, 20, "what the kernel and the driver allow"),
+    "kernels": (kernels, 60, 20, "the GPU's results against the host's"),
+    "nccl": (nccl, 60, 10, "collectives by NCCL, one rank"),
+    "one_gpu": (one_gpu, 130, 40, "collectives of ranks that share a GPU, processes and threads"),
+    "graphs": (graphs, 30, 10, "CUDA graphs"),
+    "trainer": (trainer, 70, 20, "training"),
+    "benchmarks": (benchmarks, 110, 60, "how fast it is"),
+    "torch": (torch, 110, 60, "PyTorch's tensors on the GPU"),
+    "failures": (failures, 60, 15, "ranks that die, stop, differ"),
+    "stress": (stress, 50, 10, "random calls in random streams"),
+    "sanitizer": (sanitizer, 50, 0, "compute-sanitizer"),
+}
