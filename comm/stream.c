@@ -248,6 +248,7 @@ static tutti_status prepare(tutti_stream_comm *gpu, const tutti_op *op, tutti_st
     if (*captures_out && (!engine->captures || wants_work))
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s%s cannot be captured into a CUDA graph (carried out by \"%s\")",
                           tutti_kind_name(op->kind), engine->captures ? " with options.work" : "", engine->name);
+    if (*captures_out) tutti_track_capture(gpu);
     *engine_out = engine;
     return TUTTI_OK;
 }

@@ -34,6 +34,8 @@ TAILQ_HEAD(tutti_stream_message_list, tutti_stream_message);
 
 struct tutti_stream_tracks {
     pthread_mutex_t lock; /* of all that follows */
+    bool captured;        /* calls are in graphs, and may be under way at any time */
+    int64_t dead_ns;      /* then: when a rank was first seen to be dead; 0: none */
     struct tutti_track_list under_way, spare;
     struct tutti_stream_message_list messages;
     tutti_stream side; /* copies what messages brought; NULL: none so far */
@@ -57,10 +59,15 @@ tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_str
 /* A track with its events, not yet in the list. minded: its engine minds deadlines itself. */
 tutti_status tutti_track_take(tutti_stream_comm *gpu, bool minded, tutti_track **track_out);
 void tutti_track_add(tutti_stream_comm *gpu, tutti_track *track);
+/* A call goes into a graph. Nobody is told when that is launched: from now on the watcher looks for deaths as long as the
+ * communicator lives. */
+void tutti_track_capture(tutti_stream_comm *gpu);
 /* It was not enqueued after all. */
 void tutti_track_drop(tutti_stream_comm *gpu, tutti_track *track);
 /* What the watcher does for a communicator: ends what is done, and what has failed. False: nothing is left to look after. */
 bool tutti_stream_look(tutti_stream_comm *gpu);
+/* Is anything under way that is known of? Else there is no hurry. */
+bool tutti_stream_is_busy(tutti_stream_comm *gpu);
 /* Wakes the watcher for it: something is under way. */
 void tutti_stream_watch(tutti_stream_comm *gpu);
 

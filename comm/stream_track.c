@@ -69,6 +69,14 @@ void tutti_track_add(tutti_stream_comm *gpu, tutti_track *track) {
     tutti_stream_watch(gpu);
 }
 
+void tutti_track_capture(tutti_stream_comm *gpu) {
+    if (gpu->comm->nranks == 1) return;
+    pthread_mutex_lock(&gpu->tracks->lock);
+    gpu->tracks->captured = true;
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_stream_watch(gpu);
+}
+
 /* ------------------------------------------------------------------------------------------- how they end */
 
 static void end_work(tutti_track *track, tutti_status status) {
@@ -210,6 +218,33 @@ static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_track *track) {
     return tutti_comm_give_up(comm, TUTTI_ERR_PEER_DIED);
 }
 
+/* A rank that died and had not left before, since who has left launches no graph any more; -1: none. */
+static int dead_rank(const tutti_comm *comm) {
+    if (comm->hosts != NULL) tutti_hosts_hear(comm);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const tutti_member *member = &comm->members[rank];
+        bool left = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0;
+        if (rank != comm->rank && !left && tutti_peer_ended(member->process)) return rank;
+    }
+    return -1;
+}
+
+/* Whether a graph waits for that rank is not known, so this happens also where none does. */
+static tutti_status mind_graphs(tutti_stream_comm *gpu) {
+    tutti_comm *comm = gpu->comm;
+    TUTTI_TRY(hear_of_break(comm));
+    int rank = dead_rank(comm);
+    int64_t now_ns = tutti_now_ns();
+    if (rank < 0) gpu->tracks->dead_ns = 0;
+    else if (gpu->tracks->dead_ns == 0) gpu->tracks->dead_ns = now_ns;
+    if (rank < 0 || now_ns - gpu->tracks->dead_ns < GRACE_NS) return TUTTI_OK;
+    const tutti_peer *peer = comm->members[rank].process;
+    tutti_fail(TUTTI_ERR_PEER_DIED,
+               "rank %d (host %s, pid %d) died; CUDA graphs with calls of communicator \"%s\" cannot go on", rank,
+               peer->host, (int)peer->pid, comm->name);
+    return tutti_comm_give_up(comm, TUTTI_ERR_PEER_DIED);
+}
+
 static tutti_status mind(tutti_stream_comm *gpu) {
     tutti_track *track;
     bool begun = false; /* a collective: those behind it wait for the same ranks */
@@ -221,7 +256,9 @@ static tutti_status mind(tutti_stream_comm *gpu) {
         TUTTI_TRY(mind_deaths(gpu, track));
         begun = begun || !track->message.direct;
     }
-    if (engine == NULL || engine->health == NULL || TAILQ_EMPTY(&gpu->tracks->under_way)) return TUTTI_OK;
+    if (gpu->tracks->captured) TUTTI_TRY(mind_graphs(gpu));
+    bool idle = TAILQ_EMPTY(&gpu->tracks->under_way) && !gpu->tracks->captured;
+    if (engine == NULL || engine->health == NULL || idle) return TUTTI_OK;
     tutti_status status = engine->health(gpu->comm);
     return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(gpu->comm, status);
 }
@@ -263,10 +300,17 @@ bool tutti_stream_look(tutti_stream_comm *gpu) {
     bool goes_on = !gpu->tracks->closed;
     if (goes_on) {
         look(gpu);
-        goes_on = is_busy(gpu);
+        goes_on = is_busy(gpu) || (gpu->tracks->captured && !gpu->tracks->aborted);
     }
     pthread_mutex_unlock(&gpu->tracks->lock);
     return goes_on;
+}
+
+bool tutti_stream_is_busy(tutti_stream_comm *gpu) {
+    pthread_mutex_lock(&gpu->tracks->lock);
+    bool busy = is_busy(gpu);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    return busy;
 }
 
 /* ------------------------------------------------------------------------------------------------- the end */
@@ -304,7 +348,9 @@ void tutti_stream_close(tutti_comm *comm) {
     tutti_stream_enter(gpu, &before);
     pthread_mutex_lock(&gpu->tracks->lock);
     gpu->tracks->closed = true; /* from here on the watcher leaves it alone, and need not wait for the engine */
+    bool dozes = gpu->tracks->captured;
     pthread_mutex_unlock(&gpu->tracks->lock);
+    if (dozes) tutti_stream_attend(0); /* for the watcher to give up its reference now */
     close_engines(gpu);
     pthread_mutex_lock(&gpu->tracks->lock);
     tutti_stream_messages_free(gpu);

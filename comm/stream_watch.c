@@ -1,8 +1,9 @@
 /*
  * The watcher: one thread that looks after all communicators of this process with calls under way in streams.
  *
- * It looks about every millisecond, more often while somebody waits for a work or messages are on their way. It starts with
- * the first such call and ends after a second without any. Each communicator in its list has one reference of it.
+ * It looks about every millisecond, more often while somebody waits for a work or messages are on their way, less often
+ * where there are only calls in graphs. It starts with the first such call and ends after a second without any. Each
+ * communicator in its list has one reference of it.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 
 #define NAP_NS       INT64_C(1000000)
 #define SHORT_NAP_NS INT64_C(30000)
+#define LONG_NAP_NS  INT64_C(50000000)
 #define IDLE_NS      TUTTI_NS_PER_S
 
 static struct {
@@ -23,6 +25,7 @@ static struct {
     bool ready; /* wake is made */
     bool alive;
     bool woken;               /* since the last look */
+    bool busy;                /* at the last look calls were under way */
     tutti_stream_comm *first; /* the list; by gpu->next_watched */
 } watcher = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -43,8 +46,10 @@ static void nap(int64_t most_ns) {
 /* Looks at all of the list; those that need it no more are taken out, and given to the caller with their references. */
 static tutti_stream_comm *look_at_all(void) {
     tutti_stream_comm **link = &watcher.first, *gpu, *idle = NULL;
+    watcher.busy = false;
     while ((gpu = *link) != NULL) {
         if (tutti_stream_look(gpu)) {
+            watcher.busy = watcher.busy || tutti_stream_is_busy(gpu);
             link = &gpu->next_watched;
             continue;
         }
@@ -80,8 +85,8 @@ static void *watch(void *argument) {
             continue;
         }
         bool hurries =
-            watcher.first != NULL && (atomic_load_explicit(&attended, memory_order_relaxed) > 0 || tutti_p2p_pending());
-        nap(hurries ? SHORT_NAP_NS : watcher.first != NULL ? NAP_NS : IDLE_NS);
+            watcher.busy && (atomic_load_explicit(&attended, memory_order_relaxed) > 0 || tutti_p2p_pending());
+        nap(hurries ? SHORT_NAP_NS : watcher.busy ? NAP_NS : watcher.first != NULL ? LONG_NAP_NS : IDLE_NS);
     }
     watcher.alive = false;
     pthread_mutex_unlock(&watcher.lock);
@@ -116,6 +121,7 @@ void tutti_stream_watch(tutti_stream_comm *gpu) {
         watcher.first = gpu;
         watcher.woken = true;
     }
+    watcher.woken |= !watcher.busy; /* it sleeps for long */
     if (!watcher.alive) start();
     else if (watcher.woken) pthread_cond_signal(&watcher.wake);
     pthread_mutex_unlock(&watcher.lock);

@@ -7,6 +7,7 @@
  * call is not, and what breaks the communicator then ends that call, too.
  */
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -160,6 +161,54 @@ Test(nccl_failure, a_rank_that_was_killed_is_named_within_2_seconds) {
 
 Test(nccl_failure, so_it_is_where_a_call_has_several_steps) {
     expect_death(/* ordered */ true, survive);
+}
+
+/* The stand-in for CUDA has no graphs: it says that the stream is captured, and runs what is enqueued at once. */
+static tutti_status capture_sum(tutti_comm *comm, cuda_rank *rank, void *memory) {
+    void (*capture)(void *stream, bool captures);
+    void *module = dlopen(getenv("TUTTI_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
+    void *symbol = module != NULL ? dlsym(module, "standin_capture") : NULL;
+    RANKS_CHECK(symbol != NULL, "no standin_capture");
+    memcpy(&capture, &symbol, sizeof capture);
+    capture(rank->streams[0], true);
+    tutti_status status = sum(comm, rank, memory, NULL);
+    capture(rank->streams[0], false);
+    return status;
+}
+
+/* A graph is launched without a call of ours; a rank that dies then is found all the same, and the stream goes on. */
+static tutti_status survive_in_graph(ranks_context *context) {
+    cuda_rank rank;
+    void *memory;
+    tutti_comm *left;
+    TUTTI_TRY(open_rank(context, &rank, &memory));
+    TUTTI_TRY(sum_and_wait(context->comm, &rank, memory));
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &left));
+    TUTTI_TRY(sum_and_wait(left, &rank, memory));
+    TUTTI_TRY(capture_sum(left, &rank, memory));
+    TUTTI_TRY(check_streams(&rank));
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    if (context->rank == VICTIM) {
+        TUTTI_TRY(tutti_comm_destroy(left));
+        usleep(600000);
+        atomic_store(&stage->event_ns, tutti_now_ns());
+        ranks_strike(context, SIGKILL);
+    }
+    TUTTI_TRY(capture_sum(context->comm, &rank, memory));
+    tutti_status status = TUTTI_OK;
+    for (int64_t end_ns = tutti_now_ns() + 5 * INT64_C(1000000000); status == TUTTI_OK && tutti_now_ns() < end_ns;) {
+        usleep(1000);
+        status = tutti_comm_error(context->comm);
+    }
+    TUTTI_TRY(check_death(context, status));
+    TUTTI_TRY(check_streams(&rank));
+    RANKS_EXPECT(TUTTI_OK, tutti_comm_error(left)); /* who dies after he has left harms nobody */
+    return tutti_comm_destroy(left);
+}
+
+Test(nccl_failure, so_it_is_where_the_call_is_in_a_graph) {
+    set_stage();
+    run(3, RANKS_PROCESSES, plain, survive_in_graph);
 }
 
 /* It has joined the exchange, and dies before NCCL's communicators are made: of them the others hear nothing. */
