@@ -76,6 +76,28 @@ Test(train_cuda, two_ranks_follow_one_rank_with_the_whole_batch) {
     expect_near(STEPS, b, a, 2e-4);
 }
 
+/* By the stand-in for NCCL, whose calls can be recorded: with fault, a run that makes more of them than that many. */
+static void run_on_two_gpus(training_run *run, const char *fault, double *losses_out) {
+    setenv("STANDIN_NCCL_FAIL", fault, 1);
+    run->own_gpus = true;
+    expect_run(2, run, STEPS, losses_out);
+    unsetenv("STANDIN_NCCL_FAIL");
+}
+
+Test(train_cuda, a_recorded_step_contains_the_buckets_that_travel_in_a_stream_of_their_own) {
+    if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("how often NCCL is called is known of its stand-in only");
+    training_run recorded = {.options = {OPTIONS("--model", "lenet", "--optimizer", "adam", "--device", "cuda")}},
+                 launched = recorded, one = recorded;
+    recorded.options[1] = launched.options[1] = "6";
+    launched.options[12] = "--eager";
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES], c[TRAINING_LOSSES];
+    run_on_two_gpus(&recorded, "ncclAllReduce:9:2", a); /* two buckets, three steps, and one to try */
+    run_on_two_gpus(&launched, "", b);
+    expect_run(1, &one, STEPS, c);
+    expect_near(STEPS, a, b, 0);
+    expect_near(STEPS, a, c, 2e-4);
+}
+
 Test(train_cuda, bfloat16_stays_near_fp32) {
     training_run exact = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}}, rounded = exact;
     rounded.options[10] = "--precision", rounded.options[11] = "bf16";

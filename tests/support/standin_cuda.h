@@ -74,6 +74,12 @@ STANDIN_EXPORT void *standin_host_pointer(const void *device_pointer);
 /* As if a graph were being captured from the stream. */
 STANDIN_EXPORT void standin_capture(void *stream, bool captures);
 
+/* Of a stand-in that has graphs (emulated/training.c): kept for one, if the stream is part of what is captured. */
+STANDIN_EXPORT bool standin_record(void *stream, void (*run)(void *context), void (*forget)(void *context),
+                                   void *context);
+/* The same for an event that is recorded (else waited for). */
+bool standin_record_event(tutti_event_handle event, bool records, tutti_stream stream) __attribute__((weak));
+
 /* Until all that is enqueued now has run. Freeing memory waits for all streams. */
 void standin_sync(tutti_stream stream);
 void standin_sync_all(void);
@@ -82,13 +88,13 @@ bool standin_in_stream(void);
 tutti_status standin_stream_create(tutti_stream *stream_out);
 tutti_status standin_stream_destroy(tutti_stream stream);
 tutti_status standin_stream_sync(tutti_stream stream);
+tutti_status standin_device_sync(void);
 tutti_status standin_stream_captures(tutti_stream stream, bool *captures_out);
 tutti_status standin_event_create(tutti_event_handle *event_out);
 tutti_status standin_event_destroy(tutti_event_handle event);
 tutti_status standin_event_record(tutti_event_handle event, tutti_stream stream);
 tutti_status standin_event_query(tutti_event_handle event);
 tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle event);
-tutti_status standin_device_sync(void);
 
 /* ------------------------------------------------------------------------------------------ in the stream */
 

@@ -140,6 +140,8 @@ void standin_nccl_run(standin_batch *batch);
 /* What the stand-in for CUDA exports. */
 typedef struct standin_cuda_calls {
     void (*enqueue)(void *stream, void (*function)(void *context), void *context);
+    /* Keeps it for a graph, if one is captured from the stream: false: none is. NULL: this stand-in has no graphs. */
+    bool (*record)(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
     void *(*reach_as_gpu)(const void *address, size_t bytes);
     int (*current)(void);
     void (*set_current)(int gpu);

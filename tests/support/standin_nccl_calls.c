@@ -23,6 +23,27 @@ static void run_batch(void *context) {
     atomic_fetch_sub(&comm->pending, 1); /* from here on comm may be gone */
 }
 
+static void free_batch(void *context) {
+    standin_batch *batch = context;
+    free(batch->calls);
+    free(batch);
+}
+
+/* As part of a graph: as often as that is launched, in the order of the streams. */
+static void run_recorded(void *context) {
+    standin_nccl_run(context);
+}
+
+static bool record_batch(standin_batch *batch) {
+    tutti_nccl_comm comm = batch->comm;
+    bool (*recorder)(void *, void (*)(void *), void (*)(void *), void *) = standin_cuda()->record;
+    if (recorder == NULL || !recorder(batch->stream, run_recorded, free_batch, batch)) return false;
+    while (atomic_load(&comm->ended) + 1 < batch->number && !atomic_load(&comm->abort)) usleep(50);
+    atomic_store(&comm->ended, batch->number);
+    atomic_fetch_sub(&comm->pending, 1);
+    return true;
+}
+
 static void *launch_thread(void *context) {
     standin_batch *batch = context;
     tutti_nccl_comm comm = batch->comm;
@@ -31,7 +52,7 @@ static void *launch_thread(void *context) {
     standin_nccl_linger(&seed);
     tutti_nccl_result made = standin_nccl_fault("async", comm->rank);
     standin_cuda()->set_current(comm->gpu); /* the default stream is that GPU's */
-    standin_cuda()->enqueue(batch->stream, run_batch, batch);
+    if (!record_batch(batch)) standin_cuda()->enqueue(batch->stream, run_batch, batch);
     atomic_store(&comm->state, made);
     atomic_fetch_sub(&comm->pending, 1);
     return NULL;

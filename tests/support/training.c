@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/settings.h"
 #include "ddp/trainer/train.h"
 #include "kernels/gemm.h"
 
@@ -22,6 +23,12 @@ static tutti_status run_rank(ranks_context *context) {
                                         "--log-every", "1",      "--device",        "host"};
     int argc = 9;
     for (int i = 0; run->options[i] != NULL; i++) argv[argc++] = (char *)run->options[i];
+    if (run->own_gpus) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", context->rank);
+        setenv("TUTTI_DEVICE", number, 1);
+        tutti_settings_reload();
+    }
     tutti_arguments arguments;
     tutti_train train;
     double accuracy = 0;

@@ -19,6 +19,7 @@ typedef struct training_run {
         *options[TRAINING_OPTIONS]; /* of tutti-train, ended by NULL; --data, --metrics, --log-every come from here */
     const char *data;               /* folder with MNIST's files; metrics are written into it for a while */
     char metrics[FILES_PATH_BYTES]; /* filled in by the run */
+    bool own_gpus;                  /* each rank, a process, takes the GPU of its number */
 } training_run;
 
 /* Runs the ranks. losses_out: up to TRAINING_LOSSES losses, as the metrics hold them, ten digits. NULL when all went

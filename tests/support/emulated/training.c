@@ -1,7 +1,11 @@
 /*
  * libstandin_training.so: the stand-in for CUDA with kernels for training: those of kernels/cuda, run on the host in stream
  * order. What is enqueued while a step is recorded is kept in a list, and replayed as one task.
+ *
+ * As in CUDA, a stream that waits for an event of the recorded one is recorded as well from there on, and its work must be
+ * waited for before the recording ends. One recording at a time in a process.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +26,35 @@ typedef struct call {
     void *context;
 } call;
 
+/* A stream of a recording; the first one is the recorded one. */
+typedef struct branch {
+    void *stream;
+    size_t last;   /* number of its last call, or of its fork */
+    size_t joined; /* as far as the first stream has waited for it */
+} branch;
+
+/* An event that was recorded in one of them. */
+typedef struct mark {
+    const void *event;
+    int branch;
+    size_t last; /* of the branch, then */
+} mark;
+
+enum { BRANCHES = 4, MARKS = 64 };
+
 struct tutti_recording {
     void *stream;
     call *first, **last;
+    size_t count;
+    branch branches[BRANCHES];
+    int nbranches;
+    mark marks[MARKS]; /* a ring: old ones are not waited for any more */
+    size_t nmarks;
 };
 
-static _Thread_local tutti_recording *under_way;
-static tutti_device recordable; /* the stand-in's, whose copies are recorded as well */
+static pthread_mutex_t under_way_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_recording *under_way; /* under the lock */
+static tutti_device recordable;    /* the stand-in's, whose copies are recorded as well */
 
 /* ---------------------------------------------------------------------------------------------- in the stream */
 
@@ -48,15 +74,76 @@ static void run_once(void *context) {
     free(once);
 }
 
+/* Under the lock. */
+static branch *find_branch(const void *stream) {
+    for (int i = 0; under_way != NULL && i < under_way->nbranches; i++)
+        if (under_way->branches[i].stream == stream) return &under_way->branches[i];
+    return NULL;
+}
+
+static bool is_recording(void) {
+    pthread_mutex_lock(&under_way_lock);
+    bool is = under_way != NULL;
+    pthread_mutex_unlock(&under_way_lock);
+    return is;
+}
+
+bool standin_record(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context) {
+    pthread_mutex_lock(&under_way_lock);
+    branch *into = find_branch(stream);
+    if (into != NULL) {
+        call *made = malloc(sizeof *made);
+        *made = (call){NULL, run, forget, context};
+        *under_way->last = made;
+        under_way->last = &made->next;
+        into->last = ++under_way->count;
+    }
+    pthread_mutex_unlock(&under_way_lock);
+    return into != NULL;
+}
+
 void emulated_enqueue(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context) {
+    if (standin_record(stream, run, forget, context)) return;
     call *made = malloc(sizeof *made);
     *made = (call){NULL, run, forget, context};
-    if (under_way == NULL || under_way->stream != stream) {
-        standin_enqueue(stream, run_once, made);
-        return;
+    standin_enqueue(stream, run_once, made);
+}
+
+/* Under the lock. The newest one of that event; NULL: it is outside of the recording. */
+static const mark *find_mark(const void *event) {
+    for (size_t n = under_way->nmarks; n > 0 && under_way->nmarks - n < MARKS; n--)
+        if (under_way->marks[(n - 1) % MARKS].event == event) return &under_way->marks[(n - 1) % MARKS];
+    return NULL;
+}
+
+/* Under the lock. The stream waits for an event of the recording. */
+static void wait_for_mark(branch *waits, const mark *at, void *stream) {
+    if (waits == NULL) {
+        if (under_way->nbranches == BRANCHES) abort();
+        waits = &under_way->branches[under_way->nbranches++];
+        *waits = (branch){.stream = stream, .last = ++under_way->count};
+        standin_capture(stream, true);
     }
-    *under_way->last = made;
-    under_way->last = &made->next;
+    if (waits == &under_way->branches[0] && under_way->branches[at->branch].joined < at->last)
+        under_way->branches[at->branch].joined = at->last;
+}
+
+bool standin_record_event(tutti_event_handle event, bool records, tutti_stream stream) {
+    pthread_mutex_lock(&under_way_lock);
+    branch *of = find_branch(stream);
+    const mark *at = under_way != NULL && !records ? find_mark(event) : NULL;
+    if (of != NULL && records) {
+        int index = (int)(of - under_way->branches);
+        under_way->marks[under_way->nmarks++ % MARKS] = (mark){.event = event, .branch = index, .last = of->last};
+    } else if (at != NULL) {
+        wait_for_mark(of, at, stream);
+    } else if (of != NULL) {
+        fprintf(stderr, "emulation: a stream that is recorded waits for an event outside of the recording\n");
+        abort();
+    }
+    bool taken = of != NULL || at != NULL;
+    pthread_mutex_unlock(&under_way_lock);
+    return taken;
 }
 
 /* ------------------------------------------------------------------------------------------- copies and fills */
@@ -81,13 +168,13 @@ static void record_move(move what, tutti_stream stream) {
 }
 
 static tutti_status copy(void *dst, const void *src, size_t bytes, tutti_stream stream) {
-    if (under_way == NULL) return standin_copy(dst, src, bytes, stream);
+    if (!is_recording()) return standin_copy(dst, src, bytes, stream);
     record_move((move){.dst = dst, .src = src, .bytes = bytes}, stream);
     return TUTTI_OK;
 }
 
 static tutti_status fill(void *dst, int value, size_t bytes, tutti_stream stream) {
-    if (under_way == NULL) return standin_fill(dst, value, bytes, stream);
+    if (!is_recording()) return standin_fill(dst, value, bytes, stream);
     record_move((move){.dst = dst, .bytes = bytes, .value = value}, stream);
     return TUTTI_OK;
 }
@@ -109,19 +196,34 @@ tutti_status tutti_recording_begin(tutti_compute *compute) {
     tutti_recording *made = calloc(1, sizeof *made);
     made->stream = cuda->stream;
     made->last = &made->first;
+    made->branches[made->nbranches++].stream = cuda->stream;
+    pthread_mutex_lock(&under_way_lock);
     under_way = made;
+    pthread_mutex_unlock(&under_way_lock);
     cuda->recording = true;
     standin_capture(cuda->stream, true);
     return TUTTI_OK;
 }
 
+/* Is all that other streams were given waited for? */
+static tutti_status check_joined(const tutti_recording *made) {
+    for (int i = 1; i < made->nbranches; i++)
+        if (made->branches[i].joined < made->branches[i].last)
+            return tutti_cuda_host->fail(TUTTI_ERR_SYSTEM,
+                                         "stand-in: recording ended with a stream that nothing waits for");
+    return TUTTI_OK;
+}
+
 tutti_status tutti_recording_end(tutti_compute *compute, tutti_recording **recording_out) {
     tutti_cuda_compute *cuda = tutti_cuda_compute_of(compute);
+    pthread_mutex_lock(&under_way_lock);
     tutti_recording *made = under_way;
     under_way = NULL;
+    pthread_mutex_unlock(&under_way_lock);
     cuda->recording = false;
-    standin_capture(cuda->stream, false);
+    for (int i = 0; i < made->nbranches; i++) standin_capture(made->branches[i].stream, false);
     tutti_status status = compute->kernels->check(compute);
+    if (status == TUTTI_OK) status = check_joined(made);
     if (status == TUTTI_OK) *recording_out = made;
     else forget_calls(made);
     return status;
