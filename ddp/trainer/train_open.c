@@ -143,10 +143,10 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
 }
 
 void tutti_train_close(tutti_train *train) {
+    tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
     tutti_ddp_destroy(train->ddp);
     tutti_callbacks_close(&train->callbacks);
     tutti_shard_fini(&train->shard);
-    tutti_step_close(&train->work);
     tutti_update_fini(&train->update);
     tutti_model_destroy(train->model);
     if (train->compute != NULL) train->compute->kernels->close(train->compute);
