@@ -98,6 +98,19 @@ Test(train_cuda, a_recorded_step_contains_the_buckets_that_travel_in_a_stream_of
     expect_near(STEPS, a, c, 2e-4);
 }
 
+Test(train_cuda, a_recording_that_fails_says_how_to_do_without) {
+    if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("failures can be made on the stand-in only");
+    training_run what = {
+        .options = {OPTIONS("--model", "lenet", "--device", "cuda")}, .data = folder, .own_gpus = true};
+    double losses[TRAINING_LOSSES];
+    int count;
+    what.options[1] = "6";
+    setenv("STANDIN_NCCL_FAIL", "ncclAllReduce:6:2", 1); /* the first one of the third step */
+    const char *failure = training_losses(RANKS_PROCESSES, 2, &what, losses, &count);
+    unsetenv("STANDIN_NCCL_FAIL");
+    cr_assert(failure != NULL && strstr(failure, "--eager") != NULL, "%s", failure);
+}
+
 Test(train_cuda, bfloat16_stays_near_fp32) {
     training_run exact = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}}, rounded = exact;
     rounded.options[10] = "--precision", rounded.options[11] = "bf16";

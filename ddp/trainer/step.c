@@ -3,6 +3,7 @@
  */
 #include "ddp/trainer/step.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,24 +145,36 @@ static tutti_status try_collective(tutti_step *step) {
     return status != TUTTI_OK ? status : ended;
 }
 
+/* All of a step between begin and end. A failure of the step comes before one of the recording that it spoiled. */
+static tutti_status record_launch(tutti_step *step) {
+    tutti_compute *compute = step->setup.compute;
+    tutti_recording *recording = NULL;
+    char text[1024] = "";
+    TUTTI_TRY(compute->kernels->record_begin(compute));
+    tutti_status status = launch(step);
+    if (status != TUTTI_OK) snprintf(text, sizeof text, "%s", tutti_last_error());
+    tutti_status ended = compute->kernels->record_end(compute, &recording);
+    if (status == TUTTI_OK) {
+        step->recording = recording;
+        return ended;
+    }
+    if (ended == TUTTI_OK) compute->kernels->forget(compute, recording);
+    return tutti_fail(status, "%s", text);
+}
+
 /* From the next step on, if it can be. */
 static tutti_status record(tutti_step *step) {
-    tutti_compute *compute = step->setup.compute;
+    char text[1024];
     tutti_status status = try_collective(step);
     if (status == TUTTI_ERR_UNSUPPORTED) {
         step->setup.eager = true;
         return TUTTI_OK;
     }
     TUTTI_TRY(status);
-    TUTTI_TRY(compute->kernels->record_begin(compute));
-    status = launch(step);
-    if (status == TUTTI_OK) return compute->kernels->record_end(compute, &step->recording);
-    tutti_recording *part = NULL; /* keeps the words of the failure; nothing of the step is used any more */
-    char text[1024];
-    strncpy(text, tutti_last_error(), sizeof text - 1);
-    text[sizeof text - 1] = '\0';
-    if (compute->kernels->record_end(compute, &part) == TUTTI_OK) compute->kernels->forget(compute, part);
-    return tutti_fail(status, "%s", text);
+    status = record_launch(step);
+    if (status == TUTTI_OK) return status;
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    return tutti_fail(status, "%s (--eager trains without recording steps)", text);
 }
 
 tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const uint32_t *indices) {
