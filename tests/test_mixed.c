@@ -36,8 +36,36 @@ static void run_threads(const char *gpus, const char *const *settings, ranks_bod
 
 /* ------------------------------------------------------------------------------------------------ results */
 
+/* Kinds that the engine leaves to the host: their sizes and types are other tests'. */
+static bool is_staged(call_kind kind) {
+    switch (kind) {
+    case CALL_ALL_TO_ALL:
+    case CALL_GATHER:
+    case CALL_SCATTER:
+    case CALL_ALL_TO_ALL_V:
+    case CALL_GATHER_V:
+    case CALL_SCATTER_V: return true;
+    default: return false;
+    }
+}
+
 static tutti_status all_sizes(ranks_context *context, cuda_rank *rank) {
-    return cuda_sweep_sizes(rank, context, SCRATCH_BYTES);
+    static const tutti_reduction reductions[] = {TUTTI_SUM, TUTTI_PREMUL_SUM, TUTTI_AVG, TUTTI_MAX};
+    const size_t all = SCRATCH_BYTES / sizeof(float), counts[] = {0, 1, 5, 251, all, 2 * all + 3};
+    unsigned seed = 0;
+    for (int kind = 0; kind < CALL_KINDS; kind++)
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++, seed++) {
+            call c = {.kind = (call_kind)kind,
+                      .type = TUTTI_FLOAT32,
+                      .reduction = reductions[seed % 4],
+                      .count = counts[i],
+                      .root = (int)(seed % (unsigned)context->nranks),
+                      .in_place = (call_mode)(seed % CALL_MODES),
+                      .seed = seed};
+            if (is_staged(c.kind) && c.count != 251) continue;
+            TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[seed % CUDA_STREAMS], seed % 2 == 0));
+        }
+    return TUTTI_OK;
 }
 
 static tutti_status sizes_body(ranks_context *context) {
@@ -73,17 +101,9 @@ static bool rounds_otherwise(const call *c) {
     return reference_is_float(c->type) && tutti_type_bytes(c->type) <= 2 && c->reduction == TUTTI_AVG;
 }
 
-/* What reduces in all ways, what moves as integers of every size, but what is left to the host: that is its own tests'. */
+/* What reduces in all ways, what moves as integers of every size. */
 static bool is_worth_it(const call *c) {
-    switch (c->kind) {
-    case CALL_ALL_TO_ALL:
-    case CALL_GATHER:
-    case CALL_SCATTER:
-    case CALL_ALL_TO_ALL_V:
-    case CALL_GATHER_V:
-    case CALL_SCATTER_V: return false;
-    default: break;
-    }
+    if (is_staged(c->kind)) return false;
     if (call_reduces(c->kind)) return reference_supports(c->type, c->reduction) && !rounds_otherwise(c);
     return !reference_is_float(c->type) && c->reduction == TUTTI_SUM;
 }
@@ -131,7 +151,6 @@ Test(mixed, with_deterministic_1_nccls_order_does_not_matter) {
 /* Memory that peers on the GPU map, where they can, and a scratch of the default size. */
 static tutti_status large(ranks_context *context) {
     cuda_rank rank;
-    cuda_shared_arenas = 0x55;
     TUTTI_TRY(cuda_rank_open(context, (size_t)16 << 20, &rank));
     for (int kind = 0; kind < CALL_KINDS; kind++) {
         call c = {.kind = (call_kind)kind,
@@ -146,6 +165,7 @@ static tutti_status large(ranks_context *context) {
 }
 
 Test(mixed, large_calls_are_right) {
+    cuda_shared_arenas = 0x55;
     run("aba", (const char *const[]){"STANDIN_NCCL_ORDER=ranks", NULL}, large);
 }
 

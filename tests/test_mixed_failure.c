@@ -5,6 +5,7 @@
  */
 #include <criterion/criterion.h>
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -135,6 +136,32 @@ Test(mixed_failure, where_nccl_does_not_start_all_ranks_are_told_why) {
     static const char *const settings[] = {"STANDIN_NCCL_FAIL=ncclCommInitRankConfig:1:3", "STANDIN_NCCL_RANK=1", NULL};
     run(RANKS_PROCESSES, settings, fail_opening);
     run(RANKS_THREADS, settings, fail_opening);
+}
+
+static void *abort_soon(void *argument) {
+    usleep(200000);
+    tutti_comm_abort(argument, "the test has seen enough");
+    return NULL;
+}
+
+/* Between GPUs it is never opened; the one who ends that leads nobody. */
+static tutti_status be_aborted_opening(ranks_context *context) {
+    cuda_rank rank;
+    void *memory;
+    pthread_t thread;
+    TUTTI_TRY(open_rank(context, &rank, &memory));
+    if (context->rank == 4) pthread_create(&thread, NULL, abort_soon, context->comm);
+    tutti_status status = sum_and_wait(context->comm, &rank, memory);
+    RANKS_CHECK(status == TUTTI_ERR_ABORTED, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
+    RANKS_CHECK(strstr(tutti_last_error(), "seen enough") != NULL, "%s", tutti_last_error());
+    if (context->rank == 4) pthread_join(thread, NULL);
+    return TUTTI_OK;
+}
+
+Test(mixed_failure, an_abort_ends_the_first_call_as_well) {
+    static const char *const settings[] = {"STANDIN_NCCL_FAIL=open:1:7,open:1:7", NULL}; /* 7: still in progress */
+    run(RANKS_PROCESSES, settings, be_aborted_opening);
+    run(RANKS_THREADS, settings, be_aborted_opening);
 }
 
 static tutti_status fail_later(ranks_context *context) {

@@ -149,16 +149,13 @@ static tutti_status open_engine(tutti_comm *comm) {
     m->scratch_bytes = tutti_max_size(least, tutti_min_size(wanted, MOST_SCRATCH_BYTES));
     TUTTI_TRY(comm->gpu->device->event_create(&m->tail));
     TUTTI_TRY(open_parts(comm, m));
+    /* Now, while nothing is under way: CUDA may wait for all GPUs of the process before it gives memory. */
+    TUTTI_TRY(tutti_same_device_lease(m->local->gpu->engine_state, m->scratch_bytes, &m->scratch));
     /* Who has opened his parts waits for the others: from then on streams wait, which a deadline ends. */
     TUTTI_TRY(tutti_calloc(nranks, sizeof *all, &all));
     tutti_status status = tutti_stream_gather(comm, &here, all, sizeof here);
     free(all);
     return status;
-}
-
-tutti_status tutti_mixed_need_scratch(tutti_mixed *m) {
-    if (m->scratch != NULL) return TUTTI_OK;
-    return tutti_same_device_lease(m->local->gpu->engine_state, m->scratch_bytes, &m->scratch);
 }
 
 /* ------------------------------------------------------------------------------------------------ the end */

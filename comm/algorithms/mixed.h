@@ -27,7 +27,7 @@ typedef struct tutti_mixed {
     int *order;          /* all ranks, GPU by GPU */
     int *first;          /* by GPU: where its ranks begin in order; first[ngpus] is the number of ranks */
     int *leader_of;      /* by GPU */
-    char *scratch;       /* of the GPU; NULL until first needed */
+    char *scratch;       /* of the GPU; peers on it can map it */
     size_t scratch_bytes;
     tutti_event_handle tail; /* behind the last call, in last_stream */
     tutti_stream last_stream;
@@ -42,8 +42,6 @@ typedef struct tutti_mixed {
 static inline bool tutti_mixed_leads(const tutti_mixed *m) {
     return m->leaders != NULL;
 }
-/* Makes the scratch, if there is none. */
-tutti_status tutti_mixed_need_scratch(tutti_mixed *m);
 
 /* mixed_call.c: kinds whose data lies in one piece; mixed_blocks.c: those with a block for each rank. */
 tutti_status tutti_mixed_carry_out(tutti_comm *comm, const tutti_stream_call *call);

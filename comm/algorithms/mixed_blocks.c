@@ -23,19 +23,17 @@ typedef struct blocks {
     size_t at;   /* where the round begins in every block */
 } blocks;
 
-static tutti_status begin(tutti_comm *comm, const tutti_stream_call *call, const size_t *counts, blocks *b_out) {
+static blocks begin(tutti_comm *comm, const tutti_stream_call *call, const size_t *counts) {
     tutti_mixed *m = comm->gpu->engine_state;
     size_t item_bytes = tutti_type_bytes(call->op->type);
-    TUTTI_TRY(tutti_mixed_need_scratch(m));
     size_t piece_bytes = m->scratch_bytes / (size_t)comm->nranks / GRANULE * GRANULE;
-    *b_out = (blocks){.comm = comm,
-                      .m = m,
-                      .call = call,
-                      .op = call->op,
-                      .counts = counts,
-                      .item_bytes = item_bytes,
-                      .most = piece_bytes / item_bytes};
-    return TUTTI_OK;
+    return (blocks){.comm = comm,
+                    .m = m,
+                    .call = call,
+                    .op = call->op,
+                    .counts = counts,
+                    .item_bytes = item_bytes,
+                    .most = piece_bytes / item_bytes};
 }
 
 static size_t block_count(const blocks *b, int rank) {
@@ -138,8 +136,7 @@ static tutti_status gather_round(const blocks *b) {
 }
 
 tutti_status tutti_mixed_all_gather(tutti_comm *comm, const tutti_stream_call *call) {
-    blocks b;
-    TUTTI_TRY(begin(comm, call, call->op->dst_counts, &b));
+    blocks b = begin(comm, call, call->op->dst_counts);
     do {
         lay_out_round(&b);
         TUTTI_TRY(gather_round(&b));
@@ -182,8 +179,7 @@ static tutti_status reduce_round(const blocks *b) {
 }
 
 tutti_status tutti_mixed_reduce_scatter(tutti_comm *comm, const tutti_stream_call *call) {
-    blocks b;
-    TUTTI_TRY(begin(comm, call, call->op->src_counts, &b));
+    blocks b = begin(comm, call, call->op->src_counts);
     do {
         lay_out_round(&b);
         TUTTI_TRY(reduce_round(&b));

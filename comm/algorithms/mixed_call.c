@@ -127,7 +127,6 @@ static tutti_status reduce_round(tutti_comm *comm, tutti_mixed *m, const tutti_s
 
 static tutti_status reduce(tutti_comm *comm, tutti_mixed *m, const tutti_stream_call *call) {
     size_t most = m->scratch_bytes / tutti_type_bytes(call->op->type), at = 0;
-    TUTTI_TRY(tutti_mixed_need_scratch(m));
     do {
         size_t count = tutti_min_size(most, call->op->count - at);
         TUTTI_TRY(reduce_round(comm, m, call, at, count));
