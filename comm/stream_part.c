@@ -6,11 +6,31 @@
 #include "comm/stream_part.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "bootstrap/base/status.h"
 #include "comm/hosts.h"
 #include "comm/monitor.h"
 #include "comm/stream_state.h"
+
+/* A rank's part of opening went well, or not. */
+typedef struct verdict {
+    int32_t status;
+    char reason[252];
+} verdict;
+
+tutti_status tutti_stream_agree(tutti_comm *comm, tutti_status status) {
+    verdict mine = {.status = status}, *all;
+    if (status != TUTTI_OK) snprintf(mine.reason, sizeof mine.reason, "%s", tutti_last_error());
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *all, &all));
+    status = tutti_stream_gather(comm, &mine, all, sizeof mine);
+    for (int rank = 0; rank < comm->nranks && status == TUTTI_OK; rank++)
+        if (all[rank].status != TUTTI_OK)
+            status = tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank %d: %.*s", tutti_comm_shown(comm, rank),
+                                (int)sizeof all[rank].reason - 1, all[rank].reason);
+    free(all);
+    return status;
+}
 
 static tutti_status open_engine(tutti_comm *part, const tutti_stream_engine *engine) {
     tutti_stream_comm *gpu = atomic_load_explicit(&part->outer->gpu, memory_order_acquire), *own;

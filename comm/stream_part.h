@@ -13,6 +13,10 @@
 
 #include "comm/stream.h"
 
+/* How opening went on this rank is told to all, the thread's error text as well: where it failed on any, all get
+ * TUTTI_ERR_UNSUPPORTED, and its reason. For engines that yield; only inside open. */
+tutti_status tutti_stream_agree(tutti_comm *comm, tutti_status status);
+
 /* What a part is to be; a rank is in one of each kind, or in none. */
 typedef struct tutti_stream_part {
     const char *name; /* for errors: follows that of the whole */

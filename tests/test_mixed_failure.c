@@ -122,20 +122,25 @@ Test(mixed_failure, a_death_before_the_first_call_is_told) {
     run(RANKS_PROCESSES, NULL, survive_opening);
 }
 
-static tutti_status fail_opening(ranks_context *context) {
-    cuda_rank rank;
-    void *memory;
-    TUTTI_TRY(open_rank(context, &rank, &memory));
-    RANKS_CHECK(sum_and_wait(context->comm, &rank, memory) != TUTTI_OK, "it was opened");
-    RANKS_CHECK(strstr(tutti_last_error(), "ncclCommInitRankConfig") != NULL, "the reason is not told: %s",
-                tutti_last_error());
-    return TUTTI_OK;
+/* What cannot be used is not: NCCL that does not start, memory that cannot be mapped on one of the GPUs. */
+static tutti_status do_without(ranks_context *context, cuda_rank *rank) {
+    call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_INT32, .count = 100};
+    return cuda_call_run(rank, &c, context->comm, rank->streams[0], false);
 }
 
-Test(mixed_failure, where_nccl_does_not_start_all_ranks_are_told_why) {
+static tutti_status without_body(ranks_context *context) {
+    return placement_with_rank(context, "staged", do_without);
+}
+
+Test(mixed_failure, where_nccl_does_not_start_calls_go_by_host_memory) {
     static const char *const settings[] = {"STANDIN_NCCL_FAIL=ncclCommInitRankConfig:1:3", "STANDIN_NCCL_RANK=1", NULL};
-    run(RANKS_PROCESSES, settings, fail_opening);
-    run(RANKS_THREADS, settings, fail_opening);
+    run(RANKS_PROCESSES, settings, without_body);
+    run(RANKS_THREADS, settings, without_body);
+}
+
+Test(mixed_failure, so_they_do_where_memory_cannot_be_mapped) {
+    static const char *const settings[] = {"STANDIN_FAIL=import_memory:1", NULL};
+    run(RANKS_PROCESSES, settings, without_body);
 }
 
 static void *abort_soon(void *argument) {

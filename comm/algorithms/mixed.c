@@ -28,6 +28,14 @@ static int leader_of(const tutti_comm *comm, int rank) {
     return leader;
 }
 
+/* Is one before it on its GPU in its process? (Ranks of other hosts do not tell.) */
+static bool shares_process(const tutti_comm *comm, int rank) {
+    for (int other = 0; other < rank; other++)
+        if (comm->members[other].process == comm->members[rank].process && tutti_stream_same_device(comm, other, rank))
+            return true;
+    return false;
+}
+
 /* Can this rank work with its leader by way of the GPU's memory? */
 static bool can_share(const tutti_comm *comm, int leader, int rank, char *reason, size_t capacity) {
     const tutti_stream_facts *facts = comm->gpu->facts;
@@ -36,6 +44,10 @@ static bool can_share(const tutti_comm *comm, int leader, int rank, char *reason
     for (int other = 0; other <= rank; other++) sharers += tutti_stream_same_device(comm, other, leader);
     if (comm->hosts != NULL && comm->hosts->host_of[rank] != comm->hosts->host_of[leader])
         snprintf(reason, capacity, "ranks %d and %d share a GPU, but count as being on different hosts", leader, rank);
+    else if (!facts[leader].stream_waits && (one_process || comm->hosts != NULL || shares_process(comm, rank)))
+        snprintf(reason, capacity,
+                 "streams of the GPU of ranks %d and %d cannot wait for memory, and ranks may share a process", leader,
+                 rank); /* one thread would wait for all their streams */
     else if (!one_process && (!facts[rank].ipc || !facts[leader].ipc))
         snprintf(reason, capacity, "the memory of the GPU of ranks %d and %d cannot be shared", leader, rank);
     else if (sharers > TUTTI_DEVICE_MOST_BUFFERS)
@@ -123,39 +135,38 @@ static void lay_out(const tutti_comm *comm, tutti_mixed *m) {
     m->gpu = m->gpu_of[comm->rank];
 }
 
-static tutti_status open_parts(tutti_comm *comm, tutti_mixed *m) {
-    bool leads = m->leader_of[m->gpu] == comm->rank;
+static tutti_status open_local(tutti_comm *comm, tutti_mixed *m) {
     const tutti_stream_part local = {.name = "ranks on a GPU",
                                      .color = m->gpu,
                                      .ranks = m->order + m->first[m->gpu],
                                      .engine = &tutti_engine_same_device};
+    size_t least = (size_t)comm->nranks * 256, wanted = (size_t)tutti_setting_int(TUTTI_SETTING_CUDA_SLOT_BYTES);
+    m->scratch_bytes = tutti_max_size(least, tutti_min_size(wanted, MOST_SCRATCH_BYTES));
+    TUTTI_TRY(tutti_stream_part_open(comm, &local, &m->local));
+    /* Now, while nothing is under way: CUDA may wait for all GPUs of the process before it gives memory. */
+    return tutti_same_device_lease(m->local->gpu->engine_state, m->scratch_bytes, &m->scratch);
+}
+
+static tutti_status open_leaders(tutti_comm *comm, tutti_mixed *m) {
+    bool leads = m->leader_of[m->gpu] == comm->rank;
     const tutti_stream_part leaders = {.name = "between GPUs",
                                        .color = leads ? 0 : TUTTI_COLOR_NONE,
                                        .ranks = m->leader_of,
                                        .engine = &tutti_engine_nccl};
-    TUTTI_TRY(tutti_stream_part_open(comm, &local, &m->local));
     return tutti_stream_part_open(comm, &leaders, &m->leaders);
 }
 
+/* Where ranks on a GPU, or leaders, cannot work together after all, no rank goes on: the staged engine serves them. What all
+ * agree on besides is that all have come so far: from then on streams wait for them, till a deadline. */
 static tutti_status open_engine(tutti_comm *comm) {
     tutti_mixed *m;
-    uint8_t here = 1, *all;
-    size_t nranks = (size_t)comm->nranks;
     TUTTI_TRY(tutti_calloc(1, sizeof *m, &m));
     comm->gpu->engine_state = m;
-    TUTTI_TRY(make_tables(m, nranks));
+    TUTTI_TRY(make_tables(m, (size_t)comm->nranks));
     lay_out(comm, m);
-    size_t least = nranks * 256, wanted = (size_t)tutti_setting_int(TUTTI_SETTING_CUDA_SLOT_BYTES);
-    m->scratch_bytes = tutti_max_size(least, tutti_min_size(wanted, MOST_SCRATCH_BYTES));
     TUTTI_TRY(comm->gpu->device->event_create(&m->tail));
-    TUTTI_TRY(open_parts(comm, m));
-    /* Now, while nothing is under way: CUDA may wait for all GPUs of the process before it gives memory. */
-    TUTTI_TRY(tutti_same_device_lease(m->local->gpu->engine_state, m->scratch_bytes, &m->scratch));
-    /* Who has opened his parts waits for the others: from then on streams wait, which a deadline ends. */
-    TUTTI_TRY(tutti_calloc(nranks, sizeof *all, &all));
-    tutti_status status = tutti_stream_gather(comm, &here, all, sizeof here);
-    free(all);
-    return status;
+    TUTTI_TRY(tutti_stream_agree(comm, open_local(comm, m)));
+    return tutti_stream_agree(comm, open_leaders(comm, m));
 }
 
 /* ------------------------------------------------------------------------------------------------ the end */
@@ -222,4 +233,5 @@ const tutti_stream_engine tutti_engine_mixed = {
     .health = health,
     .abort = abort_engine,
     .close = close_engine,
+    .yields = true,
 };

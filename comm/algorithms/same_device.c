@@ -17,6 +17,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/algorithms/engines.h"
 #include "comm/monitor.h"
+#include "comm/stream_part.h"
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
 #define GRANULE          256 /* bytes: pieces begin where a kernel reads best */
@@ -80,34 +81,14 @@ static tutti_status make_scratch(tutti_same_device *s) {
     return tutti_calloc((size_t)s->nranks, sizeof *s->factors, &s->factors);
 }
 
-/* A rank's part of opening went well, or not. */
-typedef struct verdict {
-    int32_t status;
-    char reason[252];
-} verdict;
-
-/* Tells all ranks how it went here: if it failed on any, all get TUTTI_ERR_UNSUPPORTED, and its reason. */
-static tutti_status agree(tutti_comm *comm, tutti_status status) {
-    verdict mine = {.status = status}, *all;
-    if (status != TUTTI_OK) snprintf(mine.reason, sizeof mine.reason, "%s", tutti_last_error());
-    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *all, &all));
-    status = tutti_stream_gather(comm, &mine, all, sizeof mine);
-    for (int rank = 0; rank < comm->nranks && status == TUTTI_OK; rank++)
-        if (all[rank].status != TUTTI_OK)
-            status = tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank %d: %.*s", rank, (int)sizeof all[rank].reason - 1,
-                                all[rank].reason);
-    free(all);
-    return status;
-}
-
 static tutti_status need_slot(tutti_same_device *s, tutti_same_device_slot *slot, size_t half_bytes);
 
 /* Whether memory can be pinned and mapped is only known when it is done: a container may forbid it. */
 static tutti_status try_out(tutti_comm *comm, tutti_same_device *s) {
     tutti_status status = tutti_same_device_open_counters(comm, s);
     if (status == TUTTI_OK && !s->alone) status = need_slot(s, &s->in, LEAST_SLOT_BYTES);
-    TUTTI_TRY(agree(comm, status));
-    return s->alone ? TUTTI_OK : agree(comm, tutti_same_device_try_import(comm, s));
+    TUTTI_TRY(tutti_stream_agree(comm, status));
+    return s->alone ? TUTTI_OK : tutti_stream_agree(comm, tutti_same_device_try_import(comm, s));
 }
 
 static tutti_status open_engine(tutti_comm *comm) {
