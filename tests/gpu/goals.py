@@ -46,13 +46,13 @@ def note_times(measured, name, times):
 
 
 def note_kernels(measured, path):
-    """The least share of a copy's bandwidth, of kernels that make no matrix products; and which are below the goal."""
+    """The least share of a copy's bandwidth, of kernels that memory limits; and which of them are below the goal."""
     if not os.path.exists(path):
         return ""
     shares = {}
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            if row["share_of_copy"] and not row["gflop_per_s"]:
+            if row["share_of_copy"] and row["bound"] == "memory":
                 shares["%s %s" % (row["kernel"], row["shape"])] = float(row["share_of_copy"]) / 100
     if shares:
         measured["least share of copy"] = min(shares.values())
