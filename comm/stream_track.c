@@ -218,33 +218,6 @@ static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_track *track) {
     return tutti_comm_give_up(comm, TUTTI_ERR_PEER_DIED);
 }
 
-/* A rank that died and had not left before, since who has left launches no graph any more; -1: none. */
-static int dead_rank(const tutti_comm *comm) {
-    if (comm->hosts != NULL) tutti_hosts_hear(comm);
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        const tutti_member *member = &comm->members[rank];
-        bool left = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0;
-        if (rank != comm->rank && !left && tutti_peer_ended(member->process)) return rank;
-    }
-    return -1;
-}
-
-/* Whether a graph waits for that rank is not known, so this happens also where none does. */
-static tutti_status mind_graphs(tutti_stream_comm *gpu) {
-    tutti_comm *comm = gpu->comm;
-    TUTTI_TRY(hear_of_break(comm));
-    int rank = dead_rank(comm);
-    int64_t now_ns = tutti_now_ns();
-    if (rank < 0) gpu->tracks->dead_ns = 0;
-    else if (gpu->tracks->dead_ns == 0) gpu->tracks->dead_ns = now_ns;
-    if (rank < 0 || now_ns - gpu->tracks->dead_ns < GRACE_NS) return TUTTI_OK;
-    const tutti_peer *peer = comm->members[rank].process;
-    tutti_fail(TUTTI_ERR_PEER_DIED,
-               "rank %d (host %s, pid %d) died; CUDA graphs with calls of communicator \"%s\" cannot go on", rank,
-               peer->host, (int)peer->pid, comm->name);
-    return tutti_comm_give_up(comm, TUTTI_ERR_PEER_DIED);
-}
-
 static tutti_status mind(tutti_stream_comm *gpu) {
     tutti_track *track;
     bool begun = false; /* a collective: those behind it wait for the same ranks */
@@ -256,20 +229,66 @@ static tutti_status mind(tutti_stream_comm *gpu) {
         TUTTI_TRY(mind_deaths(gpu, track));
         begun = begun || !track->message.direct;
     }
-    if (gpu->tracks->captured) TUTTI_TRY(mind_graphs(gpu));
-    bool idle = TAILQ_EMPTY(&gpu->tracks->under_way) && !gpu->tracks->captured;
-    if (engine == NULL || engine->health == NULL || idle) return TUTTI_OK;
+    if (engine == NULL || engine->health == NULL || TAILQ_EMPTY(&gpu->tracks->under_way)) return TUTTI_OK;
     tutti_status status = engine->health(gpu->comm);
     return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(gpu->comm, status);
 }
 
+/* ----------------------------------------------------------------------------------------- calls in graphs */
+
+/* A rank that died and had not left before, since who has left launches no graph any more; -1: none. */
+static int dead_rank(const tutti_comm *comm) {
+    if (comm->hosts != NULL) tutti_hosts_hear(comm);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const tutti_member *member = &comm->members[rank];
+        bool left = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0;
+        if (rank != comm->rank && !left && tutti_peer_ended(member->process)) return rank;
+    }
+    return -1;
+}
+
+/* Is all well with them? Whether a graph waits for a rank that died is not known, so that this is told where none does, too. */
+static tutti_status judge_graphs(tutti_stream_comm *gpu) {
+    const tutti_comm *comm = gpu->comm;
+    int rank = dead_rank(comm);
+    int64_t now_ns = tutti_now_ns();
+    if (rank < 0) gpu->tracks->dead_ns = 0;
+    else if (gpu->tracks->dead_ns == 0) gpu->tracks->dead_ns = now_ns;
+    if (rank < 0 && gpu->engine->health != NULL) return gpu->engine->health(gpu->comm);
+    if (rank < 0 || now_ns - gpu->tracks->dead_ns < GRACE_NS) return TUTTI_OK;
+    const tutti_peer *peer = comm->members[rank].process;
+    return tutti_fail(TUTTI_ERR_PEER_DIED,
+                      "rank %d (host %s, pid %d) died; CUDA graphs with calls of communicator \"%s\" cannot go on",
+                      rank, peer->host, (int)peer->pid, comm->name);
+}
+
+static tutti_status mind_graphs(tutti_stream_comm *gpu) {
+    TUTTI_TRY(hear_of_break(gpu->comm));
+    tutti_status status = judge_graphs(gpu);
+    return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(gpu->comm, status);
+}
+
 /* ------------------------------------------------------------------------------------------------- looking */
+
+/* Who asked for no work goes on with what is in his buffers, and hears of this at his next call, if there is one. */
+static void tell_unheard(const tutti_stream_comm *gpu) {
+    const tutti_track *track;
+    char name[160];
+    TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
+        if (track->work != NULL) continue;
+        tutti_comm_check(gpu->comm); /* its text */
+        tutti_log(TUTTI_LOG_WARN, "what %s should have brought is not in its buffers: %s",
+                  describe(track, name, sizeof name), tutti_last_error());
+        return;
+    }
+}
 
 /* Streams go on, works end. Under the lock. */
 static void release_all(tutti_stream_comm *gpu, tutti_status status) {
     tutti_track *track;
     if (!gpu->tracks->aborted) {
         gpu->tracks->aborted = true;
+        tell_unheard(gpu);
         if (gpu->engine != NULL && gpu->engine->abort != NULL) gpu->engine->abort(gpu->comm);
         if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.abort(gpu->comm);
     }
@@ -288,6 +307,7 @@ static void look(tutti_stream_comm *gpu) {
     tutti_stream_messages_advance(gpu);
     status = tutti_comm_check(gpu->comm);
     if (status == TUTTI_OK) status = mind(gpu);
+    if (status == TUTTI_OK && gpu->tracks->captured) status = mind_graphs(gpu);
     if (status != TUTTI_OK) release_all(gpu, status);
 }
 

@@ -15,11 +15,12 @@ import struct
 import sys
 import time
 
-GEQ = 0                      # CU_STREAM_WAIT_VALUE_GEQ
-PORTABLE_AND_MAPPED = 3      # CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP
-NON_BLOCKING = 1             # CU_STREAM_NON_BLOCKING
+from driver import Driver, at, counter, expect_end, in_child, set_counter
+
 LIMIT_S = 20
 ROUNDS = 1000
+QUEUED = 100                 # rounds that wait in a stream: fewer than it holds
+GATE = 32                    # index of a counter
 MIB = 1 << 20
 ATTRIBUTES = (
     ("compute capability, major", 75), ("compute capability, minor", 76), ("multiprocessors", 16), ("bytes of L2", 38),
@@ -27,110 +28,6 @@ ATTRIBUTES = (
     ("host memory can be registered", 99), ("memory as file descriptors", 103), ("IPC events", 125),
     ("pageable host memory can be read", 88),
 )
-
-
-class Driver:
-    """libcuda, started in this process on GPU 0, with one stream."""
-
-    def __init__(self):
-        self.library = ctypes.CDLL("libcuda.so.1")
-        self.call("cuInit", 0)
-        self.device = ctypes.c_int()
-        self.call("cuDeviceGet", ctypes.byref(self.device), 0)
-        context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
-        self.call("cuCtxSetCurrent", context)
-        self.stream = self.make_stream()
-
-    def call(self, name, *arguments):
-        result = getattr(self.library, name)(*arguments)
-        if result != 0:
-            text = ctypes.c_char_p()
-            self.library.cuGetErrorString(result, ctypes.byref(text))
-            raise OSError("%s: %s (%d)" % (name, (text.value or b"?").decode(), result))
-
-    def make_stream(self):
-        stream = ctypes.c_void_p()
-        self.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
-        return stream
-
-    def attribute(self, number):
-        value = ctypes.c_int()
-        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
-        return value.value
-
-    def alloc(self, size):
-        memory = ctypes.c_uint64()
-        self.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(size))
-        return memory
-
-    def put(self, memory, data):
-        self.call("cuMemcpyHtoD_v2", memory, data, ctypes.c_size_t(len(data)))
-
-    def get(self, memory, size):
-        data = ctypes.create_string_buffer(size)
-        self.call("cuMemcpyDtoH_v2", data, memory, ctypes.c_size_t(size))
-        return data.raw
-
-    def register(self, shared, size):
-        """Memory of this process as the GPU knows it."""
-        address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(shared)))
-        self.call("cuMemHostRegister_v2", address, ctypes.c_size_t(size), PORTABLE_AND_MAPPED)
-        there = ctypes.c_uint64()
-        self.call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), address, 0)
-        return there
-
-    def wait_value(self, at, value, stream=None):
-        self.call("cuStreamWaitValue64_v2", stream or self.stream, at, ctypes.c_uint64(value), GEQ)
-
-    def write_value(self, at, value, stream=None):
-        self.call("cuStreamWriteValue64_v2", stream or self.stream, at, ctypes.c_uint64(value), 0)
-
-    def sync(self, stream=None):
-        self.call("cuStreamSynchronize", stream or self.stream)
-
-    def time_ms(self, body):
-        """Of what the body enqueues, by events."""
-        events = [ctypes.c_void_p(), ctypes.c_void_p()]
-        for event in events:
-            self.call("cuEventCreate", ctypes.byref(event), 0)
-        self.call("cuEventRecord", events[0], self.stream)
-        body()
-        self.call("cuEventRecord", events[1], self.stream)
-        self.sync()
-        spent = ctypes.c_float()
-        name = "cuEventElapsedTime_v2" if hasattr(self.library, "cuEventElapsedTime_v2") else "cuEventElapsedTime"
-        self.call(name, ctypes.byref(spent), events[0], events[1])
-        return spent.value
-
-
-def counter(shared, index):
-    return struct.unpack_from("Q", shared, index * 8)[0]
-
-
-def set_counter(shared, index, value):
-    struct.pack_into("Q", shared, index * 8, value)
-
-
-def at(base, index):
-    return ctypes.c_uint64(base.value + 8 * index)
-
-
-def in_child(body):
-    pid = os.fork()
-    if pid > 0:
-        return pid
-    try:
-        body()
-    except BaseException as error:  # noqa: the child must not return
-        print("  the other process: %s" % error, flush=True)
-        os._exit(1)
-    os._exit(0)
-
-
-def expect_end(pid):
-    if os.waitpid(pid, 0)[1] != 0:
-        raise OSError("the other process failed")
 
 
 # ---------------------------------------------------------------------------------------------------- probes
@@ -188,23 +85,34 @@ def values_in_registered_memory():
 
 
 def values_between_streams():
+    """All is enqueued behind a gate first, so that the time is the GPU's and not that of the calls."""
     driver = Driver()
     other = driver.make_stream()
     shared = mmap.mmap(-1, 4096)
     there = driver.register(shared, 4096)
-    start = time.perf_counter()
-    for i in range(1, ROUNDS + 1):
+    driver.wait_value(at(there, GATE), 1)
+    driver.wait_value(at(there, GATE), 1, other)
+    for i in range(1, QUEUED + 1):
         driver.wait_value(at(there, 0), i - 1)
         driver.write_value(at(there, 1), i)
         driver.wait_value(at(there, 1), i, other)
         driver.write_value(at(there, 0), i, other)
+    start = time.perf_counter()
+    set_counter(shared, GATE, 1)
     driver.sync(other)
     driver.sync()
-    return "%.1f us a round" % (1e6 * (time.perf_counter() - start) / ROUNDS)
+    return "%.1f us a round" % (1e6 * (time.perf_counter() - start) / QUEUED)
 
 
-def values_between_processes():
-    """What ranks that share a GPU do: counters in shared memory, which both processes register, streams that wait for each other."""
+def meet(shared, own, peers, step):
+    set_counter(shared, 16 + own, step)
+    while counter(shared, 16 + peers) < step:
+        time.sleep(0.001)
+
+
+def play_between_processes(prepare, do):
+    """Streams of two processes in turns, by counters in shared memory that both register: microseconds of a round. A turn enqueues
+    do(driver, what prepare(driver) gave)."""
     fd = os.memfd_create("probe")
     os.ftruncate(fd, 1 << 16)
 
@@ -212,20 +120,37 @@ def values_between_processes():
         driver = Driver()
         shared = mmap.mmap(fd, 1 << 16)
         there = driver.register(shared, 1 << 16)
-        set_counter(shared, 16 + own, 1)
-        while counter(shared, 16 + peers) < 1:
-            time.sleep(0.001)
-        start = time.perf_counter()
-        for i in range(1, ROUNDS + 1):
+        prepared = prepare(driver)
+        driver.wait_value(at(there, GATE), 1)
+        for i in range(1, QUEUED + 1):
             driver.wait_value(at(there, peers), i - (1 if own == 0 else 0))
+            do(driver, prepared)
             driver.write_value(at(there, own), i)
+        meet(shared, own, peers, 1)  # both have all in their streams
+        start = time.perf_counter()
+        set_counter(shared, GATE, 1)
         driver.sync()
-        return 1e6 * (time.perf_counter() - start) / ROUNDS
+        spent = time.perf_counter() - start
+        meet(shared, own, peers, 2)  # nobody leaves before
+        return 1e6 * spent / QUEUED
 
     pid = in_child(lambda: play(8, 0))
     spent = play(0, 8)
     expect_end(pid)
-    return "%.1f us a round" % spent
+    return spent
+
+
+def values_between_processes():
+    """What ranks that share a GPU do."""
+    return "%.1f us a round" % play_between_processes(lambda driver: None, lambda driver, nothing: None)
+
+
+def turns_of_two_processes():
+    """Each in turn fills some memory: what it costs that processes on one GPU run one at a time."""
+    def fill(driver, memory):
+        driver.call("cuMemsetD8Async", memory, ctypes.c_ubyte(7), ctypes.c_size_t(MIB), driver.stream)
+
+    return "%.0f us a round, of two turns" % play_between_processes(lambda driver: driver.alloc(MIB), fill)
 
 
 def memory_by_ipc():
@@ -316,34 +241,6 @@ def memory_by_file_descriptor():
         raise
 
 
-def turns_of_two_processes():
-    """Each in turn fills some memory: what it costs that processes on one GPU run one at a time."""
-    fd = os.memfd_create("probe")
-    os.ftruncate(fd, 1 << 16)
-    rounds = 200
-
-    def play(own, peers):
-        driver = Driver()
-        shared = mmap.mmap(fd, 1 << 16)
-        there = driver.register(shared, 1 << 16)
-        memory = driver.alloc(MIB)
-        set_counter(shared, 16 + own, 1)
-        while counter(shared, 16 + peers) < 1:
-            time.sleep(0.001)
-        start = time.perf_counter()
-        for i in range(1, rounds + 1):
-            driver.wait_value(at(there, peers), i - (1 if own == 0 else 0))
-            driver.call("cuMemsetD8Async", memory, ctypes.c_ubyte(i % 256), ctypes.c_size_t(MIB), driver.stream)
-            driver.write_value(at(there, own), i)
-        driver.sync()
-        return 1e6 * (time.perf_counter() - start) / rounds
-
-    pid = in_child(lambda: play(8, 0))
-    spent = play(0, 8)
-    expect_end(pid)
-    return "%.0f us a round, of two turns" % spent
-
-
 def stream_is_captured():
     driver = Driver()
     memory, graph, executable = driver.alloc(4096), ctypes.c_void_p(), ctypes.c_void_p()
@@ -368,7 +265,9 @@ def a_killed_process():
         time.sleep(30)
 
     pid = in_child(victim)
-    os.read(reader, 1)
+    os.close(writer)
+    if not os.read(reader, 1):
+        raise OSError("the other process failed")
     fd = os.pidfd_open(pid)
     driver = Driver()
     start = time.monotonic()

@@ -1,0 +1,112 @@
+"""CUDA's driver by ctypes, as far as the probes need it, and counters in shared memory on which streams and the host meet."""
+import ctypes
+import os
+import struct
+
+GEQ = 0                      # CU_STREAM_WAIT_VALUE_GEQ
+PORTABLE_AND_MAPPED = 3      # CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP
+NON_BLOCKING = 1             # CU_STREAM_NON_BLOCKING
+
+
+class Driver:
+    """libcuda, started in this process on GPU 0, with one stream."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.call("cuInit", 0)
+        self.device = ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(self.device), 0)
+        context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
+        self.call("cuCtxSetCurrent", context)
+        self.stream = self.make_stream()
+
+    def call(self, name, *arguments):
+        result = getattr(self.library, name)(*arguments)
+        if result != 0:
+            text = ctypes.c_char_p()
+            self.library.cuGetErrorString(result, ctypes.byref(text))
+            raise OSError("%s: %s (%d)" % (name, (text.value or b"?").decode(), result))
+
+    def make_stream(self):
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
+        return stream
+
+    def attribute(self, number):
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
+        return value.value
+
+    def alloc(self, size):
+        memory = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(size))
+        return memory
+
+    def put(self, memory, data):
+        self.call("cuMemcpyHtoD_v2", memory, data, ctypes.c_size_t(len(data)))
+
+    def get(self, memory, size):
+        data = ctypes.create_string_buffer(size)
+        self.call("cuMemcpyDtoH_v2", data, memory, ctypes.c_size_t(size))
+        return data.raw
+
+    def register(self, shared, size):
+        """Memory of this process as the GPU knows it."""
+        address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(shared)))
+        self.call("cuMemHostRegister_v2", address, ctypes.c_size_t(size), PORTABLE_AND_MAPPED)
+        there = ctypes.c_uint64()
+        self.call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), address, 0)
+        return there
+
+    def wait_value(self, at, value, stream=None):
+        self.call("cuStreamWaitValue64_v2", stream or self.stream, at, ctypes.c_uint64(value), GEQ)
+
+    def write_value(self, at, value, stream=None):
+        self.call("cuStreamWriteValue64_v2", stream or self.stream, at, ctypes.c_uint64(value), 0)
+
+    def sync(self, stream=None):
+        self.call("cuStreamSynchronize", stream or self.stream)
+
+    def time_ms(self, body):
+        """Of what the body enqueues, by events."""
+        events = [ctypes.c_void_p(), ctypes.c_void_p()]
+        for event in events:
+            self.call("cuEventCreate", ctypes.byref(event), 0)
+        self.call("cuEventRecord", events[0], self.stream)
+        body()
+        self.call("cuEventRecord", events[1], self.stream)
+        self.sync()
+        spent = ctypes.c_float()
+        name = "cuEventElapsedTime_v2" if hasattr(self.library, "cuEventElapsedTime_v2") else "cuEventElapsedTime"
+        self.call(name, ctypes.byref(spent), events[0], events[1])
+        return spent.value
+
+
+def counter(shared, index):
+    return struct.unpack_from("Q", shared, index * 8)[0]
+
+
+def set_counter(shared, index, value):
+    struct.pack_into("Q", shared, index * 8, value)
+
+
+def at(base, index):
+    return ctypes.c_uint64(base.value + 8 * index)
+
+
+def in_child(body):
+    pid = os.fork()
+    if pid > 0:
+        return pid
+    try:
+        body()
+    except BaseException as error:  # noqa: the child must not return
+        print("  the other process: %s" % error, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def expect_end(pid):
+    if os.waitpid(pid, 0)[1] != 0:
+        raise OSError("the other process failed")
