@@ -20,6 +20,10 @@ namespace torch_tutti {
 
 namespace {
 
+/* So long the end of a group waits for what is in streams: an operation that returned is done in time, and one that waits for a
+ * rank that never comes does not keep a process from ending. */
+constexpr std::chrono::milliseconds finish_limit = std::chrono::seconds(10);
+
 tutti_comm_options comm_options(const Options &options, const std::string &name) {
     tutti_comm_options own = {};
     own.struct_bytes = sizeof own;
@@ -98,6 +102,7 @@ void Backend::end_threads(bool breaks) {
         return;
     }
     if (breaks) abort_because("the process ends");
+    lanes_.finish(finish_limit);
     std::unique_ptr<Aside> aside; /* goes without the lock, which its thread may want before it ends */
     std::lock_guard<std::mutex> lock(aside_mutex_);
     aside = std::move(aside_);
@@ -153,8 +158,7 @@ tutti_status Backend::issue_in_stream(const Issue &issue, tutti_options options,
 Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, const Issue &issue) {
     c10::Device device = *operands.device();
     auto started = onCompletionHook_ ? HookClock::now() : HookClock::time_point();
-    lanes_.use(device);
-    c10::Stream stream = call.async ? lanes_.get(call.lane) : current_stream(device);
+    c10::Stream stream = lanes_.take(device, call.async, call.lane);
     for (const c10::Stream &leader : operands.leaders()) follow(stream, leader);
     auto work =
         c10::make_intrusive<StreamWork>(getRank(), call.type, call.title, next_sequence(), std::move(operands), stream);
@@ -291,6 +295,8 @@ void Backend::abort() {
 }
 
 /* The communicator goes with the last reference to this backend: others may be inside calls. */
-void Backend::shutdown() {}
+void Backend::shutdown() {
+    if (process_ == getpid()) lanes_.finish(finish_limit);
+}
 
 } // namespace torch_tutti

@@ -7,6 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "interrupt.h"
@@ -53,18 +54,32 @@ void *native_handle(const c10::Stream &stream) {
 
 /* -------------------------------------------------------------------------------------------------- lanes */
 
-void Lanes::use(c10::Device device) {
+c10::Stream Lanes::take(c10::Device device, bool async, int64_t lane) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!device_) device_ = device;
     TORCH_CHECK_VALUE(*device_ == device, "tutti: this group has worked with tensors on ", *device_,
                       " so far, and one is on ", device, "; a group uses one GPU on each rank");
+    if (async && streams_.count(lane) == 0) streams_.emplace(lane, cuda().getStreamFromGlobalPool(device));
+    c10::Stream stream = async ? streams_.at(lane) : current_stream(device);
+    if (std::find(taken_.begin(), taken_.end(), stream) == taken_.end()) taken_.push_back(stream);
+    return stream;
 }
 
-c10::Stream Lanes::get(int64_t lane) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto found = streams_.find(lane);
-    if (found != streams_.end()) return found->second;
-    return streams_.emplace(lane, cuda().getStreamFromGlobalPool(*device_)).first->second;
+/* At the end of a process CUDA may have ended already: then it throws. */
+void Lanes::finish(std::chrono::milliseconds limit) noexcept {
+    auto until = std::chrono::steady_clock::now() + limit;
+    try {
+        std::vector<c10::Stream> streams;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            streams.swap(taken_);
+        }
+        for (const c10::Stream &stream : streams) {
+            c10::Event event(stream.device_type());
+            event.record(stream);
+            poll([&event] { return event.query(); }, until);
+        }
+    } catch (...) {}
 }
 
 void Lanes::drain(std::optional<c10::Device> said) {

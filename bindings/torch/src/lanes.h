@@ -6,10 +6,11 @@
 
 #include <c10/core/Stream.h>
 
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <utility>
+#include <vector>
 
 namespace torch_tutti {
 
@@ -33,17 +34,20 @@ public:
         return 2 * (int64_t{peer} + 2) + (sends ? 0 : 1);
     }
 
-    /* From now on the group's GPU; throws if it has another one. */
-    void use(c10::Device device);
-    c10::Stream get(int64_t lane);
+    /* The stream for an operation on that GPU, from now on the group's: throws if it has another one. */
+    c10::Stream take(c10::Device device, bool async, int64_t lane);
     /* The host waits until the collectives, and all that is in the calling thread's current stream, are done. A group that has
      * no GPU yet takes the one that is said, or does nothing. */
     void drain(std::optional<c10::Device> said);
+    /* The host waits until all operations of the group are done, or until the time is over. Before the group ends: what is left
+     * then fails. */
+    void finish(std::chrono::milliseconds limit) noexcept;
 
 private:
     std::mutex mutex_;
     std::optional<c10::Device> device_;
     std::map<int64_t, c10::Stream> streams_;
+    std::vector<c10::Stream> taken_; /* all that have had operations since `finish` */
 };
 
 } // namespace torch_tutti

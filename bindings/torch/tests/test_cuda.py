@@ -379,16 +379,35 @@ def wrong_arguments(context):
 def deaths(context):
     start(context)
     dist.all_reduce(filled(1, 1))
+    dist.barrier()
     if context.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     tensor = filled(10, 1)
     work = dist.all_reduce(tensor, async_op=True)
-    work.wait()  # cannot know yet, and must not hang
+    try:
+        work.wait()  # does not hang, and hardly knows yet
+    except dist.DistBackendError:
+        pass
     raises(dist.DistBackendError, "rank 1", lambda: work.wait(SECONDS))
     assert work.is_completed() and not work.is_success() and work.exception() is not None
     tensor.cpu()  # the streams go on
     raises(dist.DistBackendError, "rank 1", lambda: dist.all_reduce(tensor))
     raises(dist.DistBackendError, "rank 1", work.wait)
+
+
+def unheard(context):
+    """Who asks for no work, and waits for none, reads of it in the log."""
+    start(context)
+    dist.all_reduce(filled(1, 1))
+    dist.barrier()
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    tensor = filled(10, 1)
+    dist.all_reduce(tensor)
+    tensor.cpu()
+    with open(os.path.join(context.folder, "rank0.log"), encoding="utf-8") as log:
+        said = log.read()
+    assert "is not in its buffers" in said and "rank 1" in said or not hasattr(dist.AllreduceOptions(), "asyncOp"), said
 
 
 def ends(context):
@@ -447,6 +466,9 @@ class Cuda(unittest.TestCase):
 
     def test_a_dead_rank(self):
         ranks.run(2, deaths, init=False, victims=(1,))
+
+    def test_a_dead_rank_that_nobody_asks_for(self):
+        ranks.run(2, unheard, init=False, victims=(1,))
 
     def test_the_end_of_a_group(self):
         ranks.run(2, ends, init=False)
