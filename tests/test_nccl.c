@@ -52,12 +52,7 @@ static void need_standin(const char *why) {
 
 /* As processes and as threads, which have this process's environment. */
 static void run(const int *sizes, const char *const *environment, ranks_body body) {
-    for (int i = 0; environment[i] != NULL; i++) { /* for threads */
-        char name[64];
-        const char *equals = strchr(environment[i], '=');
-        snprintf(name, sizeof name, "%.*s", (int)(equals - environment[i]), environment[i]);
-        setenv(name, equals + 1, 1);
-    }
+    ranks_adopt(environment); /* for threads */
     sizes = fitting_worlds(sizes, environment);
     tutti_settings_reload();
     const char *failure = ranks_run_worlds(sizes, &(ranks_options){.timeout_s = 200, .environment = environment}, body);

@@ -1,5 +1,5 @@
 /*
- * What is NCCL's own: calls in streams that are captured, communicators that are split, messages, calls that differ, memory that
+ * What is NCCL's own: calls in streams that are captured, communicators that are split, calls that differ, memory that
  * is registered. GPUs and NCCL are stand-ins (support/standin_cuda.c, standin_nccl.c), which count what they are asked.
  */
 #include <criterion/criterion.h>
@@ -10,47 +10,13 @@
 
 #include <tutti/device.h>
 
-#include "bootstrap/base/settings.h"
-#include "tests/support/cuda_call.h"
+#include "tests/support/nccl_scene.h"
 
 TestSuite(nccl_calls, .timeout = 240);
 
-static const int worlds[] = {2, 3, 4, 0};
 static const char *const plain[] = {"STANDIN_GPUS=8", NULL};
 
-/* As processes and as threads, which have this process's environment. */
-static void run(const int *sizes, const char *const *environment, ranks_body body) {
-    for (int i = 0; environment[i] != NULL; i++) { /* for threads */
-        char name[64];
-        const char *equals = strchr(environment[i], '=');
-        snprintf(name, sizeof name, "%.*s", (int)(equals - environment[i]), environment[i]);
-        setenv(name, equals + 1, 1);
-    }
-    tutti_settings_reload();
-    const char *failure = ranks_run_worlds(sizes, &(ranks_options){.timeout_s = 200, .environment = environment}, body);
-    cr_assert(failure == NULL, "%s", failure);
-}
-
-static tutti_status with_rank(ranks_context *context, tutti_status (*body)(ranks_context *, cuda_rank *)) {
-    cuda_rank rank;
-    tutti_status status = cuda_rank_open(context, (size_t)8 << 20, &rank);
-    if (status == TUTTI_OK) status = body(context, &rank);
-    if (status == TUTTI_OK) status = cuda_rank_close(&rank, context->comm);
-    return status;
-}
-
 /* --------------------------------------------------------------------------------------------------- graphs */
-
-/* The stand-in for CUDA has no graphs; it says that a stream is captured, and runs what is enqueued. */
-static tutti_status capture(tutti_stream stream, bool captures) {
-    void (*tell)(void *stream, bool captures);
-    void *module = dlopen(getenv("TUTTI_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD);
-    void *symbol = module != NULL ? dlsym(module, "standin_capture") : NULL;
-    RANKS_CHECK(symbol != NULL, "no standin_capture");
-    memcpy(&tell, &symbol, sizeof tell);
-    tell(stream, captures);
-    return TUTTI_OK;
-}
 
 static tutti_status sum_of(ranks_context *context, void *memory, tutti_type type, tutti_stream stream) {
     return tutti_all_reduce(context->comm, memory, memory, 8, type, TUTTI_SUM, &TUTTI_OPTIONS(.stream = stream));
@@ -64,7 +30,7 @@ static tutti_status captured(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(cuda_alloc(rank, 64, &memory));
     TUTTI_TRY(rank->device->fill(memory, 0, 64, stream));
     TUTTI_TRY(sum_of(context, memory, TUTTI_INT32, stream));
-    TUTTI_TRY(capture(stream, true));
+    TUTTI_TRY(nccl_capture(stream, true));
     for (int i = 0; i < 3; i++) {
         TUTTI_TRY(sum_of(context, memory, TUTTI_FLOAT32, stream));
         RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, sum_of(context, memory, TUTTI_BOOL, stream));
@@ -75,18 +41,18 @@ static tutti_status captured(ranks_context *context, cuda_rank *rank) {
         TUTTI_TRY(tutti_all_gather(context->comm, (char *)memory + context->rank * 8, memory, 8, TUTTI_UINT8,
                                    &TUTTI_OPTIONS(.stream = stream)));
     }
-    TUTTI_TRY(capture(stream, false));
+    TUTTI_TRY(nccl_capture(stream, false));
     TUTTI_TRY(tutti_comm_error(context->comm));
     call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_INT16, .count = 301, .seed = 5};
     return cuda_call_run(rank, &c, context->comm, rank->streams[0], true);
 }
 
 static tutti_status captured_body(ranks_context *context) {
-    return with_rank(context, captured);
+    return nccl_with_rank(context, captured);
 }
 
 Test(nccl_calls, a_captured_stream_takes_calls_that_need_no_scratch_and_refuses_others_without_harm) {
-    run((const int[]){2, 0}, plain, captured_body);
+    nccl_run((const int[]){2, 0}, plain, captured_body);
 }
 
 /* NCCL refuses while all ranks capture. Where it can take calls later, so does the communicator. */
@@ -97,11 +63,11 @@ static tutti_status refused(ranks_context *context, cuda_rank *rank, bool for_go
     TUTTI_TRY(sum_of(context, memory, TUTTI_INT32, rank->streams[0]));
     TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
     TUTTI_TRY(tutti_barrier(context->comm, NULL)); /* or who is refused first would end another's first call */
-    TUTTI_TRY(capture(rank->streams[0], true));
+    TUTTI_TRY(nccl_capture(rank->streams[0], true));
     tutti_status status = sum_of(context, memory, TUTTI_INT32, rank->streams[0]);
     RANKS_CHECK(status != TUTTI_OK && strstr(tutti_last_error(), "NCCL failed in") != NULL, "'%s'",
                 tutti_status_name(status));
-    TUTTI_TRY(capture(rank->streams[0], false));
+    TUTTI_TRY(nccl_capture(rank->streams[0], false));
     if (for_good) {
         RANKS_CHECK(sum_of(context, memory, TUTTI_INT32, rank->streams[0]) != TUTTI_OK, "NCCL's error is forgotten");
         return TUTTI_OK;
@@ -115,7 +81,7 @@ static tutti_status refused_for_now(ranks_context *context, cuda_rank *rank) {
 }
 
 static tutti_status refused_for_now_body(ranks_context *context) {
-    return with_rank(context, refused_for_now);
+    return nccl_with_rank(context, refused_for_now);
 }
 
 static tutti_status refused_for_good_body(ranks_context *context) {
@@ -125,36 +91,20 @@ static tutti_status refused_for_good_body(ranks_context *context) {
     return cuda_rank_close(&rank, NULL);
 }
 
-static void run_processes(int nranks, const char *const *environment, ranks_body body) {
-    if (!ranks_have_processes()) cr_skip_test("what is counted is a process's");
-    const char *failure = ranks_run(
-        &(ranks_options){.kind = RANKS_PROCESSES, .nranks = nranks, .timeout_s = 60, .environment = environment}, body);
-    cr_assert(failure == NULL, "%s", failure);
-}
-
 Test(nccl_calls, a_refusal_in_a_captured_stream_leaves_the_communicator_whole) {
     static const char *const environment[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_FAIL=ncclGroupStart:2:5", NULL};
-    run_processes(2, environment, refused_for_now_body);
+    nccl_run_processes(2, environment, refused_for_now_body);
 }
 
 Test(nccl_calls, unless_nccl_itself_takes_no_call_from_then_on) {
     static const char *const environment[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_FAIL=ncclAllReduce:2:5", NULL};
-    run_processes(2, environment, refused_for_good_body);
+    nccl_run_processes(2, environment, refused_for_good_body);
 }
 
 /* --------------------------------------------------------------------------------------------------- splits */
 
-static int count_of(const char *name) {
-    int (*count)(const char *name) = NULL;
-    void *library = dlopen(getenv("TUTTI_NCCL_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
-    void *symbol = library != NULL ? dlsym(library, "standin_nccl_count") : NULL;
-    if (symbol == NULL) return -1;
-    memcpy(&count, &symbol, sizeof count);
-    return count(name);
-}
-
 #define EXPECT_COUNT(name, expected)                                                                                   \
-    RANKS_CHECK(count_of(name) == (expected), "line %d: %d calls of " name, __LINE__, count_of(name))
+    RANKS_CHECK(nccl_count(name) == (expected), "line %d: %d calls of " name, __LINE__, nccl_count(name))
 
 /* By ncclCommSplit where the parent has NCCL; ranks with no colour take part in that, too. */
 static tutti_status splits(ranks_context *context, cuda_rank *rank) {
@@ -186,140 +136,11 @@ static tutti_status splits(ranks_context *context, cuda_rank *rank) {
 }
 
 static tutti_status splits_body(ranks_context *context) {
-    return with_rank(context, splits);
+    return nccl_with_rank(context, splits);
 }
 
 Test(nccl_calls, a_communicator_is_split_from_that_of_its_parent) {
-    run_processes(4, plain, splits_body);
-}
-
-/* ------------------------------------------------------------------------------------------------- messages */
-
-#define ITEMS 30000
-
-static const char *const with_messages[] = {"STANDIN_GPUS=8", "TUTTI_CUDA_MESSAGES=nccl", NULL};
-
-typedef struct mailbox {
-    int32_t out[ITEMS], in[ITEMS];
-    void *out_there, *in_there;
-} mailbox;
-
-static int32_t item(int from, int round, int at) {
-    return from * 1000003 + round * 10007 + at;
-}
-
-static tutti_status open_mailbox(cuda_rank *rank, mailbox *box) {
-    TUTTI_TRY(cuda_alloc(rank, sizeof box->out, &box->out_there));
-    return cuda_alloc(rank, sizeof box->in, &box->in_there);
-}
-
-static tutti_status fill_mailbox(cuda_rank *rank, mailbox *box, int self, int round) {
-    for (int i = 0; i < ITEMS; i++) box->out[i] = item(self, round, i);
-    TUTTI_TRY(rank->device->copy(box->out_there, box->out, sizeof box->out, rank->streams[0]));
-    return rank->device->stream_sync(rank->streams[0]); /* messages may be in other streams */
-}
-
-static tutti_status check_mailbox(cuda_rank *rank, mailbox *box, int count, int from, int round, tutti_stream stream) {
-    TUTTI_TRY(rank->device->copy(box->in, box->in_there, sizeof box->in, stream));
-    TUTTI_TRY(rank->device->stream_sync(stream));
-    for (int i = 0; i < count; i++)
-        RANKS_CHECK(box->in[i] == item(from, round, i), "item %d of round %d from rank %d is %d", i, round, from,
-                    box->in[i]);
-    return TUTTI_OK;
-}
-
-static tutti_status meet_there(tutti_comm *comm) {
-    return tutti_barrier(comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA));
-}
-
-/* Around the ring, both directions in one group, in one stream or in two. */
-static tutti_status exchanges(ranks_context *context, cuda_rank *rank) {
-    static mailbox boxes[8]; /* by rank: they may be threads */
-    mailbox *box = &boxes[context->rank];
-    int n = context->nranks, to = (context->rank + 1) % n, from = (context->rank + n - 1) % n;
-    const int counts[] = {ITEMS, 1, 0, 777};
-    TUTTI_TRY(open_mailbox(rank, box));
-    TUTTI_TRY(meet_there(context->comm));
-    int sent = count_of("ncclSend");
-    for (int round = 0; round < 8; round++) {
-        int count = counts[round % 4];
-        tutti_work *work = NULL;
-        tutti_options receiving = TUTTI_OPTIONS(.stream = rank->streams[0]), sending = receiving;
-        if (round % 2 == 1) sending.stream = rank->streams[1];
-        TUTTI_TRY(fill_mailbox(rank, box, context->rank, round));
-        TUTTI_TRY(tutti_group_begin(context->comm));
-        TUTTI_TRY(tutti_send(context->comm, box->out_there, (size_t)count, TUTTI_INT32, to, 3, &sending));
-        TUTTI_TRY(tutti_recv(context->comm, box->in_there, (size_t)count, TUTTI_INT32, from, 3, &receiving));
-        TUTTI_TRY(tutti_group_end(context->comm, &TUTTI_OPTIONS(.work = round < 4 ? &work : NULL)));
-        if (work != NULL) TUTTI_TRY(tutti_work_wait(work, -1));
-        tutti_work_free(work);
-        TUTTI_TRY(check_mailbox(rank, box, count, from, round, rank->streams[0]));
-        TUTTI_TRY(rank->device->stream_sync(rank->streams[1]));
-    }
-    RANKS_CHECK(count_of("ncclSend") >= sent + 6, "they did not go by NCCL");
-    return TUTTI_OK;
-}
-
-static tutti_status exchanges_body(ranks_context *context) {
-    return with_rank(context, exchanges);
-}
-
-Test(nccl_calls, messages_of_a_group_go_by_nccl_as_one) {
-    run(worlds, with_messages, exchanges_body);
-}
-
-/* From rank to rank, each in its stream behind the one before; what comes is told by the work. A message to oneself and one on
- * host memory go as ever. */
-static tutti_status chain(ranks_context *context, cuda_rank *rank) {
-    static mailbox boxes[8];
-    mailbox *box = &boxes[context->rank];
-    int self = context->rank, last = context->nranks - 1;
-    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0]);
-    tutti_work *work = NULL;
-    TUTTI_TRY(open_mailbox(rank, box));
-    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED,
-                 tutti_recv(context->comm, box->in_there, 1, TUTTI_INT32, self == 0 ? last : 0, 0, &options));
-    TUTTI_TRY(meet_there(context->comm));
-    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED,
-                 tutti_recv(context->comm, box->in_there, 1, TUTTI_INT32, TUTTI_ANY_SOURCE, 0, &options));
-    TUTTI_TRY(fill_mailbox(rank, box, 0, 1));
-    TUTTI_TRY(capture(rank->streams[0], true));
-    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED,
-                 tutti_send(context->comm, box->out_there, 1, TUTTI_INT32, self == 0 ? last : 0, 0, &options));
-    TUTTI_TRY(capture(rank->streams[0], false));
-    if (self > 0) {
-        options.work = &work;
-        TUTTI_TRY(tutti_recv(context->comm, box->in_there, ITEMS, TUTTI_INT32, self - 1, 9, &options));
-        options.work = NULL;
-    }
-    if (self < last)
-        TUTTI_TRY(tutti_send(context->comm, self == 0 ? box->out_there : box->in_there, ITEMS, TUTTI_INT32, self + 1, 9,
-                             &options));
-    if (self > 0) {
-        tutti_work_details details;
-        TUTTI_TRY(tutti_work_wait(work, -1));
-        TUTTI_TRY(tutti_work_get(work, &details));
-        RANKS_CHECK(details.source == self - 1 && details.tag == 9 && details.count == ITEMS, "%zu items of rank %d",
-                    details.count, details.source);
-        TUTTI_TRY(check_mailbox(rank, box, ITEMS, 0, 1, rank->streams[0]));
-    }
-    tutti_work_free(work);
-    TUTTI_TRY(tutti_send(context->comm, box->out_there, 5, TUTTI_INT32, self, 1, &options));
-    TUTTI_TRY(tutti_recv(context->comm, box->in_there, 5, TUTTI_INT32, self, 1, &options));
-    TUTTI_TRY(check_mailbox(rank, box, 5, 0, 1, rank->streams[0]));
-    int value = self, got = -1;
-    if (self == 0) TUTTI_TRY(tutti_send(context->comm, &value, 1, TUTTI_INT32, last, 1, NULL));
-    if (self == last) TUTTI_TRY(tutti_recv(context->comm, &got, 1, TUTTI_INT32, 0, 1, NULL));
-    RANKS_CHECK(self != last || got == 0, "%d came by the host", got);
-    return TUTTI_OK;
-}
-
-static tutti_status chain_body(ranks_context *context) {
-    return with_rank(context, chain);
-}
-
-Test(nccl_calls, messages_go_from_rank_to_rank_in_stream_order) {
-    run(worlds, with_messages, chain_body);
+    nccl_run_processes(4, plain, splits_body);
 }
 
 /* ------------------------------------------------------------------------------------------ calls that differ */
@@ -402,7 +223,7 @@ static tutti_status differ_in_turn(ranks_context *context) {
 
 Test(nccl_calls, calls_that_differ_are_shown_on_all_ranks) {
     static const char *const environment[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", "TUTTI_STALL_MS=200", NULL};
-    run((const int[]){3, 0}, environment, differ_in_turn);
+    nccl_run((const int[]){3, 0}, environment, differ_in_turn);
 }
 
 /* --------------------------------------------------------------------------------------------------- memory */
@@ -442,9 +263,9 @@ static tutti_status blocks(ranks_context *context, cuda_rank *rank) {
 }
 
 static tutti_status blocks_body(ranks_context *context) {
-    return with_rank(context, blocks);
+    return nccl_with_rank(context, blocks);
 }
 
 Test(nccl_calls, blocks_are_registered_while_they_are_used) {
-    run_processes(2, plain, blocks_body);
+    nccl_run_processes(2, plain, blocks_body);
 }

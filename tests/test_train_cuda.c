@@ -98,6 +98,18 @@ Test(train_cuda, a_recorded_step_contains_the_buckets_that_travel_in_a_stream_of
     expect_near(STEPS, a, c, 2e-4);
 }
 
+Test(train_cuda, where_sums_keep_the_order_of_ranks_steps_are_launched) {
+    if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("two GPUs and NCCL are the stand-ins'");
+    training_run one = {.options = {OPTIONS("--model", "mlp", "--device", "cuda")}}, two = one;
+    two.options[1] = "6";
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
+    expect_run(1, &one, STEPS, a);
+    setenv("TUTTI_DETERMINISTIC", "1", 1);
+    run_on_two_gpus(&two, "", b);
+    unsetenv("TUTTI_DETERMINISTIC");
+    expect_near(STEPS, b, a, 2e-4);
+}
+
 Test(train_cuda, a_recording_that_fails_says_how_to_do_without) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("failures can be made on the stand-in only");
     training_run what = {

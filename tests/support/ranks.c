@@ -57,6 +57,16 @@ typedef struct run {
 static run *current;
 static char failure[TEXT_BYTES + 64];
 
+void ranks_adopt(const char *const *environment) {
+    for (int i = 0; environment[i] != NULL; i++) {
+        char name[64];
+        const char *equals = strchr(environment[i], '=');
+        snprintf(name, sizeof name, "%.*s", (int)(equals - environment[i]), environment[i]);
+        setenv(name, equals + 1, 1);
+    }
+    tutti_settings_reload();
+}
+
 bool ranks_have_processes(void) {
 #if defined(__SANITIZE_THREAD__)
     return false;

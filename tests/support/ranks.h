@@ -43,6 +43,10 @@ const char *ranks_run(const ranks_options *options, ranks_body body);
  * ignored, options may be NULL. The text also names the world. */
 const char *ranks_run_worlds(const int *sizes, const ranks_options *options, ranks_body body);
 
+/* Sets what options.environment names in this process, too, for ranks that are its threads. Processes come first in a test: who
+ * has used Tutti, as the parent of threads does, has children that cannot. */
+void ranks_adopt(const char *const *environment);
+
 /* Can this build test ranks as processes? The thread sanitizer sees nothing across processes, so it runs threads. */
 bool ranks_have_processes(void);
 

@@ -160,8 +160,8 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
     auto started = onCompletionHook_ ? HookClock::now() : HookClock::time_point();
     c10::Stream stream = lanes_.take(device, call.async, call.lane);
     for (const c10::Stream &leader : operands.leaders()) follow(stream, leader);
-    auto work =
-        c10::make_intrusive<StreamWork>(getRank(), call.type, call.title, next_sequence(), std::move(operands), stream);
+    auto work = c10::make_intrusive<StreamWork>(getRank(), call.type, call.title, next_sequence(), std::move(operands),
+                                                stream, lanes_.sends());
     tutti_options options = {};
     options.struct_bytes = sizeof options;
     options.memory = TUTTI_MEMORY_CUDA;

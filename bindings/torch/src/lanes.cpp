@@ -52,6 +52,27 @@ void *native_handle(const c10::Stream &stream) {
     return handle_of(stream, ask_cuda_stream);
 }
 
+/* -------------------------------------------------------------------------------------------------- sends */
+
+Sends::~Sends() {
+    for (tutti_work *work : works_) tutti_work_free(work);
+}
+
+void Sends::keep(tutti_work *work) {
+    ended();
+    std::lock_guard<std::mutex> lock(mutex_);
+    works_.push_back(work);
+}
+
+bool Sends::ended() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto under_way =
+        std::partition(works_.begin(), works_.end(), [](tutti_work *work) { return tutti_work_done(work); });
+    std::for_each(works_.begin(), under_way, tutti_work_free);
+    works_.erase(works_.begin(), under_way);
+    return works_.empty();
+}
+
 /* -------------------------------------------------------------------------------------------------- lanes */
 
 c10::Stream Lanes::take(c10::Device device, bool async, int64_t lane) {
@@ -79,6 +100,7 @@ void Lanes::finish(std::chrono::milliseconds limit) noexcept {
             event.record(stream);
             poll([&event] { return event.query(); }, until);
         }
+        poll([this] { return sends_->ended(); }, until);
     } catch (...) {}
 }
 

@@ -6,8 +6,11 @@
 
 #include <c10/core/Stream.h>
 
+#include <tutti/tutti.h>
+
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -22,6 +25,20 @@ c10::Stream current_stream(c10::Device device);
 void follow(const c10::Stream &stream, const c10::Stream &leader);
 /* Its cudaStream_t. */
 void *native_handle(const c10::Stream &stream);
+
+/* Sends whose work nobody keeps: streams do not wait for them, the end of their group does. */
+class Sends {
+public:
+    ~Sends();
+    /* Takes the work over. */
+    void keep(tutti_work *work);
+    /* Have all of them ended? */
+    bool ended();
+
+private:
+    std::mutex mutex_;
+    std::vector<tutti_work *> works_;
+};
 
 /*
  * A group's GPU, and the streams in which its asynchronous operations run: drawn from PyTorch's pool when first needed.
@@ -42,9 +59,13 @@ public:
     /* The host waits until all operations of the group are done, or until the time is over. Before the group ends: what is left
      * then fails. */
     void finish(std::chrono::milliseconds limit) noexcept;
+    const std::shared_ptr<Sends> &sends() const {
+        return sends_;
+    }
 
 private:
     std::mutex mutex_;
+    std::shared_ptr<Sends> sends_ = std::make_shared<Sends>();
     std::optional<c10::Device> device_;
     std::map<int64_t, c10::Stream> streams_;
     std::vector<c10::Stream> taken_; /* all that have had operations since `finish` */

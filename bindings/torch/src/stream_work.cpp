@@ -7,22 +7,23 @@
 #include <c10/core/StreamGuard.h>
 
 #include "interrupt.h"
-#include "lanes.h"
 
 namespace torch_tutti {
 
 using c10::ivalue::Future;
 
 StreamWork::StreamWork(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands,
-                       c10::Stream stream)
-    : Work(rank, type, title, sequence, std::move(operands)), stream_(stream), end_(stream.device_type()) {}
+                       c10::Stream stream, std::shared_ptr<Sends> sends)
+    : Work(rank, type, title, sequence, std::move(operands)), stream_(stream), end_(stream.device_type()),
+      sends_(std::move(sends)) {}
 
 /* At the end of a process, when CUDA has ended, asking it throws; its memory is gone as well then. */
 StreamWork::~StreamWork() {
     try {
         if (!end_.was_marked_for_recording() || !end_.query()) operands_.record_on(stream_);
     } catch (...) {}
-    tutti_work_free(handle_); /* it may go on */
+    if (handle_ != nullptr && opType_ == c10d::OpType::SEND && !tutti_work_done(handle_)) sends_->keep(handle_);
+    else tutti_work_free(handle_); /* it may go on */
     handle_ = nullptr;
 }
 

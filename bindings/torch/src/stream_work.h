@@ -16,14 +16,15 @@
 
 #include <c10/core/Event.h>
 
+#include "lanes.h"
 #include "work.h"
 
 namespace torch_tutti {
 
 class StreamWork final : public Work {
 public:
-    StreamWork(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands,
-               c10::Stream stream);
+    StreamWork(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands, c10::Stream stream,
+               std::shared_ptr<Sends> sends);
     ~StreamWork() override;
 
     /* The operation is in the stream. Once, by who put it there. */
@@ -40,6 +41,7 @@ private:
 
     c10::Stream stream_;
     c10::Event end_;
+    std::shared_ptr<Sends> sends_;
 };
 
 } // namespace torch_tutti
