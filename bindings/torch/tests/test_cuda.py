@@ -423,46 +423,58 @@ def ends(context):
     dist.destroy_process_group()
 
 
+def end(context, body, *arguments):
+    """A group is ended, which waits for what is in streams and for sends that nobody has kept: who just exits has died for
+    those who still need him."""
+    body(context, *arguments)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def run(body, *arguments):
+    ranks.run(2, end, body, *arguments, init=False)
+
+
 class Cuda(unittest.TestCase):
     def test_values_with_two_ranks_on_one_gpu(self):
-        ranks.run(2, sweep, lambda rank: 0, init=False)
+        run(sweep, lambda rank: 0)
 
     def test_values_with_a_gpu_each_through_the_host(self):
-        ranks.run(2, sweep, lambda rank: rank, init=False)
+        run(sweep, lambda rank: rank)
 
     @unittest.skipIf(NCCL is None, "TUTTI_NCCL_LIBRARY does not name the stand-in for NCCL")
     def test_values_with_a_gpu_each_by_nccl(self):
-        ranks.run(2, sweep, lambda rank: rank, NCCL, init=False)
+        run(sweep, lambda rank: rank, NCCL)
 
     def test_order_is_that_of_the_stream(self):
-        ranks.run(2, order, init=False)
+        run(order)
 
     def test_streams_follow_each_other(self):
-        ranks.run(2, order_of_streams, init=False)
+        run(order_of_streams)
 
     def test_wait_with_a_timeout(self):
-        ranks.run(2, timeouts, init=False)
+        run(timeouts)
 
     def test_barrier_waits_for_the_gpu(self):
-        ranks.run(2, barriers, init=False)
+        run(barriers)
 
     def test_memory_lives_long_enough(self):
-        ranks.run(2, lifetimes, init=False)
+        run(lifetimes)
 
     def test_futures_have_streams(self):
-        ranks.run(2, futures, init=False)
+        run(futures)
 
     def test_messages(self):
-        ranks.run(2, messages, init=False)
+        run(messages)
 
     def test_objects_travel_in_cuda_tensors(self):
-        ranks.run(2, objects, init=False)
+        run(objects)
 
     def test_groups_of_all_kinds(self):
-        ranks.run(2, other_groups, init=False)
+        run(other_groups)
 
     def test_wrong_arguments(self):
-        ranks.run(2, wrong_arguments, init=False)
+        run(wrong_arguments)
 
     def test_a_dead_rank(self):
         ranks.run(2, deaths, init=False, victims=(1,))
@@ -471,7 +483,7 @@ class Cuda(unittest.TestCase):
         ranks.run(2, unheard, init=False, victims=(1,))
 
     def test_the_end_of_a_group(self):
-        ranks.run(2, ends, init=False)
+        run(ends)
 
 
 if __name__ == "__main__":
