@@ -70,7 +70,7 @@ void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken)
 
 bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes) {
     size_t most = (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES);
-    bool direct = bytes > DIRECT_BYTES && tutti_heap_holds(src, bytes);
+    bool direct = bytes > DIRECT_BYTES && channel->far == NULL && tutti_heap_holds(src, bytes);
     /* On shared cores the answer to an announcement costs a turn of every rank, and so more than the copy that it saves. */
     if (port->comm->spins && direct) return false;
     if (!port->comm->spins && !direct) most *= 2;
