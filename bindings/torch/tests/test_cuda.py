@@ -1,46 +1,19 @@
-"""CUDA tensors, on a stand-in (support/gpu.py): values, order, lifetimes, futures, messages, failures.
-
-Order is shown by holding a stream, never by time: what must come later has to wait for what is held, and the host must not.
-"""
-import datetime
+"""CUDA tensors, on a stand-in (support/gpu.py): values, groups, failures, ends. Order in streams: test_cuda_streams.py."""
 import os
 import signal
-import threading
 import unittest
 
 import torch
 import torch.distributed as dist
 
 from support import gpu, ranks
+from support.cuda_ranks import SECONDS, filled, load, raises, run, same, start
 
 NCCL = os.environ.get("TUTTI_NCCL_LIBRARY")  # a stand-in as well
-BOTH = "cpu:tutti,cuda:tutti"
-SECONDS = datetime.timedelta(seconds=20)
 
 
 def setUpModule():
-    if not ranks.IS_TUTTI:
-        raise unittest.SkipTest("no torch_tutti")
-    gpu.load()
-
-
-def start(context, index=0, backend=BOTH, **named):
-    gpu.begin(index, **named)
-    context.init(backend)
-
-
-def filled(count, value, index=0):
-    return gpu.put(torch.full((count,), float(value)), index)
-
-
-def filled_later(count, value, index=0):
-    """Does not wait for the stream."""
-    return torch.empty(count, device=gpu.device(index)).fill_(value)
-
-
-def same(got, right, what):
-    got = got.cpu()
-    assert torch.equal(got, right), "%s: %s instead of %s" % (what, got.reshape(-1)[:8].tolist(), right.reshape(-1)[:8].tolist())
+    load()
 
 
 # ------------------------------------------------------------------------------------------------------ values
@@ -148,178 +121,6 @@ def sweep(context, index, nccl=None):
 # ------------------------------------------------------------------------------------------------------- order
 
 
-def order(context):
-    start(context)
-    dist.all_reduce(filled(1, 1))  # the first one meets
-    total = sum(range(1, context.size + 1))
-    for asynchronous in (True, False):
-        tensor = filled(1000, context.rank + 1)
-        gpu.ops.hold(0)
-        gpu.ops.scale_(tensor, 3.0)
-        work = dist.all_reduce(tensor, async_op=asynchronous)
-        if asynchronous:
-            assert not work.is_completed()
-            work.wait()  # the stream waits, the host does not: else it would now wait for ever
-            assert not work.is_completed() and not work.is_success()
-        gpu.ops.scale_(tensor, 2.0)
-        gpu.ops.let_go()
-        same(tensor, torch.full((1000,), 6.0 * total), "in the stream's order")
-        if asynchronous:
-            work.wait(SECONDS)
-            assert work.is_completed() and work.is_success() and work.exception() is None
-
-
-def order_of_streams(context):
-    """The operation follows the stream that is current at the call; whoever waits, his own one."""
-    start(context)
-    dist.all_reduce(filled(1, 1))
-    tensor = filled(1000, context.rank + 1)
-    gpu.ops.use_stream(0, 5)
-    gpu.ops.hold(0)
-    gpu.ops.scale_(tensor, 10.0)
-    work = dist.all_reduce(tensor, async_op=True)
-    gpu.ops.use_stream(0, 6)
-    work.wait()
-    gpu.ops.scale_(tensor, 0.5)
-    gpu.ops.let_go()
-    same(tensor, torch.full((1000,), 5.0 * sum(range(1, context.size + 1))), "from stream to stream")
-
-
-def timeouts(context):
-    """With a timeout the host waits; and the operation goes on."""
-    start(context)
-    store = dist.distributed_c10d._get_default_store()
-    dist.all_reduce(filled(1, 1))
-    tensor = filled(10, 1)
-    if context.rank == 1:
-        store.get("go")
-    work = dist.all_reduce(tensor, async_op=True)
-    if context.rank == 0:
-        try:
-            work.wait(datetime.timedelta(milliseconds=30))
-            raise AssertionError("waited for nobody")
-        except dist.DistBackendError as error:
-            assert "timed out" in str(error), error
-        store.set("go", "1")
-    work.wait(SECONDS)
-    same(tensor, torch.full((10,), 2.0), "after a timeout")
-
-
-def barriers(context):
-    """What is in the current stream is done when a barrier returns."""
-    start(context)
-    for count in (0, 1):  # before the group has worked on the GPU, and after
-        options = dist.BarrierOptions()
-        options.device_ids = [0]
-        let_go = []
-
-        def later():
-            let_go.append(True)
-            gpu.ops.let_go()
-
-        gpu.ops.hold(0)
-        timer = threading.Timer(0.1, later)
-        timer.start()
-        dist.group.WORLD.barrier(options).wait()
-        assert let_go
-        timer.join()
-        if count == 0:
-            dist.all_reduce(filled(1, 1))
-
-
-# --------------------------------------------------------------------------------------------------- lifetimes
-
-
-def lifetimes(context):
-    """Memory is nobody else's before the operation is done: the stand-in's allocator overwrites what it gets back at once.
-    Rank 1 comes late, so that rank 0's operation still is to run when its tensors go."""
-    start(context)
-    store = dist.distributed_c10d._get_default_store()
-    dist.all_reduce(filled(1, 1))
-    for case in ("held by the work", "the work goes first", "with gaps, the work goes first", "waited for"):
-        own = gpu.put(torch.arange(500.0) + context.rank, 0, gaps="gaps" in case)
-        before, out = filled(100, 1), filled(500 * context.size, 0)
-        if context.rank == 1:
-            store.get("late " + case)
-        recorded = gpu.ops.times_recorded()
-        works = [dist.all_reduce(before, async_op=True), dist.all_gather_into_tensor(out, own, async_op=True)]
-        if case == "waited for":
-            works[1].wait()
-        if "goes first" in case:
-            del works[1]
-            assert gpu.ops.times_recorded() > recorded or context.rank == 1
-        del own
-        if context.rank == 0:
-            if case != "waited for":
-                gpu.ops.synchronize(0)  # if the memory were free, it would be overwritten by now
-            store.set("late " + case, "1")
-        for work in works:
-            work.wait()
-        dist.all_reduce(filled(1, 1), async_op=True).wait()  # behind what nobody could wait for
-        same(out, torch.cat([torch.arange(500.0) + rank for rank in range(context.size)]), case)
-        works.clear()
-
-
-def futures(context):
-    start(context)
-    dist.all_reduce(filled(1, 1))
-    tensor = filled(100, context.rank + 1)
-    gpu.ops.hold(0)
-    gpu.ops.scale_(tensor, 2.0)
-    work = dist.all_reduce(tensor, async_op=True)
-    streams = []
-
-    def half(future):
-        streams.append(gpu.ops.current_stream(0))
-        gpu.ops.scale_(future.value()[0], 0.5)
-        return future.value()
-
-    def again(future):  # as PowerSGD does
-        inner = dist.all_reduce(future.value()[0], async_op=True)
-        inner.get_future().wait()
-        return future.value()[0]
-
-    future = work.get_future().then(half).then(again)
-    result = future.wait()
-    gpu.ops.scale_(result, 10.0)
-    gpu.ops.let_go()
-    same(tensor, torch.full((100,), 10.0 * sum(range(1, context.size + 1)) * context.size), "after callbacks")
-    assert streams[0] != 0 and gpu.ops.current_stream(0) == 0
-    assert work.get_future().done() and work.get_future().value()[0] is not None
-
-
-# ---------------------------------------------------------------------------------------------------- messages
-
-
-def messages(context):
-    start(context)
-    rank, peer = context.rank, 1 - context.rank
-    for count in (0, 3, 70000):
-        got = filled(count, -1)
-        receives = dist.irecv(got, peer)  # both ranks receive first: the sends must not wait behind that
-        sends = dist.isend(filled(count, rank), peer)
-        receives.wait()
-        gpu.ops.scale_(got, 2.0)
-        same(got, torch.full((count,), 2.0 * peer), "irecv before isend")
-        sends.wait(SECONDS)
-    got = filled(5, -1)
-    for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, filled(5, rank + 7), peer), dist.P2POp(dist.irecv, got, peer)]):
-        request.wait()
-    same(got, torch.full((5,), peer + 7.0), "batch_isend_irecv")
-    if rank == 0:
-        gpu.ops.hold(0)
-        dist.isend(filled_later(5, 4), 1)
-        dist.send(torch.full((5,), 5.0), 1)  # does not overtake, since it is another kind of message
-        gpu.ops.let_go()
-    else:
-        got = filled(5, -1)
-        assert dist.recv(got, None) == 0
-        same(got, torch.full((5,), 4.0), "recv from any source")
-        got = torch.zeros(5)
-        dist.recv(got, 0)
-        same(got, torch.full((5,), 5.0), "on the CPU")
-
-
 def objects(context):
     start(context, backend="cuda:tutti")
     things = [None] * context.size
@@ -349,15 +150,6 @@ def other_groups(context):
 
 
 # ---------------------------------------------------------------------------------------------------- failures
-
-
-def raises(kind, words, call):
-    try:
-        call()
-    except kind as error:
-        assert words in str(error), error
-        return
-    raise AssertionError("nothing raised")
 
 
 def wrong_arguments(context):
@@ -423,18 +215,6 @@ def ends(context):
     dist.destroy_process_group()
 
 
-def end(context, body, *arguments):
-    """A group is ended, which waits for what is in streams and for sends that nobody has kept: who just exits has died for
-    those who still need him."""
-    body(context, *arguments)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def run(body, *arguments):
-    ranks.run(2, end, body, *arguments, init=False)
-
-
 class Cuda(unittest.TestCase):
     def test_values_with_two_ranks_on_one_gpu(self):
         run(sweep, lambda rank: 0)
@@ -445,27 +225,6 @@ class Cuda(unittest.TestCase):
     @unittest.skipIf(NCCL is None, "TUTTI_NCCL_LIBRARY does not name the stand-in for NCCL")
     def test_values_with_a_gpu_each_by_nccl(self):
         run(sweep, lambda rank: rank, NCCL)
-
-    def test_order_is_that_of_the_stream(self):
-        run(order)
-
-    def test_streams_follow_each_other(self):
-        run(order_of_streams)
-
-    def test_wait_with_a_timeout(self):
-        run(timeouts)
-
-    def test_barrier_waits_for_the_gpu(self):
-        run(barriers)
-
-    def test_memory_lives_long_enough(self):
-        run(lifetimes)
-
-    def test_futures_have_streams(self):
-        run(futures)
-
-    def test_messages(self):
-        run(messages)
 
     def test_objects_travel_in_cuda_tensors(self):
         run(objects)

@@ -6,7 +6,8 @@
  * The allocator is as unkind as PyTorch's may be: memory that is freed is taken at once by somebody else in the stream that it
  * came from (its bytes are overwritten there), unless it was told of other streams that use it.
  *
- * Nothing is touched before a tensor is made, so that a process can load this and fork.
+ * Nothing is touched before a tensor is made, so that a process can load this and fork. All of it is one file, which gpu.py
+ * compiles with one command.
  */
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/EmptyTensor.h>
