@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 
 import goals
 import steps
@@ -92,11 +91,17 @@ def plain_libraries(check):
 
 
 def packages_folder():
-    """Where Python's packages have a folder nvidia: headers of NCCL and cuBLAS."""
-    for folder in (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]):
-        if glob.glob(os.path.join(folder, "nvidia", "*", "include")):
-            return folder
+    """Where Python's packages have a folder nvidia, with NCCL and cuBLAS; None: nowhere."""
+    for folder in sys.path:
+        if glob.glob(os.path.join(folder or ".", "nvidia", "*", "include")):
+            return os.path.abspath(folder)
     return None
+
+
+def packaged_library(pattern):
+    """The path of one of their libraries, or None."""
+    found = glob.glob(os.path.join(packages_folder() or "", "nvidia", "*", "lib", pattern))
+    return max(found, default=None)
 
 
 def build(check):
