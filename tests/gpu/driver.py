@@ -95,18 +95,6 @@ def at(base, index):
     return ctypes.c_uint64(base.value + 8 * index)
 
 
-def in_child(body):
-    pid = os.fork()
-    if pid > 0:
-        return pid
-    try:
-        body()
-    except BaseException as error:  # noqa: the child must not return
-        print("  the other process: %s" % error, flush=True)
-        os._exit(1)
-    os._exit(0)
-
-
 def expect_end(pid):
     if os.waitpid(pid, 0)[1] != 0:
         raise OSError("the other process failed")

@@ -15,7 +15,8 @@ import struct
 import sys
 import time
 
-from driver import Driver, at, counter, expect_end, in_child, set_counter
+from driver import Driver, at, counter, expect_end, set_counter
+from probing import in_child, run
 
 LIMIT_S = 20
 ROUNDS = 1000
@@ -295,34 +296,6 @@ PROBES = (
 )
 
 
-def run(name, probe):
-    """In a process of its own, whose answer is a line; after LIMIT_S all that it has started is killed."""
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        os.close(reader)
-        try:
-            words = probe()
-            answer = "yes" + (": " + words if words else "")
-        except BaseException as error:  # noqa: whatever it is, it is the answer
-            answer = "NO: %s" % (error,)
-        os.write(writer, answer.encode())
-        os._exit(0)
-    os.close(writer)
-    answer = "NO: no answer within %d s" % LIMIT_S
-    if select.select([reader], [], [], LIMIT_S)[0]:
-        answer = os.read(reader, 1000).decode() or "NO: it ended without an answer"
-    os.close(reader)
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError:
-        pass
-    os.waitpid(pid, 0)
-    print("%s: %s" % (name, answer), flush=True)
-
-
 def main():
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -330,7 +303,7 @@ def main():
         print("skipped: no driver: %s" % error)
         sys.exit(77)
     for name, probe in PROBES:
-        run(name, probe)
+        run(name, probe, LIMIT_S)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ import select
 import signal
 import socket
 import struct
-import sys
 import time
+
+from probing import in_child, run
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 ARM = os.uname().machine == "aarch64"
@@ -46,19 +47,6 @@ def memfd(bytes_count=1 << 20, flags=0):
 
 def address_of(shared, offset=0):
     return ctypes.addressof(ctypes.c_char.from_buffer(shared, offset))
-
-
-def in_child(body):
-    """The pid of a child that runs the body and exits with 0, or 1 after an exception."""
-    pid = os.fork()
-    if pid > 0:
-        return pid
-    try:
-        body()
-    except BaseException as error:  # noqa: the child must not return
-        print(error, file=sys.stderr)
-        os._exit(1)
-    os._exit(0)
 
 
 def expect_end(pid):
@@ -237,36 +225,9 @@ PROBES = (
 )
 
 
-def run(name, probe):
-    """In a process of its own, whose answer is a line."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        os.close(reader)
-        try:
-            words = probe()
-            answer = "yes" + (": " + words if words else "")
-        except BaseException as error:  # noqa: whatever it is, it is the answer
-            answer = "NO: %s" % (error,)
-        os.write(writer, answer.encode())
-        os._exit(0)
-    os.close(writer)
-    answer = "NO: no answer within %d s" % LIMIT_S
-    if select.select([reader], [], [], LIMIT_S)[0]:
-        answer = os.read(reader, 1000).decode() or "NO: it ended without an answer"
-    os.close(reader)
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError:
-        pass
-    os.waitpid(pid, 0)
-    print("%s: %s" % (name, answer), flush=True)
-
-
 def main():
     for name, probe in PROBES:
-        run(name, probe)
+        run(name, probe, LIMIT_S)
 
 
 if __name__ == "__main__":
