@@ -60,6 +60,7 @@ typedef enum tutti_ticket_use {
     TUTTI_TICKET_LINK = 1,  /* of a communicator's collectives */
     TUTTI_TICKET_MESSAGES,  /* point to point of two processes */
     TUTTI_TICKET_HEARTBEAT, /* of two processes */
+    TUTTI_TICKET_LINK_TWIN, /* of a communicator's collectives: the second one, for exchanges */
 } tutti_ticket_use;
 
 /* Opens the door at first use, and starts its thread; fills the card. Who connects must know one of the keys that

@@ -60,6 +60,15 @@ typedef struct transfers {
     const tutti_fold *fold;
 } transfers;
 
+/* Which of the two links to a rank of the rail it is (link_state.h). */
+static tutti_link *side(const tutti_rail *rail, int rank, bool sends, bool exchanges) {
+    tutti_link *first = tutti_link_first(rail->comm, rail->ranks[rank]);
+    tutti_link *twin = tutti_link_twin(rail->comm, rail->ranks[rank]);
+    if (!exchanges || twin == NULL) return first;
+    bool is_lower = rail->comm->rank < first->rank, turned = first->exchanges % 2 != 0;
+    return (is_lower == sends) != turned ? first : twin;
+}
+
 static tutti_status begin(const tutti_rail *rail) {
     if (rail->comm->patience.op != rail->op) tutti_patience_begin(rail->comm, rail->op);
     return tutti_comm_check(rail->comm);
@@ -70,12 +79,16 @@ static tutti_status move(const tutti_rail *rail, const transfers *t) {
     TUTTI_TRY(begin(rail));
     /* In the order of ranks, so that all make their links in one order and nobody waits in a circle. */
     int first = t->to >= 0 && (t->from < 0 || rail->ranks[t->to] < rail->ranks[t->from]) ? t->to : t->from;
-    tutti_link *any;
-    TUTTI_TRY(tutti_link_get(rail, first, &any));
-    if (t->to >= 0) TUTTI_TRY(tutti_link_get(rail, t->to, &to));
-    if (t->from >= 0) TUTTI_TRY(tutti_link_get(rail, t->from, &from));
+    bool exchanges =
+        t->to == t->from && t->send_bytes <= TUTTI_LINK_TWIN_BYTES && t->receive_bytes <= TUTTI_LINK_TWIN_BYTES;
+    TUTTI_TRY(tutti_link_make(rail, first, exchanges));
+    if (t->to >= 0 && t->to != first) TUTTI_TRY(tutti_link_make(rail, t->to, exchanges));
+    if (t->from >= 0 && t->from != first) TUTTI_TRY(tutti_link_make(rail, t->from, exchanges));
+    if (t->to >= 0) to = side(rail, t->to, /* sends */ true, exchanges);
+    if (t->from >= 0) from = side(rail, t->from, /* sends */ false, exchanges);
+    if (exchanges) tutti_link_first(rail->comm, rail->ranks[t->to])->exchanges++;
     if (from != NULL) TUTTI_TRY(start_receive(rail, from, t->dst, t->receive_bytes, t->fold));
-    if (to != NULL && to != from) tutti_link_listen(to); /* it may say that it gives up */
+    if (to != NULL && to != from && !exchanges) tutti_link_listen(to); /* it may say that it gives up */
     if (to != NULL) TUTTI_TRY(start_send(rail, to, t->src, t->send_bytes));
     return tutti_link_drive(rail, NULL);
 }
@@ -117,33 +130,44 @@ tutti_status tutti_link_exchange_reduce(const tutti_rail *rail, int to, const vo
                                              .fold = &fold}));
 }
 
-/* Makes all links that are missing, in the order of ranks. */
-static tutti_status get_all(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
-    tutti_link *link;
+/* Makes all links that are missing, in the order of ranks, and notes with whom there is an exchange. */
+static tutti_status make_all(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
     for (int last = -1;;) {
         int next = -1;
+        unsigned ways = 0;
         for (int i = 0; i < nparts; i++) {
             int rank = rail->ranks[parts[i].rank];
-            if (rank > last && (next < 0 || rank < rail->ranks[next])) next = parts[i].rank;
+            if (rank <= last || (next >= 0 && rank > rail->ranks[next])) continue;
+            if (next < 0 || rank < rail->ranks[next]) ways = 0;
+            next = parts[i].rank;
+            ways |= parts[i].bytes > TUTTI_LINK_TWIN_BYTES ? TUTTI_LINK_LONG
+                    : parts[i].sends                       ? TUTTI_LINK_SENDS
+                                                           : TUTTI_LINK_RECEIVES;
         }
         if (next < 0) return TUTTI_OK;
-        TUTTI_TRY(tutti_link_get(rail, next, &link));
+        TUTTI_TRY(tutti_link_make(rail, next, ways == TUTTI_LINK_EXCHANGES));
         last = rail->ranks[next];
+        tutti_link_first(rail->comm, last)->ways = ways;
     }
 }
 
 static tutti_status move_parts(const tutti_rail *rail, const tutti_link_part *parts, int nparts,
                                const tutti_link_work *work) {
     TUTTI_TRY(begin(rail));
-    TUTTI_TRY(get_all(rail, parts, nparts));
-    tutti_link **all = rail->comm->links->all;
-    for (int i = 0; i < nparts; i++)
-        if (!parts[i].sends)
-            TUTTI_TRY(start_receive(rail, all[rail->ranks[parts[i].rank]], parts[i].data, parts[i].bytes, NULL));
+    TUTTI_TRY(make_all(rail, parts, nparts));
     for (int i = 0; i < nparts; i++) {
-        tutti_link *link = all[rail->ranks[parts[i].rank]];
+        const tutti_link *first = tutti_link_first(rail->comm, rail->ranks[parts[i].rank]);
+        if (parts[i].sends) continue;
+        tutti_link *link = side(rail, parts[i].rank, /* sends */ false, first->ways == TUTTI_LINK_EXCHANGES);
+        TUTTI_TRY(start_receive(rail, link, parts[i].data, parts[i].bytes, NULL));
+    }
+    for (int i = 0; i < nparts; i++) {
+        tutti_link *first = tutti_link_first(rail->comm, rail->ranks[parts[i].rank]);
+        bool exchanges = first->ways == TUTTI_LINK_EXCHANGES;
         if (!parts[i].sends) continue;
-        tutti_link_listen(link);
+        tutti_link *link = side(rail, parts[i].rank, /* sends */ true, exchanges);
+        if (exchanges) first->exchanges++; /* after its receive, which has been started */
+        else tutti_link_listen(link);
         TUTTI_TRY(start_send(rail, link, parts[i].data, parts[i].bytes));
     }
     return tutti_link_drive(rail, work);

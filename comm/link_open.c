@@ -1,7 +1,7 @@
 /*
  * How links come and go. Of two processes, the one with the lower id connects, and the other one takes the connection from
  * its door while it waits; so both may begin at any time, and there is one connection (or as many as
- * TUTTI_TCP_SOCKETS says).
+ * TUTTI_TCP_SOCKETS says); for exchanges a second one, the twin.
  *
  * Who gives up says why on all of his links, where that fits between two transfers; on the others the connection ends. Who
  * destroys his communicator says that, too: it matters to those only who still want something of him.
@@ -31,8 +31,8 @@ const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, s
 static tutti_status get_links(tutti_comm *comm, tutti_links **links_out) {
     tutti_links *links = comm->links;
     if (links == NULL) {
-        TUTTI_TRY(tutti_calloc(1, sizeof *links + (size_t)comm->nranks * sizeof links->all[0], &links));
-        tutti_status status = tutti_calloc((size_t)comm->nranks, sizeof links->busy[0], &links->busy);
+        TUTTI_TRY(tutti_calloc(1, sizeof *links + 2 * (size_t)comm->nranks * sizeof links->all[0], &links));
+        tutti_status status = tutti_calloc(2 * (size_t)comm->nranks, sizeof links->busy[0], &links->busy);
         if (status != TUTTI_OK) {
             free(links);
             return status;
@@ -43,17 +43,19 @@ static tutti_status get_links(tutti_comm *comm, tutti_links **links_out) {
     return TUTTI_OK;
 }
 
-static tutti_status get_link(tutti_comm *comm, int rank, tutti_link **link_out) {
+static tutti_status get_link(tutti_comm *comm, int rank, bool twin, tutti_link **link_out) {
     tutti_links *links;
     TUTTI_TRY(get_links(comm, &links));
-    if (links->all[rank] == NULL) {
+    int place = twin ? comm->nranks + rank : rank;
+    if (links->all[place] == NULL) {
         tutti_link *link = aligned_alloc(TUTTI_CACHE_LINE, sizeof *link);
         if (link == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link (%zu bytes)", sizeof *link);
-        memset(link, 0, sizeof *link);
+        memset(link, 0, offsetof(tutti_link, in.buffer)); /* its pages come when they are used */
         link->rank = rank;
-        links->all[rank] = link;
+        link->is_twin = twin;
+        links->all[place] = link;
     }
-    *link_out = links->all[rank];
+    *link_out = links->all[place];
     return TUTTI_OK;
 }
 
@@ -70,7 +72,8 @@ static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t 
 }
 
 /* Of the connection between this rank and another, and whether we are the one who makes it. */
-static tutti_status write_ticket(const tutti_comm *comm, int rank, tutti_ticket *ticket, bool *connects_out) {
+static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tutti_ticket *ticket,
+                                 bool *connects_out) {
     const tutti_door_card *own = &comm->hosts->doors[comm->rank], *other = &comm->hosts->doors[rank];
     int order = memcmp(own->process, other->process, sizeof own->process);
     bool connects = order != 0 ? order < 0 : comm->rank < rank;
@@ -81,7 +84,7 @@ static tutti_status write_ticket(const tutti_comm *comm, int rank, tutti_ticket 
     ticket->comm_id = comm->id;
     ticket->from_rank = connects ? comm->rank : rank;
     ticket->to_rank = connects ? rank : comm->rank;
-    ticket->use = TUTTI_TICKET_LINK;
+    ticket->use = twin ? TUTTI_TICKET_LINK_TWIN : TUTTI_TICKET_LINK;
     *connects_out = connects;
     TUTTI_TRY(choose_transport(comm, rank, &ticket->transport));
     ticket->lanes = tutti_bundle_lanes(tutti_transports[ticket->transport]);
@@ -93,24 +96,28 @@ static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_ti
     return tutti_opener_start(&comm->hosts->doors[link->rank], ticket, taken, comm->connect_timeout_ms, &link->opener);
 }
 
+static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
+    tutti_link *link = twin ? tutti_link_twin(comm, rank) : tutti_link_first(comm, rank);
+    tutti_ticket ticket;
+    bool connects;
+    tutti_connection taken[TUTTI_LANES_MOST];
+    if (link != NULL && (link->pipe != NULL || link->opener != NULL)) return TUTTI_OK;
+    if (write_ticket(comm, rank, twin, &ticket, &connects) != TUTTI_OK || connects) return TUTTI_OK;
+    if (tutti_door_take(&ticket, taken) != TUTTI_OK) return TUTTI_OK;
+    tutti_status status = get_link(comm, rank, twin, &link);
+    if (status == TUTTI_OK) return open_link(comm, link, &ticket, taken);
+    for (uint32_t lane = 0; lane < ticket.lanes; lane++) close(taken[lane].socket);
+    return status;
+}
+
 tutti_status tutti_link_admit(tutti_comm *comm) {
     uint64_t count = tutti_door_count();
     if (comm->hosts == NULL || count == comm->links->door_seen) return TUTTI_OK;
     comm->links->door_seen = count;
     for (int rank = 0; rank < comm->nranks; rank++) {
-        tutti_link *link = comm->links->all[rank];
-        tutti_ticket ticket;
-        bool connects;
-        tutti_connection taken[TUTTI_LANES_MOST];
-        if (rank == comm->rank || (link != NULL && (link->pipe != NULL || link->opener != NULL))) continue;
-        if (write_ticket(comm, rank, &ticket, &connects) != TUTTI_OK || connects) continue;
-        if (tutti_door_take(&ticket, taken) != TUTTI_OK) continue;
-        tutti_status status = get_link(comm, rank, &link);
-        if (status != TUTTI_OK) {
-            for (uint32_t lane = 0; lane < ticket.lanes; lane++) close(taken[lane].socket);
-            return status;
-        }
-        TUTTI_TRY(open_link(comm, link, &ticket, taken));
+        if (rank == comm->rank) continue;
+        TUTTI_TRY(admit(comm, rank, /* twin */ false));
+        TUTTI_TRY(admit(comm, rank, /* twin */ true));
     }
     return TUTTI_OK;
 }
@@ -135,7 +142,7 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
     tutti_ticket ticket;
     if (comm->hosts == NULL || comm->hosts->doors == NULL)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no link leads to rank %d", link->rank);
-    tutti_status status = write_ticket(comm, link->rank, &ticket, &connects);
+    tutti_status status = write_ticket(comm, link->rank, link->is_twin, &ticket, &connects);
     if (status == TUTTI_OK && connects && link->opener == NULL)
         status = open_link(comm, link, &ticket, /* taken */ NULL);
     comm->links->awaited = link;
@@ -146,19 +153,27 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
                               tutti_link_peer_name(comm, link->rank, name, sizeof name));
 }
 
-tutti_status tutti_link_get(const tutti_rail *rail, int rank, tutti_link **link_out) {
+/* Only sockets have twins, and not where a link has several already (bundle.h). */
+static bool has_twin(const tutti_comm *comm, const tutti_link *link) {
+    const tutti_transport *transport = link->pipe->transport;
+    return (transport == &tutti_tcp_transport || transport == &tutti_tls_transport) && comm->hosts != NULL &&
+           comm->hosts->doors != NULL;
+}
+
+tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges) {
     tutti_comm *comm = rail->comm;
     assert(rank >= 0 && rank < rail->n && rank != rail->me);
     tutti_link *link = NULL;
-    TUTTI_TRY(get_link(comm, rail->ranks[rank], &link));
+    TUTTI_TRY(get_link(comm, rail->ranks[rank], /* twin */ false, &link));
     if (TUTTI_UNLIKELY(link->pipe == NULL)) TUTTI_TRY(make(comm, link));
-    *link_out = link;
-    return TUTTI_OK;
+    if (!exchanges || !has_twin(comm, link)) return TUTTI_OK;
+    TUTTI_TRY(get_link(comm, link->rank, /* twin */ true, &link));
+    return TUTTI_LIKELY(link->pipe != NULL) ? TUTTI_OK : make(comm, link);
 }
 
 tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {
     tutti_link *link = NULL;
-    tutti_status status = get_link(comm, rank, &link);
+    tutti_status status = get_link(comm, rank, /* twin */ false, &link);
     if (status == TUTTI_OK && link->pipe != NULL)
         status = tutti_fail(TUTTI_ERR_ARGUMENT, "there is a link to rank %d already", rank);
     if (status != TUTTI_OK) {
@@ -203,8 +218,8 @@ void tutti_link_break_all(tutti_comm *comm) {
     if (status == TUTTI_OK) return;
     snprintf(reason, sizeof reason, "%s", tutti_last_error());
     comm->links->nbusy = 0;
-    for (int rank = 0; rank < comm->nranks; rank++)
-        if (comm->links->all[rank] != NULL) say(comm, comm->links->all[rank], status, reason, /* goodbye */ false);
+    for (int i = 0; i < 2 * comm->nranks; i++)
+        if (comm->links->all[i] != NULL) say(comm, comm->links->all[i], status, reason, /* goodbye */ false);
     tutti_fail(status, "%s", reason);
 }
 
@@ -214,8 +229,8 @@ void tutti_link_close_all(tutti_comm *comm) {
     if (links == NULL) return;
     snprintf(reason, sizeof reason, "rank %d has destroyed communicator \"%s\" and does not take part", comm->rank,
              comm->name);
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        tutti_link *link = links->all[rank];
+    for (int i = 0; i < 2 * comm->nranks; i++) {
+        tutti_link *link = links->all[i];
         if (link == NULL) continue;
         say(comm, link, TUTTI_ERR_BROKEN, reason, /* goodbye */ true);
         if (link->pipe != NULL) link->pipe->transport->close(link->pipe);

@@ -186,3 +186,10 @@ tutti_status tutti_link_listen(tutti_link *link) {
     if (link->in.stage != TUTTI_LINK_IDLE) return TUTTI_OK;
     return take(link, TUTTI_LINK_RECORD, link->in.buffer, sizeof(tutti_link_record));
 }
+
+tutti_status tutti_link_receive_unasked(tutti_comm *comm, const tutti_op *op, const tutti_link *link) {
+    tutti_link_record record;
+    if (link->in.stage != TUTTI_LINK_RECORD || !tutti_pipe_has_received(link->pipe)) return TUTTI_OK;
+    memcpy(&record, link->in.buffer, sizeof record);
+    return tutti_link_record_unasked(comm, op, link->rank, &record);
+}

@@ -19,13 +19,22 @@ bool tutti_link_record_sane(const tutti_link_record *record) {
            (broken ? record->reason_bytes < TUTTI_BROKEN_TEXT_BYTES : record->reason_bytes == 0);
 }
 
+static tutti_status tell_difference(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record) {
+    tutti_call own = tutti_call_of(op);
+    return tutti_monitor_calls_differ(comm, &own, rank, &record->call,
+                                      " (their counts per rank differ, or calls before this one did)");
+}
+
+tutti_status tutti_link_record_unasked(tutti_comm *comm, const tutti_op *op, int rank,
+                                       const tutti_link_record *record) {
+    bool other = record->call.sequence == op->sequence && record->signature != op->signature;
+    return other && record->signature != TUTTI_SIGNATURE_BROKEN ? tell_difference(comm, op, rank, record) : TUTTI_OK;
+}
+
 tutti_status tutti_link_record_compare(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record,
                                        size_t bytes) {
-    if (TUTTI_UNLIKELY(record->signature != op->signature || record->call.sequence != op->sequence)) {
-        tutti_call own = tutti_call_of(op);
-        return tutti_monitor_calls_differ(comm, &own, rank, &record->call,
-                                          " (their counts per rank differ, or calls before this one did)");
-    }
+    if (TUTTI_UNLIKELY(record->signature != op->signature || record->call.sequence != op->sequence))
+        return tell_difference(comm, op, rank, record);
     if (TUTTI_LIKELY(record->bytes == bytes)) return TUTTI_OK;
     char call[160];
     tutti_fail(TUTTI_ERR_MISMATCH,

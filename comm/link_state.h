@@ -6,6 +6,17 @@
  * Receiving has stages. A short transfer is taken with its record in one piece; a longer one goes straight to where it
  * belongs once the record has come; what is to be folded goes through pieces that stay in the cache. While nothing is to be
  * received, a link may listen for the next record, to hear at once that the other side has given up.
+ *
+ * Two ranks that send little to each other at once would meet in one socket: whose packet comes while the other one sends waits in the
+ * socket until that call ends, and is worked on then. Two connections, one for each direction, avoid this, but then nothing
+ * goes back on either that carries the acknowledgements, which become packets of their own. So sockets come in pairs, and the
+ * directions change places with each exchange: who sends does so where the other side has sent the last time.
+ *
+ *   exchange       0      1      2      3         (lower rank: -> ; higher: <-)
+ *   first link     ->     <-     ->     <-
+ *   its twin       <-     ->     <-     ->
+ *
+ * Both sides count the exchanges; what goes one way only takes the first link.
  */
 #ifndef TUTTI_LINK_STATE_H
 #define TUTTI_LINK_STATE_H
@@ -14,7 +25,9 @@
 #include "comm/opener.h"
 #include "comm/transports/transport.h"
 
-#define TUTTI_LINK_SHORT_BYTES ((size_t)4096)
+#define TUTTI_LINK_SHORT_BYTES ((size_t)32768)
+/* Each way; above, the time that packets wait in a socket does not matter, and congestion control does better with one. */
+#define TUTTI_LINK_TWIN_BYTES  ((size_t)32768)
 #define TUTTI_LINK_PIECE_BYTES ((size_t)128 << 10)
 
 /* Goes over the wire; fixed size. */
@@ -59,11 +72,16 @@ typedef struct tutti_link_out {
     tutti_link_record record;
 } tutti_link_out;
 
+enum { TUTTI_LINK_SENDS = 1, TUTTI_LINK_RECEIVES = 2, TUTTI_LINK_EXCHANGES = 3, TUTTI_LINK_LONG = 4 };
+
 typedef struct tutti_link {
-    int rank;             /* of the communicator */
+    int rank; /* of the communicator */
+    bool is_twin;
     tutti_pipe *pipe;     /* NULL: not made yet */
     tutti_opener *opener; /* is being made */
     bool busy;            /* in the list */
+    unsigned ways;        /* of the first one: TUTTI_LINK_SENDS, _RECEIVES, in the call that begins */
+    uint64_t exchanges;   /* of the first one: so far */
     tutti_link_out out;
     tutti_link_in in;
 } tutti_link;
@@ -73,13 +91,20 @@ typedef struct tutti_links {
     tutti_link *awaited; /* is being made, and waited for */
     uint64_t door_seen;  /* tutti_door_count at the last look */
     int nbusy;
-    tutti_link **busy; /* nranks places; those with transfers under way */
+    tutti_link **busy; /* 2 * nranks places; those with transfers under way */
     char *pieces;      /* two, or NULL */
-    tutti_link *all[]; /* by rank; NULL until they are used */
+    tutti_link *all[]; /* 2 * nranks: by rank, then their twins; NULL until they are used */
 } tutti_links;
 
-/* link_open.c: the link to a rank of the rail, made if need be. Waits. */
-tutti_status tutti_link_get(const tutti_rail *rail, int rank, tutti_link **link_out);
+/* link_open.c: makes the link to a rank of the rail, if there is none, and, for an exchange, its twin. Waits. */
+tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges);
+static inline tutti_link *tutti_link_first(const tutti_comm *comm, int rank) {
+    return comm->links->all[rank];
+}
+/* NULL: it has none. */
+static inline tutti_link *tutti_link_twin(const tutti_comm *comm, int rank) {
+    return comm->links->all[comm->nranks + rank];
+}
 /* Begins to open what others have connected for this communicator: they may wait for that, whatever we wait for. */
 tutti_status tutti_link_admit(tutti_comm *comm);
 /* "rank 3 (host b)" */
@@ -90,6 +115,8 @@ tutti_link_record tutti_link_record_of(const tutti_op *op, size_t bytes);
 /* Is it one at all? Bounds what the rest may rely on. */
 bool tutti_link_record_sane(const tutti_link_record *record);
 /* Compares it with op and with how much is to come; a difference breaks the communicator. */
+/* Of a record that nobody waits for yet: it may be of another call than the one at hand, which then breaks the communicator. */
+tutti_status tutti_link_record_unasked(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record);
 tutti_status tutti_link_record_compare(tutti_comm *comm, const tutti_op *op, int rank, const tutti_link_record *record,
                                        size_t bytes);
 
@@ -98,6 +125,8 @@ tutti_status tutti_link_receive(const tutti_rail *rail, tutti_link *link, void *
                                 const tutti_fold *fold);
 tutti_status tutti_link_receive_advance(tutti_comm *comm, const tutti_op *op, tutti_link *link);
 tutti_status tutti_link_listen(tutti_link *link);
+/* Looks at a record for which the link listened: the other side may be in another call, which sends on another link. */
+tutti_status tutti_link_receive_unasked(tutti_comm *comm, const tutti_op *op, const tutti_link *link);
 
 /* link_wait.c: how one waits for links. */
 typedef struct tutti_link_wait {

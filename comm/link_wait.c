@@ -34,12 +34,15 @@
 /* ------------------------------------------------------------------------------------------ telling of it */
 
 /* "has taken 5 of 10 bytes and has sent 0 of 10 bytes". */
-static const char *describe_progress(const tutti_link *link, char *text, size_t capacity) {
+static const char *describe_progress(const tutti_comm *comm, int rank, char *text, size_t capacity) {
     char sends[64] = "", receives[96] = "";
-    const tutti_link_in *in = &link->in;
-    if (link->out.wanted)
-        snprintf(sends, sizeof sends, "has taken %zu of %zu bytes", link->pipe->sent, link->pipe->to_send);
-    if (in->wanted) snprintf(receives, sizeof receives, "has sent %zu of %zu bytes", in->done, in->bytes);
+    const tutti_link *both[2] = {tutti_link_first(comm, rank), tutti_link_twin(comm, rank)};
+    for (int i = 0; i < 2 && both[i] != NULL; i++) {
+        const tutti_pipe *pipe = both[i]->pipe;
+        const tutti_link_in *in = &both[i]->in;
+        if (both[i]->out.wanted) snprintf(sends, sizeof sends, "has taken %zu of %zu bytes", pipe->sent, pipe->to_send);
+        if (in->wanted) snprintf(receives, sizeof receives, "has sent %zu of %zu bytes", in->done, in->bytes);
+    }
     snprintf(text, capacity, "%s%s%s", sends, *sends != '\0' && *receives != '\0' ? " and " : "", receives);
     return text;
 }
@@ -55,9 +58,11 @@ static void tell_awaited(const tutti_comm *comm, char *text, size_t capacity) {
                  tutti_link_peer_name(comm, links->awaited->rank, name, sizeof name));
     for (int i = 0; i < links->nbusy && used + 1 < capacity; i++) {
         char progress[160];
-        used += (size_t)snprintf(text + used, capacity - used, "%s%s, which %s", i > 0 ? ", " : "",
-                                 tutti_link_peer_name(comm, links->busy[i]->rank, name, sizeof name),
-                                 describe_progress(links->busy[i], progress, sizeof progress));
+        int rank = links->busy[i]->rank;
+        if (links->busy[i]->is_twin && tutti_link_first(comm, rank)->busy) continue; /* told with that one */
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s, which %s", used > 0 ? ", " : "",
+                                 tutti_link_peer_name(comm, rank, name, sizeof name),
+                                 describe_progress(comm, rank, progress, sizeof progress));
     }
 }
 
@@ -79,13 +84,14 @@ static tutti_status look_at_host(tutti_comm *comm) {
 
 /* On all links: who gives up says so to all that he has links with, not only to those that wait for him. */
 static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
-    for (int rank = 0; rank < comm->nranks; rank++) {
-        tutti_link *link = comm->links->all[rank];
+    for (int i = 0; i < 2 * comm->nranks; i++) {
+        tutti_link *link = comm->links->all[i];
         if (link == NULL || link->pipe == NULL || link->busy || link->pipe->status != TUTTI_OK) continue;
         /* It may have finished, and gone, which is no failure here: whoever needs something of it will see. */
         if (tutti_link_listen(link) != TUTTI_OK || link->pipe->transport->progress(link->pipe) != TUTTI_OK) continue;
         tutti_link_receive_advance(comm, op, link);
         TUTTI_TRY(tutti_comm_check(comm));
+        TUTTI_TRY(tutti_link_receive_unasked(comm, op, link));
     }
     return TUTTI_OK;
 }
@@ -139,7 +145,7 @@ tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *l
         "rank %d lost its connection to %s, which has ended, has given up (its own output says why) or cannot be "
         "reached any more (%s; it %s); %s of communicator \"%s\" cannot go on",
         comm->rank, tutti_link_peer_name(comm, link->rank, name, sizeof name), link->pipe->error,
-        describe_progress(link, progress, sizeof progress), tutti_call_describe(&record, call, sizeof call),
+        describe_progress(comm, link->rank, progress, sizeof progress), tutti_call_describe(&record, call, sizeof call),
         comm->name);
     return tutti_comm_break(comm, link->pipe->status);
 }

@@ -144,7 +144,8 @@ void tutti_ways_tell_connection(const tutti_ticket *ticket, int socket) {
     if (!is_told(TUTTI_LOG_DEBUG) || getsockname(socket, (struct sockaddr *)&here, &here_bytes) != 0 ||
         getpeername(socket, (struct sockaddr *)&there, &there_bytes) != 0)
         return;
-    if (ticket->use == TUTTI_TICKET_LINK) add(&t, "link of ranks %d and %d", ticket->from_rank, ticket->to_rank);
+    if (ticket->use == TUTTI_TICKET_LINK || ticket->use == TUTTI_TICKET_LINK_TWIN)
+        add(&t, "link of ranks %d and %d", ticket->from_rank, ticket->to_rank);
     else add(&t, "%s", "messages of two processes");
     add(&t, ": %s", tutti_transports[ticket->transport]->name);
     if (ticket->lanes > 1) add(&t, " (%u of %u)", ticket->lane + 1, ticket->lanes);

@@ -52,6 +52,7 @@ typedef struct tutti_rail_table {
     const char *forced; /* rows of that name are taken where they fit; NULL: none */
     /* By: does the order of the sum matter? all_to_all_v: all_to_all of blocks that are not uniform. */
     uint8_t rows[2][TUTTI_KIND_COUNT][TUTTI_RAIL_CLASSES];
+    size_t scratch_below[TUTTI_KIND_COUNT][TUTTI_RAIL_CLASSES]; /* what the rows of all lesser classes need at most */
 } tutti_rail_table;
 
 typedef struct tutti_rail_rules {

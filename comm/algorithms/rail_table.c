@@ -193,6 +193,16 @@ static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, b
     return best;
 }
 
+static size_t scratch_of_class(const tutti_rail_table *table, tutti_kind kind, int class, size_t bytes) {
+    size_t most = 0;
+    for (int ordered = 0; ordered < 2; ordered++) {
+        const row *chosen = &rows[table->rows[ordered][kind][class]];
+        if ((chosen->kinds >> kind & 1) == 0 || chosen->scratch == NULL) continue;
+        most = tutti_max_size(most, chosen->scratch(table->n, bytes, table->piece_bytes));
+    }
+    return most;
+}
+
 /* The sizes of blocks that differ are not known to all: one choice for all of them. */
 #define TYPICAL_CLASS 16
 
@@ -209,6 +219,11 @@ void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost
                 int best = best_row(&table, (tutti_kind)kind, size, ordered && !rules->reorders, -1);
                 table.rows[ordered][kind][class] = (uint8_t)(best >= 0 ? best : 0);
             }
+    for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
+        for (int class = 1; class < TUTTI_RAIL_CLASSES; class ++)
+            table.scratch_below[kind][class] =
+                tutti_max_size(table.scratch_below[kind][class - 1],
+                               scratch_of_class(&table, (tutti_kind)kind, class - 1, ((size_t)1 << class) - 1));
     *table_out = table;
 }
 
@@ -230,16 +245,8 @@ static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t
 
 /* Of all rows for up to that size: who asks for the longest of several calls has enough for the others, too. */
 static size_t scratch_of(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
-    size_t most = 0;
-    for (int class = class_of(bytes), c = 0; c <= class; c++) {
-        size_t longest = c == class ? bytes : ((size_t)2 << c) - 1;
-        for (int ordered = 0; ordered < 2; ordered++) {
-            const row *chosen = &rows[table->rows[ordered][kind][c]];
-            if ((chosen->kinds >> kind & 1) == 0 || chosen->scratch == NULL) continue;
-            most = tutti_max_size(most, chosen->scratch(table->n, longest, table->piece_bytes));
-        }
-    }
-    return most;
+    int class = class_of(bytes);
+    return tutti_max_size(table->scratch_below[kind][class], scratch_of_class(table, kind, class, bytes));
 }
 
 size_t tutti_rail_scratch_bytes(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {

@@ -25,6 +25,8 @@
 /* What comes after so few bytes is read with them, up to AHEAD_BYTES. */
 #define AHEAD_AFTER_BYTES ((size_t)256)
 #define AHEAD_BYTES       ((size_t)8 << 10)
+/* So few bytes are put together from their parts. */
+#define FEW_BYTES ((size_t)4608)
 /* Below, copying is cheaper than what the kernel does to lend memory. */
 #define ZEROCOPY_BYTES ((size_t)1 << 20)
 
@@ -88,21 +90,38 @@ static void count_sent(tcp_pipe *tcp) {
     tcp->pipe.sent = tcp->handed - (tutti_zerocopy_busy(&tcp->zerocopy) ? 1 : 0);
 }
 
-/* A failure is told by progress(): what the other side said last may still be there to be received. */
-static tutti_status push(tcp_pipe *tcp) {
+/* Few bytes in one piece: a list of parts costs the kernel more than it costs us to put them together. */
+static ssize_t send_few(const tcp_pipe *tcp) {
+    const tutti_socket_parts *parts = &tcp->parts;
+    char all[FEW_BYTES];
+    size_t bytes = 0;
+    for (int i = parts->first; i < parts->count; i++) {
+        memcpy(all + bytes, parts->all[i].iov_base, parts->all[i].iov_len);
+        bytes += parts->all[i].iov_len;
+    }
+    return send(tcp->socket, all, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static ssize_t send_parts(const tcp_pipe *tcp, bool lends) {
     struct iovec next[TUTTI_SOCKET_PARTS];
     struct msghdr message = next_parts(&tcp->parts, next);
+    return sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (lends ? MSG_ZEROCOPY : 0));
+}
+
+/* A failure is told by progress(): what the other side said last may still be there to be received. */
+static tutti_status push(tcp_pipe *tcp) {
     bool lends = tcp->zerocopy.on && tcp->pipe.to_send >= ZEROCOPY_BYTES;
-    ssize_t sent = sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (lends ? MSG_ZEROCOPY : 0));
+    bool few = tcp->pipe.to_send - tcp->handed <= FEW_BYTES;
+    ssize_t sent = few ? send_few(tcp) : send_parts(tcp, lends);
     if (sent < 0 && lends && errno == ENOBUFS) { /* too much is lent already, or may be at all */
         lends = false;
-        sent = sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = send_parts(tcp, lends);
     }
     if (sent < 0) {
         if (!tutti_socket_is_passing(errno)) tcp->send_error = errno;
         return TUTTI_OK;
     }
-    tcp->zerocopy.issued += lends && sent > 0;
+    tcp->zerocopy.issued += lends && !few && sent > 0;
     tcp->handed += (size_t)sent;
     tcp->pipe.bytes_out += (size_t)sent;
     tutti_socket_parts_drop(&tcp->parts, (size_t)sent);
