@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -126,6 +127,18 @@ double meeting_distance(meeting *m) {
     meeting_wait(m);
     sched_setaffinity(0, sizeof before, &before);
     return meeting_most(m, side < 2 ? best : 0);
+}
+
+double meeting_pace(meeting *m) {
+    double best = 1e9;
+    if (m->crowded) return 0;
+    for (int round = 0; round < 2; round++) {
+        double start = meeting_now_ns();
+        for (int i = 0; i < 100; i++) syscall(SYS_getppid); /* glibc would not ask */
+        double each = (meeting_now_ns() - start) / 100;
+        if (each < best) best = each;
+    }
+    return meeting_most(m, best);
 }
 
 void meeting_enter(meeting *m, uint64_t step) {

@@ -33,6 +33,10 @@ double meeting_sum(meeting *m, double value);
 /* Time of a cache line from rank 0's core to rank 1's in nanoseconds, on every rank; 0 with one rank or core. */
 double meeting_distance(meeting *m);
 
+/* How fast the cores are just now: nanoseconds of a system call on the slowest of the ranks' cores, on every
+ * rank; 0 where ranks share cores. */
+double meeting_pace(meeting *m);
+
 /* The step that a rank has come to, for whoever wants to know whether all have. */
 void meeting_enter(meeting *m, uint64_t step);
 uint64_t meeting_entered(const meeting *m, int rank);

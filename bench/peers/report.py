@@ -6,7 +6,7 @@ import statistics
 import shares
 
 FIELDS = ["round", "ranks", "library", "collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns",
-          "state", "others_percent", "quiet"]
+          "slow", "pace_ns", "state", "others_percent", "quiet"]
 OWN = ("tutti", "tutti-mem")
 COLORS = ["#c0392b", "#e67e22", "#2c6fbb", "#17a2b8", "#6c3fa0", "#2e8b57", "#7f7f7f", "#000000"]
 

@@ -98,7 +98,8 @@ result is checked (wrong elements: %d). To run it again, as root:
 Cores are *near* where a cache line takes less than %g ns from one to the other, else *far*; in virtual machines that changes.
 It is measured before and after each row: tables are kept apart by it, and peers count only in rounds in which they and Tutti
 met the same. Times are medians over rounds, in microseconds (m: milliseconds), one way for ping_pong; xN: worst / best round
-where above 1.2; (1): one round only; !: others used the cores. *peer / tutti* is the time of the best peer over Tutti's, bold
+where above 1.2; (1): one round only; !: others used the cores, or half of one. Samples while a core was slower than it had been before
+(somebody else's work on its other half, which a virtual machine does not see) were taken again, for a while. *peer / tutti* is the time of the best peer over Tutti's, bold
 where the peer is ahead; *of iperf3* the rate of each host over that of `iperf3 --bidir` in each direction; *tutti / sockets*
 the time over that of bare sockets that move what must cross the network and do nothing else (column `limit`).
 """

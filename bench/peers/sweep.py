@@ -8,7 +8,7 @@ import report
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "ping_pong"]
 ON_DEMAND = ["gather", "scatter"]  # rooted at rank 0
-NAMES = ["collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns"]  # as core.c writes them
+NAMES = ["collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns", "slow", "pace_ns"]  # as core.c
 QUICK = {"factor": 64, "max_bytes": 16 << 20, "samples": 3, "sample_ms": 5.0}
 FULL = {"factor": 4, "max_bytes": 256 << 20, "samples": 7, "sample_ms": 20.0}
 
