@@ -127,6 +127,9 @@ typedef struct tutti_device {
     /* Many copies as one. */
     tutti_status (*copy_many)(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
                               tutti_stream stream);
+    /* So many bytes as the uint64_t at bytes_at says when the stream comes to it, but `most` at most. src and bytes_at: device
+     * addresses of pinned memory; dst: of the GPU. */
+    tutti_status (*copy_counted)(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream);
     /* A function on a thread of the driver's, which may call nothing of this table; what follows in the stream waits. */
     tutti_status (*call_host)(tutti_stream stream, void (*function)(void *context), void *context);
 } tutti_device;

@@ -191,6 +191,36 @@ Test(device, fill_and_many_copies_touch_just_their_bytes) {
     for (int i = 0; i < BYTES; i++) cr_assert_eq(read[i], expected[i], "[%d] is %d, not %d", i, read[i], expected[i]);
 }
 
+/* The size is read when the stream comes to it. */
+Test(device, a_counted_copy_takes_what_is_there_when_it_runs) {
+    enum { BYTES = 5000, MOST = 4000 };
+    unsigned char *pinned = NULL, read[BYTES];
+    void *pinned_device = NULL;
+    open_device();
+    counter gate = counter_create();
+    _Atomic uint64_t *said = gate.host + 1; /* how many bytes there are */
+    unsigned char *to = alloc(BYTES);
+    GOOD(gpu->alloc_pinned(BYTES, (void **)&pinned, &pinned_device));
+    for (uint64_t turn = 1; turn <= 3; turn++) {
+        const uint64_t bytes = turn == 1 ? 0 : turn == 2 ? 1234 : MOST + 7, expected = bytes < MOST ? bytes : MOST;
+        memset(pinned, 0, BYTES);
+        atomic_store(said, 99);
+        GOOD(gpu->fill(to, 0x61, BYTES, stream));
+        GOOD(gpu->wait_value(stream, gate.device, turn));
+        GOOD(gpu->copy_counted(to + 3, pinned_device, (char *)gate.device + sizeof *said, MOST, stream));
+        for (int i = 0; i < BYTES; i++) pinned[i] = (unsigned char)(i * 13 + 5);
+        atomic_store(said, bytes);
+        counter_set(gate, turn);
+        get(read, to, BYTES);
+        for (uint64_t i = 0; i < BYTES; i++) {
+            unsigned char byte = i < 3 || i >= expected + 3 ? 0x61 : (unsigned char)((i - 3) * 13 + 5);
+            cr_assert_eq(read[i], byte, "turn %d: [%d] is %d, not %d", (int)turn, (int)i, read[i], byte);
+        }
+    }
+    GOOD(gpu->free_pinned((void *)gate.host));
+    GOOD(gpu->free_pinned(pinned));
+}
+
 Test(device, a_kernel_reads_and_writes_pinned_memory_by_its_device_address) {
     float *host = NULL, *page = NULL;
     void *host_device = NULL, *page_device = NULL;

@@ -250,3 +250,19 @@ Test(device_arithmetic, many_copies_are_all_made_and_no_more) {
     store_by_thread(&value, 4711);
     cr_assert_eq(value, 4711);
 }
+
+Test(device_arithmetic, a_counted_copy_is_as_long_as_is_said_when_it_runs_and_no_longer_than_the_most) {
+    enum { MOST = 1000 };
+    static const uint64_t counts[] = {0, 1, 15, 16, 17, MOST - 1, MOST, MOST + 1, UINT64_MAX};
+    static _Alignas(16) char from[MOST + 32], to[MOST + 32], expected[MOST + 32];
+    for (int i = 0; i < MOST + 32; i++) from[i] = (char)(i * 7 + i / 256);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (size_t at = 0; at < 17; at += 3) { /* of all alignments */
+            size_t bytes = counts[i] < MOST ? (size_t)counts[i] : MOST;
+            memset(to, 0x55, sizeof to);
+            memset(expected, 0x55, sizeof expected);
+            memcpy(expected + at, from + i, bytes);
+            copy_counted_by_threads((tutti_cuda_move){to + at, from + i, MOST}, &counts[i], 1 + (unsigned)i % 2);
+            cr_assert_eq(memcmp(to, expected, sizeof to), 0, "%zu bytes to %zu", bytes, at);
+        }
+}

@@ -17,6 +17,9 @@ cudaError_t tutti_cuda_launch_prepare(void);
 /* `processors`: of the GPU, for the size of the grid. */
 cudaError_t tutti_cuda_launch_reduce(const tutti_cuda_reduce_plan *plan, int processors, cudaStream_t stream);
 cudaError_t tutti_cuda_launch_copies(const tutti_cuda_copies *copies, int processors, cudaStream_t stream);
+/* Of the move's bytes, as many as *bytes_at says. */
+cudaError_t tutti_cuda_launch_counted(tutti_cuda_move most, const uint64_t *bytes_at, int processors,
+                                      cudaStream_t stream);
 /* *at = value, after all that the stream did before is seen everywhere. */
 cudaError_t tutti_cuda_launch_store(uint64_t *at, uint64_t value, cudaStream_t stream);
 

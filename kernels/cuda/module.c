@@ -134,6 +134,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .write_value = tutti_cuda_write_value,
                    .reduce = tutti_cuda_reduce,
                    .copy_many = tutti_cuda_copy_many,
+                   .copy_counted = tutti_cuda_copy_counted,
                    .call_host = tutti_cuda_call_host},
         .kernels = TUTTI_CUDA_KERNELS,
     };

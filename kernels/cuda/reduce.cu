@@ -28,6 +28,7 @@ const reduce_kernel reduce_kernels[TUTTI_CUDA_FAMILY_COUNT] = {reduce<f32>,  red
 extern "C" cudaError_t tutti_cuda_launch_prepare(void) {
     cudaFuncAttributes attributes;
     cudaError_t result = cudaFuncGetAttributes(&attributes, (const void *)copy_pieces);
+    if (result == cudaSuccess) result = cudaFuncGetAttributes(&attributes, (const void *)copy_counted);
     if (result == cudaSuccess) result = cudaFuncGetAttributes(&attributes, (const void *)store_value);
     for (int i = 0; i < TUTTI_CUDA_FAMILY_COUNT && result == cudaSuccess; i++)
         result = cudaFuncGetAttributes(&attributes, (const void *)reduce_kernels[i]);
@@ -49,6 +50,14 @@ extern "C" cudaError_t tutti_cuda_launch_copies(const tutti_cuda_copies *copies,
     const size_t most = (size_t)processors * blocks_per_processor / (size_t)copies->count;
     const unsigned blocks = blocks_for(longest / vector_bytes, most > (size_t)processors ? most : (size_t)processors);
     copy_pieces<<<dim3((unsigned)copies->count, blocks), threads_per_block, 0, stream>>>(*copies);
+    return cudaGetLastError();
+}
+
+/* The host's memory is slow: a block for each processor has as much on its way as the bus takes. */
+extern "C" cudaError_t tutti_cuda_launch_counted(tutti_cuda_move most, const uint64_t *bytes_at, int processors,
+                                                 cudaStream_t stream) {
+    const unsigned blocks = blocks_for(most.bytes / vector_bytes, (size_t)processors);
+    copy_counted<<<blocks, threads_per_block, 0, stream>>>(most, bytes_at);
     return cudaGetLastError();
 }
 

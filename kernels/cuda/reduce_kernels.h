@@ -136,17 +136,26 @@ template <class V> __device__ __forceinline__ void copy_by(const tutti_cuda_move
     }
 }
 
-/* Neighbouring blocks are at the same place of different copies: what several of them read is then fetched from memory once. */
-__global__ void __launch_bounds__(threads_per_block) copy_pieces(const __grid_constant__ tutti_cuda_copies copies) {
-    const tutti_cuda_move copy = copies.list[blockIdx.x];
-    const size_t stride = (size_t)gridDim.y * blockDim.x;
-    const size_t thread = (size_t)blockIdx.y * blockDim.x + threadIdx.x;
+__device__ __forceinline__ void copy_widely(const tutti_cuda_move &copy, size_t thread, size_t stride) {
     const size_t apart = (size_t)copy.dst - (size_t)copy.src;
     if (apart % 16 == 0) copy_by<uint4>(copy, thread, stride);
     else if (apart % 8 == 0) copy_by<uint64_t>(copy, thread, stride);
     else if (apart % 4 == 0) copy_by<uint32_t>(copy, thread, stride);
     else if (apart % 2 == 0) copy_by<uint16_t>(copy, thread, stride);
     else copy_by<char>(copy, thread, stride);
+}
+
+/* Neighbouring blocks are at the same place of different copies: what several of them read is then fetched from memory once. */
+__global__ void __launch_bounds__(threads_per_block) copy_pieces(const __grid_constant__ tutti_cuda_copies copies) {
+    const tutti_cuda_move copy = copies.list[blockIdx.x];
+    copy_widely(copy, (size_t)blockIdx.y * blockDim.x + threadIdx.x, (size_t)gridDim.y * blockDim.x);
+}
+
+/* Of the move's bytes, as many as are there now. */
+__global__ void __launch_bounds__(threads_per_block) copy_counted(tutti_cuda_move most, const uint64_t *bytes_at) {
+    const size_t bytes = (size_t) * (const volatile uint64_t *)bytes_at;
+    if (bytes < most.bytes) most.bytes = bytes;
+    copy_widely(most, (size_t)blockIdx.x * blockDim.x + threadIdx.x, (size_t)gridDim.x * blockDim.x);
 }
 
 __global__ void store_value(uint64_t *at, uint64_t value) {

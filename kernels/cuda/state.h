@@ -102,6 +102,8 @@ tutti_status tutti_cuda_call_host(tutti_stream stream, void (*function)(void *co
 tutti_status tutti_cuda_copy(void *dst, const void *src, size_t bytes, tutti_stream stream);
 tutti_status tutti_cuda_fill(void *dst, int value, size_t bytes, tutti_stream stream);
 tutti_status tutti_cuda_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream);
+tutti_status tutti_cuda_copy_counted(void *dst, const void *src, const void *bytes_at, size_t most,
+                                     tutti_stream stream);
 tutti_status tutti_cuda_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
                                   tutti_stream stream);
 

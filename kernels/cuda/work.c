@@ -50,6 +50,17 @@ tutti_status tutti_cuda_reduce(const tutti_reduce_args *args, void *const *dsts,
     return tutti_cuda_result(tutti_cuda_launch_reduce(&plan, processors, stream), "starting a reduction");
 }
 
+/* From pinned memory, by a kernel: the copy engines are told the size by the host. */
+tutti_status tutti_cuda_copy_counted(void *dst, const void *src, const void *bytes_at, size_t most,
+                                     tutti_stream stream) {
+    int processors = 0;
+    TUTTI_CUDA_BEGIN();
+    if (most == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_cuda_processors(&processors));
+    return tutti_cuda_result(tutti_cuda_launch_counted((tutti_cuda_move){dst, src, most}, bytes_at, processors, stream),
+                             "starting a copy");
+}
+
 tutti_status tutti_cuda_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
                                   tutti_stream stream) {
     tutti_cuda_copies copies = {0};

@@ -42,6 +42,10 @@ extern "C" void copy_by_threads(const tutti_cuda_copies *copies, unsigned blocks
     run(copy_pieces, *copies, {(unsigned)copies->count, blocks});
 }
 
+extern "C" void copy_counted_by_threads(tutti_cuda_move most, const uint64_t *bytes_at, unsigned blocks) {
+    run([bytes_at](const tutti_cuda_move &move) { copy_counted(move, bytes_at); }, most, {blocks, 1});
+}
+
 extern "C" void store_by_thread(uint64_t *at, uint64_t value) {
     store_value(at, value);
 }

@@ -12,6 +12,7 @@ extern "C" {
 
 void reduce_by_threads(const tutti_cuda_reduce_plan *plan, unsigned blocks);
 void copy_by_threads(const tutti_cuda_copies *copies, unsigned blocks);
+void copy_counted_by_threads(tutti_cuda_move most, const uint64_t *bytes_at, unsigned blocks);
 void store_by_thread(uint64_t *at, uint64_t value);
 
 #ifdef __cplusplus

@@ -10,7 +10,8 @@
  *   STANDIN_STREAM_WAITS=0    facts say that a host thread does the waiting; STANDIN_IPC=0: memory cannot be exported
  *   STANDIN_DELAY_US=n        a task begins up to so much late
  *   STANDIN_DEPTH=n           tasks that a stream holds (1000); who enqueues one more waits
- *   STANDIN_FREE_ALONE=1      all other calls wait for who frees
+ *   STANDIN_FREE_ALONE=1      who frees memory, or waits for the whole GPU, keeps all other calls out until the streams have
+ *                             ended, but those that only choose a GPU for their thread
  *   STANDIN_FAIL=call:nth,... that call fails the nth time; "task" is the running of a task in a stream
  */
 #include "tests/support/standin_cuda.h"
@@ -79,7 +80,8 @@ tutti_status standin_begin(const char *call) {
         fprintf(stderr, "stand-in: %s from within a stream\n", call);
         abort();
     }
-    if (standin.free_alone) standin_wait_for_frees();
+    bool chooses = strcmp(call, "use") == 0 || strcmp(call, "current") == 0;
+    if (standin.free_alone && !chooses) standin_wait_for_frees();
     if (standin_is_forked()) return standin_host->fail(TUTTI_ERR_FORKED, "stand-in: %s in a forked process", call);
     if (standin_is_broken())
         return standin_host->fail(TUTTI_ERR_SYSTEM, "stand-in: %s: an earlier failure: %s", call, standin.what);
@@ -251,6 +253,7 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .write_value = standin_write_value,
                    .reduce = standin_reduce,
                    .copy_many = standin_copy_many,
+                   .copy_counted = standin_copy_counted,
                    .call_host = standin_call_host},
         .kernels = &tutti_cuda_kernels,
     };

@@ -63,8 +63,12 @@ tutti_status standin_unpin(void *memory);
 tutti_status standin_export_memory(void *memory, tutti_device_export *export_out);
 tutti_status standin_import_memory(const tutti_device_export *exported, void **base_out);
 tutti_status standin_close_import(void *base);
-/* Until nobody is inside a call that gives memory back. */
+/* Until all streams have passed what is in them, as if memory were given back then. */
+void standin_sync_alone(void);
+/* Until nobody is inside of that. */
 void standin_wait_for_frees(void);
+/* For tests: is somebody? */
+STANDIN_EXPORT bool standin_is_freeing(void);
 
 /* ------------------------------------------------------------------------------------ streams and events */
 
@@ -106,6 +110,7 @@ tutti_status standin_write_value(tutti_stream stream, void *at, uint64_t value);
 tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream);
 tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
                                tutti_stream stream);
+tutti_status standin_copy_counted(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream);
 tutti_status standin_call_host(tutti_stream stream, void (*function)(void *context), void *context);
 
 #endif

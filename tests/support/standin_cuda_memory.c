@@ -146,14 +146,24 @@ void standin_wait_for_frees(void) {
     pthread_mutex_unlock(&standin_lock);
 }
 
-/* The range of that kind that begins at the address, for who drops it. All streams come to an end first. */
-static tutti_status take(range_kind kind, const void *address, const char *call) {
-    range *taken = NULL;
+bool standin_is_freeing(void) {
+    return atomic_load(&freeing) > 0;
+}
+
+void standin_sync_alone(void) {
     atomic_fetch_add(&freeing, 1);
     standin_sync_all();
     pthread_mutex_lock(&standin_lock);
     atomic_fetch_sub(&freeing, 1);
     pthread_cond_broadcast(&standin_changed);
+    pthread_mutex_unlock(&standin_lock);
+}
+
+/* The range of that kind that begins at the address, for who drops it. All streams come to an end first. */
+static tutti_status take(range_kind kind, const void *address, const char *call) {
+    range *taken = NULL;
+    standin_sync_alone();
+    pthread_mutex_lock(&standin_lock);
     for (range **at = &ranges; *at != NULL && taken == NULL;) {
         range *r = *at;
         bool host = kind == PINNED || kind == REGISTERED;

@@ -180,7 +180,7 @@ tutti_status standin_stream_sync(tutti_stream stream) {
 
 tutti_status standin_device_sync(void) {
     STANDIN_BEGIN("sync");
-    standin_sync_all();
+    standin_sync_alone();
     return standin_begin("sync ended");
 }
 

@@ -22,6 +22,12 @@ typedef struct moves {
     move list[];
 } moves;
 
+typedef struct counted {
+    void *dst;
+    const void *src, *bytes_at;
+    size_t most;
+} counted;
+
 typedef struct reduction {
     tutti_reduce_args args;
     const void *srcs[TUTTI_DEVICE_MOST_BUFFERS];
@@ -101,6 +107,28 @@ tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const
     TUTTI_TRY(make_moves(count, &made));
     for (int i = 0; i < count; i++) made->list[i] = (move){.dst = dsts[i], .src = srcs[i], .bytes = bytes[i]};
     standin_enqueue(stream, run_moves, made);
+    return TUTTI_OK;
+}
+
+/* A kernel: all of its addresses are the GPU's. */
+static void run_counted(void *context) {
+    counted *c = context;
+    const uint64_t *bytes_at = reach(c->bytes_at, sizeof *bytes_at, true);
+    size_t bytes = bytes_at != NULL ? __atomic_load_n(bytes_at, __ATOMIC_RELAXED) : 0;
+    if (bytes > c->most) bytes = c->most;
+    const void *src = bytes > 0 ? reach(c->src, bytes, true) : NULL;
+    void *dst = src != NULL ? reach(c->dst, bytes, true) : NULL;
+    if (dst != NULL) memcpy(dst, src, bytes);
+    free(c);
+}
+
+tutti_status standin_copy_counted(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream) {
+    counted *made = NULL;
+    STANDIN_BEGIN("copy_counted");
+    if (most == 0) return TUTTI_OK;
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
+    *made = (counted){.dst = dst, .src = src, .bytes_at = bytes_at, .most = most};
+    standin_enqueue(stream, run_counted, made);
     return TUTTI_OK;
 }
 
