@@ -18,11 +18,11 @@ static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_pinned *free_blocks;
 static tutti_pinned *abandoned; /* only to be remembered */
 
-/* Has the GPU done with it? An event that fails has no work before it any more either. Under the lock. */
+/* Has the GPU done with it? One that has failed has. Under the lock. */
 static bool is_ready(tutti_pinned *block) {
     if (block->after == NULL) return true;
-    if (block->device->event_query(block->after) == TUTTI_NOT_YET) return false;
-    block->device->event_destroy(block->after);
+    if (tutti_mark_ask(block->after) == TUTTI_NOT_YET) return false;
+    tutti_mark_free(block->after);
     block->after = NULL;
     return true;
 }
@@ -55,12 +55,11 @@ tutti_status tutti_pinned_lease(const tutti_device *device, size_t bytes, tutti_
     return TUTTI_OK;
 }
 
-void tutti_pinned_return_after(const tutti_device *device, tutti_pinned *block, tutti_event_handle after) {
+void tutti_pinned_return_after(tutti_pinned *block, tutti_mark *after) {
     if (block == NULL) {
-        if (after != NULL) device->event_destroy(after);
+        tutti_mark_free(after);
         return;
     }
-    block->device = device;
     block->after = after;
     pthread_mutex_lock(&blocks_lock);
     block->next = free_blocks;
@@ -69,7 +68,7 @@ void tutti_pinned_return_after(const tutti_device *device, tutti_pinned *block, 
 }
 
 void tutti_pinned_return(tutti_pinned *block) {
-    if (block != NULL) tutti_pinned_return_after(NULL, block, NULL);
+    tutti_pinned_return_after(block, NULL);
 }
 
 void tutti_pinned_abandon(tutti_pinned *block) {

@@ -61,11 +61,16 @@ static tutti_status gpu_make(tutti_comm *comm, int index, tutti_stream_comm **gp
     TAILQ_INIT(&gpu->tracks->messages);
     TUTTI_TRY_GOTO(status, tutti_device_open(&gpu->device), fail);
     TUTTI_TRY_GOTO(status, gpu->device->facts(index, &gpu->own), fail);
+    if (gpu->own.stream_waits) gpu->fault = tutti_stream_fault_of(gpu->device, index);
     *gpu_out = gpu;
     return TUTTI_OK;
 fail:
     gpu_free(gpu);
     return status;
+}
+
+tutti_status tutti_stream_mark(const tutti_stream_comm *gpu, tutti_mark **mark_out) {
+    return tutti_mark_take(gpu->device, gpu->fault, mark_out);
 }
 
 tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **gpu_out) {
@@ -255,9 +260,9 @@ static tutti_status prepare(tutti_stream_comm *gpu, const tutti_op *op, tutti_st
 
 static tutti_status enqueue(tutti_stream_comm *gpu, const tutti_stream_engine *engine, const tutti_stream_call *call,
                             tutti_track *track) {
-    if (track->begun != NULL) TUTTI_TRY(gpu->device->event_record(track->begun, call->stream));
+    if (!engine->minds_deaths) TUTTI_TRY(tutti_mark_put(track->begun, call->stream));
     TUTTI_TRY(engine->enqueue(gpu->comm, call));
-    return gpu->device->event_record(track->done, call->stream);
+    return tutti_mark_put(track->done, call->stream);
 }
 
 /* It becomes part of a graph, has no number, and nothing is under way. One that is refused may be made again, or left out. */
@@ -306,7 +311,7 @@ static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream st
     bool captures = false;
     op->sequence = gpu->number + 1;
     TUTTI_TRY(prepare(gpu, op, stream, work_out != NULL, &engine, &captures));
-    if (!captures) TUTTI_TRY(tutti_track_take(gpu, engine->minds_deaths, &track));
+    if (!captures) TUTTI_TRY(tutti_track_take(gpu, &track));
     tutti_status status = work_out != NULL ? tutti_stream_work(gpu->comm, whole, &work) : TUTTI_OK;
     if (status != TUTTI_OK) {
         tutti_track_drop(gpu, track);

@@ -1,21 +1,23 @@
 /*
  * Collectives and messages on CUDA memory: enqueued in the caller's stream, done in stream order.
  *
- *   calling thread     check, choose the engine (once), engine->enqueue, record an event        stream.c
+ *   calling thread     check, choose the engine (once), engine->enqueue between two marks       stream.c
  *   an engine          carries out collectives in streams: solo, nccl, same_device, staged      algorithms/
- *   watcher            one thread per process: looks at events, deadlines, deaths; ends works   stream_watch.c
+ *   watcher            one thread per process: looks at marks, deadlines, deaths; ends works    stream_watch.c
  *
  * A call never waits for a peer, but for the first collective on CUDA memory of a communicator, in which the ranks tell each
  * other what they have (facts), and the engine is chosen and opened: all ranks choose the same, since all read the same
  * facts. Calls on one communicator are enqueued one at a time, in the order of their start.
  *
  * Invariant: when a communicator breaks, no stream waits for a peer any more: the engine's abort releases it. What is in
- * the buffers then is anybody's guess, and the works say why.
+ * the buffers then is anybody's guess, and the works say why. Neither the watcher nor an abort waits in a call of CUDA's, which a
+ * thread of the program's may keep out as long as a stream waits (stream_mark.h).
  */
 #ifndef TUTTI_STREAM_H
 #define TUTTI_STREAM_H
 
 #include "comm/comm.h"
+#include "comm/stream_mark.h"
 #include "comm/submit.h"
 #include "comm/worker.h"
 #include "kernels/device.h"
@@ -33,13 +35,6 @@ typedef struct tutti_stream_facts {
 
 struct tutti_stream_engine;
 
-/* How far a call has come in its stream. */
-typedef enum tutti_stream_progress {
-    TUTTI_STREAM_BEFORE, /* the stream has not reached it */
-    TUTTI_STREAM_INSIDE,
-    TUTTI_STREAM_BEHIND /* perhaps: its event tells */
-} tutti_stream_progress;
-
 /* What a communicator was given by the engine of the one that it was split from, until its own engine opens. */
 typedef struct tutti_stream_seed {
     const struct tutti_stream_engine *engine; /* whose it is */
@@ -53,6 +48,7 @@ typedef struct tutti_stream_comm {
     const tutti_device *device;               /* the table */
     int index;                                /* the GPU of this communicator, on this rank */
     tutti_device_facts own;                   /* of that GPU */
+    tutti_stream_fault *fault;                /* of that GPU; NULL where marks are events */
     tutti_stream_facts *facts;                /* nranks: what all told; NULL before the first collective */
     const struct tutti_stream_engine *engine; /* chosen; NULL before the first collective */
     void *engine_state;                       /* the engine's; set by its open, freed by its close */
@@ -107,10 +103,6 @@ typedef struct tutti_stream_engine {
      * differ from call to call, and then it is the engine that keeps calls apart that must not overlap (stream_wait_event).
      * Any error breaks the communicator, but where `spares` says otherwise. Caller. */
     tutti_status (*enqueue)(tutti_comm *comm, const tutti_stream_call *call);
-    /* How far the call of that number is, as told by host memory alone. Without it the watcher asks CUDA, and waits there if a
-     * thread of the program's is inside a call that waits for the stream (cudaFree), so that it could not release the stream
-     * of a rank that waits for a dead one. Watcher. NULL: cannot be told. */
-    tutti_stream_progress (*progress)(const tutti_comm *comm, uint64_t number);
     /* A call was refused in a stream that is being captured, so that nothing has run: can the communicator go on? What became
      * of the capture is CUDA's to say. Caller. NULL: yes. */
     bool (*spares)(tutti_comm *comm);
@@ -126,12 +118,12 @@ typedef struct tutti_stream_engine {
      * breaks the communicator. About every millisecond while calls are under way; may not block. Watcher. NULL: nothing. */
     tutti_status (*health)(tutti_comm *comm);
     /* The communicator is broken: releases every stream that waits for a peer, now and from now on (a call that was enqueued
-     * at the same time, too). Once, after which only close is called. May not wait for peers nor streams. Watcher, or the
-     * thread that destroys the communicator. NULL: its streams wait for nobody. */
+     * at the same time, too). Once, after which only close is called. May not wait for peers nor streams, so makes no call of
+     * CUDA's on this thread. Watcher, or the thread that destroys the communicator. NULL: its streams wait for nobody. */
     void (*abort)(tutti_comm *comm);
     /* The communicator is destroyed: frees engine_state, half-built ones as well (after a failed open). Waits for no peer. If
      * calls are under way, abort came first; streams may still be at work on what it released, so that memory which they use
-     * goes back only after their events (tutti_pinned_return). The thread that destroys; GPU current. NULL: nothing. */
+     * goes back only after their marks (tutti_pinned_return_after). The thread that destroys; GPU current. NULL: nothing. */
     void (*close)(tutti_comm *comm);
 
     bool yields;   /* see open */
@@ -139,6 +131,9 @@ typedef struct tutti_stream_engine {
     bool
         minds_deaths; /* the engine itself finds dead and late ranks, and breaks the communicator; else the watcher does */
 } tutti_stream_engine;
+
+/* A mark for streams of the communicator's GPU, which is the current one. */
+tutti_status tutti_stream_mark(const tutti_stream_comm *gpu, tutti_mark **mark_out);
 
 /* Do two ranks share a GPU: one MIG instance of it; or the whole of it, in whichever instances? */
 bool tutti_stream_same_device(const tutti_comm *comm, int a, int b);

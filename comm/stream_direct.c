@@ -64,7 +64,7 @@ static tutti_status gather(batch *b, const tutti_message *messages, size_t count
 
 static tutti_status take_track(batch *b, size_t at, tutti_work *whole, tutti_work **work_out) {
     const tutti_message *m = b->list[at];
-    TUTTI_TRY(tutti_track_take(b->gpu, /* minded */ false, &b->tracks[at]));
+    TUTTI_TRY(tutti_track_take(b->gpu, &b->tracks[at]));
     tutti_track *track = b->tracks[at];
     track->engine = b->gpu->engine;
     track->op = (tutti_op){.cuda = true};
@@ -78,13 +78,12 @@ static tutti_status take_track(batch *b, size_t at, tutti_work *whole, tutti_wor
         tutti_work_retain(track->work);
         *work_out = track->work;
     }
-    return b->gpu->device->event_record(track->begun, m->stream);
+    return tutti_mark_put(track->begun, m->stream);
 }
 
 static tutti_status enqueue(batch *b) {
     TUTTI_TRY(b->gpu->engine->messages(b->gpu->comm, b->list, b->count, b->timeout_ms));
-    for (size_t i = 0; i < b->count; i++)
-        TUTTI_TRY(b->gpu->device->event_record(b->tracks[i]->done, b->list[i]->stream));
+    for (size_t i = 0; i < b->count; i++) TUTTI_TRY(tutti_mark_put(b->tracks[i]->done, b->list[i]->stream));
     return TUTTI_OK;
 }
 

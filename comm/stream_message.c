@@ -2,17 +2,18 @@
  * Sends and receives on CUDA memory: through pinned host memory, as ordinary messages of the host. So one side may well use
  * host memory.
  *
- *   send   stream: copy to pinned memory, event     watcher: event has passed -> host send -> done
- *   recv   stream: event, wait for `released`       call: host receive into pinned memory
- *                                                   watcher: it has come and the event has passed -> copy in the side stream,
- *                                                   behind which `released` is written
+ *   send   stream: copy to pinned memory, mark      watcher: passed -> host send -> done
+ *   recv   call: host receive into pinned memory
+ *          stream: wait for `go`, copy as many bytes as `came`, mark
+ *                                                   watcher: it has come -> came, go; passed -> done
  *
  * Sends to one peer under one tag start in the order of their calls. A send holds nobody up in its stream; a receive does,
- * until what was sent is in its buffer. What a receive takes may be less than it asked for; only that much is written.
+ * until what was sent is in its buffer. What a receive takes may be less than it asked for; only that much is written. All that
+ * streams do is enqueued by the call: the watcher only reads and writes host memory.
  *
- * Invariant: pinned memory goes back when the stream has passed the call's last event.
+ * Invariant: pinned memory goes back when the stream has passed the call's mark.
  */
-#include <stdio.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "bootstrap/base/status.h"
@@ -20,7 +21,13 @@
 #include "comm/pinned.h"
 #include "comm/stream_state.h"
 
-#define RELEASED UINT64_C(1)
+#define GO UINT64_C(1)
+
+/* What the stream of a receive waits for and reads; in pinned memory. Written by the watcher, or who gives the message up. */
+typedef struct message_signal {
+    _Atomic uint64_t go;   /* release, after all else */
+    _Atomic uint64_t came; /* bytes */
+} message_signal;
 
 typedef enum message_state {
     MESSAGE_STAGED,    /* send: the copy to pinned memory is under way; receive: the host message is */
@@ -32,32 +39,30 @@ typedef struct tutti_stream_message {
     TAILQ_ENTRY(tutti_stream_message) link;
     tutti_message call;
     message_state state;
-    tutti_pinned *data;         /* NULL: no bytes */
-    tutti_pinned *flag;         /* receive: what the stream waits for */
-    tutti_event_handle reached; /* receive: the stream has come to it */
-    tutti_event_handle copied;  /* receive: behind the copy in the side stream */
-    tutti_event_handle passed;  /* the stream is behind it */
-    tutti_work *host;           /* the message on the host; NULL: not started */
-    tutti_work *work;           /* the user's; NULL */
+    tutti_pinned *data;   /* NULL: no bytes */
+    tutti_pinned *signal; /* receive: message_signal */
+    tutti_mark *passed;   /* the stream is behind it */
+    tutti_work *host;     /* the message on the host; NULL: not started */
+    tutti_work *work;     /* the user's; NULL */
 } tutti_stream_message;
 
-static void message_free(tutti_stream_comm *gpu, tutti_stream_message *m) {
-    const tutti_device *device = gpu->device;
+static void message_free(tutti_stream_message *m) {
     if (m == NULL) return;
     tutti_pinned_return(m->data);
-    tutti_pinned_return(m->flag);
-    if (m->reached != NULL) device->event_destroy(m->reached);
-    if (m->copied != NULL) device->event_destroy(m->copied);
-    if (m->passed != NULL) device->event_destroy(m->passed);
+    tutti_pinned_return(m->signal);
+    tutti_mark_free(m->passed);
     tutti_work_free(m->host);
     tutti_work_free(m->work);
     free(m);
 }
 
-/* The stream goes on. Any time. */
-static void release(tutti_stream_message *m) {
-    if (m->flag != NULL)
-        atomic_store_explicit((_Atomic uint64_t *)(void *)m->flag->memory, RELEASED, memory_order_release);
+/* The stream goes on, and takes what has come, if it has not gone on before. */
+static void release(tutti_stream_message *m, size_t came) {
+    if (m->signal == NULL) return;
+    message_signal *signal = (message_signal *)(void *)m->signal->memory;
+    if (atomic_load_explicit(&signal->go, memory_order_relaxed) == GO) return;
+    atomic_store_explicit(&signal->came, came, memory_order_relaxed);
+    atomic_store_explicit(&signal->go, GO, memory_order_release);
 }
 
 /* ---------------------------------------------------------------------------------------------- enqueueing */
@@ -65,14 +70,17 @@ static void release(tutti_stream_message *m) {
 static tutti_status enqueue_send(tutti_stream_comm *gpu, tutti_stream_message *m) {
     const tutti_device *device = gpu->device;
     if (m->data != NULL) TUTTI_TRY(device->copy(m->data->memory, m->call.src, m->call.bytes, m->call.stream));
-    return device->event_record(m->passed, m->call.stream);
+    return tutti_mark_put(m->passed, m->call.stream);
 }
 
 static tutti_status enqueue_receive(tutti_stream_comm *gpu, tutti_stream_message *m) {
     const tutti_device *device = gpu->device;
-    TUTTI_TRY(device->event_record(m->reached, m->call.stream));
-    TUTTI_TRY(device->wait_value(m->call.stream, m->flag->on_device, RELEASED));
-    return device->event_record(m->passed, m->call.stream);
+    char *signal = m->signal->on_device;
+    TUTTI_TRY(device->wait_value(m->call.stream, signal + offsetof(message_signal, go), GO));
+    if (m->data != NULL)
+        TUTTI_TRY(device->copy_counted(m->call.dst, m->data->on_device, signal + offsetof(message_signal, came),
+                                       m->call.bytes, m->call.stream));
+    return tutti_mark_put(m->passed, m->call.stream);
 }
 
 static tutti_status make(tutti_stream_comm *gpu, const tutti_message *call, tutti_stream_message **message_out) {
@@ -82,17 +90,12 @@ static tutti_status make(tutti_stream_comm *gpu, const tutti_message *call, tutt
     TUTTI_TRY(tutti_calloc(1, sizeof *m, &m));
     m->call = *call;
     if (call->bytes > 0) TUTTI_TRY_GOTO(status, tutti_pinned_lease(device, call->bytes, &m->data), fail);
-    TUTTI_TRY_GOTO(status, device->event_create(&m->passed), fail);
-    if (!call->sends) {
-        TUTTI_TRY_GOTO(status, tutti_pinned_lease(device, sizeof(uint64_t), &m->flag), fail);
-        TUTTI_TRY_GOTO(status, device->event_create(&m->reached), fail);
-        TUTTI_TRY_GOTO(status, device->event_create(&m->copied), fail);
-        if (gpu->tracks->side == NULL) TUTTI_TRY_GOTO(status, device->stream_create(&gpu->tracks->side), fail);
-    }
+    TUTTI_TRY_GOTO(status, tutti_stream_mark(gpu, &m->passed), fail);
+    if (!call->sends) TUTTI_TRY_GOTO(status, tutti_pinned_lease(device, sizeof(message_signal), &m->signal), fail);
     *message_out = m;
     return TUTTI_OK;
 fail:
-    message_free(gpu, m);
+    message_free(m);
     return status;
 }
 
@@ -118,9 +121,10 @@ static tutti_status submit(tutti_stream_comm *gpu, const tutti_message *call, tu
     if (status != TUTTI_OK) {
         status = tutti_comm_give_up(gpu->comm, status);
         m->state = MESSAGE_OVER;
-        release(m);
-        tutti_pinned_abandon(m->flag); /* there may be a wait for it in the stream, with no event behind it */
-        m->flag = NULL;
+        release(m, 0);
+        tutti_pinned_abandon(m->signal); /* the stream may wait for it, and then read data, with no mark behind that */
+        tutti_pinned_abandon(m->data);
+        m->signal = m->data = NULL;
     } else if (work_out != NULL) {
         tutti_work_retain(m->work);
         *work_out = m->work;
@@ -165,7 +169,7 @@ static void end_work(tutti_stream_message *m, tutti_status status) {
 static void finish(tutti_stream_comm *gpu, tutti_stream_message *m, tutti_status status) {
     if (status != TUTTI_OK && m->work == NULL) status = tutti_comm_give_up(gpu->comm, status);
     m->state = MESSAGE_OVER;
-    release(m);
+    release(m, 0);
     end_work(m, status);
 }
 
@@ -185,7 +189,7 @@ static tutti_status host_outcome(const tutti_stream_message *m) {
 
 static void advance_send(tutti_stream_comm *gpu, tutti_stream_message *m) {
     if (m->state == MESSAGE_STAGED) {
-        tutti_status status = gpu->device->event_query(m->passed);
+        tutti_status status = tutti_mark_ask(m->passed);
         if (status == TUTTI_NOT_YET || (status == TUTTI_OK && must_wait(m))) return;
         if (status == TUTTI_OK) status = start_on_host(gpu, m);
         if (status != TUTTI_OK) {
@@ -197,36 +201,24 @@ static void advance_send(tutti_stream_comm *gpu, tutti_stream_message *m) {
     if (m->state == MESSAGE_UNDER_WAY && tutti_work_done(m->host)) finish(gpu, m, host_outcome(m));
 }
 
-/* Copies what has come, behind which the stream goes on. */
-static tutti_status copy_received(tutti_stream_comm *gpu, tutti_stream_message *m) {
-    const tutti_device *device = gpu->device;
-    tutti_stream side = gpu->tracks->side;
-    size_t bytes = m->host->count * m->call.item_bytes;
-    if (bytes > 0) TUTTI_TRY(device->copy(m->call.dst, m->data->memory, bytes, side));
-    TUTTI_TRY(device->write_value(side, m->flag->on_device, RELEASED));
-    return device->event_record(m->copied, side);
-}
-
 static void advance_receive(tutti_stream_comm *gpu, tutti_stream_message *m) {
-    tutti_status status = TUTTI_OK;
+    tutti_status status = TUTTI_NOT_YET;
     if (m->state == MESSAGE_STAGED) {
         if (!tutti_work_done(m->host)) return;
         status = host_outcome(m);
-        if (status == TUTTI_OK) status = gpu->device->event_query(m->reached);
-        if (status == TUTTI_NOT_YET) return;
-        if (status == TUTTI_OK) status = copy_received(gpu, m);
-        if (status == TUTTI_OK) m->state = MESSAGE_UNDER_WAY;
+        if (status == TUTTI_OK) {
+            release(m, m->host->count * m->call.item_bytes);
+            m->state = MESSAGE_UNDER_WAY;
+        }
     }
-    if (m->state == MESSAGE_UNDER_WAY) status = gpu->device->event_query(m->copied);
-    if (status != TUTTI_NOT_YET && (m->state == MESSAGE_UNDER_WAY || status != TUTTI_OK)) finish(gpu, m, status);
+    if (m->state == MESSAGE_UNDER_WAY) status = tutti_mark_ask(m->passed);
+    if (status != TUTTI_NOT_YET) finish(gpu, m, status);
 }
 
 /* Neither the host nor the GPU has anything more to do with it. */
-static bool has_passed(const tutti_stream_comm *gpu, const tutti_stream_message *m) {
-    const tutti_device *device = gpu->device;
+static bool has_passed(const tutti_stream_message *m) {
     if (m->state != MESSAGE_OVER || (m->host != NULL && !tutti_work_done(m->host))) return false;
-    if (m->copied != NULL && device->event_query(m->copied) == TUTTI_NOT_YET) return false;
-    return device->event_query(m->passed) != TUTTI_NOT_YET;
+    return tutti_mark_ask(m->passed) != TUTTI_NOT_YET;
 }
 
 void tutti_stream_messages_advance(tutti_stream_comm *gpu) {
@@ -236,9 +228,9 @@ void tutti_stream_messages_advance(tutti_stream_comm *gpu) {
         next = TAILQ_NEXT(m, link);
         if (m->state != MESSAGE_OVER && m->call.sends) advance_send(gpu, m);
         else if (m->state != MESSAGE_OVER) advance_receive(gpu, m);
-        if (!has_passed(gpu, m)) continue;
+        if (!has_passed(m)) continue;
         TAILQ_REMOVE(&gpu->tracks->messages, m, link);
-        message_free(gpu, m);
+        message_free(m);
     }
 }
 
@@ -249,19 +241,16 @@ void tutti_stream_messages_fail(tutti_stream_comm *gpu) {
 }
 
 void tutti_stream_messages_free(tutti_stream_comm *gpu) {
+    struct tutti_stream_message_list left = TAILQ_HEAD_INITIALIZER(left);
     tutti_stream_message *m;
-    while ((m = TAILQ_FIRST(&gpu->tracks->messages)) != NULL) {
-        TAILQ_REMOVE(&gpu->tracks->messages, m, link);
-        if (m->call.sends) {
-            tutti_pinned_return_after(gpu->device, m->data, m->passed);
-        } else {
-            tutti_pinned_return_after(gpu->device, m->data, m->copied);
-            tutti_pinned_return_after(gpu->device, m->flag, m->passed);
-        }
-        m->data = m->flag = NULL;
-        m->passed = m->copied = NULL;
-        message_free(gpu, m);
+    pthread_mutex_lock(&gpu->tracks->lock);
+    TAILQ_CONCAT(&left, &gpu->tracks->messages, link);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    while ((m = TAILQ_FIRST(&left)) != NULL) {
+        TAILQ_REMOVE(&left, m, link);
+        if (m->data != NULL) tutti_pinned_return_after(m->data, tutti_mark_share(m->passed));
+        if (m->signal != NULL) tutti_pinned_return_after(m->signal, tutti_mark_share(m->passed));
+        m->data = m->signal = NULL;
+        message_free(m);
     }
-    if (gpu->tracks->side != NULL) gpu->device->stream_destroy(gpu->tracks->side);
-    gpu->tracks->side = NULL;
 }

@@ -1,8 +1,8 @@
 /*
  * What the files stream*.c share: the calls of a communicator that are under way in streams.
  *
- *   track      a collective: the event behind it, the user's work; ended by tutti_stream_look
- *   message    a send or receive: pinned memory, the host message in it, events; stream_message.c
+ *   track      a collective: the marks before and behind it, the user's work; ended by tutti_stream_look
+ *   message    a send or receive: pinned memory, the host message in it, a mark; stream_message.c
  *
  * Lock order: the watcher's list, then a communicator's tracks, then works. gpu->order is taken before all of them, and never
  * while one is held.
@@ -17,10 +17,10 @@
 typedef struct tutti_track {
     TAILQ_ENTRY(tutti_track) link;
     const tutti_stream_engine *engine;
-    tutti_op op;              /* for what is told: without buffers */
-    tutti_message message;    /* instead, where it is direct */
-    tutti_event_handle begun; /* the stream has reached the call; NULL where the engine minds deadlines itself */
-    tutti_event_handle done;
+    tutti_op op;           /* for what is told: without buffers */
+    tutti_message message; /* instead, where it is direct */
+    tutti_mark *begun;     /* the stream has reached the call; not put where the engine minds deadlines itself */
+    tutti_mark *done;      /* it has passed it */
     bool has_begun, reported;
     int64_t timeout_ms;
     tutti_deadline deadline, stall; /* once it has begun */
@@ -38,7 +38,6 @@ struct tutti_stream_tracks {
     int64_t dead_ns;      /* then: when a rank was first seen to be dead; 0: none */
     struct tutti_track_list under_way, spare;
     struct tutti_stream_message_list messages;
-    tutti_stream side; /* copies what messages brought; NULL: none so far */
     bool aborted, closed;
 };
 
@@ -56,8 +55,8 @@ tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_str
 
 /* ----------------------------------------------------------------------------------------- stream_track.c */
 
-/* A track with its events, not yet in the list. minded: its engine minds deadlines itself. */
-tutti_status tutti_track_take(tutti_stream_comm *gpu, bool minded, tutti_track **track_out);
+/* A track with its marks, not yet in the list. */
+tutti_status tutti_track_take(tutti_stream_comm *gpu, tutti_track **track_out);
 void tutti_track_add(tutti_stream_comm *gpu, tutti_track *track);
 /* A call goes into a graph. Nobody is told when that is launched: from now on the watcher looks for deaths as long as the
  * communicator lives. */

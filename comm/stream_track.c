@@ -1,8 +1,8 @@
 /*
  * Collectives under way in streams, and how they end. See stream_state.h.
  *
- * A call ends well if the stream has passed its event and the communicator was whole until then. When the communicator breaks,
- * its engine releases the streams, works end at once, and tracks go when their events have passed.
+ * A call ends well if the stream has passed its mark and the communicator was whole until then. When the communicator breaks,
+ * its engine releases the streams, works end at once, and tracks go when their marks have passed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,35 +18,40 @@
 #include "comm/peer.h"
 #include "comm/stream_state.h"
 
-#define GRACE_NS INT64_C(400000000) /* for the event of a call that a rank finished before it ended */
+#define GRACE_NS INT64_C(400000000) /* for the mark of a call that a rank finished before it ended */
 
 /* ---------------------------------------------------------------------------------------------- the list */
 
-static void track_free(const tutti_stream_comm *gpu, tutti_track *track) {
-    if (track->begun != NULL) gpu->device->event_destroy(track->begun);
-    if (track->done != NULL) gpu->device->event_destroy(track->done);
+static void track_free(tutti_track *track) {
+    tutti_mark_free(track->begun);
+    tutti_mark_free(track->done);
     free(track);
 }
 
-tutti_status tutti_track_take(tutti_stream_comm *gpu, bool minded, tutti_track **track_out) {
+static tutti_status track_make(const tutti_stream_comm *gpu, tutti_track **track_out) {
+    tutti_track *track;
+    tutti_status status;
+    TUTTI_TRY(tutti_calloc(1, sizeof *track, &track));
+    TUTTI_TRY_GOTO(status, tutti_stream_mark(gpu, &track->begun), fail);
+    TUTTI_TRY_GOTO(status, tutti_stream_mark(gpu, &track->done), fail);
+    *track_out = track;
+    return TUTTI_OK;
+fail:
+    track_free(track);
+    return status;
+}
+
+tutti_status tutti_track_take(tutti_stream_comm *gpu, tutti_track **track_out) {
     pthread_mutex_lock(&gpu->tracks->lock);
     tutti_track *track = TAILQ_FIRST(&gpu->tracks->spare);
     if (track != NULL) TAILQ_REMOVE(&gpu->tracks->spare, track, link);
     pthread_mutex_unlock(&gpu->tracks->lock);
-    tutti_status status = TUTTI_OK;
-    if (track == NULL) {
-        TUTTI_TRY(tutti_calloc(1, sizeof *track, &track));
-        TUTTI_TRY_GOTO(status, gpu->device->event_create(&track->done), fail);
-    }
-    if (!minded && track->begun == NULL) TUTTI_TRY_GOTO(status, gpu->device->event_create(&track->begun), fail);
+    if (track == NULL) TUTTI_TRY(track_make(gpu, &track));
     track->has_begun = track->reported = track->message.direct = false;
     track->ended_ns = 0;
     track->work = NULL;
     *track_out = track;
     return TUTTI_OK;
-fail:
-    track_free(gpu, track);
-    return status;
 }
 
 static void put_back(tutti_stream_comm *gpu, tutti_track *track) {
@@ -97,23 +102,10 @@ static const char *describe(const tutti_track *track, char *text, size_t capacit
     return tutti_call_describe(&call, text, capacity);
 }
 
-/* Has the stream reached it, or passed it? Where the engine knows by itself that it has not, CUDA is not asked. */
-static tutti_stream_progress progress_of(const tutti_stream_comm *gpu, const tutti_track *track) {
-    if (track->engine->progress == NULL) return TUTTI_STREAM_BEHIND;
-    return track->engine->progress(gpu->comm, track->op.sequence);
-}
-
-/* CUDA is asked on the communicator's GPU: a thread that has none yet would get GPU 0. */
-static tutti_status ask(tutti_stream_comm *gpu, tutti_event_handle event) {
-    TUTTI_TRY(gpu->device->use(gpu->index));
-    return gpu->device->event_query(event);
-}
-
-/* Has the stream passed it? An event that fails breaks the communicator. */
+/* Has the stream passed it? A GPU that fails breaks the communicator. */
 static bool has_passed(tutti_stream_comm *gpu, tutti_track *track) {
     char name[160], error[TUTTI_ERROR_TEXT_BYTES];
-    if (progress_of(gpu, track) != TUTTI_STREAM_BEHIND) return false;
-    tutti_status status = ask(gpu, track->done);
+    tutti_status status = tutti_mark_ask(track->done);
     if (status == TUTTI_NOT_YET) return false;
     if (status != TUTTI_OK) {
         snprintf(error, sizeof error, "%s", tutti_last_error());
@@ -162,9 +154,7 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_track *track) {
     char name[160];
     tutti_comm *comm = gpu->comm;
     if (!track->has_begun) {
-        tutti_stream_progress progress = progress_of(gpu, track);
-        if (progress == TUTTI_STREAM_BEFORE) return TUTTI_OK;
-        if (progress == TUTTI_STREAM_BEHIND && ask(gpu, track->begun) != TUTTI_OK) return TUTTI_OK;
+        if (tutti_mark_ask(track->begun) != TUTTI_OK) return TUTTI_OK;
         track->has_begun = true;
         track->deadline = tutti_deadline_after_ms(track->timeout_ms);
         track->stall = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_STALL_MS));
@@ -196,7 +186,7 @@ static int gone_rank(const tutti_comm *comm, const tutti_track *track) {
     return -1;
 }
 
-/* A rank may have ended after it had done its part: then this call's event is about to pass as well. */
+/* A rank may have ended after it had done its part: then this call's mark is about to pass as well. */
 static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_track *track) {
     tutti_comm *comm = gpu->comm;
     char name[160];
@@ -299,20 +289,29 @@ static void release_all(tutti_stream_comm *gpu, tutti_status status) {
     tutti_stream_messages_fail(gpu);
 }
 
+static bool is_busy(const tutti_stream_comm *gpu) {
+    return !TAILQ_EMPTY(&gpu->tracks->under_way) || !TAILQ_EMPTY(&gpu->tracks->messages);
+}
+
+/* Marks that are events are asked for on the communicator's GPU: a thread that has none yet would get GPU 0. */
+static void prepare_to_ask(tutti_stream_comm *gpu) {
+    if (gpu->fault != NULL) {
+        tutti_stream_fault_expect(gpu->fault);
+        return;
+    }
+    tutti_status status = gpu->device->use(gpu->index);
+    if (status != TUTTI_OK) tutti_comm_give_up(gpu->comm, status);
+}
+
 /* Under the lock. */
 static void look(tutti_stream_comm *gpu) {
+    if (is_busy(gpu)) prepare_to_ask(gpu);
     end_passed(gpu);
-    tutti_status status = TAILQ_EMPTY(&gpu->tracks->messages) ? TUTTI_OK : gpu->device->use(gpu->index);
-    if (status != TUTTI_OK) tutti_comm_give_up(gpu->comm, status);
     tutti_stream_messages_advance(gpu);
-    status = tutti_comm_check(gpu->comm);
+    tutti_status status = tutti_comm_check(gpu->comm);
     if (status == TUTTI_OK) status = mind(gpu);
     if (status == TUTTI_OK && gpu->tracks->captured) status = mind_graphs(gpu);
     if (status != TUTTI_OK) release_all(gpu, status);
-}
-
-static bool is_busy(const tutti_stream_comm *gpu) {
-    return !TAILQ_EMPTY(&gpu->tracks->under_way) || !TAILQ_EMPTY(&gpu->tracks->messages);
 }
 
 bool tutti_stream_look(tutti_stream_comm *gpu) {
@@ -358,9 +357,22 @@ static void close_engines(tutti_stream_comm *gpu) {
     if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.close(gpu->comm);
 }
 
+/* Out of the lists under the lock, and away without it: CUDA may keep whom it is asked by waiting. */
+static void free_tracks(tutti_stream_comm *gpu) {
+    struct tutti_track_list left = TAILQ_HEAD_INITIALIZER(left);
+    tutti_track *track;
+    pthread_mutex_lock(&gpu->tracks->lock);
+    TAILQ_CONCAT(&left, &gpu->tracks->spare, link);
+    TAILQ_CONCAT(&left, &gpu->tracks->under_way, link);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    while ((track = TAILQ_FIRST(&left)) != NULL) {
+        TAILQ_REMOVE(&left, track, link);
+        track_free(track);
+    }
+}
+
 void tutti_stream_close(tutti_comm *comm) {
     tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
-    tutti_track *track;
     int before = gpu != NULL ? gpu->index : 0;
     if (comm->seed != NULL) comm->seed->drop(comm->seed);
     comm->seed = NULL;
@@ -372,13 +384,7 @@ void tutti_stream_close(tutti_comm *comm) {
     pthread_mutex_unlock(&gpu->tracks->lock);
     if (dozes) tutti_stream_attend(0); /* for the watcher to give up its reference now */
     close_engines(gpu);
-    pthread_mutex_lock(&gpu->tracks->lock);
     tutti_stream_messages_free(gpu);
-    TAILQ_CONCAT(&gpu->tracks->spare, &gpu->tracks->under_way, link);
-    while ((track = TAILQ_FIRST(&gpu->tracks->spare)) != NULL) {
-        TAILQ_REMOVE(&gpu->tracks->spare, track, link);
-        track_free(gpu, track);
-    }
-    pthread_mutex_unlock(&gpu->tracks->lock);
+    free_tracks(gpu);
     tutti_stream_leave(gpu, before);
 }

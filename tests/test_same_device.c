@@ -234,36 +234,3 @@ Test(same_device, where_memory_cannot_be_shared_calls_go_through_host_memory, .t
         cr_assert(failure == NULL, "%s: %s", failing[i], failure);
     }
 }
-
-/* While a rank waits for one that has died, a thread of its program is inside cudaFree, which waits for all streams and lets no
- * other call of CUDA's through. The streams must be released without any. */
-static tutti_status lose_rank_while_freeing(ranks_context *context) {
-    cuda_rank rank;
-    void *memory = NULL, *other = NULL;
-    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
-    TUTTI_TRY(cuda_alloc(&rank, 4000, &memory));
-    TUTTI_TRY(rank.device->alloc(4000, &other));
-    tutti_work *work = NULL;
-    tutti_options options = TUTTI_OPTIONS(.stream = rank.streams[0], .memory = TUTTI_MEMORY_CUDA, .work = &work);
-    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
-    TUTTI_TRY(tutti_work_wait(work, -1)); /* nothing is left of it that CUDA would be asked about */
-    tutti_work_free(work);
-    TUTTI_TRY(tutti_barrier(context->comm, NULL));
-    if (context->rank == context->nranks - 1) {
-        usleep(200000); /* the others are in their calls */
-        ranks_strike(context, SIGKILL);
-    }
-    TUTTI_TRY(tutti_all_reduce(context->comm, memory, memory, 1000, TUTTI_INT32, TUTTI_SUM, &options));
-    TUTTI_TRY(rank.device->free(other));
-    RANKS_EXPECT(TUTTI_ERR_PEER_DIED, tutti_work_wait(work, 20000));
-    tutti_work_free(work);
-    return TUTTI_OK;
-}
-
-Test(same_device, streams_are_released_while_the_program_frees_memory, .timeout = 60) {
-    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
-    static const char *const alone[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device", "STANDIN_FREE_ALONE=1", NULL};
-    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 3, .environment = alone};
-    const char *failure = ranks_run(&options, lose_rank_while_freeing);
-    cr_assert(failure == NULL, "%s", failure);
-}

@@ -211,14 +211,31 @@ static void run_ending(tutti_nccl_ending *ending) {
     else end_thread(ending);
 }
 
-/* Each on a thread of its own: what hangs in a stream may stand behind what hangs there for another. */
-static void abort_engine(tutti_comm *comm) {
-    tutti_nccl_state *state = comm->gpu->engine_state;
-    if (state == NULL) return;
-    pthread_mutex_lock(&state->lock);
+/* Each on a thread of its own: what hangs in a stream may stand behind what hangs there for another. Under the lock. */
+static void abort_all(tutti_nccl_state *state) {
     state->aborted = true;
     for (tutti_nccl_use use = 0; use < TUTTI_NCCL_USES; use++)
         if (state->handles[use] != NULL) run_ending(state->endings[use] = take_ending(state, use));
+}
+
+static void *abort_later(void *context) {
+    tutti_nccl_state *state = context;
+    pthread_mutex_lock(&state->lock);
+    abort_all(state);
+    pthread_mutex_unlock(&state->lock);
+    return NULL;
+}
+
+/* Who has the lock may be inside of CUDA, kept waiting by a stream that another communicator's end releases. */
+static void abort_engine(tutti_comm *comm) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    if (state == NULL) return;
+    if (pthread_mutex_trylock(&state->lock) != 0) {
+        state->has_aborter = pthread_create(&state->aborter, NULL, abort_later, state) == 0;
+        if (state->has_aborter) return;
+        pthread_mutex_lock(&state->lock);
+    }
+    abort_all(state);
     pthread_mutex_unlock(&state->lock);
 }
 
@@ -243,6 +260,7 @@ static void close_engine(tutti_comm *comm) {
     tutti_nccl_ending *endings[TUTTI_NCCL_USES];
     if (state == NULL) return;
     bool whole = tutti_comm_check(comm) == TUTTI_OK;
+    if (state->has_aborter) pthread_join(state->aborter, NULL); /* whose call it waited for is over */
     tutti_nccl_memory_leave(state);
     pthread_mutex_lock(&state->lock);
     for (tutti_nccl_use use = 0; use < TUTTI_NCCL_USES; use++) {

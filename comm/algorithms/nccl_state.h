@@ -11,7 +11,8 @@
  *   nccl_message.c  sends and receives
  *
  * Invariant: `handles` are touched under `lock` only; who finds `aborted` there has none. NCCL's communicators are
- * non-blocking, so none of its calls holds the lock for long, and an abort gets it.
+ * non-blocking, so its calls hold the lock for long only where CUDA keeps them waiting; an abort that does not get it waits on a
+ * thread of its own.
  */
 #ifndef TUTTI_NCCL_STATE_H
 #define TUTTI_NCCL_STATE_H
@@ -37,8 +38,10 @@ typedef struct tutti_nccl_state {
     tutti_comm *comm;
     const tutti_nccl *nccl;
     pthread_mutex_t lock;
-    tutti_nccl_comm handles[TUTTI_NCCL_USES];           /* under lock; NULL: not yet, or aborted */
-    bool aborted;                                       /* under lock */
+    tutti_nccl_comm handles[TUTTI_NCCL_USES]; /* under lock; NULL: not yet, or aborted */
+    bool aborted;                             /* under lock */
+    bool has_aborter;                         /* a thread that waits for the lock to abort; joined by close */
+    pthread_t aborter;
     const char *failed;                                 /* under lock: the call that failed; NULL */
     struct tutti_nccl_ending *endings[TUTTI_NCCL_USES]; /* under lock: aborts under way; NULL */
     int64_t remote_error_ns;                            /* when the watcher first saw one; 0: none */

@@ -345,22 +345,12 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     return leave_tail(s, call->stream);
 }
 
-/* By the counters that streams write; relaxed, since nothing is read that they stand for. */
-static tutti_stream_progress progress(const tutti_comm *comm, uint64_t number) {
-    const tutti_same_device *s = comm->gpu->engine_state;
-    uint64_t done = atomic_load_explicit(&s->counters->done.value, memory_order_relaxed);
-    uint64_t ready = atomic_load_explicit(&s->counters->ready[s->rank].value, memory_order_relaxed);
-    if (done >= tutti_same_device_step(number, TUTTI_SAME_DEVICE_END)) return TUTTI_STREAM_BEHIND;
-    return ready >= tutti_same_device_step(number, 1) ? TUTTI_STREAM_INSIDE : TUTTI_STREAM_BEFORE;
-}
-
 const tutti_stream_engine tutti_engine_same_device = {
     .name = "same_device",
     .when = "all ranks on one GPU, or one MIG instance",
     .fits = fits,
     .open = open_engine,
     .enqueue = enqueue,
-    .progress = progress,
     .abort = abort_engine,
     .close = close_engine,
     .yields = true,

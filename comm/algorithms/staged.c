@@ -124,18 +124,19 @@ static tutti_status push(tutti_comm *comm, tutti_staged_job *job, tutti_work **w
 
 /* Behind the call: what the next one, in whichever stream, and the memory's next user have to wait for. */
 static tutti_status mark(const tutti_stream_comm *gpu, const tutti_staged_job *job, tutti_stream stream) {
-    tutti_event_handle behind;
+    tutti_mark *behind;
     TUTTI_TRY(gpu->device->event_record(job->staged->last, stream));
     job->staged->last_stream = stream;
     job->staged->used = true;
+    TUTTI_TRY(tutti_mark_put(job->staged->behind, stream));
     if (job->own_slots == NULL) return TUTTI_OK;
-    TUTTI_TRY(gpu->device->event_create(&behind));
-    tutti_status status = gpu->device->event_record(behind, stream);
+    TUTTI_TRY(tutti_stream_mark(gpu, &behind));
+    tutti_status status = tutti_mark_put(behind, stream);
     if (status != TUTTI_OK) {
-        gpu->device->event_destroy(behind);
+        tutti_mark_free(behind);
         return status;
     }
-    tutti_pinned_return_after(gpu->device, job->own_slots, behind);
+    tutti_pinned_return_after(job->own_slots, behind);
     return TUTTI_OK;
 }
 
@@ -183,11 +184,12 @@ static void close_staged(tutti_comm *comm) {
     tutti_staged *staged = gpu->staged_state;
     if (staged == NULL) return;
     gpu->staged_state = NULL;
+    if (staged->last != NULL) gpu->device->event_destroy(staged->last);
     if (staged->torn) {
         tutti_pinned_abandon(staged->memory);
-        gpu->device->event_destroy(staged->last);
+        tutti_mark_free(staged->behind);
     } else {
-        tutti_pinned_return_after(gpu->device, staged->memory, staged->last);
+        tutti_pinned_return_after(staged->memory, staged->behind);
     }
     free(staged);
 }
@@ -205,6 +207,7 @@ static tutti_status open_staged(tutti_comm *comm) {
         status, tutti_pinned_lease(gpu->device, WORDS_BYTES + TUTTI_STAGED_SLOTS * staged->slot_bytes, &staged->memory),
         fail);
     TUTTI_TRY_GOTO(status, gpu->device->event_create(&staged->last), fail);
+    TUTTI_TRY_GOTO(status, tutti_stream_mark(gpu, &staged->behind), fail);
     staged->arrived = (_Atomic uint64_t *)(void *)staged->memory->memory;
     staged->done = (_Atomic uint64_t *)(void *)(staged->memory->memory + WORDS_BYTES / 2);
     staged->arrived_on_device = staged->memory->on_device;

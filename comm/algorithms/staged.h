@@ -27,9 +27,10 @@ typedef struct tutti_staged {
     void *arrived_on_device, *done_on_device;
     uint64_t tickets;         /* pieces enqueued so far; the calling thread's, like the rest */
     bool used;                /* there was a call */
-    bool torn;                /* one is in a stream in part, with no event behind it */
+    bool torn;                /* one is in a stream in part, with no mark behind it */
     tutti_stream last_stream; /* where the last call is */
-    tutti_event_handle last;  /* behind it */
+    tutti_event_handle last;  /* behind it, for streams */
+    tutti_mark *behind;       /* and for the host */
 } tutti_staged;
 
 /* A run of elements of the caller's memory, and where its pieces lie in a slot. */
