@@ -139,6 +139,9 @@ tutti_status tutti_stream_mark(const tutti_stream_comm *gpu, tutti_mark **mark_o
 bool tutti_stream_same_device(const tutti_comm *comm, int a, int b);
 bool tutti_stream_same_gpu(const tutti_comm *comm, int a, int b);
 
+/* The error of two ranks, threads of one process, that have put a call into the same stream. */
+tutti_status tutti_stream_shared(const tutti_comm *comm, const tutti_op *op, int a, int b);
+
 /* From each rank `bytes` (equal everywhere) at mine; into all, rank by rank. An all_gather on host memory, in line with the
  * communicator's other calls: only inside open and split. */
 tutti_status tutti_stream_gather(tutti_comm *comm, const void *mine, void *all, size_t bytes);

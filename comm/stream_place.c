@@ -98,3 +98,10 @@ bool tutti_stream_same_gpu(const tutti_comm *comm, int a, int b) {
     return tutti_stream_same_device(comm, a, b) ||
            (same_host && facts[a].pci[0] != '\0' && strncmp(facts[a].pci, facts[b].pci, sizeof facts[a].pci) == 0);
 }
+
+tutti_status tutti_stream_shared(const tutti_comm *comm, const tutti_op *op, int a, int b) {
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "%s of communicator \"%s\": ranks %d and %d, threads of one process, use the same stream, "
+                      "in which each would wait for the other; give each rank a stream of its own",
+                      tutti_kind_name(op->kind), comm->name, tutti_comm_shown(comm, a), tutti_comm_shown(comm, b));
+}

@@ -277,6 +277,74 @@ Test(stream_failure, destroy_ends_what_is_under_way_and_waits_for_no_stream) {
     run(destroy_under_way, NULL);
 }
 
+/* --------------------------------------------------------------------------------- streams that ranks share */
+
+/* The default stream of one GPU, for all: who calls first would wait in it for who comes behind. */
+static tutti_status share_stream(ranks_context *context) {
+    scene s;
+    tutti_work *work = NULL;
+    TUTTI_TRY(open_scene(context, &s));
+    tutti_status status = tutti_all_reduce(context->comm, s.buffer, s.buffer, 10, TUTTI_INT32, TUTTI_SUM,
+                                           &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .work = &work));
+    if (status == TUTTI_OK) status = tutti_work_wait(work, 20000);
+    RANKS_CHECK(status == TUTTI_ERR_ARGUMENT, "'%s' (%s)", tutti_status_name(status), tutti_last_error());
+    TUTTI_TRY(expect_text("use the same stream"));
+    tutti_work_free(work);
+    TUTTI_TRY(s.rank.device->stream_sync(NULL)); /* it goes on */
+    return close_scene(&s);
+}
+
+static void run_threads(const char *gpus, ranks_body body) {
+    if (cuda_real_gpus() == 0) setenv("STANDIN_GPUS", gpus, 1);
+    setenv("TUTTI_ALGORITHM", "staged", 1);
+    tutti_settings_reload();
+    const char *failure = ranks_run(&(ranks_options){.kind = RANKS_THREADS, .nranks = 3, .timeout_s = 50}, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+Test(stream_failure, ranks_of_one_process_that_share_a_stream_are_told) {
+    run_threads("1", share_stream);
+}
+
+/* Now one rank is ahead in the stream, now another, but never in the same call; and calls of other kinds. */
+static tutti_status take_turns(ranks_context *context) {
+    scene s;
+    static tutti_stream stream; /* rank 0's */
+    TUTTI_TRY(open_scene(context, &s));
+    if (context->rank == 0) stream = s.rank.streams[0];
+    for (int turn = 0; turn < 9; turn++) {
+        tutti_work *work = NULL;
+        TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
+        bool shared = turn % context->nranks == context->rank;
+        TUTTI_TRY(tutti_all_reduce(
+            context->comm, s.buffer, s.buffer, 10, TUTTI_INT32, TUTTI_MAX,
+            &TUTTI_OPTIONS(.stream = shared ? stream : s.rank.streams[1], .memory = TUTTI_MEMORY_CUDA, .work = &work)));
+        TUTTI_TRY(tutti_work_wait(work, -1));
+        tutti_work_free(work);
+    }
+    return cuda_rank_close(&s.rank, context->comm);
+}
+
+Test(stream_failure, a_stream_that_goes_from_rank_to_rank_harms_nobody) {
+    run_threads("1", take_turns);
+}
+
+/* Each GPU has a default stream of its own, and all of them have one handle. */
+static tutti_status use_default_streams(ranks_context *context) {
+    scene s;
+    TUTTI_TRY(open_scene(context, &s));
+    for (int i = 0; i < 5; i++)
+        TUTTI_TRY(tutti_all_reduce(context->comm, s.buffer, s.buffer, 10, TUTTI_INT32, TUTTI_MAX,
+                                   &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA)));
+    TUTTI_TRY(s.rank.device->stream_sync(NULL));
+    return cuda_rank_close(&s.rank, context->comm);
+}
+
+Test(stream_failure, default_streams_of_different_gpus_are_different_ones) {
+    if (cuda_real_gpus() > 0) cr_skip("ranks need GPUs of their own");
+    run_threads("3", use_default_streams);
+}
+
 /* --------------------------------------------------------------------------------------- GPUs that fail */
 
 /* On every rank the same call of CUDA fails, sooner or later: everybody is told something, and nobody hangs. */

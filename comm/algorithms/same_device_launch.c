@@ -99,11 +99,7 @@ static tutti_status compare_streams(const tutti_same_device_launch *launch) {
             if (members[rank].process != members[other].process || stream == TUTTI_STREAM_OF_THREAD ||
                 stream != launch->parties[other].post->stream)
                 continue;
-            return tutti_fail(
-                TUTTI_ERR_ARGUMENT,
-                "%s of communicator \"%s\": ranks %d and %d, threads of one process, use the same stream, "
-                "in which each would wait for the other; give each rank a stream of its own",
-                tutti_kind_name(launch->plan->op->kind), launch->comm->name, other, rank);
+            return tutti_stream_shared(launch->comm, launch->plan->op, other, rank);
         }
     return TUTTI_OK;
 }

@@ -158,7 +158,8 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     job->staged = staged;
     job->ticket = staged->tickets;
     staged->tickets += job->pieces;
-    tutti_status status = lease(gpu, job);
+    tutti_status status = tutti_staged_streams_note(staged, call);
+    if (status == TUTTI_OK) status = lease(gpu, job);
     if (status != TUTTI_OK) {
         free(job);
         return status;
@@ -184,6 +185,7 @@ static void close_staged(tutti_comm *comm) {
     tutti_staged *staged = gpu->staged_state;
     if (staged == NULL) return;
     gpu->staged_state = NULL;
+    tutti_staged_streams_leave(staged);
     if (staged->last != NULL) gpu->device->event_destroy(staged->last);
     if (staged->torn) {
         tutti_pinned_abandon(staged->memory);
@@ -199,6 +201,7 @@ static tutti_status open_staged(tutti_comm *comm) {
     tutti_staged *staged;
     TUTTI_TRY(tutti_calloc(1, sizeof *staged, &staged));
     gpu->staged_state = staged;
+    staged->comm = comm;
     size_t least = (size_t)comm->nranks * TUTTI_CACHE_LINE;
     size_t wanted = tutti_max_size((size_t)tutti_setting_int(TUTTI_SETTING_CUDA_STAGE_BYTES), least);
     staged->slot_bytes = tutti_align_up(wanted, TUTTI_CACHE_LINE);
@@ -213,6 +216,7 @@ static tutti_status open_staged(tutti_comm *comm) {
     staged->arrived_on_device = staged->memory->on_device;
     staged->done_on_device = staged->memory->on_device + WORDS_BYTES / 2;
     staged->slots = staged->memory->memory + WORDS_BYTES;
+    tutti_staged_streams_enter(staged);
     return TUTTI_OK;
 fail:
     close_staged(comm);

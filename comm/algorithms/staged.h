@@ -1,5 +1,5 @@
 /*
- * The staged engine: CUDA memory through pinned host memory, in pieces. What staged.c and staged_job.c share.
+ * The staged engine: CUDA memory through pinned host memory, in pieces. What the files staged*.c share.
  *
  *   stream            D2H 0 | arrived=1 | D2H 1 | arrived=2 | D2H 2 | arrived=3 | wait done>=1 | H2D 0 | D2H 3 | ...
  *   worker thread              collective 0, done=1     collective 1, done=2     ...
@@ -16,21 +16,31 @@
 #include "comm/stream.h"
 
 #define TUTTI_STAGED_SLOTS 3
+#define TUTTI_STAGED_CALLS 256 /* that are remembered; a stream that waits holds fewer */
+
+typedef struct tutti_staged_call {
+    uint64_t number; /* 0: none */
+    tutti_stream stream;
+    uint64_t end; /* ticket of its last piece */
+} tutti_staged_call;
 
 /* One rank's, for one communicator. */
 typedef struct tutti_staged {
+    const tutti_comm *comm;
     tutti_pinned *memory; /* the words, then the slots */
     char *slots;
     size_t slot_bytes;
     _Atomic uint64_t *arrived; /* written in streams: pieces that are in their slots */
     _Atomic uint64_t *done;    /* written by the worker: pieces whose results are there; pairs with the stream's wait */
     void *arrived_on_device, *done_on_device;
-    uint64_t tickets;         /* pieces enqueued so far; the calling thread's, like the rest */
-    bool used;                /* there was a call */
-    bool torn;                /* one is in a stream in part, with no mark behind it */
-    tutti_stream last_stream; /* where the last call is */
-    tutti_event_handle last;  /* behind it, for streams */
-    tutti_mark *behind;       /* and for the host */
+    uint64_t tickets;                            /* pieces enqueued so far; the calling thread's, like the rest */
+    bool used;                                   /* there was a call */
+    bool torn;                                   /* one is in a stream in part, with no mark behind it */
+    tutti_stream last_stream;                    /* where the last call is */
+    tutti_event_handle last;                     /* behind it, for streams */
+    tutti_mark *behind;                          /* and for the host */
+    tutti_staged_call calls[TUTTI_STAGED_CALLS]; /* the last ones; staged_streams.c, under its lock */
+    struct tutti_staged *next;                   /* there */
 } tutti_staged;
 
 /* A run of elements of the caller's memory, and where its pieces lie in a slot. */
@@ -66,5 +76,11 @@ size_t tutti_staged_part_count(const tutti_staged_job *job, const tutti_staged_p
 char *tutti_staged_part_place(const tutti_staged_job *job, const tutti_staged_part *part, size_t k);
 /* Piece k as a collective of the host. */
 tutti_op tutti_staged_piece(tutti_comm *comm, tutti_staged_job *job, size_t k);
+
+/* staged_streams.c: from when on the ranks of this process see its calls, until when, and a call, to which the last tickets belong;
+ * TUTTI_ERR_ARGUMENT: the stream waits for it already, for another rank of this process. */
+void tutti_staged_streams_enter(tutti_staged *staged);
+void tutti_staged_streams_leave(const tutti_staged *staged);
+tutti_status tutti_staged_streams_note(tutti_staged *staged, const tutti_stream_call *call);
 
 #endif
