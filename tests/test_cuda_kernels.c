@@ -136,6 +136,26 @@ Test(bias, forward_is_the_hosts_and_backward_within_rounding, .timeout = 100) {
         }
 }
 
+Test(bias, rows_are_added_up) {
+    static const size_t rows_of[] = {1, 2, 31, 32, 33, 245};
+    static const int columns_of[] = {1, 7, 32, 800, 804};
+    for (size_t r = 0; r < COUNT_OF(rows_of); r++)
+        for (size_t c = 0; c < COUNT_OF(columns_of); c++) {
+            size_t rows = rows_of[r], columns = (size_t)columns_of[c];
+            float *src = array(rows * columns), *same = copy_of(src, rows * columns), *got = unwritten(columns);
+            float *expected = array(columns);
+            for (size_t at = 0; at < columns; at++) {
+                double sum = 0;
+                for (size_t row = 0; row < rows; row++) sum += (double)src[row * columns + at];
+                expected[at] = (float)sum;
+            }
+            tutti_gpu_add_rows(compute, rows, (int)columns, src, got);
+            expect_near("sums", columns, got, expected, 1e-4);
+            expect_same("src", rows * columns, src, same);
+            FREE(src, same, got, expected);
+        }
+}
+
 /* ---------------------------------------------------------------------------------------------- windows */
 
 typedef struct window_case {
@@ -279,28 +299,42 @@ Test(windows, convolution_is_the_hosts_within_rounding, .timeout = 100) {
     check_conv(&window_cases[3], TUTTI_PRECISION_BF16);
 }
 
-Test(windows, a_dense_layer_is_the_hosts_within_rounding) {
-    enum { BATCH = 7, INPUTS = 33, OUTPUTS = 12 };
-    tutti_dense dense = {INPUTS, OUTPUTS, true};
-    float *x = array(BATCH * INPUTS), *weight = array(INPUTS * OUTPUTS), *bias = array(OUTPUTS);
-    float *y = unwritten(BATCH * OUTPUTS), *y_expected = unwritten(BATCH * OUTPUTS);
-    float *dy = array(BATCH * OUTPUTS), *dy_expected = copy_of(dy, BATCH * OUTPUTS);
-    float *dweight = unwritten(INPUTS * OUTPUTS), *dweight_expected = unwritten(INPUTS * OUTPUTS);
-    float *dbias = unwritten(OUTPUTS), *dbias_expected = unwritten(OUTPUTS);
-    float *dx = unwritten(BATCH * INPUTS), *dx_expected = unwritten(BATCH * INPUTS);
-    tutti_dense_forward_args forward = {BATCH, x, weight, bias, y_expected};
+static void check_dense(size_t batch, int inputs, int outputs, tutti_precision precision) {
+    tutti_dense dense = {inputs, outputs, true};
+    size_t in = batch * (size_t)inputs, out = batch * (size_t)outputs, weights = (size_t)inputs * (size_t)outputs;
+    double tolerance = precision == TUTTI_PRECISION_BF16 ? 0.5 : 1e-4;
+    the_compute.precision = precision;
+    float *x = array(in), *weight = array(weights), *bias = array((size_t)outputs);
+    float *y = unwritten(out), *y_expected = unwritten(out), *dy = array(out), *dy_expected = copy_of(dy, out);
+    float *dweight = unwritten(weights), *dweight_expected = unwritten(weights);
+    float *dbias = unwritten((size_t)outputs), *dbias_expected = unwritten((size_t)outputs);
+    float *dx = unwritten(in), *dx_expected = unwritten(in);
+    tutti_dense_forward_args forward = {(int)batch, x, weight, bias, y_expected};
     tutti_dense_forward(&dense, &forward);
     forward.y = y;
     tutti_gpu_dense_forward(compute, &dense, &forward);
-    expect_near("y", BATCH * OUTPUTS, y, y_expected, 1e-5);
-    tutti_dense_backward_args backward = {BATCH,          x,          weight, y, dy_expected, dweight_expected,
+    expect_near("y", out, y, y_expected, tolerance);
+    tutti_dense_backward_args backward = {(int)batch,     x,          weight, y, dy_expected, dweight_expected,
                                           dbias_expected, dx_expected};
     tutti_dense_backward(&dense, &backward);
     backward.dy = dy, backward.dweight = dweight, backward.dbias = dbias, backward.dx = dx;
     tutti_gpu_dense_backward(compute, &dense, &backward);
-    expect_near("dweight", INPUTS * OUTPUTS, dweight, dweight_expected, 1e-5);
-    expect_near("dbias", OUTPUTS, dbias, dbias_expected, 1e-5);
-    expect_near("dx", BATCH * INPUTS, dx, dx_expected, 1e-5);
+    expect_near("dweight", weights, dweight, dweight_expected, tolerance);
+    expect_near("dbias", (size_t)outputs, dbias, dbias_expected, tolerance);
+    expect_near("dx", in, dx, dx_expected, tolerance);
+    the_compute.precision = TUTTI_PRECISION_FP32;
     FREE(x, weight, bias, y, y_expected, dy, dy_expected, dweight, dweight_expected, dbias, dbias_expected, dx,
          dx_expected);
+}
+
+/* Of each product in the layer's forward and backward one has many terms, whose sum may be computed in parts. */
+Test(windows, a_dense_layer_is_the_hosts_within_rounding) {
+    static const struct {
+        size_t batch;
+        int inputs, outputs;
+    } cases[] = {{7, 33, 12}, {3, 2560, 41}, {2, 37, 1536}, {2048, 13, 6}, {100, 1031, 10}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        check_dense(cases[i].batch, cases[i].inputs, cases[i].outputs, TUTTI_PRECISION_FP32);
+        check_dense(cases[i].batch, cases[i].inputs, cases[i].outputs, TUTTI_PRECISION_BF16);
+    }
 }

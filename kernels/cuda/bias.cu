@@ -1,13 +1,13 @@
 /*
- * Bias with ReLU, forwards and backwards.
+ * Bias with ReLU, forwards and backwards, and sums of rows.
  *
- * The gradient of the bias is a sum over many rows. Blocks of 32 channels by 8 rows each add up a run of rows, and hand
- * their sums on; a second launch adds those. The order of a sum depends on the shape only, so it repeats bit for bit.
+ * The gradient of the bias is a sum over many rows. Blocks of 32 channels each add up a run of rows, and hand their sums on; a
+ * second launch adds those. A thread takes four channels where channels come in fours: so enough is on its way from memory at
+ * once. The order of a sum depends on the shape only, so it repeats bit for bit.
  */
 #include "kernels/cuda/quad.h"
 
 #define CHANNELS    32  /* of a block */
-#define ROWS        8   /* of threads in a block */
 #define LEAST_ROWS  128 /* of a run; fewer are not worth a second launch */
 #define MOST_BLOCKS 512
 
@@ -45,58 +45,69 @@ void tutti_gpu_bias_forward(tutti_compute *compute, size_t rows, int channels, b
 
 /* -------------------------------------------------------------------------------------------- backward */
 
-/* The block's ROWS sums for each channel become one, which thread row 0 gets. */
-static __device__ inline float add_rows(float sum) {
-    __shared__ float sums[ROWS][CHANNELS];
-    sums[threadIdx.y][threadIdx.x] = sum;
+/* Rows that a block reads at once: its threads are so many rows of CHANNELS / WIDTH. */
+template <int WIDTH> constexpr int rows_at_once = THREADS *WIDTH / CHANNELS;
+
+/* The block's sums for each channel, a row of them for each row of threads, become one: thread i gets channel i's. */
+template <int WIDTH> static __device__ inline float add_rows(const group<WIDTH> &sum, int thread) {
+    alignas(16) __shared__ float sums[rows_at_once<WIDTH>][CHANNELS];
+    store_group<WIDTH>(&sums[threadIdx.y][threadIdx.x * WIDTH], sum);
     __syncthreads();
-    if (threadIdx.y > 0) return 0;
+    if (thread >= CHANNELS) return 0;
     float total = 0;
-    for (int row = 0; row < ROWS; row++) total += sums[row][threadIdx.x];
+    for (int row = 0; row < rows_at_once<WIDTH>; row++) total += sums[row][thread];
     return total;
 }
 
 /* Block (tile, run): sums_out[run, channel] = the sum over the run's rows of dy, which is masked first. */
+template <int WIDTH>
 static __global__ void sum_rows(tutti_bias_backward_args args, size_t rows_of_run, float *sums_out) {
-    int channel = (int)(blockIdx.x * CHANNELS + threadIdx.x);
+    int first = (int)(blockIdx.x * CHANNELS), channel = first + (int)threadIdx.x * WIDTH;
     size_t row = blockIdx.y * rows_of_run + threadIdx.y, end = (blockIdx.y + 1) * rows_of_run;
     if (end > args.rows) end = args.rows;
-    float sum = 0;
+    group<WIDTH> sum = {};
     if (channel < args.channels)
-        for (; row < end; row += ROWS) {
+        for (; row < end; row += rows_at_once<WIDTH>) {
             size_t at = row * args.channels + channel;
-            float value = args.dy[at];
+            group<WIDTH> values = load_group<WIDTH>((const float *)args.dy + at);
             if (args.relu) {
-                value = args.y[at] == 0 ? 0 : value;
-                args.dy[at] = value;
+                group<WIDTH> y = load_group<WIDTH>(args.y + at);
+                for (int i = 0; i < WIDTH; i++) values.at[i] = y.at[i] == 0 ? 0 : values.at[i];
+                store_group<WIDTH>(args.dy + at, values);
             }
-            sum += value;
+            for (int i = 0; i < WIDTH; i++) sum.at[i] += values.at[i];
         }
-    sum = add_rows(sum);
-    if (threadIdx.y == 0 && channel < args.channels) sums_out[(size_t)blockIdx.y * args.channels + channel] = sum;
+    int thread = (int)(threadIdx.y * (CHANNELS / WIDTH) + threadIdx.x);
+    float total = add_rows<WIDTH>(sum, thread);
+    if (thread < CHANNELS && first + thread < args.channels)
+        sums_out[(size_t)blockIdx.y * args.channels + first + thread] = total;
 }
 
-/* Adds what the runs' blocks have handed on. */
-static __global__ void sum_runs(unsigned runs, int channels, const float *sums, float *dbias) {
-    int channel = (int)(blockIdx.x * CHANNELS + threadIdx.x);
-    float sum = 0;
-    if (channel < channels)
-        for (unsigned run = threadIdx.y; run < runs; run += ROWS) sum += sums[(size_t)run * channels + channel];
-    sum = add_rows(sum);
-    if (threadIdx.y == 0 && channel < channels) dbias[channel] = sum;
+static unsigned tiles_of(int channels) {
+    return ((unsigned)channels + CHANNELS - 1) / CHANNELS;
+}
+
+static void launch_sums(tutti_compute *compute, const tutti_bias_backward_args *args, size_t runs, float *sums) {
+    size_t rows_of_run = (args->rows + runs - 1) / runs;
+    dim3 grid(tiles_of(args->channels), (unsigned)runs);
+    if (args->channels % 4 == 0)
+        launch(compute, sum_rows<4>, grid, dim3(CHANNELS / 4, rows_at_once<4>), *args, rows_of_run, sums);
+    else launch(compute, sum_rows<1>, grid, dim3(CHANNELS, rows_at_once<1>), *args, rows_of_run, sums);
+}
+
+void tutti_gpu_add_rows(tutti_compute *compute, size_t rows, int columns, float *src, float *dst) {
+    tutti_bias_backward_args args = {rows, columns, false,
+                                     NULL, src,     NULL}; /* without a mask nothing is written there */
+    if (columns > 0) launch_sums(compute, &args, 1, dst);
 }
 
 void tutti_gpu_bias_backward(tutti_compute *compute, const tutti_bias_backward_args *args) {
     if (args->channels == 0) return;
-    unsigned tiles = ((unsigned)args->channels + CHANNELS - 1) / CHANNELS;
-    size_t runs = (args->rows + LEAST_ROWS - 1) / LEAST_ROWS, most = MOST_BLOCKS / tiles;
+    size_t runs = (args->rows + LEAST_ROWS - 1) / LEAST_ROWS, most = MOST_BLOCKS / tiles_of(args->channels);
     if (runs > most) runs = most;
     if (runs < 1) runs = 1;
-    size_t rows_of_run = (args->rows + runs - 1) / runs;
     static_assert(MOST_BLOCKS * CHANNELS <= TUTTI_COMPUTE_PARTIALS, "sums of all runs have their place");
     float *sums = runs > 1 ? tutti_cuda_compute_of(compute)->partials : args->dbias;
-    dim3 threads(CHANNELS, ROWS);
-    launch(compute, sum_rows, dim3(tiles, (unsigned)runs), threads, *args, rows_of_run, sums);
-    if (runs > 1)
-        launch(compute, sum_runs, tiles, threads, (unsigned)runs, args->channels, (const float *)sums, args->dbias);
+    launch_sums(compute, args, runs, sums);
+    if (runs > 1) tutti_gpu_add_rows(compute, runs, args->channels, sums, args->dbias);
 }

@@ -111,7 +111,8 @@ static tutti_status open_library(void) {
     TUTTI_TRY(resolve(handle, TEXT_OF(cublasSetStream), &library->set_stream));
     TUTTI_TRY(resolve(handle, TEXT_OF(cublasSetWorkspace), &library->set_workspace));
     TUTTI_TRY(resolve(handle, TEXT_OF(cublasSetMathMode), &library->set_math_mode));
-    return resolve(handle, TEXT_OF(cublasGemmEx), &library->gemm);
+    TUTTI_TRY(resolve(handle, TEXT_OF(cublasGemmEx), &library->gemm));
+    return resolve(handle, TEXT_OF(cublasGemmStridedBatchedEx), &library->gemm_batched);
 }
 
 tutti_status tutti_blas_library_open(const tutti_blas_library **library_out) {

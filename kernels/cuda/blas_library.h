@@ -15,6 +15,7 @@ typedef struct tutti_blas_library {
     __typeof__(&cublasSetWorkspace) set_workspace;
     __typeof__(&cublasSetMathMode) set_math_mode;
     __typeof__(&cublasGemmEx) gemm;
+    __typeof__(&cublasGemmStridedBatchedEx) gemm_batched;
 } tutti_blas_library;
 
 /* Opened at the first call; it stays open. Looked for: the file that TUTTI_CUBLAS_LIBRARY names and no other, or the one

@@ -21,8 +21,8 @@ extern const tutti_device *tutti_cuda_device;
 
 #define TUTTI_COMPUTE_SLOTS      4
 #define TUTTI_COMPUTE_SLOT_BYTES ((size_t)512 << 10)
-/* Floats: what bias_backward's blocks hand on. */
-#define TUTTI_COMPUTE_PARTIALS 16384
+/* Floats: what bias_backward's blocks hand on, and parts of products (gemm.c). */
+#define TUTTI_COMPUTE_PARTIALS (1 << 21)
 
 /* Pinned memory on its way to the GPU. */
 typedef struct tutti_compute_slot {
@@ -103,6 +103,8 @@ typedef struct tutti_bias_backward_args {
     float *dy, *dbias;
 } tutti_bias_backward_args;
 void tutti_gpu_bias_backward(tutti_compute *compute, const tutti_bias_backward_args *args);
+/* dst[column] = the sum over rows of src[row, column], in an order that depends on the shape only. */
+void tutti_gpu_add_rows(tutti_compute *compute, size_t rows, int columns, float *src, float *dst);
 
 /* columns[image, pixel of the output, ky, kx, channel]; rounded: bfloat16. */
 void tutti_gpu_unfold(tutti_compute *compute, const tutti_window *window, int batch, const float *x, void *columns,

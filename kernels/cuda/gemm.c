@@ -2,7 +2,8 @@
  * Matrix products by cuBLAS, which is opened when the first compute is: libtutti_cuda.so does not depend on it.
  *
  * cuBLAS is column-major; a row-major matrix is its own transpose there, so c' = op(b)' op(a)' is asked for. Its workspace
- * is given once, so that it allocates nothing, and its products can be recorded.
+ * is given once, so that it allocates nothing, and its products can be recorded. Long sums over small results are computed in
+ * parts, which are then added up.
  */
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
@@ -11,6 +12,12 @@
 #include "kernels/cuda/compute.h"
 
 #define WORKSPACE_BYTES ((size_t)32 << 20) /* what NVIDIA advises for Hopper */
+
+/* Parts of products; see parts_of. */
+#define TILE         64  /* rows and columns of a result that one of the GPU's processors computes, about */
+#define WANTED_TILES 264 /* two for each processor of a large GPU */
+#define LEAST_TERMS  256 /* of a part */
+#define LEAST_PARTS  4   /* fewer are not worth adding up */
 
 static tutti_status check(cublasStatus_t result, const char *what) {
     if (result == CUBLAS_STATUS_SUCCESS) return TUTTI_OK;
@@ -61,23 +68,61 @@ static tutti_status prepare_factor(tutti_cuda_compute *compute, const tutti_fact
     return TUTTI_OK;
 }
 
+/* How many parts a sum is cut into. The gradient of a convolution's weight is small, and each element a sum of very many terms:
+ * as one product it keeps few of the GPU's processors busy. Depends on the shape only, so that results repeat. */
+static int parts_of(const tutti_product *product) {
+    const size_t count = (size_t)product->m * (size_t)product->n;
+    const int tiles = ((product->m + TILE - 1) / TILE) * ((product->n + TILE - 1) / TILE);
+    int parts = WANTED_TILES / tiles, most = product->k / LEAST_TERMS;
+    if (parts > most) parts = most;
+    if ((size_t)parts * count > TUTTI_COMPUTE_PARTIALS) parts = (int)(TUTTI_COMPUTE_PARTIALS / count);
+    for (; parts >= LEAST_PARTS; parts--)
+        if (product->k % parts == 0) return parts;
+    return 1;
+}
+
+/* A product as cuBLAS takes it, which has the factors in the other order. */
+typedef struct call {
+    cublasOperation_t op_a, op_b;
+    const void *a, *b;
+    int row_a, row_b;         /* elements from row to row */
+    long long part_a, part_b; /* elements from part to part */
+    cudaDataType_t type;
+    cublasComputeType_t sums;
+} call;
+
+static void describe(const tutti_cuda_compute *compute, const tutti_product *product, int parts, call *c) {
+    const bool flip_a = product->a.transposed, flip_b = product->b.transposed;
+    const long long terms = product->k / parts;
+    c->op_a = flip_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    c->op_b = flip_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    c->row_a = flip_a ? product->m : product->k;
+    c->row_b = flip_b ? product->k : product->n;
+    c->part_a = flip_a ? terms * product->m : terms;
+    c->part_b = flip_b ? terms : terms * product->n;
+    c->type = compute->precision == TUTTI_PRECISION_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    c->sums = compute->precision == TUTTI_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
 static tutti_status multiply(tutti_cuda_compute *compute, const tutti_product *product) {
     const tutti_blas_library *blas;
-    const void *a, *b;
-    size_t m = (size_t)product->m, n = (size_t)product->n, k = (size_t)product->k;
-    TUTTI_TRY(tutti_blas_library_open(&blas));
-    TUTTI_TRY(prepare_factor(compute, &product->a, m * k, &compute->rounded[0], &a));
-    TUTTI_TRY(prepare_factor(compute, &product->b, k * n, &compute->rounded[1], &b));
+    const int m = product->m, n = product->n, k = product->k, parts = parts_of(product);
     const float one = 1, zero = 0;
-    cudaDataType_t type = compute->precision == TUTTI_PRECISION_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-    cublasComputeType_t sums =
-        compute->precision == TUTTI_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    bool flip_a = product->a.transposed, flip_b = product->b.transposed;
-    return check(blas->gemm(compute->blas, flip_b ? CUBLAS_OP_T : CUBLAS_OP_N, flip_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-                            product->n, product->m, product->k, &one, b, type, flip_b ? product->k : product->n, a,
-                            type, flip_a ? product->m : product->k, &zero, product->c, CUDA_R_32F, product->n, sums,
-                            CUBLAS_GEMM_DEFAULT),
-                 "a matrix product");
+    call c;
+    TUTTI_TRY(tutti_blas_library_open(&blas));
+    TUTTI_TRY(prepare_factor(compute, &product->a, (size_t)m * (size_t)k, &compute->rounded[0], &c.a));
+    TUTTI_TRY(prepare_factor(compute, &product->b, (size_t)k * (size_t)n, &compute->rounded[1], &c.b));
+    describe(compute, product, parts, &c);
+    if (parts == 1)
+        return check(blas->gemm(compute->blas, c.op_b, c.op_a, n, m, k, &one, c.b, c.type, c.row_b, c.a, c.type,
+                                c.row_a, &zero, product->c, CUDA_R_32F, n, c.sums, CUBLAS_GEMM_DEFAULT),
+                     "a matrix product");
+    TUTTI_TRY(check(blas->gemm_batched(compute->blas, c.op_b, c.op_a, n, m, k / parts, &one, c.b, c.type, c.row_b,
+                                       c.part_b, c.a, c.type, c.row_a, c.part_a, &zero, compute->partials, CUDA_R_32F,
+                                       n, (long long)m * n, parts, c.sums, CUBLAS_GEMM_DEFAULT),
+                    "the parts of a matrix product"));
+    tutti_gpu_add_rows(&compute->base, (size_t)parts, m * n, compute->partials, product->c);
+    return TUTTI_OK;
 }
 
 void tutti_blas_multiply(tutti_compute *compute, const tutti_product *product) {

@@ -1,5 +1,5 @@
 /*
- * Four floats at once, and the sums about blocks and indices that all kernels make.
+ * Several floats at once, and the sums about blocks and indices that all kernels make.
  */
 #ifndef TUTTI_KERNELS_CUDA_QUAD_H
 #define TUTTI_KERNELS_CUDA_QUAD_H
@@ -18,6 +18,18 @@ static __device__ inline float4 load_quad(const float *p) {
 
 static __device__ inline void store_quad(float *p, float4 quad) {
     *reinterpret_cast<float4 *>(p) = quad;
+}
+
+/* WIDTH neighbours, which are read and written as one. */
+template <int WIDTH, typename Element = float> struct alignas(WIDTH * sizeof(Element)) group { Element at[WIDTH]; };
+
+template <int WIDTH, typename Element> static __device__ inline group<WIDTH, Element> load_group(const Element *p) {
+    return *reinterpret_cast<const group<WIDTH, Element> *>(p);
+}
+
+template <int WIDTH, typename Element>
+static __device__ inline void store_group(Element *p, const group<WIDTH, Element> &values) {
+    *reinterpret_cast<group<WIDTH, Element> *>(p) = values;
 }
 
 static inline unsigned blocks_for(size_t items) {

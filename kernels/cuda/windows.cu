@@ -20,18 +20,6 @@ struct placed {
     uint32_t threads; /* with work, for an image */
 };
 
-/* WIDTH neighbouring channels, which are read and written as one. */
-template <int WIDTH, typename Element = float> struct alignas(WIDTH * sizeof(Element)) group { Element at[WIDTH]; };
-
-template <int WIDTH, typename Element> static __device__ inline group<WIDTH, Element> load_group(const Element *p) {
-    return *reinterpret_cast<const group<WIDTH, Element> *>(p);
-}
-
-template <int WIDTH, typename Element>
-static __device__ inline void store_group(Element *p, const group<WIDTH, Element> &values) {
-    *reinterpret_cast<group<WIDTH, Element> *>(p) = values;
-}
-
 template <int WIDTH> static __device__ inline void store_group(uint16_t *p, const group<WIDTH> &values) {
     group<WIDTH, uint16_t> rounded;
     for (int i = 0; i < WIDTH; i++) rounded.at[i] = bfloat16_of(values.at[i]);

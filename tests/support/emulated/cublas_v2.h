@@ -24,5 +24,11 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
                             const void *alpha, const void *a, cudaDataType_t type_a, int lda, const void *b,
                             cudaDataType_t type_b, int ldb, const void *beta, void *c, cudaDataType_t type_c, int ldc,
                             cublasComputeType_t sums, cublasGemmAlgo_t algorithm);
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m,
+                                          int n, int k, const void *alpha, const void *a, cudaDataType_t type_a,
+                                          int lda, long long stride_a, const void *b, cudaDataType_t type_b, int ldb,
+                                          long long stride_b, const void *beta, void *c, cudaDataType_t type_c, int ldc,
+                                          long long stride_c, int count, cublasComputeType_t sums,
+                                          cublasGemmAlgo_t algorithm);
 
 #endif
