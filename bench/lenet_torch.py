@@ -2,9 +2,9 @@
 """The trainer's LeNet as a plain PyTorch script: what bench/train_compare measures tutti-train against.
 
 Same net, data, batch size, initial values, optimizer and dropout as `tutti-train --model lenet`. On the host one thread; on a
-GPU the images lie there, and products and convolutions are in fp32, as tutti-train's are. --graph captures the whole step, the
-choice of images included, by torch.cuda.graph, and replays it. Prints one JSON line: images per second from step WARM on, and
-the last loss.
+GPU the images lie there, and products and convolutions are in fp32, as tutti-train's are, or with --tf32 in TF32. --graph captures
+the whole step, the choice of images included, by torch.cuda.graph, and replays it. Prints one JSON line: images per second from
+step WARM on, and the last loss.
 """
 import argparse
 import gzip
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+MADE_UP = 20000  # images
 BEFORE_CAPTURE = 3  # steps on a stream of their own, as PyTorch's manual wants it
 
 
@@ -77,14 +78,22 @@ def read_idx(folder, name, header):
         return torch.frombuffer(bytearray(file.read()[header:]), dtype=torch.uint8)
 
 
+def read_samples(folder):
+    if folder == "-":
+        return torch.randint(0, 256, (MADE_UP, 1, 28, 28), dtype=torch.uint8), torch.randint(0, 10, (MADE_UP,))
+    images = read_idx(folder, "train-images-idx3-ubyte", 16).view(-1, 1, 28, 28)
+    return images, read_idx(folder, "train-labels-idx1-ubyte", 8).long()
+
+
 def read_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="folder with MNIST's training files")
+    parser.add_argument("data", help="folder with MNIST's training files; -: made-up images")
     parser.add_argument("steps", type=int, nargs="?", default=100)
     parser.add_argument("batch", type=int, nargs="?", default=100)
     parser.add_argument("--warm", type=int, default=20, help="steps before the clock starts")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--graph", action="store_true", help="with --device cuda")
+    parser.add_argument("--tf32", action="store_true", help="with --device cuda")
     return parser.parse_args()
 
 
@@ -93,10 +102,10 @@ def main():
     on_gpu = options.device == "cuda"
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    torch.backends.cudnn.allow_tf32 = False  # as tutti-train; for matrix products this is PyTorch's default
+    torch.backends.cudnn.allow_tf32 = options.tf32  # as tutti-train; the default is yes here, and no for matrix products
+    torch.backends.cuda.matmul.allow_tf32 = options.tf32
     torch.backends.cudnn.benchmark = on_gpu
-    images = read_idx(options.data, "train-images-idx3-ubyte", 16).view(-1, 1, 28, 28)
-    labels = read_idx(options.data, "train-labels-idx1-ubyte", 8).long()
+    images, labels = read_samples(options.data)
     order = torch.randperm(len(images)).to(options.device)
     training = Training(images, labels, options.batch, options.device)
     if options.graph:
