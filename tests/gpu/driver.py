@@ -1,7 +1,12 @@
-"""CUDA's driver by ctypes, as far as the probes need it, and counters in shared memory on which streams and the host meet."""
+"""CUDA's driver by ctypes, as far as the probes need it, and counters in shared memory on which streams and the host meet.
+
+As a program it keeps GPU 0 awake: it has a context there until it is ended, so that others need not wait until the GPU is up.
+"""
 import ctypes
 import os
+import signal
 import struct
+import time
 
 GEQ = 0                      # CU_STREAM_WAIT_VALUE_GEQ
 PORTABLE_AND_MAPPED = 3      # CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP
@@ -16,10 +21,14 @@ class Driver:
         self.call("cuInit", 0)
         self.device = ctypes.c_int()
         self.call("cuDeviceGet", ctypes.byref(self.device), 0)
-        context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
-        self.call("cuCtxSetCurrent", context)
+        self.context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.device)
+        self.enter()
         self.stream = self.make_stream()
+
+    def enter(self):
+        """Each thread that calls does this first."""
+        self.call("cuCtxSetCurrent", self.context)
 
     def call(self, name, *arguments):
         result = getattr(self.library, name)(*arguments)
@@ -37,6 +46,12 @@ class Driver:
         value = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(value), number, self.device)
         return value.value
+
+    def free_bytes(self):
+        """Of GPU 0's memory, whoever uses the rest."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
 
     def alloc(self, size):
         memory = ctypes.c_uint64()
@@ -68,14 +83,18 @@ class Driver:
     def sync(self, stream=None):
         self.call("cuStreamSynchronize", stream or self.stream)
 
-    def time_ms(self, body):
-        """Of what the body enqueues, by events."""
-        events = [ctypes.c_void_p(), ctypes.c_void_p()]
-        for event in events:
-            self.call("cuEventCreate", ctypes.byref(event), 0)
+    def make_event(self):
+        event = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(event), 0)
+        return event
+
+    def time_ms(self, body, first=lambda: None):
+        """Of what the body enqueues, by events. `first` runs when all is enqueued: what opens a gate, say."""
+        events = [self.make_event(), self.make_event()]
         self.call("cuEventRecord", events[0], self.stream)
         body()
         self.call("cuEventRecord", events[1], self.stream)
+        first()
         self.sync()
         spent = ctypes.c_float()
         name = "cuEventElapsedTime_v2" if hasattr(self.library, "cuEventElapsedTime_v2") else "cuEventElapsedTime"
@@ -98,3 +117,14 @@ def at(base, index):
 def expect_end(pid):
     if os.waitpid(pid, 0)[1] != 0:
         raise OSError("the other process failed")
+
+
+def main():
+    start = time.monotonic()
+    driver = Driver()
+    print("GPU 0 was up after %.2f s, with %.1f GiB free" % (time.monotonic() - start, driver.free_bytes() / 2**30), flush=True)
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main()

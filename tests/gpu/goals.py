@@ -23,6 +23,12 @@ OTHERS = (
     ("lenet ms", "LeNet step, batch 100", "ms"),
     ("eager ms", "PyTorch, eager", "ms"),
     ("graph ms", "PyTorch, torch.cuda.graph", "ms"),
+    ("lenet tf32 ms", "LeNet step, in TF32", "ms"),
+    ("eager tf32 ms", "PyTorch, eager, in TF32", "ms"),
+    ("graph tf32 ms", "PyTorch, torch.cuda.graph, in TF32", "ms"),
+    ("lenet tf32 / eager", "LeNet step in TF32 over PyTorch's eager one in fp32", ""),
+    ("lenet tf32 / eager tf32", "LeNet step over PyTorch's eager one, both in TF32", ""),
+    ("lenet tf32 / graph tf32", "LeNet step over PyTorch's in a torch.cuda.graph, both in TF32", ""),
 )
 
 
@@ -59,15 +65,16 @@ def note_kernels(measured, path):
     return ", ".join("%s: %.0f %%" % (name, 100 * share) for name, share in shares.items() if share < 0.8)
 
 
-def note_lenet(measured, output):
-    """From what bench/train_compare prints."""
+def note_lenet(measured, output, precision=""):
+    """From what bench/train_compare prints; precision: "", or " tf32"."""
     for name, words in (("lenet", "tutti, 1 rank"), ("eager", "PyTorch, eager"), ("graph", "PyTorch, CUDA graph")):
         found = re.search(r"^median +%s .* ([0-9.]+) us/step" % words, output, re.MULTILINE)
         if found:
-            measured[name + " ms"] = float(found.group(1)) / 1e3
-    for name in ("eager", "graph"):
-        if "lenet ms" in measured and measured.get(name + " ms"):
-            measured["lenet / " + name] = measured["lenet ms"] / measured[name + " ms"]
+            measured[name + precision + " ms"] = float(found.group(1)) / 1e3
+    ours = "lenet" + precision
+    for name in {"eager", "eager" + precision, "graph" + precision}:
+        if ours + " ms" in measured and measured.get(name + " ms"):
+            measured["%s / %s" % (ours, name)] = measured[ours + " ms"] / measured[name + " ms"]
 
 
 def rows(measured):

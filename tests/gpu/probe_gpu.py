@@ -18,7 +18,7 @@ import time
 from driver import Driver, at, counter, expect_end, set_counter
 from probing import in_child, run
 
-LIMIT_S = 20
+LIMIT_S = 10
 ROUNDS = 1000
 QUEUED = 100                 # rounds that wait in a stream: fewer than it holds
 GATE = 32                    # index of a counter

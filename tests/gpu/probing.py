@@ -3,6 +3,9 @@ import os
 import select
 import signal
 import sys
+import time
+
+STUCK_S = 3  # who is in the middle of a driver's call may not even be killed
 
 
 def in_child(body):
@@ -19,6 +22,15 @@ def in_child(body):
 
 
 def run(name, probe, limit_s):
+    """Asks whether that works: "name: yes", with words of the probe's, or "name: NO: reason"."""
+    def answered():
+        words = probe()
+        return "yes" + (": " + words if words else "")
+
+    ask(name, answered, limit_s)
+
+
+def ask(name, probe, limit_s):
     """In a process of its own, whose answer is a line; after limit_s seconds all that it has started is killed."""
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -27,8 +39,7 @@ def run(name, probe, limit_s):
         os.setpgid(0, 0)
         os.close(reader)
         try:
-            words = probe()
-            answer = "yes" + (": " + words if words else "")
+            answer = probe()
         except BaseException as error:  # noqa: whatever it is, it is the answer
             answer = "NO: %s" % (error,)
         os.write(writer, answer.encode())
@@ -42,5 +53,7 @@ def run(name, probe, limit_s):
         os.killpg(pid, signal.SIGKILL)
     except OSError:
         pass
-    os.waitpid(pid, 0)
+    end = time.monotonic() + STUCK_S
+    while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.002)
     print("%s: %s" % (name, answer), flush=True)

@@ -1,6 +1,9 @@
-"""The report: markdown, written anew after every step, so that what is known stays known whatever happens next."""
+"""The report: markdown, written anew when a step begins and when it has ended, so that what is known stays known whatever happens
+next."""
 import os
 import time
+
+import goals
 
 MARKS = {"passed": "passed", "failed": "**FAILED**", "skipped": "skipped", "late": "**OUT OF TIME**", "left out": "left out",
          "running": "running"}
@@ -15,8 +18,10 @@ class Stage:
     def __init__(self, name, words):
         self.name, self.words = name, words
         self.steps = []  # (name, state, seconds, words)
+        self.answers = []  # (question, answer): what a step found out, a row each
         self.blocks = []  # (title, text)
         self.start, self.seconds, self.running = time.monotonic(), 0.0, True
+        self.step = None  # the one under way
 
     def state(self):
         states = {step[1] for step in self.steps} | ({"running"} if self.running else set())
@@ -26,7 +31,8 @@ class Stage:
 class Report:
     def __init__(self, path, title):
         self.path, self.title = path, title
-        self.facts, self.stages, self.goals = [], [], []
+        self.facts, self.stages = [], []
+        self.measured = {}  # for the table of goals
         self.start = time.monotonic()
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
 
@@ -39,9 +45,18 @@ class Report:
         stage.seconds, stage.running = time.monotonic() - stage.start, False
         self.write()
 
+    def begin_step(self, stage, name):
+        stage.step = name
+        self.write()
+
     def add_step(self, stage, name, state, seconds, words):
         stage.steps.append((name, state, seconds, words))
+        stage.step = None
         stage.seconds = time.monotonic() - stage.start
+        self.write()
+
+    def add_answers(self, stage, rows):
+        stage.answers += rows
         self.write()
 
     def add_block(self, stage, title, text):
@@ -68,12 +83,12 @@ class Report:
         for stage in self.stages:
             yield "| %s | %s | %.0f | %s |" % (stage.name, MARKS[stage.state()], stage.seconds, cell(stage.words))
         yield ""
-        if self.goals:
+        if self.measured:
             yield "## Goals (of an H200)"
             yield ""
             yield "| | goal | measured | met |"
             yield "| --- | --- | --- | --- |"
-            for row in self.goals:
+            for row in goals.rows(self.measured):
                 yield "| %s |" % " | ".join(cell(part) for part in row)
             yield ""
         for stage in self.stages:
@@ -83,11 +98,19 @@ class Report:
     def stage_lines(stage):
         yield "## %s: %s" % (stage.name, stage.words)
         yield ""
-        if stage.steps:
+        if stage.steps or stage.step:
             yield "| step | result | s | |"
             yield "| --- | --- | --- | --- |"
             for name, state, seconds, words in stage.steps:
                 yield "| %s | %s | %.1f | %s |" % (cell(name), MARKS[state], seconds, cell(words))
+            if stage.step:
+                yield "| %s | %s | | |" % (cell(stage.step), MARKS["running"])
+            yield ""
+        if stage.answers:
+            yield "| asked | answer |"
+            yield "| --- | --- |"
+            for question, answer in stage.answers:
+                yield "| %s | %s |" % (cell(question), cell(answer))
             yield ""
         for title, text in stage.blocks:
             yield "%s:" % title

@@ -1,6 +1,7 @@
 """The stages of the check, in their order. Each is a function of the check (see there), told with its limit in seconds, the seconds
 that are kept for it while others run, and what it is about."""
 import glob
+import importlib.util
 import os
 import re
 import shlex
@@ -9,22 +10,13 @@ import subprocess
 import sys
 
 import goals
+import kernel_times
 import steps
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = ("tutti-info", "tuttirun", "tutti-train", "all_reduce_perf", "sendrecv_perf", "kernels_perf", "tutti_cuda")
 TESTS = ("device", "module_kernels", "nccl", "nccl_library", "same_device", "stream", "stream_async", "stream_failure",
          "stream_random", "stream_graph", "train_cuda")
-
-
-def said(words, limit_s=60):
-    """All that a program prints, or why it does not; looked for beside CUDA's, too."""
-    path = shutil.which(words[0]) or "/usr/local/cuda/bin/" + words[0]
-    try:
-        return subprocess.run([path] + words[1:], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=limit_s, check=False).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        return "no: %s" % error
 
 
 def first_line(text):
@@ -55,10 +47,10 @@ def facts(check):
                                         "--format=csv,noheader"]),
                         ("CMake", ["cmake", "--version"]), ("ninja", ["ninja", "--version"]), ("gcc", ["gcc", "--version"]),
                         ("Python", [sys.executable, "-c", PYTHON_FACTS])):
-        check.fact("%s: %s" % (name, first_line(said(words))))
-    check.fact("nvcc: %s" % steps.last_line(said(["nvcc", "--version"])))
+        check.fact("%s: %s" % (name, first_line(check.said(words))))
+    check.fact("nvcc: %s" % steps.last_line(check.said(["nvcc", "--version"])))
     if shutil.which("nvidia-smi"):
-        check.step("nvidia-smi", ["nvidia-smi"], 20, show=40, summary=first_line)
+        check.step("nvidia-smi", ["nvidia-smi"], 10, show=40, summary=first_line)
     else:
         check.note("nvidia-smi", "skipped", words="it is not here")
 
@@ -66,8 +58,11 @@ def facts(check):
 # ------------------------------------------------------------------------------------------------------- build
 
 def has_header(name):
-    done = subprocess.run(["cc", "-E", "-I/usr/include/openblas", "-"], input="#include <%s>\n" % name, text=True,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    try:
+        done = subprocess.run(["cc", "-E", "-I/usr/include/openblas", "-"], input="#include <%s>\n" % name, text=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return False
     return done.returncode == 0
 
 
@@ -119,7 +114,8 @@ def build(check):
         wanted += ("standin_cuda", "standin_nccl", "standin_training")
     targets = [name for name in wanted if name in known_targets(check)]
     missing = [name for name in wanted if name not in targets]
-    check.step("compile", ["cmake", "--build", check.build, "-j", str(check.options.jobs), "--target"] + targets, 150,
+    go_on = ["--", "-k", "0"] if os.path.exists(os.path.join(check.build, "build.ninja")) else ["--", "-k"]
+    check.step("compile", ["cmake", "--build", check.build, "-j", str(check.options.jobs), "--target"] + targets + go_on, 150,
                summary=lambda text: "without " + ", ".join(missing) if missing else steps.last_line(text))
     start_torch_build(check)
     if check.program("tutti-info"):
@@ -128,7 +124,7 @@ def build(check):
 
 
 def known_targets(check):
-    text = said(["cmake", "--build", check.build, "--target", "help"])
+    text = check.said(["cmake", "--build", check.build, "--target", "help"])
     return set(re.findall(r"^(?:\.\.\. )?([\w.-]+)(?::| |$)", text, re.MULTILINE))
 
 
@@ -156,26 +152,40 @@ def test(check, name, program, limit_s=60, pattern=None, **environment):
 
 # ---------------------------------------------------------------------------------------------------- the stages
 
+def ask(check, name, limit_s, summary, program, *arguments):
+    """A program that prints "question: answer" lines, each of which becomes a row of the report."""
+    result = check.step(name, [sys.executable, os.path.join(HERE, program), *arguments], limit_s, summary=summary)
+    if result is not None:
+        check.report.add_answers(check.stage, re.findall(r"^ *([^:\n]+): (.+)$", result.output, re.MULTILINE))
+
+
+def count_answers(text):
+    return steps.last_line(text) if "skipped" in text else "%d answers" % len(re.findall(r"^[^ :].*: ", text, re.MULTILINE))
+
+
 def probes(check):
     def missing(text):
         return "; ".join(re.findall(r"^(.*: NO: .*)$", text, re.MULTILINE)) or "all there"
 
-    check.step("the kernel", [sys.executable, os.path.join(HERE, "probe_kernel.py")], 30, show=30, summary=missing)
-    check.step("the GPU, by its driver", [sys.executable, os.path.join(HERE, "probe_gpu.py")], 90, show=40,
-               summary=lambda text: steps.last_line(text) if "skipped" in text else missing(text))
+    ask(check, "the kernel", 20, missing, "probe_kernel.py")
+    if check.keeper is not None:
+        check.report.add_answers(check.stage, [("the first context", steps.last_line(check.keeper.output()) or "still being made")])
+    ask(check, "the GPU, by its driver", 40, lambda text: steps.last_line(text) if "skipped" in text else missing(text), "probe_gpu.py")
+    ask(check, "streams, by the driver", 50, count_answers, "probe_streams.py")
     for pattern in ("another_process_maps*", "a_stream_waits*", "a_kernel_reads*"):
         test(check, "device/" + pattern, "device", 30, "device/" + pattern)
 
 
 def kernels(check):
     test(check, "the GPU's table, and reductions against the host's", "device", 60)
+    test(check, "TF32 is off, and on when it is asked for", "module_kernels", 20, "precision/*")
     test(check, "the trainer's kernels against the host's", "module_kernels", 60)
 
 
 def nccl(check):
     test(check, "finding the library", "nccl_library", 30)
     test(check, "one rank, all kinds and types", "nccl", 60)
-    gpus = len(re.findall("GPU ", said(["nvidia-smi", "-L"])))
+    gpus = len(re.findall("GPU ", check.said(["nvidia-smi", "-L"])))
     if gpus > 1:
         test(check, "a GPU for each rank", "nccl", 60, TUTTI_TEST_GPUS=str(gpus))
 
@@ -185,6 +195,8 @@ def one_gpu(check):
     test(check, "streams, works, groups, messages", "stream_async", 60)
     test(check, "with the default settings", "stream", 60)
     test(check, "by way of the host", "stream", 60, TUTTI_ALGORITHM="staged")
+    if check.program("all_reduce_perf") is not None and not check.options.standin:
+        ask(check, "how many contexts a rank makes", 30, count_answers, "probe_contexts.py", os.path.join(check.build, "bin"))
 
 
 def graphs(check):
@@ -235,6 +247,8 @@ def benchmarks(check):
     if check.program("all_reduce_perf") is None:
         check.note("all_reduce_perf", "left out", words="it was not built")
         return
+    if check.background is not None and check.background.is_running():
+        check.report.add_answers(check.stage, [("processor", "PyTorch's backend is still being built beside the first of these")])
     if check.options.standin:  # on the host's memory, whose times go nowhere
         check.step("all_reduce", [check.program("all_reduce_perf"), "-t", "2", "-b", "8", "-e", "64K", "-f", "8"], 30,
                    summary=bandwidth)
@@ -262,11 +276,49 @@ def new_file(check, name):
 
 def lenet_times(check):
     data = ["--data", check.options.data] if check.options.data else []
-    result = check.step("LeNet, batch 100, next to PyTorch", [
-        sys.executable, os.path.join(check.source, "bench", "train_compare"), "--device", "cuda", "--bin",
-        os.path.join(check.build, "bin"), "--rounds", "2"] + data, 60, show=20)
-    if result is not None:
-        goals.note_lenet(check.measured, result.output)
+    for precision, rounds in (("fp32", "2"), ("tf32", "1")):
+        result = check.step("LeNet, batch 100, next to PyTorch, " + precision, [
+            sys.executable, os.path.join(check.source, "bench", "train_compare"), "--device", "cuda", "--precision", precision,
+            "--bin", os.path.join(check.build, "bin"), "--rounds", rounds] + data, 50, show=20)
+        if result is not None:
+            goals.note_lenet(check.measured, result.output, "" if precision == "fp32" else " " + precision)
+
+
+# -------------------------------------------------------------------------------------------- where a step's time goes
+
+def traced(check, library, name, words, summary=steps.last_line, **environment):
+    """What kernel_times.read gives of a command; None: it failed."""
+    prefix = os.path.join(check.folder, "kernel-times")
+    kernel_times.clear(prefix)
+    result = check.step(name, words, 25, dict(environment, CUDA_INJECTION64_PATH=library, TUTTI_KERNEL_TIMES=prefix), summary)
+    return kernel_times.read(prefix) if result is not None and result.state == "passed" else None
+
+
+def shares(check):
+    library = os.path.join(check.folder, "libkernel_times.so")
+    words = kernel_times.compile_words(packages_folder(), library)
+    if check.options.standin or isinstance(words, str):
+        check.note("tracing", "skipped", words="there is no GPU" if check.options.standin else words)
+        return
+    built = check.step("what traces", words, 20)
+    if built is None or built.state != "passed":
+        return
+    number = "1000"
+    ours = [check.program("tutti-train") or "tutti-train", "--model", "lenet", "--steps", number, "--log-every", number, "--lr", "0.01",
+            "--device", "cuda"]
+    theirs = [sys.executable, os.path.join(check.source, "bench", "lenet_torch.py"), "-", number, "--device", "cuda", "--graph"]
+    programs = [("a step of LeNet, fp32", ours), ("a step of LeNet, tf32", ours + ["--precision", "tf32"])]
+    if importlib.util.find_spec("torch") is not None:
+        programs.append(("a step of PyTorch's, fp32, in a graph", theirs))
+    for name, words in programs:
+        found = traced(check, library, name, words)
+        if found is not None:
+            check.report.add_block(check.stage, name, "\n".join(kernel_times.table(found[0], int(number))))
+    found = traced(check, library, "contexts of 2 ranks", [os.path.join(check.build, "bin", "all_reduce_perf"), "--device", "cuda", "-t",
+                                                           "2", "-b", "8", "-e", "1M", "-f", "8"], TUTTI_KERNEL_TIMES_CONTEXTS="1")
+    if found is not None:
+        check.report.add_answers(check.stage, [("contexts that each rank makes, as CUPTI sees it", "; ".join(
+            "%d, on GPU %s" % (len(gpus), ", ".join(gpus)) for gpus in found[1]) or "none was seen")])
 
 
 # ------------------------------------------------------------------------------------------------------- PyTorch
@@ -288,8 +340,9 @@ def start_torch_build(check):
         defines.append("TUTTI_CUDA_PACKAGES=" + packages_folder())
     for define in defines:
         words += ["-C", "cmake.define." + define]
-    check.background = steps.Command(words + [os.path.join(check.source, "bindings", "torch")], check.log("torch build"),
-                                     environment)
+    log = os.path.join(check.folder, "torch-build.log")
+    open(log, "wb").close()
+    check.background = steps.Command(words + [os.path.join(check.source, "bindings", "torch")], log, environment)
 
 
 def torch(check):
@@ -329,13 +382,14 @@ def sanitizer(check):
 STAGES = {
     "facts": (facts, 30, 5, "what machine it is"),
     "build": (build, 170, 60, "the library, the module for GPUs, tests"),
-    "probes": (probes, 60, 20, "what the kernel and the driver allow"),
+    "probes": (probes, 90, 30, "what the kernel and the driver allow"),
     "kernels": (kernels, 60, 20, "the GPU's results against the host's"),
     "nccl": (nccl, 60, 10, "collectives by NCCL, one rank"),
     "one_gpu": (one_gpu, 130, 40, "collectives of ranks that share a GPU, processes and threads"),
     "graphs": (graphs, 30, 10, "CUDA graphs"),
     "trainer": (trainer, 70, 20, "training"),
-    "benchmarks": (benchmarks, 110, 60, "how fast it is"),
+    "benchmarks": (benchmarks, 130, 70, "how fast it is"),
+    "shares": (shares, 60, 20, "where a step's time goes"),
     "torch": (torch, 110, 60, "PyTorch's tensors on the GPU"),
     "failures": (failures, 60, 15, "ranks that die, stop, differ"),
     "stress": (stress, 50, 10, "random calls in random streams"),

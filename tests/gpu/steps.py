@@ -1,5 +1,10 @@
-"""Commands with a time limit: each in a session of its own, of which nothing is left when it has ended, one way or the other."""
+"""Commands with a time limit: each in a session of its own, of which nothing is left when it has ended, one way or the other.
+
+Their output goes to the end of a file, which several that run one after the other may share: so it is all there whenever we are
+killed, and then they are, too.
+"""
 import collections
+import ctypes
 import os
 import re
 import signal
@@ -8,6 +13,9 @@ import time
 
 SKIPPED = 77
 GRACE_S = 2  # from the polite signal to the other
+MOST_BYTES = 1000000  # of a command's output that are kept
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
 
 # state: passed, failed, skipped, late (it ran past its limit)
 Result = collections.namedtuple("Result", "state seconds output")
@@ -41,24 +49,46 @@ def end_session(session, signal_number):
             pass
 
 
+def end_with_us():
+    """In the child: whoever kills us cannot know of its session."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 class Command:
-    """A command that has been started, with its output in a file."""
+    """A command that has been started, with its output behind what the file `log` holds."""
 
     def __init__(self, words, log, environment=None, folder=None):
         self.log, self.start = log, time.monotonic()
-        with open(log, "wb") as file:
+        with open(log, "ab") as file:
             file.write(("$ %s\n" % " ".join(words)).encode())
             file.flush()
+            self.begin = file.tell()
             try:
                 self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                                                env=environment, cwd=folder, start_new_session=True)
-            except OSError as error:
+                                                env=environment, cwd=folder, start_new_session=True, preexec_fn=end_with_us)
+            except (OSError, subprocess.SubprocessError) as error:
                 file.write(("cannot be started: %s\n" % error).encode())
                 self.process = None
 
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
     def output(self):
-        with open(self.log, encoding="utf-8", errors="replace") as file:
-            return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", file.read().split("\n", 1)[1])
+        with open(self.log, "rb") as file:
+            file.seek(self.begin)
+            return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", file.read(2 * MOST_BYTES).decode(errors="replace"))
+
+    def trim(self):
+        """Who writes without end leaves the first and the last of it."""
+        with open(self.log, "r+b") as file:
+            written = file.seek(0, os.SEEK_END) - self.begin
+            if written <= MOST_BYTES:
+                return
+            file.seek(-MOST_BYTES // 2, os.SEEK_END)
+            last = file.read()
+            file.seek(self.begin + MOST_BYTES // 2)
+            file.write(b"\n... %d bytes left out ...\n" % (written - MOST_BYTES) + last)
+            file.truncate()
 
     def wait(self, limit_s):
         """Its result; after limit_s from now it is ended. Ctrl-C ends it, too."""
@@ -73,12 +103,15 @@ class Command:
         finally:
             self.end()
         seconds = time.monotonic() - self.start
+        self.trim()
         output = self.output()
         if state == "failed" and self.process.returncode < 0:
             output += "\nended by signal %d (%s)\n" % (-self.process.returncode, signal.strsignal(-self.process.returncode))
         return Result(state, seconds, output)
 
     def end(self):
+        if self.process is None:
+            return
         session = self.process.pid
         if self.process.poll() is None:
             end_session(session, signal.SIGTERM)
@@ -88,8 +121,7 @@ class Command:
                 pass
         for _ in range(200):  # they end a moment after the signal
             end_session(session, signal.SIGKILL)
-            self.process.poll()
-            if not processes_of_session(session):
+            if self.process.poll() is not None and not processes_of_session(session):
                 return
             time.sleep(0.01)
 
