@@ -206,8 +206,9 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
     memcpy(record_out, (const void *)next, sizeof *record_out);
     if (!is_tiny(record_out)) __builtin_prefetch((const char *)next + sizeof *record_out);
+    size_t most = channel->far != NULL ? tutti_far_unread(channel) : TUTTI_CHANNEL_RING_BYTES - 1;
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
-        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out) >= TUTTI_CHANNEL_RING_BYTES) {
+        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out) > most) {
         tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,
                             record_out->payload_bytes);
         return false;

@@ -178,9 +178,13 @@ static void take_ring(struct tutti_far *far, const tutti_far_frame *f) {
     far->came += f->bytes;
 }
 
+uint64_t tutti_far_unread(const tutti_channels *channel) {
+    return channel->far->came - channel->tail;
+}
+
 /* Could the peer have sent so much? It may not overwrite what has not been read. */
 static bool is_possible(const tutti_channels *channel, const tutti_far_frame *f) {
-    uint64_t unread = channel->far->came - channel->tail;
+    uint64_t unread = tutti_far_unread(channel);
     if (f->magic == FRAME_MAGIC && f->transfer != 0) return f->bytes > 0 && f->bytes <= TUTTI_FAR_STREAM_BYTES;
     return f->magic == FRAME_MAGIC && f->bytes % TUTTI_CACHE_LINE == 0 &&
            f->bytes <= TUTTI_CHANNEL_RING_BYTES - TUTTI_CACHE_LINE - unread;

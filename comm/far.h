@@ -37,6 +37,8 @@ void tutti_far_flush(tutti_channels *channel);
 bool tutti_far_send_straight(tutti_channels *channel, const void *payload, size_t bytes, size_t span);
 bool tutti_far_has_straight(const tutti_channels *channel);
 void tutti_far_send_rest(tutti_channels *channel, size_t span);
+/* Bytes of the peer's ring that have come and have not been read: whole records, if it keeps to the rules. */
+uint64_t tutti_far_unread(const tutti_channels *channel);
 /* Have we a connection to send on? */
 bool tutti_far_is_open(const tutti_channels *channel);
 /* Is there a connection of either side, or will there soon be one? */

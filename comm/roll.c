@@ -106,8 +106,9 @@ static tutti_status find_place(const tutti_board *board, const tutti_card *own, 
     host_key(board, own->host_id, key);
     TUTTI_TRY(tutti_board_get(board, key, &line, sizeof line, INT64_MAX, &bytes));
     line.socket_name[sizeof line.socket_name - 1] = '\0';
-    if (bytes != sizeof line || line.magic != TUTTI_ROLL_MAGIC || line.host < 0 || line.host >= v.nhosts ||
-        line.leader < 0 || line.leader > own->rank || line.nranks < 1 || line.nranks > own->nranks)
+    if (bytes != sizeof line || line.magic != TUTTI_ROLL_MAGIC || v.nhosts > own->nranks || line.host < 0 ||
+        line.host >= v.nhosts || line.leader < 0 || line.leader > own->rank || line.nranks < 1 ||
+        line.nranks > own->nranks)
         return tutti_fail(TUTTI_ERR_DATA, "the store's key \"%s\" makes no sense", key);
     *place_out = (tutti_place){.comm_id = v.comm_id,
                                .nhosts = v.nhosts,

@@ -43,6 +43,18 @@ void tutti_roll_bound_texts(tutti_roll *roll) {
     }
 }
 
+/* Does each host have as many ranks as it says? */
+static bool are_counted(const tutti_roll *roll) {
+    const tutti_roll_host *hosts = tutti_roll_hosts(roll);
+    const tutti_roll_rank *ranks = tutti_roll_ranks(roll);
+    int32_t *found = calloc((size_t)roll->nhosts, sizeof *found);
+    bool equal = found != NULL;
+    for (int i = 0; i < roll->count && equal; i++) found[ranks[i].host]++;
+    for (int i = 0; i < roll->nhosts && equal; i++) equal = found[i] == hosts[i].nranks;
+    free(found);
+    return equal;
+}
+
 /* Does what was read hang together? */
 bool tutti_roll_is_sound(const tutti_roll *roll, size_t bytes) {
     if (bytes < sizeof *roll || roll->magic != TUTTI_ROLL_MAGIC || roll->status != TUTTI_OK) return false;
@@ -53,10 +65,10 @@ bool tutti_roll_is_sound(const tutti_roll *roll, size_t bytes) {
         if (ranks[i].host < 0 || ranks[i].host >= roll->nhosts) return false;
     const tutti_roll_host *hosts = tutti_roll_hosts(roll);
     for (int i = 0; i < roll->nhosts; i++) {
-        int first = hosts[i].first - roll->first;
-        if (first < 0 || first >= roll->count || ranks[first].host != i || hosts[i].nranks < 1) return false;
+        int64_t first = (int64_t)hosts[i].first - roll->first;
+        if (first < 0 || first >= roll->count || ranks[first].host != i) return false;
     }
-    return true;
+    return are_counted(roll);
 }
 
 static tutti_status check_equal(const tutti_card *own, const tutti_roll *roll) {

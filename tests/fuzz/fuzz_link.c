@@ -7,66 +7,10 @@
 
 #include "comm/arena.h"
 #include "comm/link_state.h"
+#include "tests/fuzz/canned.h"
 #include "tests/fuzz/fuzz.h"
 
 #define MOST_BYTES 20000
-
-/* A pipe that gives what is in the input, then ends. */
-typedef struct canned_pipe {
-    tutti_pipe pipe; /* first */
-    const uint8_t *next;
-    size_t left, piece;
-    char *dst;
-} canned_pipe;
-
-static tutti_status canned_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
-    pipe->to_send = 0;
-    for (int i = 0; i < nparts; i++) pipe->to_send += parts[i].iov_len;
-    pipe->sent = pipe->to_send;
-    return TUTTI_OK;
-}
-
-static tutti_status canned_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
-    ((canned_pipe *)pipe)->dst = dst;
-    pipe->to_receive = bytes;
-    pipe->received = 0;
-    return pipe->status;
-}
-
-static tutti_status canned_progress(tutti_pipe *pipe) {
-    canned_pipe *canned = (canned_pipe *)pipe;
-    size_t bytes = tutti_min_size(pipe->to_receive - pipe->received, tutti_min_size(canned->left, canned->piece));
-    if (tutti_pipe_has_received(pipe)) return pipe->status;
-    if (bytes == 0) return tutti_pipe_fail(pipe, TUTTI_ERR_PEER_DIED, "the end");
-    memcpy(canned->dst + pipe->received, canned->next, bytes);
-    canned->next += bytes;
-    canned->left -= bytes;
-    pipe->received += bytes;
-    pipe->bytes_in += bytes;
-    return TUTTI_OK;
-}
-
-static int canned_sleep_on(tutti_pipe *pipe, short *events_out) {
-    (void)pipe;
-    *events_out = 0;
-    return -1;
-}
-
-static void canned_cancel(tutti_pipe *pipe) {
-    pipe->to_send = pipe->sent = pipe->to_receive = pipe->received = 0;
-}
-
-static void canned_close(tutti_pipe *pipe) {
-    (void)pipe;
-}
-
-static const tutti_transport canned_transport = {.name = "canned",
-                                                 .send = canned_send,
-                                                 .recv = canned_recv,
-                                                 .progress = canned_progress,
-                                                 .sleep_on = canned_sleep_on,
-                                                 .cancel = canned_cancel,
-                                                 .close = canned_close};
 
 static const size_t lengths[] = {0, 1, 40, 4096, 4097, MOST_BYTES};
 
@@ -78,8 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static tutti_page page;
     if (bytes < 2) return 0;
     tutti_comm comm = {.rank = 0, .nranks = 2, .id = 1, .name = "fuzz", .timeout_ms = 1000, .page = &page};
-    canned_pipe canned = {
-        .pipe = {.transport = &canned_transport}, .next = data + 2, .left = bytes - 2, .piece = 1 + data[1]};
+    canned_pipe canned = canned_of(data + 2, bytes - 2, 1 + (size_t)data[1]);
     tutti_op op = example_op();
     int ranks[2] = {0, 1};
     tutti_rail rail = {.comm = &comm, .op = &op, .n = 2, .me = 0, .ranks = ranks};

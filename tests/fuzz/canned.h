@@ -1,0 +1,21 @@
+/*
+ * A pipe whose other end is an input: it gives what is in that, in pieces of at most so many bytes, and then ends. What is
+ * sent on it is gone at once, or kept, as an example of what may come.
+ */
+#ifndef TUTTI_TESTS_CANNED_H
+#define TUTTI_TESTS_CANNED_H
+
+#include "comm/transports/transport.h"
+
+typedef struct canned_pipe {
+    tutti_pipe pipe; /* first */
+    const uint8_t *next;
+    size_t left, piece;
+    char *dst;
+    uint8_t *kept; /* room for what is sent; NULL: it is not kept */
+    size_t kept_bytes, kept_most;
+} canned_pipe;
+
+canned_pipe canned_of(const uint8_t *data, size_t bytes, size_t piece);
+
+#endif

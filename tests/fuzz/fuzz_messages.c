@@ -1,0 +1,154 @@
+/*
+ * What comes from a process of another host for sends and receives: frames with records of the ring, and parts of streams. The
+ * first byte says in what pieces. A short receive waits, and one for anything, and a send that has been announced. Whatever
+ * comes, nothing is written but what was asked for.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/far_state.h"
+#include "comm/hosts.h"
+#include "comm/p2p.h"
+#include "tests/fuzz/canned.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { SHORT_BYTES = 40, LONG_BYTES = 20000, TURNS = 40, TAG = 5, COMM_ID = 77 };
+
+/* Rank `me` of two; the other one is far. It lives on: works refer to it. */
+typedef struct scene {
+    tutti_page page, elsewhere;
+    tutti_hosts hosts;
+    tutti_member members[2];
+    tutti_comm comm;
+    tutti_peer far;
+    tutti_door_card door;
+    canned_pipe pipe;
+    int nworks;
+    tutti_work *works[8];
+} scene;
+
+static void check(int holds) {
+    if (!holds) abort();
+}
+
+/* One transport, for there is nobody to ask; and messages are long from a size on that examples can have. */
+static void choose_settings(void) {
+    static bool chosen;
+    if (chosen) return;
+    chosen = true;
+    setenv("TUTTI_TRANSPORT", "tcp", 1);
+    setenv("TUTTI_EAGER_BYTES", "4096", 1);
+}
+
+static tutti_channels *set_up(scene *s, int me, const canned_pipe *pipe) {
+    tutti_peer *self;
+    choose_settings();
+    check(tutti_peer_self(&self) == TUTTI_OK);
+    memset(s, 0, sizeof *s);
+    s->door.transports = UINT32_MAX;
+    s->far = (tutti_peer){.id = {1}, .pid = 4711, .host = "far", .far = true, .door = &s->door, .references = 1};
+    s->hosts = (tutti_hosts){.elsewhere = &s->elsewhere};
+    s->members[me] = (tutti_member){.process = self, .page = &s->page};
+    s->members[1 - me] = (tutti_member){.process = &s->far, .page = &s->elsewhere};
+    s->comm = (tutti_comm){.rank = me,
+                           .nranks = 2,
+                           .id = COMM_ID,
+                           .name = "fuzz",
+                           .timeout_ms = 100000,
+                           .members = s->members,
+                           .hosts = &s->hosts,
+                           .page = &s->page};
+    atomic_init(&s->comm.references, 1);
+    atomic_init(&s->page.comm_id, COMM_ID);
+    atomic_init(&s->elsewhere.comm_id, COMM_ID);
+    s->pipe = *pipe;
+    tutti_p2p.last_id = 0; /* the same numbers each time */
+    check(tutti_p2p_open(&s->comm) == TUTTI_OK);
+    tutti_channels *channel = s->far.channels;
+    struct tutti_far *far = channel->far;
+    check(tutti_far_equip(channel) == TUTTI_OK);
+    far->made[TUTTI_FAR_OURS] = &s->pipe.pipe; /* as tutti_far_connect does */
+    s->pipe.pipe.transport->recv(&s->pipe.pipe, &far->in_frames[TUTTI_FAR_OURS], sizeof far->in_frames[0]);
+    return channel;
+}
+
+static tutti_work *add_work(scene *s) {
+    tutti_work *work = NULL;
+    check(tutti_work_create(&s->comm, &work) == TUTTI_OK);
+    tutti_work_retain(work); /* point to point's reference */
+    s->works[s->nworks++] = work;
+    return work;
+}
+
+static void go_on(int turns) {
+    for (int i = 0; i < turns; i++) {
+        pthread_mutex_lock(&tutti_p2p.lock);
+        tutti_transfer_progress();
+        tutti_p2p_unlock();
+    }
+}
+
+static void take_down(scene *s) {
+    tutti_p2p_close(&s->comm);
+    tutti_p2p_forget(&s->far);
+    for (int i = 0; i < s->nworks; i++) {
+        check(tutti_work_done(s->works[i]));
+        tutti_work_free(s->works[i]);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static scene s;
+    static char out[LONG_BYTES];
+    if (bytes < 1) return 0;
+    canned_pipe pipe = canned_of(data + 1, bytes - 1, 1 + (size_t)data[0] * data[0]);
+    const tutti_channels *channel = set_up(&s, 0, &pipe);
+    char *few = malloc(SHORT_BYTES), *many = malloc(LONG_BYTES); /* exact: what is written beyond is found */
+    check(few != NULL && many != NULL);
+    check(tutti_p2p_recv(&s.comm, few, SHORT_BYTES, 1, 1, TAG, add_work(&s)) == TUTTI_OK);
+    check(tutti_p2p_recv(&s.comm, many, LONG_BYTES, 1, TUTTI_ANY_SOURCE, TUTTI_ANY_TAG, add_work(&s)) == TUTTI_OK);
+    check(tutti_p2p_send(&s.comm, out, LONG_BYTES, 1, TAG, add_work(&s)) == TUTTI_OK);
+    go_on(TURNS);
+    check(channel->tail <= channel->far->came); /* nothing is read that has not come */
+    take_down(&s);
+    free(few);
+    free(many);
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------- examples
+ * What the other side sends, which is this code, too.
+ */
+
+/* As if the other side had asked for what was announced: its send is number 1, its receives are 2 and 3. */
+static void clear_announced(tutti_channels *channel) {
+    tutti_request *request;
+    for (uint64_t answer = 2; (request = TAILQ_FIRST(&channel->announced)) != NULL; answer++) {
+        request->wanted = answer == 2 ? SHORT_BYTES : LONG_BYTES;
+        request->answer = answer;
+        tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
+    }
+}
+
+size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
+    static const size_t sizes[] = {0, 8, SHORT_BYTES, 1000, 7000, LONG_BYTES};
+    static const int64_t tags[] = {TAG, 6};
+    static scene s;
+    static char message[LONG_BYTES];
+    enum { SIZES = sizeof sizes / sizeof *sizes, TAGS = 2 };
+    if (index >= SIZES * TAGS) return 0;
+    canned_pipe pipe = canned_of(NULL, 0, 1);
+    pipe.kept = data + 1;
+    pipe.kept_most = capacity - 1;
+    tutti_channels *channel = set_up(&s, 1, &pipe);
+    for (int i = 0; i < 2; i++)
+        check(tutti_p2p_send(&s.comm, message, sizes[index % SIZES], 0, tags[index / SIZES] + i, add_work(&s)) ==
+              TUTTI_OK);
+    clear_announced(channel);
+    go_on(4);
+    s.pipe.pipe.status = TUTTI_OK; /* nothing comes back, which is no end */
+    size_t bytes = 1 + s.pipe.kept_bytes;
+    data[0] = (uint8_t)(20 * index);
+    take_down(&s);
+    return bytes;
+}

@@ -1,0 +1,116 @@
+/*
+ * What clients send to the store's server: two of them, whose bytes come in pieces. In front of each piece stands a byte that says
+ * whose it is (its lowest bit) and how long (the others). Whatever comes, who breaks the protocol goes alone, and all that is kept
+ * for him goes with him.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/store_connection.h"
+#include "bootstrap/store_wire.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/support/wire.h"
+
+enum { CLIENTS = 2, MOST_PIECE = 128 };
+
+static void check(int holds) {
+    if (!holds) abort();
+}
+
+/* As the server does when a client has failed. */
+static void leave(tutti_store_hub *hub, tutti_store_connection *client) {
+    client->failed = true;
+    tutti_store_requests_unwait(hub, client);
+}
+
+static void run(tutti_store_hub *hub, tutti_store_connection *client) {
+    if (client->failed) return;
+    if (tutti_store_requests_run(hub, client) != TUTTI_OK || client->failed) leave(hub, client);
+    check(client->scan.at <= tutti_store_buffer_used(&client->in));
+    check(client->awaited <= client->nwaiters);
+}
+
+/* The clients take their replies; what had to wait for that goes on. */
+static void flush(tutti_store_hub *hub) {
+    while (hub->dirty != NULL) {
+        tutti_store_connection *client = hub->dirty;
+        hub->dirty = client->next_dirty;
+        client->dirty = false;
+        if (client->failed) leave(hub, client);
+        tutti_store_buffer_consume(&client->out, tutti_store_buffer_used(&client->out));
+        run(hub, client);
+    }
+}
+
+static void receive(tutti_store_hub *hub, tutti_store_connection *client, const uint8_t *data, size_t bytes) {
+    if (client->failed) return;
+    check(tutti_store_buffer_reserve(&client->in, bytes) == TUTTI_OK);
+    memcpy(client->in.data + client->in.end, data, bytes);
+    client->in.end += bytes;
+    run(hub, client);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    tutti_store_connection clients[CLIENTS] = {{.fd = -1}, {.fd = -1}};
+    tutti_store_hub hub = {.dirty = NULL};
+    check(tutti_store_table_create(&hub.table) == TUTTI_OK);
+    while (bytes > 1) {
+        size_t piece = 1 + (size_t)(data[0] >> 1);
+        if (piece > bytes - 1) piece = bytes - 1;
+        receive(&hub, &clients[data[0] & 1], data + 1, piece);
+        flush(&hub);
+        data += 1 + piece;
+        bytes -= 1 + piece;
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        leave(&hub, &clients[i]);
+        check(clients[i].waiters == NULL && clients[i].nwaiters == 0);
+        free(clients[i].in.data);
+        free(clients[i].out.data);
+    }
+    tutti_store_table_destroy(hub.table);
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------- examples */
+
+typedef struct script {
+    const char *bytes;
+    size_t count;
+} script;
+
+#define KEY(letter) U64("\2") "/" letter
+
+/* The first client waits for what the second one does then. */
+static const struct {
+    script waits, does;
+} talks[] = {
+    {{BYTES("\6" U64("\2") KEY("a") KEY("b"))}, {BYTES("\1" KEY("a") U64("\5") "hello")}},
+    {{BYTES("\6" U64("\1") KEY("Q") "\17" KEY("Q"))}, {BYTES("\16" KEY("Q") U64("\2") "bc")}},
+    {{BYTES("\22" KEY("B") U64("\2"))}, {BYTES("\22" KEY("B") U64("\2"))}},
+    {{BYTES("\6" U64("\1") KEY("z") "\14")}, {BYTES("\13" U64("\2") KEY("p") U64("\1") "1" KEY("q") U64("\2") "22")}},
+    {{BYTES("\4" KEY("n") U64("\5") "\3" KEY("n"))}, {BYTES("\4" KEY("n") "\xF9\xFF\xFF\xFF\xFF\xFF\xFF\xFF")}},
+    {{BYTES("\11" KEY("a") U64("\2") "yz")}, {BYTES("\2" KEY("a") U64("\2") "yz" U64("\1") "w")}},
+    {{BYTES("\15\x78\x56\x34\x12\7\21")}, {BYTES("\10" KEY("a") "\5" U64("\1") KEY("a") "\20" KEY("Q"))}},
+    {{BYTES("\1" KEY("k") U64("\1") "v\21")}, {BYTES("\12" U64("\2") KEY("k") KEY("y") "\21")}},
+};
+
+/* In pieces behind what is there; gives the new number of bytes. */
+static size_t put(uint8_t *data, size_t used, int client, const script *text) {
+    for (size_t done = 0, piece; done < text->count; done += piece) {
+        piece = text->count - done < MOST_PIECE ? text->count - done : MOST_PIECE;
+        data[used++] = (uint8_t)((piece - 1) << 1 | (size_t)client);
+        memcpy(data + used, text->bytes + done, piece);
+        used += piece;
+    }
+    return used;
+}
+
+size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
+    static const script hello = {BYTES(VALIDATE)};
+    if (index >= (int)(sizeof talks / sizeof *talks) || capacity < 1024) return 0;
+    size_t used = put(data, put(data, 0, 0, &hello), 1, &hello);
+    used = put(data, used, 0, &talks[index].waits);
+    used = put(data, used, 1, &talks[index].does);
+    return put(data, used, 0, &talks[index].does);
+}
