@@ -13,7 +13,8 @@
 typedef struct tutti_opener tutti_opener;
 
 /* Connects to the door within timeout_ms, as often as the ticket has lanes, and opens the ticket's transport on the connections;
- * or on `taken` (as many), if that is not NULL, which are taken over also by a failure. */
+ * or on `taken` (as many), if that is not NULL, which are taken over also by a failure. A transport that does not lead to the other
+ * side is left for the next one that both have. */
 tutti_status tutti_opener_start(const tutti_door_card *door, const tutti_ticket *ticket, const tutti_connection *taken,
                                 int64_t timeout_ms, tutti_opener **opener_out);
 /* The pipe, or its failure: the opener is gone then; TUTTI_NOT_YET: it still works. */

@@ -354,6 +354,12 @@ static void say_why_not(int socket, tutti_status status) {
     say(socket, &note, TUTTI_NOTE_HELLO);
 }
 
+/* Has the other side come, and heard of the failure? A timeout, or an end without a word, tells of no failure there. */
+static bool has_heard(const tutti_stream *stream, tutti_status status) {
+    if (status == TUTTI_ERR_TIMEOUT) return false;
+    return status != TUTTI_ERR_PEER_DIED || (stream != NULL && stream->pipe.status != TUTTI_OK);
+}
+
 tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stream **stream_out) {
     tutti_stream *stream = NULL;
     tutti_status status = tutti_host->calloc(1, sizeof *stream, &stream);
@@ -372,6 +378,7 @@ tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stre
             tutti_connect_bye(stream, status, tutti_host->last_error());
     }
     if (status != TUTTI_OK) {
+        if (has_heard(stream, status)) status = tutti_host->fail(TUTTI_ERR_UNSUPPORTED, "%s", tutti_host->last_error());
         tutti_connect_close(stream);
         return status;
     }

@@ -52,7 +52,8 @@ typedef struct tutti_rdma_module {
     /* Opens the adapters, at first use. TUTTI_ERR_UNSUPPORTED with the reason where there is none to use. */
     tutti_status (*check)(void);
     /* Both sides call it at about the same time; proves the way with a real write. Takes the socket over, also when it
-     * fails; it stays open, to see that the other side has ended, and to bring queue pairs up again. */
+     * fails; it stays open, to see that the other side has ended, and to bring queue pairs up again. TUTTI_ERR_UNSUPPORTED: no
+     * way leads to the other side, which knows it, too. */
     tutti_status (*open)(int socket, tutti_deadline *deadline, tutti_rdma_pipe **pipe_out);
     tutti_status (*send)(tutti_rdma_pipe *pipe, const struct iovec *parts, int nparts); /* at most 4 parts */
     tutti_status (*recv)(tutti_rdma_pipe *pipe, void *dst, size_t bytes);

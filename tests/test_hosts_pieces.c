@@ -3,10 +3,13 @@
  * results, and what crosses the network. What happens when they end in the middle is in test_hosts_pieces_end.c.
  */
 #include <criterion/criterion.h>
+#include <criterion/logging.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
 #include "tests/support/call.h"
 #include "tests/support/hosts.h"
 
@@ -127,4 +130,60 @@ Test(hosts_pieces, pieces_do_not_make_bytes_cross_the_network_again) {
                   call_name(s->kind), (double)s->bytes, least);
         munmap(s, sizeof *s);
     }
+}
+
+/* ------------------------------------------------------------------------------------------------ time */
+
+#define LINK      "2gbit"
+#define LINK_GBS  0.25
+#define LONG_SUM  ((size_t)16 << 20) /* floats */
+#define MOST_MORE 1.25
+enum { TRIES = 3, SUMS = 3 };
+
+typedef struct timing {
+    _Atomic int64_t ns; /* of the quickest sum, on rank 0 */
+} timing;
+
+static tutti_status time_sums(ranks_context *context) {
+    timing *t = context->argument;
+    int64_t best_ns = INT64_MAX;
+    void *values;
+    TUTTI_TRY(tutti_mem_alloc(LONG_SUM * sizeof(float), &values));
+    memset(values, 0, LONG_SUM * sizeof(float));
+    tutti_status status = tutti_all_reduce(context->comm, values, values, LONG_SUM, TUTTI_FLOAT32, TUTTI_SUM, NULL);
+    for (int i = 0; i < SUMS && status == TUTTI_OK; i++) {
+        status = tutti_barrier(context->comm, NULL);
+        int64_t start_ns = tutti_now_ns();
+        if (status == TUTTI_OK)
+            status = tutti_all_reduce(context->comm, values, values, LONG_SUM, TUTTI_FLOAT32, TUTTI_SUM, NULL);
+        if (status == TUTTI_OK) status = tutti_barrier(context->comm, NULL);
+        best_ns = tutti_min_i64(best_ns, tutti_now_ns() - start_ns);
+    }
+    if (context->rank == 0) atomic_store(&t->ns, best_ns);
+    tutti_mem_free(values);
+    return status;
+}
+
+static double seconds_of_sum(const int *layout, timing *t) {
+    const char *failure =
+        hosts_run(&(hosts_options){.ranks_per_host = layout, .network = {.rate = LINK}, .argument = t}, time_sums);
+    cr_assert(failure == NULL, "%s", failure);
+    return (double)atomic_load(&t->ns) / 1e9;
+}
+
+/* On a busy machine the cores may be what decides; then once more. */
+Test(hosts_pieces, four_ranks_of_a_host_take_hardly_longer_than_one_where_the_link_decides) {
+    HOSTS_NEED(.rate = LINK);
+    timing *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    double one = 0, four = 0, least = (double)LONG_SUM * sizeof(float) / (LINK_GBS * 1e9);
+    cr_assert_neq(t, MAP_FAILED);
+    for (int i = 0; i < TRIES && (i == 0 || four > MOST_MORE * one); i++) {
+        one = seconds_of_sum(LAYOUT(1, 1), t);
+        four = seconds_of_sum(LAYOUT(4, 4), t);
+        cr_log_info("64 MiB over " LINK ": %.3f s with one rank per host, %.3f s with four: %.2f times", one, four,
+                    four / one);
+    }
+    cr_assert(one > least, "64 MiB took %.3f s, faster than the link", one);
+    cr_assert_leq(four, MOST_MORE * one, "%.3f s with four ranks per host, %.3f s with one", four, one);
+    munmap(t, sizeof *t);
 }

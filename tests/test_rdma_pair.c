@@ -112,6 +112,15 @@ static tutti_status one_work_request_each(rdma_pair *pair) {
     return TUTTI_OK;
 }
 
+static tutti_status initialized(rdma_pair *pair) {
+    (void)pair;
+    for (int i = 0; i < 2; i++) {
+        TUTTI_TRY(tutti_init_rdma());
+        CHECK(tutti_rdma_is_initialized() == 1, "it is not initialized");
+    }
+    return TUTTI_OK;
+}
+
 static tutti_status known_memory(rdma_pair *pair) {
     void *registrations[2] = {NULL, NULL};
     const tutti_rdma_counters *now = rdma_case_counters(pair);
@@ -192,15 +201,11 @@ static tutti_status memory_again(rdma_pair *pair) {
 /* ------------------------------------------------------------------------------------------------------- main */
 
 static const rdma_case cases[] = {
-    {"all_sizes", all_sizes, false},
-    {"other_bounds", other_bounds, false},
-    {"four_parts", four_parts, false},
-    {"mixed", rdma_case_mixed, false},
-    {"one_work_request_each", one_work_request_each, false},
-    {"known_memory", known_memory, false},
-    {"heap_memory", heap_memory, false},
-    {"memory_again", memory_again, false},
-    {NULL, NULL, false},
+    {"initialized", initialized, true},    {"all_sizes", all_sizes, false},
+    {"other_bounds", other_bounds, false}, {"four_parts", four_parts, false},
+    {"mixed", rdma_case_mixed, false},     {"one_work_request_each", one_work_request_each, false},
+    {"known_memory", known_memory, false}, {"heap_memory", heap_memory, false},
+    {"memory_again", memory_again, false}, {NULL, NULL, false},
 };
 
 static const rdma_case *find(const rdma_case *table, const char *name) {

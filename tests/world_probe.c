@@ -3,6 +3,7 @@
  *
  *   world_probe            meets twice, and prints "rank 1 of 4, local 1 of 2, node 0 of 2: met"
  *   world_probe reduce     makes the world's communicator and sums the ranks
+ *   world_probe calls      makes it and calls every collective, short, of middle length and long, comparing with the reference
  *   world_probe world      only says who it is
  */
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 
 #include "bootstrap/world.h"
+#include "tests/support/call.h"
 
 #ifdef __SANITIZE_ADDRESS__
 /* libpmix keeps a few bytes for ever. */
@@ -66,20 +68,44 @@ static tutti_status reduce(const tutti_world *world) {
     return status;
 }
 
+static tutti_status call_all(tutti_comm *comm) {
+    static const size_t counts[] = {5, 3001, 50021};
+    for (unsigned turn = 0; turn < 3 * CALL_KINDS; turn++) {
+        call c = {.kind = (call_kind)(turn % CALL_KINDS),
+                  .type = turn % 2 == 0 ? TUTTI_FLOAT32 : TUTTI_INT64,
+                  .count = counts[turn / CALL_KINDS],
+                  .root = (int)turn % tutti_comm_size(comm),
+                  .shared = (call_mode)(turn % CALL_MODES),
+                  .seed = turn};
+        TUTTI_TRY(call_run(&c, comm));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status calls(void) {
+    tutti_comm *comm;
+    TUTTI_TRY(tutti_comm_create_world(&comm));
+    tutti_status status = call_all(comm);
+    tutti_comm_destroy(comm);
+    return status;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "meet";
     tutti_world world;
     tutti_status status = tutti_world_get(&world);
     if (status == TUTTI_OK && strcmp(what, "meet") == 0) status = meet(&world);
     if (status == TUTTI_OK && strcmp(what, "reduce") == 0) status = reduce(&world);
+    if (status == TUTTI_OK && strcmp(what, "calls") == 0) status = calls();
     if (status != TUTTI_OK) {
         fprintf(stderr, "world_probe: %s\n", tutti_last_error());
         return 1;
     }
     printf("rank %d of %d, local %d of %d, node %d of %d: %s\n", world.rank, world.size, world.local_rank,
            world.local_size, world.node, world.nodes,
-           strcmp(what, "reduce") == 0 ? "summed"
-           : strcmp(what, "meet") == 0 ? "met"
-                                       : "is there");
+           strcmp(what, "reduce") == 0  ? "summed"
+           : strcmp(what, "calls") == 0 ? "called"
+           : strcmp(what, "meet") == 0  ? "met"
+                                        : "is there");
     return 0;
 }

@@ -59,7 +59,8 @@ struct tutti_transport {
     /* Is it to be had in this process? TUTTI_ERR_UNSUPPORTED with the reason. May open a module. */
     tutti_status (*check)(void);
     /* Makes a pipe of a proved connection; both sides call it at about the same time. May exchange bytes on it until the
-     * deadline. Takes the socket over, also when it fails. */
+     * deadline. Takes the socket over, also when it fails. TUTTI_ERR_UNSUPPORTED: no such way leads to the other side, which
+     * gets the same answer: both try another transport. */
     tutti_status (*open)(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out);
     /* Starts to send the parts (at most 4), which stay as they are until sent == to_send. Small ones are on their way when
      * it returns. */
