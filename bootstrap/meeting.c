@@ -153,6 +153,19 @@ tutti_status tutti_meeting_find(const tutti_world *world, tutti_meeting *meeting
 
 /* ----------------------------------------------------------------------------------------------- exchange */
 
+const char *tutti_meeting_own_address(const tutti_world *world, char text[TUTTI_ADDRESS_TEXT_BYTES]) {
+    tutti_interface own[MOST_ADDRESSES];
+    int count = 0, told = 0;
+    if (world->local_size == world->size) return "127.0.0.1";
+    if (tutti_interfaces_list(own, MOST_ADDRESSES, &count) != TUTTI_OK) return NULL;
+    for (int i = 0; i < count; i++) {
+        if (own[i].scope != 0) continue;
+        tutti_address_text(own[i].address, 0, text);
+        told++;
+    }
+    return told == 1 ? text : NULL;
+}
+
 /* "10.0.0.1,fd00::1/12345": rank 0's addresses and port. Spaces and '=' would not pass PMI. */
 static tutti_status describe_self(const tutti_world *world, int port, char text[TUTTI_PMIX_TEXT_BYTES]) {
     tutti_interface own[MOST_ADDRESSES];

@@ -8,6 +8,8 @@
 
 #include <tutti/tutti.h>
 
+#include "bootstrap/interfaces.h"
+
 typedef struct tutti_meeting {
     char host[512]; /* name or address; several addresses of one host are split by commas */
     int port;       /* 0: rank 0 may take any */
@@ -22,6 +24,10 @@ tutti_status tutti_meeting_find(const tutti_world *world, tutti_meeting *meeting
 
 /* Collective: rank 0 gives the port on which its store listens, the others 0; fills in host and port on all. */
 tutti_status tutti_meeting_exchange(const tutti_world *world, int port, tutti_meeting *meeting);
+
+/* Where rank 0's store listens, of which it will tell by tutti_meeting_exchange: the address that it will tell, or NULL for all
+ * interfaces, where that is more than one. In `text`, or constant. */
+const char *tutti_meeting_own_address(const tutti_world *world, char text[TUTTI_ADDRESS_TEXT_BYTES]);
 
 /* 127.0.0.1, ::1, localhost. */
 bool tutti_meeting_is_loopback(const char *host);

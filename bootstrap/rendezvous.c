@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
@@ -98,8 +99,8 @@ static tutti_status exchange(const tutti_world *world, tutti_meeting *where) {
     pthread_mutex_lock(&told.lock);
     if (told.owner != getpid()) {
         int port = 0;
-        const char *address = world->local_size == world->size ? "127.0.0.1" : NULL;
-        if (world->rank == 0) status = serve(where, address, &port);
+        char own_address[TUTTI_ADDRESS_TEXT_BYTES];
+        if (world->rank == 0) status = serve(where, tutti_meeting_own_address(world, own_address), &port);
         if (status == TUTTI_OK) status = tutti_meeting_exchange(world, port, where);
         told.meeting = *where;
         told.owner = status == TUTTI_OK ? getpid() : 0;
@@ -114,8 +115,10 @@ static tutti_status reach(const tutti_world *world, const tutti_meeting *where, 
     if (world->rank != 0 || where->agent)
         return tutti_store_client_connect(where->host, where->port, timeout_ms, &rendezvous->client);
     if (!where->exchange) return serve_or_join(rendezvous, where);
-    rendezvous->serves = true; /* since the exchange */
-    return tutti_store_client_connect("127.0.0.1", where->port, timeout_ms, &rendezvous->client);
+    rendezvous->serves = true; /* since the exchange: at the one address that it has told, or at all of them */
+    bool several = strchr(where->host, ',') != NULL;
+    return tutti_store_client_connect(several ? "127.0.0.1" : where->host, where->port, timeout_ms,
+                                      &rendezvous->client);
 }
 
 tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **rendezvous_out) {

@@ -127,6 +127,18 @@ LAUNCHERS_TEST(open_mpis_mpirun_from_one_of_them) {
     expect_sum();
 }
 
+/* Then rank 0's store listens there, and at no other address. */
+LAUNCHERS_TEST(mpiexec_where_one_interface_is_allowed) {
+    NEED_PROGRAM("mpiexec.mpich");
+    write_agent();
+    tutti_status status =
+        run_on(0, "env TUTTI_SOCKET_IFNAME==eth0 mpiexec.mpich -launcher ssh -launcher-exec $HOME/agent "
+                  "-hosts 10.77.0.1,10.77.0.2 -ppn 2 -n 4 $P reduce");
+    shell_run("cat out0");
+    cr_assert_eq(status, TUTTI_OK, "%s", shell_output);
+    expect_sum();
+}
+
 LAUNCHERS_TEST(mpichs_mpiexec_from_one_of_them) {
     NEED_PROGRAM("mpiexec.mpich");
     write_agent();

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
+#include "bootstrap/interfaces.h"
 #include "bootstrap/meeting.h"
 #include "bootstrap/secret.h"
 #include "bootstrap/world.h"
@@ -85,6 +86,25 @@ Test(meeting, the_store_listens_where_its_address_leads) {
     cr_assert_null(tutti_meeting_listen_address("203.0.113.77"), "not an address of this host");
     cr_assert(tutti_meeting_is_loopback("::1") && tutti_meeting_is_loopback("127.3.2.1"));
     cr_assert_not(tutti_meeting_is_loopback("10.0.0.1"));
+}
+
+Test(meeting, a_store_of_which_rank_0_tells_listens_where_it_tells) {
+    tutti_world one = {.rank = 0, .size = 4, .local_size = 4, .nodes = 1},
+                two = {.size = 4, .local_size = 2, .nodes = 2};
+    char text[TUTTI_ADDRESS_TEXT_BYTES];
+    tutti_interface own[16];
+    int count = 0, told = 0;
+    cr_assert_str_eq(tutti_meeting_own_address(&one, text), "127.0.0.1");
+    setenv("TUTTI_SOCKET_IFNAME", "=lo", 1);
+    tutti_settings_reload();
+    cr_assert_eq(tutti_interfaces_list(own, 16, &count), TUTTI_OK, "%s", tutti_last_error());
+    for (int i = 0; i < count; i++) told += own[i].scope == 0;
+    const char *address = tutti_meeting_own_address(&two, text);
+    if (told == 1) cr_assert_str_eq(address, "127.0.0.1");
+    else cr_assert_null(address, "one of %d: %s", told, address);
+    setenv("TUTTI_SOCKET_IFNAME", "=no-such", 1);
+    tutti_settings_reload();
+    cr_assert_null(tutti_meeting_own_address(&two, text), "the error comes when it is told");
 }
 
 /* ------------------------------------------------------------------------------------------------ secret */

@@ -224,6 +224,21 @@ TABLE_TEST(without_a_rank_the_device_on_this_host_tells_it) {
     expect_error("set RANK_ID");
 }
 
+/* As in Kubernetes, where a pod's host has the pod's name. */
+TABLE_TEST(in_cloud_mode_the_pod_of_this_hosts_name_tells_the_rank) {
+    char table[4096], host[256] = "";
+    tutti_world world;
+    const char *at = strstr(cloud_layout, "pod-b");
+    gethostname(host, sizeof host - 1);
+    snprintf(table, sizeof table, "%.*s%s%s", (int)(at - cloud_layout), cloud_layout, host, at + strlen("pod-b"));
+    write_file("table.json", table);
+    setenv("DEVICE_ID", "1", 1);
+    cr_assert_eq(tutti_world_get(&world), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert(world.rank == 2 && world.size == 3 && world.local_rank == 1, "rank %d", world.rank);
+    setenv("DEVICE_ID", "3", 1);
+    expect_error("there is no device 3");
+}
+
 /* ------------------------------------------------------------------------------------------- wrong tables */
 
 /* The table with one piece of it replaced. */
@@ -262,6 +277,12 @@ TABLE_TEST(what_is_wrong_with_the_old_layout_is_said) {
         write_changed(old_layout, wrong[i][0], wrong[i][1]);
         expect_error(wrong[i][2]);
     }
+}
+
+TABLE_TEST(two_pods_of_one_name_are_said) {
+    setenv("RANK_ID", "0", 1);
+    write_changed(cloud_layout, "pod-a", "pod-b");
+    expect_error("two instances have the pod_name 'pod-b'");
 }
 
 TABLE_TEST(what_is_wrong_with_version_1_is_said) {

@@ -92,11 +92,24 @@ static tutti_status read_instance(const cJSON *instance, int capacity, tutti_ran
     return TUTTI_OK;
 }
 
+/* No two things of a list have the same text there. */
+static tutti_status check_unique(const cJSON *list, const char *name, const char *of_what) {
+    const cJSON *item, *other;
+    cJSON_ArrayForEach(item, list) {
+        const char *text = text_of(item, name);
+        for (other = list->child; other != item && text != NULL; other = other->next)
+            if (text_of(other, name) != NULL && strcmp(text, text_of(other, name)) == 0)
+                return host->fail(TUTTI_ERR_CONFIG, "two %s have the %s '%.64s'", of_what, name, text);
+    }
+    return TUTTI_OK;
+}
+
 static tutti_status read_group(const cJSON *group, tutti_rank_table *table) {
     const cJSON *instances, *instance;
     int capacity = 0, before = table->count;
     TUTTI_TRY(get_array(group, "instance_list", &instances));
     TUTTI_TRY(check_count(group, "instance_count", cJSON_GetArraySize(instances), "instances"));
+    if (table->cloud) TUTTI_TRY(check_unique(instances, "pod_name", "instances"));
     cJSON_ArrayForEach(instance, instances) capacity +=
         cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(instance, "devices"));
     tutti_rank_entry *grown;
@@ -112,20 +125,15 @@ static tutti_status read_group(const cJSON *group, tutti_rank_table *table) {
 
 /* The old layout, "standard": a group of instances. */
 static tutti_status read_groups(const cJSON *root, tutti_rank_table *table) {
-    const cJSON *groups, *group, *other;
+    const cJSON *groups, *group;
     const char *location = text_of(root, "para_plane_nic_location");
     table->cloud = text_of(root, "deploy_mode") == NULL;
     if (location != NULL && strcmp(location, "device") != 0)
         return host->fail(TUTTI_ERR_CONFIG, "para_plane_nic_location is '%.20s'; only 'device' is known", location);
     TUTTI_TRY(get_array(root, "group_list", &groups));
     TUTTI_TRY(check_count(root, "group_count", cJSON_GetArraySize(groups), "groups"));
-    cJSON_ArrayForEach(group, groups) {
-        const char *name = text_of(group, "group_name");
-        for (other = groups->child; other != group; other = other->next)
-            if (name != NULL && text_of(other, "group_name") != NULL && strcmp(name, text_of(other, "group_name")) == 0)
-                return host->fail(TUTTI_ERR_CONFIG, "two groups have the group_name '%.60s'", name);
-        TUTTI_TRY(read_group(group, table));
-    }
+    TUTTI_TRY(check_unique(groups, "group_name", "groups"));
+    cJSON_ArrayForEach(group, groups) TUTTI_TRY(read_group(group, table));
     return TUTTI_OK;
 }
 
@@ -145,18 +153,14 @@ static tutti_status read_server(const cJSON *server, int capacity, tutti_rank_ta
 
 /* Version 1.0 and its successors, "concise": a list of servers. */
 static tutti_status read_servers(const cJSON *root, tutti_rank_table *table) {
-    const cJSON *servers, *server, *other;
+    const cJSON *servers, *server;
     int capacity = 0;
     TUTTI_TRY(get_array(root, "server_list", &servers));
     if (cJSON_HasObjectItem(root, "server_count"))
         TUTTI_TRY(check_count(root, "server_count", cJSON_GetArraySize(servers), "servers"));
-    cJSON_ArrayForEach(server, servers) {
-        const char *id = text_of(server, "server_id");
-        for (other = servers->child; other != server; other = other->next)
-            if (id != NULL && text_of(other, "server_id") != NULL && strcmp(id, text_of(other, "server_id")) == 0)
-                return host->fail(TUTTI_ERR_CONFIG, "two servers have the server_id '%.64s'", id);
-        capacity += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(server, "device"));
-    }
+    TUTTI_TRY(check_unique(servers, "server_id", "servers"));
+    cJSON_ArrayForEach(server, servers) capacity +=
+        cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(server, "device"));
     TUTTI_TRY(host->calloc((size_t)capacity, sizeof *table->entries, &table->entries));
     cJSON_ArrayForEach(server, servers) TUTTI_TRY(read_server(server, capacity, table));
     return TUTTI_OK;
