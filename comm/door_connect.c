@@ -262,8 +262,9 @@ static tutti_status unreachable(knock *k, tutti_status status) {
                      c->stage <= CONNECTING ? "no answer" : "it answers, but says nothing", (long long)waited_ms);
         stranger = stranger || c->stranger;
         tutti_address_text(c->address.bytes, c->address.scope, text);
-        used += (size_t)snprintf(table + used, sizeof table - used, "\n  %s port %u (its %s): %s", text, k->card->port,
-                                 c->address.interface, c->reason);
+        used += (size_t)snprintf(table + used, sizeof table - used, "\n  %s port %u (its %s): %s%s", text,
+                                 k->card->port, c->address.interface, c->reason,
+                                 tutti_address_is_loopback(c->address.bytes) ? "; it means each host itself" : "");
     }
     if (stranger) status = TUTTI_ERR_REFUSED;
     else if (status == TUTTI_NOT_YET) status = TUTTI_ERR_SYSTEM;

@@ -86,6 +86,11 @@ static void describe_peer(int fd, char *text, size_t capacity) {
     snprintf(text, capacity, "%s", host);
 }
 
+/* Who tries all of our addresses at once goes from all but one, before he has proved anything. */
+static bool is_spare(const watched *stranger) {
+    return stranger->kind == PROOF || stranger->got == 0;
+}
+
 /* Says so, but the less often the more of them there are. */
 static void refuse(server *s, watched *stranger, const char *why) {
     char peer[64];
@@ -172,7 +177,8 @@ static void hear(server *s, watched *stranger) {
     ssize_t got = recv(stranger->fd, message + stranger->got, bytes - stranger->got, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
-        refuse(s, stranger, "it went without having proved itself");
+        if (got == 0 && is_spare(stranger)) drop(s, index_of(s, stranger));
+        else refuse(s, stranger, "it went without having proved itself");
         return;
     }
     stranger->got += (size_t)got;

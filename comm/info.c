@@ -266,17 +266,19 @@ static int print_rails(int nhosts) {
 }
 
 static int print_algorithms(const char *hosts) {
-    char text[512];
-    int nhosts = hosts != NULL ? atoi(hosts) : 4;
-    if (nhosts < 2 || nhosts > 1 << 20) {
-        fprintf(stderr, "tutti-info --algorithms: \"%s\" hosts cannot be\n", hosts);
+    enum { HOSTS = 4, MOST_HOSTS = 1 << 20 };
+    char text[512], *end = NULL;
+    long nhosts = hosts != NULL ? strtol(hosts, &end, 10) : HOSTS;
+    if (nhosts < 2 || nhosts > MOST_HOSTS || (end != NULL && *end != '\0')) {
+        fprintf(stderr, "tutti-info --algorithms %s: must be a whole number from 2 to %d, the number of hosts\n", hosts,
+                MOST_HOSTS);
         return 2;
     }
     printf("Algorithms; the first that fits is taken, TUTTI_ALGORITHM=NAME puts NAME first\n");
     for (int i = 0; tutti_choose_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
     printf("On CUDA memory, one for all calls of a communicator:\n");
     for (int i = 0; tutti_engines_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
-    return print_rails(nhosts);
+    return print_rails((int)nhosts);
 }
 
 int main(int argc, char **argv) {

@@ -107,6 +107,24 @@ Test(door_connect, says_of_every_address_why_it_does_not_lead_there) {
     cr_assert(strstr(tutti_last_error(), "no network"));
 }
 
+Test(door_connect, lists_all_addresses_where_none_leads_there) {
+    tutti_door_card many = card;
+    many.addresses[0] =
+        (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"}; /* RFC 5737 */
+    many.addresses[1] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "near"};
+    many.naddresses = 2;
+    many.port = 1; /* nobody's */
+    tutti_ticket ticket = ticket_of(23);
+    tutti_deadline deadline = tutti_deadline_after_ms(500);
+    tutti_connection got = {.socket = -1};
+    cr_assert_neq(tutti_door_connect(&many, &ticket, &deadline, &got), TUTTI_OK);
+    const char *error = tutti_last_error();
+    cr_assert(strstr(error, "\n  192.0.2.1 port 1 (its far): ") != NULL, "%s", error);
+    cr_assert(strstr(error, "\n  127.0.0.9 port 1 (its near): connection refused") != NULL, "%s", error);
+    cr_assert(strstr(error, "; it means each host itself") != NULL, "%s", error);
+    cr_assert(strstr(error, "TUTTI_SOCKET_IFNAME") != NULL, "%s", error);
+}
+
 Test(door_connect, finds_the_right_address_among_wrong_ones) {
     tutti_door_card many = card;
     /* Nobody answers there (RFC 5737); something else may, or nothing; then the right one. */

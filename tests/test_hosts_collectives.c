@@ -67,6 +67,14 @@ Test(hosts_collectives, all_kinds_equal_the_reference_on_four_hosts_of_one_rank)
     sweep(LAYOUT(1, 1, 1, 1));
 }
 
+Test(hosts_collectives, all_kinds_equal_the_reference_on_two_hosts_of_four_ranks) {
+    sweep(LAYOUT(4, 4));
+}
+
+Test(hosts_collectives, all_kinds_equal_the_reference_on_four_hosts_of_one_to_four_ranks) {
+    sweep(LAYOUT(2, 4, 1, 3));
+}
+
 /* What no sweep has: the default settings, and sizes of which some are a piece of a link's, some many. */
 static tutti_status move_megabytes(ranks_context *context) {
     static const size_t counts[] = {5003, 70001, 300007};

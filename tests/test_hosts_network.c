@@ -49,10 +49,15 @@ Test(hosts_network, sums_go_on_after_a_link_was_down_for_three_seconds) {
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 2)}, pull_cable_for_a_while);
 }
 
+static const tutti_type types[] = {TUTTI_FLOAT32, TUTTI_BFLOAT16, TUTTI_INT64, TUTTI_UINT8,
+                                   TUTTI_FLOAT64, TUTTI_FLOAT16,  TUTTI_INT32};
+enum { TYPES = sizeof types / sizeof *types };
+
+/* Each kind in each class of sizes, another type each time. */
 static tutti_status call_all_kinds(ranks_context *context) {
     for (int turn = 0; turn < 3 * CALL_KINDS; turn++) {
         call c = {.kind = (call_kind)(turn % CALL_KINDS),
-                  .type = TUTTI_FLOAT32,
+                  .type = types[(turn + turn / CALL_KINDS) % TYPES],
                   .count = turn % 3 == 0   ? 5
                            : turn % 3 == 1 ? 3001
                                            : 50021,
@@ -70,9 +75,13 @@ Test(hosts_network, lost_packets_change_no_result) {
 }
 
 /* A distant host: not a failure, but what is written for short ways would time out. */
-static tutti_status call_all_kinds_once(ranks_context *context) {
-    for (int kind = 0; kind < CALL_KINDS; kind++) {
-        call c = {.kind = (call_kind)kind, .type = TUTTI_FLOAT32, .count = kind % 2 == 0 ? 9 : 70001, .seed = 4};
+static tutti_status call_all_kinds_twice(ranks_context *context) {
+    for (int turn = 0; turn < 2 * CALL_KINDS; turn++) {
+        call c = {.kind = (call_kind)(turn % CALL_KINDS),
+                  .type = types[turn % TYPES],
+                  .count = turn < CALL_KINDS ? 9 : 70001,
+                  .root = turn % context->nranks,
+                  .seed = 4};
         TUTTI_TRY(call_run(&c, context->comm));
     }
     return TUTTI_OK;
@@ -81,7 +90,7 @@ static tutti_status call_all_kinds_once(ranks_context *context) {
 Test(hosts_network, packets_that_are_50_ms_late_change_no_result) {
     HOSTS_NEED(.delay_ms = 50);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(2, 1, 2), .network = {.delay_ms = 50}, .timeout_s = 100},
-              call_all_kinds_once);
+              call_all_kinds_twice);
 }
 
 /* Each rank of host 0 sends its last message and ends at once; the other side takes it when that has long happened. */

@@ -5,15 +5,19 @@
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
+#include "comm/door_state.h"
+#include "comm/peer.h"
 #include "tests/support/reference.h"
 #include "tests/support/scene.h"
 
@@ -137,6 +141,144 @@ Test(hosts_strangers, strangers_who_knock_at_every_port_disturb_nobody) {
     HOSTS_NEED(0);
     scene_set(0, 20000);
     scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1, 1), .no_comm = true}, work_on);
+}
+
+/* ---------------------------------------------------------------------------------------------- replays */
+
+static const char secret[] = "our word";
+static uint8_t (*processes)[16]; /* of ranks 0 and 1, shared */
+
+/* A connection to a door that has read this hello, and what it has answered; -1: no door listens there. */
+static int say_hello(int host, int port, const tutti_door_hello *hello, tutti_door_reply *reply_out) {
+    struct timeval limit = {.tv_sec = 5};
+    int fd = knock(host, port);
+    if (fd < 0) return -1;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (send(fd, hello, sizeof *hello, MSG_NOSIGNAL) == (ssize_t)sizeof *hello &&
+        recv(fd, reply_out, sizeof *reply_out, MSG_WAITALL) == (ssize_t)sizeof *reply_out)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* What the door says to that proof; closes the connection. */
+static tutti_door_verdict judge(int fd, const tutti_door_proof *proof) {
+    tutti_door_welcome welcome = {.verdict = TUTTI_DOOR_VERDICTS};
+    (void)!send(fd, proof, sizeof *proof, MSG_NOSIGNAL);
+    (void)!recv(fd, &welcome, sizeof welcome, MSG_WAITALL);
+    close(fd);
+    return (tutti_door_verdict)welcome.verdict;
+}
+
+/* Somebody who knows the secret gets in; who has overheard him and says the same, word by word, does not. */
+static tutti_status replay_at(int host, int port, int *replays) {
+    tutti_ticket ticket = {.use = TUTTI_TICKET_LINK, .lanes = 1, .comm_id = 1};
+    tutti_door_key key = {.bytes = strlen(secret)};
+    tutti_door_hello hello;
+    tutti_door_reply reply;
+    tutti_door_proof heard;
+    uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
+    memcpy(key.key, secret, key.bytes);
+    memcpy(ticket.to, processes[host], sizeof ticket.to);
+    TUTTI_TRY(tutti_door_make_hello(&ticket, &key, 1, &hello));
+    int fd = say_hello(host, port, &hello, &reply);
+    if (fd < 0) return TUTTI_OK; /* the store listens there */
+    RANKS_CHECK(tutti_door_check_reply(&hello, &reply, &key, 1, &heard, session) == TUTTI_DOOR_WELCOME, "verdict %u",
+                reply.verdict);
+    RANKS_CHECK(judge(fd, &heard) == TUTTI_DOOR_WELCOME, "who knows the secret does not get in");
+    fd = say_hello(host, port, &hello, &reply);
+    RANKS_CHECK(fd >= 0, "no answer to a repeated hello");
+    RANKS_CHECK(judge(fd, &heard) == TUTTI_DOOR_UNPROVED, "a repeated proof was taken");
+    ++*replays;
+    return TUTTI_OK;
+}
+
+static tutti_status replay(ranks_context *context) {
+    int ports[16], replays[2] = {0, 0};
+    while (atomic_load(&scene_now()->flag) < 2) usleep(1000);
+    for (int turn = 0; turn < 40 && atomic_load(&scene_now()->flag) == 2; turn++) {
+        int nports = listening_ports(ranks_pid(context, turn % 2), ports, 16);
+        for (int i = 0; i < nports && atomic_load(&scene_now()->flag) == 2; i++)
+            TUTTI_TRY(replay_at(turn % 2, ports[i], &replays[turn % 2]));
+    }
+    RANKS_CHECK(replays[0] > 0 && replays[1] > 0, "%d and %d replays", replays[0], replays[1]);
+    return TUTTI_OK;
+}
+
+static tutti_status work_among_replays(ranks_context *context) {
+    tutti_peer *self;
+    if (context->rank == 2) return replay(context);
+    TUTTI_TRY(tutti_peer_self(&self));
+    memcpy(processes[context->rank], self->id, sizeof self->id);
+    return work_on(context);
+}
+
+Test(hosts_strangers, a_repeated_proof_is_not_taken_and_disturbs_nobody) {
+    HOSTS_NEED(0);
+    static const char *const environment[] = {"TUTTI_SECRET=our word", NULL};
+    processes = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert_neq((void *)processes, MAP_FAILED);
+    scene_set(0, 20000);
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1, 1), .no_comm = true, .environment = environment},
+              work_among_replays);
+}
+
+/* ---------------------------------------------------------------------------------------------- listening */
+
+/* The name of this host's interface with that IPv6 address, as /proc/net/tcp6 writes it. */
+static void name_interface(const char *address, char name[32]) {
+    uint32_t words[4];
+    char wanted[33], line[256], found[33], of[32];
+    FILE *file = fopen("/proc/self/net/if_inet6", "re");
+    snprintf(name, 32, "nothing");
+    if (file == NULL || sscanf(address, "%8x%8x%8x%8x", &words[0], &words[1], &words[2], &words[3]) != 4) return;
+    for (int i = 0; i < 4; i++) snprintf(wanted + 8 * i, 9, "%08x", ntohl(words[i]));
+    while (fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "%32s %*x %*x %*x %*x %31s", found, of) == 2 && strcmp(found, wanted) == 0) strcpy(name, of);
+    fclose(file);
+}
+
+/* Where this host listens: on the interface that is allowed, and nowhere else. */
+static tutti_status look_where_we_listen(ranks_context *context) {
+    tutti_comm *comm;
+    char line[512], address[64], name[32];
+    unsigned own, state, found = 0;
+    (void)context;
+    TUTTI_TRY(tutti_comm_create_world(&comm));
+    TUTTI_TRY(tutti_barrier(comm, NULL));
+    for (int version = 4; version <= 6; version += 2) {
+        FILE *file = fopen(version == 6 ? "/proc/self/net/tcp6" : "/proc/self/net/tcp", "re");
+        while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+            if (sscanf(line, " %*d: %63[0-9A-F]:%*x %*[0-9A-F]:%*x %x", address, &state) != 2 || state != 0x0A)
+                continue;
+            name[0] = '\0';
+            if (version == 6) name_interface(address, name);
+            else if (sscanf(address, "%x", &own) == 1 && ntohl(own) >> 8 == 0x0a4d00)
+                strcpy(name, "eth0"); /* 10.77.0.x */
+            RANKS_CHECK(strcmp(name, "eth0") == 0, "listens at %s (%s)", address, name);
+            found++;
+        }
+        if (file != NULL) fclose(file);
+    }
+    RANKS_CHECK(found > 0, "listens nowhere");
+    TUTTI_TRY(tutti_barrier(comm, NULL));
+    return tutti_comm_destroy(comm);
+}
+
+Test(hosts_strangers, ranks_listen_on_the_interfaces_that_are_allowed_and_nowhere_else) {
+    HOSTS_NEED(.decoys = true);
+    static const char *const only_eth0[] = {"TUTTI_SOCKET_IFNAME==eth0", NULL},
+                             *const no_decoys[] = {"TUTTI_SOCKET_IFNAME=^docker,tap,lo", NULL};
+    scene_set(0, 1);
+    scene_run(
+        &(hosts_options){
+            .ranks_per_host = LAYOUT(1, 2), .network = {.decoys = true}, .no_comm = true, .environment = only_eth0},
+        look_where_we_listen);
+    scene_run(
+        &(hosts_options){
+            .ranks_per_host = LAYOUT(2, 1), .network = {.decoys = true}, .no_comm = true, .environment = no_decoys},
+        look_where_we_listen);
 }
 
 /* Connections that come while the ranks still look for each other. */

@@ -96,3 +96,37 @@ INFO_TEST(the_log_tells_which_way_leads_to_another_host) {
     HAS("link of ranks ");
     HAS(": tcp, ");
 }
+
+INFO_TEST(the_log_tells_where_the_time_of_a_start_went) {
+    static const char *const phases[] = {"; store ", "; memory ", "; roll ", "; contact ", "; doors ", "; meeting "};
+    cr_assert_eq(shell_run("TUTTI_LOG=info $TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 timeout 30 sh -c "
+                           "'TUTTI_HOST_ID=$LOCAL_RANK exec $TUTTI_BUILD/tests/world_probe reduce' 2>&1 | "
+                           "grep 'of 2 ranks on 2 hosts is there after [0-9.]* ms'"),
+                 0, "%s", shell_output);
+    cr_assert_eq(shell_count("\n"), 1, "only rank 0 tells it: %s", shell_output);
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) HAS(phases[i]);
+}
+
+/* ------------------------------------------------------------------------------------------- algorithms */
+
+INFO_TEST(the_choices_between_hosts_are_explained) {
+    cr_assert_eq(shell_run(TUTTI_INFO " --algorithms"), 0, "%s", shell_output);
+    HAS("\nBetween 4 hosts, ");
+    HAS("an ordinary network");
+    HAS("hierarchical");
+    cr_assert_eq(shell_run("printf 'latency_us 900\\nmessage_us 1\\nbandwidth_gbs 3.5\\nreduce_gbs 10\\n' >cost; "
+                           "TUTTI_COST_FILE=cost " TUTTI_INFO " --algorithms 8"),
+                 0, "%s", shell_output);
+    HAS("\nBetween 8 hosts, floats, where a message takes 900 us and a link carries 3.5 GB/s (cost)\n");
+    cr_assert_eq(shell_run("TUTTI_COST_FILE=nowhere " TUTTI_INFO " --algorithms"), 1, "%s", shell_output);
+    HAS("nowhere");
+}
+
+INFO_TEST(what_is_no_number_of_hosts_is_said) {
+    static const char *const wrong[] = {"1", "x", "8x", "-4", "99999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(shell_run(TUTTI_INFO " --algorithms %s", wrong[i]), 2, "%s: %s", wrong[i], shell_output);
+        HAS("must be a whole number from 2 to");
+        cr_assert_eq(shell_count("\n"), 1, "one line: %s", shell_output);
+    }
+}
