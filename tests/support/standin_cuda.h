@@ -55,6 +55,8 @@ STANDIN_EXPORT void *standin_reach_as_gpu(const void *address, size_t bytes);
 bool standin_is_pageable(const void *address);
 tutti_status standin_locate(const void *pointer, tutti_device_place *place_out);
 STANDIN_EXPORT tutti_status standin_alloc(size_t bytes, void **memory_out);
+/* As NCCL's and other libraries': CUDA's IPC does not export it. */
+STANDIN_EXPORT tutti_status standin_alloc_unshared(size_t bytes, void **memory_out);
 STANDIN_EXPORT tutti_status standin_free(void *memory);
 tutti_status standin_alloc_pinned(size_t bytes, void **memory_out, void **device_out);
 tutti_status standin_free_pinned(void *memory);
@@ -75,14 +77,22 @@ STANDIN_EXPORT bool standin_is_freeing(void);
 /* For stand-ins of other libraries as well, by dlsym: runs in the stream's order, on its thread. */
 STANDIN_EXPORT void standin_enqueue(void *stream, void (*function)(void *context), void *context);
 STANDIN_EXPORT void *standin_host_pointer(const void *device_pointer);
-/* As if a graph were being captured from the stream. */
+/* As if a graph were being captured from the stream: what is enqueued runs at once. */
 STANDIN_EXPORT void standin_capture(void *stream, bool captures);
 
-/* Of a stand-in that has graphs (emulated/training.c): kept for one, if the stream is part of what is captured. */
+/* Graphs (standin_cuda_graph.c): kept for one, if the stream is being captured; else false. */
 STANDIN_EXPORT bool standin_record(void *stream, void (*run)(void *context), void (*forget)(void *context),
                                    void *context);
 /* The same for an event that is recorded (else waited for). */
-bool standin_record_event(tutti_event_handle event, bool records, tutti_stream stream) __attribute__((weak));
+bool standin_record_event(tutti_event_handle event, bool records, tutti_stream stream);
+/* Recorded, or enqueued; run may come as often as a graph is launched, forget once behind it. */
+void standin_submit(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
+/* For tests, as the driver's calls for graphs; 0 is success. A graph and what is made of it are forgotten one by one. */
+STANDIN_EXPORT int standin_graph_begin(void *stream, int mode);
+STANDIN_EXPORT int standin_graph_end(void *stream, void **graph_out);
+STANDIN_EXPORT int standin_graph_instantiate(void **exec_out, void *graph, unsigned long long flags);
+STANDIN_EXPORT int standin_graph_launch(void *exec, void *stream);
+STANDIN_EXPORT int standin_graph_forget(void *graph);
 
 /* Until all that is enqueued now has run. Freeing memory waits for all streams. */
 void standin_sync(tutti_stream stream);

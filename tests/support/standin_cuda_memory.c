@@ -26,6 +26,7 @@ typedef struct range {
     char *host;  /* the same bytes for ordinary code; PINNED, REGISTERED: as the caller knows them */
     size_t bytes;
     int device, file;
+    bool unshared; /* DEVICE: cannot be exported */
     uint64_t serial;
     pid_t owner; /* IMPORT: the exporter, and its serial */
 } range;
@@ -183,9 +184,8 @@ static tutti_status take(range_kind kind, const void *address, const char *call)
 
 /* ------------------------------------------------------------------------------------------ GPU's and pinned */
 
-tutti_status standin_alloc(size_t bytes, void **memory_out) {
+static tutti_status allocate(size_t bytes, bool unshared, void **memory_out) {
     range *made = NULL;
-    STANDIN_BEGIN("alloc");
     standin_make_context();
     if (bytes == 0) {
         *memory_out = NULL;
@@ -197,9 +197,20 @@ tutti_status standin_alloc(size_t bytes, void **memory_out) {
         return standin_host->fail(TUTTI_ERR_MEMORY, "stand-in: alloc of %zu bytes: %s", bytes, strerror(errno));
     }
     TUTTI_TRY(make(DEVICE, bytes, file, NULL, &made));
+    made->unshared = unshared;
     memset(made->host, 0xcd, bytes); /* whatever was there */
     *memory_out = made->given;
     return TUTTI_OK;
+}
+
+tutti_status standin_alloc(size_t bytes, void **memory_out) {
+    STANDIN_BEGIN("alloc");
+    return allocate(bytes, false, memory_out);
+}
+
+tutti_status standin_alloc_unshared(size_t bytes, void **memory_out) {
+    STANDIN_BEGIN("alloc_unshared");
+    return allocate(bytes, true, memory_out);
 }
 
 tutti_status standin_free(void *memory) {
@@ -250,7 +261,7 @@ tutti_status standin_export_memory(void *memory, tutti_device_export *export_out
     STANDIN_BEGIN("export_memory");
     pthread_mutex_lock(&standin_lock);
     range *r = find(memory);
-    bool can = r != NULL && r->kind == DEVICE;
+    bool can = r != NULL && r->kind == DEVICE && !r->unshared;
     if (can) {
         made = (handle){getpid(), r->file, r->device, r->bytes, r->serial};
         exported.offset = (uint64_t)((char *)memory - r->given);

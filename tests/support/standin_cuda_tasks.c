@@ -1,6 +1,7 @@
 /*
  * What streams of the stand-in for CUDA carry out. A call copies its arguments into a task; addresses are looked up when the
- * task runs, as a GPU would, and one that cannot be reached then breaks everything.
+ * task runs, as a GPU would, and one that cannot be reached then breaks everything. In a graph a task runs again and again, so
+ * it leaves what it was given as it is.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ static void *reach(const void *address, size_t bytes, bool as_gpu) {
 /* -------------------------------------------------------------------------------------------------- moves */
 
 static void run_moves(void *context) {
-    moves *all = context;
+    const moves *all = context;
     for (int i = 0; i < all->count; i++) {
         const move *m = &all->list[i];
         if (m->bytes == 0) continue;
@@ -66,7 +67,6 @@ static void run_moves(void *context) {
         if (src != NULL) memmove(dst, src, m->bytes);
         else memset(dst, m->value, m->bytes);
     }
-    free(all);
 }
 
 static tutti_status make_moves(int count, moves **moves_out) {
@@ -84,7 +84,7 @@ tutti_status standin_copy(void *dst, const void *src, size_t bytes, tutti_stream
     if (bytes == 0) return TUTTI_OK;
     TUTTI_TRY(make_moves(1, &made));
     made->list[0] = (move){.dst = dst, .src = src, .bytes = bytes};
-    standin_enqueue(stream, run_moves, made);
+    standin_submit(stream, run_moves, free, made);
     if (standin_is_pageable(dst) || standin_is_pageable(src)) standin_sync(stream);
     return TUTTI_OK;
 }
@@ -95,7 +95,7 @@ tutti_status standin_fill(void *dst, int value, size_t bytes, tutti_stream strea
     if (bytes == 0) return TUTTI_OK;
     TUTTI_TRY(make_moves(1, &made));
     made->list[0] = (move){.dst = dst, .bytes = bytes, .value = value};
-    standin_enqueue(stream, run_moves, made);
+    standin_submit(stream, run_moves, free, made);
     return TUTTI_OK;
 }
 
@@ -106,20 +106,19 @@ tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const
     if (count <= 0) return TUTTI_OK;
     TUTTI_TRY(make_moves(count, &made));
     for (int i = 0; i < count; i++) made->list[i] = (move){.dst = dsts[i], .src = srcs[i], .bytes = bytes[i]};
-    standin_enqueue(stream, run_moves, made);
+    standin_submit(stream, run_moves, free, made);
     return TUTTI_OK;
 }
 
 /* A kernel: all of its addresses are the GPU's. */
 static void run_counted(void *context) {
-    counted *c = context;
+    const counted *c = context;
     const uint64_t *bytes_at = reach(c->bytes_at, sizeof *bytes_at, true);
     size_t bytes = bytes_at != NULL ? __atomic_load_n(bytes_at, __ATOMIC_RELAXED) : 0;
     if (bytes > c->most) bytes = c->most;
     const void *src = bytes > 0 ? reach(c->src, bytes, true) : NULL;
     void *dst = src != NULL ? reach(c->dst, bytes, true) : NULL;
     if (dst != NULL) memcpy(dst, src, bytes);
-    free(c);
 }
 
 tutti_status standin_copy_counted(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream) {
@@ -128,26 +127,27 @@ tutti_status standin_copy_counted(void *dst, const void *src, const void *bytes_
     if (most == 0) return TUTTI_OK;
     TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
     *made = (counted){.dst = dst, .src = src, .bytes_at = bytes_at, .most = most};
-    standin_enqueue(stream, run_counted, made);
+    standin_submit(stream, run_counted, free, made);
     return TUTTI_OK;
 }
 
 /* --------------------------------------------------------------------------------------------- reductions */
 
 static void run_reduction(void *context) {
-    reduction *r = context;
+    const reduction *r = context;
+    const void *srcs[TUTTI_DEVICE_MOST_BUFFERS];
+    void *dsts[TUTTI_DEVICE_MOST_BUFFERS];
     size_t bytes = r->args.count * tutti_type_bytes(r->args.type);
     bool good = bytes > 0;
-    for (int i = 0; good && i < r->args.nsrcs; i++) good = (r->srcs[i] = reach(r->srcs[i], bytes, true)) != NULL;
-    for (int i = 0; good && i < r->ndsts; i++) good = (r->dsts[i] = reach(r->dsts[i], bytes, true)) != NULL;
-    if (good) {
-        r->args.srcs = r->srcs;
-        r->args.factors = r->args.factors != NULL ? r->factors : NULL;
-        r->args.dst = r->dsts[0];
-        tutti_reduce_host(&r->args);
-        for (int i = 1; i < r->ndsts; i++) memcpy(r->dsts[i], r->dsts[0], bytes);
-    }
-    free(r);
+    for (int i = 0; good && i < r->args.nsrcs; i++) good = (srcs[i] = reach(r->srcs[i], bytes, true)) != NULL;
+    for (int i = 0; good && i < r->ndsts; i++) good = (dsts[i] = reach(r->dsts[i], bytes, true)) != NULL;
+    if (!good) return;
+    tutti_reduce_args args = r->args;
+    args.srcs = srcs;
+    args.factors = r->args.factors != NULL ? r->factors : NULL;
+    args.dst = dsts[0];
+    tutti_reduce_host(&args);
+    for (int i = 1; i < r->ndsts; i++) memcpy(dsts[i], dsts[0], bytes);
 }
 
 tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream) {
@@ -163,7 +163,7 @@ tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, in
     memcpy(made->srcs, args->srcs, (size_t)args->nsrcs * sizeof *made->srcs);
     memcpy(made->dsts, dsts, (size_t)ndsts * sizeof *made->dsts);
     if (args->factors != NULL) memcpy(made->factors, args->factors, (size_t)args->nsrcs * sizeof *made->factors);
-    standin_enqueue(stream, run_reduction, made);
+    standin_submit(stream, run_reduction, free, made);
     return TUTTI_OK;
 }
 
@@ -171,18 +171,16 @@ tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, in
 
 /* Acquire: pairs with the release of who writes the value, this file or an atomic of the host's. */
 static void await_value(void *context) {
-    value_task *t = context;
+    const value_task *t = context;
     const uint64_t *at = reach(t->at, sizeof *at, true);
     while (at != NULL && (int64_t)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - t->value) < 0 && !standin_is_broken())
         usleep(20);
-    free(t);
 }
 
 static void store_value(void *context) {
-    value_task *t = context;
+    const value_task *t = context;
     uint64_t *at = reach(t->at, sizeof *at, true);
     if (at != NULL) __atomic_store_n(at, t->value, __ATOMIC_RELEASE);
-    free(t);
 }
 
 static tutti_status enqueue_value(void (*function)(void *), tutti_stream stream, void *at, uint64_t value) {
@@ -191,7 +189,7 @@ static tutti_status enqueue_value(void (*function)(void *), tutti_stream stream,
         return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: %p is no address of a GPU's for a value", at);
     TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
     *made = (value_task){at, value};
-    standin_enqueue(stream, function, made);
+    standin_submit(stream, function, free, made);
     return TUTTI_OK;
 }
 
@@ -212,9 +210,8 @@ tutti_status standin_write_value(tutti_stream stream, void *at, uint64_t value) 
 }
 
 static void run_host_call(void *context) {
-    host_call *call = context;
+    const host_call *call = context;
     if (!standin_is_broken()) call->function(call->context);
-    free(call);
 }
 
 tutti_status standin_call_host(tutti_stream stream, void (*function)(void *context), void *context) {
@@ -222,6 +219,6 @@ tutti_status standin_call_host(tutti_stream stream, void (*function)(void *conte
     STANDIN_BEGIN("call_host");
     TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
     *made = (host_call){function, context};
-    standin_enqueue(stream, run_host_call, made);
+    standin_submit(stream, run_host_call, free, made);
     return TUTTI_OK;
 }

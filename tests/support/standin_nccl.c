@@ -86,13 +86,12 @@ static void find_cuda(void) {
         abort();
     }
     find(module, "standin_enqueue", &cuda.enqueue);
-    void *record = dlsym(module, "standin_record");
-    memcpy(&cuda.record, &record, sizeof cuda.record);
+    find(module, "standin_record", &cuda.record);
     find(module, "standin_reach_as_gpu", &cuda.reach_as_gpu);
     find(module, "standin_current", &cuda.current);
     find(module, "standin_set_current", &cuda.set_current);
     find(module, "standin_id", &cuda.id);
-    find(module, "standin_alloc", &cuda.alloc);
+    find(module, "standin_alloc_unshared", &cuda.alloc_unshared);
     find(module, "standin_free", &cuda.free);
 }
 

@@ -140,13 +140,13 @@ void standin_nccl_run(standin_batch *batch);
 /* What the stand-in for CUDA exports. */
 typedef struct standin_cuda_calls {
     void (*enqueue)(void *stream, void (*function)(void *context), void *context);
-    /* Keeps it for a graph, if one is captured from the stream: false: none is. NULL: this stand-in has no graphs. */
+    /* Keeps it for a graph, if one is captured from the stream: false: none is. */
     bool (*record)(void *stream, void (*run)(void *context), void (*forget)(void *context), void *context);
     void *(*reach_as_gpu)(const void *address, size_t bytes);
     int (*current)(void);
     void (*set_current)(int gpu);
     const char *(*id)(int gpu);
-    int (*alloc)(size_t bytes, void **memory_out);
+    int (*alloc_unshared)(size_t bytes, void **memory_out);
     int (*free)(void *memory);
 } standin_cuda_calls;
 const standin_cuda_calls *standin_cuda(void);

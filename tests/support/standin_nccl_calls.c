@@ -36,8 +36,7 @@ static void run_recorded(void *context) {
 
 static bool record_batch(standin_batch *batch) {
     tutti_nccl_comm comm = batch->comm;
-    bool (*recorder)(void *, void (*)(void *), void (*)(void *), void *) = standin_cuda()->record;
-    if (recorder == NULL || !recorder(batch->stream, run_recorded, free_batch, batch)) return false;
+    if (!standin_cuda()->record(batch->stream, run_recorded, free_batch, batch)) return false;
     while (atomic_load(&comm->ended) + 1 < batch->number && !atomic_load(&comm->abort)) usleep(50);
     atomic_store(&comm->ended, batch->number);
     atomic_fetch_sub(&comm->pending, 1);
@@ -218,7 +217,9 @@ tutti_nccl_result ncclRedOpDestroy(tutti_nccl_op op, tutti_nccl_comm comm) {
 tutti_nccl_result ncclMemAlloc(void **memory, size_t bytes) {
     tutti_nccl_result made = standin_nccl_fault("ncclMemAlloc", -1);
     if (made != OK) return made;
-    return standin_cuda()->alloc(bytes, memory) == 0 ? OK : standin_nccl_fail(TUTTI_NCCL_CUDA_ERROR, "out of memory");
+    return standin_cuda()->alloc_unshared(bytes, memory) == 0
+               ? OK
+               : standin_nccl_fail(TUTTI_NCCL_CUDA_ERROR, "out of memory");
 }
 
 tutti_nccl_result ncclMemFree(void *memory) {
