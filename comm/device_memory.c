@@ -27,6 +27,7 @@ typedef struct block {
 
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static block *_Atomic blocks; /* changed under the lock; that there is none is seen without */
+static atomic_int sharings;   /* communicators whose peers map memory of this process */
 
 /* ---------------------------------------------------------------------------------------------- which GPU */
 
@@ -57,11 +58,17 @@ tutti_status tutti_device_use(int index) {
 
 /* -------------------------------------------------------------------------------------------------- blocks */
 
+void tutti_device_memory_expect_peers(int change) {
+    atomic_fetch_add_explicit(&sharings, change, memory_order_relaxed);
+}
+
+/* NCCL's is the better one between GPUs. On one, peers cannot map it: all that they get from it goes through slots. */
 static tutti_status allocate(const tutti_device *device, block *new) {
     void *memory;
     TUTTI_TRY(device->current(&new->index));
     TUTTI_TRY(device->use(new->index)); /* a thread that has chosen none may have no context yet */
-    new->of_nccl = tutti_nccl_mem_alloc(new->bytes, &memory) == TUTTI_OK;
+    bool mapped = atomic_load_explicit(&sharings, memory_order_relaxed) > 0;
+    new->of_nccl = !mapped &&tutti_nccl_mem_alloc(new->bytes, &memory) == TUTTI_OK;
     if (!new->of_nccl) TUTTI_TRY(device->alloc(new->bytes, &memory));
     new->memory = memory;
     return TUTTI_OK;
@@ -114,7 +121,7 @@ static bool find(const void *memory, size_t bytes, bool shares, void **block_out
            !((uintptr_t)memory >= (uintptr_t)b->memory && (uintptr_t)memory - (uintptr_t)b->memory <= b->bytes &&
              bytes <= b->bytes - ((uintptr_t)memory - (uintptr_t)b->memory)))
         b = b->next;
-    if (b != NULL && shares && b->of_nccl) b = NULL; /* CUDA exports only what cudaMalloc gave */
+    if (b != NULL && shares && b->of_nccl) b = NULL; /* CUDA's IPC exports only what cudaMalloc gave */
     if (b != NULL) {
         b->shared = b->shared || shares;
         *block_out = b->memory;

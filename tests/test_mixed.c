@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+#include <tutti/device.h>
+
+#include "comm/device_memory.h"
 #include "tests/support/hosts.h"
 #include "tests/support/placement.h"
 #include "tests/support/reference.h"
@@ -301,4 +304,60 @@ static tutti_status captured_on_one_gpu(ranks_context *context) {
 
 Test(mixed, so_it_is_where_all_ranks_are_on_one_gpu) {
     run("aa", in_rank_order, captured_on_one_gpu);
+}
+
+/* --------------------------------------------------------------------------------------------------- memory */
+
+enum { ITEMS = 5000 }; /* more than a slot takes at once */
+
+/* The sum of ones, in that memory. */
+static tutti_status sum_there(tutti_comm *comm, cuda_rank *rank, void *memory) {
+    static _Thread_local int32_t values[ITEMS];
+    for (int i = 0; i < ITEMS; i++) values[i] = 1;
+    TUTTI_TRY(rank->device->copy(memory, values, sizeof values, rank->streams[0]));
+    TUTTI_TRY(tutti_all_reduce(comm, memory, memory, ITEMS, TUTTI_INT32, TUTTI_SUM,
+                               &TUTTI_OPTIONS(.stream = rank->streams[0])));
+    TUTTI_TRY(rank->device->copy(values, memory, sizeof values, rank->streams[0]));
+    TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+    for (int i = 0; i < ITEMS; i++) RANKS_CHECK(values[i] == tutti_comm_size(comm), "[%d] is %d", i, (int)values[i]);
+    return TUTTI_OK;
+}
+
+static tutti_status expect_shareable(const void *memory, bool expected) {
+    void *block;
+    size_t bytes;
+    bool can = tutti_device_memory_share(memory, ITEMS * sizeof(int32_t), &block, &bytes);
+    RANKS_CHECK(can == expected, "peers %s map it", can ? "can" : "cannot");
+    return TUTTI_OK;
+}
+
+/* Ranks 0 and 2 have GPUs of their own to each other, so that NCCL allocates at first. Once ranks 0 and 1 are seen to share one,
+ * they get memory that can be mapped; rank 2, alone on its GPU, still gets NCCL's. */
+static tutti_status blocks(ranks_context *context, cuda_rank *rank) {
+    tutti_comm *apart;
+    void *before, *behind;
+    size_t bytes = ITEMS * sizeof(int32_t);
+    int color = context->rank == 1 ? TUTTI_COLOR_NONE : 0;
+    TUTTI_TRY(tutti_comm_split(context->comm, color, 0, NULL, &apart));
+    if (apart != NULL) TUTTI_TRY(tutti_barrier(apart, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA)));
+    TUTTI_TRY(tutti_mem_alloc_cuda(bytes, &before));
+    TUTTI_TRY(expect_shareable(before, context->rank == 1));
+    TUTTI_TRY(sum_there(context->comm, rank, before));
+    TUTTI_TRY(tutti_mem_alloc_cuda(bytes, &behind));
+    TUTTI_TRY(expect_shareable(behind, context->rank != 2));
+    TUTTI_TRY(sum_there(context->comm, rank, behind));
+    if (apart != NULL) TUTTI_TRY(sum_there(apart, rank, behind));
+    TUTTI_TRY(tutti_comm_destroy(apart));
+    TUTTI_TRY(tutti_mem_free(before));
+    return tutti_mem_free(behind);
+}
+
+static tutti_status blocks_body(ranks_context *context) {
+    return placement_with_rank(context, "mixed", blocks);
+}
+
+Test(mixed, memory_can_be_mapped_where_ranks_share_a_gpu_and_is_nccl_s_elsewhere) {
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    const char *failure = placement_run("aab", RANKS_PROCESSES, in_rank_order, blocks_body);
+    cr_assert(failure == NULL, "%s", failure);
 }

@@ -16,6 +16,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/algorithms/engines.h"
+#include "comm/device_memory.h"
 #include "comm/monitor.h"
 #include "comm/stream_part.h"
 
@@ -63,6 +64,7 @@ static void close_engine(tutti_comm *comm) {
     tutti_same_device *s = comm->gpu->engine_state;
     if (s == NULL) return;
     comm->gpu->engine_state = NULL;
+    if (s->maps) tutti_device_memory_expect_peers(-1);
     tutti_same_device_close_boards(comm, s);
     return_slots(s);
     if (s->tail != NULL) s->device->event_destroy(s->tail);
@@ -107,7 +109,10 @@ static tutti_status open_engine(tutti_comm *comm) {
     TUTTI_TRY(make_scratch(s));
     TUTTI_TRY(s->device->event_create(&s->tail));
     TUTTI_TRY(tutti_same_device_open_boards(comm, s));
-    return try_out(comm, s);
+    TUTTI_TRY(try_out(comm, s));
+    s->maps = !s->alone;
+    if (s->maps) tutti_device_memory_expect_peers(1);
+    return TUTTI_OK;
 }
 
 /* ------------------------------------------------------------------------------------------- releasing */

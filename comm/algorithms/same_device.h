@@ -96,6 +96,7 @@ typedef struct tutti_same_device {
     char *kept[TUTTI_SAME_DEVICE_SLOTS];         /* all slots there were: sizes double */
     int nkept;
     tutti_same_device_slot in, out;
+    bool maps;               /* ranks of other processes map memory of this one */
     tutti_event_handle tail; /* recorded after the last call, in last_stream */
     tutti_stream last_stream;
     bool has_tail;

@@ -35,8 +35,9 @@ TUTTI_API tutti_status tutti_device_get(int *device_out);
 TUTTI_API tutti_status tutti_device_use(int device);
 
 /* Memory of the calling thread's current GPU, that peers on the same GPU can map and that NCCL can register, so that
- * collectives on it skip a copy. Each block is an allocation of its own: for what lives long, such as gradient buckets.
- * Aligned to 256 bytes. Freed by tutti_mem_free, which waits for the GPU, as cudaFree does. */
+ * collectives on it skip a copy. (Where NCCL is in use, and no communicator has ranks that share the GPU, it is NCCL's own, which
+ * peers could not map.) Each block is an allocation of its own: for what lives long, such as gradient buckets. Aligned to 256
+ * bytes. Freed by tutti_mem_free, which waits for the GPU, as cudaFree does. */
 TUTTI_API tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out);
 
 /* For programs that have no CUDA of their own; streams are cudaStream_t, NULL is the default stream. All return when
