@@ -2,11 +2,12 @@
  * A rank's GPU. See gpu.h.
  *
  * The public API moves data; what a benchmark wants besides (names of GPUs, waiting for a stream, graphs, matrix products)
- * comes from the tables of kernels/, and only here. The parts for training need cuBLAS, so they are opened for -G and
+ * comes from the tables of kernels/ (how much memory is free: from the driver), and only here. The parts for training need cuBLAS, so they are opened for -G and
  * --compute alone; the rank's stream is then theirs.
  */
 #include "bench/gpu.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +126,23 @@ void bench_gpu_describe(const bench_gpu *gpu, bench_device *device_out) {
 
 size_t bench_gpu_memory_bytes(const bench_gpu *gpu) {
     return gpu->facts.memory_bytes;
+}
+
+/* By the driver itself, which stays open: nothing else here wants to know. */
+tutti_status bench_gpu_free_bytes(const bench_gpu *gpu, int64_t *bytes_out) {
+    int (*ask)(size_t * free_out, size_t * total_out) = NULL;
+    size_t unused = 0, total = 0;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    void *symbol = driver != NULL ? dlsym(driver, "cuMemGetInfo_v2") : NULL;
+    TUTTI_TRY(gpu->device->use(gpu->index));
+    memcpy(&ask, &symbol, sizeof ask);
+    int result = ask != NULL ? ask(&unused, &total) : -1;
+    if (result != 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "-M: %s tell how much of the GPU's memory is free (%s)",
+                          ask != NULL ? "the driver does not" : "there is no driver to",
+                          ask != NULL ? "cuMemGetInfo failed" : "libcuda.so.1, cuMemGetInfo_v2");
+    *bytes_out = (int64_t)unused;
+    return TUTTI_OK;
 }
 
 int bench_gpu_sharers(const bench_gpu *gpu) {

@@ -177,7 +177,7 @@ void bench_json_config(bench_json *json, const bench_options *options, const ben
     key_flag(json, "blocking_collectives", options->blocking != BENCH_BLOCKING_OFF);
     key_flag(json, "per_iter_timing", bench_options_times_each(options));
     key_int(json, "per_iter_skip", options->skip);
-    key_flag(json, "parallel_init", false);
+    key_flag(json, "parallel_init", options->parallel_init != 0);
     key_open(json, "devices", '[');
     for (int i = 0; i < ndevices; i++) put_device(json, &devices[i]);
     close_bracket(json);

@@ -2,7 +2,7 @@
  * The command line, from one table: a row per flag with its letters, kind, bounds, default and help.
  *
  * getopt_long reads; the row tells how to read the value and where it goes. Flags that mean nothing to us are
- * rows without a place: they are accepted, and noted once. So are those for GPUs where the buffers are the host's.
+ * rows without a place: they are accepted, and a line says why. So are those for GPUs where the buffers are the host's.
  */
 #include "bench/options.h"
 
@@ -23,7 +23,7 @@ typedef enum option_kind {
     KIND_CHOICE,
     KIND_TEXT,
     KIND_FLAG,
-    KIND_IGNORED /* no effect here: noted, unless 0 */
+    KIND_IGNORED /* for compatibility only: noted with the help as the reason, unless 0 */
 } option_kind;
 
 typedef struct option_row {
@@ -34,7 +34,7 @@ typedef struct option_row {
     int64_t fallback, least, most;
     const char *value, *help;
     const char *const *choices; /* KIND_CHOICE: two words, the value is the index of one */
-    bool gpu_only;              /* noted on the host, unless 0, and then 0 */
+    bool gpu_only;              /* noted on the host, unless 0, and then as if it were not there */
 } option_row;
 
 #define LETTER_TOUCH       256
@@ -50,8 +50,7 @@ typedef struct option_row {
 #define MANY               INT32_MAX
 #define MIB                (INT64_C(1) << 20)
 
-#define IGNORED(letter_, name_, value_)                                                                                \
-    { .letter = letter_, .name = name_, .kind = KIND_IGNORED, .value = value_, .help = "no effect" }
+#define OF_THE_DEVICE_API "of NCCL's device API, which no program here uses"
 
 /* In the order of the enums. */
 static const char *const devices[CHOICES] = {"host", "cuda"};
@@ -125,17 +124,24 @@ static const option_row rows[] = {
      .value = "N", .help = "GPUs: the iterations as a CUDA graph, launched N times"},
     {.letter = 'y', .name = "stream_null", .kind = KIND_INT, AT(stream_null), .most = 1, .gpu_only = true,
      .value = "0|1", .help = "GPUs; 1: in the default stream"},
+    {.letter = 'x', .name = "cta_policy", .kind = KIND_INT, AT(cta_policy), .fallback = BENCH_CTA_UNSET, .most = 2,
+     .gpu_only = true, .value = "0-2", .help = "GPUs; how NCCL uses their processors: 0 as it likes, 1 sparingly, 2 not at all\n"
+     "where copies will do (sets NCCL_CTA_POLICY, which NCCL knows since 2.27)"},
+    {.letter = 'M', .name = "memory", .kind = KIND_INT, AT(memory_report), .most = 1, .gpu_only = true,
+     .value = "0|1", .help = "GPUs; 1: tells in the end how much memory communicators, buffers and\ncalls took, of the GPU that "
+     "lost most, for all ranks on it"},
+    {.letter = 'p', .name = "parallel_init", .kind = KIND_INT, AT(parallel_init), .most = 1,
+     .value = "0|1", .help = "1: a line says that ranks make their communicators at the same\ntime, as they always do"},
     {.letter = LETTER_COMPUTE, .name = "compute", .kind = KIND_INT, AT(compute_us), .most = 10000000,
      .value = "US", .help = "each iteration begins with so many microseconds of work\n(GPUs: matrix products in the rank's stream); the time is that\n"
      "of both, and a comment below each row has that of the work alone"},
     {.letter = LETTER_BIND, .name = "bind", .kind = KIND_FLAG, AT(bind),
      .help = "each rank stays on a core of its own, as far as they go"},
     {.letter = 'h', .name = "help", .kind = KIND_FLAG, AT(help), .help = "shows this"},
-    IGNORED('p', "parallel_init", "0|1"),
-    IGNORED('x', "cta_policy", "0-2"),
-    IGNORED('D', "device_implementation", "N"),
-    IGNORED('V', "device_cta_count", "N"),
-    IGNORED('M', "memory", "0|1"),
+    {.letter = 'D', .name = "device_implementation", .kind = KIND_IGNORED, .value = "N",
+     .help = "for compatibility only: a kernel " OF_THE_DEVICE_API},
+    {.letter = 'V', .name = "device_cta_count", .kind = KIND_IGNORED, .value = "N",
+     .help = "for compatibility only: blocks of a kernel " OF_THE_DEVICE_API},
 };
 /* clang-format on */
 
@@ -266,17 +272,17 @@ static tutti_status read_row(const option_row *row, const char *text, bench_opti
 
 static void note_ignored(const option_row *row, const char *text, FILE *notes) {
     if (row->kind != KIND_IGNORED || notes == NULL || strcmp(text, "0") == 0) return;
-    fprintf(notes, "note: -%c %s (--%s) has no effect and is ignored\n", row->letter, text, row->name);
+    fprintf(notes, "note: -%c %s (--%s) is ignored: %s\n", row->letter, text, row->name, row->help);
 }
 
 /* On the host, what is for GPUs only. */
 static void drop_gpu_only(bench_options *options, FILE *notes) {
     for (size_t i = 0; i < ROWS; i++) {
         if (!rows[i].gpu_only) continue;
-        int64_t value, none = 0;
+        int64_t value, none = rows[i].fallback;
         memcpy(&value, (char *)options + rows[i].offset, sizeof value);
         memcpy((char *)options + rows[i].offset, &none, sizeof none);
-        if (value != 0 && notes != NULL)
+        if (value != none && value != 0 && notes != NULL)
             fprintf(notes, "note: -%c %lld (--%s) has no meaning for host memory and is ignored\n", rows[i].letter,
                     (long long)value, rows[i].name);
     }

@@ -11,7 +11,8 @@
 
 #include <tutti/tutti.h>
 
-#define BENCH_ALL (-1) /* of type, reduction and root: each of them in turn */
+#define BENCH_ALL       (-1) /* of type, reduction and root: each of them in turn */
+#define BENCH_CTA_UNSET (-1) /* of cta_policy: what the environment says */
 
 typedef enum bench_blocking {
     BENCH_BLOCKING_OFF,
@@ -43,6 +44,8 @@ typedef struct bench_options {
     int64_t root;
     int64_t touch, memory, bind;            /* --touch, --mem, --bind */
     int64_t graphs, registers, stream_null; /* -G, -R, -y: 0 on the host */
+    int64_t cta_policy, memory_report;      /* -x, -M: not there on the host */
+    int64_t parallel_init;
     int64_t compute_us;
     int64_t help;
     int64_t percentiles;

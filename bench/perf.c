@@ -41,6 +41,8 @@ typedef struct session {
     int roots;      /* ranks of the smallest group: all groups go through the same roots */
     double bus_sum; /* over halves of rows */
     int64_t halves;
+    int64_t free_bytes; /* -M: of the GPU, at the last look */
+    bench_memory_use memory;
 } session;
 
 /* ----------------------------------------------------------------------------------------- the start */
@@ -93,6 +95,30 @@ static tutti_status fit_memory(session *s, const bench_rank *self) {
     return TUTTI_OK;
 }
 
+/* -M: what the GPU's memory has lost since the last look, when all ranks were done with what came before; the most of all
+ * ranks. */
+static tutti_status look_at_memory(session *s, int64_t *bytes_out) {
+    tutti_comm *world = s->run.self->world;
+    int64_t now, lost;
+    if (!s->options.memory_report) return TUTTI_OK;
+    TUTTI_TRY(tutti_barrier(world, NULL));
+    TUTTI_TRY(bench_gpu_free_bytes(s->run.gpu, &now));
+    lost = s->free_bytes - now;
+    s->free_bytes = now;
+    return tutti_all_reduce(world, &lost, bytes_out, 1, TUTTI_INT64, TUTTI_MAX, NULL);
+}
+
+/* Communicators take a GPU's memory at their first call there. */
+static tutti_status open_communicator(session *s, const bench_rank *self, int color) {
+    TUTTI_TRY(look_at_memory(s, &s->memory.initialization_bytes));
+    TUTTI_TRY(tutti_comm_split(self->world, color, self->rank, NULL, &s->run.comm));
+    if (!s->options.memory_report) return TUTTI_OK;
+    void *stream = bench_gpu_stream(s->run.gpu);
+    TUTTI_TRY(tutti_barrier(s->run.comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = stream)));
+    TUTTI_TRY(bench_gpu_wait(s->run.gpu));
+    return look_at_memory(s, &s->memory.initialization_bytes);
+}
+
 /* The buffers have -e bytes, and a file of traffic may ask for more. */
 static tutti_status check_traffic(const session *s) {
     if (!s->job->row->uneven || s->job->traffic.matrix == NULL) return TUTTI_OK;
@@ -115,7 +141,7 @@ static tutti_status prepare(session *s, const bench_rank *self) {
     TUTTI_TRY(print_devices(s, self, color));
     print_alone(s);
     TUTTI_TRY(fit_memory(s, self));
-    TUTTI_TRY(tutti_comm_split(self->world, color, self->rank, NULL, &s->run.comm));
+    TUTTI_TRY(open_communicator(s, self, color));
     s->run.rank = tutti_comm_rank(s->run.comm);
     s->run.nranks = tutti_comm_size(s->run.comm);
     s->run.buffer_bytes = (size_t)s->options.max_bytes;
@@ -125,7 +151,8 @@ static tutti_status prepare(session *s, const bench_rank *self) {
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-r %d: the smallest group has the ranks 0 to %d", (int)s->options.root,
                           s->roots - 1);
     TUTTI_TRY(check_traffic(s));
-    return bench_measure_open(&s->run);
+    TUTTI_TRY(bench_measure_open(&s->run));
+    return look_at_memory(s, &s->memory.buffer_bytes);
 }
 
 /* ----------------------------------------------------------------------------------------- the table */
@@ -230,7 +257,9 @@ static tutti_status run_all(session *s, const bench_rank *self, bool *good_out) 
     bench_json_header(s->json);
     bench_csv_header(s->csv, &s->options);
     TUTTI_TRY(run_table(s));
+    TUTTI_TRY(look_at_memory(s, &s->memory.collective_bytes));
     TUTTI_TRY(summarize(s, &summary));
+    if (s->options.memory_report) summary.memory = &s->memory;
     *good_out = summary.failed_checks == 0 && bench_report_fast_enough(&summary);
     if (s->out == NULL) return TUTTI_OK;
     bench_report_footer(s->out, s->job->program, &summary);
@@ -340,6 +369,10 @@ int bench_perf_main(const char *row_name, int argc, char **argv) {
     if (status != TUTTI_OK) {
         if (first) fprintf(stderr, "%s: %s\n", job.program, tutti_last_error());
         return EXIT_FAILURE;
+    }
+    if (job.options.cta_policy != BENCH_CTA_UNSET) {
+        const char policy[] = {(char)('0' + job.options.cta_policy), '\0'};
+        setenv("NCCL_CTA_POLICY", policy, /* overwrite */ 1);
     }
     /* Threads on one GPU wait for each other in their streams, which must not share a queue of the hardware. */
     if (job.options.life == BENCH_LIFE_THREADS) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /* overwrite */ 0);

@@ -87,6 +87,7 @@ void bench_report_start(FILE *out, const char *program, const bench_options *opt
         if (options->skip > 0) fprintf(out, "; summary skips first %d iterations", (int)options->skip);
         fprintf(out, " \n");
     }
+    if (options->parallel_init) fprintf(out, "# Parallel Init Enabled: threads call into NcclInitRank concurrently \n");
     fprintf(out, "#\n# Using devices\n");
 }
 
@@ -183,12 +184,35 @@ bool bench_report_fast_enough(const bench_summary *summary) {
     return !(summary->bus_bw < summary->least_bw * 0.9);
 }
 
+/* "1.50 GB": three digits, powers of 1024. */
+static void write_amount(int64_t bytes, char *text_out, size_t capacity) {
+    static const char *const units[] = {"B", "KB", "MB", "GB"};
+    double amount = (double)bytes;
+    int unit = 0;
+    while (unit < 3 && fabs(amount) >= 1024) {
+        amount /= 1024;
+        unit++;
+    }
+    snprintf(text_out, capacity, "%.*f %s", fabs(amount) < 10 ? 2 : fabs(amount) < 100 ? 1 : 0, amount, units[unit]);
+}
+
+static void print_memory(FILE *out, const bench_memory_use *use) {
+    const int64_t bytes[] = {use->initialization_bytes, use->buffer_bytes, use->collective_bytes,
+                             use->initialization_bytes + use->buffer_bytes + use->collective_bytes};
+    char texts[4][32];
+    for (int i = 0; i < 4; i++) write_amount(bytes[i], texts[i], sizeof texts[i]);
+    fprintf(out, "# %-20s : Initialization %s | User-Allocated %s | Collective %s | Total  %s\n", "GPU memory usage",
+            texts[0], texts[1], texts[2], texts[3]);
+}
+
 void bench_report_footer(FILE *out, const char *program, const bench_summary *summary) {
     const char *verdict = summary->least_bw == -1 ? "" : bench_report_fast_enough(summary) ? "OK" : "FAILED";
     fprintf(out, "# %-20s : %d %s\n", "Out of bounds values", summary->failed_checks,
             summary->failed_checks > 0 ? "FAILED" : "OK");
     fprintf(out, "# %-20s : %g %s\n", "Avg bus bandwidth", summary->bus_bw, verdict);
-    fprintf(out, "#\n# Collective test concluded: %s\n#\n", program);
+    fprintf(out, "#\n# Collective test concluded: %s\n", program);
+    if (summary->memory != NULL) print_memory(out, summary->memory);
+    fprintf(out, "#\n");
     if (summary->error != NULL && summary->error[0] != '\0') fprintf(out, "# error: %s\n", summary->error);
     else fprintf(out, "\n");
 }

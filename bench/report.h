@@ -45,11 +45,19 @@ typedef struct bench_row {
     bench_half out_of_place, in_place;
 } bench_row;
 
+/* -M: of the GPU's memory, as much as was free before and not behind it; less than 0: more was. */
+typedef struct bench_memory_use {
+    int64_t initialization_bytes; /* communicators */
+    int64_t buffer_bytes;
+    int64_t collective_bytes; /* all that came then */
+} bench_memory_use;
+
 typedef struct bench_summary {
-    int failed_checks; /* checks with wrong elements, counted once per rank */
-    double bus_bw;     /* mean over all halves of rows, GB/s */
-    double least_bw;   /* NCCL_TESTS_MIN_BW, -1: not set */
-    const char *error; /* NULL or "": none */
+    int failed_checks;              /* checks with wrong elements, counted once per rank */
+    double bus_bw;                  /* mean over all halves of rows, GB/s */
+    double least_bw;                /* NCCL_TESTS_MIN_BW, -1: not set */
+    const char *error;              /* NULL or "": none */
+    const bench_memory_use *memory; /* NULL: not asked for */
 } bench_summary;
 
 /* Fills the statistics of `iterations` from its times. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tutti/device.h>
 
@@ -47,6 +48,21 @@ Test(bench_cuda, flags_for_gpus_work_together) {
     }
 }
 
+/* By a driver that is made up: a MiB is gone at each look. */
+Test(bench_cuda, memory_that_went_is_told_in_the_end) {
+    char path[4096], command[8192];
+    snprintf(path, sizeof path, "%s/tests/fake_driver", perf_build_folder());
+    if (access(path, F_OK) != 0) cr_skip("the driver that is made up comes with the module for CUDA");
+    snprintf(command, sizeof command, "env LD_LIBRARY_PATH='%s' all_reduce_perf --device cuda -t 2 -b 8 -e 8 -n 1 -M 1",
+             path);
+    perf_result out = perf_run(command);
+    cr_expect_eq(out.code, 0, "%s", out.notes);
+    cr_expect(strstr(out.notes,
+                     "# Collective test concluded: all_reduce_perf\n# GPU memory usage     : Initialization 1.00 MB | "
+                     "User-Allocated 1.00 MB | Collective 1.00 MB | Total  3.00 MB\n#\n"),
+              "%s", out.notes);
+}
+
 Test(bench_cuda, a_rank_has_the_gpu_of_its_number) {
     perf_result out = perf_run("env STANDIN_GPUS=2 all_gather_perf --device cuda -g 3 -b 8K -e 8K -n 2");
     cr_expect_eq(out.code, 0, "%s", out.notes);
@@ -75,6 +91,7 @@ Test(bench_cuda, what_cannot_be_is_said) {
     expect_failure("env TUTTI_CUDA_MODULE=/nowhere.so all_reduce_perf --device cuda -b 8 -e 8", "/nowhere.so");
     expect_failure("all_reduce_perf --device cuda -G 2 -b 8 -e 8", "no kernels");
     expect_failure("all_reduce_perf --device cuda --compute 5 -b 8 -e 8", "no kernels");
+    expect_failure("all_reduce_perf --device cuda -M 1 -b 8 -e 8", "-M: ");
     expect_failure(ONE_GPU "STANDIN_FAIL=fill:3 all_reduce_perf --device cuda -t 2 --ranks threads -b 8 -e 8",
                    "made to fail");
 }

@@ -186,6 +186,15 @@ Test(bench_format, footer_tells_the_verdicts) {
                   "# Collective test concluded: all_reduce_perf\n#\n# error: broken\n");
 }
 
+Test(bench_format, footer_tells_the_memory_that_went) {
+    const bench_memory_use use = {.initialization_bytes = 1288490189, .buffer_bytes = 64 << 20, .collective_bytes = -1};
+    expect_footer((bench_summary){.bus_bw = 9, .least_bw = -1, .memory = &use},
+                  "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 9 \n#\n"
+                  "# Collective test concluded: all_reduce_perf\n"
+                  "# GPU memory usage     : Initialization 1.20 GB | User-Allocated 64.0 MB | Collective -1.00 B | "
+                  "Total  1.26 GB\n#\n\n");
+}
+
 Test(bench_format, start_lines_can_be_read_back) {
     bench_options options = options_of("-b", "8");
     options.threads = 2;
@@ -193,6 +202,7 @@ Test(bench_format, start_lines_can_be_read_back) {
     options.step_factor = 2;
     options.blocking = BENCH_BLOCKING_OUTER_BARRIER;
     options.graphs = 7;
+    options.parallel_init = 1;
     bench_device device = {
         .rank = 1, .pid = 4711, .host = "node", .index = 1, .address = "0000:00:00", .name = "A CPU"};
     captured out;
@@ -210,6 +220,7 @@ Test(bench_format, start_lines_can_be_read_back) {
                      "# nThread 2 nGpus 1 minBytes 8 maxBytes 65536 step: 2(factor) warmup iters: 1 iters: 20 agg "
                      "iters: 1 validation: 1 graph: 7 unalign: 0\n"
                      "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier \n"
+                     "# Parallel Init Enabled: threads call into NcclInitRank concurrently \n"
                      "#\n# Using devices\n"));
     const char *line = strstr(text, "#  Rank");
     cr_assert_not_null(line);

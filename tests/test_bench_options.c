@@ -85,11 +85,22 @@ Test(bench_options, flags_without_meaning_are_noted) {
     bench_options options;
     char text[1024] = "";
     FILE *notes = fmemopen(text, sizeof text, "w");
-    cr_expect_eq(parse(&options, notes, "-g 1 -p 1 -y 0 -G 0 -R 1 -x 0 -D 0 -V 16 -M 1"), TUTTI_OK);
+    cr_expect_eq(parse(&options, notes, "-g 1 -p 1 -y 0 -G 0 -R 1 -x 2 -D 0 -V 16 -M 1"), TUTTI_OK);
     fclose(notes);
-    cr_expect(strstr(text, "-p 1") && strstr(text, "-R 1") && strstr(text, "-V 16") && strstr(text, "-M 1"), "%s",
-              text);
-    cr_expect(strstr(text, "-G") == NULL && strstr(text, "-y") == NULL, "%s", text);
+    cr_expect(strstr(text, "note: -V 16 (--device_cta_count) is ignored: for compatibility only: "), "%s", text);
+    cr_expect(strstr(text, "-R 1") && strstr(text, "-M 1") && strstr(text, "-x 2"), "%s", text);
+    cr_expect(strstr(text, "-G") == NULL && strstr(text, "-y") == NULL && strstr(text, "-p") == NULL, "%s", text);
+    cr_expect_eq(options.parallel_init, 1);
+    cr_expect_eq(options.memory_report, 0);
+    cr_expect_eq(options.cta_policy, BENCH_CTA_UNSET);
+}
+
+Test(bench_options, flags_of_nccl_s_count_on_gpus) {
+    bench_options options = options_of("--device cuda -x 0 -M 1");
+    cr_expect_eq(options.cta_policy, 0);
+    cr_expect_eq(options.memory_report, 1);
+    cr_expect_eq(options_of("--device cuda").cta_policy, BENCH_CTA_UNSET);
+    expect_refused("--device cuda -x 3", "from 0 to 2");
 }
 
 Test(bench_options, flags_for_gpus_count_on_gpus_only) {

@@ -1,7 +1,9 @@
 /*
  * A libcuda.so.1 that is no driver: it knows its version (FAKE_DRIVER_VERSION), whether somebody made a context
- * (fake_driver_context), and one range of "device memory" (fake_driver_memory). For tests of how CUDA is found.
+ * (fake_driver_context), and one range of "device memory" (fake_driver_memory). For tests of how CUDA is found. What is free is
+ * a MiB less at each question.
  */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -33,6 +35,7 @@ CALL int cuDeviceGetUuid_v2(void *uuid, int device);
 CALL int cuCtxGetCurrent(void **context);
 CALL int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active);
 CALL int cuPointerGetAttributes(unsigned count, const int *attributes, void **data, uint64_t pointer);
+CALL int cuMemGetInfo_v2(size_t *free_out, size_t *total_out);
 CALL int cuStreamWaitValue64_v2(void *stream, uint64_t at, uint64_t value, unsigned flags);
 CALL int cuStreamBatchMemOp_v2(void *stream, unsigned count, void *operations, unsigned flags);
 CALL int cuStreamWriteValue64_v2(void *stream, uint64_t at, uint64_t value, unsigned flags);
@@ -51,6 +54,13 @@ int cuDriverGetVersion(int *version) {
 
 int cuGetErrorString(int error, const char **text) {
     *text = error == NOT_INITIALIZED ? "initialization error" : "some error";
+    return SUCCESS;
+}
+
+int cuMemGetInfo_v2(size_t *free_out, size_t *total_out) {
+    static atomic_size_t questions;
+    *total_out = (size_t)1 << 30;
+    *free_out = *total_out - (atomic_fetch_add(&questions, 1) << 20);
     return SUCCESS;
 }
 
