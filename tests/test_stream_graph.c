@@ -1,19 +1,22 @@
 /*
- * CUDA graphs on a real GPU: calls of one rank are captured and replayed, by the engine for one rank and by NCCL; where several
- * ranks share a GPU a captured stream is refused, which harms nobody. The stand-in has no graphs, so all is skipped there.
+ * Calls in CUDA graphs: captured and replayed, by the engine for one rank, by NCCL, and by that for ranks that share a GPU, whose
+ * ranks die, differ, or cannot capture; and refused by way of the host, which harms nobody. GPUs are stand-ins, whose graphs
+ * are lists of tasks (support/standin_cuda_graph.c), or real ones.
  *
  * Graphs are made by calls of the driver's, found at run time: the tests are built without CUDA's headers.
  */
 #include <criterion/criterion.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bootstrap/base/settings.h"
 #include "comm/stream.h"
 #include "tests/support/cuda_call.h"
 
-/* The driver's; 0 is success, a CUstream is the runtime's stream. */
+/* The driver's, or the stand-in's; 0 is success, a CUstream is the runtime's stream. */
 static struct driver {
     int (*begin)(void *stream, int mode);
     int (*end)(void *stream, void **graph_out);
@@ -27,25 +30,25 @@ enum { CAPTURE_THREAD_LOCAL = 1, REPLAYS = 5, FACTOR = 3, ITEMS = 1000 };
 
 static void find_driver(void) {
     static const struct {
-        const char *name;
+        const char *name, *standin;
         void *place;
-    } calls[] = {{"cuStreamBeginCapture_v2", &driver.begin},
-                 {"cuStreamEndCapture", &driver.end},
-                 {"cuGraphInstantiateWithFlags", &driver.instantiate},
-                 {"cuGraphLaunch", &driver.launch},
-                 {"cuGraphExecDestroy", &driver.forget},
-                 {"cuGraphDestroy", &driver.destroy}};
-    if (cuda_real_gpus() == 0) cr_skip("the stand-in has no graphs");
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    } calls[] = {{"cuStreamBeginCapture_v2", "standin_graph_begin", &driver.begin},
+                 {"cuStreamEndCapture", "standin_graph_end", &driver.end},
+                 {"cuGraphInstantiateWithFlags", "standin_graph_instantiate", &driver.instantiate},
+                 {"cuGraphLaunch", "standin_graph_launch", &driver.launch},
+                 {"cuGraphExecDestroy", "standin_graph_forget", &driver.forget},
+                 {"cuGraphDestroy", "standin_graph_forget", &driver.destroy}};
+    bool real = cuda_real_gpus() > 0;
+    void *library = dlopen(real ? "libcuda.so.1" : getenv("TUTTI_CUDA_MODULE"), RTLD_NOW);
     cr_assert(library != NULL, "%s", dlerror());
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        void *found = dlsym(library, calls[i].name);
+        void *found = dlsym(library, real ? calls[i].name : calls[i].standin);
         cr_assert(found != NULL, "%s", calls[i].name);
         memcpy(calls[i].place, &found, sizeof found);
     }
 }
 
-TestSuite(stream_graph, .init = find_driver, .timeout = 120);
+TestSuite(stream_graph, .init = find_driver, .timeout = 200);
 
 static tutti_status multiply(ranks_context *context, cuda_rank *rank, void *memory) {
     return tutti_all_reduce(context->comm, memory, memory, ITEMS, TUTTI_INT32, TUTTI_PREMUL_SUM,
@@ -83,6 +86,11 @@ static tutti_status replay(ranks_context *context) {
                 context->comm->gpu->engine->name);
     RANKS_CHECK(driver.begin(rank.streams[0], CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
     TUTTI_TRY(multiply(context, &rank, memory));
+    tutti_work *work = NULL;
+    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED,
+                 tutti_barrier(context->comm,
+                               &TUTTI_OPTIONS(.stream = rank.streams[0], .work = &work, .memory = TUTTI_MEMORY_CUDA)));
+    RANKS_CHECK(strstr(tutti_last_error(), "with options.work") != NULL, "%s", tutti_last_error());
     int ended = driver.end(rank.streams[0], &graph);
     RANKS_CHECK(ended == 0 && graph != NULL, "the capture ended with %d", ended);
     RANKS_CHECK(driver.instantiate(&exec, graph, 0) == 0, "the graph cannot be made");
@@ -98,6 +106,7 @@ static tutti_status replay(ranks_context *context) {
 
 static void run(const char *engine, int nranks, ranks_body body) {
     ranks_options options = {.nranks = nranks, .argument = (void *)(uintptr_t)engine};
+    setenv("STANDIN_GPUS", "1", 1);
     setenv("TUTTI_ALGORITHM", engine, 1);
     tutti_settings_reload();
     for (ranks_kind kind = RANKS_PROCESSES; kind <= RANKS_THREADS; kind++) {
@@ -112,6 +121,7 @@ Test(stream_graph, a_call_of_one_rank_is_captured_and_replayed) {
 }
 
 Test(stream_graph, so_it_is_by_nccl) {
+    if (cuda_real_gpus() == 0) cr_skip("test_nccl_calls.c has NCCL's stand-in");
     run("nccl", 1, replay);
 }
 
@@ -134,10 +144,214 @@ static tutti_status refuse(ranks_context *context) {
     return cuda_rank_close(&rank, context->comm);
 }
 
-Test(stream_graph, ranks_that_share_a_gpu_are_refused_and_go_on) {
-    run("same_device", 2, refuse);
+Test(stream_graph, calls_by_way_of_the_host_are_refused_and_ranks_go_on) {
+    run("staged", 2, refuse);
 }
 
-Test(stream_graph, so_they_are_by_way_of_the_host) {
-    run("staged", 2, refuse);
+/* ------------------------------------------------------------------------------------- ranks that share a GPU */
+
+enum { LAUNCHES = 100, GPU_LAUNCHES = 30, LONG = 3001 }; /* several pieces of a slot, the last one shorter */
+
+static const char *const one_gpu[] = {"STANDIN_GPUS=1", "TUTTI_CUDA_SLOT_BYTES=4096", "TUTTI_ALGORITHM=same_device",
+                                      NULL};
+
+/* What a rank has on the GPU, LONG integers each: own values, those of all, their sum, and those of one. */
+typedef struct board {
+    cuda_rank rank;
+    tutti_comm *comm;
+    tutti_stream stream;
+    char *own, *all, *sum, *word;
+    void *turn, *add; /* graphs */
+} board;
+
+static tutti_status put_values(const ranks_context *context, board *b) {
+    int32_t values[LONG];
+    void *places[4];
+    for (int i = 0; i < LONG; i++) values[i] = context->rank * 10000 + i;
+    for (int i = 0; i < 4; i++)
+        TUTTI_TRY(cuda_alloc(&b->rank, sizeof values * (size_t)(i == 1 ? context->nranks : 1), &places[i]));
+    b->own = places[0], b->all = places[1], b->sum = places[2], b->word = places[3];
+    TUTTI_TRY(b->rank.device->copy(b->own, values, sizeof values, b->stream));
+    return b->rank.device->stream_sync(b->stream);
+}
+
+/* Every rank's values become those of the next one. */
+static tutti_status turn(const board *b) {
+    tutti_options options = TUTTI_OPTIONS(.stream = b->stream, .memory = TUTTI_MEMORY_CUDA);
+    size_t bytes = LONG * sizeof(int32_t), next = (size_t)((tutti_comm_rank(b->comm) + 1) % tutti_comm_size(b->comm));
+    TUTTI_TRY(tutti_all_gather(b->comm, b->own, b->all, LONG, TUTTI_INT32, &options));
+    return b->rank.device->copy(b->own, b->all + next * bytes, bytes, b->stream);
+}
+
+static tutti_status add(const board *b) {
+    tutti_options options = TUTTI_OPTIONS(.stream = b->stream, .memory = TUTTI_MEMORY_CUDA);
+    TUTTI_TRY(tutti_all_reduce(b->comm, b->own, b->sum, LONG, TUTTI_INT32, TUTTI_SUM, &options));
+    TUTTI_TRY(b->rank.device->copy(b->word, b->own, LONG * sizeof(int32_t), b->stream));
+    TUTTI_TRY(tutti_broadcast(b->comm, b->word, LONG, TUTTI_INT32, 1, &options));
+    TUTTI_TRY(tutti_all_to_all(b->comm, b->all, b->all, 10, TUTTI_INT32, &options)); /* in place: by way of slots */
+    return tutti_barrier(b->comm, &options);
+}
+
+static tutti_status capture(board *b, tutti_status (*calls)(const board *), void **exec_out) {
+    void *graph = NULL;
+    RANKS_CHECK(driver.begin(b->stream, CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
+    TUTTI_TRY(calls(b));
+    RANKS_CHECK(driver.end(b->stream, &graph) == 0 && graph != NULL, "the capture does not end");
+    RANKS_CHECK(driver.instantiate(exec_out, graph, 0) == 0, "the graph cannot be made");
+    RANKS_CHECK(driver.destroy(graph) == 0, "what it was made of cannot be freed");
+    return TUTTI_OK;
+}
+
+static tutti_status open_board(ranks_context *context, board *b) {
+    *b = (board){.comm = context->comm};
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &b->rank));
+    b->stream = b->rank.streams[0];
+    TUTTI_TRY(put_values(context, b));
+    TUTTI_TRY(add(b)); /* the ranks meet in it */
+    TUTTI_TRY(capture(b, turn, &b->turn));
+    return capture(b, add, &b->add);
+}
+
+static tutti_status close_board(board *b, tutti_comm *comm) {
+    RANKS_CHECK(driver.forget(b->turn) == 0 && driver.forget(b->add) == 0, "the graphs cannot be freed");
+    return cuda_rank_close(&b->rank, comm);
+}
+
+static tutti_status expect(const board *b, const char *memory, int times, int first, const char *what) {
+    int32_t values[LONG];
+    TUTTI_TRY(b->rank.device->copy(values, memory, sizeof values, b->stream));
+    TUTTI_TRY(b->rank.device->stream_sync(b->stream));
+    for (int i = 0; i < LONG; i++)
+        RANKS_CHECK(values[i] == first + times * i, "%s: [%d] is %d, not %d", what, i, (int)values[i],
+                    first + times * i);
+    return TUTTI_OK;
+}
+
+/* Two graphs in turns, and calls that are in none; some ranks are late. */
+static tutti_status replay_in_turns(ranks_context *context) {
+    board b;
+    int n = context->nranks, turns = 0, added = 0, launches = cuda_real_gpus() > 0 ? GPU_LAUNCHES : LAUNCHES;
+    TUTTI_TRY(open_board(context, &b));
+    TUTTI_TRY(expect(&b, b.own, 1, context->rank * 10000, "a capture has run"));
+    for (int i = 0; i < launches; i++) {
+        if ((context->rank + i) % 7 == 0) usleep(1000);
+        RANKS_CHECK(driver.launch(b.turn, b.stream) == 0, "launch %d", i);
+        turns++;
+        if (i % 4 == 3) TUTTI_TRY(turn(&b));
+        turns += i % 4 == 3;
+        if (i % 3 != 0) continue;
+        RANKS_CHECK(driver.launch(b.add, b.stream) == 0, "launch %d", i);
+        added = turns;
+    }
+    TUTTI_TRY(expect(&b, b.own, 1, (context->rank + turns) % n * 10000, "own values"));
+    TUTTI_TRY(expect(&b, b.sum, n, n * (n - 1) / 2 * 10000, "their sum"));
+    TUTTI_TRY(expect(&b, b.word, 1, (1 + added) % n * 10000, "rank 1's"));
+    RANKS_CHECK(strcmp(context->comm->gpu->engine->name, "same_device") == 0, "'%s' did it",
+                context->comm->gpu->engine->name);
+    return close_board(&b, context->comm);
+}
+
+static void run_shared(uint64_t shared) {
+    ranks_adopt(one_gpu);
+    cuda_shared_arenas = shared;
+    const char *failure =
+        ranks_run_worlds((const int[]){2, 3, 0}, &(ranks_options){.environment = one_gpu}, replay_in_turns);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+Test(stream_graph, ranks_that_share_a_gpu_replay_graphs_in_memory_that_peers_map) {
+    run_shared(~UINT64_C(0));
+}
+
+Test(stream_graph, so_they_do_in_memory_that_some_can_map) {
+    run_shared(0x5a);
+}
+
+Test(stream_graph, so_they_do_by_way_of_slots) {
+    run_shared(0);
+}
+
+/* Who dies is named, and streams are released: those that launch graphs afterwards, too. */
+static tutti_status lose_rank(ranks_context *context) {
+    board b;
+    tutti_status status = TUTTI_OK;
+    TUTTI_TRY(open_board(context, &b));
+    for (int i = 0; i < 10; i++) RANKS_CHECK(driver.launch(b.turn, b.stream) == 0, "launch %d", i);
+    TUTTI_TRY(b.rank.device->stream_sync(b.stream));
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    if (context->rank == context->nranks - 1) ranks_strike(context, SIGKILL);
+    for (int i = 0; i < 3; i++) RANKS_CHECK(driver.launch(b.turn, b.stream) == 0, "launch after a death");
+    TUTTI_TRY(b.rank.device->stream_sync(b.stream));
+    for (int i = 0; i < 1000 && status == TUTTI_OK; i++, usleep(10000)) status = tutti_comm_error(context->comm);
+    RANKS_CHECK(status == TUTTI_ERR_PEER_DIED && strstr(tutti_last_error(), "rank 2 (host") != NULL, "'%s' (%s)",
+                tutti_status_name(status), tutti_last_error());
+    RANKS_CHECK(driver.launch(b.add, b.stream) == 0, "launch in a broken communicator");
+    TUTTI_TRY(b.rank.device->stream_sync(b.stream));
+    return close_board(&b, NULL);
+}
+
+static void run_processes(int nranks, ranks_body body) {
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = nranks, .environment = one_gpu};
+    const char *failure = ranks_run(&options, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+Test(stream_graph, a_death_during_replays_is_told_and_streams_go_on) {
+    cuda_shared_arenas = 0x5a;
+    run_processes(3, lose_rank);
+}
+
+/* Rank 0 captures what the others do not. */
+static tutti_status capture_alone(ranks_context *context) {
+    cuda_rank rank;
+    void *memory, *graph = NULL;
+    tutti_status status;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(put_ones(&rank, &memory));
+    TUTTI_TRY(multiply(context, &rank, memory));
+    if (context->rank == 0) RANKS_CHECK(driver.begin(rank.streams[0], CAPTURE_THREAD_LOCAL) == 0, "no capture");
+    status = multiply(context, &rank, memory);
+    for (int i = 0; i < 1000 && status == TUTTI_OK; i++, usleep(10000)) status = tutti_comm_error(context->comm);
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH &&
+                    strstr(tutti_last_error(), "rank 0 captures it into a CUDA graph, and rank 1 does not") != NULL,
+                "'%s' (%s)", tutti_status_name(status), tutti_last_error());
+    if (context->rank == 0 && driver.end(rank.streams[0], &graph) == 0) driver.destroy(graph);
+    return cuda_rank_close(&rank, NULL);
+}
+
+Test(stream_graph, what_one_rank_captures_and_another_does_not_is_an_error_on_both) {
+    run("same_device", 2, capture_alone);
+}
+
+/* As drivers may that are older. All ranks get the same answer before any has told the others of its call. */
+static tutti_status cannot_capture(ranks_context *context) {
+    cuda_rank rank;
+    void *memory, *graph = NULL;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(put_ones(&rank, &memory));
+    TUTTI_TRY(multiply(context, &rank, memory));
+    RANKS_CHECK(driver.begin(rank.streams[0], CAPTURE_THREAD_LOCAL) == 0, "no capture");
+    if (context->argument != NULL) setenv("STANDIN_FAIL", "wait_value:1", 1);
+    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, multiply(context, &rank, memory));
+    unsetenv("STANDIN_FAIL");
+    RANKS_CHECK(strstr(tutti_last_error(), "cannot be captured into a CUDA graph") != NULL, "%s", tutti_last_error());
+    if (driver.end(rank.streams[0], &graph) == 0) driver.destroy(graph);
+    TUTTI_TRY(multiply(context, &rank, memory));
+    int32_t each = FACTOR * context->nranks;
+    TUTTI_TRY(expect_all(&rank, memory, each * each));
+    return cuda_rank_close(&rank, context->comm);
+}
+
+Test(stream_graph, a_driver_that_does_not_capture_waits_is_told_and_ranks_go_on) {
+    static const char *const by_host[] = {"STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device", "STANDIN_STREAM_WAITS=0",
+                                          NULL};
+    if (cuda_real_gpus() > 0) cr_skip("only a stand-in fails when told to");
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    for (int i = 0; i < 2; i++) {
+        ranks_options options = {.nranks = 3, .environment = i == 0 ? one_gpu : by_host};
+        options.argument = i == 0 ? &options : NULL;
+        const char *failure = ranks_run(&options, cannot_capture);
+        cr_assert(failure == NULL, "%s", failure);
+    }
 }

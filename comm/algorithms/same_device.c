@@ -5,14 +5,10 @@
  */
 #include "comm/algorithms/same_device.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/algorithms/engines.h"
@@ -22,8 +18,6 @@
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
 #define GRANULE          256 /* bytes: pieces begin where a kernel reads best */
-/* All waits end at it; not more, since devices compare by the sign of the difference. */
-#define RELEASED ((uint64_t)INT64_MAX)
 
 /* ------------------------------------------------------------------------------------ open and close */
 
@@ -66,6 +60,7 @@ static void close_engine(tutti_comm *comm) {
     comm->gpu->engine_state = NULL;
     if (s->maps) tutti_device_memory_expect_peers(-1);
     tutti_same_device_close_boards(comm, s);
+    tutti_same_device_release_leave(s);
     return_slots(s);
     if (s->tail != NULL) s->device->event_destroy(s->tail);
     free(s->srcs);
@@ -115,58 +110,9 @@ static tutti_status open_engine(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* ------------------------------------------------------------------------------------------- releasing */
-
-/* Streams that had gone on may count once more and so take a release back: it is given again until they have ended. */
-#define RELEASE_MS 10000
-
-typedef struct release {
-    tutti_same_device_counters *counters;
-    int nranks;
-    char *slots[TUTTI_SAME_DEVICE_SLOTS]; /* to be returned */
-    int nslots;
-} release;
-
-static void release_once(tutti_same_device_counters *counters, int nranks) {
-    atomic_store_explicit(&counters->done.value, RELEASED, memory_order_release);
-    for (int rank = 0; rank < nranks; rank++)
-        atomic_store_explicit(&counters->ready[rank].value, RELEASED, memory_order_release);
-}
-
-static void *keep_releasing(void *argument) {
-    release *r = argument;
-    const struct timespec moment = {.tv_nsec = TUTTI_NS_PER_MS};
-    for (int64_t end_ns = tutti_now_ns() + RELEASE_MS * TUTTI_NS_PER_MS; tutti_now_ns() < end_ns;) {
-        release_once(r->counters, r->nranks);
-        nanosleep(&moment, NULL);
-    }
-    for (int i = 0; i < r->nslots; i++) tutti_same_device_return_slot(r->slots[i]);
-    free(r);
-    return NULL;
-}
-
-/* Signals are for the program's own threads. */
-static bool start(void *(*body)(void *), void *argument) {
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&thread, NULL, body, argument) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (started) pthread_detach(thread);
-    return started;
-}
-
 static void abort_engine(tutti_comm *comm) {
     tutti_same_device *s = comm->gpu->engine_state;
-    if (s == NULL || s->counters == NULL || atomic_exchange(&s->released, true)) return;
-    release_once(s->counters, s->nranks);
-    release *r = malloc(sizeof *r);
-    if (r == NULL) return; /* it is given only once, and the slots are lost */
-    *r = (release){.counters = s->counters, .nranks = s->nranks, .nslots = s->nkept};
-    memcpy(r->slots, s->kept, sizeof r->slots);
-    s->nkept = 0;
-    if (!start(keep_releasing, r)) free(r);
+    if (s != NULL && s->counters != NULL) tutti_same_device_release_streams(s);
 }
 
 /* --------------------------------------------------------------------------------------------- slots */
@@ -193,6 +139,11 @@ static tutti_status need_slot(tutti_same_device *s, tutti_same_device_slot *slot
 }
 
 /* ------------------------------------------------------------------------------------ planning a call */
+
+static tutti_same_device_slot *slot_of(tutti_same_device *s, const tutti_same_device_plan *plan, bool input) {
+    if (plan->captured) return input ? &s->graph_in : &s->graph_out;
+    return input ? &s->in : &s->out;
+}
 
 static int count_segments(const tutti_comm *comm, const tutti_op *op, bool input) {
     bool has = input ? tutti_op_has_input(op, comm->rank) : tutti_op_has_output(op, comm->rank);
@@ -242,6 +193,7 @@ static tutti_status plan_call(tutti_comm *comm, tutti_same_device *s, tutti_same
     plan->nout = post->nout = count_segments(comm, op, false);
     size_t in = longest_segment(comm, op, true, plan->nin), out = longest_segment(comm, op, false, plan->nout);
     size_t most = tutti_max_size(in, out);
+    tutti_same_device_slot *in_slot = slot_of(s, plan, true), *out_slot = slot_of(s, plan, false);
     plan->pieces = most == 0 ? 1 : (most + plan->segment_bytes - 1) / plan->segment_bytes;
     post->pieces = plan->pieces;
     plan->in_staged = !describe_segments(s, comm, op, true, plan->nin, post->regions) || swaps_in_place(op);
@@ -249,15 +201,15 @@ static tutti_status plan_call(tutti_comm *comm, tutti_same_device *s, tutti_same
     post->in_slot = post->out_slot = (tutti_same_device_region){.bytes = 0};
     if (plan->in_staged) {
         post->in_stride = tutti_align_up(tutti_min_size(in, plan->segment_bytes), GRANULE);
-        TUTTI_TRY(need_slot(s, &s->in, post->in_stride * (size_t)plan->nin));
-        post->in_half = s->in.half_bytes;
-        post->in_slot = tutti_same_device_describe(s, s->in.memory, 2 * s->in.half_bytes);
+        TUTTI_TRY(need_slot(s, in_slot, post->in_stride * (size_t)plan->nin));
+        post->in_half = in_slot->half_bytes;
+        post->in_slot = tutti_same_device_describe(s, in_slot->memory, 2 * in_slot->half_bytes);
     }
     if (plan->out_staged) {
         post->out_stride = tutti_align_up(tutti_min_size(out, plan->segment_bytes), GRANULE);
-        TUTTI_TRY(need_slot(s, &s->out, post->out_stride * (size_t)plan->nout));
-        post->out_half = s->out.half_bytes;
-        post->out_slot = tutti_same_device_describe(s, s->out.memory, 2 * s->out.half_bytes);
+        TUTTI_TRY(need_slot(s, out_slot, post->out_stride * (size_t)plan->nout));
+        post->out_half = out_slot->half_bytes;
+        post->out_slot = tutti_same_device_describe(s, out_slot->memory, 2 * out_slot->half_bytes);
     }
     return TUTTI_OK;
 }
@@ -268,7 +220,7 @@ static tutti_status plan_call(tutti_comm *comm, tutti_same_device *s, tutti_same
 static tutti_status copy_slot(tutti_comm *comm, tutti_same_device *s, const tutti_same_device_plan *plan,
                               const tutti_same_device_post *post, bool input, uint64_t piece) {
     int segments = input ? plan->nin : plan->nout, count = 0;
-    const tutti_same_device_slot *slot = input ? &s->in : &s->out;
+    const tutti_same_device_slot *slot = slot_of(s, plan, input);
     char *half = slot->memory + piece % 2 * slot->half_bytes;
     for (int i = 0; i < segments; i++) {
         tutti_span span = segment_of(comm, plan->op, input, i);
@@ -285,31 +237,23 @@ static tutti_status copy_slot(tutti_comm *comm, tutti_same_device *s, const tutt
     return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, plan->stream);
 }
 
-static tutti_status wait_done(const tutti_same_device *s, const tutti_same_device_plan *plan, uint64_t pieces) {
-    return s->device->wait_value(plan->stream, &s->on_device->done.value, tutti_same_device_step(plan->number, pieces));
-}
-
-static tutti_status say_ready(const tutti_same_device *s, const tutti_same_device_plan *plan, uint64_t pieces) {
-    return s->device->write_value(plan->stream, &s->on_device->ready[s->rank].value,
-                                  tutti_same_device_step(plan->number, pieces));
-}
-
 /* Puts all pieces into the stream. The last one to come (launch not NULL) also those that serve all ranks. A slot has two
  * halves: piece k goes into it after k - 2 has been taken out, and the others read k before they count k + 1. */
 static tutti_status put_pieces(tutti_comm *comm, tutti_same_device *s, const tutti_same_device_plan *plan,
                                const tutti_same_device_post *post, tutti_same_device_launch *launch) {
     uint64_t pieces = launch != NULL ? tutti_same_device_launch_pieces(launch) : plan->pieces;
     for (uint64_t piece = 0; piece < pieces; piece++) {
-        if (plan->in_staged && piece >= 2) TUTTI_TRY(wait_done(s, plan, piece - 1));
+        if (plan->in_staged && piece >= 2 && launch == NULL) TUTTI_TRY(tutti_same_device_wait_done(s, plan, piece - 1));
         if (plan->in_staged) TUTTI_TRY(copy_slot(comm, s, plan, post, /* input */ true, piece));
-        if (piece < plan->pieces)
-            TUTTI_TRY(say_ready(s, plan, piece + 1 == plan->pieces ? TUTTI_SAME_DEVICE_END : piece + 1));
+        if (launch == NULL) /* nobody waits for who launches, nor would take back in a graph what he has counted */
+            TUTTI_TRY(
+                tutti_same_device_say_ready(s, plan, piece + 1 == plan->pieces ? TUTTI_SAME_DEVICE_END : piece + 1));
         if (launch != NULL) TUTTI_TRY(tutti_same_device_launch_piece(launch, piece));
         if (!plan->out_staged || piece == 0) continue;
-        if (launch == NULL) TUTTI_TRY(wait_done(s, plan, piece));
+        if (launch == NULL) TUTTI_TRY(tutti_same_device_wait_done(s, plan, piece));
         TUTTI_TRY(copy_slot(comm, s, plan, post, /* input */ false, piece - 1));
     }
-    if (launch == NULL) TUTTI_TRY(wait_done(s, plan, TUTTI_SAME_DEVICE_END));
+    if (launch == NULL) TUTTI_TRY(tutti_same_device_wait_done(s, plan, TUTTI_SAME_DEVICE_END));
     return plan->out_staged ? copy_slot(comm, s, plan, post, /* input */ false, pieces - 1) : TUTTI_OK;
 }
 
@@ -325,29 +269,50 @@ static tutti_status leave_tail(tutti_same_device *s, tutti_stream stream) {
     return s->device->event_record(s->tail, stream);
 }
 
-static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
-    tutti_same_device *s = comm->gpu->engine_state;
+/* Every call has a place on the board, a captured one as well, which has no number. */
+static tutti_status put_call(tutti_comm *comm, tutti_same_device *s, const tutti_stream_call *call) {
     tutti_same_device_launch *launch = NULL;
     size_t item_bytes = tutti_max_size(tutti_type_bytes(call->op->type), 1);
     tutti_same_device_plan plan = {.op = call->op,
                                    .number = call->number,
+                                   .place = ++s->places,
+                                   .captured = call->captured,
                                    .stream = call->stream,
                                    .item_bytes = item_bytes,
                                    .segment_bytes = segment_bytes_of(s, call->op, item_bytes)};
-    tutti_same_device_post *post = tutti_same_device_post_at(s, s->rank, call->number);
-    TUTTI_TRY(tutti_same_device_claim(comm, s, call->number));
+    tutti_same_device_post *post = tutti_same_device_post_at(s, s->rank, plan.place);
+    TUTTI_TRY(tutti_same_device_claim(comm, s, plan.place));
     post->signature = call->op->signature;
     post->stream = (uint64_t)(uintptr_t)call->stream;
     post->call = tutti_call_of(call->op);
     post->factor = call->op->factor;
+    post->captured = call->captured;
     TUTTI_TRY(plan_call(comm, s, &plan, post));
-    TUTTI_TRY(follow(s, call->stream));
-    bool last = tutti_same_device_arrive(s, post, call->number);
+    if (!call->captured) TUTTI_TRY(follow(s, call->stream));
+    bool last = tutti_same_device_arrive(s, post, plan.place);
     if (last) TUTTI_TRY(tutti_same_device_launch_begin(comm, s, &plan, &launch));
     tutti_status status = put_pieces(comm, s, &plan, post, launch);
     if (launch != NULL) tutti_same_device_launch_end(launch);
-    TUTTI_TRY(status);
-    return leave_tail(s, call->stream);
+    return status;
+}
+
+static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
+    tutti_same_device *s = comm->gpu->engine_state;
+    if (!call->captured) {
+        TUTTI_TRY(put_call(comm, s, call));
+        return leave_tail(s, call->stream);
+    }
+    TUTTI_TRY(tutti_same_device_try_capture(comm, s, call->stream));
+    s->capturing = true;
+    TUTTI_TRY(put_call(comm, s, call));
+    s->capturing = false;
+    return TUTTI_OK;
+}
+
+/* Where others may have captured the call already, this rank cannot leave it out. */
+static bool spares(tutti_comm *comm) {
+    const tutti_same_device *s = comm->gpu->engine_state;
+    return !s->capturing;
 }
 
 const tutti_stream_engine tutti_engine_same_device = {
@@ -356,7 +321,9 @@ const tutti_stream_engine tutti_engine_same_device = {
     .fits = fits,
     .open = open_engine,
     .enqueue = enqueue,
+    .spares = spares,
     .abort = abort_engine,
     .close = close_engine,
     .yields = true,
+    .captures = true,
 };

@@ -10,6 +10,9 @@
  * are; for others their owner copies by way of its slots, in pieces that fit. Counters lie in host memory that every process
  * pins; they only grow: step = number of the call * 2^20 + pieces done.
  *
+ * A call that is captured into a CUDA graph meets the others on the board as well, once, and so who launches in every replay
+ * is settled. Graphs have counters of their own, which are 0 again behind each replay (same_device_steps.c), and slots.
+ *
  * One kernel for all ranks, since processes on one GPU run one at a time: ranks that only wait need no turn.
  */
 #ifndef TUTTI_SAME_DEVICE_H
@@ -37,12 +40,13 @@ typedef struct tutti_same_device_region {
 
 /* One call of one rank. Its owner writes it before `number`. */
 typedef struct tutti_same_device_post {
-    _Atomic uint64_t number; /* release; pairs with the acquire in the launch */
+    _Atomic uint64_t number; /* its place; release; pairs with the acquire in the launch */
     uint64_t signature;
     uint64_t stream; /* a handle; means something to ranks of the same process */
     tutti_call call;
     double factor;
     uint64_t pieces;
+    bool captured;
     int32_t nin, nout;                          /* segments: n, one for all, or none */
     tutti_same_device_region in_slot, out_slot; /* bytes 0: the regions themselves */
     uint64_t in_stride, out_stride;             /* of the segments in a slot's half */
@@ -70,6 +74,9 @@ typedef struct tutti_same_device_counter {
 typedef struct tutti_same_device_counters {
     tutti_same_device_counter done;
     tutti_same_device_counter ready[TUTTI_DEVICE_MOST_BUFFERS];
+    tutti_same_device_counter graph_done[TUTTI_DEVICE_MOST_BUFFERS]; /* of calls in graphs: one for each who waits */
+    tutti_same_device_counter graph_ready[TUTTI_DEVICE_MOST_BUFFERS];
+    tutti_same_device_counter trial;                            /* 1 once a graph with calls was launched */
     tutti_same_device_counter arrived[TUTTI_SAME_DEVICE_DEPTH]; /* ranks that have posted */
     tutti_same_device_counter
         launched[TUTTI_SAME_DEVICE_DEPTH]; /* the last call of this place that is in its streams */
@@ -96,8 +103,13 @@ typedef struct tutti_same_device {
     char *kept[TUTTI_SAME_DEVICE_SLOTS];         /* all slots there were: sizes double */
     int nkept;
     tutti_same_device_slot in, out;
-    bool maps;               /* ranks of other processes map memory of this one */
-    tutti_event_handle tail; /* recorded after the last call, in last_stream */
+    tutti_same_device_slot graph_in, graph_out; /* of calls in graphs, which may be launched at any time */
+    uint64_t places;                            /* calls on the board, captured ones as well */
+    atomic_bool graphs;                         /* calls were captured */
+    bool capturing;                             /* one is, and the others may count on it */
+    bool maps;                                  /* ranks of other processes map memory of this one */
+    struct tutti_same_device_release *release;  /* after an abort, where graphs may still be launched; else NULL */
+    tutti_event_handle tail;                    /* recorded after the last call, in last_stream */
     tutti_stream last_stream;
     bool has_tail;
     atomic_bool released; /* by abort */
@@ -110,7 +122,9 @@ typedef struct tutti_same_device {
 /* A call as this rank sees it. */
 typedef struct tutti_same_device_plan {
     const tutti_op *op;
-    uint64_t number;
+    uint64_t number; /* among those that are not captured */
+    uint64_t place;  /* on the board */
+    bool captured;
     tutti_stream stream;
     size_t item_bytes;
     size_t segment_bytes; /* of a segment in one piece, at most; equal on all ranks */
@@ -119,9 +133,8 @@ typedef struct tutti_same_device_plan {
     bool in_staged, out_staged;
 } tutti_same_device_plan;
 
-static inline tutti_same_device_post *tutti_same_device_post_at(const tutti_same_device *s, int rank, uint64_t number) {
-    return (tutti_same_device_post *)(void *)(s->boards[rank]->posts +
-                                              number % TUTTI_SAME_DEVICE_DEPTH * s->post_bytes);
+static inline tutti_same_device_post *tutti_same_device_post_at(const tutti_same_device *s, int rank, uint64_t place) {
+    return (tutti_same_device_post *)(void *)(s->boards[rank]->posts + place % TUTTI_SAME_DEVICE_DEPTH * s->post_bytes);
 }
 /* Does a rank's output consist of a segment from each rank? */
 static inline bool tutti_same_device_gathers(const tutti_op *op) {
@@ -162,10 +175,27 @@ tutti_same_device_region tutti_same_device_describe(tutti_same_device *s, const 
 /* Where a region of `rank` is in this process. TUTTI_ERR_DATA: it cannot be. */
 tutti_status tutti_same_device_find(tutti_same_device *s, const tutti_comm *comm, int rank,
                                     const tutti_same_device_region *region, void **memory_out);
-/* Waits until the place of that call on the board is free: the fastest rank is far ahead. */
-tutti_status tutti_same_device_claim(tutti_comm *comm, tutti_same_device *s, uint64_t number);
+/* Waits until that place on the board is free: the fastest rank is far ahead. */
+tutti_status tutti_same_device_claim(tutti_comm *comm, tutti_same_device *s, uint64_t place);
 /* Publishes the own post, which is filled; is this rank the last one? */
-bool tutti_same_device_arrive(tutti_same_device *s, tutti_same_device_post *post, uint64_t number);
+bool tutti_same_device_arrive(tutti_same_device *s, tutti_same_device_post *post, uint64_t place);
+
+/* same_device_steps.c: in the plan's stream; `pieces` is TUTTI_SAME_DEVICE_END with the last one. */
+tutti_status tutti_same_device_say_ready(const tutti_same_device *s, const tutti_same_device_plan *plan,
+                                         uint64_t pieces);
+tutti_status tutti_same_device_wait_done(const tutti_same_device *s, const tutti_same_device_plan *plan,
+                                         uint64_t pieces);
+/* The same two for who launches: until all others are ready; all go on. */
+tutti_status tutti_same_device_wait_ready(const tutti_same_device *s, const tutti_same_device_plan *plan,
+                                          uint64_t pieces);
+tutti_status tutti_same_device_say_done(const tutti_same_device *s, const tutti_same_device_plan *plan,
+                                        uint64_t pieces);
+/* Before a call is captured. TUTTI_ERR_UNSUPPORTED, on all ranks alike: it cannot be, and nobody has heard of it. */
+tutti_status tutti_same_device_try_capture(tutti_comm *comm, tutti_same_device *s, tutti_stream stream);
+/* Streams go on, those of graphs that are launched later as well, until some time after `leave`, which comes with the end
+ * of the communicator. Takes the slots. */
+void tutti_same_device_release_streams(tutti_same_device *s);
+void tutti_same_device_release_leave(tutti_same_device *s);
 
 /* same_device_keep.c: what outlives communicators. Counters as the GPU sees them; `owner` is whose heap they are in. */
 tutti_status tutti_same_device_pin(const tutti_device *device, struct tutti_peer *owner,

@@ -157,9 +157,9 @@ tutti_status tutti_same_device_try_import(tutti_comm *comm, tutti_same_device *s
 
 /* ------------------------------------------------------------------------------------------------ posts */
 
-tutti_status tutti_same_device_claim(tutti_comm *comm, tutti_same_device *s, uint64_t number) {
-    const _Atomic uint64_t *launched = &s->counters->launched[number % TUTTI_SAME_DEVICE_DEPTH].value;
-    uint64_t before = number > TUTTI_SAME_DEVICE_DEPTH ? number - TUTTI_SAME_DEVICE_DEPTH : 0;
+tutti_status tutti_same_device_claim(tutti_comm *comm, tutti_same_device *s, uint64_t place) {
+    const _Atomic uint64_t *launched = &s->counters->launched[place % TUTTI_SAME_DEVICE_DEPTH].value;
+    uint64_t before = place > TUTTI_SAME_DEVICE_DEPTH ? place - TUTTI_SAME_DEVICE_DEPTH : 0;
     tutti_deadline deadline = tutti_deadline_after_ms(comm->timeout_ms);
     tutti_backoff backoff = {.yields = true};
     while (atomic_load_explicit(launched, memory_order_acquire) < before) { /* pairs with launch_begin's release */
@@ -173,9 +173,9 @@ tutti_status tutti_same_device_claim(tutti_comm *comm, tutti_same_device *s, uin
     return TUTTI_OK;
 }
 
-bool tutti_same_device_arrive(tutti_same_device *s, tutti_same_device_post *post, uint64_t number) {
-    _Atomic uint64_t *arrived = &s->counters->arrived[number % TUTTI_SAME_DEVICE_DEPTH].value;
-    atomic_store_explicit(&post->number, number, memory_order_release);
+bool tutti_same_device_arrive(tutti_same_device *s, tutti_same_device_post *post, uint64_t place) {
+    _Atomic uint64_t *arrived = &s->counters->arrived[place % TUTTI_SAME_DEVICE_DEPTH].value;
+    atomic_store_explicit(&post->number, place, memory_order_release);
     /* Whoever comes last has seen what all others wrote before. */
     if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < (uint64_t)s->nranks) return false;
     atomic_store_explicit(arrived, 0, memory_order_relaxed); /* before launched: then the place is claimed anew */

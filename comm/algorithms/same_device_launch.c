@@ -83,6 +83,11 @@ static tutti_status compare_posts(tutti_same_device_launch *launch) {
     const tutti_same_device_post *mine = launch->parties[launch->s->rank].post;
     for (int rank = 0; rank < launch->s->nranks; rank++) {
         const tutti_same_device_post *post = launch->parties[rank].post;
+        if (post->captured != mine->captured)
+            return tutti_fail(TUTTI_ERR_MISMATCH,
+                              "%s of communicator \"%s\": rank %d captures it into a CUDA graph, and rank %d does not",
+                              tutti_kind_name(own.kind), launch->comm->name, post->captured ? rank : launch->s->rank,
+                              post->captured ? launch->s->rank : rank);
         if (post->signature != mine->signature)
             return tutti_monitor_calls_differ(launch->comm, &own, rank, &post->call, " (their counts per rank differ)");
     }
@@ -131,7 +136,7 @@ static tutti_status create(tutti_comm *comm, tutti_same_device *s, const tutti_s
     *launch = (tutti_same_device_launch){.comm = comm, .s = s, .plan = plan};
     char **next = (char **)(void *)(memory + heads);
     for (int rank = 0; rank < s->nranks; rank++, next += 4 * n)
-        launch->parties[rank] = (party){.post = tutti_same_device_post_at(s, rank, plan->number),
+        launch->parties[rank] = (party){.post = tutti_same_device_post_at(s, rank, plan->place),
                                         .in = next,
                                         .out = next + n,
                                         .in_bytes = (size_t *)(void *)(next + 2 * n),
@@ -229,17 +234,12 @@ static tutti_status move_piece(const tutti_same_device_launch *launch, uint64_t 
 tutti_status tutti_same_device_launch_piece(tutti_same_device_launch *launch, uint64_t piece) {
     const tutti_same_device *s = launch->s;
     const tutti_same_device_plan *plan = launch->plan;
-    void *others[TUTTI_DEVICE_MOST_BUFFERS];
-    int nothers = 0;
-    for (int rank = 0; rank < s->nranks; rank++)
-        if (rank != s->rank) others[nothers++] = &s->on_device->ready[rank].value;
     /* Who counts fewer pieces has said that all of his are ready. */
-    TUTTI_TRY(s->device->wait_values(plan->stream, others, nothers, tutti_same_device_step(plan->number, piece + 1)));
+    TUTTI_TRY(tutti_same_device_wait_ready(s, plan, piece + 1));
     if (tutti_same_device_reduces(plan->op)) TUTTI_TRY(reduce_piece(launch, piece));
     else if (plan->op->kind != TUTTI_KIND_BARRIER) TUTTI_TRY(move_piece(launch, piece));
     bool last = piece + 1 == launch->pieces;
-    return s->device->write_value(plan->stream, &s->on_device->done.value,
-                                  tutti_same_device_step(plan->number, last ? TUTTI_SAME_DEVICE_END : piece + 1));
+    return tutti_same_device_say_done(s, plan, last ? TUTTI_SAME_DEVICE_END : piece + 1);
 }
 
 uint64_t tutti_same_device_launch_pieces(const tutti_same_device_launch *launch) {
@@ -248,8 +248,8 @@ uint64_t tutti_same_device_launch_pieces(const tutti_same_device_launch *launch)
 
 void tutti_same_device_launch_end(tutti_same_device_launch *launch) {
     const tutti_same_device *s = launch->s;
-    uint64_t number = launch->plan->number;
-    atomic_store_explicit(&s->counters->launched[number % TUTTI_SAME_DEVICE_DEPTH].value, number,
+    uint64_t place = launch->plan->place;
+    atomic_store_explicit(&s->counters->launched[place % TUTTI_SAME_DEVICE_DEPTH].value, place,
                           memory_order_release); /* pairs with claim */
     free(launch);
 }

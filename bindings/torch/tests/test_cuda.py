@@ -159,13 +159,15 @@ def wrong_arguments(context):
     raises(ValueError, "in one place", lambda: dist.all_gather_into_tensor(host, own))
     dist.all_reduce(own)
     raises(ValueError, "cuda:0", lambda: dist.all_reduce(filled(4, 1, index=1)))
+    fresh = dist.new_group()
     gpu.ops.use_gpu(0)
     gpu.ops.use_stream(0, 3)
     gpu.ops.capture(0, True)
-    raises(dist.DistBackendError, "captured", lambda: dist.all_reduce(own))
-    gpu.ops.capture(0, False)
+    raises(dist.DistBackendError, "captured", lambda: dist.all_reduce(own, group=fresh))
     dist.all_reduce(own)
-    same(own, torch.full((4,), float(context.size**2)), "after errors")
+    gpu.ops.capture(0, False)
+    dist.all_reduce(own, group=fresh)
+    same(own, torch.full((4,), float(context.size**3)), "after errors")
 
 
 def deaths(context):
