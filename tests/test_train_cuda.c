@@ -98,6 +98,25 @@ Test(train_cuda, a_recorded_step_contains_the_buckets_that_travel_in_a_stream_of
     expect_near(STEPS, a, c, 2e-4);
 }
 
+/* By the engine for ranks on one GPU: in each step that is not replayed a rank's stream writes values, at least one. */
+Test(train_cuda, ranks_that_share_a_gpu_record_their_steps) {
+    enum { MANY = 60 };
+    if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("how often streams write values is known of the stand-in only");
+    training_run recorded = {.options = {OPTIONS("--model", "mlp", "--device", "cuda")}, .data = folder}, launched;
+    recorded.options[1] = "6", recorded.options[3] = "60";
+    launched = recorded;
+    launched.options[10] = "--eager";
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES], c[TRAINING_LOSSES];
+    int count;
+    expect_run(2, &launched, MANY, a);
+    setenv("STANDIN_FAIL", "write_value:50", 1);
+    expect_run(2, &recorded, MANY, b);
+    const char *failure = training_losses(RANKS_PROCESSES, 2, &launched, c, &count);
+    unsetenv("STANDIN_FAIL");
+    cr_assert(failure != NULL && strstr(failure, "write_value") != NULL, "%s", failure);
+    expect_near(MANY, b, a, 0);
+}
+
 Test(train_cuda, where_sums_keep_the_order_of_ranks_steps_are_launched) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("two GPUs and NCCL are the stand-ins'");
     training_run one = {.options = {OPTIONS("--model", "mlp", "--device", "cuda")}}, two = one;
