@@ -109,7 +109,7 @@ static void run(const char *engine, int nranks, ranks_body body) {
     setenv("STANDIN_GPUS", "1", 1);
     setenv("TUTTI_ALGORITHM", engine, 1);
     tutti_settings_reload();
-    for (ranks_kind kind = RANKS_PROCESSES; kind <= RANKS_THREADS; kind++) {
+    for (ranks_kind kind = ranks_have_processes() ? RANKS_PROCESSES : RANKS_THREADS; kind <= RANKS_THREADS; kind++) {
         options.kind = kind;
         const char *failure = ranks_run(&options, body);
         cr_assert(failure == NULL, "%s: %s", kind == RANKS_THREADS ? "threads" : "processes", failure);
