@@ -2,11 +2,8 @@
  * Calls in CUDA graphs: captured and replayed, by the engine for one rank, by NCCL, and by that for ranks that share a GPU, whose
  * ranks die, differ, or cannot capture; and refused by way of the host, which harms nobody. GPUs are stand-ins, whose graphs
  * are lists of tasks (support/standin_cuda_graph.c), or real ones.
- *
- * Graphs are made by calls of the driver's, found at run time: the tests are built without CUDA's headers.
  */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,40 +12,11 @@
 #include "bootstrap/base/settings.h"
 #include "comm/stream.h"
 #include "tests/support/cuda_call.h"
+#include "tests/support/cuda_graph.h"
 
-/* The driver's, or the stand-in's; 0 is success, a CUstream is the runtime's stream. */
-static struct driver {
-    int (*begin)(void *stream, int mode);
-    int (*end)(void *stream, void **graph_out);
-    int (*instantiate)(void **exec_out, void *graph, unsigned long long flags);
-    int (*launch)(void *exec, void *stream);
-    int (*forget)(void *exec);
-    int (*destroy)(void *graph);
-} driver;
+enum { REPLAYS = 5, FACTOR = 3, ITEMS = 1000 };
 
-enum { CAPTURE_THREAD_LOCAL = 1, REPLAYS = 5, FACTOR = 3, ITEMS = 1000 };
-
-static void find_driver(void) {
-    static const struct {
-        const char *name, *standin;
-        void *place;
-    } calls[] = {{"cuStreamBeginCapture_v2", "standin_graph_begin", &driver.begin},
-                 {"cuStreamEndCapture", "standin_graph_end", &driver.end},
-                 {"cuGraphInstantiateWithFlags", "standin_graph_instantiate", &driver.instantiate},
-                 {"cuGraphLaunch", "standin_graph_launch", &driver.launch},
-                 {"cuGraphExecDestroy", "standin_graph_forget", &driver.forget},
-                 {"cuGraphDestroy", "standin_graph_forget", &driver.destroy}};
-    bool real = cuda_real_gpus() > 0;
-    void *library = dlopen(real ? "libcuda.so.1" : getenv("TUTTI_CUDA_MODULE"), RTLD_NOW);
-    cr_assert(library != NULL, "%s", dlerror());
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        void *found = dlsym(library, real ? calls[i].name : calls[i].standin);
-        cr_assert(found != NULL, "%s", calls[i].name);
-        memcpy(calls[i].place, &found, sizeof found);
-    }
-}
-
-TestSuite(stream_graph, .init = find_driver, .timeout = 200);
+TestSuite(stream_graph, .init = cuda_graph_find, .timeout = 200);
 
 static tutti_status multiply(ranks_context *context, cuda_rank *rank, void *memory) {
     return tutti_all_reduce(context->comm, memory, memory, ITEMS, TUTTI_INT32, TUTTI_PREMUL_SUM,
@@ -84,23 +52,23 @@ static tutti_status replay(ranks_context *context) {
     TUTTI_TRY(expect_all(&rank, memory, expected));
     RANKS_CHECK(strcmp(context->comm->gpu->engine->name, engine) == 0, "another engine did it: %s",
                 context->comm->gpu->engine->name);
-    RANKS_CHECK(driver.begin(rank.streams[0], CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
+    RANKS_CHECK(cuda_graph.begin(rank.streams[0], CUDA_CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
     TUTTI_TRY(multiply(context, &rank, memory));
     tutti_work *work = NULL;
     RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED,
                  tutti_barrier(context->comm,
                                &TUTTI_OPTIONS(.stream = rank.streams[0], .work = &work, .memory = TUTTI_MEMORY_CUDA)));
     RANKS_CHECK(strstr(tutti_last_error(), "with options.work") != NULL, "%s", tutti_last_error());
-    int ended = driver.end(rank.streams[0], &graph);
+    int ended = cuda_graph.end(rank.streams[0], &graph);
     RANKS_CHECK(ended == 0 && graph != NULL, "the capture ended with %d", ended);
-    RANKS_CHECK(driver.instantiate(&exec, graph, 0) == 0, "the graph cannot be made");
+    RANKS_CHECK(cuda_graph.instantiate(&exec, graph, 0) == 0, "the graph cannot be made");
     TUTTI_TRY(expect_all(&rank, memory, expected));
     for (int i = 0; i < REPLAYS; i++, expected *= FACTOR)
-        RANKS_CHECK(driver.launch(exec, rank.streams[0]) == 0, "replay %d", i);
+        RANKS_CHECK(cuda_graph.launch(exec, rank.streams[0]) == 0, "replay %d", i);
     TUTTI_TRY(expect_all(&rank, memory, expected));
     TUTTI_TRY(multiply(context, &rank, memory)); /* and by hand again */
     TUTTI_TRY(expect_all(&rank, memory, expected * FACTOR));
-    RANKS_CHECK(driver.forget(exec) == 0 && driver.destroy(graph) == 0, "the graph cannot be freed");
+    RANKS_CHECK(cuda_graph.forget(exec) == 0 && cuda_graph.destroy(graph) == 0, "the graph cannot be freed");
     return cuda_rank_close(&rank, context->comm);
 }
 
@@ -134,11 +102,11 @@ static tutti_status refuse(ranks_context *context) {
     TUTTI_TRY(put_ones(&rank, &memory));
     TUTTI_TRY(multiply(context, &rank, memory));
     TUTTI_TRY(expect_all(&rank, memory, sum));
-    RANKS_CHECK(driver.begin(rank.streams[0], CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
+    RANKS_CHECK(cuda_graph.begin(rank.streams[0], CUDA_CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
     RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, multiply(context, &rank, memory));
     RANKS_CHECK(strstr(tutti_last_error(), engine) != NULL && strstr(tutti_last_error(), "graph") != NULL,
                 "it is not said why: %s", tutti_last_error());
-    if (driver.end(rank.streams[0], &graph) == 0 && graph != NULL) driver.destroy(graph);
+    if (cuda_graph.end(rank.streams[0], &graph) == 0 && graph != NULL) cuda_graph.destroy(graph);
     TUTTI_TRY(multiply(context, &rank, memory));
     TUTTI_TRY(expect_all(&rank, memory, sum * sum));
     return cuda_rank_close(&rank, context->comm);
@@ -194,11 +162,11 @@ static tutti_status add(const board *b) {
 
 static tutti_status capture(board *b, tutti_status (*calls)(const board *), void **exec_out) {
     void *graph = NULL;
-    RANKS_CHECK(driver.begin(b->stream, CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
+    RANKS_CHECK(cuda_graph.begin(b->stream, CUDA_CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
     TUTTI_TRY(calls(b));
-    RANKS_CHECK(driver.end(b->stream, &graph) == 0 && graph != NULL, "the capture does not end");
-    RANKS_CHECK(driver.instantiate(exec_out, graph, 0) == 0, "the graph cannot be made");
-    RANKS_CHECK(driver.destroy(graph) == 0, "what it was made of cannot be freed");
+    RANKS_CHECK(cuda_graph.end(b->stream, &graph) == 0 && graph != NULL, "the capture does not end");
+    RANKS_CHECK(cuda_graph.instantiate(exec_out, graph, 0) == 0, "the graph cannot be made");
+    RANKS_CHECK(cuda_graph.destroy(graph) == 0, "what it was made of cannot be freed");
     return TUTTI_OK;
 }
 
@@ -213,7 +181,7 @@ static tutti_status open_board(ranks_context *context, board *b) {
 }
 
 static tutti_status close_board(board *b, tutti_comm *comm) {
-    RANKS_CHECK(driver.forget(b->turn) == 0 && driver.forget(b->add) == 0, "the graphs cannot be freed");
+    RANKS_CHECK(cuda_graph.forget(b->turn) == 0 && cuda_graph.forget(b->add) == 0, "the graphs cannot be freed");
     return cuda_rank_close(&b->rank, comm);
 }
 
@@ -235,12 +203,12 @@ static tutti_status replay_in_turns(ranks_context *context) {
     TUTTI_TRY(expect(&b, b.own, 1, context->rank * 10000, "a capture has run"));
     for (int i = 0; i < launches; i++) {
         if ((context->rank + i) % 7 == 0) usleep(1000);
-        RANKS_CHECK(driver.launch(b.turn, b.stream) == 0, "launch %d", i);
+        RANKS_CHECK(cuda_graph.launch(b.turn, b.stream) == 0, "launch %d", i);
         turns++;
         if (i % 4 == 3) TUTTI_TRY(turn(&b));
         turns += i % 4 == 3;
         if (i % 3 != 0) continue;
-        RANKS_CHECK(driver.launch(b.add, b.stream) == 0, "launch %d", i);
+        RANKS_CHECK(cuda_graph.launch(b.add, b.stream) == 0, "launch %d", i);
         added = turns;
     }
     TUTTI_TRY(expect(&b, b.own, 1, (context->rank + turns) % n * 10000, "own values"));
@@ -271,21 +239,64 @@ Test(stream_graph, so_they_do_by_way_of_slots) {
     run_shared(0);
 }
 
+/* One call of each kind, in memory that was written outside of its graph. */
+static tutti_status replay_call(ranks_context *context, cuda_rank *rank, const call *c) {
+    cuda_call mine;
+    void *graph = NULL, *exec = NULL;
+    tutti_stream stream = rank->streams[0];
+    TUTTI_TRY(cuda_call_prepare(rank, c, context->rank, context->nranks, stream, &mine));
+    RANKS_CHECK(cuda_graph.begin(stream, CUDA_CAPTURE_THREAD_LOCAL) == 0, "the capture does not begin");
+    tutti_options options = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = stream);
+    tutti_status status = call_start(&mine.there, context->comm, &options);
+    RANKS_CHECK(cuda_graph.end(stream, &graph) == 0 && cuda_graph.instantiate(&exec, graph, 0) == 0, "no graph");
+    RANKS_CHECK(cuda_graph.launch(exec, stream) == 0, "no launch");
+    if (status == TUTTI_OK) status = cuda_call_check(rank, &mine, stream);
+    RANKS_CHECK(cuda_graph.forget(exec) == 0 && cuda_graph.destroy(graph) == 0, "the graph cannot be freed");
+    cuda_call_release(&mine);
+    return status;
+}
+
+static tutti_status replay_kinds(ranks_context *context) {
+    cuda_rank rank;
+    const call first = {.kind = CALL_BARRIER, .type = TUTTI_INT32};
+    TUTTI_TRY(cuda_rank_open(context, (size_t)4 << 20, &rank));
+    TUTTI_TRY(cuda_call_run(&rank, &first, context->comm, rank.streams[0], false));
+    for (unsigned seed = 0; seed < 3 * CALL_KINDS; seed++) {
+        static const size_t counts[] = {0, 251, 5003};
+        call c = {.kind = (call_kind)(seed / 3),
+                  .type = TUTTI_FLOAT32,
+                  .count = counts[seed % 3],
+                  .root = (int)(seed % (unsigned)context->nranks),
+                  .in_place = (call_mode)(seed % CALL_MODES),
+                  .seed = seed};
+        rank.used = 0;
+        TUTTI_TRY(replay_call(context, &rank, &c));
+    }
+    return cuda_rank_close(&rank, context->comm);
+}
+
+Test(stream_graph, all_kinds_are_right_in_graphs) {
+    ranks_adopt(one_gpu);
+    cuda_shared_arenas = 0x5a;
+    const char *failure = ranks_run_worlds((const int[]){3, 0}, &(ranks_options){.environment = one_gpu}, replay_kinds);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
 /* Who dies is named, and streams are released: those that launch graphs afterwards, too. */
 static tutti_status lose_rank(ranks_context *context) {
     board b;
     tutti_status status = TUTTI_OK;
     TUTTI_TRY(open_board(context, &b));
-    for (int i = 0; i < 10; i++) RANKS_CHECK(driver.launch(b.turn, b.stream) == 0, "launch %d", i);
+    for (int i = 0; i < 10; i++) RANKS_CHECK(cuda_graph.launch(b.turn, b.stream) == 0, "launch %d", i);
     TUTTI_TRY(b.rank.device->stream_sync(b.stream));
     TUTTI_TRY(tutti_barrier(context->comm, NULL));
     if (context->rank == context->nranks - 1) ranks_strike(context, SIGKILL);
-    for (int i = 0; i < 3; i++) RANKS_CHECK(driver.launch(b.turn, b.stream) == 0, "launch after a death");
+    for (int i = 0; i < 3; i++) RANKS_CHECK(cuda_graph.launch(b.turn, b.stream) == 0, "launch after a death");
     TUTTI_TRY(b.rank.device->stream_sync(b.stream));
     for (int i = 0; i < 1000 && status == TUTTI_OK; i++, usleep(10000)) status = tutti_comm_error(context->comm);
     RANKS_CHECK(status == TUTTI_ERR_PEER_DIED && strstr(tutti_last_error(), "rank 2 (host") != NULL, "'%s' (%s)",
                 tutti_status_name(status), tutti_last_error());
-    RANKS_CHECK(driver.launch(b.add, b.stream) == 0, "launch in a broken communicator");
+    RANKS_CHECK(cuda_graph.launch(b.add, b.stream) == 0, "launch in a broken communicator");
     TUTTI_TRY(b.rank.device->stream_sync(b.stream));
     return close_board(&b, NULL);
 }
@@ -310,13 +321,14 @@ static tutti_status capture_alone(ranks_context *context) {
     TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
     TUTTI_TRY(put_ones(&rank, &memory));
     TUTTI_TRY(multiply(context, &rank, memory));
-    if (context->rank == 0) RANKS_CHECK(driver.begin(rank.streams[0], CAPTURE_THREAD_LOCAL) == 0, "no capture");
+    if (context->rank == 0)
+        RANKS_CHECK(cuda_graph.begin(rank.streams[0], CUDA_CAPTURE_THREAD_LOCAL) == 0, "no capture");
     status = multiply(context, &rank, memory);
     for (int i = 0; i < 1000 && status == TUTTI_OK; i++, usleep(10000)) status = tutti_comm_error(context->comm);
     RANKS_CHECK(status == TUTTI_ERR_MISMATCH &&
                     strstr(tutti_last_error(), "rank 0 captures it into a CUDA graph, and rank 1 does not") != NULL,
                 "'%s' (%s)", tutti_status_name(status), tutti_last_error());
-    if (context->rank == 0 && driver.end(rank.streams[0], &graph) == 0) driver.destroy(graph);
+    if (context->rank == 0 && cuda_graph.end(rank.streams[0], &graph) == 0) cuda_graph.destroy(graph);
     return cuda_rank_close(&rank, NULL);
 }
 
@@ -331,12 +343,12 @@ static tutti_status cannot_capture(ranks_context *context) {
     TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
     TUTTI_TRY(put_ones(&rank, &memory));
     TUTTI_TRY(multiply(context, &rank, memory));
-    RANKS_CHECK(driver.begin(rank.streams[0], CAPTURE_THREAD_LOCAL) == 0, "no capture");
+    RANKS_CHECK(cuda_graph.begin(rank.streams[0], CUDA_CAPTURE_THREAD_LOCAL) == 0, "no capture");
     if (context->argument != NULL) setenv("STANDIN_FAIL", "wait_value:1", 1);
     RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, multiply(context, &rank, memory));
     unsetenv("STANDIN_FAIL");
     RANKS_CHECK(strstr(tutti_last_error(), "cannot be captured into a CUDA graph") != NULL, "%s", tutti_last_error());
-    if (driver.end(rank.streams[0], &graph) == 0) driver.destroy(graph);
+    if (cuda_graph.end(rank.streams[0], &graph) == 0) cuda_graph.destroy(graph);
     TUTTI_TRY(multiply(context, &rank, memory));
     int32_t each = FACTOR * context->nranks;
     TUTTI_TRY(expect_all(&rank, memory, each * each));

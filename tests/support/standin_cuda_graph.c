@@ -6,8 +6,10 @@
  * waited for before the capture ends. Any number of streams may be captured at a time, each into a graph of its own. The calls
  * for tests have the signatures of the driver's.
  */
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "tests/support/standin_cuda.h"
 
