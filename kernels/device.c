@@ -51,7 +51,9 @@ static tutti_status load_module(const tutti_module_calls **calls_out) {
     const char *file = tutti_setting_text(TUTTI_SETTING_CUDA_MODULE);
     if (file[0] != '\0') return tutti_module_open_file(file, calls_out);
     if (left_out[0] != '\0')
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the module cuda is not in this build: %s", left_out);
+        return tutti_fail(
+            TUTTI_ERR_UNSUPPORTED,
+            "the module cuda, for GPUs, is not in this build: %s; mend that, then build and install again", left_out);
     return tutti_module_open("cuda", calls_out);
 }
 

@@ -37,7 +37,7 @@ Test(device_driver, one_that_is_too_old_is_named_with_what_is_needed, .init = sh
      .fini = shell_leave_folder) {
     cr_assert_eq(shell_run("FAKE_DRIVER_VERSION=9020 " FAKE TUTTI_INFO), 0, "%s", shell_output);
     HAS("CUDA                       no: the driver is for CUDA 9.2, this build needs one for 1");
-    HAS(".0 or later\n");
+    HAS(".0 or later: update it, or build with an older nvcc\n");
 }
 
 Test(device_driver, one_without_a_gpu_is_told_in_its_own_words, .init = shell_enter_folder,

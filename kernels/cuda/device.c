@@ -31,7 +31,8 @@ tutti_status tutti_cuda_check(void) {
                                      "there is no driver of NVIDIA's: libcuda.so.1 was not found");
     if (driver->version(&version) != CUDA_SUCCESS || version / 1000 < needed)
         return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED,
-                                     "the driver is for CUDA %d.%d, this build needs one for %d.0 or later",
+                                     "the driver is for CUDA %d.%d, this build needs one for %d.0 or later: update it, "
+                                     "or build with an older nvcc",
                                      version / 1000, version % 1000 / 10, needed);
     TUTTI_CUDA_BEGIN();
     cudaError_t error = cudaGetDeviceCount(&count);
