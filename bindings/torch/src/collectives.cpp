@@ -156,9 +156,10 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input, s
 /* A barrier that PyTorch's users know: what was in the GPU's streams before is done. So the host waits for that first, and
  * then meets the others. */
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions &opts) {
-    std::optional<c10::Device> said;
-    if (!opts.device_ids.empty() && has_cuda())
+    std::optional<c10::Device> said = getBoundDeviceId(); /* init_process_group(device_id=...) */
+    if (!opts.device_ids.empty())
         said.emplace(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(opts.device_ids[0]));
+    if (said && (!said->is_cuda() || !has_cuda())) said.reset();
     lanes_.drain(said);
     return start(make_call(c10d::OpType::BARRIER, "tutti:barrier", opts), Operands(),
                  [](tutti_comm *comm, const tutti_options *options) { return tutti_barrier(comm, options); });

@@ -69,6 +69,9 @@ void bind_backend(py::module_ &module) {
             "abort", [](Backend &backend) { backend.abort(); }, unlocked)
         .def("abort", &Backend::abort_because, py::arg("reason"), unlocked)
         .def("error_text", &Backend::error_text);
+    /* With init_process_group(device_id=...) PyTorch asks this of who is not in a new group, for NCCL's sake. */
+    bound.def(
+        "perform_nocolor_split", [](Backend &, const py::object &) {}, py::arg("device"));
     if (py::detail::get_type_info(typeid(ErrorType)) != nullptr) bound.def("get_error", &Backend::getError, unlocked);
     if (!py::hasattr(bound, "options")) bound.def_property_readonly("options", &Backend::options);
     module.def("create_backend", create_backend, py::arg("dist_backend_opts"), py::arg("options").none(true), unlocked);

@@ -1,6 +1,7 @@
 """CUDA tensors, on a stand-in (support/gpu.py): values, groups, failures, ends. Order in streams: test_cuda_streams.py."""
 import os
 import signal
+import threading
 import unittest
 
 import torch
@@ -149,6 +150,33 @@ def other_groups(context):
     assert len(seen) == 2, seen
 
 
+def bound_to_a_gpu(context):
+    """init_process_group(device_id=...), whatever the backend is called: groups with and without all ranks, splits."""
+    gpu.begin(0)
+    if hasattr(torch, "accelerator"):  # which a PyTorch without CUDA has none of
+        torch.accelerator.current_accelerator = lambda *_: torch.device("cuda")
+        torch.accelerator.device_count = lambda: 2
+        torch.accelerator.is_available = lambda: True
+    for number, backend in enumerate(("tutti", "cpu:tutti,cuda:tutti", "cuda:tutti")):
+        context.init(backend, name="store%d" % number, device_id=gpu.device(0))
+        let_go = threading.Event()
+        gpu.ops.hold(0)
+        timer = threading.Timer(0.05, lambda event=let_go: (event.set(), gpu.ops.let_go()))
+        timer.start()
+        dist.barrier()
+        assert let_go.is_set(), "the barrier did not wait for the GPU"
+        timer.join()
+        halves = [dist.new_group([0]), dist.new_group([1])]
+        groups = [(dist.group.WORLD, context.size), (dist.new_group(), context.size), (halves[context.rank], 1)]
+        if hasattr(dist, "split_group"):
+            groups.append((dist.split_group(split_ranks=[[0], [1]]), 1))
+        for group, count in groups:
+            tensor = filled(4, 1)
+            dist.all_reduce(tensor, group=group)
+            same(tensor, torch.full((4,), float(count)), backend)
+        dist.destroy_process_group()
+
+
 # ---------------------------------------------------------------------------------------------------- failures
 
 
@@ -233,6 +261,9 @@ class Cuda(unittest.TestCase):
 
     def test_groups_of_all_kinds(self):
         run(other_groups)
+
+    def test_groups_that_are_bound_to_a_gpu(self):
+        run(bound_to_a_gpu)
 
     def test_wrong_arguments(self):
         run(wrong_arguments)
