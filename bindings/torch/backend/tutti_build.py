@@ -3,7 +3,10 @@
 pip builds in an isolated environment in which PyTorch cannot be imported, and a PyTorch downloaded for the build might
 not be the one that runs later. So the interpreters that may be the target's are asked in turn, each in a process of its
 own and with an environment free of pip's overlays; the first that has PyTorch wins. Setting: TUTTI_TORCH_PYTHON.
+
+nvcc is CUDA_HOME's, else that of NVIDIA's packages in the same environment, else what CMake finds.
 """
+import glob
 import json
 import os
 import shutil
@@ -107,6 +110,14 @@ def _own_abi():
     return sysconfig.get_config_var("SOABI")
 
 
+def _nvcc_beside(torch_folder):
+    """nvcc as `pip install cuda-toolkit[nvcc]` puts it beside PyTorch, whose CUDA it is of; none where CUDA_HOME says another."""
+    if os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
+        return None
+    found = sorted(glob.glob(os.path.join(os.path.dirname(torch_folder), "nvidia", "cu[0-9]*", "bin", "nvcc")))
+    return found[-1] if found else None
+
+
 def _settings(given):
     """The caller's settings and what CMake must know of PyTorch."""
     torch = _find_torch()
@@ -126,6 +137,10 @@ def _settings(given):
         "TUTTI_TORCH_LIBRARIES": os.path.join(torch["folder"], "lib"),
         "TUTTI_TORCH_DEFINITIONS": ";".join(definitions),
     }
+    nvcc = _nvcc_beside(torch["folder"])
+    if nvcc:
+        print("torch_tutti: nvcc is %s" % nvcc, flush=True)
+        defines["TUTTI_NVCC"] = nvcc
     settings = {"cmake.define." + name: value for name, value in defines.items()}
     settings.update(given or {})
     return settings

@@ -33,30 +33,31 @@ print(settings["given"])
 FAKE = """#!/bin/sh
 exec %s -c '
 import json, sysconfig
-json.dump({"python": "%%s" %% sysconfig.get_config_var("SOABI"), "version": "%s", "folder": "/nowhere", "distributed": %s,
+json.dump({"python": "%%s" %% sysconfig.get_config_var("SOABI"), "version": "%s", "folder": "%s", "distributed": %s,
            "cxx11_abi": 1, "standard": 17, "pybind": {}}, __import__("sys").stdout)'
 """
 
 
-def ask(**variables):
-    """What the build finds, in an isolated build of this environment."""
+def ask(show=None, **variables):
+    """What the build finds, in an isolated build of this environment; `show` names one more of CMake's settings."""
     with tempfile.TemporaryDirectory() as overlay:
         with open(os.path.join(overlay, "sitecustomize.py"), "w", encoding="utf-8") as file:
             file.write(OVERLAY)
-        environment = {name: value for name, value in os.environ.items() if name != "TUTTI_TORCH_PYTHON"}
+        environment = {name: value for name, value in os.environ.items() if name not in ("TUTTI_TORCH_PYTHON", "CUDA_HOME", "CUDA_PATH")}
         environment.update(variables, PYTHONPATH=overlay)
-        return subprocess.run([sys.executable, "-c", ASK], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        program = ASK + ("print(settings.get('cmake.define.%s'))" % show if show else "")
+        return subprocess.run([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               timeout=100, check=False)
 
 
-def ask_of(version, distributed=True):
-    """The same, with a Python whose PyTorch claims to be this one."""
+def ask_of(version, distributed=True, site="/nowhere", **more):
+    """The same, with a Python whose PyTorch claims to be this one, among the packages in `site`."""
     with tempfile.TemporaryDirectory() as folder:
         python = os.path.join(folder, "python")
         with open(python, "w", encoding="utf-8") as file:
-            file.write(FAKE % (sys.executable, version, distributed))
+            file.write(FAKE % (sys.executable, version, os.path.join(site, "torch"), distributed))
         os.chmod(python, stat.S_IRWXU)
-        return ask(TUTTI_TORCH_PYTHON=python)
+        return ask(TUTTI_TORCH_PYTHON=python, **more)
 
 
 @unittest.skipUnless(HAVE_BUILDER, "scikit-build-core is not installed")
@@ -76,7 +77,18 @@ class Build(unittest.TestCase):
 
     def test_another_python_can_be_named(self):
         done = ask_of("2.99.0")
-        self.assertEqual(done.stdout.splitlines()[-3:], ["2.99.0", "/nowhere/lib", "kept"], done.stderr)
+        self.assertEqual(done.stdout.splitlines()[-3:], ["2.99.0", "/nowhere/torch/lib", "kept"], done.stderr)
+
+    def test_nvcc_of_the_same_environment_is_taken_unless_another_is_named(self):
+        with tempfile.TemporaryDirectory() as site:
+            self.assertEqual(ask_of("2.99.0", site=site, show="TUTTI_NVCC").stdout.splitlines()[-1], "None")
+            for toolkit in ("cu13", "cu14"):
+                os.makedirs(os.path.join(site, "nvidia", toolkit, "bin"))
+                with open(os.path.join(site, "nvidia", toolkit, "bin", "nvcc"), "w", encoding="utf-8"):
+                    pass
+            taken = ask_of("2.99.0", site=site, show="TUTTI_NVCC").stdout.splitlines()[-1]
+            self.assertEqual(taken, os.path.join(site, "nvidia", "cu14", "bin", "nvcc"))
+            self.assertEqual(ask_of("2.99.0", site=site, show="TUTTI_NVCC", CUDA_HOME="/opt/cuda").stdout.splitlines()[-1], "None")
 
     def test_a_python_without_pytorch_is_told(self):
         self.refused(ask(TUTTI_TORCH_PYTHON="/bin/false"), "no PyTorch was found", "TUTTI_TORCH_PYTHON (/bin/false)")
