@@ -229,6 +229,14 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                      .help =
                                          "nccl: where NCCL serves a communicator, send and recv on CUDA memory are its "
                                          "own, under its rules; staged: by way of the host"},
+    [TUTTI_SETTING_BLOCKING_WAIT] = {.name = "TUTTI_BLOCKING_WAIT",
+                                     .kind = TUTTI_SETTING_KIND_BOOL,
+                                     .fallback = "0",
+                                     .least = 0,
+                                     .most = 1,
+                                     .help =
+                                         "under PyTorch, 1: who waits for an operation on CUDA tensors does so on the "
+                                         "host, and gets its error (torch_tutti reads it)"},
     [TUTTI_SETTING_CUBLAS_LIBRARY] = {.name = "TUTTI_CUBLAS_LIBRARY",
                                       .kind = TUTTI_SETTING_KIND_TEXT,
                                       .fallback = "",

@@ -4,8 +4,11 @@
 #include "backend.h"
 
 #include <pybind11/pybind11.h>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <thread>
@@ -58,6 +61,13 @@ int64_t tag_of(const std::vector<int> &ranks) {
 }
 
 } // namespace
+
+/* What NCCL's groups go by holds for ours, too, unless ours is set; the engine checks what that is set to. */
+bool Options::blocks_by_default() {
+    const char *own = std::getenv("TUTTI_BLOCKING_WAIT");
+    if (own != nullptr && *own != '\0') return std::strcmp(own, "1") == 0;
+    return c10d::getCvarBool({"TORCH_NCCL_BLOCKING_WAIT"}, false);
+}
 
 Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
     : c10d::Backend(rank, size), store_(std::move(store)), options_(std::move(options)),
@@ -168,7 +178,8 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
     options.stream = native_handle(stream);
     options.timeout_ms = timeout_of(call.timeout).count();
     options.factor = call.factor;
-    bool tracked = call.async || onCompletionHook_ != nullptr;
+    if (options_->blocking_wait) work->block_host();
+    bool tracked = call.async || options_->blocking_wait || onCompletionHook_ != nullptr;
     check(issue_in_stream(issue, options, tracked ? work->handle() : nullptr));
     work->enqueued();
     if (C10_UNLIKELY(onCompletionHook_ != nullptr))

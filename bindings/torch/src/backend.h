@@ -35,6 +35,9 @@ struct Options final : c10d::Backend::Options, GroupOf<c10d::Backend::Options> {
         : c10d::Backend::Options("tutti", limit) {}
     std::string name;      /* of the communicator, in errors and reports; "": the group's */
     bool zero_copy = true; /* allocateTensor gives memory that the ranks of a host share */
+    /* Who waits for an operation on CUDA tensors does so on the host. Default: the environment's. */
+    bool blocking_wait = blocks_by_default();
+    static bool blocks_by_default();
 };
 
 /* What is the same about all operations: how it is called, and how long it may take. */

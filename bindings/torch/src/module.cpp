@@ -41,13 +41,15 @@ BackendPtr create_backend_plain(const c10::intrusive_ptr<c10d::Store> &store, in
 template <typename... Base> py::class_<Options, OptionsPtr, Base...> options_class(py::module_ &module) {
     return {module, "Options",
             "Settings of one group: name (of the communicator, in errors), zero_copy (DDP's and FSDP's buffers in "
-            "memory that the ranks of a host share)."};
+            "memory that the ranks of a host share), blocking_wait (who waits for an operation on CUDA tensors does so "
+            "on the host, and gets its error; default: TUTTI_BLOCKING_WAIT)."};
 }
 
 template <typename Class> void bind_settings(Class options) {
     options.def(py::init([] { return c10::make_intrusive<Options>(); }))
         .def_readwrite("name", &Options::name)
         .def_readwrite("zero_copy", &Options::zero_copy)
+        .def_readwrite("blocking_wait", &Options::blocking_wait)
         .def("__copy__", copy_of)
         .def("__deepcopy__", [](const Options &from, const py::dict &) { return copy_of(from); });
 }

@@ -62,6 +62,11 @@ void StreamWork::blockCurrentStream() {
     end_.block(current_stream(stream_.device()));
 }
 
+/* What is captured into a graph has no handle: it runs later, if at all. */
+bool StreamWork::blocks() const {
+    return blocks_ && handle_ != nullptr;
+}
+
 void StreamWork::wait_on_host(std::chrono::milliseconds timeout) {
     auto until = std::chrono::steady_clock::time_point::max();
     if (timeout != kNoTimeout) until = std::chrono::steady_clock::now() + timeout;
@@ -75,7 +80,7 @@ bool StreamWork::wait(std::chrono::milliseconds timeout) {
     c10::Stream current = current_stream(stream_.device());
     if (current != stream_) end_.block(current);
     /* Only the end tells who sent a message from any source. */
-    if (timeout != kNoTimeout || opType_ == c10d::OpType::RECVANYSOURCE) wait_on_host(timeout);
+    if (timeout != kNoTimeout || opType_ == c10d::OpType::RECVANYSOURCE || blocks()) wait_on_host(timeout);
     else if (handle_ != nullptr && tutti_work_done(handle_)) settle();
     std::lock_guard<std::mutex> lock(mutex_);
     if (exception_) std::rethrow_exception(exception_);
@@ -83,21 +88,28 @@ bool StreamWork::wait(std::chrono::milliseconds timeout) {
     return true;
 }
 
-c10::intrusive_ptr<Future> StreamWork::getFuture() {
-    check_begun();
-    if (handle_ != nullptr && tutti_work_done(handle_)) settle();
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (future_) return future_;
-    future_ = c10::make_intrusive<Future>(future_type(), std::vector<c10::Device>{stream_.device()});
-    if (exception_) {
-        future_->setError(exception_);
-        return future_;
-    }
-    /* A future notes where the current streams are: this one is right behind the operation. */
+/* A future notes where the current streams are: this one is right behind the operation. */
+void StreamWork::complete(Future &future) {
+    if (auto failed = exception()) return future.setError(failed);
     c10::Stream behind = c10::impl::VirtualGuardImpl(stream_.device_type()).getStreamFromGlobalPool(stream_.device());
     c10::StreamGuard guard(behind);
     end_.block(behind);
-    future_->markCompleted(future_value());
+    future.markCompleted(future_value());
+}
+
+c10::intrusive_ptr<Future> StreamWork::getFuture() {
+    check_begun();
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (future_) return future_;
+        future_ = c10::make_intrusive<Future>(future_type(), std::vector<c10::Device>{stream_.device()});
+    }
+    if (blocks()) {
+        on_end([this](Work &) { complete(*future_); });
+    } else {
+        if (handle_ != nullptr && tutti_work_done(handle_)) settle();
+        complete(*future_);
+    }
     return future_;
 }
 

@@ -7,7 +7,8 @@
  *   isCompleted()   the GPU is behind it
  *
  * A failure is known to the host only later: it breaks the group, whose next operation tells it; a work tells it if it is
- * known when it is asked, and always to who waits on the host.
+ * known when it is asked, and always to who waits on the host. In a group that blocks (Options::blocking_wait) the host always
+ * waits: wait() returns, and a future is complete, when the GPU is behind the operation, or it has failed.
  *
  * Tensors are kept until the streams in which they were given wait for the operation. A work that goes before tells
  * PyTorch's allocator in which stream they are in use.
@@ -27,6 +28,10 @@ public:
                std::shared_ptr<Sends> sends);
     ~StreamWork() override;
 
+    /* The host waits as well. Before the operation begins. */
+    void block_host() {
+        blocks_ = true;
+    }
     /* The operation is in the stream. Once, by who put it there. */
     void enqueued();
 
@@ -37,11 +42,14 @@ public:
 
 private:
     bool passed();
+    bool blocks() const;
     void wait_on_host(std::chrono::milliseconds timeout);
+    void complete(c10::ivalue::Future &future);
 
     c10::Stream stream_;
     c10::Event end_;
     std::shared_ptr<Sends> sends_;
+    bool blocks_ = false;
 };
 
 } // namespace torch_tutti
