@@ -19,7 +19,7 @@ extern "C" {
 extern const tutti_module_host *tutti_cuda_host;
 extern const tutti_device *tutti_cuda_device;
 
-#define TUTTI_COMPUTE_SLOTS      4
+#define TUTTI_COMPUTE_SLOTS      8 /* steps that the host may be ahead: the shuffle of an epoch takes some */
 #define TUTTI_COMPUTE_SLOT_BYTES ((size_t)512 << 10)
 /* Floats: what bias_backward's blocks hand on, and parts of products (gemm.c). */
 #define TUTTI_COMPUTE_PARTIALS (1 << 21)
