@@ -75,7 +75,6 @@ static tutti_channels *set_up(scene *s, int me, const canned_pipe *pipe) {
 static tutti_work *add_work(scene *s) {
     tutti_work *work = NULL;
     check(tutti_work_create(&s->comm, &work) == TUTTI_OK);
-    tutti_work_retain(work); /* point to point's reference */
     s->works[s->nworks++] = work;
     return work;
 }
