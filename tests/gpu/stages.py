@@ -16,7 +16,7 @@ import steps
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = ("tutti-info", "tuttirun", "tutti-train", "all_reduce_perf", "sendrecv_perf", "kernels_perf", "tutti_cuda")
 TESTS = ("device", "module_kernels", "nccl", "nccl_library", "same_device", "stream", "stream_async", "stream_failure",
-         "stream_random", "stream_graph", "train_cuda")
+         "stream_random", "stream_graph", "stream_shared", "stream_watch", "train_cuda")
 
 
 def first_line(text):
