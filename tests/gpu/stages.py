@@ -206,6 +206,7 @@ def graphs(check):
 def failures(check):
     test(check, "killed, stopped, different, aborted ranks", "stream_failure", 60)
     test(check, "the same by way of the host", "stream_failure", 60, TUTTI_ALGORITHM="staged")
+    test(check, "a program that waits inside CUDA", "stream_watch", 60)
 
 
 def stress(check):
