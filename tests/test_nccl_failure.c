@@ -238,14 +238,30 @@ Test(nccl_failure, a_message_of_a_rank_that_died_is_an_error_that_names_it) {
 static tutti_status do_without(ranks_context *context) {
     cuda_rank rank;
     void *memory;
-    if (context->rank == VICTIM) setenv("STANDIN_NCCL_VERSION", "22005", 1);
     TUTTI_TRY(nccl_open_rank(context, &rank, &memory));
     for (int i = 0; i < 3; i++) TUTTI_TRY(nccl_sum_and_wait(context->comm, &rank, memory));
     return nccl_check_streams(&rank);
 }
 
+static tutti_status differ_in_version(ranks_context *context) {
+    if (context->rank == VICTIM) setenv("STANDIN_NCCL_VERSION", "22005", 1);
+    return do_without(context);
+}
+
 Test(nccl_failure, different_versions_do_without_nccl) {
     static const char *const environment[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_FAIL=ncclCommInitRankConfig:1:3", NULL};
     nccl_set_stage();
-    nccl_run_as(2, RANKS_PROCESSES, environment, do_without);
+    nccl_run_as(2, RANKS_PROCESSES, environment, differ_in_version);
+}
+
+/* Where NCCL is told to block, it does so in calls that only an abort can end. */
+static tutti_status be_told_to_block(ranks_context *context) {
+    if (context->rank == VICTIM) setenv("NCCL_COMM_BLOCKING", "1", 1);
+    return do_without(context);
+}
+
+Test(nccl_failure, ranks_of_which_one_would_block_do_without_nccl) {
+    static const char *const environment[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_FAIL=ncclCommInitRankConfig:1:3", NULL};
+    nccl_set_stage();
+    nccl_run_as(2, RANKS_PROCESSES, environment, be_told_to_block);
 }

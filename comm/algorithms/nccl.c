@@ -30,11 +30,23 @@ static bool is_asked_for(void) {
     return strcmp(tutti_setting_text(TUTTI_SETTING_ALGORITHM), "nccl") == 0;
 }
 
+/* It overrides what we ask for: a call that waits for a peer would keep even an abort waiting. */
+static bool is_made_to_block(void) {
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
+    return blocking != NULL && strcmp(blocking, "1") == 0;
+}
+
 static void tell(const tutti_comm *comm, tutti_stream_facts *own) {
     const tutti_nccl *nccl;
     own->nccl_version = 0;
     own->nccl_seed = comm->seed != NULL && comm->seed->index == comm->gpu->index;
     if (comm->nranks == 1 && !is_asked_for()) return; /* it is large, and takes its time to load */
+    if (is_made_to_block()) {
+        snprintf(own->nccl_missing, sizeof own->nccl_missing,
+                 "NCCL_COMM_BLOCKING=1 would keep aborts from it; unset it");
+        tutti_log(TUTTI_LOG_WARN, "communicator \"%s\" does without NCCL: %s", comm->name, own->nccl_missing);
+        return;
+    }
     if (tutti_nccl_open(&nccl) == TUTTI_OK) own->nccl_version = nccl->version;
     else snprintf(own->nccl_missing, sizeof own->nccl_missing, "%.95s", tutti_last_error());
 }
