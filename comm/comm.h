@@ -135,14 +135,15 @@ typedef enum tutti_page_state {
 /* A post is written again this many calls later, once all ranks have finished the call. */
 #define TUTTI_POSTS 4
 
-/* A collective on CUDA memory that no post tells of, for ranks that wait long; stream_record.c. */
+/* A collective on CUDA memory, where no post tells of it; stream_ledger.h. */
 typedef struct tutti_stream_record {
-    _Atomic uint64_t number; /* from 1; 0 while the others change */
-    _Atomic uint64_t signature, count, what;
+    _Atomic uint64_t number;    /* from 1; 0 while the others change */
+    _Atomic uint64_t signature; /* of this call and all before it */
+    _Atomic uint64_t count, what;
 } tutti_stream_record;
 
-/* So many of them are kept. */
-#define TUTTI_STREAM_RECORDS 32
+/* So many of them are kept: as far ranks can be apart, and be compared. */
+#define TUTTI_STREAM_RECORDS 128
 
 /* What one rank shows the others. Written by its owner only, but for `sleepers`. */
 typedef struct tutti_page {
@@ -155,7 +156,8 @@ typedef struct tutti_page {
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
     _Atomic uint64_t quiet; /* the owner left this call by a failure and writes no more into others' buffers */
     TUTTI_ALIGNED_LINE _Atomic uint64_t
-        stream_call; /* the last collective on CUDA memory that no post tells of; monitor.h */
+        stream_call;                /* the last collective on CUDA memory that no post tells of; monitor.h */
+    _Atomic uint64_t stream_number; /* of the newest record; release, after it */
     tutti_stream_record stream_records[TUTTI_STREAM_RECORDS]; /* number k is in [k % TUTTI_STREAM_RECORDS] */
     TUTTI_ALIGNED_LINE _Atomic uint32_t state;                /* tutti_page_state; release after the reason */
     int32_t broken_status;

@@ -21,6 +21,7 @@
 #include "comm/monitor.h"
 #include "comm/p2p.h"
 #include "comm/peer.h"
+#include "comm/stream_ledger.h"
 
 #define ROUNDS_PER_SERVICE 16
 #define ROUNDS_PER_CLOCK   64
@@ -170,6 +171,7 @@ static tutti_status look(tutti_link_wait *wait) {
     TUTTI_TRY(look_at_host(comm));
     TUTTI_TRY(tutti_link_admit(comm));
     TUTTI_TRY(look_at_links(comm, comm->patience.op));
+    TUTTI_TRY(tutti_stream_ledger_cross(comm, comm->patience.op));
     TUTTI_TRY(look_for_deaths(wait));
     return tutti_patience_mind(comm, tell_awaited);
 }

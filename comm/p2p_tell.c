@@ -1,6 +1,6 @@
 /*
- * What ranks of other hosts are told about a communicator outside of calls that they take part in: that it is broken, and
- * that a rank has left. Ranks of this host read that in shared pages.
+ * What ranks of other hosts are told about a communicator outside of calls that they take part in: that it is broken, that a
+ * rank has left, and which calls a rank has made on CUDA memory. Ranks of this host read that in shared pages.
  *
  * It is a record like any other, so it comes after what was sent before it. That a rank has left goes where messages have
  * gone: nobody makes a connection to say goodbye. A failure also goes to whoever has connected: who waits for a message of a
@@ -51,6 +51,23 @@ void tutti_p2p_tell_broken(tutti_comm *comm) {
 
 void tutti_p2p_tell_left(const tutti_comm *comm) {
     if (comm->hosts != NULL) tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_LEFT}, NULL);
+}
+
+/* Of no use to who cannot be reached, and nothing waits for room: what is told later tells of it as well. */
+void tutti_p2p_tell_calls(const tutti_comm *comm, int rank, const void *entries, size_t bytes) {
+    tutti_record record = {.kind = TUTTI_RECORD_CALLS,
+                           .payload_bytes = (uint32_t)bytes,
+                           .comm_id = comm->id,
+                           .source = comm->rank,
+                           .destination = rank};
+    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_channels *channel = comm->members[rank].process->channels;
+    bool reached = channel != NULL && channel->far != NULL && !channel->broken && !channel->gone &&
+                   tutti_far_is_open(channel) && STAILQ_EMPTY(&channel->notes);
+    if (reached && tutti_channel_make(channel) == TUTTI_OK &&
+        tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES))
+        tutti_channel_write(channel, &record, entries);
+    tutti_p2p_unlock();
 }
 
 /* ---------------------------------------------------------------------------------------------- hearing of it */

@@ -15,6 +15,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/algorithms/engines.h"
 #include "comm/monitor.h"
+#include "comm/stream_ledger.h"
 #include "comm/stream_state.h"
 
 /* Sets calls on CUDA memory apart from those on host memory. */
@@ -42,6 +43,7 @@ static void gpu_free(tutti_stream_comm *gpu) {
     if (gpu == NULL) return;
     if (gpu->tracks != NULL) pthread_mutex_destroy(&gpu->tracks->lock);
     pthread_mutex_destroy(&gpu->order);
+    tutti_stream_ledger_destroy(gpu->ledger);
     free(gpu->tracks);
     free(gpu->facts);
     free(gpu);
@@ -61,6 +63,7 @@ static tutti_status gpu_make(tutti_comm *comm, int index, tutti_stream_comm **gp
     TAILQ_INIT(&gpu->tracks->messages);
     TUTTI_TRY_GOTO(status, tutti_device_open(&gpu->device), fail);
     TUTTI_TRY_GOTO(status, gpu->device->facts(index, &gpu->own), fail);
+    TUTTI_TRY_GOTO(status, tutti_stream_ledger_create(gpu), fail);
     if (gpu->own.stream_waits) gpu->fault = tutti_stream_fault_of(gpu->device, index);
     *gpu_out = gpu;
     return TUTTI_OK;
@@ -293,13 +296,13 @@ static void fill_track(tutti_track *track, const tutti_stream_engine *engine, co
     track->timeout_ms = call->timeout_ms;
 }
 
-/* For ranks that wait for this one, in another call of this kind (stream_record.c), or in one on host memory (monitor.c). A
+/* For ranks that wait for this one, in another call of this kind (stream_ledger.h), or in one on host memory (monitor.c): but a
  * staged call has posts like any other. */
-static void publish(tutti_comm *comm, const tutti_op *op) {
+static void publish(tutti_stream_comm *gpu, const tutti_stream_engine *engine, const tutti_op *op) {
     tutti_call call = tutti_call_of(op);
-    tutti_stream_record_call(comm, op);
-    if (comm->hosts != NULL) return;
-    atomic_store_explicit(&comm->page->stream_call, tutti_call_pack(&call), memory_order_release);
+    tutti_stream_record_call(gpu, op);
+    if (gpu->comm->hosts != NULL || engine == &tutti_engine_staged) return;
+    atomic_store_explicit(&gpu->comm->page->stream_call, tutti_call_pack(&call), memory_order_release);
 }
 
 /* In order, with the GPU current. */
@@ -326,7 +329,7 @@ static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream st
     if (captures) return enqueue_captured(gpu, engine, &call);
     gpu->number = call.number;
     fill_track(track, engine, &call);
-    if (engine != &tutti_engine_staged) publish(gpu->comm, op);
+    publish(gpu, engine, op);
     status = enqueue(gpu, engine, &call, track);
     if (status != TUTTI_OK) { /* the others wait for it: this rank cannot go on with them */
         status = tutti_comm_give_up(gpu->comm, status);

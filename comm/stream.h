@@ -55,6 +55,8 @@ typedef struct tutti_stream_comm {
     bool staged;                              /* the staged engine is open; under the tracks' lock */
     void *staged_state;                 /* of the staged engine, which also serves what the chosen one does not take */
     uint64_t number;                    /* collectives enqueued; under order */
+    uint64_t history;                   /* hash of them; under order */
+    struct tutti_stream_ledger *ledger; /* of other hosts' calls; NULL but on the first rank of a host of several */
     pthread_mutex_t order;              /* held by the call that is being enqueued */
     struct tutti_stream_tracks *tracks; /* what is under way; stream_state.h */
     bool watched;                       /* in the watcher's list; under its lock */

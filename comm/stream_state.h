@@ -25,6 +25,7 @@ typedef struct tutti_track {
     int64_t timeout_ms;
     tutti_deadline deadline, stall; /* once it has begun */
     int64_t ended_ns;               /* when a rank that it may need was first seen to be gone; 0: none */
+    int64_t late_ns;                /* when its deadline was first seen to have passed; 0: it has not */
     tutti_work *work;               /* the user's; NULL */
 } tutti_track;
 
@@ -69,14 +70,6 @@ bool tutti_stream_look(tutti_stream_comm *gpu);
 bool tutti_stream_is_busy(tutti_stream_comm *gpu);
 /* Wakes the watcher for it: something is under way. */
 void tutti_stream_watch(tutti_stream_comm *gpu);
-
-/* --------------------------------------------------------------------------------------- stream_record.c */
-
-/* Leaves a record of the call in the own page: some stores. */
-void tutti_stream_record_call(tutti_comm *comm, const tutti_op *op);
-/* Compares the last calls up to that number with those of the ranks of this host. A difference breaks the communicator: the
- * error shows both calls. */
-tutti_status tutti_stream_records_compare(tutti_comm *comm, uint64_t number);
 
 /* --------------------------------------------------------------------------------------- stream_message.c */
 

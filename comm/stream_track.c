@@ -16,9 +16,11 @@
 #include "comm/monitor.h"
 #include "comm/p2p.h"
 #include "comm/peer.h"
+#include "comm/stream_ledger.h"
 #include "comm/stream_state.h"
 
 #define GRACE_NS INT64_C(400000000) /* for the mark of a call that a rank finished before it ended */
+#define DEFER_NS TUTTI_NS_PER_S     /* between the deadlines of ranks of several hosts, at most */
 
 /* ---------------------------------------------------------------------------------------------- the list */
 
@@ -48,7 +50,7 @@ tutti_status tutti_track_take(tutti_stream_comm *gpu, tutti_track **track_out) {
     pthread_mutex_unlock(&gpu->tracks->lock);
     if (track == NULL) TUTTI_TRY(track_make(gpu, &track));
     track->has_begun = track->reported = track->message.direct = false;
-    track->ended_ns = 0;
+    track->ended_ns = track->late_ns = 0;
     track->work = NULL;
     *track_out = track;
     return TUTTI_OK;
@@ -150,9 +152,28 @@ static void end_passed(tutti_stream_comm *gpu) {
 
 /* ------------------------------------------------------------- what an engine leaves to us: lateness, deaths */
 
+static void report_stall(const tutti_comm *comm, const tutti_track *track) {
+    char name[160], missing[800];
+    tutti_log(TUTTI_LOG_WARN,
+              "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes, by \"%s\")%s", comm->rank,
+              (long long)(track->stall.spent_ns / TUTTI_NS_PER_MS), describe(track, name, sizeof name), comm->name,
+              track->message.direct ? track->message.bytes : track->op.count * tutti_type_bytes(track->op.type),
+              track->engine->name, tutti_stream_ledger_missing(comm, track->op.sequence, missing, sizeof missing));
+}
+
+/* The deadline has passed. Who knows less of who is missing leaves it to another rank to say so, for a while. */
+static tutti_status end_late(tutti_comm *comm, tutti_track *track) {
+    char name[160], missing[800];
+    int64_t now_ns = tutti_now_ns();
+    if (track->late_ns == 0) track->late_ns = now_ns;
+    if (now_ns - track->late_ns < DEFER_NS && tutti_stream_ledger_defers(comm, track->op.sequence)) return TUTTI_OK;
+    tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" was not done after %lld ms (carried out by \"%s\")%s",
+               describe(track, name, sizeof name), comm->name, (long long)track->timeout_ms, track->engine->name,
+               tutti_stream_ledger_missing(comm, track->op.sequence, missing, sizeof missing));
+    return tutti_comm_give_up(comm, TUTTI_ERR_TIMEOUT);
+}
+
 static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_track *track) {
-    char name[160];
-    tutti_comm *comm = gpu->comm;
     if (!track->has_begun) {
         if (tutti_mark_ask(track->begun) != TUTTI_OK) return TUTTI_OK;
         track->has_begun = true;
@@ -161,17 +182,9 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_track *track) {
     }
     if (!track->reported && tutti_deadline_passed(&track->stall)) {
         track->reported = true;
-        tutti_log(TUTTI_LOG_WARN,
-                  "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes, by \"%s\")", comm->rank,
-                  (long long)(track->stall.spent_ns / TUTTI_NS_PER_MS), describe(track, name, sizeof name), comm->name,
-                  track->message.direct ? track->message.bytes : track->op.count * tutti_type_bytes(track->op.type),
-                  track->engine->name);
+        report_stall(gpu->comm, track);
     }
-    if (track->reported && !track->message.direct) TUTTI_TRY(tutti_stream_records_compare(comm, track->op.sequence));
-    if (!tutti_deadline_passed(&track->deadline)) return TUTTI_OK;
-    tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" was not done after %lld ms (carried out by \"%s\")",
-               describe(track, name, sizeof name), comm->name, (long long)track->timeout_ms, track->engine->name);
-    return tutti_comm_give_up(comm, TUTTI_ERR_TIMEOUT);
+    return tutti_deadline_passed(&track->deadline) ? end_late(gpu->comm, track) : TUTTI_OK;
 }
 
 /* The first rank that has died or left of those that the call needs; -1: none. */
@@ -212,6 +225,7 @@ static tutti_status mind(tutti_stream_comm *gpu) {
     tutti_track *track;
     bool begun = false; /* a collective: those behind it wait for the same ranks */
     const tutti_stream_engine *engine = gpu->engine;
+    TUTTI_TRY(tutti_stream_ledger_look(gpu->comm));
     TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
         if (track->engine->minds_deaths) continue;
         TUTTI_TRY(mind_deadline(gpu, track));
@@ -319,7 +333,8 @@ bool tutti_stream_look(tutti_stream_comm *gpu) {
     bool goes_on = !gpu->tracks->closed;
     if (goes_on) {
         look(gpu);
-        goes_on = is_busy(gpu) || (gpu->tracks->captured && !gpu->tracks->aborted);
+        bool minds = gpu->tracks->captured || tutti_stream_ledger_is_behind(gpu);
+        goes_on = is_busy(gpu) || (minds && !gpu->tracks->aborted);
     }
     pthread_mutex_unlock(&gpu->tracks->lock);
     return goes_on;
@@ -327,7 +342,7 @@ bool tutti_stream_look(tutti_stream_comm *gpu) {
 
 bool tutti_stream_is_busy(tutti_stream_comm *gpu) {
     pthread_mutex_lock(&gpu->tracks->lock);
-    bool busy = is_busy(gpu);
+    bool busy = is_busy(gpu) || (!gpu->tracks->aborted && tutti_stream_ledger_is_behind(gpu));
     pthread_mutex_unlock(&gpu->tracks->lock);
     return busy;
 }

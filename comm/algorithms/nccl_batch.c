@@ -15,6 +15,7 @@
 #include "comm/algorithms/nccl_state.h"
 #include "comm/hosts.h"
 #include "comm/monitor.h"
+#include "comm/stream_ledger.h"
 #include "comm/stream_part.h"
 
 #define YIELDS      200                    /* before a wait sleeps */
@@ -22,13 +23,19 @@
 #define LOOK_NS     (10 * TUTTI_NS_PER_MS) /* between two looks at the peers */
 #define NO_SEQUENCE (UINT64_C(1) << 39)    /* of no call on host memory: no page says that it is over */
 
-/* Is every peer there, and nothing broken? What is told is op. */
+/* The user's communicator: where it is in parts, its calls are compared, not theirs. */
+static tutti_comm *whole_of(const tutti_nccl_state *state) {
+    return state->comm->outer != NULL ? state->comm->outer : state->comm;
+}
+
+/* Is every peer there, nothing broken, and have all made the same calls? What is told is op. */
 static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
     tutti_op asked = *op;
     asked.sequence = NO_SEQUENCE;
     asked.part_of = op;
     if (state->comm->hosts != NULL) tutti_hosts_hear(state->comm);
     TUTTI_TRY(tutti_stream_part_look(state->comm, &asked));
+    TUTTI_TRY(tutti_stream_ledger_look(whole_of(state)));
     return tutti_monitor_look(state->comm, &asked, /* deaths */ true);
 }
 
@@ -94,6 +101,16 @@ static tutti_status aborted(tutti_nccl_state *state) {
     return tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted", state->comm->name);
 }
 
+static tutti_status timed_out(const tutti_nccl_state *state, const tutti_nccl_reason *reason) {
+    const tutti_op *shown = reason->op->part_of != NULL ? reason->op->part_of : reason->op;
+    char missing[800];
+    return tutti_fail(TUTTI_ERR_TIMEOUT,
+                      "%s of NCCL was in progress for %lld ms on rank %d of communicator \"%s\": a rank has not "
+                      "come, or the network between GPUs does not work (NCCL_DEBUG=INFO tells more)%s",
+                      reason->name, (long long)reason->timeout_ms, state->comm->rank, state->comm->name,
+                      tutti_stream_ledger_missing(whole_of(state), shown->sequence, missing, sizeof missing));
+}
+
 tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *reason) {
     const tutti_op *op = reason->op;
     tutti_deadline deadline = tutti_deadline_after_ms(reason->timeout_ms > 0 ? reason->timeout_ms : -1);
@@ -111,12 +128,7 @@ tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *r
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
         if (tutti_now_ns() < next_look_ns) continue;
         TUTTI_TRY(look_again(state, op, &gone_ns));
-        if (tutti_deadline_passed(&deadline))
-            return tutti_fail(
-                TUTTI_ERR_TIMEOUT,
-                "%s of NCCL was in progress for %lld ms on rank %d of communicator \"%s\": a rank has not "
-                "come, or the network between GPUs does not work (NCCL_DEBUG=INFO tells more)",
-                reason->name, (long long)reason->timeout_ms, state->comm->rank, state->comm->name);
+        if (tutti_deadline_passed(&deadline)) return timed_out(state, reason);
         next_look_ns = tutti_now_ns() + LOOK_NS;
     }
 }

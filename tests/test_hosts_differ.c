@@ -1,0 +1,250 @@
+/*
+ * Calls on CUDA memory that differ between hosts, or that one host does not make: which they are is told on all ranks, long
+ * before any deadline where both are known. The GPUs and NCCL are stand-ins (support/standin_cuda.c, standin_nccl.c), the hosts
+ * network namespaces. Like NCCL, its stand-in compares nothing that helps: most calls that differ hang in it, some pass.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/settings.h"
+#include "comm/stream.h"
+#include "tests/support/hosts.h"
+#include "tests/support/nccl_scene.h"
+
+TestSuite(hosts_differ, .timeout = 200);
+
+enum { COUNT = 256 };
+
+/* Neither a report nor a deadline comes so soon that it could be what tells. */
+#define PATIENT "TUTTI_STALL_MS=60000", "TUTTI_TIMEOUT_MS=60000"
+#define TOLD_MS 20000
+
+static const char *const nccl[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", PATIENT, NULL};
+static const char *const staged[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=staged", PATIENT, NULL};
+/* Ranks 0 and 2 share a GPU, and 3 and 4. */
+static const char *const mixed[] = {"STANDIN_GPUS=5", "STANDIN_IDS=a,b,a,c,c", PATIENT, NULL};
+
+static void run(const int *ranks_per_host, const char *const *environment, ranks_body body) {
+    HOSTS_NEED(0);
+    nccl_set_stage();
+    const char *failure = hosts_run(
+        &(hosts_options){.ranks_per_host = ranks_per_host, .timeout_s = 150, .environment = environment}, body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+static tutti_status check_engine(const tutti_comm *comm) {
+    const char *forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM), *wanted = *forced != '\0' ? forced : "mixed";
+    RANKS_CHECK(strcmp(comm->gpu->engine->name, wanted) == 0, "\"%s\" did it", comm->gpu->engine->name);
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------ calls that differ */
+
+typedef struct some_call {
+    enum { SUM, BROADCAST, REDUCE, BARRIER } kind;
+    tutti_type type;
+    size_t count;
+    tutti_reduction reduction;
+    const char *words;
+} some_call;
+
+static const some_call usual = {SUM, TUTTI_INT32, COUNT, TUTTI_SUM, "all_reduce(int32, 256, sum)"};
+/* By NCCL's sends and our kernel: any other reduction of the type sends as much. */
+static const some_call usual_short = {SUM, TUTTI_INT16, COUNT, TUTTI_SUM, "all_reduce(int16, 256, sum)"};
+
+static const struct {
+    const some_call *others;
+    some_call odd;
+} cases[] = {
+    {&usual, {BROADCAST, TUTTI_INT32, COUNT, TUTTI_SUM, "broadcast(int32, 256, root 0)"}},
+    {&usual, {REDUCE, TUTTI_INT32, COUNT, TUTTI_SUM, "reduce(int32, 256, sum, root 0)"}},
+    {&usual, {BARRIER, TUTTI_INT32, 0, TUTTI_SUM, "barrier"}},
+    {&usual, {SUM, TUTTI_INT32, COUNT - 1, TUTTI_SUM, "all_reduce(int32, 255, sum)"}},
+    {&usual, {SUM, TUTTI_FLOAT32, COUNT, TUTTI_SUM, "all_reduce(float32, 256, sum)"}},
+    {&usual, {SUM, TUTTI_INT32, COUNT, TUTTI_MAX, "all_reduce(int32, 256, max)"}},
+    {&usual_short, {SUM, TUTTI_INT16, COUNT, TUTTI_MAX, "all_reduce(int16, 256, max)"}},
+};
+
+static tutti_status make(tutti_comm *comm, const some_call *c, void *memory, const tutti_options *options) {
+    switch (c->kind) {
+    case BROADCAST: return tutti_broadcast(comm, memory, c->count, c->type, 0, options);
+    case REDUCE: return tutti_reduce(comm, memory, memory, c->count, c->type, c->reduction, 0, options);
+    case BARRIER: return tutti_barrier(comm, options);
+    default: return tutti_all_reduce(comm, memory, memory, c->count, c->type, c->reduction, options);
+    }
+}
+
+static tutti_status make_and_wait(tutti_comm *comm, const some_call *c, cuda_rank *rank, void *memory) {
+    tutti_work *work = NULL;
+    TUTTI_TRY(
+        make(comm, c, memory, &TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA, .work = &work)));
+    tutti_status status = tutti_work_wait(work, -1);
+    if (status != TUTTI_OK) tutti_fail(status, "%s", tutti_work_error(work));
+    tutti_work_free(work);
+    return status;
+}
+
+/* "rank 3 barrier", "rank 0 all_reduce(...)": whose calls these are is told, too. */
+static tutti_status check_told(const tutti_comm *comm, tutti_status status, const some_call *odd,
+                               const some_call *own) {
+    char text[1024], odd_rank[128], other_rank[128];
+    snprintf(text, sizeof text, "%s", status == TUTTI_OK ? "" : tutti_last_error());
+    snprintf(odd_rank, sizeof odd_rank, "rank %d %s", hosts_first(hosts_count() - 1), odd->words);
+    snprintf(other_rank, sizeof other_rank, " %s", own->words);
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH, "%s: '%s' (%s)", odd->words, tutti_status_name(status), text);
+    RANKS_CHECK(strstr(text, odd_rank) != NULL && strstr(text, other_rank) != NULL, "'%s' or '%s' is not in: %s",
+                odd_rank, other_rank, text);
+    return check_engine(comm);
+}
+
+/* All ranks of the last host make another call. Who has what he needs is told later. */
+static tutti_status differ(const ranks_context *context, tutti_comm *comm, cuda_rank *rank, size_t at) {
+    void *memory;
+    const some_call *own = cases[at].others, *odd = &cases[at].odd;
+    bool is_odd = hosts_of(context->rank) == hosts_count() - 1;
+    TUTTI_TRY(cuda_alloc(rank, 4096, &memory));
+    TUTTI_TRY(rank->device->fill(memory, 0, 4096, rank->streams[0]));
+    TUTTI_TRY(make_and_wait(comm, own, rank, memory));
+    TUTTI_TRY(nccl_meet(context)); /* or a rank's first call ends by what another finds in the second */
+    int64_t start_ns = tutti_now_ns(), end_ns = start_ns + TOLD_MS * TUTTI_NS_PER_MS;
+    tutti_status status = make_and_wait(comm, is_odd ? odd : own, rank, memory);
+    while (status == TUTTI_OK && tutti_now_ns() < end_ns) status = make_and_wait(comm, own, rank, memory);
+    TUTTI_TRY(check_told(comm, status, odd, own));
+    RANKS_CHECK(tutti_now_ns() < end_ns, "it was told after %lld ms", (long long)(tutti_now_ns() - start_ns) / 1000000);
+    return rank->device->stream_sync(rank->streams[0]);
+}
+
+static tutti_status differ_in_turn(ranks_context *context) {
+    cuda_rank rank;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    bool is_staged = strcmp(tutti_setting_text(TUTTI_SETTING_ALGORITHM), "staged") == 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tutti_comm *comm;
+        if (is_staged && cases[i].odd.kind == REDUCE) continue; /* who only sends is shown with a later call there */
+        TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &comm));
+        TUTTI_TRY(differ(context, comm, &rank, i));
+        TUTTI_TRY(nccl_meet(context)); /* not to leave before */
+        TUTTI_TRY(tutti_comm_destroy(comm));
+    }
+    return TUTTI_OK;
+}
+
+Test(hosts_differ, calls_by_nccl_are_shown_on_all_ranks) {
+    run((const int[]){2, 1, 0}, nccl, differ_in_turn);
+}
+
+Test(hosts_differ, so_they_are_among_four_hosts) {
+    run((const int[]){1, 1, 1, 1, 0}, nccl, differ_in_turn);
+}
+
+Test(hosts_differ, so_they_are_where_ranks_share_gpus) {
+    run((const int[]){3, 2, 0}, mixed, differ_in_turn);
+}
+
+Test(hosts_differ, so_they_are_by_way_of_host_memory) {
+    run((const int[]){2, 1, 0}, staged, differ_in_turn);
+}
+
+/* One side waits in NCCL, the other one for links: no record and no post of theirs ever meets. */
+static tutti_status mix_memory(ranks_context *context) {
+    static int32_t here[COUNT];
+    cuda_rank rank;
+    void *memory;
+    TUTTI_TRY(nccl_open_rank(context, &rank, &memory));
+    TUTTI_TRY(make_and_wait(context->comm, &usual, &rank, memory));
+    TUTTI_TRY(nccl_meet(context));
+    bool is_odd = hosts_of(context->rank) == hosts_count() - 1;
+    tutti_status status = is_odd ? tutti_all_reduce(context->comm, here, here, COUNT, TUTTI_INT32, TUTTI_SUM, NULL)
+                                 : make_and_wait(context->comm, &usual, &rank, memory);
+    char text[1024], odd_rank[128];
+    snprintf(text, sizeof text, "%s", status == TUTTI_OK ? "" : tutti_last_error());
+    snprintf(odd_rank, sizeof odd_rank, "rank %d %s #", hosts_first(hosts_count() - 1), usual.words);
+    TUTTI_TRY(nccl_meet(context));
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH, "'%s' (%s)", tutti_status_name(status), text);
+    RANKS_CHECK(strstr(text, odd_rank) != NULL && strstr(text, "sum) on CUDA memory #2") != NULL, "%s", text);
+    return nccl_check_streams(&rank);
+}
+
+Test(hosts_differ, host_memory_on_one_host_is_no_match_for_cuda_memory_on_another) {
+    run((const int[]){2, 1, 0}, nccl, mix_memory);
+    run((const int[]){1, 2, 0}, nccl, mix_memory);
+}
+
+/* ---------------------------------------------------------------------------------------------- many calls */
+
+/* Without a wait: the first host that the others hear of may be hundreds of calls behind. What is in graphs does not count. */
+static tutti_status run_ahead(ranks_context *context) {
+    cuda_rank rank;
+    void *memory;
+    some_call odd = cases[3].odd;
+    TUTTI_TRY(nccl_open_rank(context, &rank, &memory));
+    tutti_options options = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = rank.streams[0]);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 200; i++)
+            TUTTI_TRY(make(context->comm, i % 7 == 0 ? &cases[0].odd : &usual, memory, &options));
+        TUTTI_TRY(nccl_capture(rank.streams[0], true));
+        TUTTI_TRY(make(context->comm, &usual, memory, &options));
+        TUTTI_TRY(nccl_capture(rank.streams[0], false));
+    }
+    TUTTI_TRY(rank.device->stream_sync(rank.streams[0]));
+    RANKS_EXPECT(TUTTI_OK, tutti_comm_error(context->comm));
+    TUTTI_TRY(nccl_meet(context));
+    bool is_odd = hosts_of(context->rank) == hosts_count() - 1;
+    tutti_status status = make_and_wait(context->comm, is_odd ? &odd : &usual, &rank, memory);
+    TUTTI_TRY(check_told(context->comm, status, &odd, &usual));
+    RANKS_CHECK(strstr(tutti_last_error(), "#601") != NULL, "%s", tutti_last_error());
+    return nccl_meet(context);
+}
+
+Test(hosts_differ, hundreds_of_equal_calls_are_no_difference) {
+    run((const int[]){2, 1, 1, 0}, nccl, run_ahead);
+}
+
+/* ----------------------------------------------------------------------------------------------- no call */
+
+/* Who is absent stays away from the second call; all others are told that it is `missing`. */
+static tutti_status await_absent(ranks_context *context, bool is_absent, int missing, int present) {
+    cuda_rank rank;
+    void *memory;
+    char missing_words[64], present_words[32];
+    TUTTI_TRY(nccl_open_rank(context, &rank, &memory));
+    TUTTI_TRY(nccl_sum_and_wait(context->comm, &rank, memory));
+    TUTTI_TRY(nccl_meet(context));
+    if (is_absent) {
+        TUTTI_TRY(nccl_meet(context));
+        return nccl_check_streams(&rank);
+    }
+    tutti_status status = nccl_wait_within(context->comm, &rank, memory, 1500);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", status == TUTTI_OK ? "" : tutti_last_error());
+    snprintf(missing_words, sizeof missing_words, "; missing: rank %d (host ", missing);
+    snprintf(present_words, sizeof present_words, "rank %d (", present);
+    TUTTI_TRY(nccl_meet(context));
+    RANKS_CHECK(status == TUTTI_ERR_TIMEOUT, "'%s' (%s)", tutti_status_name(status), text);
+    RANKS_CHECK(strstr(text, missing_words) != NULL && strstr(text, present_words) == NULL,
+                "'%s' is not in, or '%s' is: %s", missing_words, present_words, text);
+    RANKS_CHECK(strstr(text, "last it made all_reduce(int32, 256, sum) on CUDA memory #1)") != NULL, "%s", text);
+    return nccl_check_streams(&rank);
+}
+
+static tutti_status miss_host(ranks_context *context) {
+    return await_absent(context, hosts_of(context->rank) == 1, hosts_first(1), hosts_first(2));
+}
+
+Test(hosts_differ, a_host_that_makes_no_call_is_named_at_the_deadline) {
+    run((const int[]){2, 1, 2, 0}, nccl, miss_host);
+    run((const int[]){3, 2, 0}, mixed, miss_host);
+}
+
+/* Only its own host knows. */
+static tutti_status miss_rank(ranks_context *context) {
+    int last = context->nranks - 1;
+    return await_absent(context, context->rank == last, last, last - 1);
+}
+
+Test(hosts_differ, so_is_a_rank_that_is_not_the_first_of_its_host) {
+    run((const int[]){2, 2, 0}, nccl, miss_rank);
+}
