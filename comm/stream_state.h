@@ -71,6 +71,16 @@ bool tutti_stream_is_busy(tutti_stream_comm *gpu);
 /* Wakes the watcher for it: something is under way. */
 void tutti_stream_watch(tutti_stream_comm *gpu);
 
+/* ------------------------------------------------------------------------------------------ stream_mind.c */
+
+/* What is told of the call, for reports and errors. Gives `text` back. */
+const char *tutti_track_describe(const tutti_track *track, char *text, size_t capacity);
+/* Another rank says that the communicator is broken: ranks of other hosts are told in turn, since it may not reach them. */
+tutti_status tutti_stream_hear_of_break(tutti_comm *comm);
+/* Is all well with the calls under way; with those in graphs? What is not breaks the communicator. Under the tracks' lock. */
+tutti_status tutti_stream_mind(tutti_stream_comm *gpu);
+tutti_status tutti_stream_mind_graphs(tutti_stream_comm *gpu);
+
 /* --------------------------------------------------------------------------------------- stream_message.c */
 
 /* Takes messages further; under the tracks' lock. */
