@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/fault.h"
 #include "comm/algorithms/nccl_state.h"
 #include "comm/op.h"
 #include "comm/slice.h"
@@ -111,6 +112,19 @@ static tutti_status collect(const ordered *o) {
     return tutti_nccl_finish(&batch);
 }
 
+/* This rank's input for its own part, where `dst` may be written before it is read: in place it is moved to where another's would
+ * lie. */
+static tutti_status keep_input(const ordered *o, const void *dst, const char **own_out) {
+    const tutti_comm *comm = o->state->comm;
+    const char *own = input(o, comm->rank);
+    size_t bytes = part_of(o, comm->rank).count * o->item_bytes;
+    *own_out = own;
+    if (own != dst) return TUTTI_OK;
+    char *aside = o->incoming + (size_t)comm->rank * o->most * o->item_bytes;
+    *own_out = aside;
+    return comm->gpu->device->copy(aside, own, bytes, o->call->stream);
+}
+
 /* Step 2, as many sources at a time as the kernel takes. */
 static tutti_status reduce(const ordered *o) {
     tutti_comm *comm = o->state->comm;
@@ -118,12 +132,15 @@ static tutti_status reduce(const ordered *o) {
     if (count == 0) return TUTTI_OK;
     void *dst = result(o);
     const void *srcs[TUTTI_DEVICE_MOST_BUFFERS];
+    const int most = tutti_fault("nccl_few_sources") ? 2 : TUTTI_DEVICE_MOST_BUFFERS; /* the long path with few ranks */
     bool multiplied = o->op->reduction == TUTTI_PREMUL_SUM, divides = o->op->reduction == TUTTI_AVG;
     int done = 0, used = 0;
+    const char *own = input(o, comm->rank);
+    if (comm->nranks > most) TUTTI_TRY(keep_input(o, dst, &own));
     while (done < comm->nranks) {
         if (done > 0) srcs[used++] = dst;
-        for (; done < comm->nranks && used < TUTTI_DEVICE_MOST_BUFFERS; done++)
-            srcs[used++] = done == comm->rank ? input(o, done) : o->incoming + (size_t)done * o->most * o->item_bytes;
+        for (; done < comm->nranks && used < most; done++)
+            srcs[used++] = done == comm->rank ? own : o->incoming + (size_t)done * o->most * o->item_bytes;
         bool last = done == comm->nranks;
         tutti_reduce_args args = {.srcs = srcs,
                                   .nsrcs = used,
