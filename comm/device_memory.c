@@ -148,11 +148,17 @@ static block *take(const void *memory, bool *kept_out) {
         found = found->next;
     }
     *kept_out = found != NULL && found->shared;
-    if (*kept_out) found->free = true;
-    else if (found != NULL && before != NULL) before->next = found->next;
-    else if (found != NULL) atomic_store_explicit(&blocks, found->next, memory_order_release);
+    if (found != NULL && !*kept_out && before != NULL) before->next = found->next;
+    else if (found != NULL && !*kept_out) atomic_store_explicit(&blocks, found->next, memory_order_release);
     pthread_mutex_unlock(&blocks_lock);
     return found;
+}
+
+/* To be handed out again. */
+static void keep(block *b) {
+    pthread_mutex_lock(&blocks_lock);
+    b->free = true;
+    pthread_mutex_unlock(&blocks_lock);
 }
 
 bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
@@ -162,16 +168,16 @@ bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
     const tutti_device *device = NULL;
     int before = 0;
     if (found == NULL) return false;
-    *status_out = TUTTI_OK;
-    if (kept) return true;
     tutti_status status = tutti_device_open(&device);
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
     if (status == TUTTI_OK) (void)device->sync(); /* a call may still be at work on it; free tells what failed */
-    tutti_nccl_memory_forget(found->memory);
-    if (status == TUTTI_OK) status = found->of_nccl ? tutti_nccl_mem_free(found->memory) : device->free(found->memory);
+    if (!kept) tutti_nccl_memory_forget(found->memory);
+    if (status == TUTTI_OK && !kept)
+        status = found->of_nccl ? tutti_nccl_mem_free(found->memory) : device->free(found->memory);
     if (device != NULL && before != found->index) device->leave(before);
-    free(found);
+    if (kept) keep(found);
+    else free(found);
     *status_out = status;
     return true;
 }
