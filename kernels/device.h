@@ -25,6 +25,12 @@
 
 typedef void *tutti_stream;
 #define TUTTI_STREAM_OF_THREAD 2 /* cudaStreamPerThread: a handle that means another stream in each thread */
+
+/* Is what goes into b in order with what went into a before? */
+static inline bool tutti_stream_is_same(tutti_stream a, tutti_stream b) {
+    return a == b && (uintptr_t)a != TUTTI_STREAM_OF_THREAD;
+}
+
 typedef struct tutti_event_ *tutti_event_handle;
 
 #define TUTTI_DEVICE_ID_BYTES  16

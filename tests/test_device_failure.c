@@ -56,6 +56,24 @@ Test(device_failure, the_stand_in_fails_where_it_is_told_to) {
     cr_assert_eq(gpu->alloc(64, &second), TUTTI_ERR_SYSTEM, "nothing works after a failure in a stream");
 }
 
+Test(device_failure, kernels_and_events_for_a_stream_of_another_gpu_are_refused) {
+    if (!is_standin()) cr_skip_test("there may be one GPU only");
+    tutti_event_handle here = NULL, there = NULL;
+    const size_t bytes = 64;
+    open_device();
+    GOOD(gpu->event_create(&here));
+    GOOD(gpu->use(1));
+    GOOD(gpu->event_create(&there));
+    char *memory = alloc(2 * bytes);
+    const void *src = memory;
+    void *dst = memory + bytes;
+    cr_assert_eq(gpu->copy_many(&dst, &src, &bytes, 1, stream), TUTTI_ERR_ARGUMENT);
+    cr_assert_eq(gpu->event_record(there, stream), TUTTI_ERR_ARGUMENT);
+    GOOD(gpu->event_record(here, stream));
+    GOOD(gpu->stream_wait_event(NULL, here)); /* that may be */
+    GOOD(gpu->stream_sync(NULL));
+}
+
 Test(device_failure, an_address_beyond_an_allocation_breaks_the_stand_in) {
     if (!is_standin()) cr_skip_test("a GPU would have to be started anew");
     open_device();

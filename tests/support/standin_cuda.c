@@ -1,7 +1,8 @@
 /*
  * libstandin_cuda.so: a module of GPUs without a GPU, for tests (TUTTI_CUDA_MODULE names it). It keeps to the contract of
  * kernels/device.h and is as unkind as CUDA may be: ordinary code that touches device memory crashes, streams are late, copies
- * of pageable memory and freeing wait for streams, and after a failure in a stream every call fails.
+ * of pageable memory and freeing wait for streams, kernels and events want the stream's GPU, and after a failure in a stream every
+ * call fails.
  *
  * What it computes is computed by the host's own code. Results on it say nothing of speed, nor of kernels/cuda.
  *

@@ -65,6 +65,8 @@ tutti_status standin_unpin(void *memory);
 tutti_status standin_export_memory(void *memory, tutti_device_export *export_out);
 tutti_status standin_import_memory(const tutti_device_export *exported, void **base_out);
 tutti_status standin_close_import(void *base);
+/* For tests: how often memory of a GPU has been taken. */
+STANDIN_EXPORT int standin_allocations(void);
 /* Until all streams have passed what is in them, as if memory were given back then. */
 void standin_sync_alone(void);
 /* Until nobody is inside of that. */
@@ -79,6 +81,9 @@ STANDIN_EXPORT void standin_enqueue(void *stream, void (*function)(void *context
 STANDIN_EXPORT void *standin_host_pointer(const void *device_pointer);
 /* As if a graph were being captured from the stream: what is enqueued runs at once. */
 STANDIN_EXPORT void standin_capture(void *stream, bool captures);
+
+/* As CUDA refuses a kernel: the stream is of another GPU than the current one. */
+tutti_status standin_check_launch(void *stream);
 
 /* Graphs (standin_cuda_graph.c): kept for one, if the stream is being captured; else false. */
 STANDIN_EXPORT bool standin_record(void *stream, void (*run)(void *context), void (*forget)(void *context),

@@ -39,7 +39,8 @@ typedef struct handle {
 
 static range *ranges; /* under standin_lock */
 static uint64_t serials;
-static atomic_int freeing; /* threads that wait for the streams, to give memory back */
+static atomic_int freeing;     /* threads that wait for the streams, to give memory back */
+static atomic_int allocations; /* pieces of a GPU's memory, ever */
 
 static bool holds(const char *start, size_t bytes, const void *address) {
     return (const char *)address >= start && (const char *)address < start + bytes;
@@ -131,6 +132,7 @@ static tutti_status make(range_kind kind, size_t bytes, int file, void *there, r
         drop(r);
         return standin_host->fail(TUTTI_ERR_MEMORY, "stand-in: no room for %zu bytes: out of memory", bytes);
     }
+    if (kind == DEVICE) atomic_fetch_add(&allocations, 1);
     pthread_mutex_lock(&standin_lock);
     r->serial = ++serials;
     r->next = ranges;
@@ -138,6 +140,10 @@ static tutti_status make(range_kind kind, size_t bytes, int file, void *there, r
     pthread_mutex_unlock(&standin_lock);
     *range_out = r;
     return TUTTI_OK;
+}
+
+int standin_allocations(void) {
+    return atomic_load(&allocations);
 }
 
 void standin_wait_for_frees(void) {

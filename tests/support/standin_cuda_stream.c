@@ -1,6 +1,7 @@
 /*
- * Streams and events of the stand-in for CUDA. A stream is a thread with a queue of tasks; NULL is one of each GPU's, made when
- * first used. As with CUDA's, who enqueues into one that is full waits until it has room. An event remembers how often it was recorded and how many of those records its streams have reached.
+ * Streams and events of the stand-in for CUDA. A stream is a thread with a queue of tasks; NULL is one of each GPU's,
+ * TUTTI_STREAM_OF_THREAD one of each thread's, made when first used. As with CUDA's, who enqueues into one that is full waits
+ * until it has room. Who waits for an event waits for its last record so far, whatever becomes of the event.
  *
  * Invariant: a task's number is higher than those of all tasks enqueued before it, on whichever stream.
  */
@@ -23,24 +24,26 @@ struct standin_stream {
     standin_stream *next;
     task *first, **last; /* the first one is being run, or next */
     int held;            /* tasks in it */
+    int gpu;             /* that was current when it was made */
     bool closing, captures;
     unsigned random;
 };
 
-struct tutti_event_ {
-    uint64_t recorded, reached;
-    int holders; /* its owner, and tasks that will touch it */
-};
+/* One record of an event, for its owner and for who waits for it. */
+typedef struct mark {
+    bool reached;
+    int holders;
+} mark;
 
-/* A task of an event: reach the record, or wait for it. */
-typedef struct event_task {
-    struct tutti_event_ *event;
-    uint64_t record;
-} event_task;
+struct tutti_event_ {
+    mark *last; /* NULL: it was never recorded */
+    int gpu;    /* that was current when it was made */
+};
 
 static standin_stream *streams, *defaults[STANDIN_MOST_GPUS];
 static uint64_t task_numbers;
 static _Thread_local __attribute__((tls_model("initial-exec"))) bool is_stream_thread;
+static _Thread_local __attribute__((tls_model("initial-exec"))) standin_stream *of_thread[STANDIN_MOST_GPUS];
 
 /* ------------------------------------------------------------------------------------------------ streams */
 
@@ -88,6 +91,7 @@ static standin_stream *create_locked(void) {
     standin_stream *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
     s->last = &s->first;
+    s->gpu = standin_current();
     s->random = (unsigned)getpid() + (unsigned)task_numbers;
     s->next = streams;
     streams = s;
@@ -101,11 +105,26 @@ static standin_stream *create_locked(void) {
 
 /* Under the lock. */
 static standin_stream *stream_of(void *stream) {
-    if (stream != NULL) return stream;
-    standin_stream **own = &defaults[standin_current()];
+    bool of_this_thread = (uintptr_t)stream == TUTTI_STREAM_OF_THREAD;
+    if (stream != NULL && !of_this_thread) return stream;
+    standin_stream **own = &(of_this_thread ? of_thread : defaults)[standin_current()];
     if (*own == NULL) *own = create_locked();
     if (*own == NULL) abort(); /* no thread to be had: a test cannot go on */
     return *own;
+}
+
+static int gpu_of(void *stream) {
+    pthread_mutex_lock(&standin_lock);
+    int gpu = stream_of(stream)->gpu;
+    pthread_mutex_unlock(&standin_lock);
+    return gpu;
+}
+
+tutti_status standin_check_launch(void *stream) {
+    int gpu = gpu_of(stream);
+    if (gpu == standin_current()) return TUTTI_OK;
+    return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: a kernel for a stream of GPU %d while %d is current", gpu,
+                              standin_current());
 }
 
 void standin_enqueue(void *stream, void (*function)(void *context), void *context) {
@@ -187,7 +206,7 @@ tutti_status standin_device_sync(void) {
 tutti_status standin_stream_captures(tutti_stream stream, bool *captures_out) {
     STANDIN_BEGIN("stream_captures");
     pthread_mutex_lock(&standin_lock);
-    *captures_out = stream != NULL && ((standin_stream *)stream)->captures;
+    *captures_out = stream != NULL && stream_of(stream)->captures;
     pthread_mutex_unlock(&standin_lock);
     return TUTTI_OK;
 }
@@ -201,15 +220,15 @@ void standin_capture(void *stream, bool captures) {
 /* ------------------------------------------------------------------------------------------------- events */
 
 /* Under the lock. */
-static void let_go(struct tutti_event_ *event) {
-    if (--event->holders == 0) free(event);
+static void let_go(mark *m) {
+    if (m != NULL && --m->holders == 0) free(m);
 }
 
 tutti_status standin_event_create(tutti_event_handle *event_out) {
     struct tutti_event_ *made = NULL;
     STANDIN_BEGIN("event_create");
     TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
-    made->holders = 1;
+    made->gpu = standin_current();
     *event_out = made;
     return TUTTI_OK;
 }
@@ -217,57 +236,61 @@ tutti_status standin_event_create(tutti_event_handle *event_out) {
 tutti_status standin_event_destroy(tutti_event_handle event) {
     tutti_status status = standin_begin("event_destroy"); /* a GPU that has failed keeps no memory of the host's */
     pthread_mutex_lock(&standin_lock);
-    if (event != NULL) let_go(event);
+    if (event != NULL) let_go(event->last);
     pthread_mutex_unlock(&standin_lock);
+    free(event);
     return status;
 }
 
-static void reach_event(void *context) {
-    event_task *t = context;
+static void reach_mark(void *context) {
+    mark *m = context;
     pthread_mutex_lock(&standin_lock);
-    if (t->event->reached < t->record) t->event->reached = t->record;
+    m->reached = true;
     pthread_cond_broadcast(&standin_changed);
-    let_go(t->event);
+    let_go(m);
     pthread_mutex_unlock(&standin_lock);
-    free(t);
 }
 
-static void await_event(void *context) {
-    event_task *t = context;
+static void await_mark(void *context) {
+    mark *m = context;
     pthread_mutex_lock(&standin_lock);
-    while (t->event->reached < t->record && !standin_is_broken()) pthread_cond_wait(&standin_changed, &standin_lock);
-    let_go(t->event);
+    while (!m->reached && !standin_is_broken()) pthread_cond_wait(&standin_changed, &standin_lock);
+    let_go(m);
     pthread_mutex_unlock(&standin_lock);
-    free(t);
-}
-
-static tutti_status enqueue_event(tutti_event_handle event, bool records, tutti_stream stream) {
-    event_task *made = NULL;
-    if (standin_record_event(event, records, stream)) return TUTTI_OK;
-    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
-    pthread_mutex_lock(&standin_lock);
-    event->holders++;
-    if (records) event->recorded++;
-    *made = (event_task){event, event->recorded};
-    pthread_mutex_unlock(&standin_lock);
-    standin_enqueue(stream, records ? reach_event : await_event, made);
-    return TUTTI_OK;
 }
 
 tutti_status standin_event_record(tutti_event_handle event, tutti_stream stream) {
     STANDIN_BEGIN("event_record");
-    return enqueue_event(event, true, stream);
+    if (event->gpu != gpu_of(stream))
+        return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: an event of GPU %d is recorded in a stream of GPU %d",
+                                  event->gpu, gpu_of(stream));
+    if (standin_record_event(event, true, stream)) return TUTTI_OK;
+    mark *made = NULL;
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
+    made->holders = 2;
+    pthread_mutex_lock(&standin_lock);
+    let_go(event->last);
+    event->last = made;
+    pthread_mutex_unlock(&standin_lock);
+    standin_enqueue(stream, reach_mark, made);
+    return TUTTI_OK;
 }
 
 tutti_status standin_stream_wait_event(tutti_stream stream, tutti_event_handle event) {
     STANDIN_BEGIN("stream_wait_event");
-    return enqueue_event(event, false, stream);
+    if (standin_record_event(event, false, stream)) return TUTTI_OK;
+    pthread_mutex_lock(&standin_lock);
+    mark *last = event->last; /* records to come do not matter */
+    if (last != NULL) last->holders++;
+    pthread_mutex_unlock(&standin_lock);
+    if (last != NULL) standin_enqueue(stream, await_mark, last);
+    return TUTTI_OK;
 }
 
 tutti_status standin_event_query(tutti_event_handle event) {
     STANDIN_BEGIN("event_query");
     pthread_mutex_lock(&standin_lock);
-    bool reached = event->reached >= event->recorded;
+    bool reached = event->last == NULL || event->last->reached;
     pthread_mutex_unlock(&standin_lock);
     return reached ? TUTTI_OK : TUTTI_NOT_YET;
 }

@@ -20,6 +20,7 @@ typedef struct move {
 
 typedef struct moves {
     int count;
+    bool by_kernel;
     move list[];
 } moves;
 
@@ -62,7 +63,8 @@ static void run_moves(void *context) {
     for (int i = 0; i < all->count; i++) {
         const move *m = &all->list[i];
         if (m->bytes == 0) continue;
-        void *dst = reach(m->dst, m->bytes, false), *src = m->src != NULL ? reach(m->src, m->bytes, false) : NULL;
+        void *dst = reach(m->dst, m->bytes, all->by_kernel);
+        void *src = m->src != NULL ? reach(m->src, m->bytes, all->by_kernel) : NULL;
         if (dst == NULL || (m->src != NULL && src == NULL)) break;
         if (src != NULL) memmove(dst, src, m->bytes);
         else memset(dst, m->value, m->bytes);
@@ -104,7 +106,9 @@ tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const
     moves *made = NULL;
     STANDIN_BEGIN("copy_many");
     if (count <= 0) return TUTTI_OK;
+    TUTTI_TRY(standin_check_launch(stream));
     TUTTI_TRY(make_moves(count, &made));
+    made->by_kernel = true;
     for (int i = 0; i < count; i++) made->list[i] = (move){.dst = dsts[i], .src = srcs[i], .bytes = bytes[i]};
     standin_submit(stream, run_moves, free, made);
     return TUTTI_OK;
@@ -157,6 +161,7 @@ tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, in
         !tutti_reduce_supports(args->type, args->reduction))
         return standin_host->fail(TUTTI_ERR_ARGUMENT, "stand-in: reduce: %d sources, %d results, %s of %s", args->nsrcs,
                                   ndsts, tutti_reduction_name(args->reduction), tutti_type_name(args->type));
+    TUTTI_TRY(standin_check_launch(stream));
     TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
     made->args = *args;
     made->ndsts = ndsts;
