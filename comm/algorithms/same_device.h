@@ -80,6 +80,9 @@ typedef struct tutti_same_device_counters {
     tutti_same_device_counter arrived[TUTTI_SAME_DEVICE_DEPTH]; /* ranks that have posted */
     tutti_same_device_counter
         launched[TUTTI_SAME_DEVICE_DEPTH]; /* the last call of this place that is in its streams */
+    /* Set by any rank whose abort releases streams, before it leaves: they may be written to for long, so no other communicator
+     * may have them. */
+    atomic_bool released;
 } tutti_same_device_counters;
 
 /* A slot: two halves, one for each of two pieces under way. */
@@ -202,7 +205,7 @@ tutti_status tutti_same_device_pin(const tutti_device *device, struct tutti_peer
                                    tutti_same_device_counters *counters, tutti_same_device_counters **on_device_out);
 /* Zeros, in this process's heap. */
 tutti_status tutti_same_device_take_counters(tutti_same_device_counters **counters_out);
-void tutti_same_device_return_counters(void *counters);
+void tutti_same_device_return_counters(void *memory);
 /* Memory of a peer, mapped here. */
 tutti_status tutti_same_device_import(const tutti_device *device, const tutti_device_export *exported, void **base_out);
 /* An allocation of exactly so many bytes on that GPU, which is the current one. */

@@ -73,11 +73,10 @@ static void free_board(void *board) {
     tutti_heap_free(board);
 }
 
-/* Board and counters stay until no rank looks at them any more; counters for good where streams may still count. */
+/* Board and counters stay until no rank looks at them any more. */
 void tutti_same_device_close_boards(tutti_comm *comm, tutti_same_device *s) {
     if (s->own != NULL) tutti_grave_keep(comm, s->own, free_board);
-    if (s->own_counters != NULL && !atomic_load(&s->released))
-        tutti_grave_keep(comm, s->own_counters, tutti_same_device_return_counters);
+    if (s->own_counters != NULL) tutti_grave_keep(comm, s->own_counters, tutti_same_device_return_counters);
     free(s->imports);
     free(s->boards);
 }

@@ -93,9 +93,13 @@ tutti_status tutti_same_device_take_counters(tutti_same_device_counters **counte
     return TUTTI_OK;
 }
 
-void tutti_same_device_return_counters(void *counters) {
+/* All ranks have gone. Where one has released its streams, it may go on doing so, and streams may still count: then, and
+ * without memory for a note, they are lost, which harms nobody. */
+void tutti_same_device_return_counters(void *memory) {
+    tutti_same_device_counters *counters = memory;
+    if (atomic_load_explicit(&counters->released, memory_order_acquire)) return;
     spare_counters *spare = malloc(sizeof *spare);
-    if (spare == NULL) return; /* they are lost, which harms nobody */
+    if (spare == NULL) return;
     pthread_mutex_lock(&kept.lock);
     *spare = (spare_counters){.counters = counters, .next = kept.counters};
     kept.counters = spare;

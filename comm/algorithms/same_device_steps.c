@@ -146,6 +146,7 @@ static bool start(void *(*body)(void *), void *argument) {
 
 void tutti_same_device_release_streams(tutti_same_device *s) {
     if (atomic_exchange(&s->released, true)) return;
+    atomic_store_explicit(&s->counters->released, true, memory_order_release);
     release_once(s->counters, s->nranks);
     tutti_same_device_release *r = malloc(sizeof *r);
     if (r == NULL) return; /* it is given only once, and the slots are lost */
