@@ -23,7 +23,7 @@
 
 #define TUTTI_SAME_DEVICE_DEPTH   32  /* calls by which the fastest rank may be ahead of the slowest */
 #define TUTTI_SAME_DEVICE_SLOTS   80  /* of one rank */
-#define TUTTI_SAME_DEVICE_EXPORTS 128 /* allocations of one rank that peers can map */
+#define TUTTI_SAME_DEVICE_EXPORTS 208 /* allocations of one rank that peers can map: slots, and 128 of the caller's */
 #define TUTTI_SAME_DEVICE_END     ((UINT64_C(1) << 20) - 1)
 
 static inline uint64_t tutti_same_device_step(uint64_t number, uint64_t pieces) {

@@ -107,12 +107,15 @@ tutti_status tutti_same_device_share(tutti_same_device *s, void *memory, size_t 
 }
 
 /* Blocks of tutti_mem_alloc_cuda are shared when they are first used. They keep their address as long as the process: what
- * is freed is handed out again, but not given back to CUDA once it was shared. */
+ * is freed is handed out again, but not given back to CUDA once it was shared. When there are too many, calls on the others go by
+ * way of slots. */
 static int find_or_share(tutti_same_device *s, const void *memory, size_t bytes) {
     void *block;
     size_t block_bytes;
     int index = find_own(s, memory, bytes);
-    if (index >= 0 || !tutti_device_memory_share(memory, bytes, &block, &block_bytes)) return index;
+    uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
+    bool full = count >= TUTTI_SAME_DEVICE_EXPORTS - TUTTI_SAME_DEVICE_SLOTS; /* what is left is for slots */
+    if (index >= 0 || full || !tutti_device_memory_share(memory, bytes, &block, &block_bytes)) return index;
     return tutti_same_device_share(s, block, block_bytes) == TUTTI_OK ? find_own(s, memory, bytes) : -1;
 }
 
