@@ -195,6 +195,10 @@ static tutti_status plan_call(tutti_comm *comm, tutti_same_device *s, tutti_same
     size_t most = tutti_max_size(in, out);
     tutti_same_device_slot *in_slot = slot_of(s, plan, true), *out_slot = slot_of(s, plan, false);
     plan->pieces = most == 0 ? 1 : (most + plan->segment_bytes - 1) / plan->segment_bytes;
+    if (plan->pieces > TUTTI_SAME_DEVICE_END)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "%s of %zu bytes has more pieces of %zu than can be counted: raise TUTTI_CUDA_SLOT_BYTES",
+                          tutti_kind_name(op->kind), most, plan->segment_bytes);
     post->pieces = plan->pieces;
     plan->in_staged = !describe_segments(s, comm, op, true, plan->nin, post->regions) || swaps_in_place(op);
     plan->out_staged = !describe_segments(s, comm, op, false, plan->nout, post->regions + s->nranks);
