@@ -216,7 +216,8 @@ static void close_engine(tutti_comm *comm) {
 static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     tutti_mixed *m = comm->gpu->engine_state;
     const tutti_device *device = comm->gpu->device;
-    if (m->has_tail && m->last_stream != call->stream) TUTTI_TRY(device->stream_wait_event(call->stream, m->tail));
+    if (m->has_tail && !tutti_stream_is_same(m->last_stream, call->stream))
+        TUTTI_TRY(device->stream_wait_event(call->stream, m->tail));
     TUTTI_TRY(tutti_mixed_carry_out(comm, call));
     m->has_tail = true;
     m->last_stream = call->stream;

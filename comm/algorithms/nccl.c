@@ -292,6 +292,7 @@ static void close_engine(tutti_comm *comm) {
     }
     if (state->scratch_free != NULL) gpu->device->event_destroy(state->scratch_free);
     if (state->joint != NULL) gpu->device->event_destroy(state->joint);
+    if (state->aside != NULL) gpu->device->stream_destroy(state->aside);
     pthread_mutex_destroy(&state->lock);
     free(state);
     gpu->engine_state = NULL;

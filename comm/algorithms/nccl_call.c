@@ -142,14 +142,8 @@ static void use_memory(tutti_nccl_state *state, const tutti_op *op) {
     }
 }
 
-tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call) {
-    tutti_nccl_state *state = comm->gpu->engine_state;
-    const tutti_op *op = call->op;
-    bool uniform =
-        op->srcs == NULL && op->dsts == NULL && op->kind != TUTTI_KIND_GATHER_V && op->kind != TUTTI_KIND_SCATTER_V;
-    if (uniform && op->count == 0 && op->kind != TUTTI_KIND_BARRIER) return TUTTI_OK; /* so it is on all ranks */
-    if (!call->captured) use_memory(state, op); /* to register it is forbidden meanwhile */
-    switch (op->kind) {
+static tutti_status carry_out(tutti_nccl_state *state, const tutti_stream_call *call) {
+    switch (call->op->kind) {
     case TUTTI_KIND_BARRIER: return barrier(state, call);
     case TUTTI_KIND_BROADCAST: return broadcast(state, call);
     case TUTTI_KIND_ALL_GATHER: return all_gather(state, call);
@@ -162,4 +156,17 @@ tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call)
     case TUTTI_KIND_SCATTER_V: return exchange(state, call);
     default: return tutti_nccl_reduce(state, call);
     }
+}
+
+tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    const tutti_op *op = call->op;
+    tutti_stream_call own = *call;
+    bool uniform =
+        op->srcs == NULL && op->dsts == NULL && op->kind != TUTTI_KIND_GATHER_V && op->kind != TUTTI_KIND_SCATTER_V;
+    if (uniform && op->count == 0 && op->kind != TUTTI_KIND_BARRIER) return TUTTI_OK; /* so it is on all ranks */
+    if (!call->captured) use_memory(state, op); /* to register it is forbidden meanwhile */
+    TUTTI_TRY(tutti_nccl_step_aside(state, call->stream, &own.stream));
+    TUTTI_TRY(carry_out(state, &own));
+    return tutti_nccl_step_back(state, call->stream, own.stream);
 }

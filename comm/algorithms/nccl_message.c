@@ -48,9 +48,12 @@ static void add(tutti_nccl_batch *batch, const tutti_message *m, tutti_stream st
 tutti_status tutti_nccl_messages(tutti_comm *comm, const tutti_message *const *list, size_t count, int64_t timeout_ms) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     tutti_nccl_batch batch;
+    tutti_stream stream;
     TUTTI_TRY(join_streams(state, list, count, /* before */ true));
+    TUTTI_TRY(tutti_nccl_step_aside(state, list[0]->stream, &stream));
     TUTTI_TRY(tutti_nccl_begin_messages(state, timeout_ms, &batch));
-    for (size_t i = 0; i < count; i++) add(&batch, list[i], list[0]->stream);
+    for (size_t i = 0; i < count; i++) add(&batch, list[i], stream);
     TUTTI_TRY(tutti_nccl_finish(&batch));
+    TUTTI_TRY(tutti_nccl_step_back(state, list[0]->stream, stream));
     return join_streams(state, list, count, /* before */ false);
 }

@@ -50,7 +50,8 @@ typedef struct tutti_nccl_state {
     void *scratch;                   /* of the GPU, made when first needed; NULL; used in stream order */
     size_t scratch_bytes;            /* equal on all ranks */
     tutti_event_handle scratch_free; /* recorded behind the last use */
-    tutti_event_handle joint;        /* where streams of messages meet, used at once */
+    tutti_event_handle joint;        /* where streams meet, used at once */
+    tutti_stream aside;              /* in place of a stream that only its own thread can name; NULL: not yet */
     struct tutti_nccl_hold *holds;   /* registered memory; under the lock of nccl_memory.c */
     struct tutti_nccl_state *next;   /* there */
 } tutti_nccl_state;
@@ -100,6 +101,12 @@ tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *r
 /* The error that NCCL's answer is; a rank that died is named instead. */
 tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tutti_nccl_result result,
                                 const char *name);
+
+/* The stream for calls of NCCL's that belong into `stream`, behind all that is in it. NCCL enqueues on a thread of its own, where
+ * the handle of a thread's own default stream means another one: then it is a stream of ours. */
+tutti_status tutti_nccl_step_aside(tutti_nccl_state *state, tutti_stream stream, tutti_stream *stream_out);
+/* What comes into `stream` from now on is behind what is in the one that step_aside gave for it. */
+tutti_status tutti_nccl_step_back(tutti_nccl_state *state, tutti_stream stream, tutti_stream aside);
 
 /* --------------------------------------------------------------------------------------- scratch, nccl.c */
 

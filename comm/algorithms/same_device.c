@@ -263,7 +263,8 @@ static tutti_status put_pieces(tutti_comm *comm, tutti_same_device *s, const tut
 
 /* Slots and counters serve one call at a time: a call in another stream comes after the last one. */
 static tutti_status follow(tutti_same_device *s, tutti_stream stream) {
-    if (s->has_tail && s->last_stream != stream) return s->device->stream_wait_event(stream, s->tail);
+    if (s->has_tail && !tutti_stream_is_same(s->last_stream, stream))
+        return s->device->stream_wait_event(stream, s->tail);
     return TUTTI_OK;
 }
 

@@ -142,7 +142,8 @@ static tutti_status mark(const tutti_stream_comm *gpu, const tutti_staged_job *j
 
 static tutti_status enqueue_job(const tutti_stream_comm *gpu, const tutti_staged_job *job, tutti_stream stream) {
     const tutti_staged *staged = job->staged;
-    if (staged->used && staged->last_stream != stream) TUTTI_TRY(gpu->device->stream_wait_event(stream, staged->last));
+    if (staged->used && !tutti_stream_is_same(staged->last_stream, stream))
+        TUTTI_TRY(gpu->device->stream_wait_event(stream, staged->last));
     TUTTI_TRY(enqueue_pieces(gpu, job, stream));
     return mark(gpu, job, stream);
 }
