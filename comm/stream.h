@@ -29,8 +29,8 @@ typedef struct tutti_stream_facts {
     uint8_t stream_waits, ipc;                /* tutti_device_facts */
     uint8_t nccl_seed;                        /* it has what its parent's NCCL made for it */
     uint8_t unused;
-    int32_t nccl_version;  /* as ncclGetVersion says; 0: NCCL cannot be used here; by the engine's tell */
-    char nccl_missing[96]; /* why not, for the log and TUTTI_ALGORITHM=nccl */
+    int32_t nccl_version;   /* as ncclGetVersion says; 0: NCCL cannot be used here; by the engine's tell */
+    char nccl_missing[256]; /* why not, for the log and TUTTI_ALGORITHM=nccl */
 } tutti_stream_facts;
 
 struct tutti_stream_engine;

@@ -96,6 +96,20 @@ Test(bench_cuda, what_cannot_be_is_said) {
                    "made to fail");
 }
 
+/* Nobody who has a GPU for each rank expects it. */
+Test(bench_cuda, that_calls_go_through_host_memory_is_told_once_with_the_reason) {
+    perf_result out =
+        perf_run("env STANDIN_GPUS=2 TUTTI_NCCL_LIBRARY=/no/such/libnccl.so all_reduce_perf --device cuda -t 2 "
+                 "-b 8 -e 8K -f 32 -n 3");
+    cr_expect_eq(out.code, 0, "%s", out.notes);
+    const char *told = strstr(out.notes, "go through host memory");
+    cr_assert_not_null(told, "%s", out.notes);
+    cr_expect_null(strstr(told + 1, "go through host memory"), "%s", out.notes);
+    cr_expect_not_null(strstr(told, "/no/such/libnccl.so: cannot open shared object file"), "%s", out.notes);
+    out = perf_run("env STANDIN_GPUS=2 TUTTI_ALGORITHM=staged all_reduce_perf --device cuda -t 2 -b 8 -e 8 -n 3");
+    cr_expect_null(strstr(out.notes, "go through host memory"), "%s", out.notes); /* it was asked for */
+}
+
 Test(bench_cuda, each_wrong_element_in_a_gpu_is_counted) {
     enum { COUNT = 150000 }; /* two periods and more */
     bench_pattern pattern = {.type = &bench_types[BENCH_TYPE_FLOAT], .nranks = 3, .round = 7, .on_gpu = true};

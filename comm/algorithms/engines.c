@@ -3,6 +3,7 @@
  */
 #include "comm/algorithms/engines.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,9 +23,19 @@ void tutti_engines_tell(const tutti_comm *comm, tutti_stream_facts *own) {
         if (rows[i]->tell != NULL) rows[i]->tell(comm, own);
 }
 
+/* Nobody who has GPUs expects the way through host memory. It is said once: the next communicators are mostly alike. */
+static void tell_slow(const tutti_comm *comm, const char *reasons) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (comm->rank != 0) return;
+    tutti_log(atomic_flag_test_and_set(&told) ? TUTTI_LOG_INFO : TUTTI_LOG_WARN,
+              "communicator \"%s\": calls on CUDA memory go through host memory, which is slow (%s)", comm->name,
+              reasons);
+}
+
 const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm) {
     const char *forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM);
-    char reason[256] = "";
+    char reason[TUTTI_ENGINES_REASON_BYTES] = "", reasons[2 * TUTTI_ENGINES_REASON_BYTES + 64] = "";
+    size_t used = 0;
     const tutti_stream_engine *first = NULL;
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
         bool named = strcmp(rows[i]->name, forced) == 0;
@@ -34,7 +45,13 @@ const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm) {
             tutti_log(TUTTI_LOG_WARN, "TUTTI_ALGORITHM=%s does not fit communicator \"%s\": %s", forced, comm->name,
                       reason);
         if (fits && first == NULL) first = rows[i];
+        /* What keeps "nccl" away keeps "mixed" away, too. */
+        bool tells = rows[i] == &tutti_engine_same_device || rows[i] == &tutti_engine_mixed;
+        if (!fits && tells && used < sizeof reasons)
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
+                                     rows[i]->name, reason);
     }
+    if (first == &tutti_engine_staged) tell_slow(comm, reasons);
     return first;
 }
 

@@ -9,6 +9,9 @@
 extern const tutti_stream_engine tutti_engine_solo, tutti_engine_same_device, tutti_engine_nccl, tutti_engine_mixed,
     tutti_engine_staged;
 
+/* Room for why an engine does not fit. */
+#define TUTTI_ENGINES_REASON_BYTES 384
+
 /* Lets every engine tell of itself. */
 void tutti_engines_tell(const tutti_comm *comm, tutti_stream_facts *own);
 /* The first row of the table that fits; TUTTI_ALGORITHM overrides where it fits. All ranks choose the same. */

@@ -60,7 +60,8 @@ static bool can_share(const tutti_comm *comm, int leader, int rank, char *reason
 static bool can_join(const tutti_comm *comm, int leader, char *reason, size_t capacity) {
     const tutti_stream_facts *facts = comm->gpu->facts;
     if (facts[leader].nccl_version == 0 || facts[leader].nccl_version != facts[0].nccl_version) {
-        snprintf(reason, capacity, "rank %d has not the NCCL of rank 0: %.*s", leader,
+        snprintf(reason, capacity, "rank %d %s: %.*s", leader,
+                 facts[leader].nccl_version == 0 ? "has no NCCL" : "has not the NCCL of rank 0",
                  (int)sizeof facts[leader].nccl_missing - 1, facts[leader].nccl_missing);
         return false;
     }
@@ -73,7 +74,7 @@ static bool can_join(const tutti_comm *comm, int leader, char *reason, size_t ca
 }
 
 static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
-    char reason[256];
+    char reason[TUTTI_ENGINES_REASON_BYTES];
     int ngpus = 0;
     bool good = true;
     for (int rank = 0; rank < comm->nranks && good; rank++) {

@@ -48,13 +48,13 @@ static void tell(const tutti_comm *comm, tutti_stream_facts *own) {
         return;
     }
     if (tutti_nccl_open(&nccl) == TUTTI_OK) own->nccl_version = nccl->version;
-    else snprintf(own->nccl_missing, sizeof own->nccl_missing, "%.95s", tutti_last_error());
+    else snprintf(own->nccl_missing, sizeof own->nccl_missing, "%.255s", tutti_last_error());
 }
 
 static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
     const tutti_stream_comm *gpu = comm->gpu;
     const tutti_stream_facts *facts = gpu->facts;
-    char reason[256] = "", a[16], b[16];
+    char reason[TUTTI_ENGINES_REASON_BYTES] = "", a[16], b[16];
     if (comm->nranks == 1 && !is_asked_for()) snprintf(reason, sizeof reason, "there is one rank");
     for (int rank = 0; rank < comm->nranks && reason[0] == '\0'; rank++) {
         if (facts[rank].nccl_version == 0)
