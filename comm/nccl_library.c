@@ -66,9 +66,12 @@ const char *tutti_nccl_version_text(int version, char text[16]) {
     return text;
 }
 
-static void add_name(char *list, size_t capacity, const char *name) {
+/* "ncclMemAlloc (2.19)": with the version that brought it. */
+static void add_name(char *list, size_t capacity, const row *lacked) {
     size_t used = strlen(list);
-    snprintf(list + used, capacity - used, "%s%s", used > 0 ? ", " : "", name);
+    const char *comma = used > 0 ? ", " : "";
+    if (lacked->since == 0) snprintf(list + used, capacity - used, "%s%s", comma, lacked->name);
+    else snprintf(list + used, capacity - used, "%s%s (2.%d)", comma, lacked->name, lacked->since / 100);
 }
 
 /* Fills nccl's calls from the opened object; `missing` gets the names of required ones that are not there. */
@@ -78,8 +81,8 @@ static void take_calls(void *object, tutti_nccl *nccl, char *missing, size_t cap
         void *symbol = dlsym(object, rows[i].name);
         memcpy((char *)nccl + rows[i].offset, &symbol, sizeof symbol);
         if (symbol != NULL) continue;
-        if (rows[i].need == REQUIRED) add_name(missing, capacity, rows[i].name);
-        else add_name(nccl->lacking, sizeof nccl->lacking, rows[i].name);
+        if (rows[i].need == REQUIRED) add_name(missing, capacity, &rows[i]);
+        else add_name(nccl->lacking, sizeof nccl->lacking, &rows[i]);
     }
 }
 

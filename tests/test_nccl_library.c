@@ -57,7 +57,7 @@ Test(nccl_library, one_that_is_too_old_is_told_with_both_versions) {
 }
 
 Test(nccl_library, what_a_library_lacks_is_named) {
-    expect_reason(built("standin_nccl_lacking"), "(NCCL 2.20.5) lacks ncclCommAbort");
+    expect_reason(built("standin_nccl_lacking"), "(NCCL 2.20.5) lacks ncclCommAbort (2.4)");
 }
 
 Test(nccl_library, one_without_optional_calls_is_taken_and_they_are_named) {
@@ -66,7 +66,8 @@ Test(nccl_library, one_without_optional_calls_is_taken_and_they_are_named) {
     cr_assert_eq(nccl->version, 21803);
     cr_assert_str_eq(
         nccl->lacking,
-        "ncclGetLastError, ncclCommSplit, ncclCommRegister, ncclCommDeregister, ncclMemAlloc, ncclMemFree");
+        "ncclGetLastError (2.13), ncclCommSplit (2.18), ncclCommRegister (2.19), ncclCommDeregister (2.19), "
+        "ncclMemAlloc (2.19), ncclMemFree (2.19)");
     cr_assert_null(nccl->ncclMemAlloc);
     cr_assert_not_null(nccl->ncclAllReduce);
     cr_assert_str_eq(nccl->file, file);

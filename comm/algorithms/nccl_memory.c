@@ -37,7 +37,7 @@ tutti_status tutti_nccl_mem_alloc(size_t bytes, void **memory_out) {
     pthread_mutex_unlock(&holds_lock);
     if (nccl == NULL) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no communicator of this process works with NCCL");
     if (nccl->ncclMemAlloc == NULL || nccl->ncclMemFree == NULL || !can_register(nccl))
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s lacks %s: NCCL 2.19 brought them", nccl->file, nccl->lacking);
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s lacks %s", nccl->file, nccl->lacking);
     tutti_nccl_result result = nccl->ncclMemAlloc(memory_out, bytes);
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_MEMORY, "NCCL has no %zu bytes of the GPU's memory: %s", bytes,
