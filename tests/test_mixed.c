@@ -275,6 +275,27 @@ Test(mixed, without_ipc_processes_go_by_host_memory_and_threads_need_none) {
     cr_assert(failure == NULL, "threads: %s", failure);
 }
 
+/* A thread of the host waits for all streams of a process then: two ranks in it would wait for each other. */
+static void run_without_stream_waits(const char *gpus, ranks_body processes) {
+    static const char *const settings[] = {"STANDIN_STREAM_WAITS=0", NULL};
+    const char *failure = ranks_have_processes() ? placement_run(gpus, RANKS_PROCESSES, settings, processes) : NULL;
+    cr_assert(failure == NULL, "processes: %s", failure);
+    failure = placement_run(gpus, RANKS_THREADS, settings, staged_body);
+    cr_assert(failure == NULL, "threads: %s", failure);
+}
+
+static tutti_status same_device_body(ranks_context *context) {
+    return placement_with_rank(context, "same_device", few);
+}
+
+Test(mixed, where_streams_cannot_wait_threads_on_one_gpu_go_by_host_memory) {
+    run_without_stream_waits("aa", same_device_body);
+}
+
+Test(mixed, so_do_those_on_some_gpus_of_several) {
+    run_without_stream_waits("aba", mixed_body);
+}
+
 /* --------------------------------------------------------------------------------------------------- graphs */
 
 static tutti_status expect_refusal(tutti_status status, const char *engine) {

@@ -23,6 +23,8 @@ static const char *const in_rank_order[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=n
 /* Its own order, which must not matter where Tutti promises that of ranks. */
 static const char *const deterministic[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", "TUTTI_DETERMINISTIC=1", NULL};
 static const char *const plain[] = {"STANDIN_GPUS=8", NULL};
+static const char *const few_sources[] = {"STANDIN_GPUS=8", "TUTTI_ALGORITHM=nccl", "TUTTI_DETERMINISTIC=1",
+                                          "TUTTI_FAULT=nccl_few_sources:0:1000000", NULL};
 static const char *const slow[] = {"STANDIN_GPUS=8", "STANDIN_NCCL_PROGRESS_US=60000", "STANDIN_NCCL_ORDER=ranks",
                                    NULL};
 
@@ -142,6 +144,11 @@ Test(nccl, all_kinds_give_what_the_reference_gives_at_all_sizes) {
 Test(nccl, calls_that_stay_in_progress_for_long_are_waited_for) {
     need_standin("how long it takes is NCCL's affair");
     run((const int[]){2, 0}, slow, sizes_body);
+}
+
+Test(nccl, more_ranks_than_a_kernel_takes_sources_are_summed_up_in_turn) {
+    need_standin("it is told to take few");
+    run((const int[]){4, 0}, few_sources, sizes_body);
 }
 
 /* More than the scratch of 16 MiB holds: rounds. */

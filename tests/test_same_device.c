@@ -5,6 +5,7 @@
  */
 #include <criterion/criterion.h>
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
+#include "comm/algorithms/same_device.h"
 #include "comm/stream.h"
 #include "tests/support/cuda_call.h"
 
@@ -87,6 +89,78 @@ static tutti_status types_body(ranks_context *context) {
 
 Test(same_device, all_types_and_reductions_are_right, .timeout = 300) {
     run(small_worlds, MIXED, types_body);
+}
+
+/* More blocks than the directory of those that peers map has room for: the last ones, and ordinary memory, go by way of slots. */
+static tutti_status use_many_blocks(ranks_context *context, cuda_rank *rank) {
+    enum { BLOCKS = TUTTI_SAME_DEVICE_EXPORTS + 10 };
+    static void *blocks[BLOCKS];
+    int value = context->rank + 1;
+    const int expected = context->nranks * (context->nranks + 1) / 2;
+    for (int i = 0; i < BLOCKS; i++) {
+        TUTTI_TRY(tutti_mem_alloc_cuda(sizeof value, &blocks[i]));
+        TUTTI_TRY(rank->device->copy(blocks[i], &value, sizeof value, rank->streams[0]));
+        TUTTI_TRY(tutti_all_reduce(context->comm, blocks[i], blocks[i], 1, TUTTI_INT32, TUTTI_SUM,
+                                   &TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA)));
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        int sum = 0;
+        TUTTI_TRY(rank->device->copy(&sum, blocks[i], sizeof sum, rank->streams[0]));
+        TUTTI_TRY(rank->device->stream_sync(rank->streams[0]));
+        RANKS_CHECK(sum == expected, "block %d has %d, not %d", i, sum, expected);
+    }
+    const call c = {.kind = CALL_ALL_TO_ALL, .type = TUTTI_INT32, .count = 3001, .seed = 5};
+    TUTTI_TRY(cuda_call_run(rank, &c, context->comm, rank->streams[0], false));
+    for (int i = 0; i < BLOCKS; i++) TUTTI_TRY(tutti_mem_free(blocks[i]));
+    return TUTTI_OK;
+}
+
+static tutti_status blocks_body(ranks_context *context) {
+    return with_rank(context, use_many_blocks);
+}
+
+Test(same_device, memory_that_peers_map_may_be_in_any_number_of_blocks, .timeout = 200) {
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    prepare(ORDINARY);
+    const char *failure = ranks_run(&(ranks_options){.nranks = 2, .environment = environment}, blocks_body);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+static void *open_later(void *gate) {
+    usleep(100000);
+    cuda_gate_open(gate);
+    return NULL;
+}
+
+/* What is behind the gate may still write to it, and whoever asks for as much memory gets it next. */
+static tutti_status free_block(ranks_context *context, cuda_rank *rank) {
+    cuda_gate gate;
+    pthread_t thread;
+    void *block;
+    TUTTI_TRY(tutti_mem_alloc_cuda(4000, &block));
+    tutti_options options = TUTTI_OPTIONS(.stream = rank->streams[0], .memory = TUTTI_MEMORY_CUDA);
+    TUTTI_TRY(tutti_all_reduce(context->comm, block, block, 1000, TUTTI_INT32, TUTTI_SUM, &options));
+    TUTTI_TRY(cuda_gate_create(rank, &gate));
+    TUTTI_TRY(cuda_gate_close(rank, &gate, rank->streams[0]));
+    TUTTI_TRY(rank->device->fill(block, 1, 4000, rank->streams[0]));
+    RANKS_CHECK(pthread_create(&thread, NULL, open_later, &gate) == 0, "no thread");
+    TUTTI_TRY(tutti_mem_free(block));
+    bool waited = atomic_load(gate.host) != 0;
+    pthread_join(thread, NULL);
+    RANKS_CHECK(waited, "the memory was free before the stream had passed");
+    cuda_gate_destroy(rank, &gate);
+    return TUTTI_OK;
+}
+
+static tutti_status free_body(ranks_context *context) {
+    return with_rank(context, free_block);
+}
+
+Test(same_device, freeing_memory_that_peers_map_waits_for_the_gpu, .timeout = 60) {
+    if (!ranks_have_processes()) cr_skip_test("ranks have to be processes");
+    prepare(ORDINARY);
+    const char *failure = ranks_run(&(ranks_options){.nranks = 2, .environment = environment}, free_body);
+    cr_assert(failure == NULL, "%s", failure);
 }
 
 /* ------------------------------------------------------------------------------------------------- order */
@@ -190,6 +264,26 @@ Test(same_device, calls_that_differ_are_an_error_on_all_ranks_that_shows_both, .
     run(small_worlds, MIXED, different_body);
 }
 
+/* Nothing of it is touched. */
+static tutti_status call_in_too_many_pieces(ranks_context *context) {
+    cuda_rank rank;
+    void *memory = NULL;
+    size_t count = (TUTTI_SAME_DEVICE_END + 1) * (size_t)SLOT_BYTES;
+    TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
+    TUTTI_TRY(cuda_alloc(&rank, 1000, &memory));
+    tutti_options options = TUTTI_OPTIONS(.stream = rank.streams[0], .memory = TUTTI_MEMORY_CUDA);
+    RANKS_EXPECT(TUTTI_ERR_CONFIG,
+                 tutti_all_reduce(context->comm, memory, memory, count, TUTTI_UINT8, TUTTI_SUM, &options));
+    RANKS_CHECK(strstr(tutti_last_error(), "TUTTI_CUDA_SLOT_BYTES") != NULL, "%s", tutti_last_error());
+    return cuda_rank_close(&rank, NULL);
+}
+
+Test(same_device, a_call_of_too_many_pieces_is_refused, .timeout = 60) {
+    prepare(ORDINARY);
+    const char *failure = ranks_run(&(ranks_options){.kind = RANKS_THREADS, .nranks = 2}, call_in_too_many_pieces);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
 /* The default stream of all: who calls first would wait in it for who comes behind. */
 static tutti_status share_stream(ranks_context *context) {
     cuda_rank rank;
@@ -233,4 +327,34 @@ Test(same_device, where_memory_cannot_be_shared_calls_go_through_host_memory, .t
         const char *failure = ranks_run(&options, fail_to_share);
         cr_assert(failure == NULL, "%s: %s", failing[i], failure);
     }
+}
+
+/* One rank gives up a communicator on which nothing is under way, so that the others do not hear of it; streams of the next one
+ * must wait for each other all the same. */
+static tutti_status begin_anew(ranks_context *context, cuda_rank *rank) {
+    call c = {.kind = CALL_ALL_REDUCE, .type = TUTTI_INT32, .count = 3001};
+    for (unsigned round = 0; round < 3; round++) {
+        tutti_comm *comm;
+        TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &comm));
+        if (context->rank == 1) usleep(20000); /* a stream that does not wait is ahead of it */
+        c.seed = round;
+        TUTTI_TRY(cuda_call_run(rank, &c, comm, rank->streams[0], true));
+        TUTTI_TRY(tutti_barrier(context->comm, NULL));
+        if (context->rank == 1) {
+            TUTTI_TRY(tutti_comm_abort(comm, "a test"));
+            TUTTI_TRY(tutti_comm_destroy(comm));
+        }
+        TUTTI_TRY(tutti_barrier(context->comm, NULL));
+        if (context->rank != 1) TUTTI_TRY(tutti_comm_destroy(comm));
+    }
+    c.seed = 10;
+    return cuda_call_run(rank, &c, context->comm, rank->streams[0], true);
+}
+
+static tutti_status anew_body(ranks_context *context) {
+    return with_rank(context, begin_anew);
+}
+
+Test(same_device, a_communicator_that_one_rank_gave_up_does_not_harm_the_next, .timeout = 200) {
+    run(small_worlds, ORDINARY, anew_body);
 }

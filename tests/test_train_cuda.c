@@ -4,6 +4,7 @@
  * the GPU that this machine has. Skipped where there is neither.
  */
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,34 @@ Test(train_cuda, bfloat16_stays_near_fp32) {
     expect_run(1, &rounded, STEPS, b);
     expect_near(STEPS, b, a, 0.05);
     cr_assert_neq(a[0], b[0]);
+}
+
+/* How often memory of the GPU is taken in a run of so many steps, in a thread of this process. */
+static int count_allocations(training_run what, const char *steps) {
+    int (*counted)(void), count;
+    double losses[TRAINING_LOSSES];
+    what.data = folder;
+    what.options[3] = steps;
+    void *module = dlopen(getenv("TUTTI_CUDA_MODULE"), RTLD_NOW);
+    void *symbol = module != NULL ? dlsym(module, "standin_allocations") : NULL;
+    cr_assert_not_null(symbol);
+    memcpy(&counted, &symbol, sizeof counted);
+    int before = counted();
+    const char *failure = training_losses(RANKS_THREADS, 1, &what, losses, &count);
+    cr_assert_null(failure, "%s", failure);
+    return counted() - before;
+}
+
+Test(train_cuda, a_step_takes_no_memory) {
+    if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("how often memory is taken is known on the stand-in only");
+    training_run exact = {.options = {OPTIONS("--model", "mlp", "--optimizer", "adam", "--device", "cuda")}},
+                 rounded = exact;
+    rounded.options[12] = "--precision", rounded.options[13] = "bf16";
+    for (int i = 0; i < 2; i++) {
+        training_run what = i == 0 ? exact : rounded;
+        int few = count_allocations(what, "1"), many = count_allocations(what, "9");
+        cr_assert(few > 0 && few == many, "%d in a step, %d in nine", few, many);
+    }
 }
 
 /* Half of the steps on one device, the rest, from a checkpoint, on the other. */
