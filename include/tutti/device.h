@@ -3,8 +3,9 @@
  *
  * Every call of tutti.h that moves data takes CUDA memory as it takes host memory. Then:
  *   - All buffers of the call are on one GPU, and all calls of a communicator, on one rank, on the same one.
- *   - The call enqueues the operation in options.stream (NULL: the default stream) and returns; it is done in stream order:
- *     what precedes it in the stream is done before, what follows sees its result. It waits for no peer, but for the first
+ *   - The call enqueues the operation in options.stream (a cudaStream_t of the GPU; NULL: its legacy default stream; a thread's own,
+ *     cudaStreamPerThread, may be given) and returns; it is done in stream order: what precedes it in the stream is done before,
+ *     what follows sees its result. A stream is destroyed only when it has passed its calls. It waits for no peer, but for the first
  *     collective on CUDA memory of a communicator, in which the ranks meet.
  *   - With options.work the host can wait: the work ends when the stream has passed the operation. A failure that nobody waits
  *     for breaks the communicator: the next call, or tutti_comm_error, says what happened.
@@ -40,8 +41,8 @@ TUTTI_API tutti_status tutti_device_use(int device);
  * bytes. Freed by tutti_mem_free, which waits for the GPU, as cudaFree does. */
 TUTTI_API tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out);
 
-/* For programs that have no CUDA of their own; streams are cudaStream_t, NULL is the default stream. All return when
- * enqueued, copies from and to ordinary host memory excepted. */
+/* For programs that have no CUDA of their own; streams are cudaStream_t of the calling thread's current GPU, NULL is its default
+ * stream. All return when enqueued, copies from and to ordinary host memory excepted. */
 TUTTI_API tutti_status tutti_device_stream_create(void **stream_out); /* does not wait for the default stream */
 /* What is enqueued in it is still done. NULL is allowed. */
 TUTTI_API tutti_status tutti_device_stream_destroy(void *stream);
