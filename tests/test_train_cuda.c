@@ -101,16 +101,16 @@ Test(train_cuda, a_recorded_step_contains_the_buckets_that_travel_in_a_stream_of
 
 /* By the engine for ranks on one GPU: in each step that is not replayed a rank's stream writes values, at least one. */
 Test(train_cuda, ranks_that_share_a_gpu_record_their_steps) {
-    enum { MANY = 60 };
+    enum { MANY = 24 };
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("how often streams write values is known of the stand-in only");
     training_run recorded = {.options = {OPTIONS("--model", "mlp", "--device", "cuda")}, .data = folder}, launched;
-    recorded.options[1] = "6", recorded.options[3] = "60";
+    recorded.options[1] = "6", recorded.options[3] = "24";
     launched = recorded;
     launched.options[10] = "--eager";
     double a[TRAINING_LOSSES], b[TRAINING_LOSSES], c[TRAINING_LOSSES];
     int count;
     expect_run(2, &launched, MANY, a);
-    setenv("STANDIN_FAIL", "write_value:50", 1);
+    setenv("STANDIN_FAIL", "write_value:40", 1);
     expect_run(2, &recorded, MANY, b);
     const char *failure = training_losses(RANKS_PROCESSES, 2, &launched, c, &count);
     unsetenv("STANDIN_FAIL");
