@@ -72,6 +72,8 @@ Test(device_failure, kernels_and_events_for_a_stream_of_another_gpu_are_refused)
     GOOD(gpu->event_record(here, stream));
     GOOD(gpu->stream_wait_event(NULL, here)); /* that may be */
     GOOD(gpu->stream_sync(NULL));
+    GOOD(gpu->event_destroy(here));
+    GOOD(gpu->event_destroy(there));
 }
 
 Test(device_failure, an_address_beyond_an_allocation_breaks_the_stand_in) {
