@@ -15,4 +15,5 @@ CALL(cublasSetWorkspace)
 CALL(cublasSetMathMode)
 #ifndef LACKS_GEMM
 CALL(cublasGemmEx)
+CALL(cublasGemmStridedBatchedEx)
 #endif
