@@ -5,7 +5,6 @@
  * or numactl has the last word. Each rank then binds itself between fork and exec. Memory needs no more: Linux takes
  * a page from the NUMA node of the core that touches it first.
  */
-#include <dirent.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/gpus.h"
 #include "bootstrap/launch.h"
 
 /* --------------------------------------------------------------------------------------------- options */
@@ -57,10 +57,6 @@ tutti_status tutti_launch_bind_parse(tutti_launch_options *options) {
 
 /* ------------------------------------------------------------------------------------------------ GPUs */
 
-static int is_device(const struct dirent *item) {
-    return item->d_name[0] != '.';
-}
-
 /* NUMA node of a PCI device; -1 in the file: the machine has only one. */
 static bool read_device_node(const char *root, const char *address, int *node_out) {
     char path[512];
@@ -73,33 +69,12 @@ static bool read_device_node(const char *root, const char *address, int *node_ou
     return good;
 }
 
-/* Which of the machine's GPUs local rank `rank` calls its own; -1: not told by a number (but a UUID, say). */
-static int gpu_of(int rank, const char *visible) {
-    char *end;
-    if (visible == NULL) return rank;
-    for (int i = 0; i < rank; i++) {
-        visible = strchr(visible, ',');
-        if (visible == NULL) return -1;
-        visible++;
-    }
-    long index = strtol(visible, &end, 10);
-    return end != visible && (*end == ',' || *end == '\0') && index >= 0 && index < 1 << 16 ? (int)index : -1;
-}
-
 bool tutti_launch_gpu_nodes(const char *root, const char *visible, int nranks, int *nodes_out) {
-    char path[512];
-    struct dirent **gpus; /* sorted by PCI address, as the driver counts them */
-    snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus", root);
-    int count = scandir(path, &gpus, is_device, alphasort);
-    if (count < 0) return false;
-    bool good = true;
-    for (int rank = 0; rank < nranks && good; rank++) {
-        int gpu = gpu_of(rank, visible);
-        good = gpu >= 0 && gpu < count && read_device_node(root, gpus[gpu]->d_name, &nodes_out[rank]);
-    }
-    for (int i = 0; i < count; i++) free(gpus[i]);
-    free(gpus);
-    return good;
+    char address[TUTTI_GPU_ADDRESS_BYTES];
+    for (int rank = 0; rank < nranks; rank++)
+        if (!tutti_gpus_address(root, visible, rank, address) || !read_device_node(root, address, &nodes_out[rank]))
+            return false;
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------------ plan */

@@ -13,6 +13,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
+#include "bootstrap/gpus.h"
 #include "rdma/host.h"
 #include "rdma/near.h"
 
@@ -84,9 +85,18 @@ static void look_at_port(struct ibv_context *context, seen *item) {
     else look_at_gids(context, item);
 }
 
+/* The GPU that this process takes (TUTTI_DEVICE, or its place on the host), if there is one. */
+static bool find_gpu(char address[TUTTI_GPU_ADDRESS_BYTES]) {
+    const char *device = tutti_host->setting_text(TUTTI_SETTING_DEVICE);
+    if (strcmp(device, "auto") == 0) device = getenv("LOCAL_RANK");
+    return device != NULL && tutti_gpus_address("", getenv("CUDA_VISIBLE_DEVICES"), atoi(device), address);
+}
+
 /* All ports of all adapters, up to MOST_SEEN. */
 static int look_at_all(struct ibv_device **list, int ndevices, seen *all) {
     int nseen = 0, cpu = sched_getcpu();
+    char gpu[TUTTI_GPU_ADDRESS_BYTES];
+    bool has_gpu = find_gpu(gpu);
     for (int i = 0; i < ndevices; i++) {
         struct ibv_device_attr attributes;
         const char *name = ibv_get_device_name(list[i]);
@@ -95,7 +105,9 @@ static int look_at_all(struct ibv_device **list, int ndevices, seen *all) {
         for (int number = 1; number <= last && nseen < MOST_SEEN; number++) {
             seen *item = &all[nseen++];
             *item = (seen){.port.number = (uint8_t)number};
-            item->port.distance = tutti_near_distance("", name, cpu);
+            item->port.distance = has_gpu && tutti_near_shares_switch("", name, gpu)
+                                      ? TUTTI_NEAR_SAME_SWITCH
+                                      : tutti_near_distance("", name, cpu);
             snprintf(item->device, sizeof item->device, "%s", name);
             if (context != NULL) look_at_port(context, item);
             else snprintf(item->reason, sizeof item->reason, "cannot be opened: %s", strerror(errno));
@@ -158,7 +170,9 @@ static tutti_status use(struct ibv_device **list, int ndevices, const seen *item
     tutti_port *port = &ports[nports];
     *port = item->port;
     TUTTI_TRY(open_adapter(list, ndevices, item->device, &port->adapter));
-    if (port->distance != TUTTI_NEAR_UNKNOWN) snprintf(detail, sizeof detail, ", NUMA distance %d", port->distance);
+    if (port->distance == TUTTI_NEAR_SAME_SWITCH) snprintf(detail, sizeof detail, ", at the GPU's PCI switch");
+    else if (port->distance != TUTTI_NEAR_UNKNOWN)
+        snprintf(detail, sizeof detail, ", NUMA distance %d", port->distance);
     tutti_host->log(TUTTI_LOG_INFO, "RDMA: lane %d on %s port %d (%s, %d Mbit/s%s), %s", nports, item->device,
                     port->number, port->ethernet ? "Ethernet" : "InfiniBand", port->speed_mbit, detail, port->why);
     nports++;

@@ -1,11 +1,13 @@
 /*
- * NUMA distances from /sys/class/infiniband/<adapter>/device/numa_node and /sys/devices/system/node/node<N>.
+ * NUMA distances from /sys/class/infiniband/<adapter>/device/numa_node and /sys/devices/system/node/node<N>; PCI switches
+ * from where the links to devices lead: /sys/devices/pci0000:16/0000:16:02.0/0000:17:00.0/... names the bridges above one.
  */
 #include "rdma/near.h"
 
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* The first number in a file. */
@@ -45,4 +47,24 @@ int tutti_near_distance(const char *root, const char *adapter, int cpu) {
         if (column == node) found = distance; /* columns are the nodes that are there, as a rule without gaps */
     fclose(file);
     return found;
+}
+
+/* Below the host bridge: "0000:16:02.0/0000:17:00.0/...". NULL: there is no such device. */
+static const char *below_host_bridge(const char *link, char path[PATH_MAX]) {
+    const char *bridge = realpath(link, path) != NULL ? strstr(path, "/pci") : NULL;
+    const char *below = bridge != NULL ? strchr(bridge + 1, '/') : NULL;
+    return below != NULL ? below + 1 : NULL;
+}
+
+bool tutti_near_shares_switch(const char *root, const char *adapter, const char *gpu) {
+    char link[PATH_MAX], path[2][PATH_MAX];
+    snprintf(link, sizeof link, "%s/sys/class/infiniband/%s/device", root, adapter);
+    const char *one = below_host_bridge(link, path[0]);
+    snprintf(link, sizeof link, "%s/sys/bus/pci/devices/%s", root, gpu);
+    const char *other = below_host_bridge(link, path[1]);
+    if (one == NULL || other == NULL || one - path[0] != other - path[1] ||
+        memcmp(path[0], path[1], (size_t)(one - path[0])) != 0)
+        return false; /* behind different host bridges */
+    size_t first = strcspn(one, "/");
+    return one[first] == '/' && other[first] == '/' && memcmp(one, other, first) == 0;
 }

@@ -11,6 +11,7 @@
 
 #include <tutti/tutti.h>
 
+#include "bootstrap/gpus.h"
 #include "rdma/gid.h"
 #include "rdma/near.h"
 #include "rdma/ring.h"
@@ -157,6 +158,37 @@ Test(rdma_choice, nearness_is_the_distance_between_numa_nodes, .init = shell_ent
     cr_assert_eq(tutti_near_distance(".", "a2", 2), TUTTI_NEAR_UNKNOWN, "the adapter's node is not known");
     cr_assert_eq(tutti_near_distance(".", "a0", 7), TUTTI_NEAR_UNKNOWN, "the CPU's node is not known");
     cr_assert_eq(tutti_near_distance(".", "a9", 0), TUTTI_NEAR_UNKNOWN, "there is no such adapter");
+}
+
+Test(rdma_choice, adapters_at_the_gpus_switch_are_known, .init = shell_enter_folder, .fini = shell_leave_folder,
+     .timeout = 60) {
+    char gpu[TUTTI_GPU_ADDRESS_BYTES];
+    /* Two switches at one host bridge: a0 and a GPU at the one, a1 and a GPU at the other; a2 at a port of its own, a3 elsewhere. */
+    cr_assert_eq(
+        shell_run("d=sys/devices/pci0000:16; mkdir -p sys/class/infiniband sys/bus/pci/devices;"
+                  "put() { mkdir -p $1; ln -s $PWD/$1 sys/bus/pci/devices/${1##*/}; };"
+                  "adapter() { mkdir -p sys/class/infiniband/$1; ln -s $PWD/$2 sys/class/infiniband/$1/device; };"
+                  "for s in 1 2; do for i in 1 2; do put $d/0000:16:0$s.0/0000:1$s:00.0/0000:1$s:0$i.0/0000:2$s:0$i.0; "
+                  "done; done;"
+                  "put $d/0000:16:03.0/0000:31:00.0; put sys/devices/pci0000:40/0000:40:01.0/0000:41:00.0;"
+                  "adapter a0 $d/0000:16:01.0/0000:11:00.0/0000:11:02.0/0000:21:02.0;"
+                  "adapter a1 $d/0000:16:02.0/0000:12:00.0/0000:12:02.0/0000:22:02.0;"
+                  "adapter a2 $d/0000:16:03.0/0000:31:00.0;"
+                  "adapter a3 sys/devices/pci0000:40/0000:40:01.0/0000:41:00.0;"
+                  "mkdir -p proc/driver/nvidia/gpus/0000:21:01.0 proc/driver/nvidia/gpus/0000:22:01.0"),
+        0, "%s", shell_output);
+    for (int i = 0; i < 2; i++) {
+        cr_assert(tutti_gpus_address(".", NULL, i, gpu));
+        for (int adapter = 0; adapter < 4; adapter++) {
+            char name[3] = {'a', (char)('0' + adapter), '\0'};
+            cr_expect_eq(tutti_near_shares_switch(".", name, gpu), adapter == i, "%s and %s", name, gpu);
+        }
+    }
+    cr_assert(tutti_gpus_address(".", "1", 0, gpu));
+    cr_assert_str_eq(gpu, "0000:22:01.0");
+    cr_assert_not(tutti_gpus_address(".", NULL, 2, gpu));
+    cr_assert_not(tutti_near_shares_switch(".", "a9", "0000:21:01.0"), "there is no such adapter");
+    cr_assert_not(tutti_near_shares_switch(".", "a0", "0000:99:00.0"), "there is no such GPU");
 }
 
 Test(rdma_choice, a_machine_without_an_adapter_says_so, .timeout = 60) {
