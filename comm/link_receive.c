@@ -160,6 +160,13 @@ tutti_status tutti_link_receive_advance(tutti_comm *comm, const tutti_op *op, tu
     return TUTTI_OK;
 }
 
+/* Of a transfer that is taken in one piece. */
+static size_t short_bytes(const tutti_link *link) {
+    const tutti_transport *transport = link->pipe->transport;
+    bool by_rdma = transport == &tutti_verbs_transport || transport == &tutti_ucx_transport;
+    return by_rdma ? TUTTI_LINK_TINY_BYTES : TUTTI_LINK_SHORT_BYTES;
+}
+
 tutti_status tutti_link_receive(const tutti_rail *rail, tutti_link *link, void *dst, size_t bytes,
                                 const tutti_fold *fold_with) {
     tutti_comm *comm = rail->comm;
@@ -177,7 +184,7 @@ tutti_status tutti_link_receive(const tutti_rail *rail, tutti_link *link, void *
         if (comm->links->pieces == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link's pieces");
     }
     if (in->stage != TUTTI_LINK_IDLE) return TUTTI_OK; /* listening for the record already */
-    bool short_ = bytes <= TUTTI_LINK_SHORT_BYTES;
+    bool short_ = bytes <= short_bytes(link);
     return take(link, short_ ? TUTTI_LINK_SHORT : TUTTI_LINK_RECORD, in->buffer,
                 sizeof(tutti_link_record) + (short_ ? bytes : 0));
 }

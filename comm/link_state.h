@@ -7,10 +7,10 @@
  * belongs once the record has come; what is to be folded goes through pieces that stay in the cache. While nothing is to be
  * received, a link may listen for the next record, to hear at once that the other side has given up.
  *
- * Two ranks that send little to each other at once would meet in one socket: whose packet comes while the other one sends waits in the
- * socket until that call ends, and is worked on then. Two connections, one for each direction, avoid this, but then nothing
- * goes back on either that carries the acknowledgements, which become packets of their own. So sockets come in pairs, and the
- * directions change places with each exchange: who sends does so where the other side has sent the last time.
+ * Two ranks that send little to each other at once would meet in one socket: whose packet comes while the other one sends waits
+ * in the socket until that call ends, and is worked on then. Two connections, one for each direction, avoid this, but then
+ * nothing goes back on either that carries the acknowledgements, which become packets of their own. So sockets come in pairs, and
+ * the directions change places with each exchange: who sends does so where the other side has sent the last time.
  *
  *   exchange       0      1      2      3         (lower rank: -> ; higher: <-)
  *   first link     ->     <-     ->     <-
@@ -25,7 +25,8 @@
 #include "comm/opener.h"
 #include "comm/transports/transport.h"
 
-#define TUTTI_LINK_SHORT_BYTES ((size_t)32768)
+#define TUTTI_LINK_SHORT_BYTES ((size_t)32768) /* copying is cheaper than a second system call */
+#define TUTTI_LINK_TINY_BYTES  ((size_t)4096)  /* the same by RDMA, where there is no call to be saved */
 /* Each way; above, the time that packets wait in a socket does not matter, and congestion control does better with one. */
 #define TUTTI_LINK_TWIN_BYTES  ((size_t)32768)
 #define TUTTI_LINK_PIECE_BYTES ((size_t)128 << 10)
