@@ -347,13 +347,6 @@ static tutti_status bring_up(tutti_stream *stream, tutti_deadline *deadline) {
     return TUTTI_OK;
 }
 
-/* The other side waits for a hello: it is told why there is none. */
-static void say_why_not(int socket, tutti_status status) {
-    tutti_note note = {.status = status};
-    snprintf(note.text, sizeof note.text, "%s", tutti_host->last_error());
-    say(socket, &note, TUTTI_NOTE_HELLO);
-}
-
 /* Has the other side come, and heard of the failure? A timeout, or an end without a word, tells of no failure there. */
 static bool has_heard(const tutti_stream *stream, tutti_status status) {
     if (status == TUTTI_ERR_TIMEOUT) return false;
@@ -370,7 +363,9 @@ tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stre
         status = create(stream);
     }
     if (status != TUTTI_OK) {
-        say_why_not(socket, status);
+        tutti_note note = {.status = status}; /* the other side waits for a hello: it is told why there is none */
+        snprintf(note.text, sizeof note.text, "%s", tutti_host->last_error());
+        say(socket, &note, TUTTI_NOTE_HELLO);
         if (stream == NULL) close(socket);
     } else {
         status = bring_up(stream, deadline);

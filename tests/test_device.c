@@ -1,7 +1,7 @@
 /*
  * The table of the GPUs (kernels/device.h): the same tests on the stand-in, where TUTTI_CUDA_MODULE names it, and on the GPUs of
- * this machine. Reductions are in
- * test_device_reduce.c, misfortunes in test_device_failure.c.
+ * this machine. One file, though long: a test or two of each entry. Reductions are in test_device_reduce.c, misfortunes in
+ * test_device_failure.c.
  */
 #include <signal.h>
 #include <stdio.h>

@@ -6,11 +6,21 @@ import ctypes
 import os
 import signal
 import struct
+import sys
 import time
 
 GEQ = 0                      # CU_STREAM_WAIT_VALUE_GEQ
 PORTABLE_AND_MAPPED = 3      # CU_MEMHOSTREGISTER_PORTABLE | _DEVICEMAP
 NON_BLOCKING = 1             # CU_STREAM_NON_BLOCKING
+
+
+def end_without_driver():
+    """Exits as skipped tests do, where there is no driver."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        print("skipped: no driver: %s" % error)
+        sys.exit(77)
 
 
 class Driver:

@@ -8,12 +8,13 @@ reduce a few bytes. Where nvidia-smi sees our processes, it counts on how many G
 exits with 1 if ranks take so much that they must have a second context, with 77 where there is no driver.
 """
 import collections
-import ctypes
 import os
 import subprocess
 import sys
 import threading
 import time
+
+from driver import Driver, end_without_driver
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
@@ -94,12 +95,7 @@ def run_ranks(driver, programs):
 
 
 def main():
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        print("skipped: no driver: %s" % error)
-        sys.exit(77)
-    from driver import Driver
+    end_without_driver()
     driver = Driver()
     plain = plain_bytes(driver)
     taken, contexts, code = run_ranks(driver, sys.argv[1])
