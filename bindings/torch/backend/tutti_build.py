@@ -23,28 +23,7 @@ from scikit_build_core.build import (  # noqa: F401
 
 OLDEST = (2, 4)
 
-# Run by the candidate. Paths are put together by hand: torch.utils.cpp_extension needs setuptools.
-QUESTION = """
-import json, os, re, sys, sysconfig
-import torch
-root = os.path.dirname(os.path.abspath(torch.__file__))
-config = os.path.join(root, "share", "cmake", "Torch", "TorchConfig.cmake")
-standard = None
-if os.path.exists(config):
-    with open(config) as file:
-        standard = re.search(r"CXX_STANDARD (\\d+)", file.read())
-pybind = {"PYBIND11_" + name: getattr(torch._C, "_PYBIND11_" + name, None)
-          for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")}
-json.dump({
-    "python": sysconfig.get_config_var("SOABI"),
-    "version": torch.__version__,
-    "folder": root,
-    "distributed": torch.distributed.is_available(),
-    "cxx11_abi": int(torch._C._GLIBCXX_USE_CXX11_ABI),
-    "standard": int(standard.group(1)) if standard else 17,
-    "pybind": {name: value for name, value in pybind.items() if value is not None},
-}, sys.stdout)
-"""
+FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_facts.py")  # run by the candidate
 
 
 def _stop(text):
@@ -75,7 +54,7 @@ def _candidates():
 def _ask(interpreter, environment):
     """(facts, None) or (None, why not)."""
     try:
-        done = subprocess.run([interpreter, "-c", QUESTION], env=environment, cwd="/", timeout=120,
+        done = subprocess.run([interpreter, FACTS], env=environment, cwd="/", timeout=120,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     except (OSError, subprocess.SubprocessError) as error:
         return None, str(error)

@@ -1,6 +1,7 @@
 """How the build finds the PyTorch of the environment into which the package goes, and what it says when it cannot."""
 import importlib.util
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -10,7 +11,10 @@ import unittest
 import torch
 
 HAVE_BUILDER = importlib.util.find_spec("scikit_build_core") is not None
-BACKEND = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "backend")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BACKEND = os.path.join(ROOT, "backend")
+sys.path.insert(0, BACKEND)
+import pytorch_facts  # pylint: disable=wrong-import-position
 
 # What an isolated build looks like: the interpreter of the environment, whose packages an overlay hides.
 OVERLAY = """
@@ -96,6 +100,67 @@ class Build(unittest.TestCase):
     def test_a_pytorch_that_does_not_do_is_refused(self):
         self.refused(ask_of("2.3.1"), "PyTorch 2.3.1", "too old, 2.4 is needed")
         self.refused(ask_of("2.9.0", distributed=False), "built without torch.distributed")
+
+
+# What PyTorch 2.4, 2.13 and 2.15 say of the C++ that they need: no two alike.
+OF_2_4 = {"share/cmake/Torch/TorchConfig.cmake": "set_target_properties(torch PROPERTIES\n    CXX_STANDARD 17\n)\n",
+          "include/ATen/ATen.h": "#if !defined(_MSC_VER) && __cplusplus < 201703L\n#error C++17\n#endif\n"}
+OF_2_13 = dict(OF_2_4, **{"share/cmake/Torch/TorchConfig.cmake": "set_target_properties(torch PROPERTIES\n    CXX_STANDARD 20\n)\n"})
+OF_2_15 = {"share/cmake/Torch/TorchConfig.cmake": "  target_compile_features(torch INTERFACE cxx_std_20)\n",
+           "include/ATen/ATen.h": "#if (!defined(_MSVC_LANG) && __cplusplus < 202002L)\n#error C++20\n#endif\n"}
+HEADERS_OF_2_15 = {"include/ATen/ATen.h": OF_2_15["include/ATen/ATen.h"]}
+
+PROJECT = """cmake_minimum_required(VERSION 3.25)
+project(check LANGUAGES CXX)
+include(%s)
+tutti_torch_check_standard(${STANDARD} "PyTorch 2.15.0")
+""" % os.path.join(ROOT, "cmake", "Standard.cmake")
+OLD_COMPILER = """#!/bin/sh
+for word; do
+    case $word in -std=*20 | -std=*2a) echo "error: unrecognized command line option '$word'" >&2; exit 1 ;; esac
+done
+exec %s "$@"
+"""
+
+
+def standard_of(files):
+    """What a PyTorch with these files needs."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in files.items():
+            os.makedirs(os.path.join(folder, os.path.dirname(path)), exist_ok=True)
+            with open(os.path.join(folder, path), "w", encoding="utf-8") as file:
+                file.write(text)
+        return pytorch_facts.standard(folder)
+
+
+def configure(standard, compiler):
+    """What CMake says of a compiler for this standard."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as file:
+            file.write(PROJECT)
+        old = os.path.join(folder, "old-c++")
+        with open(old, "w", encoding="utf-8") as file:
+            file.write(OLD_COMPILER % shutil.which("c++"))
+        os.chmod(old, stat.S_IRWXU)
+        return subprocess.run(["cmake", "-S", folder, "-B", os.path.join(folder, "build"), "-DSTANDARD=%d" % standard,
+                               "-DCMAKE_CXX_COMPILER=%s" % (old if compiler == "old" else compiler)],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+
+
+class Standard(unittest.TestCase):
+    def test_the_standard_is_what_pytorch_says_wherever_it_says_it(self):
+        self.assertEqual([standard_of(files) for files in (OF_2_4, OF_2_13, OF_2_15, HEADERS_OF_2_15, {})], [17, 20, 20, 20, 17])
+
+    @unittest.skipUnless(shutil.which("cmake") and shutil.which("c++"), "needs CMake and a C++ compiler")
+    def test_a_compiler_that_is_too_old_is_told_in_one_line(self):
+        self.assertEqual(configure(17, "old").returncode, 0)
+        done = configure(20, "old")
+        self.assertNotEqual(done.returncode, 0)
+        told = [line for line in done.stderr.splitlines() if "torch_tutti:" in line]
+        self.assertEqual(len(told), 1, done.stderr)
+        for words in ("PyTorch 2.15.0", "C++20", "old-c++", "g++ 11", "is needed", "CXX"):
+            self.assertIn(words, told[0])
+        self.assertEqual(configure(26, "old").returncode, 0)
 
 
 if __name__ == "__main__":

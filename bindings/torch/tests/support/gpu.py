@@ -7,9 +7,9 @@ Load it before ranks are forked; `begin` is for each rank, before its group is m
 """
 import hashlib
 import os
-import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -18,15 +18,10 @@ import torch
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.join(HERE, "standin_gpu.cpp")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(HERE))))
+sys.path.insert(0, os.path.join(ROOT, "bindings", "torch", "backend"))
+import pytorch_facts  # pylint: disable=wrong-import-position
+
 ops = torch.ops.standin_gpu
-
-
-def _standard():
-    """The C++ that PyTorch's headers need."""
-    config = os.path.join(os.path.dirname(torch.__file__), "share", "cmake", "Torch", "TorchConfig.cmake")
-    with open(config, encoding="utf-8") as file:
-        found = re.search(r"CXX_STANDARD (\d+)", file.read())
-    return found.group(1) if found else "17"
 
 
 def _command(compiler, library):
@@ -35,8 +30,8 @@ def _command(compiler, library):
     torch_folder, package = os.path.dirname(torch.__file__), os.path.dirname(torch_tutti._C.__file__)
     include = os.path.join(torch_folder, "include")
     # The name is that of PyTorch's own library, in which older versions look for a stream's handle.
-    return [compiler, "-std=c++" + _standard(), "-O0", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libc10_cuda.so",
-            "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch._C._GLIBCXX_USE_CXX11_ABI, "-isystem", include,
+    return [compiler, "-std=c++%d" % pytorch_facts.standard(torch_folder), "-O0", "-w", "-shared", "-fPIC", "-fvisibility=hidden",
+            "-Wl,-soname,libc10_cuda.so", "-D_GLIBCXX_USE_CXX11_ABI=%d" % torch._C._GLIBCXX_USE_CXX11_ABI, "-isystem", include,
             "-isystem", os.path.join(include, "torch", "csrc", "api", "include"), "-I", ROOT, "-I", os.path.join(ROOT, "include"), SOURCE,
             "-o", library, "-L", os.path.join(torch_folder, "lib"), "-lc10", "-ltorch_cpu", "-L", package, "-l:libtutti.so", "-ldl"]
 
