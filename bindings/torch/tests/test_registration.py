@@ -10,6 +10,8 @@ import tempfile
 import textwrap
 import unittest
 
+import torch.distributed as dist
+
 HAVE_TUTTI = importlib.util.find_spec("torch_tutti") is not None
 TIMEOUT_S = 60
 
@@ -19,6 +21,7 @@ import torch, torch.distributed as dist
 from torch.distributed.distributed_c10d import Backend
 by_name_only = hasattr(Backend, "_ensure_backend_registered")  # newer PyTorch looks when it is asked
 automatic = by_name_only or hasattr(torch, "_import_device_backends")
+by_device = hasattr(dist.distributed_c10d, "_get_default_backend_type_for_backend_config")  # a GPU's backend goes first
 
 def world(backend, **named):
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, **named)
@@ -115,8 +118,9 @@ class Registration(unittest.TestCase):
             with self.subTest(backend=backend):
                 self.expect("""
                     import torch_tutti
-                    assert default_backend(world("%s")).lower() not in ("undefined", "gloo")
-                """ % backend, then="os._exit(0)")
+                    found = default_backend(world("%s")).lower()
+                    assert found == ("gloo" if by_device and %s else "custom"), found
+                """ % (backend, backend == "cpu:tutti,cuda:gloo"), then="os._exit(0)")
 
     def test_another_plugin_does_not_hide_us(self):
         self.expect("""
@@ -150,6 +154,9 @@ class Registration(unittest.TestCase):
                 def __new__(cls, store, rank, size, options):
                     return c10d.ProcessGroupGloo(store, rank, size)
 
+            if by_device:  # there NCCL is registered like a plug-in
+                Backend.register_backend("%s", lambda of, options: c10d.ProcessGroupGloo(of.store, of.group_rank, of.group_size),
+                                         extended_api=True, devices=["cuda"], _backend_type=dist.ProcessGroup.BackendType.NCCL)
             c10d.ProcessGroupNCCL, c10d._NCCL_AVAILABLE = StandIn, True
             group = world("%s")
             assert default_backend(group).lower() != "undefined"
@@ -160,9 +167,10 @@ class Registration(unittest.TestCase):
             assert outs == ["object"]
             assert "DDP_DISABLE_COMM_MEM" not in os.environ
         """
-        for backend in ("cpu:tutti,cuda:nccl", "cuda:nccl,cpu:tutti"):
+        names = ["nccl", "nccl2"] if hasattr(dist.distributed_c10d, "_register_builtin_nccl2_backend") else ["nccl"]
+        for name, backend in [(name, form % name) for name in names for form in ("cpu:tutti,cuda:%s", "cuda:%s,cpu:tutti")]:
             with self.subTest(backend=backend):
-                self.expect(body % backend, then="os._exit(0)")
+                self.expect(body % (name, backend), then="os._exit(0)")
 
     def test_options_of_a_wrong_type_are_told(self):
         done = run('import torch_tutti\nworld("tutti", pg_options={"name": "x"})')

@@ -20,8 +20,8 @@ def _backends_of_group(frame):
 class _Plugins(dict):
     """`Backend._plugins` in which tutti is found by who asks for it by name, and listed only for groups that name it.
 
-    Where a group has a backend per device, PyTorch takes its default from the first of `_plugins.keys()`, and none at
-    all when that key is not among the group's backends. A plain entry would so take the default backend from groups
+    Where a group has a backend per device, PyTorch before 2.14 takes its default from the first of `_plugins.keys()`, and
+    none at all when that key is not among the group's backends. A plain entry would so take the default backend from groups
     like "cpu:gloo"; and it would not even give it to "cpu:tutti,cuda:tutti", since keys are upper case and names lower.
     """
 
@@ -58,19 +58,22 @@ def create(group, options):
     import torch_tutti
 
     # DDP asks backends for its buckets' memory only where this says so. It is one switch for the whole process, read
-    # by NCCL's groups as well: where such a group is being made, it is left alone.
-    if "nccl" not in backends:
+    # by NCCL's groups as well: where such a group is being made ("nccl", "nccl2", "nccl-lazy"), it is left alone.
+    if not any(name.startswith("nccl") for name in backends):
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
     return torch_tutti._create_backend(group, options)
 
 
 def register():
     """Registers the backend; a second call changes nothing."""
-    from torch.distributed.distributed_c10d import Backend
+    from torch.distributed import distributed_c10d
 
+    Backend = distributed_c10d.Backend
     if NAME.upper() in Backend._plugins:
         return
-    Backend._plugins = _Plugins(Backend._plugins)
+    # Newer versions take a group's default from the devices that the group names, and keep their own backends there too.
+    if not hasattr(distributed_c10d, "_get_default_backend_type_for_backend_config"):
+        Backend._plugins = _Plugins(Backend._plugins)
     Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 
 

@@ -20,7 +20,8 @@ def take_the_place_of_gloo():
     class Instead(type):
         """Makes our backend when called, and knows it as an instance; all else is ProcessGroupGloo's."""
 
-        def __call__(cls, store, rank, size, timeout=dist.default_pg_timeout):
+        def __call__(cls, store, rank, size, timeout=dist.default_pg_timeout, enable_reconfigure=False):
+            assert not enable_reconfigure
             return torch_tutti._C.create_backend_plain(store, rank, size, timeout)
 
         def __instancecheck__(cls, thing):
