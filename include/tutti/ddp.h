@@ -33,15 +33,15 @@ typedef struct tutti_ddp_parameter {
 } tutti_ddp_parameter;
 
 typedef struct tutti_ddp_options {
-    size_t struct_bytes;       /* sizeof(tutti_ddp_options) */
-    size_t bucket_bytes;       /* cap of a bucket; 0: 25 MiB */
-    size_t first_bucket_bytes; /* cap of the first bucket to become ready; 0: 1 MiB, at most bucket_bytes */
-    int sums;                  /* 1: gradients are summed over ranks; 0: averaged */
-    tutti_memory memory;       /* where parameters and gradients are: TUTTI_MEMORY_CUDA; else the host's */
-    void *stream; /* CUDA: cudaStream_t in which the caller writes gradients and uses them; NULL: the default */
+    size_t struct_bytes TUTTI_SIZE_OF(tutti_ddp_options); /* of this struct */
+    size_t bucket_bytes TUTTI_ZERO;                       /* cap of a bucket; 0: 25 MiB */
+    size_t first_bucket_bytes TUTTI_ZERO; /* cap of the first bucket to become ready; 0: 1 MiB, at most bucket_bytes */
+    int sums TUTTI_ZERO;                  /* 1: gradients are summed over ranks; 0: averaged */
+    tutti_memory memory TUTTI_ZERO;       /* where parameters and gradients are: TUTTI_MEMORY_CUDA; else the host's */
+    void *stream TUTTI_ZERO; /* CUDA: cudaStream_t that writes gradients and uses them; NULL: the default */
 } tutti_ddp_options;
 
-#define TUTTI_DDP_OPTIONS(...) ((tutti_ddp_options){.struct_bytes = sizeof(tutti_ddp_options), __VA_ARGS__})
+#define TUTTI_DDP_OPTIONS(...) TUTTI_INITIALIZED(tutti_ddp_options, __VA_ARGS__)
 
 /* Collective over `comm`. Number, order, counts and types of the parameters must agree on every rank: the
  * error names the parameter and both shapes. options NULL: defaults, average. `comm` must outlive the ddp. */

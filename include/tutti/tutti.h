@@ -34,6 +34,24 @@
 #define TUTTI_PRINTF(format_index, first_index)
 #endif
 
+/* Structs of options: TUTTI_OPTIONS(.work = &work) and its likes have the size set and all else zero, and &TUTTI_OPTIONS(...)
+ * can be handed to a call. In C++ they last until the end of the full expression, so during that call; `.work = ` is C++20.
+ * C++17 sets members of a variable: tutti_options options = TUTTI_OPTIONS(); options.work = &work; */
+#ifdef __cplusplus
+#define TUTTI_SIZE_OF(type)          = sizeof(type)
+#define TUTTI_ZERO                   = {}
+#define TUTTI_INITIALIZED(type, ...) (tutti_temporary(type{__VA_ARGS__})) /* members have the defaults above */
+extern "C++" {
+template <class T> inline const T &tutti_temporary(const T &options) noexcept {
+    return options;
+}
+}
+#else
+#define TUTTI_SIZE_OF(type)
+#define TUTTI_ZERO
+#define TUTTI_INITIALIZED(type, ...) ((type){.struct_bytes = sizeof(type), __VA_ARGS__})
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -169,13 +187,13 @@ typedef struct tutti_store {
 typedef struct tutti_comm tutti_comm;
 
 typedef struct tutti_comm_options {
-    size_t struct_bytes;        /* sizeof(tutti_comm_options) */
-    int64_t timeout_ms;         /* deadline of each operation; 0: TUTTI_TIMEOUT_MS */
-    const char *name;           /* shown in errors and reports; NULL: "world", "comm" or the parent's name + "/n" */
-    int64_t connect_timeout_ms; /* deadline of the creation; 0: TUTTI_CONNECT_TIMEOUT_MS */
+    size_t struct_bytes TUTTI_SIZE_OF(tutti_comm_options); /* of this struct */
+    int64_t timeout_ms TUTTI_ZERO;                         /* deadline of each operation; 0: TUTTI_TIMEOUT_MS */
+    const char *name TUTTI_ZERO; /* shown in errors and reports; NULL: "world", "comm" or the parent's name + "/n" */
+    int64_t connect_timeout_ms TUTTI_ZERO; /* deadline of the creation; 0: TUTTI_CONNECT_TIMEOUT_MS */
 } tutti_comm_options;
 
-#define TUTTI_COMM_OPTIONS(...) ((tutti_comm_options){.struct_bytes = sizeof(tutti_comm_options), __VA_ARGS__})
+#define TUTTI_COMM_OPTIONS(...) TUTTI_INITIALIZED(tutti_comm_options, __VA_ARGS__)
 
 /* The communicator of all processes that the launcher started; collective over them. The rendezvous is the
  * job's store, at MASTER_ADDR:MASTER_PORT or where its launcher tells. Destroy it with tutti_comm_destroy. */
@@ -228,16 +246,16 @@ typedef struct tutti_received {
 } tutti_received;
 
 typedef struct tutti_options {
-    size_t struct_bytes;      /* sizeof(tutti_options) */
-    void *stream;             /* cudaStream_t for CUDA memory; NULL: the default stream */
-    int64_t timeout_ms;       /* this operation's deadline; 0: the communicator's */
-    tutti_memory memory;      /* where the buffers are, if the caller knows */
-    double factor;            /* of TUTTI_PREMUL_SUM, needed there (integers: a whole number) */
-    tutti_received *received; /* blocking receives: what came; may be NULL */
-    tutti_work **work;        /* not NULL: asynchronous, the handle is stored here; free it yourself */
+    size_t struct_bytes TUTTI_SIZE_OF(tutti_options); /* of this struct */
+    void *stream TUTTI_ZERO;                          /* cudaStream_t for CUDA memory; NULL: the default stream */
+    int64_t timeout_ms TUTTI_ZERO;                    /* this operation's deadline; 0: the communicator's */
+    tutti_memory memory TUTTI_ZERO;                   /* where the buffers are, if the caller knows */
+    double factor TUTTI_ZERO;                         /* of TUTTI_PREMUL_SUM, needed there (integers: a whole number) */
+    tutti_received *received TUTTI_ZERO;              /* blocking receives: what came; may be NULL */
+    tutti_work **work TUTTI_ZERO; /* not NULL: asynchronous, the handle is stored here; free it yourself */
 } tutti_options;
 
-#define TUTTI_OPTIONS(...) ((tutti_options){.struct_bytes = sizeof(tutti_options), __VA_ARGS__})
+#define TUTTI_OPTIONS(...) TUTTI_INITIALIZED(tutti_options, __VA_ARGS__)
 
 /* Waits for the operation: up to timeout_ms, or, with -1, until it ends (it has its own deadline). Gives the
  * operation's status (and text), or TUTTI_NOT_YET. Never frees. Several threads may wait for one work. */
