@@ -48,7 +48,8 @@ typedef struct tutti_launch_options {
     char **program; /* the program and its arguments, ended by NULL */
     /* As written, before they are checked and turned into the above. */
     const char *nnodes_text, *nproc_text, *endpoint, *backend, *bind, *numa_binding;
-    const char *nodes; /* OneFlow's list of nodes */
+    const char *count_text; /* mpirun's -n */
+    const char *nodes;      /* OneFlow's list of nodes */
 } tutti_launch_options;
 
 /* Reads the command line and PET_* variables. Any error is one line. */

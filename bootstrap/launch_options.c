@@ -1,5 +1,5 @@
 /*
- * tuttirun's command line: OneFlow's launcher and torchrun in one table. '-' and '_' are alike, values follow after
+ * tuttirun's command line: OneFlow's launcher and torchrun in one table, and mpirun's -n. '-' and '_' are alike, values follow after
  * '=' or a space, and each option with a value can also come from PET_<NAME>. Everything behind the program's name
  * belongs to the program.
  */
@@ -33,6 +33,7 @@ static const option_row rows[] = {
     {"nnodes", 0, TEXT, AT(nnodes_text), 0, 0, "N   nodes of the job (1)"},
     {"node-rank", 0, NUMBER, AT(node_rank), 0, MOST_NODES, "N   number of this node, from 0 (0)"},
     {"nproc-per-node", 0, TEXT, AT(nproc_text), 0, 0, "N   ranks on this node: a number, cpu, gpu or auto (1)"},
+    {"np", 'n', TEXT, AT(count_text), 0, 0, "N   the same on one node, as for mpirun, any free port; also -np N"},
     {"master-addr", 0, TEXT, AT(master_addr), 0, 0, "HOST   where node 0 is (127.0.0.1)"},
     {"master-port", 0, NUMBER, AT(master_port), 0, 65535, "PORT   port of the store on node 0 (29500)"},
     {"nodes", 0, TEXT, AT(nodes), 0, 0, "LIST   all nodes, as 10.0.0.1,10.0.0.2; this one is found in it"},
@@ -159,15 +160,18 @@ static bool takes_value(const option_row *row) {
     return row->kind == NUMBER || row->kind == TEXT || row->kind == UNUSED_TEXT;
 }
 
-/* The row of "--name", "--name=value", "-x", "-xvalue"; *value_out is what is attached, NULL if nothing. */
+/* The row of "--name", "--name=value", "-x", "-xvalue", and of mpirun's "-np", which is "--np"; *value_out is what is
+ * attached, NULL if nothing. */
 static tutti_status find_row(const char *argument, const option_row **row_out, const char **value_out) {
     char name[NAME_BYTES] = "";
-    bool is_long = argument[1] == '-';
-    size_t length = is_long ? strcspn(argument + 2, "=") : 0;
-    bool fits = is_long && normalize(argument + 2, length, name);
+    bool is_np = strncmp(argument, "-np", 3) == 0 && (argument[3] == '\0' || argument[3] == '=');
+    bool is_long = argument[1] == '-' || is_np;
+    const char *begin = argument + (is_np ? 1 : 2);
+    size_t length = is_long ? strcspn(begin, "=") : 0;
+    bool fits = is_long && normalize(begin, length, name);
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
         if (is_long ? !fits || strcmp(rows[i].name, name) != 0 : rows[i].letter != argument[1]) continue;
-        const char *rest = is_long ? argument + 2 + length : argument + 2;
+        const char *rest = begin + length;
         if (*rest == '=') rest++;
         else if (*rest == '\0') rest = NULL;
         if (rest != NULL && !takes_value(&rows[i])) break;
@@ -236,14 +240,29 @@ static int count_cpus(void) {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+/* mpirun's -n is all ranks of the job, which on one node is the same. */
+static tutti_status check_count(const tutti_launch_options *options) {
+    if (options->nproc_text != NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "-n %s and --nproc-per-node %s are the same option; give one of them",
+                          options->count_text, options->nproc_text);
+    if (options->nnodes > 1)
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "-n %s with %d nodes could mean the ranks of each or of all; give --nproc-per-node, the ranks "
+            "of each",
+            options->count_text, options->nnodes);
+    return TUTTI_OK;
+}
+
 static tutti_status check_nproc(tutti_launch_options *options) {
     const char *text = options->nproc_text;
+    const char *shown = options->count_text != NULL ? "-n" : "--nproc-per-node";
     int gpus = count_gpus();
     if (strcmp(text, "gpu") == 0 && gpus == 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "--nproc-per-node gpu: this machine shows no NVIDIA GPU; give a number");
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s gpu: this machine shows no NVIDIA GPU; give a number", shown);
     if (strcmp(text, "gpu") == 0 || (strcmp(text, "auto") == 0 && gpus > 0)) options->nproc = gpus;
     else if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) options->nproc = count_cpus();
-    else return read_int("--nproc-per-node", text, 1, MOST_LOCAL, &options->nproc);
+    else return read_int(shown, text, 1, MOST_LOCAL, &options->nproc);
     return TUTTI_OK;
 }
 
@@ -311,22 +330,23 @@ static tutti_status check_conflicts(const tutti_launch_options *options) {
 }
 
 tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_options *options_out) {
-    tutti_launch_options options = {.node_rank = -1,
-                                    .nproc_text = "1",
-                                    .master_port = -1,
-                                    .role = "default",
-                                    .backend = "static",
-                                    .tee = "0",
-                                    .redirects = "0"};
+    tutti_launch_options options = {
+        .node_rank = -1, .master_port = -1, .role = "default", .backend = "static", .tee = "0", .redirects = "0"};
     TUTTI_TRY(read_environment(&options));
+    const char *nproc = options.count_text != NULL ? options.count_text : options.nproc_text;
+    options.count_text = options.nproc_text = NULL; /* the command line comes first */
     TUTTI_TRY(read_arguments(argc, argv, &options));
     if (!options.help && !options.version) {
         if (options.endpoint != NULL && *options.endpoint != '\0') TUTTI_TRY(check_endpoint(&options));
         if (options.nodes != NULL) TUTTI_TRY(check_nodes(&options));
         if (options.nnodes_text == NULL) options.nnodes_text = "1";
         TUTTI_TRY(check_nnodes(&options));
+        if (options.count_text != NULL) TUTTI_TRY(check_count(&options));
+        if (options.nproc_text == NULL) options.nproc_text = options.count_text != NULL ? options.count_text : nproc;
+        if (options.nproc_text == NULL) options.nproc_text = "1";
         TUTTI_TRY(check_nproc(&options));
-        if (options.master_port < 0) options.master_port = options.standalone ? 0 : 29500;
+        bool any_port = options.standalone || options.count_text != NULL; /* as mpirun: jobs do not meet on a port */
+        if (options.master_port < 0) options.master_port = any_port ? 0 : 29500;
         if (options.master_addr == NULL || options.standalone) options.master_addr = "127.0.0.1";
         TUTTI_TRY(check_conflicts(&options));
         TUTTI_TRY(tutti_launch_bind_parse(&options));

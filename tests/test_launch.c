@@ -83,6 +83,34 @@ LAUNCH_TEST(options_come_with_dashes_underscores_equal_signs_and_from_pet_variab
     HAS("rank 2 of 3\n");
 }
 
+LAUNCH_TEST(the_number_of_ranks_is_also_given_as_for_mpirun) {
+    static const char *const ways[] = {"-n 2", "-n2", "-n=2", "-np 2", "-np=2", "--np 2", "--np=2"};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        cr_assert_eq(shell_run("$T %s sh -c 'echo rank $RANK of $WORLD_SIZE at $MASTER_PORT.'", ways[i]), 0, "%s: %s",
+                     ways[i], shell_output);
+        HAS("rank 0 of 2 at ");
+        HAS("rank 1 of 2 at ");
+        HAS_NOT("at 29500.");
+    }
+    cr_assert_eq(shell_run("PET_NPROC_PER_NODE=3 $T -n 2 sh -c 'echo rank $RANK of $WORLD_SIZE'"), 0);
+    HAS("rank 1 of 2\n");
+    static const char *const wrong[][2] = {
+        {"-n 2 --nproc-per-node 3", "-n 2 and --nproc-per-node 3 are the same option; give one of them"},
+        {"-n 2 --nnodes 2", "-n 2 with 2 nodes could mean the ranks of each or of all; give --nproc-per-node"},
+        {"-n x", "-n x: must be a whole number from 1"},
+        {"-np 0", "-n 0: must be a whole number from 1"},
+        {"-n", "option -n needs a value"},
+        {"-nope 1", "-n ope: must be a whole number from 1"},
+        {"-N 2", "unknown option -N"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        bool with_program = strcmp(wrong[i][0], "-n") != 0;
+        cr_assert_eq(shell_run("$T %s %s", wrong[i][0], with_program ? "true" : ""), 2, "%s: %s", wrong[i][0],
+                     shell_output);
+        HAS(wrong[i][1]);
+    }
+}
+
 LAUNCH_TEST(options_behind_the_program_are_the_programs) {
     cr_assert_eq(shell_run("$T --standalone echo --nproc_per_node 2 --help -m"), 0);
     cr_assert_str_eq(shell_output, "--nproc_per_node 2 --help -m\n");
