@@ -37,6 +37,7 @@
 #define MOST_SIZES   16
 #define MOST_BYTES   ((size_t)1 << 20)
 #define MOST_STEPS   250000
+#define CALL_REPEATS 8
 
 /* What is measured, with what it needs. */
 typedef struct region {
@@ -176,10 +177,16 @@ static counts count_raw(const region *r) {
     exit(EXIT_FAILURE);
 }
 
+/* The first call after a tick of the system's coarse clock looks for libraries that were loaded meanwhile. Now and then a tick
+ * falls into a region, the more on a busy machine, so the least of several counts is that of the call alone. */
 static counts count(const region *r) {
     static counts empty;
     if (empty.instructions == 0) empty = count_raw(&(region){.run = run_nothing});
     counts c = count_raw(r);
+    for (int i = 1; i < CALL_REPEATS && r->needs_comm; i++) {
+        counts again = count_raw(r);
+        if (again.instructions < c.instructions) c = again;
+    }
     return (counts){c.instructions - empty.instructions, c.turns - empty.turns};
 }
 
