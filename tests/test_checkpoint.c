@@ -160,7 +160,10 @@ static const tutti_checkpoint_position somewhere = {
 
 static void save_fixture(fixture *made) {
     made->content.update = &made->update;
-    cr_assert_eq(tutti_checkpoint_save(folder, &made->content, &somewhere), TUTTI_OK, "%s", tutti_last_error());
+    char path[TUTTI_CHECKPOINT_PATH_BYTES], expected[FILES_PATH_BYTES];
+    cr_assert_eq(tutti_checkpoint_save(folder, &made->content, &somewhere, path), TUTTI_OK, "%s", tutti_last_error());
+    files_join(folder, "step-00000007.safetensors", expected);
+    cr_assert_str_eq(path, expected);
 }
 
 static tutti_status load_fixture(fixture *made, tutti_checkpoint_position *position) {
@@ -201,24 +204,46 @@ Test(checkpoint, another_model_or_optimizer_is_an_error_that_names_both) {
     drop_fixture(&saved), drop_fixture(&other), drop_fixture(&lenet);
 }
 
+Test(checkpoint, a_checkpoint_tells_its_model_and_its_optimizer) {
+    fixture saved = make_fixture("mlp", "adam", 1, 0);
+    tutti_checkpoint_found found;
+    save_fixture(&saved);
+    cr_assert_eq(tutti_checkpoint_find(folder, &found), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_str_eq(found.model, "mlp");
+    cr_assert_str_eq(found.optimizer, "adam");
+    char path[FILES_PATH_BYTES];
+    files_join(folder, "step-00000007.safetensors", path);
+    cr_assert_str_eq(found.path, path);
+    cr_assert_eq(tutti_checkpoint_find(path, &found), TUTTI_OK, "%s", tutti_last_error());
+    files_write(folder, "step-00000009.safetensors", false, "x", 1);
+    cr_assert_eq(tutti_checkpoint_find(folder, &found), TUTTI_ERR_DATA, "the latest is no checkpoint");
+    drop_fixture(&saved);
+}
+
 Test(checkpoint, an_empty_or_missing_folder_cannot_be_resumed) {
     fixture made = make_fixture("mlp", "sgd", 1, 0);
     tutti_checkpoint_position position;
+    tutti_checkpoint_found found;
+    cr_assert_eq(tutti_checkpoint_find(folder, &found), TUTTI_ERR_CONFIG);
+    cr_assert_not_null(strstr(tutti_last_error(), "no file step-"));
     cr_assert_eq(load_fixture(&made, &position), TUTTI_ERR_CONFIG);
     cr_assert_not_null(strstr(tutti_last_error(), "no file step-"));
     cr_assert_eq(tutti_checkpoint_load("/no/such/folder", &made.content, &position), TUTTI_ERR_CONFIG);
     drop_fixture(&made);
 }
 
-Test(checkpoint, an_existing_folder_is_refused_unless_overwritten_or_resumed) {
+Test(checkpoint, a_folder_with_checkpoints_is_refused_unless_overwritten_or_resumed) {
     char path[FILES_PATH_BYTES], other[FILES_PATH_BYTES];
     struct stat about;
     files_join(folder, "new", path);
     cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_neq(stat(path, &about), 0, "it is made with the first checkpoint");
+    cr_assert_eq(mkdir(path, 0777), 0);
+    files_write(path, "notes.txt", false, "x", 1);
+    cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL), TUTTI_OK, "%s", tutti_last_error());
+    files_write(path, "step-00000012.safetensors", false, "x", 1);
     cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL), TUTTI_ERR_CONFIG);
     cr_assert_not_null(strstr(tutti_last_error(), "--overwrite"));
-    files_write(path, "step-00000012.safetensors", false, "x", 1);
-    files_write(path, "notes.txt", false, "x", 1);
     files_join(path, "step-00000012.safetensors", other);
     cr_assert_eq(tutti_checkpoint_prepare(path, false, path), TUTTI_OK);
     cr_assert_eq(tutti_checkpoint_prepare(path, true, other), TUTTI_OK);
@@ -227,5 +252,6 @@ Test(checkpoint, an_existing_folder_is_refused_unless_overwritten_or_resumed) {
     cr_assert_neq(stat(other, &about), 0, "overwriting removes the checkpoints");
     files_join(path, "notes.txt", other);
     cr_assert_eq(stat(other, &about), 0, "and nothing else");
+    cr_assert_eq(tutti_checkpoint_prepare(other, false, NULL), TUTTI_ERR_CONFIG, "a file");
     cr_assert_eq(tutti_checkpoint_prepare("/no/such/folder/new", false, NULL), TUTTI_ERR_SYSTEM);
 }

@@ -34,12 +34,14 @@ Test(arguments, defaults_and_both_ways_to_write_an_option) {
     tutti_arguments a;
     cr_assert_eq(PARSE(&a), TUTTI_OK);
     cr_assert(a.batch_size == 100 && a.log_every == 20 && isnan(a.lr) && a.data == NULL && !a.overwrite);
-    cr_assert_str_eq(a.model, "lenet");
+    cr_assert(a.model == NULL && a.optimizer == NULL && a.steps < 0 && a.epochs < 0, "what was not given is known");
     cr_assert_eq(PARSE(&a, "--batch_size=7", "--lr", "1e-3", "--model=mlp", "--overwrite", "--checkpoint_dir", "x"),
                  TUTTI_OK, "%s", tutti_last_error());
     cr_assert(a.batch_size == 7 && a.lr == 1e-3 && a.overwrite);
     cr_assert_str_eq(a.model, "mlp");
     cr_assert_str_eq(a.checkpoint_dir, "x");
+    cr_assert_eq(PARSE(&a, "--epochs", "0", "--steps=0"), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert(a.epochs == 0 && a.steps == 0);
 }
 
 static void expect_refusal(char *option, char *value, const char *said) {

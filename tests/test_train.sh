@@ -30,21 +30,64 @@ three="$bin/tuttirun --standalone --nproc_per_node 3 $bin/tutti-train"
 # The form of the output.
 timeout 60 $alone --model mlp --batch_size 20 --steps=41 --log-every 20 --metrics m.jsonl >out 2>err || fail "plain run"
 grep -q '^no MNIST found: training on' out || fail "the line on drawn digits is missing"
+[ "$(grep -c '^        step         loss$' out)" = 1 ] || fail "the losses have not one heading"
 [ "$(grep -cE '^ {10}(20|40) {1,}[0-9]+\.[0-9]{10}$' out)" = 2 ] || fail "loss lines are not {:12} {:>12.10f}"
-tail -n 1 out | grep -qE '^test accuracy: [0-9]+\.[0-9]{2} %$' || fail "last line: $(tail -n 1 out)"
+tail -n 1 out | grep -qE '^test accuracy \(drawn digits, not MNIST\): [0-9]+\.[0-9]{2} %$' || fail "last line: $(tail -n 1 out)"
 [ "$(grep -c '"event":"step"' m.jsonl)" = 3 ] || fail "metrics have not three steps"
 if command -v python3 >/dev/null; then
     python3 -c 'import json,sys; [json.loads(line) for line in open("m.jsonl")]' || fail "metrics are no JSON lines"
 fi
 [ -s err ] && { fail "stderr is not empty"; cat err; }
-timeout 20 $alone --help | grep -q -- '--batch-size N' || fail "--help"
+timeout 20 $alone --help >help || fail "--help"
+for option in batch-size nodes device_num ctrl_port node_rank version; do
+    grep -qE -- "^  --$option( |\$)" help || fail "--help does not list --$option"
+done
+timeout 20 $alone --version | grep -qE '^tutti-train [0-9]+\.[0-9]+\.[0-9]+$' || fail "--version"
 timeout 60 $three --model mlp --batch-size 10 --steps 5 >out 2>err || fail "three ranks"
-[ "$(grep -c 'test accuracy: ' out)" = 1 ] || fail "three ranks: not one last line"
+[ "$(grep -c '^test accuracy (' out)" = 1 ] || fail "three ranks: not one last line"
+
+# MNIST's form: the last line says nothing of drawn digits. Numbers of epochs and speeds, over three epochs of four steps.
+if command -v python3 >/dev/null; then
+    python3 - mnist <<'EOF'
+import os, struct, sys
+os.mkdir(sys.argv[1])
+for part, count in ("train", 80), ("t10k", 20):
+    pixels = bytes((i * 37 + n) % 251 for n in range(count) for i in range(784))
+    for kind, dims, data in ("images-idx3", (count, 28, 28), pixels), ("labels-idx1", (count,), bytes(n % 10 for n in range(count))):
+        with open(f"{sys.argv[1]}/{part}-{kind}-ubyte", "wb") as file:
+            file.write(struct.pack(f">HBB{len(dims)}I", 0, 8, len(dims), *dims) + data)
+EOF
+    timeout 60 $alone --data mnist --model lenet --batch-size 20 --epochs 3 --log-every 1 --eval-every 3 --metrics epochs.jsonl \
+        --checkpoint-dir epochs >out 2>err || { fail "three epochs"; cat err; }
+    tail -n 1 out | grep -qE '^test accuracy: [0-9]+\.[0-9]{2} %$' || fail "last line with data: $(tail -n 1 out)"
+    [ "$(grep -c '^checkpoint written: epochs/step-000000' out)" = 3 ] || { fail "not three checkpoints are told"; cat out; }
+    python3 - <<'EOF' || fail "epochs or speeds in the metrics"
+import json
+rows = [json.loads(line) for line in open("epochs.jsonl")]
+for row in rows:
+    expected = 0 if row["event"] == "start" else (row["step"] + 3) // 4
+    assert row["epoch"] == expected, row
+steps = [row for row in rows if row["event"] == "step"]
+assert len(steps) == 12 and len({row["images_per_second"] for row in steps}) > 6, "stale speeds"
+for before, row in zip(steps, steps[1:]):
+    own = 20 / row["images_per_second"]
+    others = [other for other in rows if before["time_s"] < other["time_s"] < row["time_s"]]
+    if not others:
+        assert abs(own - (row["time_s"] - before["time_s"])) < 0.5 * own + 0.05, (before, row)
+    assert own < row["time_s"] - before["time_s"] + 0.05, (before, row)
+EOF
+    # --epochs 0 only tests: a new model, and a checkpoint's.
+    timeout 60 $alone --data mnist --model mlp --batch-size 20 --epochs 0 >out 2>err || fail "--epochs 0"
+    grep -q '^step 0: test loss' out || { fail "--epochs 0 trained"; cat out; }
+    timeout 60 $alone --data mnist --resume epochs --epochs 0 --batch-size 20 >out2 2>err || fail "--epochs 0 --resume"
+    grep -q '^resumed at step 12 from epochs/step-00000012.safetensors; nothing is left to train$' out2 || { fail "--epochs 0 --resume"; cat out2; }
+    grep -q '^step 12: test loss' out2 || { fail "--epochs 0 --resume trained"; cat out2; }
+fi
 
 # A list of nodes instead of a launcher: here one node, this one.
 timeout 60 $alone --nodes 127.0.0.1 --ctrl_port=$((20000 + $$ % 10000)) --model mlp --device_num 2 --batch-size 10 --steps 5 \
     --metrics nodes.jsonl >out 2>err || { fail "a list of nodes"; cat err; }
-[ "$(grep -c 'test accuracy: ' out)" = 1 ] || fail "a list of nodes: not one last line"
+[ "$(grep -c '^test accuracy (' out)" = 1 ] || fail "a list of nodes: not one last line"
 grep -q '"ranks":2' nodes.jsonl || fail "a list of nodes: not two ranks"
 
 # Errors: alone and with three ranks, of which one tells.
@@ -52,9 +95,10 @@ for program in "$alone" "$three"; do
     expect_failure '/no/such is no folder' $program --data /no/such
     expect_failure 'nearest known one is --momentum' $program --momentun 0.9
     expect_failure 'lower --batch-size' $program --batch-size 30000
-    mkdir -p exists
-    expect_failure '--checkpoint-dir exists exists' $program --checkpoint-dir exists
-    expect_failure '--resume exists: no file' $program --resume exists
+    mkdir -p exists empty
+    touch exists/step-00000001.safetensors
+    expect_failure '--checkpoint-dir exists has checkpoints' $program --checkpoint-dir exists
+    expect_failure '--resume empty: no file' $program --resume empty
     expect_failure '--metrics /no/such/file' $program --metrics /no/such/file
 done
 
@@ -73,6 +117,61 @@ grep -q 'different options or data' err || { fail "different options are not tol
 TUTTI_CUDA_MODULE=/no/such/module.so expect_failure "cannot load /no/such/module.so" $alone --device cuda --steps 1
 expect_failure "tf32 and bf16 need a GPU" $alone --device host --precision bf16 --steps 1
 TUTTI_CUDA_MODULE=/no/such/module.so timeout 60 $alone --model mlp --batch-size 20 --steps 2 >out 2>err || fail "no GPU"
+
+# Model and optimizer come from the checkpoint; saying something else is an error.
+timeout 60 $alone --model mlp --optimizer adam --batch-size 20 --steps 4 --checkpoint-dir adam >out 2>err || fail "saving with adam"
+timeout 60 $alone --resume adam --batch-size 20 --steps 8 >out 2>err || { fail "resuming without --model"; cat err; }
+grep -q '^resumed at step 4 from adam/step-00000004.safetensors$' out || { fail "resuming is not told"; cat out; }
+expect_failure '--model lenet: the checkpoint adam/step-00000004.safetensors was written with --model mlp' $alone --resume adam --model lenet
+expect_failure 'was written with --optimizer adam' $alone --resume adam --optimizer sgd
+
+# Ctrl-C in an epoch, with one rank and with three, to the launcher and to one rank: a checkpoint on all, with which the same folder
+# goes on. (A shell's background jobs ignore SIGINT, hence env.) wait_for_steps FILE: until the first losses are there.
+wait_for_steps() {
+    for _ in $(seq 200); do
+        [ "$(grep -c '"event":"step"' "$1" 2>/dev/null)" -ge 2 ] 2>/dev/null && return
+        sleep 0.1
+    done
+    fail "no steps in $1"
+}
+children() { echo $(cat /proc/"$1"/task/*/children); }
+interrupt() { # interrupt NAME launcher|rank PROGRAM...: to whom the signal goes
+    name=$1 how=$2
+    shift 2
+    env --default-signal=INT timeout -s KILL 100 "$@" --model mlp --batch-size 10 --steps 1000000 --log-every 1 --metrics "$name.jsonl" \
+        --checkpoint-dir "$name" >"$name.out" 2>"$name.err" &
+    pid=$!
+    wait_for_steps "$name.jsonl"
+    target=$(children $pid)
+    [ "$how" = launcher ] || for child in $(children "$target"); do
+        grep -qz "^$bin/tutti-train" "/proc/$child/cmdline" && target=$child
+    done
+    kill -INT $target
+    wait $pid
+    code=$?
+    [ "$code" = 130 ] || { fail "$name: exit code $code after Ctrl-C"; cat "$name.err"; }
+    [ "$(ls "$name" | grep -c '^step-[0-9]*\.safetensors$')" = 1 ] && [ "$(ls "$name" | wc -l)" = 1 ] || fail "$name: $(ls "$name")"
+    at=$(sed -n 's/^tutti-train: stopped by SIGINT after step \([0-9]*\) of 1000000; --resume .* goes on$/\1/p' "$name.err")
+    [ -n "$at" ] || { fail "$name: not told that it was stopped"; cat "$name.err"; }
+    grep -q "^checkpoint written: $name/step-0*$at.safetensors\$" "$name.out" || { fail "$name: no line on the checkpoint"; tail "$name.out"; }
+    timeout 60 "$@" --batch-size 10 --steps $((at + 3)) --resume "$name" --checkpoint-dir "$name" >out 2>err || { fail "$name: going on"; cat err; }
+    grep -q "^resumed at step $at from " out || { fail "$name: not resumed at step $at"; cat out; }
+}
+interrupt one launcher $alone
+interrupt three launcher $three
+interrupt rank rank $three
+
+# A second Ctrl-C ends at once, also while steps go on; before the first checkpoint no folder is there.
+env --default-signal=INT timeout -s KILL 100 $alone --model lenet --batch-size 20000 --steps 100 --metrics slow.jsonl --checkpoint-dir slow >out 2>err &
+pid=$!
+for _ in $(seq 200); do grep -q '"event":"start"' slow.jsonl 2>/dev/null && break || sleep 0.1; done
+sleep 0.5
+target=$(children $pid)
+kill -INT "$target" && sleep 0.2 && kill -INT "$target"
+for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$target" 2>/dev/null || break; sleep 0.1; done
+kill -0 "$target" 2>/dev/null && fail "a second Ctrl-C does not end it"
+wait $pid
+[ -e slow ] && fail "a folder is left: $(ls -a slow)"
 
 # A warning when another number of ranks resumes.
 timeout 60 $alone --model mlp --batch-size 20 --steps 4 --checkpoint-dir saved >out 2>err || fail "saving"

@@ -28,7 +28,8 @@ typedef struct option_row {
 
 /* clang-format off */
 static const option_row rows[] = {
-    {"model", OPTION_CHOICE, AT(model), "lenet", 0, 0, "lenet|mlp", "what is trained"},
+    {"model", OPTION_CHOICE, AT(model), NULL, 0, 0, "lenet|mlp", "what is trained (default: lenet; with --resume the "
+     "checkpoint's)"},
     {"data", OPTION_TEXT, AT(data), NULL, 0, 0, "DIR", "folder with MNIST's four files (default: TUTTI_DATA, "
      "../shared/data/mnist, data/mnist, else drawn digits)"},
     {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per rank and step"},
@@ -36,23 +37,25 @@ static const option_row rows[] = {
     {"precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, "fp32|tf32|bf16", "of matrix products, with cuda; parameters "
      "are fp32 with each"},
     {"eager", OPTION_FLAG, AT(eager), NULL, 0, 0, NULL, "with cuda: launch every kernel instead of replaying a recorded step"},
-    {"steps", OPTION_INT, AT(steps), "0", 0, MOST_STEPS, "N", "stop after so many steps (default: by --epochs)"},
-    {"epochs", OPTION_INT, AT(epochs), "0", 0, 1e6, "N", "stop after so many epochs (default: 1, or by --steps)"},
+    {"steps", OPTION_INT, AT(steps), NULL, 0, MOST_STEPS, "N", "end after step N (default: by --epochs)"},
+    {"epochs", OPTION_INT, AT(epochs), NULL, 0, 1e6, "N", "end after epoch N (default: 1, or by --steps); 0 only tests"},
     {"lr", OPTION_REAL, AT(lr), NULL, 0, 1e6, "RATE", "learning rate (default: 0.1; adam and adamw: 0.001)"},
-    {"optimizer", OPTION_CHOICE, AT(optimizer), "sgd", 0, 0, TUTTI_UPDATE_NAMES, "how parameters are updated"},
+    {"optimizer", OPTION_CHOICE, AT(optimizer), NULL, 0, 0, TUTTI_UPDATE_NAMES, "how parameters are updated (default: sgd; with "
+     "--resume the checkpoint's)"},
     {"momentum", OPTION_REAL, AT(momentum), NULL, 0, 1, "M", "of sgd (default: 0) and momentum (default: 0.9)"},
     {"weight-decay", OPTION_REAL, AT(weight_decay), "0", 0, 1e6, "W", "of every optimizer"},
     {"lr-schedule", OPTION_CHOICE, AT(lr_schedule), "constant", 0, 0, TUTTI_SCHEDULE_NAMES, "how the rate falls"},
     {"dropout", OPTION_REAL, AT(dropout), NULL, 0, 0.99, "RATE", "instead of the model's own (lenet: 0.5)"},
     {"seed", OPTION_INT, AT(seed), "1", 0, 9e15, "N", "of parameters, order of images and dropout"},
     {"eval-every", OPTION_INT, AT(eval_every), "0", 0, MOST_STEPS, "N", "test after every N steps (default: at the end)"},
-    {"checkpoint-dir", OPTION_TEXT, AT(checkpoint_dir), NULL, 0, 0, "DIR", "new folder; written after each epoch "
-     "and at the end"},
+    {"checkpoint-dir", OPTION_TEXT, AT(checkpoint_dir), NULL, 0, 0, "DIR", "written after each epoch, at the end, and "
+     "on Ctrl-C; a folder without checkpoints, or that of --resume"},
     {"resume", OPTION_TEXT, AT(resume), NULL, 0, 0, "PATH", "go on from a checkpoint, or from the latest in a folder"},
-    {"overwrite", OPTION_FLAG, AT(overwrite), NULL, 0, 0, NULL, "--checkpoint-dir may exist; its checkpoints go"},
+    {"overwrite", OPTION_FLAG, AT(overwrite), NULL, 0, 0, NULL, "--checkpoint-dir may have checkpoints; they go"},
     {"metrics", OPTION_TEXT, AT(metrics), NULL, 0, 0, "FILE", "JSON lines: losses, rates, speed, tests"},
     {"log-every", OPTION_INT, AT(log_every), "20", 1, MOST_STEPS, "N", "print the loss of every N-th step"},
     {"help", OPTION_FLAG, AT(help), NULL, 0, 0, NULL, "print this"},
+    {"version", OPTION_FLAG, AT(version), NULL, 0, 0, NULL, "print the version"},
 };
 /* clang-format on */
 
@@ -149,7 +152,7 @@ static void read_name(const char *argument, char name_out[NAME_BYTES]) {
 }
 
 tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *arguments_out) {
-    tutti_arguments arguments = {.lr = NAN, .momentum = NAN, .dropout = NAN};
+    tutti_arguments arguments = {.steps = -1, .epochs = -1, .lr = NAN, .momentum = NAN, .dropout = NAN};
     for (size_t i = 0; i < NROWS; i++)
         if (rows[i].fallback != NULL) TUTTI_TRY(store(&rows[i], rows[i].fallback, &arguments));
     for (int i = 1; i < argc; i++) {
@@ -177,7 +180,13 @@ void tutti_arguments_print(FILE *file) {
           "  tutti-train [options]                              one rank\n"
           "  tuttirun --nproc_per_node 2 tutti-train [options]  two ranks on this machine\n"
           "  tutti-train --nodes 192.168.1.12,192.168.1.11 --ctrl_port 9988 --device_num 2 [options]\n"
-          "                                                     two ranks on each of these, started on both\n\n",
+          "                                                     two ranks on each of these, started on both\n\n"
+          "Options that start ranks, handed to tuttirun; without a launcher, and with --nodes only:\n\n"
+          "  --nodes LIST                                 all nodes, by name or address; this one is found in it\n"
+          "  --device_num N                               ranks on each node (default: 1)\n"
+          "  --ctrl_port PORT                             where they meet, on the first node (default: 29500)\n"
+          "  --node_rank N                                which node this is, where the list does not tell\n\n"
+          "Options of training:\n\n",
           file);
     for (size_t i = 0; i < NROWS; i++) {
         char left[NAME_BYTES + 64];

@@ -14,9 +14,10 @@
 typedef struct tutti_arguments {
     const char *model, *data, *device, *precision, *optimizer, *lr_schedule; /* NULL: not given */
     const char *checkpoint_dir, *resume, *metrics;
-    int64_t batch_size, steps, epochs, seed, eval_every, log_every;
+    int64_t batch_size, seed, eval_every, log_every;
+    int64_t steps, epochs;                      /* below 0: not given */
     double lr, momentum, weight_decay, dropout; /* NaN: not given */
-    bool eager, overwrite, help;
+    bool eager, overwrite, help, version;
 } tutti_arguments;
 
 /* Accepts "--name value" and "--name=value", and '_' for '-' in names. An unknown option is an error that gives the

@@ -66,7 +66,7 @@ static void put_members(FILE *file, const tutti_event *event) {
         put_number(file, "test_loss", event->loss);
         put_number(file, "test_accuracy", event->accuracy);
         return;
-    case TUTTI_EVENT_CHECKPOINT: return;
+    case TUTTI_EVENT_CHECKPOINT: put_text(file, "path", event->path); return;
     case TUTTI_EVENT_END:
         put_number(file, "ddp_buckets", (double)event->ddp.buckets);
         put_number(file, "ddp_bytes", (double)event->ddp.bytes);
@@ -110,7 +110,7 @@ static void draw_progress(tutti_callbacks *callbacks, const tutti_event *event) 
     if (!callbacks->progress || now - callbacks->drawn_ns < DRAW_EVERY_NS) return;
     callbacks->drawn_ns = now;
     callbacks->progress_drawn = true;
-    fprintf(stderr, "\repoch %lld  step %lld of %lld  %.0f images/s\033[K", (long long)event->epoch + 1,
+    fprintf(stderr, "\repoch %lld  step %lld of %lld  %.0f images/s\033[K", (long long)event->epoch,
             (long long)event->step, (long long)event->total_steps, event->images_per_second);
     fflush(stderr);
 }
@@ -121,7 +121,10 @@ static void tell_people(tutti_callbacks *callbacks, const tutti_event *event) {
         return;
     }
     wipe_progress(callbacks);
+    if (event->kind == TUTTI_EVENT_STEP && !callbacks->heading_printed) printf("%12s %12s\n", "step", "loss");
+    callbacks->heading_printed |= event->kind == TUTTI_EVENT_STEP;
     if (event->kind == TUTTI_EVENT_STEP) printf("%12lld %12.10f\n", (long long)event->step, event->loss);
+    else if (event->kind == TUTTI_EVENT_CHECKPOINT) printf("checkpoint written: %s\n", event->path);
     else if (event->kind == TUTTI_EVENT_EVALUATION)
         printf("step %lld: test loss %.4f, test accuracy %.2f %%\n", (long long)event->step, event->loss,
                100 * event->accuracy);

@@ -1,7 +1,7 @@
 /*
  * Who is told how training goes: the loop reports events, a list of callbacks hears them. On rank 0 only.
  *
- *   losses     stdout, "{:12} {:>12.10f}" (step, loss), and evaluations
+ *   losses     stdout, "{:12} {:>12.10f}" (step, loss) below a heading, evaluations and checkpoints
  *   metrics    a file of JSON lines, one per loss, evaluation and checkpoint, and one at start and end
  *   progress   stderr, one line that is drawn anew, where that is a terminal
  */
@@ -25,16 +25,19 @@ typedef enum tutti_event_kind {
 
 typedef struct tutti_event {
     tutti_event_kind kind;
-    int64_t step, total_steps, epoch;
-    bool has_loss;            /* STEP: only some steps look at the loss; EVALUATION: always */
-    double loss;              /* mean over samples and ranks */
-    double lr;                /* STEP */
-    double images_per_second; /* STEP: of all ranks, lately */
-    double accuracy;          /* EVALUATION: 0 to 1 */
+    int64_t step, total_steps;
+    int64_t epoch; /* of the last step, from 1; 0: there is none yet */
+    bool has_loss; /* STEP: only some steps look at the loss; EVALUATION: always */
+    double loss;   /* mean over samples and ranks */
+    double lr;     /* STEP */
+    double
+        images_per_second; /* STEP: of all ranks, lately; with a loss: since the last one, without tests, checkpoints */
+    double accuracy;       /* EVALUATION: 0 to 1 */
     double flops_per_image;   /* START: forwards and backwards */
     int ranks, batch_size;    /* START; batch_size is per rank */
     uint64_t parameters;      /* START */
     const char *model, *data; /* START */
+    const char *path;         /* CHECKPOINT */
     tutti_ddp_statistics ddp; /* END */
 } tutti_event;
 
@@ -42,7 +45,7 @@ typedef struct tutti_callbacks {
     FILE *metrics;            /* NULL: none */
     const char *metrics_path; /* for errors */
     bool progress;            /* stderr is a terminal */
-    bool progress_drawn;
+    bool progress_drawn, heading_printed;
     int64_t start_ns, drawn_ns;
 } tutti_callbacks;
 

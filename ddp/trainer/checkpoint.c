@@ -12,9 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ddp/trainer/safetensors.h"
-
-#define PATH_BYTES 4096
+#define PATH_BYTES TUTTI_CHECKPOINT_PATH_BYTES
 #define FILE_NAME  "step-%08" PRId64 ".safetensors"
 #define FORMAT     "tutti-train 1"
 
@@ -45,6 +43,14 @@ static bool resumes_from(const char *folder, const char *resume) {
     return is_same_file(folder, slash != NULL ? parent : ".");
 }
 
+static bool has_checkpoints(const char *folder) {
+    DIR *listing = opendir(folder);
+    bool has = listing == NULL; /* what cannot be read may have some */
+    for (struct dirent *entry; !has && (entry = readdir(listing)) != NULL;) has = step_of_name(entry->d_name) >= 0;
+    if (listing != NULL) closedir(listing);
+    return has;
+}
+
 static tutti_status remove_checkpoints(const char *folder) {
     DIR *listing = opendir(folder);
     if (listing == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: %s", folder, strerror(errno));
@@ -58,14 +64,22 @@ static tutti_status remove_checkpoints(const char *folder) {
 }
 
 tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume) {
-    if (mkdir(folder, 0777) == 0) return TUTTI_OK;
+    struct stat about;
+    if (mkdir(folder, 0777) == 0) { /* it can be made */
+        rmdir(folder);
+        return TUTTI_OK;
+    }
     if (errno != EEXIST)
         return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be made: %s", folder, strerror(errno));
-    if (resumes_from(folder, resume)) return TUTTI_OK;
+    if (stat(folder, &about) == 0 && !S_ISDIR(about.st_mode))
+        return tutti_fail(TUTTI_ERR_CONFIG, "--checkpoint-dir %s is a file; give a folder", folder);
+    if (access(folder, W_OK | X_OK) != 0)
+        return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be written to: %s", folder, strerror(errno));
+    if (resumes_from(folder, resume) || !has_checkpoints(folder)) return TUTTI_OK;
     if (!overwrite)
         return tutti_fail(TUTTI_ERR_CONFIG,
-                          "--checkpoint-dir %s exists; give another folder, --resume %s to go on from it, or "
-                          "--overwrite to remove its checkpoints",
+                          "--checkpoint-dir %s has checkpoints; give another folder, --resume %s to go on from it, or "
+                          "--overwrite to remove them",
                           folder, folder);
     return remove_checkpoints(folder);
 }
@@ -129,10 +143,12 @@ static tutti_status fill_entries(tutti_safetensors *file, const tutti_checkpoint
 }
 
 tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_content *content,
-                                   const tutti_checkpoint_position *position) {
+                                   const tutti_checkpoint_position *position, char path_out[PATH_BYTES]) {
     char path[PATH_BYTES];
     if (snprintf(path, sizeof path, "%s/" FILE_NAME, folder, position->step) >= PATH_BYTES)
         return tutti_fail(TUTTI_ERR_CONFIG, "--checkpoint-dir %s: the path is too long", folder);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be made: %s", folder, strerror(errno));
     const tutti_model *model = content->model;
     const tutti_update_row *row = content->update->row;
     tutti_safetensors file = {.nentries = 0};
@@ -148,6 +164,7 @@ tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_co
         if (status == TUTTI_OK) status = tutti_safetensors_write(path, &file);
     }
     tutti_safetensors_close(&file);
+    if (status == TUTTI_OK) memcpy(path_out, path, sizeof path);
     return status;
 }
 
@@ -194,6 +211,28 @@ static tutti_status match_text(const char *path, const tutti_safetensors *file, 
         return tutti_fail(TUTTI_ERR_CONFIG, "%s: its %s is \"%s\", expected \"%s\"", path, key,
                           found != NULL ? found : "missing", expected);
     return TUTTI_OK;
+}
+
+static tutti_status copy_text(const char *path, const tutti_safetensors *file, const char *key,
+                              char text_out[TUTTI_SAFETENSORS_NAME_BYTES]) {
+    const char *found = tutti_safetensors_text_of(file, key);
+    if (found == NULL)
+        return tutti_fail(TUTTI_ERR_DATA, "%s: its header has no %s; is it a checkpoint of tutti-train?", path, key);
+    snprintf(text_out, TUTTI_SAFETENSORS_NAME_BYTES, "%s", found);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_checkpoint_find(const char *path, tutti_checkpoint_found *found_out) {
+    tutti_checkpoint_found found;
+    tutti_safetensors file;
+    TUTTI_TRY(find_file(path, found.path));
+    TUTTI_TRY(tutti_safetensors_read(found.path, &file));
+    tutti_status status = match_text(found.path, &file, "format", FORMAT);
+    if (status == TUTTI_OK) status = copy_text(found.path, &file, "model", found.model);
+    if (status == TUTTI_OK) status = copy_text(found.path, &file, "optimizer", found.optimizer);
+    tutti_safetensors_close(&file);
+    if (status == TUTTI_OK) *found_out = found;
+    return status;
 }
 
 static tutti_status read_number(const char *path, const tutti_safetensors *file, const char *key, int64_t least,

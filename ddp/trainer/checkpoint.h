@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "ddp/trainer/model.h"
+#include "ddp/trainer/safetensors.h"
 #include "ddp/trainer/update.h"
 
 /* Where a run is. */
@@ -28,15 +29,27 @@ typedef struct tutti_checkpoint_content {
     tutti_update *update;
 } tutti_checkpoint_content;
 
-/* Makes the folder. One that exists is an error unless `overwrite` (then checkpoints in it are removed) or unless the
- * run resumes from it (`resume`, may be NULL: then they stay). */
+#define TUTTI_CHECKPOINT_PATH_BYTES 4096
+
+/* A checkpoint that is there. */
+typedef struct tutti_checkpoint_found {
+    char path[TUTTI_CHECKPOINT_PATH_BYTES];
+    char model[TUTTI_SAFETENSORS_NAME_BYTES], optimizer[TUTTI_SAFETENSORS_NAME_BYTES];
+} tutti_checkpoint_found;
+
+/* Looks whether the folder can be made, or written to. One with checkpoints is an error unless `overwrite` (then they are
+ * removed) or unless the run resumes from it (`resume`, may be NULL: then they stay). It is made when the first checkpoint
+ * is written, so that a run that ends before leaves nothing behind. */
 tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume);
 
+/* Writes the checkpoint, or nothing; gives its path. */
 tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_content *content,
-                                   const tutti_checkpoint_position *position);
+                                   const tutti_checkpoint_position *position,
+                                   char path_out[TUTTI_CHECKPOINT_PATH_BYTES]);
 
-/* Reads a checkpoint file, or the one with the most steps in a folder, into model and optimizer. Another model or
- * optimizer than the checkpoint's is an error that names both. */
+/* Finds a checkpoint: that file, or the one with the most steps in that folder. */
+tutti_status tutti_checkpoint_find(const char *path, tutti_checkpoint_found *found_out);
+/* Reads it into model and optimizer. Another model or optimizer than the checkpoint's is an error that names both. */
 tutti_status tutti_checkpoint_load(const char *path, const tutti_checkpoint_content *content,
                                    tutti_checkpoint_position *position_out);
 

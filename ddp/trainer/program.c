@@ -7,6 +7,7 @@
  */
 #include "ddp/trainer/program.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
 /* Options and data that must be equal on all ranks, or training would go wrong without a word. */
 static tutti_status check_agreement(const tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
-    const char *texts[] = {arguments->model, arguments->optimizer, arguments->lr_schedule, arguments->precision,
+    const char *texts[] = {train->model_name, train->optimizer_name, arguments->lr_schedule, arguments->precision,
                            train->compute->kernels->name};
     int64_t numbers[] = {arguments->batch_size, arguments->log_every,       arguments->eval_every,
                          train->step,           train->dataset.train.count, train->total_steps,
@@ -65,12 +66,35 @@ static tutti_status check_agreement(const tutti_train *train) {
     return TUTTI_OK;
 }
 
+static bool is_drawn(const tutti_train *train) {
+    return strcmp(train->dataset.source, TUTTI_DATASET_DRAWN) == 0;
+}
+
 static void announce(const tutti_train *train) {
     if (train->rank != 0) return;
-    if (strcmp(train->dataset.source, "synthetic digits") == 0)
+    if (train->arguments->resume != NULL)
+        printf("resumed at step %lld from %s%s\n", (long long)train->step, train->resumed.path,
+               train->step < train->total_steps ? "" : "; nothing is left to train");
+    if (is_drawn(train))
         printf("no MNIST found: training on %lld digits that tutti-train draws itself (--data names a folder)\n",
                (long long)train->dataset.train.count);
     fflush(stdout);
+}
+
+static int tell_accuracy(const tutti_train *train, double accuracy) {
+    if (train->rank == 0)
+        printf("test accuracy%s: %.2f %%\n", is_drawn(train) ? " (drawn digits, not MNIST)" : "", 100 * accuracy);
+    return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
+}
+
+/* As a shell counts: 128 + signal. */
+static int tell_stop(const tutti_train *train) {
+    fflush(stdout);
+    if (train->rank == 0)
+        fprintf(stderr, "tutti-train: stopped by SIG%s after step %lld of %lld; --resume %s goes on\n",
+                sigabbrev_np(train->stopped_by), (long long)train->step, (long long)train->total_steps,
+                train->arguments->checkpoint_dir);
+    return 128 + train->stopped_by;
 }
 
 static int train_on(tutti_comm *comm, const tutti_arguments *arguments, tutti_status parsed) {
@@ -82,8 +106,8 @@ static int train_on(tutti_comm *comm, const tutti_arguments *arguments, tutti_st
     TUTTI_TRY_GOTO(status, check_agreement(&train), failed);
     announce(&train);
     TUTTI_TRY_GOTO(status, tutti_train_run(&train, &accuracy), failed);
-    if (train.rank == 0) printf("test accuracy: %.2f %%\n", 100 * accuracy);
-    if (fflush(stdout) == 0) code = 0;
+    if (train.stopped_by != 0) code = tell_stop(&train);
+    else code = tell_accuracy(&train, accuracy);
     goto close;
 failed:
     code = report(train.rank, train.nranks);
@@ -99,6 +123,10 @@ int tutti_program_run(int argc, char **argv) {
     tutti_status parsed = tutti_arguments_parse(argc, argv, &arguments);
     if (parsed == TUTTI_OK && arguments.help) {
         tutti_arguments_print(stdout);
+        return 0;
+    }
+    if (parsed == TUTTI_OK && arguments.version) {
+        printf("tutti-train %s\n", tutti_version());
         return 0;
     }
     tutti_gemm_use_one_thread();

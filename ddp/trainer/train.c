@@ -2,7 +2,7 @@
  * The training loop.
  *
  *   for each step:  this rank's part of the global batch, then forward, backward, update (step.c)
- *                   now and then: look at the loss, test, write a checkpoint
+ *                   now and then: look at the loss, test, write a checkpoint, ask whether a signal came to any rank
  *
  * All ranks hold the same parameters at every step, and decide from the same numbers when to look at the loss, to test
  * and to stop.
@@ -12,7 +12,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define SPEED_EVERY_NS INT64_C(500000000)
+#include "ddp/trainer/stop.h"
+
+#define SPEED_EVERY_NS   INT64_C(500000000)
+#define AGREE_EVERY_NS   INT64_C(100000000)
+#define MOST_AGREE_STEPS INT64_C(1000)
 
 /* --------------------------------------------------------------------------------------------- start */
 
@@ -41,14 +45,14 @@ static tutti_status tell(tutti_train *train, tutti_event event) {
     if (train->rank != 0) return TUTTI_OK;
     event.step = train->step;
     event.total_steps = train->total_steps;
-    event.epoch = train->epoch;
+    event.epoch = train->batch > 0 ? train->epoch + 1 : train->epoch; /* the last step ended its epoch, or is in it */
     return tutti_callbacks_tell(&train->callbacks, &event);
 }
 
 static tutti_status tell_start(tutti_train *train) {
     tutti_event event = {
         .kind = TUTTI_EVENT_START,
-        .model = train->arguments->model,
+        .model = train->model_name,
         .data = train->dataset.source,
         .ranks = train->nranks,
         .batch_size = (int)train->arguments->batch_size,
@@ -58,13 +62,31 @@ static tutti_status tell_start(tutti_train *train) {
     return tell(train, event);
 }
 
-static void measure_speed(tutti_train *train) {
-    int64_t now = tutti_callbacks_now_ns(), spent = now - train->speed_ns;
-    if (spent < SPEED_EVERY_NS && train->images_per_second > 0) return;
-    double images = (double)(train->step - train->speed_step) * (double)train->nranks * train->shard.batch;
-    train->images_per_second = spent > 0 ? images * 1e9 / (double)spent : 0;
-    train->speed_ns = now;
-    train->speed_step = train->step;
+static void start_clock(const tutti_train *train, tutti_train_clock *clock) {
+    *clock = (tutti_train_clock){.ns = tutti_callbacks_now_ns(), .step = train->step};
+}
+
+/* Images per second since the clock started, which starts anew. */
+static double lap(const tutti_train *train, tutti_train_clock *clock) {
+    tutti_train_clock since = *clock;
+    start_clock(train, clock);
+    double images = (double)(clock->step - since.step) * (double)train->nranks * train->shard.batch;
+    return clock->ns > since.ns ? images * 1e9 / (double)(clock->ns - since.ns) : 0;
+}
+
+/* What is told of a step with a loss is of the steps since the last one; the progress line shows the last half second. */
+static double measure_speed(tutti_train *train, bool has_loss) {
+    int64_t spent = tutti_callbacks_now_ns() - train->lately.ns;
+    if (spent >= SPEED_EVERY_NS || train->images_per_second == 0) train->images_per_second = lap(train, &train->lately);
+    return has_loss ? lap(train, &train->row) : train->images_per_second;
+}
+
+/* Time that went into a test or a checkpoint is not the steps'. */
+static void leave_out(tutti_train *train, int64_t since_ns) {
+    int64_t spent = tutti_callbacks_now_ns() - since_ns;
+    train->lately.ns += spent;
+    train->row.ns += spent;
+    train->pace.ns += spent;
 }
 
 /* The mean over ranks of the step's loss, on the steps that show it. */
@@ -79,6 +101,7 @@ static tutti_status look_at_loss(tutti_train *train, double *loss) {
 /* ----------------------------------------------------------------------------------------- evaluation */
 
 static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
+    int64_t begun_ns = tutti_callbacks_now_ns();
     double sums[2]; /* losses, right answers */
     int64_t first, end;
     tutti_shard_range(train->dataset.test.count, train->rank, train->nranks, &first, &end);
@@ -88,6 +111,7 @@ static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
     tutti_event event = {
         .kind = TUTTI_EVENT_EVALUATION, .has_loss = true, .loss = sums[0] / count, .accuracy = sums[1] / count};
     *accuracy_out = event.accuracy;
+    leave_out(train, begun_ns);
     return tell(train, event);
 }
 
@@ -95,7 +119,9 @@ static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
 
 static tutti_status save(tutti_train *train) {
     if (train->rank != 0 || train->arguments->checkpoint_dir == NULL) return TUTTI_OK;
-    tutti_checkpoint_content content = {train->arguments->model, train->model, &train->update};
+    int64_t begun_ns = tutti_callbacks_now_ns();
+    char path[TUTTI_CHECKPOINT_PATH_BYTES];
+    tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
     tutti_checkpoint_position position = {
         .seed = train->seed,
         .step = train->step,
@@ -104,8 +130,42 @@ static tutti_status save(tutti_train *train) {
         .ranks = train->nranks,
         .batch_size = train->shard.batch,
     };
-    TUTTI_TRY(tutti_checkpoint_save(train->arguments->checkpoint_dir, &content, &position));
-    return tell(train, (tutti_event){.kind = TUTTI_EVENT_CHECKPOINT});
+    TUTTI_TRY(tutti_checkpoint_save(train->arguments->checkpoint_dir, &content, &position, path));
+    leave_out(train, begun_ns);
+    return tell(train, (tutti_event){.kind = TUTTI_EVENT_CHECKPOINT, .path = path});
+}
+
+/* Whether rank 0 writes checkpoints, which is the same for all ranks. */
+static tutti_status agree_to_listen(tutti_train *train) {
+    int32_t writes = train->rank == 0 && train->arguments->checkpoint_dir != NULL;
+    TUTTI_TRY(tutti_broadcast(train->comm, &writes, 1, TUTTI_INT32, 0, NULL));
+    train->stoppable = writes != 0;
+    train->agree_step = train->step + 1;
+    start_clock(train, &train->pace);
+    if (train->stoppable) tutti_stop_listen();
+    return TUTTI_OK;
+}
+
+/* Did a signal come to any rank? They ask each other about ten times a second: how many steps that is follows from the
+ * slowest one's pace, so all of them reckon the same. */
+static tutti_status agree_to_stop(tutti_train *train) {
+    bool last = train->step == train->total_steps;
+    if (!train->stoppable || (train->step < train->agree_step && !last)) return TUTTI_OK;
+    tutti_train_clock since = train->pace;
+    start_clock(train, &train->pace);
+    int64_t both[2] = {tutti_stop_signal(), (train->pace.ns - since.ns) / (train->step - since.step)};
+    TUTTI_TRY(tutti_all_reduce(train->comm, both, both, 2, TUTTI_INT64, TUTTI_MAX, NULL));
+    int64_t steps = both[1] > 0 ? AGREE_EVERY_NS / both[1] : MOST_AGREE_STEPS;
+    if (steps < 1) steps = 1;
+    train->agree_step = train->step + (steps < MOST_AGREE_STEPS ? steps : MOST_AGREE_STEPS);
+    train->stopped_by = (int)both[0];
+    return TUTTI_OK;
+}
+
+/* The others do not end before rank 0 has written: their launcher might take that for a failure. */
+static tutti_status stop(tutti_train *train, bool saved) {
+    if (!saved) TUTTI_TRY(save(train));
+    return tutti_barrier(train->comm, NULL);
 }
 
 /* One step, and what is due after it. */
@@ -118,16 +178,16 @@ static tutti_status advance(tutti_train *train) {
     train->step++;
     event.has_loss = train->step == 1 || train->step % arguments->log_every == 0;
     if (event.has_loss) TUTTI_TRY(look_at_loss(train, &event.loss));
-    measure_speed(train);
-    event.images_per_second = train->images_per_second;
-    TUTTI_TRY(tell(train, event));
-
+    event.images_per_second = measure_speed(train, event.has_loss);
     bool last = train->step == train->total_steps, epoch_ends = ++train->batch == tutti_shard_batches(&train->shard);
     if (epoch_ends) {
         train->epoch++;
         train->batch = 0;
     }
+    TUTTI_TRY(tell(train, event));
     if (epoch_ends || last) TUTTI_TRY(save(train));
+    TUTTI_TRY(agree_to_stop(train));
+    if (train->stopped_by != 0) return stop(train, epoch_ends || last);
     double accuracy;
     if (arguments->eval_every > 0 && train->step % arguments->eval_every == 0 && !last)
         TUTTI_TRY(evaluate(train, &accuracy));
@@ -138,9 +198,12 @@ tutti_status tutti_train_run(tutti_train *train, double *accuracy_out) {
     tutti_event end = {.kind = TUTTI_EVENT_END};
     TUTTI_TRY(create_ddp(train));
     TUTTI_TRY(tell_start(train));
-    train->speed_ns = tutti_callbacks_now_ns();
-    train->speed_step = train->step;
-    while (train->step < train->total_steps) TUTTI_TRY(advance(train));
+    TUTTI_TRY(agree_to_listen(train));
+    start_clock(train, &train->lately);
+    start_clock(train, &train->row);
+    while (train->step < train->total_steps && train->stopped_by == 0) TUTTI_TRY(advance(train));
+    tutti_stop_forget();
+    if (train->stopped_by != 0) return TUTTI_OK;
     TUTTI_TRY(evaluate(train, accuracy_out));
     TUTTI_TRY(tutti_ddp_get_statistics(train->ddp, &end.ddp));
     return tell(train, end);

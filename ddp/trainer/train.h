@@ -16,11 +16,18 @@
 #include "ddp/trainer/step.h"
 #include "ddp/trainer/update.h"
 
+/* Since when, in time and steps. */
+typedef struct tutti_train_clock {
+    int64_t ns, step;
+} tutti_train_clock;
+
 typedef struct tutti_train {
     const tutti_arguments *arguments;
     tutti_comm *comm; /* the caller's */
     int rank, nranks;
     uint64_t seed;
+    const char *model_name, *optimizer_name;
+    tutti_checkpoint_found resumed; /* with --resume */
 
     tutti_compute *compute;
     tutti_dataset dataset;
@@ -36,16 +43,21 @@ typedef struct tutti_train {
     int64_t total_steps;
     double lr; /* before the schedule */
 
-    int64_t speed_ns;   /* images per second: since this time ... */
-    int64_t speed_step; /* ... and this step */
-    double images_per_second;
+    tutti_train_clock lately, row; /* of the progress line, and since the last loss */
+    double images_per_second;      /* lately */
+
+    bool stoppable;         /* a signal ends the run with a checkpoint: the same on all ranks */
+    int stopped_by;         /* the signal that did; 0: none */
+    int64_t agree_step;     /* when the ranks look next whether one came to any of them */
+    tutti_train_clock pace; /* since they looked last */
 } tutti_train;
 
 /* Local: reads data, makes model and optimizer, reads the checkpoint to resume from, prepares folder and files of rank
  * 0. Does not talk to other ranks. */
 tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *arguments, tutti_comm *comm);
 
-/* All ranks: trains, tests, and gives the accuracy on the test data, 0 to 1. */
+/* All ranks: trains, tests, and gives the accuracy on the test data, 0 to 1. Where a checkpoint folder was given, SIGINT or
+ * SIGTERM to any of them ends the run on all: with a checkpoint, stopped_by set, and no test. */
 tutti_status tutti_train_run(tutti_train *train, double *accuracy_out);
 
 /* Accepts half-opened ones. */

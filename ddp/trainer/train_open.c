@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ddp/trainer/models/models.h"
+#include "ddp/trainer/stop.h"
 #include "ddp/trainer/train.h"
 #include "kernels/device.h"
 
@@ -43,7 +44,7 @@ static tutti_status create_model(tutti_train *train) {
     };
     tutti_model_layers *list = calloc(1, sizeof *list);
     if (list == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
-    tutti_models_find(arguments->model)->fill(&options, list);
+    tutti_models_find(train->model_name)->fill(&options, list);
     tutti_shape in = {train->dataset.height, train->dataset.width, 1};
     tutti_status status = tutti_model_create(list, in, (int)arguments->batch_size, train->compute, &train->model);
     free(list);
@@ -56,7 +57,7 @@ static tutti_status create_update(tutti_train *train) {
         .momentum = isnan(arguments->momentum) ? -1 : arguments->momentum,
         .weight_decay = arguments->weight_decay,
     };
-    TUTTI_TRY(tutti_update_init(&train->update, arguments->optimizer, &options, train->model));
+    TUTTI_TRY(tutti_update_init(&train->update, train->optimizer_name, &options, train->model));
     train->lr = isnan(arguments->lr) ? train->update.row->lr : arguments->lr;
     return TUTTI_OK;
 }
@@ -64,9 +65,9 @@ static tutti_status create_update(tutti_train *train) {
 /* Goes on where the checkpoint was written; another division into batches cannot always hit the same place. */
 static tutti_status resume(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
-    tutti_checkpoint_content content = {arguments->model, train->model, &train->update};
+    tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
     tutti_checkpoint_position position;
-    TUTTI_TRY(tutti_checkpoint_load(arguments->resume, &content, &position));
+    TUTTI_TRY(tutti_checkpoint_load(train->resumed.path, &content, &position));
     int64_t global_batch = (int64_t)train->nranks * arguments->batch_size;
     train->seed = position.seed;
     train->step = position.step;
@@ -82,13 +83,41 @@ static tutti_status resume(tutti_train *train) {
     return TUTTI_OK;
 }
 
+/* An option, what the checkpoint has, if there is one, and the default where neither tells. */
+static tutti_status choose_name(const tutti_train *train, const char *option, const char *given, const char *found,
+                                const char *fallback, const char **name_out) {
+    *name_out = given != NULL ? given : fallback;
+    if (train->arguments->resume == NULL) return TUTTI_OK;
+    *name_out = found;
+    if (given == NULL || strcmp(given, found) == 0) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_CONFIG,
+                      "--%s %s: the checkpoint %s was written with --%s %s; leave the option out, or "
+                      "resume from another checkpoint",
+                      option, given, train->resumed.path, option, found);
+}
+
+static tutti_status choose_names(tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    tutti_checkpoint_found *found = &train->resumed;
+    if (arguments->resume != NULL) {
+        TUTTI_TRY(tutti_checkpoint_find(arguments->resume, found));
+        if (tutti_models_find(found->model) == NULL || tutti_update_find(found->optimizer) == NULL)
+            return tutti_fail(TUTTI_ERR_DATA,
+                              "%s: model %s with optimizer %s is unknown here; was it written by a newer "
+                              "tutti-train?",
+                              found->path, found->model, found->optimizer);
+    }
+    TUTTI_TRY(choose_name(train, "model", arguments->model, found->model, "lenet", &train->model_name));
+    return choose_name(train, "optimizer", arguments->optimizer, found->optimizer, "sgd", &train->optimizer_name);
+}
+
 /* The first of --steps and --epochs ends the run; with neither, one epoch does. */
 static void plan_steps(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     int64_t batches = tutti_shard_batches(&train->shard);
-    int64_t epochs = arguments->epochs > 0 || arguments->steps > 0 ? arguments->epochs : 1;
-    int64_t by_epochs = epochs > 0 ? epochs * batches : INT64_MAX;
-    int64_t by_steps = arguments->steps > 0 ? arguments->steps : INT64_MAX;
+    int64_t epochs = arguments->epochs >= 0 || arguments->steps >= 0 ? arguments->epochs : 1;
+    int64_t by_epochs = epochs >= 0 ? epochs * batches : INT64_MAX;
+    int64_t by_steps = arguments->steps >= 0 ? arguments->steps : INT64_MAX;
     train->total_steps = by_steps < by_epochs ? by_steps : by_epochs;
     if (train->batch >= batches) { /* resumed with larger batches, at the end of an epoch */
         train->epoch++;
@@ -127,6 +156,7 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
         .nranks = tutti_comm_size(comm),
         .seed = (uint64_t)arguments->seed,
     };
+    TUTTI_TRY(choose_names(train));
     TUTTI_TRY(tutti_dataset_open(arguments->data, &train->dataset));
     /* Before memory is taken for a batch that is too large. */
     TUTTI_TRY(tutti_shard_init(&train->shard, train->dataset.train.count, train->rank, train->nranks,
@@ -143,6 +173,7 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
 }
 
 void tutti_train_close(tutti_train *train) {
+    tutti_stop_forget();
     tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
     tutti_ddp_destroy(train->ddp);
     tutti_callbacks_close(&train->callbacks);

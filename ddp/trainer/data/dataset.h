@@ -12,6 +12,7 @@
 
 #define TUTTI_DATASET_CLASSES      10
 #define TUTTI_DATASET_SOURCE_BYTES 512
+#define TUTTI_DATASET_DRAWN        "synthetic digits"
 
 typedef struct tutti_samples {
     uint8_t *images; /* [count, height, width] */
@@ -22,7 +23,7 @@ typedef struct tutti_samples {
 typedef struct tutti_dataset {
     tutti_samples train, test;
     int height, width;
-    char source[TUTTI_DATASET_SOURCE_BYTES]; /* the folder, or "synthetic digits"; for people */
+    char source[TUTTI_DATASET_SOURCE_BYTES]; /* the folder, or TUTTI_DATASET_DRAWN; for people */
 } tutti_dataset;
 
 /* From `folder` unless it is NULL, else from the folder that TUTTI_DATA names, else from ../shared/data/mnist or

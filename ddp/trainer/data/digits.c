@@ -128,7 +128,7 @@ static tutti_status draw_samples(uint64_t seed, uint64_t which, int64_t count, t
 
 tutti_status tutti_digits_draw(uint64_t seed, int64_t train_count, int64_t test_count, tutti_dataset *dataset_out) {
     tutti_status status;
-    tutti_dataset dataset = {.height = SIDE, .width = SIDE, .source = "synthetic digits"};
+    tutti_dataset dataset = {.height = SIDE, .width = SIDE, .source = TUTTI_DATASET_DRAWN};
     TUTTI_TRY_GOTO(status, draw_samples(seed, 0, train_count, &dataset.train), fail);
     TUTTI_TRY_GOTO(status, draw_samples(seed, 1, test_count, &dataset.test), fail);
     *dataset_out = dataset;

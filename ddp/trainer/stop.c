@@ -1,0 +1,35 @@
+/*
+ * A signal's number in a flag that the loop reads.
+ */
+#include "ddp/trainer/stop.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static const int numbers[] = {SIGINT, SIGTERM};
+#define NUMBERS (sizeof numbers / sizeof numbers[0])
+
+static volatile sig_atomic_t came;
+
+static void note(int number) {
+    came = number;
+}
+
+void tutti_stop_listen(void) {
+    struct sigaction before, ours = {.sa_handler = note, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
+    sigemptyset(&ours.sa_mask);
+    came = 0;
+    for (size_t i = 0; i < NUMBERS; i++)
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+            sigaction(numbers[i], &ours, NULL);
+}
+
+void tutti_stop_forget(void) {
+    struct sigaction now;
+    for (size_t i = 0; i < NUMBERS; i++)
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == note) signal(numbers[i], SIG_DFL);
+}
+
+int tutti_stop_signal(void) {
+    return came;
+}
