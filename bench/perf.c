@@ -43,6 +43,8 @@ typedef struct session {
     int64_t halves;
     int64_t free_bytes; /* -M: of the GPU, at the last look */
     bench_memory_use memory;
+    bool told;    /* the error is another rank's, which tells it */
+    bool started; /* the table has begun */
 } session;
 
 /* ----------------------------------------------------------------------------------------- the start */
@@ -130,13 +132,26 @@ static tutti_status check_traffic(const session *s) {
                       least, s->run.buffer_bytes);
 }
 
+/* Where some ranks have no GPU, the first of them tells why. */
+static tutti_status open_gpu(session *s, const bench_rank *self) {
+    tutti_status status = bench_gpu_open(self->local_rank, count_local_ranks(self), &s->options, &s->run.gpu);
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    int32_t first = status == TUTTI_OK ? self->size : self->rank;
+    TUTTI_TRY(tutti_all_reduce(self->world, &first, &first, 1, TUTTI_INT32, TUTTI_MIN, NULL));
+    if (first == self->size) return TUTTI_OK;
+    s->told = first != self->rank;
+    if (status == TUTTI_OK) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank %d has no GPU", first);
+    return tutti_fail(status, "--device cuda: %s; leave out --device cuda to measure host memory", reason);
+}
+
 static tutti_status prepare(session *s, const bench_rank *self) {
     const bench_job *job = s->job;
     int color;
     TUTTI_TRY(bench_options_color(self->rank, &color));
-    if (s->options.device == BENCH_DEVICE_CUDA)
-        TUTTI_TRY(bench_gpu_open(self->local_rank, count_local_ranks(self), &s->options, &s->run.gpu));
+    if (s->options.device == BENCH_DEVICE_CUDA) TUTTI_TRY(open_gpu(s, self));
     if (s->out != NULL && s->options.output != NULL) s->json = bench_json_open(s->options.output, job->argc, job->argv);
+    s->started = true;
     if (s->out != NULL) bench_report_start(s->out, job->program, &s->options);
     TUTTI_TRY(print_devices(s, self, color));
     print_alone(s);
@@ -279,10 +294,10 @@ static int run_rank(const bench_rank *self, void *context) {
     s.run = (bench_run){.row = job->row, .options = &s.options, .traffic = &job->traffic, .self = self};
     bool good = false;
     tutti_status status = run_all(&s, self, &good);
-    if (status != TUTTI_OK) {
+    if (status != TUTTI_OK && !s.told) {
         fprintf(stderr, "rank %d: %s: %s: %s\n", self->rank, job->program, tutti_status_name(status),
                 tutti_last_error());
-        if (s.out != NULL) fprintf(s.out, "# error: %s\n", tutti_last_error());
+        if (s.out != NULL && s.started) fprintf(s.out, "# error: %s\n", tutti_last_error());
     }
     bench_measure_close(&s.run);
     tutti_comm_destroy(s.run.comm);

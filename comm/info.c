@@ -283,10 +283,14 @@ static int print_algorithms(const char *hosts) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "--algorithms") == 0) return print_algorithms(argc > 2 ? argv[2] : NULL);
+    if (argc > 1 && (strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "--version") == 0)) {
+        printf("tutti-info %s\n", tutti_version());
+        return 0;
+    }
     if (argc > 1) {
         bool help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
         fprintf(help ? stdout : stderr,
-                "usage: tutti-info [--algorithms [HOSTS]]\nTells version, transports, parts, "
+                "usage: tutti-info [--version | --algorithms [HOSTS]]\nTells version, transports, parts, "
                 "settings and machine; or the table of algorithms, and what is chosen between so many "
                 "hosts (4).\n");
         return help ? 0 : 2;

@@ -87,13 +87,29 @@ static void expect_failure(const char *command, const char *words) {
 
 Test(bench_cuda, what_cannot_be_is_said) {
     expect_failure("env STANDIN_GPUS=0 all_reduce_perf --device cuda -t 2 -b 8 -e 8", "no CUDA-capable device");
-    expect_failure("env STANDIN_GPUS=0 all_reduce_perf --device cuda -b 8 -e 8", "# error: ");
+    expect_failure("env STANDIN_FAIL=fill:3 all_reduce_perf --device cuda -b 8 -e 8", "# error: ");
     expect_failure("env TUTTI_CUDA_MODULE=/nowhere.so all_reduce_perf --device cuda -b 8 -e 8", "/nowhere.so");
     expect_failure("all_reduce_perf --device cuda -G 2 -b 8 -e 8", "no kernels");
     expect_failure("all_reduce_perf --device cuda --compute 5 -b 8 -e 8", "no kernels");
     expect_failure("all_reduce_perf --device cuda -M 1 -b 8 -e 8", "-M: ");
     expect_failure(ONE_GPU "STANDIN_FAIL=fill:3 all_reduce_perf --device cuda -t 2 --ranks threads -b 8 -e 8",
                    "made to fail");
+}
+
+Test(bench_cuda, that_there_is_no_gpu_is_said_once_with_what_to_do) {
+    static const char *const ways[] = {"all_reduce_perf -t 3", "all_reduce_perf -t 3 --ranks threads",
+                                       "tuttirun --standalone --nproc-per-node 3 all_reduce_perf"};
+    char command[256];
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        snprintf(command, sizeof command, "env STANDIN_GPUS=0 %s --device cuda -b 8 -e 8", ways[i]);
+        perf_result out = perf_run(command);
+        const char *reason = strstr(out.notes, "no CUDA-capable device");
+        cr_expect(out.code > 0 && out.code < 100, "%s: exit code %d\n%s", command, out.code, out.notes);
+        cr_assert_not_null(reason, "%s: %s", command, out.notes);
+        cr_expect_null(strstr(reason + 1, "no CUDA-capable device"), "%s: %s", command, out.notes);
+        cr_expect_not_null(strstr(reason, "; leave out --device cuda to measure host memory"), "%s: %s", command,
+                           out.notes);
+    }
 }
 
 /* Nobody who has a GPU for each rank expects it. */

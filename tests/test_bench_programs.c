@@ -138,6 +138,16 @@ Test(bench_programs, exit_code_tells_of_missing_bandwidth_and_wrong_flags) {
     cr_expect(strstr(wrong.notes, "--minbytes"), "%s", wrong.notes);
 }
 
+Test(bench_programs, kernels_are_chosen_by_a_name_that_is_there) {
+    if (access("bin/kernels_perf", X_OK) != 0) cr_skip_test("there is no kernels_perf");
+    perf_result wrong = perf_run("kernels_perf --bytes 64K --rounds 1 --only nothinglikethis");
+    cr_expect_neq(wrong.code, 0);
+    cr_expect(strstr(wrong.notes, "--only nothinglikethis: no kernel's name contains it; there are copy, "), "%s",
+              wrong.notes);
+    cr_expect(strstr(wrong.notes, "relu"), "%s", wrong.notes);
+    cr_expect_eq(perf_run("kernels_perf --bytes 64K --rounds 1 --only copy").code, 0);
+}
+
 /* The pid in rank 1's line. */
 static int pid_of_rank_1(const char *line) {
     int pid = 0;

@@ -15,6 +15,14 @@ static void info(const char *environment) {
     cr_assert_eq(shell_run("%s " TUTTI_INFO, environment), 0, "%s", shell_output);
 }
 
+INFO_TEST(the_version_is_one_line) {
+    cr_assert_eq(shell_run(TUTTI_INFO " --version | grep -qE '^tutti-info [0-9]+\\.[0-9]+\\.[0-9]+$'"), 0);
+    cr_assert_eq(shell_run(TUTTI_INFO " -V | wc -l"), 0);
+    HAS("1\n");
+    cr_assert_eq(shell_run(TUTTI_INFO " --versio"), 2);
+    HAS("usage: tutti-info [--version");
+}
+
 INFO_TEST(each_transport_has_a_row_with_its_state) {
     static const char *const others[] = {"verbs", "ucx"};
     info("");

@@ -114,7 +114,10 @@ code=$?
 grep -q 'different options or data' err || { fail "different options are not told"; cat err; }
 
 # A GPU that cannot be used is an error where one was asked for, with its reason, and none where it was not.
-TUTTI_CUDA_MODULE=/no/such/module.so expect_failure "cannot load /no/such/module.so" $alone --device cuda --steps 1
+for program in "$alone" "$three"; do
+    TUTTI_CUDA_MODULE=/no/such/module.so expect_failure "cannot load /no/such/module.so.*; leave out --device cuda to train on the processor" \
+        $program --device cuda --steps 1
+done
 expect_failure "tf32 and bf16 need a GPU" $alone --device host --precision bf16 --steps 1
 TUTTI_CUDA_MODULE=/no/such/module.so timeout 60 $alone --model mlp --batch-size 20 --steps 2 >out 2>err || fail "no GPU"
 

@@ -33,10 +33,17 @@ typedef struct yardstick {
 
 /* --------------------------------------------------------------------------------------------- the compute */
 
+static tutti_status fail_without_gpu(void) {
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "--device cuda: %s; leave out --device cuda to measure the processor",
+                      reason);
+}
+
 static tutti_status choose_kernels(const request *q, bench_lab *lab) {
     tutti_compute_options options = {.precision = q->precision};
     if (q->cuda) {
-        TUTTI_TRY(tutti_device_open(&lab->device));
+        if (tutti_device_open(&lab->device) != TUTTI_OK) return fail_without_gpu();
         TUTTI_TRY(tutti_device_choose(&options.device));
         TUTTI_TRY(lab->device->use(options.device));
         TUTTI_TRY(tutti_device_kernels(&lab->kernels));
@@ -225,11 +232,27 @@ static int keep_asked(const request *q, bench_kernel *rows, int count) {
     return kept;
 }
 
+/* Is there a row whose name contains --only? Else the names, each once. */
+static tutti_status check_only(const request *q, const bench_kernel *rows, int count) {
+    char names[1024] = "";
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        if (q->only == NULL || strstr(rows[i].name, q->only) != NULL) return TUTTI_OK;
+        bool again = false;
+        for (int k = 0; k < i && !again; k++) again = strcmp(rows[k].name, rows[i].name) == 0;
+        if (!again && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
+    }
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "--only %s: no kernel's name contains it; there are %s", q->only, names);
+}
+
 static tutti_status run(const request *q, bench_lab *lab) {
     static bench_kernel rows[BENCH_ROWS_MOST];
     yardstick y = {0};
     TUTTI_TRY(open_lab(q, lab));
-    int count = keep_asked(q, rows, bench_kernels_list(lab, rows));
+    int count = bench_kernels_list(lab, rows);
+    TUTTI_TRY(check_only(q, rows, count));
+    count = keep_asked(q, rows, count);
     print_head(q, lab);
     TUTTI_TRY(measure_yardstick(lab, rows, count, &y));
     for (int i = 0; i < count; i++) {

@@ -18,6 +18,13 @@ static tutti_status open_gpu(tutti_compute_options *options, tutti_compute **com
     return kernels->open(options, compute_out);
 }
 
+static tutti_status fail_without_gpu(void) {
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED, "--device cuda: %s; leave out --device cuda to train on the processor",
+                      reason);
+}
+
 /* With --device auto a GPU where there is one; one that is there and cannot be used is worth a word. */
 static tutti_status open_compute(tutti_train *train) {
     static const char *const precisions[] = {
@@ -29,7 +36,8 @@ static tutti_status open_compute(tutti_train *train) {
     bool automatic = strcmp(device, "auto") == 0;
     if (strcmp(device, "cuda") == 0 || (automatic && tutti_device_open(&gpus) == TUTTI_OK)) {
         tutti_status status = open_gpu(&options, &train->compute);
-        if (status != TUTTI_ERR_UNSUPPORTED || !automatic) return status;
+        if (status == TUTTI_ERR_UNSUPPORTED && !automatic) return fail_without_gpu();
+        if (status != TUTTI_ERR_UNSUPPORTED) return status;
         if (train->rank == 0)
             fprintf(stderr, "tutti-train: training on the processor, not on a GPU: %s\n", tutti_last_error());
     }
