@@ -34,10 +34,25 @@ foreach(folder LIBDIR INCLUDEDIR)
     set(TUTTI_PC_${folder} "\${prefix}/${CMAKE_INSTALL_${folder}}")
   endif()
 endforeach()
+# Where the system's loader does not look of itself, programs note where the library is. It looks into /usr/local/lib only
+# after ldconfig.
 install(CODE "
   set(PROJECT_DESCRIPTION \"${PROJECT_DESCRIPTION}\")
   set(PROJECT_VERSION \"${PROJECT_VERSION}\")
+  set(TUTTI_PC_PREFIX \"\${CMAKE_INSTALL_PREFIX}\")
   set(TUTTI_PC_LIBDIR [[${TUTTI_PC_LIBDIR}]])
   set(TUTTI_PC_INCLUDEDIR [[${TUTTI_PC_INCLUDEDIR}]])
+  set(TUTTI_PC_RPATH [[ -Wl,-rpath,\${libdir}]])
+  string(REPLACE [[\${prefix}]] \"\${CMAKE_INSTALL_PREFIX}\" libdir \"\${TUTTI_PC_LIBDIR}\")
+  if(libdir MATCHES [[^(/usr)?/lib(64|/${CMAKE_LIBRARY_ARCHITECTURE})?/?$]])
+    set(TUTTI_PC_RPATH)
+  endif()
   configure_file(\"${PROJECT_SOURCE_DIR}/cmake/tutti.pc.in\" \"${PROJECT_BINARY_DIR}/tutti.pc\" @ONLY)")
 install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# The same for the build folder, without installing: PKG_CONFIG_PATH=build/lib/pkgconfig.
+set(TUTTI_PC_PREFIX ${PROJECT_BINARY_DIR})
+set(TUTTI_PC_LIBDIR ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+set(TUTTI_PC_INCLUDEDIR ${PROJECT_SOURCE_DIR}/include)
+set(TUTTI_PC_RPATH " -Wl,-rpath,\${libdir}")
+configure_file(cmake/tutti.pc.in ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/pkgconfig/tutti.pc @ONLY)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the build into a folder of its own, builds both example projects against it and runs them under the
-# installed launcher. usage: test_examples.sh BUILD_FOLDER; CC and TUTTI_TEST_FLAGS (compiler flags) may be set.
+# Installs the build into a folder of its own, builds both example projects and the sample of README.md against it and runs
+# them under the installed launcher, then the same from the build folder. usage: test_examples.sh BUILD_FOLDER; CC and TUTTI_TEST_FLAGS (compiler flags) may be set.
 set -eu
 build=$1
 source=$(cd "$(dirname "$0")/.." && pwd)
@@ -10,10 +10,10 @@ sums="3 ranks: 3 30 300 6" weights="w = [2.0000, 3.0000]"
 prefix=$work/prefix
 flags=${TUTTI_TEST_FLAGS:-}
 
-expect() { # expect NAME RANKS TEXT COMMAND...: the ranks print the text, once
+expect() { # expect NAME RANKS TEXT COMMAND...: the ranks print these lines, sorted
     name=$1 ranks=$2 text=$3
     shift 3
-    got=$("$prefix/bin/tuttirun" --standalone --nproc_per_node "$ranks" "$@" | sed 's/^\[[0-9]*\] //')
+    got=$("$prefix/bin/tuttirun" --standalone --nproc_per_node "$ranks" "$@" | sed 's/^\[[0-9]*\] //' | sort)
     if [ "$got" != "$text" ]; then
         echo "$name printed: $got"
         exit 1
@@ -28,10 +28,18 @@ done
 
 cmake -S "$source/examples/cmake" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_FLAGS="$flags" >"$work/configure.log"
 cmake --build "$work/cmake" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
-expect "CMake, shared" 3 "$sums" "$work/cmake/all_reduce"
-expect "CMake, static" 3 "$sums" "$work/cmake/all_reduce_static"
-expect "linear regression, shared" 2 "$weights" "$work/cmake/linear_ddp"
-expect "linear regression, static" 2 "$weights" "$work/cmake/linear_ddp_static"
+expect_all() { # expect_all NAME FOLDER SUFFIX: what each program prints
+    expect "$1, all_reduce" 3 "$sums" "$2/all_reduce$3"
+    expect "$1, linear_ddp" 2 "$weights" "$2/linear_ddp$3"
+    expect "$1, async" 4 "4 ranks: 4 6, meanwhile 2" "$2/async$3"
+    expect "$1, send_recv" 4 "from the others: 6 numbers
+round the ring of 4 ranks: 6" "$2/send_recv$3"
+    expect "$1, split" 5 "even: 3 ranks, sum 6
+odd: 2 ranks, sum 4" "$2/split$3"
+    expect "$1, mem_alloc" 3 "3 ranks: mean 2" "$2/mem_alloc$3"
+}
+expect_all "CMake, shared" "$work/cmake" ""
+expect_all "CMake, static" "$work/cmake" _static
 
 if ! command -v pkg-config >/dev/null || ! command -v make >/dev/null; then
     echo "pkg-config or make is missing: the pkg-config example was not built"
@@ -41,7 +49,23 @@ cp -r "$source/examples" "$work/examples"
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name tutti.pc)")
 export PKG_CONFIG_PATH
 make -C "$work/examples/pkgconfig" CFLAGS="-O2 -Wall -Wextra -Werror $flags" >"$work/make.log" || { cat "$work/make.log"; exit 1; }
-expect "pkg-config" 3 "$sums" "$work/examples/pkgconfig/all_reduce"
+expect_all "pkg-config" "$work/examples/pkgconfig" ""
+
+# The first sample of README.md, by its command line as it is there, without advice for the loader.
+unset LD_LIBRARY_PATH
+awk '/^```c$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' "$source/README.md" >"$work/sum.c"
+line=$(grep '^cc sum.c ' "$source/README.md")
+readme() { # readme NAME BIN_FOLDER
+    got=$(cd "$work" && rm -f sum && PATH=$2:$PATH && eval "$line")
+    [ "$got" = "4 6" ] || { echo "README's sum.c, $1, printed: $got"; exit 1; }
+    echo "README's sum.c, $1: $got"
+}
+readme installed "$prefix/bin"
+PKG_CONFIG_PATH=$build/lib/pkgconfig
+readme "from the build folder" "$build/bin"
+grep -q rpath "$(find "$prefix" -name tutti.pc)" || { echo "no rpath for a prefix that the loader does not know"; exit 1; }
+DESTDIR=$work/destination cmake --install "$build" --prefix /usr >"$work/install.log"
+! grep -q rpath "$(find "$work/destination" -name tutti.pc)" || { echo "an rpath for the system's own folder"; exit 1; }
 
 # Ours needs nothing but libc to load.
 needed=$(readelf -d "$(find "$prefix" -name 'libtutti.so')" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
