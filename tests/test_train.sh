@@ -153,9 +153,10 @@ interrupt() { # interrupt NAME launcher|rank PROGRAM...: to whom the signal goes
     wait $pid
     code=$?
     [ "$code" = 130 ] || { fail "$name: exit code $code after Ctrl-C"; cat "$name.err"; }
-    [ "$(ls "$name" | grep -c '^step-[0-9]*\.safetensors$')" = 1 ] && [ "$(ls "$name" | wc -l)" = 1 ] || fail "$name: $(ls "$name")"
+    [ "$(ls -A "$name" | grep -vc '^step-[0-9]*\.safetensors$')" = 0 ] || fail "$name: $(ls -A "$name")"
     at=$(sed -n 's/^tutti-train: stopped by SIGINT after step \([0-9]*\) of 1000000; --resume .* goes on$/\1/p' "$name.err")
     [ -n "$at" ] || { fail "$name: not told that it was stopped"; cat "$name.err"; }
+    [ -e "$name/step-$(printf %08d "$at").safetensors" ] || fail "$name: no checkpoint of step $at: $(ls -A "$name")"
     grep -q "^checkpoint written: $name/step-0*$at.safetensors\$" "$name.out" || { fail "$name: no line on the checkpoint"; tail "$name.out"; }
     timeout 60 "$@" --batch-size 10 --steps $((at + 3)) --resume "$name" --checkpoint-dir "$name" >out 2>err || { fail "$name: going on"; cat err; }
     grep -q "^resumed at step $at from " out || { fail "$name: not resumed at step $at"; cat out; }
@@ -165,12 +166,12 @@ interrupt three launcher $three
 interrupt rank rank $three
 
 # A second Ctrl-C ends at once, also while steps go on; before the first checkpoint no folder is there.
-env --default-signal=INT timeout -s KILL 100 $alone --model lenet --batch-size 20000 --steps 100 --metrics slow.jsonl --checkpoint-dir slow >out 2>err &
+env --default-signal=INT timeout -s KILL 100 $alone --model lenet --batch-size 2000 --steps 100 --metrics slow.jsonl --checkpoint-dir slow >out 2>err &
 pid=$!
 for _ in $(seq 200); do grep -q '"event":"start"' slow.jsonl 2>/dev/null && break || sleep 0.1; done
-sleep 0.5
+sleep 0.1
 target=$(children $pid)
-kill -INT "$target" && sleep 0.2 && kill -INT "$target"
+kill -INT "$target" && sleep 0.1 && kill -INT "$target"
 for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$target" 2>/dev/null || break; sleep 0.1; done
 kill -0 "$target" 2>/dev/null && fail "a second Ctrl-C does not end it"
 wait $pid
