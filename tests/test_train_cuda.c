@@ -45,16 +45,36 @@ enum { STEPS = 8 };
 
 #define OPTIONS(...) "--batch-size", "12", "--steps", "8", "--lr", "0.01", __VA_ARGS__
 
+/* On the smooth model, since kernels differ: see training.h. */
 Test(train_cuda, losses_are_the_hosts_with_every_optimizer) {
     static const char *const optimizers[] = {"sgd", "momentum", "adam", "adamw"};
     for (int i = 0; i < 4; i++) {
-        training_run host = {.options = {OPTIONS("--model", "lenet", "--optimizer", optimizers[i])}}, cuda = host;
-        cuda.options[10] = "--device", cuda.options[11] = "cuda";
+        training_run host = {.options = {OPTIONS("--optimizer", optimizers[i])}, .smooth = true}, cuda = host;
+        cuda.options[8] = "--device", cuda.options[9] = "cuda";
         double expected[TRAINING_LOSSES], got[TRAINING_LOSSES];
         expect_run(1, &host, STEPS, expected);
         expect_run(1, &cuda, STEPS, got);
-        expect_near(STEPS, got, expected, 2e-4);
+        expect_near(STEPS, got, expected, TRAINING_ROUNDING);
     }
+}
+
+/* The second loss, too, where no value of a max-pool changes its place in the first step: in about nine of ten starts, and in all but one
+ * of a thousand in one of three. Where one does, the loss has moved by less than a thousandth. */
+Test(train_cuda, lenet_begins_as_on_the_host) {
+    static const char *const seeds[] = {"1", "2", "3"};
+    int near = 0;
+    for (int i = 0; i < 3; i++) {
+        training_run host = {.options = {OPTIONS("--model", "lenet", "--seed", seeds[i])}}, cuda = host;
+        host.options[3] = cuda.options[3] = "2";
+        cuda.options[10] = "--device", cuda.options[11] = "cuda";
+        double expected[TRAINING_LOSSES], got[TRAINING_LOSSES];
+        expect_run(1, &host, 2, expected);
+        expect_run(1, &cuda, 2, got);
+        expect_near(1, got, expected, TRAINING_ROUNDING);
+        expect_near(2, got, expected, 1e-2);
+        near += fabs(got[1] - expected[1]) <= TRAINING_ROUNDING * (1 + expected[1]);
+    }
+    cr_assert(near > 0, "the second loss differs with each seed");
 }
 
 Test(train_cuda, a_recorded_step_gives_the_bits_of_a_launched_one) {
@@ -68,13 +88,32 @@ Test(train_cuda, a_recorded_step_gives_the_bits_of_a_launched_one) {
     expect_near(STEPS, a, b, 0);
 }
 
+/* By one rank that computes the parts of two, whose sums have only one order: bit for bit. */
+static void expect_parts(training_run what, const double *got) {
+    double parts[TRAINING_LOSSES];
+    int count = 0;
+    what.data = folder;
+    const char *failure = training_losses_of_parts(RANKS_PROCESSES, 2, &what, parts, &count);
+    cr_assert_null(failure, "%s", failure);
+    cr_assert_eq(count, STEPS);
+    expect_near(STEPS, got, parts, 0);
+}
+
+Test(train_cuda, two_ranks_give_the_bits_of_one_that_computes_both_parts) {
+    training_run two = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}};
+    two.options[1] = "6";
+    double got[TRAINING_LOSSES];
+    expect_run(2, &two, STEPS, got);
+    expect_parts(two, got);
+}
+
 Test(train_cuda, two_ranks_follow_one_rank_with_the_whole_batch) {
-    training_run one = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}}, two = one;
+    training_run one = {.options = {OPTIONS("--device", "cuda")}, .smooth = true}, two = one;
     two.options[1] = "6";
     double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
     expect_run(1, &one, STEPS, a);
     expect_run(2, &two, STEPS, b);
-    expect_near(STEPS, b, a, 2e-4);
+    expect_near(STEPS, b, a, TRAINING_ROUNDING);
 }
 
 /* By the stand-in for NCCL, whose calls can be recorded: with fault, a run that makes more of them than that many. */
@@ -88,15 +127,16 @@ static void run_on_two_gpus(training_run *run, const char *fault, double *losses
 Test(train_cuda, a_recorded_step_contains_the_buckets_that_travel_in_a_stream_of_their_own) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("how often NCCL is called is known of its stand-in only");
     training_run recorded = {.options = {OPTIONS("--model", "lenet", "--optimizer", "adam", "--device", "cuda")}},
-                 launched = recorded, one = recorded;
-    recorded.options[1] = launched.options[1] = "6";
+                 launched;
+    recorded.options[1] = "6";
+    launched = recorded;
     launched.options[12] = "--eager";
-    double a[TRAINING_LOSSES], b[TRAINING_LOSSES], c[TRAINING_LOSSES];
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
     run_on_two_gpus(&recorded, "ncclAllReduce:9:2", a); /* two buckets, three steps, and one to try */
     run_on_two_gpus(&launched, "", b);
-    expect_run(1, &one, STEPS, c);
     expect_near(STEPS, a, b, 0);
-    expect_near(STEPS, a, c, 2e-4);
+    launched.own_gpus = false;
+    expect_parts(launched, a);
 }
 
 /* By the engine for ranks on one GPU: in each step that is not replayed a rank's stream writes values, at least one. */
@@ -120,14 +160,14 @@ Test(train_cuda, ranks_that_share_a_gpu_record_their_steps) {
 
 Test(train_cuda, where_sums_keep_the_order_of_ranks_steps_are_launched) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("two GPUs and NCCL are the stand-ins'");
-    training_run one = {.options = {OPTIONS("--model", "mlp", "--device", "cuda")}}, two = one;
+    training_run two = {.options = {OPTIONS("--model", "mlp", "--device", "cuda")}};
     two.options[1] = "6";
-    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
-    expect_run(1, &one, STEPS, a);
+    double got[TRAINING_LOSSES];
     setenv("TUTTI_DETERMINISTIC", "1", 1);
-    run_on_two_gpus(&two, "", b);
+    run_on_two_gpus(&two, "", got);
     unsetenv("TUTTI_DETERMINISTIC");
-    expect_near(STEPS, b, a, 2e-4);
+    two.own_gpus = false;
+    expect_parts(two, got);
 }
 
 Test(train_cuda, a_recording_that_fails_says_how_to_do_without) {
@@ -143,14 +183,20 @@ Test(train_cuda, a_recording_that_fails_says_how_to_do_without) {
     cr_assert(failure != NULL && strstr(failure, "--eager") != NULL, "%s", failure);
 }
 
+/* bfloat16 rounds each factor by up to 2^-9 of it, a product by 2^-8 of its terms; of LeNet only the first loss is near. */
 Test(train_cuda, bfloat16_stays_near_fp32) {
-    training_run exact = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}}, rounded = exact;
-    rounded.options[10] = "--precision", rounded.options[11] = "bf16";
-    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
-    expect_run(1, &exact, STEPS, a);
-    expect_run(1, &rounded, STEPS, b);
-    expect_near(STEPS, b, a, 0.05);
-    cr_assert_neq(a[0], b[0]);
+    for (int smooth = 0; smooth < 2; smooth++) {
+        training_run exact = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}, .smooth = smooth == 1};
+        const int steps = smooth == 1 ? STEPS : 1;
+        if (steps == 1) exact.options[3] = "1";
+        training_run rounded = exact;
+        rounded.options[10] = "--precision", rounded.options[11] = "bf16";
+        double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
+        expect_run(1, &exact, steps, a);
+        expect_run(1, &rounded, steps, b);
+        expect_near(steps, b, a, 0x1p-8);
+        cr_assert_neq(a[0], b[0]);
+    }
 }
 
 /* How often memory of the GPU is taken in a run of so many steps, in a thread of this process. */
@@ -181,7 +227,8 @@ Test(train_cuda, a_step_takes_no_memory) {
     }
 }
 
-/* Half of the steps on one device, the rest, from a checkpoint, on the other. */
+/* Half of the steps on one device, the rest, from a checkpoint, on the other. The MLP: where a rounding moves a value of its ReLU over
+ * 0, one unit lacks one sample, and the loss moves by less than 1e-4. */
 static void check_resume(char *first_device, char *second_device, const double *expected) {
     char checkpoints[FILES_PATH_BYTES];
     double got[TRAINING_LOSSES];

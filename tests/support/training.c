@@ -8,8 +8,9 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "ddp/trainer/train.h"
+#include "ddp/trainer/models/models.h"
 #include "kernels/gemm.h"
+#include "tests/support/training_run.h"
 
 tutti_compute *training_compute(void) {
     tutti_compute *compute = NULL;
@@ -17,12 +18,58 @@ tutti_compute *training_compute(void) {
     return compute;
 }
 
-static tutti_status run_rank(ranks_context *context) {
-    const training_run *run = context->argument;
+/* As LeNet, without what has kinks. */
+static void fill_smooth(tutti_model_layers *list) {
+    tutti_layer conv = {.kind = TUTTI_LAYER_CONV,
+                        .name = "conv1",
+                        .units = 8,
+                        .kernel = 5,
+                        .stride = 1,
+                        .padding = TUTTI_PADDING_SAME,
+                        .stddev = 0.1};
+    tutti_models_add(list, conv);
+    conv.name = "conv2", conv.units = 16, conv.stride = 2;
+    tutti_models_add(list, conv);
+    tutti_models_add(list, (tutti_layer){.kind = TUTTI_LAYER_DENSE, .name = "dense1", .units = 128, .stddev = 0.05});
+    tutti_models_add(list, (tutti_layer){.kind = TUTTI_LAYER_DROPOUT, .name = "dropout", .rate = 0.5});
+    tutti_models_add(
+        list,
+        (tutti_layer){.kind = TUTTI_LAYER_DENSE, .name = "dense2", .units = TUTTI_DATASET_CLASSES, .stddev = 0.05});
+}
+
+/* What tutti_train_open has made of a bundled model is made anew. */
+static tutti_status take_smooth_model(tutti_train *train) {
+    tutti_model_layers list = {.count = 0};
+    const tutti_update_options options = train->update.options;
+    const tutti_step_setup made = train->work.setup;
+    const char *optimizer = train->update.row->name;
+    fill_smooth(&list);
+    tutti_step_close(&train->work);
+    tutti_update_fini(&train->update);
+    tutti_model_destroy(train->model);
+    train->model = NULL;
+    TUTTI_TRY(tutti_model_create(&list, (tutti_shape){train->dataset.height, train->dataset.width, 1}, made.batch,
+                                 train->compute, &train->model));
+    tutti_model_initialize(train->model, train->seed);
+    TUTTI_TRY(tutti_update_init(&train->update, optimizer, &options, train->model));
+    tutti_step_setup setup = made;
+    setup.model = train->model;
+    return tutti_step_open(&train->work, &setup);
+}
+
+tutti_status training_open(const training_run *run, tutti_comm *comm, tutti_arguments *arguments, tutti_train *train) {
     char *argv[TRAINING_OPTIONS + 8] = {"tutti-train", "--data", (char *)run->data, "--metrics", (char *)run->metrics,
                                         "--log-every", "1",      "--device",        "host"};
     int argc = 9;
+    *train = (tutti_train){.ddp = NULL};
     for (int i = 0; run->options[i] != NULL; i++) argv[argc++] = (char *)run->options[i];
+    TUTTI_TRY(tutti_arguments_parse(argc, argv, arguments));
+    TUTTI_TRY(tutti_train_open(train, arguments, comm));
+    return run->smooth ? take_smooth_model(train) : TUTTI_OK;
+}
+
+static tutti_status run_rank(ranks_context *context) {
+    const training_run *run = context->argument;
     if (run->own_gpus) {
         char number[16];
         snprintf(number, sizeof number, "%d", context->rank);
@@ -32,18 +79,17 @@ static tutti_status run_rank(ranks_context *context) {
     tutti_arguments arguments;
     tutti_train train;
     double accuracy = 0;
-    TUTTI_TRY(tutti_arguments_parse(argc, argv, &arguments));
-    tutti_status status = tutti_train_open(&train, &arguments, context->comm);
+    tutti_status status = training_open(run, context->comm, &arguments, &train);
     if (status == TUTTI_OK) status = tutti_train_run(&train, &accuracy);
     tutti_train_close(&train);
     return status;
 }
 
-const char *training_losses(ranks_kind kind, int nranks, training_run *run, double *losses_out, int *count_out) {
+const char *training_run_body(const ranks_options *options, ranks_body body, double *losses_out, int *count_out) {
+    training_run *run = options->argument;
     files_join(run->data, "metrics.jsonl", run->metrics);
     tutti_gemm_use_one_thread();
-    ranks_options options = {.kind = kind, .nranks = nranks, .argument = run};
-    const char *failure = ranks_run(&options, run_rank);
+    const char *failure = ranks_run(options, body);
     size_t bytes;
     char *text = (char *)files_read(run->metrics, &bytes);
     remove(run->metrics);
@@ -56,4 +102,9 @@ const char *training_losses(ranks_kind kind, int nranks, training_run *run, doub
         losses_out[*count_out] = strtod(at + strlen("\"loss\":"), &at);
     free(text);
     return NULL;
+}
+
+const char *training_losses(ranks_kind kind, int nranks, training_run *run, double *losses_out, int *count_out) {
+    ranks_options options = {.kind = kind, .nranks = nranks, .argument = run};
+    return training_run_body(&options, run_rank, losses_out, count_out);
 }

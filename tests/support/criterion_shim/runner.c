@@ -158,7 +158,7 @@ static bool is_wanted(const shim_test *test, const char *pattern) {
     char path[512];
     if (test->name == NULL) return false;
     snprintf(path, sizeof path, "%s/%s", test->suite, test->name);
-    return pattern == NULL || fnmatch(pattern, path, 0) == 0;
+    return pattern == NULL || fnmatch(pattern, path, FNM_EXTMATCH) == 0;
 }
 
 int main(int argc, char **argv) {
