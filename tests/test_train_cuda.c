@@ -58,8 +58,8 @@ Test(train_cuda, losses_are_the_hosts_with_every_optimizer) {
     }
 }
 
-/* The second loss, too, where no value of a max-pool changes its place in the first step: in about nine of ten starts, and in all but one
- * of a thousand in one of three. Where one does, the loss has moved by less than a thousandth. */
+/* The second loss, too, where no value of a max-pool changes its place in the first step: a start in ten or fewer has one, and three
+ * that all have one are rarer than one in a thousand. Then the loss differs by about a thousandth. */
 Test(train_cuda, lenet_begins_as_on_the_host) {
     static const char *const seeds[] = {"1", "2", "3"};
     int near = 0;
@@ -88,7 +88,8 @@ Test(train_cuda, a_recorded_step_gives_the_bits_of_a_launched_one) {
     expect_near(STEPS, a, b, 0);
 }
 
-/* By one rank that computes the parts of two, whose sums have only one order: bit for bit. */
+/* By one rank that computes the parts of two, whose sums have only one order: bit for bit, on the stand-in. On a GPU cuBLAS may take
+ * another kernel for a gradient that lies elsewhere; there `what` is smooth. */
 static void expect_parts(training_run what, const double *got) {
     double parts[TRAINING_LOSSES];
     int count = 0;
@@ -96,12 +97,13 @@ static void expect_parts(training_run what, const double *got) {
     const char *failure = training_losses_of_parts(RANKS_PROCESSES, 2, &what, parts, &count);
     cr_assert_null(failure, "%s", failure);
     cr_assert_eq(count, STEPS);
-    expect_near(STEPS, got, parts, 0);
+    expect_near(STEPS, got, parts, what.smooth ? TRAINING_ROUNDING : 0);
 }
 
 Test(train_cuda, two_ranks_give_the_bits_of_one_that_computes_both_parts) {
     training_run two = {.options = {OPTIONS("--model", "lenet", "--device", "cuda")}};
     two.options[1] = "6";
+    two.smooth = getenv("TUTTI_CUDA_MODULE") == NULL;
     double got[TRAINING_LOSSES];
     expect_run(2, &two, STEPS, got);
     expect_parts(two, got);
