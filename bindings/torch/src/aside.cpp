@@ -14,8 +14,7 @@ static constexpr int64_t aside_tag = INT64_C(1) << 40;
 
 class Aside::Task final : public c10d::Work {
 public:
-    Task(int rank, c10d::OpType type, const char *title, Backend::Tensors tensors, Body body,
-         std::function<void()> ended)
+    Task(int rank, c10d::OpType type, const char *title, Backend::Tensors tensors, Body body, Ended ended)
         : c10d::Work(rank, type, title, tensors), tensors_(std::move(tensors)), body_(std::move(body)),
           ended_(std::move(ended)),
           future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
@@ -37,6 +36,9 @@ public:
         if (exception_) std::rethrow_exception(exception_);
         return true;
     }
+    uint64_t getCompletionKey() const { /* overrides where PyTorch has it (2.15) */
+        return key_;
+    }
     void abort() override {
         TORCH_CHECK(false, "tutti: one operation cannot be aborted, only its group (group.abort())");
     }
@@ -51,25 +53,25 @@ public:
         }
         finish();
         future_->markCompleted(c10::IValue(tensors_));
-        if (ended_) ended_();
+        if (ended_) ended_(*this, key_);
     }
     void fail(std::exception_ptr error) {
         finish(error);
         future_->setError(error);
-        if (ended_) ended_();
+        if (ended_) ended_(*this, key_);
     }
 
 private:
     Backend::Tensors tensors_;
     Body body_;
-    std::function<void()> ended_;
+    Ended ended_;
+    const uint64_t key_ = new_completion_key();
     c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
 Aside::Aside(Backend &backend) : backend_(backend), thread_([this] { run(); }) {}
 
-Backend::WorkPtr Aside::add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body,
-                            std::function<void()> ended) {
+Backend::WorkPtr Aside::add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body, Ended ended) {
     auto task = c10::make_intrusive<Task>(backend_.getRank(), type, title, std::move(tensors), std::move(body),
                                           std::move(ended));
     std::lock_guard<std::mutex> lock(mutex_);

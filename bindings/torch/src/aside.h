@@ -16,14 +16,15 @@ namespace torch_tutti {
 class Aside {
 public:
     using Body = std::function<void(tutti_comm *)>;
+    using Ended = std::function<void(c10d::Work &, uint64_t key)>;
 
     explicit Aside(Backend &backend);
     /* What has not begun fails; what runs is aborted. */
     ~Aside();
 
-    /* Runs the body after those before it, then `ended`, if any; a failure is thrown by the work. */
-    Backend::WorkPtr add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body,
-                         std::function<void()> ended);
+    /* Runs the body after those before it, then `ended`, if any, with the key that hooks know it by; a failure is thrown by
+     * the work. */
+    Backend::WorkPtr add(c10d::OpType type, const char *title, Backend::Tensors tensors, Body body, Ended ended);
     /* What runs fails now; from any thread. */
     void abort(const char *reason);
 

@@ -26,6 +26,8 @@ namespace {
 /* So long the end of a group waits for what is in streams: an operation that returned is done in time, and one that waits for a
  * rank that never comes does not keep a process from ending. */
 constexpr std::chrono::milliseconds finish_limit = std::chrono::seconds(10);
+/* So long the end of the process waits for hooks of a failure: PyTorch's recorder, which writes a file, gives up after as long. */
+constexpr std::chrono::milliseconds hooks_limit = std::chrono::seconds(30);
 
 tutti_comm_options comm_options(const Options &options, const std::string &name) {
     tutti_comm_options own = {};
@@ -59,6 +61,28 @@ int64_t tag_of(const std::vector<int> &ranks) {
     for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * UINT64_C(0x100000001b3);
     return static_cast<int64_t>(hash >> 25);
 }
+
+/* What an operation that begins has of the group's extensions: they end with it, or here if it does not begin. */
+class Extended {
+public:
+    explicit Extended(const std::shared_ptr<Extensions> &extensions)
+        : extensions_(extensions), claim_(extensions->claim()) {}
+    ~Extended() {
+        if (!claim_.empty()) extensions_->end(claim_);
+    }
+    bool any() const {
+        return !claim_.empty();
+    }
+    void until_end_of(Work &work) {
+        if (claim_.empty()) return;
+        work.on_end([extensions = extensions_, claim = std::move(claim_)](Work &) { extensions->end(claim); });
+        claim_.clear();
+    }
+
+private:
+    const std::shared_ptr<Extensions> &extensions_;
+    Extensions::Claim claim_;
+};
 
 } // namespace
 
@@ -96,6 +120,7 @@ Backend::~Backend() {
     /* Threads that this waits for may need Python's lock to end; once Python ends, they have ended. */
     std::optional<pybind11::gil_scoped_release> unlocked;
     if (!all().closed && Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+    hooks_->expect_failures();
     {
         std::lock_guard<std::mutex> lock(all().mutex);
         all().backends.erase(this);
@@ -103,7 +128,10 @@ Backend::~Backend() {
     end_threads(/* breaks */ false);
     tutti_comm_destroy(comm_);
     /* A hook is Python's: once that has ended, it is left behind. */
-    if (all().closed) (void)new auto(std::move(onCompletionHook_));
+    if (all().closed) {
+        (void)new auto(std::move(onCompletionHook_));
+        (void)new auto(hooks_);
+    }
 }
 
 void Backend::end_threads(bool breaks) {
@@ -121,6 +149,7 @@ void Backend::end_threads(bool breaks) {
 /* A thread that asks for Python's lock while the interpreter ends is ended where it stands, which C++ does not survive. So
  * callbacks that run may end; after a while, what they wait for is broken off. */
 void shutdown_all() {
+    Hooks::finish(hooks_limit);
     bool ended = stop_callbacks(std::chrono::seconds(1));
     std::lock_guard<std::mutex> lock(all().mutex);
     for (Backend *backend : all().backends) backend->end_threads(!ended);
@@ -129,7 +158,8 @@ void shutdown_all() {
 }
 
 std::chrono::milliseconds Backend::timeout_of(std::chrono::milliseconds asked) const {
-    return asked.count() > 0 ? asked : std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
+    auto own = asked.count() > 0 ? asked : std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
+    return own + extensions_->sum();
 }
 
 void Backend::setTimeout(std::chrono::milliseconds timeout) {
@@ -137,21 +167,35 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
     options_->timeout = timeout;
 }
 
+void Backend::addEphemeralTimeout(const std::chrono::milliseconds &timeout) {
+    extensions_->add(timeout);
+}
+
+/* What the engine is told of an operation on host memory or in a stream. */
+tutti_options Backend::begin_work(const Call &call, Work &work) {
+    auto timeout = timeout_of(call.timeout);
+    work.set_timeout(timeout);
+    tutti_options options = {};
+    options.struct_bytes = sizeof options;
+    options.timeout_ms = timeout.count();
+    options.factor = call.factor;
+    return options;
+}
+
 Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue) {
     if (Batch *batch = Batch::open(this)) return batch->add(call, std::move(operands), std::move(issue));
     if (operands.device() && operands.device()->is_cuda()) return start_in_stream(call, std::move(operands), issue);
-    auto started = onCompletionHook_ ? HookClock::now() : HookClock::time_point();
+    bool watched = is_watched();
+    auto started = watched ? HookClock::now() : HookClock::time_point();
     auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, next_sequence(), std::move(operands));
-    tutti_options options = {};
-    options.struct_bytes = sizeof options;
+    tutti_options options = begin_work(call, *work);
     options.memory = TUTTI_MEMORY_HOST;
-    options.timeout_ms = timeout_of(call.timeout).count();
-    options.factor = call.factor;
     if (call.async) options.work = work->handle();
-    check(issue(comm_, &options));
+    Extended extended(extensions_);
+    check_issued(issue(comm_, &options));
     if (!call.async) work->end_here();
-    if (C10_UNLIKELY(onCompletionHook_ != nullptr))
-        work->on_end([tell = hook_call(call.type, work->getSequencenumber(), started)](Work &) { tell(); });
+    extended.until_end_of(*work);
+    if (C10_UNLIKELY(watched)) watch(call, *work, started);
     return work;
 }
 
@@ -167,27 +211,63 @@ tutti_status Backend::issue_in_stream(const Issue &issue, tutti_options options,
 
 Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, const Issue &issue) {
     c10::Device device = *operands.device();
-    auto started = onCompletionHook_ ? HookClock::now() : HookClock::time_point();
+    bool watched = is_watched();
+    auto started = watched ? HookClock::now() : HookClock::time_point();
     c10::Stream stream = lanes_.take(device, call.async, call.lane);
     for (const c10::Stream &leader : operands.leaders()) follow(stream, leader);
     auto work = c10::make_intrusive<StreamWork>(getRank(), call.type, call.title, next_sequence(), std::move(operands),
                                                 stream, lanes_.sends());
-    tutti_options options = {};
-    options.struct_bytes = sizeof options;
+    tutti_options options = begin_work(call, *work);
     options.memory = TUTTI_MEMORY_CUDA;
     options.stream = native_handle(stream);
-    options.timeout_ms = timeout_of(call.timeout).count();
-    options.factor = call.factor;
     if (options_->blocking_wait) work->block_host();
-    bool tracked = call.async || options_->blocking_wait || onCompletionHook_ != nullptr;
-    check(issue_in_stream(issue, options, tracked ? work->handle() : nullptr));
+    Extended extended(extensions_);
+    bool tracked = call.async || options_->blocking_wait || watched || extended.any();
+    check_issued(issue_in_stream(issue, options, tracked ? work->handle() : nullptr));
     work->enqueued();
-    if (C10_UNLIKELY(onCompletionHook_ != nullptr))
-        work->on_end([tell = hook_call(call.type, work->getSequencenumber(), started)](Work &) { tell(); });
+    extended.until_end_of(*work);
+    if (C10_UNLIKELY(watched)) watch(call, *work, started);
     return work;
 }
 
-/* ----------------------------------------------------------------------------------------- completion hook */
+/* ---------------------------------------------------------------------------------------------------- hooks */
+
+/* Of a call that waits, or has not begun: if it has broken the group, abort hooks hear of it. */
+void Backend::check_issued(tutti_status status) {
+    if (C10_LIKELY(status == TUTTI_OK)) return;
+    std::string text = tutti_last_error();
+    if (hooks_->any() && tutti_comm_error(comm_) != TUTTI_OK) hooks_->failed();
+    throw_status(status, text);
+}
+
+std::function<void(Work &)> Backend::end_of_part(uint64_t key) {
+    c10::weak_intrusive_ptr<Backend> weak(c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
+    return [weak, key](Work &work) {
+        if (auto self = weak.lock())
+            self->tell_of_part(work, key, std::chrono::duration<float, std::milli>(work.getDuration()));
+    };
+}
+
+/* What a hook raises breaks the group, as it does for the hook without a number. */
+void Backend::tell_of_part(const c10d::Work &work, uint64_t key, std::chrono::duration<float, std::milli> took) {
+    if (work.exception()) return hooks_->failed();
+    try {
+        hooks_->completed(key, took.count());
+    } catch (const std::exception &error) {
+        abort_because(std::string("a completion hook raised ") + error.what());
+    }
+}
+
+void Backend::watch_part(Work &whole, uint64_t key) {
+    if (hooks_->any()) whole.on_end(end_of_part(key));
+}
+
+void Backend::watch(const Call &call, Work &work, HookClock::time_point started) {
+    if (!call.async) work.set_duration(HookClock::now() - started);
+    if (onCompletionHook_)
+        work.on_end([tell = hook_call(call.type, work.getSequencenumber(), started)](Work &) { tell(); });
+    if (hooks_->any()) work.on_end(end_of_part(work.getCompletionKey()));
+}
 
 void Backend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook) {
     TORCH_CHECK(onCompletionHook_ == nullptr, "tutti: this group has a completion hook already");
@@ -242,6 +322,13 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
     if (own == ranks.end()) return nullptr;
     return c10::make_intrusive<Backend>(*this, ranks, static_cast<int>(own - ranks.begin()),
                                         child_options(options, *options_));
+}
+
+/* The members come from groups that know nothing of each other, so they meet in the store. */
+c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                                 const c10::intrusive_ptr<c10d::Backend::Options> &options,
+                                                 const int &rank, const int &size) {
+    return c10::make_intrusive<Backend>(store, rank, size, child_options(options, *options_));
 }
 
 c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &ranks_to_exclude, int,
@@ -302,6 +389,7 @@ void Backend::abort_because(const std::string &reason) {
 }
 
 void Backend::abort() {
+    hooks_->expect_failures();
     abort_because("abort() was called");
 }
 

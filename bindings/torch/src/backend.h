@@ -22,6 +22,8 @@
 #include <atomic>
 #include <functional>
 
+#include "extensions.h"
+#include "hooks.h"
 #include "lanes.h"
 #include "versions.h"
 #include "work.h"
@@ -38,6 +40,10 @@ struct Options final : c10d::Backend::Options, GroupOf<c10d::Backend::Options> {
     /* Who waits for an operation on CUDA tensors does so on the host. Default: the environment's. */
     bool blocking_wait = blocks_by_default();
     static bool blocks_by_default();
+    /* PyTorch copies options before it hands them on; the base's copy would be one of the base. */
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const {
+        return c10::make_intrusive<Options>(*this);
+    }
 };
 
 /* What is the same about all operations: how it is called, and how long it may take. */
@@ -87,6 +93,18 @@ public:
     bool supportsTimeEstimation() const {
         return false;
     }
+    bool supportsReconfigure() const {
+        return false;
+    }
+    bool supportsWindow() const {
+        return false;
+    }
+    bool supportsAbortHooks() const {
+        return true;
+    }
+    bool supportsCompletionHooks() const {
+        return true;
+    }
     bool supportsShrinking() const {
         return true;
     }
@@ -97,7 +115,12 @@ public:
                                             const c10::intrusive_ptr<c10d::Backend::Options> &options);
     c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t> &ranks_to_exclude, int flags = 0,
                                              const c10::intrusive_ptr<c10d::Backend::Options> &options = nullptr);
+    /* Another group over that store, in which each member has the rank that it says. */
+    c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                            const c10::intrusive_ptr<c10d::Backend::Options> &options, const int &rank,
+                                            const int &size);
     void setTimeout(std::chrono::milliseconds timeout);
+    void addEphemeralTimeout(const std::chrono::milliseconds &timeout);
     void setSequenceNumberForGroup() {}
     uint64_t getSequenceNumberForGroup() {
         return sequence_.load(std::memory_order_relaxed);
@@ -105,6 +128,19 @@ public:
     void enableCollectivesTiming() {} /* the engine always notes the time */
     /* The hook hears of every operation that has ended, well or not, from the thread that found out. */
     void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook);
+    /* Hooks by number: hooks.h. */
+    void registerAbortHook(int64_t id, AbortHook hook) {
+        hooks_->add(id, std::move(hook));
+    }
+    void unregisterAbortHook(int64_t id) {
+        hooks_->remove_abort(id);
+    }
+    void registerCompletionHook(int64_t id, CompletionHook hook) {
+        hooks_->add(id, std::move(hook));
+    }
+    void unregisterCompletionHook(int64_t id) {
+        hooks_->remove_completion(id);
+    }
     /* Until the hook has heard of all operations that were started; destroy_process_group calls it. */
     void waitForPendingWorks();
     ErrorType getError();
@@ -138,6 +174,12 @@ public:
                               std::vector<int64_t> &input_splits,
                               const c10d::AllToAllOptions &opts = c10d::AllToAllOptions()) {
         return alltoall_base(output, input, output_splits, input_splits, opts);
+    }
+    WorkPtr gather_single(at::Tensor &output, at::Tensor &input,
+                          const c10d::GatherOptions &opts = c10d::GatherOptions());
+    WorkPtr gather_into_tensor(at::Tensor &output, at::Tensor &input,
+                               const c10d::GatherOptions &opts = c10d::GatherOptions()) {
+        return gather_single(output, input, opts);
     }
     WorkPtr barrier(const c10d::BarrierOptions &opts = c10d::BarrierOptions());
 
@@ -185,6 +227,11 @@ public:
         return comm_;
     }
     std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
+    /* Hooks hear of a part of an operation, which has that key, when the whole has ended. */
+    void watch_part(Work &whole, uint64_t key);
+    const std::shared_ptr<Hooks> &hooks() {
+        return hooks_;
+    }
     uint64_t next_sequence() {
         return sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
     }
@@ -196,12 +243,22 @@ private:
     tutti_status issue_in_stream(const Issue &issue, tutti_options options, tutti_work **handle);
     std::function<void()> hook_call(c10d::OpType type, uint64_t sequence, HookClock::time_point started);
     void tell_hook(c10d::OpType type, uint64_t sequence, HookClock::time_point started);
+    bool is_watched() const {
+        return onCompletionHook_ != nullptr || hooks_->any();
+    }
+    void watch(const Call &call, Work &work, HookClock::time_point started);
+    std::function<void(Work &)> end_of_part(uint64_t key);
+    void tell_of_part(const c10d::Work &work, uint64_t key, std::chrono::duration<float, std::milli> took);
+    void check_issued(tutti_status status);
+    tutti_options begin_work(const Call &call, Work &work);
 
     c10::intrusive_ptr<c10d::Store> store_;
     c10::intrusive_ptr<Options> options_;
     tutti_comm *comm_ = nullptr;
     Lanes lanes_;
     std::atomic<int64_t> timeout_ms_;
+    const std::shared_ptr<Extensions> extensions_ = std::make_shared<Extensions>();
+    const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
     std::atomic<uint64_t> sequence_{0};
     std::atomic<int64_t> shrinks_{0};    /* of this group so far */
     std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */

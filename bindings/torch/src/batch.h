@@ -31,6 +31,7 @@ private:
     };
     Backend *backend_;
     std::vector<Part> parts_;
+    std::vector<uint64_t> keys_; /* by which hooks know the parts */
     Operands operands_;
 };
 

@@ -26,6 +26,7 @@ Backend::WorkPtr Batch::add(const Call &call, Operands operands, Backend::Issue 
     auto stands_for = c10::make_intrusive<Work>(backend_->getRank(), call.type, nullptr, 0, Operands());
     stands_for->mark_unbegun();
     parts_.push_back({std::move(issue), call.factor, call.timeout});
+    keys_.push_back(stands_for->getCompletionKey());
     operands_.absorb(std::move(operands));
     return stands_for;
 }
@@ -48,7 +49,9 @@ Backend::WorkPtr Batch::run(const Call &call) {
         }
         return tutti_group_end(comm, options);
     };
-    return backend_->start(call, std::move(operands_), std::move(issue));
+    auto whole = backend_->start(call, std::move(operands_), std::move(issue));
+    for (uint64_t key : keys_) backend_->watch_part(static_cast<Work &>(*whole), key);
+    return whole;
 }
 
 /* Collects what `body` starts on this thread, and starts that as one; inside an open batch it just joins that. */

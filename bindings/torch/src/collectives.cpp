@@ -84,6 +84,30 @@ Backend::WorkPtr Backend::_allgather_base(at::Tensor &output, at::Tensor &input,
                  });
 }
 
+/* Elsewhere than at the root the output means nothing, and need not be there. */
+Backend::WorkPtr Backend::gather_single(at::Tensor &output, at::Tensor &input, const c10d::GatherOptions &opts) {
+    bool is_root = getRank() == opts.rootRank;
+    Operands operands;
+    const auto *src = operands.in(input);
+    operands.inputs = {input};
+    void *dst = nullptr;
+    if (is_root) {
+        TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: gather of ", input.scalar_type(),
+                          " into ", output.scalar_type());
+        TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(), "tutti: gather of ", input.numel(),
+                          " elements from each of ", getSize(), " ranks does not fit an output of ", output.numel());
+        dst = operands.out(output);
+        operands.results = {output};
+    }
+    Elements as = moved_as(input.scalar_type());
+    size_t count = count_of(input) * as.per_item;
+    int root = static_cast<int>(opts.rootRank);
+    return start(make_call(c10d::OpType::GATHER, "tutti:gather", opts), std::move(operands),
+                 [=](tutti_comm *comm, const tutti_options *options) {
+                     return tutti_gather(comm, src, dst, count, as.type, root, options);
+                 });
+}
+
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
                                                const c10d::ReduceScatterOptions &opts) {
     TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: reduce_scatter of ", input.scalar_type(),

@@ -26,6 +26,9 @@ OptionsPtr copy_of(const Options &options) {
 }
 
 BackendPtr create_backend(const c10d::DistributedBackendOptions &group, const OptionsPtr &given) {
+    TORCH_CHECK_VALUE(!wants_reconfigure(group),
+                      "tutti: a group keeps its members, so enable_reconfigure is not to be had; ",
+                      "shrink, split and merge make other groups of them");
     OptionsPtr options = given ? copy_of(*given) : c10::make_intrusive<Options>();
     options->timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout);
     options->group_name = group.group_id;
@@ -69,7 +72,13 @@ void bind_backend(py::module_ &module) {
     bound
         .def(
             "abort", [](Backend &backend) { backend.abort(); }, unlocked)
-        .def("abort", &Backend::abort_because, py::arg("reason"), unlocked)
+        .def(
+            "abort",
+            [](Backend &backend, const std::string &reason) {
+                backend.hooks()->expect_failures();
+                backend.abort_because(reason);
+            },
+            py::arg("reason"), unlocked)
         .def("error_text", &Backend::error_text);
     /* With init_process_group(device_id=...) PyTorch asks this of who is not in a new group, for NCCL's sake. */
     bound.def(

@@ -83,12 +83,14 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::Allredu
                       tensor.device());
     TORCH_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "tutti: sparse all_reduce knows the sum only");
     uint64_t sequence = next_sequence();
-    std::function<void()> ended;
-    if (onCompletionHook_) {
-        hooked_.fetch_add(1);
+    Aside::Ended ended;
+    if (is_watched()) {
+        bool has_hook = onCompletionHook_ != nullptr;
+        if (has_hook) hooked_.fetch_add(1);
         /* The thread that calls it ends before this does. */
-        ended = [this, sequence, started = HookClock::now()] {
-            tell_hook(c10d::OpType::_ALLREDUCE_SPARSE, sequence, started);
+        ended = [this, has_hook, sequence, started = HookClock::now()](c10d::Work &work, uint64_t key) {
+            tell_of_part(work, key, HookClock::now() - started);
+            if (has_hook) tell_hook(c10d::OpType::_ALLREDUCE_SPARSE, sequence, started);
         };
     }
     {

@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/version.h>
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -29,6 +31,24 @@ using c10d::WorkResult;
 enum class ErrorType : uint8_t { SUCCESS = 0, TIMEOUT = 1, COMM_ERROR = 2, REMOTE_ERROR = 3 };
 #else
 using c10d::ErrorType;
+#endif
+
+/* Hooks that are registered by number. */
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 14
+using AbortHook = std::function<void()>;
+#else
+using c10d::AbortHook;
+#endif
+
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 15
+struct CompletionHookArgs {
+    uint64_t completionKey = 0;
+    std::optional<float> duration_ms;
+};
+using CompletionHook = std::function<void(const CompletionHookArgs &)>;
+#else
+using c10d::CompletionHook;
+using c10d::CompletionHookArgs;
 #endif
 
 /* The clock of completion hooks: system_clock in old versions, steady_clock in newer ones. */
@@ -53,6 +73,16 @@ struct PlaceForGroup {
 template <typename Opts, typename = void> struct GroupOf : PlaceForGroup {};
 template <typename Opts>
 struct GroupOf<Opts, std::void_t<decltype(std::declval<Opts>().group_name)>> : NoPlaceForGroup {};
+
+/* Does a new group ask for members that change later (2.14)? */
+template <typename Group, typename = void> struct TellsReconfigure : std::false_type {};
+template <typename Group>
+struct TellsReconfigure<Group, std::void_t<decltype(std::declval<Group>().enable_reconfigure)>> : std::true_type {};
+
+template <typename Group> bool wants_reconfigure(const Group &group) {
+    if constexpr (TellsReconfigure<Group>::value) return group.enable_reconfigure;
+    else return false;
+}
 
 /* Streams tell their native handle from 2.12 on; `otherwise` finds it before. */
 template <typename Stream, typename = void> struct TellsHandle : std::false_type {};

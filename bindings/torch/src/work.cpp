@@ -69,7 +69,7 @@ bool stop_callbacks(std::chrono::milliseconds limit) {
 Work::Work(int rank, c10d::OpType type, const char *title, uint64_t sequence, Operands operands)
     : c10d::Work(rank, type, at::hasCallbacks() ? title : nullptr,
                  operands.inputs.empty() ? operands.results : operands.inputs),
-      operands_(std::move(operands)), sequence_(sequence) {}
+      operands_(std::move(operands)), sequence_(sequence), key_(new_completion_key()) {}
 
 Work::~Work() {
     if (handle_ == nullptr) return;
@@ -170,7 +170,8 @@ void Work::abort() {
 
 float Work::getDuration() const {
     tutti_work_details details;
-    if (handle_ == nullptr || tutti_work_get(handle_, &details) != TUTTI_OK) return 0.0F;
+    if (handle_ == nullptr) return took_.count();
+    if (tutti_work_get(handle_, &details) != TUTTI_OK) return 0.0F;
     return static_cast<float>(details.end_ns - details.start_ns) / 1e6F;
 }
 

@@ -11,6 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "hooks.h"
 #include "operands.h"
 
 namespace torch_tutti {
@@ -49,6 +50,20 @@ public:
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
     float getDuration() const override;
     uint64_t getSequencenumber() const override;
+    std::chrono::milliseconds getTimeout() const { /* overrides where PyTorch has it */
+        return timeout_;
+    }
+    /* No other operation of the process has it: a hook may hear of the end when the work is gone. */
+    uint64_t getCompletionKey() const { /* overrides where PyTorch has it (2.15) */
+        return key_;
+    }
+    void set_timeout(std::chrono::milliseconds timeout) {
+        timeout_ = timeout;
+    }
+    /* How long it took, where it ended before the call returned. */
+    void set_duration(std::chrono::duration<float, std::milli> took) {
+        took_ = took;
+    }
     c10::intrusive_ptr<c10::ivalue::Future> getFutureResult(); /* overrides where PyTorch has it (2.6) */
 
     /* Calls once the operation has ended, on the engine's pool of threads, or at once if it has ended already. */
@@ -73,6 +88,9 @@ private:
     static void ended(tutti_status status, void *self);
 
     uint64_t sequence_;
+    const uint64_t key_;
+    std::chrono::milliseconds timeout_{0};
+    std::chrono::duration<float, std::milli> took_{0};
     /* The rest is guarded by mutex_ of the base. */
     bool watched_ = false, told_ = false; /* the engine will call `ended`; it has */
     std::vector<std::function<void(Work &)>> calls_;

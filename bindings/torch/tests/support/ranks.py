@@ -120,6 +120,8 @@ def be_rank(body, context, arguments, writer, log, init, backend):
         faulthandler.register(signal.SIGUSR1, file=sys.stderr)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         torch.manual_seed(17 + context.rank)
+        # Where PyTorch's flight recorder writes what it knows when a group fails.
+        os.environ["TORCH_FR_DUMP_TEMP_FILE"] = os.path.join(context.folder, "trace_rank_")
         try:
             if init:
                 context.init(backend)

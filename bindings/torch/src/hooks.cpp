@@ -1,0 +1,126 @@
+/*
+ * Hooks that PyTorch registers by number. See hooks.h.
+ */
+#include "hooks.h"
+
+#include <condition_variable>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+namespace torch_tutti {
+
+uint64_t new_completion_key() {
+    static std::atomic<uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+/* A hook may hold the last reference to what wants our lock as it goes: so hooks go when the lock is free again. */
+void Hooks::add(int64_t id, AbortHook hook) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(abort_[id], hook);
+    registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
+}
+
+void Hooks::add(int64_t id, CompletionHook hook) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(completion_[id], hook);
+    registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
+}
+
+void Hooks::remove_abort(int64_t id) {
+    AbortHook gone;
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = abort_.find(id);
+    if (found == abort_.end()) return;
+    gone = std::move(found->second);
+    abort_.erase(found);
+    registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
+}
+
+void Hooks::remove_completion(int64_t id) {
+    CompletionHook gone;
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = completion_.find(id);
+    if (found == completion_.end()) return;
+    gone = std::move(found->second);
+    completion_.erase(found);
+    registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
+}
+
+template <typename Hook> std::vector<Hook> Hooks::all_of(const std::map<int64_t, Hook> &hooks) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<Hook> found;
+    for (const auto &hook : hooks) found.push_back(hook.second);
+    return found;
+}
+
+void Hooks::completed(uint64_t key, std::optional<float> ms) {
+    CompletionHookArgs told;
+    told.completionKey = key;
+    told.duration_ms = ms;
+    for (const CompletionHook &hook : all_of(completion_)) hook(told);
+}
+
+namespace {
+
+/* An error waits so long for the hooks that hear of it: long enough for those that only note something. */
+constexpr std::chrono::milliseconds moment{100};
+
+/* Threads that run hooks of failures. */
+struct Callers {
+    std::mutex mutex;
+    std::condition_variable ended;
+    int running = 0;
+    bool closed = false;
+};
+
+Callers &callers() {
+    static auto *made = new Callers; /* threads outlive statics */
+    return *made;
+}
+
+void call_all(const std::vector<AbortHook> &hooks) noexcept {
+    for (const AbortHook &hook : hooks) {
+        try {
+            hook();
+        } catch (const std::exception &error) {
+            std::fprintf(stderr, "tutti: an abort hook raised %s\n", error.what());
+        } catch (...) {
+            std::fprintf(stderr, "tutti: an abort hook raised what is no exception\n");
+        }
+    }
+}
+
+} // namespace
+
+void Hooks::failed() noexcept {
+    if (told_.exchange(true, std::memory_order_relaxed)) return;
+    try {
+        auto hooks = all_of(abort_);
+        if (hooks.empty()) return;
+        std::unique_lock<std::mutex> lock(callers().mutex);
+        if (callers().closed) return;
+        auto done = std::make_shared<bool>(false); /* guarded by the lock */
+        std::thread([hooks = std::move(hooks), done]() mutable {
+            call_all(hooks);
+            hooks.clear(); /* Python's go while there is Python */
+            std::lock_guard<std::mutex> ends(callers().mutex);
+            callers().running--;
+            *done = true;
+            callers().ended.notify_all();
+        }).detach();
+        callers().running++;
+        callers().ended.wait_for(lock, moment, [&] { return *done; });
+    } catch (const std::exception &error) { /* no memory, no thread: the error that is on its way tells more */
+        std::fprintf(stderr, "tutti: abort hooks were not called: %s\n", error.what());
+    }
+}
+
+void Hooks::finish(std::chrono::milliseconds limit) {
+    std::unique_lock<std::mutex> lock(callers().mutex);
+    callers().closed = true;
+    callers().ended.wait_for(lock, limit, [] { return callers().running == 0; });
+}
+
+} // namespace torch_tutti
