@@ -14,6 +14,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/log.h"
+#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/meeting.h"
@@ -67,15 +68,41 @@ __attribute__((destructor)) static void stop_serving(void) {
     own.server = NULL;
 }
 
+/* A rank that waits for the store. */
+typedef struct seeker {
+    const tutti_meeting *where;
+    tutti_notice notice;
+} seeker;
+
+static void say_late(void *context, int64_t waited_ns, const char *reason) {
+    seeker *s = context;
+    if (!tutti_notice_due(&s->notice, waited_ns)) return;
+    tutti_log(
+        TUTTI_LOG_WARN,
+        "the start has waited %lld s for the store at %s:%d, where the ranks meet (%s so far); %s serves it; waits "
+        "until TUTTI_CONNECT_TIMEOUT_MS",
+        (long long)(waited_ns / TUTTI_NS_PER_S), s->where->host, s->where->port, reason,
+        s->where->agent ? "the launcher on node 0" : "rank 0");
+}
+
+/* Of a host's ranks, which wait for the same, the first says so. */
+static tutti_status seek(const tutti_world *world, const tutti_meeting *where, const char *host,
+                         tutti_store_client **client_out) {
+    seeker s = {.where = where};
+    const tutti_store_patience patience = {.connect_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
+                                           .late = world->local_rank == 0 ? say_late : NULL,
+                                           .context = &s};
+    return tutti_store_client_reach(host, where->port, &patience, client_out);
+}
+
 /* Rank 0's way: serve; where the port is taken by a store already (a framework's, say), join it. */
-static tutti_status serve_or_join(tutti_rendezvous *rendezvous, const tutti_meeting *where) {
+static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *rendezvous, const tutti_meeting *where) {
     const char *address = tutti_meeting_listen_address(where->host);
     int port;
     tutti_status status = serve(where, address, &port);
     if (status == TUTTI_OK) {
         rendezvous->serves = true;
-        return tutti_store_client_connect(address != NULL ? address : "127.0.0.1", where->port,
-                                          tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS), &rendezvous->client);
+        return seek(world, where, address != NULL ? address : "127.0.0.1", &rendezvous->client);
     }
     if (status != TUTTI_ERR_CONFIG) return status;
     char reason[512];
@@ -111,14 +138,11 @@ static tutti_status exchange(const tutti_world *world, tutti_meeting *where) {
 }
 
 static tutti_status reach(const tutti_world *world, const tutti_meeting *where, tutti_rendezvous *rendezvous) {
-    int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
-    if (world->rank != 0 || where->agent)
-        return tutti_store_client_connect(where->host, where->port, timeout_ms, &rendezvous->client);
-    if (!where->exchange) return serve_or_join(rendezvous, where);
+    if (world->rank != 0 || where->agent) return seek(world, where, where->host, &rendezvous->client);
+    if (!where->exchange) return serve_or_join(world, rendezvous, where);
     rendezvous->serves = true; /* since the exchange: at the one address that it has told, or at all of them */
     bool several = strchr(where->host, ',') != NULL;
-    return tutti_store_client_connect(several ? "127.0.0.1" : where->host, where->port, timeout_ms,
-                                      &rendezvous->client);
+    return seek(world, where, several ? "127.0.0.1" : where->host, &rendezvous->client);
 }
 
 tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **rendezvous_out) {

@@ -2,11 +2,12 @@
  * Key-value rendezvous over TCP, wire-compatible with PyTorch's TCPStore (both directions).
  *
  * The server is one thread with epoll; everything that comes from outside is bounded. The client is blocking
- * and belongs to one thread at a time.
+ * and belongs to one thread at a time; while it waits it asks whether to go on (interrupt.h).
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_H
 #define TUTTI_BOOTSTRAP_STORE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <tutti/tutti.h>
@@ -30,6 +31,19 @@ tutti_status tutti_store_listen(const char *address, int port, int *listen_fd_ou
  * split by commas, best first. */
 tutti_status tutti_store_client_connect(const char *host, int port, int64_t timeout_ms,
                                         tutti_store_client **client_out);
+/* The same, with patience of one's own. */
+typedef struct tutti_store_patience {
+    int64_t connect_ms;
+    int64_t answer_ms; /* for the answer to a request that does not wait for others; 0: TUTTI_CONNECT_TIMEOUT_MS */
+    /* Called every 100 ms or so while the store is not reached: how long that has taken, and why it has failed so far. May
+     * be NULL. */
+    void (*late)(void *context, int64_t waited_ns, const char *reason);
+    void *context;
+} tutti_store_patience;
+tutti_status tutti_store_client_reach(const char *host, int port, const tutti_store_patience *patience,
+                                      tutti_store_client **client_out);
+/* Whether a request has failed half-way, after which all fail: a timeout then was the store's, not that of a key. */
+bool tutti_store_client_is_broken(const tutti_store_client *client);
 void tutti_store_client_close(tutti_store_client *client); /* NULL is allowed */
 
 /* The client as callbacks; valid as long as the client. */

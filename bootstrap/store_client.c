@@ -20,8 +20,10 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/lookup.h"
 #include "bootstrap/store.h"
 #include "bootstrap/store_wire.h"
 
@@ -29,6 +31,7 @@ enum {
     LOOK_MS = 100,       /* how often a waiter looks at its deadline */
     FIRST_PAUSE_MS = 10, /* between tries to connect; doubles */
     LAST_PAUSE_MS = 1000,
+    SLOW_MS = 500,          /* a name server that has not answered for so long may not answer at all */
     TRY_MS = 10000,         /* one try to connect */
     TRY_ONE_OF_MS = 1500,   /* the same at one of several hosts */
     MOST_SKIPPED = 64 << 20 /* a value too long for the caller is read and dropped up to here */
@@ -39,9 +42,25 @@ struct tutti_store_client {
     bool broken;
     char host[512];
     int port;
+    tutti_store_patience patience;
+    /* While it connects. */
+    const tutti_deadline *total; /* of all tries; NULL: it is connected */
+    char reason[320];            /* why the last try has failed */
+    tutti_lookup *lookup;        /* of the name looked_up; it may outlast a try */
+    char looked_up[256];
 };
 
 /* ---------------------------------------------------------------------------------------- bytes in and out */
+
+/* In every wait: whether the program wants to go on; and who connects says how long it has waited. */
+static tutti_status mind(const tutti_store_client *client, const tutti_deadline *deadline) {
+    TUTTI_TRY(tutti_interrupt_check());
+    if (client->total == NULL || client->patience.late == NULL) return TUTTI_OK;
+    int64_t waited_ns = client->total->spent_ns + (deadline != client->total ? deadline->spent_ns : 0);
+    client->patience.late(client->patience.context, waited_ns,
+                          client->reason[0] != '\0' ? client->reason : "no answer");
+    return TUTTI_OK;
+}
 
 /* Waits until the socket is ready for `events` or the deadline passes. */
 static tutti_status wait_ready(tutti_store_client *client, short events, tutti_deadline *deadline) {
@@ -50,7 +69,10 @@ static tutti_status wait_ready(tutti_store_client *client, short events, tutti_d
         int ready = poll(&item, 1, (int)tutti_min_i64(tutti_deadline_left_ms(deadline), LOOK_MS));
         if (ready > 0) return TUTTI_OK;
         if (ready < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll");
-        if (tutti_deadline_passed(deadline))
+        bool passed = tutti_deadline_passed(deadline);
+        TUTTI_TRY(mind(client, deadline));
+        if (passed && client->total != NULL) return tutti_fail(TUTTI_ERR_TIMEOUT, "no answer");
+        if (passed)
             return tutti_fail(TUTTI_ERR_TIMEOUT, "the store at %s:%d does not answer", client->host, client->port);
     }
 }
@@ -105,12 +127,14 @@ static tutti_status connect_address(tutti_store_client *client, const struct add
     setsockopt(client->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(client->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     if (connect(client->fd, address->ai_addr, address->ai_addrlen) == 0) return TUTTI_OK;
-    if (errno != EINPROGRESS && errno != EINTR) return tutti_fail_errno(errno, "connect");
-    TUTTI_TRY(wait_ready(client, POLLOUT, deadline));
-    int error = 0;
-    socklen_t bytes = sizeof error;
-    getsockopt(client->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
-    return error == 0 ? TUTTI_OK : tutti_fail_errno(error, "connect");
+    int error = errno;
+    if (error == EINPROGRESS || error == EINTR) {
+        socklen_t bytes = sizeof error;
+        TUTTI_TRY(wait_ready(client, POLLOUT, deadline));
+        getsockopt(client->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    }
+    const char *reason = strerrordesc_np(error);
+    return error == 0 ? TUTTI_OK : tutti_fail(TUTTI_ERR_SYSTEM, "%s", reason != NULL ? reason : "an unknown error");
 }
 
 /* Says who we are and checks that a store answers; a socket that the kernel joined to itself does not pass. */
@@ -133,30 +157,56 @@ static void disconnect(tutti_store_client *client) {
 /* What one try has spent is spent of the whole; looks at the whole alone would charge less for a long try. */
 static void charge(tutti_deadline *total, const tutti_deadline *part) {
     total->last_ns = part->last_ns;
+    total->spent_ns += part->spent_ns;
     if (total->budget_ns == INT64_MAX) return;
     total->budget_ns = total->budget_ns > part->spent_ns ? total->budget_ns - part->spent_ns : 0;
 }
 
+static void end_lookup(tutti_store_client *client) {
+    tutti_lookup_end(client->lookup);
+    client->lookup = NULL;
+}
+
+/* The addresses of a name; what is found belongs to the client's lookup. One that has got no answer is asked on at the next
+ * try, instead of another one being begun beside it. */
+static tutti_status look_up(tutti_store_client *client, const char *host, tutti_deadline *deadline,
+                            const struct addrinfo **found_out) {
+    if (client->lookup != NULL && strcmp(client->looked_up, host) != 0) end_lookup(client);
+    if (client->lookup == NULL) TUTTI_TRY(tutti_lookup_start(host, client->port, &client->lookup));
+    snprintf(client->looked_up, sizeof client->looked_up, "%s", host);
+    for (;;) {
+        int64_t wait_ms = tutti_min_i64(tutti_deadline_left_ms(deadline), LOOK_MS);
+        tutti_status status = tutti_lookup_look(client->lookup, wait_ms, found_out);
+        if (status != TUTTI_OK && status != TUTTI_NOT_YET) end_lookup(client);
+        if (status != TUTTI_NOT_YET) return status;
+        bool passed = tutti_deadline_passed(deadline);
+        if (deadline->spent_ns > SLOW_MS * TUTTI_NS_PER_MS)
+            snprintf(client->reason, sizeof client->reason, "no name server has answered for '%s'", host);
+        TUTTI_TRY(mind(client, deadline));
+        if (passed) return tutti_fail(TUTTI_ERR_TIMEOUT, "%s", client->reason);
+    }
+}
+
 /* One try at each address of a name. */
 static tutti_status try_name(tutti_store_client *client, const char *host, int most_ms, tutti_deadline *total) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
-    char service[16];
-    snprintf(service, sizeof service, "%d", client->port);
-    /* No name: the loopback addresses, without a name server (RFC 6761); a bare container has no /etc/hosts. */
-    const char *name = strcmp(host, "localhost") == 0 ? NULL : host;
-    int problem = getaddrinfo(name, service, &hints, &found);
-    if (problem != 0) return tutti_fail(TUTTI_ERR_CONFIG, "host name '%s': %s", host, gai_strerror(problem));
-    tutti_status status = tutti_fail(TUTTI_ERR_SYSTEM, "host name '%s' has no address", host);
+    const struct addrinfo *found = NULL;
+    (void)tutti_deadline_passed(total); /* charges the pause before */
+    tutti_deadline deadline = tutti_deadline_after_ms(tutti_min_i64(tutti_deadline_left_ms(total), most_ms));
+    tutti_status status = look_up(client, host, &deadline, &found);
+    charge(total, &deadline);
+    TUTTI_TRY(status);
+    status = tutti_fail(TUTTI_ERR_SYSTEM, "host name '%s' has no address", host);
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
-        (void)tutti_deadline_passed(total); /* charges the pause before */
-        tutti_deadline deadline = tutti_deadline_after_ms(tutti_min_i64(tutti_deadline_left_ms(total), most_ms));
+        (void)tutti_deadline_passed(total);
+        deadline = tutti_deadline_after_ms(tutti_min_i64(tutti_deadline_left_ms(total), most_ms));
         status = connect_address(client, at, &deadline);
         if (status == TUTTI_OK) status = greet(client, &deadline);
         charge(total, &deadline);
         if (status == TUTTI_OK) break;
         disconnect(client);
+        if (status == TUTTI_ERR_INTERRUPTED) break;
     }
-    freeaddrinfo(found);
+    end_lookup(client);
     return status;
 }
 
@@ -164,7 +214,8 @@ static tutti_status try_name(tutti_store_client *client, const char *host, int m
 static tutti_status try_connect(tutti_store_client *client, tutti_deadline *total) {
     tutti_status status = tutti_fail(TUTTI_ERR_CONFIG, "no host is given");
     int most_ms = strchr(client->host, ',') != NULL ? TRY_ONE_OF_MS : TRY_MS;
-    for (const char *next = client->host; *next != '\0' && status != TUTTI_OK; next += *next == ',') {
+    for (const char *next = client->host; *next != '\0' && status != TUTTI_OK && status != TUTTI_ERR_INTERRUPTED;
+         next += *next == ',') {
         char host[256];
         size_t length = strcspn(next, ",");
         snprintf(host, sizeof host, "%.*s", (int)length, next);
@@ -174,10 +225,6 @@ static tutti_status try_connect(tutti_store_client *client, tutti_deadline *tota
     return status;
 }
 
-static void pause_ms(int64_t ms) {
-    poll(NULL, 0, (int)ms);
-}
-
 /* Half to one and a half of the pause, so that a thousand ranks do not come back all at once. */
 static int64_t jittered(int64_t ms) {
     uint16_t random = 0;
@@ -185,32 +232,55 @@ static int64_t jittered(int64_t ms) {
     return ms / 2 + ms * random / 65536;
 }
 
-tutti_status tutti_store_client_connect(const char *host, int port, int64_t timeout_ms,
-                                        tutti_store_client **client_out) {
+/* Tries until the store answers, the time is over or the program does not want to go on. */
+static tutti_status connect_in_time(tutti_store_client *client, tutti_deadline *total) {
+    for (int64_t gap_ms = FIRST_PAUSE_MS;; gap_ms = tutti_min_i64(2 * gap_ms, LAST_PAUSE_MS)) {
+        tutti_status status = try_connect(client, total);
+        if (status == TUTTI_OK || status == TUTTI_ERR_INTERRUPTED) return status;
+        snprintf(client->reason, sizeof client->reason, "%.250s", tutti_last_error());
+        if (tutti_deadline_passed(total)) return TUTTI_ERR_TIMEOUT;
+        int64_t left_ms = tutti_min_i64(jittered(gap_ms), tutti_deadline_left_ms(total));
+        for (; left_ms > 0 && !tutti_deadline_passed(total); left_ms -= LOOK_MS) {
+            TUTTI_TRY(mind(client, total));
+            poll(NULL, 0, (int)tutti_min_i64(left_ms, LOOK_MS));
+        }
+    }
+}
+
+tutti_status tutti_store_client_reach(const char *host, int port, const tutti_store_patience *patience,
+                                      tutti_store_client **client_out) {
     tutti_store_client *client;
     if (port <= 0 || port > 65535) return tutti_fail(TUTTI_ERR_CONFIG, "store port %d is not in 1 to 65535", port);
     TUTTI_TRY(tutti_calloc(1, sizeof *client, &client));
+    tutti_deadline total = tutti_deadline_after_ms(patience->connect_ms);
     client->fd = -1;
     client->port = port;
+    client->patience = *patience;
+    client->total = &total;
     snprintf(client->host, sizeof client->host, "%s", host);
-    tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
-    tutti_status status;
-    for (int64_t gap_ms = FIRST_PAUSE_MS; (status = try_connect(client, &deadline)) != TUTTI_OK;
-         gap_ms = tutti_min_i64(2 * gap_ms, LAST_PAUSE_MS)) {
-        if (tutti_deadline_passed(&deadline)) break;
-        int64_t left_ms = tutti_min_i64(jittered(gap_ms), tutti_deadline_left_ms(&deadline));
-        for (; left_ms > 0 && !tutti_deadline_passed(&deadline); left_ms -= LOOK_MS)
-            pause_ms(tutti_min_i64(left_ms, LOOK_MS));
+    tutti_status status = connect_in_time(client, &total);
+    client->total = NULL;
+    end_lookup(client);
+    if (status == TUTTI_OK) {
+        *client_out = client;
+        return TUTTI_OK;
     }
-    if (status != TUTTI_OK) {
-        free(client);
-        return tutti_fail(TUTTI_ERR_TIMEOUT,
-                          "no store at %s:%d within %lld ms (last try: %s); is rank 0 or its launcher running, and "
-                          "are MASTER_ADDR and MASTER_PORT right?",
-                          host, port, (long long)timeout_ms, tutti_last_error());
-    }
-    *client_out = client;
-    return TUTTI_OK;
+    if (status == TUTTI_ERR_TIMEOUT)
+        status = tutti_fail(TUTTI_ERR_TIMEOUT,
+                            "no store at %s:%d within %lld ms (last try: %s); is rank 0 or its launcher running, and "
+                            "are MASTER_ADDR and MASTER_PORT right?",
+                            host, port, (long long)patience->connect_ms, client->reason);
+    free(client);
+    return status;
+}
+
+tutti_status tutti_store_client_connect(const char *host, int port, int64_t timeout_ms,
+                                        tutti_store_client **client_out) {
+    return tutti_store_client_reach(host, port, &(tutti_store_patience){.connect_ms = timeout_ms}, client_out);
+}
+
+bool tutti_store_client_is_broken(const tutti_store_client *client) {
+    return client->broken;
 }
 
 void tutti_store_client_close(tutti_store_client *client) {
@@ -273,8 +343,9 @@ static tutti_status receive_reply(tutti_store_client *client, void *data, size_t
 }
 
 /* How long the server may take for a request that does not wait. */
-static tutti_deadline answer_deadline(void) {
-    return tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
+static tutti_deadline answer_deadline(const tutti_store_client *client) {
+    int64_t answer_ms = client->patience.answer_ms;
+    return tutti_deadline_after_ms(answer_ms > 0 ? answer_ms : tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
 }
 
 static tutti_status client_set(void *context, const char *key, const void *value, size_t bytes) {
@@ -283,7 +354,7 @@ static tutti_status client_set(void *context, const char *key, const void *value
         return tutti_fail(TUTTI_ERR_ARGUMENT, "a store value of %zu bytes; at most %llu are allowed", bytes,
                           (unsigned long long)TUTTI_STORE_MOST_VALUE_BYTES);
     request r;
-    tutti_deadline deadline = answer_deadline();
+    tutti_deadline deadline = answer_deadline(client);
     TUTTI_TRY(begin_request(client, TUTTI_STORE_SET, false, key, sizeof(uint64_t) + bytes, &r));
     put_u64(&r, bytes);
     put_raw(&r, value, bytes);
@@ -294,7 +365,7 @@ static tutti_status client_add(void *context, const char *key, int64_t amount, i
     tutti_store_client *client = context;
     request r;
     int64_t value;
-    tutti_deadline deadline = answer_deadline();
+    tutti_deadline deadline = answer_deadline(client);
     TUTTI_TRY(begin_request(client, TUTTI_STORE_ADD, false, key, sizeof amount, &r));
     put_u64(&r, (uint64_t)amount);
     TUTTI_TRY(send_request(client, &r, &deadline));
@@ -307,7 +378,7 @@ static tutti_status client_check(void *context, const char *key, int *exists_out
     tutti_store_client *client = context;
     request r;
     uint8_t answer;
-    tutti_deadline deadline = answer_deadline();
+    tutti_deadline deadline = answer_deadline(client);
     TUTTI_TRY(begin_request(client, TUTTI_STORE_CHECK, true, key, 0, &r));
     TUTTI_TRY(send_request(client, &r, &deadline));
     TUTTI_TRY(receive_reply(client, &answer, sizeof answer, &deadline));
@@ -320,7 +391,7 @@ static tutti_status client_check(void *context, const char *key, int *exists_out
 /* Takes the wait back. The key's arrival may cross the request: then its answer comes first. */
 static tutti_status cancel_wait(tutti_store_client *client, bool *arrived_out) {
     uint8_t op = TUTTI_STORE_CANCEL_WAIT, answer;
-    tutti_deadline deadline = answer_deadline();
+    tutti_deadline deadline = answer_deadline(client);
     *arrived_out = false;
     TUTTI_TRY(judge(client, send_all(client, &op, sizeof op, &deadline)));
     TUTTI_TRY(receive_reply(client, &answer, sizeof answer, &deadline));
@@ -336,7 +407,7 @@ static tutti_status cancel_wait(tutti_store_client *client, bool *arrived_out) {
 static tutti_status wait_for(tutti_store_client *client, const char *key, int64_t timeout_ms) {
     request r;
     uint8_t answer;
-    tutti_deadline sending = answer_deadline(), deadline = tutti_deadline_after_ms(timeout_ms);
+    tutti_deadline sending = answer_deadline(client), deadline = tutti_deadline_after_ms(timeout_ms);
     TUTTI_TRY(begin_request(client, TUTTI_STORE_WAIT, true, key, 0, &r));
     TUTTI_TRY(send_request(client, &r, &sending));
     tutti_status status = receive_all(client, &answer, sizeof answer, &deadline);
@@ -375,7 +446,7 @@ static tutti_status client_get(void *context, const char *key, void *value, size
     request r;
     uint64_t bytes;
     TUTTI_TRY(wait_for(client, key, timeout_ms));
-    tutti_deadline deadline = answer_deadline();
+    tutti_deadline deadline = answer_deadline(client);
     TUTTI_TRY(begin_request(client, TUTTI_STORE_GET, false, key, 0, &r));
     TUTTI_TRY(send_request(client, &r, &deadline));
     TUTTI_TRY(receive_reply(client, &bytes, sizeof bytes, &deadline));

@@ -16,9 +16,10 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/lookup.h"
 #include "bootstrap/store.h"
 
-enum { BACKLOG = 4096 };
+enum { BACKLOG = 4096, NAME_MS = 5000 };
 
 /* The inode of the socket that listens on the port, 0 if not found. */
 static unsigned long listening_inode(const char *table_path, int port) {
@@ -115,15 +116,17 @@ static tutti_status listen_everywhere(int port, int *listen_fd_out) {
 tutti_status tutti_store_listen(const char *address, int port, int *listen_fd_out) {
     if (port < 0 || port > 65535) return tutti_fail(TUTTI_ERR_CONFIG, "port %d is not in 0 to 65535", port);
     if (address == NULL) return listen_everywhere(port, listen_fd_out);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
-    char service[16];
-    snprintf(service, sizeof service, "%d", port);
-    int problem = getaddrinfo(address, service, &hints, &found);
-    if (problem != 0) return tutti_fail(TUTTI_ERR_CONFIG, "cannot listen at '%s': %s", address, gai_strerror(problem));
+    const struct addrinfo *found = NULL;
+    tutti_lookup *lookup = NULL;
+    TUTTI_TRY(tutti_lookup_start(address, port, &lookup));
+    tutti_status status = tutti_lookup_look(lookup, NAME_MS, &found);
     int error = EADDRNOTAVAIL, fd = -1;
-    for (struct addrinfo *at = found; fd < 0 && at != NULL; at = at->ai_next)
+    for (const struct addrinfo *at = found; status == TUTTI_OK && fd < 0 && at != NULL; at = at->ai_next)
         fd = listen_at(at->ai_addr, at->ai_addrlen, &error);
-    freeaddrinfo(found);
+    tutti_lookup_end(lookup);
+    if (status == TUTTI_NOT_YET)
+        status = tutti_fail(TUTTI_ERR_CONFIG, "no name server has answered within %d ms", NAME_MS);
+    if (status != TUTTI_OK) return tutti_fail_context(status, "cannot listen at '%s'", address);
     if (fd < 0) return fail_bind(error, port);
     *listen_fd_out = fd;
     return TUTTI_OK;
