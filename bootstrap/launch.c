@@ -17,12 +17,16 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launch.h"
+#include "bootstrap/lookup.h"
 #include "bootstrap/meeting.h"
 #include "bootstrap/store.h"
 
-enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, JOIN_MS = 300000, LEAVE_MS = 30000 };
+/* KNOWN_MS: how long node 0 tries to find its own name. */
+enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, KNOWN_MS = 4000, KNOWN_PAUSE_MS = 500, LEAST_SILENT_MS = 3000 };
 
 void tutti_launch_say(const char *format, ...) {
     char line[4096] = "tuttirun: ";
@@ -102,22 +106,64 @@ static tutti_status host_store(tutti_launch_job *job, tutti_store_server **serve
 
 /* ------------------------------------------------------------------------------------------- several nodes */
 
+/* The ranks of node 0 must find its name like all others; it is better said here, once. */
+static tutti_status check_own_name(const tutti_launch_options *options) {
+    int64_t most_ms = tutti_min_i64(KNOWN_MS, tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
+    tutti_deadline deadline = tutti_deadline_after_ms(most_ms);
+    const struct addrinfo *found;
+    tutti_status status = TUTTI_NOT_YET;
+    char reason[400] = "no name server has answered";
+    while (status != TUTTI_OK && !tutti_deadline_passed(&deadline)) {
+        tutti_lookup *lookup = NULL;
+        TUTTI_TRY(tutti_lookup_start(options->master_addr, 0, &lookup));
+        while ((status = tutti_lookup_look(lookup, 100, &found)) == TUTTI_NOT_YET &&
+               !tutti_deadline_passed(&deadline)) {}
+        if (status != TUTTI_OK && status != TUTTI_NOT_YET) {
+            snprintf(reason, sizeof reason, "%s", tutti_last_error());
+            usleep(KNOWN_PAUSE_MS * 1000);
+        }
+        tutti_lookup_end(lookup);
+    }
+    if (status == TUTTI_OK) return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_CONFIG,
+        "--master-addr %s: %s; this is node 0, so give a name or an address of this host, under which the "
+        "ranks of all nodes reach it",
+        options->master_addr, reason);
+}
+
 static tutti_status join_nodes(tutti_launch_job *job) {
     const tutti_launch_options *options = job->options;
+    int64_t peer_ms = tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS);
     if (options->nnodes == 1) return TUTTI_OK;
     const tutti_launch_nodes_options nodes = {.host = options->node_rank == 0 ? own_store_host(job) : job->master_addr,
                                               .port = job->master_port,
+                                              .master = job->master_addr,
                                               .run_id = options->run_id,
+                                              .own_host = job->host,
+                                              .list = options->nodes,
                                               .nnodes = options->nnodes,
                                               .node = options->node_rank,
+                                              .nproc = options->nproc,
                                               .max_restarts = options->max_restarts,
-                                              .join_ms = JOIN_MS};
+                                              .join_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
+                                              .silent_ms = peer_ms > LEAST_SILENT_MS ? peer_ms : LEAST_SILENT_MS};
     return tutti_launch_nodes_open(&nodes, &job->nodes);
 }
 
-/* Waits for the store on node 0, which says which attempt it is; or for a signal. */
-static tutti_status wait_joined(const tutti_launch_job *job, int *attempt_out, tutti_launch_result *result) {
-    tutti_launch_news news = {.joined = true};
+/* Asked to end before there are ranks; the other nodes hear of it. */
+static void end_early(const tutti_launch_job *job, int number, tutti_launch_result *result) {
+    char what[128];
+    const char *name = sigabbrev_np(number);
+    snprintf(what, sizeof what, "tuttirun on host %.64s was asked to end by SIG%s", job->host,
+             name != NULL ? name : "?");
+    tutti_launch_nodes_report(job->nodes, TUTTI_LAUNCH_FAILED_FINALLY, 128 + number, what);
+    *result = (tutti_launch_result){.exit_code = 128 + number, .signalled = true};
+}
+
+/* Waits until all nodes have come, which says which attempt it is; or for a signal. */
+static tutti_status wait_joined(const tutti_launch_job *job, int *attempt, tutti_launch_result *result) {
+    tutti_launch_news news = {.joined = true, .attempt = *attempt};
     if (job->nodes != NULL) tutti_launch_nodes_look(job->nodes, &news);
     while (!news.joined) {
         struct signalfd_siginfo info;
@@ -128,35 +174,32 @@ static tutti_status wait_joined(const tutti_launch_job *job, int *attempt_out, t
         while (read(job->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
             int number = (int)info.ssi_signo;
             if (number != SIGINT && number != SIGTERM && number != SIGHUP && number != SIGQUIT) continue;
-            *result = (tutti_launch_result){.exit_code = 128 + number, .signalled = true};
+            end_early(job, number, result);
             return TUTTI_OK;
         }
         tutti_launch_nodes_look(job->nodes, &news);
     }
-    *attempt_out = news.attempt;
+    *attempt = news.attempt;
     return TUTTI_OK;
 }
 
 /* Node 0, which hosts the store, stays until the others have ended, unless it was told to end itself. */
 static void leave_nodes(tutti_launch_job *job, bool signalled) {
     sigprocmask(SIG_SETMASK, &job->child_signals, NULL); /* no ranks are left: a signal may just end us */
-    int missing = tutti_launch_nodes_close(job->nodes, signalled ? 0 : LEAVE_MS);
+    tutti_launch_nodes_close(job->nodes, signalled ? TUTTI_LAUNCH_LEAVE_PROMPTLY : TUTTI_LAUNCH_LEAVE);
     job->nodes = NULL;
-    if (missing > 0)
-        tutti_launch_say("%d of %d nodes have not told of their end within %d s; ends the store", missing,
-                         job->options->nnodes, LEAVE_MS / 1000);
 }
 
 static tutti_status run_attempts(const tutti_launch_job *job, tutti_launch_result *result) {
-    int most = job->options->max_restarts, attempt = 0;
-    TUTTI_TRY(wait_joined(job, &attempt, result));
-    if (result->signalled) return TUTTI_OK;
-    for (;; attempt++) {
-        if (job->nodes != NULL) tutti_launch_nodes_begin(job->nodes, attempt);
+    int most = job->options->max_restarts;
+    for (int attempt = 0;; attempt++) {
+        TUTTI_TRY(wait_joined(job, &attempt, result));
+        if (result->signalled) return TUTTI_OK;
         TUTTI_TRY(tutti_launch_attempt(job, attempt, result));
         bool again = job->nodes != NULL ? result->again : result->exit_code != 0 && attempt < most;
         if (!again || result->signalled) return TUTTI_OK;
         tutti_launch_say("starts all ranks again (restart %d of %d)", attempt + 1, most);
+        if (job->nodes != NULL) tutti_launch_nodes_begin(job->nodes, attempt + 1);
     }
 }
 
@@ -164,6 +207,7 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     static tutti_launch_job job; /* static: it is long, and lives as long as the program */
     tutti_store_server *server = NULL;
     tutti_status status = TUTTI_OK;
+    char error[TUTTI_ERROR_TEXT_BYTES];
     job.options = options;
     job.master_addr = options->master_addr;
     job.master_port = options->master_port;
@@ -171,6 +215,7 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     gethostname(job.host, sizeof job.host - 1);
     TUTTI_TRY(name_run(options));
     TUTTI_TRY(tutti_launch_command(options, &job.argv));
+    if (options->node_rank == 0) TUTTI_TRY_GOTO(status, check_own_name(options), done);
     TUTTI_TRY_GOTO(status, tutti_launch_bind_plan(options, &job.binding), done);
     TUTTI_TRY_GOTO(status, make_secret(&job), done);
     TUTTI_TRY_GOTO(status, take_over_signals(&job), done);
@@ -181,13 +226,14 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     TUTTI_TRY_GOTO(status, join_nodes(&job), done);
     TUTTI_TRY_GOTO(status, run_attempts(&job, result), done);
 done:
+    if (status != TUTTI_OK) snprintf(error, sizeof error, "%s", tutti_last_error());
     if (job.nodes != NULL) leave_nodes(&job, status != TUTTI_OK || result->signalled);
     tutti_store_server_stop(server);
     if (job.keeper_fd >= 0) tutti_launch_keeper_stop(job.keeper_fd);
     if (job.signal_fd >= 0) close(job.signal_fd);
     tutti_launch_bind_free(&job.binding);
     free(job.argv);
-    return status;
+    return status == TUTTI_OK ? TUTTI_OK : tutti_fail(status, "%s", error);
 }
 
 int main(int argc, char **argv) {

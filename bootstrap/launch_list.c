@@ -9,31 +9,61 @@
 #include <sys/socket.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/notice.h"
+#include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/interfaces.h"
 #include "bootstrap/launch.h"
+#include "bootstrap/lookup.h"
 #include "bootstrap/slurm.h"
 
-enum { HOST_BYTES = 256 };
+enum { HOST_BYTES = 256, NAMES_MS = 10000, LOOK_MS = 100 };
+
+/* The search for this host in a list; the names of all together get most_ms. */
+typedef struct search {
+    int64_t most_ms;
+    tutti_deadline deadline;
+    tutti_notice notice;
+    int unanswered; /* names to which no name server has said anything */
+} search;
 
 /* Whether one of the addresses that the name stands for is ours. "127.0.1.1", which Debian gives to a host's own name, is. */
-static bool resolves_here(const char *host) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found;
-    bool here = false;
-    if (getaddrinfo(host, NULL, &hints, &found) != 0) return false;
-    for (const struct addrinfo *at = found; at != NULL && !here; at = at->ai_next) {
+static bool are_here(const struct addrinfo *found) {
+    for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
         char text[INET6_ADDRSTRLEN];
         if (getnameinfo(at->ai_addr, at->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST) != 0) continue;
-        here = tutti_host_is_own(text) || strcmp(text, "127.0.1.1") == 0;
+        if (tutti_host_is_own(text) || strcmp(text, "127.0.1.1") == 0) return true;
     }
-    freeaddrinfo(found);
+    return false;
+}
+
+static bool resolves_here(search *s, const char *host) {
+    const struct addrinfo *found = NULL;
+    tutti_lookup *lookup;
+    bool passed = tutti_deadline_passed(&s->deadline), here = false;
+    if (passed || tutti_lookup_start(host, 0, &lookup) != TUTTI_OK) {
+        s->unanswered++;
+        return false;
+    }
+    tutti_status status;
+    while ((status = tutti_lookup_look(lookup, LOOK_MS, &found)) == TUTTI_NOT_YET) {
+        if (tutti_deadline_passed(&s->deadline)) break;
+        if (tutti_notice_due(&s->notice, s->deadline.spent_ns))
+            tutti_launch_say(
+                "looks for this host in --nodes, for up to %lld ms: no name server has answered for '%s' so far",
+                (long long)s->most_ms, host);
+    }
+    s->unanswered += status == TUTTI_NOT_YET;
+    if (status == TUTTI_OK) here = are_here(found);
+    tutti_lookup_end(lookup);
     return here;
 }
 
-static bool is_here(const char *host) {
+static bool is_here(search *s, const char *host) {
     uint8_t address[16];
     if (tutti_host_is_own(host)) return true;
-    return !tutti_address_read(host, address) && resolves_here(host);
+    return !tutti_address_read(host, address) && resolves_here(s, host);
 }
 
 /* "eth0 10.0.0.1, lo 127.0.0.1" of this host. */
@@ -62,18 +92,24 @@ tutti_status tutti_launch_read_nodes(const char *list, int *nnodes_out, char *fi
 tutti_status tutti_launch_find_node(const char *list, int *node_out) {
     char host[HOST_BYTES], own[1024];
     int found = -1, nnodes = tutti_hostlist_count(list);
+    search s = {.most_ms = tutti_min_i64(NAMES_MS, tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS))};
+    s.deadline = tutti_deadline_after_ms(s.most_ms);
     for (int i = 0; i < nnodes; i++) {
-        if (!tutti_hostlist_get(list, i, host, sizeof host) || !is_here(host)) continue;
+        if (!tutti_hostlist_get(list, i, host, sizeof host) || !is_here(&s, host)) continue;
         if (found >= 0)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes %s: nodes %d and %d are both this host; give --node-rank",
                               list, found, i);
         found = i;
     }
     if (found < 0) {
+        char names[80] = "";
         list_own(own, sizeof own);
+        if (s.unanswered > 0)
+            snprintf(names, sizeof names, " (for %d names, no name server has answered within %lld ms)", s.unanswered,
+                     (long long)s.most_ms);
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "--nodes %s: none of them is this host, which has the addresses %s; give --node-rank", list,
-                          own);
+                          "--nodes %s: none of them is this host, which has the addresses %s%s; give --node-rank", list,
+                          own, names);
     }
     *node_out = found;
     return TUTTI_OK;
