@@ -18,8 +18,10 @@
 #include <unistd.h>
 
 #include "bootstrap/base/interrupt.h"
+#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/hosts.h"
 #include "comm/monitor.h"
 #include "comm/op.h"
 #include "comm/p2p.h"
@@ -125,11 +127,18 @@ static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaite
     return tutti_comm_break(comm, TUTTI_ERR_TIMEOUT);
 }
 
+/* A start is spoken of earlier than a stall, and not by all who wait for the same. */
+static int64_t stall_ms(const tutti_comm *comm) {
+    const tutti_comm *local = comm->hosts != NULL ? comm->hosts->local : comm;
+    int64_t most_ms = tutti_setting_int(TUTTI_SETTING_STALL_MS);
+    return comm->meeting && local->rank < 2 ? tutti_min_i64(most_ms, TUTTI_NOTICE_MS) : most_ms;
+}
+
 tutti_status tutti_patience_mind(tutti_comm *comm, tutti_awaited awaited) {
     tutti_patience *p = &comm->patience;
     if (!p->started) {
         p->deadline = tutti_deadline_after_ms(p->op->timeout_ms > 0 ? p->op->timeout_ms : comm->timeout_ms);
-        p->stall = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_STALL_MS));
+        p->stall = tutti_deadline_after_ms(stall_ms(comm));
         p->started = true;
         return TUTTI_OK;
     }

@@ -134,7 +134,10 @@ tutti_status tutti_create_end(tutti_comm *comm) {
     TUTTI_TRY(tutti_p2p_open(comm));
     if (comm->hosts != NULL) TUTTI_TRY(tutti_hosts_watch(comm));
     tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = comm->connect_timeout_ms};
-    return tutti_queue_run(comm, &meeting);
+    comm->meeting = true;
+    tutti_status status = tutti_queue_run(comm, &meeting);
+    comm->meeting = false;
+    return status;
 }
 
 void tutti_create_cancel(tutti_comm *comm) {

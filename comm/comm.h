@@ -231,6 +231,7 @@ struct tutti_comm {
     uint64_t history;          /* hash of all calls so far, part of the next signature */
     tutti_pace pace;
     uint64_t splits;                       /* communicators made from this one; equal on all ranks */
+    bool meeting;                          /* the barrier that ends its creation; its runner's only */
     tutti_patience patience;               /* of the running collective; its runner's only */
     struct tutti_slots *slots;             /* lease, NULL: none; slots.h */
     atomic_int slots_busy;                 /* 1 while a call uses the lease, so that nobody takes it */

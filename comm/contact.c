@@ -1,16 +1,21 @@
 /*
  * First contact on a host: what both sides need, and the side of those who connect. See contact.h for what is said.
  */
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/contact_state.h"
 #include "comm/contact_wire.h"
 #include "comm/heap.h"
+
+#define LOOK_MS 100
 
 static tutti_status choose_key(tutti_contact *c) {
     TUTTI_TRY(tutti_secret_get((char *)c->key, sizeof c->key, &c->secret));
@@ -66,7 +71,34 @@ tutti_status tutti_contact_list_ranks(tutti_contact *c, const tutti_roll *roll) 
     return tutti_fail(TUTTI_ERR_DATA, "the list of all ranks contradicts this host's line");
 }
 
+/* Members of a host wait for the same: its first rank speaks for them, and of it the one or two next to it. */
+static bool speaks(const tutti_contact *c) {
+    int next = c->rank - c->place->leader;
+    return next == 0 || next == 1 || next == c->place->nhosts;
+}
+
+bool tutti_contact_is_late(tutti_contact *c, int fd) {
+    struct pollfd waited = {.fd = fd, .events = POLLIN};
+    if (!speaks(c)) return false;
+    for (;;) {
+        int ready = poll(&waited, 1, (int)tutti_min_i64(tutti_deadline_left_ms(c->deadline), LOOK_MS));
+        if (ready != 0 && !(ready < 0 && errno == EINTR)) return false;
+        if (tutti_deadline_passed(c->deadline)) return false;
+        if (tutti_notice_due(&c->notice, c->deadline->spent_ns - c->begin_ns)) return true;
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------- members */
+
+static void await_leader(tutti_contact *c) {
+    while (tutti_contact_is_late(c, c->connection))
+        tutti_log(
+            TUTTI_LOG_WARN,
+            "the start has waited %lld s for rank %d (pid %lld), the first of this host, which waits for others or "
+            "does not go on; waits until TUTTI_CONNECT_TIMEOUT_MS",
+            (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, c->place->leader,
+            (long long)c->place->leader_pid);
+}
 
 static tutti_status fail_leader(const tutti_contact *c, const char *what) {
     return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (pid %lld), the first of this host, %s", c->place->leader,
@@ -77,6 +109,7 @@ static tutti_status fail_leader(const tutti_contact *c, const char *what) {
 static tutti_status hear(tutti_contact *c, int *fds, int capacity, int *nfds_out) {
     tutti_contact_word w;
     int nfds = 0;
+    await_leader(c);
     tutti_status status =
         tutti_wire_receive(c->connection, &w, sizeof w, fds, capacity, &nfds, c->deadline, "word of the first rank");
     if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
@@ -109,6 +142,7 @@ static tutti_status prove(tutti_contact *c) {
     uint8_t expected[TUTTI_SHA256_BYTES];
     TUTTI_TRY(tutti_random_bytes(h.nonce, sizeof h.nonce));
     TUTTI_TRY(tutti_wire_send(c->connection, &h, sizeof h, NULL, 0, c->deadline));
+    await_leader(c);
     TUTTI_TRY(tutti_wire_receive(c->connection, &p, sizeof p, NULL, 0, NULL, c->deadline, "proof of the first rank"));
     tutti_contact_mac(c, '0', &h, p.nonce, expected);
     if (!tutti_hmac_equal(expected, p.mac, sizeof expected)) return tutti_contact_fail_secret(c->place->leader);
@@ -143,6 +177,7 @@ tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *f
 }
 
 tutti_status tutti_contact_open(tutti_contact *c, const tutti_roll *roll) {
+    c->begin_ns = c->deadline->spent_ns;
     TUTTI_TRY(choose_key(c));
     TUTTI_TRY(tutti_contact_leads(c) ? tutti_contact_open_leader(c, roll) : open_member(c));
     return tutti_hall_sit(c->hall, c->seat);
@@ -160,6 +195,11 @@ tutti_status tutti_contact_ready(tutti_contact *c, tutti_status status) {
         return status != TUTTI_OK ? tutti_fail(status, "%s", text) : sent;
     }
     for (int seat = 1; seat < tutti_contact_nseats(c) && status == TUTTI_OK; seat++) {
+        while (tutti_contact_is_late(c, c->guests[seat].connection))
+            tutti_log(TUTTI_LOG_WARN,
+                      "the start has waited %lld s for rank %d of this host, which does not go on; waits until "
+                      "TUTTI_CONNECT_TIMEOUT_MS",
+                      (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, c->ranks[seat]);
         status = tutti_wire_receive(c->guests[seat].connection, &w, sizeof w, NULL, 0, NULL, c->deadline,
                                     "readiness of a rank");
         if (status == TUTTI_ERR_PEER_DIED) status = tutti_contact_fail_death(c, tutti_hall_roll(c->hall), seat);

@@ -15,6 +15,7 @@
 #define TUTTI_CONTACT_H
 
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/notice.h"
 #include "bootstrap/secret.h"
 #include "comm/hall.h"
 #include "comm/roll.h"
@@ -38,6 +39,8 @@ typedef struct tutti_contact {
     bool secret;         /* the key is the job's; else the uid must match, too */
     int *ranks;          /* by seat */
     tutti_guest *guests; /* leader: by seat */
+    int64_t begin_ns;    /* what the deadline had charged when it began */
+    tutti_notice notice; /* of whom this rank waits for */
 } tutti_contact;
 
 /* Listens on a fresh abstract socket. */

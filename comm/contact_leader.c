@@ -137,7 +137,15 @@ static tutti_status await_guests(tutti_contact *c, const tutti_roll *roll) {
         if (ready < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll while waiting for ranks of this host");
         if (ready > 0) TUTTI_TRY(answer(c, roll));
         if (ready == 0) TUTTI_TRY(look_for_deaths(c, roll));
-        if (!tutti_deadline_passed(c->deadline)) continue;
+        if (!tutti_deadline_passed(c->deadline)) {
+            if (!tutti_notice_due(&c->notice, c->deadline->spent_ns - c->begin_ns)) continue;
+            list_missing(c, roll, missing, sizeof missing);
+            tutti_log(TUTTI_LOG_WARN,
+                      "the start has waited %lld s for ranks of this host that do not go on: %s; waits until "
+                      "TUTTI_CONNECT_TIMEOUT_MS",
+                      (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, missing);
+            continue;
+        }
         list_missing(c, roll, missing, sizeof missing);
         return tutti_fail(TUTTI_ERR_TIMEOUT,
                           "not all ranks of this host have connected before the deadline "

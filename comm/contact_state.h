@@ -45,6 +45,9 @@ tutti_status tutti_contact_list_ranks(tutti_contact *c, const tutti_roll *roll);
 void tutti_contact_mac(const tutti_contact *c, char side, const tutti_contact_hello *h,
                        const uint8_t nonce[TUTTI_CONTACT_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]);
 tutti_status tutti_contact_fail_secret(int rank);
+/* Waits for a message on the connection for as long as nothing is to be said of the wait; then gives true where this rank is
+ * the one to say it, and time has come. */
+bool tutti_contact_is_late(tutti_contact *c, int fd);
 /* A word with that status, and this thread's error if it is one. */
 void tutti_contact_fill_word(tutti_contact_word *w, tutti_status status);
 /* Ends the word's text; fails with what it says. */

@@ -6,9 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/notice.h"
 #include "bootstrap/base/status.h"
 #include "comm/board.h"
 
+#define LOOK_MS     500                  /* how often those look that say for which host they wait */
 #define DOORS_MAGIC UINT32_C(0x32727464) /* "dtr2" */
 
 /* What a value begins with. */
@@ -93,6 +96,8 @@ typedef struct passing {
     int *first_of;  /* by host: index into ranks; one more at the end */
     uint8_t *value; /* a head and packed doors */
     size_t used, capacity;
+    int64_t begin_ns;    /* what the deadline had charged when it began */
+    tutti_notice notice; /* of the host that this one waits for */
 } passing;
 
 static tutti_status lay_out(passing *p) {
@@ -148,6 +153,29 @@ static tutti_status unpack_hosts(const passing *p, size_t bytes, int first, int 
     return used == bytes ? TUTTI_OK : fail_doors(first);
 }
 
+/* Waits for what another host's first rank leaves in the store. Of those that wait for host 0, few say so. */
+static tutti_status await_doors(passing *p, int host, const char *key, size_t *bytes_out) {
+    const tutti_roll_host *there = &tutti_roll_hosts(p->roll)[host];
+    bool speaks = host > 0 || (p->host & (p->host - 1)) == 0;
+    for (;;) {
+        tutti_status status =
+            tutti_board_get(&p->board, key, p->value, p->capacity, speaks ? LOOK_MS : INT64_MAX, bytes_out);
+        if (status != TUTTI_ERR_TIMEOUT) return status;
+        if (tutti_deadline_left_ms(p->board.deadline) == 0)
+            return tutti_fail(
+                status,
+                "rank %d, the first of host %s, has not said where its host's ranks can be reached before "
+                "the deadline (TUTTI_CONNECT_TIMEOUT_MS): it does not go on, or has ended",
+                there->first, there->name);
+        if (speaks && tutti_notice_due(&p->notice, p->board.deadline->spent_ns - p->begin_ns))
+            tutti_log(
+                TUTTI_LOG_WARN,
+                "the start has waited %lld s for rank %d, the first of host %s, to say where its host's ranks can "
+                "be reached; waits until TUTTI_CONNECT_TIMEOUT_MS",
+                (long long)(p->board.deadline->spent_ns - p->begin_ns) / TUTTI_NS_PER_S, there->first, there->name);
+    }
+}
+
 static tutti_status pass(passing *p, tutti_door_card *doors) {
     char key[TUTTI_BOARD_KEY_BYTES];
     size_t bytes = 0;
@@ -155,7 +183,7 @@ static tutti_status pass(passing *p, tutti_door_card *doors) {
     TUTTI_BOARD_EACH_CHILD(step, p->host, nhosts) {
         int child = p->host + step;
         tutti_board_key(&p->board, "doors", child, key);
-        TUTTI_TRY(tutti_board_get(&p->board, key, p->value, p->capacity, INT64_MAX, &bytes));
+        TUTTI_TRY(await_doors(p, child, key, &bytes));
         TUTTI_TRY(unpack_hosts(p, bytes, child, tutti_board_span(child, nhosts), doors));
     }
     pack_hosts(p, doors, p->host, tutti_board_span(p->host, nhosts));
@@ -163,13 +191,16 @@ static tutti_status pass(passing *p, tutti_door_card *doors) {
     TUTTI_TRY(tutti_board_set(&p->board, key, p->value, p->used));
     if (p->host == 0) return TUTTI_OK;
     tutti_board_key(&p->board, "doors", -1, key);
-    TUTTI_TRY(tutti_board_get(&p->board, key, p->value, p->capacity, INT64_MAX, &bytes));
+    TUTTI_TRY(await_doors(p, 0, key, &bytes));
     return unpack_hosts(p, bytes, 0, nhosts, doors);
 }
 
 tutti_status tutti_doors_exchange(const tutti_store *store, const char *prefix, const tutti_roll *roll, int host,
                                   tutti_deadline *deadline, tutti_door_card *doors) {
-    passing p = {.board = {.store = store, .prefix = prefix, .deadline = deadline}, .roll = roll, .host = host};
+    passing p = {.board = {.store = store, .prefix = prefix, .deadline = deadline},
+                 .roll = roll,
+                 .host = host,
+                 .begin_ns = deadline->spent_ns};
     tutti_status status = lay_out(&p);
     if (status == TUTTI_OK) status = pass(&p, doors);
     free(p.ranks);

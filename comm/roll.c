@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/roll_state.h"
 
 #define GRACE_MS 1000 /* beyond the deadline, for the reason to come down from rank 0 */
+#define LOOK_MS  500  /* how often those look who say for whom they wait */
 
 /* The key "roll"; followed by a text where status is not TUTTI_OK. */
 typedef struct verdict {
@@ -71,15 +73,39 @@ static tutti_status conclude(tutti_gathering *g, tutti_status gathered, tutti_ro
     return TUTTI_OK;
 }
 
-static tutti_status get_verdict(const tutti_board *board, int nranks, verdict *verdict_out) {
-    char key[TUTTI_BOARD_KEY_BYTES], value[sizeof(verdict) + TUTTI_ROLL_TEXT_BYTES];
-    tutti_deadline patience = *board->deadline;
+/* Rank 0 knows who is missing; whether it is itself, some of the others look: no more than there are bits in a rank. */
+static void say_first_absent(tutti_gathering *g) {
+    char key[TUTTI_BOARD_KEY_BYTES];
+    int there = 0;
+    const tutti_store *store = g->board.store;
+    if (!tutti_roll_is_late(g)) return;
+    tutti_board_key(&g->board, "count", 0, key);
+    if (store->check(store->context, key, &there) != TUTTI_OK || (there && g->notice.said < 2)) return;
+    tutti_log(TUTTI_LOG_WARN, "the start has waited %lld s for rank 0, which %s; waits until TUTTI_CONNECT_TIMEOUT_MS",
+              (long long)((g->board.deadline->spent_ns - g->begin_ns) / TUTTI_NS_PER_S),
+              there ? "gathers the others, or has ended" : "has not come");
+}
+
+/* Waits for the key `roll`, a while longer than the deadline. */
+static tutti_status await_roll(tutti_gathering *g, const char *key, void *value, size_t capacity, size_t *bytes_out) {
+    int rank = g->own->rank;
+    bool speaks = rank > 0 && (rank & (rank - 1)) == 0;
+    tutti_deadline patience = *g->board.deadline;
     if (patience.budget_ns != INT64_MAX) patience.budget_ns += GRACE_MS * TUTTI_NS_PER_MS;
-    const tutti_board patient = {.store = board->store, .prefix = board->prefix, .deadline = &patience};
+    const tutti_board patient = {.store = g->board.store, .prefix = g->board.prefix, .deadline = &patience};
+    for (;;) {
+        tutti_status status = tutti_board_get(&patient, key, value, capacity, speaks ? LOOK_MS : INT64_MAX, bytes_out);
+        tutti_deadline_passed(g->board.deadline);
+        if (status != TUTTI_ERR_TIMEOUT || !speaks || tutti_deadline_left_ms(&patience) == 0) return status;
+        say_first_absent(g);
+    }
+}
+
+static tutti_status get_verdict(tutti_gathering *g, int nranks, verdict *verdict_out) {
+    char key[TUTTI_BOARD_KEY_BYTES], value[sizeof(verdict) + TUTTI_ROLL_TEXT_BYTES];
     size_t bytes = 0;
-    tutti_status status =
-        tutti_board_get(&patient, tutti_board_key(board, "roll", -1, key), value, sizeof value, INT64_MAX, &bytes);
-    tutti_deadline_passed(board->deadline);
+    tutti_board_key(&g->board, "roll", -1, key);
+    tutti_status status = await_roll(g, key, value, sizeof value, &bytes);
     if (status == TUTTI_ERR_TIMEOUT)
         return tutti_fail(status,
                           "%d ranks should meet, but rank 0 has not gathered them before the deadline "
@@ -97,12 +123,13 @@ static tutti_status get_verdict(const tutti_board *board, int nranks, verdict *v
     return TUTTI_OK;
 }
 
-static tutti_status find_place(const tutti_board *board, const tutti_card *own, tutti_place *place_out) {
+static tutti_status find_place(tutti_gathering *g, const tutti_card *own, tutti_place *place_out) {
+    const tutti_board *board = &g->board;
     char key[TUTTI_BOARD_KEY_BYTES];
     verdict v = {0};
     host_line line;
     size_t bytes = 0;
-    TUTTI_TRY(get_verdict(board, own->nranks, &v));
+    TUTTI_TRY(get_verdict(g, own->nranks, &v));
     host_key(board, own->host_id, key);
     TUTTI_TRY(tutti_board_get(board, key, &line, sizeof line, INT64_MAX, &bytes));
     line.socket_name[sizeof line.socket_name - 1] = '\0';
@@ -165,12 +192,12 @@ static tutti_status exchange(tutti_gathering *g, tutti_place *place, tutti_roll 
     tutti_status status = tutti_roll_gather(g);
     if (own->rank == 0) {
         TUTTI_TRY(conclude(g, status, roll));
-        return find_place(&g->board, own, place);
+        return find_place(g, own, place);
     }
     /* Whoever found that ranks are missing waits for rank 0, which knows of all of them. */
     status = tutti_roll_hand_on(g, status);
     if (status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT) return status;
-    TUTTI_TRY(find_place(&g->board, own, place));
+    TUTTI_TRY(find_place(g, own, place));
     return place->leader == own->rank ? read_roll(&g->board, own->nranks, place->nhosts, roll) : TUTTI_OK;
 }
 
@@ -178,6 +205,7 @@ tutti_status tutti_roll_exchange(const tutti_store *store, const char *prefix, c
                                  tutti_deadline *deadline, tutti_place *place_out, tutti_roll **roll_out) {
     tutti_gathering g = {.board = {.store = store, .prefix = prefix, .deadline = deadline},
                          .own = own,
+                         .begin_ns = deadline->spent_ns,
                          .span = tutti_board_span(own->rank, own->nranks)};
     tutti_place place;
     tutti_roll *roll = NULL;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/roll_state.h"
 
@@ -121,33 +122,85 @@ static tutti_status merge(tutti_gathering *g, const tutti_roll *roll) {
 
 /* ------------------------------------------------------------------------------------------ who is late */
 
-/* "2, 5 and 3 more": ranks of the subtree that have not counted themselves. */
-static void list_absent(const tutti_gathering *g, char *text, size_t capacity) {
+static bool is_there(const tutti_gathering *g, const char *what, int rank) {
     char key[TUTTI_BOARD_KEY_BYTES];
+    int exists = 0;
     const tutti_store *store = g->board.store;
-    size_t used = 0;
-    int absent = 0;
-    text[0] = '\0';
-    for (int rank = g->own->rank; rank < g->own->rank + g->span; rank++) {
-        int exists = 0;
-        tutti_board_key(&g->board, "count", rank, key);
-        if (store->check(store->context, key, &exists) != TUTTI_OK || exists) continue;
-        if (++absent <= MOST_NAMED && used < capacity)
-            used += (size_t)snprintf(text + used, capacity - used, "%s%d", absent > 1 ? ", " : "", rank);
+    tutti_board_key(&g->board, what, rank, key);
+    return store->check(store->context, key, &exists) == TUTTI_OK && exists;
+}
+
+/* Ranks found, as "2, 5 and 3 more". */
+typedef struct listing {
+    char text[256];
+    size_t used;
+    int count;
+} listing;
+
+typedef bool (*condition)(const tutti_gathering *g, int rank);
+
+static bool has_not_come(const tutti_gathering *g, int rank) {
+    return !is_there(g, "count", rank);
+}
+
+/* It has come and has all that it waits for, but has handed on nothing. */
+static bool stands_still(const tutti_gathering *g, int rank) {
+    TUTTI_BOARD_EACH_CHILD(step, rank, g->own->nranks) if (!is_there(g, "cards", rank + step)) return false;
+    return true;
+}
+
+/* Those that hand on through the rank, itself included, of which that is true. Where it has handed on, all have. */
+static void list_under(const tutti_gathering *g, int rank, condition is_meant, listing *found) {
+    if (is_there(g, "cards", rank)) return;
+    if (is_meant(g, rank) && ++found->count <= MOST_NAMED)
+        found->used += (size_t)snprintf(found->text + found->used, sizeof found->text - found->used, "%s%d",
+                                        found->count > 1 ? ", " : "", rank);
+    TUTTI_BOARD_EACH_CHILD(step, rank, g->own->nranks) list_under(g, rank + step, is_meant, found);
+}
+
+/* Of the own subtree. */
+static listing list_ranks(const tutti_gathering *g, condition is_meant) {
+    listing found = {.count = 0};
+    TUTTI_BOARD_EACH_CHILD(step, g->own->rank, g->own->nranks) list_under(g, g->own->rank + step, is_meant, &found);
+    if (found.count > MOST_NAMED)
+        snprintf(found.text + found.used, sizeof found.text - found.used, " and %d more", found.count - MOST_NAMED);
+    return found;
+}
+
+/* Rank 0 says it for all. That ranks have come and do not go on is said later: a busy machine has many such. */
+static void say_absent(const tutti_gathering *g) {
+    long long seconds = (g->board.deadline->spent_ns - g->begin_ns) / TUTTI_NS_PER_S;
+    listing found = list_ranks(g, has_not_come);
+    if (found.count > 0) {
+        tutti_log(TUTTI_LOG_WARN,
+                  "the start has waited %lld s for ranks that have not come, of %d: %s; waits until "
+                  "TUTTI_CONNECT_TIMEOUT_MS",
+                  seconds, g->own->nranks, found.text);
+        return;
     }
-    if (absent > MOST_NAMED && used < capacity)
-        snprintf(text + used, capacity - used, " and %d more", absent - MOST_NAMED);
-    if (absent == 0)
-        snprintf(text, capacity, "nobody: all have come, but one of them has ended since or does not go on");
+    if (g->notice.said < 2) return;
+    found = list_ranks(g, stands_still);
+    if (found.count > 0)
+        tutti_log(
+            TUTTI_LOG_WARN,
+            "the start has waited %lld s for ranks that have come, but have ended since or do not go on: %s; waits "
+            "until TUTTI_CONNECT_TIMEOUT_MS",
+            seconds, found.text);
 }
 
 static tutti_status fail_absent(const tutti_gathering *g) {
-    char absent[256];
-    list_absent(g, absent, sizeof absent);
-    return tutti_fail(TUTTI_ERR_TIMEOUT,
-                      "%d ranks should meet, but these have not come before the deadline "
-                      "(TUTTI_CONNECT_TIMEOUT_MS): %s",
-                      g->own->nranks, absent);
+    listing found = list_ranks(g, has_not_come);
+    if (found.count > 0)
+        return tutti_fail(TUTTI_ERR_TIMEOUT,
+                          "%d ranks should meet, but these have not come before the deadline "
+                          "(TUTTI_CONNECT_TIMEOUT_MS): %s",
+                          g->own->nranks, found.text);
+    found = list_ranks(g, stands_still);
+    return tutti_fail(
+        TUTTI_ERR_TIMEOUT,
+        "%d ranks should meet, and all have come, but before the deadline (TUTTI_CONNECT_TIMEOUT_MS) these "
+        "have ended since or did not go on: %s",
+        g->own->nranks, found.count > 0 ? found.text : "none that could be seen");
 }
 
 /* A rank that was told of more ranks than the others waits for ones that will never come. Its counter tells: each counts by
@@ -174,6 +227,7 @@ static tutti_status await_child(tutti_gathering *g, int rank, size_t *bytes_out)
         if (status != TUTTI_ERR_TIMEOUT) return status;
         if (tutti_deadline_left_ms(g->board.deadline) == 0) return fail_absent(g);
         TUTTI_TRY(check_counter(g, rank));
+        if (g->own->rank == 0 && tutti_roll_is_late(g)) say_absent(g);
     }
 }
 

@@ -4,6 +4,7 @@
 #ifndef TUTTI_ROLL_STATE_H
 #define TUTTI_ROLL_STATE_H
 
+#include "bootstrap/base/notice.h"
 #include "comm/board.h"
 #include "comm/roll.h"
 
@@ -19,7 +20,14 @@ typedef struct tutti_gathering {
     tutti_roll_rank *ranks; /* likewise */
     tutti_roll *incoming;   /* room for the largest roll of a child, or a text */
     size_t incoming_capacity;
+    int64_t begin_ns;    /* what the deadline had charged when the roll began */
+    tutti_notice notice; /* of whom this rank waits for */
 } tutti_gathering;
+
+/* Whether this rank is to say now for whom it waits. */
+static inline bool tutti_roll_is_late(tutti_gathering *g) {
+    return tutti_notice_due(&g->notice, g->board.deadline->spent_ns - g->begin_ns);
+}
 
 /* Gathers the subtree's roll from the store. */
 tutti_status tutti_roll_gather(tutti_gathering *g);
