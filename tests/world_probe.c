@@ -5,7 +5,10 @@
  *   world_probe reduce     makes the world's communicator and sums the ranks
  *   world_probe calls      makes it and calls every collective, short, of middle length and long, comparing with the reference
  *   world_probe world      only says who it is
+ *   world_probe stop get KEY   makes it, and stops itself when it has read KEY of the store
+ *   world_probe stop set KEY   and before it writes it
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +93,61 @@ static tutti_status calls(void) {
     return status;
 }
 
+/* ---------------------------------------------------------------------------------------------- stopping */
+
+/* The job's store, in front of a rank that stops itself. */
+typedef struct fatal_store {
+    const tutti_store *inner;
+    const char *kind, *key;
+} fatal_store;
+
+static void stop_at(const fatal_store *f, const char *kind, const char *key) {
+    size_t bytes = strlen(key), suffix = strlen(f->key);
+    if (strcmp(kind, f->kind) == 0 && bytes >= suffix && strcmp(key + bytes - suffix, f->key) == 0) raise(SIGSTOP);
+}
+
+static tutti_status fatal_set(void *context, const char *key, const void *value, size_t bytes) {
+    const fatal_store *f = context;
+    stop_at(f, "set", key);
+    return f->inner->set(f->inner->context, key, value, bytes);
+}
+
+static tutti_status fatal_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
+                              int64_t timeout_ms) {
+    const fatal_store *f = context;
+    tutti_status status = f->inner->get(f->inner->context, key, value, capacity, bytes_out, timeout_ms);
+    stop_at(f, "get", key);
+    return status;
+}
+
+static tutti_status fatal_add(void *context, const char *key, int64_t amount, int64_t *value_out) {
+    const fatal_store *f = context;
+    return f->inner->add(f->inner->context, key, amount, value_out);
+}
+
+static tutti_status fatal_check(void *context, const char *key, int *exists_out) {
+    const fatal_store *f = context;
+    return f->inner->check(f->inner->context, key, exists_out);
+}
+
+static tutti_status stop(const tutti_world *world, const char *kind, const char *key) {
+    tutti_rendezvous *rendezvous;
+    tutti_comm *comm;
+    TUTTI_TRY(tutti_rendezvous_open(world, &rendezvous));
+    fatal_store fatal = {.inner = tutti_rendezvous_store(rendezvous), .kind = kind, .key = key};
+    const tutti_store store = {.struct_bytes = sizeof store,
+                               .context = &fatal,
+                               .set = fatal_set,
+                               .get = fatal_get,
+                               .add = fatal_add,
+                               .check = fatal_check};
+    tutti_status status =
+        tutti_comm_create(world->rank, world->size, &store, tutti_rendezvous_prefix(rendezvous), NULL, &comm);
+    if (status == TUTTI_OK) tutti_comm_destroy(comm);
+    tutti_rendezvous_close(rendezvous);
+    return status;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "meet";
     tutti_world world;
@@ -97,6 +155,7 @@ int main(int argc, char **argv) {
     if (status == TUTTI_OK && strcmp(what, "meet") == 0) status = meet(&world);
     if (status == TUTTI_OK && strcmp(what, "reduce") == 0) status = reduce(&world);
     if (status == TUTTI_OK && strcmp(what, "calls") == 0) status = calls();
+    if (status == TUTTI_OK && strcmp(what, "stop") == 0 && argc > 3) status = stop(&world, argv[2], argv[3]);
     if (status != TUTTI_OK) {
         fprintf(stderr, "world_probe: %s\n", tutti_last_error());
         return 1;
