@@ -132,23 +132,32 @@ static tutti_status check_own_name(const tutti_launch_options *options) {
         options->master_addr, reason);
 }
 
-static tutti_status join_nodes(tutti_launch_job *job) {
+static tutti_launch_nodes_options nodes_options(const tutti_launch_job *job) {
     const tutti_launch_options *options = job->options;
     int64_t peer_ms = tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS);
-    if (options->nnodes == 1) return TUTTI_OK;
-    const tutti_launch_nodes_options nodes = {.host = options->node_rank == 0 ? own_store_host(job) : job->master_addr,
-                                              .port = job->master_port,
-                                              .master = job->master_addr,
-                                              .run_id = options->run_id,
-                                              .own_host = job->host,
-                                              .list = options->nodes,
-                                              .nnodes = options->nnodes,
-                                              .node = options->node_rank,
-                                              .nproc = options->nproc,
-                                              .max_restarts = options->max_restarts,
-                                              .join_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
-                                              .silent_ms = peer_ms > LEAST_SILENT_MS ? peer_ms : LEAST_SILENT_MS};
-    return tutti_launch_nodes_open(&nodes, &job->nodes);
+    return (tutti_launch_nodes_options){.host = options->node_rank == 0 ? own_store_host(job) : job->master_addr,
+                                        .port = job->master_port,
+                                        .master = job->master_addr,
+                                        .run_id = options->run_id,
+                                        .own_host = job->host,
+                                        .list = options->nodes,
+                                        .nnodes = options->nnodes,
+                                        .node = options->node_rank,
+                                        .nproc = options->nproc,
+                                        .max_restarts = options->max_restarts,
+                                        .join_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
+                                        .silent_ms = peer_ms > LEAST_SILENT_MS ? peer_ms : LEAST_SILENT_MS};
+}
+
+static tutti_status join_nodes(tutti_launch_job *job) {
+    const tutti_launch_nodes_options nodes = nodes_options(job);
+    return nodes.nnodes == 1 ? TUTTI_OK : tutti_launch_nodes_open(&nodes, &job->nodes);
+}
+
+/* In the keeper: node 0's store has died with it, so there the others see it for themselves. */
+static void tell_death(void *context) {
+    const tutti_launch_nodes_options nodes = nodes_options(context);
+    if (nodes.nnodes > 1 && nodes.node > 0) tutti_launch_nodes_testify(&nodes);
 }
 
 /* Asked to end before there are ranks; the other nodes hear of it. */
@@ -205,6 +214,7 @@ static tutti_status run_attempts(const tutti_launch_job *job, tutti_launch_resul
 
 static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *result) {
     static tutti_launch_job job; /* static: it is long, and lives as long as the program */
+    const tutti_launch_last_words last_words = {.say = tell_death, .context = &job};
     tutti_store_server *server = NULL;
     tutti_status status = TUTTI_OK;
     char error[TUTTI_ERROR_TEXT_BYTES];
@@ -219,7 +229,7 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     TUTTI_TRY_GOTO(status, tutti_launch_bind_plan(options, &job.binding), done);
     TUTTI_TRY_GOTO(status, make_secret(&job), done);
     TUTTI_TRY_GOTO(status, take_over_signals(&job), done);
-    TUTTI_TRY_GOTO(status, tutti_launch_keeper_start(&job.keeper_fd), done);
+    TUTTI_TRY_GOTO(status, tutti_launch_keeper_start(&last_words, &job.keeper_fd), done);
     raise_file_limit(&job);
     if (options->node_rank == 0) TUTTI_TRY_GOTO(status, host_store(&job, &server), done);
     TUTTI_TRY_GOTO(status, tutti_launch_log_root(&job), done);

@@ -2,7 +2,7 @@
  * tuttirun's parts. launch.c hosts the store and starts attempts; launch_options.c reads the command line;
  * launch_command.c finds what to run; launch_bind.c decides on which cores; launch_process.c starts one rank;
  * launch_output.c carries its lines; launch_group.c watches an attempt's ranks until the last has ended;
- * launch_nodes.c tells other nodes' tuttiruns of it, and us of theirs; launch_list.c finds this node in a list of nodes;
+ * launch_nodes*.c tell other nodes' tuttiruns of it, and us of theirs; launch_list.c finds this node in a list of nodes;
  * launch_keeper.c cleans up after a killed tuttirun.
  *
  * One thread does all of it (the store and the talk with other nodes have their own), driven by a signalfd, the ranks'
@@ -159,8 +159,14 @@ tutti_status tutti_launch_attempt(const tutti_launch_job *job, int attempt, tutt
 
 /* ---------------------------------------------------------------------------------------------- keeper */
 
+/* What the keeper does when tuttirun has been killed, at the end, and for a bounded time. NULL: nothing. */
+typedef struct tutti_launch_last_words {
+    void (*say)(void *context);
+    void *context;
+} tutti_launch_last_words;
+
 /* Starts the keeper; what it must know is written to *fd_out. Call before any other descriptor is opened. */
-tutti_status tutti_launch_keeper_start(int *fd_out);
+tutti_status tutti_launch_keeper_start(const tutti_launch_last_words *words, int *fd_out);
 /* Tells the keeper of a process group that must end with tuttirun; -group: it has ended. */
 void tutti_launch_keeper_add(int fd, pid_t group);
 /* All groups have ended; the keeper ends too. */

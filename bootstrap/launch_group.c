@@ -4,6 +4,9 @@
  *     RUNNING --a rank fails--> SETTLING (2 s) --> ENDING (SIGTERM, 5 s) --> KILLING (SIGKILL)
  *        \------- a signal for tuttirun: passed on ------^ (then 30 s; a second Ctrl-C kills at once)
  *
+ * A rank that the kernel does not let go of (it waits for a device or a file server that does not answer) is left behind
+ * after 20 s of KILLING.
+ *
  * A failure on another node, of which launch_nodes.c tells, counts as one here. The first failure is named when it is seen;
  * what follows from it is told in one line at the end. With other nodes, the attempt lasts until all their ranks have ended,
  * too. A rank's whole process group is killed while its ended leader still holds the number, so that the number cannot mean anybody else.
@@ -23,7 +26,7 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/launch.h"
 
-enum { SETTLE_MS = 2000, TERM_MS = 5000, ASKED_MS = 30000, LOOK_MS = 1000 };
+enum { SETTLE_MS = 2000, TERM_MS = 5000, ASKED_MS = 30000, LOOK_MS = 1000, MOST_KILLS = 20, NOTED_KILLS = 3 };
 
 typedef enum phase { RUNNING, SETTLING, ENDING, KILLING } phase;
 
@@ -34,6 +37,7 @@ typedef struct group {
     int nranks, nrunning;
     phase phase;
     int64_t phase_end_ns;
+    int nkills;             /* so many times SIGKILL was sent */
     int asked_signal;       /* what tuttirun was told to end by, 0: nothing */
     int first_failed;       /* local rank, -1: none */
     tutti_launch_news news; /* of the other nodes */
@@ -139,6 +143,32 @@ static void begin_killing(group *g) {
     enter(g, KILLING, LOOK_MS);
 }
 
+/* What SIGKILL does not end is in the kernel's hands; it dies when that lets go of it. */
+static void leave_behind(group *g) {
+    for (int i = 0; i < g->nranks; i++) {
+        tutti_launch_rank *rank = &g->ranks[i];
+        if (!rank->running) continue;
+        tutti_launch_stream_close(&rank->out);
+        tutti_launch_stream_close(&rank->err);
+        rank->running = false;
+        rank->failed = true;
+        rank->signal = SIGKILL;
+        rank->exit_code = 128 + SIGKILL;
+    }
+    g->nrunning = 0;
+}
+
+static void kill_again(group *g, const char *line) {
+    if (++g->nkills == NOTED_KILLS)
+        tutti_launch_say("the kernel does not let go of %s; waits for up to %d s", line, MOST_KILLS - NOTED_KILLS);
+    if (g->nkills < MOST_KILLS) {
+        begin_killing(g);
+        return;
+    }
+    tutti_launch_say("leaves behind %s", line);
+    leave_behind(g);
+}
+
 /* The time of the phase is over. */
 static void escalate(group *g) {
     char line[1200];
@@ -153,7 +183,7 @@ static void escalate(group *g) {
         tutti_launch_say("kills what does not end: %s", line);
         begin_killing(g);
         break;
-    case KILLING: begin_killing(g); break; /* again, until the kernel has let go of them */
+    case KILLING: kill_again(g, line); break;
     }
 }
 

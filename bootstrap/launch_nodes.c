@@ -118,7 +118,8 @@ static tutti_status post_failure(tutti_launch_nodes *nodes, tutti_launch_failure
 /* A node whose ranks have ended has told of their failures before. So the last one knows how the attempt went. */
 static tutti_status count_ended(tutti_launch_nodes *nodes, int node) {
     int64_t ended, failures, final;
-    TUTTI_TRY(tutti_launch_set(nodes, tutti_launch_node_key(nodes, "over", node), "1"));
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_node_key(nodes, "over", node), 1, &ended));
+    if (ended != 1) return TUTTI_OK; /* it was killed, and its keeper and node 0 both tell of that */
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "ended"), 1, &ended));
     if (ended != nodes->options.nnodes) return TUTTI_OK;
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "failures"), 0, &failures));
@@ -276,6 +277,39 @@ static void *talk(void *argument) {
     if (status != TUTTI_OK) tell_lost(nodes, status);
     if (status == TUTTI_OK || nodes->apart) tutti_launch_say_goodbye(nodes);
     return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------- the keeper's */
+
+/* While nodes gather that is a verdict, then a failure, and in the end nothing but a goodbye. */
+static tutti_status testify(tutti_launch_nodes *nodes, const char *text) {
+    char verdict[TUTTI_LAUNCH_EVENT_BYTES];
+    int node = nodes->options.node, there = 0;
+    int64_t generation = 0, count;
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, "generation"), 0, &generation));
+    nodes->attempt = (int)generation;
+    TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "here", node).text, &there));
+    if (!there) return TUTTI_OK; /* it had not come; the others wait for it as for any other */
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_node_key(nodes, "left", node), 1, &count));
+    snprintf(verdict, sizeof verdict, "node %d: %.600s", node, text);
+    tutti_status status = tutti_launch_give_verdict(nodes, verdict);
+    TUTTI_TRY(status);
+    TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "over", node).text, &there));
+    if (there) return TUTTI_OK;
+    TUTTI_TRY(post_failure(nodes, TUTTI_LAUNCH_FAILED, node, 128 + SIGKILL, text));
+    return count_ended(nodes, node);
+}
+
+void tutti_launch_nodes_testify(const tutti_launch_nodes_options *options) {
+    static tutti_launch_nodes nodes = {.event_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+    const tutti_store_patience patience = {.connect_ms = options->silent_ms, .answer_ms = options->silent_ms};
+    char text[400];
+    nodes.options = *options;
+    snprintf(text, sizeof text, "tuttirun on host %.256s was killed or has crashed", options->own_host);
+    if (tutti_store_client_reach(options->host, options->port, &patience, &nodes.client) != TUTTI_OK) return;
+    nodes.store = tutti_store_client_callbacks(nodes.client);
+    (void)testify(&nodes, text);
+    tutti_store_client_close(nodes.client);
 }
 
 /* ---------------------------------------------------------------------------------------------- the loop's */

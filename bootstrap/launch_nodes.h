@@ -7,12 +7,12 @@
  *              <run>/<attempt>/gathered        "all", by the last to come; or why the nodes do not come together
  *     run      <run>/<attempt>/event/1         "failed <node> <exit code> <what has failed>"
  *              <run>/<attempt>/event/2         "again" or "done", by the node whose ranks were the last to end
- *     leave    <run>/left/<node>               node 0, which hosts the store, waits for all
+ *     leave    <run>/<attempt>/left/<node>     node 0, which hosts the store, waits for all
  *
  * All nodes read the events in the same order, so all come to the same verdict. A thread does the talking and says by a
  * descriptor that there is news: the loop that serves the ranks never waits for another node. Each node lets a counter grow as
- * a sign of life, and node 0 speaks for a node whose counter stands still; the others hear from node 0 by its answers. Each
- * wait has a bound, and is spoken of after 2 s.
+ * a sign of life, and node 0 speaks for a node whose counter stands still; the others hear from node 0 by its answers. For a
+ * tuttirun that is killed its keeper speaks, at once. Each wait has a bound, and is spoken of after 2 s.
  */
 #ifndef TUTTI_BOOTSTRAP_LAUNCH_NODES_H
 #define TUTTI_BOOTSTRAP_LAUNCH_NODES_H
@@ -66,6 +66,9 @@ void tutti_launch_nodes_report(tutti_launch_nodes *nodes, tutti_launch_failure f
                                const char *text);
 /* All ranks of this node have ended. */
 void tutti_launch_nodes_ended(tutti_launch_nodes *nodes);
+/* In the place of a tuttirun that was killed: tells the others so. For the keeper; takes no longer than silent_ms. */
+void tutti_launch_nodes_testify(const tutti_launch_nodes_options *options);
+
 /* Tells what has not been told yet, and says goodbye; node 0 waits for the others' goodbyes. PROMPTLY: all of it takes no more
  * than a second, whatever the others do. NULL is allowed. */
 typedef enum tutti_launch_leave { TUTTI_LAUNCH_LEAVE, TUTTI_LAUNCH_LEAVE_PROMPTLY } tutti_launch_leave;

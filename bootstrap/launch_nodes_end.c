@@ -27,6 +27,9 @@ static tutti_status look_at_beats(tutti_launch_nodes *nodes, int64_t now_ns, int
         if (count != other->count) *other = (tutti_launch_beat){.count = count, .seen_ns = now_ns};
         int64_t quiet_ns = now_ns - other->seen_ns;
         if (count == 0 || other->silent || quiet_ns < nodes->options.silent_ms * TUTTI_NS_PER_MS) continue;
+        int here = 0; /* one that was lost in an earlier attempt is waited for, not missed */
+        TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "here", i).text, &here));
+        if (!here) continue;
         other->silent = true;
         *silent_out = i;
         snprintf(text, capacity, "tuttirun on node %d has not been heard of for %lld s", i,
@@ -75,7 +78,7 @@ tutti_status tutti_launch_mind_ending(tutti_launch_nodes *nodes, bool failed, bo
 /* The nodes whose goodbye has not come: those that fell silent cannot say it, and where the nodes have not come together, only
  * those that were there do. */
 static tutti_status list_lingering(tutti_launch_nodes *nodes, char *text, size_t capacity, int *count_out) {
-    char name[40], one[300];
+    char one[300];
     size_t used = 0;
     *count_out = 0;
     text[0] = '\0';
@@ -83,8 +86,7 @@ static tutti_status list_lingering(tutti_launch_nodes *nodes, char *text, size_t
         tutti_launch_beat *other = &nodes->beats[i];
         int there = 0;
         if (other->left || other->silent) continue;
-        snprintf(name, sizeof name, "left/%d", i);
-        TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_key_of(nodes, name).text, &there));
+        TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "left", i).text, &there));
         other->left = there != 0;
         if (!other->left && nodes->apart) {
             TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "here", i).text, &there));
@@ -105,15 +107,15 @@ static int64_t patience_ms(const tutti_launch_nodes *nodes, const tutti_launch_w
 }
 
 void tutti_launch_say_goodbye(tutti_launch_nodes *nodes) {
-    char name[40], lingering[TUTTI_LAUNCH_LINE_BYTES], limit[32];
+    char lingering[TUTTI_LAUNCH_LINE_BYTES], limit[32];
     int64_t count, pause_ms = FIRST_PAUSE_MS;
     tutti_launch_wishes wants = tutti_launch_wishes_of(nodes);
     int64_t most_ms = patience_ms(nodes, &wants);
     tutti_deadline deadline = tutti_deadline_after_ms(most_ms);
     int nlingering = 0;
     nodes->notice = (tutti_notice){0};
-    snprintf(name, sizeof name, "left/%d", nodes->options.node);
-    if (tutti_launch_add(nodes, tutti_launch_key_of(nodes, name), 1, &count) != TUTTI_OK || nodes->beats == NULL)
+    if (tutti_launch_add(nodes, tutti_launch_node_key(nodes, "left", nodes->options.node), 1, &count) != TUTTI_OK ||
+        nodes->beats == NULL)
         return;
     while (list_lingering(nodes, lingering, sizeof lingering, &nlingering) == TUTTI_OK && nlingering > 0) {
         if (tutti_deadline_passed(&deadline)) {

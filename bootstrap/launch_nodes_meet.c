@@ -72,8 +72,7 @@ static tutti_status read_verdict(tutti_launch_nodes *nodes, int64_t wait_ms) {
     return tutti_fail(TUTTI_ERR_ABORTED, "%s", text);
 }
 
-/* Gives the verdict, unless another node was first; then goes by that. */
-static tutti_status give_verdict(tutti_launch_nodes *nodes, const char *text) {
+tutti_status tutti_launch_give_verdict(tutti_launch_nodes *nodes, const char *text) {
     int64_t number;
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "verdict"), 1, &number));
     if (number == 1) TUTTI_TRY(tutti_launch_set(nodes, tutti_launch_attempt_key(nodes, "gathered"), text));
@@ -133,7 +132,7 @@ static tutti_status refuse_twin(tutti_launch_nodes *nodes) {
              "node number %d is taken twice: by tuttirun on host %.100s (pid %d) and by tuttirun on host %.100s (pid "
              "%d); give each node a --node-rank of its own",
              nodes->options.node, other.host, other.pid, own.host, own.pid);
-    tutti_status status = give_verdict(nodes, text);
+    tutti_status status = tutti_launch_give_verdict(nodes, text);
     if (status != TUTTI_OK) return status;
     return tutti_fail(TUTTI_ERR_CONFIG, "%s", text);
 }
@@ -170,10 +169,10 @@ static tutti_status count_in(tutti_launch_nodes *nodes) {
                  "node %d (host %.100s) was started with %s, node 0 (host %.100s) with %s: all nodes must be started "
                  "with the same",
                  nodes->options.node, own.host, ours, first.host, theirs);
-        return give_verdict(nodes, text);
+        return tutti_launch_give_verdict(nodes, text);
     }
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "joined"), 1, &count));
-    return count == nodes->options.nnodes ? give_verdict(nodes, "all") : TUTTI_OK;
+    return count == nodes->options.nnodes ? tutti_launch_give_verdict(nodes, "all") : TUTTI_OK;
 }
 
 /* Node 0 names the missing nodes, the others only count them: a thousand that ask for a thousand would be too much. */
@@ -199,11 +198,11 @@ static tutti_status give_up(tutti_launch_nodes *nodes) {
     char missing[TUTTI_LAUNCH_LINE_BYTES], text[TUTTI_LAUNCH_EVENT_BYTES], limit[32];
     TUTTI_TRY(list_missing(nodes, missing, sizeof missing));
     snprintf(text, sizeof text,
-             "of %d nodes, %s did not join within %s (TUTTI_CONNECT_TIMEOUT_MS): start tuttirun there with its "
+             "%s did not join within %s (TUTTI_CONNECT_TIMEOUT_MS; there are to be %d): start tuttirun there with its "
              "--node-rank, and see that it reaches %.100s:%d",
-             nodes->options.nnodes, missing, tutti_launch_seconds(nodes->options.join_ms, limit), nodes->options.master,
+             missing, tutti_launch_seconds(nodes->options.join_ms, limit), nodes->options.nnodes, nodes->options.master,
              nodes->options.port);
-    return give_verdict(nodes, text);
+    return tutti_launch_give_verdict(nodes, text);
 }
 
 /* Whether this node itself, or one that has fallen silent, ends the gathering. TUTTI_NOT_YET: no. */
@@ -214,14 +213,15 @@ static tutti_status mind_ends(tutti_launch_nodes *nodes) {
     if (wants.report || wants.close) {
         snprintf(text, sizeof text, "node %d: %.600s", nodes->options.node,
                  wants.report ? wants.text : "its tuttirun has ended");
-        return give_verdict(nodes, text);
+        return tutti_launch_give_verdict(nodes, text);
     }
     TUTTI_TRY(tutti_launch_show_life(nodes, &silent, text, sizeof text));
-    return silent >= 0 ? give_verdict(nodes, text) : TUTTI_NOT_YET;
+    return silent >= 0 ? tutti_launch_give_verdict(nodes, text) : TUTTI_NOT_YET;
 }
 
 tutti_status tutti_launch_nodes_gather(tutti_launch_nodes *nodes) {
-    tutti_deadline deadline = tutti_deadline_after_ms(nodes->options.join_ms);
+    int64_t grace_ms = nodes->options.node == 0 ? 0 : VERDICT_MS; /* node 0 can say more of it */
+    tutti_deadline deadline = tutti_deadline_after_ms(nodes->options.join_ms + grace_ms);
     int64_t number = 0;
     bool counted = false;
     nodes->notice = (tutti_notice){0};

@@ -23,6 +23,8 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher.h"
@@ -50,8 +52,12 @@ bool tutti_pmi_present(void) {
     return fd > 2 && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 && type == SOCK_STREAM;
 }
 
+/* Rank 0 says for all what they wait for. */
+static _Thread_local bool speaks;
+
 /* One byte at a time: what comes behind the line belongs to whoever asks next. Lines are few and short. */
 static tutti_status receive_line(int fd, tutti_deadline *deadline, char line[LINE_BYTES]) {
+    tutti_notice notice = {0};
     for (size_t used = 0; used < LINE_BYTES - 1;) {
         struct pollfd item = {.fd = fd, .events = POLLIN};
         if (poll(&item, 1, LOOK_MS) <= 0) {
@@ -59,6 +65,12 @@ static tutti_status receive_line(int fd, tutti_deadline *deadline, char line[LIN
                 return tutti_fail(TUTTI_ERR_TIMEOUT,
                                   "PMI: the launcher's server does not answer; have all ranks come this "
                                   "far?");
+            if (speaks && tutti_notice_due(&notice, deadline->spent_ns))
+                tutti_log(
+                    TUTTI_LOG_WARN,
+                    "the start has waited %lld s for the launcher's server (PMI), which waits for ranks that have "
+                    "not come; waits until TUTTI_CONNECT_TIMEOUT_MS",
+                    (long long)(deadline->spent_ns / TUTTI_NS_PER_S));
             continue;
         }
         ssize_t got = read(fd, line + used, 1);
@@ -122,6 +134,7 @@ tutti_status tutti_pmi_exchange(const char *mine, char text_out[TUTTI_PMIX_TEXT_
     TUTTI_TRY(ask(fd, &time, "response_to_init", line, "cmd=init pmi_version=1 pmi_subversion=1"));
     TUTTI_TRY(ask(fd, &time, "my_kvsname", line, "cmd=get_my_kvsname"));
     if (!find_value(line, "kvsname", space, sizeof space)) return fail("no key space", line);
+    speaks = mine != NULL;
     if (mine != NULL)
         TUTTI_TRY(ask(fd, &time, "put_result", line, "cmd=put kvsname=%s key=%s value=%s", space, STORE_KEY, mine));
     TUTTI_TRY(ask(fd, &time, "barrier_out", line, "cmd=barrier_in"));

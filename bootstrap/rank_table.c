@@ -16,6 +16,8 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/interfaces.h"
@@ -195,10 +197,18 @@ static tutti_status load_once(const char *path, tutti_rank_table *table_out) {
     return status;
 }
 
+/* Of all that wait for the table, rank 0 says so, or the first device of each server. */
+static bool is_first(void) {
+    const char *rank = tutti_launcher_variable("RANK_ID"), *device = tutti_launcher_variable("DEVICE_ID");
+    const char *number = rank != NULL ? rank : device;
+    return number == NULL || strcmp(number, "0") == 0;
+}
+
 /* Who completes the file may be writing it just now: once it has been seen unfinished, broken JSON means "not yet". */
 tutti_status tutti_rank_table_load(const char *path, tutti_rank_table *table_out) {
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
     tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
+    tutti_notice notice = {0};
     for (bool unfinished = false;; usleep(LOOK_MS * 1000)) {
         tutti_rank_table table = {0};
         tutti_status status = load_once(path, &table);
@@ -209,6 +219,11 @@ tutti_status tutti_rank_table_load(const char *path, tutti_rank_table *table_out
             return TUTTI_OK;
         }
         unfinished = true;
+        if (is_first() && tutti_notice_due(&notice, deadline.spent_ns))
+            tutti_log(TUTTI_LOG_WARN,
+                      "the start has waited %lld s for rank table %s, whose status is not 'completed'; waits "
+                      "until TUTTI_CONNECT_TIMEOUT_MS",
+                      (long long)(deadline.spent_ns / TUTTI_NS_PER_S), path);
         if (tutti_deadline_passed(&deadline))
             return tutti_fail(
                 TUTTI_ERR_TIMEOUT,

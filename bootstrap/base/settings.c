@@ -35,7 +35,7 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                           .fallback = "60000",
                                           .least = 1,
                                           .most = INT64_C(1) << 40,
-                                          .help = "how long the creation of a communicator waits for its ranks"},
+                                          .help = "how long each phase of a start waits for nodes and ranks"},
     [TUTTI_SETTING_ALGORITHM] = {.name = "TUTTI_ALGORITHM",
                                  .kind = TUTTI_SETTING_KIND_TEXT,
                                  .fallback = "",
