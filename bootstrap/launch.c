@@ -144,6 +144,7 @@ static tutti_launch_nodes_options nodes_options(const tutti_launch_job *job) {
                                         .nnodes = options->nnodes,
                                         .node = options->node_rank,
                                         .nproc = options->nproc,
+                                        .pid = (int)job->pid,
                                         .max_restarts = options->max_restarts,
                                         .join_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
                                         .silent_ms = peer_ms > LEAST_SILENT_MS ? peer_ms : LEAST_SILENT_MS};
@@ -222,6 +223,7 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     job.master_addr = options->master_addr;
     job.master_port = options->master_port;
     job.keeper_fd = job.signal_fd = -1;
+    job.pid = getpid();
     gethostname(job.host, sizeof job.host - 1);
     TUTTI_TRY(name_run(options));
     TUTTI_TRY(tutti_launch_command(options, &job.argv));

@@ -133,6 +133,7 @@ typedef struct tutti_launch_job {
     int master_port;
     tutti_launch_nodes *nodes; /* the other nodes; NULL: there are none */
     char host[256];
+    pid_t pid;                 /* our own, for the keeper, too */
     char secret[80];           /* "": the ranks' own business */
     char log_root[400];        /* of the files; "": none */
     sigset_t child_signals;    /* the mask that ranks start with */

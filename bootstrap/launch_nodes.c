@@ -285,11 +285,12 @@ static void *talk(void *argument) {
 static tutti_status testify(tutti_launch_nodes *nodes, const char *text) {
     char verdict[TUTTI_LAUNCH_EVENT_BYTES];
     int node = nodes->options.node, there = 0;
+    bool here;
     int64_t generation = 0, count;
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, "generation"), 0, &generation));
     nodes->attempt = (int)generation;
-    TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "here", node).text, &there));
-    if (!there) return TUTTI_OK; /* it had not come; the others wait for it as for any other */
+    TUTTI_TRY(tutti_launch_is_here(nodes, &here));
+    if (!here) return TUTTI_OK; /* it had not come; the others wait for it as for any other */
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_node_key(nodes, "left", node), 1, &count));
     snprintf(verdict, sizeof verdict, "node %d: %.600s", node, text);
     tutti_status status = tutti_launch_give_verdict(nodes, verdict);

@@ -46,8 +46,8 @@ typedef struct tutti_launch_nodes_options {
     int port;
     const char *master; /* the same as the user wrote it */
     const char *run_id, *own_host;
-    const char *list; /* of the nodes' addresses; NULL: not known */
-    int nnodes, node, nproc;
+    const char *list;             /* of the nodes' addresses; NULL: not known */
+    int nnodes, node, nproc, pid; /* pid: tuttirun's */
     int max_restarts;
     int64_t join_ms;   /* how long the store may take to appear, and how long the nodes to gather in it */
     int64_t silent_ms; /* a node that is not heard of for so long has ended */

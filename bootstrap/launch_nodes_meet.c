@@ -8,7 +8,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
@@ -55,6 +54,11 @@ tutti_status tutti_launch_nodes_reach(tutti_launch_nodes *nodes) {
     snprintf(name, sizeof name, "beat/%d", options->node);
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, name), 1, &count));
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, "generation"), 0, &generation));
+    if (generation < 0 || generation > options->max_restarts)
+        return tutti_fail(
+            TUTTI_ERR_CONFIG,
+            "the job at %s:%d makes its attempt %lld, but --max-restarts is %d here; give all nodes the same",
+            options->host, options->port, (long long)generation + 1, options->max_restarts);
     pthread_mutex_lock(&nodes->lock);
     nodes->attempt = nodes->news.attempt = nodes->wants.attempt = (int)generation;
     pthread_mutex_unlock(&nodes->lock);
@@ -98,7 +102,7 @@ static record own_record(const tutti_launch_nodes *nodes) {
                   .nnodes = options->nnodes,
                   .nproc = options->nproc,
                   .max_restarts = options->max_restarts,
-                  .pid = (int)getpid()};
+                  .pid = options->pid};
     snprintf(own.host, sizeof own.host, "%s", options->own_host[0] != '\0' ? options->own_host : "?");
     return own;
 }
@@ -121,6 +125,18 @@ static tutti_status write_record(tutti_launch_nodes *nodes) {
     snprintf(text, sizeof text, "%d %d %d %d %d %s", own.version, own.nnodes, own.nproc, own.max_restarts, own.pid,
              own.host);
     return tutti_launch_set(nodes, tutti_launch_node_key(nodes, "join", nodes->options.node), text);
+}
+
+tutti_status tutti_launch_is_here(tutti_launch_nodes *nodes, bool *here_out) {
+    record own = own_record(nodes), there;
+    int exists = 0;
+    *here_out = false;
+    TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "join", nodes->options.node).text,
+                                 &exists));
+    if (!exists) return TUTTI_OK;
+    TUTTI_TRY(read_record(nodes, nodes->options.node, VERDICT_MS, &there));
+    *here_out = there.pid == own.pid && strcmp(there.host, own.host) == 0;
+    return TUTTI_OK;
 }
 
 /* Another tuttirun has this number already. An attempt that runs is not disturbed by that. */

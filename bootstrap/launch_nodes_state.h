@@ -85,6 +85,8 @@ tutti_status tutti_launch_list_absent(tutti_launch_nodes *nodes, const char *nam
 tutti_status tutti_launch_nodes_reach(tutti_launch_nodes *nodes);
 /* All nodes have come for the attempt; or TUTTI_ERR_ABORTED and `apart`, with the reason as the thread's error text. */
 tutti_status tutti_launch_nodes_gather(tutti_launch_nodes *nodes);
+/* Whether it is this tuttirun that has joined with this node's number. */
+tutti_status tutti_launch_is_here(tutti_launch_nodes *nodes, bool *here_out);
 /* Says "all" or why the nodes do not come together, unless another node was first; gives what tutti_launch_nodes_gather gives
  * after what was said first. */
 tutti_status tutti_launch_give_verdict(tutti_launch_nodes *nodes, const char *text);

@@ -90,6 +90,13 @@ bool tutti_contact_is_late(tutti_contact *c, int fd) {
 
 /* ---------------------------------------------------------------------------------------------- members */
 
+static tutti_status fail_silent(const tutti_contact *c) {
+    return tutti_fail(TUTTI_ERR_TIMEOUT,
+                      "rank %d (pid %lld), the first of this host, has not said before the deadline "
+                      "(TUTTI_CONNECT_TIMEOUT_MS) how to go on: it waits for others, or stands still",
+                      c->place->leader, (long long)c->place->leader_pid);
+}
+
 static void await_leader(tutti_contact *c) {
     while (tutti_contact_is_late(c, c->connection))
         tutti_log(
@@ -113,6 +120,7 @@ static tutti_status hear(tutti_contact *c, int *fds, int capacity, int *nfds_out
     tutti_status status =
         tutti_wire_receive(c->connection, &w, sizeof w, fds, capacity, &nfds, c->deadline, "word of the first rank");
     if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
+    if (status == TUTTI_ERR_TIMEOUT) return fail_silent(c);
     TUTTI_TRY(status);
     status = tutti_contact_heed(&w, c->place->leader);
     for (int i = 0; i < nfds && status != TUTTI_OK; i++) close(fds[i]);
@@ -158,6 +166,7 @@ static tutti_status open_member(tutti_contact *c) {
     TUTTI_TRY(connect_to_leader(c));
     tutti_status status = prove(c);
     if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
+    if (status == TUTTI_ERR_TIMEOUT) return fail_silent(c);
     TUTTI_TRY(status);
     TUTTI_TRY(hear(c, &fd, 1, &nfds));
     if (nfds != 1) return fail_leader(c, "has sent no shared memory");

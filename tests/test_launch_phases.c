@@ -210,6 +210,26 @@ PHASES_TEST(a_node_that_is_killed_ends_all_at_once) {
     HAS(" was killed or has crashed; the one here gets 2 s to end by itself\n");
 }
 
+PHASES_TEST(a_node_0_that_is_asked_to_end_tells_the_others) {
+    phases_run("O=\"--nnodes 2 --master-port $PORT\"\n"
+               "node 0 $O " RUNS " & node 1 $O --node-rank 1 " RUNS " & await 1 runs; kill -TERM $(pid 0); wait");
+    phases_expect(0, 143, 0, 3000);
+    phases_expect(1, 143, 0, 5000);
+    HAS("tuttirun: node 0: tuttirun on host ");
+    HAS(" was asked to end by SIGTERM; the one here gets 2 s to end by itself\n");
+}
+
+PHASES_TEST(a_twin_that_comes_late_does_not_disturb_the_job) {
+    phases_run("O=\"--nnodes 2 --master-port $PORT\"\n"
+               "node 0 $O sleep 2 & node 1 $O --node-rank 1 sh -c 'echo runs; exec sleep 2' & await 1 runs\n"
+               "node 2 $O --node-rank 1 touch started; wait");
+    phases_expect(2, 1, 0, 2000);
+    HAS("tuttirun: node number 1 is taken twice: ");
+    phases_expect(0, 0, 1900, 5000);
+    phases_expect(1, 0, 1900, 5000);
+    cr_assert_neq(access("started", F_OK), 0, "a rank was started");
+}
+
 PHASES_TEST(a_node_that_has_ended_well_says_for_which_it_waits) {
     phases_run("O=\"--nnodes 2 --master-port $PORT\"\n"
                "node 0 $O sleep 3.5 & node 1 $O --node-rank 1 true & wait");
@@ -256,12 +276,11 @@ static void play_node_1(int port) {
     add(&store, "tuttirun/none/beat/1");
     add(&store, "tuttirun/none/0/here/1");
     cr_assert_eq(store.set(store.context, "tuttirun/none/0/join/1", record, bytes), TUTTI_OK);
-    cr_assert_eq(add(&store, "tuttirun/none/0/joined"), 2);
-    cr_assert_eq(store.set(store.context, "tuttirun/none/0/gathered", "all", 3), TUTTI_OK);
-    for (int i = 0; i < 100 && add(&store, "tuttirun/none/0/polled") > 0 && access("ended", F_OK) != 0; i++)
-        usleep(50000);
+    if (add(&store, "tuttirun/none/0/joined") == 2) /* else node 0 is the last, and says it */
+        cr_assert_eq(store.set(store.context, "tuttirun/none/0/gathered", "all", 3), TUTTI_OK);
+    for (int i = 0; i < 100 && access("ended", F_OK) != 0; i++) usleep(50000);
     usleep(300000);
-    if (add(&store, "tuttirun/none/0/ended") == 2) {
+    if (add(&store, "tuttirun/none/0/ended") == 2) { /* else node 0 says that, too */
         add(&store, "tuttirun/none/0/events");
         cr_assert_eq(store.set(store.context, "tuttirun/none/0/event/1", "done", 4), TUTTI_OK);
     }
@@ -325,6 +344,8 @@ PHASES_TEST(a_first_rank_that_stops_at_first_contact_is_named) {
         "node 0 --standalone --nproc-per-node 2 sh -c '[ $RANK = 1 ] && exec $0 reduce; exec $0 stop get /roll' $P");
     phases_expect(0, 1, 4400, 8000);
     HAS("tutti warn [rank 1] the start has waited 2 s for rank 0 (pid ");
+    HAS("), the first of this host, has not said before the deadline (TUTTI_CONNECT_TIMEOUT_MS) how to go on: it waits "
+        "for ");
     HAS("), the first of this host, which waits for others or does not go on; waits until TUTTI_CONNECT_TIMEOUT_MS\n");
 }
 
@@ -334,6 +355,14 @@ PHASES_TEST(a_first_rank_that_does_not_say_how_to_reach_its_host_is_named) {
     phases_expect(0, 1, 4400, 8000);
     HAS("tutti warn [rank 0] the start has waited 2 s for rank 1, the first of host ");
     HAS(" has not said where its host's ranks can be reached before the deadline (TUTTI_CONNECT_TIMEOUT_MS)");
+}
+
+PHASES_TEST(a_host_that_stops_before_the_first_barrier_is_named) {
+    phases_run("node 0 --standalone --nproc-per-node 4 sh -c 'export TUTTI_HOST_ID=h$((RANK / 2))\n"
+               "[ $RANK = 2 ] && exec $0 stop get doors; exec $0 reduce' $P");
+    phases_expect(0, 1, 4400, 9000);
+    HAS("tutti warn [rank 0] stalled: rank 0 waits for 2");
+    HAS(" ms in barrier #1 of communicator \"world\" (0 bytes); missing: rank 2 (host ");
 }
 
 /* ------------------------------------------------------------------------------------------- without tuttirun */
