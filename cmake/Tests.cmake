@@ -1,9 +1,10 @@
 # How a test is declared.
 #
-# tutti_test(name sources... [LIBRARIES targets...] [LABELS labels...] [TIMEOUT seconds] [PROCESSES] [HOSTS])
+# tutti_test(name sources... [LIBRARIES targets...] [LABELS labels...] [TIMEOUT seconds] [JOBS n] [PROCESSES] [HOSTS])
 #   A Criterion program test_<name>, linked with tutti_static and tests/support, run in the build folder. PROCESSES:
 #   each test in it needs ranks as processes; the thread sanitizer cannot look into those, so there it is disabled.
-#   HOSTS: it makes network namespaces; where that is not permitted it is skipped.
+#   HOSTS: it makes network namespaces; where that is not permitted it is skipped. JOBS: so many of its tests run at a time,
+#   since they mostly wait.
 # tutti_script_test(name [LABELS labels...] [TIMEOUT seconds] COMMAND command...)
 #   A command that exits with 0, or with 77 for a skip (its last line says why).
 #
@@ -52,7 +53,10 @@ function(tutti_test_properties name timeout labels)
 endfunction()
 
 function(tutti_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "PROCESSES;HOSTS" "TIMEOUT" "LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "PROCESSES;HOSTS" "TIMEOUT;JOBS" "LIBRARIES;LABELS")
+  if(NOT arg_JOBS)
+    set(arg_JOBS 1)
+  endif()
   add_executable(test_${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(test_${name} PRIVATE tutti_test_support ${arg_LIBRARIES} ${TUTTI_CRITERION})
   if(TUTTI_SANITIZE MATCHES thread)
@@ -63,7 +67,7 @@ function(tutti_test name)
   if(arg_HOSTS)
     set(with ${PROJECT_SOURCE_DIR}/tests/support/with_hosts)
   endif()
-  add_test(NAME ${name} COMMAND ${with} $<TARGET_FILE:test_${name}> --jobs 1 WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
+  add_test(NAME ${name} COMMAND ${with} $<TARGET_FILE:test_${name}> --jobs ${arg_JOBS} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
   if(arg_PROCESSES)
     list(APPEND arg_LABELS processes)
     if(TUTTI_SANITIZE MATCHES thread)

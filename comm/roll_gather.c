@@ -145,23 +145,28 @@ static bool has_not_come(const tutti_gathering *g, int rank) {
 
 /* It has come and has all that it waits for, but has handed on nothing. */
 static bool stands_still(const tutti_gathering *g, int rank) {
+    if (is_there(g, "cards", rank)) return false;
     TUTTI_BOARD_EACH_CHILD(step, rank, g->own->nranks) if (!is_there(g, "cards", rank + step)) return false;
     return true;
 }
 
-/* Those that hand on through the rank, itself included, of which that is true. Where it has handed on, all have. */
-static void list_under(const tutti_gathering *g, int rank, condition is_meant, listing *found) {
-    if (is_there(g, "cards", rank)) return;
+/* A rank that has handed on has them all, until the deadline; from then on it may have handed on that some are missing. */
+typedef enum thoroughness { BEFORE_THE_DEADLINE, AFTER_THE_DEADLINE } thoroughness;
+
+/* Those that hand on through the rank, itself included, of which that is true. */
+static void list_under(const tutti_gathering *g, int rank, condition is_meant, thoroughness when, listing *found) {
+    if (when == BEFORE_THE_DEADLINE && is_there(g, "cards", rank)) return;
     if (is_meant(g, rank) && ++found->count <= MOST_NAMED)
         found->used += (size_t)snprintf(found->text + found->used, sizeof found->text - found->used, "%s%d",
                                         found->count > 1 ? ", " : "", rank);
-    TUTTI_BOARD_EACH_CHILD(step, rank, g->own->nranks) list_under(g, rank + step, is_meant, found);
+    TUTTI_BOARD_EACH_CHILD(step, rank, g->own->nranks) list_under(g, rank + step, is_meant, when, found);
 }
 
 /* Of the own subtree. */
-static listing list_ranks(const tutti_gathering *g, condition is_meant) {
+static listing list_ranks(const tutti_gathering *g, condition is_meant, thoroughness when) {
     listing found = {.count = 0};
-    TUTTI_BOARD_EACH_CHILD(step, g->own->rank, g->own->nranks) list_under(g, g->own->rank + step, is_meant, &found);
+    TUTTI_BOARD_EACH_CHILD(step, g->own->rank, g->own->nranks)
+    list_under(g, g->own->rank + step, is_meant, when, &found);
     if (found.count > MOST_NAMED)
         snprintf(found.text + found.used, sizeof found.text - found.used, " and %d more", found.count - MOST_NAMED);
     return found;
@@ -170,7 +175,7 @@ static listing list_ranks(const tutti_gathering *g, condition is_meant) {
 /* Rank 0 says it for all. That ranks have come and do not go on is said later: a busy machine has many such. */
 static void say_absent(const tutti_gathering *g) {
     long long seconds = (g->board.deadline->spent_ns - g->begin_ns) / TUTTI_NS_PER_S;
-    listing found = list_ranks(g, has_not_come);
+    listing found = list_ranks(g, has_not_come, BEFORE_THE_DEADLINE);
     if (found.count > 0) {
         tutti_log(TUTTI_LOG_WARN,
                   "the start has waited %lld s for ranks that have not come, of %d: %s; waits until "
@@ -179,7 +184,7 @@ static void say_absent(const tutti_gathering *g) {
         return;
     }
     if (g->notice.said < 2) return;
-    found = list_ranks(g, stands_still);
+    found = list_ranks(g, stands_still, BEFORE_THE_DEADLINE);
     if (found.count > 0)
         tutti_log(
             TUTTI_LOG_WARN,
@@ -189,13 +194,13 @@ static void say_absent(const tutti_gathering *g) {
 }
 
 static tutti_status fail_absent(const tutti_gathering *g) {
-    listing found = list_ranks(g, has_not_come);
+    listing found = list_ranks(g, has_not_come, AFTER_THE_DEADLINE);
     if (found.count > 0)
         return tutti_fail(TUTTI_ERR_TIMEOUT,
                           "%d ranks should meet, but these have not come before the deadline "
                           "(TUTTI_CONNECT_TIMEOUT_MS): %s",
                           g->own->nranks, found.text);
-    found = list_ranks(g, stands_still);
+    found = list_ranks(g, stands_still, AFTER_THE_DEADLINE);
     return tutti_fail(
         TUTTI_ERR_TIMEOUT,
         "%d ranks should meet, and all have come, but before the deadline (TUTTI_CONNECT_TIMEOUT_MS) these "

@@ -333,6 +333,16 @@ PHASES_TEST(a_rank_that_is_stopped_before_it_meets_the_others_is_named_and_ended
     HAS(NOT_COME);
 }
 
+PHASES_TEST(a_rank_that_stops_when_it_has_come_is_named) {
+    phases_run(
+        "node 0 --standalone --nproc-per-node 4 sh -c '[ $RANK = 3 ] || exec $0 reduce; exec $0 stop set cards/3' "
+        "$P");
+    phases_expect(0, 1, 4400, 8000);
+    HAS("4 ranks should meet, and all have come, but before the deadline (TUTTI_CONNECT_TIMEOUT_MS) these have ended "
+        "since "
+        "or did not go on: 3\n");
+}
+
 PHASES_TEST(a_rank_that_stops_at_first_contact_is_named) {
     one_rank_strays("exec $0 stop get /roll", 4400, 8000);
     HAS("tutti warn [rank 0] the start has waited 2 s for ranks of this host that do not go on: rank 1 (host ");
