@@ -22,7 +22,7 @@ static pid_t keeper_pid;
 /* Whatever they wait for, they end. */
 static void say_last_words(const tutti_launch_last_words *words) {
     sigset_t alarm_only;
-    int null_fd = 0; /* what is opened now must not become somebody's standard output */
+    int null_fd = 0; /* what is opened now must not become standard output */
     while (null_fd >= 0 && null_fd <= STDERR_FILENO) null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     sigemptyset(&alarm_only);
     sigaddset(&alarm_only, SIGALRM);

@@ -54,7 +54,8 @@ tutti_status tutti_launch_get(tutti_launch_nodes *nodes, tutti_launch_key at, ch
     if (status == TUTTI_ERR_TIMEOUT && !tutti_store_client_is_broken(nodes->client)) return TUTTI_NOT_YET;
     TUTTI_TRY(status);
     text[bytes] = '\0';
-    for (char *c = text; *c != '\0'; c++) /* for a terminal, and anybody who reaches the store may have written it */
+    for (char *c = text; *c != '\0';
+         c++) /* for a terminal, and any stranger that reaches the store may have written it */
         if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
     return TUTTI_OK;
 }
@@ -265,7 +266,7 @@ static int wants_out(void *context) {
     tutti_launch_nodes *nodes = context;
     tutti_launch_wishes wants = tutti_launch_wishes_of(nodes);
     if (!wants.close) return 0;
-    if (nodes->client == NULL) return 1; /* nobody has anything to hear from us */
+    if (nodes->client == NULL) return 1; /* no other node waits for a word of ours */
     int64_t most_ms = wants.leave == TUTTI_LAUNCH_LEAVE_PROMPTLY ? PROMPT_MS : 2 * nodes->options.silent_ms;
     return tutti_now_ns() - wants.close_ns > most_ms * TUTTI_NS_PER_MS;
 }

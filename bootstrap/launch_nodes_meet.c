@@ -2,8 +2,8 @@
  * How the nodes of a job come together: each reaches node 0's store, says how it was started, and waits until all have. See
  * launch_nodes.h for the keys.
  *
- * Each node compares itself with node 0, so two that differ need not know of each other. The verdict is given once: whoever
- * draws the first number writes it, and all, that one too, go by what is written. The store is an untrusted board: what is
+ * Each node compares itself with node 0, so two that differ need not know of each other. The verdict is given once: the
+ * node that draws the first number writes it, and all, that one too, go by what is written. The store is an untrusted board: what is
  * read there is bounded and checked.
  */
 #include <stdio.h>
@@ -161,7 +161,7 @@ static void list_different(const record *one, const record *other, char *text, s
     } pairs[] = {{"--nnodes", one->nnodes, other->nnodes},
                  {"--nproc-per-node", one->nproc, other->nproc},
                  {"--max-restarts", one->max_restarts, other->max_restarts},
-                 {"Tutti's version", one->version, other->version}};
+                 {"Tutti of version", one->version, other->version}};
     size_t used = 0;
     text[0] = '\0';
     for (size_t i = 0; i < TUTTI_COUNT_OF(pairs) && used < capacity; i++)
@@ -196,7 +196,11 @@ static tutti_status list_missing(tutti_launch_nodes *nodes, char *text, size_t c
     const tutti_launch_nodes_options *options = &nodes->options;
     int64_t joined = 0;
     int missing;
-    if (options->node == 0) return tutti_launch_list_absent(nodes, "here", text, capacity, &missing);
+    if (options->node == 0) {
+        TUTTI_TRY(tutti_launch_list_absent(nodes, "here", text, capacity, &missing));
+        if (missing == 0) snprintf(text, capacity, "a node that has come and does not go on");
+        return TUTTI_OK;
+    }
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "joined"), 0, &joined));
     snprintf(text, capacity, "%lld of %d nodes", (long long)(options->nnodes - joined), options->nnodes);
     return TUTTI_OK;

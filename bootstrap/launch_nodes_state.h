@@ -75,7 +75,7 @@ void tutti_launch_tell_loop(tutti_launch_nodes *nodes);
 const char *tutti_launch_seconds(int64_t ms, char text[32]);
 /* "node 1 (10.0.0.2)", or without an address. */
 const char *tutti_launch_name_node(const tutti_launch_nodes *nodes, int node, char *text, size_t capacity);
-/* "node 1 (10.0.0.2), node 3 and 5 more": those of whom the key "<name>/<node>" of this attempt is not there. Gives their
+/* "node 1 (10.0.0.2), node 3 and 5 more": those whose key "<name>/<node>" of this attempt is not there. Gives their
  * number. */
 tutti_status tutti_launch_list_absent(tutti_launch_nodes *nodes, const char *name, char *text, size_t capacity,
                                       int *count_out);

@@ -12,7 +12,7 @@
 
 typedef struct tutti_lookup tutti_lookup;
 
-/* Begins to look the name up, for TCP on that port. Addresses and "localhost" are known at once and ask nobody. */
+/* Begins to look the name up, for TCP on that port. Addresses and "localhost" are known at once, without a name server. */
 tutti_status tutti_lookup_start(const char *host, int port, tutti_lookup **lookup_out);
 /* Waits up to wait_ms for the answer. TUTTI_NOT_YET: there is none so far; look again later. TUTTI_ERR_CONFIG: the name is not
  * known. What is found is valid until the end of the lookup. */

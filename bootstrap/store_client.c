@@ -52,7 +52,7 @@ struct tutti_store_client {
 
 /* ---------------------------------------------------------------------------------------- bytes in and out */
 
-/* In every wait: whether the program wants to go on; and who connects says how long it has waited. */
+/* In every wait: whether the program wants to go on; and, while it connects, how long that has taken. */
 static tutti_status mind(const tutti_store_client *client, const tutti_deadline *deadline) {
     TUTTI_TRY(tutti_interrupt_check());
     if (client->total == NULL || client->patience.late == NULL) return TUTTI_OK;

@@ -127,7 +127,7 @@ static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaite
     return tutti_comm_break(comm, TUTTI_ERR_TIMEOUT);
 }
 
-/* A start is spoken of earlier than a stall, and not by all who wait for the same. */
+/* A start is spoken of earlier than a stall, and not by all ranks that wait for the same. */
 static int64_t stall_ms(const tutti_comm *comm) {
     const tutti_comm *local = comm->hosts != NULL ? comm->hosts->local : comm;
     int64_t most_ms = tutti_setting_int(TUTTI_SETTING_STALL_MS);

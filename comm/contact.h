@@ -40,7 +40,7 @@ typedef struct tutti_contact {
     int *ranks;          /* by seat */
     tutti_guest *guests; /* leader: by seat */
     int64_t begin_ns;    /* what the deadline had charged when it began */
-    tutti_notice notice; /* of whom this rank waits for */
+    tutti_notice notice; /* of the rank that this one waits for */
 } tutti_contact;
 
 /* Listens on a fresh abstract socket. */

@@ -12,7 +12,7 @@
 #include "comm/roll_state.h"
 
 #define GRACE_MS 1000 /* beyond the deadline, for the reason to come down from rank 0 */
-#define LOOK_MS  500  /* how often those look who say for whom they wait */
+#define LOOK_MS  500  /* how often those ranks look that say for which they wait */
 
 /* The key "roll"; followed by a text where status is not TUTTI_OK. */
 typedef struct verdict {
@@ -73,7 +73,7 @@ static tutti_status conclude(tutti_gathering *g, tutti_status gathered, tutti_ro
     return TUTTI_OK;
 }
 
-/* Rank 0 knows who is missing; whether it is itself, some of the others look: no more than there are bits in a rank. */
+/* Rank 0 knows which ranks are missing; whether it is itself, some of the others look: one for each bit of a rank. */
 static void say_first_absent(tutti_gathering *g) {
     char key[TUTTI_BOARD_KEY_BYTES];
     int there = 0;

@@ -21,10 +21,10 @@ typedef struct tutti_gathering {
     tutti_roll *incoming;   /* room for the largest roll of a child, or a text */
     size_t incoming_capacity;
     int64_t begin_ns;    /* what the deadline had charged when the roll began */
-    tutti_notice notice; /* of whom this rank waits for */
+    tutti_notice notice; /* of the ranks that this one waits for */
 } tutti_gathering;
 
-/* Whether this rank is to say now for whom it waits. */
+/* Whether this rank is to say now for which ranks it waits. */
 static inline bool tutti_roll_is_late(tutti_gathering *g) {
     return tutti_notice_due(&g->notice, g->board.deadline->spent_ns - g->begin_ns);
 }
