@@ -22,8 +22,9 @@
 #include "bootstrap/world.h"
 
 enum {
-    JOIN_MS = 3000, /* how long a port in use gets to prove that a store is behind it */
-    LEAVE_MS = 5000 /* how long rank 0 waits for the others at close */
+    JOIN_MS = 3000,  /* how long a port in use gets to prove that a store is behind it */
+    LEAVE_MS = 5000, /* how long rank 0 waits for the others at close */
+    HURRY_MS = 1500  /* the same where they only have to read why */
 };
 
 struct tutti_rendezvous {
@@ -33,6 +34,7 @@ struct tutti_rendezvous {
     int rank, nranks;
     bool agent;  /* the launcher hosts the store */
     bool serves; /* this process does */
+    int64_t leave_ms;
 };
 
 /* The store that this process serves. Guarded by the lock. */
@@ -154,6 +156,7 @@ tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **
     rendezvous->rank = world->rank;
     rendezvous->nranks = world->size;
     rendezvous->agent = where.agent;
+    rendezvous->leave_ms = LEAVE_MS;
     snprintf(rendezvous->prefix, sizeof rendezvous->prefix, "tutti/%.256s/%d/%d", where.run, world->restart,
              atomic_fetch_add(&nopens, 1));
     tutti_status status = reach(world, &where, rendezvous);
@@ -185,7 +188,11 @@ static void leave(tutti_rendezvous *rendezvous) {
     if (store->add(store->context, key, 1, &left) != TUTTI_OK) return;
     snprintf(key, sizeof key, "%s/all_left", rendezvous->prefix);
     if (left >= rendezvous->nranks) (void)store->set(store->context, key, "1", 1);
-    else if (rendezvous->serves) (void)store->get(store->context, key, word, sizeof word, &bytes, LEAVE_MS);
+    else if (rendezvous->serves) (void)store->get(store->context, key, word, sizeof word, &bytes, rendezvous->leave_ms);
+}
+
+void tutti_rendezvous_hurry(tutti_rendezvous *rendezvous) {
+    rendezvous->leave_ms = HURRY_MS;
 }
 
 void tutti_rendezvous_close(tutti_rendezvous *rendezvous) {

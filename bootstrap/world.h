@@ -18,6 +18,8 @@ tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **
 const tutti_store *tutti_rendezvous_store(const tutti_rendezvous *rendezvous);
 /* "tutti/<run id>/<restart count>/<n>": equal on all ranks, fresh for each open of this process. */
 const char *tutti_rendezvous_prefix(const tutti_rendezvous *rendezvous);
+/* The ranks have not met: those that are missing will not say at close that they need the store no longer. */
+void tutti_rendezvous_hurry(tutti_rendezvous *rendezvous);
 /* No rank needs the store any longer. NULL is allowed. */
 void tutti_rendezvous_close(tutti_rendezvous *rendezvous);
 

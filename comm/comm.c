@@ -206,6 +206,7 @@ tutti_status tutti_comm_create_world(tutti_comm **comm_out) {
     tutti_start_over(TUTTI_START_STORE);
     tutti_status status = create(world.rank, world.size, tutti_rendezvous_store(rendezvous),
                                  tutti_rendezvous_prefix(rendezvous), NULL, "world", comm_out);
+    if (status != TUTTI_OK) tutti_rendezvous_hurry(rendezvous);
     tutti_rendezvous_close(rendezvous);
     return status;
 }

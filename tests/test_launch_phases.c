@@ -386,6 +386,13 @@ PHASES_TEST(a_rank_without_a_store_says_where_it_looks_for_it) {
     HAS("world_probe: no store at 127.0.0.1:");
 }
 
+PHASES_TEST(a_rank_0_alone_names_the_others_and_does_not_stay) {
+    phases_run("export RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT\n"
+               "R=$P; node 0 reduce");
+    phases_expect(0, 1, 2400, 6000);
+    HAS(NOT_COME);
+}
+
 PHASES_TEST(ranks_without_rank_0_name_it) {
     int port = 0;
     pid_t served = served_store_start(&port);
