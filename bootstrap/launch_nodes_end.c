@@ -11,7 +11,7 @@
 #include "bootstrap/launch_nodes_state.h"
 
 /* After a failure the ranks get at most 30 s to end (launch_group.c); more than that and a node does not wait for others. */
-enum { BEAT_MS = 1000, ENDING_MS = 40000, FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 100, PROMPT_MS = 500, APART_MS = 2000 };
+enum { BEAT_MS = 1000, ENDING_MS = 40000, FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 100, PROMPT_MS = 800, APART_MS = 2000 };
 
 /* ------------------------------------------------------------------------------------------- signs of life */
 
@@ -32,7 +32,7 @@ static tutti_status look_at_beats(tutti_launch_nodes *nodes, int64_t now_ns, int
         if (!here) continue;
         other->silent = true;
         *silent_out = i;
-        snprintf(text, capacity, "tuttirun on node %d has not been heard of for %lld s", i,
+        snprintf(text, capacity, "its tuttirun has not been heard of for %lld s",
                  (long long)(quiet_ns / TUTTI_NS_PER_S));
     }
     return TUTTI_OK;

@@ -227,16 +227,14 @@ static tutti_status give_up(tutti_launch_nodes *nodes) {
 
 /* Whether this node itself, or one that has fallen silent, ends the gathering. TUTTI_NOT_YET: no. */
 static tutti_status mind_ends(tutti_launch_nodes *nodes) {
-    char text[TUTTI_LAUNCH_EVENT_BYTES];
-    int silent = -1;
+    char text[TUTTI_LAUNCH_EVENT_BYTES], what[600] = "its tuttirun has ended";
+    int node = nodes->options.node;
     tutti_launch_wishes wants = tutti_launch_wishes_of(nodes);
-    if (wants.report || wants.close) {
-        snprintf(text, sizeof text, "node %d: %.600s", nodes->options.node,
-                 wants.report ? wants.text : "its tuttirun has ended");
-        return tutti_launch_give_verdict(nodes, text);
-    }
-    TUTTI_TRY(tutti_launch_show_life(nodes, &silent, text, sizeof text));
-    return silent >= 0 ? tutti_launch_give_verdict(nodes, text) : TUTTI_NOT_YET;
+    if (wants.report) snprintf(what, sizeof what, "%s", wants.text);
+    else if (!wants.close) TUTTI_TRY(tutti_launch_show_life(nodes, &node, what, sizeof what));
+    if (node < 0) return TUTTI_NOT_YET;
+    snprintf(text, sizeof text, "node %d: %s", node, what);
+    return tutti_launch_give_verdict(nodes, text);
 }
 
 tutti_status tutti_launch_nodes_gather(tutti_launch_nodes *nodes) {

@@ -150,7 +150,7 @@ NODES_TEST(a_lost_node_0_ends_the_others) {
 
 NODES_TEST(who_waits_for_node_0_can_be_asked_to_end) {
     cr_assert_eq(
-        shell_run("timeout -s TERM 2 $TUTTI_BUILD/bin/tuttirun --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 "
+        shell_run("timeout -s TERM 1 $TUTTI_BUILD/bin/tuttirun --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 "
                   "--master-port 1 sh -c 'echo started'"),
         124, "%s", shell_output);
     cr_assert_str_eq(shell_output, "");

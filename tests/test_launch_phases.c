@@ -126,7 +126,7 @@ PHASES_TEST(a_node_that_stands_still_while_others_are_missing_is_missed) {
                "await 0 exit; kill -KILL $(pid 1); wait");
     phases_expect(0, 1, 3000, 7000);
     HAS("tuttirun: waits for node 2 to join, for up to 20 s\n");
-    HAS("tuttirun: tuttirun on node 1 has not been heard of for 3 s\n");
+    HAS("tuttirun: node 1: its tuttirun has not been heard of for 3 s\n");
 }
 
 PHASES_TEST(a_node_0_that_is_killed_while_others_are_missing_ends_all) {
@@ -197,7 +197,7 @@ PHASES_TEST(a_node_that_stands_still_is_missed_by_node_0) {
                "node 0 $O " RUNS " & node 1 $O --node-rank 1 " RUNS " & await 1 runs; kill -STOP $(pid 1)\n"
                "await 0 exit; kill -KILL $(pid 1); wait");
     phases_expect(0, 1, 3000, 9000);
-    HAS("tuttirun: node 1: tuttirun on node 1 has not been heard of for 3 s; the one here gets 2 s");
+    HAS("tuttirun: node 1: its tuttirun has not been heard of for 3 s; the one here gets 2 s");
     HAS_NOT("no word of its end");
 }
 

@@ -72,7 +72,7 @@ PHASES_TEST(a_link_that_is_cut_ends_both_sides_in_time) {
     for (int node = 0; node < 2; node++) {
         await(node, "^exit ");
         phases_expect(node, 1, 3000, 9000);
-        if (node == 0) HAS("tuttirun: node 1: tuttirun on node 1 has not been heard of for 3 s; the one here gets 2 s");
+        if (node == 0) HAS("tuttirun: node 1: its tuttirun has not been heard of for 3 s; the one here gets 2 s");
         else
             HAS("tuttirun: the store on node 0 is lost (no answer from 10.77.0.1:29500 for 3 s "
                 "(TUTTI_PEER_TIMEOUT_MS): "
@@ -90,7 +90,7 @@ PHASES_TEST(a_link_that_is_cut_while_others_are_missing_ends_both_sides_in_time)
         await(node, "^exit ");
         phases_expect(node, 1, 3000, 8000);
         HAS_NOT("runs");
-        if (node == 0) HAS("tuttirun: tuttirun on node 1 has not been heard of for 3 s\n");
+        if (node == 0) HAS("tuttirun: node 1: its tuttirun has not been heard of for 3 s\n");
         else HAS("tuttirun: no answer from 10.77.0.1:29500 for 3 s (TUTTI_PEER_TIMEOUT_MS): ");
     }
 }
