@@ -260,6 +260,7 @@ int main(int argc, char **argv) {
         printf("tuttirun %d.%d.%d\n", TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR, TUTTI_VERSION_PATCH);
         return 0;
     }
+    if (status == TUTTI_OK) status = tutti_settings_check(); /* the ranks would each refuse the same */
     if (status == TUTTI_OK) status = run_job(&options, &result);
     if (status == TUTTI_OK) return result.exit_code;
     tutti_launch_say("%s", tutti_last_error());

@@ -111,6 +111,14 @@ LAUNCH_TEST(the_number_of_ranks_is_also_given_as_for_mpirun) {
     }
 }
 
+LAUNCH_TEST(a_setting_that_cannot_be_read_is_refused_before_ranks_start) {
+    cr_assert_eq(shell_run("TUTTI_CONNECT_TIMEOUT_MS=soon $T -n 2 echo started"), 1);
+    HAS("tuttirun: ");
+    HAS("TUTTI_CONNECT_TIMEOUT_MS");
+    HAS("soon");
+    HAS_NOT("started");
+}
+
 LAUNCH_TEST(options_behind_the_program_are_the_programs) {
     cr_assert_eq(shell_run("$T --standalone echo --nproc_per_node 2 --help -m"), 0);
     cr_assert_str_eq(shell_output, "--nproc_per_node 2 --help -m\n");
