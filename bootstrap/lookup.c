@@ -6,7 +6,6 @@
  */
 #include "bootstrap/lookup.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/module.h"
 
 struct tutti_lookup {
     pthread_mutex_t lock;
@@ -121,19 +121,11 @@ tutti_status tutti_lookup_look(tutti_lookup *lookup, int64_t wait_ms, const stru
     return TUTTI_OK;
 }
 
-/* The code that the thread returns to stays, even if the library is closed meanwhile. */
-static void pin_library(void) {
-    static const char here;
-    Dl_info own;
-    if (dladdr(&here, &own) != 0 && own.dli_fname != NULL)
-        (void)dlopen(own.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
-}
-
 void tutti_lookup_end(tutti_lookup *lookup) {
     if (lookup == NULL) return;
     pthread_mutex_lock(&lookup->lock);
     bool done = lookup->done;
     pthread_mutex_unlock(&lookup->lock);
-    if (!done) pin_library();
+    if (!done) tutti_module_pin_library(); /* the thread returns to its code */
     release(lookup);
 }

@@ -78,3 +78,10 @@ tutti_status tutti_module_open(const char *name, const tutti_module_calls **call
     dlclose(object); /* opened once more, to tell what is wrong with it */
     return tutti_module_open_file(plain, calls_out);
 }
+
+void tutti_module_pin_library(void) {
+    static const char here;
+    Dl_info own;
+    if (dladdr(&here, &own) != 0 && own.dli_fname != NULL)
+        (void)dlopen(own.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+}

@@ -49,4 +49,8 @@ tutti_status tutti_module_open(const char *name, const tutti_module_calls **call
 /* The table of this very file. */
 tutti_status tutti_module_open_file(const char *file, const tutti_module_calls **calls_out);
 
+/* From now on this library stays in memory until the process ends, even if the program closes it: for a thread that is left
+ * behind in somebody else's code and returns to ours. */
+void tutti_module_pin_library(void);
+
 #endif

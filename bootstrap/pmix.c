@@ -1,12 +1,161 @@
 /*
  * PMIx, by way of its module.
+ *
+ * libpmix waits for the launcher's server without a bound in places (PMIx_Init does). So a thread asks, and the caller waits for
+ * it within a deadline. Both own the question; the last of them frees it. A thread that gets no answer stays behind.
  */
 #include "bootstrap/pmix.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/interrupt.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher.h"
+
+/* GRACE_MS: beyond the deadline, for what the server says of it. */
+enum { LOOK_MS = 100, GRACE_MS = 2000 };
+
+typedef struct question {
+    pthread_mutex_t lock; /* guards references, done and the answer */
+    pthread_cond_t answered;
+    int references;
+    bool done;
+    const tutti_pmix_module *module;
+    bool of_world; /* else the exchange */
+    bool tells;    /* rank 0's `text` */
+    int timeout_s;
+    /* The answer. */
+    char text[TUTTI_PMIX_TEXT_BYTES];
+    tutti_world world;
+    tutti_status status;
+    char error[TUTTI_ERROR_TEXT_BYTES];
+} question;
+
+static void release(question *q) {
+    pthread_mutex_lock(&q->lock);
+    bool last = --q->references == 0;
+    pthread_mutex_unlock(&q->lock);
+    if (!last) return;
+    pthread_cond_destroy(&q->answered);
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+}
+
+static void *ask(void *argument) {
+    question *q = argument;
+    char text[TUTTI_PMIX_TEXT_BYTES] = "";
+    tutti_world world = {0};
+    tutti_status status = q->of_world ? q->module->read_world(&world)
+                                      : q->module->exchange(q->tells ? q->text : NULL, q->timeout_s, text);
+    pthread_mutex_lock(&q->lock);
+    q->status = status;
+    if (status != TUTTI_OK) snprintf(q->error, sizeof q->error, "%s", tutti_last_error());
+    else if (q->of_world) q->world = world;
+    else memcpy(q->text, text, sizeof text);
+    q->done = true;
+    pthread_cond_signal(&q->answered);
+    pthread_mutex_unlock(&q->lock);
+    release(q);
+    return NULL;
+}
+
+static tutti_status start_thread(question *q) {
+    pthread_t thread;
+    sigset_t all, before; /* signals are for the program's threads */
+    q->references++;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, ask, q);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) {
+        pthread_detach(thread);
+        return TUTTI_OK;
+    }
+    q->references--;
+    return tutti_fail_errno(error, "cannot start a thread to ask the launcher's PMIx server");
+}
+
+static bool is_done(question *q) {
+    pthread_mutex_lock(&q->lock);
+    bool done = q->done;
+    pthread_mutex_unlock(&q->lock);
+    return done;
+}
+
+/* Waits a moment for the answer. */
+static bool is_answered(question *q) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + LOOK_MS * TUTTI_NS_PER_MS;
+    until.tv_sec += (time_t)(ns / TUTTI_NS_PER_S);
+    until.tv_nsec = (long)(ns % TUTTI_NS_PER_S);
+    pthread_mutex_lock(&q->lock);
+    if (!q->done) pthread_cond_timedwait(&q->answered, &q->lock, &until);
+    bool done = q->done;
+    pthread_mutex_unlock(&q->lock);
+    return done;
+}
+
+/* Of the job's ranks, which wait for the same, few say so: one for each bit of a rank. */
+static bool speaks(void) {
+    const char *text = tutti_launcher_variable("PMIX_RANK");
+    long rank = text != NULL ? strtol(text, NULL, 10) : 0;
+    return (rank & (rank - 1)) == 0;
+}
+
+static tutti_status await(question *q) {
+    int64_t connect_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
+    tutti_deadline deadline = tutti_deadline_after_ms(connect_ms + GRACE_MS);
+    tutti_notice notice = {0};
+    while (!is_answered(q)) {
+        TUTTI_TRY(tutti_interrupt_check());
+        if (tutti_deadline_passed(&deadline))
+            return tutti_fail(TUTTI_ERR_TIMEOUT,
+                              "PMIx: no answer from the launcher's server on this host within %lld ms "
+                              "(TUTTI_CONNECT_TIMEOUT_MS): it stands still, or ranks of the job have not come; with "
+                              "MASTER_ADDR and MASTER_PORT set, PMIx is not asked",
+                              (long long)(connect_ms + GRACE_MS));
+        if (tutti_notice_due(&notice, deadline.spent_ns) && speaks())
+            tutti_log(TUTTI_LOG_WARN,
+                      "the start has waited %lld s for the launcher's PMIx server, at which all ranks of the job meet; "
+                      "waits until TUTTI_CONNECT_TIMEOUT_MS",
+                      (long long)(deadline.spent_ns / TUTTI_NS_PER_S));
+    }
+    return q->status == TUTTI_OK ? TUTTI_OK : tutti_fail(q->status, "%s", q->error);
+}
+
+/* What is asked is filled in; the caller frees what it gets with release(). */
+static tutti_status make_question(const tutti_pmix_module *module, question **q_out) {
+    question *q;
+    pthread_condattr_t monotonic;
+    TUTTI_TRY(tutti_calloc(1, sizeof *q, &q));
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&q->answered, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    q->references = 1;
+    q->module = module;
+    *q_out = q;
+    return TUTTI_OK;
+}
+
+static tutti_status ask_and_await(question *q) {
+    TUTTI_TRY(start_thread(q));
+    tutti_status status = await(q);
+    if (!is_done(q)) tutti_module_pin_library(); /* the thread returns to its code */
+    return status;
+}
 
 bool tutti_pmix_present(void) {
     return tutti_launcher_variable("PMIX_RANK") != NULL && tutti_launcher_variable("PMIX_NAMESPACE") != NULL;
@@ -44,7 +193,13 @@ tutti_status tutti_pmix_world(tutti_world *world_out) {
         return tutti_fail_context(
             TUTTI_ERR_UNSUPPORTED,
             "this process was started by a launcher that speaks PMIx, which needs the module pmix");
-    TUTTI_TRY(module->read_world(&world));
+    question *q;
+    TUTTI_TRY(make_question(module, &q));
+    q->of_world = true;
+    tutti_status status = ask_and_await(q);
+    if (status == TUTTI_OK) world = q->world;
+    release(q);
+    TUTTI_TRY(status);
     TUTTI_TRY(check_world(&world));
     if (world.nodes < 1) world.nodes = (world.size + world.local_size - 1) / world.local_size;
     if (world.node < 0 || world.node >= world.nodes) world.node = world.rank * world.nodes / world.size;
@@ -55,6 +210,14 @@ tutti_status tutti_pmix_world(tutti_world *world_out) {
 tutti_status tutti_pmix_exchange(const char *mine, char text_out[TUTTI_PMIX_TEXT_BYTES]) {
     const tutti_pmix_module *module = NULL;
     int64_t timeout_s = (tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS) + 999) / 1000;
+    question *q;
     TUTTI_TRY(open_module(&module));
-    return module->exchange(mine, (int)tutti_min_i64(timeout_s, INT32_MAX), text_out);
+    TUTTI_TRY(make_question(module, &q));
+    q->timeout_s = (int)tutti_min_i64(timeout_s, INT32_MAX);
+    q->tells = mine != NULL;
+    if (mine != NULL) snprintf(q->text, sizeof q->text, "%s", mine);
+    tutti_status status = ask_and_await(q);
+    if (status == TUTTI_OK) snprintf(text_out, TUTTI_PMIX_TEXT_BYTES, "%s", q->text);
+    release(q);
+    return status;
 }

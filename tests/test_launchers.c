@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/support/shell.h"
 
@@ -66,6 +67,38 @@ LAUNCHERS_TEST(pmix_alone_is_enough) {
     cr_assert_eq(shell_run("timeout 60 " OPEN_MPI "env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE $P"), 0, "%s",
                  shell_output);
     expect_ranks("met");
+}
+
+/* Two ranks run the line of sh, in which $PPID is mpirun and their server; then each has left its words and exit code in a file. */
+static void meet_at_pmix(const char *line) {
+    NEED_PROGRAM("mpirun.openmpi");
+    NEED_MODULE("pmix");
+    setenv("TUTTI_CONNECT_TIMEOUT_MS", "3000", 1);
+    shell_run("mpirun.openmpi --oversubscribe --allow-run-as-root -n 2 sh -c '%s; "
+              "$P >said-$PMIX_RANK 2>&1; echo exit code $? after $(ps -o etimes= -p $$) s >>said-$PMIX_RANK; "
+              "mv said-$PMIX_RANK ended-$PMIX_RANK' >/dev/null 2>&1 & job=$!\n"
+              "for i in $(seq 300); do [ -e ended-0 ] && [ -e ended-1 ] && break; sleep 0.1; done\n"
+              "kill -9 $job; cat ended-0 ended-1",
+              line);
+    HAS_NOT("met");
+    for (const char *at = shell_output; (at = strstr(at, "exit code 1 after ")) != NULL;)
+        cr_assert_leq(atoi(at += strlen("exit code 1 after ")), 10, "%s", shell_output);
+}
+
+LAUNCHERS_TEST(a_rank_that_comes_late_to_pmix_is_not_waited_for_without_end) {
+    meet_at_pmix("if [ $PMIX_RANK = 1 ]; then sleep 6; fi");
+    HAS("the start has waited 2 s for the launcher's PMIx server, at which all ranks of the job meet; waits until "
+        "TUTTI_CONNECT_TIMEOUT_MS");
+    HAS("PMIx: ");
+    HAS("exit code 1 after ");
+}
+
+LAUNCHERS_TEST(a_pmix_server_that_stands_still_is_not_waited_for_without_end) {
+    meet_at_pmix("kill -STOP $PPID; sleep 0.3");
+    cr_assert_eq(shell_count("PMIx: no answer from the launcher's server on this host within 5000 ms "
+                             "(TUTTI_CONNECT_TIMEOUT_MS)"),
+                 2, "%s", shell_output);
+    cr_assert_eq(shell_count("exit code 1 after "), 2, "%s", shell_output);
 }
 
 LAUNCHERS_TEST(mpichs_mpiexec_needs_no_address) {
