@@ -187,6 +187,7 @@ Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue
     if (operands.device() && operands.device()->is_cuda()) return start_in_stream(call, std::move(operands), issue);
     bool watched = is_watched();
     auto started = watched ? HookClock::now() : HookClock::time_point();
+    if (C10_UNLIKELY(watched)) look_at_watched();
     auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, next_sequence(), std::move(operands));
     tutti_options options = begin_work(call, *work);
     options.memory = TUTTI_MEMORY_HOST;
@@ -195,7 +196,10 @@ Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue
     check_issued(issue(comm_, &options));
     if (!call.async) work->end_here();
     extended.until_end_of(*work);
-    if (C10_UNLIKELY(watched)) watch(call, *work, started);
+    if (C10_UNLIKELY(watched)) {
+        watch(call, *work, started);
+        if (call.async) remember(work);
+    }
     return work;
 }
 
@@ -236,37 +240,56 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
 void Backend::check_issued(tutti_status status) {
     if (C10_LIKELY(status == TUTTI_OK)) return;
     std::string text = tutti_last_error();
-    if (hooks_->any() && tutti_comm_error(comm_) != TUTTI_OK) hooks_->failed();
+    if (hooks_->any() && tutti_comm_error(comm_) != TUTTI_OK) {
+        look_at_watched();
+        hooks_->failed();
+    }
     throw_status(status, text);
 }
 
-std::function<void(Work &)> Backend::end_of_part(uint64_t key) {
-    c10::weak_intrusive_ptr<Backend> weak(c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
-    return [weak, key](Work &work) {
-        if (auto self = weak.lock())
-            self->tell_of_part(work, key, std::chrono::duration<float, std::milli>(work.getDuration()));
-    };
-}
-
 /* What a hook raises breaks the group, as it does for the hook without a number. */
-void Backend::tell_of_part(const c10d::Work &work, uint64_t key, std::chrono::duration<float, std::milli> took) {
-    if (work.exception()) return hooks_->failed();
+void Backend::tell_of_part(const Work::End &end, uint64_t key) {
+    if (!end.well) return hooks_->failed();
     try {
-        hooks_->completed(key, took.count());
+        hooks_->completed(key, end.took.count());
     } catch (const std::exception &error) {
         abort_because(std::string("a completion hook raised ") + error.what());
     }
 }
 
 void Backend::watch_part(Work &whole, uint64_t key) {
-    if (hooks_->any()) whole.on_end(end_of_part(key));
+    if (!hooks_->any()) return;
+    c10::weak_intrusive_ptr<Backend> weak(c10::intrusive_ptr<Backend>::unsafe_reclaim_from_nonowning(this));
+    whole.on_known([weak, key](const Work::End &end) {
+        if (auto self = weak.lock()) self->tell_of_part(end, key);
+    });
 }
 
 void Backend::watch(const Call &call, Work &work, HookClock::time_point started) {
     if (!call.async) work.set_duration(HookClock::now() - started);
     if (onCompletionHook_)
         work.on_end([tell = hook_call(call.type, work.getSequencenumber(), started)](Work &) { tell(); });
-    if (hooks_->any()) work.on_end(end_of_part(work.getCompletionKey()));
+    watch_part(work, work.getCompletionKey());
+}
+
+void Backend::remember(const c10::intrusive_ptr<Work> &work) {
+    std::lock_guard<std::mutex> lock(watched_mutex_);
+    watched_.emplace_back(work);
+}
+
+/* Works on the CPU that nobody has waited for so far: hooks hear of those that have ended. */
+void Backend::look_at_watched() {
+    std::vector<c10::weak_intrusive_ptr<Work>> works, left;
+    {
+        std::lock_guard<std::mutex> lock(watched_mutex_);
+        works.swap(watched_);
+    }
+    for (auto &weak : works) {
+        auto work = weak.lock();
+        if (work && !work->isCompleted()) left.push_back(weak);
+    }
+    std::lock_guard<std::mutex> lock(watched_mutex_);
+    watched_.insert(watched_.end(), left.begin(), left.end());
 }
 
 void Backend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook) {

@@ -247,8 +247,9 @@ private:
         return onCompletionHook_ != nullptr || hooks_->any();
     }
     void watch(const Call &call, Work &work, HookClock::time_point started);
-    std::function<void(Work &)> end_of_part(uint64_t key);
-    void tell_of_part(const c10d::Work &work, uint64_t key, std::chrono::duration<float, std::milli> took);
+    void remember(const c10::intrusive_ptr<Work> &work);
+    void look_at_watched();
+    void tell_of_part(const Work::End &end, uint64_t key);
     void check_issued(tutti_status status);
     tutti_options begin_work(const Call &call, Work &work);
 
@@ -265,7 +266,9 @@ private:
     std::mutex aside_mutex_;
     std::unique_ptr<Aside> aside_;   /* made when first needed */
     const pid_t process_ = getpid(); /* forks have neither its threads nor its links */
-    std::atomic<int> hooked_{0};     /* operations that the completion hook will hear of */
+    std::mutex watched_mutex_;
+    std::vector<c10::weak_intrusive_ptr<Work>> watched_; /* begun since the last look, or under way then */
+    std::atomic<int> hooked_{0};                         /* operations that the completion hook will hear of */
 };
 
 /* The process ends: from now on no thread of ours meets Python. Not to be called with the GIL. */

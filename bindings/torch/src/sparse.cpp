@@ -89,7 +89,7 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::Allredu
         if (has_hook) hooked_.fetch_add(1);
         /* The thread that calls it ends before this does. */
         ended = [this, has_hook, sequence, started = HookClock::now()](c10d::Work &work, uint64_t key) {
-            tell_of_part(work, key, HookClock::now() - started);
+            tell_of_part({work.exception() == nullptr, HookClock::now() - started}, key);
             if (has_hook) tell_hook(c10d::OpType::_ALLREDUCE_SPARSE, sequence, started);
         };
     }

@@ -51,6 +51,10 @@ bool StreamWork::passed() {
     return end_.query();
 }
 
+void StreamWork::on_known(std::function<void(const End &)> call) {
+    on_end([this, call = std::move(call)](Work &) { call(end()); });
+}
+
 bool StreamWork::isCompleted() {
     if (unbegun_ || !passed()) return false;
     std::lock_guard<std::mutex> lock(mutex_);

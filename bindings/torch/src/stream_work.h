@@ -35,6 +35,8 @@ public:
     /* The operation is in the stream. Once, by who put it there. */
     void enqueued();
 
+    /* Nobody need wait for it on the host: so the engine tells. */
+    void on_known(std::function<void(const End &)> call) override;
     bool isCompleted() override;
     bool wait(std::chrono::milliseconds timeout) override;
     void blockCurrentStream(); /* overrides where PyTorch has it */

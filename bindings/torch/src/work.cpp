@@ -39,8 +39,15 @@ public:
 struct Legacy {
     Operands operands;
     std::function<void()> end_event;
+    std::vector<std::function<void(const Work::End &)>> known;
     tutti_work *handle;
 };
+
+std::chrono::duration<float, std::milli> duration_of(tutti_work *handle) {
+    tutti_work_details details;
+    if (tutti_work_get(handle, &details) != TUTTI_OK) return {};
+    return std::chrono::nanoseconds(details.end_ns - details.start_ns);
+}
 
 void legacy_ended(tutti_status status, void *context) {
     Callback callback;
@@ -48,6 +55,7 @@ void legacy_ended(tutti_status status, void *context) {
     std::unique_ptr<Legacy> legacy(static_cast<Legacy *>(context));
     if (status == TUTTI_OK) legacy->operands.copy_back();
     if (legacy->end_event) legacy->end_event();
+    for (auto &call : legacy->known) call({status == TUTTI_OK, duration_of(legacy->handle)});
     tutti_work_free(legacy->handle);
 }
 
@@ -78,8 +86,8 @@ Work::~Work() {
         tutti_work_free(handle_);
         return;
     }
-    auto legacy =
-        std::make_unique<Legacy>(Legacy{std::move(operands_), std::move(recordFunctionEndCallback_), handle_});
+    auto legacy = std::make_unique<Legacy>(
+        Legacy{std::move(operands_), std::move(recordFunctionEndCallback_), std::move(known_), handle_});
     if (tutti_work_on_done(handle_, legacy_ended, legacy.get()) == TUTTI_OK) legacy.release();
 }
 
@@ -100,7 +108,8 @@ static std::exception_ptr failure(tutti_status status, const char *text) {
 }
 
 void Work::settle() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::function<void(const End &)>> calls;
+    std::unique_lock<std::mutex> lock(mutex_);
     if (completed_) return;
     status_ = tutti_work_wait(handle_, 0);
     if (status_ == TUTTI_OK) operands_.copy_back();
@@ -110,6 +119,21 @@ void Work::settle() {
         recordFunctionEndCallback_();
         recordFunctionEndCallback_ = nullptr;
     }
+    calls.swap(known_);
+    lock.unlock();
+    for (auto &call : calls) call(end());
+}
+
+Work::End Work::end() const {
+    return {exception() == nullptr, handle_ == nullptr ? took_ : duration_of(handle_)};
+}
+
+void Work::on_known(std::function<void(const End &)> call) {
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (handle_ != nullptr && !completed_) return known_.push_back(std::move(call));
+    }
+    call(end());
 }
 
 bool Work::isCompleted() {
@@ -169,10 +193,7 @@ void Work::abort() {
 }
 
 float Work::getDuration() const {
-    tutti_work_details details;
-    if (handle_ == nullptr) return took_.count();
-    if (tutti_work_get(handle_, &details) != TUTTI_OK) return 0.0F;
-    return static_cast<float>(details.end_ns - details.start_ns) / 1e6F;
+    return (handle_ == nullptr ? took_ : duration_of(handle_)).count();
 }
 
 uint64_t Work::getSequencenumber() const {

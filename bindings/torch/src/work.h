@@ -66,11 +66,20 @@ public:
     }
     c10::intrusive_ptr<c10::ivalue::Future> getFutureResult(); /* overrides where PyTorch has it (2.6) */
 
+    struct End {
+        bool well;
+        std::chrono::duration<float, std::milli> took;
+    };
+    /* Calls once it is known that the operation has ended: on the thread that waits, asks or drops the work. No thread of the
+     * engine's is woken up for it, unless nobody has the work any more. */
+    virtual void on_known(std::function<void(const End &)> call);
+
     /* Calls once the operation has ended, on the engine's pool of threads, or at once if it has ended already. */
     void on_end(std::function<void(Work &)> call);
 
 protected:
     void settle();
+    End end() const;
     void check_begun() const;
     /* How a future of the results looks, and what it is given. */
     c10::TypePtr future_type() const;
@@ -94,6 +103,7 @@ private:
     /* The rest is guarded by mutex_ of the base. */
     bool watched_ = false, told_ = false; /* the engine will call `ended`; it has */
     std::vector<std::function<void(Work &)>> calls_;
+    std::vector<std::function<void(const End &)>> known_;
     c10::intrusive_ptr<c10::ivalue::Future> future_result_;
 };
 
