@@ -5,7 +5,6 @@
 
 #include <condition_variable>
 #include <cstdio>
-#include <memory>
 #include <thread>
 
 namespace torch_tutti {
@@ -15,43 +14,34 @@ uint64_t new_completion_key() {
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-/* A hook may hold the last reference to what wants our lock as it goes: so hooks go when the lock is free again. */
-void Hooks::add(int64_t id, AbortHook hook) {
+/* Puts the hook there, or with none takes off what is there. What was there goes when the lock is free again. */
+template <typename Hook> void Hooks::put(Table<Hook> &table, int64_t id, std::shared_ptr<const Hook> hook) {
     std::lock_guard<std::mutex> lock(mutex_);
-    std::swap(abort_[id], hook);
+    std::swap(table[id], hook);
+    if (!table[id]) table.erase(id);
     registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
+}
+
+void Hooks::add(int64_t id, AbortHook hook) {
+    put(abort_, id, std::make_shared<const AbortHook>(std::move(hook)));
 }
 
 void Hooks::add(int64_t id, CompletionHook hook) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::swap(completion_[id], hook);
-    registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
+    put(completion_, id, std::make_shared<const CompletionHook>(std::move(hook)));
 }
 
 void Hooks::remove_abort(int64_t id) {
-    AbortHook gone;
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto found = abort_.find(id);
-    if (found == abort_.end()) return;
-    gone = std::move(found->second);
-    abort_.erase(found);
-    registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
+    put<AbortHook>(abort_, id, nullptr);
 }
 
 void Hooks::remove_completion(int64_t id) {
-    CompletionHook gone;
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto found = completion_.find(id);
-    if (found == completion_.end()) return;
-    gone = std::move(found->second);
-    completion_.erase(found);
-    registered_.store(abort_.size() + completion_.size(), std::memory_order_relaxed);
+    put<CompletionHook>(completion_, id, nullptr);
 }
 
-template <typename Hook> std::vector<Hook> Hooks::all_of(const std::map<int64_t, Hook> &hooks) {
+template <typename Hook> std::vector<std::shared_ptr<const Hook>> Hooks::all_of(const Table<Hook> &table) {
     std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<Hook> found;
-    for (const auto &hook : hooks) found.push_back(hook.second);
+    std::vector<std::shared_ptr<const Hook>> found;
+    for (const auto &hook : table) found.push_back(hook.second);
     return found;
 }
 
@@ -59,7 +49,7 @@ void Hooks::completed(uint64_t key, std::optional<float> ms) {
     CompletionHookArgs told;
     told.completionKey = key;
     told.duration_ms = ms;
-    for (const CompletionHook &hook : all_of(completion_)) hook(told);
+    for (const auto &hook : all_of(completion_)) (*hook)(told);
 }
 
 namespace {
@@ -80,10 +70,10 @@ Callers &callers() {
     return *made;
 }
 
-void call_all(const std::vector<AbortHook> &hooks) noexcept {
-    for (const AbortHook &hook : hooks) {
+void call_all(const std::vector<std::shared_ptr<const AbortHook>> &hooks) noexcept {
+    for (const auto &hook : hooks) {
         try {
-            hook();
+            (*hook)();
         } catch (const std::exception &error) {
             std::fprintf(stderr, "tutti: an abort hook raised %s\n", error.what());
         } catch (...) {

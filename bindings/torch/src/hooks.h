@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -45,11 +46,15 @@ public:
     static void finish(std::chrono::milliseconds limit);
 
 private:
-    template <typename Hook> std::vector<Hook> all_of(const std::map<int64_t, Hook> &hooks);
+    /* Shared, for to copy a hook of Python's, or to let go of one, takes Python's lock, for which a thread may wait that wants
+     * ours. */
+    template <typename Hook> using Table = std::map<int64_t, std::shared_ptr<const Hook>>;
+    template <typename Hook> void put(Table<Hook> &table, int64_t id, std::shared_ptr<const Hook> hook);
+    template <typename Hook> std::vector<std::shared_ptr<const Hook>> all_of(const Table<Hook> &table);
 
     std::mutex mutex_;
-    std::map<int64_t, AbortHook> abort_;
-    std::map<int64_t, CompletionHook> completion_;
+    Table<AbortHook> abort_;
+    Table<CompletionHook> completion_;
     std::atomic<size_t> registered_{0};
     std::atomic<bool> told_{false};
 };
