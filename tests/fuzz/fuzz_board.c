@@ -3,6 +3,7 @@
  * other hosts. The first byte says whose part of it; then the values follow in the order in which they are asked for, each
  * behind two bytes that say how long it is. Whatever they are, what is taken from them leads nowhere outside.
  */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,17 +20,22 @@ static void check(int holds) {
 
 /* ---------------------------------------------------------------------------------------------- stores */
 
-/* Gives what is in the input. */
+/* Gives what is in the input. After that the first wait is in vain, and then the store has ended: real waits would take long. */
 typedef struct canned {
     const uint8_t *next;
     size_t left;
+    bool waited;
 } canned;
 
 static tutti_status canned_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
                                int64_t timeout_ms) {
     canned *c = context;
     (void)key, (void)timeout_ms;
-    if (c->left < 2) return tutti_fail(TUTTI_ERR_TIMEOUT, "no more");
+    if (c->left < 2 && c->waited) return tutti_fail(TUTTI_ERR_SYSTEM, "the store has ended");
+    if (c->left < 2) {
+        c->waited = true;
+        return tutti_fail(TUTTI_ERR_TIMEOUT, "no more");
+    }
     size_t bytes = (size_t)c->next[0] | (size_t)c->next[1] << 8;
     if (bytes > c->left - 2) bytes = c->left - 2;
     if (bytes > capacity) return tutti_fail(TUTTI_ERR_DATA, "longer than %zu bytes", capacity);
@@ -149,6 +155,7 @@ typedef struct kept {
 } kept;
 
 static struct {
+    bool waited; /* one part has waited in vain */
     int nkeys;
     kept keys[MOST_KEYS];
     uint8_t *log; /* what is read, as an input; NULL: nobody wants to know */
@@ -165,7 +172,11 @@ static tutti_status board_get(void *context, const char *key, void *value, size_
                               int64_t timeout_ms) {
     const kept *found = find(key);
     (void)context, (void)timeout_ms;
-    if (found == NULL) return tutti_fail(TUTTI_ERR_TIMEOUT, "it is not there");
+    if (found == NULL && board.waited) return tutti_fail(TUTTI_ERR_SYSTEM, "the store has ended");
+    if (found == NULL) {
+        board.waited = true;
+        return tutti_fail(TUTTI_ERR_TIMEOUT, "it is not there");
+    }
     check(found->bytes <= capacity);
     memcpy(value, found->value, found->bytes);
     *bytes_out = found->bytes;
@@ -191,18 +202,23 @@ static tutti_status board_set(void *context, const char *key, const void *value,
     return TUTTI_OK;
 }
 
+static void leave_part(const tutti_store *store, int part) {
+    board.waited = false;
+    take_part(store, part);
+}
+
 size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     const tutti_store store = {.set = board_set, .get = board_get, .add = same_add, .check = no_check};
     if (index >= 2 * RANKS || capacity < (size_t)MOST_KEYS * MOST_VALUE / 4) return 0;
     board.nkeys = 0;
     board.log = NULL;
     for (int part = RANKS - 1; part >= 0; part--) {
-        take_part(&store, part); /* rank 0 comes last: the others' cards are there */
-        take_part(&store, RANKS + part);
+        leave_part(&store, part); /* rank 0 comes last: the others' cards are there */
+        leave_part(&store, RANKS + part);
     }
     data[0] = (uint8_t)index;
     board.log = data + 1;
     board.log_bytes = 0;
-    take_part(&store, index);
+    leave_part(&store, index);
     return 1 + board.log_bytes;
 }
