@@ -3,6 +3,7 @@
  */
 #include "backend.h"
 
+#include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
@@ -182,8 +183,18 @@ tutti_options Backend::begin_work(const Call &call, Work &work) {
     return options;
 }
 
-Backend::WorkPtr Backend::start(const Call &call, Operands operands, Issue issue) {
-    if (Batch *batch = Batch::open(this)) return batch->add(call, std::move(operands), std::move(issue));
+const char *Backend::titled(const char *title) const {
+    if (options_->backend == "tutti" || !at::hasCallbacks()) return title;
+    static std::mutex mutex;
+    static auto *titles = new std::set<std::string>; /* what is in a set stays where it is */
+    std::lock_guard<std::mutex> lock(mutex);
+    return titles->insert(options_->backend + std::strchr(title, ':')).first->c_str();
+}
+
+Backend::WorkPtr Backend::start(const Call &given, Operands operands, Issue issue) {
+    if (Batch *batch = Batch::open(this)) return batch->add(given, std::move(operands), std::move(issue));
+    Call call = given;
+    call.title = titled(given.title);
     if (operands.device() && operands.device()->is_cuda()) return start_in_stream(call, std::move(operands), issue);
     bool watched = is_watched();
     auto started = watched ? HookClock::now() : HookClock::time_point();
@@ -343,15 +354,23 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
                                                  const c10::intrusive_ptr<c10d::Backend::Options> &options) {
     auto own = std::find(ranks.begin(), ranks.end(), getRank());
     if (own == ranks.end()) return nullptr;
-    return c10::make_intrusive<Backend>(*this, ranks, static_cast<int>(own - ranks.begin()),
-                                        child_options(options, *options_));
+    return part(ranks, static_cast<int>(own - ranks.begin()), child_options(options, *options_));
+}
+
+c10::intrusive_ptr<Backend> Backend::part(const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options) {
+    return c10::make_intrusive<Backend>(*this, ranks, rank, std::move(options));
+}
+
+c10::intrusive_ptr<Backend> Backend::anew(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                          c10::intrusive_ptr<Options> options) {
+    return c10::make_intrusive<Backend>(std::move(store), rank, size, std::move(options));
 }
 
 /* The members come from groups that know nothing of each other, so they meet in the store. */
 c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::Store> &store,
                                                  const c10::intrusive_ptr<c10d::Backend::Options> &options,
                                                  const int &rank, const int &size) {
-    return c10::make_intrusive<Backend>(store, rank, size, child_options(options, *options_));
+    return anew(store, rank, size, child_options(options, *options_));
 }
 
 c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &ranks_to_exclude, int,
@@ -368,7 +387,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &ra
     std::string prefix = "shrink/" + std::to_string(shrinks_.fetch_add(1));
     for (int64_t gone : ranks_to_exclude) prefix += "-" + std::to_string(gone);
     auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
-    return c10::make_intrusive<Backend>(store, rank, size, child_options(options, *options_));
+    return anew(store, rank, size, child_options(options, *options_));
 }
 
 /* -------------------------------------------------------------------------------------------------- memory */

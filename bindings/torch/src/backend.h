@@ -33,8 +33,9 @@ namespace torch_tutti {
 class Aside;
 
 struct Options final : c10d::Backend::Options, GroupOf<c10d::Backend::Options> {
-    explicit Options(std::chrono::milliseconds limit = kBackendDefaultTimeout)
-        : c10d::Backend::Options("tutti", limit) {}
+    /* `shown_as`: the backend's name, in PyTorch's eyes and in titles of the profiler. */
+    explicit Options(std::chrono::milliseconds limit = kBackendDefaultTimeout, std::string shown_as = "tutti")
+        : c10d::Backend::Options(std::move(shown_as), limit) {}
     std::string name;      /* of the communicator, in errors and reports; "": the group's */
     bool zero_copy = true; /* allocateTensor gives memory that the ranks of a host share */
     /* Who waits for an operation on CUDA tensors does so on the host. Default: the environment's. */
@@ -60,7 +61,7 @@ template <typename Opts> Call make_call(c10d::OpType type, const char *title, co
     return {type, title, is_async(opts), opts.timeout};
 }
 
-class Backend final : public c10d::Backend {
+class Backend : public c10d::Backend {
 public:
     using Options = torch_tutti::Options;
     using Tensors = std::vector<at::Tensor>;
@@ -76,8 +77,10 @@ public:
 
     /* backend.cpp: life */
     const std::string getBackendName() const {
-        return "tutti";
+        return options_->backend;
     }
+    /* A title of ours, "tutti:all_reduce", with the backend's name in front of the colon. It lives as long as the process. */
+    const char *titled(const char *title) const;
     c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() {
         return options_;
     }
@@ -235,6 +238,12 @@ public:
     uint64_t next_sequence() {
         return sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
     }
+
+protected:
+    /* Groups of the same kind as this one: of some of its ranks, and of ranks that meet in a store. */
+    virtual c10::intrusive_ptr<Backend> part(const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options);
+    virtual c10::intrusive_ptr<Backend> anew(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                             c10::intrusive_ptr<Options> options);
 
 private:
     WorkPtr message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag);

@@ -8,6 +8,7 @@
 
 #include <pybind11/chrono.h>
 
+#include "as_gloo.h"
 #include "backend.h"
 #include "interrupt.h"
 #include "memory.h"
@@ -39,6 +40,11 @@ BackendPtr create_backend(const c10d::DistributedBackendOptions &group, const Op
 BackendPtr create_backend_plain(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                                 std::chrono::milliseconds timeout) {
     return c10::make_intrusive<Backend>(store, rank, size, c10::make_intrusive<Options>(timeout));
+}
+
+BackendPtr create_backend_as_gloo(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
+                                  std::chrono::milliseconds timeout) {
+    return c10::make_intrusive<GlooBackend>(store, rank, size, c10::make_intrusive<Options>(timeout, "gloo"));
 }
 
 template <typename... Base> py::class_<Options, OptionsPtr, Base...> options_class(py::module_ &module) {
@@ -90,6 +96,13 @@ void bind_backend(py::module_ &module) {
                py::arg("timeout") = kBackendDefaultTimeout, unlocked);
 }
 
+void bind_as_gloo(py::module_ &module) {
+    py::class_<GlooBackend, c10::intrusive_ptr<GlooBackend>, Backend>(module, "GlooBackend");
+    module.def("create_backend_as_gloo", create_backend_as_gloo, py::arg("store"), py::arg("rank"), py::arg("size"),
+               py::arg("timeout") = kBackendDefaultTimeout, py::call_guard<py::gil_scoped_release>());
+    module.def("set_real_gloo", set_real_gloo, py::arg("make"), py::arg("note"));
+}
+
 void bind_memory(py::module_ &module) {
     module.def(
         "empty", [](int64_t bytes) { return empty_shared({bytes}, at::kByte); }, py::arg("nbytes"));
@@ -111,6 +124,7 @@ PYBIND11_MODULE(_C, module) {
     module.attr("tutti_version") = tutti_version();
     bind_options(module);
     bind_backend(module);
+    bind_as_gloo(module);
     bind_memory(module);
     module.def("gpus", gpus, py::call_guard<py::gil_scoped_release>());
     module.def("shutdown_all", shutdown_all, py::call_guard<py::gil_scoped_release>());

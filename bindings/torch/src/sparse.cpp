@@ -98,7 +98,7 @@ Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::Allredu
         if (!aside_) aside_ = std::make_unique<Aside>(*this);
     }
     return aside_->add(
-        c10d::OpType::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", tensors,
+        c10d::OpType::_ALLREDUCE_SPARSE, titled("tutti:sparse_all_reduce"), tensors,
         [tensor](tutti_comm *comm) mutable {
             at::AutoDispatchBelowADInplaceOrView guard;
             tensor.copy_(sum_of_all(comm, tensor.coalesce()));

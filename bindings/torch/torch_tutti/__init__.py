@@ -3,7 +3,7 @@
     torch.distributed.init_process_group("tutti")
 
 needs no import of this package: PyTorch finds it. What else it offers is below; `python -m torch_tutti` tells what is
-installed and tries it.
+installed and tries it, `python -m torch_tutti run script.py` runs a program with Tutti in Gloo's place.
 """
 import atexit
 import os
@@ -17,7 +17,7 @@ except ImportError:
     raise ImportError(f"{os.path.dirname(os.path.abspath(__file__))} is the source of torch_tutti, not what pip installs: "
                       "start Python in another folder") from None
 
-__all__ = ["Options", "empty", "zeros", "is_shareable", "use_allocator", "versions"]
+__all__ = ["Options", "empty", "zeros", "is_shareable", "replace_gloo", "use_allocator", "versions"]
 
 
 def _refuse_other_pytorch():
@@ -38,8 +38,10 @@ except ImportError as error:
                       "install it again (pip install --force-reinstall --no-deps ./bindings/torch)") from None
 
 import torch_tutti_autoload  # noqa: E402
+from torch_tutti_autoload import as_gloo as _place  # noqa: E402
 
 torch_tutti_autoload.register()
+_place.install_if_wanted()
 atexit.register(_C.shutdown_all)
 
 Options = _C.Options
@@ -84,6 +86,17 @@ def use_allocator(min_bytes=1 << 20):
     "What a fork shares" in docs/pytorch.md before using it with DataLoader workers.
     """
     _C.use_allocator(min_bytes)
+
+
+def replace_gloo():
+    """From now on groups of "gloo" are Tutti's, under Gloo's name, in this process and in those that it starts: what
+    TUTTI_AS_GLOO=1 does, for a program that has imported torch already. See "In Gloo's place" in docs/pytorch.md.
+
+    A second call changes nothing. RuntimeError: there is a group of Gloo's already.
+    """
+    from . import _as_gloo
+
+    _as_gloo.replace_gloo()
 
 
 def versions():

@@ -1,4 +1,7 @@
-"""python -m torch_tutti: what is installed, and whether it works between two processes of this machine."""
+"""python -m torch_tutti: what is installed, and whether it works between two processes of this machine.
+
+python -m torch_tutti run script.py ...: the program, with Tutti in Gloo's place.
+"""
 import argparse
 import glob
 import os
@@ -49,14 +52,21 @@ def _shareable_memory(torch_tutti):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m torch_tutti", description=__doc__)
+    if sys.argv[1:2] == ["run"]:
+        from torch_tutti import _run
+
+        return _run.main(sys.argv[2:])
+    parser = argparse.ArgumentParser(prog="python -m torch_tutti", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-test", action="store_true", help="only print what is installed")
     arguments = parser.parse_args()
     import torch_tutti
+    from torch_tutti_autoload import as_gloo
 
     print("torch_tutti")
     _print_installation(torch_tutti)
     _fact("registered", _registered())
+    _fact("in Gloo's place", "yes" if as_gloo.gloo is not None else "no")
     memory = _shareable_memory(torch_tutti)
     _fact("shared memory", memory)
     if arguments.no_test:

@@ -36,7 +36,6 @@ LOG_TAIL = 6000   # characters of the ranks' output kept with a failure
 
 if os.environ.get("TUTTI_SUITE_IN_PLACE"):
     in_place.take_the_place_of_gloo()
-    in_place.rename_profiler_events(distributed_test)
 elif os.environ["BACKEND"] not in ("gloo", "nccl", "mpi", "ucc"):
     for feature in ("plugin", "ddp"):
         common_distributed.DistTestCases.backend_feature[feature].add(os.environ["BACKEND"])

@@ -1,0 +1,184 @@
+/*
+ * A backend in Gloo's place. See as_gloo.h.
+ */
+#include "as_gloo.h"
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "batch.h"
+#include "tutti/device.h"
+
+namespace py = pybind11;
+
+namespace torch_tutti {
+
+namespace {
+
+constexpr const char *several = "several tensors in one call";
+constexpr const char *without_gpus = "CUDA tensors, which this build of Tutti does not serve";
+constexpr const char *sparse_on_gpu = "sparse CUDA tensors";
+
+/* Python's part. Left behind at the end of the process, when Python may have ended. */
+struct Python {
+    py::object make, note;
+};
+Python *python = nullptr;
+
+bool serves_gpus() {
+    static const bool serves = [] {
+        int count = 0;
+        return tutti_device_count(&count) == TUTTI_OK && count > 0;
+    }();
+    return serves;
+}
+
+/* Lets go of Python's lock, if the caller has it: what follows waits for other ranks and threads. */
+class Unlocked {
+public:
+    Unlocked() {
+        if (Py_IsInitialized() && PyGILState_Check()) unlocked_.emplace();
+    }
+
+private:
+    std::optional<py::gil_scoped_release> unlocked_;
+};
+
+} // namespace
+
+void set_real_gloo(py::object make, py::object note) {
+    if (python == nullptr) python = new Python;
+    python->make = std::move(make);
+    python->note = std::move(note);
+}
+
+GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
+    : Backend(store, rank, size, std::move(options)), real_store_(std::move(store)) {}
+
+GlooBackend::GlooBackend(GlooBackend &parent, const std::vector<int> &ranks, int rank,
+                         c10::intrusive_ptr<Options> options)
+    : Backend(parent, ranks, rank, std::move(options)), real_store_(parent.real_store_) {}
+
+GlooBackend::~GlooBackend() {
+    Unlocked unlocked; /* for real_, whose threads may need Python's lock to end */
+    real_.reset();
+}
+
+c10::intrusive_ptr<Backend> GlooBackend::part(const std::vector<int> &ranks, int rank,
+                                              c10::intrusive_ptr<Options> options) {
+    return c10::make_intrusive<GlooBackend>(*this, ranks, rank, std::move(options));
+}
+
+c10::intrusive_ptr<Backend> GlooBackend::anew(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                              c10::intrusive_ptr<Options> options) {
+    return c10::make_intrusive<GlooBackend>(std::move(store), rank, size, std::move(options));
+}
+
+c10::intrusive_ptr<c10d::Backend> GlooBackend::split(const c10::intrusive_ptr<c10d::Store> &store,
+                                                     const std::vector<int> &ranks,
+                                                     const c10::intrusive_ptr<c10d::Backend::Options> &options) {
+    auto child = Backend::split(store, ranks, options);
+    /* Groups of the same ranks share links of Tutti's, but each has a store of its own. */
+    if (child && store) static_cast<GlooBackend &>(*child).real_store_ = store;
+    return child;
+}
+
+void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
+    Backend::setTimeout(timeout);
+    std::lock_guard<std::mutex> lock(real_mutex_);
+    if (real_) where_valid([timeout](auto &backend) -> decltype(backend.setTimeout(timeout)) { backend.setTimeout(timeout); }, *real_);
+}
+
+c10d::Backend &GlooBackend::real(const char *call, const char *why) {
+    Unlocked unlocked;
+    std::lock_guard<std::mutex> lock(real_mutex_);
+    py::gil_scoped_acquire locked;
+    TORCH_CHECK(python != nullptr, "tutti: nothing has taken Gloo's place (torch_tutti.replace_gloo())");
+    if (!real_) {
+        auto store = c10::make_intrusive<c10d::PrefixStore>("tutti-real-gloo", real_store_);
+        real_ = py::cast<c10::intrusive_ptr<c10d::Backend>>(python->make(
+            c10::intrusive_ptr<c10d::Store>(store), getRank(), getSize(), timeout_of(c10d::kUnsetTimeout)));
+    }
+    python->note(call, why, getRank());
+    return *real_;
+}
+
+/* An open batch is Tutti's; Gloo has none. */
+const char *GlooBackend::refuses(const Tensors &tensors, bool takes_several) const {
+    if (tensors.empty() || Batch::open(this) != nullptr) return nullptr;
+    if (tensors.size() > 1 && !takes_several) return several;
+    return refuses(tensors.front());
+}
+
+const char *GlooBackend::refuses(const at::Tensor &tensor) const {
+    if (!tensor.is_cuda() || Batch::open(this) != nullptr) return nullptr;
+    return !serves_gpus() ? without_gpus : tensor.is_sparse() ? sparse_on_gpu : nullptr;
+}
+
+Backend::WorkPtr GlooBackend::broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) {
+    const char *why = refuses(tensors);
+    return why ? real("broadcast", why).broadcast(tensors, opts) : Backend::broadcast(tensors, opts);
+}
+
+Backend::WorkPtr GlooBackend::allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts) {
+    const char *why = refuses(tensors);
+    return why ? real("all_reduce", why).allreduce(tensors, opts) : Backend::allreduce(tensors, opts);
+}
+
+Backend::WorkPtr GlooBackend::allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts) {
+    const char *why = refuses(tensors);
+    return why ? real("all_reduce", why).allreduce_sparse(tensors, opts) : Backend::allreduce_sparse(tensors, opts);
+}
+
+Backend::WorkPtr GlooBackend::reduce(Tensors &tensors, const c10d::ReduceOptions &opts) {
+    const char *why = refuses(tensors, /* takes_several */ true);
+    return why ? real("reduce", why).reduce(tensors, opts) : Backend::reduce(tensors, opts);
+}
+
+Backend::WorkPtr GlooBackend::allgather(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts) {
+    const char *why = refuses(inputs);
+    return why ? real("all_gather", why).allgather(outputs, inputs, opts) : Backend::allgather(outputs, inputs, opts);
+}
+
+Backend::WorkPtr GlooBackend::_allgather_base(at::Tensor &output, at::Tensor &input, const c10d::AllgatherOptions &opts) {
+    const char *why = refuses(input);
+    return why ? real("_all_gather_base", why)._allgather_base(output, input, opts)
+               : Backend::_allgather_base(output, input, opts);
+}
+
+Backend::WorkPtr GlooBackend::gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts) {
+    const char *why = refuses(inputs, /* takes_several */ true);
+    return why ? real("gather", why).gather(outputs, inputs, opts) : Backend::gather(outputs, inputs, opts);
+}
+
+Backend::WorkPtr GlooBackend::scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &opts) {
+    const char *why = refuses(outputs, /* takes_several */ true);
+    return why ? real("scatter", why).scatter(outputs, inputs, opts) : Backend::scatter(outputs, inputs, opts);
+}
+
+Backend::WorkPtr GlooBackend::reduce_scatter(Tensors &outputs, TensorLists &inputs,
+                                             const c10d::ReduceScatterOptions &opts) {
+    const char *why = refuses(outputs, /* takes_several */ true);
+    return why ? real("reduce_scatter", why).reduce_scatter(outputs, inputs, opts)
+               : Backend::reduce_scatter(outputs, inputs, opts);
+}
+
+Backend::WorkPtr GlooBackend::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+                                                   const c10d::ReduceScatterOptions &opts) {
+    const char *why = refuses(input);
+    return why ? real("_reduce_scatter_base", why)._reduce_scatter_base(output, input, opts)
+               : Backend::_reduce_scatter_base(output, input, opts);
+}
+
+Backend::WorkPtr GlooBackend::alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_splits,
+                                            std::vector<int64_t> &input_splits, const c10d::AllToAllOptions &opts) {
+    const char *why = refuses(input);
+    return why ? real("all_to_all", why).alltoall_base(output, input, output_splits, input_splits, opts)
+               : Backend::alltoall_base(output, input, output_splits, input_splits, opts);
+}
+
+} // namespace torch_tutti

@@ -1,0 +1,58 @@
+/*
+ * A backend in Gloo's place: Tutti's, under Gloo's name.
+ *
+ * What Tutti refuses and Gloo does goes to a real Gloo of the same ranks. Which calls these are is decided before anything
+ * is done, by what is the same on all ranks: how many tensors a call has, on which kind of device they are, and whether
+ * this build of Tutti serves GPUs. The real Gloo is made by all ranks when the first such call comes.
+ */
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "backend.h"
+
+namespace torch_tutti {
+
+class GlooBackend final : public Backend {
+public:
+    GlooBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options);
+    GlooBackend(GlooBackend &parent, const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options);
+    ~GlooBackend();
+
+    c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
+                                            const c10::intrusive_ptr<c10d::Backend::Options> &options);
+    void setTimeout(std::chrono::milliseconds timeout);
+
+    WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts);
+    WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts);
+    WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts);
+    WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &opts);
+    WorkPtr allgather(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts);
+    WorkPtr _allgather_base(at::Tensor &output, at::Tensor &input, const c10d::AllgatherOptions &opts);
+    WorkPtr gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts);
+    WorkPtr scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &opts);
+    WorkPtr reduce_scatter(Tensors &outputs, TensorLists &inputs, const c10d::ReduceScatterOptions &opts);
+    WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input, const c10d::ReduceScatterOptions &opts);
+    WorkPtr alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_splits,
+                          std::vector<int64_t> &input_splits, const c10d::AllToAllOptions &opts);
+
+protected:
+    c10::intrusive_ptr<Backend> part(const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options);
+    c10::intrusive_ptr<Backend> anew(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                     c10::intrusive_ptr<Options> options);
+
+private:
+    c10d::Backend &real(const char *call, const char *why);
+    /* Why Tutti does not take this; null: it does. */
+    const char *refuses(const Tensors &tensors, bool takes_several = false) const;
+    const char *refuses(const at::Tensor &tensor) const;
+
+    std::mutex real_mutex_;
+    c10::intrusive_ptr<c10d::Store> real_store_;
+    c10::intrusive_ptr<c10d::Backend> real_; /* none yet */
+};
+
+/* Python's part: make(store, rank, size, timeout) makes a real Gloo, note(call, why, rank) hears of each call for it. */
+void set_real_gloo(pybind11::object make, pybind11::object note);
+
+} // namespace torch_tutti
