@@ -91,8 +91,6 @@ def install(c10d):
             return wrap(*arguments, **named)
 
     c10d._create_process_group_wrapper = wrap_with_gloo
-    # Gloo's groups write the flight recorder themselves, ours do not: so PyTorch (2.14 and newer) does it for them.
-    getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set()).discard("gloo")
 
 
 def install_if_wanted():

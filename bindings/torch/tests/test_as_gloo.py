@@ -1,0 +1,502 @@
+"""Tutti in Gloo's place: programs that say "gloo" get Tutti under Gloo's name, and Gloo's own results.
+
+`both` runs a body on ranks of Gloo and on ranks in which Tutti has its place; what the two return is to be equal.
+"""
+import datetime
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from support import ranks
+
+CPU = torch.device("cpu")
+PROGRAM_S = 120  # for a program of its own, which imports torch in each of its processes
+KILLED_S = 5     # within so long the others end when a rank is killed
+
+
+def in_place(context, body, *arguments):
+    import torch_tutti  # pylint: disable=import-outside-toplevel
+
+    torch_tutti.replace_gloo()
+    return body(context, *arguments)
+
+
+def both(size, body, *arguments, backend="gloo"):
+    """What the ranks return, with Gloo and with Tutti in its place."""
+    def begin(context, *given):
+        context.init(backend)
+        return bits(body(context, *given))
+
+    return (ranks.run(size, begin, *arguments, init=False), ranks.run(size, in_place, begin, *arguments, init=False))
+
+
+def is_ours(backend):
+    import torch_tutti  # pylint: disable=import-outside-toplevel
+
+    return isinstance(backend, torch_tutti._C.GlooBackend)
+
+
+def own_backend(group=None):
+    return (group or dist.group.WORLD)._get_backend(CPU)
+
+
+def names(context):
+    group = dist.new_group(ranks=list(range(context.size)), backend="gloo")
+    backends = [own_backend(), own_backend(group)]
+    return {
+        "get_backend": dist.get_backend(), "of new_group": dist.get_backend(group),
+        "config": sorted(map(str, c10d._world.pg_backend_config.values())),
+        "isinstance": [isinstance(one, c10d.ProcessGroupGloo) and isinstance(one, dist.ProcessGroupGloo) for one in backends],
+        "name": [one.name() for one in backends], "group": dist.group.WORLD.name(),
+        "other things": isinstance(torch.ones(1), c10d.ProcessGroupGloo), "class": c10d.ProcessGroupGloo.__name__,
+    }, [is_ours(one) for one in backends]
+
+
+def bits(thing):
+    """The same with bytes for tensors: the test's process, which forks ranks, runs no operators."""
+    if isinstance(thing, torch.Tensor):
+        return str(thing.dtype), tuple(thing.shape), thing.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(map(bits, thing))
+    return thing
+
+
+def collectives(context):
+    """Many calls of many sizes; what each leaves behind. Sums of more than two are exact, so that their order is free."""
+    rank, size, found = context.rank, context.size, []
+    ops = (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT)[: 3 if size <= 2 else 2]
+
+    def numbers(of, count, dtype):
+        made = torch.arange(count, dtype=torch.float64)
+        return (made * 0.37 + of * 1.13 + 1 if size <= 2 else made % 40 + of).to(dtype)
+
+    for count in (0, 1, 7, 1000, 100003):
+        for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.uint8):
+            for op in ops:
+                tensor = numbers(rank, count, dtype)
+                dist.all_reduce(tensor, op)
+                found.append(tensor)
+            tensor = numbers(rank, count, dtype)
+            dist.broadcast(tensor, size - 1)
+            outs = [torch.zeros(count, dtype=dtype) for _ in range(size)]
+            dist.all_gather(outs, numbers(rank, count, dtype))
+            into = torch.zeros(count * size, dtype=dtype)
+            dist.all_gather_into_tensor(into, numbers(rank, count, dtype))
+            part = torch.zeros(count, dtype=dtype)
+            dist.reduce_scatter_tensor(part, numbers(rank, count * size, dtype))
+            swapped = torch.zeros(count * size, dtype=dtype)
+            dist.all_to_all_single(swapped, numbers(rank, count * size, dtype))
+            found += [tensor, *outs, into, part, swapped]
+    root = numbers(rank, 50, torch.float32)
+    dist.reduce(root, 0)
+    piece = torch.zeros(3)
+    dist.scatter(piece, [numbers(i, 3, torch.float32) for i in range(size)] if rank == 0 else None, src=0)
+    parts = [torch.zeros(4) for _ in range(size)] if rank == 0 else None
+    dist.gather(numbers(rank, 4, torch.float32), parts, dst=0)
+    return found + [piece] + ((parts + [root]) if rank == 0 else [])
+
+
+def objects(context):
+    mine = {"rank": context.rank, "text": "x" * (10 + 1000 * context.rank)}
+    every = [None] * context.size
+    dist.all_gather_object(every, mine)
+    told = [mine, context.rank]
+    dist.broadcast_object_list(told, src=context.size - 1)
+    gathered = [None] * context.size if context.rank == 0 else None
+    dist.gather_object(mine, gathered, dst=0)
+    piece = [None]
+    dist.scatter_object_list(piece, list(range(10, 10 + context.size)) if context.rank == 0 else None, src=0)
+    return every, told, gathered, piece
+
+
+def subgroups(context):
+    """Each pair of ranks, and the even ones; a group within a group's ranks."""
+    found = []
+    for members in ([0, 1], [1, 2], [0, 2], [2, 0]):
+        group = dist.new_group(members)
+        if context.rank in members:
+            tensor = torch.full((5,), float(context.rank + 1))
+            dist.all_reduce(tensor, group=group)
+            found.append((tensor, dist.get_rank(group), dist.get_backend(group), is_ours(own_backend(group)) and "ours"))
+    dist.barrier()
+    return [one[:3] for one in found], [one[3] for one in found]
+
+
+def messages(context):
+    right, left = (context.rank + 1) % context.size, (context.rank - 1) % context.size
+    taken, more = torch.zeros(1000), torch.zeros(3)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((1000,), float(context.rank)), right),
+                                        dist.P2POp(dist.irecv, taken, left)]):
+        work.wait()
+    request = dist.isend(torch.full((3,), 7.0 + context.rank), right, tag=5)
+    dist.recv(more, left, tag=5)
+    request.wait()
+    return taken, more
+
+
+def train(context):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 4))
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(100 + context.rank)
+    losses = []
+    for _ in range(15):
+        loss = torch.nn.functional.mse_loss(model(torch.randn(16, 20)), torch.randn(16, 4))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item().hex())
+    return losses, [parameter.detach() for parameter in model.parameters()]
+
+
+def titles(context):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(torch.ones(3, 4))
+        dist.broadcast(torch.ones(7), 0)
+        dist.reduce(torch.ones(7), 0)
+        dist.all_gather([torch.empty(2) for _ in range(context.size)], torch.ones(2))
+        dist.all_reduce(torch.ones(5), async_op=True).wait()
+        dist.all_to_all_single(torch.empty(2 * context.size), torch.ones(2 * context.size))
+        dist.all_reduce(torch.ones(4).to_sparse())
+        dist.barrier()
+    return sorted({event.name for event in profile.events() if event.name.split(":")[0] in ("gloo", "tutti")})
+
+
+def several(context):
+    """Only Gloo takes several tensors in one call; the same group goes on with Tutti's operations between them."""
+    backend = own_backend()
+    found = []
+    for turn in range(3):
+        tensors = [torch.full((4,), float(context.rank + turn)), torch.full((4,), 10.0 * turn)]
+        backend.allreduce(tensors).wait()
+        single = torch.ones(2)
+        dist.all_reduce(single)
+        spread = [torch.full((2,), float(context.rank)), torch.full((2,), 1.0 + context.rank)]
+        backend.broadcast(spread).wait()
+        found += tensors + [single] + spread
+    return found, told()
+
+
+def told():
+    """What would be said at the end of the run."""
+    heavy = sys.modules.get("torch_tutti._as_gloo")
+    return dict(heavy._calls) if heavy else {}
+
+
+def constructed(context):
+    """ProcessGroupGloo by its own hand, in the ways in which it takes its arguments."""
+    store = context.store("direct")
+    limit = datetime.timedelta(seconds=20)
+    options = c10d.ProcessGroupGloo._Options()
+    options._timeout = limit
+    options._devices = [c10d.ProcessGroupGloo.create_device(interface="lo")]
+    made = [c10d.ProcessGroupGloo(dist.PrefixStore("a", store), context.rank, context.size, limit),
+            c10d.ProcessGroupGloo(dist.PrefixStore("b", store), context.rank, context.size, timeout=limit),
+            c10d.ProcessGroupGloo(dist.PrefixStore("c", store), context.rank, context.size, options),
+            dist.ProcessGroupGloo(dist.PrefixStore("d", store), rank=context.rank, size=context.size)]
+    tensors = [torch.full((3,), context.rank + 1.0) for _ in made]
+    for group, tensor in zip(made, tensors):
+        group.allreduce([tensor]).wait()
+    return bits(tensors), [isinstance(group, dist.ProcessGroupGloo) for group in made], [is_ours(group) for group in made]
+
+
+def detailed(context):
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    context.init("gloo")
+    tensor = torch.full((3,), context.rank + 1.0)
+    dist.all_reduce(tensor)
+    wrapped = own_backend()
+    try:
+        dist.all_reduce(torch.ones(3 + context.rank), group=dist.new_group())
+    except RuntimeError as error:
+        return bits(tensor), type(wrapped).__name__, str(error), is_ours(wrapped.wrapped_pg)
+    return bits(tensor), type(wrapped).__name__, "nothing raised", is_ours(wrapped.wrapped_pg)
+
+
+def missing_at_barrier(context):
+    if context.rank == 1:
+        time.sleep(3)
+        return ""
+    try:
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=1))
+    except RuntimeError as error:
+        return str(error)
+    return "nothing raised"
+
+
+def killed(context):
+    context.init("gloo")
+    dist.barrier()
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    try:
+        for _ in range(100000):
+            dist.all_reduce(torch.ones(10))
+    except RuntimeError as error:
+        return time.monotonic() - start, str(error)
+    return None
+
+
+@unittest.skipUnless(ranks.HAVE_TUTTI and dist.is_gloo_available(), "torch_tutti is not installed")
+class Groups(unittest.TestCase):
+    def both_same(self, size, body, **named):
+        theirs, ours = both(size, body, **named)
+        self.assertTrue(theirs == ours, "Gloo's ranks and Tutti's in its place return different things")
+        return ours
+
+    def test_names(self):
+        for backend in ("gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"):
+            with self.subTest(backend=backend):
+                theirs, ours = both(2, names, backend=backend)
+                for one, other in zip(theirs, ours):
+                    self.assertEqual(one[0], other[0])
+                    self.assertEqual([one[1], other[1]], [[False] * 2, [True] * 2])
+                self.assertEqual(ours[0][0]["isinstance"], [True, True])
+
+    def test_collectives_of_two_ranks_give_gloos_bits(self):
+        self.both_same(2, collectives)
+
+    def test_collectives_of_one_rank(self):
+        self.both_same(1, collectives)
+
+    def test_collectives_of_three_ranks(self):
+        self.both_same(3, collectives)
+
+    def test_objects(self):
+        self.both_same(3, objects)
+
+    def test_subgroups(self):
+        theirs, ours = both(3, subgroups)
+        self.assertEqual([one[0] for one in theirs], [one[0] for one in ours])
+        for one in ours:
+            self.assertEqual(set(one[1]), {"ours"})
+
+    def test_messages(self):
+        self.both_same(3, messages)
+
+    def test_training_gives_gloos_bits(self):
+        self.both_same(2, train)
+
+    def test_titles_in_the_profile(self):
+        (ours, *_) = self.both_same(2, titles)
+        self.assertIn("gloo:all_reduce", ours)
+        self.assertIn("gloo:sparse_all_reduce", ours)
+
+    def test_what_tutti_refuses_goes_to_gloo(self):
+        theirs, ours = both(2, several)
+        self.assertEqual([one[0] for one in theirs], [one[0] for one in ours])
+        why = "several tensors in one call"
+        self.assertEqual(ours[0][1], {("all_reduce", why): 3, ("broadcast", why): 3})
+        self.assertEqual(ours[1][1], {})  # told by rank 0
+
+    def test_direct_construction(self):
+        theirs = ranks.run(2, constructed, init=False)
+        ours = ranks.run(2, in_place, constructed, init=False)
+        self.assertEqual([one[:2] for one in theirs], [one[:2] for one in ours])
+        self.assertEqual(ours[0][1:], ([True] * 4, [True] * 4))
+
+    def test_debug_mode(self):
+        theirs = ranks.run(2, detailed, init=False)
+        ours = ranks.run(2, in_place, detailed, init=False)
+        for one, other in zip(theirs, ours):
+            self.assertEqual(one[:2], other[:2])
+            self.assertIn("Detected mismatch between collectives", one[2])
+            self.assertIn("Detected mismatch between collectives", other[2])
+            self.assertEqual([one[3], other[3]], [False, True])
+
+    def test_monitored_barrier_names_who_is_missing(self):
+        for told_by in both(2, missing_at_barrier):
+            self.assertIn("Rank 1 failed to pass monitoredBarrier in 1000 ms", told_by[0])
+
+    def test_a_killed_rank_ends_the_others(self):
+        done = ranks.run(3, in_place, killed, init=False, victims=(1,))
+        for rank in (0, 2):
+            self.assertLess(done[rank][0], KILLED_S)
+            self.assertIn("rank 1", done[rank][1])
+
+
+WORLD = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+def one_rank(*backend):
+    dist.init_process_group(*backend, store=dist.HashStore(), rank=0, world_size=1)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    return "%s %s" % (dist.get_backend(), type(backend).__name__)
+"""
+OURS, THEIRS = "gloo GlooBackend", "gloo ProcessGroupGloo"
+
+
+def python(*arguments, **variables):
+    environment = {name: value for name, value in os.environ.items() if name not in ("TUTTI_AS_GLOO", "DDP_DISABLE_COMM_MEM")}
+    environment.update(variables)
+    return subprocess.run([sys.executable, *arguments], env=environment, timeout=PROGRAM_S, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False)
+
+
+@unittest.skipUnless(ranks.HAVE_TUTTI and dist.is_gloo_available(), "torch_tutti is not installed")
+class Ways(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="as-gloo-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def script(self, body, name="program.py"):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(WORLD + textwrap.dedent(body))
+        return path
+
+    def says(self, expected, *arguments, **variables):
+        done = python(*arguments, **variables)
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, expected), done.stderr)
+        return done
+
+    def fails(self, pattern, *arguments, **variables):
+        done = python(*arguments, **variables)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(done.stderr.strip().splitlines()[-1], pattern)
+
+    def test_the_variable(self):
+        program = self.script('print(one_rank("gloo"))')
+        self.says(THEIRS, program)
+        self.says(THEIRS, program, TUTTI_AS_GLOO="0")
+        self.says(THEIRS, program, TUTTI_AS_GLOO="")
+        self.says(OURS, program, TUTTI_AS_GLOO="1")
+
+    def test_no_backend_named(self):
+        program = self.script("""
+            try:
+                print(one_rank().split()[1])
+            except Exception as error:  # a PyTorch for GPUs, where there is none
+                print(type(error).__name__)
+        """)
+        theirs = python(program).stdout.strip()
+        self.says({"ProcessGroupGloo": "GlooBackend"}.get(theirs, theirs), program, TUTTI_AS_GLOO="1")
+
+    def test_without_entry_points(self):
+        self.says(OURS, self.script('print(one_rank("gloo"))'), TUTTI_AS_GLOO="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+    def test_without_the_pth_file(self):
+        """The entry point (or, in PyTorch 2.4, an import of torch_tutti) does it alone."""
+        body = 'print(one_rank("gloo"))' if not ranks.OLD else 'import torch_tutti; print(one_rank("gloo"))'
+        self.says(OURS, self.script("\n" + body), TUTTI_AS_GLOO="1", PYTHONSTARTUP="") if ranks.OLD else self.says(
+            OURS, "-c", "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'early' not in getattr(f, '__module__', '')]\n"
+            + WORLD + body, TUTTI_AS_GLOO="1")
+
+    def test_replace_gloo(self):
+        self.says(OURS + " 1", self.script("""
+            kept = c10d.ProcessGroupGloo  # taken before: still makes Gloo's
+            import torch_tutti
+            torch_tutti.replace_gloo()
+            torch_tutti.replace_gloo()
+            assert kept is not c10d.ProcessGroupGloo and kept is not dist.ProcessGroupGloo
+            assert kept.__name__ == c10d.ProcessGroupGloo.__name__
+            print(one_rank("gloo"), os.environ["TUTTI_AS_GLOO"])
+        """))
+
+    def test_replace_gloo_comes_too_late(self):
+        self.fails(r"^RuntimeError: torch_tutti.replace_gloo\(\) comes too late: there is a group of Gloo's already .*TUTTI_AS_GLOO=1",
+                   self.script('one_rank("gloo")\nimport torch_tutti\ntorch_tutti.replace_gloo()'))
+
+    def test_run(self):
+        program = self.script("""
+            import helper
+            print(one_rank("gloo"), __name__, sys.argv[1:], os.path.basename(sys.argv[0]), helper.__name__)
+        """)
+        self.script("", "helper.py")
+        self.says(OURS + " __main__ ['--x', '1'] program.py helper", "-m", "torch_tutti", "run", program, "--x", "1")
+        self.says(OURS + " __main__ ['-m'] program.py helper", "-m", "torch_tutti", "run", "-m", "program", "-m",
+                  PYTHONPATH=self.folder)
+
+    def test_run_tells_what_it_lacks(self):
+        self.fails("run: there is no file nowhere.py$", "-m", "torch_tutti", "run", "nowhere.py")
+        self.fails("run: there is no module no.where$", "-m", "torch_tutti", "run", "-m", "no.where")
+        self.fails("^usage: python -m torch_tutti run script.py", "-m", "torch_tutti", "run")
+
+    def test_wrong_setting(self):
+        for value in ("yes", "2"):
+            self.fails(f"^ValueError: TUTTI_AS_GLOO={value}: 1 puts Tutti in Gloo's place", self.script('one_rank("gloo")'),
+                       TUTTI_AS_GLOO=value)
+
+    def test_a_library_that_does_not_load(self):
+        """Never a group of Gloo's, which nobody would notice."""
+        import torch_tutti  # pylint: disable=import-outside-toplevel
+
+        package = os.path.join(self.folder, "torch_tutti")
+        shutil.copytree(os.path.dirname(torch_tutti.__file__), package, ignore=shutil.ignore_patterns("libtutti*"))
+        self.fails("^ImportError: Tutti is to be in Gloo's place .TUTTI_AS_GLOO=1., but: torch_tutti cannot load its extension",
+                   self.script('print(one_rank("gloo"))'), TUTTI_AS_GLOO="1", PYTHONPATH=self.folder)
+
+    def test_no_subclasses(self):
+        self.fails("^TypeError: class Mine: ProcessGroupGloo has no subclasses where Tutti is in its place",
+                   self.script("class Mine(c10d.ProcessGroupGloo): pass"), TUTTI_AS_GLOO="1")
+
+    def test_the_extension_is_loaded_by_the_first_group(self):
+        self.says("False " + OURS + " True", self.script("""
+            print("torch_tutti" in sys.modules, one_rank("gloo"), "torch_tutti" in sys.modules)
+        """), TUTTI_AS_GLOO="1")
+
+    def test_taking_the_place_costs_little(self):
+        program = self.script("""
+            import time
+            from torch_tutti_autoload import as_gloo
+            start = time.perf_counter()
+            as_gloo.install(c10d)
+            print(time.perf_counter() - start)
+        """)
+        self.assertLess(min(float(python(program).stdout) for _ in range(3)), 20e-3)
+
+    def test_spawned_processes(self):
+        self.says("gloo GlooBackend gloo GlooBackend", self.script("""
+            def main(rank, path, results):
+                dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
+                tensor = torch.ones(1)
+                dist.all_reduce(tensor)
+                assert tensor.item() == 2
+                results.put("%s %s" % (dist.get_backend(), type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__))
+                dist.destroy_process_group()
+            if __name__ == "__main__":
+                results = torch.multiprocessing.get_context("spawn").SimpleQueue()
+                torch.multiprocessing.spawn(main, (os.path.join(os.path.dirname(__file__), "met"), results), nprocs=2)
+                print(results.get(), results.get())
+        """), TUTTI_AS_GLOO="1")
+
+    def test_torchrun_says_what_gloo_did(self):
+        program = self.script("""
+            dist.init_process_group("gloo")
+            backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+            for _ in range(int(sys.argv[1])):
+                backend.allreduce([torch.ones(2), torch.ones(2)]).wait()
+            dist.all_reduce(torch.ones(2))
+            if dist.get_rank() == 0:
+                print(dist.get_backend(), type(backend).__name__)
+            dist.destroy_process_group()
+        """)
+        run = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+        line = "torch_tutti: in Gloo's place; Gloo itself did: 3 x all_reduce (several tensors in one call)"
+        done = self.says(OURS, *run, program, "3", TUTTI_AS_GLOO="1")
+        self.assertEqual([one for one in done.stderr.splitlines() if "torch_tutti" in one], [line])
+        done = self.says(OURS, *run, "-m", "torch_tutti", "run", program, "0")
+        self.assertNotIn("torch_tutti", done.stderr)
+
+
+assert importlib.util.find_spec("torch")
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
