@@ -237,6 +237,13 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                      .help =
                                          "under PyTorch, 1: who waits for an operation on CUDA tensors does so on the "
                                          "host, and gets its error (torch_tutti reads it)"},
+    [TUTTI_SETTING_AS_GLOO] = {.name = "TUTTI_AS_GLOO",
+                               .kind = TUTTI_SETTING_KIND_BOOL,
+                               .fallback = "0",
+                               .least = 0,
+                               .most = 1,
+                               .help = "under PyTorch, 1: groups of gloo are Tutti's, under Gloo's name (torch_tutti "
+                                       "reads it)"},
     [TUTTI_SETTING_CUBLAS_LIBRARY] = {.name = "TUTTI_CUBLAS_LIBRARY",
                                       .kind = TUTTI_SETTING_KIND_TEXT,
                                       .fallback = "",
