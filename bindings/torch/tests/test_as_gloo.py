@@ -371,7 +371,8 @@ class Ways(unittest.TestCase):
     def fails(self, pattern, *arguments, **variables):
         done = python(*arguments, **variables)
         self.assertNotEqual(done.returncode, 0, done.stdout)
-        self.assertRegex(done.stderr.strip().splitlines()[-1], pattern)
+        # PyTorch may put the rank in front of what is not caught.
+        self.assertRegex(done.stderr.strip().splitlines()[-1].replace("[rank0]: ", "", 1), pattern)
 
     def test_the_variable(self):
         program = self.script('print(one_rank("gloo"))')
@@ -393,12 +394,11 @@ class Ways(unittest.TestCase):
     def test_without_entry_points(self):
         self.says(OURS, self.script('print(one_rank("gloo"))'), TUTTI_AS_GLOO="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
+    @unittest.skipIf(ranks.OLD, "PyTorch 2.4 has no entry points")
     def test_without_the_pth_file(self):
-        """The entry point (or, in PyTorch 2.4, an import of torch_tutti) does it alone."""
-        body = 'print(one_rank("gloo"))' if not ranks.OLD else 'import torch_tutti; print(one_rank("gloo"))'
-        self.says(OURS, self.script("\n" + body), TUTTI_AS_GLOO="1", PYTHONSTARTUP="") if ranks.OLD else self.says(
-            OURS, "-c", "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'early' not in getattr(f, '__module__', '')]\n"
-            + WORLD + body, TUTTI_AS_GLOO="1")
+        """The entry point alone, as for a package in PYTHONPATH."""
+        drop = "import sys; sys.meta_path[:] = [one for one in sys.meta_path if 'early' not in str(one)]\n"
+        self.says(OURS, "-c", drop + "assert 'torch' not in sys.modules\n" + WORLD + 'print(one_rank("gloo"))', TUTTI_AS_GLOO="1")
 
     def test_replace_gloo(self):
         self.says(OURS + " 1", self.script("""
@@ -449,8 +449,8 @@ class Ways(unittest.TestCase):
                    self.script("class Mine(c10d.ProcessGroupGloo): pass"), TUTTI_AS_GLOO="1")
 
     def test_the_extension_is_loaded_by_the_first_group(self):
-        self.says("False " + OURS + " True", self.script("""
-            print("torch_tutti" in sys.modules, one_rank("gloo"), "torch_tutti" in sys.modules)
+        self.says("False " + OURS + " True 0", self.script("""
+            print("torch_tutti" in sys.modules, one_rank("gloo"), "torch_tutti" in sys.modules, os.environ["DDP_DISABLE_COMM_MEM"])
         """), TUTTI_AS_GLOO="1")
 
     def test_taking_the_place_costs_little(self):

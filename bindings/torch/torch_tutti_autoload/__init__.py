@@ -79,10 +79,10 @@ def register():
 
 def autoload():
     """Called at the end of `import torch`, which an error here would break: so it is kept for `import torch_tutti`."""
-    try:
-        from . import as_gloo
+    from . import as_gloo
 
-        as_gloo.install_if_wanted()
+    as_gloo.install_if_wanted()  # an error of this one is not kept: Gloo itself would be taken for Tutti
+    try:
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         # Without torch.distributed there is nothing to register with; newer versions call `register` when it is needed.
         if c10d is not None and not hasattr(c10d.Backend, "_ensure_backend_registered"):
