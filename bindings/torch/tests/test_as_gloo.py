@@ -189,6 +189,18 @@ def several(context):
     return found, told()
 
 
+def parts(context):
+    """A group split off, with what goes to Gloo in it; or the error, where this PyTorch splits groups of accelerators only."""
+    try:
+        group = dist.split_group(split_ranks=[[0, 1]])
+    except (AttributeError, RuntimeError, ValueError) as error:
+        return str(error)
+    tensor, two = torch.full((2,), context.rank + 1.0), [torch.full((2,), 1.0 * context.rank), torch.ones(2)]
+    dist.all_reduce(tensor, group=group)
+    own_backend(group).allreduce(two).wait()
+    return tensor, two, dist.get_backend(group), own_backend(group).name(), isinstance(own_backend(group), dist.ProcessGroupGloo)
+
+
 def told():
     """What would be said at the end of the run."""
     heavy = sys.modules.get("torch_tutti._as_gloo")
@@ -302,6 +314,9 @@ class Groups(unittest.TestCase):
         why = "several tensors in one call"
         self.assertEqual(ours[0][1], {("all_reduce", why): 3, ("broadcast", why): 3})
         self.assertEqual(ours[1][1], {})  # told by rank 0
+
+    def test_a_group_split_off(self):
+        self.both_same(2, parts)
 
     def test_direct_construction(self):
         theirs = ranks.run(2, constructed, init=False)
