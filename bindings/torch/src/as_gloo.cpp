@@ -89,8 +89,11 @@ c10::intrusive_ptr<c10d::Backend> GlooBackend::split(const c10::intrusive_ptr<c1
 
 void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
     Backend::setTimeout(timeout);
+    Unlocked unlocked;
     std::lock_guard<std::mutex> lock(real_mutex_);
-    if (real_) where_valid([timeout](auto &backend) -> decltype(backend.setTimeout(timeout)) { backend.setTimeout(timeout); }, *real_);
+    if (real_)
+        where_valid([timeout](auto &backend) -> decltype(backend.setTimeout(timeout)) { backend.setTimeout(timeout); },
+                    *real_);
 }
 
 c10d::Backend &GlooBackend::real(const char *call, const char *why) {
@@ -144,7 +147,8 @@ Backend::WorkPtr GlooBackend::allgather(TensorLists &outputs, Tensors &inputs, c
     return why ? real("all_gather", why).allgather(outputs, inputs, opts) : Backend::allgather(outputs, inputs, opts);
 }
 
-Backend::WorkPtr GlooBackend::_allgather_base(at::Tensor &output, at::Tensor &input, const c10d::AllgatherOptions &opts) {
+Backend::WorkPtr GlooBackend::_allgather_base(at::Tensor &output, at::Tensor &input,
+                                              const c10d::AllgatherOptions &opts) {
     const char *why = refuses(input);
     return why ? real("_all_gather_base", why)._allgather_base(output, input, opts)
                : Backend::_allgather_base(output, input, opts);

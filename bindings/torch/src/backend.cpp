@@ -357,7 +357,8 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
     return part(ranks, static_cast<int>(own - ranks.begin()), child_options(options, *options_));
 }
 
-c10::intrusive_ptr<Backend> Backend::part(const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options) {
+c10::intrusive_ptr<Backend> Backend::part(const std::vector<int> &ranks, int rank,
+                                          c10::intrusive_ptr<Options> options) {
     return c10::make_intrusive<Backend>(*this, ranks, rank, std::move(options));
 }
 

@@ -241,7 +241,8 @@ public:
 
 protected:
     /* Groups of the same kind as this one: of some of its ranks, and of ranks that meet in a store. */
-    virtual c10::intrusive_ptr<Backend> part(const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options);
+    virtual c10::intrusive_ptr<Backend> part(const std::vector<int> &ranks, int rank,
+                                             c10::intrusive_ptr<Options> options);
     virtual c10::intrusive_ptr<Backend> anew(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                              c10::intrusive_ptr<Options> options);
 
