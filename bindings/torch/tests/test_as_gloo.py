@@ -3,7 +3,6 @@
 `both` runs a body on ranks of Gloo and on ranks in which Tutti has its place; what the two return is to be equal.
 """
 import datetime
-import importlib.util
 import os
 import shutil
 import signal
@@ -208,7 +207,7 @@ def told():
 
 
 def constructed(context):
-    """ProcessGroupGloo by its own hand, in the ways in which it takes its arguments."""
+    """ProcessGroupGloo called directly, in the ways in which it takes its arguments."""
     store = context.store("direct")
     limit = datetime.timedelta(seconds=20)
     options = c10d.ProcessGroupGloo._Options()
@@ -333,7 +332,7 @@ class Groups(unittest.TestCase):
             self.assertIn("Detected mismatch between collectives", other[2])
             self.assertEqual([one[3], other[3]], [False, True])
 
-    def test_monitored_barrier_names_who_is_missing(self):
+    def test_monitored_barrier_names_the_missing_rank(self):
         for told_by in both(2, missing_at_barrier):
             self.assertIn("Rank 1 failed to pass monitoredBarrier in 1000 ms", told_by[0])
 
@@ -512,6 +511,5 @@ class Ways(unittest.TestCase):
         self.assertNotIn("torch_tutti", done.stderr)
 
 
-assert importlib.util.find_spec("torch")
 if __name__ == "__main__":
     unittest.main(verbosity=2)
