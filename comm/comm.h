@@ -78,6 +78,8 @@ typedef struct tutti_op {
     uint64_t signature;             /* equal on all ranks, else it is a mismatch */
     uint64_t sequence;              /* number on its communicator, from 1; set when it runs */
     const struct tutti_op *part_of; /* of a part of another operation: that one, for what is told; NULL */
+    /* Over several hosts: runs instead of what the kind says (verbs_only.c); NULL. */
+    tutti_status (*between_hosts)(tutti_comm *comm, const struct tutti_op *op);
 } tutti_op;
 
 /* What a rank tells of its call, for errors and reports: fixed size, lives in shared memory. */
@@ -231,6 +233,7 @@ struct tutti_comm {
     uint64_t history;          /* hash of all calls so far, part of the next signature */
     tutti_pace pace;
     uint64_t splits;                       /* communicators made from this one; equal on all ranks */
+    atomic_bool has_rdma;                  /* tutti_comm_init_rdma has succeeded */
     bool meeting;                          /* the barrier that ends its creation; its runner's only */
     tutti_patience patience;               /* of the running collective; its runner's only */
     struct tutti_slots *slots;             /* lease, NULL: none; slots.h */

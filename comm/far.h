@@ -19,6 +19,9 @@
 
 #include "comm/channel.h"
 
+struct tutti_pipe;
+struct tutti_transport;
+
 #define TUTTI_FAR_STREAM_BYTES (TUTTI_CHANNEL_RING_BYTES - ((size_t)4 << 10)) /* with its header in one call of tcp */
 
 /* Makes a channel one to a far peer, as yet without rings: of thousands of peers only some ever get or send a message. */
@@ -43,6 +46,8 @@ uint64_t tutti_far_unread(const tutti_channels *channel);
 bool tutti_far_is_open(const tutti_channels *channel);
 /* Is there a connection of either side, or will there soon be one? */
 bool tutti_far_is_used(const tutti_channels *channel);
+/* One of its connections that is not of this transport; NULL: there is none. */
+const struct tutti_pipe *tutti_far_not_by(const tutti_channels *channel, const struct tutti_transport *transport);
 /* Connects if that has not been done: so one hears of the peer's end. */
 void tutti_far_reach(tutti_channels *channel);
 /* May a part of a stream be sent now? Then sends up to TUTTI_FAR_STREAM_BYTES of what the request has left. */

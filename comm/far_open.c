@@ -17,6 +17,7 @@
 #include "comm/far_state.h"
 #include "comm/peer.h"
 #include "comm/transports/bundle.h"
+#include "comm/verbs_only.h"
 
 void tutti_far_lose(tutti_channels *channel, const char *why) {
     snprintf(channel->error, sizeof channel->error, "%s", why);
@@ -65,6 +66,10 @@ static tutti_pipe *take_pipe(tutti_channels *channel, tutti_far_maker maker) {
             tutti_far_lose(channel, tutti_last_error());
         return NULL;
     }
+    if (status == TUTTI_OK && tutti_verbs_only_admit(channel->peer, pipe) != TUTTI_OK) {
+        pipe = NULL;
+        status = TUTTI_ERR_UNSUPPORTED;
+    }
     if (status == TUTTI_OK) status = tutti_far_equip(channel);
     if (status == TUTTI_OK) return pipe;
     tutti_channel_break(channel, "%s", tutti_last_error());
@@ -75,8 +80,9 @@ static tutti_pipe *take_pipe(tutti_channels *channel, tutti_far_maker maker) {
 static void start(tutti_channels *channel, tutti_far_maker maker, const tutti_connection *taken) {
     struct tutti_far *far = channel->far;
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
-    if (tutti_opener_start(channel->peer->door, &far->tickets[maker], taken, timeout_ms, &far->openers[maker]) !=
-        TUTTI_OK)
+    tutti_door_card door = *channel->peer->door;
+    door.transports &= tutti_verbs_only_mask(channel->peer); /* so there is no other to turn to */
+    if (tutti_opener_start(&door, &far->tickets[maker], taken, timeout_ms, &far->openers[maker]) != TUTTI_OK)
         tutti_channel_break(channel, "%s", tutti_last_error());
 }
 
@@ -108,6 +114,14 @@ bool tutti_far_is_used(const tutti_channels *channel) {
 
 bool tutti_far_is_open(const tutti_channels *channel) {
     return channel->far->made[TUTTI_FAR_OURS] != NULL || channel->far->made[TUTTI_FAR_THEIRS] != NULL;
+}
+
+const tutti_pipe *tutti_far_not_by(const tutti_channels *channel, const tutti_transport *transport) {
+    for (tutti_far_maker maker = TUTTI_FAR_OURS; channel->far != NULL && maker <= TUTTI_FAR_THEIRS; maker++) {
+        const tutti_pipe *made = channel->far->made[maker];
+        if (made != NULL && made->transport != transport) return made;
+    }
+    return NULL;
 }
 
 void tutti_far_reach(tutti_channels *channel) {

@@ -68,6 +68,9 @@ void tutti_link_break_all(tutti_comm *comm);
 /* When the communicator goes. */
 void tutti_link_close_all(tutti_comm *comm);
 
+/* What the link to that rank of another host goes by; NULL: there is none so far. By the thread that runs an operation. */
+const struct tutti_pipe *tutti_link_pipe(const tutti_comm *comm, int rank);
+
 /* Puts a ready pipe under the link to that rank of the communicator, and takes it over; for tests, and for who has a
  * connection already. */
 tutti_status tutti_link_adopt(tutti_comm *comm, int rank, struct tutti_pipe *pipe);

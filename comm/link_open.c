@@ -18,9 +18,15 @@
 #include "comm/link_state.h"
 #include "comm/peer.h"
 #include "comm/transports/bundle.h"
+#include "comm/verbs_only.h"
+
+/* The process of that rank; NULL: not known. */
+static const tutti_peer *process_of(const tutti_comm *comm, int rank) {
+    return comm->members != NULL ? comm->members[rank].process : NULL;
+}
 
 const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity) {
-    const tutti_peer *process = comm->members != NULL ? comm->members[rank].process : NULL;
+    const tutti_peer *process = process_of(comm, rank);
     if (process != NULL) snprintf(text, capacity, "rank %d (host %s, pid %d)", rank, process->host, (int)process->pid);
     else snprintf(text, capacity, "rank %d", rank);
     return text;
@@ -62,7 +68,8 @@ static tutti_status get_link(tutti_comm *comm, int rank, bool twin, tutti_link *
 /* The transport that both sides have, the best one: equal on both. */
 static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t *transport_out) {
     const tutti_door_card *own = &comm->hosts->doors[comm->rank], *other = &comm->hosts->doors[rank];
-    int common = tutti_transport_common(own->transports, other->transports);
+    int common =
+        tutti_transport_common(own->transports, other->transports & tutti_verbs_only_mask(process_of(comm, rank)));
     if (common < 0)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
                           "the two have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
@@ -93,7 +100,9 @@ static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tu
 
 static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_ticket *ticket,
                               const tutti_connection *taken) {
-    return tutti_opener_start(&comm->hosts->doors[link->rank], ticket, taken, comm->connect_timeout_ms, &link->opener);
+    tutti_door_card door = comm->hosts->doors[link->rank];
+    door.transports &= tutti_verbs_only_mask(process_of(comm, link->rank)); /* so there is no other to turn to */
+    return tutti_opener_start(&door, ticket, taken, comm->connect_timeout_ms, &link->opener);
 }
 
 static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
@@ -130,6 +139,8 @@ static tutti_status await_link(tutti_comm *comm, tutti_link *link) {
         tutti_status status = link->opener != NULL ? tutti_opener_take(link->opener, &link->pipe) : TUTTI_NOT_YET;
         if (status != TUTTI_NOT_YET) {
             link->opener = NULL;
+            if (status == TUTTI_OK) status = tutti_verbs_only_admit(process_of(comm, link->rank), link->pipe);
+            if (status != TUTTI_OK) link->pipe = NULL;
             return status;
         }
         TUTTI_TRY(tutti_link_pause(&wait, /* moved */ false));
@@ -169,6 +180,11 @@ tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges) {
     if (!exchanges || !has_twin(comm, link)) return TUTTI_OK;
     TUTTI_TRY(get_link(comm, link->rank, /* twin */ true, &link));
     return TUTTI_LIKELY(link->pipe != NULL) ? TUTTI_OK : make(comm, link);
+}
+
+const tutti_pipe *tutti_link_pipe(const tutti_comm *comm, int rank) {
+    const tutti_link *link = comm->links != NULL ? tutti_link_first(comm, rank) : NULL;
+    return link != NULL ? link->pipe : NULL;
 }
 
 tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {

@@ -36,6 +36,7 @@ struct tutti_opener {
     tutti_pipe *pipe; /* the result; NULL: `status` and `error` say why */
     tutti_status status;
     char error[TUTTI_ERROR_TEXT_BYTES];
+    char turned[256]; /* why the transport before this one did not lead there; "": there was none */
     atomic_int state; /* opener_state */
 };
 
@@ -114,6 +115,7 @@ static bool turn_to_next(tutti_opener *o) {
     }
     tutti_log(atomic_flag_test_and_set(&told) ? TUTTI_LOG_DEBUG : TUTTI_LOG_WARN, "%s; goes by %s", why,
               tutti_transports[next]->name);
+    snprintf(o->turned, sizeof o->turned, "%.255s", why);
     o->ticket.transport = (uint32_t)next;
     o->ticket.lanes = tutti_bundle_lanes(tutti_transports[next]);
     o->reached = false;
@@ -124,6 +126,7 @@ static tutti_status open_pipe(tutti_opener *o) {
     tutti_status status;
     do status = open_way(o);
     while (status == TUTTI_ERR_UNSUPPORTED && o->reached && turn_to_next(o));
+    if (status == TUTTI_OK) snprintf(o->pipe->error, sizeof o->pipe->error, "%s", o->turned);
     return status;
 }
 

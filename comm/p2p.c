@@ -37,6 +37,7 @@
 #include "comm/arena.h"
 #include "comm/far.h"
 #include "comm/p2p_state.h"
+#include "comm/transports/transport.h"
 
 tutti_p2p_state tutti_p2p = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -221,6 +222,16 @@ tutti_status tutti_p2p_open(tutti_comm *comm) {
     pthread_mutex_unlock(&tutti_p2p.lock);
     if (status != TUTTI_OK) free(port); /* channels stay until their peer is forgotten */
     return status;
+}
+
+const struct tutti_transport *tutti_p2p_not_by(const tutti_peer *peer, const struct tutti_transport *transport,
+                                               char *why, size_t capacity) {
+    pthread_mutex_lock(&tutti_p2p.lock);
+    const tutti_pipe *pipe = peer->channels != NULL ? tutti_far_not_by(peer->channels, transport) : NULL;
+    const struct tutti_transport *other = pipe != NULL ? pipe->transport : NULL;
+    if (pipe != NULL) snprintf(why, capacity, "%s", pipe->error);
+    tutti_p2p_unlock();
+    return other;
 }
 
 void tutti_p2p_close(tutti_comm *comm) {

@@ -8,6 +8,8 @@
 #include "comm/comm.h"
 #include "comm/worker.h"
 
+struct tutti_transport;
+
 /* Tags of the library's own messages; users' tags are >= 0. */
 enum { TUTTI_TAG_ACQUAINT = -2, TUTTI_TAG_GROUP = -16 };
 
@@ -41,6 +43,10 @@ void tutti_p2p_tell_calls(const tutti_comm *comm, int rank, const void *entries,
 /* The communicator is closed, and its processes stay known (wards.h): what was sent to those of other hosts is on its way, and
  * connections that nobody else uses have ended, when this returns. Without locks. */
 void tutti_p2p_see_off(const tutti_comm *comm);
+/* Of messages to a process of another host: a transport by which one of its connections goes, other than this one, and why;
+ * NULL: there is no such connection. */
+const struct tutti_transport *tutti_p2p_not_by(const struct tutti_peer *peer, const struct tutti_transport *transport,
+                                               char *why, size_t capacity);
 /* The peer's mapping is about to go: frees peer->channels. Called without locks held. */
 void tutti_p2p_forget(struct tutti_peer *peer);
 

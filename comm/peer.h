@@ -29,6 +29,7 @@ typedef struct tutti_peer {
     uint64_t remote_base;             /* address of its heap in its own process */
     struct tutti_hall *hall;          /* one reference; tells whether the process lives; NULL: self */
     int seat;                         /* there; far: none */
+    atomic_bool verbs_only;           /* far: by RDMA or not at all; verbs_only.h */
     atomic_bool dead;                 /* seen to have ended */
     _Atomic uint64_t death_turn;      /* how many this process had seen end before it, and itself; set before `dead` */
     bool death_told;                  /* tutti_peer_new_deaths has given it */

@@ -237,6 +237,7 @@ static tutti_status prepare(tutti_comm *comm, const tutti_op *op) {
 
 tutti_status tutti_hierarchical(tutti_comm *comm, const tutti_op *op) {
     if (TUTTI_UNLIKELY(comm->hosts->table == NULL)) TUTTI_TRY(prepare(comm, op));
+    if (TUTTI_UNLIKELY(op->between_hosts != NULL)) return op->between_hosts(comm, op);
     switch (op->kind) {
     case TUTTI_KIND_BARRIER: return barrier(comm, op);
     case TUTTI_KIND_BROADCAST: return tutti_hierarchical_broadcast(comm, op);

@@ -381,6 +381,25 @@ TUTTI_API tutti_status tutti_init_rdma(void);
 /* 1 when the adapters are open, by tutti_init_rdma or by a connection, else 0. */
 TUTTI_API int tutti_rdma_is_initialized(void);
 
+/* RDMA or an error: makes sure that the hosts of `comm` reach each other by their RDMA adapters, and from then on lets nothing
+ * else carry data between them. Collective over `comm`, on its calling threads; returns when all ranks have the result.
+ *
+ * It connects every host with every other one by libibverbs (transport "verbs"; rank by rank where all hosts have as many, else
+ * by the first rank of each). TUTTI_OK on all ranks where all of that succeeds. Otherwise the same error on all ranks, with up to
+ * three hosts and the reason for each: TUTTI_ERR_UNSUPPORTED: a host has no usable adapter, or its adapter does not reach that of
+ * another, which is named, too; TUTTI_ERR_CONFIG: TUTTI_TRANSPORT or TUTTI_ENCRYPT excludes verbs on a host. After these the
+ * communicator is whole, as it was before. A rank that does not call it, or dies, is a timeout or a death as in any collective.
+ *
+ * Afterwards collectives and messages in host memory go between these processes by verbs or fail, and break their communicator:
+ * on `comm`, on those split from it, and on those made later that have the same processes. An adapter that fails for longer than
+ * TUTTI_PEER_TIMEOUT_MS is an error, as is one that leads nowhere when a connection is made; TCP never takes over. Not meant are
+ * the store, heartbeats and the setting up of connections, which stay on TCP; ranks of one host, which share memory; and what
+ * NCCL carries between GPUs: NCCL chooses its own network (NCCL_NET=IB leaves it no other than RDMA).
+ *
+ * On one host there is nobody to reach, but an adapter is needed all the same. Where it has succeeded, further calls return
+ * TUTTI_OK at once; where it has failed it may be tried again. A forked child has no communicator: there it is TUTTI_ERR_FORKED. */
+TUTTI_API tutti_status tutti_comm_init_rdma(tutti_comm *comm);
+
 #ifdef __cplusplus
 }
 #endif
