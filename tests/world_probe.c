@@ -4,14 +4,19 @@
  *   world_probe            meets twice, and prints "rank 1 of 4, local 1 of 2, node 0 of 2: met"
  *   world_probe reduce     makes the world's communicator and sums the ranks
  *   world_probe calls      makes it and calls every collective, short, of middle length and long, comparing with the reference
+ *   world_probe rdma       the same after tutti_comm_init_rdma; and messages
+ *   world_probe rdma FILE  makes FILE.<rank> after tutti_comm_init_rdma, waits for FILE, and makes the world once more
+ *   world_probe anew FILE  the same without tutti_comm_init_rdma
  *   world_probe world      only says who it is
  *   world_probe stop get KEY   makes it, and stops itself when it has read KEY of the store
  *   world_probe stop set KEY   and before it writes it
  */
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bootstrap/world.h"
 #include "tests/support/call.h"
@@ -93,6 +98,50 @@ static tutti_status calls(void) {
     return status;
 }
 
+/* -------------------------------------------------------------------------------------------------- RDMA */
+
+/* To the next rank, in two sizes. */
+static tutti_status send_round(tutti_comm *comm) {
+    static char out[100000], in[100000];
+    int rank = tutti_comm_rank(comm), n = tutti_comm_size(comm);
+    for (size_t bytes = 100; bytes <= sizeof out; bytes *= 1000) {
+        memset(out, rank + 1, bytes);
+        TUTTI_TRY(tutti_group_begin(comm));
+        TUTTI_TRY(tutti_send(comm, out, bytes, TUTTI_UINT8, (rank + 1) % n, 1, NULL));
+        TUTTI_TRY(tutti_recv(comm, in, bytes, TUTTI_UINT8, (rank + n - 1) % n, 1, NULL));
+        TUTTI_TRY(tutti_group_end(comm, NULL));
+        if (in[0] != (rank + n - 1) % n + 1 || in[bytes - 1] != in[0])
+            return tutti_fail(TUTTI_ERR_DATA, "%d came", in[0]);
+    }
+    return TUTTI_OK;
+}
+
+/* Something has happened meanwhile: new connections find it. */
+static tutti_status meet_again(const tutti_world *world, const char *file) {
+    char own[256];
+    tutti_comm *again;
+    snprintf(own, sizeof own, "%s.%d", file, world->rank);
+    FILE *made = fopen(own, "w");
+    if (made == NULL || fclose(made) != 0) return tutti_fail(TUTTI_ERR_SYSTEM, "cannot make %s", own);
+    for (int turn = 0; access(file, F_OK) != 0; turn++) {
+        if (turn == 600) return tutti_fail(TUTTI_ERR_TIMEOUT, "%s did not come", file);
+        usleep(100000);
+    }
+    TUTTI_TRY(tutti_comm_create_world(&again));
+    tutti_comm_destroy(again);
+    return TUTTI_OK;
+}
+
+static tutti_status rdma(const tutti_world *world, bool asks, const char *file) {
+    tutti_comm *comm;
+    TUTTI_TRY(tutti_comm_create_world(&comm));
+    tutti_status status = asks ? tutti_comm_init_rdma(comm) : tutti_barrier(comm, NULL);
+    if (status == TUTTI_OK) status = file != NULL ? meet_again(world, file) : call_all(comm);
+    if (status == TUTTI_OK && file == NULL) status = send_round(comm);
+    tutti_comm_destroy(comm);
+    return status;
+}
+
 /* ---------------------------------------------------------------------------------------------- stopping */
 
 /* The job's store, in front of a rank that stops itself. */
@@ -155,6 +204,9 @@ int main(int argc, char **argv) {
     if (status == TUTTI_OK && strcmp(what, "meet") == 0) status = meet(&world);
     if (status == TUTTI_OK && strcmp(what, "reduce") == 0) status = reduce(&world);
     if (status == TUTTI_OK && strcmp(what, "calls") == 0) status = calls();
+    if (status == TUTTI_OK && strcmp(what, "rdma") == 0)
+        status = rdma(&world, /* asks */ true, argc > 2 ? argv[2] : NULL);
+    if (status == TUTTI_OK && strcmp(what, "anew") == 0 && argc > 2) status = rdma(&world, /* asks */ false, argv[2]);
     if (status == TUTTI_OK && strcmp(what, "stop") == 0 && argc > 3) status = stop(&world, argv[2], argv[3]);
     if (status != TUTTI_OK) {
         fprintf(stderr, "world_probe: %s\n", tutti_last_error());
@@ -164,6 +216,7 @@ int main(int argc, char **argv) {
            world.local_size, world.node, world.nodes,
            strcmp(what, "reduce") == 0  ? "summed"
            : strcmp(what, "calls") == 0 ? "called"
+           : strcmp(what, "rdma") == 0  ? "called"
            : strcmp(what, "meet") == 0  ? "met"
                                         : "is there");
     return 0;

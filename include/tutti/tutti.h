@@ -218,6 +218,16 @@ TUTTI_API tutti_status tutti_comm_create_group(tutti_comm *comm, const int *rank
 
 TUTTI_API int tutti_comm_rank(const tutti_comm *comm);
 TUTTI_API int tutti_comm_size(const tutti_comm *comm);
+
+/* Where this rank stands among the hosts of a communicator, as its ranks have found: those that share memory are on one host,
+ * whatever the launcher says. Hosts are numbered by their lowest rank, ranks of a host in their order. */
+typedef struct tutti_layout {
+    int local_rank, local_size; /* on this host, of this communicator's ranks */
+    int host, hosts;            /* this one, and how many there are */
+} tutti_layout;
+/* Local; also on a broken communicator. */
+TUTTI_API tutti_status tutti_comm_layout(const tutti_comm *comm, tutti_layout *layout_out);
+
 /* TUTTI_OK while whole, else the status that every call answers (text in tutti_last_error). */
 TUTTI_API tutti_status tutti_comm_error(tutti_comm *comm);
 
