@@ -2,17 +2,15 @@
  * PMIx, by way of its module.
  *
  * libpmix waits for the launcher's server without a bound in places (PMIx_Init does). So a thread asks, and the caller waits for
- * it within a deadline. Both own the question; the last of them frees it. A thread that gets no answer stays behind.
+ * it within a deadline (async_call.h). A thread that gets no answer stays behind.
  */
 #include "bootstrap/pmix.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "bootstrap/async_call.h"
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/interrupt.h"
@@ -26,10 +24,7 @@
 enum { LOOK_MS = 100, GRACE_MS = 2000 };
 
 typedef struct question {
-    pthread_mutex_t lock; /* guards references, done and the answer */
-    pthread_cond_t answered;
-    int references;
-    bool done;
+    tutti_async_call call; /* first */
     const tutti_pmix_module *module;
     bool of_world; /* else the exchange */
     bool tells;    /* rank 0's `text` */
@@ -41,69 +36,17 @@ typedef struct question {
     char error[TUTTI_ERROR_TEXT_BYTES];
 } question;
 
-static void release(question *q) {
-    pthread_mutex_lock(&q->lock);
-    bool last = --q->references == 0;
-    pthread_mutex_unlock(&q->lock);
-    if (!last) return;
-    pthread_cond_destroy(&q->answered);
-    pthread_mutex_destroy(&q->lock);
-    free(q);
+static void destroy(tutti_async_call *call) {
+    free(call);
 }
 
-static void *ask(void *argument) {
-    question *q = argument;
+static void ask(tutti_async_call *call) {
+    question *q = (question *)call;
     char text[TUTTI_PMIX_TEXT_BYTES] = "";
-    tutti_world world = {0};
-    tutti_status status = q->of_world ? q->module->read_world(&world)
-                                      : q->module->exchange(q->tells ? q->text : NULL, q->timeout_s, text);
-    pthread_mutex_lock(&q->lock);
-    q->status = status;
-    if (status != TUTTI_OK) snprintf(q->error, sizeof q->error, "%s", tutti_last_error());
-    else if (q->of_world) q->world = world;
-    else memcpy(q->text, text, sizeof text);
-    q->done = true;
-    pthread_cond_signal(&q->answered);
-    pthread_mutex_unlock(&q->lock);
-    release(q);
-    return NULL;
-}
-
-static tutti_status start_thread(question *q) {
-    pthread_t thread;
-    sigset_t all, before; /* signals are for the program's threads */
-    q->references++;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, ask, q);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) {
-        pthread_detach(thread);
-        return TUTTI_OK;
-    }
-    q->references--;
-    return tutti_fail_errno(error, "cannot start a thread to ask the launcher's PMIx server");
-}
-
-static bool is_done(question *q) {
-    pthread_mutex_lock(&q->lock);
-    bool done = q->done;
-    pthread_mutex_unlock(&q->lock);
-    return done;
-}
-
-/* Waits a moment for the answer. */
-static bool is_answered(question *q) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + LOOK_MS * TUTTI_NS_PER_MS;
-    until.tv_sec += (time_t)(ns / TUTTI_NS_PER_S);
-    until.tv_nsec = (long)(ns % TUTTI_NS_PER_S);
-    pthread_mutex_lock(&q->lock);
-    if (!q->done) pthread_cond_timedwait(&q->answered, &q->lock, &until);
-    bool done = q->done;
-    pthread_mutex_unlock(&q->lock);
-    return done;
+    q->status = q->of_world ? q->module->read_world(&q->world)
+                            : q->module->exchange(q->tells ? q->text : NULL, q->timeout_s, text);
+    if (q->status != TUTTI_OK) snprintf(q->error, sizeof q->error, "%s", tutti_last_error());
+    else if (!q->of_world) memcpy(q->text, text, sizeof text);
 }
 
 /* Of the job's ranks, which wait for the same, few say so: one for each bit of a rank. */
@@ -117,7 +60,7 @@ static tutti_status await(question *q) {
     int64_t connect_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
     tutti_deadline deadline = tutti_deadline_after_ms(connect_ms + GRACE_MS);
     tutti_notice notice = {0};
-    while (!is_answered(q)) {
+    while (!tutti_async_call_wait(&q->call, LOOK_MS)) {
         TUTTI_TRY(tutti_interrupt_check());
         if (tutti_deadline_passed(&deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT,
@@ -134,27 +77,20 @@ static tutti_status await(question *q) {
     return q->status == TUTTI_OK ? TUTTI_OK : tutti_fail(q->status, "%s", q->error);
 }
 
-/* What is asked is filled in; the caller frees what it gets with release(). */
+/* What is asked is filled in; the caller releases its call. */
 static tutti_status make_question(const tutti_pmix_module *module, question **q_out) {
     question *q;
-    pthread_condattr_t monotonic;
     TUTTI_TRY(tutti_calloc(1, sizeof *q, &q));
-    pthread_mutex_init(&q->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&q->answered, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    q->references = 1;
+    tutti_async_call_init(&q->call, ask, destroy);
     q->module = module;
     *q_out = q;
     return TUTTI_OK;
 }
 
 static tutti_status ask_and_await(question *q) {
-    TUTTI_TRY(start_thread(q));
-    tutti_status status = await(q);
-    if (!is_done(q)) tutti_module_pin_library(); /* the thread returns to its code */
-    return status;
+    int error = tutti_async_call_start(&q->call);
+    if (error != 0) return tutti_fail_errno(error, "cannot start a thread to ask the launcher's PMIx server");
+    return await(q);
 }
 
 bool tutti_pmix_present(void) {
@@ -198,7 +134,7 @@ tutti_status tutti_pmix_world(tutti_world *world_out) {
     q->of_world = true;
     tutti_status status = ask_and_await(q);
     if (status == TUTTI_OK) world = q->world;
-    release(q);
+    tutti_async_call_release(&q->call);
     TUTTI_TRY(status);
     TUTTI_TRY(check_world(&world));
     if (world.nodes < 1) world.nodes = (world.size + world.local_size - 1) / world.local_size;
@@ -218,6 +154,6 @@ tutti_status tutti_pmix_exchange(const char *mine, char text_out[TUTTI_PMIX_TEXT
     if (mine != NULL) snprintf(q->text, sizeof q->text, "%s", mine);
     tutti_status status = ask_and_await(q);
     if (status == TUTTI_OK) snprintf(text_out, TUTTI_PMIX_TEXT_BYTES, "%s", q->text);
-    release(q);
+    tutti_async_call_release(&q->call);
     return status;
 }
