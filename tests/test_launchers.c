@@ -94,7 +94,9 @@ LAUNCHERS_TEST(a_rank_that_comes_late_to_pmix_is_not_waited_for_without_end) {
 }
 
 LAUNCHERS_TEST(a_pmix_server_that_stands_still_is_not_waited_for_without_end) {
-    meet_at_pmix("kill -STOP $PPID; sleep 0.3");
+    /* Not before mpirun has started both. */
+    meet_at_pmix(
+        "touch here-$PMIX_RANK; until [ -e here-0 ] && [ -e here-1 ]; do sleep 0.1; done; kill -STOP $PPID; sleep 0.3");
     cr_assert_eq(shell_count("PMIx: no answer from the launcher's server on this host within 5000 ms "
                              "(TUTTI_CONNECT_TIMEOUT_MS)"),
                  2, "%s", shell_output);
