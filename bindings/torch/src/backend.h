@@ -146,6 +146,12 @@ public:
     }
     /* Until the hook has heard of all operations that were started; destroy_process_group calls it. */
     void waitForPendingWorks();
+    /* env.cpp: RDMA between all hosts of the group, or an error; collective. */
+    void init_rdma();
+    /* Has that succeeded, in this process? */
+    bool has_rdma() const {
+        return rdma_.load(std::memory_order_acquire) && process_ == getpid();
+    }
     ErrorType getError();
     std::string error_text();
     void abort();
@@ -270,6 +276,7 @@ private:
     std::atomic<int64_t> timeout_ms_;
     const std::shared_ptr<Extensions> extensions_ = std::make_shared<Extensions>();
     const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
+    std::atomic<bool> rdma_{false}; /* init_rdma has succeeded */
     std::atomic<uint64_t> sequence_{0};
     std::atomic<int64_t> shrinks_{0};    /* of this group so far */
     std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */

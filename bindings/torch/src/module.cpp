@@ -10,6 +10,7 @@
 
 #include "as_gloo.h"
 #include "backend.h"
+#include "env.h"
 #include "interrupt.h"
 #include "memory.h"
 #include "tutti/device.h"
@@ -126,6 +127,7 @@ PYBIND11_MODULE(_C, module) {
     bind_backend(module);
     bind_as_gloo(module);
     bind_memory(module);
+    bind_env(module);
     module.def("gpus", gpus, py::call_guard<py::gil_scoped_release>());
     module.def("shutdown_all", shutdown_all, py::call_guard<py::gil_scoped_release>());
     module.def("watch_interrupts", watch_interrupts);

@@ -17,7 +17,7 @@ except ImportError:
     raise ImportError(f"{os.path.dirname(os.path.abspath(__file__))} is the source of torch_tutti, not what pip installs: "
                       "start Python in another folder") from None
 
-__all__ = ["Options", "empty", "zeros", "is_shareable", "replace_gloo", "use_allocator", "versions"]
+__all__ = ["Options", "empty", "env", "zeros", "is_shareable", "replace_gloo", "use_allocator", "versions"]
 
 
 def _refuse_other_pytorch():
@@ -43,6 +43,8 @@ from torch_tutti_autoload import as_gloo as _place  # noqa: E402
 torch_tutti_autoload.register()
 _place.install_if_wanted()
 atexit.register(_C.shutdown_all)
+
+from . import env  # noqa: E402
 
 Options = _C.Options
 _c10d = torch._C._distributed_c10d

@@ -1,0 +1,56 @@
+/*
+ * See env.h. What is said of them to users is in torch_tutti/env.py.
+ */
+#include "env.h"
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <string>
+
+#include "backend.h"
+
+namespace py = pybind11;
+
+namespace torch_tutti {
+
+void Backend::init_rdma() {
+    check_issued(tutti_comm_init_rdma(comm_));
+    rdma_.store(true, std::memory_order_release);
+}
+
+namespace {
+
+/* Under the names of get_... in Python. */
+using Numbers = std::map<std::string, int>;
+
+void check(tutti_status status) {
+    if (status != TUTTI_OK) throw_status(status, tutti_last_error());
+}
+
+Numbers launched() {
+    tutti_world world = {};
+    check(tutti_world_get(&world));
+    return {
+        {"world_size", world.size}, {"rank", world.rank}, {"local_rank", world.local_rank}, {"node_size", world.nodes}};
+}
+
+Numbers found(Backend &backend) {
+    tutti_layout layout = {};
+    check(tutti_comm_layout(backend.comm(), &layout));
+    return {{"local_rank", layout.local_rank}, {"node_size", layout.hosts}};
+}
+
+} // namespace
+
+void bind_env(py::module_ &module) {
+    auto unlocked = py::call_guard<py::gil_scoped_release>();
+    module.def("launched", launched, unlocked);
+    module.def("found", found, py::arg("backend"), unlocked);
+    module.def(
+        "init_rdma", [](Backend &backend) { backend.init_rdma(); }, py::arg("backend"), unlocked);
+    module.def(
+        "has_rdma", [](const Backend &backend) { return backend.has_rdma(); }, py::arg("backend"));
+}
+
+} // namespace torch_tutti
