@@ -75,6 +75,14 @@ class Hosts(unittest.TestCase):
         for rank in RANKS:
             self.report("ddp", rank)
 
+    @unittest.skipIf(os.path.isdir("/sys/class/infiniband"), "this machine has RDMA")
+    def test_ranks_know_their_hosts_and_which_of_them_lack_rdma(self):
+        for rank in RANKS:
+            numbers, text = self.report("layout", rank).split("\n", 1)
+            self.assertEqual(numbers, "2 %d 0" % (rank % 2))
+            for part in ("host %s (rank 0)" % self.names[0], "host %s (rank 2)" % self.names[1]):
+                self.assertIn(part, text)
+
     def test_a_killed_rank_is_named_with_its_host_within_two_seconds(self):
         for rank in RANKS[:on_hosts.VICTIM]:
             took, pid, text = self.report("death", rank).split("\n", 2)

@@ -155,6 +155,17 @@ def ddp():
     return "differs by %g" % most
 
 
+def layout():
+    """What the ranks have found of their hosts; and RDMA, which these have not."""
+    from torch_tutti import env  # pylint: disable=import-outside-toplevel
+
+    try:
+        env.init_rdma()
+    except RuntimeError as error:
+        return "%d %d %d\n%s" % (env.get_node_size(), env.get_local_rank(), env.rdma_is_initialized(), error)
+    raise AssertionError("there is RDMA between namespaces")
+
+
 def note(folder, name, text=""):
     with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
         file.write(text)
@@ -189,7 +200,7 @@ def death(folder):
 
 def main(folder):
     dist.init_process_group(ranks.BACKEND)
-    for part, arguments in ((collectives, ()), (ddp, ()), (death, (folder,))):
+    for part, arguments in ((collectives, ()), (ddp, ()), (layout, ()), (death, (folder,))):
         try:
             text = "ok " + part(*arguments)
         except Exception:  # pylint: disable=broad-except
