@@ -14,8 +14,8 @@ from . import _C
 __all__ = ["get_world_size", "get_rank", "get_local_rank", "get_node_size", "init_rdma", "rdma_is_initialized"]
 
 # One of these is set in every process that a launcher has started (bootstrap/launcher_variables.c, rank_table.c).
-_LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID",
-             "RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH")
+_LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
+             "SLURM_PROCID", "RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH")
 
 
 def _launched(what, variable):
@@ -24,8 +24,8 @@ def _launched(what, variable):
         return int(text)
     if text or any(os.environ.get(name) for name in _LAUNCHED):
         return _C.launched()[what]  # or an error that shows what was found
-    raise RuntimeError(f"torch_tutti.env: no group is there, and {variable} is not set: start the program with torchrun, tuttirun, mpirun or "
-                       "srun, or call torch.distributed.init_process_group first")
+    raise RuntimeError(f"torch_tutti.env: no group is there, and {variable} is not set: start the program with torchrun, "
+                       "tuttirun, mpirun or srun, or call torch.distributed.init_process_group first")
 
 
 def _has_group():
@@ -51,9 +51,10 @@ def _of_hosts(what, variable):
         return _C.found(backend)[what]
     world = _C.launched()
     if (world["world_size"], world["rank"]) != (dist.get_world_size(), dist.get_rank()):
-        raise RuntimeError(f"torch_tutti.env: the default group, of {dist.get_backend()}, does not say which of its ranks share a host, and the "
-                           f"launcher's variables are of another world (rank {world['rank']} of {world['world_size']}, the group has rank "
-                           f"{dist.get_rank()} of {dist.get_world_size()}): make the group with Tutti, or start the ranks with torchrun")
+        raise RuntimeError(f"torch_tutti.env: the default group, of {dist.get_backend()}, does not say which of its ranks share a "
+                           f"host, and the launcher's variables are of another world (rank {world['rank']} of "
+                           f"{world['world_size']}, the group has rank {dist.get_rank()} of {dist.get_world_size()}): make the "
+                           "group with Tutti, or start the ranks with torchrun")
     return world[what]
 
 
@@ -84,18 +85,18 @@ def get_node_size():
 def init_rdma():
     """RDMA between all hosts of the default group, or an error. Collective: all ranks call it. Returns True.
 
-    Afterwards, collectives and messages of CPU tensors go between hosts by RDMA or raise; TCP never takes over in silence. That holds
-    for this group, for groups that are made later, and for what CUDA tensors send through CPU memory; NCCL chooses its network itself
-    (NCCL_NET=IB: RDMA or an error).
+    Afterwards, collectives and messages of CPU tensors go between hosts by RDMA or raise; TCP never takes over in silence. That
+    holds for this group, for groups that are made later, and for what CUDA tensors send through CPU memory; NCCL chooses its
+    network itself (NCCL_NET=IB: RDMA or an error).
 
     RuntimeError, the same on all ranks: a host has no adapter that can be used, or its adapter does not reach another's; the text
-    names the hosts, and the group is as it was. Also on one host, which needs an adapter too. A rank that does not call it is named by
-    the group's timeout. After success a further call returns True at once. Call it before any fork: a forked process can use neither
-    the group nor its adapters, and gets an error here.
+    names the hosts, and the group is as it was. Also on one host, which needs an adapter too. A rank that does not call it is
+    named by the group's timeout. After success a further call returns True at once. Processes that are forked can use neither
+    the group nor its adapters, and get an error here: fork them before, or start them anew (spawn).
     """
     if not _has_group():
-        raise RuntimeError('torch_tutti.env.init_rdma() works on a group: call torch.distributed.init_process_group("tutti") on all ranks '
-                           "first")
+        raise RuntimeError('torch_tutti.env.init_rdma() works on a group: call torch.distributed.init_process_group("tutti") '
+                           "on all ranks first")
     backend = _backend()
     if backend is None:
         raise RuntimeError(f"torch_tutti.env.init_rdma(): the default group is of {dist.get_backend()}, which is not Tutti's: call "
