@@ -8,6 +8,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
 
 enum { OFF, SOON, NOW };
@@ -23,13 +24,26 @@ void tutti_alarm_close(tutti_alarm *alarm) {
     alarm->fd = -1;
 }
 
+static void start(tutti_alarm *alarm, int64_t delay_ns) {
+    struct itimerspec when = {.it_value.tv_nsec = delay_ns > 0 ? delay_ns : 1};
+    atomic_store_explicit(&alarm->due_ns, tutti_now_ns() + delay_ns, memory_order_relaxed);
+    timerfd_settime(alarm->fd, 0, &when, NULL);
+}
+
 void tutti_alarm_set(tutti_alarm *alarm, int64_t delay_ns) {
     int wanted = delay_ns > 0 ? SOON : NOW, on = atomic_load_explicit(&alarm->on, memory_order_seq_cst);
     do
         if (on >= wanted) return;
     while (!atomic_compare_exchange_weak_explicit(&alarm->on, &on, wanted, memory_order_seq_cst, memory_order_seq_cst));
-    struct itimerspec when = {.it_value.tv_nsec = delay_ns > 0 ? delay_ns : 1};
-    timerfd_settime(alarm->fd, 0, &when, NULL);
+    start(alarm, delay_ns);
+}
+
+void tutti_alarm_postpone(tutti_alarm *alarm, int64_t delay_ns) {
+    int64_t left_ns = atomic_load_explicit(&alarm->due_ns, memory_order_relaxed) - tutti_now_ns();
+    if (delay_ns <= 0 || atomic_load_explicit(&alarm->on, memory_order_seq_cst) != SOON)
+        tutti_alarm_set(alarm, delay_ns);
+    else if (left_ns < delay_ns / 2)
+        start(alarm, delay_ns); /* it stays SOON, or has just rung: then it rings once more */
 }
 
 bool tutti_alarm_sleep(tutti_alarm *alarm, int most_ms) {

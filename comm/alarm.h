@@ -14,6 +14,7 @@
 typedef struct tutti_alarm {
     int fd;        /* timerfd */
     atomic_int on; /* OFF, SOON, NOW; changed by setters, cleared by the sleeper when it rings */
+    _Atomic int64_t due_ns; /* when it rings, as the last setter said; a hint */
 } tutti_alarm;
 
 tutti_status tutti_alarm_open(tutti_alarm *alarm);
@@ -21,6 +22,9 @@ void tutti_alarm_close(tutti_alarm *alarm);
 
 /* Rings after delay_ns at the latest; 0: at once. */
 void tutti_alarm_set(tutti_alarm *alarm, int64_t delay_ns);
+/* The same, when all that it was set for before has been done by others: it rings after delay_ns, and no sooner than after half
+ * of that. So an alarm that is postponed often enough never rings. For one setter at a time. */
+void tutti_alarm_postpone(tutti_alarm *alarm, int64_t delay_ns);
 /* Sleeps until it rings; false: most_ms passed first. What was done before a tutti_alarm_set is seen after its ring. */
 bool tutti_alarm_sleep(tutti_alarm *alarm, int most_ms);
 

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -283,4 +284,46 @@ Test(collectives_async, threads_may_call_on_different_communicators_at_once) {
     setenv("TUTTI_CHUNK_BYTES", "512", 1);
     tutti_settings_reload();
     run(small_worlds, threads_on_communicators);
+}
+
+/* ------------------------------------------------------------------------------------------ the worker */
+
+enum { STREAM_MS = 200, MOST_WAKES = 150 };
+
+static int64_t elapsed_ms(const struct timespec *since) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (now.tv_sec - since->tv_sec) * 1000 + (now.tv_nsec - since->tv_nsec) / 1000000;
+}
+
+/* A thread that calls and waits does the work itself. A worker that looked every 0.4 ms would sleep 500 times meanwhile; this
+ * process itself never sleeps. Then a call that nobody waits for, soon after, begins all the same. */
+static tutti_status stream_of_short_calls(ranks_context *context) {
+    struct rusage before, after;
+    struct timespec began;
+    tutti_work *work;
+    float value = 1;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    getrusage(RUSAGE_SELF, &before);
+    while (elapsed_ms(&began) < STREAM_MS) {
+        TUTTI_TRY(tutti_all_reduce(context->comm, &value, &value, 1, TUTTI_FLOAT32, TUTTI_MAX,
+                                   &TUTTI_OPTIONS(.work = &work)));
+        TUTTI_TRY(tutti_work_wait(work, -1));
+        tutti_work_free(work);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    RANKS_CHECK(after.ru_nvcsw - before.ru_nvcsw < MOST_WAKES, "%ld sleeps in %d ms of calls that are waited for",
+                after.ru_nvcsw - before.ru_nvcsw, STREAM_MS);
+    TUTTI_TRY(
+        tutti_all_reduce(context->comm, &value, &value, 1, TUTTI_FLOAT32, TUTTI_MAX, &TUTTI_OPTIONS(.work = &work)));
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    while (!tutti_work_done(work) && elapsed_ms(&began) < 5000) usleep(1000);
+    RANKS_CHECK(tutti_work_done(work), "a call that nobody waits for has not begun within 5 s");
+    tutti_work_free(work);
+    return TUTTI_OK;
+}
+
+Test(collectives_async, calls_that_are_waited_for_at_once_wake_no_worker) {
+    static const int alone[] = {1, 0};
+    run(alone, stream_of_short_calls);
 }
