@@ -21,6 +21,7 @@
 #include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "comm/crowd.h"
 #include "comm/hosts.h"
 #include "comm/monitor.h"
 #include "comm/op.h"
@@ -111,8 +112,12 @@ void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress)
 /* ---------------------------------------------------------------------------------------------- waiting */
 
 void tutti_patience_begin(tutti_comm *comm, const tutti_op *op) {
-    comm->patience =
-        (tutti_patience){.op = op, .yields = thread_yields || !comm->spins, .glances = tutti_op_has_source(op)};
+    comm->patience = (tutti_patience){
+        .op = op,
+        .yields = thread_yields || !comm->spins,
+        .crowded = !thread_yields && !comm->spins,
+        .glances = tutti_op_has_source(op),
+    };
 }
 
 static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaited awaited) {
@@ -239,6 +244,10 @@ tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag,
     const tutti_page *page = comm->members[rank].page;
     if (!comm->patience.yields && spin(page, flag, target)) return TUTTI_OK;
     if (comm->patience.glances && glance(page, flag, target)) return TUTTI_OK;
+    if (comm->patience.crowded) {
+        if (tutti_crowd_linger(comm, page, flag, target)) return TUTTI_OK;
+        tutti_crowd_spread(comm);
+    }
     bool there;
     TUTTI_TRY(yield(comm, flag, target, &there));
     return there ? TUTTI_OK : sleep_until(comm, rank, flag, target);

@@ -1,8 +1,8 @@
 /*
  * Flags between ranks of one host: publish, wait, meet. Every wait of the library on this host ends here.
  *
- * A waiter first spins (if every rank has a core, and the other one is not on ours), then yields, then sleeps on a
- * futex. While it waits it serves point-to-point messages, looks for deaths and broken communicators, tells of stalls,
+ * A waiter first spins (if every rank has a core, and the other one is not on ours; else see crowd.h), then yields, then
+ * sleeps on a futex. While it waits it serves point-to-point messages, looks for deaths and broken communicators, tells of stalls,
  * and minds its deadline.
  * No system call and no clock where the flag comes quickly.
  */

@@ -195,8 +195,14 @@ typedef struct tutti_patience {
     tutti_deadline stall;    /* of the report */
     bool reported;
     bool yields;  /* this thread shares its core: do not spin */
+    bool crowded; /* it shares it with ranks, of which there are more than cores; crowd.h */
     bool glances; /* but look for a moment */
 } tutti_patience;
+
+/* When to look next at where the ranks are; crowd.c. */
+typedef struct tutti_crowd {
+    unsigned waits, pause; /* since the last look; between two */
+} tutti_crowd;
 
 /* How staging memory is written; slots.c. */
 typedef struct tutti_pace {
@@ -236,6 +242,7 @@ struct tutti_comm {
     atomic_bool has_rdma;                  /* tutti_comm_init_rdma has succeeded */
     bool meeting;                          /* the barrier that ends its creation; its runner's only */
     tutti_patience patience;               /* of the running collective; its runner's only */
+    tutti_crowd crowd;                     /* its runner's only */
     struct tutti_slots *slots;             /* lease, NULL: none; slots.h */
     atomic_int slots_busy;                 /* 1 while a call uses the lease, so that nobody takes it */
     const void **views;                    /* scratch of nranks pointers, for algorithms */
