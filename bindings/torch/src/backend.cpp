@@ -293,6 +293,7 @@ void Backend::look_at_watched() {
     std::vector<c10::weak_intrusive_ptr<Work>> works, left;
     {
         std::lock_guard<std::mutex> lock(watched_mutex_);
+        if (watched_.empty()) return;
         works.swap(watched_);
     }
     for (auto &weak : works) {
