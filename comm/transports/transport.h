@@ -47,8 +47,8 @@ typedef struct tutti_pipe {
     bool lane;      /* of a bundle (bundle.h), which decides what a failed send means: it is told by send_error alone */
     int send_error; /* of a lane: nothing can be sent any more, what comes is still received; 0: it can */
     tutti_status status; /* why it is of no use any more */
-    char error
-        [256]; /* in words; TUTTI_OK: why it is not of a better transport, "" where that was not tried (opener.c) */
+    /* That in words. With TUTTI_OK: why it is not of a better transport, "" where that was not tried (opener.c). */
+    char error[256];
 } tutti_pipe;
 
 /*
