@@ -43,16 +43,44 @@ std::string name_of(const Options &options) {
     return !options.name.empty() ? options.name : !options.group_name.empty() ? options.group_name : "torch";
 }
 
-/* All backends there are, for the end of the process. */
+/* All backends and communicators there are, for the end of the process. */
 struct Register {
     std::mutex mutex;
     std::set<Backend *> backends;
+    std::set<tutti_comm *> comms;
     std::atomic<bool> closed{false}; /* the process ends */
 };
 
 Register &all() {
     static auto *made = new Register; /* outlives every backend */
     return *made;
+}
+
+/* Threads that the holder's thread waits for may need Python's lock to end; once Python ends, they have ended. */
+class Unlocked {
+public:
+    Unlocked() {
+        if (!all().closed && Py_IsInitialized() && PyGILState_Check()) unlocked_.emplace();
+    }
+
+private:
+    std::optional<pybind11::gil_scoped_release> unlocked_;
+};
+
+/* The last of the group and of the operations that were under way when it was dropped destroys the communicator. */
+std::shared_ptr<tutti_comm> share(tutti_comm *made) {
+    {
+        std::lock_guard<std::mutex> lock(all().mutex);
+        all().comms.insert(made);
+    }
+    return {made, [](tutti_comm *comm) {
+                Unlocked unlocked;
+                {
+                    std::lock_guard<std::mutex> lock(all().mutex);
+                    all().comms.erase(comm);
+                }
+                tutti_comm_destroy(comm);
+            }};
 }
 
 /* Tells groups of one parent apart that are made at the same time. The same on all members, who know nothing of groups that
@@ -98,7 +126,9 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10:
     : c10d::Backend(rank, size), store_(std::move(store)), options_(std::move(options)),
       timeout_ms_(options_->timeout.count()) {
     std::string name = name_of(*options_);
-    check(create_comm(store_, rank, size, comm_options(*options_, name), &comm_));
+    tutti_comm *made = nullptr;
+    check(create_comm(store_, rank, size, comm_options(*options_, name), &made));
+    comm_ = share(made);
     begin();
 }
 
@@ -107,7 +137,9 @@ Backend::Backend(Backend &parent, const std::vector<int> &ranks, int rank, c10::
       timeout_ms_(options_->timeout.count()) {
     std::string name = name_of(*options_);
     tutti_comm_options own = comm_options(*options_, name);
-    check(tutti_comm_create_group(parent.comm_, ranks.data(), getSize(), tag_of(ranks), &own, &comm_));
+    tutti_comm *made = nullptr;
+    check(tutti_comm_create_group(parent.comm(), ranks.data(), getSize(), tag_of(ranks), &own, &made));
+    comm_ = share(made);
     begin();
 }
 
@@ -118,16 +150,14 @@ void Backend::begin() {
 }
 
 Backend::~Backend() {
-    /* Threads that this waits for may need Python's lock to end; once Python ends, they have ended. */
-    std::optional<pybind11::gil_scoped_release> unlocked;
-    if (!all().closed && Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+    Unlocked unlocked;
     hooks_->expect_failures();
     {
         std::lock_guard<std::mutex> lock(all().mutex);
         all().backends.erase(this);
     }
     end_threads(/* breaks */ false);
-    tutti_comm_destroy(comm_);
+    comm_.reset();
     /* A hook is Python's: once that has ended, it is left behind. */
     if (all().closed) {
         (void)new auto(std::move(onCompletionHook_));
@@ -154,6 +184,8 @@ void shutdown_all() {
     bool ended = stop_callbacks(std::chrono::seconds(1));
     std::lock_guard<std::mutex> lock(all().mutex);
     for (Backend *backend : all().backends) backend->end_threads(!ended);
+    for (tutti_comm *comm : all().comms) /* of groups that were dropped, too */
+        if (!ended) tutti_comm_abort(comm, "the process ends");
     if (!ended) stop_callbacks(std::chrono::seconds(5));
     all().closed = true;
 }
@@ -204,8 +236,9 @@ Backend::WorkPtr Backend::start(const Call &given, Operands operands, Issue issu
     options.memory = TUTTI_MEMORY_HOST;
     if (call.async) options.work = work->handle();
     Extended extended(extensions_);
-    check_issued(issue(comm_, &options));
+    check_issued(issue(comm(), &options));
     if (!call.async) work->end_here();
+    else work->keep(comm_);
     extended.until_end_of(*work);
     if (C10_UNLIKELY(watched)) {
         watch(call, *work, started);
@@ -218,10 +251,10 @@ Backend::WorkPtr Backend::start(const Call &given, Operands operands, Issue issu
  * refuses before it has done anything. */
 tutti_status Backend::issue_in_stream(const Issue &issue, tutti_options options, tutti_work **handle) {
     options.work = handle;
-    tutti_status status = issue(comm_, &options);
+    tutti_status status = issue(comm(), &options);
     if (status != TUTTI_ERR_UNSUPPORTED || handle == nullptr) return status;
     options.work = nullptr;
-    return issue(comm_, &options);
+    return issue(comm(), &options);
 }
 
 Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, const Issue &issue) {
@@ -251,7 +284,7 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
 void Backend::check_issued(tutti_status status) {
     if (C10_LIKELY(status == TUTTI_OK)) return;
     std::string text = tutti_last_error();
-    if (hooks_->any() && tutti_comm_error(comm_) != TUTTI_OK) {
+    if (hooks_->any() && tutti_comm_error(comm()) != TUTTI_OK) {
         look_at_watched();
         hooks_->failed();
     }
@@ -411,11 +444,11 @@ std::shared_ptr<c10::Allocator> Backend::getMemAllocator() {
 /* -------------------------------------------------------------------------------------------------- errors */
 
 std::string Backend::error_text() {
-    return tutti_comm_error(comm_) == TUTTI_OK ? "" : tutti_last_error();
+    return tutti_comm_error(comm()) == TUTTI_OK ? "" : tutti_last_error();
 }
 
 ErrorType Backend::getError() {
-    switch (tutti_comm_error(comm_)) {
+    switch (tutti_comm_error(comm())) {
     case TUTTI_OK: return ErrorType::SUCCESS;
     case TUTTI_ERR_TIMEOUT: return ErrorType::TIMEOUT;
     case TUTTI_ERR_PEER_DIED:
@@ -429,7 +462,7 @@ void Backend::abort_because(const std::string &reason) {
         std::lock_guard<std::mutex> lock(aside_mutex_);
         if (aside_) aside_->abort(reason.c_str());
     }
-    tutti_comm_abort(comm_, reason.c_str());
+    tutti_comm_abort(comm(), reason.c_str());
 }
 
 void Backend::abort() {

@@ -233,7 +233,7 @@ public:
     /* Used by the parts above. */
     WorkPtr start(const Call &call, Operands operands, Issue issue);
     tutti_comm *comm() {
-        return comm_;
+        return comm_.get();
     }
     std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
     /* Hooks hear of a part of an operation, which has that key, when the whole has ended. */
@@ -271,7 +271,8 @@ private:
 
     c10::intrusive_ptr<c10d::Store> store_;
     c10::intrusive_ptr<Options> options_;
-    tutti_comm *comm_ = nullptr;
+    /* Shared with operations on the CPU that are under way: the group may be dropped before they have ended. */
+    std::shared_ptr<tutti_comm> comm_;
     Lanes lanes_;
     std::atomic<int64_t> timeout_ms_;
     const std::shared_ptr<Extensions> extensions_ = std::make_shared<Extensions>();

@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace torch_tutti {
 
 void Backend::init_rdma() {
-    check_issued(tutti_comm_init_rdma(comm_));
+    check_issued(tutti_comm_init_rdma(comm()));
     rdma_.store(true, std::memory_order_release);
 }
 
@@ -23,10 +23,6 @@ namespace {
 
 /* Under the names of get_... in Python. */
 using Numbers = std::map<std::string, int>;
-
-void check(tutti_status status) {
-    if (status != TUTTI_OK) throw_status(status, tutti_last_error());
-}
 
 Numbers launched() {
     tutti_world world = {};

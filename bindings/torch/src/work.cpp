@@ -41,6 +41,7 @@ struct Legacy {
     std::function<void()> end_event;
     std::vector<std::function<void(const Work::End &)>> known;
     tutti_work *handle;
+    std::shared_ptr<tutti_comm> comm; /* last: the operation's handle goes first */
 };
 
 std::chrono::duration<float, std::milli> duration_of(tutti_work *handle) {
@@ -87,7 +88,7 @@ Work::~Work() {
         return;
     }
     auto legacy = std::make_unique<Legacy>(
-        Legacy{std::move(operands_), std::move(recordFunctionEndCallback_), std::move(known_), handle_});
+        Legacy{std::move(operands_), std::move(recordFunctionEndCallback_), std::move(known_), handle_, comm_});
     if (tutti_work_on_done(handle_, legacy_ended, legacy.get()) == TUTTI_OK) legacy.release();
 }
 
@@ -120,6 +121,7 @@ void Work::settle() {
         recordFunctionEndCallback_ = nullptr;
     }
     calls.swap(known_);
+    auto comm = std::move(comm_); /* goes without the lock */
     lock.unlock();
     for (auto &call : calls) call(end());
 }

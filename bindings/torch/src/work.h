@@ -32,6 +32,10 @@ public:
     tutti_work **handle() {
         return &handle_;
     }
+    /* Keeps the communicator until the operation has ended: the group may be dropped before. */
+    void keep(std::shared_ptr<tutti_comm> comm) {
+        comm_ = std::move(comm);
+    }
     /* The operation has ended well on the calling thread. */
     void end_here();
     /* Part of a batch that has not begun: it cannot be waited for. */
@@ -91,6 +95,7 @@ protected:
     bool unbegun_ = false;
     /* Guarded by mutex_ of the base. */
     tutti_status status_ = TUTTI_NOT_YET;
+    std::shared_ptr<tutti_comm> comm_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
 
 private:

@@ -11,6 +11,9 @@ import torch.distributed as dist
 from support import ranks
 from test_groups import memory_kib
 
+if ranks.IS_TUTTI:
+    import torch_tutti
+
 
 def async_operations(context):
     """All at once; each has its own result."""
@@ -55,6 +58,31 @@ def dropped(context):
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     assert tensor.item() == context.size
+    return True
+
+
+def group_dropped(context, kept):
+    """Rank 1 comes late: rank 0's group is gone by then, and its operation ends as well as if it were there. Its work is waited for,
+    or nobody keeps it."""
+    make = torch_tutti._C.create_backend_plain if ranks.IS_TUTTI else dist.ProcessGroupGloo
+    group = make(context.store("own"), context.rank, context.size, timeout=datetime.timedelta(seconds=20))
+    group.allreduce([torch.ones(1)]).wait()  # connected
+    tensor = torch.full((1 << 16,), float(context.rank + 1))
+    if context.rank == 1:
+        time.sleep(1)
+    work = group.allreduce([tensor])
+    if context.rank == 0:
+        if not kept:
+            work = None
+        del group
+        assert not ranks.IS_TUTTI or work is None or not work.is_completed()  # Gloo's end waits
+    if work is None:
+        until = time.monotonic() + 10
+        while tensor[-1].item() != 3 and time.monotonic() < until:
+            time.sleep(0.01)
+    else:
+        work.wait()
+    assert tensor.eq(3).all(), tensor
     return True
 
 
@@ -216,6 +244,11 @@ class Async(unittest.TestCase):
 
     def test_works_can_be_dropped(self):
         ranks.run(2, dropped)
+
+    def test_a_group_can_be_dropped_while_its_operation_runs(self):
+        for kept in (True, False):
+            with self.subTest(kept=kept):
+                ranks.run(2, group_dropped, kept)
 
     def test_futures_give_results(self):
         ranks.run(2, futures)
