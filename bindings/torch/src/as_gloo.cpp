@@ -57,11 +57,19 @@ void set_real_gloo(py::object make, py::object note) {
 }
 
 GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
-    : Backend(store, rank, size, std::move(options)), real_store_(std::move(store)) {}
+    : Backend(store, rank, size, std::move(options)), real_store_(std::move(store)) {
+    begin_recording();
+}
 
 GlooBackend::GlooBackend(GlooBackend &parent, const std::vector<int> &ranks, int rank,
                          c10::intrusive_ptr<Options> options)
-    : Backend(parent, ranks, rank, std::move(options)), real_store_(parent.real_store_) {}
+    : Backend(parent, ranks, rank, std::move(options)), real_store_(parent.real_store_) {
+    begin_recording();
+}
+
+void GlooBackend::begin_recording() {
+    if (auto flight = Flight::of_gloo()) record_in(std::move(flight));
+}
 
 GlooBackend::~GlooBackend() {
     Unlocked unlocked; /* for real_, whose threads may need Python's lock to end */
@@ -105,6 +113,15 @@ c10d::Backend &GlooBackend::real(const char *call, const char *why) {
         auto store = c10::make_intrusive<c10d::PrefixStore>("tutti-real-gloo", real_store_);
         real_ = py::cast<c10::intrusive_ptr<c10d::Backend>>(python->make(
             c10::intrusive_ptr<c10d::Store>(store), getRank(), getSize(), timeout_of(c10d::kUnsetTimeout)));
+        /* It writes its own entries, by numbers of its own: so they are of another group. */
+        if (flight()) {
+            auto group = flight_group("/gloo");
+            where_valid(
+                [&](auto &backend) -> decltype(backend.setGroupUid(group.name)) { backend.setGroupUid(group.name); },
+                *real_);
+            real_->setGroupDesc(group.description);
+            flight()->introduce(group);
+        }
     }
     python->note(call, why, getRank());
     return *real_;

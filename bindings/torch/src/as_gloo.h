@@ -42,6 +42,7 @@ protected:
                                      c10::intrusive_ptr<Options> options);
 
 private:
+    void begin_recording();
     c10d::Backend &real(const char *call, const char *why);
     /* Why Tutti does not take this; null: it does. */
     const char *refuses(const Tensors &tensors, bool takes_several = false) const;

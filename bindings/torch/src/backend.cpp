@@ -232,6 +232,7 @@ Backend::WorkPtr Backend::start(const Call &given, Operands operands, Issue issu
     auto started = watched ? HookClock::now() : HookClock::time_point();
     if (C10_UNLIKELY(watched)) look_at_watched();
     auto work = c10::make_intrusive<Work>(getRank(), call.type, call.title, next_sequence(), std::move(operands));
+    if (C10_UNLIKELY(flight_ != nullptr)) record(call, work->operands(), work->getCompletionKey());
     tutti_options options = begin_work(call, *work);
     options.memory = TUTTI_MEMORY_HOST;
     if (call.async) options.work = work->handle();
@@ -265,6 +266,7 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
     for (const c10::Stream &leader : operands.leaders()) follow(stream, leader);
     auto work = c10::make_intrusive<StreamWork>(getRank(), call.type, call.title, next_sequence(), std::move(operands),
                                                 stream, lanes_.sends());
+    if (C10_UNLIKELY(flight_ != nullptr)) record(call, work->operands(), work->getCompletionKey());
     tutti_options options = begin_work(call, *work);
     options.memory = TUTTI_MEMORY_CUDA;
     options.stream = native_handle(stream);
@@ -279,6 +281,44 @@ Backend::WorkPtr Backend::start_in_stream(const Call &call, Operands operands, c
 }
 
 /* ---------------------------------------------------------------------------------------------------- hooks */
+
+void Backend::record_in(std::shared_ptr<Flight> flight) {
+    flight_ = std::move(flight);
+    std::weak_ptr<Flight> weak = flight_;
+    constexpr int64_t own_hook = INT64_C(-1); /* users' and PyTorch's numbers are not negative */
+    registerCompletionHook(own_hook, [weak](const CompletionHookArgs &told) {
+        if (auto kept = weak.lock()) kept->ended(told.completionKey, told.duration_ms);
+    });
+}
+
+Flight::Group Backend::flight_group(const std::string &suffix) const {
+    Flight::Group group = {uid_of<c10d::Backend>(*this) + suffix, getGroupDesc(), options_->global_ranks_in_group,
+                           getRank()};
+    for (int rank = static_cast<int>(group.ranks.size()); rank < getSize(); rank++)
+        group.ranks.push_back(static_cast<uint64_t>(rank)); /* PyTorch says nothing of the group of all */
+    return group;
+}
+
+/* A batch's parts have entries, it has none. What has no inputs of its own works in place. */
+void Backend::record(const Call &call, const Operands &operands, uint64_t key) {
+    using c10d::OpType;
+    if (flight_ == nullptr || call.type == OpType::COALESCED || call.type == OpType::ALLREDUCE_COALESCED ||
+        call.type == OpType::ALLGATHER_COALESCED)
+        return;
+    Flight::Operation operation;
+    operation.is_message = c10d::isP2POp(call.type);
+    operation.title = options_->backend + std::strchr(call.title, ':');
+    if (operation.is_message) {
+        int peer = Lanes::peer_of(call.lane);
+        bool sends = call.type == OpType::SEND;
+        operation.title = options_->backend + (sends ? ":send " : ":recv ") + std::to_string(getRank()) +
+                          (sends ? "->" : "<-") + (peer < 0 ? "?" : std::to_string(peer));
+    }
+    operation.outputs = operands.results;
+    operation.inputs = operands.inputs.empty() ? operands.results : operands.inputs;
+    operation.timeout = timeout_of(call.timeout);
+    flight_->begins(key, flight_group(), operation);
+}
 
 /* Of a call that waits, or has not begun: if it has broken the group, abort hooks hear of it. */
 void Backend::check_issued(tutti_status status) {

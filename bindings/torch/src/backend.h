@@ -23,6 +23,7 @@
 #include <functional>
 
 #include "extensions.h"
+#include "flight.h"
 #include "hooks.h"
 #include "lanes.h"
 #include "versions.h"
@@ -236,6 +237,8 @@ public:
         return comm_.get();
     }
     std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
+    /* The flight recorder of a group that writes its own gets an entry; before the operation begins. */
+    void record(const Call &call, const Operands &operands, uint64_t key);
     /* Hooks hear of a part of an operation, which has that key, when the whole has ended. */
     void watch_part(Work &whole, uint64_t key);
     const std::shared_ptr<Hooks> &hooks() {
@@ -251,6 +254,14 @@ protected:
                                              c10::intrusive_ptr<Options> options);
     virtual c10::intrusive_ptr<Backend> anew(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                              c10::intrusive_ptr<Options> options);
+
+    /* Operations have entries there from now on. */
+    void record_in(std::shared_ptr<Flight> flight);
+    /* The group as the flight recorder knows it, or another of the same ranks. */
+    Flight::Group flight_group(const std::string &suffix = "") const;
+    const std::shared_ptr<Flight> &flight() const {
+        return flight_;
+    }
 
 private:
     WorkPtr message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag);
@@ -278,6 +289,7 @@ private:
     const std::shared_ptr<Extensions> extensions_ = std::make_shared<Extensions>();
     const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
     std::atomic<bool> rdma_{false}; /* init_rdma has succeeded */
+    std::shared_ptr<Flight> flight_; /* null: PyTorch's recorder hears by hooks, or there is none */
     std::atomic<uint64_t> sequence_{0};
     std::atomic<int64_t> shrinks_{0};    /* of this group so far */
     std::atomic<uint64_t> monitored_{0}; /* monitored barriers so far */

@@ -27,6 +27,7 @@ Backend::WorkPtr Batch::add(const Call &call, Operands operands, Backend::Issue 
     stands_for->mark_unbegun();
     parts_.push_back({std::move(issue), call.factor, call.timeout});
     keys_.push_back(stands_for->getCompletionKey());
+    backend_->record(call, operands, stands_for->getCompletionKey());
     operands_.absorb(std::move(operands));
     return stands_for;
 }

@@ -50,6 +50,9 @@ public:
     static int64_t of_peer(int peer, bool sends) {
         return 2 * (int64_t{peer} + 2) + (sends ? 0 : 1);
     }
+    static int peer_of(int64_t lane) {
+        return static_cast<int>(lane / 2 - 2);
+    }
 
     /* The stream for an operation on that GPU, from now on the group's: throws if it has another one. */
     c10::Stream take(c10::Device device, bool async, int64_t lane);

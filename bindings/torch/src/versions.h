@@ -51,6 +51,11 @@ using c10d::CompletionHook;
 using c10d::CompletionHookArgs;
 #endif
 
+/* Recorders of backends that PyTorch's flight recorder does not watch by hooks can be reached. */
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#define TUTTI_HAVE_FLIGHT_RECORDERS 1
+#endif
+
 /* The clock of completion hooks: system_clock in old versions, steady_clock in newer ones. */
 using HookClock = decltype(c10d::WorkInfo::timeStarted)::clock;
 
@@ -97,6 +102,16 @@ template <typename Stream> void *handle_of(const Stream &stream, void *(*otherwi
 /* Calls a body that compiles for these arguments; one that does not, for want of a member, is left out. */
 template <typename Body, typename... Args> void where_valid(Body body, Args &...args) {
     if constexpr (std::is_invocable_v<Body, Args &...>) body(args...);
+}
+
+/* The name that PyTorch has given a backend's group since it was made (2.5); the flight recorder knows the group by it. */
+template <typename Group, typename = void> struct HasUid : std::false_type {};
+template <typename Group>
+struct HasUid<Group, std::void_t<decltype(std::declval<Group>().getGroupUid())>> : std::true_type {};
+
+template <typename Group> std::string uid_of(const Group &group) {
+    if constexpr (HasUid<Group>::value) return group.getGroupUid();
+    else return "";
 }
 
 /* What these options say of the group, as far as this PyTorch's can. */

@@ -36,6 +36,9 @@ public:
     void keep(std::shared_ptr<tutti_comm> comm) {
         comm_ = std::move(comm);
     }
+    const Operands &operands() const {
+        return operands_;
+    }
     /* The operation has ended well on the calling thread. */
     void end_here();
     /* Part of a batch that has not begun: it cannot be waited for. */

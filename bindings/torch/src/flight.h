@@ -1,0 +1,45 @@
+/*
+ * Entries in PyTorch's flight recorder, for groups in Gloo's place. Gloo writes its own, and PyTorch's hook, which writes those of
+ * other backends, leaves groups with Gloo's name alone. So these are written here, into the recorder that is Gloo's, where all of
+ * PyTorch's functions and its analyser look for them.
+ *
+ * An entry is written before its operation begins; the end of the operation, if it is a good one, is noted in it. Operations are
+ * known by the keys of their works. PyTorch 2.15 and newer; with older ones there are no entries.
+ */
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch_tutti {
+
+class Flight {
+public:
+    /* null: this PyTorch has no recorder that can be reached, or it is switched off (TORCH_FR_BUFFER_SIZE=0). */
+    static std::shared_ptr<Flight> of_gloo();
+    virtual ~Flight() = default;
+
+    /* Who the group is, which a backend learns after it is made: `ranks` of the world that are its members, in order. */
+    struct Group {
+        std::string name, description;
+        std::vector<uint64_t> ranks;
+        int rank;
+    };
+    struct Operation {
+        std::string title; /* "gloo:all_reduce", "gloo:send 0->1" */
+        bool is_message;
+        std::vector<at::Tensor> inputs, outputs;
+        std::chrono::milliseconds timeout;
+    };
+    /* PyTorch's analyser asks for the members of each group that has entries. */
+    virtual void introduce(const Group &group) = 0;
+    virtual void begins(uint64_t key, const Group &group, const Operation &operation) = 0;
+    virtual void ended(uint64_t key, std::optional<float> ms) = 0;
+};
+
+} // namespace torch_tutti
