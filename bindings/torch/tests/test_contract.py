@@ -2,8 +2,11 @@
 of groups, and that what is not to be had is refused in words."""
 import copy
 import datetime
+import importlib.machinery
+import importlib.util
 import json
 import os
+import re
 import time
 import unittest
 
@@ -237,6 +240,42 @@ def refusals(context):
             said[name] = str(error).splitlines()[0]
     supports = ("supports_reconfigure", "supports_window", "_supports_time_estimate")
     return said, [name for name in supports if getattr(own, name, False)], getattr(own, "supports_abort_hooks", True)
+
+
+def supported_table():
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supported_table")
+    spec = importlib.util.spec_from_loader("supported_table", importlib.machinery.SourceFileLoader("supported_table", path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def virtual_methods(path):
+    """Names of the virtual methods that a header declares, constructors and destructors left out."""
+    with open(path, encoding="utf-8") as file:
+        code = re.sub(r"//[^\n]*|/\*.*?\*/", "", file.read(), flags=re.DOTALL)
+    return set(re.findall(r"\bvirtual\b[^;{}()]*?(?<!~)\b(\w+)\s*\(", code))
+
+
+@unittest.skipUnless(ranks.IS_TUTTI, "it is gloo that is tested")
+class Methods(unittest.TestCase):
+    def test_every_method_of_a_backend_is_in_the_table(self):
+        header = os.path.join(os.path.dirname(torch.__file__), "include", "torch", "csrc", "distributed", "c10d", "Backend.hpp")
+        asked, table = virtual_methods(header), supported_table()
+        self.assertGreater(len(asked), 40, "the methods in %s were not found" % header)
+        rows = {row[0] for row in table.operations(0, 2)} | {row[0] for row in table.contract(0, 2)}
+        self.assertEqual(sorted(asked - set(table.METHODS)), [], "methods that supported_table's METHODS does not have")
+        for name, row in table.METHODS.items():
+            self.assertTrue(row in rows or row.startswith(": "), "%s is said to be tried by %r, and there is no such row" % (name, row))
+
+    def test_what_the_table_has_is_ours(self):
+        """A method that has a row is declared by our backend, unless the row says why not."""
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "src", "backend.h"), encoding="utf-8") as file:
+            ours, table = file.read(), supported_table()
+        refused = {row[0] for row in table.contract(0, 2) if row[3]}
+        missing = [name for name, row in table.METHODS.items()
+                   if not row.startswith(": ") and row not in refused and not re.search(r"\b%s\(" % name, ours)]
+        self.assertEqual(missing, [])
 
 
 @unittest.skipUnless(ranks.IS_TUTTI and HAVE_HOOKS, "this PyTorch has no hooks by number, or it is gloo that is tested")
