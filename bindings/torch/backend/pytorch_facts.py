@@ -1,4 +1,5 @@
-"""What a build against the installed PyTorch must know, as a line of JSON: run by the interpreter that has it.
+"""What a build against PyTorch must know. Of the installed one, as a line of JSON: run by the interpreter that has it. Of one
+that is unpacked from a wheel, and has no Python here: read from its files.
 
 Paths are put together by hand: torch.utils.cpp_extension needs setuptools.
 """
@@ -16,6 +17,8 @@ SAYS = (
     ("include/ATen/ATen.h", r"__cplusplus < 20(\d\d)"),
 )
 
+PYBIND = ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
+
 
 def standard(folder):
     """The C++ that the headers in torch's folder need: 17 or 20, later perhaps more."""
@@ -29,22 +32,43 @@ def standard(folder):
     return max(found)
 
 
-def facts():
-    import torch
-
-    folder = os.path.dirname(os.path.abspath(torch.__file__))
-    pybind = {"PYBIND11_" + name: getattr(torch._C, "_PYBIND11_" + name, None)
-              for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")}
+def _facts(python, version, folder, cxx11_abi, pybind):
     return {
-        "python": sysconfig.get_config_var("SOABI"),
-        "version": torch.__version__,
+        "python": python,
+        "version": version,
         "folder": folder,
-        "distributed": torch.distributed.is_available(),
-        "cxx11_abi": int(torch._C._GLIBCXX_USE_CXX11_ABI),
+        "distributed": True,
+        "cxx11_abi": int(cxx11_abi),
         "standard": standard(folder),
-        "pybind": {name: value for name, value in pybind.items() if value is not None},
+        "pybind": pybind,
     }
 
 
+def installed():
+    import torch
+
+    found = _facts(sysconfig.get_config_var("SOABI"), torch.__version__, os.path.dirname(os.path.abspath(torch.__file__)),
+                   torch._C._GLIBCXX_USE_CXX11_ABI, pybind_of(torch._C))
+    found["distributed"] = torch.distributed.is_available()
+    return found
+
+
+def pybind_of(module):
+    """What torch._C says of the ABI of the pybind11 in it; newer ones say nothing, since the headers decide all of it."""
+    said = {"PYBIND11_" + name: getattr(module, "_PYBIND11_" + name, None) for name in PYBIND}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def unpacked(folder):
+    """Of torch's folder as it is in a wheel: any Python's, since what they differ in does not matter to a build."""
+    with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+        version = re.search(r"^__version__ = '(.*)'", file.read(), re.MULTILINE).group(1)
+    with open(os.path.join(folder, "lib", "libtorch_python.so"), "rb") as file:
+        strings = file.read()
+    names = re.search(rb"__pybind11_internals_v\d+(_gcc)(_libstdcpp)(_cxxabi\d+)__", strings)
+    pybind = {"PYBIND11_" + name: value.decode() for name, value in zip(PYBIND, names.groups())} if names else {}
+    return _facts(None, version, folder, b"__cxx11" in strings, pybind)  # names of std::string have this in the new ABI
+
+
 if __name__ == "__main__":
-    json.dump(facts(), sys.stdout)
+    json.dump(installed(), sys.stdout)

@@ -3,6 +3,8 @@
 pip builds in an isolated environment in which PyTorch cannot be imported, and a PyTorch downloaded for the build might
 not be the one that runs later. So the interpreters that may be the target's are asked in turn, each in a process of its
 own and with an environment free of pip's overlays; the first that has PyTorch wins. Setting: TUTTI_TORCH_PYTHON.
+TUTTI_TORCH_FACTS is for scripts/wheels instead: a file of JSON with what pytorch_facts tells of several PyTorchs, each of which
+gets an extension.
 
 nvcc is CUDA_HOME's, else that of NVIDIA's packages in the same environment, else what CMake finds.
 """
@@ -12,7 +14,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
+import pytorch_facts
 from scikit_build_core import build as _build
 from scikit_build_core.build import (  # noqa: F401
     get_requires_for_build_editable,
@@ -23,7 +27,10 @@ from scikit_build_core.build import (  # noqa: F401
 
 OLDEST = (2, 4)
 
-FACTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_facts.py")  # run by the candidate
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FACTS = os.path.join(HERE, "backend", "pytorch_facts.py")  # run by the candidate
+LIBRARY = ("CMakeLists.txt", "LICENSE", "bench", "bootstrap", "cmake", "comm", "ddp", "include", "kernels", "rdma")
+VERSION_FROM = '"../../CMakeLists.txt"'
 
 
 def _stop(text):
@@ -97,26 +104,48 @@ def _nvcc_beside(torch_folder):
     return found[-1] if found else None
 
 
-def _settings(given):
-    """The caller's settings and what CMake must know of PyTorch."""
-    torch = _find_torch()
+def _refuse(torch):
     if tuple(int(part) for part in torch["version"].split(".")[:2]) < OLDEST:
         _stop("PyTorch %s in %s is too old, %d.%d is needed" % ((torch["version"], torch["folder"]) + OLDEST))
     if not torch["distributed"]:
         _stop("PyTorch %s in %s was built without torch.distributed" % (torch["version"], torch["folder"]))
-    print("torch_tutti: building for PyTorch %s in %s" % (torch["version"], torch["folder"]), flush=True)
+
+
+def _defines(torch):
+    """(name, what CMake must know of it)."""
+    name = "_".join(torch["version"].split(".")[:2]) + "_abi%d" % torch["cxx11_abi"]
     include = os.path.join(torch["folder"], "include")
     definitions = ["_GLIBCXX_USE_CXX11_ABI=%d" % torch["cxx11_abi"]]
     definitions += ['%s="%s"' % item for item in sorted(torch["pybind"].items())]
     defines = {
-        "TUTTI_TORCH_VERSION": torch["version"],
-        "TUTTI_TORCH_CXX11_ABI": str(torch["cxx11_abi"]),
-        "TUTTI_TORCH_STANDARD": str(torch["standard"]),
-        "TUTTI_TORCH_INCLUDES": ";".join([include, os.path.join(include, "torch", "csrc", "api", "include")]),
-        "TUTTI_TORCH_LIBRARIES": os.path.join(torch["folder"], "lib"),
-        "TUTTI_TORCH_DEFINITIONS": ";".join(definitions),
+        "VERSION": torch["version"],
+        "CXX11_ABI": str(torch["cxx11_abi"]),
+        "PYBIND": "".join(torch["pybind"].get("PYBIND11_" + part, "") for part in pytorch_facts.PYBIND),
+        "STANDARD": str(torch["standard"]),
+        "INCLUDES": ";".join([include, os.path.join(include, "torch", "csrc", "api", "include")]),
+        "LIBRARIES": os.path.join(torch["folder"], "lib"),
+        "DEFINITIONS": ";".join(definitions),
     }
-    nvcc = _nvcc_beside(torch["folder"])
+    return name, {"TUTTI_TORCH_%s_%s" % (name, word): value for word, value in defines.items()}
+
+
+def _settings(given):
+    """The caller's settings and what CMake must know of PyTorch."""
+    listed = os.environ.get("TUTTI_TORCH_FACTS")
+    if listed:
+        with open(listed, encoding="utf-8") as file:
+            torches = json.load(file)
+    else:
+        torches = [_find_torch()]
+    names, defines = [], {}
+    for torch in torches:
+        _refuse(torch)
+        print("torch_tutti: building for PyTorch %s in %s" % (torch["version"], torch["folder"]), flush=True)
+        name, own = _defines(torch)
+        names.append(name)
+        defines.update(own)
+    defines["TUTTI_TORCH_BUILDS"] = ";".join(names)
+    nvcc = None if listed else _nvcc_beside(torches[0]["folder"])
     if nvcc:
         print("torch_tutti: nvcc is %s" % nvcc, flush=True)
         defines["TUTTI_NVCC"] = nvcc
@@ -134,5 +163,33 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    _stop("there is no source distribution: the library's sources are outside of this folder. Build the wheel from the "
-          "repository: pip wheel --no-deps ./bindings/torch")
+    """This folder, and in it, as `tutti`, the library's sources, which lie outside of it in the repository."""
+    with tempfile.TemporaryDirectory() as parent:
+        staged = os.path.join(parent, "torch_tutti")
+        shutil.copytree(HERE, staged, ignore=shutil.ignore_patterns("tests", "__pycache__", "build*.log", ".*"))
+        if not os.path.isdir(os.path.join(staged, "tutti")):
+            _stage_library(staged)
+        back = os.getcwd()
+        os.chdir(staged)
+        try:
+            return _build.build_sdist(sdist_directory, config_settings)
+        finally:
+            os.chdir(back)
+
+
+def _stage_library(staged):
+    repository = os.path.dirname(os.path.dirname(HERE))
+    for name in LIBRARY:
+        source, copy = os.path.join(repository, name), os.path.join(staged, "tutti", name)
+        if os.path.isdir(source):
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        else:
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copy2(source, copy)
+    project = os.path.join(staged, "pyproject.toml")
+    with open(project, encoding="utf-8") as file:
+        text = file.read()
+    if text.count(VERSION_FROM) != 1:
+        _stop("%s should say %s once: the version of a source distribution is found by it" % (project, VERSION_FROM))
+    with open(project, "w", encoding="utf-8") as file:
+        file.write(text.replace(VERSION_FROM, '"tutti/CMakeLists.txt"'))

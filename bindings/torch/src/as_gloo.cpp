@@ -3,17 +3,13 @@
  */
 #include "as_gloo.h"
 
-#include <pybind11/chrono.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
-#include <optional>
+#include <atomic>
 
 #include "batch.h"
+#include "python_lock.h"
 #include "tutti/device.h"
-
-namespace py = pybind11;
 
 namespace torch_tutti {
 
@@ -23,11 +19,7 @@ constexpr const char *several = "several tensors in one call";
 constexpr const char *without_gpus = "CUDA tensors, which this build of Tutti does not serve";
 constexpr const char *sparse_on_gpu = "sparse CUDA tensors";
 
-/* Python's part. Left behind at the end of the process, when Python may have ended. */
-struct Python {
-    py::object make, note;
-};
-Python *python = nullptr;
+std::atomic<const RealGloo *> real_gloo{nullptr};
 
 bool serves_gpus() {
     static const bool serves = [] {
@@ -37,23 +29,10 @@ bool serves_gpus() {
     return serves;
 }
 
-/* Lets go of Python's lock, if the caller has it: what follows waits for other ranks and threads. */
-class Unlocked {
-public:
-    Unlocked() {
-        if (Py_IsInitialized() && PyGILState_Check()) unlocked_.emplace();
-    }
-
-private:
-    std::optional<py::gil_scoped_release> unlocked_;
-};
-
 } // namespace
 
-void set_real_gloo(py::object make, py::object note) {
-    if (python == nullptr) python = new Python;
-    python->make = std::move(make);
-    python->note = std::move(note);
+void set_real_gloo(const RealGloo *real) {
+    real_gloo = real;
 }
 
 GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
@@ -72,7 +51,7 @@ void GlooBackend::begin_recording() {
 }
 
 GlooBackend::~GlooBackend() {
-    Unlocked unlocked; /* for real_, whose threads may need Python's lock to end */
+    WithoutPythonLock unlocked; /* for real_, whose threads may need Python's lock to end */
     real_.reset();
 }
 
@@ -97,7 +76,7 @@ c10::intrusive_ptr<c10d::Backend> GlooBackend::split(const c10::intrusive_ptr<c1
 
 void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
     Backend::setTimeout(timeout);
-    Unlocked unlocked;
+    WithoutPythonLock unlocked;
     std::lock_guard<std::mutex> lock(real_mutex_);
     if (real_)
         where_valid([timeout](auto &backend) -> decltype(backend.setTimeout(timeout)) { backend.setTimeout(timeout); },
@@ -105,14 +84,13 @@ void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 c10d::Backend &GlooBackend::real(const char *call, const char *why) {
-    Unlocked unlocked;
+    WithoutPythonLock unlocked;
     std::lock_guard<std::mutex> lock(real_mutex_);
-    py::gil_scoped_acquire locked;
+    const RealGloo *python = real_gloo;
     TORCH_CHECK(python != nullptr, "tutti: nothing has taken Gloo's place (torch_tutti.replace_gloo())");
     if (!real_) {
         auto store = c10::make_intrusive<c10d::PrefixStore>("tutti-real-gloo", real_store_);
-        real_ = py::cast<c10::intrusive_ptr<c10d::Backend>>(python->make(
-            c10::intrusive_ptr<c10d::Store>(store), getRank(), getSize(), timeout_of(c10d::kUnsetTimeout)));
+        real_ = python->make(store, getRank(), getSize(), timeout_of(c10d::kUnsetTimeout));
         /* It writes its own entries, by numbers of its own: so they are of another group. */
         if (flight()) {
             auto group = flight_group("/gloo");

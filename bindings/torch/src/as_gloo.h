@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include <pybind11/pybind11.h>
+#include <functional>
 
 #include "backend.h"
 
@@ -53,7 +53,15 @@ private:
     c10::intrusive_ptr<c10d::Backend> real_; /* none yet */
 };
 
-/* Python's part: make(store, rank, size, timeout) makes a real Gloo, note(call, why, rank) hears of each call for it. */
-void set_real_gloo(pybind11::object make, pybind11::object note);
+/* Python's part. Never destroyed: at the end of the process Python may have ended. */
+struct RealGloo {
+    /* A real Gloo of these ranks. */
+    std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
+                                                    std::chrono::milliseconds timeout)>
+        make;
+    /* Hears of each call for it. */
+    std::function<void(const char *call, const char *why, int rank)> note;
+};
+void set_real_gloo(const RealGloo *real);
 
 } // namespace torch_tutti

@@ -4,7 +4,6 @@
 #include "backend.h"
 
 #include <ATen/record_function.h>
-#include <pybind11/pybind11.h>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "batch.h"
 #include "interrupt.h"
 #include "memory.h"
+#include "python_lock.h"
 #include "stream_work.h"
 
 namespace torch_tutti {
@@ -60,11 +60,11 @@ Register &all() {
 class Unlocked {
 public:
     Unlocked() {
-        if (!all().closed && Py_IsInitialized() && PyGILState_Check()) unlocked_.emplace();
+        if (!all().closed) unlocked_.emplace();
     }
 
 private:
-    std::optional<pybind11::gil_scoped_release> unlocked_;
+    std::optional<WithoutPythonLock> unlocked_;
 };
 
 /* The last of the group and of the operations that were under way when it was dropped destroys the communicator. */

@@ -1,9 +1,7 @@
 /*
  * The Python module torch_tutti._C.
  */
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/utils/pybind.h>
-#include <torch/extension.h>
 #include <torch/version.h>
 
 #include <pybind11/chrono.h>
@@ -97,11 +95,27 @@ void bind_backend(py::module_ &module) {
                py::arg("timeout") = kBackendDefaultTimeout, unlocked);
 }
 
+/* make(store, rank, size, timeout) makes a real Gloo, note(call, why, rank) hears of each call for it. */
+void set_real_gloo_of_python(py::object make_with, py::object note_with) {
+    auto *make = new py::object(std::move(make_with)), *note = new py::object(std::move(note_with));
+    auto *real = new RealGloo;
+    real->make = [make](const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
+                        std::chrono::milliseconds timeout) {
+        py::gil_scoped_acquire locked;
+        return py::cast<c10::intrusive_ptr<c10d::Backend>>((*make)(store, rank, size, timeout));
+    };
+    real->note = [note](const char *call, const char *why, int rank) {
+        py::gil_scoped_acquire locked;
+        (*note)(call, why, rank);
+    };
+    set_real_gloo(real);
+}
+
 void bind_as_gloo(py::module_ &module) {
     py::class_<GlooBackend, c10::intrusive_ptr<GlooBackend>, Backend>(module, "GlooBackend");
     module.def("create_backend_as_gloo", create_backend_as_gloo, py::arg("store"), py::arg("rank"), py::arg("size"),
                py::arg("timeout") = kBackendDefaultTimeout, py::call_guard<py::gil_scoped_release>());
-    module.def("set_real_gloo", set_real_gloo, py::arg("make"), py::arg("note"));
+    module.def("set_real_gloo", set_real_gloo_of_python, py::arg("make"), py::arg("note"));
 }
 
 void bind_memory(py::module_ &module) {

@@ -1,5 +1,6 @@
 """How the build finds the PyTorch of the environment into which the package goes, and what it says when it cannot."""
 import importlib.util
+import json
 import os
 import shutil
 import stat
@@ -30,8 +31,10 @@ import sys
 sys.path.insert(0, %r)
 import tutti_build
 settings = tutti_build._settings({"given": "kept"})
-print(settings["cmake.define.TUTTI_TORCH_VERSION"])
-print(settings["cmake.define.TUTTI_TORCH_LIBRARIES"])
+name = settings["cmake.define.TUTTI_TORCH_BUILDS"]
+print(name)
+print(settings["cmake.define.TUTTI_TORCH_%%s_VERSION" %% name])
+print(settings["cmake.define.TUTTI_TORCH_%%s_LIBRARIES" %% name])
 print(settings["given"])
 """ % BACKEND
 FAKE = """#!/bin/sh
@@ -75,13 +78,14 @@ class Build(unittest.TestCase):
     def test_an_isolated_build_finds_the_pytorch_of_its_environment(self):
         done = ask()
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.splitlines()[-3:],
-                         [torch.__version__, os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib"), "kept"])
+        name = "_".join(torch.__version__.split(".")[:2]) + "_abi%d" % torch._C._GLIBCXX_USE_CXX11_ABI
+        self.assertEqual(done.stdout.splitlines()[-4:],
+                         [name, torch.__version__, os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib"), "kept"])
         self.assertIn("building for PyTorch " + torch.__version__, done.stdout)
 
     def test_another_python_can_be_named(self):
         done = ask_of("2.99.0")
-        self.assertEqual(done.stdout.splitlines()[-3:], ["2.99.0", "/nowhere/torch/lib", "kept"], done.stderr)
+        self.assertEqual(done.stdout.splitlines()[-4:], ["2_99_abi1", "2.99.0", "/nowhere/torch/lib", "kept"], done.stderr)
 
     def test_nvcc_of_the_same_environment_is_taken_unless_another_is_named(self):
         with tempfile.TemporaryDirectory() as site:
@@ -145,6 +149,44 @@ def configure(standard, compiler):
         return subprocess.run(["cmake", "-S", folder, "-B", os.path.join(folder, "build"), "-DSTANDARD=%d" % standard,
                                "-DCMAKE_CXX_COMPILER=%s" % (old if compiler == "old" else compiler)],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+
+
+class Facts(unittest.TestCase):
+    def test_files_of_an_unpacked_pytorch_tell_what_the_installed_one_says(self):
+        asked = pytorch_facts.installed()
+        read = pytorch_facts.unpacked(os.path.dirname(os.path.abspath(torch.__file__)))
+        self.assertEqual(dict(read, python=None), dict(asked, python=None))
+
+    def test_the_abis_of_an_old_pytorch_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "lib"))
+            with open(os.path.join(folder, "version.py"), "w", encoding="utf-8") as file:
+                file.write("__all__ = ['__version__']\n__version__ = '2.4.1+cu121'\ncuda = '12.1'\n")
+            with open(os.path.join(folder, "lib", "libtorch_python.so"), "wb") as file:
+                file.write(b"\0ELF\0__pybind11_internals_v4_gcc_libstdcpp_cxxabi1011__\0_ZNSs4_Rep\0")
+            read = pytorch_facts.unpacked(folder)
+        self.assertEqual((read["version"], read["cxx11_abi"], read["standard"], read["pybind"]["PYBIND11_BUILD_ABI"]),
+                         ("2.4.1+cu121", 0, 17, "_cxxabi1011"))
+
+
+@unittest.skipUnless(HAVE_BUILDER, "scikit-build-core is not installed")
+class Several(unittest.TestCase):
+    def test_each_pytorch_of_a_list_gets_a_name_and_settings_of_its_own(self):
+        old = {"PYBIND11_COMPILER_TYPE": "_gcc", "PYBIND11_STDLIB": "_libstdcpp", "PYBIND11_BUILD_ABI": "_cxxabi1011"}
+        torches = [{"version": "2.4.1+cu121", "folder": "/a", "distributed": True, "cxx11_abi": 0, "standard": 17, "pybind": old},
+                   {"version": "2.15.0", "folder": "/b", "distributed": True, "cxx11_abi": 1, "standard": 20, "pybind": {}}]
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(torches, file)
+            file.flush()
+            program = ("import json, sys; sys.path.insert(0, %r); import tutti_build; print(json.dumps(tutti_build._settings({})))" % BACKEND)
+            done = subprocess.run([sys.executable, "-c", program], env=dict(os.environ, TUTTI_TORCH_FACTS=file.name), stdout=subprocess.PIPE,
+                                  text=True, timeout=100, check=True)
+        settings = {name[len("cmake.define.TUTTI_TORCH_"):]: value for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
+        self.assertEqual(settings["BUILDS"], "2_4_abi0;2_15_abi1")
+        self.assertEqual(settings["2_4_abi0_PYBIND"], "_gcc_libstdcpp_cxxabi1011")
+        self.assertEqual(settings["2_4_abi0_DEFINITIONS"], '_GLIBCXX_USE_CXX11_ABI=0;PYBIND11_BUILD_ABI="_cxxabi1011";'
+                         'PYBIND11_COMPILER_TYPE="_gcc";PYBIND11_STDLIB="_libstdcpp"')
+        self.assertEqual((settings["2_15_abi1_PYBIND"], settings["2_15_abi1_STANDARD"], settings["2_15_abi1_LIBRARIES"]), ("", "20", "/b/lib"))
 
 
 class Standard(unittest.TestCase):

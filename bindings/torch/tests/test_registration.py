@@ -188,7 +188,7 @@ class Registration(unittest.TestCase):
                 if name != "_build.py" and os.path.isfile(os.path.join(package, name)):
                     os.symlink(os.path.join(package, name), os.path.join(folder, "torch_tutti", name))
             with open(os.path.join(folder, "torch_tutti", "_build.py"), "w") as file:
-                file.write('torch_version = "2.0.1"\ncxx11_abi = True\n')
+                file.write('python = ""\nextensions = (("_C_2_0_abi1", "2.0.1", 1, ""),)\n')
             done = run("""
                 import torch_tutti_autoload
                 torch_tutti_autoload.register()
@@ -196,7 +196,7 @@ class Registration(unittest.TestCase):
             """, PYTHONPATH=folder)
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr.strip().splitlines()[-1],
-                         r"^ImportError: torch_tutti was built for PyTorch 2\.0\.1 and this is .*: install it again here")
+                         r"^ImportError: torch_tutti was built for PyTorch 2\.0, and this is .*; build it for this one: pip install")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import os
 import torch
 import torch.distributed
 
+from . import _extension
+
 try:
     from . import _build
 except ImportError:
@@ -19,23 +21,7 @@ except ImportError:
 
 __all__ = ["Options", "empty", "env", "zeros", "is_shareable", "replace_gloo", "use_allocator", "versions"]
 
-
-def _refuse_other_pytorch():
-    """The extension would crash, or fail to load with words that nobody can read, on another PyTorch."""
-    here = (torch.__version__.split(".")[:2], bool(torch._C._GLIBCXX_USE_CXX11_ABI))
-    if not torch.distributed.is_available():
-        raise ImportError(f"torch_tutti needs torch.distributed, which PyTorch {torch.__version__} was built without")
-    if here != (_build.torch_version.split(".")[:2], _build.cxx11_abi):
-        raise ImportError(f"torch_tutti was built for PyTorch {_build.torch_version} and this is {torch.__version__}: "
-                          "install it again here (pip install --force-reinstall --no-deps ./bindings/torch)")
-
-
-_refuse_other_pytorch()
-try:
-    from . import _C
-except ImportError as error:
-    raise ImportError(f"torch_tutti cannot load its extension, built for PyTorch {_build.torch_version}: {error}; "
-                      "install it again (pip install --force-reinstall --no-deps ./bindings/torch)") from None
+_C, _built_for = _extension.load(_build, __name__)
 
 import torch_tutti_autoload  # noqa: E402
 from torch_tutti_autoload import as_gloo as _place  # noqa: E402
@@ -110,4 +96,4 @@ def versions():
     except PackageNotFoundError:
         own = "unknown"
     return {"torch_tutti": own, "tutti": _C.tutti_version, "torch": torch.__version__,
-            "built for torch": _build.torch_version}
+            "built for torch": _built_for}
