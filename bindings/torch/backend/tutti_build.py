@@ -166,7 +166,7 @@ def build_sdist(sdist_directory, config_settings=None):
     """This folder, and in it, as `tutti`, the library's sources, which lie outside of it in the repository."""
     with tempfile.TemporaryDirectory() as parent:
         staged = os.path.join(parent, "torch_tutti")
-        shutil.copytree(HERE, staged, ignore=shutil.ignore_patterns("tests", "__pycache__", "build*.log", ".*"))
+        shutil.copytree(HERE, staged, ignore=shutil.ignore_patterns("tests", "__pycache__", "PKG-INFO", ".*"))
         if not os.path.isdir(os.path.join(staged, "tutti")):
             _stage_library(staged)
         back = os.getcwd()

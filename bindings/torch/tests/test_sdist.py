@@ -63,11 +63,11 @@ class Sdist(unittest.TestCase):
 
     def test_every_file_of_the_folders_that_are_built_is_in_it(self):
         held = set(names(self.sdist))
-        for folder in ("bootstrap", "comm", "ddp", "include", "kernels", "rdma"):
-            for here, _, files in os.walk(os.path.join(REPOSITORY, folder)):
-                for name in files:
-                    if not name.endswith(".pyc"):
-                        self.assertIn(os.path.join("tutti", os.path.relpath(os.path.join(here, name), REPOSITORY)), held)
+        needed = {os.path.join("tutti", os.path.relpath(os.path.join(here, name), REPOSITORY))
+                  for folder in ("bootstrap", "comm", "ddp", "include", "kernels", "rdma")
+                  for here, _, files in os.walk(os.path.join(REPOSITORY, folder)) for name in files if not name.endswith(".pyc")}
+        self.assertIn("tutti/kernels/device.c", needed)
+        self.assertEqual(sorted(needed - held), [])
 
     @unittest.skipUnless(shutil.which("cmake") and shutil.which("cc"), "needs CMake and a compiler")
     def test_cmake_finds_all_that_it_reads(self):
