@@ -51,7 +51,7 @@ class Choice(unittest.TestCase):
 
     def test_an_abi_that_no_extension_serves_is_told(self):
         told = self.refused("2.4.1", True, "_gcc_libstdcpp_cxxabi1011")
-        self.assertIn("a PyTorch 2.4 with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), and this one (2.4.1) has the new C++ ABI", told)
+        self.assertIn("PyTorch 2.4 with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), and this one (2.4.1) has the new C++ ABI", told)
         self.assertIn("whose pybind11 has the ABI _gcc_libstdcpp_cxxabi1011, and this one (2.4.1) has _gcc_libstdcpp_cxxabi1016",
                       self.refused("2.4.1", False, "_gcc_libstdcpp_cxxabi1016"))
 
@@ -64,8 +64,9 @@ class Import(unittest.TestCase):
             os.mkdir(package)
             for folder in {FOLDER, SOURCES}:
                 for name in os.listdir(folder):
-                    if name not in ("_build.py", "__pycache__") and name not in without and not os.path.lexists(os.path.join(package, name)):
-                        os.symlink(os.path.join(folder, name), os.path.join(package, name))
+                    link = os.path.join(package, name)
+                    if name not in ("_build.py", "__pycache__", *without) and not os.path.lexists(link):
+                        os.symlink(os.path.join(folder, name), link)
             with open(os.path.join(package, "_build.py"), "w", encoding="utf-8") as file:
                 file.write("python = %r\nextensions = %r\n" % (python or _build.python, tuple(extensions)))
             for name, content in dict(files).items():

@@ -19,8 +19,8 @@ WHOLE = os.environ.get("TUTTI_TEST_WHOLE_SDIST")
 
 
 def command(words, folder, limit_s, **variables):
-    return subprocess.run(words, cwd=folder, env=dict(os.environ, **variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=limit_s, check=False)
+    return subprocess.run(words, cwd=folder, env=dict(os.environ, **variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=limit_s, check=False)
 
 
 def make(project, folder):

@@ -42,8 +42,8 @@ def choose(extensions, version, cxx11_abi, pybind):
     for name, built_for, _, own_pybind in of_abi:
         if own_pybind in ("", pybind) or not pybind:
             return name, built_for
-    raise ImportError(f"torch_tutti was built for a PyTorch {_minor(version)} whose pybind11 has the ABI {of_abi[0][3]}, and this one "
-                      f"({version}) has {pybind}; {BUILD_IT}")
+    raise ImportError(f"torch_tutti was built for a PyTorch {_minor(version)} whose pybind11 has the ABI {of_abi[0][3]}, and this "
+                      f"one ({version}) has {pybind}; {BUILD_IT}")
 
 
 def _find_file(folder, name, python):
