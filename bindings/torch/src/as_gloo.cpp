@@ -83,6 +83,16 @@ void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
                     *real_);
 }
 
+/* Gloo's threads drop tensors, for which they want Python's lock. In a Python that ends that aborts the process, as it does to
+ * programs with Gloo alone; so the real one goes while there is Python. */
+void GlooBackend::end_threads(bool breaks) {
+    Backend::end_threads(breaks);
+    std::unique_lock<std::mutex> lock(real_mutex_);
+    auto real = std::move(real_);
+    lock.unlock();
+    if (is_forked()) (void)real.release();
+}
+
 c10d::Backend &GlooBackend::real(const char *call, const char *why) {
     WithoutPythonLock unlocked;
     std::lock_guard<std::mutex> lock(real_mutex_);

@@ -22,6 +22,7 @@ public:
     c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
                                             const c10::intrusive_ptr<c10d::Backend::Options> &options);
     void setTimeout(std::chrono::milliseconds timeout);
+    void end_threads(bool breaks) override;
 
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts);
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts);

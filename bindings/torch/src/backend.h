@@ -159,7 +159,7 @@ public:
     void abort_because(const std::string &reason);
     void shutdown();
     /* For the end of the process: ends threads of this backend, after breaking off what runs if `breaks`. */
-    void end_threads(bool breaks);
+    virtual void end_threads(bool breaks);
 
     /* collectives.cpp: one tensor a rank */
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts = c10d::BroadcastOptions());
@@ -249,6 +249,10 @@ public:
     }
 
 protected:
+    /* Is this a child of the process that made the group? It has none of its threads. */
+    bool is_forked() const {
+        return process_ != getpid();
+    }
     /* Groups of the same kind as this one: of some of its ranks, and of ranks that meet in a store. */
     virtual c10::intrusive_ptr<Backend> part(const std::vector<int> &ranks, int rank,
                                              c10::intrusive_ptr<Options> options);
