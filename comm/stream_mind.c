@@ -16,8 +16,9 @@
 #include "comm/stream_ledger.h"
 #include "comm/stream_state.h"
 
-#define GRACE_NS INT64_C(400000000) /* for the mark of a call that a rank finished before it ended */
-#define DEFER_NS TUTTI_NS_PER_S     /* between the deadlines of ranks of several hosts, at most */
+#define GRACE_NS      INT64_C(400000000)  /* for the mark of a call that a rank finished before it ended */
+#define LEFT_GRACE_NS INT64_C(1500000000) /* the same before it left, which on a busy host takes a while */
+#define DEFER_NS      TUTTI_NS_PER_S      /* between the deadlines of ranks of several hosts, at most */
 
 const char *tutti_track_describe(const tutti_track *track, char *text, size_t capacity) {
     const tutti_message *m = &track->message;
@@ -104,9 +105,11 @@ static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_track *track) {
     int64_t now_ns = tutti_now_ns();
     if (rank < 0) track->ended_ns = 0;
     else if (track->ended_ns == 0) track->ended_ns = now_ns;
-    if (rank < 0 || now_ns - track->ended_ns < GRACE_NS) return TUTTI_OK;
+    if (rank < 0) return TUTTI_OK;
     const tutti_peer *peer = comm->members[rank].process;
-    if (!tutti_peer_ended(comm->members[rank].process)) {
+    bool left = !tutti_peer_ended(comm->members[rank].process);
+    if (now_ns - track->ended_ns < (left ? LEFT_GRACE_NS : GRACE_NS)) return TUTTI_OK;
+    if (left) {
         tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s", rank,
                    comm->name, tutti_track_describe(track, name, sizeof name));
         return tutti_comm_give_up(comm, TUTTI_ERR_BROKEN);
