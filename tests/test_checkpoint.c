@@ -3,6 +3,7 @@
  */
 #include <criterion/criterion.h>
 #include <dirent.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -114,6 +115,29 @@ Test(safetensors, a_changed_byte_is_an_error_or_stays_within_the_file) {
     free(file);
 }
 
+/* A file with this header and that many bytes of data is refused with a text that has `why` in it. */
+static void expect_refused(const char *header, size_t data_bytes, const char *why) {
+    uint8_t file[512] = {(uint8_t)strlen(header)};
+    char path[FILES_PATH_BYTES];
+    tutti_safetensors content;
+    memcpy(file + 8, header, strlen(header));
+    files_write(folder, "odd", false, file, 8 + strlen(header) + data_bytes);
+    files_join(folder, "odd", path);
+    cr_assert_eq(tutti_safetensors_read(path, &content), TUTTI_ERR_DATA, "%s is taken", header);
+    cr_assert(strstr(tutti_last_error(), why) != NULL, "%s", tutti_last_error());
+}
+
+#define TENSOR(name, from, to) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" from "," to "]}"
+
+Test(safetensors, nothing_is_there_twice_and_nothing_between_or_behind_the_tensors) {
+    expect_refused("{" TENSOR("a", "0", "8") "," TENSOR("a", "8", "16") "}", 16, "tensor a is there twice");
+    expect_refused("{" TENSOR("a", "0", "8") "}", 12, "4 bytes follow the last tensor");
+    expect_refused("{" TENSOR("a", "0", "8") "," TENSOR("b", "12", "20") "}", 20, "tensor b begins at byte 12");
+    expect_refused("{" TENSOR("b", "4", "12") "," TENSOR("a", "0", "8") "}", 12, "tensor b begins at byte 4");
+    expect_refused("{" TENSOR("a", "0", "8") "}{}", 8, "the end of the header");
+    expect_refused("{}", 4, "4 bytes follow the last tensor");
+}
+
 /* ------------------------------------------------------------------------------------------ checkpoints */
 
 typedef struct fixture {
@@ -190,6 +214,22 @@ Test(checkpoint, parameters_optimizer_and_position_come_back) {
     check_round_trip("lenet", "momentum");
     check_round_trip("lenet", "adam");
     check_round_trip("mlp", "adamw");
+}
+
+Test(checkpoint, numbers_that_are_not_finite_are_an_error_that_names_the_tensor) {
+    static const float wrong[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        fixture saved = make_fixture("mlp", "adam", 1, 0), loaded = make_fixture("mlp", "adam", 2, 0);
+        const tutti_parameter *last = &saved.model->parameters[saved.model->nparameters - 1];
+        tutti_checkpoint_position position;
+        if (i < 2) last->data[last->count - 1] = wrong[i];
+        else saved.update.states[0] = wrong[i]; /* the optimizer's */
+        save_fixture(&saved);
+        cr_assert_eq(load_fixture(&loaded, &position), TUTTI_ERR_DATA);
+        cr_assert(strstr(tutti_last_error(), "expected finite numbers") != NULL, "%s", tutti_last_error());
+        cr_assert(i == 2 || strstr(tutti_last_error(), last->name) != NULL, "%s", tutti_last_error());
+        drop_fixture(&saved), drop_fixture(&loaded);
+    }
 }
 
 Test(checkpoint, another_model_or_optimizer_is_an_error_that_names_both) {

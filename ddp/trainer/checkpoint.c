@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,6 +202,13 @@ static tutti_status copy_entry(tutti_compute *compute, const char *path, const t
         memcmp(entry->dims, parameter->dims, (size_t)parameter->ndims * sizeof parameter->dims[0]) != 0)
         return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s has %zu elements in %d dimensions, expected %zu in %d", path,
                           name, entry->count, entry->ndims, parameter->count, parameter->ndims);
+    for (size_t i = 0; i < entry->count; i++)
+        if (!isfinite(entry->data[i]))
+            return tutti_fail(
+                TUTTI_ERR_DATA,
+                "%s: tensor %s has %f at index %zu, expected finite numbers: the training that wrote it had diverged, "
+                "or the file is damaged; resume from an earlier one",
+                path, name, (double)entry->data[i], i);
     compute->kernels->upload(compute, data, entry->data, entry->count * sizeof *data);
     return TUTTI_OK;
 }

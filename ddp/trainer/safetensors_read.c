@@ -163,6 +163,54 @@ static tutti_status read_header(parser *p) {
     return expect(p, '}');
 }
 
+static int by_name(const void *a, const void *b) {
+    const tutti_safetensors_entry *const *left = a, *const *right = b;
+    return strcmp((*left)->name, (*right)->name);
+}
+
+static int by_place(const void *a, const void *b) {
+    const tutti_safetensors_entry *const *left = a, *const *right = b;
+    if ((*left)->data != (*right)->data) return (*left)->data < (*right)->data ? -1 : 1;
+    return ((*left)->count > (*right)->count) - ((*left)->count < (*right)->count);
+}
+
+/* No name twice; one tensor after the other, none over another, up to the end of the file: the format asks for that, so that
+ * nothing hides in a file. `sorted` has room for all entries. */
+static tutti_status check_whole(const parser *p, const tutti_safetensors_entry **sorted) {
+    const tutti_safetensors *content = p->content;
+    size_t count = (size_t)content->nentries, place = 0;
+    for (size_t i = 0; i < count; i++) sorted[i] = &content->entries[i];
+    qsort(sorted, count, sizeof *sorted, by_name);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
+            return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s is there twice, expected each once; the file is damaged",
+                              p->path, sorted[i]->name);
+    qsort(sorted, count, sizeof *sorted, by_place);
+    for (size_t i = 0; i < count; i++) {
+        size_t start = (size_t)((const char *)sorted[i]->data - (const char *)content->memory);
+        if (start != place)
+            return tutti_fail(TUTTI_ERR_DATA,
+                              "%s: tensor %s begins at byte %zu of the data, expected at %zu, where the one before it "
+                              "ends; the file is damaged",
+                              p->path, sorted[i]->name, start, place);
+        place += sorted[i]->count * sizeof(float);
+    }
+    if (place == p->data_bytes) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_DATA, "%s: %zu bytes follow the last tensor, expected none; the file is damaged",
+                      p->path, p->data_bytes - place);
+}
+
+static tutti_status read_all(parser *p) {
+    TUTTI_TRY(read_header(p));
+    skip_blanks(p);
+    if (p->at != p->bytes) return fail_expected(p, "the end of the header");
+    const tutti_safetensors_entry **sorted = malloc(((size_t)p->content->nentries + 1) * sizeof *sorted);
+    if (sorted == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for its header", p->path);
+    tutti_status status = check_whole(p, sorted);
+    free(sorted);
+    return status;
+}
+
 static tutti_status read_file(FILE *file, const char *path, int64_t file_bytes, tutti_safetensors *content) {
     uint8_t length[LENGTH_BYTES];
     uint64_t header_bytes = 0;
@@ -185,7 +233,7 @@ static tutti_status read_file(FILE *file, const char *path, int64_t file_bytes, 
              fread(content->memory, 1, data_bytes, file) != data_bytes)
         status = tutti_fail(TUTTI_ERR_SYSTEM, "%s: cannot be read whole: %s", path, strerror(errno));
     parser p = {.path = path, .text = header, .bytes = header_bytes, .data_bytes = data_bytes, .content = content};
-    if (status == TUTTI_OK) status = read_header(&p);
+    if (status == TUTTI_OK) status = read_all(&p);
     free(header);
     return status;
 }
