@@ -27,7 +27,10 @@ typedef struct tutti_board {
 
 /* "<prefix>/<what>", or "<prefix>/<what>/<index>" for an index of at least 0; in `text`. */
 const char *tutti_board_key(const tutti_board *board, const char *what, int index, char text[TUTTI_BOARD_KEY_BYTES]);
+/* What the store answers that is no tutti_status is TUTTI_ERR_SYSTEM, here and below. */
 tutti_status tutti_board_set(const tutti_board *board, const char *key, const void *value, size_t bytes);
+tutti_status tutti_board_add(const tutti_board *board, const char *key, int64_t amount, int64_t *value_out);
+tutti_status tutti_board_check(const tutti_board *board, const char *key, int *exists_out);
 /* Waits until the deadline, but no longer than most_ms; TUTTI_ERR_TIMEOUT then. */
 tutti_status tutti_board_get(const tutti_board *board, const char *key, void *value, size_t capacity, int64_t most_ms,
                              size_t *bytes_out);

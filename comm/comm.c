@@ -77,6 +77,12 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
                           "communicator options: struct_bytes is %zu, this library's tutti_comm_options has %zu: use "
                           "TUTTI_COMM_OPTIONS(...), and a library of the header's version",
                           options->struct_bytes, sizeof *options);
+    if (options != NULL && (options->timeout_ms < 0 || options->connect_timeout_ms < 0))
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "communicator options: timeout_ms is %lld and connect_timeout_ms %lld, both must be at least 0 (0: the "
+            "setting's)",
+            (long long)options->timeout_ms, (long long)options->connect_timeout_ms);
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     TUTTI_TRY(tutti_settings_check());
     TUTTI_TRY(tutti_calloc(1, sizeof *comm, &comm));

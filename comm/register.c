@@ -75,6 +75,9 @@ static tutti_status add(range new) {
 tutti_status tutti_mem_register(void *memory, size_t bytes) {
     if (memory == NULL || bytes == 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: memory is NULL or bytes is 0");
+    if (bytes > UINTPTR_MAX - (uintptr_t)memory)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: %zu bytes at %p reach past the end of memory", bytes,
+                          memory);
     pthread_rwlock_wrlock(&ranges_lock);
     tutti_status status = add((range){.start = (uintptr_t)memory, .bytes = bytes});
     pthread_rwlock_unlock(&ranges_lock);

@@ -178,7 +178,7 @@ static tutti_status count_self(const tutti_board *board, const tutti_card *own) 
     char key[TUTTI_BOARD_KEY_BYTES];
     int64_t sum = 0;
     tutti_board_key(board, "count", own->rank, key);
-    TUTTI_TRY(board->store->add(board->store->context, key, own->nranks, &sum));
+    TUTTI_TRY(tutti_board_add(board, key, own->nranks, &sum));
     if (sum == own->nranks) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG,
                       "rank %d is there twice (or the store still holds \"%s\" of an earlier job): each "

@@ -214,11 +214,10 @@ static tutti_status check_counter(const tutti_gathering *g, int rank) {
     char key[TUTTI_BOARD_KEY_BYTES];
     int exists = 0;
     int64_t told = 0;
-    const tutti_store *store = g->board.store;
     tutti_board_key(&g->board, "count", rank, key);
-    TUTTI_TRY(store->check(store->context, key, &exists));
+    TUTTI_TRY(tutti_board_check(&g->board, key, &exists));
     if (!exists) return TUTTI_OK;
-    TUTTI_TRY(store->add(store->context, key, 0, &told));
+    TUTTI_TRY(tutti_board_add(&g->board, key, 0, &told));
     if (told == g->own->nranks) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG, "rank %d says %lld ranks, rank %d says %d: WORLD_SIZE must be equal everywhere",
                       rank, (long long)told, g->own->rank, g->own->nranks);

@@ -207,6 +207,19 @@ Test(comm, a_rank_with_another_secret_is_refused) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
+/* Stores of callers that do not keep to the rules. */
+static tutti_status add_answers_seven(void *context, const char *key, int64_t amount, int64_t *value_out) {
+    (void)context, (void)key, (void)amount, (void)value_out;
+    return (tutti_status)7;
+}
+
+static tutti_status get_too_much(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
+                                 int64_t timeout_ms) {
+    (void)context, (void)key, (void)value, (void)timeout_ms;
+    *bytes_out = capacity + 1;
+    return TUTTI_OK;
+}
+
 static tutti_status create_wrong(ranks_context *context) {
     tutti_comm *comm;
     const tutti_store *store = context->store;
@@ -221,6 +234,14 @@ static tutti_status create_wrong(ranks_context *context) {
     tutti_store unsized = *store;
     unsized.struct_bytes = 0;
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_create(0, 2, &unsized, "wrong", NULL, &comm));
+    tutti_store odd = *store;
+    odd.add = add_answers_seven;
+    RANKS_EXPECT(TUTTI_ERR_SYSTEM, tutti_comm_create(0, 2, &odd, "odd", NULL, &comm));
+    RANKS_CHECK(strstr(tutti_last_error(), "add answered 7") != NULL, "'%s'", tutti_last_error());
+    odd = *store;
+    odd.get = get_too_much;
+    RANKS_EXPECT(TUTTI_ERR_DATA, tutti_comm_create(1, 2, &odd, "much", NULL, &comm));
+    RANKS_CHECK(strstr(tutti_last_error(), "were asked for") != NULL, "'%s'", tutti_last_error());
     setenv("TUTTI_CONNECT_TIMEOUT_MS", "300", 1);
     tutti_settings_reload();
     RANKS_EXPECT(TUTTI_ERR_TIMEOUT, tutti_comm_create(0, 2, store, "alone", NULL, &comm));

@@ -46,6 +46,11 @@ static tutti_status wrong_values(ranks_context *context) {
     wrong.struct_bytes = 3;
     REFUSED(tutti_barrier(comm, &wrong));
     RANKS_CHECK(strlen(tutti_last_error()) > 0, "no text");
+    REFUSED(tutti_mem_register(a, SIZE_MAX));
+    REFUSED(tutti_mem_register(a, UINTPTR_MAX - (uintptr_t)a + 1));
+    tutti_comm *other = NULL;
+    REFUSED(tutti_comm_create(0, 1, NULL, NULL, &TUTTI_COMM_OPTIONS(.timeout_ms = -1), &other));
+    REFUSED(tutti_comm_create(0, 1, NULL, NULL, &TUTTI_COMM_OPTIONS(.connect_timeout_ms = INT64_MIN), &other));
     return still_whole(context);
 }
 

@@ -33,8 +33,8 @@ constexpr std::chrono::milliseconds hooks_limit = std::chrono::seconds(30);
 tutti_comm_options comm_options(const Options &options, const std::string &name) {
     tutti_comm_options own = {};
     own.struct_bytes = sizeof own;
-    own.timeout_ms = options.timeout.count();
-    own.connect_timeout_ms = options.timeout.count();
+    own.timeout_ms = std::max<int64_t>(0, options.timeout.count()); /* PyTorch's "not set" is negative */
+    own.connect_timeout_ms = own.timeout_ms;
     own.name = name.c_str();
     return own;
 }
