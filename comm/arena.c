@@ -156,10 +156,6 @@ tutti_status tutti_patience_mind(tutti_comm *comm, tutti_awaited awaited) {
     return tutti_deadline_passed(&p->deadline) ? timed_out(comm, p->op, awaited) : TUTTI_OK;
 }
 
-static inline bool reached(_Atomic uint64_t *flag, uint64_t target) {
-    return atomic_load_explicit(flag, memory_order_acquire) >= target;
-}
-
 /* Spins while the other one is on another core. On a shared core spinning only keeps him from running; on cores that
  * are shared with strangers, yielding instead would give them whole time slices. */
 static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
@@ -167,7 +163,7 @@ static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target
     int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
     while (atomic_load_explicit(&page->core, memory_order_relaxed) != sched_getcpu()) {
         for (int i = 0; i < SPINS_PER_SERVICE; i++) {
-            if (reached(flag, target)) return true;
+            if (tutti_flag_reached(flag, target)) return true;
             tutti_relax();
         }
         tutti_p2p_progress();
@@ -182,7 +178,7 @@ static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target
 static bool glance(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
     if (atomic_load_explicit(&page->core, memory_order_relaxed) == sched_getcpu()) return false;
     for (int i = 0; i < GLANCES; i++) {
-        if (reached(flag, target)) return true;
+        if (tutti_flag_reached(flag, target)) return true;
         tutti_relax();
     }
     return false;
@@ -193,9 +189,9 @@ static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t tar
     int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
     *reached_out = true;
     for (int i = 1;; i++) {
-        if (reached(flag, target)) return TUTTI_OK;
+        if (tutti_flag_reached(flag, target)) return TUTTI_OK;
         sched_yield();
-        if (reached(flag, target)) return TUTTI_OK;
+        if (tutti_flag_reached(flag, target)) return TUTTI_OK;
         tutti_p2p_progress();
         if (i % YIELDS_PER_LOOK != 0) continue;
         TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, /* deaths */ false));
@@ -224,7 +220,7 @@ static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64
 
 static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
     int64_t nap_ns = SHORTEST_NAP_NS, deaths_ns = 0;
-    while (!reached(flag, target)) {
+    while (!tutti_flag_reached(flag, target)) {
         TUTTI_TRY(tutti_patience_mind(comm, NULL));
         TUTTI_TRY(tutti_interrupt_check());
         int64_t now_ns = comm->patience.deadline.last_ns;
@@ -255,7 +251,8 @@ tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag,
 
 tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank) {
     tutti_post *post = &comm->members[rank].page->posts[op->sequence % TUTTI_POSTS];
-    if (!reached(&post->sequence, op->sequence)) TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
+    if (!tutti_flag_reached(&post->sequence, op->sequence))
+        TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
     uint64_t signature = atomic_load_explicit(&post->signature, memory_order_relaxed);
     return TUTTI_LIKELY(signature == op->signature) ? TUTTI_OK : tutti_monitor_mismatch(comm, op, rank, post);
 }
@@ -272,7 +269,7 @@ tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
     for (int i = 1; i < comm->nranks; i++) {
         int rank = (comm->rank + i) % comm->nranks;
         _Atomic uint64_t *step = &comm->members[rank].page->step;
-        if (!reached(step, done)) TUTTI_TRY(tutti_flag_wait(comm, rank, step, done));
+        if (!tutti_flag_reached(step, done)) TUTTI_TRY(tutti_flag_wait(comm, rank, step, done));
         uint64_t reached_step = atomic_load_explicit(step, memory_order_acquire);
         if (reached_step < least) least = reached_step;
     }

@@ -58,6 +58,10 @@ tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence);
 
 /* Says how far this rank is in op. */
 void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress);
+/* Has the flag that value, or has it passed it? What its owner stored before can be read then. */
+static inline bool tutti_flag_reached(_Atomic uint64_t *flag, uint64_t target) {
+    return atomic_load_explicit(flag, memory_order_acquire) >= target;
+}
 /* Slow part of tutti_step_wait and tutti_meet: until *flag >= target. */
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target);
 /* Waits until `rank` is at least that far in op. */

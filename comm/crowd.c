@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include "bootstrap/base/deadline.h"
+#include "comm/arena.h"
 #include "comm/lines.h"
 #include "comm/p2p.h"
 
@@ -13,10 +14,6 @@
 #define LINGER_NS         INT64_C(50000) /* what some ranks of a Python program take between two calls */
 #define LEAST_WAITS       64u            /* between two looks at where the ranks are: some milliseconds */
 #define MOST_WAITS        65536u         /* where the system moves the ranks back */
-
-static bool reached(_Atomic uint64_t *flag, uint64_t target) {
-    return atomic_load_explicit(flag, memory_order_acquire) >= target;
-}
 
 static int core_of(const tutti_comm *comm, int rank) {
     return rank == comm->rank ? sched_getcpu()
@@ -29,7 +26,8 @@ static bool needs_core(const tutti_comm *comm, const tutti_page *page, const _At
     int core = sched_getcpu();
     for (int i = 0; i < comm->nranks; i++) {
         char *other = (char *)comm->members[i].page;
-        if (i != comm->rank && core_of(comm, i) == core && !reached((_Atomic uint64_t *)(other + offset), target))
+        if (i != comm->rank && core_of(comm, i) == core &&
+            !tutti_flag_reached((_Atomic uint64_t *)(other + offset), target))
             return true;
     }
     return false;
@@ -40,7 +38,7 @@ bool tutti_crowd_linger(const tutti_comm *comm, const tutti_page *page, _Atomic 
     uint64_t start = tutti_ticks();
     do {
         for (int i = 0; i < SPINS_PER_SERVICE; i++) {
-            if (reached(flag, target)) return true;
+            if (tutti_flag_reached(flag, target)) return true;
             tutti_relax();
         }
         tutti_p2p_progress();

@@ -302,7 +302,7 @@ tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
     pthread_mutex_lock(&queue->lock);
     tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
     if (status == TUTTI_OK) status = append(queue, work);
-    /* What the worker was to look at before has been run by those who waited for it. */
+    /* Earlier works, for which the timer was set, have been run by the threads that waited for them. */
     if (queue->alive && queue->head == work && !queue->serves_p2p)
         tutti_alarm_postpone(&queue->alarm, head_start_ns(queue));
     else wake_worker(queue);

@@ -1,5 +1,5 @@
 /*
- * Calls without a time limit, on a thread of their own: who waits gets the results, who gives up leaves nothing behind.
+ * Calls without a time limit, on a thread of their own: a caller that waits gets the result, and one that gives up leaves nothing behind.
  */
 #include <criterion/criterion.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 /*
- * tutti_comm_init_rdma: who has no adapter, or one that does not reach the others, is named on all ranks, and the communicator
- * stays as it was; where it succeeds, nothing but verbs carries data. The adapters are stand-ins (support/standin_verbs.c); on
- * Soft-RoCE it is tested by test_hosts_vm.
+ * tutti_comm_init_rdma: a host without an adapter, or with one that does not reach the others, is named on all ranks, and the
+ * communicator stays as it was; after a success nothing but verbs carries data. The adapters are stand-ins
+ * (support/standin_verbs.c); on Soft-RoCE it is tested by test_hosts_vm.
  */
 #include <criterion/criterion.h>
 #include <signal.h>

@@ -87,10 +87,10 @@ void GlooBackend::setTimeout(std::chrono::milliseconds timeout) {
  * programs with Gloo alone; so the real one goes while there is Python. */
 void GlooBackend::end_threads(bool breaks) {
     Backend::end_threads(breaks);
+    if (is_forked()) return (void)real_.release(); /* the lock may be that of a thread which is not here */
     std::unique_lock<std::mutex> lock(real_mutex_);
     auto real = std::move(real_);
-    lock.unlock();
-    if (is_forked()) (void)real.release();
+    lock.unlock(); /* before the real one goes, which waits for its threads */
 }
 
 c10d::Backend &GlooBackend::real(const char *call, const char *why) {

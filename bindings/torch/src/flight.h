@@ -24,7 +24,7 @@ public:
     static std::shared_ptr<Flight> of_gloo();
     virtual ~Flight() = default;
 
-    /* Who the group is, which a backend learns after it is made: `ranks` of the world that are its members, in order. */
+    /* The name and the members of the group, which a backend learns after it is made: `ranks` are ranks of the world, in order. */
     struct Group {
         std::string name, description;
         std::vector<uint64_t> ranks;
