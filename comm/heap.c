@@ -227,6 +227,15 @@ static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset
     return TUTTI_OK;
 }
 
+/*
+ * By atomic stores: a rank that has not yet noticed the end of a communicator (grave.c) may still read the flags in a page
+ * that its peer has freed, while the page is given out again. Such a reader takes 0 for "freed".
+ */
+static void clear_control(char *memory, size_t bytes) {
+    _Atomic uint64_t *words = (_Atomic uint64_t *)memory;
+    for (size_t i = 0; i < bytes / sizeof *words; i++) atomic_store_explicit(&words[i], 0, memory_order_relaxed);
+}
+
 tutti_status tutti_heap_alloc(tutti_heap_area which, size_t bytes, void **memory_out) {
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     TUTTI_TRY(tutti_heap_init());
@@ -243,7 +252,7 @@ tutti_status tutti_heap_alloc(tutti_heap_area which, size_t bytes, void **memory
     if (status == TUTTI_OK) used_bytes += class_bytes(index);
     pthread_mutex_unlock(&heap_lock);
     TUTTI_TRY(status);
-    if (control) memset(heap_base + offset, 0, bytes);
+    if (control) clear_control(heap_base + offset, bytes);
     *memory_out = heap_base + offset;
     return TUTTI_OK;
 }
