@@ -123,7 +123,7 @@ bool Options::blocks_by_default() {
 }
 
 Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
-    : c10d::Backend(rank, size), store_(std::move(store)), options_(std::move(options)),
+    : GlooShape(rank, size), store_(std::move(store)), options_(std::move(options)),
       timeout_ms_(options_->timeout.count()) {
     std::string name = name_of(*options_);
     tutti_comm *made = nullptr;
@@ -133,7 +133,7 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10:
 }
 
 Backend::Backend(Backend &parent, const std::vector<int> &ranks, int rank, c10::intrusive_ptr<Options> options)
-    : c10d::Backend(rank, static_cast<int>(ranks.size())), store_(parent.store_), options_(std::move(options)),
+    : GlooShape(rank, static_cast<int>(ranks.size())), store_(parent.store_), options_(std::move(options)),
       timeout_ms_(options_->timeout.count()) {
     std::string name = name_of(*options_);
     tutti_comm_options own = comm_options(*options_, name);

@@ -24,6 +24,7 @@
 
 #include "extensions.h"
 #include "flight.h"
+#include "gloo_shape.h"
 #include "hooks.h"
 #include "lanes.h"
 #include "versions.h"
@@ -62,7 +63,7 @@ template <typename Opts> Call make_call(c10d::OpType type, const char *title, co
     return {type, title, is_async(opts), opts.timeout};
 }
 
-class Backend : public c10d::Backend {
+class Backend : public GlooShape {
 public:
     using Options = torch_tutti::Options;
     using Tensors = std::vector<at::Tensor>;

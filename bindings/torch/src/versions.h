@@ -13,6 +13,7 @@
 #include <torch/version.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -49,6 +50,13 @@ using CompletionHook = std::function<void(const CompletionHookArgs &)>;
 #else
 using c10d::CompletionHook;
 using c10d::CompletionHookArgs;
+#endif
+
+/* What ProcessGroupGloo begins with (gloo_shape.h). */
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 8
+using GlooStorePointer = std::unique_ptr<int>;
+#else
+using GlooStorePointer = std::shared_ptr<void>;
 #endif
 
 /* Recorders of backends that PyTorch's flight recorder does not watch by hooks can be reached. */

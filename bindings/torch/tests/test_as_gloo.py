@@ -106,6 +106,14 @@ def collectives(context):
     return found + [piece] + ((parts + [root]) if rank == 0 else [])
 
 
+def logged_threads(context):
+    """DDP reads them from the fields of any backend that is named gloo."""
+    context.init("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+    logged = model._get_ddp_logging_data()
+    return logged["backend_name"], logged["gloo_num_threads"]
+
+
 def objects(context):
     mine = {"rank": context.rank, "text": "x" * (10 + 1000 * context.rank)}
     every = [None] * context.size
@@ -301,6 +309,10 @@ class Groups(unittest.TestCase):
 
     def test_training_gives_gloos_bits(self):
         self.both_same(2, train)
+
+    def test_ddp_logs_gloos_threads(self):
+        (mine,) = ranks.run(1, in_place, logged_threads, init=False)
+        self.assertEqual(mine, ("gloo", 2))
 
     def test_titles_in_the_profile(self):
         (ours, *_) = self.both_same(2, titles)
