@@ -262,7 +262,7 @@ class Methods(unittest.TestCase):
     def test_every_method_of_a_backend_is_in_the_table(self):
         header = os.path.join(os.path.dirname(torch.__file__), "include", "torch", "csrc", "distributed", "c10d", "Backend.hpp")
         asked, table = virtual_methods(header), supported_table()
-        self.assertGreater(len(asked), 40, "the methods in %s were not found" % header)
+        self.assertGreaterEqual(len(asked), 31, "the methods in %s were not found" % header)  # PyTorch 2.4 has the fewest
         rows = {row[0] for row in table.operations(0, 2)} | {row[0] for row in table.contract(0, 2)}
         self.assertEqual(sorted(asked - set(table.METHODS)), [], "methods that supported_table's METHODS does not have")
         for name, row in table.METHODS.items():
