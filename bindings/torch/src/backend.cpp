@@ -287,7 +287,7 @@ void Backend::record_in(std::shared_ptr<Flight> flight) {
     std::weak_ptr<Flight> weak = flight_;
     constexpr int64_t own_hook = INT64_C(-1); /* users' and PyTorch's numbers are not negative */
     registerCompletionHook(own_hook, [weak](const CompletionHookArgs &told) {
-        if (auto kept = weak.lock()) kept->ended(told.completionKey, told.duration_ms);
+        if (auto kept = weak.lock()) kept->ended(told.completionKey);
     });
 }
 

@@ -31,7 +31,7 @@ public:
     explicit GlooFlight(Recorder *recorder) : recorder_(recorder) {}
     void introduce(const Group &group) override;
     void begins(uint64_t key, const Group &group, const Operation &operation) override;
-    void ended(uint64_t key, std::optional<float> ms) override;
+    void ended(uint64_t key) override;
 
 private:
     /* Where an entry is, as long as no newer one has taken its place. */
@@ -111,7 +111,7 @@ void GlooFlight::begins(uint64_t key, const Group &group, const Operation &opera
     recorder_->next_ = (index + 1) % recorder_->max_entries_;
 }
 
-void GlooFlight::ended(uint64_t key, std::optional<float> ms) {
+void GlooFlight::ended(uint64_t key) {
     std::lock_guard<std::mutex> own(mutex_);
     auto found = under_way_.find(key);
     if (found == under_way_.end()) return;
@@ -123,7 +123,6 @@ void GlooFlight::ended(uint64_t key, std::optional<float> ms) {
     auto now = c10::getTime();
     entry.time_discovered_started_ = now;
     entry.time_discovered_completed_ = now;
-    entry.duration_ = ms;
     entry.retired_ = true;
     status_->lastCompletedSeq = static_cast<int64_t>(entry.collective_seq_id_);
     status_->lastCompletedWorkName = entry.profiling_name_;

@@ -3,8 +3,9 @@
  * other backends, leaves groups with Gloo's name alone. So these are written here, into the recorder that is Gloo's, where all of
  * PyTorch's functions and its analyser look for them.
  *
- * An entry is written before its operation begins; the end of the operation, if it is a good one, is noted in it. Operations are
- * known by the keys of their works. PyTorch 2.15 and newer; with older ones there are no entries.
+ * An entry is written before its operation begins; the end of the operation, if it is a good one, is noted in it, but not how
+ * long it took: Gloo's entries have no durations. Operations are known by the keys of their works. PyTorch 2.15 and newer; with
+ * older ones there are no entries.
  */
 #pragma once
 
@@ -12,7 +13,6 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +39,7 @@ public:
     /* PyTorch's analyser asks for the members of each group that has entries. */
     virtual void introduce(const Group &group) = 0;
     virtual void begins(uint64_t key, const Group &group, const Operation &operation) = 0;
-    virtual void ended(uint64_t key, std::optional<float> ms) = 0;
+    virtual void ended(uint64_t key) = 0;
 };
 
 } // namespace torch_tutti
