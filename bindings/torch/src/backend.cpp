@@ -456,7 +456,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t> &ra
         if (old == getRank()) rank = size;
         size++;
     }
-    TORCH_CHECK_VALUE(std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), getRank()) == ranks_to_exclude.end(),
+    TUTTI_CHECK_VALUE(std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), getRank()) == ranks_to_exclude.end(),
                       "tutti: shrink is called by the ranks that stay, and rank ", getRank(), " is to go");
     /* This group may be broken: that is when it is shrunk. So the rest meets anew in the store. */
     std::string prefix = "shrink/" + std::to_string(shrinks_.fetch_add(1));
@@ -472,7 +472,7 @@ bool Backend::supportsTensorAlloc(c10::DeviceIndex device) {
 }
 
 at::Tensor Backend::allocateTensor(long count, at::TensorOptions options) {
-    TORCH_CHECK_VALUE(options.device().is_cpu(), "tutti: allocate_tensor gives CPU tensors, and ", options.device(),
+    TUTTI_CHECK_VALUE(options.device().is_cpu(), "tutti: allocate_tensor gives CPU tensors, and ", options.device(),
                       " was asked for");
     return empty_shared({count}, c10::typeMetaToScalarType(options.dtype()));
 }

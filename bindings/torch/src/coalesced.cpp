@@ -69,7 +69,7 @@ template <typename Body> static Backend::WorkPtr together(Backend &backend, cons
 }
 
 Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &opts) {
-    TORCH_CHECK_VALUE(!tensors.empty(), "tutti: all_reduce_coalesced needs at least one tensor");
+    TUTTI_CHECK_VALUE(!tensors.empty(), "tutti: all_reduce_coalesced needs at least one tensor");
     return together(*this, make_call(c10d::OpType::ALLREDUCE_COALESCED, "tutti:all_reduce", opts), [&] {
         WorkPtr last;
         for (at::Tensor &tensor : tensors) {
@@ -83,11 +83,11 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors &tensors, const c10d::Allr
 /* outputs[rank][i] is what inputs[i] is on that rank. */
 Backend::WorkPtr Backend::allgather_coalesced(TensorLists &outputs, Tensors &inputs,
                                               const c10d::AllgatherOptions &opts) {
-    TORCH_CHECK_VALUE(!inputs.empty(), "tutti: all_gather_coalesced needs at least one tensor");
-    TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), "tutti: all_gather_coalesced needs ", getSize(),
+    TUTTI_CHECK_VALUE(!inputs.empty(), "tutti: all_gather_coalesced needs at least one tensor");
+    TUTTI_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), "tutti: all_gather_coalesced needs ", getSize(),
                       " lists of outputs, ", outputs.size(), " given");
     for (const Tensors &list : outputs)
-        TORCH_CHECK_VALUE(list.size() == inputs.size(), "tutti: all_gather_coalesced of ", inputs.size(),
+        TUTTI_CHECK_VALUE(list.size() == inputs.size(), "tutti: all_gather_coalesced of ", inputs.size(),
                           " tensors into a list of ", list.size());
     return together(*this, make_call(c10d::OpType::ALLGATHER_COALESCED, "tutti:all_gather", opts), [&] {
         WorkPtr last;
@@ -103,7 +103,7 @@ Backend::WorkPtr Backend::allgather_coalesced(TensorLists &outputs, Tensors &inp
 
 Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                           const c10d::AllgatherOptions &opts) {
-    TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
+    TUTTI_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
                       "tutti: as many outputs as inputs expected, and at least one");
     return together(*this, make_call(c10d::OpType::COALESCED, "tutti:all_gather_into_tensor_coalesced", opts), [&] {
         WorkPtr last;
@@ -114,7 +114,7 @@ Backend::WorkPtr Backend::allgather_into_tensor_coalesced(Tensors &outputs, Tens
 
 Backend::WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                           const c10d::ReduceScatterOptions &opts) {
-    TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
+    TUTTI_CHECK_VALUE(outputs.size() == inputs.size() && !inputs.empty(),
                       "tutti: as many outputs as inputs expected, and at least one");
     return together(*this, make_call(c10d::OpType::COALESCED, "tutti:reduce_scatter_tensor_coalesced", opts), [&] {
         WorkPtr last;

@@ -10,7 +10,7 @@ namespace torch_tutti {
 namespace {
 
 const at::Tensor &only(const Backend::Tensors &tensors) {
-    TORCH_CHECK_VALUE(tensors.size() == 1, "tutti: one tensor expected, ", tensors.size(), " given");
+    TUTTI_CHECK_VALUE(tensors.size() == 1, "tutti: one tensor expected, ", tensors.size(), " given");
     return tensors[0];
 }
 
@@ -67,9 +67,9 @@ Backend::WorkPtr Backend::reduce(Tensors &tensors, const c10d::ReduceOptions &op
 }
 
 Backend::WorkPtr Backend::_allgather_base(at::Tensor &output, at::Tensor &input, const c10d::AllgatherOptions &opts) {
-    TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: all_gather of ", input.scalar_type(),
+    TUTTI_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: all_gather of ", input.scalar_type(),
                       " into ", output.scalar_type());
-    TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(), "tutti: all_gather of ", input.numel(),
+    TUTTI_CHECK_VALUE(output.numel() == input.numel() * getSize(), "tutti: all_gather of ", input.numel(),
                       " elements from each of ", getSize(), " ranks does not fit an output of ", output.numel());
     Operands operands;
     const auto *src = operands.in(input);
@@ -92,9 +92,9 @@ Backend::WorkPtr Backend::gather_single(at::Tensor &output, at::Tensor &input, c
     operands.inputs = {input};
     void *dst = nullptr;
     if (is_root) {
-        TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: gather of ", input.scalar_type(),
+        TUTTI_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: gather of ", input.scalar_type(),
                           " into ", output.scalar_type());
-        TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(), "tutti: gather of ", input.numel(),
+        TUTTI_CHECK_VALUE(output.numel() == input.numel() * getSize(), "tutti: gather of ", input.numel(),
                           " elements from each of ", getSize(), " ranks does not fit an output of ", output.numel());
         dst = operands.out(output);
         operands.results = {output};
@@ -110,9 +110,9 @@ Backend::WorkPtr Backend::gather_single(at::Tensor &output, at::Tensor &input, c
 
 Backend::WorkPtr Backend::_reduce_scatter_base(at::Tensor &output, at::Tensor &input,
                                                const c10d::ReduceScatterOptions &opts) {
-    TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: reduce_scatter of ", input.scalar_type(),
+    TUTTI_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: reduce_scatter of ", input.scalar_type(),
                       " into ", output.scalar_type());
-    TORCH_CHECK_VALUE(input.numel() == output.numel() * getSize(), "tutti: reduce_scatter of ", input.numel(),
+    TUTTI_CHECK_VALUE(input.numel() == output.numel() * getSize(), "tutti: reduce_scatter of ", input.numel(),
                       " elements over ", getSize(), " ranks does not fit an output of ", output.numel());
     Operands operands;
     const auto *src = operands.in(input);
@@ -148,7 +148,7 @@ parts_of(const at::Tensor &tensor, Pointer base, const std::vector<int64_t> &spl
 
 Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_splits,
                                         std::vector<int64_t> &input_splits, const c10d::AllToAllOptions &opts) {
-    TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: all_to_all of ", input.scalar_type(),
+    TUTTI_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "tutti: all_to_all of ", input.scalar_type(),
                       " into ", output.scalar_type());
     c10d::checkSplitSizes(input_splits, input, getSize());
     c10d::checkSplitSizes(output_splits, output, getSize());
@@ -160,7 +160,7 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input, s
     Elements as = moved_as(input.scalar_type());
     Call call = make_call(c10d::OpType::ALLTOALL_BASE, "tutti:all_to_all", opts);
     if (input_splits.empty() && output_splits.empty()) {
-        TORCH_CHECK_VALUE(output.numel() == input.numel(), "tutti: all_to_all of ", input.numel(), " elements into ",
+        TUTTI_CHECK_VALUE(output.numel() == input.numel(), "tutti: all_to_all of ", input.numel(), " elements into ",
                           output.numel());
         size_t count = count_of(input) / static_cast<size_t>(getSize()) * as.per_item;
         return start(call, std::move(operands), [=](tutti_comm *comm, const tutti_options *options) {

@@ -78,7 +78,7 @@ bool Sends::ended() {
 c10::Stream Lanes::take(c10::Device device, bool async, int64_t lane) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!device_) device_ = device;
-    TORCH_CHECK_VALUE(*device_ == device, "tutti: this group has worked with tensors on ", *device_,
+    TUTTI_CHECK_VALUE(*device_ == device, "tutti: this group has worked with tensors on ", *device_,
                       " so far, and one is on ", device, "; a group uses one GPU on each rank");
     if (async && streams_.count(lane) == 0) streams_.emplace(lane, cuda().getStreamFromGlobalPool(device));
     c10::Stream stream = async ? streams_.at(lane) : current_stream(device);

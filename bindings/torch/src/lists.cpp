@@ -21,10 +21,10 @@ size_t count_of(const at::Tensor &tensor, Elements as) {
 }
 
 void check_list(const Backend::Tensors &list, int nranks, at::ScalarType dtype, const char *what) {
-    TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(nranks), "tutti: ", what, " needs a list of ", nranks,
+    TUTTI_CHECK_VALUE(list.size() == static_cast<size_t>(nranks), "tutti: ", what, " needs a list of ", nranks,
                       " tensors, one for each rank, and this one has ", list.size());
     for (const at::Tensor &tensor : list)
-        TORCH_CHECK_VALUE(tensor.scalar_type() == dtype, "tutti: ", what, " of tensors of ", dtype, " and ",
+        TUTTI_CHECK_VALUE(tensor.scalar_type() == dtype, "tutti: ", what, " of tensors of ", dtype, " and ",
                           tensor.scalar_type());
 }
 
@@ -47,7 +47,7 @@ Table outputs(Operands &operands, const Backend::Tensors &list, Elements as) {
 }
 
 const at::Tensor &only(const Backend::Tensors &tensors, const char *what) {
-    TORCH_CHECK_VALUE(tensors.size() == 1, "tutti: ", what, " takes one tensor, ", tensors.size(), " given");
+    TUTTI_CHECK_VALUE(tensors.size() == 1, "tutti: ", what, " takes one tensor, ", tensors.size(), " given");
     return tensors[0];
 }
 
@@ -56,7 +56,7 @@ const at::Tensor &only(const Backend::Tensors &tensors, const char *what) {
 Backend::WorkPtr Backend::allgather(TensorLists &output_lists, Tensors &input_list,
                                     const c10d::AllgatherOptions &opts) {
     const at::Tensor &input = only(input_list, "all_gather");
-    TORCH_CHECK_VALUE(output_lists.size() == 1, "tutti: all_gather takes one list of outputs");
+    TUTTI_CHECK_VALUE(output_lists.size() == 1, "tutti: all_gather takes one list of outputs");
     check_list(output_lists[0], getSize(), input.scalar_type(), "all_gather");
     Elements as = moved_as(input.scalar_type());
     Operands operands;
@@ -74,7 +74,7 @@ Backend::WorkPtr Backend::allgather(TensorLists &output_lists, Tensors &input_li
 Backend::WorkPtr Backend::gather(TensorLists &output_lists, Tensors &input_list, const c10d::GatherOptions &opts) {
     const at::Tensor &input = only(input_list, "gather");
     bool is_root = getRank() == opts.rootRank;
-    TORCH_CHECK_VALUE(output_lists.size() == (is_root ? 1 : 0), "tutti: gather takes a list of outputs on rank ",
+    TUTTI_CHECK_VALUE(output_lists.size() == (is_root ? 1 : 0), "tutti: gather takes a list of outputs on rank ",
                       opts.rootRank, " and none elsewhere");
     if (is_root) check_list(output_lists[0], getSize(), input.scalar_type(), "gather");
     Elements as = moved_as(input.scalar_type());
@@ -97,7 +97,7 @@ Backend::WorkPtr Backend::gather(TensorLists &output_lists, Tensors &input_list,
 Backend::WorkPtr Backend::scatter(Tensors &output_list, TensorLists &input_lists, const c10d::ScatterOptions &opts) {
     const at::Tensor &output = only(output_list, "scatter");
     bool is_root = getRank() == opts.rootRank;
-    TORCH_CHECK_VALUE(input_lists.size() == (is_root ? 1 : 0), "tutti: scatter takes a list of inputs on rank ",
+    TUTTI_CHECK_VALUE(input_lists.size() == (is_root ? 1 : 0), "tutti: scatter takes a list of inputs on rank ",
                       opts.rootRank, " and none elsewhere");
     if (is_root) check_list(input_lists[0], getSize(), output.scalar_type(), "scatter");
     Elements as = moved_as(output.scalar_type());
@@ -121,10 +121,10 @@ Backend::WorkPtr Backend::scatter(Tensors &output_list, TensorLists &input_lists
 Backend::WorkPtr Backend::reduce_scatter(Tensors &output_list, TensorLists &input_lists,
                                          const c10d::ReduceScatterOptions &opts) {
     const at::Tensor &output = only(output_list, "reduce_scatter");
-    TORCH_CHECK_VALUE(input_lists.size() == 1, "tutti: reduce_scatter takes one list of inputs");
+    TUTTI_CHECK_VALUE(input_lists.size() == 1, "tutti: reduce_scatter takes one list of inputs");
     check_list(input_lists[0], getSize(), output.scalar_type(), "reduce_scatter");
     const at::Tensor &own = input_lists[0][static_cast<size_t>(getRank())];
-    TORCH_CHECK_VALUE(own.numel() == output.numel(), "tutti: reduce_scatter of ", own.numel(),
+    TUTTI_CHECK_VALUE(own.numel() == output.numel(), "tutti: reduce_scatter of ", own.numel(),
                       " elements for this rank into an output of ", output.numel());
     Reduction as = reduced_as(output.scalar_type(), opts.reduceOp);
     Operands operands;
@@ -142,7 +142,7 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors &output_list, TensorLists &inpu
 }
 
 Backend::WorkPtr Backend::alltoall(Tensors &output_list, Tensors &input_list, const c10d::AllToAllOptions &opts) {
-    TORCH_CHECK_VALUE(!input_list.empty(), "tutti: all_to_all needs a list of tensors");
+    TUTTI_CHECK_VALUE(!input_list.empty(), "tutti: all_to_all needs a list of tensors");
     at::ScalarType dtype = input_list[0].scalar_type();
     check_list(input_list, getSize(), dtype, "all_to_all");
     check_list(output_list, getSize(), dtype, "all_to_all");

@@ -9,6 +9,7 @@
 #include "as_gloo.h"
 #include "backend.h"
 #include "env.h"
+#include "errors.h"
 #include "interrupt.h"
 #include "memory.h"
 #include "tutti/device.h"
@@ -26,7 +27,7 @@ OptionsPtr copy_of(const Options &options) {
 }
 
 BackendPtr create_backend(const c10d::DistributedBackendOptions &group, const OptionsPtr &given) {
-    TORCH_CHECK_VALUE(!wants_reconfigure(group),
+    TUTTI_CHECK_VALUE(!wants_reconfigure(group),
                       "tutti: a group keeps its members, so enable_reconfigure is not to be had; ",
                       "shrink, split and merge make other groups of them");
     OptionsPtr options = given ? copy_of(*given) : c10::make_intrusive<Options>();
@@ -132,11 +133,30 @@ std::pair<int, std::string> gpus() {
     return {count, status == TUTTI_OK ? "" : tutti_last_error()};
 }
 
+/* The type lives as long as the process, which may end while a thread raises an error. */
+PyObject *argument_error = nullptr;
+
+void bind_errors(py::module_ &module) {
+    py::tuple bases = py::make_tuple(py::handle(PyExc_ValueError), py::handle(PyExc_RuntimeError));
+    argument_error = PyErr_NewExceptionWithDoc("torch_tutti.ArgumentError", "A wrong argument of a call to a group.",
+                                               bases.ptr(), nullptr);
+    if (argument_error == nullptr) throw py::error_already_set();
+    module.attr("ArgumentError") = py::handle(argument_error);
+    py::register_exception_translator([](std::exception_ptr thrown) {
+        try {
+            std::rethrow_exception(thrown);
+        } catch (const ArgumentError &error) {
+            PyErr_SetString(argument_error, error.what_without_backtrace());
+        }
+    });
+}
+
 } // namespace
 
 PYBIND11_MODULE(_C, module) {
     module.attr("torch_version") = TORCH_VERSION;
     module.attr("tutti_version") = tutti_version();
+    bind_errors(module);
     bind_options(module);
     bind_backend(module);
     bind_as_gloo(module);

@@ -52,13 +52,13 @@ tutti_reduction reduction_of(const c10d::ReduceOp &op) {
     case c10d::ReduceOp::BOR: return TUTTI_BOR;
     case c10d::ReduceOp::BXOR: return TUTTI_BXOR;
     case c10d::ReduceOp::PREMUL_SUM: return TUTTI_PREMUL_SUM;
-    default: TORCH_CHECK_VALUE(false, "tutti: unknown ReduceOp ", static_cast<int>(op.op_));
+    default: TUTTI_CHECK_VALUE(false, "tutti: unknown ReduceOp ", static_cast<int>(op.op_));
     }
 }
 
 double factor_of(const c10d::ReduceOp &op) {
     auto *supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement *>(op.supplement_.get());
-    TORCH_CHECK_VALUE(supplement != nullptr, "tutti: PREMUL_SUM without a factor; make it with "
+    TUTTI_CHECK_VALUE(supplement != nullptr, "tutti: PREMUL_SUM without a factor; make it with "
                                              "torch.distributed._make_nccl_premul_sum(factor)");
     return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>() : supplement->double_factor;
 }
@@ -84,23 +84,23 @@ Reduction reduced_as(at::ScalarType dtype, const c10d::ReduceOp &op) {
     TORCH_CHECK_TYPE(reduction.elements.type != TUTTI_TYPE_COUNT, "tutti: tensors of dtype ", c10::toString(dtype),
                      " can be moved, but not reduced");
     bool linear = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG || op == c10d::ReduceOp::PREMUL_SUM;
-    TORCH_CHECK_VALUE(linear || !at::isComplexType(dtype), "tutti: complex tensors have no ",
+    TUTTI_CHECK_VALUE(linear || !at::isComplexType(dtype), "tutti: complex tensors have no ",
                       tutti_reduction_name(reduction.op), "; sum, avg and premul_sum work on them");
     if (reduction.op == TUTTI_PREMUL_SUM) reduction.factor = factor_of(op);
     return reduction;
 }
 
 static void check_device(c10::Device other, c10::Device device) {
-    TORCH_CHECK_VALUE(other == device, "tutti: one tensor is on ", other, " and one on ", device,
+    TUTTI_CHECK_VALUE(other == device, "tutti: one tensor is on ", other, " and one on ", device,
                       "; those of one operation, or of one batch, are in one place");
 }
 
 /* Every tensor passes here. */
 void Operands::take(const at::Tensor &tensor) {
     c10::Device device = tensor.device();
-    TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "tutti: a tensor is on ", device,
+    TUTTI_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "tutti: a tensor is on ", device,
                       ", and CPU and CUDA tensors are what can be moved; use .cpu()");
-    TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "tutti: this operation takes dense tensors, and this one is ",
+    TUTTI_CHECK_VALUE(tensor.layout() == at::kStrided, "tutti: this operation takes dense tensors, and this one is ",
                       tensor.layout());
     if (device_) check_device(*device_, device);
     device_ = device;

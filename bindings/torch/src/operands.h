@@ -15,6 +15,7 @@
 #include <optional>
 #include <vector>
 
+#include "errors.h"
 #include "tutti/tutti.h"
 
 namespace torch_tutti {

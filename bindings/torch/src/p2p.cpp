@@ -14,8 +14,8 @@ static constexpr int64_t monitored_tags = INT64_C(1) << 40;
 static constexpr int64_t cuda_tags = INT64_C(1) << 41;
 
 Backend::WorkPtr Backend::message(const char *title, c10d::OpType type, Tensors &tensors, int peer, int64_t tag) {
-    TORCH_CHECK_VALUE(tensors.size() == 1, "tutti: send and recv take one tensor, ", tensors.size(), " given");
-    TORCH_CHECK_VALUE(tag >= 0, "tutti: tags are not negative, and this one is ", tag);
+    TUTTI_CHECK_VALUE(tensors.size() == 1, "tutti: send and recv take one tensor, ", tensors.size(), " given");
+    TUTTI_CHECK_VALUE(tag >= 0, "tutti: tags are not negative, and this one is ", tag);
     bool sends = type == c10d::OpType::SEND;
     const at::Tensor &tensor = tensors[0];
     Operands operands;

@@ -17,7 +17,7 @@ constexpr int64_t header_items = 3 + max_dims;
 at::Tensor header_of(const at::Tensor &tensor) {
     at::Tensor header = at::zeros({header_items}, at::kLong);
     auto *items = header.mutable_data_ptr<int64_t>();
-    TORCH_CHECK_VALUE(tensor.dim() <= max_dims, "tutti: sparse all_reduce takes at most ", max_dims, " dimensions");
+    TUTTI_CHECK_VALUE(tensor.dim() <= max_dims, "tutti: sparse all_reduce takes at most ", max_dims, " dimensions");
     items[0] = tensor._nnz();
     items[1] = tensor.sparse_dim();
     items[2] = tensor.dim();
@@ -54,7 +54,7 @@ at::Tensor sum_of_all(tutti_comm *comm, const at::Tensor &own) {
     for (int rank = 0; rank < nranks; rank++) {
         const auto *items = headers[static_cast<size_t>(rank)].const_data_ptr<int64_t>();
         const auto *mine = header.const_data_ptr<int64_t>();
-        TORCH_CHECK_VALUE(std::equal(items + 1, items + header_items, mine + 1),
+        TUTTI_CHECK_VALUE(std::equal(items + 1, items + header_items, mine + 1),
                           "tutti: sparse all_reduce of tensors of different shapes (rank ", rank, " and rank ",
                           tutti_comm_rank(comm), ")");
         std::vector<int64_t> values = own.values().sizes().vec();
@@ -75,13 +75,13 @@ at::Tensor sum_of_all(tutti_comm *comm, const at::Tensor &own) {
 } // namespace
 
 Backend::WorkPtr Backend::allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts) {
-    TORCH_CHECK_VALUE(tensors.size() == 1, "tutti: all_reduce takes one tensor, ", tensors.size(), " given");
+    TUTTI_CHECK_VALUE(tensors.size() == 1, "tutti: all_reduce takes one tensor, ", tensors.size(), " given");
     at::Tensor tensor = tensors[0];
-    TORCH_CHECK_VALUE(tensor.layout() == at::kSparse, "tutti: sparse all_reduce takes COO tensors, and this one is ",
+    TUTTI_CHECK_VALUE(tensor.layout() == at::kSparse, "tutti: sparse all_reduce takes COO tensors, and this one is ",
                       tensor.layout());
-    TORCH_CHECK_VALUE(tensor.device().is_cpu(), "tutti: sparse all_reduce takes CPU tensors, and this one is on ",
+    TUTTI_CHECK_VALUE(tensor.device().is_cpu(), "tutti: sparse all_reduce takes CPU tensors, and this one is on ",
                       tensor.device());
-    TORCH_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "tutti: sparse all_reduce knows the sum only");
+    TUTTI_CHECK_VALUE(opts.reduceOp == c10d::ReduceOp::SUM, "tutti: sparse all_reduce knows the sum only");
     uint64_t sequence = next_sequence();
     Aside::Ended ended;
     if (is_watched()) {

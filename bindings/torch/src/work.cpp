@@ -64,7 +64,7 @@ void legacy_ended(tutti_status status, void *context) {
 
 void throw_status(tutti_status status, const std::string &text) {
     throw_pending_interrupt();
-    TORCH_CHECK_VALUE(status != TUTTI_ERR_ARGUMENT, "tutti: ", text);
+    TUTTI_CHECK_VALUE(status != TUTTI_ERR_ARGUMENT, "tutti: ", text);
     TORCH_CHECK_WITH(DistBackendError, false, "tutti: ", tutti_status_name(status), " - ", text);
 }
 

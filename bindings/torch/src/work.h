@@ -16,7 +16,7 @@
 
 namespace torch_tutti {
 
-/* Throws what a failed call means in Python: ValueError for a wrong argument, else DistBackendError. */
+/* Throws what a failed call means in Python: ArgumentError for a wrong argument, else DistBackendError. */
 [[noreturn]] void throw_status(tutti_status status, const std::string &text);
 inline void check(tutti_status status) {
     if (C10_UNLIKELY(status != TUTTI_OK)) throw_status(status, tutti_last_error());

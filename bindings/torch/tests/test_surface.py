@@ -2,6 +2,7 @@
 the state of errors. And which error comes out of what."""
 import datetime
 import os
+import pickle
 import threading
 import time
 import unittest
@@ -151,11 +152,18 @@ def outcomes(context):
 
 
 def wrong_argument(context):
-    try:
-        dist.group.WORLD.allreduce([torch.ones(2), torch.ones(2)])
-    except ValueError as error:
-        return str(error), summed() == context.size
-    return "", False
+    """Of PyTorch's backends some raise a RuntimeError, others a ValueError."""
+    errors = []
+    for call in (lambda: dist.group.WORLD.allreduce([torch.ones(2), torch.ones(2)]), lambda: dist.group.WORLD.broadcast(torch.ones(2), 2)):
+        for kind in (RuntimeError, ValueError):
+            try:
+                call()
+            except kind as error:
+                errors.append(error)
+    import torch_tutti  # pylint: disable=import-outside-toplevel
+
+    kept = pickle.loads(pickle.dumps(errors[0]))
+    return [str(error) for error in errors], type(kept) is torch_tutti.ArgumentError, summed() == context.size
 
 
 def in_one_process():
@@ -208,9 +216,10 @@ class Surface(unittest.TestCase):
         self.assertEqual(bad, (True, False, "DistBackendError"))
         self.assertEqual(result, 2)  # WorkResult.COMM_ERROR
 
-    def test_a_wrong_argument_is_a_value_error(self):
-        for text, whole in ranks.run(2, wrong_argument):
-            self.assertIn("one tensor expected, 2 given", text)
+    def test_a_wrong_argument_is_a_value_error_and_a_runtime_error(self):
+        for texts, ours, whole in ranks.run(2, wrong_argument):
+            self.assertEqual(texts, ["tutti: one tensor expected, 2 given"] * 2 + ["tutti: broadcast: root 2 of 2 ranks cannot be"] * 2)
+            self.assertTrue(ours)
             self.assertTrue(whole)
 
     def test_ranks_can_be_threads(self):

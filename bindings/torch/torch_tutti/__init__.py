@@ -19,7 +19,7 @@ except ImportError:
     raise ImportError(f"{os.path.dirname(os.path.abspath(__file__))} is the source of torch_tutti, not what pip installs: "
                       "start Python in another folder") from None
 
-__all__ = ["Options", "empty", "env", "zeros", "is_shareable", "replace_gloo", "use_allocator", "versions"]
+__all__ = ["ArgumentError", "Options", "empty", "env", "zeros", "is_shareable", "replace_gloo", "use_allocator", "versions"]
 
 _C, _built_for = _extension.load(_build, __name__)
 
@@ -33,6 +33,7 @@ atexit.register(_C.shutdown_all)
 from . import env  # noqa: E402
 
 Options = _C.Options
+ArgumentError = _C.ArgumentError
 _c10d = torch._C._distributed_c10d
 _ANY_OPTIONS = tuple(getattr(owner, "Options") for owner in (_c10d.Backend, _c10d.ProcessGroup) if hasattr(owner, "Options"))
 
