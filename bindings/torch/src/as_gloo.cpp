@@ -33,6 +33,7 @@ bool serves_gpus() {
 
 void set_real_gloo(const RealGloo *real) {
     real_gloo = real;
+    add_gloos_words();
 }
 
 GlooBackend::GlooBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)

@@ -16,6 +16,7 @@ namespace torch_tutti {
 namespace {
 
 std::atomic<bool> stopped{false};
+std::atomic<bool> with_gloos_words{false};
 std::atomic<int> callbacks_running{0};
 
 using c10::ivalue::Future;
@@ -60,12 +61,27 @@ void legacy_ended(tutti_status status, void *context) {
     tutti_work_free(legacy->handle);
 }
 
+const char *gloos_words(tutti_status status) {
+    if (!with_gloos_words.load()) return "";
+    switch (status) {
+    case TUTTI_ERR_PEER_DIED:
+    case TUTTI_ERR_BROKEN:
+    case TUTTI_ERR_ABORTED: return " (Gloo: Connection closed by peer)";
+    case TUTTI_ERR_TIMEOUT: return " (Gloo: Timed out waiting)";
+    default: return "";
+    }
+}
+
 } // namespace
 
 void throw_status(tutti_status status, const std::string &text) {
     throw_pending_interrupt();
     TUTTI_CHECK_VALUE(status != TUTTI_ERR_ARGUMENT, "tutti: ", text);
-    TORCH_CHECK_WITH(DistBackendError, false, "tutti: ", tutti_status_name(status), " - ", text);
+    TORCH_CHECK_WITH(DistBackendError, false, "tutti: ", tutti_status_name(status), " - ", text, gloos_words(status));
+}
+
+void add_gloos_words() {
+    with_gloos_words.store(true);
 }
 
 bool stop_callbacks(std::chrono::milliseconds limit) {

@@ -18,6 +18,8 @@ namespace torch_tutti {
 
 /* Throws what a failed call means in Python: ArgumentError for a wrong argument, else DistBackendError. */
 [[noreturn]] void throw_status(tutti_status status, const std::string &text);
+/* From now on such errors end with what Gloo says in their place: programs look for that to tell lost ranks from bugs. */
+void add_gloos_words();
 inline void check(tutti_status status) {
     if (C10_UNLIKELY(status != TUTTI_OK)) throw_status(status, tutti_last_error());
 }

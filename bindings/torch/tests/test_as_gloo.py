@@ -256,6 +256,26 @@ def missing_at_barrier(context):
     return "nothing raised"
 
 
+def left_alone(context, way, backend="gloo"):
+    """What rank 0 is told when rank 1 does not come to an operation, or has left."""
+    context.init(backend, timeout_s=2)
+    group = own_backend()
+    group.allreduce([torch.ones(2)]).wait()
+    if context.rank == 1:
+        if way == "late":
+            time.sleep(4)
+        elif way == "left":
+            dist.destroy_process_group()
+        else:
+            group.abort()
+        return ""
+    try:
+        group.allreduce([torch.ones(2)]).wait()
+    except RuntimeError as error:
+        return str(error)
+    return "nothing raised"
+
+
 def killed(context):
     context.init("gloo")
     dist.barrier()
@@ -353,6 +373,16 @@ class Groups(unittest.TestCase):
         for rank in (0, 2):
             self.assertLess(done[rank][0], KILLED_S)
             self.assertIn("rank 1", done[rank][1])
+            self.assertIn("Connection closed by peer", done[rank][1])
+
+    def test_errors_have_gloos_words_too(self):
+        """By which programs tell that a rank is lost."""
+        for way, words in (("late", "Timed out waiting"), ("left", "Connection closed by peer"), ("aborted", "Connection closed by peer")):
+            with self.subTest(way=way):
+                self.assertRegex(ranks.run(2, in_place, left_alone, way, init=False)[0], rf"^tutti: .*\(Gloo: {words}\)$")
+                if way != "aborted":  # abort() of Gloo's own groups ends nothing
+                    self.assertIn(words, ranks.run(2, left_alone, way, init=False)[0])
+                self.assertNotIn("Gloo", ranks.run(2, left_alone, way, "tutti", init=False)[0])
 
 
 WORLD = """
