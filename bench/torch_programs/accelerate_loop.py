@@ -10,7 +10,8 @@ set_seed(1)
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 inputs = torch.randn(1003, 256)  # not a multiple of the batch: gather_for_metrics drops what was put in twice
 data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
-model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 2))
+model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU(),
+                            torch.nn.Linear(1024, 2))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 model, optimizer, train, check = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=16, shuffle=True),
                                                      DataLoader(data, batch_size=50))

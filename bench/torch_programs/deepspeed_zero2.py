@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 torch.manual_seed(1)
 deepspeed.init_distributed(dist_backend="gloo")
-model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 2))
+model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU(),
+                            torch.nn.Linear(1024, 2))
 settings = {
     "train_micro_batch_size_per_gpu": 16,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
@@ -37,7 +38,8 @@ engine.save_checkpoint(folder[0], tag="one")
 before = [p.detach().clone() for p in engine.module.parameters()]
 train(5)
 engine.load_checkpoint(folder[0], tag="one")
-assert all(torch.equal(a, b) for a, b in zip(before, engine.module.parameters())), "the checkpoint does not bring back the parameters"
+after = list(engine.module.parameters())
+assert all(torch.equal(a, b) for a, b in zip(before, after)), "the checkpoint does not bring back the parameters"
 if dist.get_rank() == 0:
     print("result", sum(p.double().sum() for p in before).item())
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""TorchRec: two embedding tables, one sharded by columns over the ranks, the other whole on one of them, under DistributedModelParallel."""
+"""TorchRec's DistributedModelParallel: two embedding tables, one sharded by columns over the ranks, the other whole on one."""
 import torch
 import torch.distributed as dist
 import torchrec
@@ -15,7 +15,8 @@ class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.tables = torchrec.EmbeddingBagCollection(device=torch.device("cpu"), tables=[
-            torchrec.EmbeddingBagConfig(name=name, embedding_dim=64, num_embeddings=1000, feature_names=[name]) for name in ("item", "user")])
+            torchrec.EmbeddingBagConfig(name=name, embedding_dim=64, num_embeddings=1000, feature_names=[name])
+            for name in ("item", "user")])
         self.out = torch.nn.Linear(128, 2)
 
     def forward(self, features):
@@ -36,7 +37,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 torch.manual_seed(10 + rank)
 for step in range(30):
     lengths = torch.randint(0, 4, (64,))
-    features = torchrec.KeyedJaggedTensor(keys=["item", "user"], values=torch.randint(0, 1000, (int(lengths.sum()),)), lengths=lengths)
+    values = torch.randint(0, 1000, (int(lengths.sum()),))
+    features = torchrec.KeyedJaggedTensor(keys=["item", "user"], values=values, lengths=lengths)
     loss = torch.nn.functional.cross_entropy(model(features), (lengths[:32] > 1).long())
     optimizer.zero_grad()
     loss.backward()

@@ -519,20 +519,33 @@ class Ways(unittest.TestCase):
         """)
         self.assertLess(min(float(python(program).stdout) for _ in range(3)), 20e-3)
 
-    def test_spawned_processes(self):
-        self.says("gloo GlooBackend gloo GlooBackend", self.script("""
-            def main(rank, path, results):
-                dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
+    def test_processes_that_a_program_starts(self):
+        """As those of notebooks and actors are: without a launcher, by a process that has loaded PyTorch."""
+        program = self.script("""
+            import socket
+            def main(rank, port, results):
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+                dist.init_process_group("gloo")
                 tensor = torch.ones(1)
                 dist.all_reduce(tensor)
                 assert tensor.item() == 2
                 results.put("%s %s" % (dist.get_backend(), type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__))
                 dist.destroy_process_group()
             if __name__ == "__main__":
-                results = torch.multiprocessing.get_context("spawn").SimpleQueue()
-                torch.multiprocessing.spawn(main, (os.path.join(os.path.dirname(__file__), "met"), results), nprocs=2)
-                print(results.get(), results.get())
-        """), TUTTI_AS_GLOO="1")
+                if "TUTTI_AS_GLOO" not in os.environ:
+                    import torch_tutti
+                    torch_tutti.replace_gloo()
+                for method in sys.argv[1:]:
+                    with socket.socket() as one:
+                        one.bind(("127.0.0.1", 0))
+                        port = one.getsockname()[1]
+                    results = torch.multiprocessing.get_context(method).SimpleQueue()
+                    torch.multiprocessing.start_processes(main, (port, results), nprocs=2, start_method=method)
+                    print(method, results.get(), results.get())
+        """)
+        ours = f"{OURS} {OURS}"
+        self.says(f"fork {ours}\nforkserver {ours}", program, "fork", "forkserver")
+        self.says(f"spawn {ours}", program, "spawn", TUTTI_AS_GLOO="1")
 
     def test_torchrun_says_what_gloo_did(self):
         # Gloo's threads, which want Python's lock, have ended when Python begins to: it would abort.
