@@ -18,22 +18,36 @@
 #define LOOK_MS 100
 
 static tutti_status choose_key(tutti_contact *c) {
-    TUTTI_TRY(tutti_secret_get((char *)c->key, sizeof c->key, &c->secret));
-    if (!c->secret && tutti_setting_int(TUTTI_SETTING_SECRET_REQUIRED) != 0)
+    bool secret;
+    TUTTI_TRY(tutti_secret_get((char *)c->key, sizeof c->key, &secret));
+    if (!secret && tutti_setting_int(TUTTI_SETTING_SECRET_REQUIRED) != 0)
         return tutti_fail(TUTTI_ERR_REFUSED,
                           "TUTTI_SECRET_REQUIRED is set, but neither TUTTI_SECRET nor TUTTI_SECRET_FILE");
-    c->key_bytes = c->secret ? strlen((char *)c->key) : sizeof c->place->nonce;
-    if (!c->secret) memcpy(c->key, c->place->nonce, sizeof c->place->nonce);
+    c->others = tutti_setting_int(TUTTI_SETTING_OTHER_USERS) != 0;
+    if (c->others && !secret)
+        return tutti_fail(
+            TUTTI_ERR_REFUSED,
+            "TUTTI_OTHER_USERS=1 needs TUTTI_SECRET or TUTTI_SECRET_FILE, equal on all ranks: without one, "
+            "any user of this host could join");
+    c->key_bytes = secret ? strlen((char *)c->key) : sizeof c->place->nonce;
+    if (!secret) memcpy(c->key, c->place->nonce, sizeof c->place->nonce);
     return TUTTI_OK;
 }
 
 void tutti_contact_mac(const tutti_contact *c, char side, const tutti_contact_hello *h,
                        const uint8_t nonce[TUTTI_CONTACT_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
-    uint8_t text[1 + sizeof *h + TUTTI_CONTACT_NONCE_BYTES];
-    text[0] = (uint8_t)side;
-    memcpy(text + 1, h, sizeof *h);
-    memcpy(text + 1 + sizeof *h, nonce, TUTTI_CONTACT_NONCE_BYTES);
-    tutti_hmac_of(c->key, c->key_bytes, text, sizeof text, mac);
+    struct {
+        uint8_t side[8];
+        tutti_contact_hello hello;
+        uint8_t nonce[TUTTI_CONTACT_NONCE_BYTES];
+        char socket_name[TUTTI_SOCKET_NAME_BYTES];
+    } text;
+    memset(&text, 0, sizeof text);
+    text.side[0] = (uint8_t)side;
+    text.hello = *h;
+    memcpy(text.nonce, nonce, sizeof text.nonce);
+    snprintf(text.socket_name, sizeof text.socket_name, "%s", c->place->socket_name);
+    tutti_hmac_of(c->key, c->key_bytes, (const uint8_t *)&text, sizeof text, mac);
 }
 
 tutti_status tutti_contact_fail_secret(int rank) {
@@ -135,11 +149,18 @@ static tutti_status connect_to_leader(tutti_contact *c) {
     if (status == TUTTI_ERR_PEER_DIED)
         return fail_leader(c, "has ended or given up, or TUTTI_HOST_ID joins two network namespaces, which share no "
                               "memory");
+    if (status == TUTTI_ERR_TIMEOUT)
+        return tutti_fail(status,
+                          "rank %d (pid %lld), the first of this host, has not taken a connection before the deadline "
+                          "(TUTTI_CONNECT_TIMEOUT_MS): the queue of its socket is full, and it stands still",
+                          c->place->leader, (long long)c->place->leader_pid);
     TUTTI_TRY(status);
-    if (!tutti_wire_is_same_user(c->connection, &pid) && !c->secret)
-        return tutti_fail(TUTTI_ERR_REFUSED,
-                          "rank %d runs as another user: set TUTTI_SECRET on all ranks to allow that",
-                          c->place->leader);
+    if (!tutti_wire_is_same_user(c->connection, &pid) && !c->others)
+        return tutti_fail(
+            TUTTI_ERR_REFUSED,
+            "rank %d, the first of this host, runs as another user, or another user has changed where it is "
+            "said to listen; to allow ranks of several users, set TUTTI_SECRET and TUTTI_OTHER_USERS=1 on all",
+            c->place->leader);
     return TUTTI_OK;
 }
 

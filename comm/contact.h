@@ -8,8 +8,9 @@
  *   rank r -> leader   ready                                               its seat and page are there
  *   leader -> rank r   words                                               with all heaps' descriptors, some in each
  *
- * The key is the job's secret; without one it is the random nonce of the place, and the other side must have our uid. A
- * word or a `ready` may carry an error instead; the leader passes it on to all.
+ * The key is the job's secret; without one it is the random nonce of the place. The MACs cover the name of the leader's socket,
+ * too, so nobody can pass them on between a rank and the leader. The other side must have this process's uid, unless
+ * TUTTI_OTHER_USERS and a secret allow others. A word or a `ready` may carry an error instead; the leader passes it on to all.
  */
 #ifndef TUTTI_CONTACT_H
 #define TUTTI_CONTACT_H
@@ -36,7 +37,7 @@ typedef struct tutti_contact {
     int listen_fd, connection; /* of the leader; of the others */
     uint8_t key[TUTTI_SECRET_BYTES];
     size_t key_bytes;
-    bool secret;         /* the key is the job's; else the uid must match, too */
+    bool others;         /* ranks of other users are let in */
     int *ranks;          /* by seat */
     tutti_guest *guests; /* leader: by seat */
     int64_t begin_ns;    /* what the deadline had charged when it began */

@@ -1,13 +1,15 @@
 /*
  * The leader lets the others of its host in. See contact.h for what is said.
  *
- * It serves one connection after the other; each takes a few messages. Whoever does not come is looked after by his
- * process id, as the roll gives it, so that an end is noticed before the deadline; and so is one of them who does not know
- * the secret, which else could be any stranger.
+ * It hears all visitors at once; each says a few messages. Processes that the roll names have until the deadline, and their
+ * failure is the communicator's. All others are strangers: a few at a time, for a short time, with few lines in the log. The
+ * process ids of the roll tell, too, when one of those that are missing has ended.
  */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,8 +19,32 @@
 #include "comm/contact_state.h"
 #include "comm/contact_wire.h"
 
-#define STRANGER_MS 2000 /* who is not in the roll must prove himself within this */
-#define LOOK_MS     200  /* nobody has come for so long: have those ended that are missing? */
+#define STRANGER_MS    2000 /* a process that is not in the roll must prove itself within this */
+#define MOST_STRANGERS 32   /* at a time; one more takes the place of the oldest */
+#define MOST_ACCEPTED  64   /* before those that are here are heard again */
+#define DEATH_MS       1000 /* what has ended may have left words, which are heard first */
+#define LOOK_MS        200  /* how often to look whether those that are missing have ended */
+
+/* A connection that has not proved itself yet. */
+typedef struct visitor {
+    int fd, seat;
+    int64_t pid;      /* in this process's space; 0: not known */
+    bool awaited;     /* the roll names that process */
+    bool is_answered; /* its hello has come, and the proof is sent: its entry is due */
+    int64_t born_ns;
+    tutti_contact_hello hello;
+    uint8_t nonce[TUTTI_CONTACT_NONCE_BYTES]; /* of the proof that was sent */
+} visitor;
+
+typedef struct lobby {
+    tutti_contact *contact;
+    const tutti_roll *roll;
+    visitor *visitors;     /* oldest first */
+    struct pollfd *polled; /* the listening socket, then the visitors in their order */
+    int nvisitors, capacity;
+    uint64_t refused;
+    int64_t death_ns; /* when one that is missing was first seen to have ended; 0: none was */
+} lobby;
 
 static int seat_of(const tutti_contact *c, int rank) {
     int seat = 0;
@@ -36,55 +62,176 @@ static bool is_awaited(const tutti_contact *c, const tutti_roll *roll, int64_t p
     return false;
 }
 
-/* Lets one connection prove itself, and gives it the hall. */
-static tutti_status admit(tutti_contact *c, int fd, tutti_deadline *patience) {
-    tutti_contact_hello h;
+/* ------------------------------------------------------------------------------------------------ visitors */
+
+static void remove_visitor(lobby *l, int index) {
+    l->nvisitors--;
+    memmove(l->visitors + index, l->visitors + index + 1, (size_t)(l->nvisitors - index) * sizeof l->visitors[0]);
+}
+
+/* With a line in the log; the more there are, the fewer. */
+static void refuse(lobby *l, int fd, const char *why) {
+    uint64_t count = ++l->refused;
+    close(fd);
+    if (count > 8 && (count & (count - 1)) != 0) return;
+    tutti_log(TUTTI_LOG_WARN, "refused connection %llu to the first rank of this host: %s", (unsigned long long)count,
+              why);
+}
+
+static void refuse_visitor(lobby *l, int index, const char *why) {
+    int fd = l->visitors[index].fd;
+    remove_visitor(l, index);
+    refuse(l, fd, why);
+}
+
+static int oldest_stranger(const lobby *l) {
+    int index = 0;
+    while (index < l->nvisitors && l->visitors[index].awaited) index++;
+    return index;
+}
+
+static int count_strangers(const lobby *l) {
+    int count = 0;
+    for (int i = 0; i < l->nvisitors; i++) count += !l->visitors[i].awaited;
+    return count;
+}
+
+static tutti_status make_room(lobby *l) {
+    if (l->nvisitors < l->capacity) return TUTTI_OK;
+    int capacity = l->capacity > 0 ? 2 * l->capacity : 16;
+    visitor *visitors = realloc(l->visitors, (size_t)capacity * sizeof *visitors);
+    if (visitors != NULL) l->visitors = visitors;
+    struct pollfd *polled = realloc(l->polled, (size_t)(capacity + 1) * sizeof *polled);
+    if (polled != NULL) l->polled = polled;
+    if (visitors == NULL || polled == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for connections of ranks");
+    l->capacity = capacity;
+    return TUTTI_OK;
+}
+
+/* No descriptor is free: a stranger has to go; without one it is an error. */
+static tutti_status free_descriptor(lobby *l, int error) {
+    int index = oldest_stranger(l);
+    if (index == l->nvisitors)
+        return tutti_fail_errno(error,
+                                "the first rank of a host needs two descriptors for each other one; raise 'ulimit -n'");
+    refuse_visitor(l, index, "no descriptor is free for it");
+    return TUTTI_OK;
+}
+
+/* TUTTI_NOT_YET: nobody else is there. */
+static tutti_status accept_one(lobby *l) {
+    tutti_contact *c = l->contact;
+    int64_t pid = 0;
+    int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) return free_descriptor(l, errno);
+    if (fd < 0) return TUTTI_NOT_YET;
+    bool same_user = tutti_wire_is_same_user(fd, &pid), awaited = is_awaited(c, l->roll, pid);
+    if (!same_user && !c->others && awaited) {
+        close(fd);
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "a rank of this host (pid %lld) runs as another user; to allow that, set TUTTI_SECRET and "
+                          "TUTTI_OTHER_USERS=1 on all ranks",
+                          (long long)pid);
+    }
+    if (!same_user && !c->others) {
+        refuse(l, fd, "it belongs to another user");
+        return TUTTI_OK;
+    }
+    if (!awaited && count_strangers(l) == MOST_STRANGERS)
+        refuse_visitor(l, oldest_stranger(l), "too many others came before it had proved itself");
+    tutti_status status = make_room(l);
+    if (status != TUTTI_OK) {
+        close(fd);
+        return status;
+    }
+    l->visitors[l->nvisitors++] = (visitor){.fd = fd, .pid = pid, .awaited = awaited, .born_ns = tutti_now_ns()};
+    return TUTTI_OK;
+}
+
+static tutti_status answer_hello(const lobby *l, visitor *v) {
+    tutti_contact *c = l->contact;
     tutti_contact_proof p;
+    TUTTI_TRY(tutti_wire_receive(v->fd, &v->hello, sizeof v->hello, NULL, 0, NULL, c->deadline, "hello"));
+    v->seat = seat_of(c, v->hello.rank);
+    if (v->seat == 0 || v->seat == tutti_contact_nseats(c) || c->guests[v->seat].connection >= 0)
+        return tutti_fail(TUTTI_ERR_REFUSED, "it says that it is rank %d, which is %s", v->hello.rank,
+                          v->seat == 0                         ? "this process's own"
+                          : v->seat == tutti_contact_nseats(c) ? "not one of this host's"
+                                                               : "there already");
+    TUTTI_TRY(tutti_random_bytes(p.nonce, sizeof p.nonce));
+    memcpy(v->nonce, p.nonce, sizeof v->nonce);
+    tutti_contact_mac(c, '0', &v->hello, p.nonce, p.mac);
+    TUTTI_TRY(tutti_wire_send(v->fd, &p, sizeof p, NULL, 0, c->deadline));
+    v->is_answered = true;
+    return TUTTI_OK;
+}
+
+/* It has proved itself, or not: gives it the hall, and keeps the connection. */
+static tutti_status take_entry(const lobby *l, visitor *v) {
+    tutti_contact *c = l->contact;
     tutti_contact_entry e;
     uint8_t expected[TUTTI_SHA256_BYTES];
-    TUTTI_TRY(tutti_wire_receive(fd, &h, sizeof h, NULL, 0, NULL, patience, "hello"));
-    int seat = seat_of(c, h.rank), heap_fd = -1, nfds = 0;
-    if (seat == 0 || seat == tutti_contact_nseats(c) || c->guests[seat].connection >= 0)
-        return tutti_fail(TUTTI_ERR_REFUSED, "hello of rank %d, which cannot be", h.rank);
-    TUTTI_TRY(tutti_random_bytes(p.nonce, sizeof p.nonce));
-    tutti_contact_mac(c, '0', &h, p.nonce, p.mac);
-    TUTTI_TRY(tutti_wire_send(fd, &p, sizeof p, NULL, 0, patience));
-    tutti_status status = tutti_wire_receive(fd, &e, sizeof e, &heap_fd, 1, &nfds, patience, "entry");
-    if (status == TUTTI_ERR_PEER_DIED) return tutti_contact_fail_secret(h.rank); /* it has not believed our proof */
+    int heap_fd = -1, nfds = 0;
+    tutti_status status = tutti_wire_receive(v->fd, &e, sizeof e, &heap_fd, 1, &nfds, c->deadline, "entry");
+    if (status == TUTTI_ERR_PEER_DIED) return tutti_contact_fail_secret(v->hello.rank); /* it did not take our proof */
     TUTTI_TRY(status);
-    tutti_contact_mac(c, 'r', &h, p.nonce, expected);
-    if (!tutti_hmac_equal(expected, e.mac, sizeof expected) || e.rank != h.rank || nfds != 1) {
+    tutti_contact_mac(c, 'r', &v->hello, v->nonce, expected);
+    bool proved = tutti_hmac_equal(expected, e.mac, sizeof expected) && e.rank == v->hello.rank && nfds == 1;
+    if (!proved || c->guests[v->seat].connection >= 0) {
         if (nfds == 1) close(heap_fd);
-        return tutti_contact_fail_secret(h.rank);
+        return tutti_contact_fail_secret(v->hello.rank);
     }
     tutti_contact_word welcome;
     int hall_fd = tutti_hall_fd(c->hall);
     tutti_contact_fill_word(&welcome, TUTTI_OK);
-    c->guests[seat].connection = fd;
-    c->guests[seat].heap_fd = heap_fd;
-    return tutti_wire_send(fd, &welcome, sizeof welcome, &hall_fd, 1, c->deadline);
+    c->guests[v->seat].connection = v->fd; /* from now on closed with the contact */
+    c->guests[v->seat].heap_fd = heap_fd;
+    return tutti_wire_send(v->fd, &welcome, sizeof welcome, &hall_fd, 1, c->deadline);
 }
 
-/* Somebody is at the door. A stranger is sent away with a log line. */
-static tutti_status answer(tutti_contact *c, const tutti_roll *roll) {
-    int64_t pid = 0;
-    tutti_deadline stranger = tutti_deadline_after_ms(STRANGER_MS);
-    int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-        return tutti_fail_errno(errno,
-                                "the first rank of a host needs two descriptors for each other one; raise 'ulimit -n'");
-    if (fd < 0) return TUTTI_OK;
-    bool same_user = tutti_wire_is_same_user(fd, &pid), awaited = is_awaited(c, roll, pid);
-    tutti_status status = c->secret || same_user ? admit(c, fd, awaited ? c->deadline : &stranger)
-                                                 : tutti_fail(TUTTI_ERR_REFUSED, "another user connected");
+/* A visitor has said something, or has gone. */
+static tutti_status hear(lobby *l, int index) {
+    visitor *v = &l->visitors[index];
+    int fd = v->fd, seat = v->seat;
+    bool is_entry = v->is_answered, awaited = v->awaited;
+    tutti_status status = is_entry ? take_entry(l, v) : answer_hello(l, v);
+    bool kept = is_entry && l->contact->guests[seat].connection == fd;
+    if (kept) {
+        remove_visitor(l, index);
+        return status;
+    }
     if (status == TUTTI_OK) return TUTTI_OK;
-    for (int seat = 1; seat < tutti_contact_nseats(c); seat++)
-        if (c->guests[seat].connection == fd) return status; /* closed with the contact */
+    if (!awaited) {
+        refuse_visitor(l, index, tutti_last_error());
+        return TUTTI_OK;
+    }
+    remove_visitor(l, index);
     close(fd);
-    if (awaited) return status;
-    tutti_log(TUTTI_LOG_WARN, "a connection was refused: %s", tutti_last_error());
+    return status;
+}
+
+/* Hears all that have something to say, until nothing is there or LOOK_MS have passed. */
+static tutti_status serve(lobby *l) {
+    TUTTI_TRY(make_room(l));
+    l->polled[0] = (struct pollfd){.fd = l->contact->listen_fd, .events = POLLIN};
+    for (int i = 0; i < l->nvisitors; i++)
+        l->polled[1 + i] = (struct pollfd){.fd = l->visitors[i].fd, .events = POLLIN};
+    int polled = l->nvisitors, ready = poll(l->polled, (nfds_t)polled + 1, LOOK_MS);
+    if (ready < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll while waiting for ranks of this host");
+    if (ready <= 0) return TUTTI_OK;
+    for (int i = polled - 1; i >= 0; i--) /* from the end: hear may remove the one that it hears */
+        if (l->polled[1 + i].revents != 0) TUTTI_TRY(hear(l, i));
+    tutti_status status = l->polled[0].revents != 0 ? TUTTI_OK : TUTTI_NOT_YET;
+    for (int i = 0; i < MOST_ACCEPTED && status == TUTTI_OK; i++) status = accept_one(l);
+    if (status != TUTTI_NOT_YET) TUTTI_TRY(status);
+    int64_t now_ns = tutti_now_ns();
+    for (int i = l->nvisitors - 1; i >= 0; i--)
+        if (!l->visitors[i].awaited && now_ns - l->visitors[i].born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
+            refuse_visitor(l, i, "it took too long to prove itself");
     return TUTTI_OK;
 }
+
+/* ------------------------------------------------------------------------------------------------ the missing */
 
 static void list_missing(const tutti_contact *c, const tutti_roll *roll, char *text, size_t capacity) {
     size_t used = 0;
@@ -102,8 +249,20 @@ tutti_status tutti_contact_fail_death(const tutti_contact *c, const tutti_roll *
                       (long long)tutti_roll_ranks(roll)[c->ranks[seat]].pid);
 }
 
+/* May that process, which has ended, have said something that was not heard yet? */
+static bool is_visiting(lobby *l, int64_t pid) {
+    struct pollfd door = {.fd = l->contact->listen_fd, .events = POLLIN};
+    if (l->death_ns == 0) l->death_ns = tutti_now_ns();
+    if (tutti_now_ns() - l->death_ns > DEATH_MS * TUTTI_NS_PER_MS) return false;
+    for (int i = 0; i < l->nvisitors; i++)
+        if (l->visitors[i].pid == pid) return true;
+    return poll(&door, 1, 0) > 0;
+}
+
 /* Has one of the missing ranks ended, or one of those that are here? */
-static tutti_status look_for_deaths(const tutti_contact *c, const tutti_roll *roll) {
+static tutti_status look_for_deaths(lobby *l) {
+    const tutti_contact *c = l->contact;
+    const tutti_roll *roll = l->roll;
     uint64_t space = tutti_card_pid_space();
     for (int seat = 1; seat < tutti_contact_nseats(c); seat++) {
         tutti_guest *guest = &c->guests[seat];
@@ -116,8 +275,7 @@ static tutti_status look_for_deaths(const tutti_contact *c, const tutti_roll *ro
             look = (struct pollfd){.fd = guest->pidfd, .events = POLLIN};
         }
         if (look.fd >= 0 && poll(&look, 1, 0) > 0) {
-            bool came = guest->connection < 0 && poll(&(struct pollfd){.fd = c->listen_fd, .events = POLLIN}, 1, 0) > 0;
-            if (!came) return tutti_contact_fail_death(c, roll, seat);
+            if (guest->connection >= 0 || !is_visiting(l, rank->pid)) return tutti_contact_fail_death(c, roll, seat);
         }
     }
     return TUTTI_OK;
@@ -129,24 +287,26 @@ static int count_missing(const tutti_contact *c) {
     return missing;
 }
 
-static tutti_status await_guests(tutti_contact *c, const tutti_roll *roll) {
+static tutti_status await_guests(lobby *l) {
+    tutti_contact *c = l->contact;
     char missing[600];
+    int64_t looked_ns = tutti_now_ns();
     while (count_missing(c) > 0) {
-        struct pollfd door = {.fd = c->listen_fd, .events = POLLIN};
-        int ready = poll(&door, 1, LOOK_MS);
-        if (ready < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll while waiting for ranks of this host");
-        if (ready > 0) TUTTI_TRY(answer(c, roll));
-        if (ready == 0) TUTTI_TRY(look_for_deaths(c, roll));
+        TUTTI_TRY(serve(l));
+        if (tutti_now_ns() - looked_ns >= LOOK_MS * TUTTI_NS_PER_MS) {
+            looked_ns = tutti_now_ns();
+            TUTTI_TRY(look_for_deaths(l));
+        }
         if (!tutti_deadline_passed(c->deadline)) {
             if (!tutti_notice_due(&c->notice, c->deadline->spent_ns - c->begin_ns)) continue;
-            list_missing(c, roll, missing, sizeof missing);
+            list_missing(c, l->roll, missing, sizeof missing);
             tutti_log(TUTTI_LOG_WARN,
                       "the start has waited %lld s for ranks of this host that do not go on: %s; waits until "
                       "TUTTI_CONNECT_TIMEOUT_MS",
                       (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, missing);
             continue;
         }
-        list_missing(c, roll, missing, sizeof missing);
+        list_missing(c, l->roll, missing, sizeof missing);
         return tutti_fail(TUTTI_ERR_TIMEOUT,
                           "not all ranks of this host have connected before the deadline "
                           "(TUTTI_CONNECT_TIMEOUT_MS); missing: %s",
@@ -161,7 +321,12 @@ tutti_status tutti_contact_open_leader(tutti_contact *c, const tutti_roll *roll)
         c->guests[seat] = (tutti_guest){.connection = -1, .heap_fd = -1, .pidfd = -1};
     TUTTI_TRY(tutti_contact_list_ranks(c, roll));
     TUTTI_TRY(tutti_hall_create(roll, c->place->host, &c->hall));
-    return await_guests(c, roll);
+    lobby l = {.contact = c, .roll = roll};
+    tutti_status status = await_guests(&l);
+    for (int i = 0; i < l.nvisitors; i++) close(l.visitors[i].fd);
+    free(l.visitors);
+    free(l.polled);
+    return status;
 }
 
 void tutti_contact_say_to_all(const tutti_contact *c, tutti_status status) {

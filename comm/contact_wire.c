@@ -4,6 +4,7 @@
 #include "comm/contact_wire.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stddef.h>
 #include <string.h>
@@ -111,8 +112,9 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address) {
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
 }
 
+/* Not blocking: a full queue of the other side, or an empty one of ours, must not hold up the caller past its deadline. */
 static tutti_status make_socket(int *fd_out) {
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return tutti_fail_errno(errno, "cannot make a UNIX socket");
     *fd_out = fd;
     return TUTTI_OK;
@@ -137,13 +139,20 @@ tutti_status tutti_wire_connect(const char *name, tutti_deadline *deadline, int 
     int fd = -1;
     TUTTI_TRY(make_socket(&fd));
     socklen_t bytes = address_of(name, &address);
+    const struct timespec pause = {.tv_nsec = TUTTI_NS_PER_MS};
     while (connect(fd, (struct sockaddr *)&address, bytes) != 0) {
         int error = errno;
-        if (error == EINTR || (error == EAGAIN && !tutti_deadline_passed(deadline))) continue;
+        bool full = error == EAGAIN;
+        if (full) nanosleep(&pause, NULL);
+        if (error == EINTR || (full && !tutti_deadline_passed(deadline))) continue;
         close(fd);
+        if (full)
+            return tutti_fail(TUTTI_ERR_TIMEOUT, "the queue of a rank's socket has been full until the deadline "
+                                                 "(TUTTI_CONNECT_TIMEOUT_MS)");
         if (error == ECONNREFUSED || error == ENOENT) return tutti_fail(TUTTI_ERR_PEER_DIED, "nobody listens there");
         return tutti_fail_errno(error, "cannot connect to a rank of this host");
     }
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     *fd_out = fd;
     return TUTTI_OK;
 }

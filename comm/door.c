@@ -66,6 +66,29 @@ unsigned tutti_door_sockaddr(const tutti_door_address *address, uint16_t port, s
     return sizeof *six;
 }
 
+tutti_door_endpoint tutti_door_called(int fd, bool by_this_side) {
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    struct sockaddr_storage name;
+    socklen_t bytes = sizeof name;
+    tutti_door_endpoint endpoint;
+    memset(&endpoint, 0, sizeof endpoint);
+    memset(&name, 0, sizeof name);
+    int error = by_this_side ? getpeername(fd, (struct sockaddr *)&name, &bytes)
+                             : getsockname(fd, (struct sockaddr *)&name, &bytes);
+    if (error != 0) return endpoint; /* the connection has broken: the next message fails */
+    if (name.ss_family == AF_INET) {
+        const struct sockaddr_in *four = (const struct sockaddr_in *)&name;
+        memcpy(endpoint.address, mapped, sizeof mapped);
+        memcpy(endpoint.address + sizeof mapped, &four->sin_addr, sizeof four->sin_addr);
+        endpoint.port = ntohs(four->sin_port);
+    } else {
+        const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&name;
+        memcpy(endpoint.address, &six->sin6_addr, sizeof endpoint.address);
+        endpoint.port = ntohs(six->sin6_port);
+    }
+    return endpoint;
+}
+
 /* A socket that listens at the address, or -1; port 0 takes any and stores it. */
 static int listen_at(const tutti_door_address *address, uint16_t *port) {
     struct sockaddr_storage name;

@@ -4,7 +4,7 @@
  * A process listens on one TCP port, on the interfaces that the job may use (bootstrap/interfaces.h). Who connects says
  * what the connection is for (a ticket) and both sides prove that they know the key of the job:
  *
- *   connector -> door   hello  { magic, ticket, nonce }
+ *   connector -> door   hello  { magic, ticket, the address that it has called, nonce }
  *   door -> connector   proof  { nonce, MAC(key, "d", hello, nonce) }
  *   connector -> door   proof  { MAC(key, "c", hello, nonce) }
  *   door -> connector   welcome

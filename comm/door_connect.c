@@ -41,7 +41,8 @@ typedef struct candidate {
     stage stage;
     int64_t start_ns; /* not before */
     int fd;
-    size_t got; /* of the message that is due */
+    size_t got;             /* of the message that is due */
+    tutti_door_hello hello; /* the knock's, with the address that is called */
     tutti_door_reply reply;
     tutti_door_welcome welcome;
     tutti_door_proof proof;
@@ -147,7 +148,7 @@ static bool hear(candidate *c, void *message, size_t bytes) {
 }
 
 static void check_reply(knock *k, candidate *c) {
-    tutti_door_verdict verdict = tutti_door_check_reply(&k->hello, &c->reply, k->keys, k->nkeys, &c->proof, c->key);
+    tutti_door_verdict verdict = tutti_door_check_reply(&c->hello, &c->reply, k->keys, k->nkeys, &c->proof, c->key);
     c->stage = PROVED;
     if (verdict == TUTTI_DOOR_WELCOME) return;
     c->stranger = verdict == TUTTI_DOOR_UNKNOWN || verdict == TUTTI_DOOR_UNPROVED;
@@ -160,8 +161,13 @@ static void advance(knock *k, candidate *c) {
     switch (c->stage) {
     case CONNECTING:
         if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
-        if (error != 0) give_up_errno(c, error);
-        else say(c, &k->hello, sizeof k->hello, REPLY);
+        if (error != 0) {
+            give_up_errno(c, error);
+            break;
+        }
+        c->hello = k->hello;
+        c->hello.called = tutti_door_called(c->fd, /* by_this_side */ true);
+        say(c, &c->hello, sizeof c->hello, REPLY);
         break;
     case REPLY:
         if (hear(c, &c->reply, sizeof c->reply)) check_reply(k, c);

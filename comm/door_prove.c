@@ -95,8 +95,9 @@ static int find_key(const tutti_door_hello *hello, const tutti_door_key *keys, i
     return -1;
 }
 
-tutti_status tutti_door_answer(const tutti_door_hello *hello, const uint8_t self[16], tutti_door_reply *reply_out,
-                               tutti_door_proof *expected_out, uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]) {
+tutti_status tutti_door_answer(const tutti_door_hello *hello, const uint8_t self[16], const tutti_door_endpoint *here,
+                               tutti_door_reply *reply_out, tutti_door_proof *expected_out,
+                               uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]) {
     tutti_door_key keys[TUTTI_DOOR_KEYS];
     tutti_door_reply reply;
     memset(&reply, 0, sizeof reply);
@@ -106,6 +107,7 @@ tutti_status tutti_door_answer(const tutti_door_hello *hello, const uint8_t self
     tutti_status status = TUTTI_OK;
     if (!is_sane(hello)) reply.verdict = TUTTI_DOOR_GARBAGE;
     else if (memcmp(hello->ticket.to, self, sizeof hello->ticket.to) != 0) reply.verdict = TUTTI_DOOR_ELSEWHERE;
+    else if (memcmp(&hello->called, here, sizeof *here) != 0) reply.verdict = TUTTI_DOOR_REDIRECTED;
     else if ((key = find_key(hello, keys, nkeys, &reply.hint)) < 0) reply.verdict = TUTTI_DOOR_UNKNOWN;
     else status = tutti_random_bytes(reply.nonce, sizeof reply.nonce);
     if (status == TUTTI_OK && reply.verdict == TUTTI_DOOR_WELCOME) {
@@ -140,6 +142,10 @@ const char *tutti_door_verdict_text(tutti_door_verdict verdict) {
     case TUTTI_DOOR_UNKNOWN:
         return "it does not know this job's secret (TUTTI_SECRET or its file must be equal on all hosts)";
     case TUTTI_DOOR_UNPROVED: return "it could not prove that it knows this job's secret";
+    case TUTTI_DOOR_REDIRECTED:
+        return "something forwards the connection: it has arrived at another address or port than the one that was "
+               "called "
+               "(no relay and no translation of addresses may be between the hosts)";
     default: return "it does not say why";
     }
 }

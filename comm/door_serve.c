@@ -141,7 +141,8 @@ static bool send_message(int fd, const void *message, size_t bytes) {
 
 static void answer_hello(server *s, watched *stranger) {
     tutti_door_reply reply;
-    if (tutti_door_answer(&stranger->hello, s->self, &reply, &stranger->expected, stranger->key) != TUTTI_OK) {
+    const tutti_door_endpoint here = tutti_door_called(stranger->fd, /* by_this_side */ false);
+    if (tutti_door_answer(&stranger->hello, s->self, &here, &reply, &stranger->expected, stranger->key) != TUTTI_OK) {
         refuse(s, stranger, tutti_last_error());
     } else if (!send_message(stranger->fd, &reply, sizeof reply)) {
         refuse(s, stranger, "it does not listen to the answer");

@@ -187,9 +187,11 @@ tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, con
     if (status == TUTTI_OK) status = tutti_contact_listen(m.own.socket_name, &m.contact.listen_fd);
     if (status == TUTTI_OK) status = tutti_roll_exchange(store, prefix, &m.own, &m.deadline, &m.place, &m.roll);
     tutti_start_over(TUTTI_START_ROLL);
-    if (status == TUTTI_OK && m.roll == NULL) { /* somebody else leads */
+    if (status == TUTTI_OK && m.roll == NULL) { /* another rank leads */
         close(m.contact.listen_fd);
         m.contact.listen_fd = -1;
+    } else if (status == TUTTI_OK) { /* where this rank listens it knows better than the store */
+        memcpy(m.place.socket_name, m.own.socket_name, sizeof m.place.socket_name);
     }
     if (status == TUTTI_OK) status = meet(&m);
     tutti_contact_close(&m.contact);

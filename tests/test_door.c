@@ -45,7 +45,7 @@ Test(door, gives_each_connection_a_key_of_its_own) {
     uint8_t keys[2][TUTTI_CONNECTION_KEY_BYTES];
     cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
     for (int i = 0; i < 2; i++) /* even the same hello, replayed, gives another */
-        cr_assert_eq(tutti_door_answer(&hello, card.process, &reply, &proof, keys[i]), TUTTI_OK);
+        cr_assert_eq(tutti_door_answer(&hello, card.process, &hello.called, &reply, &proof, keys[i]), TUTTI_OK);
     cr_assert_arr_neq(keys[0], keys[1], sizeof keys[0]);
     cr_assert_arr_neq(keys[1], reply.mac, sizeof keys[1]); /* nor is it what goes over the network */
     cr_assert_arr_neq(keys[1], proof.mac, sizeof keys[1]);
@@ -79,6 +79,12 @@ static int knock_raw(void) {
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     cr_assert_eq(connect(fd, (struct sockaddr *)&name, bytes), 0);
     return fd;
+}
+
+/* A hello to the address that the connection has called. */
+static void say(int fd, tutti_door_hello *hello) {
+    hello->called = tutti_door_called(fd, /* by_this_side */ true);
+    cr_assert_eq(send(fd, hello, sizeof *hello, 0), sizeof *hello);
 }
 
 static bool receive(int fd, void *data, size_t bytes) {
@@ -138,7 +144,7 @@ Test(door, knows_several_jobs) {
     tutti_door_proof proof, expected;
     uint8_t keys[2][TUTTI_CONNECTION_KEY_BYTES];
     cr_assert_eq(tutti_door_make_hello(&ticket, both, 2, &hello), TUTTI_OK);
-    cr_assert_eq(tutti_door_answer(&hello, card.process, &reply, &expected, keys[0]), TUTTI_OK);
+    cr_assert_eq(tutti_door_answer(&hello, card.process, &hello.called, &reply, &expected, keys[0]), TUTTI_OK);
     cr_assert_eq(reply.verdict, TUTTI_DOOR_WELCOME);
     cr_assert_eq(tutti_door_check_reply(&hello, &reply, both, 2, &proof, keys[1]), TUTTI_DOOR_WELCOME);
     cr_assert_arr_eq(&proof, &expected, sizeof proof);
@@ -162,7 +168,7 @@ Test(door, closes_half_open_connections_after_a_few_seconds) {
     cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
     int silent = knock_raw(), half = knock_raw(), unproved = knock_raw();
     cr_assert_eq(send(half, &hello, sizeof hello / 2, 0), sizeof hello / 2);
-    cr_assert_eq(send(unproved, &hello, sizeof hello, 0), sizeof hello);
+    say(unproved, &hello);
     cr_assert(receive(unproved, &reply, sizeof reply));
     check_that_the_real_one_gets_in(6); /* meanwhile */
     cr_assert(closes(silent));
@@ -178,7 +184,7 @@ Test(door, tells_who_has_another_secret_and_proves_nothing_to_him) {
     static const uint8_t none[sizeof reply.mac];
     cr_assert_eq(tutti_door_make_hello(&ticket, &wrong_key, 1, &hello), TUTTI_OK);
     int fd = knock_raw();
-    cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    say(fd, &hello);
     cr_assert(receive(fd, &reply, sizeof reply));
     cr_assert_eq(reply.verdict, TUTTI_DOOR_UNKNOWN);
     cr_assert_arr_eq(reply.mac, none, sizeof none);
@@ -193,10 +199,41 @@ Test(door, takes_no_ticket_for_another_process) {
     ticket.to[3] ^= 1;
     cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
     int fd = knock_raw();
-    cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    say(fd, &hello);
     cr_assert(receive(fd, &reply, sizeof reply));
     cr_assert_eq(reply.verdict, TUTTI_DOOR_ELSEWHERE);
     cr_assert(closes(fd));
+}
+
+Test(door, refuses_a_connection_that_was_passed_on) {
+    tutti_ticket ticket = ticket_of(17);
+    tutti_door_hello hello;
+    tutti_door_reply reply;
+    cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    int fd = knock_raw();
+    hello.called = tutti_door_called(fd, /* by_this_side */ true);
+    hello.called.port ^= 1; /* what its maker has called, where a relay has written its own port into the store */
+    cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    cr_assert(receive(fd, &reply, sizeof reply));
+    cr_assert_eq(reply.verdict, TUTTI_DOOR_REDIRECTED);
+    cr_assert(closes(fd));
+    cr_assert_lt(take(&ticket, 0), 0);
+}
+
+Test(door, believes_no_relay_that_changes_the_address_in_a_hello) {
+    tutti_ticket ticket = ticket_of(18);
+    tutti_door_hello hello, changed;
+    tutti_door_reply reply;
+    tutti_door_proof proof;
+    uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
+    cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
+    int fd = knock_raw();
+    changed = hello;
+    hello.called = (tutti_door_endpoint){.port = 1}; /* the relay's */
+    say(fd, &changed);
+    cr_assert(receive(fd, &reply, sizeof reply));
+    cr_assert_eq(tutti_door_check_reply(&hello, &reply, &key, 1, &proof, session), TUTTI_DOOR_UNPROVED);
+    close(fd);
 }
 
 /* Says hello, and sends `proof`, or what the door itself has proved, or the right one. Gives the verdict. */
@@ -205,7 +242,7 @@ static tutti_door_verdict prove(tutti_door_hello *hello, tutti_door_proof *proof
     tutti_door_proof right;
     uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
     int fd = knock_raw();
-    cr_assert_eq(send(fd, hello, sizeof *hello, 0), sizeof *hello);
+    say(fd, hello);
     cr_assert(receive(fd, &reply, sizeof reply));
     cr_assert_eq(tutti_door_check_reply(hello, &reply, &key, 1, &right, session), TUTTI_DOOR_WELCOME);
     if (reflect) memcpy(right.mac, reply.mac, sizeof right.mac);
@@ -225,7 +262,7 @@ Test(door, takes_neither_a_replayed_nor_a_reflected_nor_a_made_up_proof) {
     cr_assert_eq(tutti_door_make_hello(&ticket, &key, 1, &hello), TUTTI_OK);
     /* Somebody gets in, and is overheard. */
     int fd = knock_raw();
-    cr_assert_eq(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    say(fd, &hello);
     cr_assert(receive(fd, &reply, sizeof reply));
     cr_assert_eq(tutti_door_check_reply(&hello, &reply, &key, 1, &heard, session), TUTTI_DOOR_WELCOME);
     cr_assert_eq(send(fd, &heard, sizeof heard, 0), sizeof heard);

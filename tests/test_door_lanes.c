@@ -98,6 +98,7 @@ static void intrude(uint32_t lane, bool garbage) {
     int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     cr_assert_eq(connect(fd, (struct sockaddr *)&name, bytes), 0);
     cr_assert_eq(tutti_door_make_hello(&ticket, &wrong, 1, &hello), TUTTI_OK);
+    hello.called = tutti_door_called(fd, /* by_this_side */ true);
     if (garbage) memset(&hello, 'G', sizeof hello);
     cr_assert_eq(send(fd, &hello, sizeof hello, MSG_NOSIGNAL), (ssize_t)sizeof hello);
     ssize_t got = recv(fd, &reply, sizeof reply, MSG_WAITALL);

@@ -149,12 +149,13 @@ static const char secret[] = "our word";
 static uint8_t (*processes)[16]; /* of ranks 0 and 1, shared */
 
 /* A connection to a door that has read this hello, and what it has answered; -1: no door listens there. */
-static int say_hello(int host, int port, const tutti_door_hello *hello, tutti_door_reply *reply_out) {
+static int say_hello(int host, int port, tutti_door_hello *hello, tutti_door_reply *reply_out) {
     struct timeval limit = {.tv_sec = 5};
     int fd = knock(host, port);
     if (fd < 0) return -1;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    hello->called = tutti_door_called(fd, /* by_this_side */ true);
     if (send(fd, hello, sizeof *hello, MSG_NOSIGNAL) == (ssize_t)sizeof *hello &&
         recv(fd, reply_out, sizeof *reply_out, MSG_WAITALL) == (ssize_t)sizeof *reply_out)
         return fd;

@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     memcpy(&hello, data, sizeof hello);
     memcpy(&reply, data + sizeof hello, sizeof reply);
     check(tutti_door_add_key(own.key, own.bytes) == TUTTI_OK);
-    check(tutti_door_answer(&hello, self, &answer, &expected, key) == TUTTI_OK);
+    check(tutti_door_answer(&hello, self, &hello.called, &answer, &expected, key) == TUTTI_OK);
     check(answer.verdict != TUTTI_DOOR_WELCOME); /* no example knows our key */
     for (size_t i = 0; i < sizeof answer.mac; i++) check(answer.mac[i] == 0);
     check(tutti_door_make_hello(&ticket, &own, 1, &our_hello) == TUTTI_OK);
