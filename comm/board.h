@@ -10,18 +10,30 @@
  *               7
  *
  * So nobody waits for more than log2(count) others one after another, and no request asks the store for more than is needed.
+ *
+ * Where the job has a secret, each value ends with a MAC over its key and itself. What fails that is treated as if it were not
+ * there, for a while, and named in the log: another process may have written it before its owner did. A counter cannot carry a
+ * MAC; it is a hint then, and a value tells what is true (roll.c).
  */
 #ifndef TUTTI_BOARD_H
 #define TUTTI_BOARD_H
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/hmac.h"
 
 typedef struct tutti_board {
     const tutti_store *store;
     const char *prefix;
     tutti_deadline *deadline;
+    bool proves; /* the job has a secret */
+    uint8_t key[TUTTI_SHA256_BYTES];
 } tutti_board;
+
+/* Reads the job's secret; tutti_board_close forgets what follows from it. */
+tutti_status tutti_board_open(const tutti_store *store, const char *prefix, tutti_deadline *deadline,
+                              tutti_board *board_out);
+void tutti_board_close(tutti_board *board);
 
 #define TUTTI_BOARD_KEY_BYTES 512
 
@@ -31,7 +43,8 @@ const char *tutti_board_key(const tutti_board *board, const char *what, int inde
 tutti_status tutti_board_set(const tutti_board *board, const char *key, const void *value, size_t bytes);
 tutti_status tutti_board_add(const tutti_board *board, const char *key, int64_t amount, int64_t *value_out);
 tutti_status tutti_board_check(const tutti_board *board, const char *key, int *exists_out);
-/* Waits until the deadline, but no longer than most_ms; TUTTI_ERR_TIMEOUT then. */
+/* Waits until the deadline, but no longer than most_ms; TUTTI_ERR_TIMEOUT then. A value without the right MAC is waited out
+ * for a second; TUTTI_ERR_REFUSED then. */
 tutti_status tutti_board_get(const tutti_board *board, const char *key, void *value, size_t capacity, int64_t most_ms,
                              size_t *bytes_out);
 

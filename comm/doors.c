@@ -197,14 +197,13 @@ static tutti_status pass(passing *p, tutti_door_card *doors) {
 
 tutti_status tutti_doors_exchange(const tutti_store *store, const char *prefix, const tutti_roll *roll, int host,
                                   tutti_deadline *deadline, tutti_door_card *doors) {
-    passing p = {.board = {.store = store, .prefix = prefix, .deadline = deadline},
-                 .roll = roll,
-                 .host = host,
-                 .begin_ns = deadline->spent_ns};
-    tutti_status status = lay_out(&p);
+    passing p = {.roll = roll, .host = host, .begin_ns = deadline->spent_ns};
+    tutti_status status = tutti_board_open(store, prefix, deadline, &p.board);
+    if (status == TUTTI_OK) status = lay_out(&p);
     if (status == TUTTI_OK) status = pass(&p, doors);
     free(p.ranks);
     free(p.first_of);
     free(p.value);
+    tutti_board_close(&p.board);
     return status;
 }

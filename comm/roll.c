@@ -11,6 +11,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/roll_state.h"
 
+#define TWIN_MS  1000 /* a second process with the same rank is there by then, with its claim */
 #define GRACE_MS 1000 /* beyond the deadline, for the reason to come down from rank 0 */
 #define LOOK_MS  500  /* how often those ranks look that say for which they wait */
 
@@ -92,7 +93,8 @@ static tutti_status await_roll(tutti_gathering *g, const char *key, void *value,
     bool speaks = rank > 0 && (rank & (rank - 1)) == 0;
     tutti_deadline patience = *g->board.deadline;
     if (patience.budget_ns != INT64_MAX) patience.budget_ns += GRACE_MS * TUTTI_NS_PER_MS;
-    const tutti_board patient = {.store = g->board.store, .prefix = g->board.prefix, .deadline = &patience};
+    tutti_board patient = g->board;
+    patient.deadline = &patience;
     for (;;) {
         tutti_status status = tutti_board_get(&patient, key, value, capacity, speaks ? LOOK_MS : INT64_MAX, bytes_out);
         tutti_deadline_passed(g->board.deadline);
@@ -174,11 +176,30 @@ static tutti_status read_roll(const tutti_board *board, int nranks, int nhosts, 
 
 /* ------------------------------------------------------------------------------------------------ both */
 
+/* Another process with this rank, which knows the secret, has left its claim or does so soon; else a stranger has counted. */
+static bool is_claimed(const tutti_board *board, int rank) {
+    char key[TUTTI_BOARD_KEY_BYTES];
+    tutti_roll_claim claim;
+    size_t bytes = 0;
+    tutti_board_key(board, "claim", rank, key);
+    bool claimed = tutti_board_get(board, key, &claim, sizeof claim, TWIN_MS, &bytes) == TUTTI_OK;
+    if (!claimed)
+        tutti_log(
+            TUTTI_LOG_WARN,
+            "the store's counter of rank %d is ignored: something that does not know this job's secret has changed it",
+            rank);
+    return claimed;
+}
+
 static tutti_status count_self(const tutti_board *board, const tutti_card *own) {
     char key[TUTTI_BOARD_KEY_BYTES];
     int64_t sum = 0;
     tutti_board_key(board, "count", own->rank, key);
     TUTTI_TRY(tutti_board_add(board, key, own->nranks, &sum));
+    if (board->proves && (sum == own->nranks || !is_claimed(board, own->rank))) {
+        const tutti_roll_claim claim = {.nranks = own->nranks};
+        return tutti_board_set(board, tutti_board_key(board, "claim", own->rank, key), &claim, sizeof claim);
+    }
     if (sum == own->nranks) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG,
                       "rank %d is there twice (or the store still holds \"%s\" of an earlier job): each "
@@ -203,13 +224,12 @@ static tutti_status exchange(tutti_gathering *g, tutti_place *place, tutti_roll 
 
 tutti_status tutti_roll_exchange(const tutti_store *store, const char *prefix, const tutti_card *own,
                                  tutti_deadline *deadline, tutti_place *place_out, tutti_roll **roll_out) {
-    tutti_gathering g = {.board = {.store = store, .prefix = prefix, .deadline = deadline},
-                         .own = own,
-                         .begin_ns = deadline->spent_ns,
-                         .span = tutti_board_span(own->rank, own->nranks)};
+    tutti_gathering g = {.own = own, .begin_ns = deadline->spent_ns, .span = tutti_board_span(own->rank, own->nranks)};
     tutti_place place;
     tutti_roll *roll = NULL;
-    tutti_status status = exchange(&g, &place, &roll);
+    tutti_status status = tutti_board_open(store, prefix, deadline, &g.board);
+    if (status == TUTTI_OK) status = exchange(&g, &place, &roll);
+    tutti_board_close(&g.board);
     free(g.hosts);
     free(g.ranks);
     free(g.incoming);

@@ -2,6 +2,7 @@
  * Who is there and on which host: gathered from all ranks through the store, and handed to one rank of each host.
  *
  *   every rank   count/<rank>     counts it: a second one there is an error
+ *                claim/<rank>     where the job has a secret: proves what the counter says
  *   rank r > 0   cards/<r>        a roll of the ranks that hand on through r (board.h), or why there is none
  *   rank 0       ranks            the roll of all
  *                host/<id>        for each host: which of its ranks leads it, and where that one listens

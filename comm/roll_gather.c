@@ -208,16 +208,23 @@ static tutti_status fail_absent(const tutti_gathering *g) {
         g->own->nranks, found.count > 0 ? found.text : "none that could be seen");
 }
 
-/* A rank that was told of more ranks than the others waits for ones that will never come. Its counter tells: each counts by
- * the number of ranks that it was told. */
+/* A rank that was told of more ranks than the others waits for ones that will never come. Its counter tells, or its claim: each
+ * counts by the number of ranks that it was told. */
 static tutti_status check_counter(const tutti_gathering *g, int rank) {
     char key[TUTTI_BOARD_KEY_BYTES];
     int exists = 0;
     int64_t told = 0;
-    tutti_board_key(&g->board, "count", rank, key);
+    tutti_board_key(&g->board, g->board.proves ? "claim" : "count", rank, key);
     TUTTI_TRY(tutti_board_check(&g->board, key, &exists));
     if (!exists) return TUTTI_OK;
-    TUTTI_TRY(tutti_board_add(&g->board, key, 0, &told));
+    if (g->board.proves) {
+        tutti_roll_claim claim = {.nranks = 0};
+        size_t bytes = 0;
+        TUTTI_TRY(tutti_board_get(&g->board, key, &claim, sizeof claim, LOOK_MS, &bytes));
+        told = claim.nranks;
+    } else {
+        TUTTI_TRY(tutti_board_add(&g->board, key, 0, &told));
+    }
     if (told == g->own->nranks) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG, "rank %d says %lld ranks, rank %d says %d: WORLD_SIZE must be equal everywhere",
                       rank, (long long)told, g->own->rank, g->own->nranks);

@@ -11,6 +11,11 @@
 #define TUTTI_ROLL_MAGIC      UINT64_C(0x32306c6c6f727474) /* "ttroll02" */
 #define TUTTI_ROLL_TEXT_BYTES 1024
 
+/* "claim/<rank>", where values are proved: the counter's place, which anybody can change, is taken by this. */
+typedef struct tutti_roll_claim {
+    int32_t nranks, unused;
+} tutti_roll_claim;
+
 typedef struct tutti_gathering {
     tutti_board board;
     const tutti_card *own;

@@ -40,6 +40,7 @@ typedef void (*stranger)(scene *s);
 typedef struct attack {
     stranger stranger;
     bool other_user, redirects; /* the stranger is of another user; rank 1 is sent to its socket */
+    bool spoils, counts;        /* rank 1 first reads another "roll"; its counter has been changed before it comes */
     tutti_status expected;      /* of rank 1's creation */
     int64_t most_ms;            /* and its time */
     const char *words;          /* of its error */
@@ -123,6 +124,12 @@ static void flood(scene *s) {
     for (;;) close(call(s->leader, SOCK_NONBLOCK));
 }
 
+/* What it does is done by rank 1's store. */
+static void come_first(scene *s) {
+    atomic_store(&s->ready, 1);
+    pause();
+}
+
 static pid_t start_stranger(const attack *a) {
     pid_t parent = getpid(), pid = fork();
     if (pid != 0) return pid;
@@ -140,13 +147,18 @@ typedef struct changed_store {
     const tutti_store *inner;
     const attack *attack;
     pid_t stranger;
+    bool has_spoiled;
 } changed_store;
 
 /* The line of this host names the leader's socket: tells the stranger, waits until it has acted, and names its socket. */
 static tutti_status changed_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
                                 int64_t timeout_ms) {
-    const changed_store *c = context;
+    changed_store *c = context;
     tutti_status status = c->inner->get(c->inner->context, key, value, capacity, bytes_out, timeout_ms);
+    if (status == TUTTI_OK && c->attack->spoils && !c->has_spoiled && strstr(key, "/roll") != NULL) {
+        ((char *)value)[*bytes_out / 2] ^= 1;
+        c->has_spoiled = true;
+    }
     char *name = status == TUTTI_OK && strstr(key, "/host/") != NULL ? memmem(value, *bytes_out, "tutti-", 6) : NULL;
     if (name == NULL) return status;
     memcpy(shared->leader, name, NAME_BYTES);
@@ -205,6 +217,8 @@ static tutti_status be_attacked(ranks_context *context) {
                                .get = changed_get,
                                .add = changed_add,
                                .check = changed_check};
+    int64_t sum;
+    if (a->counts) TUTTI_TRY(context->store->add(context->store->context, "start/count/1", 2, &sum));
     tutti_status status = create(context, &store, a);
     kill(changed.stranger, SIGKILL);
     waitpid(changed.stranger, NULL, 0);
@@ -238,7 +252,7 @@ static const char *run(attack a, const char *const *environment) {
 }
 
 static const char *const with_secret[] = {"TUTTI_SECRET=our word", NULL};
-static const char *const hurried[] = {"TUTTI_SECRET=our word", "TUTTI_CONNECT_TIMEOUT_MS=1500", NULL};
+static const char *const hurried[] = {"TUTTI_CONNECT_TIMEOUT_MS=1500", NULL};
 
 static int count_lines(const char *log) {
     int lines = 0;
@@ -255,7 +269,7 @@ Test(contact_strangers, a_relay_of_another_user_gets_no_memory) {
                  .expected = TUTTI_ERR_REFUSED,
                  .most_ms = 20000,
                  .words = "another user"},
-        with_secret);
+        NULL);
 }
 
 Test(contact_strangers, a_relay_of_the_same_user_proves_nothing) {
@@ -264,17 +278,32 @@ Test(contact_strangers, a_relay_of_the_same_user_proves_nothing) {
                  .expected = TUTTI_ERR_REFUSED,
                  .most_ms = 20000,
                  .words = "does not know this job's secret"},
-        with_secret);
+        NULL);
 }
 
-Test(contact_strangers, without_a_secret_a_relay_of_another_user_gets_no_memory) {
-    run((attack){.stranger = relay,
-                 .other_user = true,
-                 .redirects = true,
-                 .expected = TUTTI_ERR_REFUSED,
-                 .most_ms = 20000,
-                 .words = "another user"},
-        NULL);
+Test(contact_strangers, with_a_secret_a_changed_value_leads_nowhere) {
+    const char *log = run((attack){.stranger = relay,
+                                   .other_user = true,
+                                   .redirects = true,
+                                   .expected = TUTTI_ERR_REFUSED,
+                                   .most_ms = 20000,
+                                   .words = "or another process has written it"},
+                          with_secret);
+    cr_assert(strstr(log, "is not proved by this job's secret") != NULL, "%s", log);
+}
+
+Test(contact_strangers, with_a_secret_a_value_that_comes_before_the_true_one_is_waited_out) {
+    const char *log =
+        run((attack){.stranger = come_first, .spoils = true, .expected = TUTTI_OK, .most_ms = 20000, .words = ""},
+            with_secret);
+    cr_assert(strstr(log, "\"start/roll\" is ignored") != NULL, "%s", log);
+}
+
+Test(contact_strangers, with_a_secret_a_counter_that_was_changed_makes_no_twin) {
+    const char *log =
+        run((attack){.stranger = come_first, .counts = true, .expected = TUTTI_OK, .most_ms = 20000, .words = ""},
+            with_secret);
+    cr_assert(strstr(log, "counter of rank 1 is ignored") != NULL, "%s", log);
 }
 
 Test(contact_strangers, silent_ones_hold_up_nothing) {
