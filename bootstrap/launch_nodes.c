@@ -54,9 +54,7 @@ tutti_status tutti_launch_get(tutti_launch_nodes *nodes, tutti_launch_key at, ch
     if (status == TUTTI_ERR_TIMEOUT && !tutti_store_client_is_broken(nodes->client)) return TUTTI_NOT_YET;
     TUTTI_TRY(status);
     text[bytes] = '\0';
-    for (char *c = text; *c != '\0';
-         c++) /* for a terminal, and any stranger that reaches the store may have written it */
-        if ((unsigned char)*c < ' ' || *c == 127) *c = ' ';
+    tutti_make_printable(text); /* any process that reaches the store may have written it */
     return TUTTI_OK;
 }
 

@@ -65,6 +65,7 @@ void tutti_contact_fill_word(tutti_contact_word *w, tutti_status status) {
 tutti_status tutti_contact_heed(tutti_contact_word *w, int from) {
     if (w->status == TUTTI_OK) return TUTTI_OK;
     w->text[sizeof w->text - 1] = '\0';
+    tutti_make_printable(w->text);
     tutti_status status =
         w->status < TUTTI_OK && w->status >= TUTTI_ERR_DATA ? (tutti_status)w->status : TUTTI_ERR_BROKEN;
     return tutti_fail(status, "%s (told by rank %d)", w->text, from);

@@ -118,9 +118,12 @@ static tutti_status get_verdict(tutti_gathering *g, int nranks, verdict *verdict
     if (bytes >= sizeof v) memcpy(&v, value, sizeof v);
     if (bytes < sizeof v || v.magic != TUTTI_ROLL_MAGIC)
         return tutti_fail(TUTTI_ERR_DATA, "the store's key \"%s\" is not from a rank 0 of this version of Tutti", key);
-    if (v.status != TUTTI_OK)
-        return tutti_fail(tutti_roll_told_status(v.status), "%.*s (told by rank 0)", (int)(bytes - sizeof v),
-                          value + sizeof v);
+    if (v.status != TUTTI_OK) {
+        char text[TUTTI_ROLL_TEXT_BYTES + 1];
+        snprintf(text, sizeof text, "%.*s", (int)(bytes - sizeof v), value + sizeof v);
+        tutti_make_printable(text);
+        return tutti_fail(tutti_roll_told_status(v.status), "%s (told by rank 0)", text);
+    }
     *verdict_out = v;
     return TUTTI_OK;
 }

@@ -40,6 +40,7 @@ void tutti_roll_bound_texts(tutti_roll *roll) {
     for (int i = 0; i < roll->nhosts; i++) {
         hosts[i].id[sizeof hosts[i].id - 1] = '\0';
         hosts[i].name[sizeof hosts[i].name - 1] = '\0';
+        tutti_make_printable(hosts[i].name);
         hosts[i].socket_name[sizeof hosts[i].socket_name - 1] = '\0';
     }
 }
@@ -251,6 +252,7 @@ static tutti_status adopt_reason(const tutti_gathering *g, int rank, size_t byte
     char text[TUTTI_ROLL_TEXT_BYTES];
     if (roll->status == TUTTI_ERR_TIMEOUT) return fail_absent(g); /* there may be more of them */
     snprintf(text, sizeof text, "%.*s", (int)tutti_min_size(text_bytes, sizeof text - 1), (const char *)(roll + 1));
+    tutti_make_printable(text);
     return tutti_fail(tutti_roll_told_status(roll->status), "%s (told by rank %d)", text, rank);
 }
 

@@ -102,3 +102,26 @@ tutti_status tutti_fail_context(tutti_status status, const char *format, ...) {
     va_end(arguments);
     return tutti_fail(status, "%s: %s", text, tutti_last_error());
 }
+
+/* Bytes of the UTF-8 character that begins there; 0: it is none. */
+static size_t character_bytes(const unsigned char *c) {
+    size_t bytes = *c < 0x80                 ? 1
+                   : *c >= 0xc2 && *c < 0xe0 ? 2
+                   : *c >= 0xe0 && *c < 0xf0 ? 3
+                   : *c >= 0xf0 && *c < 0xf5 ? 4
+                                             : 0;
+    for (size_t i = 1; i < bytes; i++)
+        if ((c[i] & 0xc0) != 0x80) return 0; /* the final NUL, too */
+    return bytes;
+}
+
+void tutti_make_printable(char *text) {
+    for (unsigned char *c = (unsigned char *)text; *c != '\0';) {
+        size_t bytes = character_bytes(c);
+        bool is_c1 = bytes == 2 && c[0] == 0xc2 && c[1] < 0xa0;
+        if (bytes == 0) *c = '?';
+        else if (is_c1) c[0] = c[1] = ' ';
+        else if (*c < ' ' || *c == 127) *c = ' ';
+        c += bytes > 0 ? bytes : 1;
+    }
+}

@@ -16,4 +16,8 @@ tutti_status tutti_fail_errno(int error, const char *format, ...) TUTTI_PRINTF(2
 /* Puts "<format...>: " in front of the text already recorded; gives `status` back. */
 tutti_status tutti_fail_context(tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3);
 
+/* Replaces what a terminal could obey in a text that comes from outside: control characters (C0 and C1, also as UTF-8) by
+ * blanks, bytes that are no UTF-8 by question marks. */
+void tutti_make_printable(char *text);
+
 #endif

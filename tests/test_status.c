@@ -1,0 +1,38 @@
+/*
+ * Texts that come from outside, as they are printed.
+ */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+
+static const char *printable(const char *text) {
+    static char made[64];
+    snprintf(made, sizeof made, "%s", text);
+    tutti_make_printable(made);
+    return made;
+}
+
+Test(status, nothing_that_a_terminal_obeys_is_printed) {
+    cr_assert_str_eq(printable("rank 3: \x1b[31mred\x07 \x7f"), "rank 3:  [31mred   ");
+    cr_assert_str_eq(printable("\xc2\x9b"
+                               "31m"),
+                     "  31m"); /* the C1 form of ESC [ */
+    cr_assert_str_eq(printable("\x9b"
+                               "31m"),
+                     "?31m");
+}
+
+Test(status, text_in_any_language_stays) {
+    cr_assert_str_eq(printable("h\xc3\xb4te, \xe4\xb8\xbb\xe6\x9c\xba, \xf0\x9f\x98\x80\xc2\xa0"),
+                     "h\xc3\xb4te, \xe4\xb8\xbb\xe6\x9c\xba, \xf0\x9f\x98\x80\xc2\xa0");
+}
+
+Test(status, what_is_no_utf_8_becomes_a_question_mark_and_ends_where_the_text_ends) {
+    cr_assert_str_eq(printable("a\xc3"), "a?");
+    cr_assert_str_eq(printable("\xe4\xb8"), "??");
+    cr_assert_str_eq(printable("\xf0\x9f\x98x"), "???x");
+    cr_assert_str_eq(printable("\xc0\xaf\xff\xfe"), "????");
+    cr_assert_str_eq(printable(""), "");
+}
