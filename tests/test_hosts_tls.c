@@ -289,7 +289,7 @@ static tutti_status trust_the_store(ranks_context *context) {
     snprintf(text, sizeof text, "%s", status != TUTTI_OK ? tutti_last_error() : "");
     tutti_comm_destroy(comm);
     RANKS_CHECK(status != TUTTI_OK, "the store was believed");
-    RANKS_CHECK(strstr(text, "TUTTI_ENCRYPT") != NULL || strstr(text, "no transport in common") != NULL, "%s", text);
+    RANKS_CHECK(strstr(text, "not know this job's secret") != NULL, "%s", text);
     return TUTTI_OK;
 }
 
