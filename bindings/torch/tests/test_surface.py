@@ -153,8 +153,8 @@ def outcomes(context):
 
 def wrong_argument(context):
     """Of PyTorch's backends some raise a RuntimeError, others a ValueError."""
-    errors = []
-    for call in (lambda: dist.group.WORLD.allreduce([torch.ones(2), torch.ones(2)]), lambda: dist.group.WORLD.broadcast(torch.ones(2), 2)):
+    group, errors = dist.group.WORLD, []
+    for call in (lambda: group.allreduce([torch.ones(2), torch.ones(2)]), lambda: group.broadcast(torch.ones(2), 2)):
         for kind in (RuntimeError, ValueError):
             try:
                 call()
