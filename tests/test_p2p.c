@@ -121,6 +121,8 @@ static tutti_status to_self(ranks_context *context) {
     RANKS_CHECK(memcmp(in, out, sizeof in) == 0, "the large message differs");
     RANKS_CHECK(details.source == context->rank && details.tag == 1 && details.count == COUNT, "details: %d %lld %zu",
                 details.source, (long long)details.tag, details.count);
+    RANKS_CHECK(details.created_ns <= details.start_ns && details.start_ns <= details.end_ns, "times: %lld %lld %lld",
+                (long long)details.created_ns, (long long)details.start_ns, (long long)details.end_ns);
     return TUTTI_OK;
 }
 

@@ -208,6 +208,7 @@ void Backend::addEphemeralTimeout(const std::chrono::milliseconds &timeout) {
 tutti_options Backend::begin_work(const Call &call, Work &work) {
     auto timeout = timeout_of(call.timeout);
     work.set_timeout(timeout);
+    work.set_timed(timed_.load(std::memory_order_relaxed));
     tutti_options options = {};
     options.struct_bytes = sizeof options;
     options.timeout_ms = timeout.count();
@@ -335,7 +336,8 @@ void Backend::check_issued(tutti_status status) {
 void Backend::tell_of_part(const Work::End &end, uint64_t key) {
     if (!end.well) return hooks_->failed();
     try {
-        hooks_->completed(key, end.took.count());
+        bool timed = timed_.load(std::memory_order_relaxed);
+        hooks_->completed(key, timed ? std::optional<float>(end.took.count()) : std::nullopt);
     } catch (const std::exception &error) {
         abort_because(std::string("a completion hook raised ") + error.what());
     }

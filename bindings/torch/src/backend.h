@@ -130,7 +130,10 @@ public:
     uint64_t getSequenceNumberForGroup() {
         return sequence_.load(std::memory_order_relaxed);
     }
-    void enableCollectivesTiming() {} /* the engine always notes the time */
+    /* The engine always notes the time; as with PyTorch's own backends, it is told of operations that begin after this. */
+    void enableCollectivesTiming() {
+        timed_.store(true, std::memory_order_relaxed);
+    }
     /* The hook hears of every operation that has ended, well or not, from the thread that found out. */
     void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook);
     /* Hooks by number: hooks.h. */
@@ -293,7 +296,8 @@ private:
     std::atomic<int64_t> timeout_ms_;
     const std::shared_ptr<Extensions> extensions_ = std::make_shared<Extensions>();
     const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
-    std::atomic<bool> rdma_{false}; /* init_rdma has succeeded */
+    std::atomic<bool> timed_{false}; /* durations are told */
+    std::atomic<bool> rdma_{false};  /* init_rdma has succeeded */
     std::shared_ptr<Flight> flight_; /* null: PyTorch's recorder hears by hooks, or there is none */
     std::atomic<uint64_t> sequence_{0};
     std::atomic<int64_t> shrinks_{0};    /* of this group so far */

@@ -69,6 +69,9 @@ public:
     void set_timeout(std::chrono::milliseconds timeout) {
         timeout_ = timeout;
     }
+    void set_timed(bool timed) {
+        timed_ = timed;
+    }
     /* How long it took, where it ended before the call returned. */
     void set_duration(std::chrono::duration<float, std::milli> took) {
         took_ = took;
@@ -110,6 +113,7 @@ private:
     const uint64_t key_;
     std::chrono::milliseconds timeout_{0};
     std::chrono::duration<float, std::milli> took_{0};
+    bool timed_ = false;
     /* The rest is guarded by mutex_ of the base. */
     bool watched_ = false, told_ = false; /* the engine will call `ended`; it has */
     std::vector<std::function<void(Work &)>> calls_;

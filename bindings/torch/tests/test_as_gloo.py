@@ -381,7 +381,8 @@ class Groups(unittest.TestCase):
             with self.subTest(way=way):
                 self.assertRegex(ranks.run(2, in_place, left_alone, way, init=False)[0], rf"^tutti: .*\(Gloo: {words}\)$")
                 if way != "aborted":  # abort() of Gloo's own groups ends nothing
-                    self.assertIn(words, ranks.run(2, left_alone, way, init=False)[0])
+                    # Gloo's own words depend on what is noticed first: the end of the connection, or its reset.
+                    self.assertRegex(ranks.run(2, left_alone, way, init=False)[0], f"{words}|Connection reset by peer")
                 self.assertNotIn("Gloo", ranks.run(2, left_alone, way, "tutti", init=False)[0])
 
 

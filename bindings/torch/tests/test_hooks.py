@@ -143,6 +143,14 @@ def dropped_group(context):
 
 def durations(context):
     group = dist.new_group()
+    work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+    work.wait()
+    try:
+        work._get_duration()
+    except RuntimeError as error:
+        assert "_enable_collectives_timing" in str(error), error
+    else:
+        raise AssertionError("a duration that nobody wanted")
     group._enable_collectives_timing()
     took = []
     for _ in range(3):
