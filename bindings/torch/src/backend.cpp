@@ -127,7 +127,9 @@ Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10:
       timeout_ms_(options_->timeout.count()) {
     std::string name = name_of(*options_);
     tutti_comm *made = nullptr;
-    check(create_comm(store_, rank, size, comm_options(*options_, name), &made));
+    tutti_status status = create_comm(store_, rank, size, comm_options(*options_, name), &made);
+    if (status != TUTTI_OK)
+        throw_status(status, tutti_last_error(), "wait timeout after " + std::to_string(timeout_ms_) + "ms");
     comm_ = share(made);
     begin();
 }

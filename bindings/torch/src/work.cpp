@@ -61,23 +61,24 @@ void legacy_ended(tutti_status status, void *context) {
     tutti_work_free(legacy->handle);
 }
 
-const char *gloos_words(tutti_status status) {
+std::string gloos_words(tutti_status status, const std::string &when_late) {
     if (!with_gloos_words.load()) return "";
     switch (status) {
     case TUTTI_ERR_PEER_DIED:
     case TUTTI_ERR_BROKEN:
     case TUTTI_ERR_ABORTED: return " (Gloo: Connection closed by peer)";
-    case TUTTI_ERR_TIMEOUT: return " (Gloo: Timed out waiting)";
+    case TUTTI_ERR_TIMEOUT: return " (Gloo: " + when_late + ")";
     default: return "";
     }
 }
 
 } // namespace
 
-void throw_status(tutti_status status, const std::string &text) {
+void throw_status(tutti_status status, const std::string &text, const std::string &gloo_when_late) {
     throw_pending_interrupt();
     TUTTI_CHECK_VALUE(status != TUTTI_ERR_ARGUMENT, "tutti: ", text);
-    TORCH_CHECK_WITH(DistBackendError, false, "tutti: ", tutti_status_name(status), " - ", text, gloos_words(status));
+    TORCH_CHECK_WITH(DistBackendError, false, "tutti: ", tutti_status_name(status), " - ", text,
+                     gloos_words(status, gloo_when_late));
 }
 
 void add_gloos_words() {

@@ -17,7 +17,8 @@
 namespace torch_tutti {
 
 /* Throws what a failed call means in Python: ArgumentError for a wrong argument, else DistBackendError. */
-[[noreturn]] void throw_status(tutti_status status, const std::string &text);
+[[noreturn]] void throw_status(tutti_status status, const std::string &text,
+                               const std::string &gloo_when_late = "Timed out waiting");
 /* From now on such errors end with what Gloo says in their place: programs look for that to tell lost ranks from bugs. */
 void add_gloos_words();
 inline void check(tutti_status status) {

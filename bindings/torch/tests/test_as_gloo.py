@@ -276,6 +276,16 @@ def left_alone(context, way, backend="gloo"):
     return "nothing raised"
 
 
+def waits_alone(context):
+    """What is said when no other rank comes to make the group."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    try:
+        c10d.ProcessGroupGloo(dist.PrefixStore(str(context.rank), store), 0, 2, datetime.timedelta(milliseconds=300))
+    except RuntimeError as error:
+        return str(error)
+    return "nothing raised"
+
+
 def killed(context):
     context.init("gloo")
     dist.barrier()
@@ -384,6 +394,10 @@ class Groups(unittest.TestCase):
                     # Gloo's own words depend on what is noticed first: the end of the connection, or its reset.
                     self.assertRegex(ranks.run(2, left_alone, way, init=False)[0], f"{words}|Connection reset by peer")
                 self.assertNotIn("Gloo", ranks.run(2, left_alone, way, "tutti", init=False)[0])
+
+    def test_a_group_that_is_not_made_has_gloos_words(self):
+        self.assertIn("timeout after 300ms", ranks.run(1, waits_alone, init=False)[0])
+        self.assertRegex(ranks.run(1, in_place, waits_alone, init=False)[0], r"^tutti: .*\(Gloo: wait timeout after 300ms\)$")
 
 
 WORLD = """
