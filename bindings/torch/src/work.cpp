@@ -212,7 +212,8 @@ void Work::abort() {
 }
 
 float Work::getDuration() const {
-    TORCH_CHECK(timed_, "tutti: the duration of an operation is told if it began after group._enable_collectives_timing()");
+    TORCH_CHECK(timed_,
+                "tutti: the duration of an operation is told if it began after group._enable_collectives_timing()");
     return (handle_ == nullptr ? took_ : duration_of(handle_)).count();
 }
 
