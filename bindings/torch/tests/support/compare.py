@@ -84,6 +84,7 @@ class Check:
         self.context, self.rank, self.size = context, context.rank, context.size
         self.ours = dist.group.WORLD
         self.gloo = dist.new_group(backend="gloo")
+        dist.barrier(group=self.gloo)  # Gloo's groups fail if a rank ends while another is still connecting to it
         self.found, self.better, self.cells = [], [], 0
 
     def same(self, label, program, exact=True, reference=None, may_raise=False):
