@@ -150,8 +150,9 @@ tutti_status tutti_work_finish(tutti_work *work) {
 tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_out) {
     if (work == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_get: NULL argument");
     bool done = tutti_work_done(work);
-    /* Messages and groups do not go through the queue: they start when they are made. */
-    int64_t start_ns = work->start_ns != 0 ? work->start_ns : work->created_ns;
+    int64_t start_ns = 0;
+    if (done)
+        start_ns = work->start_ns != 0 ? work->start_ns : work->created_ns; /* of what needs no queue: when made */
     *details_out = (tutti_work_details){
         .status = done ? work->status : TUTTI_NOT_YET,
         .source = done ? work->source : -1,
@@ -159,7 +160,7 @@ tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_
         .count = done ? work->count : 0,
         .sequence = done ? work->sequence : 0,
         .created_ns = work->created_ns,
-        .start_ns = done ? start_ns : 0,
+        .start_ns = start_ns,
         .end_ns = done ? work->end_ns : 0,
     };
     return TUTTI_OK;
