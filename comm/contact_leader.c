@@ -210,7 +210,15 @@ static tutti_status hear(lobby *l, int index) {
     return status;
 }
 
-/* Hears all that have something to say, until nothing is there or LOOK_MS have passed. */
+/* Sends strangers away that have not proved themselves in time. */
+static void expire(lobby *l) {
+    int64_t now_ns = tutti_now_ns();
+    for (int i = l->nvisitors - 1; i >= 0; i--)
+        if (!l->visitors[i].awaited && now_ns - l->visitors[i].born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
+            refuse_visitor(l, i, "it took too long to prove itself");
+}
+
+/* Waits for at most LOOK_MS; hears all that have something to say, and takes new connections. */
 static tutti_status serve(lobby *l) {
     TUTTI_TRY(make_room(l));
     l->polled[0] = (struct pollfd){.fd = l->contact->listen_fd, .events = POLLIN};
@@ -223,12 +231,7 @@ static tutti_status serve(lobby *l) {
         if (l->polled[1 + i].revents != 0) TUTTI_TRY(hear(l, i));
     tutti_status status = l->polled[0].revents != 0 ? TUTTI_OK : TUTTI_NOT_YET;
     for (int i = 0; i < MOST_ACCEPTED && status == TUTTI_OK; i++) status = accept_one(l);
-    if (status != TUTTI_NOT_YET) TUTTI_TRY(status);
-    int64_t now_ns = tutti_now_ns();
-    for (int i = l->nvisitors - 1; i >= 0; i--)
-        if (!l->visitors[i].awaited && now_ns - l->visitors[i].born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
-            refuse_visitor(l, i, "it took too long to prove itself");
-    return TUTTI_OK;
+    return status == TUTTI_NOT_YET ? TUTTI_OK : status;
 }
 
 /* ------------------------------------------------------------------------------------------------ the missing */
@@ -293,6 +296,7 @@ static tutti_status await_guests(lobby *l) {
     int64_t looked_ns = tutti_now_ns();
     while (count_missing(c) > 0) {
         TUTTI_TRY(serve(l));
+        expire(l);
         if (tutti_now_ns() - looked_ns >= LOOK_MS * TUTTI_NS_PER_MS) {
             looked_ns = tutti_now_ns();
             TUTTI_TRY(look_for_deaths(l));

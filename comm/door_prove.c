@@ -143,9 +143,8 @@ const char *tutti_door_verdict_text(tutti_door_verdict verdict) {
         return "it does not know this job's secret (TUTTI_SECRET or its file must be equal on all hosts)";
     case TUTTI_DOOR_UNPROVED: return "it could not prove that it knows this job's secret";
     case TUTTI_DOOR_REDIRECTED:
-        return "something forwards the connection: it has arrived at another address or port than the one that was "
-               "called "
-               "(no relay and no translation of addresses may be between the hosts)";
+        return "it has arrived at another address or port than the one that was called: no relay and no translation "
+               "of addresses may be between the hosts";
     default: return "it does not say why";
     }
 }
