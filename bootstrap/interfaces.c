@@ -49,6 +49,21 @@ void tutti_address_text(const uint8_t address[16], uint32_t scope, char text[TUT
     else snprintf(text, TUTTI_ADDRESS_TEXT_BYTES, "%s%%%u", plain, scope);
 }
 
+void tutti_address_of_peer(int fd, char text[TUTTI_ADDRESS_TEXT_BYTES]) {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in four;
+        struct sockaddr_in6 six;
+    } peer;
+    socklen_t bytes = sizeof peer;
+    uint8_t address[16] = {[10] = 0xff, [11] = 0xff};
+    snprintf(text, TUTTI_ADDRESS_TEXT_BYTES, "?");
+    if (getpeername(fd, &peer.any, &bytes) != 0) return;
+    if (peer.any.sa_family == AF_INET) memcpy(address + 12, &peer.four.sin_addr, 4);
+    else memcpy(address, &peer.six.sin6_addr, sizeof address);
+    tutti_address_text(address, peer.any.sa_family == AF_INET6 ? peer.six.sin6_scope_id : 0, text);
+}
+
 bool tutti_address_read(const char *text, uint8_t address_out[16]) {
     uint8_t address[16] = {[10] = 0xff, [11] = 0xff};
     if (inet_pton(AF_INET, text, address + 12) != 1 && inet_pton(AF_INET6, text, address) != 1) return false;

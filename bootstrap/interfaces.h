@@ -46,6 +46,8 @@ enum { TUTTI_ADDRESS_TEXT_BYTES = 64 };
 
 /* "10.0.0.1", "fd00::1" or "fe80::1%2", as getaddrinfo takes it. */
 void tutti_address_text(const uint8_t address[16], uint32_t scope, char text[TUTTI_ADDRESS_TEXT_BYTES]);
+/* The address, without a port, to which the socket is connected; "?" where it is not connected any longer. */
+void tutti_address_of_peer(int fd, char text[TUTTI_ADDRESS_TEXT_BYTES]);
 /* Takes what tutti_address_text gives, without a scope; false: that is no address. */
 bool tutti_address_read(const char *text, uint8_t address_out[16]);
 /* Whether the text is this host's name (whole, or up to its first dot) or an address of its own. Asks no name server. */

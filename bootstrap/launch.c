@@ -64,13 +64,13 @@ static void raise_file_limit(tutti_launch_job *job) {
     setrlimit(RLIMIT_NOFILE, &raised);
 }
 
-/* A job on one node gets a secret of its own, unless the user brings one. */
-static tutti_status make_secret(tutti_launch_job *job) {
-    const char *secret = getenv("TUTTI_SECRET"), *file = getenv("TUTTI_SECRET_FILE");
-    bool brought = (secret != NULL && *secret != '\0') || (file != NULL && *file != '\0');
+/* The secret that the user brings; without one, a job on one node gets one of its own. */
+static tutti_status find_secret(tutti_launch_job *job) {
     uint8_t random[32];
-    job->secret[0] = '\0';
-    if (brought || job->options->nnodes > 1) return TUTTI_OK;
+    bool brought = false;
+    TUTTI_TRY(tutti_secret_get(job->secret, sizeof job->secret, &brought));
+    job->made_secret = !brought && job->options->nnodes == 1;
+    if (!job->made_secret) return TUTTI_OK;
     TUTTI_TRY(tutti_random_bytes(random, sizeof random));
     for (size_t i = 0; i < sizeof random; i++) snprintf(job->secret + 2 * i, 3, "%02x", random[i]);
     return TUTTI_OK;
@@ -97,7 +97,7 @@ static const char *own_store_host(const tutti_launch_job *job) {
 static tutti_status host_store(tutti_launch_job *job, tutti_store_server **server_out) {
     const tutti_launch_options *options = job->options;
     const char *address = tutti_meeting_listen_address(options->master_addr);
-    tutti_status status = tutti_store_server_start(address, options->master_port, server_out);
+    tutti_status status = tutti_store_server_start(address, options->master_port, job->secret, server_out);
     if (status != TUTTI_OK && options->nnodes == 1)
         return tutti_fail(status, "%s; --standalone takes a free one", tutti_last_error());
     if (status == TUTTI_OK) job->master_port = tutti_store_server_port(*server_out);
@@ -140,6 +140,7 @@ static tutti_launch_nodes_options nodes_options(const tutti_launch_job *job) {
                                         .master = job->master_addr,
                                         .run_id = options->run_id,
                                         .own_host = job->host,
+                                        .secret = job->secret,
                                         .list = options->nodes,
                                         .nnodes = options->nnodes,
                                         .node = options->node_rank,
@@ -229,7 +230,7 @@ static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *
     TUTTI_TRY(tutti_launch_command(options, &job.argv));
     if (options->node_rank == 0) TUTTI_TRY_GOTO(status, check_own_name(options), done);
     TUTTI_TRY_GOTO(status, tutti_launch_bind_plan(options, &job.binding), done);
-    TUTTI_TRY_GOTO(status, make_secret(&job), done);
+    TUTTI_TRY_GOTO(status, find_secret(&job), done);
     TUTTI_TRY_GOTO(status, take_over_signals(&job), done);
     TUTTI_TRY_GOTO(status, tutti_launch_keeper_start(&last_words, &job.keeper_fd), done);
     raise_file_limit(&job);

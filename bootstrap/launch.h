@@ -22,6 +22,7 @@
 
 #include "bootstrap/launch_nodes.h"
 #include "bootstrap/launch_place.h"
+#include "bootstrap/secret.h"
 
 enum { TUTTI_LAUNCH_OUT = 1, TUTTI_LAUNCH_ERR = 2, TUTTI_LAUNCH_BOTH = 3 }; /* masks of --tee and --redirects */
 
@@ -133,11 +134,12 @@ typedef struct tutti_launch_job {
     int master_port;
     tutti_launch_nodes *nodes; /* the other nodes; NULL: there are none */
     char host[256];
-    pid_t pid;                 /* our own, for the keeper, too */
-    char secret[80];           /* "": the ranks' own business */
-    char log_root[400];        /* of the files; "": none */
-    sigset_t child_signals;    /* the mask that ranks start with */
-    struct rlimit child_files; /* and their limit of open files */
+    pid_t pid;                       /* our own, for the keeper, too */
+    char secret[TUTTI_SECRET_BYTES]; /* the job's; "": it has none */
+    bool made_secret;                /* by this tuttirun, for its ranks */
+    char log_root[400];              /* of the files; "": none */
+    sigset_t child_signals;          /* the mask that ranks start with */
+    struct rlimit child_files;       /* and their limit of open files */
     int signal_fd, keeper_fd;
 } tutti_launch_job;
 

@@ -302,7 +302,8 @@ static tutti_status testify(tutti_launch_nodes *nodes, const char *text) {
 
 void tutti_launch_nodes_testify(const tutti_launch_nodes_options *options) {
     static tutti_launch_nodes nodes = {.event_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
-    const tutti_store_patience patience = {.connect_ms = options->silent_ms, .answer_ms = options->silent_ms};
+    const tutti_store_patience patience = {
+        .secret = options->secret, .connect_ms = options->silent_ms, .answer_ms = options->silent_ms};
     char text[400];
     nodes.options = *options;
     snprintf(text, sizeof text, "tuttirun on host %.256s was killed or has crashed", options->own_host);

@@ -46,6 +46,7 @@ typedef struct tutti_launch_nodes_options {
     int port;
     const char *master; /* the same as the user wrote it */
     const char *run_id, *own_host;
+    const char *secret;           /* the job's; NULL or "": none */
     const char *list;             /* of the nodes' addresses; NULL: not known */
     int nnodes, node, nproc, pid; /* pid: tuttirun's */
     int max_restarts;

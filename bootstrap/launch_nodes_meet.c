@@ -41,8 +41,11 @@ static tutti_status fail_reach(const tutti_launch_nodes *nodes) {
 
 tutti_status tutti_launch_nodes_reach(tutti_launch_nodes *nodes) {
     const tutti_launch_nodes_options *options = &nodes->options;
-    const tutti_store_patience patience = {
-        .connect_ms = options->join_ms, .answer_ms = options->silent_ms, .late = say_late, .context = nodes};
+    const tutti_store_patience patience = {.secret = options->secret,
+                                           .connect_ms = options->join_ms,
+                                           .answer_ms = options->silent_ms,
+                                           .late = say_late,
+                                           .context = nodes};
     int64_t generation = 0, count;
     snprintf(nodes->reason, sizeof nodes->reason, "no answer");
     tutti_status status = tutti_store_client_reach(options->host, options->port, &patience, &nodes->client);

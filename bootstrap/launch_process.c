@@ -78,7 +78,7 @@ static tutti_status set_job(const tutti_launch_job *job, int attempt, const tutt
     TUTTI_TRY(set_variable(list, "TORCHELASTIC_USE_AGENT_STORE=True"));
     TUTTI_TRY(set_variable(list, "PYTHONUNBUFFERED=1"));
     if (rank->error_file[0] != '\0') TUTTI_TRY(set_variable(list, "TORCHELASTIC_ERROR_FILE=%s", rank->error_file));
-    if (job->secret[0] != '\0') TUTTI_TRY(set_variable(list, "TUTTI_SECRET=%s", job->secret));
+    if (job->made_secret) TUTTI_TRY(set_variable(list, "TUTTI_SECRET=%s", job->secret));
     if (getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == NULL)
         TUTTI_TRY(set_variable(list, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1"));
     if (options->nproc > 1 && getenv("OMP_NUM_THREADS") == NULL) TUTTI_TRY(set_variable(list, "OMP_NUM_THREADS=1"));

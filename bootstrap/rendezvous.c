@@ -18,6 +18,7 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/meeting.h"
+#include "bootstrap/secret.h"
 #include "bootstrap/store.h"
 #include "bootstrap/world.h"
 
@@ -48,14 +49,14 @@ static struct {
 static atomic_int nopens;
 
 /* Starts this process's store, or finds it running. Listens only where the ranks can reach it. */
-static tutti_status serve(const tutti_meeting *where, const char *address, int *port_out) {
+static tutti_status serve(const tutti_meeting *where, const char *secret, const char *address, int *port_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&own.lock);
     bool have = own.server != NULL && own.owner == getpid() && (own.port == where->port || where->port == 0);
     if (!have) {
         if (own.server != NULL && own.owner == getpid()) tutti_store_server_stop(own.server);
         own.server = NULL;
-        status = tutti_store_server_start(address, where->port, &own.server);
+        status = tutti_store_server_start(address, where->port, secret, &own.server);
         own.owner = getpid();
         own.port = status == TUTTI_OK ? tutti_store_server_port(own.server) : 0;
     }
@@ -88,29 +89,35 @@ static void say_late(void *context, int64_t waited_ns, const char *reason) {
 }
 
 /* Of a host's ranks, which wait for the same, the first says so. */
-static tutti_status seek(const tutti_world *world, const tutti_meeting *where, const char *host,
+static tutti_status seek(const tutti_world *world, const tutti_meeting *where, const char *secret, const char *host,
                          tutti_store_client **client_out) {
     seeker s = {.where = where};
-    const tutti_store_patience patience = {.connect_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
+    const tutti_store_patience patience = {.secret = secret,
+                                           .connect_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS),
                                            .late = world->local_rank == 0 ? say_late : NULL,
                                            .context = &s};
     return tutti_store_client_reach(host, where->port, &patience, client_out);
 }
 
-/* Rank 0's way: serve; where the port is taken by a store already (a framework's, say), join it. */
-static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *rendezvous, const tutti_meeting *where) {
+/* Rank 0's way: serve; where the port is taken by a store of this user already (a framework's, or another job's that has come to the
+ * same port), join it. */
+static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *rendezvous, const tutti_meeting *where,
+                                  const char *secret) {
+    const tutti_store_patience patience = {.secret = secret, .connect_ms = JOIN_MS};
     const char *address = tutti_meeting_listen_address(where->host);
     int port;
-    tutti_status status = serve(where, address, &port);
+    tutti_status status = serve(where, secret, address, &port);
     if (status == TUTTI_OK) {
         rendezvous->serves = true;
-        return seek(world, where, address != NULL ? address : "127.0.0.1", &rendezvous->client);
+        return seek(world, where, secret, address != NULL ? address : "127.0.0.1", &rendezvous->client);
     }
     if (status != TUTTI_ERR_CONFIG) return status;
     char reason[512];
     snprintf(reason, sizeof reason, "%s", tutti_last_error());
-    if (tutti_store_client_connect(where->host, where->port, JOIN_MS, &rendezvous->client) != TUTTI_OK)
-        return tutti_fail(status, "%s", reason);
+    TUTTI_TRY(tutti_store_check_holder(where->port));
+    status = tutti_store_client_reach(where->host, where->port, &patience, &rendezvous->client);
+    if (status == TUTTI_ERR_REFUSED) return status;
+    if (status != TUTTI_OK) return tutti_fail(TUTTI_ERR_CONFIG, "%s", reason);
     tutti_log(TUTTI_LOG_INFO, "joins the store that is at %s:%d already", where->host, where->port);
     return TUTTI_OK;
 }
@@ -123,13 +130,13 @@ static struct {
 } told = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Rank 0 serves before it says where. */
-static tutti_status exchange(const tutti_world *world, tutti_meeting *where) {
+static tutti_status exchange(const tutti_world *world, const char *secret, tutti_meeting *where) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&told.lock);
     if (told.owner != getpid()) {
         int port = 0;
         char own_address[TUTTI_ADDRESS_TEXT_BYTES];
-        if (world->rank == 0) status = serve(where, tutti_meeting_own_address(world, own_address), &port);
+        if (world->rank == 0) status = serve(where, secret, tutti_meeting_own_address(world, own_address), &port);
         if (status == TUTTI_OK) status = tutti_meeting_exchange(world, port, where);
         told.meeting = *where;
         told.owner = status == TUTTI_OK ? getpid() : 0;
@@ -139,19 +146,20 @@ static tutti_status exchange(const tutti_world *world, tutti_meeting *where) {
     return status;
 }
 
-static tutti_status reach(const tutti_world *world, const tutti_meeting *where, tutti_rendezvous *rendezvous) {
-    if (world->rank != 0 || where->agent) return seek(world, where, where->host, &rendezvous->client);
-    if (!where->exchange) return serve_or_join(world, rendezvous, where);
+static tutti_status reach(const tutti_world *world, const tutti_meeting *where, const char *secret,
+                          tutti_rendezvous *rendezvous) {
+    if (world->rank != 0 || where->agent) return seek(world, where, secret, where->host, &rendezvous->client);
+    if (!where->exchange) return serve_or_join(world, rendezvous, where, secret);
     rendezvous->serves = true; /* since the exchange: at the one address that it has told, or at all of them */
     bool several = strchr(where->host, ',') != NULL;
-    return seek(world, where, several ? "127.0.0.1" : where->host, &rendezvous->client);
+    return seek(world, where, secret, several ? "127.0.0.1" : where->host, &rendezvous->client);
 }
 
-tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **rendezvous_out) {
+static tutti_status open_with_secret(const tutti_world *world, const char *secret, tutti_rendezvous **rendezvous_out) {
     tutti_meeting where;
     tutti_rendezvous *rendezvous;
     TUTTI_TRY(tutti_meeting_find(world, &where));
-    if (where.exchange) TUTTI_TRY(exchange(world, &where));
+    if (where.exchange) TUTTI_TRY(exchange(world, secret, &where));
     TUTTI_TRY(tutti_calloc(1, sizeof *rendezvous, &rendezvous));
     rendezvous->rank = world->rank;
     rendezvous->nranks = world->size;
@@ -159,7 +167,7 @@ tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **
     rendezvous->leave_ms = LEAVE_MS;
     snprintf(rendezvous->prefix, sizeof rendezvous->prefix, "tutti/%.256s/%d/%d", where.run, world->restart,
              atomic_fetch_add(&nopens, 1));
-    tutti_status status = reach(world, &where, rendezvous);
+    tutti_status status = reach(world, &where, secret, rendezvous);
     if (status != TUTTI_OK) {
         free(rendezvous);
         return status;
@@ -167,6 +175,15 @@ tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **
     rendezvous->store = tutti_store_client_callbacks(rendezvous->client);
     *rendezvous_out = rendezvous;
     return TUTTI_OK;
+}
+
+tutti_status tutti_rendezvous_open(const tutti_world *world, tutti_rendezvous **rendezvous_out) {
+    char secret[TUTTI_SECRET_BYTES];
+    bool is_set;
+    tutti_status status = tutti_secret_get(secret, sizeof secret, &is_set);
+    if (status == TUTTI_OK) status = open_with_secret(world, secret, rendezvous_out);
+    explicit_bzero(secret, sizeof secret);
+    return status;
 }
 
 const tutti_store *tutti_rendezvous_store(const tutti_rendezvous *rendezvous) {

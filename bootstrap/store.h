@@ -16,23 +16,30 @@ typedef struct tutti_store_server tutti_store_server;
 typedef struct tutti_store_client tutti_store_client;
 
 /* Listens on `address` (NULL: all interfaces) and `port` (0: any free one) and serves until stopped. A port in use
- * is TUTTI_ERR_CONFIG; the text names the port, who holds it where the system tells, and what to do. */
-tutti_status tutti_store_server_start(const char *address, int port, tutti_store_server **server_out);
+ * is TUTTI_ERR_CONFIG; the text names the port, who holds it where the system tells, and what to do. `secret`: the job's, which
+ * clients must prove before they change Tutti's own keys (store_proof.h); NULL or "": there is none. */
+tutti_status tutti_store_server_start(const char *address, int port, const char *secret,
+                                      tutti_store_server **server_out);
 /* The same on a socket that is bound and listens already; the server closes it when it stops. After an error it
  * is still the caller's. */
-tutti_status tutti_store_server_adopt(int listen_fd, tutti_store_server **server_out);
+tutti_status tutti_store_server_adopt(int listen_fd, const char *secret, tutti_store_server **server_out);
 int tutti_store_server_port(const tutti_store_server *server);
 void tutti_store_server_stop(tutti_store_server *server); /* NULL is allowed */
 
 /* The listening socket alone (see tutti_store_server_start for address, port and errors). */
 tutti_status tutti_store_listen(const char *address, int port, int *listen_fd_out);
+/* Whether what listens on this host's port is of this user, or of root: another user's store is not to be joined. TUTTI_ERR_CONFIG
+ * where it is not; TUTTI_OTHER_USERS=1 allows it. */
+tutti_status tutti_store_check_holder(int port);
 
 /* Connects to host:port, trying again until timeout_ms has passed. `host` may be several names or addresses of one host,
  * split by commas, best first. */
 tutti_status tutti_store_client_connect(const char *host, int port, int64_t timeout_ms,
                                         tutti_store_client **client_out);
-/* The same, with patience of one's own. */
+/* The same, with patience of one's own and the job's secret. Where the store knows a secret and the client another one or none, that
+ * is TUTTI_ERR_REFUSED within 2 s. */
 typedef struct tutti_store_patience {
+    const char *secret; /* NULL or "": none; needed until the client is connected */
     int64_t connect_ms;
     int64_t answer_ms; /* for the answer to a request that does not wait for others; 0: TUTTI_CONNECT_TIMEOUT_MS */
     /* Called every 100 ms or so while the store is not reached: how long that has taken, and why it has failed so far. May

@@ -25,6 +25,7 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/lookup.h"
 #include "bootstrap/store.h"
+#include "bootstrap/store_proof.h"
 #include "bootstrap/store_wire.h"
 
 enum {
@@ -34,6 +35,7 @@ enum {
     SLOW_MS = 500,          /* a name server that has not answered for so long may not answer at all */
     TRY_MS = 10000,         /* one try to connect */
     TRY_ONE_OF_MS = 1500,   /* the same at one of several hosts */
+    REFUSED_MS = 1000,      /* another job's store gets this long to leave the port */
     MOST_SKIPPED = 64 << 20 /* a value too long for the caller is read and dropped up to here */
 };
 
@@ -137,16 +139,64 @@ static tutti_status connect_address(tutti_store_client *client, const struct add
     return error == 0 ? TUTTI_OK : tutti_fail(TUTTI_ERR_SYSTEM, "%s", reason != NULL ? reason : "an unknown error");
 }
 
-/* Says who we are and checks that a store answers; a socket that the kernel joined to itself does not pass. */
+/* Each side proves to the other that it knows the secret. See store_proof.h. */
+static tutti_status prove(tutti_store_client *client, tutti_deadline *deadline) {
+    struct __attribute__((packed)) {
+        uint8_t op;
+        uint64_t bytes;
+        uint8_t data[TUTTI_STORE_NONCE_BYTES];
+    } challenge = {TUTTI_STORE_CHALLENGE, sizeof challenge.data, {0}},
+      proof = {TUTTI_STORE_PROVE, sizeof proof.data, {0}};
+    struct {
+        uint8_t nonce[TUTTI_STORE_NONCE_BYTES], mac[TUTTI_SHA256_BYTES];
+    } answer;
+    uint8_t expected[TUTTI_SHA256_BYTES];
+    tutti_store_secret secret = tutti_store_secret_of(client->patience.secret);
+    if (!secret.is_set)
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "the store there is of a job with a secret, and none is set here; set TUTTI_SECRET or "
+                          "TUTTI_SECRET_FILE as on the job's other ranks and nodes");
+    TUTTI_TRY(tutti_random_bytes(challenge.data, sizeof challenge.data));
+    TUTTI_TRY(send_all(client, &challenge, sizeof challenge, deadline));
+    TUTTI_TRY(receive_all(client, &answer, sizeof answer, deadline));
+    tutti_store_prove(&secret, TUTTI_STORE_SERVER, challenge.data, answer.nonce, expected);
+    tutti_store_prove(&secret, TUTTI_STORE_CLIENT, challenge.data, answer.nonce, proof.data);
+    explicit_bzero(&secret, sizeof secret);
+    if (!tutti_hmac_equal(expected, answer.mac, sizeof expected))
+        return tutti_fail(
+            TUTTI_ERR_REFUSED,
+            "the store there has another secret than this process: it is another job's, or TUTTI_SECRET (or "
+            "its file) is not equal on all ranks and nodes");
+    return send_all(client, &proof, sizeof proof, deadline);
+}
+
+/* Checks that a store answers; a socket that the kernel joined to itself does not pass. Asks in the same breath whether it wants
+ * proofs. */
 static tutti_status greet(tutti_store_client *client, tutti_deadline *deadline) {
-    uint8_t hello[10] = {[0] = TUTTI_STORE_VALIDATE, [5] = TUTTI_STORE_PING};
-    uint32_t magic = TUTTI_STORE_MAGIC, nonce = (uint32_t)getpid(), echo = 0;
-    memcpy(hello + 1, &magic, sizeof magic);
-    memcpy(hello + 6, &nonce, sizeof nonce);
-    TUTTI_TRY(send_all(client, hello, sizeof hello, deadline));
+    static const char key[] = TUTTI_STORE_PROOF_KEY;
+    struct __attribute__((packed)) {
+        uint8_t validate;
+        uint32_t magic;
+        uint8_t ping;
+        uint32_t nonce;
+        uint8_t check;
+        uint64_t count, bytes;
+        char key[sizeof key - 1];
+    } hello = {.validate = TUTTI_STORE_VALIDATE,
+               .magic = TUTTI_STORE_MAGIC,
+               .ping = TUTTI_STORE_PING,
+               .nonce = (uint32_t)getpid(),
+               .check = TUTTI_STORE_CHECK,
+               .count = 1,
+               .bytes = sizeof hello.key};
+    uint32_t nonce = hello.nonce, echo = 0;
+    uint8_t answer = TUTTI_STORE_NOT_READY;
+    memcpy(hello.key, key, sizeof hello.key);
+    TUTTI_TRY(send_all(client, &hello, sizeof hello, deadline));
     TUTTI_TRY(receive_all(client, &echo, sizeof echo, deadline));
-    if (echo != nonce) return tutti_fail(TUTTI_ERR_DATA, "who answers there is no store");
-    return TUTTI_OK;
+    if (echo != nonce) return tutti_fail(TUTTI_ERR_DATA, "what answers there is not a store");
+    TUTTI_TRY(receive_all(client, &answer, sizeof answer, deadline));
+    return answer == TUTTI_STORE_READY ? prove(client, deadline) : TUTTI_OK;
 }
 
 static void disconnect(tutti_store_client *client) {
@@ -232,12 +282,16 @@ static int64_t jittered(int64_t ms) {
     return ms / 2 + ms * random / 65536;
 }
 
-/* Tries until the store answers, the time is over or the program does not want to go on. */
+/* Tries until the store answers, the time is over or the program does not want to go on. A store with another secret may be an
+ * earlier job's, which ends. */
 static tutti_status connect_in_time(tutti_store_client *client, tutti_deadline *total) {
+    int64_t refused_ns = 0;
     for (int64_t gap_ms = FIRST_PAUSE_MS;; gap_ms = tutti_min_i64(2 * gap_ms, LAST_PAUSE_MS)) {
         tutti_status status = try_connect(client, total);
         if (status == TUTTI_OK || status == TUTTI_ERR_INTERRUPTED) return status;
         snprintf(client->reason, sizeof client->reason, "%.250s", tutti_last_error());
+        if (status == TUTTI_ERR_REFUSED && refused_ns == 0) refused_ns = tutti_now_ns();
+        if (status == TUTTI_ERR_REFUSED && tutti_now_ns() - refused_ns > REFUSED_MS * TUTTI_NS_PER_MS) return status;
         if (tutti_deadline_passed(total)) return TUTTI_ERR_TIMEOUT;
         int64_t left_ms = tutti_min_i64(jittered(gap_ms), tutti_deadline_left_ms(total));
         for (; left_ms > 0 && !tutti_deadline_passed(total); left_ms -= LOOK_MS) {
@@ -260,11 +314,13 @@ tutti_status tutti_store_client_reach(const char *host, int port, const tutti_st
     snprintf(client->host, sizeof client->host, "%s", host);
     tutti_status status = connect_in_time(client, &total);
     client->total = NULL;
+    client->patience.secret = NULL; /* the caller's */
     end_lookup(client);
     if (status == TUTTI_OK) {
         *client_out = client;
         return TUTTI_OK;
     }
+    if (status == TUTTI_ERR_REFUSED) status = tutti_fail(status, "%s:%d: %s", host, port, client->reason);
     if (status == TUTTI_ERR_TIMEOUT)
         status = tutti_fail(TUTTI_ERR_TIMEOUT,
                             "no store at %s:%d within %lld ms (last try: %s); is rank 0 or its launcher running, and "

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bootstrap/store_proof.h"
 #include "bootstrap/store_table.h"
 
 /* Bytes [start, end) of data are in use. */
@@ -32,10 +33,13 @@ typedef struct tutti_store_connection {
     uint32_t events; /* what epoll watches for */
     bool validated;  /* the magic number has come */
     bool failed;     /* to be closed */
+    bool challenged; /* `expected` proves it */
+    bool proved;     /* it has proved to know the job's secret */
     bool dirty;      /* in the hub's list */
     int64_t opened_ns;
     tutti_store_buffer in, out;
     tutti_store_scan scan;
+    uint8_t expected[TUTTI_SHA256_BYTES];
     tutti_store_waiter *waiters; /* of the wait under way, NULL: none */
     size_t nwaiters, awaited;
     struct tutti_store_connection *previous, *next; /* all connections, or the dead of this turn */
@@ -45,6 +49,8 @@ typedef struct tutti_store_connection {
 typedef struct tutti_store_hub {
     tutti_store_table *table;
     tutti_store_connection *dirty;
+    tutti_store_secret secret;
+    uint64_t nrefused; /* requests of connections that had to prove the secret and have not */
 } tutti_store_hub;
 
 static inline size_t tutti_store_buffer_used(const tutti_store_buffer *buffer) {

@@ -15,28 +15,50 @@
 #include <unistd.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/lookup.h"
 #include "bootstrap/store.h"
 
 enum { BACKLOG = 4096, NAME_MS = 5000 };
 
-/* The inode of the socket that listens on the port, 0 if not found. */
-static unsigned long listening_inode(const char *table_path, int port) {
+/* A socket that listens on the port. */
+typedef struct listener {
+    unsigned long inode;
+    uid_t user;
+} listener;
+
+/* The first such socket that `is_wanted` takes; false: there is none. */
+static bool find_listener(const char *table_path, int port, bool (*is_wanted)(const listener *), listener *found_out) {
     FILE *table = fopen(table_path, "re");
-    if (table == NULL) return 0;
+    if (table == NULL) return false;
     char line[512];
-    unsigned long inode = 0;
-    while (inode == 0 && fgets(line, sizeof line, table) != NULL) {
-        unsigned local_port, state;
-        unsigned long found;
-        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %lu", &local_port, &state,
-                   &found) == 3 &&
-            state == 0x0A && local_port == (unsigned)port)
-            inode = found;
+    bool found = false;
+    while (!found && fgets(line, sizeof line, table) != NULL) {
+        unsigned local_port, state, user;
+        unsigned long inode;
+        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %u %*s %lu", &local_port, &state,
+                   &user, &inode) != 4 ||
+            state != 0x0A || local_port != (unsigned)port)
+            continue;
+        *found_out = (listener){.inode = inode, .user = user};
+        found = is_wanted(found_out);
     }
     fclose(table);
-    return inode;
+    return found;
+}
+
+static bool find_listener_at(int port, bool (*is_wanted)(const listener *), listener *found_out) {
+    return find_listener("/proc/net/tcp", port, is_wanted, found_out) ||
+           find_listener("/proc/net/tcp6", port, is_wanted, found_out);
+}
+
+static bool is_any(const listener *found) {
+    return found->inode != 0;
+}
+
+static bool is_of_another_user(const listener *found) {
+    return found->user != geteuid() && found->user != 0;
 }
 
 static bool process_holds(const char *pid, unsigned long inode) {
@@ -59,12 +81,11 @@ static bool process_holds(const char *pid, unsigned long inode) {
 /* "pid 123 (name)" of the process that listens on the port, "" where the system does not tell. */
 static void describe_holder(int port, char *text, size_t capacity) {
     text[0] = '\0';
-    unsigned long inode = listening_inode("/proc/net/tcp", port);
-    if (inode == 0) inode = listening_inode("/proc/net/tcp6", port);
-    DIR *processes = inode != 0 ? opendir("/proc") : NULL;
+    listener found;
+    DIR *processes = find_listener_at(port, is_any, &found) ? opendir("/proc") : NULL;
     if (processes == NULL) return;
     for (struct dirent *item; (item = readdir(processes)) != NULL;) {
-        if (item->d_name[0] < '0' || item->d_name[0] > '9' || !process_holds(item->d_name, inode)) continue;
+        if (item->d_name[0] < '0' || item->d_name[0] > '9' || !process_holds(item->d_name, found.inode)) continue;
         char path[300], name[64] = "?";
         snprintf(path, sizeof path, "/proc/%s/comm", item->d_name);
         FILE *file = fopen(path, "re");
@@ -85,6 +106,17 @@ static tutti_status fail_bind(int error, int port) {
     return tutti_fail(TUTTI_ERR_CONFIG,
                       "port %d is in use%s%s; end that job or choose another port (--master_port, MASTER_PORT)", port,
                       holder[0] != '\0' ? " by " : "", holder);
+}
+
+tutti_status tutti_store_check_holder(int port) {
+    listener found;
+    if (tutti_setting_int(TUTTI_SETTING_OTHER_USERS) != 0 || !find_listener_at(port, is_of_another_user, &found))
+        return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_CONFIG,
+        "port %d, where this job's store should be, is in use by a process of user %u; choose another port "
+        "(--master_port, MASTER_PORT), or set TUTTI_OTHER_USERS=1 if that process is to host the store",
+        port, (unsigned)found.user);
 }
 
 /* A socket bound to one address, or -1 with the error number. */

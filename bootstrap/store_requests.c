@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/interfaces.h"
 #include "bootstrap/store_connection.h"
 #include "bootstrap/store_wire.h"
 
@@ -231,7 +233,19 @@ static uint64_t count_missing(tutti_store_hub *hub, reader fields) {
     return missing;
 }
 
+/* The one key that asks for proofs may be asked for alone. */
+static bool asks_for_proofs(const tutti_store_hub *hub, reader fields) {
+    static const char key[] = TUTTI_STORE_PROOF_KEY;
+    if (!hub->secret.is_set || take_u64(&fields) != 1) return false;
+    tutti_store_bytes asked = take_bytes(&fields);
+    return asked.bytes == sizeof key - 1 && memcmp(asked.data, key, sizeof key - 1) == 0;
+}
+
 static tutti_status run_check(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    if (asks_for_proofs(hub, *fields)) {
+        reply_u8(hub, from, TUTTI_STORE_READY);
+        return TUTTI_OK;
+    }
     reply_u8(hub, from, count_missing(hub, *fields) == 0 ? TUTTI_STORE_READY : TUTTI_STORE_NOT_READY);
     return TUTTI_OK;
 }
@@ -341,6 +355,66 @@ static tutti_status run_list_keys(tutti_store_hub *hub, tutti_store_connection *
     return TUTTI_OK;
 }
 
+/* --------------------------------------------------------------------------------------------- proofs */
+
+/* Says so, but the less often the more of them there are. */
+static tutti_status refuse(tutti_store_hub *hub, const tutti_store_connection *from, const char *what) {
+    char peer[TUTTI_ADDRESS_TEXT_BYTES];
+    uint64_t count = ++hub->nrefused;
+    tutti_address_of_peer(from->fd, peer);
+    if ((count & (count - 1)) == 0)
+        tutti_log(TUTTI_LOG_WARN, "store: a process at %s %s; its connection is closed (number %llu)", peer, what,
+                  (unsigned long long)count);
+    return tutti_fail(TUTTI_ERR_REFUSED, "%s %s", peer, what);
+}
+
+static tutti_status run_challenge(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    tutti_store_bytes client = take_bytes(fields);
+    uint8_t answer[TUTTI_STORE_NONCE_BYTES + TUTTI_SHA256_BYTES];
+    if (!hub->secret.is_set) return tutti_fail(TUTTI_ERR_DATA, "this store knows no secret to prove");
+    if (client.bytes != TUTTI_STORE_NONCE_BYTES || from->challenged)
+        return tutti_fail(TUTTI_ERR_DATA, "a challenge of %zu bytes, or the second", client.bytes);
+    TUTTI_TRY(tutti_random_bytes(answer, TUTTI_STORE_NONCE_BYTES));
+    tutti_store_prove(&hub->secret, TUTTI_STORE_SERVER, client.data, answer, answer + TUTTI_STORE_NONCE_BYTES);
+    tutti_store_prove(&hub->secret, TUTTI_STORE_CLIENT, client.data, answer, from->expected);
+    from->challenged = true;
+    reply(hub, from, answer, sizeof answer);
+    return TUTTI_OK;
+}
+
+/* No reply: the client has seen by the challenge's answer that it has the same secret. */
+static tutti_status run_prove(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
+    tutti_store_bytes proof = take_bytes(fields);
+    from->proved = from->challenged && !from->proved && proof.bytes == sizeof from->expected &&
+                   tutti_hmac_equal(proof.data, from->expected, sizeof from->expected);
+    return from->proved ? TUTTI_OK : refuse(hub, from, "has sent a wrong proof of this job's secret");
+}
+
+/* Whether the connection may do to each of the request's keys what it wants to. */
+static tutti_status check_rights(tutti_store_hub *hub, const tutti_store_connection *from, uint8_t op, reader fields) {
+    uint64_t keys = 1;
+    if (!hub->secret.is_set || from->proved) return TUTTI_OK;
+    switch (op) {
+    case TUTTI_STORE_MULTI_SET: keys = take_u64(&fields); break;
+    case TUTTI_STORE_SET:
+    case TUTTI_STORE_COMPARE_SET:
+    case TUTTI_STORE_ADD:
+    case TUTTI_STORE_DELETE_KEY:
+    case TUTTI_STORE_APPEND:
+    case TUTTI_STORE_QUEUE_PUSH:
+    case TUTTI_STORE_QUEUE_POP:
+    case TUTTI_STORE_BARRIER: break;
+    default: return TUTTI_OK; /* changes nothing */
+    }
+    for (; keys > 0; keys--) {
+        if (tutti_store_key_is_guarded(take_bytes(&fields)))
+            return refuse(hub, from,
+                          "has tried to change what the ranks keep there, without a proof of this job's secret");
+        if (op == TUTTI_STORE_MULTI_SET) (void)take_bytes(&fields);
+    }
+    return TUTTI_OK;
+}
+
 static const request_run runs[TUTTI_STORE_OP_COUNT] = {
     [TUTTI_STORE_VALIDATE] = run_validate,
     [TUTTI_STORE_SET] = run_set,
@@ -361,6 +435,8 @@ static const request_run runs[TUTTI_STORE_OP_COUNT] = {
     [TUTTI_STORE_QUEUE_LEN] = run_queue_len,
     [TUTTI_STORE_LIST_KEYS] = run_list_keys,
     [TUTTI_STORE_BARRIER] = run_barrier,
+    [TUTTI_STORE_CHALLENGE] = run_challenge,
+    [TUTTI_STORE_PROVE] = run_prove,
 };
 
 tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection) {
@@ -370,6 +446,7 @@ tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connecti
         if (!whole) return TUTTI_OK;
         const uint8_t *request = connection->in.data + connection->in.start;
         reader fields = {.next = request + 1};
+        TUTTI_TRY(check_rights(hub, connection, request[0], fields));
         TUTTI_TRY(runs[request[0]](hub, connection, &fields));
         tutti_store_buffer_consume(&connection->in, connection->scan.at);
         connection->scan = (tutti_store_scan){0};

@@ -37,6 +37,8 @@ static const request_shape shapes[TUTTI_STORE_OP_COUNT] = {
     [TUTTI_STORE_QUEUE_LEN] = {.fields = "k"},
     [TUTTI_STORE_LIST_KEYS] = {.fields = ""},
     [TUTTI_STORE_BARRIER] = {.fields = "k8"},
+    [TUTTI_STORE_CHALLENGE] = {.fields = "v"},
+    [TUTTI_STORE_PROVE] = {.fields = "v"},
 };
 
 /* Bytes of the field that begins at data[0..have); 0: not to be told yet. */
@@ -58,7 +60,8 @@ static tutti_status field_bytes(char field, const uint8_t *data, size_t have, si
 }
 
 static tutti_status begin_scan(const tutti_store_connection *from, uint8_t op, tutti_store_scan *scan) {
-    if (op >= TUTTI_STORE_OP_COUNT) return tutti_fail(TUTTI_ERR_DATA, "unknown request %u", op);
+    if (op >= TUTTI_STORE_OP_COUNT || shapes[op].fields == NULL)
+        return tutti_fail(TUTTI_ERR_DATA, "unknown request %u", op);
     if ((op == TUTTI_STORE_VALIDATE) == from->validated)
         return tutti_fail(TUTTI_ERR_DATA, "the magic number must come first, and once");
     *scan = (tutti_store_scan){.at = 1, .repeats = 1, .counted = !shapes[op].counted};

@@ -295,10 +295,11 @@ static tutti_status open_server(tutti_store_server *server, int listen_fd) {
     return start_thread(server);
 }
 
-tutti_status tutti_store_server_adopt(int listen_fd, tutti_store_server **server_out) {
+tutti_status tutti_store_server_adopt(int listen_fd, const char *secret, tutti_store_server **server_out) {
     tutti_store_server *server;
     TUTTI_TRY(tutti_calloc(1, sizeof *server, &server));
     server->listen_fd = server->epoll_fd = server->stop_fd = -1;
+    server->hub.secret = tutti_store_secret_of(secret);
     tutti_status status = open_server(server, listen_fd);
     if (status != TUTTI_OK) {
         server->listen_fd = -1; /* still the caller's */
@@ -309,10 +310,11 @@ tutti_status tutti_store_server_adopt(int listen_fd, tutti_store_server **server
     return TUTTI_OK;
 }
 
-tutti_status tutti_store_server_start(const char *address, int port, tutti_store_server **server_out) {
+tutti_status tutti_store_server_start(const char *address, int port, const char *secret,
+                                      tutti_store_server **server_out) {
     int listen_fd = -1;
     TUTTI_TRY(tutti_store_listen(address, port, &listen_fd));
-    tutti_status status = tutti_store_server_adopt(listen_fd, server_out);
+    tutti_status status = tutti_store_server_adopt(listen_fd, secret, server_out);
     if (status != TUTTI_OK) close(listen_fd);
     return status;
 }
@@ -333,5 +335,6 @@ void tutti_store_server_stop(tutti_store_server *server) {
     if (server->listen_fd >= 0) end_socket(server, server->listen_fd);
     if (server->epoll_fd >= 0) close(server->epoll_fd);
     if (server->stop_fd >= 0) close(server->stop_fd);
+    explicit_bzero(&server->hub.secret, sizeof server->hub.secret);
     free(server);
 }

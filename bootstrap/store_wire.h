@@ -3,7 +3,7 @@
  *
  * A connection opens with VALIDATE and its magic number. Then requests follow one another: an op byte, then its
  * fields in native byte order (little-endian everywhere we run). A blob or a key is a uint64 length and the
- * bytes. There is no framing and no authentication; who may connect is decided by where the server listens.
+ * bytes. There is no framing.
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_WIRE_H
 #define TUTTI_BOOTSTRAP_STORE_WIRE_H
@@ -20,6 +20,9 @@
 #define TUTTI_STORE_MOST_REQUEST_BYTES (UINT64_C(128) << 20)
 #define TUTTI_STORE_MOST_REPLY_BYTES   (UINT64_C(128) << 20)
 #define TUTTI_STORE_MOST_STORED_BYTES  (UINT64_C(1) << 30)
+
+/* READY where the store asks for proofs, in this way of proving. No client's key: those begin with the prefix below. */
+#define TUTTI_STORE_PROOF_KEY "tutti.store/proof/1"
 
 /* What a client puts before each of its users' keys. */
 #define TUTTI_STORE_KEY_PREFIX "/"
@@ -44,6 +47,9 @@ typedef enum tutti_store_op {
     TUTTI_STORE_QUEUE_LEN,
     TUTTI_STORE_LIST_KEYS,
     TUTTI_STORE_BARRIER,
+    /* Ours: see store_proof.h. Far from PyTorch's, which may get more. */
+    TUTTI_STORE_CHALLENGE = 64,
+    TUTTI_STORE_PROVE,
     TUTTI_STORE_OP_COUNT
 } tutti_store_op;
 

@@ -8,7 +8,6 @@
  *
  * Invariant: at most MOST_STRANGERS connections that have proved nothing are kept, each for STRANGER_MS at most.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -25,6 +24,7 @@
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/interfaces.h"
 #include "comm/comm.h"
 #include "comm/door_state.h"
 
@@ -74,18 +74,6 @@ static int index_of(const server *s, const watched *stranger) {
     return index;
 }
 
-static void describe_peer(int fd, char *text, size_t capacity) {
-    struct sockaddr_storage address;
-    socklen_t bytes = sizeof address;
-    char host[INET6_ADDRSTRLEN] = "?";
-    if (getpeername(fd, (struct sockaddr *)&address, &bytes) == 0) {
-        if (address.ss_family == AF_INET)
-            inet_ntop(AF_INET, &((struct sockaddr_in *)&address)->sin_addr, host, sizeof host);
-        else inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&address)->sin6_addr, host, sizeof host);
-    }
-    snprintf(text, capacity, "%s", host);
-}
-
 /* Who tries all of our addresses at once goes from all but one, before he has proved anything. */
 static bool is_spare(const watched *stranger) {
     return stranger->kind == PROOF || stranger->got == 0;
@@ -93,10 +81,10 @@ static bool is_spare(const watched *stranger) {
 
 /* Says so, but the less often the more of them there are. */
 static void refuse(server *s, watched *stranger, const char *why) {
-    char peer[64];
+    char peer[TUTTI_ADDRESS_TEXT_BYTES];
     uint64_t count = ++s->refused;
     if (count <= 8 || (count & (count - 1)) == 0) {
-        describe_peer(stranger->fd, peer, sizeof peer);
+        tutti_address_of_peer(stranger->fd, peer);
         tutti_log(TUTTI_LOG_WARN, "refused connection %llu, from %s: %s", (unsigned long long)count, peer, why);
     }
     drop(s, index_of(s, stranger));

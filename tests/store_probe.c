@@ -16,7 +16,7 @@ static int fail(const char *what) {
 
 static int serve(void) {
     tutti_store_server *server;
-    if (tutti_store_server_start("127.0.0.1", 0, &server) != TUTTI_OK) return fail("serve");
+    if (tutti_store_server_start("127.0.0.1", 0, NULL, &server) != TUTTI_OK) return fail("serve");
     printf("%d\n", tutti_store_server_port(server));
     fflush(stdout);
     while (getchar() != EOF) {}

@@ -62,8 +62,13 @@ LAUNCH_TEST(one_node_gets_a_fresh_secret_unless_the_user_brings_one) {
     HAS_NOT(first);
     cr_assert_eq(shell_run("TUTTI_SECRET=mine $T --standalone sh -c 'echo $TUTTI_SECRET'"), 0);
     HAS("mine\n");
-    cr_assert_eq(shell_run("TUTTI_SECRET_FILE=/some/file $T --standalone sh -c 'echo \"<$TUTTI_SECRET>\"'"), 0);
+    cr_assert_eq(shell_run("echo mine >own; chmod 600 own\n"
+                           "TUTTI_SECRET_FILE=own $T --standalone sh -c 'echo \"<$TUTTI_SECRET>\"'"),
+                 0);
     HAS("<>\n");
+    cr_assert_eq(shell_run("TUTTI_SECRET_FILE=none $T --standalone touch started"), 1);
+    cr_assert_str_eq(shell_output, "tuttirun: TUTTI_SECRET_FILE=none: No such file or directory\n");
+    cr_assert_neq(access("started", F_OK), 0, "a rank was started");
 }
 
 LAUNCH_TEST(options_come_with_dashes_underscores_equal_signs_and_from_pet_variables) {

@@ -143,7 +143,7 @@ PHASES_TEST(a_node_0_that_is_killed_while_others_are_missing_ends_all) {
 static void join_false_store(const char *key, const char *value) {
     tutti_store_server *server;
     tutti_store_client *client;
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, NULL, &server), TUTTI_OK, "%s", tutti_last_error());
     int port = tutti_store_server_port(server);
     cr_assert_eq(tutti_store_client_connect("127.0.0.1", port, 5000, &client), TUTTI_OK, "%s", tutti_last_error());
     tutti_store store = tutti_store_client_callbacks(client);
@@ -255,6 +255,74 @@ PHASES_TEST(a_new_tuttirun_takes_the_place_of_a_lost_node) {
                " & await 1 runs; kill -KILL $(pid 1); await 0 again; node 1 $O --node-rank 1 true; wait");
     phases_expect(0, 0, 2000, 8000);
     phases_expect(1, 0, 0, 3000);
+}
+
+/* -------------------------------------------------------------------- false words during a job with a secret */
+
+/* A process without the secret that says of node 1 what would end the job, in each way that the store has. */
+static void play_stranger(int port) {
+    static const char *const keys[] = {"/tuttirun/none/0/events", "/tuttirun/none/0/failures",
+                                       "/tuttirun/none/0/final",  "/tuttirun/none/0/over/1",
+                                       "/tuttirun/none/beat/1",   "/tuttirun/none/generation"};
+    static const char event[] = "failed 1 66 all is lost";
+    char request[256];
+    uint64_t one = 1, key_bytes, event_bytes = sizeof event - 1;
+    for (int i = 0; i < 100 && access("runs", F_OK) != 0; i++) usleep(50000);
+    for (size_t i = 0; i <= sizeof keys / sizeof *keys; i++) {
+        bool adds = i < sizeof keys / sizeof *keys;
+        const char *key = adds ? keys[i] : "/tuttirun/none/0/event/1";
+        int fd = wire_connect(port);
+        cr_assert(fd >= 0 && wire_send(fd, BYTES(VALIDATE)));
+        size_t used = 0;
+        key_bytes = strlen(key);
+        request[used++] = adds ? '\4' : '\1';
+        memcpy(request + used, &key_bytes, sizeof key_bytes);
+        memcpy(request + used + 8, key, key_bytes);
+        used += 8 + key_bytes;
+        memcpy(request + used, adds ? &one : &event_bytes, 8);
+        used += 8;
+        if (!adds) memcpy(request + used, event, event_bytes);
+        if (!adds) used += event_bytes;
+        cr_assert(wire_send(fd, request, used));
+        cr_assert(wire_closes(fd), "the store has taken %s", key);
+        close(fd);
+    }
+}
+
+PHASES_TEST(a_stranger_ends_no_job_that_has_a_secret) {
+    char script[512];
+    int port = wire_free_port();
+    snprintf(script, sizeof script,
+             "export TUTTI_SECRET='our word'; O='--nnodes 2 --master-port %d'\n"
+             "node 0 $O sh -c 'touch runs; sleep 1.5' & node 1 $O --node-rank 1 sleep 1.5 & wait",
+             port);
+    phases_write_script("scene.sh", port, script);
+    cr_assert_eq(shell_run("timeout -k 1 50 sh scene.sh >/dev/null 2>&1 &"), 0);
+    play_stranger(port);
+    cr_assert_eq(
+        shell_run("for i in $(seq 100); do grep -q exit node0 && grep -q exit node1 && break; sleep 0.1; done"), 0);
+    phases_expect(1, 0, 1500, 6000);
+    HAS_NOT("all is lost");
+    phases_expect(0, 0, 1500, 6000);
+    HAS_NOT("all is lost");
+    HAS("store: a process at 127.0.0.1 has tried to change what the ranks keep there, without a proof of this job's "
+        "secret; its connection is closed (number 1)\n");
+}
+
+PHASES_TEST(a_node_with_another_secret_or_none_does_not_join) {
+    phases_run(
+        "O='--nnodes 2 --master-port '$PORT\n"
+        "TUTTI_SECRET=one node 0 $O touch started & TUTTI_SECRET=two node 1 $O --node-rank 1 touch started; wait");
+    phases_expect(1, 1, 0, 4000);
+    HAS("the store there has another secret than this process: it is another job's, or TUTTI_SECRET (or its file) is "
+        "not equal on all ranks and nodes\n");
+    phases_expect(0, 1, 2400, 4500);
+    HAS("tuttirun: node 1 did not join within 2.5 s");
+    cr_assert_neq(access("started", F_OK), 0, "a rank was started");
+    phases_run("O='--nnodes 2 --master-port '$PORT\n"
+               "TUTTI_SECRET=one node 0 $O touch started & node 1 $O --node-rank 1 touch started; wait");
+    phases_expect(1, 1, 0, 4000);
+    HAS("the store there is of a job with a secret, and none is set here; set TUTTI_SECRET or TUTTI_SECRET_FILE");
 }
 
 /* -------------------------------------------------------------------------------------------------- ending */

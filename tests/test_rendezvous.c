@@ -2,9 +2,11 @@
  * The job's store as ranks find it: rank 0 serves, or joins what is there already, or the launcher hosts it.
  */
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bootstrap/store.h"
@@ -126,12 +128,46 @@ Test(rendezvous, a_port_that_something_else_has_is_named) {
     close(fd);
 }
 
+/* A store of another user that was first at the job's port. */
+Test(rendezvous, another_users_store_is_not_joined) {
+    int port, fd = wire_listen(&port);
+    char text[32];
+    const tutti_world world = {.rank = 0, .size = 2, .local_size = 2, .nodes = 1};
+    tutti_rendezvous *rendezvous;
+    if (geteuid() != 0) cr_skip_test("needs root, to be another user later");
+    snprintf(text, sizeof text, "%d", port);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", text, 1);
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    pid_t stranger = fork();
+    if (stranger == 0) {
+        tutti_store_server *server;
+        close(fd);
+        if (setuid(65534) != 0 || tutti_store_server_start("127.0.0.1", port, NULL, &server) != TUTTI_OK) _exit(1);
+        pause();
+    }
+    close(fd);
+    int there = -1;
+    for (int i = 0; i < 100 && there < 0; i++) {
+        usleep(20000);
+        there = wire_connect(port);
+    }
+    cr_assert(there >= 0, "the other user's store has not come up");
+    close(there);
+    tutti_status status = tutti_rendezvous_open(&world, &rendezvous);
+    kill(stranger, SIGKILL);
+    waitpid(stranger, NULL, 0);
+    cr_assert_eq(status, TUTTI_ERR_CONFIG);
+    cr_assert(strstr(tutti_last_error(), "is in use by a process of user 65534; choose another port") != NULL, "%s",
+              tutti_last_error());
+}
+
 Test(rendezvous, an_error_recorded_before_the_close_is_still_there_after_it) {
     tutti_store_server *server;
     const tutti_world world = {.rank = 1, .size = 2, .local_rank = 1, .local_size = 2, .nodes = 1};
     tutti_rendezvous *rendezvous;
     char text[32];
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK);
+    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, NULL, &server), TUTTI_OK);
     snprintf(text, sizeof text, "%d", tutti_store_server_port(server));
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", text, 1);

@@ -168,7 +168,7 @@ Test(store_abuse, a_fork_meanwhile_changes_nothing) {
 
 Test(store_abuse, it_stops_with_clients_in_the_middle_of_something) {
     tutti_store_server *brief;
-    cr_assert_eq(tutti_store_server_start(NULL, 0, &brief), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_store_server_start(NULL, 0, NULL, &brief), TUTTI_OK, "%s", tutti_last_error());
     int waiter = wire_connect(tutti_store_server_port(brief)), talker = wire_connect(tutti_store_server_port(brief));
     TALK(waiter,
          VALIDATE "\15"
@@ -191,7 +191,7 @@ Test(store_abuse, it_stops_with_clients_in_the_middle_of_something) {
 Test(store_abuse, a_port_in_use_is_named_with_who_has_it) {
     tutti_store_server *second = NULL;
     char number[32];
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", wire_port, &second), TUTTI_ERR_CONFIG);
+    cr_assert_eq(tutti_store_server_start("127.0.0.1", wire_port, NULL, &second), TUTTI_ERR_CONFIG);
     cr_assert_null(second);
     snprintf(number, sizeof number, "port %d is in use", wire_port);
     cr_assert(strstr(tutti_last_error(), number) != NULL, "%s", tutti_last_error());
@@ -203,7 +203,7 @@ Test(store_abuse, it_adopts_a_socket_that_listens_already) {
     int adopted_port, fd = wire_listen(&adopted_port);
     tutti_store_server *adopted;
     cr_assert(fd >= 0);
-    cr_assert_eq(tutti_store_server_adopt(fd, &adopted), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_store_server_adopt(fd, NULL, &adopted), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_eq(tutti_store_server_port(adopted), adopted_port);
     int client = wire_connect(adopted_port);
     TALK(client,

@@ -33,10 +33,12 @@ typedef struct script {
 } script;
 
 static bool greet(int fd) {
-    char hello[10];
+    static const char ask[] = "\5" U64("\1") U64("\x13") "tutti.store/proof/1";
+    char hello[10 + sizeof ask - 1];
     uint32_t nonce = (uint32_t)getpid();
     return wire_receive(fd, hello, sizeof hello) && memcmp(hello, VALIDATE "\15", 6) == 0 &&
-           memcmp(hello + 6, &nonce, 4) == 0 && wire_send(fd, &nonce, 4);
+           memcmp(hello + 6, &nonce, 4) == 0 && memcmp(hello + 10, ask, sizeof ask - 1) == 0 &&
+           wire_send(fd, &nonce, 4) && wire_send(fd, "\1", 1);
 }
 
 static void *play(void *argument) {
@@ -193,7 +195,7 @@ static void *start_late(void *argument) {
     int port = *(int *)argument;
     static tutti_store_server *late;
     usleep(400000);
-    return tutti_store_server_start("127.0.0.1", port, &late) == TUTTI_OK ? late : NULL;
+    return tutti_store_server_start("127.0.0.1", port, NULL, &late) == TUTTI_OK ? late : NULL;
 }
 
 Test(store_client, tries_again_until_the_store_is_there) {
@@ -240,7 +242,7 @@ Test(store_client, keys_and_values_over_the_bounds_are_refused_before_they_are_s
     tutti_store_client *client;
     static char key[8193], value[(8 << 20) + 1];
     memset(key, 'k', sizeof key - 1);
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK);
+    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, NULL, &server), TUTTI_OK);
     cr_assert_eq(tutti_store_client_connect("127.0.0.1", tutti_store_server_port(server), 5000, &client), TUTTI_OK);
     tutti_store store = tutti_store_client_callbacks(client);
     cr_assert_eq(store.set(client, key, "v", 1), TUTTI_ERR_ARGUMENT);
@@ -290,7 +292,7 @@ Test(store_client, many_clients_meet_on_our_own_server) {
     tutti_store_client *client;
     member members[NCLIENTS];
     int64_t sum;
-    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, &server), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_store_server_start("127.0.0.1", 0, NULL, &server), TUTTI_OK, "%s", tutti_last_error());
     for (int i = 0; i < NCLIENTS; i++) {
         members[i] = (member){.port = tutti_store_server_port(server), .number = i};
         cr_assert_eq(pthread_create(&members[i].thread, NULL, take_part, &members[i]), 0);

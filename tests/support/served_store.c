@@ -15,7 +15,7 @@
 static void serve(int tell) {
     tutti_store_server *server;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int port = tutti_store_server_start("127.0.0.1", 0, &server) == TUTTI_OK ? tutti_store_server_port(server) : 0;
+    int port = tutti_store_server_start("127.0.0.1", 0, NULL, &server) == TUTTI_OK ? tutti_store_server_port(server) : 0;
     if (write(tell, &port, sizeof port) == (ssize_t)sizeof port && port > 0) pause();
     _exit(0);
 }

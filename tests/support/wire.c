@@ -121,7 +121,7 @@ static tutti_store_server *wire_server;
 
 void wire_server_start(void) {
     wire_port = 0;
-    if (tutti_store_server_start("127.0.0.1", 0, &wire_server) == TUTTI_OK)
+    if (tutti_store_server_start("127.0.0.1", 0, NULL, &wire_server) == TUTTI_OK)
         wire_port = tutti_store_server_port(wire_server);
 }
 
