@@ -14,6 +14,7 @@
 struct queued {
     struct queued *next;
     size_t bytes;
+    bool foreign; /* a foreign connection has pushed it */
     uint8_t data[];
 };
 
@@ -22,7 +23,10 @@ struct tutti_store_table {
     size_t nbuckets; /* a power of two */
     size_t nentries;
     int64_t nvalues;
-    uint64_t stored_bytes; /* of keys, values and queues */
+    uint64_t stored_bytes;  /* of keys, values and queues */
+    uint64_t foreign_bytes; /* that part of it which foreign connections have stored */
+    size_t list_bytes;      /* of the keys that have a value, with their lengths */
+    bool foreign;           /* what is stored now is a foreign connection's */
     uint64_t hash_key[2];
 };
 
@@ -80,8 +84,28 @@ static tutti_status reserve(tutti_store_table *table, size_t bytes) {
     if (bytes > TUTTI_STORE_MOST_STORED_BYTES - table->stored_bytes)
         return tutti_fail(TUTTI_ERR_MEMORY, "the store is full: %zu more bytes would pass its bound of %llu", bytes,
                           (unsigned long long)TUTTI_STORE_MOST_STORED_BYTES);
+    if (table->foreign && bytes > TUTTI_STORE_MOST_FOREIGN_BYTES - table->foreign_bytes)
+        return tutti_fail(
+            TUTTI_ERR_MEMORY,
+            "%zu more bytes would pass the bound of %llu for clients that are not known to be of this user", bytes,
+            (unsigned long long)TUTTI_STORE_MOST_FOREIGN_BYTES);
     table->stored_bytes += bytes;
+    if (table->foreign) table->foreign_bytes += bytes;
     return TUTTI_OK;
+}
+
+static void release(tutti_store_table *table, size_t bytes, size_t foreign_bytes) {
+    table->stored_bytes -= bytes;
+    table->foreign_bytes -= foreign_bytes;
+}
+
+/* What was just reserved. */
+static void give_back(tutti_store_table *table, size_t bytes) {
+    release(table, bytes, table->foreign ? bytes : 0);
+}
+
+void tutti_store_table_write_as(tutti_store_table *table, bool foreign) {
+    table->foreign = foreign;
 }
 
 tutti_store_entry *tutti_store_table_find(tutti_store_table *table, tutti_store_bytes key) {
@@ -119,11 +143,12 @@ tutti_status tutti_store_table_need(tutti_store_table *table, tutti_store_bytes 
         TUTTI_TRY(reserve(table, bytes));
         entry = calloc(1, bytes);
         if (entry == NULL) {
-            table->stored_bytes -= bytes;
+            give_back(table, bytes);
             return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a key of %zu bytes", key.bytes);
         }
         entry->hash = hash_of(table, key);
         entry->key_bytes = key.bytes;
+        entry->foreign = table->foreign;
         memcpy(entry->key, key.data, key.bytes);
         if (table->nentries >= table->nbuckets) grow(table);
         tutti_store_entry **bucket = &table->buckets[entry->hash & (table->nbuckets - 1)];
@@ -141,7 +166,8 @@ void tutti_store_table_tidy(tutti_store_table *table, tutti_store_entry *entry) 
     while (*link != entry) link = &(*link)->chain;
     *link = entry->chain;
     table->nentries--;
-    table->stored_bytes -= sizeof *entry + entry->key_bytes;
+    size_t bytes = sizeof *entry + entry->key_bytes;
+    release(table, bytes, entry->foreign ? bytes : 0);
     free(entry);
 }
 
@@ -151,27 +177,35 @@ tutti_status tutti_store_table_put(tutti_store_table *table, tutti_store_entry *
     TUTTI_TRY(reserve(table, value.bytes));
     uint8_t *memory = append ? realloc(entry->value, kept + value.bytes + 1) : malloc(value.bytes + 1);
     if (memory == NULL) {
-        table->stored_bytes -= value.bytes;
+        give_back(table, value.bytes);
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a value of %zu bytes", kept + value.bytes);
     }
     memcpy(memory + kept, value.data, value.bytes);
     if (!append) {
-        table->stored_bytes -= entry->value_bytes;
+        release(table, entry->value_bytes, entry->foreign_bytes);
+        entry->foreign_bytes = 0;
         free(entry->value);
     }
-    table->nvalues += !entry->has_value;
+    if (!entry->has_value) {
+        table->nvalues++;
+        table->list_bytes += sizeof(uint64_t) + entry->key_bytes;
+    }
     entry->has_value = true;
+    if (table->foreign) entry->foreign_bytes += value.bytes;
     entry->value = memory;
     entry->value_bytes = kept + value.bytes;
     return TUTTI_OK;
 }
 
 void tutti_store_table_drop(tutti_store_table *table, tutti_store_entry *entry) {
-    table->stored_bytes -= entry->value_bytes;
-    table->nvalues -= entry->has_value;
+    release(table, entry->value_bytes, entry->foreign_bytes);
+    if (entry->has_value) {
+        table->nvalues--;
+        table->list_bytes -= sizeof(uint64_t) + entry->key_bytes;
+    }
     free(entry->value);
     entry->value = NULL;
-    entry->value_bytes = 0;
+    entry->value_bytes = entry->foreign_bytes = 0;
     entry->has_value = false;
 }
 
@@ -180,11 +214,12 @@ tutti_status tutti_store_table_push(tutti_store_table *table, tutti_store_entry 
     TUTTI_TRY(reserve(table, bytes));
     struct queued *item = malloc(bytes);
     if (item == NULL) {
-        table->stored_bytes -= bytes;
+        give_back(table, bytes);
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a queued value of %zu bytes", value.bytes);
     }
     item->next = NULL;
     item->bytes = value.bytes;
+    item->foreign = table->foreign;
     memcpy(item->data, value.data, value.bytes);
     if (entry->queue_last != NULL) entry->queue_last->next = item;
     else entry->queue_first = item;
@@ -202,7 +237,8 @@ void tutti_store_table_pop(tutti_store_table *table, tutti_store_entry *entry) {
     entry->queue_first = item->next;
     if (item->next == NULL) entry->queue_last = NULL;
     entry->queue_length--;
-    table->stored_bytes -= sizeof *item + item->bytes;
+    size_t bytes = sizeof *item + item->bytes;
+    release(table, bytes, item->foreign ? bytes : 0);
     free(item);
 }
 
@@ -227,6 +263,10 @@ void tutti_store_table_unwait(tutti_store_waiter *waiter) {
 
 int64_t tutti_store_table_count(const tutti_store_table *table) {
     return table->nvalues;
+}
+
+size_t tutti_store_table_list_bytes(const tutti_store_table *table) {
+    return table->list_bytes;
 }
 
 void tutti_store_table_each(const tutti_store_table *table, void (*visit)(void *context, tutti_store_bytes key),

@@ -3,7 +3,8 @@
  *
  * A chained hash table of entries. An entry exists as long as it has a value, a queue or a waiter. Values and
  * queues of one key are independent of each other; a plain wait is satisfied by either. Only the server's
- * thread touches the table, so there are no locks.
+ * thread touches the table, so there are no locks. What foreign connections have stored (tutti_store_is_own) is counted
+ * apart and has a bound of its own, so that others can always store.
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_TABLE_H
 #define TUTTI_BOOTSTRAP_STORE_TABLE_H
@@ -35,8 +36,9 @@ struct tutti_store_entry {
     tutti_store_entry *chain;
     uint64_t hash;
     uint8_t *value;
-    size_t value_bytes;
+    size_t value_bytes, foreign_bytes; /* of which foreign connections have written so many */
     bool has_value;
+    bool foreign; /* a foreign connection has made the entry */
     struct queued *queue_first, *queue_last;
     int64_t queue_length;
     tutti_store_waiter *first_waiter, *last_waiter;
@@ -46,6 +48,9 @@ struct tutti_store_entry {
 
 tutti_status tutti_store_table_create(tutti_store_table **table_out);
 void tutti_store_table_destroy(tutti_store_table *table);
+
+/* Is what is stored from now on a foreign connection's? Own ones' at first. */
+void tutti_store_table_write_as(tutti_store_table *table, bool foreign);
 
 /* NULL when the key is in no use. */
 tutti_store_entry *tutti_store_table_find(tutti_store_table *table, tutti_store_bytes key);
@@ -71,6 +76,8 @@ void tutti_store_table_unwait(tutti_store_waiter *waiter);
 
 /* Keys that have a value. */
 int64_t tutti_store_table_count(const tutti_store_table *table);
+/* Bytes of a list of them, with a length of 8 bytes before each. */
+size_t tutti_store_table_list_bytes(const tutti_store_table *table);
 /* Calls `visit` for each key that has a value. */
 void tutti_store_table_each(const tutti_store_table *table, void (*visit)(void *context, tutti_store_bytes key),
                             void *context);

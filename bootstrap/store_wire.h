@@ -3,7 +3,8 @@
  *
  * A connection opens with VALIDATE and its magic number. Then requests follow one another: an op byte, then its
  * fields in native byte order (little-endian everywhere we run). A blob or a key is a uint64 length and the
- * bytes. There is no framing.
+ * bytes. There is no framing. Who may connect is decided by where the server listens, and of its own host by the user
+ * (store_peer.h); what a connection may change, by its proof (store_proof.h).
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_WIRE_H
 #define TUTTI_BOOTSTRAP_STORE_WIRE_H
@@ -20,6 +21,8 @@
 #define TUTTI_STORE_MOST_REQUEST_BYTES (UINT64_C(128) << 20)
 #define TUTTI_STORE_MOST_REPLY_BYTES   (UINT64_C(128) << 20)
 #define TUTTI_STORE_MOST_STORED_BYTES  (UINT64_C(1) << 30)
+/* That part of them which foreign connections may have stored (tutti_store_is_own). */
+#define TUTTI_STORE_MOST_FOREIGN_BYTES (TUTTI_STORE_MOST_STORED_BYTES / 4)
 
 /* READY where the store asks for proofs, in this way of proving. No client's key: those begin with the prefix below. */
 #define TUTTI_STORE_PROOF_KEY "tutti.store/proof/1"
