@@ -14,36 +14,10 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/interfaces.h"
 #include "bootstrap/store_connection.h"
+#include "bootstrap/store_reader.h"
 #include "bootstrap/store_wire.h"
 
-typedef struct reader {
-    const uint8_t *next;
-} reader;
-
 typedef tutti_status (*request_run)(tutti_store_hub *hub, tutti_store_connection *from, reader *fields);
-
-/* --------------------------------------------------------------------------------------------- fields */
-
-static uint64_t take_u64(reader *fields) {
-    uint64_t value;
-    memcpy(&value, fields->next, sizeof value);
-    fields->next += sizeof value;
-    return value;
-}
-
-static uint32_t take_u32(reader *fields) {
-    uint32_t value;
-    memcpy(&value, fields->next, sizeof value);
-    fields->next += sizeof value;
-    return value;
-}
-
-static tutti_store_bytes take_bytes(reader *fields) {
-    size_t bytes = take_u64(fields);
-    tutti_store_bytes taken = {fields->next, bytes};
-    fields->next += bytes;
-    return taken;
-}
 
 /* -------------------------------------------------------------------------------------------- replies */
 
@@ -74,11 +48,6 @@ static void reply_bytes(tutti_store_hub *hub, tutti_store_connection *to, tutti_
     uint64_t bytes = value.bytes;
     reply(hub, to, &bytes, sizeof bytes);
     if (value.bytes > 0) reply(hub, to, value.data, value.bytes);
-}
-
-static tutti_store_bytes value_of(const tutti_store_entry *entry) {
-    if (entry == NULL || !entry->has_value) return (tutti_store_bytes){NULL, 0};
-    return (tutti_store_bytes){entry->value, entry->value_bytes};
 }
 
 /* -------------------------------------------------------------------------------------------- waiting */
@@ -439,14 +408,27 @@ static const request_run runs[TUTTI_STORE_OP_COUNT] = {
     [TUTTI_STORE_PROVE] = run_prove,
 };
 
+/* Room for the reply, before any of it is built; false: the request has to wait for it. */
+static tutti_status make_room(tutti_store_hub *hub, tutti_store_connection *c, const uint8_t *request, bool *room_out) {
+    size_t reply = tutti_store_reply_bytes(hub, request);
+    size_t held = c->in.capacity + tutti_store_buffer_grown(&c->out, reply);
+    if (reply > TUTTI_STORE_MOST_REPLY_BYTES || held > TUTTI_STORE_TURN_BYTES)
+        return tutti_fail(TUTTI_ERR_DATA, "a reply of %zu bytes to a request of %zu", reply, c->scan.at);
+    *room_out = tutti_store_budget_ask(&hub->budget, c, held);
+    return *room_out ? tutti_store_buffer_reserve(&c->out, reply) : TUTTI_OK;
+}
+
 tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection) {
-    while (!connection->failed && tutti_store_buffer_used(&connection->out) < TUTTI_STORE_OUTPUT_LIMIT) {
-        bool whole;
+    while (!connection->failed && tutti_store_budget_may_go_on(&hub->budget, connection)) {
+        bool whole, room;
         TUTTI_TRY(tutti_store_scan_request(connection, &connection->scan, &whole));
         if (!whole) return TUTTI_OK;
         const uint8_t *request = connection->in.data + connection->in.start;
         reader fields = {.next = request + 1};
         TUTTI_TRY(check_rights(hub, connection, request[0], fields));
+        TUTTI_TRY(make_room(hub, connection, request, &room));
+        if (!room) return TUTTI_OK;
+        tutti_store_table_write_as(hub->table, !tutti_store_is_own(connection));
         TUTTI_TRY(runs[request[0]](hub, connection, &fields));
         tutti_store_buffer_consume(&connection->in, connection->scan.at);
         connection->scan = (tutti_store_scan){0};

@@ -101,3 +101,15 @@ tutti_status tutti_store_scan_request(const tutti_store_connection *from, tutti_
     *whole_out = true;
     return TUTTI_OK;
 }
+
+/* Of the field that has begun, all is known once its length has come. */
+size_t tutti_store_scan_missing(const tutti_store_connection *from) {
+    const tutti_store_scan *scan = &from->scan;
+    const uint8_t *data = from->in.data + from->in.start;
+    size_t have = tutti_store_buffer_used(&from->in), bytes = 0;
+    if (have == 0 || scan->at == 0 || !scan->counted || scan->repeats == 0) return 1;
+    char field = shapes[data[0]].fields[scan->field];
+    if (field == '\0' || field_bytes(field, data + scan->at, have - scan->at, &bytes) != TUTTI_OK || bytes == 0)
+        return 1;
+    return scan->at + bytes > have ? scan->at + bytes - have : 1;
+}

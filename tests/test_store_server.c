@@ -234,6 +234,10 @@ Test(store_server, a_truncated_request_changes_nothing) {
     int other = wire_join();
     for (size_t i = 0; i < sizeof exchanges / sizeof *exchanges; i++) {
         int fd = wire_join();
+        TALK(fd,
+             "\15"
+             "ping",
+             "ping");
         cr_assert(wire_send(fd, "\1" U64("\1") "k" U64("\2") "v", 19));
         close(fd);
     }

@@ -21,23 +21,32 @@ static void check(int holds) {
 static void leave(tutti_store_hub *hub, tutti_store_connection *client) {
     client->failed = true;
     tutti_store_requests_unwait(hub, client);
+    tutti_store_budget_leave(&hub->budget, client);
 }
 
 static void run(tutti_store_hub *hub, tutti_store_connection *client) {
     if (client->failed) return;
     if (tutti_store_requests_run(hub, client) != TUTTI_OK || client->failed) leave(hub, client);
+    tutti_store_buffer_trim(&client->in);
+    if (!client->failed) tutti_store_budget_settle(&hub->budget, client);
     check(client->scan.at <= tutti_store_buffer_used(&client->in));
     check(client->awaited <= client->nwaiters);
 }
 
 /* The clients take their replies; what had to wait for that goes on. */
 static void flush(tutti_store_hub *hub) {
-    while (hub->dirty != NULL) {
-        tutti_store_connection *client = hub->dirty;
+    tutti_store_connection *client;
+    while (hub->dirty != NULL || (client = tutti_store_budget_next(&hub->budget)) != NULL) {
+        if (hub->dirty == NULL) {
+            run(hub, client);
+            continue;
+        }
+        client = hub->dirty;
         hub->dirty = client->next_dirty;
         client->dirty = false;
         if (client->failed) leave(hub, client);
         tutti_store_buffer_consume(&client->out, tutti_store_buffer_used(&client->out));
+        if (!client->failed) tutti_store_budget_settle(&hub->budget, client);
         run(hub, client);
     }
 }
@@ -51,7 +60,7 @@ static void receive(tutti_store_hub *hub, tutti_store_connection *client, const 
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    tutti_store_connection clients[CLIENTS] = {{.fd = -1}, {.fd = -1}};
+    tutti_store_connection clients[CLIENTS] = {{.fd = -1, .local_user = true}, {.fd = -1, .foreign = true}};
     tutti_store_hub hub = {.dirty = NULL};
     check(tutti_store_table_create(&hub.table) == TUTTI_OK);
     while (bytes > 1) {
@@ -65,9 +74,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     for (int i = 0; i < CLIENTS; i++) {
         leave(&hub, &clients[i]);
         check(clients[i].waiters == NULL && clients[i].nwaiters == 0);
-        free(clients[i].in.data);
-        free(clients[i].out.data);
+        tutti_store_buffer_free(&clients[i].in);
+        tutti_store_buffer_free(&clients[i].out);
     }
+    check(hub.budget.own.small + hub.budget.own.big + hub.budget.own.waiters == 0);
+    check(hub.budget.foreign.small + hub.budget.foreign.big + hub.budget.foreign.waiters == 0);
+    check(!tutti_store_budget_is_short(&hub.budget));
     tutti_store_table_destroy(hub.table);
     return 0;
 }
