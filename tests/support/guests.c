@@ -24,7 +24,7 @@ tutti_store_server *guests_server;
 int guests_port;
 
 void guests_serve(void) {
-    cr_assert_eq(tutti_store_server_start(NULL, 0, &guests_server), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_store_server_start(NULL, 0, NULL, &guests_server), TUTTI_OK, "%s", tutti_last_error());
     guests_port = tutti_store_server_port(guests_server);
 }
 
