@@ -108,6 +108,8 @@ static tutti_status receive_all(tutti_store_client *client, void *data, size_t b
         if (got > 0) {
             next += got;
             bytes -= (size_t)got;
+        } else if (got == 0 && client->total != NULL) {
+            return tutti_fail(TUTTI_ERR_SYSTEM, "it closed the connection; a store turns away other users of its host");
         } else if (got == 0) {
             return fail_lost(client, "it closed the connection");
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {

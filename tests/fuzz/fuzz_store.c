@@ -1,7 +1,7 @@
 /*
  * What clients send to the store's server: two of them, whose bytes come in pieces. In front of each piece stands a byte that says
  * whose it is (its lowest bit) and how long (the others). Whatever comes, who breaks the protocol goes alone, and all that is kept
- * for him goes with him.
+ * for him goes with him. The store knows a secret, which neither can prove: what ranks keep stays as it is.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,21 @@ enum { CLIENTS = 2, MOST_PIECE = 128 };
 
 static void check(int holds) {
     if (!holds) abort();
+}
+
+/* What ranks keep. */
+static const tutti_store_bytes guarded = {(const uint8_t *)"/tutti/k", 8}, kept = {(const uint8_t *)"kept", 4};
+
+static void keep(tutti_store_hub *hub) {
+    tutti_store_entry *entry;
+    check(tutti_store_table_need(hub->table, guarded, &entry) == TUTTI_OK);
+    check(tutti_store_table_put(hub->table, entry, kept, false) == TUTTI_OK);
+}
+
+static void check_kept(tutti_store_hub *hub) {
+    const tutti_store_entry *entry = tutti_store_table_find(hub->table, guarded);
+    check(entry != NULL && entry->has_value && entry->queue_length == 0 && entry->value_bytes == kept.bytes &&
+          memcmp(entry->value, kept.data, kept.bytes) == 0);
 }
 
 /* As the server does when a client has failed. */
@@ -61,8 +76,9 @@ static void receive(tutti_store_hub *hub, tutti_store_connection *client, const 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     tutti_store_connection clients[CLIENTS] = {{.fd = -1, .local_user = true}, {.fd = -1, .foreign = true}};
-    tutti_store_hub hub = {.dirty = NULL};
+    tutti_store_hub hub = {.secret = tutti_store_secret_of("our word")};
     check(tutti_store_table_create(&hub.table) == TUTTI_OK);
+    keep(&hub);
     while (bytes > 1) {
         size_t piece = 1 + (size_t)(data[0] >> 1);
         if (piece > bytes - 1) piece = bytes - 1;
@@ -71,7 +87,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         data += 1 + piece;
         bytes -= 1 + piece;
     }
+    check_kept(&hub);
     for (int i = 0; i < CLIENTS; i++) {
+        check(!clients[i].proved);
         leave(&hub, &clients[i]);
         check(clients[i].waiters == NULL && clients[i].nwaiters == 0);
         tutti_store_buffer_free(&clients[i].in);
@@ -92,6 +110,8 @@ typedef struct script {
 } script;
 
 #define KEY(letter) U64("\2") "/" letter
+#define KEPT        U64("\10") "/tutti/k"
+#define NONCE       U64("\40") "12345678901234567890123456789012"
 
 /* The first client waits for what the second one does then. */
 static const struct {
@@ -104,6 +124,12 @@ static const struct {
     {{BYTES("\4" KEY("n") U64("\5") "\3" KEY("n"))}, {BYTES("\4" KEY("n") "\xF9\xFF\xFF\xFF\xFF\xFF\xFF\xFF")}},
     {{BYTES("\11" KEY("a") U64("\2") "yz")}, {BYTES("\2" KEY("a") U64("\2") "yz" U64("\1") "w")}},
     {{BYTES("\15\x78\x56\x34\x12\7\21")}, {BYTES("\10" KEY("a") "\5" U64("\1") KEY("a") "\20" KEY("Q"))}},
+    {{BYTES("\5" U64("\1") U64("\23") "tutti.store/proof/1"
+                                      "\100" NONCE "\101" NONCE)},
+     {BYTES("\1" KEPT U64("\1") "x")}},
+    {{BYTES("\100" NONCE "\3" KEPT "\101" NONCE)}, {BYTES("\13" U64("\2") KEY("p") U64("\1") "1" KEPT U64("\1") "2")}},
+    {{BYTES("\6" U64("\1") KEPT "\17" KEPT)}, {BYTES("\10" KEPT)}},
+    {{BYTES("\11" KEPT U64("\1") "y")}, {BYTES("\22" KEPT U64("\1"))}},
     {{BYTES("\1" KEY("k") U64("\1") "v\21")}, {BYTES("\12" U64("\2") KEY("k") KEY("y") "\21")}},
 };
 
