@@ -47,13 +47,19 @@ void tutti_contact_mac(const tutti_contact *c, char side, const tutti_contact_he
     text.hello = *h;
     memcpy(text.nonce, nonce, sizeof text.nonce);
     snprintf(text.socket_name, sizeof text.socket_name, "%s", c->place->socket_name);
-    tutti_hmac_of(c->key, c->key_bytes, (const uint8_t *)&text, sizeof text, mac);
+    tutti_hmac hash;
+    tutti_hmac_init(&hash, c->key, c->key_bytes);
+    tutti_hmac_update(&hash, &text, sizeof text);
+    tutti_hmac_update(&hash, c->prefix, strlen(c->prefix));
+    tutti_hmac_final(&hash, mac);
 }
 
 tutti_status tutti_contact_fail_secret(int rank) {
-    return tutti_fail(TUTTI_ERR_REFUSED,
-                      "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal on all ranks",
-                      rank);
+    return tutti_fail(
+        TUTTI_ERR_REFUSED,
+        "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal on all ranks; or it "
+        "makes another communicator than this one, into which a false value in the store has led it",
+        rank);
 }
 
 void tutti_contact_fill_word(tutti_contact_word *w, tutti_status status) {
@@ -318,7 +324,7 @@ void tutti_contact_close(tutti_contact *c) {
     }
     if (c->connection >= 0) close(c->connection);
     if (c->listen_fd >= 0) close(c->listen_fd);
-    memset(c->key, 0, sizeof c->key);
+    explicit_bzero(c->key, sizeof c->key);
     free(c->guests);
     free(c->ranks);
 }

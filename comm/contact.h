@@ -9,7 +9,8 @@
  *   leader -> rank r   words                                               with all heaps' descriptors, some in each
  *
  * The key is the job's secret; without one it is the random nonce of the place. The MACs cover the name of the leader's socket,
- * too, so nobody can pass them on between a rank and the leader. The other side must have this process's uid, unless
+ * too, so nobody can pass them on between a rank and the leader; and the communicator's prefix, so that a rank that was sent to
+ * the leader of another communicator is refused. The other side must have this process's uid, unless
  * TUTTI_OTHER_USERS and a secret allow others. A word or a `ready` may carry an error instead; the leader passes it on to all.
  */
 #ifndef TUTTI_CONTACT_H
@@ -29,6 +30,7 @@ typedef struct tutti_guest {
 
 typedef struct tutti_contact {
     const tutti_place *place;
+    const char *prefix; /* of the communicator's keys */
     int rank, nranks;
     tutti_deadline *deadline;
     tutti_hall *hall; /* one reference, which whoever opened the contact takes over */
@@ -47,7 +49,7 @@ typedef struct tutti_contact {
 /* Listens on a fresh abstract socket. */
 tutti_status tutti_contact_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out);
 
-/* Everybody gets the hall and a seat. place, rank, nranks and deadline are filled in; roll and listen_fd on the leader, else
+/* Everybody gets the hall and a seat. place, prefix, rank, nranks and deadline are filled in; roll and listen_fd on the leader, else
  * NULL and -1. */
 tutti_status tutti_contact_open(tutti_contact *contact, const tutti_roll *roll);
 /* The others tell the leader that their seats are filled in, or why not; the leader waits for all of them. */

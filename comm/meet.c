@@ -179,6 +179,7 @@ tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, con
     m.contact = (tutti_contact){.place = &m.place,
                                 .rank = comm->rank,
                                 .nranks = comm->nranks,
+                                .prefix = prefix,
                                 .deadline = &m.deadline,
                                 .listen_fd = -1,
                                 .connection = -1};

@@ -41,6 +41,7 @@ typedef struct attack {
     stranger stranger;
     bool other_user, redirects; /* the stranger is of another user; rank 1 is sent to its socket */
     bool spoils, counts;        /* rank 1 first reads another "roll"; its counter has been changed before it comes */
+    bool strays;                /* rank 1 makes another communicator, and finds the values of rank 0's in its place */
     tutti_status expected;      /* of rank 1's creation */
     int64_t most_ms;            /* and its time */
     const char *words;          /* of its error */
@@ -150,11 +151,19 @@ typedef struct changed_store {
     bool has_spoiled;
 } changed_store;
 
+/* The key that the store is asked for. */
+static const char *led(const changed_store *c, const char *key, char text[256]) {
+    if (!c->attack->strays) return key;
+    snprintf(text, 256, "start%s", strchr(key, '/'));
+    return text;
+}
+
 /* The line of this host names the leader's socket: tells the stranger, waits until it has acted, and names its socket. */
 static tutti_status changed_get(void *context, const char *key, void *value, size_t capacity, size_t *bytes_out,
                                 int64_t timeout_ms) {
     changed_store *c = context;
-    tutti_status status = c->inner->get(c->inner->context, key, value, capacity, bytes_out, timeout_ms);
+    char text[256];
+    tutti_status status = c->inner->get(c->inner->context, led(c, key, text), value, capacity, bytes_out, timeout_ms);
     if (status == TUTTI_OK && c->attack->spoils && !c->has_spoiled && strstr(key, "/roll") != NULL) {
         ((char *)value)[*bytes_out / 2] ^= 1;
         c->has_spoiled = true;
@@ -173,17 +182,20 @@ static tutti_status changed_get(void *context, const char *key, void *value, siz
 
 static tutti_status changed_set(void *context, const char *key, const void *value, size_t bytes) {
     const changed_store *c = context;
-    return c->inner->set(c->inner->context, key, value, bytes);
+    char text[256];
+    return c->inner->set(c->inner->context, led(c, key, text), value, bytes);
 }
 
 static tutti_status changed_add(void *context, const char *key, int64_t amount, int64_t *value_out) {
     const changed_store *c = context;
-    return c->inner->add(c->inner->context, key, amount, value_out);
+    char text[256];
+    return c->inner->add(c->inner->context, led(c, key, text), amount, value_out);
 }
 
 static tutti_status changed_check(void *context, const char *key, int *exists_out) {
     const changed_store *c = context;
-    return c->inner->check(c->inner->context, key, exists_out);
+    char text[256];
+    return c->inner->check(c->inner->context, led(c, key, text), exists_out);
 }
 
 /* ------------------------------------------------------------------------------------------------------ ranks */
@@ -192,9 +204,10 @@ static tutti_status changed_check(void *context, const char *key, int *exists_ou
  * an error of its own. */
 static tutti_status create(const ranks_context *context, const tutti_store *store, const attack *a) {
     tutti_comm *comm = NULL;
-    const char *words = context->rank == 1 ? a->words : "";
+    const char *words = context->rank == 1 ? a->words : "",
+               *prefix = a->strays && context->rank == 1 ? "other" : "start";
     int64_t sum = context->rank, start_ns = tutti_now_ns();
-    tutti_status status = tutti_comm_create(context->rank, context->nranks, store, "start", NULL, &comm);
+    tutti_status status = tutti_comm_create(context->rank, context->nranks, store, prefix, NULL, &comm);
     int64_t ms = (tutti_now_ns() - start_ns) / 1000000;
     const char *text = status == TUTTI_OK ? "" : tutti_last_error();
     bool as_expected = context->rank == 1 ? status == a->expected : (status == TUTTI_OK) == (a->expected == TUTTI_OK);
@@ -279,6 +292,24 @@ Test(contact_strangers, a_relay_of_the_same_user_proves_nothing) {
                  .most_ms = 20000,
                  .words = "does not know this job's secret"},
         NULL);
+}
+
+Test(contact_strangers, a_rank_that_is_led_into_another_communicator_is_refused) {
+    run((attack){.stranger = come_first,
+                 .strays = true,
+                 .expected = TUTTI_ERR_REFUSED,
+                 .most_ms = 20000,
+                 .words = "makes another communicator"},
+        NULL);
+}
+
+Test(contact_strangers, with_a_secret_a_rank_that_is_led_into_another_communicator_is_refused) {
+    run((attack){.stranger = come_first,
+                 .strays = true,
+                 .expected = TUTTI_ERR_REFUSED,
+                 .most_ms = 20000,
+                 .words = "or another process has written it"},
+        with_secret);
 }
 
 Test(contact_strangers, with_a_secret_a_changed_value_leads_nowhere) {
