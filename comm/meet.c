@@ -7,13 +7,16 @@
  *                through the store (doors.h)
  */
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/launcher.h"
 #include "bootstrap/secret.h"
 #include "comm/arena.h"
 #include "comm/contact.h"
@@ -40,6 +43,20 @@ typedef struct meeting {
 
 /* ---------------------------------------------------------------------------------------- several hosts */
 
+/* By rank 0 of the first communicator over several hosts, so once for the world and not for its parts. */
+static void warn_unprotected(const meeting *m) {
+    static atomic_flag seen = ATOMIC_FLAG_INIT;
+    bool first = !atomic_flag_test_and_set(&seen);
+    if (!first || m->comm->rank != 0) return;
+    if (getenv(tutti_setting_row_of(TUTTI_SETTING_SECRET_REQUIRED)->name) != NULL) return; /* 0: it is meant so */
+    tutti_log(
+        TUTTI_LOG_WARN,
+        "ranks are on %d hosts without a secret: any process that reaches the store can join the job or send ranks "
+        "elsewhere, and data goes unencrypted; set TUTTI_SECRET_FILE on all ranks, and TUTTI_ENCRYPT=1 to encrypt "
+        "(TUTTI_SECRET_REQUIRED=0 ends this warning)",
+        m->place.nhosts);
+}
+
 /* The key that processes of other hosts must know. */
 static tutti_status add_key(const meeting *m) {
     char secret[TUTTI_SECRET_BYTES];
@@ -55,8 +72,37 @@ static tutti_status add_key(const meeting *m) {
             "key would go through the store, where others can read it");
     tutti_status status =
         set ? tutti_door_add_key(secret, strlen(secret)) : tutti_door_add_key(m->place.nonce, sizeof m->place.nonce);
-    memset(secret, 0, sizeof secret);
+    explicit_bzero(secret, sizeof secret);
+    if (!set) warn_unprotected(m);
     return status;
+}
+
+/* The launcher has put all ranks of the world on one host: how many; 0: it has not, or does not say. */
+static int ranks_of_only_host(void) {
+    const tutti_launcher_row *row = tutti_launcher_row_present();
+    int values[TUTTI_TOLD_COUNT];
+    if (row == NULL || tutti_launcher_row_read(row, values) != TUTTI_OK) return 0;
+    return values[TUTTI_TOLD_SIZE] == values[TUTTI_TOLD_LOCAL_SIZE] && values[TUTTI_TOLD_SIZE] > 0
+               ? values[TUTTI_TOLD_SIZE]
+               : 0;
+}
+
+/* Without a secret, a process of another user that can write the store becomes a rank by saying that it is on another host. So
+ * what the launcher says of the hosts counts more than the store, which may not be the job's alone. */
+static tutti_status check_hosts(const meeting *m) {
+    char secret[TUTTI_SECRET_BYTES];
+    bool set;
+    if (m->place.nhosts == 1) return TUTTI_OK;
+    TUTTI_TRY(tutti_secret_get(secret, sizeof secret, &set));
+    explicit_bzero(secret, sizeof secret);
+    int only = set || *tutti_setting_text(TUTTI_SETTING_HOST_ID) != '\0' ? 0 : ranks_of_only_host();
+    if (only == 0) return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_REFUSED,
+        "the store says that ranks are on %d hosts, but the launcher has started all %d on this one: another "
+        "process has written into the store, or ranks run in network namespaces of their own; to allow "
+        "that, set TUTTI_SECRET or TUTTI_SECRET_FILE, equal on all ranks",
+        m->place.nhosts, only);
 }
 
 /* Lays the communicator out over the hosts of the roll. */
@@ -188,6 +234,7 @@ tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, con
     if (status == TUTTI_OK) status = tutti_contact_listen(m.own.socket_name, &m.contact.listen_fd);
     if (status == TUTTI_OK) status = tutti_roll_exchange(store, prefix, &m.own, &m.deadline, &m.place, &m.roll);
     tutti_start_over(TUTTI_START_ROLL);
+    if (status == TUTTI_OK) status = check_hosts(&m);
     if (status == TUTTI_OK && m.roll == NULL) { /* another rank leads */
         close(m.contact.listen_fd);
         m.contact.listen_fd = -1;

@@ -11,7 +11,8 @@
 #include "bootstrap/base/status.h"
 #include "comm/roll_state.h"
 
-#define TWIN_MS  1000 /* a second process with the same rank is there by then, with its claim */
+#define TWIN_MS                                                                                                        \
+    500 /* a second process with the same rank is there by then, with its claim; less than board.c waits for a value */
 #define GRACE_MS 1000 /* beyond the deadline, for the reason to come down from rank 0 */
 #define LOOK_MS  500  /* how often those ranks look that say for which they wait */
 

@@ -64,6 +64,81 @@ Test(hosts_strangers, hosts_with_different_secrets_do_not) {
         join_with_secret);
 }
 
+/* ------------------------------------------------------------------------------------------ without secrets */
+
+/* The world, a part of it whose rank 0 is another rank, and the world again. */
+static tutti_status make_three(ranks_context *context) {
+    tutti_comm *made[3] = {NULL};
+    static const int part[] = {1, 2};
+    TUTTI_TRY(tutti_comm_create(context->rank, 3, context->store, "first", NULL, &made[0]));
+    if (context->rank > 0) {
+        int rank = context->rank == part[0] ? 0 : 1;
+        TUTTI_TRY(tutti_comm_create(rank, 2, context->store, "second", NULL, &made[1]));
+    }
+    TUTTI_TRY(tutti_comm_create(context->rank, 3, context->store, "third", NULL, &made[2]));
+    for (int i = 0; i < 3; i++)
+        if (made[i] != NULL) TUTTI_TRY(tutti_comm_destroy(made[i]));
+    return TUTTI_OK;
+}
+
+/* How often ranks on those hosts warn that they have no secret. */
+static int count_warnings(const int *layout, const char *const *environment) {
+    static char log[65536];
+    char path[] = "/tmp/tutti-log-XXXXXX";
+    int fd = mkstemp(path), before = dup(2), count = 0;
+    unlink(path);
+    dup2(fd, 2);
+    const char *failure =
+        hosts_run(&(hosts_options){.ranks_per_host = layout, .no_comm = true, .environment = environment}, make_three);
+    dup2(before, 2);
+    ssize_t bytes = pread(fd, log, sizeof log - 1, 0);
+    log[bytes > 0 ? bytes : 0] = '\0';
+    close(before);
+    close(fd);
+    cr_assert(failure == NULL, "%s\n%s", failure, log);
+    for (const char *at = log; (at = strstr(at, "on 2 hosts without a secret")) != NULL; at++) count++;
+    return count;
+}
+
+Test(hosts_strangers, that_there_is_no_secret_is_said_once) {
+    HOSTS_NEED(0);
+    cr_assert_eq(count_warnings(LAYOUT(2, 1), NULL), 1);
+}
+
+Test(hosts_strangers, that_there_is_no_secret_is_not_said_where_it_is_meant_so) {
+    HOSTS_NEED(0);
+    static const char *const known[] = {"TUTTI_SECRET_REQUIRED=0", NULL}, *const quiet[] = {"TUTTI_LOG=error", NULL},
+                             *const secret_word[] = {"TUTTI_SECRET=our word", NULL};
+    cr_assert_eq(count_warnings(LAYOUT(2, 1), known), 0);
+    cr_assert_eq(count_warnings(LAYOUT(2, 1), quiet), 0);
+    cr_assert_eq(count_warnings(LAYOUT(2, 1), secret_word), 0);
+    cr_assert_eq(count_warnings(LAYOUT(3), NULL), 0);
+}
+
+/* The launcher says that all are on one host, and the store that they are not: somebody has come from elsewhere. */
+static tutti_status meet_an_uninvited(ranks_context *context) {
+    tutti_comm *comm;
+    if (context->rank == 0) setenv("LOCAL_WORLD_SIZE", "2", 1);
+    tutti_status status = tutti_comm_create(context->rank, 2, context->store, "pair", NULL, &comm);
+    bool refused = context->argument != NULL;
+    RANKS_CHECK((status == TUTTI_OK) != refused, "'%s'", tutti_status_name(status));
+    if (refused && context->rank == 0)
+        RANKS_CHECK(strstr(tutti_last_error(), "has started all 2 on this one") != NULL, "%s", tutti_last_error());
+    return refused ? TUTTI_OK : tutti_comm_destroy(comm);
+}
+
+Test(hosts_strangers, without_a_secret_nobody_comes_from_another_host_where_the_launcher_knows_one) {
+    HOSTS_NEED(0);
+    static const char *const impatient[] = {"TUTTI_CONNECT_TIMEOUT_MS=3000", NULL}, *const with_secret[] = {
+                                                                                        "TUTTI_SECRET=our word", NULL};
+    scene_set(0, 1);
+    scene_run(
+        &(hosts_options){.ranks_per_host = LAYOUT(1, 1), .no_comm = true, .environment = impatient, .argument = ""},
+        meet_an_uninvited);
+    scene_run(&(hosts_options){.ranks_per_host = LAYOUT(1, 1), .no_comm = true, .environment = with_secret},
+              meet_an_uninvited);
+}
+
 /* -------------------------------------------------------------------------------------------- strangers */
 
 /* Ports on which the processes of a host listen, as the system tells; gives their number. */
