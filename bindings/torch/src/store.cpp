@@ -7,8 +7,13 @@
  * The store may hold what an earlier attempt left (torchrun restarts ranks with the same store and the same keys). So rank
  * 0 names each attempt at random, in the key "attempt", and all other keys are below that name. A rank that read the name
  * of an earlier attempt meets nobody there; while it waits it looks whether the name has changed, and then starts over.
+ *
+ * Other processes may write the store, too. Without the job's secret they can keep ranks from meeting, but no longer than until
+ * the deadline; what they may do beyond that, docs/security.md says. Below the attempt, keys go on with where the
+ * group's keys lie in PyTorch's store: what ranks prove covers it, so that they cannot be led into another group.
  */
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -28,21 +33,37 @@ struct Board {
     c10d::Store &store;
     std::string attempt; /* the name of the one that this rank takes part in */
     bool leads;          /* rank 0 */
+    std::string place;   /* of the group's keys in the store */
     bool outdated = false;
+
+    std::string prefix() const {
+        return attempt + "/" + place;
+    }
 };
 
 Board &board_of(void *context) {
     return *static_cast<Board *>(context);
 }
 
+/* As random_name makes them. */
+bool is_name(const std::vector<uint8_t> &name) {
+    constexpr size_t longest = 21; /* two numbers of 32 bits */
+    return !name.empty() && name.size() <= longest &&
+           std::all_of(name.begin(), name.end(), [](uint8_t c) { return c == '-' || (c >= '0' && c <= '9'); });
+}
+
+/* "": there is none, or something that is no name. A get of what is not there would wait for as long as PyTorch lets it. */
 std::string read_attempt(c10d::Store &store) {
+    if (!store.check({attempt_key})) return {};
     std::vector<uint8_t> name = store.get(attempt_key);
-    return {name.begin(), name.end()};
+    return is_name(name) ? std::string(name.begin(), name.end()) : std::string();
 }
 
 /* Rank 0 has named another attempt since. */
 bool look_outdated(Board &board) {
-    board.outdated = board.outdated || (!board.leads && read_attempt(board.store) != board.attempt);
+    if (board.leads || board.outdated) return board.outdated;
+    std::string now = read_attempt(board.store);
+    board.outdated = !now.empty() && now != board.attempt;
     return board.outdated;
 }
 
@@ -123,15 +144,20 @@ std::chrono::steady_clock::time_point twin_limit() {
 tutti_status join_attempt(Board &board, const std::string &last, std::chrono::steady_clock::time_point until) {
     return guarded("get", attempt_key, [&] {
         board.attempt.clear();
-        auto named = [&] { return board.store.check({attempt_key}) && read_attempt(board.store) != last; };
+        std::string now;
+        auto named = [&] {
+            now = read_attempt(board.store);
+            return !now.empty() && now != last;
+        };
         TUTTI_TRY(wait_until(board, attempt_key, until, named));
-        board.attempt = read_attempt(board.store);
+        board.attempt = now;
         board.outdated = false;
         return TUTTI_OK;
     });
 }
 
-/* Is this rank the first of its number in this attempt? Else it belongs to a later one, which rank 0 has not named yet. */
+/* Is this rank the first of its number in this attempt? Else it belongs to a later one, which rank 0 has not named yet; or
+ * another process has counted. */
 tutti_status claim(Board &board, int rank, bool *first_out) {
     int64_t claims = 0;
     std::string key = board.attempt + "/rank/" + std::to_string(rank);
@@ -140,14 +166,44 @@ tutti_status claim(Board &board, int rank, bool *first_out) {
     return TUTTI_OK;
 }
 
+bool has_secret() {
+    auto is_set = [](const char *name) {
+        const char *text = std::getenv(name);
+        return text != nullptr && *text != '\0';
+    };
+    return is_set("TUTTI_SECRET") || is_set("TUTTI_SECRET_FILE");
+}
+
+/* What the prefixes put before each key; a communicator's own prefix has room for 200 bytes of it. */
+struct Prefixes : c10d::PrefixStore {
+    static std::string of(const c10::intrusive_ptr<c10d::Store> &store) {
+        std::string place;
+        for (auto one = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store); one;
+             one = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(one->getUnderlyingStore()))
+            place = (*one.*(&Prefixes::prefix_)) + "/" + place;
+        return place.substr(0, 200);
+    }
+};
+
+/* With a secret, a claim that is proved tells whether this rank is there twice: TUTTI_ERR_CONFIG then. */
+tutti_status meet(Board &board, int rank, int size, tutti_comm_options options,
+                  std::chrono::steady_clock::time_point until, tutti_comm **comm_out) {
+    using std::chrono::duration_cast;
+    auto left = duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    tutti_store shown = {sizeof shown, &board, set, get, add, exists};
+    options.connect_timeout_ms = std::max<int64_t>(1, left.count());
+    return tutti_comm_create(rank, size, &shown, board.prefix().c_str(), &options, comm_out);
+}
+
 } // namespace
 
 tutti_status create_comm(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
                          const tutti_comm_options &options, tutti_comm **comm_out) {
     if (size == 1) return tutti_comm_create(rank, size, nullptr, nullptr, &options, comm_out);
-    auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.connect_timeout_ms);
-    Board board = {*store, "", rank == 0};
-    tutti_store shown = {sizeof shown, &board, set, get, add, exists};
+    auto limit =
+        options.connect_timeout_ms > 0 ? std::chrono::milliseconds(options.connect_timeout_ms) : kBackendDefaultTimeout;
+    auto until = std::chrono::steady_clock::now() + limit;
+    Board board = {*store, "", rank == 0, Prefixes::of(store)};
     if (board.leads) {
         std::string name = random_name();
         TUTTI_TRY(set(&board, attempt_key, name.data(), name.size()));
@@ -159,9 +215,17 @@ tutti_status create_comm(const c10::intrusive_ptr<c10d::Store> &store, int rank,
             return tutti_fail(TUTTI_ERR_CONFIG, "rank %d is there twice: each process needs a RANK of its own", rank);
         TUTTI_TRY(status);
         TUTTI_TRY(claim(board, rank, &first));
-        if (!first) continue;
-        status = tutti_comm_create(rank, size, &shown, board.attempt.c_str(), &options, comm_out);
-        if (status == TUTTI_OK || !board.outdated) return status;
+        if (!first && !has_secret()) continue;
+        status = meet(board, rank, size, options, until, comm_out);
+        bool late = std::chrono::steady_clock::now() >= until;
+        if (late && status != TUTTI_OK && board.outdated)
+            return tutti_fail(
+                TUTTI_ERR_TIMEOUT,
+                "rank %d has met nobody before the deadline: the store's \"%s\" has changed while it waited; "
+                "rank 0 has begun anew too late, or another process writes into the store",
+                rank, attempt_key);
+        bool again = board.outdated || (!first && status == TUTTI_ERR_CONFIG);
+        if (status == TUTTI_OK || !again) return status;
     }
 }
 

@@ -1,0 +1,447 @@
+"""Processes of another user on the same host that reach the store: they forge, relay, delete, count and flood.
+
+A stranger is forked before the ranks, becomes uid 65534, and speaks to the TCPStore with PyTorch's own client, as any process of
+the host can where torchrun's store listens. None may get a descriptor of a rank's memory, and no sum may be wrong: a start may
+fail, with an error that says why, by its deadline. With a secret, what a stranger has written is named in the log and ignored.
+"""
+import ctypes
+import datetime
+import hashlib
+import hmac
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+
+from support import ranks
+
+NOBODY = 65534
+SHORT_S = 2      # of a start that is to fail
+LONG_S = 20      # of one that is to succeed
+SLACK_S = 4      # beyond it, on a busy machine
+PROGRAM_S = 100  # for torchrun and its ranks, which import torch
+SECRET = "our word"
+
+# What ranks leave in the store (comm/roll.c), and say at the socket of the first of them (comm/contact.h).
+ROLL_MAGIC = 0x32306C6C6F727474
+VERDICT = struct.Struct("<QQ32sii")
+HOST_LINE = struct.Struct("<Qqiiii48s")
+HELLO = struct.Struct("<ii16s")
+PROOF = struct.Struct("<16s32s")
+ENTRY = struct.Struct("<32sii")
+WORD_BYTES = 8 + 1024
+
+
+class Shared:
+    """What a stranger and the test tell each other: bytes in memory of both."""
+
+    def __init__(self):
+        self.memory = mmap.mmap(-1, 16)
+
+    ready = property(lambda self: self.memory[0], lambda self, value: self.memory.__setitem__(0, value))
+    descriptors = property(lambda self: self.memory[1], lambda self, value: self.memory.__setitem__(1, value))
+    acted = property(lambda self: self.memory[2], lambda self, value: self.memory.__setitem__(2, value))
+    stays = property(lambda self: self.memory[3], lambda self, value: self.memory.__setitem__(3, value))
+
+
+def await_true(condition, what, limit_s=20.0):
+    end = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("no %s" % what)
+        time.sleep(0.001)
+
+
+# ------------------------------------------------------------------------------------------------ strangers
+
+
+class Stranger:
+    """What strangers do is in its methods; each runs in a process of its own until it is killed."""
+
+    def __init__(self, port, shared):
+        self.port, self.shared = port, shared
+
+    def connect(self):
+        self.store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=datetime.timedelta(seconds=20))
+
+    def find(self, part):
+        """The key that ends with it."""
+        return next((key for key in self.store.list_keys() if key.endswith(part)), None)
+
+    def below(self):
+        """Where the group's keys lie, once rank 0 has come."""
+        await_true(lambda: self.find("/attempt"), "attempt")
+        place = self.find("/attempt")[:-len("attempt")]
+        await_true(lambda: self.find("/count/0"), "rank 0")
+        return place, self.find("/count/0")[:-len("count/0")]
+
+    def host_key(self, below):
+        """Of the line that tells where this host's first rank listens."""
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
+            boot = file.read().strip()
+        return "%shost/%s/%x" % (below, boot, os.stat("/proc/self/ns/net").st_ino)
+
+    def prefix(self, place, below):
+        return below[len(place):-1].encode()
+
+    @staticmethod
+    def mac(nonce, side, hello, proof_nonce, name, prefix):
+        text = side.ljust(8, b"\0") + hello + proof_nonce + name.ljust(48, b"\0") + prefix
+        return hmac.new(nonce, text, hashlib.sha256).digest()
+
+    def lead(self, rank, nonce, name, prefix):
+        """Says what the first rank of a host says to whoever comes, and counts the descriptors that it gets for that."""
+        rank.settimeout(1)
+        hello = rank.recv(HELLO.size)
+        if len(hello) != HELLO.size:
+            return
+        own = os.urandom(16)
+        rank.send(PROOF.pack(own, self.mac(nonce, b"0", hello, own, name, prefix)))
+        _, given, _, _ = socket.recv_fds(rank, ENTRY.size, 8)
+        self.shared.descriptors += len(given)
+
+    def catch(self, door, forged):
+        """Forges values, again and again, until rank 1 comes to the door; gives it and the true values, as far as they were seen."""
+        true = {}
+        for _ in range(20000):
+            for key, value in forged.items():
+                found = self.store.get(key) if self.store.check([key]) else value
+                if found != value:
+                    true[key] = found
+                self.store.set(key, value)
+            self.shared.ready = 1
+            try:
+                return door.accept()[0], true
+            except BlockingIOError:
+                pass
+        raise TimeoutError("rank 1 did not come")
+
+    def enter(self, line, nonce, prefix):
+        """Says what rank 1 says to the first rank of its host."""
+        name = HOST_LINE.unpack_from(line)[6].rstrip(b"\0")
+        rank = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        rank.settimeout(2)
+        rank.connect(b"\0" + name)
+        hello = HELLO.pack(1, 0, os.urandom(16))
+        rank.send(hello)
+        theirs, _ = PROOF.unpack(rank.recv(PROOF.size))
+        memory = os.memfd_create("heap")
+        socket.send_fds(rank, [ENTRY.pack(self.mac(nonce, b"r", hello, theirs, name, prefix), 1, 0)], [memory])
+        _, given, _, _ = socket.recv_fds(rank, WORD_BYTES, 8)
+        self.shared.descriptors += len(given)
+
+    def impostor(self):
+        """Answers rank 1 before rank 0 does, in its name; then comes to rank 0 in rank 1's."""
+        self.connect()
+        self.shared.stays = 1  # rank 1, when it has failed: rank 0 waits for it that long
+        place, below = self.below()
+        prefix, nonce, name = self.prefix(place, below), os.urandom(32), b"tutti-%032x" % os.getpid()
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        door.bind(b"\0" + name)
+        door.listen(8)
+        host, roll = self.host_key(below), below + "roll"
+        forged = {host: HOST_LINE.pack(ROLL_MAGIC, os.getpid(), 0, 0, 2, 0, name), roll: VERDICT.pack(ROLL_MAGIC, 1, nonce, 0, 1)}
+        rank, true = self.catch(door, forged)
+        try:
+            self.lead(rank, nonce, name, prefix)
+        except OSError:
+            pass  # refused
+        for key, value in forged.items():
+            await_true(lambda key=key, value=value: key in true or self.store.get(key) != value, "value of rank 0")
+            true.setdefault(key, self.store.get(key))
+        try:
+            self.enter(true[host], VERDICT.unpack_from(true[roll])[2], prefix)
+        except OSError:
+            pass  # refused
+        self.shared.acted = 1
+
+    def early(self):
+        """Answers rank 1 once, before rank 0 does."""
+        self.connect()
+        _, below = self.below()
+        self.store.set(self.host_key(below), HOST_LINE.pack(ROLL_MAGIC, os.getpid(), 0, 0, 2, 0, b"tutti-%032x" % os.getpid()))
+        self.store.set(below + "roll", VERDICT.pack(ROLL_MAGIC, 1, bytes(32), 0, 1))
+        self.shared.ready = 1
+
+    def other_host(self):
+        """A rank of Tutti, which says that it is rank 1 and on another host."""
+        os.environ.update(TUTTI_HOST_ID="elsewhere")
+        os.environ.pop("TUTTI_SECRET", None)
+        self.connect()
+        self.shared.ready = 1
+        dist.init_process_group("tutti", store=self.store, rank=1, world_size=2, timeout=datetime.timedelta(seconds=5))
+        self.shared.acted = 1
+        for _ in range(100):
+            dist.all_reduce(torch.full((1000,), 1000.0))
+
+    def count(self):
+        self.connect()
+        _, below = self.below()
+        attempt = self.find("/rank/0")[:-1]
+        self.store.add(attempt + "1", 5)
+        self.store.add(below + "count/1", 5)
+        self.shared.ready = 1
+
+    def delete(self):
+        """Whatever there is, as long as it lives."""
+        self.connect()
+        self.below()
+        self.shared.ready = 1
+        while True:
+            for key in self.store.list_keys():
+                self.store.delete_key(key)
+
+    def rename(self):
+        """Names one attempt after the other."""
+        self.connect()
+        place, _ = self.below()
+        self.shared.ready = 1
+        number = 0
+        while True:
+            number += 1
+            self.store.set(place + "attempt", b"%d-%d" % (number, number))
+            time.sleep(0.02)
+
+    def spoil(self):
+        """Garbage of many lengths in place of each value, once, and in those that will be read."""
+        self.connect()
+        place, below = self.below()
+        for number, name in enumerate(("roll", "cards/1", "claim/1", "ranks")):
+            self.store.set(below + name, os.urandom((0, 31, 32, 33, 70000)[number % 5]))
+        self.store.set(self.host_key(below), os.urandom(7))
+        self.shared.ready = 1
+
+    def garbage_attempt(self):
+        self.connect()
+        self.below()
+        place = self.below()[0]
+        self.store.set(place + "attempt", b"\0%s\xff" * 100000)
+        self.shared.ready = 1
+
+    def crowd(self):
+        """Silent connections to the sockets of the ranks, as many as a process may have."""
+        self.connect()
+        self.below()
+        kept = []
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+            names = [line.split("@")[1].strip() for line in file if "@tutti-" in line]
+        for _ in range(200):
+            for name in names:
+                one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+                try:
+                    one.connect(b"\0" + name.encode())
+                    kept.append(one)
+                except OSError:
+                    pass
+        self.shared.ready = 1
+        time.sleep(1000)
+
+    def start(self, what):
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            prctl = ctypes.CDLL(None).prctl
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            prctl(ranks.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # changing the user has cleared it
+            getattr(self, what)()
+            time.sleep(1000)
+        except BaseException as error:  # pylint: disable=broad-except
+            print("stranger:", type(error).__name__, str(error)[:300], file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+
+
+def end(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+# ---------------------------------------------------------------------------------------------------- ranks
+
+
+def attempt(backend, store, rank, limit_s):
+    """("sum", what each element is) or ("error", its text), and how long it took."""
+    begin = time.monotonic()
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=limit_s))
+        tensor = torch.full((1000,), float(rank + 1))
+        dist.all_reduce(tensor)
+        outcome = ("sum", tensor.unique().tolist())
+    except Exception as error:  # pylint: disable=broad-except
+        outcome = ("error", str(error))
+    return outcome + (time.monotonic() - begin,)
+
+
+def member(context, port, shared, backend, limit_s, variables):
+    """Rank 1 comes when the stranger has done what it does before that."""
+    os.environ.update(RANK=str(context.rank), WORLD_SIZE="2", LOCAL_RANK=str(context.rank), LOCAL_WORLD_SIZE="2", **variables)
+    if backend == "gloo":
+        torch_tutti = __import__("torch_tutti")
+        torch_tutti.replace_gloo()
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    if context.rank == 1:
+        await_true(lambda: shared.ready, "stranger")
+    found = attempt(backend, store, context.rank, limit_s)
+    with open(os.path.join(context.folder, "rank%d.log" % context.rank), encoding="utf-8", errors="replace") as file:
+        log = file.read()
+    if found[0] == "error" and shared.stays:
+        time.sleep(SHORT_S)
+    return found + (log,)
+
+
+def program(backend, folder):
+    """A rank that torchrun has started."""
+    import torch_tutti  # pylint: disable=import-outside-toplevel,unused-import
+
+    rank = int(os.environ["RANK"])
+    if rank == 1:
+        await_true(lambda: os.path.exists(os.path.join(folder, "ready")), "stranger", PROGRAM_S)
+    found = attempt(backend, None, rank, SHORT_S)
+    with open(os.path.join(folder, "%s.%d" % (backend, rank)), "w", encoding="utf-8") as file:
+        file.write("%s %s" % found[:2])
+    time.sleep(SHORT_S)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def torchrun(port, backend, folder):
+    launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", str(port))
+    with open(os.path.join(folder, "log"), "w", encoding="utf-8") as log:
+        return subprocess.Popen([sys.executable, *launch, os.path.abspath(__file__), "program", backend, folder], stdout=log,
+                                stderr=subprocess.STDOUT, env=dict(os.environ, TUTTI_AS_GLOO=str(int(backend == "gloo"))))
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+@unittest.skipUnless(ranks.IS_TUTTI, "Gloo promises nothing of the kind")
+@unittest.skipUnless(os.geteuid() == 0, "needs root, to become another user")
+@unittest.skipUnless(hasattr(dist.TCPStore, "list_keys"), "this PyTorch's store does not list its keys")
+class Strangers(unittest.TestCase):
+    def attack(self, what, backend="tutti", limit_s=SHORT_S, **variables):
+        """What both ranks found: each is a right sum, or an error within the deadline."""
+        server, shared = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), Shared()
+        stranger = Stranger(server.port, shared).start(what)
+        try:
+            found = ranks.run(2, member, server.port, shared, backend, limit_s, variables, init=False, timeout=40)
+        finally:
+            end(stranger)
+        self.assertEqual(shared.descriptors, 0, "descriptors that a stranger has got")
+        for kind, value, took, log in found:
+            if kind == "sum":
+                self.assertEqual(value, [3.0], log)
+            self.assertLess(took, limit_s + SLACK_S, "%s\n%s" % (value, log))
+        return found, shared
+
+    def summed(self, found):
+        for kind, value, _, log in found:
+            self.assertEqual((kind, value), ("sum", [3.0]), log)
+
+    def test_an_impostor_gets_no_memory(self):
+        for backend in ("tutti", "gloo"):
+            with self.subTest(backend=backend):
+                (first, second), shared = self.attack("impostor", backend)
+                self.assertEqual(shared.acted, 1)
+                self.assertEqual((first[0], second[0]), ("error", "error"))
+                self.assertIn("another user", second[1])
+                self.assertIn("rank 1", first[1])
+
+    def test_an_impostor_at_torchruns_store_gets_no_memory(self):
+        with tempfile.TemporaryDirectory(prefix="torch-strangers-") as folder:
+            for backend in ("tutti", "gloo"):
+                port, shared = free_port(), Shared()
+                job = torchrun(port, backend, folder)
+                stranger = Stranger(port, shared).start("impostor")
+                try:
+                    await_true(lambda: shared.ready or job.poll() is not None, "stranger", PROGRAM_S)
+                    os.mknod(os.path.join(folder, "ready"))
+                    job.wait(PROGRAM_S)
+                finally:
+                    job.terminate()
+                    job.wait(40)
+                    end(stranger)
+                os.remove(os.path.join(folder, "ready"))
+                log = read(folder, "log")[-3000:]
+                self.assertEqual((shared.acted, shared.descriptors), (1, 0), log)
+                self.assertIn("another user", read(folder, backend + ".1"))
+                self.assertTrue(read(folder, backend + ".0").startswith("error"), log)
+
+    def test_with_a_secret_an_impostor_gets_no_memory(self):
+        self.attack("impostor", TUTTI_SECRET=SECRET)
+
+    def test_with_a_secret_early_answers_are_named_and_ignored(self):
+        for backend in ("tutti", "gloo"):
+            with self.subTest(backend=backend):
+                found, _ = self.attack("early", backend, LONG_S, TUTTI_SECRET=SECRET)
+                self.summed(found)
+                self.assertEqual(found[1][3].count('roll" is ignored: it is not proved'), 1, found[1][3])
+
+    def test_another_host_is_none_where_all_ranks_are_on_one(self):
+        (first, second), _ = self.attack("other_host")
+        self.assertEqual((first[0], second[0]), ("error", "error"))
+        self.assertIn("the launcher has started all 2 on this one", first[1])
+
+    def test_with_a_secret_another_host_is_ignored(self):
+        found, _ = self.attack("other_host", limit_s=LONG_S, TUTTI_SECRET=SECRET)
+        self.summed(found)
+
+    def test_a_changed_counter_is_an_error(self):
+        (_, second), _ = self.attack("count")
+        self.assertEqual(second[0], "error")
+
+    def test_with_a_secret_a_changed_counter_is_ignored(self):
+        found, _ = self.attack("count", limit_s=LONG_S, TUTTI_SECRET=SECRET)
+        self.summed(found)
+        self.assertIn("counter of rank 1 is ignored", found[1][3])
+
+    def test_values_that_are_deleted_end_a_start_by_its_deadline(self):
+        for kind, text, *_ in self.attack("delete")[0]:
+            self.assertEqual(kind, "error", text)
+
+    def test_attempts_that_are_renamed_end_a_start_by_its_deadline(self):
+        for variables in ({}, {"TUTTI_SECRET": SECRET}):
+            for kind, text, *_ in self.attack("rename", **variables)[0]:
+                self.assertEqual(kind, "error", text)
+
+    def test_garbage_is_an_error(self):
+        (_, second), _ = self.attack("spoil")
+        self.assertEqual(second[0], "error")
+
+    def test_with_a_secret_garbage_is_ignored(self):
+        self.summed(self.attack("spoil", limit_s=LONG_S, TUTTI_SECRET=SECRET)[0])
+
+    def test_an_attempt_without_sense_is_none(self):
+        (_, second), _ = self.attack("garbage_attempt")
+        self.assertIn("attempt", second[1])
+
+    def test_silent_connections_hold_up_nothing(self):
+        for variables in ({}, {"TUTTI_SECRET": SECRET}):
+            found, _ = self.attack("crowd", limit_s=LONG_S, **variables)
+            self.summed(found)
+            self.assertLess(found[1][2], 2)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["program"]:
+        program(*sys.argv[2:])
+    else:
+        unittest.main()
