@@ -185,8 +185,12 @@ static bool is_claimed(const tutti_board *board, int rank) {
     char key[TUTTI_BOARD_KEY_BYTES];
     tutti_roll_claim claim;
     size_t bytes = 0;
+    tutti_deadline soon = tutti_deadline_after_ms(TWIN_MS);
+    tutti_board brief = *board;
+    brief.deadline = &soon; /* also for a claim that is not proved */
     tutti_board_key(board, "claim", rank, key);
-    bool claimed = tutti_board_get(board, key, &claim, sizeof claim, TWIN_MS, &bytes) == TUTTI_OK;
+    bool claimed = tutti_board_get(&brief, key, &claim, sizeof claim, TWIN_MS, &bytes) == TUTTI_OK;
+    tutti_board_close(&brief);
     if (!claimed)
         tutti_log(
             TUTTI_LOG_WARN,
