@@ -83,6 +83,30 @@ static unsigned char value(size_t i) {
     return (unsigned char)(i * 7 + i / 251);
 }
 
+static int count_words(int log, const char *words) {
+    static char text[16384];
+    int count = 0;
+    ssize_t bytes = pread(log, text, sizeof text - 1, 0);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    for (const char *at = text; (at = strstr(at, words)) != NULL; at++) count++;
+    return count;
+}
+
+Test(ucx, that_its_ports_are_open_to_all_is_said_once) {
+    char path[] = "/tmp/tutti-log-XXXXXX";
+    tutti_pipe *pipes[4];
+    int log = mkstemp(path), before = dup(2);
+    unlink(path);
+    dup2(log, 2);
+    open_pair(&pipes[0], &pipes[1]);
+    open_pair(&pipes[2], &pipes[3]);
+    dup2(before, 2);
+    for (int i = 0; i < 4; i++) ucx->close(pipes[i]);
+    cr_assert_eq(count_words(log, "which know no secret"), strstr(getenv("UCX_TLS"), "tcp") != NULL ? 1 : 0);
+    close(before);
+    close(log);
+}
+
 /* Sizes around those at which a message becomes a piece, and a piece becomes two; receives that end inside of them. */
 Test(ucx, receives_may_end_anywhere_in_what_was_sent) {
     static const size_t sizes[] = {8191, 8193, 65535, 65536, 65537, 1 << 20, (1 << 20) + 1, (3 << 20) + 70001, 9 << 20};

@@ -9,14 +9,17 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/launcher.h"
 #include "comm/fork.h"
 #include "comm/transports/ucx.h"
 
@@ -74,12 +77,25 @@ static void tune(int socket) {
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
+/* Said by rank 0 for all, when UCX is first used: its sockets end a process that gets nonsense on them. */
+static void warn_open_ports(void) {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const char *rank = tutti_launcher_variable("RANK");
+    bool speaks = rank == NULL || strcmp(rank, "0") == 0;
+    if (strstr(ucx.survey.ways, "tcp/") == NULL || atomic_flag_test_and_set(&said) || !speaks) return;
+    tutti_log(
+        TUTTI_LOG_WARN,
+        "UCX listens at TCP ports of its own, which know no secret: a process that reaches them can end a rank. Set "
+        "UCX_TLS=^tcp where the network has RDMA, or let only the job's hosts reach ranks (UCX_NET_DEVICES)");
+}
+
 static tutti_status ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
     tutti_status status = need_module();
     if (status != TUTTI_OK) {
         close(connection->socket);
         return status;
     }
+    warn_open_ports();
     tune(connection->socket);
     return ucx.module->pipes->open(connection, deadline, pipe_out);
 }
