@@ -91,11 +91,13 @@ tutti_status tutti_wire_receive(int fd, void *data, size_t bytes, int *fds_out, 
     while (got < 0 && (errno == EINTR || errno == ECONNRESET)); /* told once; what was sent before comes behind it */
     if (got < 0) return tutti_fail_errno(errno, "cannot receive %s", what);
     int nfds = take_fds(&message, fds_out, capacity);
-    if (got == (ssize_t)bytes && (message.msg_flags & MSG_CTRUNC) == 0) {
+    bool longer = (message.msg_flags & MSG_TRUNC) != 0;
+    if (got == (ssize_t)bytes && (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) == 0) {
         if (nfds_out != NULL) *nfds_out = nfds;
         return TUTTI_OK;
     }
     for (int i = 0; i < nfds; i++) close(fds_out[i]);
+    if (longer) return tutti_fail(TUTTI_ERR_REFUSED, "%s has more than the expected %zu bytes", what, bytes);
     if (got == (ssize_t)bytes)
         return tutti_fail(TUTTI_ERR_SYSTEM, "no descriptor is free for %s: raise 'ulimit -n'", what);
     return got == 0 ? tutti_fail(TUTTI_ERR_PEER_DIED, "the other side closed the connection before its %s", what)

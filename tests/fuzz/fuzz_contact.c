@@ -128,8 +128,8 @@ static void lead(input *in, bool these) {
         tutti_contact_hello h = {.rank = 0};
         uint8_t nonce[TUTTI_CONTACT_NONCE_BYTES] = {0}, mac[TUTTI_SHA256_BYTES];
         say(visitors[m.visitor], &m);
-        if (m.bytes != sizeof e || m.nfds != 1) continue;
-        memcpy(&e, m.data, sizeof e); /* all examples' nonces are zeros */
+        if (m.bytes != sizeof e || m.nfds == 0) continue; /* of several descriptors the others are closed */
+        memcpy(&e, m.data, sizeof e);                     /* all examples' nonces are zeros */
         h.rank = e.rank;
         tutti_contact_mac(&c, 'r', &h, nonce, mac);
         if (e.rank > 0 && e.rank < RANKS && memcmp(mac, e.mac, sizeof mac) == 0) right[e.rank] = true;
