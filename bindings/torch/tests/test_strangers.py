@@ -47,6 +47,14 @@ class Shared:
     def __init__(self):
         self.memory = mmap.mmap(-1, 16)
 
+    @property
+    def port(self):
+        return int.from_bytes(self.memory[8:12], "little")
+
+    @port.setter
+    def port(self, value):
+        self.memory[8:12] = value.to_bytes(4, "little")
+
     ready = property(lambda self: self.memory[0], lambda self, value: self.memory.__setitem__(0, value))
     descriptors = property(lambda self: self.memory[1], lambda self, value: self.memory.__setitem__(1, value))
     acted = property(lambda self: self.memory[2], lambda self, value: self.memory.__setitem__(2, value))
@@ -112,18 +120,19 @@ class Stranger:
     def catch(self, door, forged):
         """Forges values, again and again, until rank 1 comes to the door; gives it and the true values, as far as they were seen."""
         true = {}
-        for _ in range(20000):
+        for key, value in forged.items():
+            self.store.set(key, value)
+        while True:
             for key, value in forged.items():
-                found = self.store.get(key) if self.store.check([key]) else value
+                found = self.store.compare_set(key, value, value)  # what stands there
                 if found != value:
                     true[key] = found
-                self.store.set(key, value)
+                    self.store.set(key, value)
             self.shared.ready = 1
             try:
                 return door.accept()[0], true
             except BlockingIOError:
                 pass
-        raise TimeoutError("rank 1 did not come")
 
     def enter(self, line, nonce, prefix):
         """Says what rank 1 says to the first rank of its host."""
@@ -215,8 +224,8 @@ class Stranger:
         """Garbage of many lengths in place of each value, once, and in those that will be read."""
         self.connect()
         place, below = self.below()
-        for number, name in enumerate(("roll", "cards/1", "claim/1", "ranks")):
-            self.store.set(below + name, os.urandom((0, 31, 32, 33, 70000)[number % 5]))
+        for name, size in (("roll", 100), ("cards/1", 33), ("claim/1", 0), ("ranks", 70000)):
+            self.store.set(below + name, os.urandom(size))
         self.store.set(self.host_key(below), os.urandom(7))
         self.shared.ready = 1
 
@@ -264,6 +273,21 @@ class Stranger:
             os._exit(1)
 
 
+def serve(shared):
+    """A store, as torchrun has it: in a process of its own, since its threads would not outlive the forks of ranks. Gives its pid."""
+    pid = os.fork()
+    if pid:
+        await_true(lambda: shared.port, "store")
+        return pid
+    try:
+        ctypes.CDLL(None).prctl(ranks.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        shared.port = server.port
+        time.sleep(1000)
+    finally:
+        os._exit(1)
+
+
 def end(pid):
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -308,8 +332,8 @@ def program(backend, folder):
 
     rank = int(os.environ["RANK"])
     if rank == 1:
-        await_true(lambda: os.path.exists(os.path.join(folder, "ready")), "stranger", PROGRAM_S)
-    found = attempt(backend, None, rank, SHORT_S)
+        await_true(lambda: os.path.exists(os.path.join(folder, "ready." + backend)), "stranger", PROGRAM_S)
+    found = attempt(backend, None, rank, 3 * SHORT_S)
     with open(os.path.join(folder, "%s.%d" % (backend, rank)), "w", encoding="utf-8") as file:
         file.write("%s %s" % found[:2])
     time.sleep(SHORT_S)
@@ -321,16 +345,43 @@ def free_port():
         return one.getsockname()[1]
 
 
-def torchrun(port, backend, folder):
-    launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", str(port))
-    with open(os.path.join(folder, "log"), "w", encoding="utf-8") as log:
-        return subprocess.Popen([sys.executable, *launch, os.path.abspath(__file__), "program", backend, folder], stdout=log,
-                                stderr=subprocess.STDOUT, env=dict(os.environ, TUTTI_AS_GLOO=str(int(backend == "gloo"))))
+class Job:
+    """Two ranks of torchrun's, and a stranger."""
+
+    def __init__(self, backend, folder):
+        port = free_port()
+        self.backend, self.shared = backend, Shared()
+        launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", str(port))
+        with open(os.path.join(folder, "log." + backend), "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen([sys.executable, *launch, os.path.abspath(__file__), "program", backend, folder], stdout=log,
+                                            stderr=subprocess.STDOUT, env=dict(os.environ, TUTTI_AS_GLOO=str(int(backend == "gloo"))))
+        self.stranger, self.ready = Stranger(port, self.shared).start("impostor"), os.path.join(folder, "ready." + backend)
+
+    def proceed(self):
+        """Lets rank 1 come, once the stranger is ready for it; true when that is done."""
+        if self.shared.ready and not os.path.exists(self.ready):
+            os.mknod(self.ready)
+        return os.path.exists(self.ready) or self.process.poll() is not None
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait(40)
+        end(self.stranger)
 
 
 def read(*path):
     with open(os.path.join(*path), encoding="utf-8", errors="replace") as file:
         return file.read()
+
+
+def two_groups(context, port, backend):
+    """All keys of the store, once the world and a group of it have met there."""
+    if backend == "gloo":
+        __import__("torch_tutti").replace_gloo()
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(backend, store=store, rank=context.rank, world_size=context.size)
+    dist.all_reduce(torch.ones(1), group=dist.new_group(list(range(context.size))))
+    return store.list_keys()
 
 
 @unittest.skipUnless(ranks.IS_TUTTI, "Gloo promises nothing of the kind")
@@ -339,12 +390,14 @@ def read(*path):
 class Strangers(unittest.TestCase):
     def attack(self, what, backend="tutti", limit_s=SHORT_S, **variables):
         """What both ranks found: each is a right sum, or an error within the deadline."""
-        server, shared = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), Shared()
-        stranger = Stranger(server.port, shared).start(what)
+        shared = Shared()
+        server = serve(shared)
+        stranger = Stranger(shared.port, shared).start(what)
         try:
-            found = ranks.run(2, member, server.port, shared, backend, limit_s, variables, init=False, timeout=40)
+            found = ranks.run(2, member, shared.port, shared, backend, limit_s, variables, init=False, timeout=40)
         finally:
             end(stranger)
+            end(server)
         self.assertEqual(shared.descriptors, 0, "descriptors that a stranger has got")
         for kind, value, took, log in found:
             if kind == "sum":
@@ -367,23 +420,19 @@ class Strangers(unittest.TestCase):
 
     def test_an_impostor_at_torchruns_store_gets_no_memory(self):
         with tempfile.TemporaryDirectory(prefix="torch-strangers-") as folder:
-            for backend in ("tutti", "gloo"):
-                port, shared = free_port(), Shared()
-                job = torchrun(port, backend, folder)
-                stranger = Stranger(port, shared).start("impostor")
-                try:
-                    await_true(lambda: shared.ready or job.poll() is not None, "stranger", PROGRAM_S)
-                    os.mknod(os.path.join(folder, "ready"))
-                    job.wait(PROGRAM_S)
-                finally:
-                    job.terminate()
-                    job.wait(40)
-                    end(stranger)
-                os.remove(os.path.join(folder, "ready"))
-                log = read(folder, "log")[-3000:]
-                self.assertEqual((shared.acted, shared.descriptors), (1, 0), log)
-                self.assertIn("another user", read(folder, backend + ".1"))
-                self.assertTrue(read(folder, backend + ".0").startswith("error"), log)
+            jobs = [Job(backend, folder) for backend in ("tutti", "gloo")]
+            try:
+                await_true(lambda: all(job.proceed() for job in jobs), "stranger", PROGRAM_S)
+                for job in jobs:
+                    job.process.wait(PROGRAM_S)
+            finally:
+                for job in jobs:
+                    job.end()
+            for job in jobs:
+                log = read(folder, "log." + job.backend)[-3000:]
+                self.assertEqual((job.shared.acted, job.shared.descriptors), (1, 0), log)
+                self.assertIn("another user", read(folder, job.backend + ".1"), log)
+                self.assertTrue(read(folder, job.backend + ".0").startswith("error"), log)
 
     def test_with_a_secret_an_impostor_gets_no_memory(self):
         self.attack("impostor", TUTTI_SECRET=SECRET)
@@ -403,6 +452,22 @@ class Strangers(unittest.TestCase):
     def test_with_a_secret_another_host_is_ignored(self):
         found, _ = self.attack("other_host", limit_s=LONG_S, TUTTI_SECRET=SECRET)
         self.summed(found)
+
+    def test_what_ranks_prove_names_their_group(self):
+        for backend in ("tutti", "gloo"):
+            shared = Shared()
+            server = serve(shared)
+            try:
+                keys = ranks.run(2, two_groups, shared.port, backend, init=False)[0]
+            finally:
+                end(server)
+            places = [key[:-len("attempt")] for key in keys if key.endswith("/attempt")]
+            self.assertEqual(len(places), 2, keys)
+            for key in keys:
+                place = max((place for place in places if key.startswith(place)), default="", key=len)
+                name = key[len(place):].split("/", 1)
+                if place and len(name) > 1 and not name[1].startswith("rank/"):  # a key of the engine: attempt, place, what it is
+                    self.assertTrue(name[1].startswith(place), key)
 
     def test_a_changed_counter_is_an_error(self):
         (_, second), _ = self.attack("count")
