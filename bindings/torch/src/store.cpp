@@ -176,11 +176,12 @@ bool has_secret() {
 
 /* What the prefixes put before each key; a communicator's own prefix has room for 200 bytes of it. */
 struct Prefixes : c10d::PrefixStore {
-    static std::string of(const c10::intrusive_ptr<c10d::Store> &store) {
+    static std::string of(c10::intrusive_ptr<c10d::Store> store) {
         std::string place;
-        for (auto one = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store); one;
-             one = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(one->getUnderlyingStore()))
-            place = (*one.*(&Prefixes::prefix_)) + "/" + place;
+        while (auto *outer = dynamic_cast<c10d::PrefixStore *>(store.get())) {
+            place = outer->*(&Prefixes::prefix_) + "/" + place;
+            store = outer->getUnderlyingStore();
+        }
         return place.substr(0, 200);
     }
 };
