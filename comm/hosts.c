@@ -70,16 +70,17 @@ static tutti_status lay_out(tutti_hosts *hosts, const int *host_keys, int rank, 
     return TUTTI_OK;
 }
 
-tutti_status tutti_comm_layout(const tutti_comm *comm, tutti_layout *layout_out) {
-    if (comm == NULL || layout_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_layout: NULL argument");
+tutti_status tutti_comm_get(const tutti_comm *comm, tutti_comm_details *details_out) {
+    if (comm == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_get: NULL argument");
     const tutti_hosts *hosts = comm->hosts;
     if (hosts == NULL)
-        *layout_out = (tutti_layout){.local_rank = comm->rank, .local_size = comm->nranks, .host = 0, .hosts = 1};
+        *details_out =
+            (tutti_comm_details){.local_rank = comm->rank, .local_size = comm->nranks, .host = 0, .hosts = 1};
     else
-        *layout_out = (tutti_layout){.local_rank = hosts->local_of[comm->rank],
-                                     .local_size = hosts->all[hosts->host].nranks,
-                                     .host = hosts->host,
-                                     .hosts = hosts->nhosts};
+        *details_out = (tutti_comm_details){.local_rank = hosts->local_of[comm->rank],
+                                            .local_size = hosts->all[hosts->host].nranks,
+                                            .host = hosts->host,
+                                            .hosts = hosts->nhosts};
     return TUTTI_OK;
 }
 

@@ -34,29 +34,29 @@ static struct sockaddr_in place_of(const char *address) {
 }
 
 /* As each communicator has found it: of all ranks, and of those with odd numbers. */
-static tutti_status ask_layout(ranks_context *context) {
-    tutti_layout layout;
+static tutti_status ask_details(ranks_context *context) {
+    tutti_comm_details details;
     tutti_comm *half;
     int host = hosts_of(context->rank);
-    TUTTI_TRY(tutti_comm_layout(context->comm, &layout));
-    RANKS_CHECK(layout.hosts == hosts_count() && layout.host == host, "host %d of %d", layout.host, layout.hosts);
-    RANKS_CHECK(layout.local_rank == context->rank - hosts_first(host) &&
-                    layout.local_size == hosts_first(host + 1) - hosts_first(host),
-                "rank %d of %d on host %d", layout.local_rank, layout.local_size, host);
+    TUTTI_TRY(tutti_comm_get(context->comm, &details));
+    RANKS_CHECK(details.hosts == hosts_count() && details.host == host, "host %d of %d", details.host, details.hosts);
+    RANKS_CHECK(details.local_rank == context->rank - hosts_first(host) &&
+                    details.local_size == hosts_first(host + 1) - hosts_first(host),
+                "rank %d of %d on host %d", details.local_rank, details.local_size, host);
     TUTTI_TRY(tutti_comm_split(context->comm, context->rank % 2, 0, NULL, &half));
-    TUTTI_TRY(tutti_comm_layout(half, &layout));
+    TUTTI_TRY(tutti_comm_get(half, &details));
     tutti_comm_destroy(half);
-    bool right = context->rank % 2 == 0 ? layout.hosts == 2 && layout.local_size == 1 && layout.host == (host > 0)
-                                        : layout.hosts == 1 && layout.local_size == 1 && layout.host == 0;
-    RANKS_CHECK(right, "of half: host %d of %d, %d ranks on it", layout.host, layout.hosts, layout.local_size);
-    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_layout(NULL, &layout));
-    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_layout(context->comm, NULL));
+    bool right = context->rank % 2 == 0 ? details.hosts == 2 && details.local_size == 1 && details.host == (host > 0)
+                                        : details.hosts == 1 && details.local_size == 1 && details.host == 0;
+    RANKS_CHECK(right, "of half: host %d of %d, %d ranks on it", details.host, details.hosts, details.local_size);
+    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_get(NULL, &details));
+    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_comm_get(context->comm, NULL));
     return TUTTI_OK;
 }
 
 Test(hosts, a_communicator_tells_how_its_ranks_lie_on_them) {
     HOSTS_NEED(0);
-    run(&(hosts_options){.ranks_per_host = (const int[]){2, 1, 0}}, ask_layout);
+    run(&(hosts_options){.ranks_per_host = (const int[]){2, 1, 0}}, ask_details);
 }
 
 /* A connected socket: rank 0 is called, rank 1 calls. */

@@ -283,11 +283,11 @@ static tutti_status ask_on_one_host(ranks_context *context) {
     TUTTI_TRY(sum(comm));
     TUTTI_TRY(tutti_comm_init_rdma(comm));
     TUTTI_TRY(sum(comm));
-    tutti_layout layout = {.hosts = 0};
-    TUTTI_TRY(tutti_comm_layout(comm, &layout));
-    RANKS_CHECK(layout.hosts == 1 && layout.host == 0 && layout.local_rank == context->rank &&
-                    layout.local_size == context->nranks,
-                "rank %d of %d on host %d of %d", layout.local_rank, layout.local_size, layout.host, layout.hosts);
+    tutti_comm_details details = {.hosts = 0};
+    TUTTI_TRY(tutti_comm_get(comm, &details));
+    RANKS_CHECK(details.hosts == 1 && details.host == 0 && details.local_rank == context->rank &&
+                    details.local_size == context->nranks,
+                "rank %d of %d on host %d of %d", details.local_rank, details.local_size, details.host, details.hosts);
     return ask_forked(comm);
 }
 

@@ -221,12 +221,12 @@ TUTTI_API int tutti_comm_size(const tutti_comm *comm);
 
 /* Where this rank stands among the hosts of a communicator, as its ranks have found: those that share memory are on one host,
  * whatever the launcher says. Hosts are numbered by their lowest rank, ranks of a host in their order. */
-typedef struct tutti_layout {
+typedef struct tutti_comm_details {
     int local_rank, local_size; /* on this host, of this communicator's ranks */
     int host, hosts;            /* this one, and how many there are */
-} tutti_layout;
+} tutti_comm_details;
 /* Local; also on a broken communicator. */
-TUTTI_API tutti_status tutti_comm_layout(const tutti_comm *comm, tutti_layout *layout_out);
+TUTTI_API tutti_status tutti_comm_get(const tutti_comm *comm, tutti_comm_details *details_out);
 
 /* TUTTI_OK while whole, else the status that every call answers (text in tutti_last_error). */
 TUTTI_API tutti_status tutti_comm_error(tutti_comm *comm);

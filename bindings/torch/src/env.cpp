@@ -32,9 +32,9 @@ Numbers launched() {
 }
 
 Numbers found(Backend &backend) {
-    tutti_layout layout = {};
-    check(tutti_comm_layout(backend.comm(), &layout));
-    return {{"local_rank", layout.local_rank}, {"node_size", layout.hosts}};
+    tutti_comm_details details = {};
+    check(tutti_comm_get(backend.comm(), &details));
+    return {{"local_rank", details.local_rank}, {"node_size", details.hosts}};
 }
 
 } // namespace
