@@ -21,6 +21,7 @@
 #include <tutti/tutti.h>
 
 #include "bootstrap/module.h"
+#include "kernels/box.h"
 #include "kernels/reduce.h"
 
 typedef void *tutti_stream;
@@ -133,6 +134,8 @@ typedef struct tutti_device {
     /* Many copies as one. */
     tutti_status (*copy_many)(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
                               tutti_stream stream);
+    /* kernels/box.h on device memory; the plan is copied by the call. dst and src: of element [0, 0, ...]; no overlap. */
+    tutti_status (*copy_box)(const tutti_box_copy *copy, void *dst, const void *src, tutti_stream stream);
     /* So many bytes as the uint64_t at bytes_at says when the stream comes to it, but `most` at most. src and bytes_at: device
      * addresses of pinned memory; dst: of the GPU. */
     tutti_status (*copy_counted)(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream);

@@ -137,6 +137,7 @@ static tutti_status prepare(void) {
     tutti_cuda_mode mode = tutti_cuda_relax();
     tutti_status status = tutti_cuda_result(cudaFree(NULL), "making a context on the GPU");
     if (status == TUTTI_OK) status = tutti_cuda_result(tutti_cuda_launch_prepare(), "loading kernels");
+    if (status == TUTTI_OK) status = tutti_cuda_result(tutti_cuda_launch_prepare_box(), "loading kernels of boxes");
     tutti_cuda_unrelax(mode);
     pthread_mutex_unlock(&lock);
     return status;

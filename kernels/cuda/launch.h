@@ -1,25 +1,28 @@
 /*
- * Starting the kernels of reduce.cu: what C calls of them.
+ * Starting the kernels of reduce.cu and box.cu: what C calls of them.
  */
 #ifndef TUTTI_KERNELS_CUDA_LAUNCH_H
 #define TUTTI_KERNELS_CUDA_LAUNCH_H
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/box_plan.h"
 #include "kernels/cuda/reduce_plan.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Loads all of them to the thread's GPU. */
+/* Load all of them to the thread's GPU. */
 cudaError_t tutti_cuda_launch_prepare(void);
+cudaError_t tutti_cuda_launch_prepare_box(void);
 /* `processors`: of the GPU, for the size of the grid. */
 cudaError_t tutti_cuda_launch_reduce(const tutti_cuda_reduce_plan *plan, int processors, cudaStream_t stream);
 cudaError_t tutti_cuda_launch_copies(const tutti_cuda_copies *copies, int processors, cudaStream_t stream);
 /* Of the move's bytes, as many as *bytes_at says. */
 cudaError_t tutti_cuda_launch_counted(tutti_cuda_move most, const uint64_t *bytes_at, int processors,
                                       cudaStream_t stream);
+cudaError_t tutti_cuda_launch_box(const tutti_cuda_box *box, int processors, cudaStream_t stream);
 /* *at = value, after all that the stream did before is seen everywhere. */
 cudaError_t tutti_cuda_launch_store(uint64_t *at, uint64_t value, cudaStream_t stream);
 

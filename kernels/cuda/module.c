@@ -135,6 +135,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .reduce = tutti_cuda_reduce,
                    .copy_many = tutti_cuda_copy_many,
                    .copy_counted = tutti_cuda_copy_counted,
+                   .copy_box = tutti_cuda_copy_box,
                    .call_host = tutti_cuda_call_host},
         .kernels = TUTTI_CUDA_KERNELS,
     };

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/divide.h"
 #include "kernels/cuda/grid.h"
 
 #define THREADS 256 /* of a block, where nothing asks for another number */
@@ -43,31 +44,6 @@ static inline size_t quads_of(size_t count) {
 /* This thread's number in a grid of one dimension. */
 static __device__ inline size_t thread_number() {
     return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
-
-/* Division by a number that is known before the launch, as a multiplication: Granlund and Montgomery, "Division by
- * invariant integers using multiplication", PLDI 1994. For dividends below 2^31. */
-struct divider {
-    uint32_t divisor, multiplier, shift;
-};
-
-static inline divider divider_by(int divisor) {
-    divider made = {(uint32_t)divisor, 0, 0};
-    while ((UINT64_C(1) << made.shift) < made.divisor) made.shift++;
-    made.multiplier =
-        (uint32_t)(((UINT64_C(1) << 32) * ((UINT64_C(1) << made.shift) - made.divisor)) / made.divisor + 1);
-    return made;
-}
-
-static __device__ inline uint32_t divide(uint32_t dividend, divider by) {
-    return ((uint32_t)(((uint64_t)dividend * by.multiplier) >> 32) + dividend) >> by.shift;
-}
-
-/* Quotient; the dividend becomes the remainder. */
-static __device__ inline uint32_t split(uint32_t *dividend, divider by) {
-    uint32_t quotient = divide(*dividend, by);
-    *dividend -= quotient * by.divisor;
-    return quotient;
 }
 
 #endif

@@ -106,5 +106,6 @@ tutti_status tutti_cuda_copy_counted(void *dst, const void *src, const void *byt
                                      tutti_stream stream);
 tutti_status tutti_cuda_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
                                   tutti_stream stream);
+tutti_status tutti_cuda_copy_box(const tutti_box_copy *copy, void *dst, const void *src, tutti_stream stream);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What streams carry out: copies by the copy engines, reductions and many small copies by kernels.
+ * What streams carry out: copies by the copy engines, reductions, many small copies and copies of boxes by kernels.
  */
 #include "bootstrap/base/common.h"
 #include "kernels/cuda/launch.h"
@@ -7,7 +7,9 @@
 #include "kernels/cuda/state.h"
 
 _Static_assert(TUTTI_CUDA_MOST_BUFFERS == TUTTI_DEVICE_MOST_BUFFERS, "the kernels take what the table promises");
-_Static_assert(sizeof(tutti_cuda_reduce_plan) < 4096 && sizeof(tutti_cuda_copies) < 4096, "arguments of a kernel");
+_Static_assert(sizeof(tutti_cuda_reduce_plan) < 4096 && sizeof(tutti_cuda_copies) < 4096 &&
+                   sizeof(tutti_cuda_box) < 4096,
+               "arguments of a kernel");
 
 tutti_status tutti_cuda_copy(void *dst, const void *src, size_t bytes, tutti_stream stream) {
     TUTTI_CUDA_BEGIN();
@@ -75,4 +77,24 @@ tutti_status tutti_cuda_copy_many(void *const *dsts, const void *const *srcs, co
         copies.count = 0;
     }
     return TUTTI_OK;
+}
+
+typedef struct box_launch {
+    int processors;
+    tutti_stream stream;
+} box_launch;
+
+static int launch_box(const tutti_cuda_box *box, void *context) {
+    const box_launch *launch = context;
+    return (int)tutti_cuda_launch_box(box, launch->processors, launch->stream);
+}
+
+tutti_status tutti_cuda_copy_box(const tutti_box_copy *copy, void *dst, const void *src, tutti_stream stream) {
+    box_launch launch = {.stream = stream};
+    if (tutti_box_is_contiguous(copy))
+        return tutti_cuda_copy((char *)dst + copy->dst_first, (const char *)src + copy->src_first, copy->bytes, stream);
+    TUTTI_CUDA_BEGIN();
+    TUTTI_TRY(tutti_cuda_processors(&launch.processors));
+    return tutti_cuda_result((cudaError_t)tutti_cuda_box_each(copy, dst, src, TUTTI_CUDA_BOX_MOST, launch_box, &launch),
+                             "starting a copy");
 }

@@ -177,7 +177,7 @@ def probes(check):
 
 
 def kernels(check):
-    test(check, "the GPU's table, and reductions against the host's", "device", 60)
+    test(check, "the GPU's table, reductions and copies of boxes against the host's", "device", 60)
     test(check, "TF32 is off, and on when it is asked for", "module_kernels", 20, "precision/*")
     test(check, "the trainer's kernels against the host's", "module_kernels", 60)
 

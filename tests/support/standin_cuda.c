@@ -255,6 +255,7 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .reduce = standin_reduce,
                    .copy_many = standin_copy_many,
                    .copy_counted = standin_copy_counted,
+                   .copy_box = standin_copy_box,
                    .call_host = standin_call_host},
         .kernels = &tutti_cuda_kernels,
     };

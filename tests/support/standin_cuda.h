@@ -125,6 +125,7 @@ tutti_status standin_write_value(tutti_stream stream, void *at, uint64_t value);
 tutti_status standin_reduce(const tutti_reduce_args *args, void *const *dsts, int ndsts, tutti_stream stream);
 tutti_status standin_copy_many(void *const *dsts, const void *const *srcs, const size_t *bytes, int count,
                                tutti_stream stream);
+tutti_status standin_copy_box(const tutti_box_copy *copy, void *dst, const void *src, tutti_stream stream);
 tutti_status standin_copy_counted(void *dst, const void *src, const void *bytes_at, size_t most, tutti_stream stream);
 tutti_status standin_call_host(tutti_stream stream, void (*function)(void *context), void *context);
 

@@ -30,6 +30,12 @@ typedef struct counted {
     size_t most;
 } counted;
 
+typedef struct box_task {
+    tutti_box_copy copy;
+    void *dst;
+    const void *src;
+} box_task;
+
 typedef struct reduction {
     tutti_reduce_args args;
     const void *srcs[TUTTI_DEVICE_MOST_BUFFERS];
@@ -132,6 +138,38 @@ tutti_status standin_copy_counted(void *dst, const void *src, const void *bytes_
     TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
     *made = (counted){.dst = dst, .src = src, .bytes_at = bytes_at, .most = most};
     standin_submit(stream, run_counted, free, made);
+    return TUTTI_OK;
+}
+
+/* Where a box begins and ends in one of its arrays, in bytes from its first unit. */
+static size_t span(const tutti_box_copy *copy, bool of_dst, ptrdiff_t *lowest_out) {
+    ptrdiff_t lowest = 0, highest = (ptrdiff_t)copy->unit_bytes;
+    for (int i = 0; i < copy->ndims; i++) {
+        ptrdiff_t length = (copy->dims[i].count - 1) * (of_dst ? copy->dims[i].dst_step : copy->dims[i].src_step);
+        if (length < 0) lowest += length;
+        else highest += length;
+    }
+    *lowest_out = lowest;
+    return (size_t)(highest - lowest);
+}
+
+static void run_box(void *context) {
+    const box_task *t = context;
+    ptrdiff_t dst_lowest, src_lowest, dst_first = t->copy.dst_first, src_first = t->copy.src_first;
+    const size_t dst_bytes = span(&t->copy, true, &dst_lowest), src_bytes = span(&t->copy, false, &src_lowest);
+    char *dst = reach((char *)t->dst + dst_first + dst_lowest, dst_bytes, true);
+    const char *src = reach((const char *)t->src + src_first + src_lowest, src_bytes, true);
+    if (dst != NULL && src != NULL) tutti_box_run(&t->copy, dst - dst_lowest - dst_first, src - src_lowest - src_first);
+}
+
+tutti_status standin_copy_box(const tutti_box_copy *copy, void *dst, const void *src, tutti_stream stream) {
+    box_task *made = NULL;
+    STANDIN_BEGIN("copy_box");
+    if (tutti_box_bytes(copy) == 0) return TUTTI_OK;
+    TUTTI_TRY(standin_check_launch(stream));
+    TUTTI_TRY(standin_host->calloc(1, sizeof *made, &made));
+    *made = (box_task){.copy = *copy, .dst = dst, .src = src};
+    standin_submit(stream, run_box, free, made);
     return TUTTI_OK;
 }
 

@@ -1,0 +1,49 @@
+/*
+ * Copies of boxes as the kernels take them: by value, ready to run. Made on the host, by code that needs no GPU.
+ *
+ * A word is what a thread moves at once, the longest that all addresses and steps permit. Words are numbered as they lie in dst, tiles
+ * of a transpose as well; a thread or block finds its place from a number by divisions, the innermost dimension first.
+ */
+#ifndef TUTTI_KERNELS_CUDA_BOX_PLAN_H
+#define TUTTI_KERNELS_CUDA_BOX_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/box.h"
+#include "kernels/cuda/divide.h"
+
+#define TUTTI_CUDA_BOX_DIMS  (TUTTI_BOX_MOST_DIMS + 1) /* one more: words of a unit */
+#define TUTTI_CUDA_BOX_WORDS 5                         /* lengths of a word: 1, 2, 4, 8 and 16 bytes */
+
+typedef struct tutti_cuda_box_dim {
+    int64_t dst_step, src_step; /* bytes */
+    divider by;                 /* its extent */
+} tutti_cuda_box_dim;
+
+/* A kernel's argument. */
+typedef struct tutti_cuda_box {
+    char *dst;
+    const char *src;
+    uint32_t items; /* words, or with `tiles` tiles; below 2^31 */
+    int word_bytes, ndims;
+    bool tiles;
+    tutti_cuda_box_dim dims[TUTTI_CUDA_BOX_DIMS]; /* outermost first */
+    /* With tiles: the two dimensions that they lie in; dims are those around them. Steps are shortest in dst along a, in src along b. */
+    uint32_t count_a, count_b;
+    int64_t dst_a, src_a, dst_b, src_b;
+    divider tiles_a, tiles_b;
+} tutti_cuda_box;
+
+/* Words on each side of a tile. */
+static inline uint32_t tutti_cuda_box_side(int word_bytes) {
+    return word_bytes < 4 ? 64 : 32;
+}
+
+/* Calls `run` for each kernel that a copy takes: one, unless there are more than `most` words; none for an empty box. Ends at the first
+ * that does not give 0, and gives what it gave. */
+int tutti_cuda_box_each(const tutti_box_copy *copy, void *dst, const void *src, uint32_t most,
+                        int (*run)(const tutti_cuda_box *box, void *context), void *context);
+#define TUTTI_CUDA_BOX_MOST ((uint32_t)INT32_MAX) /* that can be divided */
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * The GPU's kernels of copies of boxes, compiled for the host and run by emulated/grid.cc: threads of a block take turns where they wait
+ * for each other.
+ */
+#include "kernels/cuda/grid.h"
+
+#define __forceinline__
+#define __grid_constant__
+#define __launch_bounds__(threads)
+
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+#include "kernels/cuda/box_kernels.h"
+#include "tests/support/box_threads.h"
+
+/* Addresses are the host's. */
+void *emulated_reach(const void *address) {
+    return (void *)address;
+}
+
+static void run_thread(void *context) {
+    const tutti_cuda_box *box = (const tutti_cuda_box *)context;
+    kernel_for (*box)(*box);
+}
+
+extern "C" void copy_box_by_threads(const tutti_cuda_box *box, unsigned blocks) {
+    emulated_run(dim3(blocks), dim3(box_threads), run_thread, (void *)box);
+}
