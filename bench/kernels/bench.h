@@ -1,6 +1,6 @@
 /*
- * What the rows of kernels_perf (rows.c) share with the program (main.c): a compute with memory, a list of rows, and how a row is
- * timed (timing.c).
+ * What the rows of kernels_perf (rows.c, boxes.c) share with the program (main.c): a compute with memory, a list of rows, and how
+ * a row is timed (timing.c).
  *
  * Regions are equal pieces of memory that rows read and write as they like: random numbers at first, the last one zeros. What
  * kernels take for indices or labels is never written but by them.
@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/box.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -45,6 +46,7 @@ typedef struct bench_shape {
     tutti_reduction reduction;
     tutti_dense dense;
     tutti_conv conv;
+    tutti_box_copy box;
 } bench_shape;
 
 typedef struct bench_kernel {
@@ -55,13 +57,16 @@ typedef struct bench_kernel {
     double flops; /* of products; 0: none */
     void (*run)(bench_lab *lab, const bench_shape *shape);
     void (*without)(bench_lab *lab, const bench_shape *shape); /* whose time is taken off; NULL: nothing's */
-    const char *bound; /* what it should be limited by: "memory", "arithmetic", "latency" */
+    const char *bound; /* what should limit it: "memory", "access" (memory in pieces), "arithmetic", "latency" */
     double us;         /* median; below 0: not measured, or less than what was taken off */
 } bench_kernel;
 
 /* Fills the list; gives its length. The first row is the copy that the others are compared with, the last one the largest
  * product. */
 int bench_kernels_list(const bench_lab *lab, bench_kernel rows[BENCH_ROWS_MOST]);
+
+/* Those of boxes.c, of which bench_kernels_list makes a part of its list. */
+int bench_kernels_list_boxes(const bench_lab *lab, bench_kernel *rows);
 
 /* The median over lab->rounds of the time of one call, of so many calls that a round takes some ms. */
 tutti_status bench_kernels_time(bench_lab *lab, bench_kernel *row);

@@ -369,6 +369,7 @@ int bench_kernels_list(const bench_lab *lab, bench_kernel rows[BENCH_ROWS_MOST])
     list l = {.lab = lab, .rows = rows};
     list_elements(&l);
     list_reductions(&l);
+    l.count += bench_kernels_list_boxes(lab, rows + l.count);
     list_samples(&l);
     list_pools(&l);
     list_windows(&l);
