@@ -1,0 +1,254 @@
+"""Random redistributions, and the lines of a case file (model.py's text)."""
+from dataclasses import dataclass, replace
+from math import prod
+
+from model_layouts import (Layout, axes_that_split, box, boxes, members, number_on, redistribute, reduction, split_dimension,
+                           term_count)
+from model_values import TYPES, fnv1a, reductions, source_values
+
+MOST_ELEMENTS = 4000
+MOST_ELEMENTS_RARELY = 30000
+
+
+@dataclass(frozen=True)
+class Case:
+    number: int
+    world: int
+    kind: str
+    seed: int
+    source: Layout
+    target: Layout
+
+
+def terms(case):
+    count = prod(case.source.shape)
+    return [source_values(case.kind, case.seed, count, term) for term in range(term_count(case.source))]
+
+
+def shards(case):
+    """What each rank of the target's placement must hold."""
+    return redistribute(case.kind, case.source, case.target, terms(case))
+
+
+# Lines.
+
+def text(numbers):
+    return ",".join(map(str, numbers)) or "-"
+
+
+def layout_text(prefix, layout):
+    cuts = ";".join(f"{dimension}:{text(offsets)}" for dimension, offsets in sorted(layout.cuts.items())) or "-"
+    return (f"{prefix}.shape={text(layout.shape)} {prefix}.ranks={text(layout.ranks)} {prefix}.axes={text(layout.axes)} "
+            f"{prefix}.sbp={text(layout.sbp)} {prefix}.rule={layout.rule} {prefix}.cuts={cuts}")
+
+
+def line(case):
+    hashes, known = ["-"] * case.world, {}
+    for rank, shard in shards(case).items():
+        data = shard.tobytes()
+        if data not in known:
+            known[data] = f"{fnv1a(data):016x}"
+        hashes[rank] = known[data]
+    return (f"id={case.number} world={case.world} type={case.kind} seed={case.seed} {layout_text('src', case.source)} "
+            f"{layout_text('dst', case.target)} expect={text(hashes)}")
+
+
+# Placements.
+
+def divisors(n):
+    return [one for one in range(1, n + 1) if n % one == 0]
+
+
+def factors(draw, total, count):
+    """`count` numbers whose product is `total`, in random order."""
+    found = []
+    for _ in range(count - 1):
+        found.append(draw.choice(divisors(total)))
+        total //= found[-1]
+    found.append(total)
+    draw.shuffle(found)
+    return tuple(found)
+
+
+def axes_over(draw, ranks):
+    return factors(draw, ranks, draw.choices([1, 2, 3, 4, 8], [6, 9, 5, 1, 0.3])[0])
+
+
+def some_of(draw, ranks):
+    """A random number of the ranks (often all), in ascending or any order."""
+    count = draw.choice([len(ranks), draw.randint(1, len(ranks))])
+    return in_order(draw, draw.sample(sorted(ranks), count))
+
+
+def in_order(draw, ranks):
+    ranks = sorted(ranks)
+    if draw.random() < 0.6:
+        draw.shuffle(ranks)
+    return tuple(ranks)
+
+
+def other_ranks(draw, world, ranks):
+    """The target's ranks: equal to the source's, the same in another order, within them, around them, apart from them, or any."""
+    everyone = range(world)
+    apart = [rank for rank in everyone if rank not in ranks]
+    relation = draw.choice(["equal", "order", "within", "around", "apart", "any", "any"])
+    if relation == "equal":
+        return ranks
+    if relation == "order":
+        return in_order(draw, ranks)
+    if relation == "within":
+        return some_of(draw, ranks)
+    if relation == "around" and apart:
+        return in_order(draw, [*ranks, *some_of(draw, apart)])
+    if relation == "apart" and apart:
+        return some_of(draw, apart)
+    return some_of(draw, everyone)
+
+
+def random_sbp(draw, kind, axes, dimensions):
+    """Often splits one dimension again, and takes the reduction of the partial axis before."""
+    entries, last_dimension, last_reduction = [], None, None
+    for _ in range(axes):
+        how = draw.choices("BSP", [2, 5, 3.5])[0]
+        if how == "S" and dimensions:
+            if last_dimension is None or draw.random() < 0.6:
+                last_dimension = draw.randrange(dimensions)
+            entries.append(f"S{last_dimension}")
+        elif how == "P":
+            if last_reduction is None or draw.random() < 0.5:
+                last_reduction = draw.choice(reductions(kind))
+            elif last_reduction in ("sum", "avg") and kind != "bool":
+                last_reduction = draw.choice(["sum", "avg"])
+            entries.append(f"P({last_reduction})")
+        else:
+            entries.append("B")
+    return tuple(entries)
+
+
+# Shapes.
+
+def parts_of(axes, sbp, dimension):
+    return prod(size for size, entry in zip(axes, sbp) if split_dimension(entry) == dimension)
+
+
+def random_shape(draw, parts, most):
+    """An extent for each dimension, which is cut into this many parts; at most so many elements."""
+    near = [[1, 2, 3, 5, 7, n, n, max(n - 1, 1), n + 1, 2 * n + 1, 3 * n + 2] for n in parts]
+    shape = [draw.choice(extents) for extents in near]
+    while prod(shape) > most:  # no extent is 0 here
+        shape[draw.randrange(len(shape))] = draw.choice([1, 2])
+    if shape and draw.random() < 0.06:
+        shape[draw.randrange(len(shape))] = 0
+    elif shape and (most > MOST_ELEMENTS or draw.random() < 0.4):  # one long dimension
+        dimension = draw.randrange(len(shape))
+        longest = most * shape[dimension] // prod(shape)
+        shape[dimension] = draw.randint(longest // 2 if most > MOST_ELEMENTS else 1, longest)
+    return tuple(shape)
+
+
+def random_cuts(draw, layout):
+    """Cuts of some of the dimensions that are split."""
+    cuts = {}
+    for dimension, n in enumerate(layout.shape):
+        if axes_that_split(layout, dimension) and draw.random() < 0.3:
+            parts = parts_of(layout.axes, layout.sbp, dimension)
+            cuts[dimension] = (0, *sorted(draw.randint(0, n) for _ in range(parts - 1)), n)
+    return cuts
+
+
+def reshaped(draw, shape):
+    """Another shape of as many elements: dimensions are merged, split, or drawn anew."""
+    count = prod(shape)
+    if count == 0:
+        others = [draw.choice([1, 2, 3, 5]) for _ in range(draw.randint(0, 3))]
+        others.insert(draw.randint(0, len(others)), 0)
+        return tuple(others)
+    if draw.random() < 0.4:
+        return factors(draw, count, draw.randint(1, 4))
+    new = list(shape)
+    for _ in range(draw.randint(1, 3)):
+        at = draw.randint(0, max(len(new) - 2, 0))
+        if draw.random() < 0.5 and len(new) >= 2:
+            new[at:at + 2] = [new[at] * new[at + 1]]
+        elif len(new) < 8 and new:
+            first = draw.choice(divisors(new[at]))
+            new[at:at + 1] = [first, new[at] // first]
+    return tuple(new)
+
+
+# Cases.
+
+def random_layout(draw, shape, ranks, axes, sbp):
+    layout = Layout(shape, ranks, axes, sbp, draw.choice(["balanced", "balanced", "chunk"]))
+    return replace(layout, cuts=random_cuts(draw, layout))
+
+
+def written_out(layout):
+    """The same boxes, all by explicit cuts."""
+    cuts = {}
+    for dimension, extent in enumerate(layout.shape):
+        axes = axes_that_split(layout, dimension)
+        begins = {number_on(layout, axes, coordinates): box(layout, coordinates)[dimension][0]
+                  for _, coordinates in members(layout)}
+        if axes:
+            cuts[dimension] = (*(begins[number] for number in range(len(begins))), extent)
+    return replace(layout, cuts=cuts)
+
+
+def equal_layout(draw, layout):
+    """The layout, or another way to say it."""
+    way = draw.choice(["itself", "itself", "written out", "other rule"])
+    if way == "written out":
+        return written_out(layout)
+    other = replace(layout, rule="chunk" if layout.rule == "balanced" else "balanced")
+    return other if way == "other rule" and boxes(other) == boxes(layout) else layout
+
+
+def almost_equal_layout(draw, kind, layout):
+    """The layout with one thing changed, where there is something to change."""
+    way = draw.choice(["ranks", "axes", "entry", "reduction", "cuts"])
+    at = draw.randrange(len(layout.axes))
+    if way == "ranks":
+        return replace(layout, ranks=layout.ranks[1:] + layout.ranks[:1])
+    if way == "axes":
+        axes = factors(draw, prod(layout.axes), len(layout.axes))
+        return random_layout(draw, layout.shape, layout.ranks, axes, layout.sbp)
+    if way == "cuts":
+        return replace(layout, cuts=random_cuts(draw, layout))
+    if way == "entry":
+        at = draw.randrange(len(layout.axes))
+        new = random_sbp(draw, kind, 1, len(layout.shape))[0]
+    else:
+        partial = [axis for axis, entry in enumerate(layout.sbp) if reduction(entry)]
+        at = draw.choice(partial) if partial else at
+        new = f"P({draw.choice(reductions(kind))})"
+    return random_layout(draw, layout.shape, layout.ranks, layout.axes, layout.sbp[:at] + (new,) + layout.sbp[at + 1:])
+
+
+def random_case(draw, number, worlds, most=None):
+    """Every 10th has equal layouts, another one almost equal ones; every 6th has a target of another shape."""
+    world, kind, seed = draw.randint(*worlds), draw.choice(TYPES), draw.getrandbits(32)
+    if most is None:
+        most = MOST_ELEMENTS_RARELY if draw.random() < 0.02 else MOST_ELEMENTS
+    dimensions = draw.choices(range(9), [3, 16, 24, 18, 8, 5, 0.7, 0.7, 0.7])[0]
+    ranks = some_of(draw, range(world))
+    axes = axes_over(draw, len(ranks))
+    sbp = random_sbp(draw, kind, len(axes), dimensions)
+    ranks_after = other_ranks(draw, world, ranks)
+    axes_after = axes if len(ranks) == len(ranks_after) and draw.random() < 0.5 else axes_over(draw, len(ranks_after))
+    sbp_after = random_sbp(draw, kind, len(axes_after), dimensions)
+    parts = [draw.choice([parts_of(axes, sbp, one), parts_of(axes_after, sbp_after, one)]) for one in range(dimensions)]
+    shape = random_shape(draw, parts, most)
+    source = random_layout(draw, shape, ranks, axes, sbp)
+    if number % 10 == 9:
+        target = equal_layout(draw, source)
+    elif number % 6 == 5:
+        shape_after = reshaped(draw, shape)
+        sbp_after = random_sbp(draw, kind, len(axes_after), len(shape_after))
+        target = random_layout(draw, shape_after, ranks_after, axes_after, sbp_after)
+    elif number % 10 == 4:
+        target = almost_equal_layout(draw, kind, source)
+    else:
+        target = random_layout(draw, shape, ranks_after, axes_after, sbp_after)
+    return Case(number, world, kind, seed, source, target)
+
