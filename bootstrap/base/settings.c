@@ -41,6 +41,12 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                  .fallback = "",
                                  .agreed = true,
                                  .help = "forces an algorithm by name; see tutti-info --algorithms"},
+    [TUTTI_SETTING_PLAN] = {.name = "TUTTI_PLAN",
+                            .kind = TUTTI_SETTING_KIND_TEXT,
+                            .fallback = "",
+                            .agreed = true,
+                            .help = "forces how tensors are redistributed: words split by commas, of all_reduce, "
+                                    "reduce_scatter, pieces, all_to_all, messages, shares, no_shares"},
     [TUTTI_SETTING_CHUNK_BYTES] = {.name = "TUTTI_CHUNK_BYTES",
                                    .kind = TUTTI_SETTING_KIND_BYTES,
                                    .fallback = "auto",

@@ -1,0 +1,168 @@
+/*
+ * Global tensors: one tensor whose parts lie on many ranks, and the way from any layout to any other.
+ *
+ *   - A *placement* is a list of distinct ranks of a communicator, seen as an array of 1 to 8 axes, row-major: PyTorch calls it a
+ *     DeviceMesh. The placement of the ranks 0, 3, 1, 2 with axes 2 x 2 is not that of 0, 1, 2, 3.
+ *   - An *sbp* says what one axis of the placement does to the tensor: broadcast (each rank has all of it), split(dimension) or
+ *     partial(reduction): the value is the reduction of what the ranks along the axis have. Axes apply from the first to the last, so
+ *     where two axes split one dimension the second cuts what the first has left.
+ *   - A *layout* is a placement, an sbp for each of its axes, a shape and a type. Each rank's *shard* is a box of the tensor, kept
+ *     dense and row-major. A balanced split cuts n into k parts of which the first n % k are one longer; a chunked one, as PyTorch's,
+ *     into parts of ceil(n / k); explicit cuts give the offsets. Parts may be empty.
+ *
+ * The value of a tensor with partial axes: neighbouring partial axes (those between them left out) of one reduction are one reduction
+ * over their ranks in row-major order; such runs are reduced from the last to the first. So neither the value nor a bit of it depends
+ * on the route by which it is computed. A target with partial axes holds the value on coordinate 0 of its sum, prod and bxor axes and
+ * the identity elsewhere (for sums of floats -0.0, which changes no number); along min, max, avg, band and bor all hold the value.
+ *
+ * Calls that are marked collective are made by all ranks of the placements that they name, in the same order with equal arguments; a
+ * difference is an error on all of them. Wrong arguments are judged before anything is sent, from what is equal on all ranks.
+ */
+#ifndef TUTTI_TENSOR_H
+#define TUTTI_TENSOR_H
+
+#include <tutti/tutti.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_MOST_AXES 8
+#define TUTTI_MOST_DIMS 8
+
+/* ------------------------------------------------------------------------------------------ placements */
+
+typedef struct tutti_placement tutti_placement;
+
+/* The ranks of `comm` in `ranks` (NULL: all of them, in order), row-major over axes[0] x ... x axes[naxes - 1], which must be
+ * their number. `memory`: where shards lie (TUTTI_MEMORY_ASK means the host's). Local: talks to no rank, and makes no communicator
+ * yet. Counted: tensors keep theirs; `comm` must outlive it, and all tensors on it. */
+TUTTI_API tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const int *ranks, const int *axes,
+                                              int naxes, tutti_placement **placement_out);
+TUTTI_API void tutti_placement_destroy(tutti_placement *placement); /* NULL is allowed */
+/* The number of axes, and the size of one; -1: of all together, that is the number of ranks. */
+TUTTI_API int tutti_placement_axes(const tutti_placement *placement);
+TUTTI_API int tutti_placement_size(const tutti_placement *placement, int axis);
+/* Where this rank stands on the axis (-1: in the whole list); -1: it is not in the placement. */
+TUTTI_API int tutti_placement_coordinate(const tutti_placement *placement, int axis);
+/* The communicator of the ranks that differ from this one only on the axes of the mask (bit i: axis i), in their order. Made at the
+ * first use, collective over its ranks, and kept by the placement. This rank must be in it. */
+TUTTI_API tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tutti_comm **comm_out);
+
+/* ------------------------------------------------------------------------------------------------- sbp */
+
+typedef enum tutti_sbp_kind { TUTTI_SBP_BROADCAST = 0, TUTTI_SBP_SPLIT, TUTTI_SBP_PARTIAL } tutti_sbp_kind;
+
+typedef struct tutti_sbp {
+    tutti_sbp_kind kind;
+    int dim;                   /* of a split */
+    tutti_reduction reduction; /* of a partial: any but TUTTI_PREMUL_SUM */
+} tutti_sbp;
+
+/* All zeros are a broadcast. In C++: tutti_sbp{TUTTI_SBP_SPLIT, 0, TUTTI_SUM}. */
+#define TUTTI_BROADCAST           ((tutti_sbp){.kind = TUTTI_SBP_BROADCAST})
+#define TUTTI_SPLIT(dim_)         ((tutti_sbp){.kind = TUTTI_SBP_SPLIT, .dim = (dim_)})
+#define TUTTI_PARTIAL(reduction_) ((tutti_sbp){.kind = TUTTI_SBP_PARTIAL, .reduction = (reduction_)})
+
+/* Reads "S0,B,P(sum)"; also OneFlow's "split(0)", "broadcast", "partial_sum" and DTensor's "Shard(0)", "Replicate()", "Partial()".
+ * One per axis, split by commas; at most `capacity`. */
+TUTTI_API tutti_status tutti_sbp_parse(const char *text, tutti_sbp *sbp_out, int capacity, int *naxes_out);
+/* "S0,B,P(sum)"; cut where it does not fit. */
+TUTTI_API void tutti_sbp_format(const tutti_sbp *sbp, int naxes, char *text, size_t bytes);
+/* Of a gradient: a split stays, broadcast and partial(sum) change places. Other partials have none: TUTTI_ERR_ARGUMENT. */
+TUTTI_API tutti_status tutti_sbp_adjoint(tutti_sbp sbp, tutti_sbp *adjoint_out);
+
+/* --------------------------------------------------------------------------------------------- layouts */
+
+typedef enum tutti_split_rule { TUTTI_SPLIT_BALANCED = 0, TUTTI_SPLIT_CHUNK } tutti_split_rule;
+
+typedef struct tutti_layout {
+    size_t struct_bytes TUTTI_SIZE_OF(tutti_layout); /* of this struct */
+    tutti_placement *placement TUTTI_ZERO;
+    const tutti_sbp *sbp TUTTI_ZERO; /* one for each axis of the placement; NULL: broadcast on all */
+    tutti_type type TUTTI_ZERO;
+    int ndims TUTTI_ZERO;
+    const int64_t *shape TUTTI_ZERO; /* of the whole tensor, ndims extents of at least 0 */
+    tutti_split_rule rule TUTTI_ZERO;
+    /* For each dimension the offsets of its parts and its end, (product of the sizes of the axes that split it) + 1 of them, or NULL:
+     * by the rule. NULL: all by the rule. */
+    const int64_t *const *cuts TUTTI_ZERO;
+    const char *name TUTTI_ZERO; /* shown in errors; NULL: "tensor" */
+} tutti_layout;
+
+#define TUTTI_LAYOUT(...) TUTTI_INITIALIZED(tutti_layout, __VA_ARGS__)
+
+/* The box of the placement's index-th rank: from first_out[d] up to, but not with, end_out[d], for each dimension. Local. */
+TUTTI_API tutti_status tutti_layout_box(const tutti_layout *layout, int index, int64_t *first_out, int64_t *end_out);
+
+/* --------------------------------------------------------------------------------------------- tensors */
+
+/* A layout, and this rank's shard. What is given as a layout is copied. */
+typedef struct tutti_tensor tutti_tensor;
+
+/* Local. The shard is memory of Tutti's, which peers on this host map; it is not filled. A rank outside the placement gets a tensor
+ * without a shard. */
+TUTTI_API tutti_status tutti_tensor_create(const tutti_layout *layout, tutti_tensor **tensor_out);
+/* Local. The caller's memory becomes the shard: it is not copied, holds the box's elements dense and row-major, and must stay until
+ * tutti_tensor_destroy. NULL where the shard is empty or this rank is outside the placement. */
+TUTTI_API tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local, tutti_tensor **tensor_out);
+/* A tensor whose shards are what the ranks have, however uneven: OneFlow's local.to_global(). Collective over the placement. `like`
+ * says placement, sbp, type, number of dimensions and name; its shape, rule and cuts are not looked at, since they are found from the
+ * ranks' local shapes: extents of parts of one dimension add up; ranks that hold the same part must have the same extent. Ranks that
+ * hold the same box, along broadcast axes, must hold the same bytes, which is checked by a hash. `local` is wrapped as in
+ * tutti_tensor_wrap. A difference is the same error on all ranks. */
+TUTTI_API tutti_status tutti_tensor_from_local(const tutti_layout *like, const int64_t *local_shape, void *local,
+                                               tutti_tensor **tensor_out);
+TUTTI_API void tutti_tensor_destroy(tutti_tensor *tensor); /* NULL is allowed */
+
+typedef struct tutti_local {
+    void *data; /* NULL: no shard, or an empty one */
+    int ndims;
+    int64_t shape[TUTTI_MOST_DIMS], first[TUTTI_MOST_DIMS]; /* of the box, and where it begins in the tensor */
+    size_t count;                                           /* elements */
+} tutti_local;
+
+/* This rank's shard, without a copy; valid as long as the tensor. */
+TUTTI_API tutti_status tutti_tensor_local(const tutti_tensor *tensor, tutti_local *local_out);
+/* Valid as long as the tensor. Cuts are given for each split dimension. */
+TUTTI_API const tutti_layout *tutti_tensor_layout(const tutti_tensor *tensor);
+
+/* Collective over the ranks of both placements, which belong to one communicator. dst gets src's elements (where the shapes differ,
+ * by their row-major numbers: the counts must be equal); src stays. The two may not share memory. */
+TUTTI_API tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_tensor *dst,
+                                                 const tutti_options *options);
+
+/* OneFlow's to_global(placement, sbp): makes a tensor of src's shape, type and rule in another placement (NULL: src's) with another sbp
+ * (NULL: broadcast on all axes), filled from src. Collective over the ranks of both. The memory is always its own. */
+TUTTI_API tutti_status tutti_tensor_to_global(const tutti_tensor *src, tutti_placement *placement, const tutti_sbp *sbp,
+                                              const tutti_options *options, tutti_tensor **dst_out);
+
+/* ----------------------------------------------------------------------------------------------- plans */
+
+/* How tensors of certain layouts become tensors of others: worked out once, run as often as one likes. */
+typedef struct tutti_plan tutti_plan;
+
+/* For `npairs` tensors at once, in one round: srcs[i] becomes dsts[i]. All placements belong to one communicator. Collective over the
+ * ranks of all of them. */
+TUTTI_API tutti_status tutti_plan_create(const tutti_layout *srcs, const tutti_layout *dsts, size_t npairs,
+                                         tutti_plan **plan_out);
+/* Collective. The tensors must have the plan's layouts. */
+TUTTI_API tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, tutti_tensor *const *dsts,
+                                      const tutti_options *options);
+TUTTI_API void tutti_plan_destroy(tutti_plan *plan); /* NULL is allowed */
+
+typedef struct tutti_plan_details {
+    int steps;                           /* that talk to other ranks */
+    uint64_t sent_bytes, received_bytes; /* of this rank in one run */
+    uint64_t least_bytes;                /* that this rank must receive, whatever the plan */
+    uint64_t scratch_bytes;              /* that the plan keeps */
+} tutti_plan_details;
+TUTTI_API tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out);
+/* "reduce_scatter of 2 ranks, then messages to 3 ranks: receives 1048576 bytes of at least 1048576"; cut where it does not fit. */
+TUTTI_API tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,291 @@
+/*
+ * Placements: arrays of ranks, and the communicators along their axes.
+ */
+#include "tensor/placement.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+
+/* ------------------------------------------------------------------------------------------------- groups */
+
+typedef struct rank_group {
+    struct rank_group *next;
+    tutti_comm *comm;
+    int nranks;
+    int ranks[];
+} rank_group;
+
+struct tutti_rank_groups {
+    struct tutti_rank_groups *next;
+    tutti_comm *comm;
+    int references; /* guarded by list_lock */
+    pthread_mutex_t lock;
+    rank_group *first; /* guarded by lock, as is the next */
+    tutti_cached_plan *plans;
+};
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_rank_groups *all_groups; /* one for each communicator that has placements */
+
+static tutti_status keep_groups(tutti_comm *comm, tutti_rank_groups **groups_out) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&list_lock);
+    tutti_rank_groups *groups = all_groups;
+    while (groups != NULL && groups->comm != comm) groups = groups->next;
+    if (groups == NULL) {
+        status = tutti_calloc(1, sizeof *groups, &groups);
+        if (status == TUTTI_OK) {
+            groups->comm = comm;
+            groups->next = all_groups;
+            pthread_mutex_init(&groups->lock, NULL);
+            all_groups = groups;
+        }
+    }
+    if (status == TUTTI_OK) {
+        groups->references++;
+        *groups_out = groups;
+    }
+    pthread_mutex_unlock(&list_lock);
+    return status;
+}
+
+static void release_groups(tutti_rank_groups *groups) {
+    pthread_mutex_lock(&list_lock);
+    bool last = --groups->references == 0;
+    for (tutti_rank_groups **at = &all_groups; last && *at != NULL; at = &(*at)->next) {
+        if (*at != groups) continue;
+        *at = groups->next;
+        break;
+    }
+    pthread_mutex_unlock(&list_lock);
+    if (!last) return;
+    while (groups->plans != NULL) {
+        tutti_cached_plan *plan = groups->plans;
+        groups->plans = plan->next;
+        plan->destroy(plan);
+    }
+    while (groups->first != NULL) {
+        rank_group *group = groups->first;
+        groups->first = group->next;
+        (void)tutti_comm_destroy(group->comm);
+        free(group);
+    }
+    pthread_mutex_destroy(&groups->lock);
+    free(groups);
+}
+
+/* Tells apart groups that overlapping sets of ranks make at the same time: FNV-1a of the list. */
+static int64_t tag_of(const int *ranks, int nranks) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int i = 0; i < nranks; i++) hash = (hash ^ (uint32_t)ranks[i]) * UINT64_C(0x100000001b3);
+    return (int64_t)(hash >> 2);
+}
+
+static tutti_status make_group(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out) {
+    rank_group *made = malloc(sizeof *made + (size_t)nranks * sizeof *ranks);
+    if (made == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a group of %d ranks", nranks);
+    tutti_status status =
+        tutti_comm_create_group(groups->comm, ranks, nranks, tag_of(ranks, nranks), NULL, &made->comm);
+    if (status != TUTTI_OK) {
+        free(made);
+        return status;
+    }
+    made->nranks = nranks;
+    memcpy(made->ranks, ranks, (size_t)nranks * sizeof *ranks);
+    made->next = groups->first;
+    groups->first = made;
+    *comm_out = made->comm;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&groups->lock);
+    rank_group *group = groups->first;
+    while (group != NULL &&
+           (group->nranks != nranks || memcmp(group->ranks, ranks, (size_t)nranks * sizeof *ranks) != 0))
+        group = group->next;
+    if (group != NULL) *comm_out = group->comm;
+    else status = make_group(groups, ranks, nranks, comm_out);
+    pthread_mutex_unlock(&groups->lock);
+    return status;
+}
+
+tutti_cached_plan *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_cached_plan *added) {
+    pthread_mutex_lock(&groups->lock);
+    if (added != NULL) {
+        added->next = groups->plans;
+        groups->plans = added;
+    }
+    tutti_cached_plan *first = groups->plans;
+    pthread_mutex_unlock(&groups->lock);
+    return first;
+}
+
+/* --------------------------------------------------------------------------------------------- placements */
+
+static tutti_status check_axes(const int *axes, int naxes, int64_t *product_out) {
+    int64_t product = 1;
+    if (axes == NULL || naxes < 1 || naxes > TUTTI_MOST_AXES)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "placement of %d axes: it must have 1 to %d", naxes, TUTTI_MOST_AXES);
+    for (int i = 0; i < naxes; i++) {
+        if (axes[i] < 1)
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "placement: axis %d has the size %d; it must be at least 1", i,
+                              axes[i]);
+        if (__builtin_mul_overflow(product, axes[i], &product) || product > INT32_MAX)
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "placement: the sizes of its axes multiply to more than %d ranks",
+                              INT32_MAX);
+    }
+    *product_out = product;
+    return TUTTI_OK;
+}
+
+static tutti_status check_ranks(const tutti_placement *placement, int nranks) {
+    uint8_t *seen;
+    tutti_status status = TUTTI_OK;
+    TUTTI_TRY(tutti_calloc((size_t)nranks, 1, &seen));
+    for (int i = 0; i < placement->nranks && status == TUTTI_OK; i++) {
+        int rank = placement->ranks[i];
+        if (rank < 0 || rank >= nranks)
+            status = tutti_fail(TUTTI_ERR_ARGUMENT, "placement: rank %d is out of range for a communicator of %d ranks",
+                                rank, nranks);
+        else if (seen[rank]++ != 0) status = tutti_fail(TUTTI_ERR_ARGUMENT, "placement: rank %d is listed twice", rank);
+    }
+    free(seen);
+    return status;
+}
+
+static tutti_status fill(tutti_placement *placement, const int *ranks) {
+    int size = tutti_comm_size(placement->comm);
+    for (int i = 0; i < placement->nranks; i++) placement->ranks[i] = ranks != NULL ? ranks[i] : i;
+    TUTTI_TRY(check_ranks(placement, size));
+    placement->me = tutti_placement_find(placement, tutti_comm_rank(placement->comm));
+    return keep_groups(placement->comm, &placement->groups);
+}
+
+tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const int *ranks, const int *axes, int naxes,
+                                    tutti_placement **placement_out) {
+    int64_t nranks;
+    if (comm == NULL || placement_out == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_create: NULL argument");
+    if (memory != TUTTI_MEMORY_ASK && memory != TUTTI_MEMORY_HOST)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "placement: tensors lie in host memory only so far");
+    TUTTI_TRY(check_axes(axes, naxes, &nranks));
+    if (ranks == NULL && nranks != tutti_comm_size(comm))
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "placement of all %d ranks: the sizes of its axes multiply to %lld; they must to %d",
+                          tutti_comm_size(comm), (long long)nranks, tutti_comm_size(comm));
+    tutti_placement *placement = calloc(1, sizeof *placement + (size_t)nranks * sizeof(int));
+    if (placement == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a placement of %lld ranks", (long long)nranks);
+    placement->references = 1;
+    placement->comm = comm;
+    placement->memory = TUTTI_MEMORY_HOST;
+    placement->naxes = naxes;
+    placement->nranks = (int)nranks;
+    memcpy(placement->sizes, axes, (size_t)naxes * sizeof *axes);
+    tutti_status status = fill(placement, ranks);
+    if (status != TUTTI_OK) free(placement);
+    else *placement_out = placement;
+    return status;
+}
+
+tutti_status tutti_placement_shadow(const tutti_placement *placement, tutti_placement **shadow_out) {
+    size_t bytes = sizeof *placement + (size_t)placement->nranks * sizeof(int);
+    tutti_placement *shadow = malloc(bytes);
+    if (shadow == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a placement of %d ranks", placement->nranks);
+    memcpy(shadow, placement, bytes);
+    shadow->references = 1;
+    shadow->is_shadow = true;
+    *shadow_out = shadow;
+    return TUTTI_OK;
+}
+
+tutti_placement *tutti_placement_keep(tutti_placement *placement) {
+    __atomic_add_fetch(&placement->references, 1, __ATOMIC_RELAXED);
+    return placement;
+}
+
+void tutti_placement_destroy(tutti_placement *placement) {
+    if (placement == NULL || __atomic_sub_fetch(&placement->references, 1, __ATOMIC_ACQ_REL) > 0) return;
+    if (!placement->is_shadow) release_groups(placement->groups);
+    free(placement);
+}
+
+int tutti_placement_axes(const tutti_placement *placement) {
+    return placement->naxes;
+}
+
+int tutti_placement_size(const tutti_placement *placement, int axis) {
+    if (axis < 0) return placement->nranks;
+    return axis < placement->naxes ? placement->sizes[axis] : 1;
+}
+
+int tutti_placement_coordinate(const tutti_placement *placement, int axis) {
+    int coordinates[TUTTI_MOST_AXES];
+    if (placement->me < 0 || axis < 0) return placement->me;
+    tutti_placement_locate(placement, placement->me, coordinates);
+    return axis < placement->naxes ? coordinates[axis] : 0;
+}
+
+tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tutti_comm **comm_out) {
+    if (placement == NULL || comm_out == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_comm: NULL argument");
+    if (axes >> placement->naxes != 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_comm: axes 0x%x of a placement that has %d", axes,
+                          placement->naxes);
+    if (placement->me < 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_comm: this rank is not in the placement");
+    int coordinates[TUTTI_MOST_AXES], nmembers = 0, *members;
+    tutti_placement_locate(placement, placement->me, coordinates);
+    TUTTI_TRY(tutti_calloc((size_t)placement->nranks, sizeof *members, &members));
+    for (int i = 0; i < placement->nranks; i++) {
+        int other[TUTTI_MOST_AXES];
+        bool member = true;
+        tutti_placement_locate(placement, i, other);
+        for (int axis = 0; axis < placement->naxes; axis++)
+            member = member && ((axes >> axis & 1) != 0 || other[axis] == coordinates[axis]);
+        if (member) members[nmembers++] = placement->ranks[i];
+    }
+    tutti_status status = tutti_rank_groups_get(placement->groups, members, nmembers, comm_out);
+    free(members);
+    return status;
+}
+
+bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b) {
+    return a == b || (a->comm == b->comm && a->memory == b->memory && a->naxes == b->naxes && a->nranks == b->nranks &&
+                      memcmp(a->sizes, b->sizes, (size_t)a->naxes * sizeof *a->sizes) == 0 &&
+                      memcmp(a->ranks, b->ranks, (size_t)a->nranks * sizeof *a->ranks) == 0);
+}
+
+void tutti_placement_locate(const tutti_placement *placement, int index, int coordinates[TUTTI_MOST_AXES]) {
+    for (int axis = placement->naxes - 1; axis >= 0; axis--) {
+        coordinates[axis] = index % placement->sizes[axis];
+        index /= placement->sizes[axis];
+    }
+}
+
+int tutti_placement_index(const tutti_placement *placement, const int coordinates[TUTTI_MOST_AXES]) {
+    int index = 0;
+    for (int axis = 0; axis < placement->naxes; axis++) index = index * placement->sizes[axis] + coordinates[axis];
+    return index;
+}
+
+int tutti_placement_find(const tutti_placement *placement, int rank) {
+    for (int i = 0; i < placement->nranks; i++)
+        if (placement->ranks[i] == rank) return i;
+    return -1;
+}
+
+void tutti_placement_text(const tutti_placement *placement, char *text, size_t bytes) {
+    size_t used = (size_t)snprintf(text, bytes, "ranks ");
+    for (int i = 0; i < placement->nranks && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, i > 0 ? ",%d" : "%d", placement->ranks[i]);
+    for (int axis = 0; axis < placement->naxes && used < bytes; axis++)
+        used += (size_t)snprintf(text + used, bytes - used, axis > 0 ? "x%d" : " as %d", placement->sizes[axis]);
+}

@@ -1,0 +1,53 @@
+/*
+ * Placements, and the communicators that tensors on one communicator use.
+ */
+#ifndef TUTTI_TENSOR_PLACEMENT_H
+#define TUTTI_TENSOR_PLACEMENT_H
+
+#include <stdbool.h>
+
+#include <tutti/tensor.h>
+
+/* Communicators of some ranks of one communicator, or of all of them, made when first needed and found again by the list of ranks.
+ * They are apart from the user's, whose messages of any tag must not be met by ours. Shared by all placements of that communicator,
+ * and gone with the last of them. */
+typedef struct tutti_rank_groups tutti_rank_groups;
+
+struct tutti_placement {
+    int references; /* atomic */
+    tutti_comm *comm;
+    tutti_rank_groups *groups;
+    bool is_shadow; /* does not keep the groups alive: see tutti_placement_shadow */
+    tutti_memory memory;
+    int naxes;
+    int sizes[TUTTI_MOST_AXES];
+    int nranks;
+    int me; /* index of this rank; -1: it is not in the placement */
+    int ranks[];
+};
+
+tutti_placement *tutti_placement_keep(tutti_placement *placement); /* tutti_placement_destroy gives it back */
+/* A copy for what the groups keep themselves, and so must not keep them alive. */
+tutti_status tutti_placement_shadow(const tutti_placement *placement, tutti_placement **shadow_out);
+bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b);
+/* Coordinates of the index-th rank, one for each axis; and back. */
+void tutti_placement_locate(const tutti_placement *placement, int index, int coordinates[TUTTI_MOST_AXES]);
+int tutti_placement_index(const tutti_placement *placement, const int coordinates[TUTTI_MOST_AXES]);
+/* -1: not in it. */
+int tutti_placement_find(const tutti_placement *placement, int rank);
+/* "ranks 0,3,1,2 as 2x2" */
+void tutti_placement_text(const tutti_placement *placement, char *text, size_t bytes);
+
+/* The communicator of the listed ranks of `comm`, in that order, this rank among them. Collective over them at the first call. The
+ * groups keep it. */
+tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out);
+
+/* Plans that are to be used again: a list that ends, entry by entry, with the groups. `added` (NULL: none) is put in front; gives the
+ * first. */
+typedef struct tutti_cached_plan {
+    struct tutti_cached_plan *next;
+    void (*destroy)(struct tutti_cached_plan *cached);
+} tutti_cached_plan;
+tutti_cached_plan *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_cached_plan *added);
+
+#endif

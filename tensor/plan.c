@@ -1,0 +1,175 @@
+/*
+ * Making plans, and what may be asked of them. See plan.h.
+ */
+#include "tensor/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+
+/* --------------------------------------------------------------------------------------------------- ends */
+
+static void free_messages(tutti_message *messages, int count) {
+    for (int i = 0; i < count; i++) {
+        for (size_t part = 0; part < messages[i].nparts; part++) tutti_blocks_free(&messages[i].parts[part].blocks);
+        free(messages[i].parts);
+    }
+    free(messages);
+}
+
+static void free_step(tutti_step *step) {
+    free_messages(step->sends, step->nsends);
+    free_messages(step->recvs, step->nrecvs);
+    for (size_t i = 0; i < step->nlocals; i++) tutti_blocks_free(&step->locals[i].blocks);
+    free(step->locals);
+    free(step->from_stages);
+    free(step->srcs);
+    free(step->dsts);
+    free(step->src_counts);
+    free(step->dst_counts);
+}
+
+void tutti_plan_destroy(tutti_plan *plan) {
+    if (plan == NULL) return;
+    for (int i = 0; i < plan->nsteps; i++) free_step(&plan->steps[i]);
+    for (size_t i = 0; i < plan->npairs && plan->routes != NULL; i++) {
+        tutti_route *route = &plan->routes[i];
+        for (int stage = 0; stage < route->nstages; stage++) tutti_tiling_free(&route->stages[stage].tiling);
+        tutti_layout_release(route->src);
+        tutti_layout_release(route->dst);
+        free(route->wants);
+    }
+    (void)tutti_mem_free(plan->scratch);
+    free(plan->steps);
+    free(plan->routes);
+    free(plan->ranks);
+    free(plan);
+}
+
+/* ------------------------------------------------------------------------------------------------- making */
+
+/* One pair by itself, before any rank is asked. */
+static tutti_status check_pair(const tutti_route *route, tutti_comm *comm) {
+    char src[300], dst[300];
+    const char *problem = NULL;
+    if (route->src->view.type != route->dst->view.type) problem = "their types must be equal";
+    else if (route->src->nelements != route->dst->nelements) problem = "their numbers of elements must be equal";
+    else if (route->src->view.placement->comm != comm || route->dst->view.placement->comm != comm)
+        problem = "their placements must be of one communicator";
+    if (problem == NULL) return TUTTI_OK;
+    tutti_layout_text(route->src, src, sizeof src);
+    tutti_layout_text(route->dst, dst, sizeof dst);
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "%s cannot become %s: %s", src, dst, problem);
+}
+
+/* The ranks of all placements, in order. */
+static tutti_status list_ranks(tutti_plan *plan, tutti_comm *comm) {
+    int size = tutti_comm_size(comm);
+    bool *there;
+    TUTTI_TRY(tutti_calloc((size_t)size, sizeof *there, &there));
+    for (size_t i = 0; i < plan->npairs; i++) {
+        const tutti_placement *src = plan->routes[i].src->view.placement, *dst = plan->routes[i].dst->view.placement;
+        for (int k = 0; k < src->nranks; k++) there[src->ranks[k]] = true;
+        for (int k = 0; k < dst->nranks; k++) there[dst->ranks[k]] = true;
+    }
+    bool member = there[tutti_comm_rank(comm)];
+    tutti_status status = tutti_calloc((size_t)size, sizeof *plan->ranks, &plan->ranks);
+    for (int rank = 0; rank < size && status == TUTTI_OK; rank++)
+        if (there[rank]) plan->ranks[plan->nranks++] = rank;
+    free(there);
+    TUTTI_TRY(status);
+    if (!member)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "rank %d is in none of the placements, and so may not call this",
+                          tutti_comm_rank(comm));
+    return TUTTI_OK;
+}
+
+static tutti_status make(tutti_plan *plan) {
+    tutti_placement *first = plan->routes[0].src->view.placement;
+    for (size_t i = 0; i < plan->npairs; i++) {
+        plan->routes[i].element_bytes = tutti_type_bytes(plan->routes[i].src->view.type);
+        TUTTI_TRY(check_pair(&plan->routes[i], first->comm));
+    }
+    TUTTI_TRY(list_ranks(plan, first->comm));
+    plan->groups = first->groups;
+    TUTTI_TRY(tutti_rank_groups_get(plan->groups, plan->ranks, plan->nranks, &plan->comm));
+    TUTTI_TRY(tutti_plan_agree(plan));
+    return tutti_plan_choose(plan);
+}
+
+tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
+                           tutti_plan **plan_out) {
+    tutti_plan *plan;
+    TUTTI_TRY(tutti_calloc(1, sizeof *plan, &plan));
+    tutti_status status = tutti_calloc(npairs, sizeof *plan->routes, &plan->routes);
+    for (size_t i = 0; i < npairs && status == TUTTI_OK; i++) {
+        plan->routes[i].src = tutti_layout_again(srcs[i]);
+        plan->routes[i].dst = tutti_layout_again(dsts[i]);
+        plan->npairs++;
+    }
+    if (status == TUTTI_OK) status = make(plan);
+    if (status == TUTTI_OK) *plan_out = plan;
+    else tutti_plan_destroy(plan);
+    return status;
+}
+
+static tutti_status keep_all(const tutti_layout *layouts, size_t count, tutti_kept_layout **kept) {
+    for (size_t i = 0; i < count; i++) TUTTI_TRY(tutti_layout_keep(&layouts[i], &kept[i]));
+    return TUTTI_OK;
+}
+
+tutti_status tutti_plan_create(const tutti_layout *srcs, const tutti_layout *dsts, size_t npairs,
+                               tutti_plan **plan_out) {
+    tutti_kept_layout **kept;
+    if (srcs == NULL || dsts == NULL || npairs == 0 || plan_out == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_create: NULL argument or no pairs");
+    TUTTI_TRY(tutti_calloc(2 * npairs, sizeof *kept, &kept));
+    tutti_status status = keep_all(srcs, npairs, kept);
+    if (status == TUTTI_OK) status = keep_all(dsts, npairs, kept + npairs);
+    if (status == TUTTI_OK) status = tutti_plan_of(kept, kept + npairs, npairs, plan_out);
+    for (size_t i = 0; i < 2 * npairs; i++) tutti_layout_release(kept[i]);
+    free(kept);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------------- questions */
+
+static const char *const step_names[] = {
+    [TUTTI_STEP_ALL_REDUCE] = "all_reduce", [TUTTI_STEP_REDUCE_SCATTER] = "reduce_scatter",
+    [TUTTI_STEP_ALL_GATHER] = "all_gather", [TUTTI_STEP_BROADCAST] = "broadcast",
+    [TUTTI_STEP_ALL_TO_ALL] = "all_to_all", [TUTTI_STEP_MESSAGES] = "messages",
+    [TUTTI_STEP_LOCAL] = "local copies",
+};
+
+tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out) {
+    if (plan == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_get: NULL argument");
+    *details_out = (tutti_plan_details){.sent_bytes = plan->sent_bytes,
+                                        .received_bytes = plan->received_bytes,
+                                        .least_bytes = plan->least_bytes,
+                                        .scratch_bytes = plan->scratch_bytes};
+    for (int i = 0; i < plan->nsteps; i++) details_out->steps += plan->steps[i].kind != TUTTI_STEP_LOCAL;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes) {
+    size_t used = 0;
+    if (plan == NULL || text == NULL || bytes == 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_describe: NULL argument or no room");
+    for (int i = 0; i < plan->nsteps && used < bytes; i++) {
+        const tutti_step *step = &plan->steps[i];
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", then " : "", step_names[step->kind]);
+        if (step->kind == TUTTI_STEP_LOCAL || used >= bytes) continue;
+        used +=
+            step->kind == TUTTI_STEP_MESSAGES
+                ? (size_t)snprintf(text + used, bytes - used, " to %d and from %d ranks", step->nsends, step->nrecvs)
+                : (size_t)snprintf(text + used, bytes - used, " of %d ranks", step->nranks);
+    }
+    if (used < bytes)
+        snprintf(text + used, bytes - used, "%s: receives %llu bytes of at least %llu",
+                 plan->nsteps == 0 ? "nothing" : "", (unsigned long long)plan->received_bytes,
+                 (unsigned long long)plan->least_bytes);
+    return TUTTI_OK;
+}

@@ -1,0 +1,134 @@
+/*
+ * Plans: how tensors of one layout become tensors of another.
+ *
+ *     source ──reduce──> nothing partial ──exchange──> target, or a share of it per copy ──replicate──> target ──fill──> partial
+ *
+ * Each stage of a pair is a tiling (tiling.h): boxes on ranks. The first is the source's, the last the target's; those between them
+ * lie in scratch memory. A step leads from one stage to the next; an exchange does so for all pairs at once, with one message for each
+ * two ranks. Which steps there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
+ *
+ * plan.c makes and keeps plans, plan_steps.c chooses the steps, plan_reduce.c and plan_move.c work them out, run.c carries them out.
+ */
+#ifndef TUTTI_TENSOR_PLAN_H
+#define TUTTI_TENSOR_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor/layout.h"
+#include "tensor/pieces.h"
+
+enum { TUTTI_MOST_STAGES = TUTTI_MOST_AXES + 3 }; /* source, one for each run of partial axes, shares, target */
+
+typedef struct tutti_stage {
+    tutti_tiling tiling;
+    size_t bytes;          /* of this rank's box; 0: it has none */
+    size_t scratch_offset; /* of a stage between the first and the last */
+} tutti_stage;
+
+/* One of a plan's pairs. */
+typedef struct tutti_route {
+    tutti_kept_layout *src, *dst;
+    size_t element_bytes;
+    int nstages;
+    tutti_stage stages[TUTTI_MOST_STAGES];
+    bool *wants; /* by index in the target's placement: gets the value; else an identity. NULL: all do */
+    int filler;  /* reduction whose identity this rank gets; -1: none */
+} tutti_route;
+
+typedef enum tutti_step_kind {
+    TUTTI_STEP_ALL_REDUCE,
+    TUTTI_STEP_REDUCE_SCATTER,
+    TUTTI_STEP_ALL_GATHER,
+    TUTTI_STEP_BROADCAST,
+    TUTTI_STEP_ALL_TO_ALL,
+    TUTTI_STEP_MESSAGES,
+    TUTTI_STEP_LOCAL /* talks to no rank */
+} tutti_step_kind;
+
+/* What one pair has in a message, or copies within this rank. */
+typedef struct tutti_part {
+    size_t pair;
+    tutti_blocks blocks;
+} tutti_part;
+
+/* To or from one rank. What is contiguous in a shard is sent from there and received there; else it lies in scratch memory. */
+typedef struct tutti_message {
+    int peer; /* in the step's communicator */
+    size_t bytes, scratch_offset;
+    bool direct;
+    tutti_part *parts;
+    size_t nparts;
+} tutti_message;
+
+typedef struct tutti_step {
+    tutti_step_kind kind;
+    tutti_comm *comm;
+    int nranks, me, root; /* of the communicator */
+    size_t pair;          /* of all kinds but exchanges, which are of all pairs */
+    int from, to;         /* stages of that pair; of an exchange: from_stages and to_stages */
+    int *from_stages, *to_stages;
+    tutti_reduction reduction;
+    tutti_message *sends,
+        *recvs; /* of reduce_scatter: what is packed for each rank; of all_gather: what comes from each */
+    int nsends, nrecvs;
+    tutti_part *locals;
+    size_t nlocals;
+    /* Arguments of the variants with a pointer for each rank. */
+    const void **srcs;
+    void **dsts;
+    size_t *src_counts, *dst_counts;
+} tutti_step;
+
+struct tutti_plan {
+    tutti_rank_groups *groups;
+    tutti_comm *comm;   /* of all ranks that take part */
+    int *ranks, nranks; /* these, as ranks of the placements' communicator */
+    size_t npairs;
+    tutti_route *routes;
+    tutti_step *steps;
+    int nsteps;
+    size_t scratch_bytes;
+    void *scratch; /* NULL: not needed, or not yet */
+    uint64_t sent_bytes, received_bytes, least_bytes;
+};
+
+/* The same as tutti_plan_create for layouts that are kept; it keeps them, too. */
+tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
+                           tutti_plan **plan_out);
+
+/* ---- plan_cache.c: a plan for one pair, which stays as long as their communicator has placements. Collective where it is new. */
+tutti_status tutti_plan_find(const tutti_kept_layout *src, const tutti_kept_layout *dst, tutti_plan **plan_out);
+
+/* What TUTTI_PLAN says. */
+typedef struct tutti_plan_wish {
+    bool all_reduce, reduce_scatter; /* how partial values are reduced */
+    bool no_collective;              /* no all_gather and broadcast */
+    bool all_to_all, messages;       /* how pieces travel */
+    bool shares, no_shares;          /* whether copies get a share each, and gather these */
+} tutti_plan_wish;
+tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
+
+/* ---- plan_steps.c: fills in stages and steps of the routes. */
+tutti_status tutti_plan_choose(tutti_plan *plan);
+tutti_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind);
+/* Room in the scratch memory, aligned. */
+size_t tutti_plan_take_scratch(tutti_plan *plan, size_t bytes);
+tutti_status tutti_route_add_stage(tutti_plan *plan, tutti_route *route, tutti_tiling *tiling);
+
+/* ---- plan_reduce.c: takes the partial axes of the source away, run by run. */
+tutti_status tutti_plan_reduce(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish);
+
+/* ---- plan_move.c: from the last stage that each pair has to the given tilings. */
+tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, bool *done_out);
+tutti_status tutti_plan_exchange(tutti_plan *plan, const int *from_stages, const int *to_stages,
+                                 const tutti_plan_wish *wish);
+
+/* ---- plan_agree.c: collective over the plan's ranks; the same error on all of them where they differ. */
+tutti_status tutti_plan_agree(tutti_plan *plan);
+
+/* ---- run.c: the shards of all pairs; NULL where there is none. */
+tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
+
+#endif

@@ -1,0 +1,117 @@
+/*
+ * Whether the ranks of a plan mean the same by it: one all_gather of a hash; where these differ, of the words, so that all ranks say
+ * the same.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "tensor/plan.h"
+
+enum { TEXT_BYTES = 512 };
+
+/* FNV-1a. */
+#define BASIS UINT64_C(0xcbf29ce484222325)
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static uint64_t hash_layout(uint64_t hash, const tutti_kept_layout *layout) {
+    const tutti_placement *placement = layout->view.placement;
+    hash = hash_bytes(hash, placement->ranks, (size_t)placement->nranks * sizeof *placement->ranks);
+    hash = hash_bytes(hash, placement->sizes, (size_t)placement->naxes * sizeof *placement->sizes);
+    for (int axis = 0; axis < placement->naxes; axis++) {
+        int words[3] = {(int)layout->sbp[axis].kind, layout->sbp[axis].dim, (int)layout->sbp[axis].reduction};
+        hash = hash_bytes(hash, words, sizeof words);
+    }
+    hash = hash_bytes(hash, layout->shape, (size_t)layout->view.ndims * sizeof *layout->shape);
+    for (int d = 0; d < layout->view.ndims; d++)
+        if (layout->tiling.offsets[d] != NULL)
+            hash = hash_bytes(hash, layout->tiling.offsets[d],
+                              ((size_t)layout->tiling.nparts[d] + 1) * sizeof *layout->tiling.offsets[d]);
+    int type = (int)layout->view.type;
+    return hash_bytes(hash_bytes(hash, &type, sizeof type), layout->name, strlen(layout->name) + 1);
+}
+
+static uint64_t hash_pair(uint64_t hash, const tutti_route *route) {
+    return hash_layout(hash_layout(hash, route->src), route->dst);
+}
+
+static void describe(const tutti_plan *plan, size_t pair, char text[TEXT_BYTES]) {
+    char src[TEXT_BYTES / 2 - 8], dst[TEXT_BYTES / 2 - 8];
+    tutti_layout_text(plan->routes[pair].src, src, sizeof src);
+    tutti_layout_text(plan->routes[pair].dst, dst, sizeof dst);
+    snprintf(text, TEXT_BYTES, "%s to %s", src, dst);
+}
+
+static tutti_status fail_texts(const tutti_plan *plan, const char *texts, int other) {
+    return tutti_fail(
+        TUTTI_ERR_ARGUMENT,
+        "the ranks do not redistribute the same: rank %d %.500s; rank %d %.500s; all ranks of both placements must "
+        "give equal layouts and names, in the same order",
+        plan->ranks[0], texts, plan->ranks[other], texts + (size_t)other * TEXT_BYTES);
+}
+
+/* The words of each rank, of which those of rank `other` differ from the first one's. */
+static tutti_status compare_texts(const tutti_plan *plan, const char own[TEXT_BYTES], int other) {
+    char *texts;
+    TUTTI_TRY(tutti_calloc((size_t)plan->nranks, TEXT_BYTES, &texts));
+    tutti_status status = tutti_all_gather(plan->comm, own, texts, TEXT_BYTES, TUTTI_UINT8, NULL);
+    if (status == TUTTI_OK) status = fail_texts(plan, texts, other);
+    free(texts);
+    return status;
+}
+
+/* Gathers `count` numbers of each rank; the first of them in which a rank differs from the first one, and that rank. The same
+ * answer on all ranks; false: they are equal. */
+static tutti_status find_different(const tutti_plan *plan, const uint64_t *own, size_t count, size_t *which_out,
+                                   int *other_out, bool *found_out) {
+    uint64_t *all;
+    *found_out = false;
+    TUTTI_TRY(tutti_calloc(count * (size_t)plan->nranks, sizeof *all, &all));
+    tutti_status status = tutti_all_gather(plan->comm, own, all, count, TUTTI_UINT64, NULL);
+    for (size_t which = 0; which < count && status == TUTTI_OK && !*found_out; which++)
+        for (int other = 1; other < plan->nranks && !*found_out; other++) {
+            if (all[(size_t)other * count + which] == all[which]) continue;
+            *found_out = true;
+            *which_out = which;
+            *other_out = other;
+        }
+    free(all);
+    return status;
+}
+
+static tutti_status name_difference(const tutti_plan *plan) {
+    uint64_t count = plan->npairs, *hashes;
+    size_t which = 0;
+    int other = 0;
+    bool found;
+    char own[TEXT_BYTES];
+    TUTTI_TRY(find_different(plan, &count, 1, &which, &other, &found));
+    if (found) {
+        snprintf(own, sizeof own, "gives %zu tensors at once", plan->npairs);
+        return compare_texts(plan, own, other);
+    }
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *hashes, &hashes));
+    for (size_t i = 0; i < plan->npairs; i++) hashes[i] = hash_pair(BASIS, &plan->routes[i]);
+    tutti_status status = find_different(plan, hashes, plan->npairs, &which, &other, &found);
+    free(hashes);
+    TUTTI_TRY(status);
+    if (!found) return TUTTI_OK; /* not to be expected: the sums differed, and none of their parts */
+    describe(plan, which, own);
+    return compare_texts(plan, own, other);
+}
+
+tutti_status tutti_plan_agree(tutti_plan *plan) {
+    uint64_t hash = hash_bytes(BASIS, &plan->npairs, sizeof plan->npairs);
+    size_t which;
+    int other;
+    bool found;
+    if (plan->nranks == 1) return TUTTI_OK;
+    for (size_t i = 0; i < plan->npairs; i++) hash = hash_pair(hash, &plan->routes[i]);
+    TUTTI_TRY(find_different(plan, &hash, 1, &which, &other, &found));
+    return found ? name_difference(plan) : TUTTI_OK;
+}

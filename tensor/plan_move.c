@@ -1,0 +1,317 @@
+/*
+ * Moving boxes: all_gather and broadcast where they fit, else an exchange, in which each rank gets each piece that it lacks from the
+ * one rank that owns it for it.
+ *
+ * An exchange is of all pairs of a plan: what two ranks have for each other goes in one message. Where more than half of the ranks of
+ * its communicator have something for each other it is an all_to_all_v, else messages.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "tensor/plan.h"
+
+/* ------------------------------------------------------------------------------------------------- all_gather */
+
+/* The axes that cut `fine` inside of what `coarse` has; 0: it is not so, or nothing differs. Both have one placement. */
+static unsigned gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse) {
+    unsigned axes = 0;
+    if (!tutti_placement_is_equal(fine->placement, coarse->placement) || fine->ndims != coarse->ndims) return 0;
+    for (int d = 0; d < fine->ndims; d++) {
+        if (fine->shape[d] != coarse->shape[d] || fine->nsplits[d] < coarse->nsplits[d]) return 0;
+        for (int i = 0; i < fine->nsplits[d]; i++) {
+            if (i >= coarse->nsplits[d]) axes |= 1u << fine->axes[d][i];
+            else if (fine->axes[d][i] != coarse->axes[d][i]) return 0;
+        }
+        int finer = fine->nparts[d] / coarse->nparts[d];
+        for (int part = 1; part < coarse->nparts[d]; part++)
+            if (coarse->offsets[d][part] != fine->offsets[d][part * finer]) return 0;
+    }
+    return axes;
+}
+
+/* From each rank of the group its box, into ours. */
+static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_step *step, unsigned axes) {
+    const tutti_route *route = &plan->routes[pair];
+    const tutti_placement *placement = route->dst->view.placement;
+    const tutti_transfer transfer = {.src = &route->stages[step->from].tiling,
+                                     .dst = &route->stages[step->to].tiling,
+                                     .element_bytes = route->element_bytes};
+    int own[TUTTI_MOST_AXES], other[TUTTI_MOST_AXES];
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->recvs, &step->recvs));
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dsts, &step->dsts));
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dst_counts, &step->dst_counts));
+    tutti_placement_locate(placement, placement->me, own);
+    for (int i = 0; i < placement->nranks; i++) {
+        bool member = true;
+        tutti_placement_locate(placement, i, other);
+        for (int axis = 0; axis < placement->naxes; axis++)
+            member = member && ((axes >> axis & 1) != 0 || own[axis] == other[axis]);
+        if (!member) continue;
+        tutti_message *message = &step->recvs[step->nrecvs];
+        TUTTI_TRY(tutti_calloc(1, sizeof *message->parts, &message->parts));
+        message->nparts = 1;
+        message->peer = step->nrecvs++;
+        message->parts->pair = pair;
+        TUTTI_TRY(tutti_transfer_piece(&transfer, i, placement->me, TUTTI_PIECE_UNPACK, 0, &message->parts->blocks));
+        message->bytes = message->parts->blocks.bytes;
+        message->direct = tutti_blocks_are_contiguous(&message->parts->blocks);
+        if (!message->direct) message->scratch_offset = tutti_plan_take_scratch(plan, message->bytes);
+        step->dst_counts[message->peer] = message->bytes / route->element_bytes;
+        if (i != placement->me) plan->received_bytes += message->bytes;
+    }
+    plan->sent_bytes += route->stages[step->from].bytes * (size_t)(step->nranks - 1);
+    return TUTTI_OK;
+}
+
+static tutti_status add_all_gather(tutti_plan *plan, size_t pair, int from, unsigned axes) {
+    tutti_placement *placement = plan->routes[pair].dst->view.placement;
+    if (placement->me < 0) return TUTTI_OK;
+    tutti_step *step = tutti_plan_add_step(plan, TUTTI_STEP_ALL_GATHER);
+    if (step == NULL) return TUTTI_ERR_MEMORY;
+    step->pair = pair;
+    step->from = from;
+    step->to = from + 1;
+    TUTTI_TRY(tutti_placement_comm(placement, axes, &step->comm));
+    step->nranks = tutti_comm_size(step->comm);
+    step->me = tutti_comm_rank(step->comm);
+    return list_boxes(plan, pair, step, axes);
+}
+
+/* ------------------------------------------------------------------------------------------------- broadcast */
+
+static bool is_whole(const tutti_tiling *tiling) {
+    for (int d = 0; d < tiling->ndims; d++)
+        if (tiling->nparts[d] > 1) return false;
+    return true;
+}
+
+/* One rank that has all of it gives it to those that lack it; the others copy what they have. */
+static tutti_status add_broadcast(tutti_plan *plan, size_t pair, int from) {
+    const tutti_route *route = &plan->routes[pair];
+    const tutti_placement *src = route->stages[from].tiling.placement, *dst = route->dst->view.placement;
+    int nmembers = 1, *members, own = tutti_comm_rank(src->comm);
+    bool member = own == src->ranks[0];
+    TUTTI_TRY(tutti_calloc((size_t)dst->nranks + 1, sizeof *members, &members));
+    members[0] = src->ranks[0];
+    for (int i = 0; i < dst->nranks; i++) {
+        if (tutti_placement_find(src, dst->ranks[i]) >= 0) continue;
+        member = member || dst->ranks[i] == own;
+        members[nmembers++] = dst->ranks[i];
+    }
+    tutti_status status = TUTTI_OK;
+    tutti_step *step = tutti_plan_add_step(plan, nmembers > 1 && member ? TUTTI_STEP_BROADCAST : TUTTI_STEP_LOCAL);
+    if (step == NULL) status = TUTTI_ERR_MEMORY;
+    if (status == TUTTI_OK) {
+        step->pair = pair;
+        step->from = from;
+        step->to = from + 1;
+        step->nranks = nmembers;
+        if (step->kind == TUTTI_STEP_BROADCAST)
+            status = tutti_rank_groups_get(plan->groups, members, nmembers, &step->comm);
+    }
+    free(members);
+    if (status != TUTTI_OK || step->kind != TUTTI_STEP_BROADCAST) return status;
+    step->me = tutti_comm_rank(step->comm);
+    size_t bytes = (size_t)route->dst->nelements * route->element_bytes;
+    if (step->me > 0) plan->received_bytes += bytes;
+    else plan->sent_bytes += bytes * (size_t)(nmembers - 1);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, bool *done_out) {
+    tutti_route *route = &plan->routes[pair];
+    int from = route->nstages - 1;
+    const tutti_tiling *now = &route->stages[from].tiling, *target = &route->dst->tiling;
+    unsigned axes = route->wants == NULL ? gathered_axes(now, target) : 0;
+    bool broadcasts = axes == 0 && route->wants == NULL && is_whole(now) && is_whole(target) &&
+                      route->src->nelements > 0 && !tutti_tiling_is_equal(now, target) && now->ndims == target->ndims &&
+                      memcmp(now->shape, target->shape, (size_t)now->ndims * sizeof *now->shape) == 0;
+    *done_out = axes != 0 || broadcasts;
+    if (!*done_out) return TUTTI_OK;
+    tutti_tiling copy;
+    TUTTI_TRY(tutti_tiling_copy(target, &copy));
+    TUTTI_TRY(tutti_route_add_stage(plan, route, &copy));
+    return axes != 0 ? add_all_gather(plan, pair, from, axes) : add_broadcast(plan, pair, from);
+}
+
+/* -------------------------------------------------------------------------------------------------- exchange */
+
+/* One pair in an exchange: the transfer (without a source where the pair needs none), and where each rank of the step's communicator
+ * stands in its two placements. */
+typedef struct leg {
+    tutti_transfer transfer;
+    int *src_index, *dst_index; /* by rank of the communicator; -1: not in it */
+} leg;
+
+static bool gives(const leg *l, int giver, int taker) {
+    return l->transfer.src != NULL && l->src_index[giver] >= 0 && l->dst_index[taker] >= 0 &&
+           tutti_transfer_gives(&l->transfer, l->src_index[giver], l->dst_index[taker]);
+}
+
+/* The axes on which ranks that have something for each other differ; all where the placements do. */
+static unsigned exchange_axes(const tutti_transfer *transfer) {
+    const tutti_tiling *src = transfer->src, *dst = transfer->dst;
+    unsigned axes = 0;
+    if (!tutti_placement_is_equal(src->placement, dst->placement) || src->ndims != dst->ndims) return ~0u;
+    for (int d = 0; d < src->ndims; d++) {
+        bool same = src->shape[d] == dst->shape[d] && src->nsplits[d] == dst->nsplits[d];
+        if (src->shape[d] != dst->shape[d]) return ~0u;
+        for (int i = 0; same && i < src->nsplits[d]; i++) same = src->axes[d][i] == dst->axes[d][i];
+        for (int part = 1; same && part < src->nparts[d]; part++) same = src->offsets[d][part] == dst->offsets[d][part];
+        if (same) continue;
+        for (int i = 0; i < src->nsplits[d]; i++) axes |= 1u << src->axes[d][i];
+        for (int i = 0; i < dst->nsplits[d]; i++) axes |= 1u << dst->axes[d][i];
+    }
+    return axes;
+}
+
+/* The communicator of the exchange, and its ranks as ranks of the placements' one. */
+static tutti_status find_members(tutti_plan *plan, tutti_step *step, const leg *legs, int **members_out) {
+    tutti_placement *placement = plan->routes[0].dst->view.placement;
+    unsigned axes = plan->npairs == 1 ? exchange_axes(&legs[0].transfer) : ~0u;
+    int nmembers = 0, *members, own[TUTTI_MOST_AXES], other[TUTTI_MOST_AXES];
+    TUTTI_TRY(tutti_calloc((size_t)plan->nranks, sizeof *members, &members));
+    *members_out = members;
+    if (axes == ~0u || placement->me < 0) {
+        memcpy(members, plan->ranks, (size_t)plan->nranks * sizeof *members);
+        step->comm = plan->comm;
+        step->nranks = plan->nranks;
+        step->me = tutti_comm_rank(plan->comm);
+        return TUTTI_OK;
+    }
+    tutti_placement_locate(placement, placement->me, own);
+    for (int i = 0; i < placement->nranks; i++) {
+        bool member = true;
+        tutti_placement_locate(placement, i, other);
+        for (int axis = 0; axis < placement->naxes; axis++)
+            member = member && ((axes >> axis & 1) != 0 || own[axis] == other[axis]);
+        if (i == placement->me) step->me = nmembers;
+        if (member) members[nmembers++] = placement->ranks[i];
+    }
+    step->nranks = nmembers;
+    if (nmembers == 1) return TUTTI_OK;
+    return tutti_rank_groups_get(plan->groups, members, nmembers, &step->comm);
+}
+
+static tutti_status index_ranks(leg *l, const int *members, int nmembers) {
+    if (l->transfer.src == NULL) return TUTTI_OK;
+    TUTTI_TRY(tutti_calloc(2 * (size_t)nmembers, sizeof *l->src_index, &l->src_index));
+    l->dst_index = l->src_index + nmembers;
+    for (int i = 0; i < nmembers; i++) {
+        l->src_index[i] = tutti_placement_find(l->transfer.src->placement, members[i]);
+        l->dst_index[i] = tutti_placement_find(l->transfer.dst->placement, members[i]);
+    }
+    return TUTTI_OK;
+}
+
+/* How many ordered pairs of ranks have something for each other; -1: too many ranks to count. The same on all ranks. */
+static int64_t count_talks(const tutti_plan *plan, const tutti_step *step, const leg *legs) {
+    enum { MOST_COUNTED = 64 };
+    int64_t count = 0;
+    if (step->nranks > MOST_COUNTED) return -1;
+    for (int a = 0; a < step->nranks; a++)
+        for (int b = 0; b < step->nranks; b++) {
+            bool talk = false;
+            for (size_t i = 0; i < plan->npairs && a != b && !talk; i++) talk = gives(&legs[i], a, b);
+            count += talk;
+        }
+    return count;
+}
+
+/* What this rank sends to or gets from `peer`, of all pairs. Nothing: the message has no parts. */
+static tutti_status make_message(tutti_plan *plan, const tutti_step *step, const leg *legs, int peer, bool sends,
+                                 tutti_message *message) {
+    *message = (tutti_message){.peer = peer};
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *message->parts, &message->parts));
+    for (size_t i = 0; i < plan->npairs; i++) {
+        int giver = sends ? step->me : peer, taker = sends ? peer : step->me;
+        if (!gives(&legs[i], giver, taker)) continue;
+        tutti_part *part = &message->parts[message->nparts++];
+        part->pair = i;
+        TUTTI_TRY(tutti_transfer_piece(&legs[i].transfer, legs[i].src_index[giver], legs[i].dst_index[taker],
+                                       sends ? TUTTI_PIECE_PACK : TUTTI_PIECE_UNPACK, 0, &part->blocks));
+        message->bytes += part->blocks.bytes;
+    }
+    message->direct =
+        message->nparts == 0 || (message->nparts == 1 && tutti_blocks_are_contiguous(&message->parts[0].blocks));
+    if (!message->direct) message->scratch_offset = tutti_plan_take_scratch(plan, message->bytes);
+    return TUTTI_OK;
+}
+
+static tutti_status list_messages(tutti_plan *plan, tutti_step *step, const leg *legs) {
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->sends, &step->sends));
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->recvs, &step->recvs));
+    for (int peer = 0; peer < step->nranks; peer++) {
+        if (peer == step->me) continue;
+        tutti_status status = make_message(plan, step, legs, peer, true, &step->sends[step->nsends++]);
+        if (status == TUTTI_OK) status = make_message(plan, step, legs, peer, false, &step->recvs[step->nrecvs++]);
+        TUTTI_TRY(status);
+        tutti_message *sent = &step->sends[step->nsends - 1], *got = &step->recvs[step->nrecvs - 1];
+        plan->sent_bytes += sent->bytes;
+        plan->received_bytes += got->bytes;
+        if (sent->nparts == 0) free(step->sends[--step->nsends].parts);
+        if (got->nparts == 0) free(step->recvs[--step->nrecvs].parts);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status list_locals(tutti_plan *plan, tutti_step *step, const leg *legs) {
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *step->locals, &step->locals));
+    for (size_t i = 0; i < plan->npairs; i++) {
+        if (!gives(&legs[i], step->me, step->me)) continue;
+        tutti_part *part = &step->locals[step->nlocals++];
+        part->pair = i;
+        TUTTI_TRY(tutti_transfer_piece(&legs[i].transfer, legs[i].src_index[step->me], legs[i].dst_index[step->me],
+                                       TUTTI_PIECE_LOCAL, 0, &part->blocks));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, const tutti_plan_wish *wish) {
+    int *members = NULL;
+    tutti_status status = find_members(plan, step, legs, &members);
+    for (size_t i = 0; i < plan->npairs && status == TUTTI_OK; i++)
+        status = index_ranks(&legs[i], members, step->nranks);
+    free(members);
+    TUTTI_TRY(status);
+    int64_t talks = count_talks(plan, step, legs), all = (int64_t)step->nranks * (step->nranks - 1);
+    bool dense = wish->all_to_all || (!wish->messages && 2 * talks > all);
+    if (talks == 0) step->kind = TUTTI_STEP_LOCAL;
+    else step->kind = dense ? TUTTI_STEP_ALL_TO_ALL : TUTTI_STEP_MESSAGES;
+    TUTTI_TRY(list_locals(plan, step, legs));
+    if (step->kind == TUTTI_STEP_LOCAL) return TUTTI_OK;
+    TUTTI_TRY(list_messages(plan, step, legs));
+    if (step->kind == TUTTI_STEP_MESSAGES) return TUTTI_OK;
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->srcs, &step->srcs));
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dsts, &step->dsts));
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->src_counts, &step->src_counts));
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dst_counts, &step->dst_counts));
+    for (int i = 0; i < step->nsends; i++) step->src_counts[step->sends[i].peer] = step->sends[i].bytes;
+    for (int i = 0; i < step->nrecvs; i++) step->dst_counts[step->recvs[i].peer] = step->recvs[i].bytes;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_plan_exchange(tutti_plan *plan, const int *from_stages, const int *to_stages,
+                                 const tutti_plan_wish *wish) {
+    leg *legs;
+    tutti_step *step = tutti_plan_add_step(plan, TUTTI_STEP_LOCAL);
+    if (step == NULL) return TUTTI_ERR_MEMORY;
+    TUTTI_TRY(tutti_calloc(2 * plan->npairs, sizeof *step->from_stages, &step->from_stages));
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *legs, &legs));
+    step->to_stages = step->from_stages + plan->npairs;
+    memcpy(step->from_stages, from_stages, plan->npairs * sizeof *from_stages);
+    memcpy(step->to_stages, to_stages, plan->npairs * sizeof *to_stages);
+    for (size_t i = 0; i < plan->npairs; i++) {
+        const tutti_route *route = &plan->routes[i];
+        if (from_stages[i] == to_stages[i]) continue;
+        legs[i].transfer = (tutti_transfer){.src = &route->stages[from_stages[i]].tiling,
+                                            .dst = &route->stages[to_stages[i]].tiling,
+                                            .wants = to_stages[i] == route->nstages - 1 ? route->wants : NULL,
+                                            .element_bytes = route->element_bytes};
+    }
+    tutti_status status = fill_step(plan, step, legs, wish);
+    for (size_t i = 0; i < plan->npairs; i++) free(legs[i].src_index);
+    free(legs);
+    return status;
+}

@@ -1,0 +1,199 @@
+/*
+ * Carrying out a plan's steps.
+ */
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "kernels/reduce.h"
+#include "tensor/plan.h"
+
+typedef struct run {
+    tutti_plan *plan;
+    void *const *srcs, *const *dsts; /* shards */
+    char *scratch;
+    const tutti_options *options;
+} run;
+
+/* The memory of a stage of a pair. */
+static void *memory_of(const run *r, size_t pair, int stage) {
+    const tutti_route *route = &r->plan->routes[pair];
+    if (stage == 0) return r->srcs[pair];
+    if (stage == route->nstages - 1) return r->dsts[pair];
+    return r->scratch + route->stages[stage].scratch_offset;
+}
+
+static char *at_element(void *memory, int64_t element, size_t element_bytes) {
+    return (char *)memory + element * (int64_t)element_bytes;
+}
+
+static int from_of(const tutti_step *step, size_t pair) {
+    return step->from_stages != NULL ? step->from_stages[pair] : step->from;
+}
+
+static int to_of(const tutti_step *step, size_t pair) {
+    return step->to_stages != NULL ? step->to_stages[pair] : step->to;
+}
+
+/* ------------------------------------------------------------------------------------------------ messages */
+
+/* Where the message that goes out lies, packed if need be. */
+static void *pack(const run *r, const tutti_step *step, const tutti_message *message) {
+    if (message->nparts == 0 || message->bytes == 0) return NULL;
+    if (message->direct) {
+        const tutti_part *part = &message->parts[0];
+        return at_element(memory_of(r, part->pair, from_of(step, part->pair)), part->blocks.items[0].src_first,
+                          r->plan->routes[part->pair].element_bytes);
+    }
+    char *at = r->scratch + message->scratch_offset;
+    for (size_t i = 0; i < message->nparts; i++) {
+        const tutti_part *part = &message->parts[i];
+        tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes, at,
+                         memory_of(r, part->pair, from_of(step, part->pair)));
+        at += part->blocks.bytes;
+    }
+    return r->scratch + message->scratch_offset;
+}
+
+/* Where the message that comes in is to lie. */
+static void *landing(const run *r, const tutti_step *step, const tutti_message *message) {
+    if (message->nparts == 0 || message->bytes == 0) return NULL;
+    if (!message->direct) return r->scratch + message->scratch_offset;
+    const tutti_part *part = &message->parts[0];
+    return at_element(memory_of(r, part->pair, to_of(step, part->pair)), part->blocks.items[0].dst_first,
+                      r->plan->routes[part->pair].element_bytes);
+}
+
+static void unpack(const run *r, const tutti_step *step, const tutti_message *message) {
+    if (message->direct) return;
+    const char *at = r->scratch + message->scratch_offset;
+    for (size_t i = 0; i < message->nparts; i++) {
+        const tutti_part *part = &message->parts[i];
+        tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
+                         memory_of(r, part->pair, to_of(step, part->pair)), at);
+        at += part->blocks.bytes;
+    }
+}
+
+static void copy_locals(const run *r, const tutti_step *step) {
+    for (size_t i = 0; i < step->nlocals; i++) {
+        const tutti_part *part = &step->locals[i];
+        tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
+                         memory_of(r, part->pair, to_of(step, part->pair)),
+                         memory_of(r, part->pair, from_of(step, part->pair)));
+    }
+}
+
+static tutti_status exchange(const run *r, const tutti_step *step) {
+    for (int i = 0; i < step->nsends; i++) step->srcs[step->sends[i].peer] = pack(r, step, &step->sends[i]);
+    for (int i = 0; i < step->nrecvs; i++) step->dsts[step->recvs[i].peer] = landing(r, step, &step->recvs[i]);
+    TUTTI_TRY(tutti_all_to_all_v(step->comm, step->srcs, step->src_counts, step->dsts, step->dst_counts, TUTTI_UINT8,
+                                 r->options));
+    for (int i = 0; i < step->nrecvs; i++) unpack(r, step, &step->recvs[i]);
+    return TUTTI_OK;
+}
+
+static tutti_status send_all(const run *r, const tutti_step *step) {
+    enum { TAG = 0 };
+    const tutti_options none = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST);
+    if (step->nsends + step->nrecvs == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_group_begin(step->comm));
+    tutti_status status = TUTTI_OK;
+    for (int i = 0; i < step->nrecvs && status == TUTTI_OK; i++)
+        status = tutti_recv(step->comm, landing(r, step, &step->recvs[i]), step->recvs[i].bytes, TUTTI_UINT8,
+                            step->recvs[i].peer, TAG, &none);
+    for (int i = 0; i < step->nsends && status == TUTTI_OK; i++)
+        status = tutti_send(step->comm, pack(r, step, &step->sends[i]), step->sends[i].bytes, TUTTI_UINT8,
+                            step->sends[i].peer, TAG, &none);
+    if (status != TUTTI_OK) {
+        (void)tutti_group_cancel(step->comm);
+        return status;
+    }
+    TUTTI_TRY(tutti_group_end(step->comm, r->options));
+    for (int i = 0; i < step->nrecvs; i++) unpack(r, step, &step->recvs[i]);
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- collectives */
+
+static tutti_status reduce(const run *r, const tutti_step *step) {
+    const tutti_route *route = &r->plan->routes[step->pair];
+    void *src = memory_of(r, step->pair, step->from), *dst = memory_of(r, step->pair, step->to);
+    tutti_type type = route->src->view.type;
+    if (step->kind == TUTTI_STEP_ALL_REDUCE)
+        return tutti_all_reduce(step->comm, src, dst, route->stages[step->from].bytes / route->element_bytes, type,
+                                step->reduction, r->options);
+    for (int i = 0; i < step->nsends; i++) step->srcs[i] = pack(r, step, &step->sends[i]);
+    return tutti_reduce_scatter_v(step->comm, step->srcs, dst, step->src_counts, type, step->reduction, r->options);
+}
+
+static tutti_status gather(const run *r, const tutti_step *step) {
+    const tutti_route *route = &r->plan->routes[step->pair];
+    for (int i = 0; i < step->nrecvs; i++) step->dsts[i] = landing(r, step, &step->recvs[i]);
+    TUTTI_TRY(tutti_all_gather_v(step->comm, memory_of(r, step->pair, step->from), step->dst_counts[step->me],
+                                 step->dsts, step->dst_counts, route->src->view.type, r->options));
+    for (int i = 0; i < step->nrecvs; i++) unpack(r, step, &step->recvs[i]);
+    return TUTTI_OK;
+}
+
+/* The root of a broadcast has it in the source; who has no part in it, too. */
+static tutti_status broadcast(const run *r, const tutti_step *step) {
+    const tutti_route *route = &r->plan->routes[step->pair];
+    size_t bytes = (size_t)route->dst->nelements * route->element_bytes;
+    void *src = memory_of(r, step->pair, step->from), *dst = memory_of(r, step->pair, step->to);
+    bool has = route->stages[step->from].bytes > 0, wants = route->stages[step->to].bytes > 0;
+    if (step->kind == TUTTI_STEP_BROADCAST)
+        TUTTI_TRY(tutti_broadcast(step->comm, has ? src : dst, bytes, TUTTI_UINT8, 0, r->options));
+    if (has && wants) memcpy(dst, src, bytes);
+    return TUTTI_OK;
+}
+
+static tutti_status run_step(const run *r, const tutti_step *step) {
+    switch (step->kind) {
+    case TUTTI_STEP_ALL_REDUCE:
+    case TUTTI_STEP_REDUCE_SCATTER: return reduce(r, step);
+    case TUTTI_STEP_ALL_GATHER: return gather(r, step);
+    case TUTTI_STEP_BROADCAST: return broadcast(r, step);
+    case TUTTI_STEP_ALL_TO_ALL: copy_locals(r, step); return exchange(r, step);
+    case TUTTI_STEP_MESSAGES: copy_locals(r, step); return send_all(r, step);
+    case TUTTI_STEP_LOCAL:
+        if (step->from_stages == NULL) return broadcast(r, step);
+        copy_locals(r, step);
+        return TUTTI_OK;
+    }
+    return TUTTI_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------- identities */
+
+/* Bits of one element that changes nothing: -0.0, 1, 0. */
+static uint64_t identity_of(tutti_type type, tutti_reduction reduction) {
+    static const struct {
+        uint64_t minus_zero, one;
+    } floats[TUTTI_TYPE_COUNT] = {
+        [TUTTI_FLOAT16] = {0x8000, 0x3c00},         [TUTTI_BFLOAT16] = {0x8000, 0x3f80},
+        [TUTTI_FLOAT32] = {0x80000000, 0x3f800000}, [TUTTI_FLOAT64] = {UINT64_C(1) << 63, UINT64_C(0x3ff0000000000000)},
+        [TUTTI_FLOAT8_E4M3] = {0x80, 0x38},         [TUTTI_FLOAT8_E5M2] = {0x80, 0x3c},
+    };
+    if (reduction == TUTTI_SUM) return floats[type].minus_zero;
+    if (reduction == TUTTI_PROD) return floats[type].one != 0 ? floats[type].one : 1;
+    return 0;
+}
+
+static void fill(const run *r, size_t pair) {
+    const tutti_route *route = &r->plan->routes[pair];
+    const tutti_stage *last = &route->stages[route->nstages - 1];
+    uint64_t element = identity_of(route->dst->view.type, (tutti_reduction)route->filler);
+    char *dst = r->dsts[pair];
+    for (size_t at = 0; at < last->bytes; at += route->element_bytes) memcpy(dst + at, &element, route->element_bytes);
+}
+
+tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts,
+                                  const tutti_options *options) {
+    if (plan->scratch_bytes > 0 && plan->scratch == NULL)
+        TUTTI_TRY(tutti_mem_alloc(plan->scratch_bytes, &plan->scratch));
+    const run r = {.plan = plan, .srcs = srcs, .dsts = dsts, .scratch = plan->scratch, .options = options};
+    for (int i = 0; i < plan->nsteps; i++) TUTTI_TRY(run_step(&r, &plan->steps[i]));
+    for (size_t i = 0; i < plan->npairs; i++)
+        if (plan->routes[i].filler >= 0) fill(&r, i);
+    return TUTTI_OK;
+}

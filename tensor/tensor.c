@@ -1,0 +1,152 @@
+/*
+ * Tensors: a layout and a shard; and redistribution with plans that are kept for the next time.
+ */
+#include <tutti/tensor.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+#include "tensor/plan.h"
+
+struct tutti_tensor {
+    tutti_kept_layout *layout;
+    void *data; /* NULL: no shard, or an empty one */
+    bool owns;  /* data is tutti_mem_alloc's */
+    tutti_region region;
+    size_t count; /* of the shard */
+};
+
+/* ------------------------------------------------------------------------------------------------ tensors */
+
+static tutti_status begin(const tutti_layout *layout, tutti_tensor **tensor_out) {
+    tutti_tensor *tensor;
+    TUTTI_TRY(tutti_calloc(1, sizeof *tensor, &tensor));
+    tutti_status status = tutti_layout_keep(layout, &tensor->layout);
+    if (status != TUTTI_OK) {
+        free(tensor);
+        return status;
+    }
+    tensor->region.ndims = layout->ndims;
+    if (layout->placement->me >= 0) {
+        tutti_tiling_region(&tensor->layout->tiling, layout->placement->me, &tensor->region);
+        tensor->count = (size_t)tutti_region_elements(&tensor->region);
+    }
+    *tensor_out = tensor;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_tensor_create(const tutti_layout *layout, tutti_tensor **tensor_out) {
+    tutti_tensor *tensor;
+    if (tensor_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_create: NULL argument");
+    TUTTI_TRY(begin(layout, &tensor));
+    tutti_status status = TUTTI_OK;
+    if (tensor->count > 0) status = tutti_mem_alloc(tensor->count * tutti_type_bytes(layout->type), &tensor->data);
+    tensor->owns = true;
+    if (status == TUTTI_OK) *tensor_out = tensor;
+    else tutti_tensor_destroy(tensor);
+    return status;
+}
+
+tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local, tutti_tensor **tensor_out) {
+    tutti_tensor *tensor;
+    if (tensor_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_wrap: NULL argument");
+    TUTTI_TRY(begin(layout, &tensor));
+    if (tensor->count > 0 && local == NULL) {
+        char text[300];
+        tutti_layout_text(tensor->layout, text, sizeof text);
+        tutti_status status = tutti_fail(TUTTI_ERR_ARGUMENT,
+                                         "tutti_tensor_wrap: this rank has %zu elements of %s, and the memory is NULL",
+                                         tensor->count, text);
+        tutti_tensor_destroy(tensor);
+        return status;
+    }
+    tensor->data = tensor->count > 0 ? local : NULL;
+    *tensor_out = tensor;
+    return TUTTI_OK;
+}
+
+void tutti_tensor_destroy(tutti_tensor *tensor) {
+    if (tensor == NULL) return;
+    if (tensor->owns) (void)tutti_mem_free(tensor->data);
+    tutti_layout_release(tensor->layout);
+    free(tensor);
+}
+
+tutti_status tutti_tensor_local(const tutti_tensor *tensor, tutti_local *local_out) {
+    if (tensor == NULL || local_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_local: NULL argument");
+    tutti_local local = {.data = tensor->data, .ndims = tensor->region.ndims, .count = tensor->count};
+    for (int d = 0; d < local.ndims; d++) {
+        local.first[d] = tensor->region.first[d];
+        local.shape[d] = tensor->region.end[d] - tensor->region.first[d];
+    }
+    *local_out = local;
+    return TUTTI_OK;
+}
+
+const tutti_layout *tutti_tensor_layout(const tutti_tensor *tensor) {
+    return tensor != NULL ? &tensor->layout->view : NULL;
+}
+
+/* --------------------------------------------------------------------------------------------- redistribution */
+
+static tutti_status check_layout(const tutti_tensor *tensor, const tutti_kept_layout *planned, const char *side,
+                                 size_t pair) {
+    char is[300], should[300];
+    if (tensor == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: %s %zu is NULL", side, pair);
+    if (tensor->layout == planned || tutti_layout_is_equal(tensor->layout, planned)) return TUTTI_OK;
+    tutti_layout_text(tensor->layout, is, sizeof is);
+    tutti_layout_text(planned, should, sizeof should);
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: %s %zu is %s; the plan is for %s", side, pair, is, should);
+}
+
+static tutti_status check_options(const tutti_options *options) {
+    if (options != NULL && options->work != NULL)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "redistribution is blocking so far: options.work must be NULL");
+    return TUTTI_OK;
+}
+
+tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, tutti_tensor *const *dsts,
+                            const tutti_options *options) {
+    enum { FEW = 8 };
+    void *few[2 * FEW], **shards = few;
+    if (plan == NULL || srcs == NULL || dsts == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: NULL argument");
+    TUTTI_TRY(check_options(options));
+    for (size_t i = 0; i < plan->npairs; i++) {
+        TUTTI_TRY(check_layout(srcs[i], plan->routes[i].src, "source", i));
+        TUTTI_TRY(check_layout(dsts[i], plan->routes[i].dst, "target", i));
+    }
+    if (plan->npairs > FEW) TUTTI_TRY(tutti_calloc(2 * plan->npairs, sizeof *shards, &shards));
+    for (size_t i = 0; i < plan->npairs; i++) {
+        shards[i] = srcs[i]->data;
+        shards[plan->npairs + i] = dsts[i]->data;
+    }
+    tutti_status status = tutti_plan_carry_out(plan, shards, shards + plan->npairs, options);
+    if (shards != few) free(shards);
+    return status;
+}
+
+tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_tensor *dst, const tutti_options *options) {
+    tutti_plan *plan;
+    if (src == NULL || dst == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_redistribute: NULL argument");
+    TUTTI_TRY(check_options(options));
+    TUTTI_TRY(tutti_plan_find(src->layout, dst->layout, &plan));
+    return tutti_plan_carry_out(plan, &src->data, &dst->data, options);
+}
+
+tutti_status tutti_tensor_to_global(const tutti_tensor *src, tutti_placement *placement, const tutti_sbp *sbp,
+                                    const tutti_options *options, tutti_tensor **dst_out) {
+    tutti_tensor *dst;
+    if (src == NULL || dst_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_to_global: NULL argument");
+    tutti_layout layout = src->layout->view;
+    if (placement != NULL) layout.placement = placement;
+    layout.sbp = sbp;
+    layout.cuts = NULL;
+    TUTTI_TRY(tutti_tensor_create(&layout, &dst));
+    tutti_status status = tutti_tensor_redistribute(src, dst, options);
+    if (status == TUTTI_OK) *dst_out = dst;
+    else tutti_tensor_destroy(dst);
+    return status;
+}

@@ -1,0 +1,61 @@
+/*
+ * How a shape is cut into boxes, and which ranks of a placement hold each: what remains of a layout when nothing is partial.
+ *
+ * Each dimension is cut at its offsets; part number p of a dimension is made of the coordinates of the axes that split it, the first
+ * one outermost. Axes that split nothing make copies: ranks that differ on them only hold the same box.
+ *
+ *     placement 2x2, S1,S0, shape 4x6:    offsets[0] = 0 2 4, of axis 1    offsets[1] = 0 3 6, of axis 0
+ */
+#ifndef TUTTI_TENSOR_TILING_H
+#define TUTTI_TENSOR_TILING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tutti/tensor.h>
+
+#include "tensor/placement.h"
+
+/* A box: [first[d], end[d]) in each dimension. */
+typedef struct tutti_region {
+    int ndims;
+    int64_t first[TUTTI_MOST_DIMS], end[TUTTI_MOST_DIMS];
+} tutti_region;
+
+typedef struct tutti_tiling {
+    tutti_placement *placement;
+    int ndims;
+    int64_t shape[TUTTI_MOST_DIMS];
+    int nsplits[TUTTI_MOST_DIMS];               /* axes that split the dimension */
+    int axes[TUTTI_MOST_DIMS][TUTTI_MOST_AXES]; /* these, outermost first */
+    int nparts[TUTTI_MOST_DIMS];
+    int64_t *offsets[TUTTI_MOST_DIMS]; /* nparts + 1 */
+} tutti_tiling;
+
+/* The whole shape on each rank; free it with tutti_tiling_free, also after a failed split. */
+void tutti_tiling_begin(tutti_tiling *tiling, tutti_placement *placement, int ndims, const int64_t *shape);
+/* Cuts each part of the dimension once more, along the axis, which splits nothing yet. */
+tutti_status tutti_tiling_split(tutti_tiling *tiling, int dim, int axis, tutti_split_rule rule);
+/* Replaces the offsets of a dimension, for which all splits are made. */
+void tutti_tiling_cut(tutti_tiling *tiling, int dim, const int64_t *offsets);
+tutti_status tutti_tiling_copy(const tutti_tiling *tiling, tutti_tiling *copy_out);
+void tutti_tiling_free(tutti_tiling *tiling);
+
+/* The placement's number of elements, or of a region's. */
+int64_t tutti_tiling_elements(const tutti_tiling *tiling);
+int64_t tutti_region_elements(const tutti_region *region);
+/* False, and nothing written: the two have no element in common. */
+bool tutti_region_intersect(const tutti_region *a, const tutti_region *b, tutti_region *common_out);
+bool tutti_region_holds(const tutti_region *outer, const tutti_region *inner);
+
+/* Does the axis split any dimension? */
+bool tutti_tiling_is_split(const tutti_tiling *tiling, int axis);
+/* Which part of each dimension the index-th rank of the placement has, and its box. */
+void tutti_tiling_parts(const tutti_tiling *tiling, int index, int parts[TUTTI_MOST_DIMS]);
+void tutti_tiling_region(const tutti_tiling *tiling, int index, tutti_region *region_out);
+void tutti_tiling_region_of_parts(const tutti_tiling *tiling, const int parts[TUTTI_MOST_DIMS],
+                                  tutti_region *region_out);
+/* The same boxes on the same ranks? */
+bool tutti_tiling_is_equal(const tutti_tiling *a, const tutti_tiling *b);
+
+#endif

@@ -1,0 +1,234 @@
+/*
+ * Carries out the cases that tests/tensor/model.py writes, on all ranks of a world, and compares each shard's hash with the expected
+ * one. The cases' format and the source's values are described there.
+ *
+ *     tuttirun --nproc-per-node 8 model_probe FILE
+ *
+ * Prints the first cases that differ, and how many there were; exits with 1 if any did.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tutti/tensor.h>
+
+enum { MOST_RANKS = 64, MOST_PARTS = 64, SHOWN = 10 };
+
+typedef struct side {
+    int ndims, nranks, naxes;
+    int64_t shape[TUTTI_MOST_DIMS];
+    int ranks[MOST_RANKS], axes[TUTTI_MOST_AXES];
+    tutti_sbp sbp[TUTTI_MOST_AXES];
+    tutti_split_rule rule;
+    int64_t offsets[TUTTI_MOST_DIMS][MOST_PARTS + 1];
+    const int64_t *cuts[TUTTI_MOST_DIMS];
+} side;
+
+typedef struct model_case {
+    long id;
+    tutti_type type;
+    uint64_t seed;
+    side src, dst;
+    char expect[MOST_RANKS * 17];
+} model_case;
+
+static _Noreturn void give_up(const char *what) {
+    fprintf(stderr, "model_probe: %s: %s\n", what, tutti_last_error());
+    exit(2);
+}
+
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        if ((call) != TUTTI_OK) give_up(#call);                                                                        \
+    } while (0)
+
+/* ------------------------------------------------------------------------------------------------- reading */
+
+static int read_numbers(const char *text, int64_t *numbers, int capacity) {
+    int count = 0;
+    if (strcmp(text, "-") == 0) return 0;
+    for (char *next = (char *)text; count < capacity; next++) {
+        numbers[count++] = strtoll(next, &next, 10);
+        if (*next != ',') return count;
+    }
+    give_up("a list is too long");
+}
+
+static int read_ints(const char *text, int *numbers, int capacity) {
+    int64_t wide[MOST_RANKS];
+    int count = read_numbers(text, wide, capacity);
+    for (int i = 0; i < count; i++) numbers[i] = (int)wide[i];
+    return count;
+}
+
+static void read_cuts(char *text, side *s) {
+    if (strcmp(text, "-") == 0) return;
+    for (char *next = text; next != NULL;) {
+        char *one = next;
+        next = strchr(one, ';');
+        if (next != NULL) *next++ = '\0';
+        int dim = atoi(one);
+        read_numbers(strchr(one, ':') + 1, s->offsets[dim], MOST_PARTS + 1);
+        s->cuts[dim] = s->offsets[dim];
+    }
+}
+
+static void read_side(side *s, const char *key, char *value) {
+    int naxes;
+    if (strcmp(key, "shape") == 0) s->ndims = read_numbers(value, s->shape, TUTTI_MOST_DIMS);
+    else if (strcmp(key, "ranks") == 0) s->nranks = read_ints(value, s->ranks, MOST_RANKS);
+    else if (strcmp(key, "axes") == 0) s->naxes = read_ints(value, s->axes, TUTTI_MOST_AXES);
+    else if (strcmp(key, "sbp") == 0) MUST(tutti_sbp_parse(value, s->sbp, TUTTI_MOST_AXES, &naxes));
+    else if (strcmp(key, "rule") == 0) s->rule = strcmp(value, "chunk") == 0 ? TUTTI_SPLIT_CHUNK : TUTTI_SPLIT_BALANCED;
+    else if (strcmp(key, "cuts") == 0) read_cuts(value, s);
+}
+
+static tutti_type read_type(const char *name) {
+    for (int type = 0; type < TUTTI_TYPE_COUNT; type++)
+        if (strcmp(name, tutti_type_name((tutti_type)type)) == 0) return (tutti_type)type;
+    give_up("a type that is none");
+}
+
+static void read_case(char *line, model_case *c) {
+    memset(c, 0, sizeof *c);
+    for (char *word = strtok(line, " \n"); word != NULL; word = strtok(NULL, " \n")) {
+        char *value = strchr(word, '=');
+        if (value == NULL) give_up("a word without a value");
+        *value++ = '\0';
+        if (strcmp(word, "id") == 0) c->id = atol(value);
+        else if (strcmp(word, "type") == 0) c->type = read_type(value);
+        else if (strcmp(word, "seed") == 0) c->seed = strtoull(value, NULL, 10);
+        else if (strcmp(word, "expect") == 0) snprintf(c->expect, sizeof c->expect, "%s", value);
+        else if (strncmp(word, "src.", 4) == 0) read_side(&c->src, word + 4, value);
+        else if (strncmp(word, "dst.", 4) == 0) read_side(&c->dst, word + 4, value);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- values */
+
+static uint64_t splitmix64(uint64_t x) {
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+static const struct {
+    int exponent_bits, mantissa_bits, bias;
+} floats[TUTTI_TYPE_COUNT] = {
+    [TUTTI_FLOAT16] = {5, 10, 15},    [TUTTI_BFLOAT16] = {8, 7, 127},  [TUTTI_FLOAT32] = {8, 23, 127},
+    [TUTTI_FLOAT64] = {11, 52, 1023}, [TUTTI_FLOAT8_E4M3] = {4, 3, 7}, [TUTTI_FLOAT8_E5M2] = {5, 2, 15},
+};
+
+static uint64_t value_of(const model_case *c, uint64_t number, uint64_t term) {
+    uint64_t u = splitmix64(c->seed + number * UINT64_C(0x9E3779B97F4A7C15) + term * UINT64_C(0xD1B54A32D192ED03));
+    int exponent_bits = floats[c->type].exponent_bits, mantissa_bits = floats[c->type].mantissa_bits;
+    if (c->type == TUTTI_BOOL) return u & 1;
+    if (exponent_bits == 0) return u;
+    uint64_t mantissa = c->type == TUTTI_FLOAT64 ? splitmix64(u) >> 12 : u >> 33 & ((UINT64_C(1) << mantissa_bits) - 1);
+    uint64_t exponent = (uint64_t)floats[c->type].bias - 3 + (u >> 1 & 0xffffffff) % 7;
+    return (u & 1) << (exponent_bits + mantissa_bits) | exponent << mantissa_bits | mantissa;
+}
+
+/* This rank's number on the partial axes. */
+static uint64_t term_of(const side *s, const tutti_placement *placement) {
+    uint64_t term = 0;
+    for (int axis = 0; axis < s->naxes; axis++)
+        if (s->sbp[axis].kind == TUTTI_SBP_PARTIAL)
+            term = term * (uint64_t)s->axes[axis] + (uint64_t)tutti_placement_coordinate(placement, axis);
+    return term;
+}
+
+static void fill(const model_case *c, const tutti_placement *placement, const tutti_tensor *tensor) {
+    tutti_local local;
+    size_t bytes = tutti_type_bytes(c->type);
+    int64_t at[TUTTI_MOST_DIMS] = {0};
+    MUST(tutti_tensor_local(tensor, &local));
+    uint64_t term = local.count > 0 ? term_of(&c->src, placement) : 0;
+    for (size_t i = 0; i < local.count; i++) {
+        uint64_t number = 0;
+        for (int d = 0; d < local.ndims; d++)
+            number = number * (uint64_t)c->src.shape[d] + (uint64_t)(local.first[d] + at[d]);
+        uint64_t value = value_of(c, number, term);
+        memcpy((char *)local.data + i * bytes, &value, bytes);
+        for (int d = local.ndims - 1; d >= 0 && ++at[d] == local.shape[d]; d--) at[d] = 0;
+    }
+}
+
+static uint64_t hash_of(const tutti_tensor *tensor, size_t element_bytes) {
+    tutti_local local;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    MUST(tutti_tensor_local(tensor, &local));
+    for (size_t i = 0; i < local.count * element_bytes; i++)
+        hash = (hash ^ ((const uint8_t *)local.data)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* ------------------------------------------------------------------------------------------------- cases */
+
+static bool has(const side *s, int rank) {
+    for (int i = 0; i < s->nranks; i++)
+        if (s->ranks[i] == rank) return true;
+    return false;
+}
+
+static tutti_layout layout_of(const model_case *c, const side *s, tutti_placement *placement, const char *name) {
+    return TUTTI_LAYOUT(.placement = placement, .sbp = s->sbp, .type = c->type, .ndims = s->ndims, .shape = s->shape,
+                        .rule = s->rule, .cuts = s->cuts, .name = name);
+}
+
+static bool run_case(tutti_comm *comm, const model_case *c) {
+    int rank = tutti_comm_rank(comm);
+    tutti_placement *from, *to;
+    tutti_tensor *src, *dst;
+    char expected[17] = "", got[17] = "-", *at = (char *)c->expect;
+    for (int i = 0; i < rank && at != NULL; i++) at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL;
+    if (at != NULL) snprintf(expected, sizeof expected, "%.*s", (int)strcspn(at, ","), at);
+    if (!has(&c->src, rank) && !has(&c->dst, rank)) return true;
+    MUST(tutti_placement_create(comm, TUTTI_MEMORY_HOST, c->src.ranks, c->src.axes, c->src.naxes, &from));
+    MUST(tutti_placement_create(comm, TUTTI_MEMORY_HOST, c->dst.ranks, c->dst.axes, c->dst.naxes, &to));
+    const tutti_layout src_layout = layout_of(c, &c->src, from, "source"),
+                       dst_layout = layout_of(c, &c->dst, to, "target");
+    MUST(tutti_tensor_create(&src_layout, &src));
+    MUST(tutti_tensor_create(&dst_layout, &dst));
+    fill(c, from, src);
+    MUST(tutti_tensor_redistribute(src, dst, NULL));
+    if (has(&c->dst, rank))
+        snprintf(got, sizeof got, "%016llx", (unsigned long long)hash_of(dst, tutti_type_bytes(c->type)));
+    tutti_tensor_destroy(src);
+    tutti_tensor_destroy(dst);
+    tutti_placement_destroy(from);
+    tutti_placement_destroy(to);
+    return strcmp(got, expected) == 0;
+}
+
+int main(int argc, char **argv) {
+    static char line[1 << 16], copy[1 << 16];
+    static model_case c;
+    tutti_comm *comm;
+    tutti_placement *keeper;
+    long count = 0, wrong = 0;
+    if (argc != 2) {
+        fprintf(stderr, "usage: model_probe FILE\n");
+        return 2;
+    }
+    MUST(tutti_comm_create_world(&comm));
+    int size = tutti_comm_size(comm);
+    /* Keeps the groups of ranks, and plans, from case to case. */
+    MUST(tutti_placement_create(comm, TUTTI_MEMORY_HOST, NULL, &size, 1, &keeper));
+    FILE *file = fopen(argv[1], "re");
+    if (file == NULL) give_up(argv[1]);
+    for (; fgets(line, sizeof line, file) != NULL; count++) {
+        memcpy(copy, line, sizeof copy);
+        read_case(line, &c);
+        if (run_case(comm, &c)) continue;
+        if (wrong++ < SHOWN) fprintf(stderr, "rank %d differs: %s", tutti_comm_rank(comm), copy);
+    }
+    fclose(file);
+    tutti_placement_destroy(keeper);
+    if (tutti_comm_rank(comm) == 0 || wrong > 0)
+        printf("rank %d: %ld cases, %ld differ\n", tutti_comm_rank(comm), count, wrong);
+    MUST(tutti_comm_destroy(comm));
+    return count == 0 || wrong > 0;
+}
