@@ -59,7 +59,7 @@ typedef struct tutti_sbp {
     tutti_reduction reduction; /* of a partial: any but TUTTI_PREMUL_SUM */
 } tutti_sbp;
 
-/* All zeros are a broadcast. In C++: tutti_sbp{TUTTI_SBP_SPLIT, 0, TUTTI_SUM}. */
+/* All zeros are a broadcast. &TUTTI_SPLIT(0) points to something that lasts until the end of the block that it stands in. In C++: tutti_sbp{TUTTI_SBP_SPLIT, 0, TUTTI_SUM}. */
 #define TUTTI_BROADCAST           ((tutti_sbp){.kind = TUTTI_SBP_BROADCAST})
 #define TUTTI_SPLIT(dim_)         ((tutti_sbp){.kind = TUTTI_SBP_SPLIT, .dim = (dim_)})
 #define TUTTI_PARTIAL(reduction_) ((tutti_sbp){.kind = TUTTI_SBP_PARTIAL, .reduction = (reduction_)})

@@ -339,6 +339,8 @@ Test(tensor, tensors_are_found_from_what_ranks_have) {
 enum { TENSORS = 9 };
 
 static tutti_status move_many(ranks_context *context) {
+    static const tutti_sbp sum = {TUTTI_SBP_PARTIAL, 0, TUTTI_SUM}, rows = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM},
+                           columns = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM};
     tutti_placement *line, *last;
     int n = context->nranks;
     int64_t shapes[TENSORS][2];
@@ -353,11 +355,11 @@ static tutti_status move_many(ranks_context *context) {
     for (int i = 0; i < TENSORS; i++) {
         shapes[i][0] = 3 + i;
         shapes[i][1] = i % 3 + 1;
-        srcs[i] = TUTTI_LAYOUT(.placement = line, .sbp = i == 4 ? &TUTTI_PARTIAL(TUTTI_SUM) : &TUTTI_SPLIT(0),
+        srcs[i] = TUTTI_LAYOUT(.placement = line, .sbp = i == 4 ? &sum : &rows,
                                .type = i % 2 == 0 ? TUTTI_INT64 : TUTTI_INT16, .ndims = 2, .shape = shapes[i]);
         dsts[i] = srcs[i];
         dsts[i].placement = i == 7 ? last : line;
-        dsts[i].sbp = i == 7 ? NULL : i == 2 ? &TUTTI_SPLIT(0) : &TUTTI_SPLIT(1);
+        dsts[i].sbp = i == 7 ? NULL : i == 2 ? &rows : &columns;
         TUTTI_TRY(tutti_tensor_create(&srcs[i], &src[i]));
         TUTTI_TRY(tutti_tensor_create(&dsts[i], &dst[i]));
         TUTTI_TRY(tutti_tensor_local(src[i], &local));
