@@ -34,16 +34,15 @@ Explicit cuts of a dimension take the place of the rule there: offsets 0 = c0 <=
 which split this dimension make together, m being the product of their sizes. Part number i is [c_i, c_(i+1)); a rank has the part
 whose number is the row-major index of its coordinates on these axes, in the order of the axes.
 
-An axis of size 1 is like any other: P(sum) on it means the value itself.
+Axes of size 1 do not count: whatever stands on one, it is as if it were B.
 
 Value
 -----
 
 The value of a tensor with partial axes is found by reductions over these axes, in their order; axes between them that are not
-partial do not matter. Neighbours in this order that have the same reduction are reduced together, where sum and avg count as the
-same: such a run is one reduction over its ranks, in row-major order of their coordinates. A run that contains avg is one sum and
-then one division, by the product of the sizes of its avg axes. The last run is reduced first: P(max), P(sum) is the maximum of
-sums.
+partial do not matter. Neighbours in this order that have the same reduction are reduced together: such a run is one reduction over
+its ranks, in row-major order of their coordinates; a run of avg is one sum and then one division, by the number of its ranks. The
+last run is reduced first: P(max), P(sum) is the maximum of sums.
 
 One reduction takes the values v0, v1, ... in this order, ((v0 op v1) op v2) ...:
 
@@ -69,7 +68,7 @@ Redistribution
 --------------
 
 A tensor goes from a placement, sbp, shape, rule and cuts to others with the same type and number of elements. Where both layouts
-are equal in ranks, axes, sbp, shape and the boxes of all ranks, each shard is copied, and terms stay unreduced. Otherwise the
+are equal in ranks, axes, sbp (but on axes of size 1), shape and the boxes of all ranks, each shard is copied, and terms stay unreduced. Otherwise the
 target is to_partial(value(source)), cut into boxes; where the shapes differ, elements correspond by their row-major number.
 
 Cases
@@ -109,10 +108,11 @@ import model_check
 
 def worlds(text):
     """Least and greatest size of a world, from "4" or "2..6"."""
-    low, _, high = text.partition("..")
-    least, most = int(low), int(high or low)
-    if not 1 <= least <= most <= 8:
-        raise argparse.ArgumentTypeError(f"a world has 1 to 8 ranks, not {text}: give --world 4 or --world 2..6")
+    low, dots, high = text.partition("..")
+    sizes = {str(size): size for size in range(1, 9)}
+    least, most = sizes.get(low, 9), sizes.get(high if dots else low, 0)
+    if least > most:
+        raise argparse.ArgumentTypeError(f"'{text}' is no size of a world, which has 1 to 8 ranks; give --world 4 or --world 2..6")
     return least, most
 
 

@@ -7,7 +7,7 @@ from model_layouts import (Layout, axes_that_split, box, boxes, members, number_
 from model_values import TYPES, fnv1a, reductions, source_values
 
 MOST_ELEMENTS = 4000
-MOST_ELEMENTS_RARELY = 30000
+MOST_ELEMENTS_RARELY = 30000  # in one case of 50
 
 
 @dataclass(frozen=True)
@@ -55,28 +55,36 @@ def line(case):
 
 # Placements.
 
-def divisors(n):
-    return [one for one in range(1, n + 1) if n % one == 0]
+def primes(n):
+    """The prime factors of a number."""
+    first = next((one for one in range(2, n + 1) if n % one == 0), None)
+    return [first, *primes(n // first)] if first else []
 
 
 def factors(draw, total, count):
-    """`count` numbers whose product is `total`, in random order."""
-    found = []
-    for _ in range(count - 1):
-        found.append(draw.choice(divisors(total)))
-        total //= found[-1]
-    found.append(total)
-    draw.shuffle(found)
+    """`count` numbers whose product is `total`."""
+    found = [1] * count
+    for prime in primes(total):
+        found[draw.randrange(count)] *= prime
     return tuple(found)
 
 
 def axes_over(draw, ranks):
-    return factors(draw, ranks, draw.choices([1, 2, 3, 4, 8], [6, 9, 5, 1, 0.3])[0])
+    """Axes that are longer than 1, often as many as there can be, and now and then others between them."""
+    axes = primes(ranks) or [1]
+    draw.shuffle(axes)
+    for _ in range(draw.choice([0, len(axes) - 1, draw.randrange(len(axes))])):
+        at = draw.randrange(len(axes) - 1)
+        axes[at:at + 2] = [axes[at] * axes[at + 1]]
+    for _ in range(draw.choices([0, 1, 2, 8 - len(axes)], [40, 6, 3, 1])[0]):
+        axes.insert(draw.randint(0, len(axes)), 1)
+    return tuple(axes)
 
 
 def some_of(draw, ranks):
-    """A random number of the ranks (often all), in ascending or any order."""
-    count = draw.choice([len(ranks), draw.randint(1, len(ranks))])
+    """Often all of them, in ascending or any order; numbers of ranks that make several axes are preferred."""
+    counts = range(1, len(ranks) + 1)
+    count = draw.choice([len(ranks), *draw.choices(counts, [1 + 4 * len(primes(count)) for count in counts])])
     return in_order(draw, draw.sample(sorted(ranks), count))
 
 
@@ -88,10 +96,10 @@ def in_order(draw, ranks):
 
 
 def other_ranks(draw, world, ranks):
-    """The target's ranks: equal to the source's, the same in another order, within them, around them, apart from them, or any."""
+    """The target's ranks: the source's, also in another order; some of them; all or some of them and others; others only; any."""
     everyone = range(world)
     apart = [rank for rank in everyone if rank not in ranks]
-    relation = draw.choice(["equal", "order", "within", "around", "apart", "any", "any"])
+    relation = draw.choice(["equal", "order", "within", "around", "apart", "overlapping", "any"])
     if relation == "equal":
         return ranks
     if relation == "order":
@@ -102,6 +110,8 @@ def other_ranks(draw, world, ranks):
         return in_order(draw, [*ranks, *some_of(draw, apart)])
     if relation == "apart" and apart:
         return some_of(draw, apart)
+    if relation == "overlapping" and apart and len(ranks) > 1:
+        return in_order(draw, [*some_of(draw, ranks[1:]), *some_of(draw, apart)])
     return some_of(draw, everyone)
 
 
@@ -109,13 +119,13 @@ def random_sbp(draw, kind, axes, dimensions):
     """Often splits one dimension again, and takes the reduction of the partial axis before."""
     entries, last_dimension, last_reduction = [], None, None
     for _ in range(axes):
-        how = draw.choices("BSP", [2, 5, 3.5])[0]
+        how = draw.choices("BSP", [2, 5, 4])[0]
         if how == "S" and dimensions:
             if last_dimension is None or draw.random() < 0.6:
                 last_dimension = draw.randrange(dimensions)
             entries.append(f"S{last_dimension}")
         elif how == "P":
-            if last_reduction is None or draw.random() < 0.5:
+            if last_reduction is None or draw.random() < 0.35:
                 last_reduction = draw.choice(reductions(kind))
             elif last_reduction in ("sum", "avg") and kind != "bool":
                 last_reduction = draw.choice(["sum", "avg"])
@@ -139,10 +149,11 @@ def random_shape(draw, parts, most):
         shape[draw.randrange(len(shape))] = draw.choice([1, 2])
     if shape and draw.random() < 0.06:
         shape[draw.randrange(len(shape))] = 0
-    elif shape and (most > MOST_ELEMENTS or draw.random() < 0.4):  # one long dimension
+    elif shape and (most > MOST_ELEMENTS or draw.random() < 0.5):  # one long dimension
         dimension = draw.randrange(len(shape))
-        longest = most * shape[dimension] // prod(shape)
-        shape[dimension] = draw.randint(longest // 2 if most > MOST_ELEMENTS else 1, longest)
+        others = prod(shape) // shape[dimension]
+        count = int(most ** draw.uniform(0.9 if most > MOST_ELEMENTS else 0.4, 1))
+        shape[dimension] = max(count // others, 1)
     return tuple(shape)
 
 
@@ -157,23 +168,21 @@ def random_cuts(draw, layout):
 
 
 def reshaped(draw, shape):
-    """Another shape of as many elements: dimensions are merged, split, or drawn anew."""
-    count = prod(shape)
-    if count == 0:
-        others = [draw.choice([1, 2, 3, 5]) for _ in range(draw.randint(0, 3))]
-        others.insert(draw.randint(0, len(others)), 0)
-        return tuple(others)
-    if draw.random() < 0.4:
-        return factors(draw, count, draw.randint(1, 4))
-    new = list(shape)
-    for _ in range(draw.randint(1, 3)):
-        at = draw.randint(0, max(len(new) - 2, 0))
-        if draw.random() < 0.5 and len(new) >= 2:
-            new[at:at + 2] = [new[at] * new[at + 1]]
-        elif len(new) < 8 and new:
-            first = draw.choice(divisors(new[at]))
-            new[at:at + 1] = [first, new[at] // first]
-    return tuple(new)
+    """Another shape of as many elements: its dimensions are drawn anew, or some of them are merged or split."""
+    if 0 in shape:
+        new = [draw.choice([1, 2, 3, 5]) for _ in range(draw.randint(0, 3))]
+        new.insert(draw.randint(0, len(new)), 0)
+    elif draw.random() < 0.4:
+        new = factors(draw, prod(shape), draw.randint(1, 4))
+    else:
+        new = list(shape)
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(max(len(new) - 1, 1))
+            if len(new) == 8 or len(new) >= 2 and draw.random() < 0.5:
+                new[at:at + 2] = [new[at] * new[at + 1]]
+            else:
+                new[at:at + 1] = factors(draw, new[at], 2) if new else [1]
+    return tuple(new) if tuple(new) != shape else reshaped(draw, shape)
 
 
 # Cases.
@@ -227,7 +236,9 @@ def almost_equal_layout(draw, kind, layout):
 
 def random_case(draw, number, worlds, most=None):
     """Every 10th has equal layouts, another one almost equal ones; every 6th has a target of another shape."""
-    world, kind, seed = draw.randint(*worlds), draw.choice(TYPES), draw.getrandbits(32)
+    kind, seed = draw.choice(TYPES), draw.getrandbits(32)
+    sizes = range(worlds[0], worlds[1] + 1)
+    world = draw.choices(sizes, [1 + len(primes(size)) for size in sizes])[0]  # 4, 6 and 8 more often: they make several axes
     if most is None:
         most = MOST_ELEMENTS_RARELY if draw.random() < 0.02 else MOST_ELEMENTS
     dimensions = draw.choices(range(9), [3, 16, 24, 18, 8, 5, 0.7, 0.7, 0.7])[0]

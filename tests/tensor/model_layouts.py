@@ -67,11 +67,11 @@ def box(layout, coordinates):
     intervals = [(0, n) for n in layout.shape]
     for axis, entry in enumerate(layout.sbp):
         dimension = split_dimension(entry)
-        if dimension is not None and dimension not in layout.cuts:
+        if dimension is not None:
             begin, end = intervals[dimension]
             low, high = part(end - begin, layout.axes[axis], coordinates[axis], layout.rule)
             intervals[dimension] = begin + low, begin + high
-    for dimension, offsets in layout.cuts.items():
+    for dimension, offsets in layout.cuts.items():  # in place of what the rule says
         number = number_on(layout, axes_that_split(layout, dimension), coordinates)
         intervals[dimension] = offsets[number], offsets[number + 1]
     return intervals
@@ -81,9 +81,14 @@ def boxes(layout):
     return [box(layout, coordinates) for _, coordinates in members(layout)]
 
 
+def counted(layout):
+    """The sbp, with B on axes of size 1."""
+    return tuple(entry if size > 1 else "B" for entry, size in zip(layout.sbp, layout.axes))
+
+
 def same(one, other):
     """Are the layouts equal, so that partial shards are copied? Rules and cuts count by the boxes that they make."""
-    return ((one.ranks, one.axes, one.sbp, one.shape) == (other.ranks, other.axes, other.sbp, other.shape)
+    return ((one.ranks, one.axes, counted(one), one.shape) == (other.ranks, other.axes, counted(other), other.shape)
             and boxes(one) == boxes(other))
 
 
@@ -91,7 +96,9 @@ def runs(layout):
     """The partial axes in runs that are one reduction each."""
     found = []
     for axis in partial_axes(layout):
-        name = reduction(layout.sbp[axis]).replace("avg", "sum")
+        name = reduction(layout.sbp[axis])
+        if layout.axes[axis] == 1:
+            continue
         if not found or found[-1][0] != name:
             found.append((name, []))
         found[-1][1].append(axis)
@@ -102,10 +109,8 @@ def value(kind, layout, terms):
     """The elements of the tensor in row-major order. `terms[p]`: those of the ranks with number p on the partial axes."""
     for name, axes in reversed(runs(layout)):
         together = prod(layout.axes[axis] for axis in axes)
-        averaged = [axis for axis in axes if reduction(layout.sbp[axis]) == "avg"]
-        divisor = prod(layout.axes[axis] for axis in averaged)
         # The run's coordinates are the last that are left, so its terms lie side by side.
-        terms = [model_values.reduce(kind, "avg" if averaged else name, terms[first:first + together], divisor)
+        terms = [model_values.reduce(kind, name, terms[first:first + together], together)
                  for first in range(0, len(terms), together)]
     return terms[0]
 

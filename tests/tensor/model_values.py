@@ -83,11 +83,9 @@ def widen(kind, bits):
     sign_bit = 1 << (8 * bits.itemsize - 1)
     code = (bits & (sign_bit - 1)).astype(int)
     magnitude = MAGNITUDES[kind][np.minimum(code, SPECIAL[kind])]
+    magnitude[code >= SPECIAL[kind]] = np.nan
     if kind != "float8_e4m3":  # which has no infinities
         magnitude[code == SPECIAL[kind]] = np.inf
-        magnitude[code > SPECIAL[kind]] = np.nan
-    else:
-        magnitude[code == SPECIAL[kind]] = np.nan
     return np.where(bits & sign_bit, -magnitude, magnitude).astype(np.float32)
 
 
