@@ -22,7 +22,7 @@ expect() { # expect NAME RANKS TEXT COMMAND...: the ranks print these lines, sor
 }
 
 cmake --install "$build" --prefix "$prefix" >"$work/install.log"
-for file in bin/tuttirun bin/tutti-info include/tutti/tutti.h include/tutti/ddp.h; do
+for file in bin/tuttirun bin/tutti-info include/tutti/tutti.h include/tutti/ddp.h include/tutti/tensor.h; do
     [ -e "$prefix/$file" ] || { echo "$file was not installed"; exit 1; }
 done
 
@@ -37,6 +37,9 @@ round the ring of 4 ranks: 6" "$2/send_recv$3"
     expect "$1, split" 5 "even: 3 ranks, sum 6
 odd: 2 ranks, sum 4" "$2/split$3"
     expect "$1, mem_alloc" 3 "3 ranks: mean 2" "$2/mem_alloc$3"
+    expect "$1, tensors" 4 "rows of all ranks: 10
+sums on rank 3: 2, from column 6 on, each 10
+x[3,5] on rank 3: 35" "$2/tensors$3"
 }
 expect_all "CMake, shared" "$work/cmake" ""
 expect_all "CMake, static" "$work/cmake" _static
