@@ -200,29 +200,35 @@ static tutti_status wait_and_free(tutti_work *work, tutti_status started) {
     return status;
 }
 
-static tutti_status send_bytes(tutti_comm *comm, const void *data, size_t bytes, int peer, int64_t tag) {
+static tutti_status send_bytes(tutti_comm *comm, const void *data, size_t bytes, int peer, int64_t tag,
+                               int64_t timeout_ms) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op.timeout_ms = timeout_ms;
     return wait_and_free(work, tutti_p2p_send(comm, data, bytes, peer, tag, work));
 }
 
-static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, int peer, int64_t tag) {
+static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, int peer, int64_t tag,
+                                  int64_t timeout_ms) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op.timeout_ms = timeout_ms;
     return wait_and_free(work, tutti_p2p_recv(comm, data, bytes, 1, peer, tag, work));
 }
 
-/* Every member gets all members' tickets, in the list's order. */
+/* Every member gets all members' tickets, in the list's order. The first member knows who is missing, so its deadline ends
+ * first: the others hear its reason. */
 static tutti_status share_tickets(tutti_comm *parent, const int *ranks, int nranks, int me, int64_t tag,
-                                  ticket *tickets) {
+                                  int64_t timeout_ms, ticket *tickets) {
     size_t bytes = (size_t)nranks * sizeof *tickets;
     if (me != 0) {
-        TUTTI_TRY(send_bytes(parent, &tickets[me], sizeof *tickets, ranks[0], tag));
-        return receive_bytes(parent, tickets, bytes, ranks[0], tag);
+        TUTTI_TRY(send_bytes(parent, &tickets[me], sizeof *tickets, ranks[0], tag, timeout_ms));
+        return receive_bytes(parent, tickets, bytes, ranks[0], tag, timeout_ms + timeout_ms / 8 + 100);
     }
     for (int rank = 1; rank < nranks; rank++)
-        TUTTI_TRY(receive_bytes(parent, &tickets[rank], sizeof *tickets, ranks[rank], tag));
-    for (int rank = 1; rank < nranks; rank++) TUTTI_TRY(send_bytes(parent, tickets, bytes, ranks[rank], tag));
+        TUTTI_TRY(receive_bytes(parent, &tickets[rank], sizeof *tickets, ranks[rank], tag, timeout_ms));
+    for (int rank = 1; rank < nranks; rank++)
+        TUTTI_TRY(send_bytes(parent, tickets, bytes, ranks[rank], tag, timeout_ms));
     return TUTTI_OK;
 }
 
@@ -233,7 +239,7 @@ static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *
         tickets[0].id |= 1;
         tutti_create_identify(comm, tickets[0].id);
     }
-    TUTTI_TRY(share_tickets(parent, ranks, comm->nranks, comm->rank, tag, tickets));
+    TUTTI_TRY(share_tickets(parent, ranks, comm->nranks, comm->rank, tag, comm->connect_timeout_ms, tickets));
     tutti_create_identify(comm, tickets[0].id);
     TUTTI_TRY(take_members(comm, parent, ranks, tickets));
     return tutti_create_end(comm);
