@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
 #include "tensor/layout.h"
 
 /* What a rank tells. */
@@ -180,9 +181,16 @@ tutti_status tutti_tensor_from_local(const tutti_layout *like, const int64_t *lo
     }
     own.lacks_memory = bytes > 0 && local == NULL;
     if (local != NULL) own.hash = hash_of(local, bytes);
-    TUTTI_TRY(tutti_rank_groups_get(like->placement->groups, like->placement->ranks, like->placement->nranks, &comm));
+    tutti_status status =
+        tutti_rank_groups_get(like->placement->groups, like->placement->ranks, like->placement->nranks, &comm);
+    if (status != TUTTI_OK) return tutti_fail_context(status, "tensor '%.60s'", name_of(like));
     TUTTI_TRY(tutti_calloc((size_t)like->placement->nranks, sizeof *all, &all));
-    tutti_status status = tutti_all_gather(comm, &own, all, sizeof own, TUTTI_UINT8, NULL);
+    status = tutti_all_gather(comm, &own, all, sizeof own, TUTTI_UINT8, NULL);
+    if (status != TUTTI_OK) {
+        char ranks[400];
+        tutti_rank_groups_text(like->placement->groups, comm, ranks, sizeof ranks);
+        status = tutti_fail_context(status, "tensor '%.60s': comparison of the local tensors%s", name_of(like), ranks);
+    }
     if (status == TUTTI_OK) status = check_each(like, all);
     if (status == TUTTI_OK) status = assemble(like, all, local, tensor_out);
     free(all);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
 
 /* ------------------------------------------------------------------------------------------------- groups */
 
@@ -86,14 +87,30 @@ static int64_t tag_of(const int *ranks, int nranks) {
     return (int64_t)(hash >> 2);
 }
 
+/* "0,1,3"; NULL ranks: from 0 on. Gives its length. */
+static size_t write_ranks(const int *ranks, int nranks, char *text, size_t bytes) {
+    enum { MOST_SHOWN = 32 };
+    size_t used = 0;
+    for (int i = 0; i < nranks && i < MOST_SHOWN && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, i > 0 ? ",%d" : "%d", ranks != NULL ? ranks[i] : i);
+    if (nranks > MOST_SHOWN && used < bytes) used += (size_t)snprintf(text + used, bytes - used, ",...");
+    return used;
+}
+
 static tutti_status make_group(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out) {
     rank_group *made = malloc(sizeof *made + (size_t)nranks * sizeof *ranks);
     if (made == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a group of %d ranks", nranks);
     tutti_status status =
         tutti_comm_create_group(groups->comm, ranks, nranks, tag_of(ranks, nranks), NULL, &made->comm);
     if (status != TUTTI_OK) {
+        char text[300];
         free(made);
-        return status;
+        (void)write_ranks(ranks, nranks, text, sizeof text);
+        return tutti_fail_context(
+            status,
+            "ranks %s make a communicator for their tensors, which all of them must do at the same "
+            "place of the program, naming the same ranks",
+            text);
     }
     made->nranks = nranks;
     memcpy(made->ranks, ranks, (size_t)nranks * sizeof *ranks);
@@ -114,6 +131,23 @@ tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, 
     else status = make_group(groups, ranks, nranks, comm_out);
     pthread_mutex_unlock(&groups->lock);
     return status;
+}
+
+void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, char *text, size_t bytes) {
+    text[0] = '\0';
+    pthread_mutex_lock(&groups->lock);
+    const rank_group *group = groups->first;
+    while (group != NULL && group->comm != comm) group = group->next;
+    int same = 0;
+    while (group != NULL && same < group->nranks && group->ranks[same] == same) same++;
+    if (group != NULL && same < group->nranks) {
+        size_t used = (size_t)snprintf(text, bytes, ", by a communicator whose ranks ");
+        used += write_ranks(NULL, group->nranks, text + used, bytes - used);
+        if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, " are ");
+        if (used < bytes) used += write_ranks(group->ranks, group->nranks, text + used, bytes - used);
+        if (used < bytes) snprintf(text + used, bytes - used, " here");
+    }
+    pthread_mutex_unlock(&groups->lock);
 }
 
 tutti_cached_plan *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_cached_plan *added) {

@@ -42,6 +42,10 @@ void tutti_placement_text(const tutti_placement *placement, char *text, size_t b
  * groups keep it. */
 tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out);
 
+/* ", by a communicator whose ranks 0,1 are 3,2 here" of a communicator that the groups have made; empty where the numbers are
+ * the same. Errors of such communicators name ranks by their own numbers. */
+void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, char *text, size_t bytes);
+
 /* Plans that are to be used again: a list that ends, entry by entry, with the groups. `added` (NULL: none) is put in front; gives the
  * first. */
 typedef struct tutti_cached_plan {

@@ -49,6 +49,29 @@ void tutti_plan_destroy(tutti_plan *plan) {
     free(plan);
 }
 
+/* ------------------------------------------------------------------------------------------------- errors */
+
+static const char *const step_names[] = {
+    [TUTTI_STEP_ALL_REDUCE] = "all_reduce", [TUTTI_STEP_REDUCE_SCATTER] = "reduce_scatter",
+    [TUTTI_STEP_ALL_GATHER] = "all_gather", [TUTTI_STEP_BROADCAST] = "broadcast",
+    [TUTTI_STEP_ALL_TO_ALL] = "all_to_all", [TUTTI_STEP_MESSAGES] = "messages",
+    [TUTTI_STEP_LOCAL] = "local copies",
+};
+
+const char *tutti_step_name(tutti_step_kind kind) {
+    return step_names[kind];
+}
+
+tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status, const char *what,
+                                     const tutti_comm *comm) {
+    char src[300], dst[300], more[60] = "", ranks[400] = "";
+    tutti_layout_text(plan->routes[0].src, src, sizeof src);
+    tutti_layout_text(plan->routes[0].dst, dst, sizeof dst);
+    if (plan->npairs > 1) snprintf(more, sizeof more, ", and of %zu more tensors", plan->npairs - 1);
+    if (comm != NULL) tutti_rank_groups_text(plan->groups, comm, ranks, sizeof ranks);
+    return tutti_fail_context(status, "%s of %s to %s%s%s", what, src, dst, more, ranks);
+}
+
 /* ------------------------------------------------------------------------------------------------- making */
 
 /* One pair by itself, before any rank is asked. */
@@ -95,9 +118,13 @@ static tutti_status make(tutti_plan *plan) {
     }
     TUTTI_TRY(list_ranks(plan, first->comm));
     plan->groups = first->groups;
-    TUTTI_TRY(tutti_rank_groups_get(plan->groups, plan->ranks, plan->nranks, &plan->comm));
-    TUTTI_TRY(tutti_plan_agree(plan));
-    return tutti_plan_choose(plan);
+    tutti_status status = tutti_rank_groups_get(plan->groups, plan->ranks, plan->nranks, &plan->comm);
+    if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "plan", NULL);
+    status = tutti_plan_agree(plan);
+    if (status == TUTTI_ERR_ARGUMENT) return status; /* it says what differs */
+    if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "comparison of the layouts", plan->comm);
+    status = tutti_plan_choose(plan);
+    return status == TUTTI_OK ? status : tutti_plan_fail_context(plan, status, "plan", NULL);
 }
 
 tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
@@ -136,13 +163,6 @@ tutti_status tutti_plan_create(const tutti_layout *srcs, const tutti_layout *dst
 }
 
 /* ---------------------------------------------------------------------------------------------- questions */
-
-static const char *const step_names[] = {
-    [TUTTI_STEP_ALL_REDUCE] = "all_reduce", [TUTTI_STEP_REDUCE_SCATTER] = "reduce_scatter",
-    [TUTTI_STEP_ALL_GATHER] = "all_gather", [TUTTI_STEP_BROADCAST] = "broadcast",
-    [TUTTI_STEP_ALL_TO_ALL] = "all_to_all", [TUTTI_STEP_MESSAGES] = "messages",
-    [TUTTI_STEP_LOCAL] = "local copies",
-};
 
 tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out) {
     if (plan == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_get: NULL argument");

@@ -98,6 +98,11 @@ struct tutti_plan {
 tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
                            tutti_plan **plan_out);
 
+/* Puts in front of an error what was done to which tensors, and which ranks those of `comm` (NULL: not shown) are. Gives `status`. */
+tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status, const char *what,
+                                     const tutti_comm *comm);
+const char *tutti_step_name(tutti_step_kind kind);
+
 /* ---- plan_cache.c: a plan for one pair, which stays as long as their communicator has placements. Collective where it is new. */
 tutti_status tutti_plan_find(const tutti_kept_layout *src, const tutti_kept_layout *dst, tutti_plan **plan_out);
 

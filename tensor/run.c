@@ -192,7 +192,11 @@ tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *con
     if (plan->scratch_bytes > 0 && plan->scratch == NULL)
         TUTTI_TRY(tutti_mem_alloc(plan->scratch_bytes, &plan->scratch));
     const run r = {.plan = plan, .srcs = srcs, .dsts = dsts, .scratch = plan->scratch, .options = options};
-    for (int i = 0; i < plan->nsteps; i++) TUTTI_TRY(run_step(&r, &plan->steps[i]));
+    for (int i = 0; i < plan->nsteps; i++) {
+        const tutti_step *step = &plan->steps[i];
+        tutti_status status = run_step(&r, step);
+        if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, tutti_step_name(step->kind), step->comm);
+    }
     for (size_t i = 0; i < plan->npairs; i++)
         if (plan->routes[i].filler >= 0) fill(&r, i);
     return TUTTI_OK;

@@ -17,6 +17,13 @@
  *
  * Calls that are marked collective are made by all ranks of the placements that they name, in the same order with equal arguments; a
  * difference is an error on all of them. Wrong arguments are judged before anything is sent, from what is equal on all ranks.
+ *
+ * Communicators: tensors talk over communicators of their own, made with the caller's at the first use of each list of ranks, and kept
+ * as long as there is a placement on the caller's. Where a rank dies, or does not come by the deadline, the one in use breaks: all
+ * tensors whose plans use it get an error at once from then on, and the caller's communicator stays whole. To go on, destroy all
+ * tensors, plans and placements on it, on all ranks that are left, and make new ones. Only where the rank was lost while such a
+ * communicator was made does the caller's break too; so it does where ranks do not name the same ranks, by the deadline of
+ * connections (TUTTI_CONNECT_TIMEOUT_MS).
  */
 #ifndef TUTTI_TENSOR_H
 #define TUTTI_TENSOR_H
