@@ -12,7 +12,9 @@
  *
  * The value of a tensor with partial axes: neighbouring partial axes (those between them left out) of one reduction are one reduction
  * over their ranks in row-major order; such runs are reduced from the last to the first. So neither the value nor a bit of it depends
- * on the route by which it is computed. A target with partial axes holds the value on coordinate 0 of its sum, prod and bxor axes and
+ * on the route by which it is computed. Where such ranks lie on several hosts, sums and products of floats are in rank order within each
+ * host, then in the order of the hosts' lowest ranks, as those of tutti_all_reduce: copies that are computed by ranks which lie on the
+ * hosts in other ways may then differ by a rounding. A target with partial axes holds the value on coordinate 0 of its sum, prod and bxor axes and
  * the identity elsewhere (for sums of floats -0.0, which changes no number); along min, max, avg, band and bor all hold the value.
  *
  * Calls that are marked collective are made by all ranks of the placements that they name, in the same order with equal arguments; a

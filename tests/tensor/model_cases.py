@@ -2,9 +2,9 @@
 from dataclasses import dataclass, replace
 from math import prod
 
-from model_layouts import (Layout, axes_that_split, box, boxes, members, number_on, redistribute, reduction, split_dimension,
-                           term_count)
-from model_values import TYPES, fnv1a, reductions, source_values
+from model_layouts import (Layout, axes_that_split, box, boxes, members, number_on, redistribute, reduction, runs,
+                           split_dimension, term_count)
+from model_values import FLOATS, TYPES, fnv1a, reductions, source_values
 
 MOST_ELEMENTS = 4000
 MOST_ELEMENTS_RARELY = 30000  # in one case of 50
@@ -28,6 +28,12 @@ def terms(case):
 def shards(case):
     """What each rank of the target's placement must hold."""
     return redistribute(case.kind, case.source, case.target, terms(case))
+
+
+def is_exact(case):
+    """Has its value the same bits whatever the order in which the ranks of a run are reduced? Two terms have one order only."""
+    return case.kind not in FLOATS or all(name in ("min", "max") or prod(case.source.axes[axis] for axis in axes) <= 2
+                                          for name, axes in runs(case.source))
 
 
 # Lines.
