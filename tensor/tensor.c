@@ -9,18 +9,32 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 #include "tensor/plan.h"
+#include "tensor/tensor.h"
 
-struct tutti_tensor {
-    tutti_kept_layout *layout;
-    void *data; /* NULL: no shard, or an empty one */
-    bool owns;  /* data is tutti_mem_alloc's */
-    tutti_region region;
-    size_t count; /* of the shard */
-};
+/* ------------------------------------------------------------------------------------------------ storage */
+
+tutti_status tutti_storage_create(void (*release)(void *context), void *context, tutti_storage **storage_out) {
+    tutti_storage *storage;
+    TUTTI_TRY(tutti_calloc(1, sizeof *storage, &storage));
+    *storage = (tutti_storage){.references = 1, .release = release, .context = context};
+    *storage_out = storage;
+    return TUTTI_OK;
+}
+
+tutti_storage *tutti_storage_keep(tutti_storage *storage) {
+    if (storage != NULL) __atomic_add_fetch(&storage->references, 1, __ATOMIC_RELAXED);
+    return storage;
+}
+
+void tutti_storage_release(tutti_storage *storage) {
+    if (storage == NULL || __atomic_sub_fetch(&storage->references, 1, __ATOMIC_ACQ_REL) > 0) return;
+    storage->release(storage->context);
+    free(storage);
+}
 
 /* ------------------------------------------------------------------------------------------------ tensors */
 
-static tutti_status begin(const tutti_layout *layout, tutti_tensor **tensor_out) {
+tutti_status tutti_tensor_begin(const tutti_layout *layout, tutti_tensor **tensor_out) {
     tutti_tensor *tensor;
     TUTTI_TRY(tutti_calloc(1, sizeof *tensor, &tensor));
     tutti_status status = tutti_layout_keep(layout, &tensor->layout);
@@ -37,13 +51,25 @@ static tutti_status begin(const tutti_layout *layout, tutti_tensor **tensor_out)
     return TUTTI_OK;
 }
 
+static void free_memory(void *memory) {
+    (void)tutti_mem_free(memory);
+}
+
+tutti_status tutti_tensor_allocate(tutti_tensor *tensor) {
+    if (tensor->count == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_mem_alloc(tensor->count * tutti_type_bytes(tensor->layout->view.type), &tensor->data));
+    tutti_status status = tutti_storage_create(free_memory, tensor->data, &tensor->storage);
+    if (status == TUTTI_OK) return status;
+    free_memory(tensor->data);
+    tensor->data = NULL;
+    return status;
+}
+
 tutti_status tutti_tensor_create(const tutti_layout *layout, tutti_tensor **tensor_out) {
     tutti_tensor *tensor;
     if (tensor_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_create: NULL argument");
-    TUTTI_TRY(begin(layout, &tensor));
-    tutti_status status = TUTTI_OK;
-    if (tensor->count > 0) status = tutti_mem_alloc(tensor->count * tutti_type_bytes(layout->type), &tensor->data);
-    tensor->owns = true;
+    TUTTI_TRY(tutti_tensor_begin(layout, &tensor));
+    tutti_status status = tutti_tensor_allocate(tensor);
     if (status == TUTTI_OK) *tensor_out = tensor;
     else tutti_tensor_destroy(tensor);
     return status;
@@ -52,7 +78,7 @@ tutti_status tutti_tensor_create(const tutti_layout *layout, tutti_tensor **tens
 tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local, tutti_tensor **tensor_out) {
     tutti_tensor *tensor;
     if (tensor_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_wrap: NULL argument");
-    TUTTI_TRY(begin(layout, &tensor));
+    TUTTI_TRY(tutti_tensor_begin(layout, &tensor));
     if (tensor->count > 0 && local == NULL) {
         char text[300];
         tutti_layout_text(tensor->layout, text, sizeof text);
@@ -69,7 +95,7 @@ tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local, tutti_te
 
 void tutti_tensor_destroy(tutti_tensor *tensor) {
     if (tensor == NULL) return;
-    if (tensor->owns) (void)tutti_mem_free(tensor->data);
+    tutti_storage_release(tensor->storage);
     tutti_layout_release(tensor->layout);
     free(tensor);
 }
