@@ -204,7 +204,7 @@ static tutti_status fill(tutti_placement *placement, const int *ranks) {
 
 tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const int *ranks, const int *axes, int naxes,
                                     tutti_placement **placement_out) {
-    int64_t nranks;
+    int64_t nranks = 0;
     if (comm == NULL || placement_out == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_create: NULL argument");
     if (memory != TUTTI_MEMORY_ASK && memory != TUTTI_MEMORY_HOST)
