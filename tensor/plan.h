@@ -75,6 +75,9 @@ typedef struct tutti_step {
     int nsends, nrecvs;
     tutti_part *locals;
     size_t nlocals;
+    /* Of reduce_scatter and all_gather: the parts are of one size and lie one behind the other, on all ranks of the step, so that the
+     * variants for that serve, which are quicker where little is sent. */
+    bool even;
     /* Arguments of the variants with a pointer for each rank. */
     const void **srcs;
     void **dsts;
@@ -118,6 +121,8 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
 /* ---- plan_steps.c: fills in stages and steps of the routes. */
 tutti_status tutti_plan_choose(tutti_plan *plan);
 tutti_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind);
+/* Do these lie one behind the other, in scratch memory or in a shard (of the source, or of the target)? */
+bool tutti_messages_are_even(const tutti_message *messages, int count, size_t element_bytes, bool of_source);
 /* Room in the scratch memory, aligned. */
 size_t tutti_plan_take_scratch(tutti_plan *plan, size_t bytes);
 tutti_status tutti_route_add_stage(tutti_plan *plan, tutti_route *route, tutti_tiling *tiling);

@@ -60,6 +60,7 @@ static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_step *step, 
         step->dst_counts[message->peer] = message->bytes / route->element_bytes;
         if (i != placement->me) plan->received_bytes += message->bytes;
     }
+    step->even = tutti_messages_are_even(step->recvs, step->nrecvs, route->element_bytes, /* of_source */ false);
     plan->sent_bytes += route->stages[step->from].bytes * (size_t)(step->nranks - 1);
     return TUTTI_OK;
 }

@@ -131,6 +131,7 @@ static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_step *step, 
         step->src_counts[message->peer] = message->bytes / route->element_bytes;
         if (i != placement->me) plan->sent_bytes += message->bytes;
     }
+    step->even = tutti_messages_are_even(step->sends, step->nsends, route->element_bytes, /* of_source */ true);
     plan->received_bytes += route->stages[step->to].bytes * (size_t)(step->nranks - 1);
     return TUTTI_OK;
 }

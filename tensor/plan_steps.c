@@ -59,6 +59,22 @@ size_t tutti_plan_take_scratch(tutti_plan *plan, size_t bytes) {
     return offset;
 }
 
+bool tutti_messages_are_even(const tutti_message *messages, int count, size_t element_bytes, bool of_source) {
+    size_t start = 0;
+    for (int i = 0; i < count; i++) {
+        const tutti_message *m = &messages[i];
+        if (m->bytes == 0 || m->bytes != messages[0].bytes || m->direct != messages[0].direct) return false;
+        size_t at = m->scratch_offset;
+        if (m->direct) {
+            const tutti_block *block = &m->parts[0].blocks.items[0];
+            at = (size_t)(of_source ? block->src_first : block->dst_first) * element_bytes;
+        }
+        if (i == 0) start = at;
+        if (at != start + (size_t)i * m->bytes) return false;
+    }
+    return count > 0;
+}
+
 tutti_status tutti_route_add_stage(tutti_plan *plan, tutti_route *route, tutti_tiling *tiling) {
     (void)plan;
     tutti_stage *stage = &route->stages[route->nstages++];

@@ -123,14 +123,21 @@ static tutti_status reduce(const run *r, const tutti_step *step) {
         return tutti_all_reduce(step->comm, src, dst, route->stages[step->from].bytes / route->element_bytes, type,
                                 step->reduction, r->options);
     for (int i = 0; i < step->nsends; i++) step->srcs[i] = pack(r, step, &step->sends[i]);
+    if (step->even)
+        return tutti_reduce_scatter(step->comm, step->srcs[0], dst, step->src_counts[0], type, step->reduction,
+                                    r->options);
     return tutti_reduce_scatter_v(step->comm, step->srcs, dst, step->src_counts, type, step->reduction, r->options);
 }
 
 static tutti_status gather(const run *r, const tutti_step *step) {
     const tutti_route *route = &r->plan->routes[step->pair];
+    const void *src = memory_of(r, step->pair, step->from);
+    tutti_type type = route->src->view.type;
     for (int i = 0; i < step->nrecvs; i++) step->dsts[i] = landing(r, step, &step->recvs[i]);
-    TUTTI_TRY(tutti_all_gather_v(step->comm, memory_of(r, step->pair, step->from), step->dst_counts[step->me],
-                                 step->dsts, step->dst_counts, route->src->view.type, r->options));
+    if (step->even) TUTTI_TRY(tutti_all_gather(step->comm, src, step->dsts[0], step->dst_counts[0], type, r->options));
+    else
+        TUTTI_TRY(tutti_all_gather_v(step->comm, src, step->dst_counts[step->me], step->dsts, step->dst_counts, type,
+                                     r->options));
     for (int i = 0; i < step->nrecvs; i++) unpack(r, step, &step->recvs[i]);
     return TUTTI_OK;
 }
