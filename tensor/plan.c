@@ -174,6 +174,13 @@ tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_
     return TUTTI_OK;
 }
 
+/* Messages to or from one rank stand side by side. */
+static int count_peers(const tutti_message *messages, int count) {
+    int peers = 0;
+    for (int i = 0; i < count; i++) peers += i == 0 || messages[i].peer != messages[i - 1].peer;
+    return peers;
+}
+
 tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes) {
     size_t used = 0;
     if (plan == NULL || text == NULL || bytes == 0)
@@ -182,10 +189,10 @@ tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t byte
         const tutti_step *step = &plan->steps[i];
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", then " : "", step_names[step->kind]);
         if (step->kind == TUTTI_STEP_LOCAL || used >= bytes) continue;
-        used +=
-            step->kind == TUTTI_STEP_MESSAGES
-                ? (size_t)snprintf(text + used, bytes - used, " to %d and from %d ranks", step->nsends, step->nrecvs)
-                : (size_t)snprintf(text + used, bytes - used, " of %d ranks", step->nranks);
+        used += step->kind == TUTTI_STEP_MESSAGES
+                    ? (size_t)snprintf(text + used, bytes - used, " to %d and from %d ranks",
+                                       count_peers(step->sends, step->nsends), count_peers(step->recvs, step->nrecvs))
+                    : (size_t)snprintf(text + used, bytes - used, " of %d ranks", step->nranks);
     }
     if (used < bytes)
         snprintf(text + used, bytes - used, "%s: receives %llu bytes of at least %llu",

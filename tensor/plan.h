@@ -4,8 +4,7 @@
  *     source ──reduce──> nothing partial ──exchange──> target, or a share of it per copy ──replicate──> target ──fill──> partial
  *
  * Each stage of a pair is a tiling (tiling.h): boxes on ranks. The first is the source's, the last the target's; those between them
- * lie in scratch memory. A step leads from one stage to the next; an exchange does so for all pairs at once, with one message for each
- * two ranks. Which steps there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
+ * lie in scratch memory. A step leads from one stage to the next; an exchange does so for all pairs at once. Which steps there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
  *
  * plan.c makes and keeps plans, plan_steps.c chooses the steps, plan_reduce.c and plan_move.c work them out, run.c carries them out.
  */
@@ -50,12 +49,14 @@ typedef enum tutti_step_kind {
 /* What one pair has in a message, or copies within this rank. */
 typedef struct tutti_part {
     size_t pair;
+    bool plain; /* of exchanges: one contiguous copy on both sides */
     tutti_blocks blocks;
 } tutti_part;
 
 /* To or from one rank. What is contiguous in a shard is sent from there and received there; else it lies in scratch memory. */
 typedef struct tutti_message {
     int peer; /* in the step's communicator */
+    int wave; /* of TUTTI_STEP_MESSAGES: waves go one after the other, and use the same scratch memory */
     size_t bytes, scratch_offset;
     bool direct;
     tutti_part *parts;
@@ -72,7 +73,7 @@ typedef struct tutti_step {
     tutti_reduction reduction;
     tutti_message *sends,
         *recvs; /* of reduce_scatter: what is packed for each rank; of all_gather: what comes from each */
-    int nsends, nrecvs;
+    int nsends, nrecvs, nwaves;
     tutti_part *locals;
     size_t nlocals;
     /* Of reduce_scatter and all_gather: the parts are of one size and lie one behind the other, on all ranks of the step, so that the

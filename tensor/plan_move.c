@@ -2,8 +2,8 @@
  * Moving boxes: all_gather and broadcast where they fit, else an exchange, in which each rank gets each piece that it lacks from the
  * one rank that owns it for it.
  *
- * An exchange is of all pairs of a plan: what two ranks have for each other goes in one message. Where more than half of the ranks of
- * its communicator have something for each other it is an all_to_all_v, else messages.
+ * An exchange is of all pairs of a plan: where more than half of the ranks of its communicator have something for each other
+ * it is an all_to_all_v, else messages.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -220,40 +220,126 @@ static int64_t count_talks(const tutti_plan *plan, const tutti_step *step, const
     return count;
 }
 
-/* What this rank sends to or gets from `peer`, of all pairs. Nothing: the message has no parts. */
-static tutti_status make_message(tutti_plan *plan, const tutti_step *step, const leg *legs, int peer, bool sends,
-                                 tutti_message *message) {
-    *message = (tutti_message){.peer = peer};
-    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *message->parts, &message->parts));
+/* Is a pair's piece one contiguous copy on both sides? */
+static tutti_status is_plain(const leg *l, int giver, int taker, const tutti_blocks *own, bool sends, bool *plain_out) {
+    tutti_blocks other = {0};
+    *plain_out = false;
+    if (!tutti_blocks_are_contiguous(own)) return TUTTI_OK;
+    tutti_status status = tutti_transfer_piece(&l->transfer, l->src_index[giver], l->dst_index[taker],
+                                               sends ? TUTTI_PIECE_UNPACK : TUTTI_PIECE_PACK, 0, &other);
+    *plain_out = tutti_blocks_are_contiguous(&other);
+    tutti_blocks_free(&other);
+    return status;
+}
+
+/* All that this rank sends to or gets from `peer`, of all pairs. */
+static tutti_status list_parts(const tutti_plan *plan, const tutti_step *step, const leg *legs, int peer, bool sends,
+                               tutti_message *whole) {
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *whole->parts, &whole->parts));
     for (size_t i = 0; i < plan->npairs; i++) {
         int giver = sends ? step->me : peer, taker = sends ? peer : step->me;
         if (!gives(&legs[i], giver, taker)) continue;
-        tutti_part *part = &message->parts[message->nparts++];
+        tutti_part *part = &whole->parts[whole->nparts++];
         part->pair = i;
         TUTTI_TRY(tutti_transfer_piece(&legs[i].transfer, legs[i].src_index[giver], legs[i].dst_index[taker],
                                        sends ? TUTTI_PIECE_PACK : TUTTI_PIECE_UNPACK, 0, &part->blocks));
-        message->bytes += part->blocks.bytes;
+        TUTTI_TRY(is_plain(&legs[i], giver, taker, &part->blocks, sends, &part->plain));
     }
-    message->direct =
-        message->nparts == 0 || (message->nparts == 1 && tutti_blocks_are_contiguous(&message->parts[0].blocks));
-    if (!message->direct) message->scratch_offset = tutti_plan_take_scratch(plan, message->bytes);
     return TUTTI_OK;
 }
 
+/* Appends a message for `nparts` parts, which are moved there. */
+static tutti_status add_message(tutti_message **messages, int *count, int peer, tutti_part *parts, size_t nparts) {
+    tutti_message *all = realloc(*messages, ((size_t)*count + 1) * sizeof *all), *new;
+    if (all == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %d messages", *count + 1);
+    *messages = all;
+    new = &all[*count];
+    *new = (tutti_message){.peer = peer};
+    TUTTI_TRY(tutti_calloc(nparts, sizeof *new->parts, &new->parts));
+    ++*count;
+    for (; new->nparts < nparts; new->nparts++) {
+        tutti_part *part = &parts[new->nparts];
+        new->parts[new->nparts] = *part;
+        new->bytes += part->blocks.bytes;
+        part->blocks = (tutti_blocks){0};
+    }
+    new->direct = nparts == 1 && tutti_blocks_are_contiguous(&new->parts[0].blocks);
+    return TUTTI_OK;
+}
+
+/* Between each two ranks so many bytes are packed into one message, to be still in a cache when they are sent, and go at a time. */
+enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
+
+/* All parts in one message; where there may be several for each two ranks, large parts that are contiguous on both sides, and so need
+ * not be packed, in messages of their own, and the others together, up to about PACKED_BYTES. Both sides find the same messages. */
+static tutti_status add_messages(const tutti_step *step, const tutti_message *whole, tutti_message **messages,
+                                 int *count) {
+    enum { LEAST_ALONE = 32 << 10 };
+    size_t first = 0, bytes = 0; /* of the parts that are not yet in a message */
+    for (size_t i = 0; i < whole->nparts; i++) {
+        const tutti_part *part = &whole->parts[i];
+        bool several = step->kind == TUTTI_STEP_MESSAGES,
+             alone = several && part->plain && part->blocks.bytes >= LEAST_ALONE;
+        if (i > first && (alone || (several && bytes >= PACKED_BYTES))) {
+            TUTTI_TRY(add_message(messages, count, whole->peer, whole->parts + first, i - first));
+            first = i;
+            bytes = 0;
+        }
+        bytes += part->blocks.bytes;
+        if (!alone) continue;
+        TUTTI_TRY(add_message(messages, count, whole->peer, whole->parts + first, 1));
+        first = i + 1;
+        bytes = 0;
+    }
+    if (first == whole->nparts) return TUTTI_OK;
+    return add_message(messages, count, whole->peer, whole->parts + first, whole->nparts - first);
+}
+
+/* The scratch memory of one wave serves the next. Both sides count alike. No rank waits for ever: those whose wave is the lowest find that the others have begun it, or are past it. */
+static void set_waves(tutti_message *messages, int count, int *nwaves) {
+    size_t before = 0;
+    for (int i = 0; i < count; i++) {
+        messages[i].wave = (int)tutti_min_size(before / WAVE_BYTES, INT32_MAX - 1);
+        before += messages[i].bytes;
+        if (messages[i].wave >= *nwaves) *nwaves = messages[i].wave + 1;
+    }
+}
+
+/* The room of all waves is the same. */
+static void take_scratch(tutti_plan *plan, tutti_step *step) {
+    size_t start = plan->scratch_bytes, most = start;
+    for (int wave = 0; wave < step->nwaves; wave++) {
+        plan->scratch_bytes = start;
+        for (int i = 0; i < step->nsends + step->nrecvs; i++) {
+            tutti_message *m = i < step->nsends ? &step->sends[i] : &step->recvs[i - step->nsends];
+            if (m->wave == wave && !m->direct) m->scratch_offset = tutti_plan_take_scratch(plan, m->bytes);
+        }
+        if (plan->scratch_bytes > most) most = plan->scratch_bytes;
+    }
+    plan->scratch_bytes = most;
+}
+
+static tutti_status add_peer(tutti_plan *plan, tutti_step *step, const leg *legs, int peer, bool sends,
+                             tutti_message **messages, int *count) {
+    tutti_message whole = {.peer = peer};
+    int first = *count;
+    uint64_t *bytes = sends ? &plan->sent_bytes : &plan->received_bytes;
+    tutti_status status = list_parts(plan, step, legs, peer, sends, &whole);
+    if (status == TUTTI_OK) status = add_messages(step, &whole, messages, count);
+    for (int i = first; i < *count; i++) *bytes += (*messages)[i].bytes;
+    set_waves(*messages + first, *count - first, &step->nwaves);
+    for (size_t i = 0; i < whole.nparts; i++) tutti_blocks_free(&whole.parts[i].blocks); /* what was not moved */
+    free(whole.parts);
+    return status;
+}
+
 static tutti_status list_messages(tutti_plan *plan, tutti_step *step, const leg *legs) {
-    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->sends, &step->sends));
-    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->recvs, &step->recvs));
     for (int peer = 0; peer < step->nranks; peer++) {
         if (peer == step->me) continue;
-        tutti_status status = make_message(plan, step, legs, peer, true, &step->sends[step->nsends++]);
-        if (status == TUTTI_OK) status = make_message(plan, step, legs, peer, false, &step->recvs[step->nrecvs++]);
-        TUTTI_TRY(status);
-        tutti_message *sent = &step->sends[step->nsends - 1], *got = &step->recvs[step->nrecvs - 1];
-        plan->sent_bytes += sent->bytes;
-        plan->received_bytes += got->bytes;
-        if (sent->nparts == 0) free(step->sends[--step->nsends].parts);
-        if (got->nparts == 0) free(step->recvs[--step->nrecvs].parts);
+        TUTTI_TRY(add_peer(plan, step, legs, peer, true, &step->sends, &step->nsends));
+        TUTTI_TRY(add_peer(plan, step, legs, peer, false, &step->recvs, &step->nrecvs));
     }
+    take_scratch(plan, step);
     return TUTTI_OK;
 }
 

@@ -92,24 +92,32 @@ static tutti_status exchange(const run *r, const tutti_step *step) {
     return TUTTI_OK;
 }
 
-static tutti_status send_all(const run *r, const tutti_step *step) {
+static tutti_status post_wave(const run *r, const tutti_step *step, int wave) {
     enum { TAG = 0 };
     const tutti_options none = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST);
-    if (step->nsends + step->nrecvs == 0) return TUTTI_OK;
-    TUTTI_TRY(tutti_group_begin(step->comm));
-    tutti_status status = TUTTI_OK;
-    for (int i = 0; i < step->nrecvs && status == TUTTI_OK; i++)
-        status = tutti_recv(step->comm, landing(r, step, &step->recvs[i]), step->recvs[i].bytes, TUTTI_UINT8,
-                            step->recvs[i].peer, TAG, &none);
-    for (int i = 0; i < step->nsends && status == TUTTI_OK; i++)
-        status = tutti_send(step->comm, pack(r, step, &step->sends[i]), step->sends[i].bytes, TUTTI_UINT8,
-                            step->sends[i].peer, TAG, &none);
-    if (status != TUTTI_OK) {
-        (void)tutti_group_cancel(step->comm);
-        return status;
+    for (int i = 0; i < step->nrecvs; i++)
+        if (step->recvs[i].wave == wave)
+            TUTTI_TRY(tutti_recv(step->comm, landing(r, step, &step->recvs[i]), step->recvs[i].bytes, TUTTI_UINT8,
+                                 step->recvs[i].peer, TAG, &none));
+    for (int i = 0; i < step->nsends; i++)
+        if (step->sends[i].wave == wave)
+            TUTTI_TRY(tutti_send(step->comm, pack(r, step, &step->sends[i]), step->sends[i].bytes, TUTTI_UINT8,
+                                 step->sends[i].peer, TAG, &none));
+    return TUTTI_OK;
+}
+
+static tutti_status send_all(const run *r, const tutti_step *step) {
+    for (int wave = 0; wave < step->nwaves; wave++) {
+        TUTTI_TRY(tutti_group_begin(step->comm));
+        tutti_status status = post_wave(r, step, wave);
+        if (status != TUTTI_OK) {
+            (void)tutti_group_cancel(step->comm);
+            return status;
+        }
+        TUTTI_TRY(tutti_group_end(step->comm, r->options));
+        for (int i = 0; i < step->nrecvs; i++)
+            if (step->recvs[i].wave == wave) unpack(r, step, &step->recvs[i]);
     }
-    TUTTI_TRY(tutti_group_end(step->comm, r->options));
-    for (int i = 0; i < step->nrecvs; i++) unpack(r, step, &step->recvs[i]);
     return TUTTI_OK;
 }
 

@@ -403,6 +403,62 @@ Test(tensor, many_tensors_go_in_one_round) {
     run((const int[]){2, 3, 4, 0}, move_many);
 }
 
+/* From one rank to two others: pieces that are contiguous on both sides, on one, and small ones, in more bytes than go at a time. */
+static tutti_status move_large(ranks_context *context) {
+    enum { LARGE_TENSORS = 24, LARGE_SIDE = 384 };
+    static const tutti_sbp rows = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM}, columns = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM};
+    const tutti_sbp *const sbp[] = {&rows, &columns, NULL};
+    tutti_placement *from, *to;
+    tutti_tensor *src[LARGE_TENSORS], *dst[LARGE_TENSORS];
+    tutti_layout srcs[LARGE_TENSORS], dsts[LARGE_TENSORS];
+    int64_t shapes[LARGE_TENSORS][2];
+    tutti_local local;
+    tutti_plan *plan;
+    tutti_plan_details details;
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, (int[]){0}, (int[]){1}, 1, &from));
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, (int[]){2, 1}, (int[]){2}, 1, &to));
+    for (int i = 0; i < LARGE_TENSORS; i++) {
+        shapes[i][0] = i % 4 == 3 ? 5 : LARGE_SIDE - i;
+        shapes[i][1] = i % 4 == 3 ? 7 : LARGE_SIDE + 2 * i;
+        srcs[i] = TUTTI_LAYOUT(.placement = from, .type = TUTTI_INT64, .ndims = 2, .shape = shapes[i]);
+        dsts[i] = srcs[i];
+        dsts[i].placement = to;
+        dsts[i].sbp = sbp[i % 3];
+        TUTTI_TRY(tutti_tensor_create(&srcs[i], &src[i]));
+        TUTTI_TRY(tutti_tensor_create(&dsts[i], &dst[i]));
+        TUTTI_TRY(tutti_tensor_local(src[i], &local));
+        for (size_t k = 0; k < local.count; k++) ((int64_t *)local.data)[k] = 1000000 * i + (int64_t)k;
+    }
+    TUTTI_TRY(tutti_plan_create(srcs, dsts, LARGE_TENSORS, &plan));
+    for (int round = 0; round < 2; round++)
+        TUTTI_TRY(tutti_plan_run(plan, (const tutti_tensor *const *)src, dst, NULL));
+    for (int i = 0; i < LARGE_TENSORS; i++) {
+        TUTTI_TRY(tutti_tensor_local(dst[i], &local));
+        for (size_t k = 0; k < local.count; k++) {
+            int64_t row = local.first[0] + (int64_t)k / local.shape[1],
+                    column = local.first[1] + (int64_t)k % local.shape[1];
+            int64_t value = 1000000 * i + row * shapes[i][1] + column, got = ((const int64_t *)local.data)[k];
+            RANKS_CHECK(got == value, "tensor %d: [%lld,%lld] is %lld, not %lld", i, (long long)row, (long long)column,
+                        (long long)got, (long long)value);
+        }
+        tutti_tensor_destroy(src[i]);
+        tutti_tensor_destroy(dst[i]);
+    }
+    TUTTI_TRY(tutti_plan_get(plan, &details));
+    RANKS_CHECK(details.received_bytes == details.least_bytes, "more bytes than must be");
+    RANKS_CHECK(context->rank > 0 || details.sent_bytes > 16 << 20, "too few bytes to be of use here");
+    RANKS_CHECK(details.scratch_bytes < details.sent_bytes / 2 || context->rank > 0, "%llu bytes of scratch memory",
+                (unsigned long long)details.scratch_bytes);
+    tutti_plan_destroy(plan);
+    tutti_placement_destroy(from);
+    tutti_placement_destroy(to);
+    return TUTTI_OK;
+}
+
+Test(tensor, large_tensors_go_a_part_at_a_time) {
+    run((const int[]){3, 0}, move_large);
+}
+
 /* Without partial values nothing is received that is not missing. */
 static tutti_status count_bytes(ranks_context *context) {
     static const tutti_sbp pairs[][4] = {
