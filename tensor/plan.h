@@ -3,8 +3,9 @@
  *
  *     source ──reduce──> nothing partial ──exchange──> target, or a share of it per copy ──replicate──> target ──fill──> partial
  *
- * Each stage of a pair is a tiling (tiling.h): boxes on ranks. The first is the source's, the last the target's; those between them
- * lie in scratch memory. A step leads from one stage to the next; an exchange does so for all pairs at once. Which steps there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
+ * Each stage of a pair is a tiling (tiling.h): boxes on ranks. The first is the source's, the last the target's; those between
+ * them lie in scratch memory. A step leads from one stage to the next; an exchange does so for all pairs at once. Which steps
+ * there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
  *
  * plan.c makes and keeps plans, plan_steps.c chooses the steps, plan_reduce.c and plan_move.c work them out, run.c carries them out.
  */
@@ -76,8 +77,8 @@ typedef struct tutti_step {
     int nsends, nrecvs, nwaves;
     tutti_part *locals;
     size_t nlocals;
-    /* Of reduce_scatter and all_gather: the parts are of one size and lie one behind the other, on all ranks of the step, so that the
-     * variants for that serve, which are quicker where little is sent. */
+    /* Of reduce_scatter and all_gather: the parts are of one size and lie one behind the other, on all ranks of the step, so
+     * that the variants for that serve, which are quicker where little is sent. */
     bool even;
     /* Arguments of the variants with a pointer for each rank. */
     const void **srcs;
@@ -102,7 +103,8 @@ struct tutti_plan {
 tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
                            tutti_plan **plan_out);
 
-/* Puts in front of an error what was done to which tensors, and which ranks those of `comm` (NULL: not shown) are. Gives `status`. */
+/* Puts in front of an error what was done to which tensors, and which ranks those of `comm` (NULL: not shown) are. Gives
+ * `status`. */
 tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status, const char *what,
                                      const tutti_comm *comm);
 const char *tutti_step_name(tutti_step_kind kind);

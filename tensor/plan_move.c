@@ -270,8 +270,9 @@ static tutti_status add_message(tutti_message **messages, int *count, int peer, 
 /* Between each two ranks so many bytes are packed into one message, to be still in a cache when they are sent, and go at a time. */
 enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
 
-/* All parts in one message; where there may be several for each two ranks, large parts that are contiguous on both sides, and so need
- * not be packed, in messages of their own, and the others together, up to about PACKED_BYTES. Both sides find the same messages. */
+/* All parts in one message; where there may be several for each two ranks, large parts that are contiguous on both sides, and
+ * so need not be packed, in messages of their own, and the others together, up to about PACKED_BYTES. Both sides find the same
+ * messages. */
 static tutti_status add_messages(const tutti_step *step, const tutti_message *whole, tutti_message **messages,
                                  int *count) {
     enum { LEAST_ALONE = 32 << 10 };
@@ -295,7 +296,8 @@ static tutti_status add_messages(const tutti_step *step, const tutti_message *wh
     return add_message(messages, count, whole->peer, whole->parts + first, whole->nparts - first);
 }
 
-/* The scratch memory of one wave serves the next. Both sides count alike. No rank waits for ever: those whose wave is the lowest find that the others have begun it, or are past it. */
+/* The scratch memory of one wave serves the next. Both sides count alike. No rank waits for ever: those whose wave is the
+ * lowest find that the others have begun it, or are past it. */
 static void set_waves(tutti_message *messages, int count, int *nwaves) {
     size_t before = 0;
     for (int i = 0; i < count; i++) {

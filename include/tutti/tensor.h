@@ -10,22 +10,23 @@
  *     dense and row-major. A balanced split cuts n into k parts of which the first n % k are one longer; a chunked one, as PyTorch's,
  *     into parts of ceil(n / k); explicit cuts give the offsets. Parts may be empty.
  *
- * The value of a tensor with partial axes: neighbouring partial axes (those between them left out) of one reduction are one reduction
- * over their ranks in row-major order; such runs are reduced from the last to the first. So neither the value nor a bit of it depends
- * on the route by which it is computed. Where such ranks lie on several hosts, sums and products of floats are in rank order within each
- * host, then in the order of the hosts' lowest ranks, as those of tutti_all_reduce: copies that are computed by ranks which lie on the
- * hosts in other ways may then differ by a rounding. A target with partial axes holds the value on coordinate 0 of its sum, prod and bxor axes and
- * the identity elsewhere (for sums of floats -0.0, which changes no number); along min, max, avg, band and bor all hold the value.
+ * The value of a tensor with partial axes: neighbouring partial axes (those between them left out) of one reduction are one
+ * reduction over their ranks in row-major order; such runs are reduced from the last to the first. So neither the value nor a bit
+ * of it depends on the route by which it is computed. Where such ranks lie on several hosts, sums and products of floats are in
+ * rank order within each host, then in the order of the hosts' lowest ranks, as those of tutti_all_reduce: copies that are
+ * computed by ranks which lie on the hosts in other ways may then differ by a rounding. A target with partial axes holds the
+ * value on coordinate 0 of its sum, prod and bxor axes and the identity elsewhere (for sums of floats -0.0, which changes no
+ * number); along min, max, avg, band and bor all hold the value.
  *
  * Calls that are marked collective are made by all ranks of the placements that they name, in the same order with equal arguments; a
  * difference is an error on all of them. Wrong arguments are judged before anything is sent, from what is equal on all ranks.
  *
- * Communicators: tensors talk over communicators of their own, made with the caller's at the first use of each list of ranks, and kept
- * as long as there is a placement on the caller's. Where a rank dies, or does not come by the deadline, the one in use breaks: all
- * tensors whose plans use it get an error at once from then on, and the caller's communicator stays whole. To go on, destroy all
- * tensors, plans and placements on it, on all ranks that are left, and make new ones. Only where the rank was lost while such a
- * communicator was made does the caller's break too; so it does where ranks do not name the same ranks, by the deadline of
- * connections (TUTTI_CONNECT_TIMEOUT_MS).
+ * Communicators: tensors talk over communicators of their own, made with the caller's at the first use of each list of ranks, and
+ * kept as long as there is a placement on the caller's. Where a rank dies, or does not come by the deadline, the one in use
+ * breaks: all tensors whose plans use it get an error at once from then on, and the caller's communicator stays whole. To go on,
+ * destroy all tensors, plans and placements on it, on all ranks that are left, and make new ones. Only where the rank was lost
+ * while such a communicator was made does the caller's break too; so it does where ranks do not name the same ranks, by the
+ * deadline of connections (TUTTI_CONNECT_TIMEOUT_MS).
  */
 #ifndef TUTTI_TENSOR_H
 #define TUTTI_TENSOR_H

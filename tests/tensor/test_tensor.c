@@ -403,7 +403,8 @@ Test(tensor, many_tensors_go_in_one_round) {
     run((const int[]){2, 3, 4, 0}, move_many);
 }
 
-/* From one rank to two others: pieces that are contiguous on both sides, on one, and small ones, in more bytes than go at a time. */
+/* From one rank to two others: pieces that are contiguous on both sides, on one, and small ones, in more bytes than go at a
+ * time. */
 static tutti_status move_large(ranks_context *context) {
     enum { LARGE_TENSORS = 24, LARGE_SIDE = 384 };
     static const tutti_sbp rows = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM}, columns = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM};
