@@ -43,6 +43,7 @@ void tutti_plan_destroy(tutti_plan *plan) {
         free(route->wants);
     }
     (void)tutti_mem_free(plan->scratch);
+    pthread_mutex_destroy(&plan->lock);
     free(plan->steps);
     free(plan->routes);
     free(plan->ranks);
@@ -131,6 +132,7 @@ tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *co
                            tutti_plan **plan_out) {
     tutti_plan *plan;
     TUTTI_TRY(tutti_calloc(1, sizeof *plan, &plan));
+    pthread_mutex_init(&plan->lock, NULL);
     tutti_status status = tutti_calloc(npairs, sizeof *plan->routes, &plan->routes);
     for (size_t i = 0; i < npairs && status == TUTTI_OK; i++) {
         plan->routes[i].src = tutti_layout_again(srcs[i]);

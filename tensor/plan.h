@@ -12,6 +12,7 @@
 #ifndef TUTTI_TENSOR_PLAN_H
 #define TUTTI_TENSOR_PLAN_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -94,8 +95,11 @@ struct tutti_plan {
     tutti_route *routes;
     tutti_step *steps;
     int nsteps;
+    pthread_mutex_t lock; /* held while it runs: for what follows, and the arguments in the steps */
     size_t scratch_bytes;
     void *scratch; /* NULL: not needed, or not yet */
+    bool
+        is_cached; /* gives much scratch memory back after each run, so that others that wait to be used again have it */
     uint64_t sent_bytes, received_bytes, least_bytes;
 };
 

@@ -45,6 +45,7 @@ static tutti_status make(const tutti_kept_layout *src, const tutti_kept_layout *
     TUTTI_TRY(tutti_layout_shadow(src, &own_src));
     tutti_status status = tutti_layout_shadow(dst, &own_dst);
     if (status == TUTTI_OK) status = tutti_plan_of(&own_src, &own_dst, 1, plan_out);
+    if (status == TUTTI_OK) (*plan_out)->is_cached = true;
     tutti_layout_release(own_src);
     tutti_layout_release(own_dst);
     return status;

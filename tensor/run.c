@@ -202,8 +202,7 @@ static void fill(const run *r, size_t pair) {
     for (size_t at = 0; at < last->bytes; at += route->element_bytes) memcpy(dst + at, &element, route->element_bytes);
 }
 
-tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts,
-                                  const tutti_options *options) {
+static tutti_status run_all(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options) {
     if (plan->scratch_bytes > 0 && plan->scratch == NULL)
         TUTTI_TRY(tutti_mem_alloc(plan->scratch_bytes, &plan->scratch));
     const run r = {.plan = plan, .srcs = srcs, .dsts = dsts, .scratch = plan->scratch, .options = options};
@@ -215,4 +214,17 @@ tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *con
     for (size_t i = 0; i < plan->npairs; i++)
         if (plan->routes[i].filler >= 0) fill(&r, i);
     return TUTTI_OK;
+}
+
+tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts,
+                                  const tutti_options *options) {
+    enum { KEPT_BYTES = 64 << 10 };
+    pthread_mutex_lock(&plan->lock);
+    tutti_status status = run_all(plan, srcs, dsts, options);
+    if (plan->is_cached && plan->scratch_bytes > KEPT_BYTES) {
+        (void)tutti_mem_free(plan->scratch);
+        plan->scratch = NULL;
+    }
+    pthread_mutex_unlock(&plan->lock);
+    return status;
 }
