@@ -159,6 +159,7 @@ Backend::~Backend() {
         all().backends.erase(this);
     }
     end_threads(/* breaks */ false);
+    tutti_placement_destroy(anchor_);
     comm_.reset();
     /* A hook is Python's: once that has ended, it is left behind. */
     if (all().closed) {

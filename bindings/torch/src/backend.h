@@ -27,6 +27,7 @@
 #include "gloo_shape.h"
 #include "hooks.h"
 #include "lanes.h"
+#include "tutti/tensor.h"
 #include "versions.h"
 #include "work.h"
 
@@ -151,6 +152,8 @@ public:
     }
     /* Until the hook has heard of all operations that were started; destroy_process_group calls it. */
     void waitForPendingWorks();
+    /* redistribute.cpp: from now on what placements on the communicator share stays until the group ends. */
+    void anchor_placements();
     /* env.cpp: RDMA between all hosts of the group, or an error; collective. */
     void init_rdma();
     /* Has that succeeded, in this process? */
@@ -292,6 +295,8 @@ private:
     c10::intrusive_ptr<Options> options_;
     /* Shared with operations on the CPU that are under way: the group may be dropped before they have ended. */
     std::shared_ptr<tutti_comm> comm_;
+    std::mutex anchor_mutex_;
+    tutti_placement *anchor_ = nullptr;
     Lanes lanes_;
     std::atomic<int64_t> timeout_ms_;
     const std::shared_ptr<Extensions> extensions_ = std::make_shared<Extensions>();

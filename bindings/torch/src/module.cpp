@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 
 #include "as_gloo.h"
 #include "backend.h"
@@ -12,6 +13,8 @@
 #include "errors.h"
 #include "interrupt.h"
 #include "memory.h"
+#include "python_lock.h"
+#include "redistribute.h"
 #include "tutti/device.h"
 
 namespace py = pybind11;
@@ -126,6 +129,34 @@ void bind_memory(py::module_ &module) {
     module.def("shareable", is_shared, py::arg("tensor"));
 }
 
+/* A side of a tensor's way: (ranks, axes, sbp); and the way: (shape, a tensor of the dtype, from, to). */
+using SideTuple = std::tuple<std::vector<int>, std::vector<int>, std::string>;
+using JourneyTuple = std::tuple<std::vector<int64_t>, at::Tensor, SideTuple, SideTuple>;
+
+Side side_of(const SideTuple &side) {
+    return {std::get<0>(side), std::get<1>(side), std::get<2>(side)};
+}
+
+std::shared_ptr<Redistribution> plan_redistribution(const BackendPtr &backend,
+                                                    const std::vector<JourneyTuple> &journeys) {
+    std::vector<Journey> all;
+    for (const auto &[shape, like, from, to] : journeys)
+        all.push_back({shape, like.scalar_type(), side_of(from), side_of(to)});
+    /* Its end tells other ranks, so it goes without Python's lock. */
+    return {new Redistribution(backend, all), [](Redistribution *plan) {
+                WithoutPythonLock unlocked;
+                delete plan;
+            }};
+}
+
+void bind_redistribution(py::module_ &module) {
+    auto unlocked = py::call_guard<py::gil_scoped_release>();
+    py::class_<Redistribution, std::shared_ptr<Redistribution>>(module, "Redistribution")
+        .def("run", &Redistribution::run, py::arg("shards"), unlocked)
+        .def("describe", &Redistribution::describe);
+    module.def("plan_redistribution", plan_redistribution, py::arg("backend"), py::arg("journeys"), unlocked);
+}
+
 /* How many GPUs Tutti can use, and if none, why. Starts CUDA's driver. */
 std::pair<int, std::string> gpus() {
     int count = 0;
@@ -162,6 +193,7 @@ PYBIND11_MODULE(_C, module) {
     bind_as_gloo(module);
     bind_memory(module);
     bind_env(module);
+    bind_redistribution(module);
     module.def("gpus", gpus, py::call_guard<py::gil_scoped_release>());
     module.def("shutdown_all", shutdown_all, py::call_guard<py::gil_scoped_release>());
     module.def("watch_interrupts", watch_interrupts);

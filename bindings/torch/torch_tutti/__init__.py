@@ -19,7 +19,8 @@ except ImportError:
     raise ImportError(f"{os.path.dirname(os.path.abspath(__file__))} is the source of torch_tutti, not what pip installs: "
                       "start Python in another folder") from None
 
-__all__ = ["ArgumentError", "Options", "empty", "env", "zeros", "is_shareable", "replace_gloo", "use_allocator", "versions"]
+__all__ = ["ArgumentError", "Options", "empty", "env", "zeros", "is_shareable", "redistribute", "replace_gloo", "reshard",
+           "use_allocator", "versions"]
 
 _C, _built_for = _extension.load(_build, __name__)
 
@@ -86,6 +87,39 @@ def replace_gloo():
     from . import _as_gloo
 
     _as_gloo.replace_gloo()
+
+
+def redistribute(tensors, mesh, placements, *, grad_placements=None):
+    """A DTensor, or a list of them in one round, on `mesh` (None: its own) with `placements`.
+
+    `mesh` may be another DeviceMesh, of equal, other, more or fewer ranks of the default group, whose CPU backend must be Tutti
+    (in Gloo's place, too). `placements` may be any of Shard, Replicate and Partial, as may those of the DTensor; sizes need not be
+    divisible. _StridedShard is known where it says in which order mesh dimensions split one evenly. For a list, `mesh` and
+    `placements` are those of all, or lists with one for each.
+
+    The result's shards are contiguous. Where nothing changes it is the DTensor itself. It is differentiable: the gradient gets the
+    DTensor's mesh and its placements, with Replicate for Partial, or `grad_placements` (as `placements`, of its own meshes).
+
+    All ranks of both meshes call it, in the same order as other redistributions, with equal arguments; a difference is an error on
+    all of them. A rank that is in neither need not call it, and gets what DTensor has there, a shard without elements.
+    """
+    from . import _redistribute
+
+    return _redistribute.redistribute(tensors, mesh, placements, grad_placements)
+
+
+def reshard(buffers, src_mesh, src_placements, dst_mesh, dst_placements, *, shapes=None, dtypes=None):
+    """Shards of tensors from ranks that have them to ranks that want them, in one round: weights from trainers to generators.
+
+    `buffers` is this rank's shard, or a list of them; None, or a list of as many Nones, on a rank outside `src_mesh`. Gives this
+    rank's shard in `dst_mesh`, or a list of them; None where it is outside. The placements are those of all tensors, or a list with
+    one sequence of them for each. `shapes` (of the whole tensors) and `dtypes`, given on all ranks, spare a small exchange that
+    finds them. Ranks may be in both meshes, in one, or, without calling this, in none; all of `redistribute` applies, and nothing
+    is differentiated.
+    """
+    from . import _redistribute
+
+    return _redistribute.reshard(buffers, src_mesh, src_placements, dst_mesh, dst_placements, shapes, dtypes)
 
 
 def versions():
