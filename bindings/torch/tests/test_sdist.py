@@ -64,7 +64,7 @@ class Sdist(unittest.TestCase):
     def test_every_file_of_the_folders_that_are_built_is_in_it(self):
         held = set(names(self.sdist))
         needed = {os.path.join("tutti", os.path.relpath(os.path.join(here, name), REPOSITORY))
-                  for folder in ("bootstrap", "comm", "ddp", "include", "kernels", "rdma")
+                  for folder in ("bootstrap", "comm", "ddp", "include", "kernels", "rdma", "tensor")
                   for here, _, files in os.walk(os.path.join(REPOSITORY, folder)) for name in files if not name.endswith(".pyc")}
         self.assertIn("tutti/kernels/device.c", needed)
         self.assertEqual(sorted(needed - held), [])
