@@ -125,13 +125,13 @@ def random_cases(context, seed, count):
             ndim, dtype = rng.randint(0, 3), rng.choice(DTYPES)
             shape = [rng.choice(EXTENTS) for _ in range(ndim)]
             exact = dtype not in (torch.complex64, torch.bool)
-            op = rng.choice([None, "sum", "max", "min", "product"]) if exact else None
+            op, to = (rng.choice([None, "sum", "max", "min", "product"]) if exact else None for _ in range(2))
             source, target = rng.choice(meshes), rng.choice(meshes)
             placements = drawn(rng, source, ndim, op)
             tensor, value = of_terms(source, placements, dtype, shape, 100 * number, context.rank)
             tensors.append(tensor)
             values.append(value.to(dtype))
-            targets.append((target, drawn(rng, target, ndim, op)))
+            targets.append((target, drawn(rng, target, ndim, to)))
         label = "case %d of seed %d: %s to %s" % (number, seed, [(one.device_mesh, one.placements, one.shape, one.dtype) for one in tensors], targets)
         try:
             if len(tensors) == 1:
@@ -184,6 +184,18 @@ def strided(context):
     rows = made(part_of(odd, mesh, [Shard(1), Shard(0)], context.rank), odd, mesh, [Shard(1), Shard(0)])
     for target, word in ((placements, "not divisible"), ([_StridedShard(0, split_factor=3), Shard(0)], "split_factor")):
         assert word in refusal(NotImplementedError, torch_tutti.redistribute, rows, mesh, target)
+
+
+def bits(context):
+    """Reductions of bits: DTensor has none of its own for them."""
+    mesh = init_device_mesh("cpu", (2, 2))
+    term = torch.tensor([[12, 10], [5, 9], [7, 7], [1, 3]])[context.rank].repeat(3)
+    terms = torch.tensor([[12, 10], [5, 9], [7, 7], [1, 3]]).repeat(1, 3)
+    for source, right in ((["band", "band"], terms[0] & terms[1] & terms[2] & terms[3]), (["bxor", "bxor"], terms[0] ^ terms[1] ^ terms[2] ^ terms[3]),
+                          (["bor", "bor"], terms[0] | terms[1] | terms[2] | terms[3])):
+        tensor = DTensor.from_local(term, mesh, [Partial(op) for op in source], run_check=False)
+        for placements in ([Replicate(), Replicate()], [Shard(0), Shard(0)]):
+            check(torch_tutti.redistribute(tensor, mesh, placements), right, mesh, placements, context.rank, source)
 
 
 def refusal(kind, call, *arguments, **named):
@@ -373,6 +385,9 @@ class Redistribute(unittest.TestCase):
     @unittest.skipIf(_StridedShard is None, "this PyTorch has no _StridedShard")
     def test_strided_shards(self):
         ranks.run(4, strided)
+
+    def test_reductions_of_bits(self):
+        ranks.run(4, bits)
 
     def test_gradients(self):
         ranks.run(2, gradients)
