@@ -1,7 +1,9 @@
 """torch_tutti.redistribute and reshard: what each rank gets is cut here, by itself, out of a whole tensor that all ranks know."""
+import itertools
 import os
 import random
 import unittest
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -196,6 +198,50 @@ def bits(context):
         tensor = DTensor.from_local(term, mesh, [Partial(op) for op in source], run_check=False)
         for placements in ([Replicate(), Replicate()], [Shard(0), Shard(0)]):
             check(torch_tutti.redistribute(tensor, mesh, placements), right, mesh, placements, context.rank, source)
+
+
+def improved(context):
+    """DTensor's own redistribute and an operation, before and after; that the new ways are taken is seen by their traces."""
+    from torch_tutti import _redistribute  # pylint: disable=import-outside-toplevel
+
+    line, grid = init_device_mesh("cpu", (context.size,)), init_device_mesh("cpu", (2, 2))
+    whole = torch.arange(7.0 * 6).reshape(7, 6)
+
+    def results():
+        rows = distribute_tensor(whole, line, [Shard(0)]).requires_grad_()
+        moved = rows.redistribute(line, [Shard(1)])
+        moved.square().sum().backward()
+        out = [moved.to_local().detach(), rows.grad.to_local()]
+        for source in itertools.product([Replicate(), Shard(0), Shard(1)], repeat=2):
+            tensor = distribute_tensor(whole, grid, source)
+            out += [tensor.redistribute(grid, target).to_local() for target in itertools.product([Replicate(), Shard(0), Shard(1)], repeat=2)]
+            out.append((tensor @ distribute_tensor(whole.t().contiguous(), grid, source)).full_tensor())
+        partial = DTensor.from_local(whole + context.rank, grid, [Partial(), Partial()], run_check=False)
+        return out + [partial.redistribute(grid, [Shard(0), Shard(0)]).to_local()]
+
+    before = results()
+    assert not _redistribute._groups
+    if not torch_tutti.improve_dtensor():
+        return False
+    assert torch_tutti.improve_dtensor()
+    with unittest.mock.patch.object(dist, "all_to_all_single", wraps=dist.all_to_all_single) as exchange:
+        after = results()
+    assert exchange.call_count and len(_redistribute._group().plans) > 20, (exchange.call_count, len(_redistribute._group().plans))
+    for number, (old, new) in enumerate(zip(before, after)):
+        assert torch.allclose(old, new) and old.shape == new.shape, (number, old, new)
+    return True
+
+
+def not_improved(context):
+    """A PyTorch whose function takes something else."""
+    from torch.distributed.tensor import _collective_utils, placement_types  # pylint: disable=import-outside-toplevel
+
+    other = lambda input, mesh: input
+    placement_types.shard_dim_alltoall = _collective_utils.shard_dim_alltoall = other
+    with unittest.TestCase().assertLogs("torch_tutti", "WARNING") as logs:
+        assert torch_tutti.improve_dtensor() is False
+    assert len(logs.output) == 1 and "leaves DTensor as it is" in logs.output[0] and placement_types.shard_dim_alltoall is other
+    return context.rank
 
 
 def refusal(kind, call, *arguments, **named):
@@ -398,6 +444,15 @@ class Redistribute(unittest.TestCase):
 
     def test_plans_are_dropped_together(self):
         ranks.run(4, many_plans)
+
+    @unittest.skipIf(ranks.OLD, "PyTorch 2.4 has DTensor elsewhere")
+    def test_dtensors_own_ways(self):
+        known = ranks.run(4, improved)
+        self.assertEqual(len(set(known)), 1)
+        newest = tuple(int(part) for part in torch.__version__.split(".")[:2])
+        if (2, 13) <= newest <= (2, 15):
+            self.assertTrue(known[0])
+        self.assertEqual(ranks.run(2, not_improved), [0, 1])
 
     def test_wrong_arguments(self):
         ranks.run(2, refusals)

@@ -161,13 +161,17 @@ def _side(mesh, placements, shape, orders=None):
     return ranks, sizes, ",".join(words)
 
 
-def _own_orders(tensor):
-    """An order of mesh dimensions that the placements do not show (PyTorch keeps it apart since 2.10); None: there is none."""
-    orders = getattr(tensor._spec, "shard_order", None)
+def _own_orders(spec):
+    """An order of mesh dimensions that the placements do not show, where this PyTorch keeps one; None: there is none."""
+    orders = getattr(spec, "shard_order", None)
     if not orders:
         return None
     orders = {entry.tensor_dim: list(entry.mesh_dims) for entry in orders}
     return {dim: order for dim, order in orders.items() if order != sorted(order)} or None
+
+
+def side_of_spec(spec):
+    return _side(spec.mesh, spec.placements, spec.shape, _own_orders(spec))
 
 
 # --------------------------------------------------------------------------------------------------------- DTensors
@@ -183,7 +187,7 @@ class _Way:
         self.shape = tensor.shape
         self.mesh = source if mesh is None else mesh
         self.placements = _normalized(placements, self.mesh, tensor.ndim)
-        orders = _own_orders(tensor)
+        orders = _own_orders(tensor._spec)
         self.stays = orders is None and self.placements == tensor.placements and self.mesh == source
         self.journey = None if self.stays else (
             tuple(self.shape), tensor.dtype, _side(source, tensor.placements, self.shape, orders),
@@ -202,7 +206,7 @@ def _takes_part(journeys, rank):
     return any(rank in side[0] for journey in journeys for side in journey[2:])
 
 
-def _carry(journeys, shards):
+def carry(journeys, shards):
     """What this rank has of the targets."""
     if not _takes_part(journeys, dist.get_rank()):
         return [torch.empty(0, dtype=journey[1]) for journey in journeys]
@@ -218,7 +222,7 @@ def _made(local, way):
 def _move(tensors, ways):
     journeys = [way.journey for way in ways if not way.stays]
     moving = [tensor.to_local() for tensor, way in zip(tensors, ways) if not way.stays]
-    moved = iter(_carry(journeys, moving) if journeys else ())
+    moved = iter(carry(journeys, moving) if journeys else ())
     return [tensor if way.stays else _made(next(moved), way) for tensor, way in zip(tensors, ways)]
 
 
@@ -312,7 +316,7 @@ def _found(buffers, src_mesh, dst_mesh, placements):
     ranks = tuple(sorted({*src_ranks, *_ranks_of(dst_mesh)[0]}))
     rows = torch.tensor([[_described(shard) for shard in buffers]], dtype=torch.int64)
     journey = ((len(src_ranks), len(buffers), 2 + _MOST_AXES), torch.int64, (src_ranks, (len(src_ranks),), "S0"), (ranks, (len(ranks),), "B"))
-    rows = _carry([journey], [rows])[0].tolist()
+    rows = carry([journey], [rows])[0].tolist()
     shapes, dtypes = [], []
     for number, own in enumerate(placements):
         of_tensor = [row[number] for row in rows]
@@ -346,6 +350,6 @@ def reshard(buffers, src_mesh, src_placements, dst_mesh, dst_placements, shapes,
                  _side(dst_mesh, _normalized(target, dst_mesh, len(shape)), shape))
                 for shape, dtype, source, target in zip(shapes, dtypes, sources, targets)]
     with torch.no_grad():
-        moved = _carry(journeys, [torch.empty(0) if shard is None else shard.detach() for shard in buffers])
+        moved = carry(journeys, [torch.empty(0) if shard is None else shard.detach() for shard in buffers])
     moved = moved if wants else [None] * count
     return moved[0] if single else moved
