@@ -449,8 +449,7 @@ class Redistribute(unittest.TestCase):
     def test_dtensors_own_ways(self):
         known = ranks.run(4, improved)
         self.assertEqual(len(set(known)), 1)
-        newest = tuple(int(part) for part in torch.__version__.split(".")[:2])
-        if (2, 13) <= newest <= (2, 15):
+        if torch.__version__.startswith(("2.13.", "2.15.")):
             self.assertTrue(known[0])
         self.assertEqual(ranks.run(2, not_improved), [0, 1])
 
