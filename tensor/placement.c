@@ -291,6 +291,19 @@ tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tut
     return status;
 }
 
+/* The lock is held while a group is made, which ends as soon as the communicator it is made from is broken. */
+tutti_status tutti_placement_abort(tutti_placement *placement, const char *reason) {
+    tutti_status status = TUTTI_OK;
+    if (placement == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_abort: NULL argument");
+    pthread_mutex_lock(&placement->groups->lock);
+    for (rank_group *group = placement->groups->first; group != NULL; group = group->next) {
+        tutti_status own = tutti_comm_abort(group->comm, reason);
+        if (status == TUTTI_OK) status = own;
+    }
+    pthread_mutex_unlock(&placement->groups->lock);
+    return status;
+}
+
 bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b) {
     return a == b || (a->comm == b->comm && a->memory == b->memory && a->naxes == b->naxes && a->nranks == b->nranks &&
                       memcmp(a->sizes, b->sizes, (size_t)a->naxes * sizeof *a->sizes) == 0 &&

@@ -58,6 +58,9 @@ TUTTI_API int tutti_placement_coordinate(const tutti_placement *placement, int a
 /* The communicator of the ranks that differ from this one only on the axes of the mask (bit i: axis i), in their order. Made at the
  * first use, collective over its ranks, and kept by the placement. This rank must be in it. */
 TUTTI_API tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tutti_comm **comm_out);
+/* As tutti_comm_abort, of all communicators that placements on this one's communicator have made: what waits in a tensor's call ends
+ * with TUTTI_ERR_ABORTED, here and on the ranks that it waits with. To be called after tutti_comm_abort of their own communicator. */
+TUTTI_API tutti_status tutti_placement_abort(tutti_placement *placement, const char *reason);
 
 /* ------------------------------------------------------------------------------------------------- sbp */
 

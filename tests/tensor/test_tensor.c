@@ -104,6 +104,27 @@ Test(tensor, placements_have_axes_and_communicators_along_them) {
     run(worlds, use_placements);
 }
 
+/* The last rank does not come to the all_reduce: it aborts, which ends that of the others. */
+static tutti_status abort_placements(ranks_context *context) {
+    int n = context->nranks, sum = 1;
+    tutti_placement *line;
+    tutti_comm *all;
+    RANKS_EXPECT(TUTTI_OK, tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, &n, 1, &line));
+    TUTTI_TRY(tutti_placement_comm(line, 1, &all));
+    if (context->rank == n - 1) TUTTI_TRY(tutti_placement_abort(line, "enough"));
+    RANKS_EXPECT(TUTTI_ERR_ABORTED, tutti_all_reduce(all, &sum, &sum, 1, TUTTI_INT32, TUTTI_SUM, NULL));
+    RANKS_CHECK(strstr(tutti_last_error(), "enough") != NULL, "'%s' has no reason", tutti_last_error());
+    TUTTI_TRY(
+        tutti_all_reduce(context->comm, &sum, &sum, 1, TUTTI_INT32, TUTTI_SUM, NULL)); /* the user's own is whole */
+    tutti_placement_destroy(line);
+    return TUTTI_OK;
+}
+
+Test(tensor, placements_are_aborted) {
+    static const int some[] = {2, 3, 0};
+    run(some, abort_placements);
+}
+
 /* ------------------------------------------------------------------------------------------------- layouts */
 
 static tutti_status refuse_layouts(ranks_context *context) {

@@ -508,6 +508,8 @@ void Backend::abort_because(const std::string &reason) {
         if (aside_) aside_->abort(reason.c_str());
     }
     tutti_comm_abort(comm(), reason.c_str());
+    std::lock_guard<std::mutex> lock(anchor_mutex_);
+    if (anchor_ != nullptr) tutti_placement_abort(anchor_, reason.c_str());
 }
 
 void Backend::abort() {

@@ -1,7 +1,10 @@
 """torch_tutti.redistribute and reshard: what each rank gets is cut here, by itself, out of a whole tensor that all ranks know."""
+import datetime
 import itertools
 import os
 import random
+import threading
+import time
 import unittest
 import unittest.mock
 
@@ -369,6 +372,25 @@ def killed(context):
     return refusal(RuntimeError, torch_tutti.redistribute, rows, mesh, [Replicate()])
 
 
+def late(context, planned, aborts):
+    """A rank that does not come is named by the group's timeout, and abort() ends the waiting at once."""
+    context.init(timeout_s=10 if aborts else 1)
+    mesh = init_device_mesh("cpu", (context.size,))
+    rows = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+    if planned:
+        torch_tutti.redistribute(rows, mesh, [Replicate()])
+    if context.rank == 1:
+        context.store("done").wait(["done"], datetime.timedelta(seconds=30))
+        return ""
+    began = time.monotonic()
+    if aborts:
+        threading.Timer(0.2, dist.group.WORLD._get_backend(torch.device("cpu")).abort).start()
+    text = refusal(RuntimeError, torch_tutti.redistribute, rows, mesh, [Replicate()])
+    context.store("done").set("done", "yes")
+    assert time.monotonic() - began < 5, text
+    return text
+
+
 def left_open(context):
     """The process ends with plans in place, in the usual way of Python."""
     context.init()
@@ -468,6 +490,12 @@ class Redistribute(unittest.TestCase):
     def test_a_rank_that_dies(self):
         texts = ranks.run(3, killed, victims=(1,))
         self.assertIn("rank 1", texts[0])
+
+    def test_a_rank_that_does_not_come(self):
+        for planned in (False, True):
+            with self.subTest(planned=planned):
+                self.assertIn("rank 1", ranks.run(2, late, planned, False, init=False)[0])
+                self.assertIn("abort() was called", ranks.run(2, late, planned, True, init=False)[0])
 
     def test_forks_and_ends(self):
         ranks.run(2, left_open, init=False)
