@@ -19,8 +19,8 @@ except ImportError:
     raise ImportError(f"{os.path.dirname(os.path.abspath(__file__))} is the source of torch_tutti, not what pip installs: "
                       "start Python in another folder") from None
 
-__all__ = ["ArgumentError", "Options", "empty", "env", "zeros", "improve_dtensor", "is_shareable", "redistribute", "replace_gloo", "reshard",
-           "use_allocator", "versions"]
+__all__ = ["ArgumentError", "Options", "empty", "env", "zeros", "improve_dtensor", "is_shareable", "redistribute",
+           "replace_gloo", "reshard", "use_allocator", "versions"]
 
 _C, _built_for = _extension.load(_build, __name__)
 
@@ -109,8 +109,8 @@ def redistribute(tensors, mesh, placements, *, grad_placements=None):
 
 
 def improve_dtensor():
-    """From now on DTensor's own redistributions on CPU meshes of Tutti's groups go by Tutti: what takes PyTorch several steps by the plan
-    of `redistribute`, and from one Shard to another by an all_to_all. What computes on DTensors gets this, too.
+    """From now on DTensor's own redistributions on CPU meshes of Tutti's groups go by Tutti: what takes PyTorch several steps
+    by the plan of `redistribute`, and from one Shard to another by an all_to_all. What computes on DTensors gets this, too.
 
     It replaces private functions of PyTorch's. Where these are not those that it knows, it changes nothing, logs one line and gives
     False; else True. Call it on all ranks. Tracing and debug modes are not touched.

@@ -1,8 +1,8 @@
 """DTensor's own redistributions by Tutti: see improve_dtensor in __init__.py.
 
-Two functions of PyTorch's are replaced where they are looked up. Their names are private, so they are compared with what they are known
-to be before anything is changed. What is not an ordinary call (tracing, a dispatch mode, other placements, another backend, a target
-that is partial) goes to PyTorch's.
+Two functions of PyTorch's are replaced where they are looked up. Their names are private, so they are compared with what they are
+known to be before anything is changed. What is not an ordinary call (tracing, a dispatch mode, other placements, another backend, a
+target that is partial) goes to PyTorch's.
 """
 import functools
 import importlib
@@ -109,8 +109,8 @@ def improve_dtensor():
         return True
     found = _find()
     if isinstance(found, str):
-        _log.warning("torch_tutti.improve_dtensor() leaves DTensor as it is: it knows PyTorch's private functions of other versions than %s (%s)",
-                     torch.__version__, found)
+        _log.warning("torch_tutti.improve_dtensor() leaves DTensor as it is: it knows PyTorch's private functions of other "
+                     "versions than %s (%s)", torch.__version__, found)
         return False
     transform_infos = found["redistribute_local_tensor"][1][0]._gen_transform_infos
     made = {"redistribute_local_tensor": _redistribute_local_tensor(found["redistribute_local_tensor"][0], transform_infos),

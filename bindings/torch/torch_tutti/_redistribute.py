@@ -58,8 +58,9 @@ def _cpu_backend(group):
         backend = None  # a group for GPUs only
     backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL
     if not isinstance(backend, _C.Backend):
-        raise RuntimeError(f"torch_tutti: DTensors are redistributed by Tutti's backend of the default group for CPU tensors, and this "
-                           f'group is of {dist.get_backend()}: call init_process_group("tutti"), or with "cpu:tutti,cuda:nccl", or '
+        raise RuntimeError("torch_tutti: DTensors are redistributed by Tutti's backend of the default group for CPU tensors, and "
+                           f'this group is of {dist.get_backend()}: call init_process_group("tutti"), or with '
+                           '"cpu:tutti,cuda:nccl", or '
                            "put Tutti in Gloo's place (TUTTI_AS_GLOO=1)")
     return backend
 
@@ -79,7 +80,8 @@ def _ranks_of(mesh):
     found = _meshes.get(mesh)
     if found is None:
         if mesh.device_type != "cpu":
-            raise NotImplementedError(f"torch_tutti.redistribute works on meshes of CPUs so far, and this one is of {mesh.device_type}")
+            raise NotImplementedError("torch_tutti.redistribute works on meshes of CPUs so far, and this one is of "
+                                      f"{mesh.device_type}")
         found = _meshes[mesh] = tuple(mesh.mesh.flatten().tolist()), tuple(mesh.mesh.shape)
     return found
 
@@ -112,7 +114,8 @@ def _word(placement):
         return f"S{placement.dim}"
     if type(placement) is Partial:
         return f"P({placement.reduce_op})"
-    raise NotImplementedError(f"torch_tutti.redistribute knows Shard, Replicate and Partial, not {placement}; call its own redistribute first")
+    raise NotImplementedError(f"torch_tutti.redistribute knows Shard, Replicate and Partial, not {placement}; call DTensor's "
+                              "own redistribute first")
 
 
 def _orders(placements, sizes, shape):
@@ -132,15 +135,15 @@ def _orders(placements, sizes, shape):
             parts *= sizes[order[at]]
             at += 1
         if parts != factor:
-            raise NotImplementedError(f"torch_tutti.redistribute: {placements[axis]} in {placements} on a mesh of {sizes}: its split_factor "
-                                      "must be the number of parts that mesh dimensions to its right make")
+            raise NotImplementedError(f"torch_tutti.redistribute: {placements[axis]} in {placements} on a mesh of {sizes}: its "
+                                      "split_factor must be the number of parts that mesh dimensions to its right make")
         order.insert(at, axis)
     for dim, order in list(orders.items()):
         if order == sorted(order):
             del orders[dim]
         elif shape[dim] % math.prod(sizes[axis] for axis in order):
-            raise NotImplementedError(f"torch_tutti.redistribute: dimension {dim} of {tuple(shape)} is not divisible by the mesh dimensions "
-                                      f"that {placements} splits it by; with _StridedShard it must be")
+            raise NotImplementedError(f"torch_tutti.redistribute: dimension {dim} of {tuple(shape)} is not divisible by the mesh "
+                                      f"dimensions that {placements} splits it by; with _StridedShard it must be")
     return orders
 
 
@@ -216,7 +219,8 @@ def carry(journeys, shards):
 def _made(local, way):
     if not way.shape:  # from_local takes this shape for none given, and looks at the shard's; outside the mesh it drops that
         local = local if local.ndim == 0 else local.new_empty(())
-    return DTensor.from_local(local, way.mesh, way.placements, run_check=False, shape=way.shape, stride=_contiguous_stride(way.shape))
+    return DTensor.from_local(local, way.mesh, way.placements, run_check=False, shape=way.shape,
+                              stride=_contiguous_stride(way.shape))
 
 
 def _move(tensors, ways):
@@ -276,8 +280,8 @@ def redistribute(tensors, mesh, placements, grad_placements):
     tensors = [tensors] if single else list(tensors)
     for tensor in tensors:
         if not isinstance(tensor, DTensor):
-            raise TypeError(f"torch_tutti.redistribute takes a DTensor or a list of them, not {type(tensor).__name__}; for plain tensors "
-                            "there is torch_tutti.reshard")
+            raise TypeError(f"torch_tutti.redistribute takes a DTensor or a list of them, not {type(tensor).__name__}; for plain "
+                            "tensors there is torch_tutti.reshard")
     count = len(tensors)
     meshes = _for_each(mesh, count, lambda one: not isinstance(one, (list, tuple)), "meshes")
     targets = list(zip(meshes, _for_each(placements, count, _are_placements, "lists of placements")))
@@ -315,13 +319,15 @@ def _found(buffers, src_mesh, dst_mesh, placements):
     src_ranks, sizes = _ranks_of(src_mesh)
     ranks = tuple(sorted({*src_ranks, *_ranks_of(dst_mesh)[0]}))
     rows = torch.tensor([[_described(shard) for shard in buffers]], dtype=torch.int64)
-    journey = ((len(src_ranks), len(buffers), 2 + _MOST_AXES), torch.int64, (src_ranks, (len(src_ranks),), "S0"), (ranks, (len(ranks),), "B"))
+    journey = ((len(src_ranks), len(buffers), 2 + _MOST_AXES), torch.int64, (src_ranks, (len(src_ranks),), "S0"),
+               (ranks, (len(ranks),), "B"))
     rows = carry([journey], [rows])[0].tolist()
     shapes, dtypes = [], []
     for number, own in enumerate(placements):
         of_tensor = [row[number] for row in rows]
         if len({tuple(row[:2]) for row in of_tensor}) > 1:
-            raise ValueError(f"torch_tutti.reshard: ranks of the source differ in the dtype or the number of dimensions of buffer {number}")
+            raise ValueError("torch_tutti.reshard: ranks of the source differ in the dtype or the number of dimensions of buffer "
+                             f"{number}")
         own = _normalized(own, src_mesh, of_tensor[0][1])
         shapes.append(_whole_shape(of_tensor, sizes, own))
         dtypes.append(_DTYPES[of_tensor[0][0]])
@@ -334,8 +340,8 @@ def reshard(buffers, src_mesh, src_placements, dst_mesh, dst_placements, shapes,
     count, rank = len(buffers), dist.get_rank()
     has, wants = rank in _ranks_of(src_mesh)[0], rank in _ranks_of(dst_mesh)[0]
     if any((shard is None) == has for shard in buffers):
-        raise ValueError(f"torch_tutti.reshard: rank {rank} is {'in' if has else 'outside'} the source's mesh, so each of its buffers must "
-                         f"{'be a tensor' if has else 'be None'}")
+        raise ValueError(f"torch_tutti.reshard: rank {rank} is {'in' if has else 'outside'} the source's mesh, so each of its "
+                         f"buffers must {'be a tensor' if has else 'be None'}")
     if not has and not wants or not buffers:
         return None if single else [None] * count
     sources = _for_each(src_placements, count, _are_placements, "lists of placements")
