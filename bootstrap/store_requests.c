@@ -420,7 +420,7 @@ static tutti_status make_room(tutti_store_hub *hub, tutti_store_connection *c, c
 
 tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection) {
     while (!connection->failed && tutti_store_budget_may_go_on(&hub->budget, connection)) {
-        bool whole, room;
+        bool whole, room = false;
         TUTTI_TRY(tutti_store_scan_request(connection, &connection->scan, &whole));
         if (!whole) return TUTTI_OK;
         const uint8_t *request = connection->in.data + connection->in.start;
