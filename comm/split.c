@@ -34,7 +34,9 @@ static uint64_t mix(uint64_t x) {
     return x * UINT64_C(0xbf58476d1ce4e5b9);
 }
 
-static void inherit(tutti_comm *comm, const tutti_comm *parent) {
+static void inherit(tutti_comm *comm, const tutti_comm *parent, const tutti_comm_options *options) {
+    if (options == NULL || options->timeout_ms == 0) comm->timeout_ms = parent->timeout_ms;
+    if (options == NULL || options->connect_timeout_ms == 0) comm->connect_timeout_ms = parent->connect_timeout_ms;
     if (parent->hall != NULL) tutti_hall_retain(parent->hall);
     comm->hall = parent->hall;
     comm->host_ranks = parent->host_ranks;
@@ -171,7 +173,7 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
     TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *tickets, &tickets));
     tutti_status begun = color >= 0 ? tutti_create_begin(0, comm->nranks, options, name, &new) : TUTTI_OK;
     if (new != NULL) {
-        inherit(new, comm);
+        inherit(new, comm, options);
         tutti_create_identify(new, own.id);
         own.page = (uint64_t)(uintptr_t) new->page;
     }
@@ -279,7 +281,7 @@ tutti_status tutti_comm_create_group(tutti_comm *comm, const int *ranks, int nra
     ticket *tickets;
     snprintf(name, sizeof name, "%.32s/group %lld", comm->name, (long long)tag);
     TUTTI_TRY(tutti_create_begin(me, nranks, options, name, &new));
-    inherit(new, comm);
+    inherit(new, comm, options);
     tutti_status status = tutti_calloc((size_t)nranks, sizeof *tickets, &tickets);
     if (status == TUTTI_OK) {
         status = join_group(comm, new, ranks, TUTTI_TAG_GROUP - tag, tickets);

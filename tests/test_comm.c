@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "tests/support/call.h"
 #include "tests/support/ranks.h"
@@ -204,6 +206,26 @@ static tutti_status secrets_differ(ranks_context *context) {
 Test(comm, a_rank_with_another_secret_is_refused) {
     if (!ranks_have_processes()) cr_skip_test("needs ranks as processes");
     const char *failure = ranks_run(&(ranks_options){.nranks = 3, .no_comm = true}, secrets_differ);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
+/* Rank 1 comes to a group too late for the deadline that its parent was made with, long before that of the setting. */
+static tutti_status come_late_to_a_group(ranks_context *context) {
+    tutti_comm *comm, *group;
+    int64_t begin_ns = tutti_now_ns();
+    TUTTI_TRY(tutti_comm_create(context->rank, context->nranks, context->store, "hasty",
+                                &TUTTI_COMM_OPTIONS(.timeout_ms = 500, .connect_timeout_ms = 500), &comm));
+    if (context->rank == 1) usleep(2500 * 1000);
+    tutti_status status = tutti_comm_create_group(comm, (int[]){0, 1}, 2, 0, NULL, &group);
+    RANKS_CHECK(status != TUTTI_OK, "the group has come");
+    int64_t took_ms = (tutti_now_ns() - begin_ns) / TUTTI_NS_PER_MS;
+    RANKS_CHECK(took_ms < 5000, "it took %lld ms", (long long)took_ms);
+    return tutti_comm_destroy(comm);
+}
+
+Test(comm, groups_keep_to_the_deadlines_of_their_parent) {
+    const char *failure =
+        ranks_run(&(ranks_options){.kind = RANKS_THREADS, .nranks = 2, .no_comm = true}, come_late_to_a_group);
     cr_assert(failure == NULL, "%s", failure);
 }
 

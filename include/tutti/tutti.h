@@ -188,9 +188,10 @@ typedef struct tutti_comm tutti_comm;
 
 typedef struct tutti_comm_options {
     size_t struct_bytes TUTTI_SIZE_OF(tutti_comm_options); /* of this struct */
-    int64_t timeout_ms TUTTI_ZERO;                         /* deadline of each operation, >= 0; 0: TUTTI_TIMEOUT_MS */
-    const char *name TUTTI_ZERO; /* shown in errors and reports; NULL: "world", "comm" or the parent's name + "/n" */
-    int64_t connect_timeout_ms TUTTI_ZERO; /* deadline of the creation, >= 0; 0: TUTTI_CONNECT_TIMEOUT_MS */
+    int64_t timeout_ms TUTTI_ZERO; /* deadline of each operation, >= 0; 0: the parent's, or TUTTI_TIMEOUT_MS */
+    const char *name TUTTI_ZERO;   /* shown in errors and reports; NULL: "world", "comm" or the parent's name + "/n" */
+    int64_t connect_timeout_ms
+        TUTTI_ZERO; /* deadline of the creation, >= 0; 0: the parent's, or TUTTI_CONNECT_TIMEOUT_MS */
 } tutti_comm_options;
 
 #define TUTTI_COMM_OPTIONS(...) TUTTI_INITIALIZED(tutti_comm_options, __VA_ARGS__)
