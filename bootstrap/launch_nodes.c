@@ -274,7 +274,7 @@ static void *talk(void *argument) {
     tutti_interrupt_set(wants_out, nodes);
     tutti_status status = take_part(nodes);
     if (status != TUTTI_OK) tell_lost(nodes, status);
-    if (status == TUTTI_OK || nodes->apart) tutti_launch_say_goodbye(nodes);
+    if ((status == TUTTI_OK || nodes->apart) && !nodes->is_twin) tutti_launch_say_goodbye(nodes);
     return NULL;
 }
 

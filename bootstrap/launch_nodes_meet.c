@@ -3,7 +3,7 @@
  * launch_nodes.h for the keys.
  *
  * Each node compares itself with node 0, so two that differ need not know of each other. The verdict is given once: the
- * node that draws the first number writes it, and all, that one too, go by what is written. The store is an untrusted board: what is
+ * node that draws the first number writes it, and all others go by what is written. The store is an untrusted board: what is
  * read there is bounded and checked.
  */
 #include <stdio.h>
@@ -70,19 +70,27 @@ tutti_status tutti_launch_nodes_reach(tutti_launch_nodes *nodes) {
 
 /* -------------------------------------------------------------------------------------------------- verdict */
 
-/* Reads the verdict; TUTTI_NOT_YET: there is none so far. TUTTI_ERR_ABORTED: the nodes do not come together. */
-static tutti_status read_verdict(tutti_launch_nodes *nodes, int64_t wait_ms) {
-    char text[TUTTI_LAUNCH_EVENT_BYTES];
-    TUTTI_TRY(tutti_launch_get(nodes, tutti_launch_attempt_key(nodes, "gathered"), text, sizeof text, wait_ms));
+static tutti_status take_verdict(tutti_launch_nodes *nodes, const char *text) {
     if (strcmp(text, "all") == 0) return TUTTI_OK;
     nodes->apart = true;
     return tutti_fail(TUTTI_ERR_ABORTED, "%s", text);
 }
 
+/* Reads the verdict; TUTTI_NOT_YET: there is none so far. TUTTI_ERR_ABORTED: the nodes do not come together. */
+static tutti_status read_verdict(tutti_launch_nodes *nodes, int64_t wait_ms) {
+    char text[TUTTI_LAUNCH_EVENT_BYTES];
+    TUTTI_TRY(tutti_launch_get(nodes, tutti_launch_attempt_key(nodes, "gathered"), text, sizeof text, wait_ms));
+    return take_verdict(nodes, text);
+}
+
+/* The one that gives the verdict does not read it back: node 0 may end the store as soon as all others have read it. */
 tutti_status tutti_launch_give_verdict(tutti_launch_nodes *nodes, const char *text) {
     int64_t number;
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "verdict"), 1, &number));
-    if (number == 1) TUTTI_TRY(tutti_launch_set(nodes, tutti_launch_attempt_key(nodes, "gathered"), text));
+    if (number == 1) {
+        TUTTI_TRY(tutti_launch_set(nodes, tutti_launch_attempt_key(nodes, "gathered"), text));
+        return take_verdict(nodes, text);
+    }
     tutti_status status = read_verdict(nodes, VERDICT_MS);
     if (status != TUTTI_NOT_YET) return status;
     nodes->apart = true;
@@ -145,6 +153,7 @@ tutti_status tutti_launch_is_here(tutti_launch_nodes *nodes, bool *here_out) {
 /* Another tuttirun has this number already. An attempt that runs is not disturbed by that. */
 static tutti_status refuse_twin(tutti_launch_nodes *nodes) {
     record other = {.host = "?"}, own = own_record(nodes);
+    nodes->is_twin = true;
     char text[TUTTI_LAUNCH_EVENT_BYTES];
     (void)read_record(nodes, nodes->options.node, VERDICT_MS, &other);
     snprintf(text, sizeof text,

@@ -46,6 +46,7 @@ struct tutti_launch_nodes {
     int attempt, nevents; /* of which attempt, and how many of its events are read */
     bool met;             /* all nodes have come for it */
     bool apart;           /* they have not, and all are told */
+    bool is_twin;         /* another tuttirun has this node's number, and says goodbye for it */
     bool open;            /* it runs, without a verdict so far */
     bool ended;           /* its ranks here have ended, at ended_ns */
     tutti_deadline ending;
