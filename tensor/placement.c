@@ -267,6 +267,15 @@ int tutti_placement_coordinate(const tutti_placement *placement, int axis) {
     return axis < placement->naxes ? coordinates[axis] : 0;
 }
 
+bool tutti_placement_is_mate(const tutti_placement *placement, unsigned axes, int index) {
+    int own[TUTTI_MOST_AXES], other[TUTTI_MOST_AXES];
+    tutti_placement_locate(placement, placement->me, own);
+    tutti_placement_locate(placement, index, other);
+    for (int axis = 0; axis < placement->naxes; axis++)
+        if ((axes >> axis & 1) == 0 && own[axis] != other[axis]) return false;
+    return true;
+}
+
 tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tutti_comm **comm_out) {
     if (placement == NULL || comm_out == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_comm: NULL argument");
@@ -275,17 +284,10 @@ tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tut
                           placement->naxes);
     if (placement->me < 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_comm: this rank is not in the placement");
-    int coordinates[TUTTI_MOST_AXES], nmembers = 0, *members;
-    tutti_placement_locate(placement, placement->me, coordinates);
+    int nmembers = 0, *members;
     TUTTI_TRY(tutti_calloc((size_t)placement->nranks, sizeof *members, &members));
-    for (int i = 0; i < placement->nranks; i++) {
-        int other[TUTTI_MOST_AXES];
-        bool member = true;
-        tutti_placement_locate(placement, i, other);
-        for (int axis = 0; axis < placement->naxes; axis++)
-            member = member && ((axes >> axis & 1) != 0 || other[axis] == coordinates[axis]);
-        if (member) members[nmembers++] = placement->ranks[i];
-    }
+    for (int i = 0; i < placement->nranks; i++)
+        if (tutti_placement_is_mate(placement, axes, i)) members[nmembers++] = placement->ranks[i];
     tutti_status status = tutti_rank_groups_get(placement->groups, members, nmembers, comm_out);
     free(members);
     return status;

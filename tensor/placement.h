@@ -35,6 +35,8 @@ void tutti_placement_locate(const tutti_placement *placement, int index, int coo
 int tutti_placement_index(const tutti_placement *placement, const int coordinates[TUTTI_MOST_AXES]);
 /* -1: not in it. */
 int tutti_placement_find(const tutti_placement *placement, int rank);
+/* Does the index-th rank differ from this one, which is in the placement, on no axis but those of the mask? */
+bool tutti_placement_is_mate(const tutti_placement *placement, unsigned axes, int index);
 /* "ranks 0,3,1,2 as 2x2" */
 void tutti_placement_text(const tutti_placement *placement, char *text, size_t bytes);
 

@@ -37,17 +37,11 @@ static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_step *step, 
     const tutti_transfer transfer = {.src = &route->stages[step->from].tiling,
                                      .dst = &route->stages[step->to].tiling,
                                      .element_bytes = route->element_bytes};
-    int own[TUTTI_MOST_AXES], other[TUTTI_MOST_AXES];
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->recvs, &step->recvs));
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dsts, &step->dsts));
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dst_counts, &step->dst_counts));
-    tutti_placement_locate(placement, placement->me, own);
     for (int i = 0; i < placement->nranks; i++) {
-        bool member = true;
-        tutti_placement_locate(placement, i, other);
-        for (int axis = 0; axis < placement->naxes; axis++)
-            member = member && ((axes >> axis & 1) != 0 || own[axis] == other[axis]);
-        if (!member) continue;
+        if (!tutti_placement_is_mate(placement, axes, i)) continue;
         tutti_message *message = &step->recvs[step->nrecvs];
         TUTTI_TRY(tutti_calloc(1, sizeof *message->parts, &message->parts));
         message->nparts = 1;
@@ -171,7 +165,7 @@ static unsigned exchange_axes(const tutti_transfer *transfer) {
 static tutti_status find_members(tutti_plan *plan, tutti_step *step, const leg *legs, int **members_out) {
     tutti_placement *placement = plan->routes[0].dst->view.placement;
     unsigned axes = plan->npairs == 1 ? exchange_axes(&legs[0].transfer) : ~0u;
-    int nmembers = 0, *members, own[TUTTI_MOST_AXES], other[TUTTI_MOST_AXES];
+    int nmembers = 0, *members;
     TUTTI_TRY(tutti_calloc((size_t)plan->nranks, sizeof *members, &members));
     *members_out = members;
     if (axes == ~0u || placement->me < 0) {
@@ -181,14 +175,9 @@ static tutti_status find_members(tutti_plan *plan, tutti_step *step, const leg *
         step->me = tutti_comm_rank(plan->comm);
         return TUTTI_OK;
     }
-    tutti_placement_locate(placement, placement->me, own);
     for (int i = 0; i < placement->nranks; i++) {
-        bool member = true;
-        tutti_placement_locate(placement, i, other);
-        for (int axis = 0; axis < placement->naxes; axis++)
-            member = member && ((axes >> axis & 1) != 0 || own[axis] == other[axis]);
         if (i == placement->me) step->me = nmembers;
-        if (member) members[nmembers++] = placement->ranks[i];
+        if (tutti_placement_is_mate(placement, axes, i)) members[nmembers++] = placement->ranks[i];
     }
     step->nranks = nmembers;
     if (nmembers == 1) return TUTTI_OK;

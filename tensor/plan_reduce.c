@@ -108,17 +108,11 @@ static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_step *step, 
     const tutti_transfer transfer = {.src = &route->stages[step->from].tiling,
                                      .dst = &route->stages[step->to].tiling,
                                      .element_bytes = route->element_bytes};
-    int own[TUTTI_MOST_AXES], other[TUTTI_MOST_AXES];
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->sends, &step->sends));
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->srcs, &step->srcs));
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->src_counts, &step->src_counts));
-    tutti_placement_locate(placement, placement->me, own);
     for (int i = 0; i < placement->nranks; i++) {
-        bool member = true;
-        tutti_placement_locate(placement, i, other);
-        for (int axis = 0; axis < placement->naxes; axis++)
-            member = member && ((axes >> axis & 1) != 0 || own[axis] == other[axis]);
-        if (!member) continue;
+        if (!tutti_placement_is_mate(placement, axes, i)) continue;
         tutti_message *message = &step->sends[step->nsends];
         TUTTI_TRY(tutti_calloc(1, sizeof *message->parts, &message->parts));
         message->nparts = 1;
