@@ -353,7 +353,7 @@ static void accept_some(tutti_store_server *server) {
     }
 }
 
-/* Closes who has connected long ago and still not shown the magic number, and who keeps others waiting. */
+/* Closes connections that have been open for long without the magic number, and those that keep others waiting. */
 static void sweep(tutti_store_server *server) {
     if (server->paused) watch_listener(server, true);
     int64_t now_ns = tutti_now_ns();

@@ -57,7 +57,7 @@ static tutti_status check_call(const tutti_comm *comm, const tutti_op *op, bool 
 static tutti_status check_reduction(tutti_op *op, const tutti_options *options) {
     const char *name = tutti_kind_name(op->kind);
     if ((unsigned)op->reduction >= TUTTI_REDUCTION_COUNT)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %d is no reduction", name, (int)op->reduction);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %d is not a reduction", name, (int)op->reduction);
     if (!tutti_reduce_supports(op->type, op->reduction))
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: there is no %s of %s", name, tutti_reduction_name(op->reduction),
                           tutti_type_name(op->type));

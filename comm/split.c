@@ -218,7 +218,7 @@ static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, in
     return wait_and_free(work, tutti_p2p_recv(comm, data, bytes, 1, peer, tag, work));
 }
 
-/* Every member gets all members' tickets, in the list's order. The first member knows who is missing, so its deadline ends
+/* Every member gets all members' tickets, in the list's order. The first member knows which rank is missing, so its deadline ends
  * first: the others hear its reason. */
 static tutti_status share_tickets(tutti_comm *parent, const int *ranks, int nranks, int me, int64_t tag,
                                   int64_t timeout_ms, ticket *tickets) {

@@ -121,7 +121,7 @@ typedef struct tutti_plan_wish {
     bool all_reduce, reduce_scatter; /* how partial values are reduced */
     bool no_collective;              /* no all_gather and broadcast */
     bool all_to_all, messages;       /* how pieces travel */
-    bool shares, no_shares;          /* whether copies get a share each, and gather these */
+    bool shares;                     /* copies get a share each, and gather these */
 } tutti_plan_wish;
 tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
 

@@ -48,23 +48,6 @@ static bool is_target_cut(const tutti_tiling *now, const tutti_tiling *target, u
     return used == axes;
 }
 
-/* Cuts the first dimension that has more than one element evenly among the ranks of the run: those parts lie one behind the other. */
-static tutti_status cut_evenly(const tutti_tiling *now, unsigned axes, tutti_tiling *cut_out, bool *done_out) {
-    int dim = 0;
-    while (dim < now->ndims && now->shape[dim] <= 1) dim++;
-    *done_out = dim < now->ndims;
-    if (!*done_out) return TUTTI_OK;
-    TUTTI_TRY(tutti_tiling_copy(now, cut_out));
-    for (int axis = 0; axis < now->placement->naxes; axis++) {
-        if ((axes >> axis & 1) == 0) continue;
-        tutti_status status = tutti_tiling_split(cut_out, dim, axis, TUTTI_SPLIT_BALANCED);
-        if (status == TUTTI_OK) continue;
-        tutti_tiling_free(cut_out);
-        return status;
-    }
-    return TUTTI_OK;
-}
-
 /* The largest box of a tiling. */
 static int64_t largest(const tutti_tiling *tiling) {
     int64_t product = 1;
@@ -163,6 +146,6 @@ tutti_status tutti_plan_reduce(tutti_plan *plan, size_t pair, const tutti_plan_w
     tutti_tiling cut;
     bool scatters = !wish->all_reduce && is_target_cut(now, &route->dst->tiling, runs[0].axes);
     if (scatters) TUTTI_TRY(tutti_tiling_copy(&route->dst->tiling, &cut));
-    else if (should_scatter(route, now, wish)) TUTTI_TRY(cut_evenly(now, runs[0].axes, &cut, &scatters));
+    else if (should_scatter(route, now, wish)) TUTTI_TRY(tutti_tiling_cut_evenly(now, runs[0].axes, &cut, &scatters));
     return add_run(plan, pair, &runs[0], scatters ? &cut : NULL);
 }

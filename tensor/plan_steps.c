@@ -17,10 +17,11 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out) {
     const struct {
         const char *word;
         bool *set;
-    } words[] = {{"all_reduce", &wish.all_reduce}, {"reduce_scatter", &wish.reduce_scatter},
-                 {"pieces", &wish.no_collective},  {"all_to_all", &wish.all_to_all},
-                 {"messages", &wish.messages},     {"shares", &wish.shares},
-                 {"no_shares", &wish.no_shares}};
+    } words[] = {
+        {"all_reduce", &wish.all_reduce}, {"reduce_scatter", &wish.reduce_scatter},
+        {"pieces", &wish.no_collective},  {"all_to_all", &wish.all_to_all},
+        {"messages", &wish.messages},     {"shares", &wish.shares},
+    };
     for (const char *next = tutti_setting_text(TUTTI_SETTING_PLAN); *next != '\0';) {
         size_t length = strcspn(next, ","), i = 0;
         while (i < TUTTI_COUNT_OF(words) &&
@@ -30,7 +31,7 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out) {
             return tutti_fail(
                 TUTTI_ERR_CONFIG,
                 "TUTTI_PLAN=%.80s: '%.*s' is not a word of it; these are all_reduce, reduce_scatter, pieces, "
-                "all_to_all, messages, shares and no_shares",
+                "all_to_all, messages and shares",
                 tutti_setting_text(TUTTI_SETTING_PLAN), (int)tutti_min_size(length, 40), next);
         *words[i].set = true;
         next += length + (next[length] == ',');
@@ -163,21 +164,10 @@ static tutti_status begin_route(tutti_plan *plan, size_t pair, const tutti_plan_
 /* Each rank of those that are to hold one box gets a share of it, and they gather these: the tiling of the shares. */
 static tutti_status make_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out) {
     unsigned axes = 0;
-    int dim = 0;
     for (int axis = 0; axis < target->placement->naxes; axis++)
         if (target->placement->sizes[axis] > 1 && !tutti_tiling_is_split(target, axis)) axes |= 1u << axis;
-    while (dim < target->ndims && target->shape[dim] <= 1) dim++;
-    *done_out = axes != 0 && dim < target->ndims;
-    if (!*done_out) return TUTTI_OK;
-    TUTTI_TRY(tutti_tiling_copy(target, shares_out));
-    for (int axis = 0; axis < target->placement->naxes; axis++) {
-        if ((axes >> axis & 1) == 0) continue;
-        tutti_status status = tutti_tiling_split(shares_out, dim, axis, TUTTI_SPLIT_BALANCED);
-        if (status == TUTTI_OK) continue;
-        tutti_tiling_free(shares_out);
-        return status;
-    }
-    return TUTTI_OK;
+    *done_out = false;
+    return axes != 0 ? tutti_tiling_cut_evenly(target, axes, shares_out, done_out) : TUTTI_OK;
 }
 
 /* From the last stage of each pair to its target. */

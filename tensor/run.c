@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "kernels/reduce.h"
 #include "tensor/plan.h"
 
 typedef struct run {
@@ -150,7 +149,7 @@ static tutti_status gather(const run *r, const tutti_step *step) {
     return TUTTI_OK;
 }
 
-/* The root of a broadcast has it in the source; who has no part in it, too. */
+/* The root of a broadcast has the tensor in its source, and so have ranks that take no part in it. */
 static tutti_status broadcast(const run *r, const tutti_step *step) {
     const tutti_route *route = &r->plan->routes[step->pair];
     size_t bytes = (size_t)route->dst->nelements * route->element_bytes;

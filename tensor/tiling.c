@@ -74,6 +74,22 @@ tutti_status tutti_tiling_copy(const tutti_tiling *tiling, tutti_tiling *copy_ou
     return TUTTI_OK;
 }
 
+tutti_status tutti_tiling_cut_evenly(const tutti_tiling *tiling, unsigned axes, tutti_tiling *cut_out, bool *done_out) {
+    int dim = 0;
+    while (dim < tiling->ndims && tiling->shape[dim] <= 1) dim++;
+    *done_out = dim < tiling->ndims;
+    if (!*done_out) return TUTTI_OK;
+    TUTTI_TRY(tutti_tiling_copy(tiling, cut_out));
+    for (int axis = 0; axis < tiling->placement->naxes; axis++) {
+        if ((axes >> axis & 1) == 0) continue;
+        tutti_status status = tutti_tiling_split(cut_out, dim, axis, TUTTI_SPLIT_BALANCED);
+        if (status == TUTTI_OK) continue;
+        tutti_tiling_free(cut_out);
+        return status;
+    }
+    return TUTTI_OK;
+}
+
 /* ------------------------------------------------------------------------------------------------ regions */
 
 int64_t tutti_tiling_elements(const tutti_tiling *tiling) {

@@ -38,6 +38,9 @@ void tutti_tiling_begin(tutti_tiling *tiling, tutti_placement *placement, int nd
 tutti_status tutti_tiling_split(tutti_tiling *tiling, int dim, int axis, tutti_split_rule rule);
 /* Replaces the offsets of a dimension, for which all splits are made. */
 void tutti_tiling_cut(tutti_tiling *tiling, int dim, const int64_t *offsets);
+/* A copy in which the first dimension of more than one element is cut once more, evenly along the axes of the mask, inside of what
+ * cuts it already: where nothing does, the parts lie one behind the other in memory. *done_out false, and no copy: there is none. */
+tutti_status tutti_tiling_cut_evenly(const tutti_tiling *tiling, unsigned axes, tutti_tiling *cut_out, bool *done_out);
 tutti_status tutti_tiling_copy(const tutti_tiling *tiling, tutti_tiling *copy_out);
 void tutti_tiling_free(tutti_tiling *tiling);
 
