@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -186,11 +187,18 @@ class Stranger:
         os.environ.update(TUTTI_HOST_ID="elsewhere")
         os.environ.pop("TUTTI_SECRET", None)
         self.connect()
-        self.shared.ready = 1
+        threading.Thread(target=self.tell_when_counted, daemon=True).start()
         dist.init_process_group("tutti", store=self.store, rank=1, world_size=2, timeout=datetime.timedelta(seconds=5))
         self.shared.acted = 1
         for _ in range(100):
             dist.all_reduce(torch.full((1000,), 1000.0))
+
+    def tell_when_counted(self):
+        """Lets the true rank 1 come, once this one stands in the store before it."""
+        watcher = Stranger(self.port, self.shared)
+        watcher.connect()
+        await_true(lambda: watcher.find("/count/1"), "count of the stranger")
+        self.shared.ready = 1
 
     def count(self):
         self.connect()
