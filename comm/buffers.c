@@ -80,16 +80,28 @@ static tutti_status compare_intervals(const tutti_op *op, const interval *sorted
     return TUTTI_OK;
 }
 
+/* Few entries, most of which are in order already: that takes less than a call of qsort. */
+static void sort_few(interval *intervals, size_t count) {
+    for (size_t i = 1; i < count; i++) {
+        interval moved = intervals[i];
+        size_t at = i;
+        for (; at > 0 && moved.start < intervals[at - 1].start; at--) intervals[at] = intervals[at - 1];
+        intervals[at] = moved;
+    }
+}
+
 tutti_status tutti_buffers_check_lists(const tutti_op *op, int nranks, int rank) {
-    interval *intervals;
+    enum { FEW_RANKS = 15 };
+    interval few[2 * FEW_RANKS + 2], *intervals = few;
     size_t count = 0;
-    TUTTI_TRY(tutti_calloc(2 * (size_t)nranks + 2, sizeof *intervals, &intervals));
+    if (nranks > FEW_RANKS) TUTTI_TRY(tutti_calloc(2 * (size_t)nranks + 2, sizeof *intervals, &intervals));
     tutti_status status = list_intervals(op, nranks, rank, intervals, &count);
     if (status == TUTTI_OK) {
-        qsort(intervals, count, sizeof *intervals, by_start);
+        if (intervals == few) sort_few(intervals, count);
+        else qsort(intervals, count, sizeof *intervals, by_start);
         status = compare_intervals(op, intervals, count, rank);
     }
-    free(intervals);
+    if (intervals != few) free(intervals);
     return status;
 }
 

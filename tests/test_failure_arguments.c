@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "comm/buffers.h"
 #include "tests/support/call.h"
 #include "tests/support/ranks.h"
 
@@ -85,6 +86,70 @@ static tutti_status overlaps(ranks_context *context) {
 Test(failure_arguments, buffers_that_overlap_in_part_are_refused) {
     const char *failure = ranks_run_worlds(worlds, NULL, overlaps);
     cr_assert(failure == NULL, "%s", failure);
+}
+
+/* ------------------------------------------------------------------------------------------------ lists of buffers */
+
+enum { MOST_LISTED = 40, SPACE = 400 };
+
+typedef struct lists {
+    char space[SPACE];
+    const void *srcs[MOST_LISTED];
+    void *dsts[MOST_LISTED];
+    size_t src_counts[MOST_LISTED], dst_counts[MOST_LISTED];
+} lists;
+
+static bool meet(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+    const char *x = a, *y = b;
+    return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
+}
+
+/* By the words of tutti.h: outputs are apart from all else, but that a rank's own output may be its own input. */
+static bool is_wrong(const lists *l, int n, int rank) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++) {
+            bool own = i == rank && k == rank && l->srcs[k] == l->dsts[i];
+            if (i != k && meet(l->dsts[i], l->dst_counts[i], l->dsts[k], l->dst_counts[k])) return true;
+            if (!own && meet(l->dsts[i], l->dst_counts[i], l->srcs[k], l->src_counts[k])) return true;
+        }
+    return false;
+}
+
+/* Mostly apart, in any order. */
+static void fill_lists(lists *l, int n, int rank, unsigned *seed) {
+    size_t place = SPACE / (2 * (size_t)n);
+    for (int i = 0; i < n; i++) {
+        size_t at = (size_t)((i * 7 + 3) % n), first = (size_t)(rand_r(seed) % (2 * n) == 0);
+        l->src_counts[i] = (size_t)rand_r(seed) % (place + 1);
+        l->dst_counts[i] = (size_t)rand_r(seed) % (place + 1);
+        l->srcs[i] = l->space + 2 * at * place + first;
+        l->dsts[i] = l->space + (2 * at + 1) * place - (size_t)(rand_r(seed) % (4 * n) == 0);
+    }
+    if (rand_r(seed) % 2 == 0) l->dsts[rank] = (void *)(uintptr_t)l->srcs[rank];
+    l->dst_counts[rank] = l->src_counts[rank];
+}
+
+Test(failure_arguments, lists_of_buffers_that_overlap_are_refused) {
+    static const int sizes[] = {1, 2, 3, 8, 15, 16, 40};
+    static lists l;
+    unsigned seed = 1;
+    int wrong = 0;
+    for (int i = 0; i < 20000; i++) {
+        int n = sizes[i % 7], rank = (int)((unsigned)rand_r(&seed) % (unsigned)n);
+        fill_lists(&l, n, rank, &seed);
+        tutti_op op = {.kind = TUTTI_KIND_ALL_TO_ALL_V,
+                       .type = TUTTI_UINT8,
+                       .srcs = l.srcs,
+                       .src_counts = l.src_counts,
+                       .dsts = l.dsts,
+                       .dst_counts = l.dst_counts};
+        bool expected = is_wrong(&l, n, rank);
+        tutti_status status = tutti_buffers_check_lists(&op, n, rank);
+        cr_assert_eq(status, expected ? TUTTI_ERR_ARGUMENT : TUTTI_OK, "case %d of %d ranks: %s, %s", i, n,
+                     tutti_status_name(status), tutti_last_error());
+        wrong += expected;
+    }
+    cr_assert(wrong > 500 && wrong < 19500, "%d of 20000 were wrong: they test one thing only", wrong);
 }
 
 static tutti_status on_cuda(ranks_context *context) {
