@@ -140,6 +140,32 @@ static tutti_status tile(const tutti_layout *layout, tutti_kept_layout *kept) {
     return TUTTI_OK;
 }
 
+static uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 29;
+}
+
+static bool is_partial_on(const tutti_kept_layout *kept, int axis) {
+    return kept->sbp[axis].kind == TUTTI_SBP_PARTIAL && kept->view.placement->sizes[axis] > 1;
+}
+
+/* Of what tutti_layout_is_equal compares; the ranks of most placements follow from the first one. */
+static uint64_t hash_of(const tutti_kept_layout *kept) {
+    const tutti_placement *placement = kept->view.placement;
+    const tutti_tiling *tiling = &kept->tiling;
+    uint64_t hash = mix((uint64_t)kept->view.type << 32 | (uint64_t)tiling->ndims, (uint64_t)placement->ranks[0]);
+    for (int axis = 0; axis < placement->naxes; axis++) {
+        uint64_t reduction = is_partial_on(kept, axis) ? (uint64_t)kept->sbp[axis].reduction + 1 : 0;
+        hash = mix(hash, (uint64_t)placement->sizes[axis] << 32 | reduction);
+    }
+    for (int d = 0; d < tiling->ndims; d++) {
+        hash = mix(hash, (uint64_t)tiling->shape[d]);
+        for (int i = 0; i < tiling->nsplits[d]; i++) hash = mix(hash, (uint64_t)tiling->axes[d][i] + 1);
+        for (int part = 1; part < tiling->nparts[d]; part++) hash = mix(hash, (uint64_t)tiling->offsets[d][part]);
+    }
+    return hash;
+}
+
 tutti_status tutti_layout_keep(const tutti_layout *layout, tutti_kept_layout **kept_out) {
     tutti_kept_layout *kept;
     TUTTI_TRY(check_head(layout));
@@ -165,6 +191,7 @@ tutti_status tutti_layout_keep(const tutti_layout *layout, tutti_kept_layout **k
                                 .rule = layout->rule,
                                 .cuts = kept->cuts,
                                 .name = kept->name};
+    kept->hash = hash_of(kept);
     *kept_out = kept;
     return TUTTI_OK;
 }
@@ -190,10 +217,6 @@ void tutti_layout_release(tutti_kept_layout *kept) {
 }
 
 /* ------------------------------------------------------------------------------------------------- questions */
-
-static bool is_partial_on(const tutti_kept_layout *kept, int axis) {
-    return kept->sbp[axis].kind == TUTTI_SBP_PARTIAL && kept->view.placement->sizes[axis] > 1;
-}
 
 bool tutti_layout_is_partial(const tutti_kept_layout *kept) {
     for (int axis = 0; axis < kept->view.placement->naxes; axis++)

@@ -11,6 +11,7 @@
 typedef struct tutti_kept_layout {
     int references;    /* atomic */
     uint64_t serial;   /* another one for each */
+    uint64_t hash;     /* equal for equal layouts (tutti_layout_is_equal) */
     tutti_layout view; /* what users see; its pointers lead into this struct */
     tutti_tiling tiling;
     int64_t nelements;

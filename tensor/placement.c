@@ -4,6 +4,7 @@
 #include "tensor/placement.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,8 +27,8 @@ struct tutti_rank_groups {
     tutti_comm *comm;
     int references; /* guarded by list_lock */
     pthread_mutex_t lock;
-    rank_group *first; /* guarded by lock, as is the next */
-    tutti_cached_plan *plans;
+    rank_group *first;               /* guarded by lock */
+    tutti_kept_plans *_Atomic plans; /* written once; release, for those who look without the lock */
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -65,11 +66,8 @@ static void release_groups(tutti_rank_groups *groups) {
     }
     pthread_mutex_unlock(&list_lock);
     if (!last) return;
-    while (groups->plans != NULL) {
-        tutti_cached_plan *plan = groups->plans;
-        groups->plans = plan->next;
-        plan->destroy(plan);
-    }
+    tutti_kept_plans *plans = atomic_load_explicit(&groups->plans, memory_order_acquire);
+    if (plans != NULL) plans->destroy(plans);
     while (groups->first != NULL) {
         rank_group *group = groups->first;
         groups->first = group->next;
@@ -150,15 +148,12 @@ void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, c
     pthread_mutex_unlock(&groups->lock);
 }
 
-tutti_cached_plan *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_cached_plan *added) {
-    pthread_mutex_lock(&groups->lock);
-    if (added != NULL) {
-        added->next = groups->plans;
-        groups->plans = added;
-    }
-    tutti_cached_plan *first = groups->plans;
-    pthread_mutex_unlock(&groups->lock);
-    return first;
+tutti_kept_plans *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_kept_plans *added) {
+    tutti_kept_plans *plans = NULL;
+    if (added == NULL) return atomic_load_explicit(&groups->plans, memory_order_acquire);
+    bool taken = atomic_compare_exchange_strong_explicit(&groups->plans, &plans, added, memory_order_acq_rel,
+                                                         memory_order_acquire);
+    return taken ? added : plans;
 }
 
 /* --------------------------------------------------------------------------------------------- placements */

@@ -48,12 +48,11 @@ tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, 
  * the same. Errors of such communicators name ranks by their own numbers. */
 void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, char *text, size_t bytes);
 
-/* Plans that are to be used again: a list that ends, entry by entry, with the groups. `added` (NULL: none) is put in front; gives the
- * first. */
-typedef struct tutti_cached_plan {
-    struct tutti_cached_plan *next;
-    void (*destroy)(struct tutti_cached_plan *cached);
-} tutti_cached_plan;
-tutti_cached_plan *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_cached_plan *added);
+/* Plans that are to be used again, which end with the groups. The first `added` (NULL: none) is kept, and given from then on; NULL:
+ * there is none. */
+typedef struct tutti_kept_plans {
+    void (*destroy)(struct tutti_kept_plans *plans);
+} tutti_kept_plans;
+tutti_kept_plans *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_kept_plans *added);
 
 #endif

@@ -1,40 +1,70 @@
 /*
- * Plans of single tensors that were made once, by their layouts, for as long as their communicator has placements.
+ * Plans of single tensors that were made once, by their layouts, for as long as their communicator has placements: a table of lists by
+ * the hash of both layouts. Entries are put in front of their list and stay, so that threads look them up without a lock.
  *
  * None is given up before that: a plan is made by all of its ranks together, and ranks that have made different numbers of plans would
  * give up different ones.
  */
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "bootstrap/base/common.h"
 #include "tensor/plan.h"
 
+enum { LISTS = 1024 };
+
 typedef struct cached {
-    tutti_cached_plan head; /* first */
+    struct cached *next;
     tutti_plan *plan;
-    uint64_t src_serial,
-        dst_serial; /* atomic; of the layouts that have asked for it last, which spares comparing them */
+    uint64_t hash;
+    /* Of the layouts that have asked for it last, which spares comparing them. */
+    _Atomic uint64_t src_serial, dst_serial;
 } cached;
 
-static void destroy(tutti_cached_plan *head) {
-    tutti_plan_destroy(((cached *)head)->plan);
-    free(head);
+typedef struct table {
+    tutti_kept_plans head;        /* first */
+    cached *_Atomic lists[LISTS]; /* release, after what the entry says */
+} table;
+
+static void destroy(tutti_kept_plans *head) {
+    table *t = (table *)head;
+    for (int i = 0; i < LISTS; i++)
+        for (cached *c = atomic_load_explicit(&t->lists[i], memory_order_acquire); c != NULL;) {
+            cached *next = c->next;
+            tutti_plan_destroy(c->plan);
+            free(c);
+            c = next;
+        }
+    free(t);
 }
 
-static tutti_plan *find(tutti_cached_plan *first, const tutti_kept_layout *src, const tutti_kept_layout *dst) {
-    for (tutti_cached_plan *at = first; at != NULL; at = at->next) {
-        cached *c = (cached *)at;
-        if (__atomic_load_n(&c->src_serial, __ATOMIC_RELAXED) == src->serial &&
-            __atomic_load_n(&c->dst_serial, __ATOMIC_RELAXED) == dst->serial)
+static tutti_status table_of(tutti_rank_groups *groups, table **table_out) {
+    table *made;
+    *table_out = (table *)tutti_rank_groups_plans(groups, NULL);
+    if (TUTTI_LIKELY(*table_out != NULL)) return TUTTI_OK;
+    TUTTI_TRY(tutti_calloc(1, sizeof *made, &made));
+    made->head.destroy = destroy;
+    *table_out = (table *)tutti_rank_groups_plans(groups, &made->head);
+    if (*table_out != made) free(made); /* another thread was first */
+    return TUTTI_OK;
+}
+
+static uint64_t hash_of(const tutti_kept_layout *src, const tutti_kept_layout *dst) {
+    uint64_t hash = (src->hash ^ dst->hash << 1 ^ dst->hash >> 63) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 32;
+}
+
+static tutti_plan *find(const table *t, uint64_t hash, const tutti_kept_layout *src, const tutti_kept_layout *dst) {
+    cached *c = atomic_load_explicit(&t->lists[hash % LISTS], memory_order_acquire);
+    for (; c != NULL; c = c->next) {
+        if (c->hash != hash) continue;
+        if (atomic_load_explicit(&c->src_serial, memory_order_relaxed) == src->serial &&
+            atomic_load_explicit(&c->dst_serial, memory_order_relaxed) == dst->serial)
             return c->plan;
-    }
-    for (tutti_cached_plan *at = first; at != NULL; at = at->next) {
-        cached *c = (cached *)at;
         const tutti_route *route = &c->plan->routes[0];
         if (!tutti_layout_is_equal(route->src, src) || !tutti_layout_is_equal(route->dst, dst)) continue;
-        __atomic_store_n(&c->src_serial, src->serial, __ATOMIC_RELAXED);
-        __atomic_store_n(&c->dst_serial, dst->serial, __ATOMIC_RELAXED);
+        atomic_store_explicit(&c->src_serial, src->serial, memory_order_relaxed);
+        atomic_store_explicit(&c->dst_serial, dst->serial, memory_order_relaxed);
         return c->plan;
     }
     return NULL;
@@ -52,18 +82,24 @@ static tutti_status make(const tutti_kept_layout *src, const tutti_kept_layout *
 }
 
 tutti_status tutti_plan_find(const tutti_kept_layout *src, const tutti_kept_layout *dst, tutti_plan **plan_out) {
-    tutti_rank_groups *groups = src->view.placement->groups;
+    table *t;
     cached *made;
-    *plan_out = find(tutti_rank_groups_plans(groups, NULL), src, dst);
-    if (*plan_out != NULL) return TUTTI_OK;
+    uint64_t hash = hash_of(src, dst);
+    TUTTI_TRY(table_of(src->view.placement->groups, &t));
+    *plan_out = find(t, hash, src, dst);
+    if (TUTTI_LIKELY(*plan_out != NULL)) return TUTTI_OK;
     TUTTI_TRY(tutti_calloc(1, sizeof *made, &made));
-    *made = (cached){.head = {.destroy = destroy}, .src_serial = src->serial, .dst_serial = dst->serial};
+    made->hash = hash;
+    atomic_init(&made->src_serial, src->serial);
+    atomic_init(&made->dst_serial, dst->serial);
     tutti_status status = make(src, dst, &made->plan);
     if (status != TUTTI_OK) {
         free(made);
         return status;
     }
-    tutti_rank_groups_plans(groups, &made->head);
     *plan_out = made->plan;
+    made->next = atomic_load_explicit(&t->lists[hash % LISTS], memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&t->lists[hash % LISTS], &made->next, made, memory_order_release,
+                                                  memory_order_relaxed)) {}
     return TUTTI_OK;
 }
