@@ -7,6 +7,7 @@
  */
 #include "bench/redistribute.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,38 +225,51 @@ static tutti_status open_bare(const bench_redistribute *s, scene *c) {
 static const char *const header[] = {
     "#\n# received, bound: bytes of all ranks together that the plan receives, and that any must; GB/s: of the "
     "tensor's bytes\n#\n"
-    "#     bytes         shape from           to              received        bound  time(us)    GB/s  #wrong",
+    "#     bytes         shape from           to              received        bound  time(us)  predicted us    GB/s  "
+    "#wrong",
     "  bare(us)  copy(us)"};
 
 static void print_row(bench_redistribute *s, const char *from, const char *to, const scene *c, const double *us,
                       int64_t wrong) {
-    char shape[48], wrong_text[24] = "N/A", time_text[16], speed[16], bare[2][16];
+    char shape[48], wrong_text[24] = "N/A", time_text[16], predicted[16], speed[16], bare[2][16];
     double gbs = (double)c->bytes * 1e-3 / us[0];
     const bench_redistribute_job *j = s->job;
     snprintf(shape, sizeof shape, "%lldx%lld", (long long)c->shape[0], (long long)c->shape[1]);
     if (wrong >= 0) snprintf(wrong_text, sizeof wrong_text, "%lld", (long long)wrong);
     bench_report_number(us[0], 9, time_text);
     bench_report_number(gbs, 7, speed);
-    fprintf(s->out, "%11zu %13s %-14s %-14s %10llu %12llu %9s %7s %7s", c->bytes, shape, from, to,
-            (unsigned long long)c->plan.received_bytes, (unsigned long long)c->plan.least_bytes, time_text, speed,
-            wrong_text);
+    bench_report_number(c->plan.predicted_us, 13, predicted);
+    fprintf(s->out, "%11zu %13s %-14s %-14s %10llu %12llu %9s %13s %7s %7s", c->bytes, shape, from, to,
+            (unsigned long long)c->plan.received_bytes, (unsigned long long)c->plan.least_bytes, time_text, predicted,
+            speed, wrong_text);
     for (int i = 0; i < 2 && j->bare; i++) {
         bench_report_number(us[1 + i], 9, bare[i]);
         fprintf(s->out, " %9s", us[1 + i] > 0 ? bare[i] : "N/A");
     }
     fprintf(s->out, "  %s\n", c->steps);
     if (j->csv != NULL)
-        fprintf(j->csv, "%zu,%s,\"%s\",\"%s\",%d,%llu,%llu,%.3f,%.4f,%s,\"%s\"\n", c->bytes, shape, from, to,
+        fprintf(j->csv, "%zu,%s,\"%s\",\"%s\",%d,%llu,%llu,%.3f,%.4f,%s,\"%s\",%.3f\n", c->bytes, shape, from, to,
                 s->self->size, (unsigned long long)c->plan.received_bytes, (unsigned long long)c->plan.least_bytes,
-                us[0], gbs, wrong >= 0 ? wrong_text : "", c->steps);
+                us[0], gbs, wrong >= 0 ? wrong_text : "", c->steps, c->plan.predicted_us);
     if (j->json != NULL)
-        fprintf(
-            j->json,
-            "%s\n  {\"bytes\": %zu, \"shape\": [%lld, %lld], \"from\": \"%s\", \"to\": \"%s\", \"ranks\": %d, "
-            "\"received\": %llu, \"bound\": %llu, \"time_us\": %.3f, \"gbs\": %.4f, \"wrong\": %s, \"steps\": \"%s\"}",
-            s->rows > 0 ? "," : "", c->bytes, (long long)c->shape[0], (long long)c->shape[1], from, to, s->self->size,
-            (unsigned long long)c->plan.received_bytes, (unsigned long long)c->plan.least_bytes, us[0], gbs,
-            wrong >= 0 ? wrong_text : "null", c->steps);
+        fprintf(j->json,
+                "%s\n  {\"bytes\": %zu, \"shape\": [%lld, %lld], \"from\": \"%s\", \"to\": \"%s\", \"ranks\": %d, "
+                "\"received\": %llu, \"bound\": %llu, \"time_us\": %.3f, \"predicted_us\": %.3f, \"gbs\": %.4f, "
+                "\"wrong\": %s, "
+                "\"steps\": \"%s\"}",
+                s->rows > 0 ? "," : "", c->bytes, (long long)c->shape[0], (long long)c->shape[1], from, to,
+                s->self->size, (unsigned long long)c->plan.received_bytes, (unsigned long long)c->plan.least_bytes,
+                us[0], c->plan.predicted_us, gbs, wrong >= 0 ? wrong_text : "null", c->steps);
+}
+
+/* How good the predictions are, from where bytes count. */
+static void judge_prediction(bench_redistribute *s, const scene *c, double us) {
+    enum { LEAST_BYTES = 64 << 10 };
+    if (c->bytes < LEAST_BYTES || us <= 0 || c->plan.predicted_us <= 0) return;
+    double ratio = c->plan.predicted_us / us;
+    s->predicted++;
+    s->predicted_well += ratio > 0.7 && ratio < 1.3;
+    s->log_ratios += log(ratio);
 }
 
 static tutti_status read_plan(const bench_redistribute *s, scene *c) {
@@ -328,6 +342,7 @@ static tutti_status run_row(bench_redistribute *s, const char *from, const char 
     if (status == TUTTI_OK) status = measure(s, &c, us, &wrong);
     if (status == TUTTI_OK) {
         if (s->out != NULL) print_row(s, from, to, &c, us, wrong);
+        judge_prediction(s, &c, us[0]);
         s->wrong += wrong > 0 ? wrong : 0;
         s->rows++;
     }

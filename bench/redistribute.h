@@ -33,6 +33,9 @@ typedef struct bench_redistribute {
     tutti_options call;
     int64_t wrong; /* of all rows */
     int rows;
+    /* Of rows from 64 KiB on: all, those within 30 % of what was predicted, and the sum of the ratios' logarithms. */
+    int predicted, predicted_well;
+    double log_ratios;
 } bench_redistribute;
 
 /* What is timed. */

@@ -4,6 +4,7 @@
  * Its flags are those of the other programs, as far as they mean anything here, and the ones in own_flags.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,6 +125,14 @@ static tutti_status run_all(bench_redistribute *s) {
     return TUTTI_OK;
 }
 
+static void print_end(const bench_redistribute *s) {
+    if (s->predicted > 0)
+        fprintf(s->out,
+                "# Predicted within 30 %%, from 64 KiB on: %d of %d rows; predicted / measured, geometric mean: %.2f\n",
+                s->predicted_well, s->predicted, exp(s->log_ratios / s->predicted));
+    fprintf(s->out, "# Wrong elements: %lld\n#\n", (long long)s->wrong);
+}
+
 static int run_rank(const bench_rank *self, void *context) {
     const bench_redistribute_job *j = context;
     bench_redistribute s = {.job = j,
@@ -134,7 +143,7 @@ static int run_rank(const bench_rank *self, void *context) {
     tutti_status status = run_all(&s);
     if (status != TUTTI_OK)
         fprintf(stderr, "rank %d: %s: %s: %s\n", self->rank, j->program, tutti_status_name(status), tutti_last_error());
-    else if (s.out != NULL) fprintf(s.out, "# Wrong elements: %lld\n#\n", (long long)s.wrong);
+    else if (s.out != NULL) print_end(&s);
     tutti_placement_destroy(s.placement);
     return status == TUTTI_OK && s.wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
@@ -177,7 +186,8 @@ static tutti_status begin(bench_redistribute_job *j, int argc, char **argv, cons
                           BENCH_RANKS_MOST);
     TUTTI_TRY(check_job(j, world->size * *nstarted_out));
     if (!first) return TUTTI_OK;
-    TUTTI_TRY(open_file(j->options.csv, "bytes,shape,from,to,ranks,received,bound,time_us,gbs,wrong,steps\n", &j->csv));
+    TUTTI_TRY(open_file(j->options.csv,
+                        "bytes,shape,from,to,ranks,received,bound,time_us,gbs,wrong,steps,predicted_us\n", &j->csv));
     return open_file(j->options.output, "[", &j->json);
 }
 

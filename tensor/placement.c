@@ -12,12 +12,14 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
+#include "tensor/costs.h"
 
 /* ------------------------------------------------------------------------------------------------- groups */
 
 typedef struct rank_group {
     struct rank_group *next;
     tutti_comm *comm;
+    tutti_costs *costs;
     int nranks;
     int ranks[];
 } rank_group;
@@ -72,6 +74,11 @@ static void release_groups(tutti_rank_groups *groups) {
         rank_group *group = groups->first;
         groups->first = group->next;
         (void)tutti_comm_destroy(group->comm);
+        while (group->costs != NULL) {
+            tutti_costs *older = group->costs->older;
+            free(group->costs);
+            group->costs = older;
+        }
         free(group);
     }
     pthread_mutex_destroy(&groups->lock);
@@ -110,6 +117,7 @@ static tutti_status make_group(tutti_rank_groups *groups, const int *ranks, int 
             "place of the program, naming the same ranks",
             text);
     }
+    made->costs = NULL;
     made->nranks = nranks;
     memcpy(made->ranks, ranks, (size_t)nranks * sizeof *ranks);
     made->next = groups->first;
@@ -118,17 +126,40 @@ static tutti_status make_group(tutti_rank_groups *groups, const int *ranks, int 
     return TUTTI_OK;
 }
 
-tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out) {
-    tutti_status status = TUTTI_OK;
-    pthread_mutex_lock(&groups->lock);
-    rank_group *group = groups->first;
+/* NULL: not made yet. Lock held. */
+static const rank_group *find_group(const tutti_rank_groups *groups, const int *ranks, int nranks) {
+    const rank_group *group = groups->first;
     while (group != NULL &&
            (group->nranks != nranks || memcmp(group->ranks, ranks, (size_t)nranks * sizeof *ranks) != 0))
         group = group->next;
+    return group;
+}
+
+tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&groups->lock);
+    const rank_group *group = find_group(groups, ranks, nranks);
     if (group != NULL) *comm_out = group->comm;
     else status = make_group(groups, ranks, nranks, comm_out);
     pthread_mutex_unlock(&groups->lock);
     return status;
+}
+
+const tutti_costs *tutti_rank_groups_costs(tutti_rank_groups *groups, const int *ranks, int nranks) {
+    pthread_mutex_lock(&groups->lock);
+    const rank_group *group = find_group(groups, ranks, nranks);
+    const tutti_costs *costs = group != NULL ? group->costs : NULL;
+    pthread_mutex_unlock(&groups->lock);
+    return costs;
+}
+
+void tutti_rank_groups_set_costs(tutti_rank_groups *groups, const tutti_comm *comm, tutti_costs *costs) {
+    pthread_mutex_lock(&groups->lock);
+    rank_group *group = groups->first;
+    while (group->comm != comm) group = group->next;
+    costs->older = group->costs;
+    group->costs = costs;
+    pthread_mutex_unlock(&groups->lock);
 }
 
 void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, char *text, size_t bytes) {

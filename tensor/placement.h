@@ -48,6 +48,12 @@ tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, 
  * the same. Errors of such communicators name ranks by their own numbers. */
 void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, char *text, size_t bytes);
 
+/* What plans among these ranks cost (costs.h), as it was set last; NULL: nothing was. Local. `costs` are kept, and freed with the
+ * groups. */
+struct tutti_costs;
+const struct tutti_costs *tutti_rank_groups_costs(tutti_rank_groups *groups, const int *ranks, int nranks);
+void tutti_rank_groups_set_costs(tutti_rank_groups *groups, const tutti_comm *comm, struct tutti_costs *costs);
+
 /* Plans that are to be used again, which end with the groups. The first `added` (NULL: none) is kept, and given from then on; NULL:
  * there is none. */
 typedef struct tutti_kept_plans {

@@ -75,18 +75,17 @@ tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status
 
 /* ------------------------------------------------------------------------------------------------- making */
 
-/* One pair by itself, before any rank is asked. */
-static tutti_status check_pair(const tutti_route *route, tutti_comm *comm) {
-    char src[300], dst[300];
+tutti_status tutti_plan_check_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, const tutti_comm *comm) {
+    char from[300], to[300];
     const char *problem = NULL;
-    if (route->src->view.type != route->dst->view.type) problem = "their types must be equal";
-    else if (route->src->nelements != route->dst->nelements) problem = "their numbers of elements must be equal";
-    else if (route->src->view.placement->comm != comm || route->dst->view.placement->comm != comm)
+    if (src->view.type != dst->view.type) problem = "their types must be equal";
+    else if (src->nelements != dst->nelements) problem = "their numbers of elements must be equal";
+    else if (src->view.placement->comm != comm || dst->view.placement->comm != comm)
         problem = "their placements must be of one communicator";
     if (problem == NULL) return TUTTI_OK;
-    tutti_layout_text(route->src, src, sizeof src);
-    tutti_layout_text(route->dst, dst, sizeof dst);
-    return tutti_fail(TUTTI_ERR_ARGUMENT, "%s cannot become %s: %s", src, dst, problem);
+    tutti_layout_text(src, from, sizeof from);
+    tutti_layout_text(dst, to, sizeof to);
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "%s cannot become %s: %s", from, to, problem);
 }
 
 /* The ranks of all placements, in order. */
@@ -111,11 +110,17 @@ static tutti_status list_ranks(tutti_plan *plan, tutti_comm *comm) {
     return TUTTI_OK;
 }
 
+static tutti_status measure_costs(const tutti_plan *plan) {
+    double bytes = 0;
+    for (size_t i = 0; i < plan->npairs; i++) bytes += tutti_price_touched(&plan->routes[i]);
+    return tutti_costs_measure(plan->groups, plan->ranks, plan->nranks, plan->comm, (size_t)(bytes / 2));
+}
+
 static tutti_status make(tutti_plan *plan) {
     tutti_placement *first = plan->routes[0].src->view.placement;
     for (size_t i = 0; i < plan->npairs; i++) {
         plan->routes[i].element_bytes = tutti_type_bytes(plan->routes[i].src->view.type);
-        TUTTI_TRY(check_pair(&plan->routes[i], first->comm));
+        TUTTI_TRY(tutti_plan_check_pair(plan->routes[i].src, plan->routes[i].dst, first->comm));
     }
     TUTTI_TRY(list_ranks(plan, first->comm));
     plan->groups = first->groups;
@@ -124,6 +129,8 @@ static tutti_status make(tutti_plan *plan) {
     status = tutti_plan_agree(plan);
     if (status == TUTTI_ERR_ARGUMENT) return status; /* it says what differs */
     if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "comparison of the layouts", plan->comm);
+    status = measure_costs(plan);
+    if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "measurement of the costs", plan->comm);
     status = tutti_plan_choose(plan);
     return status == TUTTI_OK ? status : tutti_plan_fail_context(plan, status, "plan", NULL);
 }
@@ -171,7 +178,8 @@ tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_
     *details_out = (tutti_plan_details){.sent_bytes = plan->sent_bytes,
                                         .received_bytes = plan->received_bytes,
                                         .least_bytes = plan->least_bytes,
-                                        .scratch_bytes = plan->scratch_bytes};
+                                        .scratch_bytes = plan->scratch_bytes,
+                                        .predicted_us = plan->predicted_us};
     for (int i = 0; i < plan->nsteps; i++) details_out->steps += plan->steps[i].kind != TUTTI_STEP_LOCAL;
     return TUTTI_OK;
 }
@@ -181,6 +189,26 @@ static int count_peers(const tutti_message *messages, int count) {
     int peers = 0;
     for (int i = 0; i < count; i++) peers += i == 0 || messages[i].peer != messages[i - 1].peer;
     return peers;
+}
+
+/* Has the plan been preferred to one that receives less? */
+static bool receives_more(const tutti_plan *plan) {
+    return plan->choice.least.received < plan->choice.price.received;
+}
+
+/* In the words of TUTTI_PLAN. */
+static void write_wish(const tutti_plan_wish *wish, char *text, size_t bytes) {
+    const struct {
+        bool set;
+        const char *word;
+    } words[] = {{wish->all_reduce, "all_reduce"}, {wish->reduce_scatter, "reduce_scatter"},
+                 {wish->no_collective, "pieces"},  {wish->all_to_all, "all_to_all"},
+                 {wish->messages, "messages"},     {wish->shares, "shares"}};
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < TUTTI_COUNT_OF(words) && used < bytes; i++)
+        if (words[i].set)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s", used > 0 ? "," : "", words[i].word);
 }
 
 tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes) {
@@ -197,8 +225,15 @@ tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t byte
                     : (size_t)snprintf(text + used, bytes - used, " of %d ranks", step->nranks);
     }
     if (used < bytes)
-        snprintf(text + used, bytes - used, "%s: receives %llu bytes of at least %llu",
-                 plan->nsteps == 0 ? "nothing" : "", (unsigned long long)plan->received_bytes,
-                 (unsigned long long)plan->least_bytes);
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%s: receives %llu bytes of at least %llu, predicted %.3g us",
+                             plan->nsteps == 0 ? "nothing" : "", (unsigned long long)plan->received_bytes,
+                             (unsigned long long)plan->least_bytes, plan->predicted_us);
+    if (used < bytes && receives_more(plan)) {
+        char words[80];
+        write_wish(&plan->choice.least_wish, words, sizeof words);
+        snprintf(text + used, bytes - used, " (TUTTI_PLAN=%s would receive less, predicted %.3g us)", words,
+                 plan->choice.least.us);
+    }
     return TUTTI_OK;
 }

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tensor/costs.h"
 #include "tensor/layout.h"
 #include "tensor/pieces.h"
 
@@ -87,6 +88,31 @@ typedef struct tutti_step {
     size_t *src_counts, *dst_counts;
 } tutti_step;
 
+/* What TUTTI_PLAN says. */
+typedef struct tutti_plan_wish {
+    bool all_reduce, reduce_scatter; /* how partial values are reduced */
+    bool no_collective;              /* no all_gather and broadcast */
+    bool all_to_all, messages;       /* how pieces travel */
+    bool shares;                     /* copies get a share each, and gather these */
+    bool any;                        /* a word is set */
+} tutti_plan_wish;
+
+/* What a plan for one pair is predicted to take; plan_price.c. */
+typedef struct tutti_price {
+    double us;
+    int steps;       /* that talk */
+    double received; /* bytes, of all ranks together */
+    double call_us;  /* of us: what the call of an exchange costs, whatever it moves */
+    /* What it does: all_gathers or a broadcast; an exchange, as an all_to_all. */
+    bool gathers, exchanges, dense;
+} tutti_price;
+
+/* The wish whose plan is the quickest, and its price; and that of the plan that receives least, which may be the same one. */
+typedef struct tutti_choice {
+    tutti_plan_wish wish, least_wish;
+    tutti_price price, least;
+} tutti_choice;
+
 struct tutti_plan {
     tutti_rank_groups *groups;
     tutti_comm *comm;   /* of all ranks that take part */
@@ -101,7 +127,12 @@ struct tutti_plan {
     bool
         is_cached; /* gives much scratch memory back after each run, so that others that wait to be used again have it */
     uint64_t sent_bytes, received_bytes, least_bytes;
+    double predicted_us;
+    tutti_choice choice; /* all 0: there was none */
 };
+
+/* May tensors of the one layout become such of the other, on communicator `comm`? Before any rank is asked. */
+tutti_status tutti_plan_check_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, const tutti_comm *comm);
 
 /* The same as tutti_plan_create for layouts that are kept; it keeps them, too. */
 tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
@@ -116,13 +147,6 @@ const char *tutti_step_name(tutti_step_kind kind);
 /* ---- plan_cache.c: a plan for one pair, which stays as long as their communicator has placements. Collective where it is new. */
 tutti_status tutti_plan_find(const tutti_kept_layout *src, const tutti_kept_layout *dst, tutti_plan **plan_out);
 
-/* What TUTTI_PLAN says. */
-typedef struct tutti_plan_wish {
-    bool all_reduce, reduce_scatter; /* how partial values are reduced */
-    bool no_collective;              /* no all_gather and broadcast */
-    bool all_to_all, messages;       /* how pieces travel */
-    bool shares;                     /* copies get a share each, and gather these */
-} tutti_plan_wish;
 tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
 
 /* ---- plan_steps.c: fills in stages and steps of the routes. */
@@ -134,13 +158,58 @@ bool tutti_messages_are_even(const tutti_message *messages, int count, size_t el
 size_t tutti_plan_take_scratch(tutti_plan *plan, size_t bytes);
 tutti_status tutti_route_add_stage(tutti_plan *plan, tutti_route *route, tutti_tiling *tiling);
 
+/* Whether not all of the target's ranks want the value: fills in wants and filler. */
+tutti_status tutti_route_list_wants(tutti_route *route);
+/* Each rank of those that are to hold one box gets a share of it: the tiling of the shares. *done_out false: there are no such. */
+tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out);
+
 /* ---- plan_reduce.c: takes the partial axes of the source away, run by run. */
 tutti_status tutti_plan_reduce(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish);
+typedef struct tutti_partial_run {
+    unsigned axes;
+    int nranks;
+    tutti_reduction reduction;
+} tutti_partial_run;
+/* From the first to the last; gives their number. */
+int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run runs[TUTTI_MOST_AXES]);
+/* How the first run, of these axes, is reduced, once the tiling is `now`: by reduce_scatter to the tiling *cut_out, or by all_reduce. */
+tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
+                              const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out);
+/* Elements of the largest box. */
+int64_t tutti_tiling_largest(const tutti_tiling *tiling);
 
 /* ---- plan_move.c: from the last stage that each pair has to the given tilings. */
 tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, bool *done_out);
 tutti_status tutti_plan_exchange(tutti_plan *plan, const int *from_stages, const int *to_stages,
                                  const tutti_plan_wish *wish);
+
+/* The axes along which an all_gather leads from `fine` to `coarse`; 0: none does. */
+unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse);
+/* Does a broadcast? */
+bool tutti_move_broadcasts(const tutti_tiling *now, const tutti_tiling *target);
+
+/* The axes on which ranks that have something for each other differ; all where the placements do. */
+unsigned tutti_move_exchange_axes(const tutti_transfer *transfer);
+/* Of so many ranks the pairs that have something for each other are counted. */
+enum { TUTTI_MOST_COUNTED = 64 };
+/* Is an exchange in which `talks` of `all` ordered pairs do (-1: not counted) an all_to_all? */
+static inline bool tutti_move_is_dense(const tutti_plan_wish *wish, int64_t talks, int64_t all) {
+    return wish->all_to_all || (!wish->messages && 2 * talks > all);
+}
+
+/* ---- plan_price.c: local, and the same on all ranks. */
+typedef struct tutti_pricing {
+    const tutti_costs *costs;
+    const int *ranks; /* that take part, in rising order */
+    int nranks;
+    double touched_more; /* bytes of memory of a rank that other pairs go over at the same time */
+} tutti_pricing;
+/* Of the plan that would be made with that wish; of the route only src, dst, wants and element_bytes are looked at. */
+tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
+                              tutti_price *price_out);
+tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out);
+/* Bytes of the largest boxes of source and target. */
+double tutti_price_touched(const tutti_route *route);
 
 /* ---- plan_agree.c: collective over the plan's ranks; the same error on all of them where they differ. */
 tutti_status tutti_plan_agree(tutti_plan *plan);

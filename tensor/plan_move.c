@@ -14,7 +14,7 @@
 /* ------------------------------------------------------------------------------------------------- all_gather */
 
 /* The axes that cut `fine` inside of what `coarse` has; 0: it is not so, or nothing differs. Both have one placement. */
-static unsigned gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse) {
+unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse) {
     unsigned axes = 0;
     if (!tutti_placement_is_equal(fine->placement, coarse->placement) || fine->ndims != coarse->ndims) return 0;
     for (int d = 0; d < fine->ndims; d++) {
@@ -81,6 +81,12 @@ static bool is_whole(const tutti_tiling *tiling) {
     return true;
 }
 
+bool tutti_move_broadcasts(const tutti_tiling *now, const tutti_tiling *target) {
+    return is_whole(now) && is_whole(target) && tutti_tiling_elements(now) > 0 && !tutti_tiling_is_equal(now, target) &&
+           now->ndims == target->ndims &&
+           memcmp(now->shape, target->shape, (size_t)now->ndims * sizeof *now->shape) == 0;
+}
+
 /* One rank that has all of it gives it to those that lack it; the others copy what they have. */
 static tutti_status add_broadcast(tutti_plan *plan, size_t pair, int from) {
     const tutti_route *route = &plan->routes[pair];
@@ -118,10 +124,8 @@ tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, bool *done_out) {
     tutti_route *route = &plan->routes[pair];
     int from = route->nstages - 1;
     const tutti_tiling *now = &route->stages[from].tiling, *target = &route->dst->tiling;
-    unsigned axes = route->wants == NULL ? gathered_axes(now, target) : 0;
-    bool broadcasts = axes == 0 && route->wants == NULL && is_whole(now) && is_whole(target) &&
-                      route->src->nelements > 0 && !tutti_tiling_is_equal(now, target) && now->ndims == target->ndims &&
-                      memcmp(now->shape, target->shape, (size_t)now->ndims * sizeof *now->shape) == 0;
+    unsigned axes = route->wants == NULL ? tutti_move_gathered_axes(now, target) : 0;
+    bool broadcasts = axes == 0 && route->wants == NULL && tutti_move_broadcasts(now, target);
     *done_out = axes != 0 || broadcasts;
     if (!*done_out) return TUTTI_OK;
     tutti_tiling copy;
@@ -144,8 +148,7 @@ static bool gives(const leg *l, int giver, int taker) {
            tutti_transfer_gives(&l->transfer, l->src_index[giver], l->dst_index[taker]);
 }
 
-/* The axes on which ranks that have something for each other differ; all where the placements do. */
-static unsigned exchange_axes(const tutti_transfer *transfer) {
+unsigned tutti_move_exchange_axes(const tutti_transfer *transfer) {
     const tutti_tiling *src = transfer->src, *dst = transfer->dst;
     unsigned axes = 0;
     if (!tutti_placement_is_equal(src->placement, dst->placement) || src->ndims != dst->ndims) return ~0u;
@@ -164,7 +167,7 @@ static unsigned exchange_axes(const tutti_transfer *transfer) {
 /* The communicator of the exchange, and its ranks as ranks of the placements' one. */
 static tutti_status find_members(tutti_plan *plan, tutti_step *step, const leg *legs, int **members_out) {
     tutti_placement *placement = plan->routes[0].dst->view.placement;
-    unsigned axes = plan->npairs == 1 ? exchange_axes(&legs[0].transfer) : ~0u;
+    unsigned axes = plan->npairs == 1 ? tutti_move_exchange_axes(&legs[0].transfer) : ~0u;
     int nmembers = 0, *members;
     TUTTI_TRY(tutti_calloc((size_t)plan->nranks, sizeof *members, &members));
     *members_out = members;
@@ -197,9 +200,8 @@ static tutti_status index_ranks(leg *l, const int *members, int nmembers) {
 
 /* How many ordered pairs of ranks have something for each other; -1: too many ranks to count. The same on all ranks. */
 static int64_t count_talks(const tutti_plan *plan, const tutti_step *step, const leg *legs) {
-    enum { MOST_COUNTED = 64 };
     int64_t count = 0;
-    if (step->nranks > MOST_COUNTED) return -1;
+    if (step->nranks > TUTTI_MOST_COUNTED) return -1;
     for (int a = 0; a < step->nranks; a++)
         for (int b = 0; b < step->nranks; b++) {
             bool talk = false;
@@ -354,7 +356,7 @@ static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, con
     free(members);
     TUTTI_TRY(status);
     int64_t talks = count_talks(plan, step, legs), all = (int64_t)step->nranks * (step->nranks - 1);
-    bool dense = wish->all_to_all || (!wish->messages && 2 * talks > all);
+    bool dense = tutti_move_is_dense(wish, talks, all);
     if (talks == 0) step->kind = TUTTI_STEP_LOCAL;
     else step->kind = dense ? TUTTI_STEP_ALL_TO_ALL : TUTTI_STEP_MESSAGES;
     TUTTI_TRY(list_locals(plan, step, legs));

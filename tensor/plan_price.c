@@ -1,50 +1,559 @@
 /*
- * What plans cost.
+ * What plans cost: the steps that plan_steps.c would take for a pair are gone through, and each counts as long as the rank that takes
+ * longest in it.
+ *
+ * All follows from the layouts and from costs that are equal on all ranks, in one order of computation, so every rank finds the same,
+ * to the bit, and so chooses the same. Nothing is sent.
  */
 #include "tensor/plan.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "bootstrap/base/common.h"
 
-/* Of an ordinary machine. */
-#define STEP_US     5.0
-#define BYTES_A_US  8e3
-#define COPIES_A_US 16e3
+enum { FEW = 64 };
 
-/* Elements that the index-th rank of the target has already. */
-static int64_t own_elements(const tutti_kept_layout *src, const tutti_kept_layout *dst, int index) {
-    const tutti_placement *from = src->view.placement;
-    int own = tutti_placement_find(from, dst->view.placement->ranks[index]);
-    tutti_region has, needs, common;
-    if (own < 0 || tutti_layout_is_partial(src) || src->view.ndims != dst->view.ndims) return 0;
-    tutti_tiling_region(&src->tiling, own, &has);
-    tutti_tiling_region(&dst->tiling, index, &needs);
-    return tutti_region_intersect(&has, &needs, &common) ? tutti_region_elements(&common) : 0;
+/* What one rank does in a step. */
+typedef struct load {
+    double bytes[TUTTI_COST_KINDS];
+    double rows;  /* of strided copies */
+    double fresh; /* bytes of others that were written in this run, by a copy or by the step before */
+    double givers, takers, far_in;
+} load;
+
+/* One plan for one pair. */
+typedef struct bill {
+    const tutti_pricing *pricing;
+    const tutti_route *route;
+    const tutti_plan_wish *wish;
+    double touched; /* bytes of memory that the rank with most of it goes over */
+    tutti_price price;
+} bill;
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
 }
 
-/* The rank that takes longest. */
-static double predict(const tutti_kept_layout *src, const tutti_kept_layout *dst) {
-    double most_us = 0, element_bytes = (double)tutti_type_bytes(src->view.type);
-    if (tutti_layout_is_equal(src, dst)) return 0;
-    for (int i = 0; i < dst->view.placement->nranks; i++) {
-        tutti_region needs;
-        tutti_tiling_region(&dst->tiling, i, &needs);
-        double own = (double)own_elements(src, dst, i), lacks = (double)tutti_region_elements(&needs) - own;
-        double us = own * element_bytes / COPIES_A_US;
-        if (lacks > 0) us += STEP_US + lacks * element_bytes / BYTES_A_US * (tutti_layout_is_partial(src) ? 2 : 1);
-        if (us > most_us) most_us = us;
+static double bytes_of(const bill *b, int64_t elements) {
+    return (double)elements * (double)b->route->element_bytes;
+}
+
+static double largest_bytes(const bill *b, const tutti_tiling *tiling) {
+    return bytes_of(b, tutti_tiling_largest(tiling));
+}
+
+/* ------------------------------------------------------------------------------------------------- hosts */
+
+static int host_of(const bill *b, int rank) {
+    const tutti_costs *costs = b->pricing->costs;
+    int low = 0, high = b->pricing->nranks - 1;
+    if (costs->nhosts == 1) return 0;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (b->pricing->ranks[middle] < rank) low = middle + 1;
+        else high = middle;
     }
-    return most_us;
+    return costs->host_of[low];
+}
+
+/* Have ranks that differ on these axes only different hosts? */
+static bool spans_hosts(const bill *b, const tutti_placement *placement, unsigned axes) {
+    for (int i = 0; i < placement->nranks && b->pricing->costs->nhosts > 1; i++) {
+        int coordinates[TUTTI_MOST_AXES];
+        tutti_placement_locate(placement, i, coordinates);
+        for (int axis = 0; axis < placement->naxes; axis++)
+            if ((axes >> axis & 1) != 0) coordinates[axis] = 0;
+        int first = tutti_placement_index(placement, coordinates);
+        if (host_of(b, placement->ranks[i]) != host_of(b, placement->ranks[first])) return true;
+    }
+    return false;
+}
+
+/* --------------------------------------------------------------------------------------------- one step */
+
+static void add_copy(load *l, double bytes, double row_bytes) {
+    if (bytes <= 0) return;
+    if (row_bytes >= bytes) {
+        l->bytes[TUTTI_COST_COPY] += bytes;
+        return;
+    }
+    l->bytes[TUTTI_COST_STRIDED] += bytes;
+    l->rows += bytes / row_bytes;
+}
+
+static double local_us(const load *l, const double *ns, double row_ns) {
+    double copied = l->bytes[TUTTI_COST_COPY] * ns[TUTTI_COST_COPY], strided = l->bytes[TUTTI_COST_STRIDED];
+    double rows_ns = (l->rows - strided / TUTTI_COST_ROW_BYTES) * row_ns;
+    return (copied + larger(strided * ns[TUTTI_COST_STRIDED] + rows_ns, strided * ns[TUTTI_COST_COPY])) * 1e-3;
+}
+
+/* Adds a step to the bill. `kind`: of the call that talks; TUTTI_COST_KINDS: none does. `far_bytes`: reach the host that gets most. */
+static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count, bool far, double far_bytes) {
+    const tutti_costs *costs = b->pricing->costs;
+    double ns[TUTTI_COST_KINDS], most_us = 0, calls = 1;
+    bool talks = kind != TUTTI_COST_KINDS;
+    for (int i = 0; i < TUTTI_COST_KINDS; i++) ns[i] = tutti_costs_byte_ns(costs, (tutti_cost_kind)i, b->touched);
+    for (int i = 0; i < count; i++) {
+        const load *l = &loads[i];
+        double us = local_us(l, ns, costs->row_ns) * costs->crowd;
+        for (int k = 0; k < TUTTI_COST_KINDS; k++)
+            if (k != TUTTI_COST_COPY && k != TUTTI_COST_STRIDED) us += l->bytes[k] * ns[k] * 1e-3;
+        us += l->fresh * larger(ns[TUTTI_COST_FRESH] - ns[TUTTI_COST_PULL], 0) * 1e-3;
+        most_us = larger(most_us, us);
+        calls = larger(calls, larger(l->givers, l->takers));
+    }
+    b->price.us += most_us;
+    if (!talks) return;
+    b->price.steps++;
+    /* The next message of several costs about half of the first. */
+    b->price.call_us = costs->base_us[kind] * (kind == TUTTI_COST_MESSAGE ? 0.5 + 0.5 * calls : 1);
+    b->price.us += b->price.call_us;
+    if (far) b->price.us += costs->far_us + far_bytes * costs->far_byte_ns * 1e-3;
+}
+
+/* ------------------------------------------------------------------------------------------------ reducing */
+
+/* The longest run of a region's elements that lies together in a shard. */
+static int64_t run_in(const tutti_region *region, const tutti_region *shard) {
+    int64_t run = 1;
+    for (int d = region->ndims - 1; d >= 0; d--) {
+        run *= region->end[d] - region->first[d];
+        if (region->end[d] - region->first[d] != shard->end[d] - shard->first[d]) break;
+    }
+    return run;
+}
+
+/* The first index of the parts that are not empty: all ranks' parts are much alike. */
+static void typical_regions(const tutti_tiling *fine, const tutti_tiling *coarse, tutti_region *part_out,
+                            tutti_region *box_out) {
+    int nranks = fine->placement->nranks;
+    for (int i = 0; i < nranks; i++) {
+        tutti_tiling_region(fine, i, part_out);
+        if (tutti_region_elements(part_out) > 0 || i == nranks - 1) {
+            tutti_tiling_region(coarse, i, box_out);
+            return;
+        }
+    }
+}
+
+/* Of all groups of ranks that differ on some axes only: bytes that reach a host, of which each rank of a group outputs so many. */
+static double far_bytes_of(const bill *b, const tutti_placement *placement, int group, double bytes) {
+    double hosts = b->pricing->costs->nhosts;
+    return bytes * placement->nranks / group * (1 - 1 / hosts);
+}
+
+static void price_all_reduce(bill *b, const tutti_tiling *now, const tutti_partial_run *run) {
+    const tutti_placement *placement = now->placement;
+    load l = {.bytes[TUTTI_COST_REDUCE] = largest_bytes(b, now)};
+    bool far = spans_hosts(b, placement, run->axes);
+    b->touched += l.bytes[TUTTI_COST_REDUCE];
+    b->price.received +=
+        2 * l.bytes[TUTTI_COST_REDUCE] * (1 - 1.0 / run->nranks) * placement->nranks; /* as the plan counts it */
+    add_step(b, TUTTI_COST_REDUCE, &l, 1, far, 2 * far_bytes_of(b, placement, run->nranks, l.bytes[TUTTI_COST_REDUCE]));
+}
+
+static void price_reduce_scatter(bill *b, const tutti_tiling *now, const tutti_tiling *cut,
+                                 const tutti_partial_run *run) {
+    const tutti_placement *placement = now->placement;
+    tutti_region part, box;
+    double bytes = largest_bytes(b, now);
+    load l = {.bytes[TUTTI_COST_SCATTER] = bytes};
+    typical_regions(cut, now, &part, &box);
+    int64_t row = run_in(&part, &box);
+    b->touched += largest_bytes(b, cut);
+    if (row < tutti_region_elements(&part)) {
+        add_copy(&l, bytes, bytes_of(b, row));
+        l.fresh += bytes * (1 - 1.0 / run->nranks);
+        b->touched += bytes;
+    }
+    b->price.received += largest_bytes(b, cut) * (run->nranks - 1) * placement->nranks;
+    add_step(b, TUTTI_COST_SCATTER, &l, 1, spans_hosts(b, placement, run->axes),
+             far_bytes_of(b, placement, run->nranks, bytes));
+}
+
+/* Leaves in *now_out what the source is once nothing is partial: free it with tutti_tiling_free. */
+static tutti_status price_reductions(bill *b, tutti_tiling *now_out, int *reduced_out) {
+    tutti_partial_run runs[TUTTI_MOST_AXES];
+    const tutti_route *route = b->route;
+    bool scatters;
+    tutti_tiling cut;
+    int nruns = tutti_reduce_list_runs(route->src, runs);
+    *reduced_out = nruns;
+    TUTTI_TRY(tutti_tiling_copy(&route->src->tiling, now_out));
+    for (int i = nruns - 1; i > 0; i--) price_all_reduce(b, now_out, &runs[i]);
+    if (nruns == 0) return TUTTI_OK;
+    tutti_status status = tutti_reduce_cut(route, now_out, runs[0].axes, b->wish, &cut, &scatters);
+    if (status != TUTTI_OK || !scatters) {
+        if (status == TUTTI_OK) price_all_reduce(b, now_out, &runs[0]);
+        else tutti_tiling_free(now_out);
+        return status;
+    }
+    price_reduce_scatter(b, now_out, &cut, &runs[0]);
+    tutti_tiling_free(now_out);
+    *now_out = cut;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ gathering */
+
+static int group_size(const tutti_placement *placement, unsigned axes) {
+    int size = 1;
+    for (int axis = 0; axis < placement->naxes; axis++)
+        if ((axes >> axis & 1) != 0) size *= placement->sizes[axis];
+    return size;
+}
+
+static void price_all_gather(bill *b, const tutti_tiling *now, const tutti_tiling *target, unsigned axes) {
+    const tutti_placement *placement = target->placement;
+    tutti_region part, box;
+    double bytes = largest_bytes(b, target), group = group_size(placement, axes);
+    load l = {.bytes[TUTTI_COST_GATHER] = bytes};
+    typical_regions(now, target, &part, &box);
+    int64_t row = run_in(&part, &box);
+    if (row < tutti_region_elements(&part)) {
+        add_copy(&l, bytes, bytes_of(b, row));
+        b->touched += bytes;
+    }
+    if (b->price.steps > 0) l.fresh += bytes * (1 - 1 / group);
+    b->price.received += bytes * (1 - 1 / group) * placement->nranks;
+    add_step(b, TUTTI_COST_GATHER, &l, 1, spans_hosts(b, placement, axes),
+             far_bytes_of(b, placement, (int)group, bytes));
+}
+
+static void price_broadcast(bill *b, const tutti_tiling *now, const tutti_tiling *target) {
+    double bytes = bytes_of(b, tutti_tiling_elements(target));
+    const tutti_placement *src = now->placement, *dst = target->placement;
+    load loads[2];
+    int lack = 0;
+    bool far = false;
+    memset(loads, 0, sizeof loads);
+    for (int i = 0; i < dst->nranks; i++) {
+        if (tutti_placement_find(src, dst->ranks[i]) >= 0) {
+            loads[1].bytes[TUTTI_COST_COPY] = bytes;
+            continue;
+        }
+        loads[0].bytes[TUTTI_COST_GATHER] = bytes;
+        far = far || host_of(b, dst->ranks[i]) != host_of(b, src->ranks[0]);
+        lack++;
+    }
+    b->price.received += bytes * lack;
+    add_step(b, lack > 0 ? TUTTI_COST_GATHER : TUTTI_COST_KINDS, loads, 2, far, bytes);
+}
+
+/* ----------------------------------------------------------------------------------------------- exchanges */
+
+/* The step of an exchange; arrays by index in the two placements. */
+typedef struct swap {
+    tutti_transfer transfer;
+    bool same_shape;
+    load *loads;           /* by index in the target's placement, then by that in the source's */
+    int64_t talks;         /* ordered pairs of ranks that have something for each other */
+    double *far_in;        /* by host */
+    double far_most, sent; /* bytes */
+} swap;
+
+/* What the index-th rank of the source has for that of the target, in elements, and in how long runs on both sides. Where the
+ * shapes differ that is a guess: boxes' elements are taken to be spread over all. */
+static int64_t common_elements(const swap *s, int src, int dst, int64_t *src_run, int64_t *dst_run) {
+    tutti_region from, to, common;
+    tutti_tiling_region(s->transfer.src, src, &from);
+    tutti_tiling_region(s->transfer.dst, dst, &to);
+    if (s->same_shape) {
+        if (!tutti_transfer_gives(&s->transfer, src, dst)) return 0;
+        if (!tutti_region_intersect(&from, &to, &common)) return 0;
+        *src_run = run_in(&common, &from);
+        *dst_run = run_in(&common, &to);
+        return tutti_region_elements(&common);
+    }
+    int64_t all = tutti_tiling_elements(s->transfer.src), parts = 1;
+    if (all == 0 || (s->transfer.wants != NULL && !s->transfer.wants[dst])) return 0;
+    for (int d = 0; d < s->transfer.src->ndims; d++) parts *= s->transfer.src->nparts[d];
+    if (parts == 1 && src != dst % s->transfer.src->placement->nranks) return 0;
+    int64_t elements = tutti_region_elements(&to) / parts;
+    tutti_region whole = {.ndims = s->transfer.src->ndims};
+    for (int d = 0; d < whole.ndims; d++) whole.end[d] = s->transfer.src->shape[d];
+    *src_run = tutti_min_i64(run_in(&from, &whole), elements);
+    whole.ndims = s->transfer.dst->ndims;
+    for (int d = 0; d < whole.ndims; d++) whole.end[d] = s->transfer.dst->shape[d];
+    *dst_run = tutti_min_i64(run_in(&to, &whole), elements);
+    if (*dst_run < *src_run) *src_run = *dst_run;
+    return elements;
+}
+
+static void add_pair(bill *b, swap *s, int src, int dst) {
+    int64_t src_run = 0, dst_run = 0, elements = common_elements(s, src, dst, &src_run, &dst_run);
+    const tutti_placement *from = s->transfer.src->placement, *to = s->transfer.dst->placement;
+    load *taker = &s->loads[dst], *giver = &s->loads[to->nranks + src];
+    double bytes = bytes_of(b, elements);
+    if (elements <= 0) return;
+    if (from->ranks[src] == to->ranks[dst]) {
+        add_copy(taker, bytes, bytes_of(b, src_run < dst_run ? src_run : dst_run));
+        return;
+    }
+    s->talks++;
+    s->sent += bytes;
+    bool packs = src_run < elements;
+    if (packs) add_copy(giver, bytes, bytes_of(b, src_run));
+    if (packs || b->price.steps > 0) taker->fresh += bytes;
+    if (dst_run < elements) add_copy(taker, bytes, bytes_of(b, dst_run));
+    taker->bytes[TUTTI_COST_MESSAGE] += bytes; /* until it is known that there are none */
+    taker->givers++;
+    giver->takers++;
+    if (b->pricing->costs->nhosts == 1 || host_of(b, from->ranks[src]) == host_of(b, to->ranks[dst])) return;
+    double *in = &s->far_in[host_of(b, to->ranks[dst])];
+    *in += bytes;
+    s->far_most = larger(s->far_most, *in);
+}
+
+/* Ranks that are in both placements do what they have to do as givers and as takers. */
+static void join_loads(const swap *s) {
+    const tutti_placement *from = s->transfer.src->placement, *to = s->transfer.dst->placement;
+    for (int dst = 0; dst < to->nranks; dst++) {
+        int src = tutti_placement_find(from, to->ranks[dst]);
+        if (src < 0) continue;
+        const load *giver = &s->loads[to->nranks + src];
+        for (int kind = 0; kind < TUTTI_COST_KINDS; kind++) s->loads[dst].bytes[kind] += giver->bytes[kind];
+        s->loads[dst].rows += giver->rows;
+        s->loads[dst].fresh += giver->fresh;
+        s->loads[dst].takers += giver->takers;
+    }
+}
+
+static double packed_bytes(const swap *s, int count) {
+    double most = 0;
+    for (int i = 0; i < count; i++) most = larger(most, s->loads[i].bytes[TUTTI_COST_STRIDED]);
+    return most;
+}
+
+/* Of many ranks as many pairs as that are looked at, of receivers that stand for all. */
+enum { MOST_PAIRS = TUTTI_MOST_COUNTED * TUTTI_MOST_COUNTED };
+
+static void sum_pairs(bill *b, swap *s) {
+    int nsrc = s->transfer.src->placement->nranks, ndst = s->transfer.dst->placement->nranks;
+    int stride = 1 + (int)((int64_t)nsrc * ndst / (MOST_PAIRS + 1));
+    for (int dst = 0; dst < ndst; dst += stride)
+        for (int src = 0; src < nsrc; src++) add_pair(b, s, src, dst);
+    s->talks *= stride;
+    s->sent *= stride;
+    s->far_most *= stride;
+}
+
+static void finish_exchange(bill *b, swap *s) {
+    const tutti_pricing *pricing = b->pricing;
+    const tutti_placement *to = s->transfer.dst->placement;
+    int count = to->nranks + s->transfer.src->placement->nranks;
+    unsigned axes = tutti_move_exchange_axes(&s->transfer);
+    int64_t group = axes == ~0u ? pricing->nranks : group_size(to, axes);
+    int64_t ngroups = axes == ~0u ? 1 : to->nranks / group, all = ngroups * group * (group - 1);
+    bool dense = tutti_move_is_dense(b->wish, group > TUTTI_MOST_COUNTED ? -1 : s->talks, all);
+    join_loads(s);
+    b->touched += packed_bytes(s, count);
+    b->price.received += s->sent;
+    b->price.exchanges = s->talks > 0;
+    b->price.dense = dense;
+    for (int i = 0; i < count && dense; i++) {
+        s->loads[i].bytes[TUTTI_COST_PULL] += s->loads[i].bytes[TUTTI_COST_MESSAGE];
+        s->loads[i].bytes[TUTTI_COST_MESSAGE] = 0;
+    }
+    tutti_cost_kind kind = s->talks == 0 ? TUTTI_COST_KINDS : dense ? TUTTI_COST_GATHER : TUTTI_COST_MESSAGE;
+    add_step(b, kind, s->loads, count, s->far_most > 0, s->far_most);
+}
+
+static tutti_status price_exchange(bill *b, const tutti_tiling *now, const tutti_tiling *target, const bool *wants) {
+    load few[2 * FEW];
+    double few_hosts[FEW];
+    swap s = {.transfer = {.src = now, .dst = target, .wants = wants, .element_bytes = b->route->element_bytes}};
+    size_t count = (size_t)(now->placement->nranks + target->placement->nranks),
+           nhosts = (size_t)b->pricing->costs->nhosts;
+    bool is_few = count <= 2 * FEW && nhosts <= FEW;
+    s.same_shape =
+        now->ndims == target->ndims && memcmp(now->shape, target->shape, (size_t)now->ndims * sizeof *now->shape) == 0;
+    s.loads = few;
+    s.far_in = few_hosts;
+    if (!is_few) TUTTI_TRY(tutti_calloc(count + nhosts, sizeof *s.loads, &s.loads));
+    if (!is_few) s.far_in = (double *)(void *)(s.loads + count);
+    memset(s.loads, 0, count * sizeof *s.loads);
+    memset(s.far_in, 0, nhosts * sizeof *s.far_in);
+    sum_pairs(b, &s);
+    finish_exchange(b, &s);
+    if (!is_few) free(s.loads);
+    return TUTTI_OK;
+}
+
+/* -------------------------------------------------------------------------------------------- whole plans */
+
+static tutti_status price_gathering(bill *b, const tutti_tiling *now, bool *done_out) {
+    const tutti_tiling *target = &b->route->dst->tiling;
+    unsigned axes = b->route->wants == NULL ? tutti_move_gathered_axes(now, target) : 0;
+    bool broadcasts = axes == 0 && b->route->wants == NULL && tutti_move_broadcasts(now, target);
+    *done_out = axes != 0 || broadcasts;
+    if (axes != 0) price_all_gather(b, now, target, axes);
+    if (broadcasts) price_broadcast(b, now, target);
+    b->price.gathers = b->price.gathers || *done_out;
+    return TUTTI_OK;
+}
+
+static tutti_status price_moves(bill *b, const tutti_tiling *now) {
+    const tutti_route *route = b->route;
+    tutti_tiling shares;
+    bool done = false;
+    if (!b->wish->no_collective) TUTTI_TRY(price_gathering(b, now, &done));
+    if (done) return TUTTI_OK;
+    if (b->wish->shares && route->wants == NULL) {
+        TUTTI_TRY(tutti_tiling_shares(&route->dst->tiling, &shares, &done));
+        if (done) {
+            b->touched += largest_bytes(b, &shares);
+            tutti_status status = price_exchange(b, now, &shares, NULL);
+            if (status == TUTTI_OK) status = price_gathering(b, &shares, &done);
+            tutti_tiling_free(&shares);
+            return status;
+        }
+    }
+    return price_exchange(b, now, &route->dst->tiling, route->wants);
+}
+
+double tutti_price_touched(const tutti_route *route) {
+    return (double)(tutti_tiling_largest(&route->src->tiling) + tutti_tiling_largest(&route->dst->tiling)) *
+           (double)route->element_bytes;
+}
+
+tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
+                              tutti_price *price_out) {
+    bill b = {.pricing = pricing, .route = route, .wish = wish};
+    tutti_tiling now;
+    int reduced;
+    double source = largest_bytes(&b, &route->src->tiling), target = largest_bytes(&b, &route->dst->tiling);
+    b.touched = pricing->touched_more + source + target;
+    if (tutti_layout_is_equal(route->src, route->dst)) {
+        load l = {.bytes[TUTTI_COST_COPY] = source};
+        add_step(&b, TUTTI_COST_KINDS, &l, 1, false, 0);
+        *price_out = b.price;
+        return TUTTI_OK;
+    }
+    if (tutti_layout_is_partial(route->src)) b.touched -= target; /* the reductions add what they make */
+    TUTTI_TRY(price_reductions(&b, &now, &reduced));
+    bool reached = reduced > 0 && tutti_tiling_is_equal(&now, &route->dst->tiling);
+    if (reduced > 0 && !reached) b.touched += target;
+    tutti_status status = reached ? TUTTI_OK : price_moves(&b, &now);
+    tutti_tiling_free(&now);
+    if (status == TUTTI_OK) *price_out = b.price;
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------- choosing */
+
+/* Predictions are rough: of plans that differ by less, the one with fewer steps is taken. */
+#define MUCH 1.3
+
+static bool is_better(const tutti_price *a, const tutti_price *than) {
+    if (a->us * MUCH < than->us) return true;
+    return a->us <= than->us && a->steps < than->steps;
+}
+
+static tutti_status try_wish(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
+                             tutti_choice *choice) {
+    tutti_price price;
+    TUTTI_TRY(tutti_price_plan(pricing, route, wish, &price));
+    if (price.received < choice->least.received) {
+        choice->least = price;
+        choice->least_wish = *wish;
+    }
+    if (is_better(&price, &choice->price)) {
+        choice->price = price;
+        choice->wish = *wish;
+    }
+    return TUTTI_OK;
+}
+
+/* The other ways to go on once nothing is partial. An all_gather or a broadcast, where one fits, has none: pieces are as many bytes,
+ * in as many calls. */
+static tutti_status try_moves(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
+                              const tutti_price *price, tutti_choice *choice) {
+    tutti_plan_wish other = *wish;
+    if (!price->exchanges) return TUTTI_OK;
+    other.messages = price->dense;
+    other.all_to_all = !price->dense;
+    TUTTI_TRY(try_wish(pricing, route, &other, choice));
+    other = *wish;
+    other.shares = true;
+    return try_wish(pricing, route, &other, choice);
+}
+
+tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out) {
+    tutti_choice choice;
+    memset(&choice, 0, sizeof choice);
+    TUTTI_TRY(tutti_price_plan(pricing, route, &choice.wish, &choice.price));
+    choice.least = choice.price;
+    tutti_price first = choice.price;
+    TUTTI_TRY(try_moves(pricing, route, &(tutti_plan_wish){0}, &first, &choice));
+    for (int i = 0; i < 2 && tutti_layout_is_partial(route->src); i++) {
+        tutti_plan_wish wish = {.all_reduce = i == 0, .reduce_scatter = i == 1};
+        tutti_price price;
+        TUTTI_TRY(tutti_price_plan(pricing, route, &wish, &price));
+        if (price.us == first.us && price.steps == first.steps) continue; /* what is done anyway */
+        TUTTI_TRY(try_wish(pricing, route, &wish, &choice));
+        TUTTI_TRY(try_moves(pricing, route, &wish, &price, &choice));
+    }
+    *choice_out = choice;
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------- asking */
+
+/* The ranks of both, in rising order. */
+static int join_ranks(const tutti_placement *a, const tutti_placement *b, int *ranks) {
+    int count = 0;
+    const tutti_placement *both[2] = {a, b};
+    for (int which = 0; which < (a == b ? 1 : 2); which++)
+        for (int i = 0; i < both[which]->nranks; i++) {
+            int rank = both[which]->ranks[i], at = count;
+            while (at > 0 && ranks[at - 1] > rank) at--;
+            if (at > 0 && ranks[at - 1] == rank) continue;
+            memmove(ranks + at + 1, ranks + at, (size_t)(count - at) * sizeof *ranks);
+            ranks[at] = rank;
+            count++;
+        }
+    return count;
+}
+
+static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, double *us_out) {
+    const tutti_placement *from = src->view.placement, *to = dst->view.placement;
+    int few[2 * FEW], *ranks = few;
+    tutti_route route = {.src = (tutti_kept_layout *)(uintptr_t)src,
+                         .dst = (tutti_kept_layout *)(uintptr_t)dst,
+                         .element_bytes = tutti_type_bytes(src->view.type)};
+    tutti_plan_wish wish;
+    tutti_choice choice;
+    tutti_pricing pricing = {0};
+    TUTTI_TRY(tutti_plan_read_wish(&wish));
+    *us_out = 0;
+    if (tutti_layout_is_equal(src, dst)) return TUTTI_OK;
+    if (from->nranks + to->nranks > 2 * FEW)
+        TUTTI_TRY(tutti_calloc((size_t)(from->nranks + to->nranks), sizeof *ranks, &ranks));
+    pricing.ranks = ranks;
+    pricing.nranks = join_ranks(from, to, ranks);
+    pricing.costs = tutti_costs_of(from->groups, ranks, pricing.nranks);
+    tutti_status status = tutti_route_list_wants(&route);
+    if (status == TUTTI_OK)
+        status = wish.any ? tutti_price_plan(&pricing, &route, &wish, &choice.price)
+                          : tutti_price_choose(&pricing, &route, &choice);
+    free(route.wants);
+    if (ranks != few) free(ranks);
+    if (status == TUTTI_OK) *us_out = choice.price.us;
+    return status;
 }
 
 tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out) {
-    tutti_kept_layout *from, *to;
+    tutti_kept_layout *from, *to = NULL;
+    double us = 0;
     if (microseconds_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_layout_predict: NULL argument");
     TUTTI_TRY(tutti_layout_keep(src, &from));
     tutti_status status = tutti_layout_keep(dst, &to);
-    if (status == TUTTI_OK) {
-        *microseconds_out = predict(from, to);
-        tutti_layout_release(to);
-    }
+    if (status == TUTTI_OK) status = tutti_plan_check_pair(from, to, src->placement->comm);
+    if (status == TUTTI_OK) status = predict_pair(from, to, &us);
+    tutti_layout_release(to);
     tutti_layout_release(from);
+    if (status == TUTTI_OK) *microseconds_out = us;
     return status;
 }

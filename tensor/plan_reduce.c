@@ -9,20 +9,14 @@
 
 #include "bootstrap/base/common.h"
 
-typedef struct partial_run {
-    unsigned axes;
-    int nranks;
-    tutti_reduction reduction;
-} partial_run;
-
-/* From the first to the last. Axes of one rank are left out. */
-static int list_runs(const tutti_kept_layout *layout, partial_run runs[TUTTI_MOST_AXES]) {
+/* Axes of one rank are left out. */
+int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run runs[TUTTI_MOST_AXES]) {
     const tutti_placement *placement = layout->view.placement;
     int nruns = 0;
     for (int axis = 0; axis < placement->naxes; axis++) {
         if (layout->sbp[axis].kind != TUTTI_SBP_PARTIAL || placement->sizes[axis] == 1) continue;
         if (nruns == 0 || runs[nruns - 1].reduction != layout->sbp[axis].reduction)
-            runs[nruns++] = (partial_run){.nranks = 1, .reduction = layout->sbp[axis].reduction};
+            runs[nruns++] = (tutti_partial_run){.nranks = 1, .reduction = layout->sbp[axis].reduction};
         runs[nruns - 1].axes |= 1u << axis;
         runs[nruns - 1].nranks *= placement->sizes[axis];
     }
@@ -49,7 +43,7 @@ static bool is_target_cut(const tutti_tiling *now, const tutti_tiling *target, u
 }
 
 /* The largest box of a tiling. */
-static int64_t largest(const tutti_tiling *tiling) {
+int64_t tutti_tiling_largest(const tutti_tiling *tiling) {
     int64_t product = 1;
     for (int d = 0; d < tiling->ndims; d++) {
         int64_t most = tiling->offsets[d] == NULL ? tiling->shape[d] : 0;
@@ -67,8 +61,16 @@ static bool should_scatter(const tutti_route *route, const tutti_tiling *now, co
     enum { LEAST_BYTES = 16 << 10 };
     const tutti_tiling *target = &route->dst->tiling;
     if (wish->all_reduce || wish->reduce_scatter) return wish->reduce_scatter;
-    int64_t box = largest(now);
-    return box * (int64_t)route->element_bytes >= LEAST_BYTES && largest(target) < box;
+    int64_t box = tutti_tiling_largest(now);
+    return box * (int64_t)route->element_bytes >= LEAST_BYTES && tutti_tiling_largest(target) < box;
+}
+
+tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
+                              const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out) {
+    *scatters_out = !wish->all_reduce && is_target_cut(now, &route->dst->tiling, axes);
+    if (*scatters_out) return tutti_tiling_copy(&route->dst->tiling, cut_out);
+    if (should_scatter(route, now, wish)) return tutti_tiling_cut_evenly(now, axes, cut_out, scatters_out);
+    return TUTTI_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------- the steps */
@@ -114,7 +116,7 @@ static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_step *step, 
 }
 
 /* `cut`: the tiling after the step, for reduce_scatter; it is taken over. */
-static tutti_status add_run(tutti_plan *plan, size_t pair, const partial_run *run, tutti_tiling *cut) {
+static tutti_status add_run(tutti_plan *plan, size_t pair, const tutti_partial_run *run, tutti_tiling *cut) {
     tutti_route *route = &plan->routes[pair];
     int from = route->nstages - 1;
     if (cut != NULL) TUTTI_TRY(tutti_route_add_stage(plan, route, cut));
@@ -138,14 +140,13 @@ static tutti_status add_run(tutti_plan *plan, size_t pair, const partial_run *ru
 
 tutti_status tutti_plan_reduce(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish) {
     tutti_route *route = &plan->routes[pair];
-    partial_run runs[TUTTI_MOST_AXES];
-    int nruns = list_runs(route->src, runs);
+    tutti_partial_run runs[TUTTI_MOST_AXES];
+    int nruns = tutti_reduce_list_runs(route->src, runs);
     for (int i = nruns - 1; i > 0; i--) TUTTI_TRY(add_run(plan, pair, &runs[i], NULL));
     if (nruns == 0) return TUTTI_OK;
     const tutti_tiling *now = &route->stages[route->nstages - 1].tiling;
     tutti_tiling cut;
-    bool scatters = !wish->all_reduce && is_target_cut(now, &route->dst->tiling, runs[0].axes);
-    if (scatters) TUTTI_TRY(tutti_tiling_copy(&route->dst->tiling, &cut));
-    else if (should_scatter(route, now, wish)) TUTTI_TRY(tutti_tiling_cut_evenly(now, runs[0].axes, &cut, &scatters));
+    bool scatters;
+    TUTTI_TRY(tutti_reduce_cut(route, now, runs[0].axes, wish, &cut, &scatters));
     return add_run(plan, pair, &runs[0], scatters ? &cut : NULL);
 }

@@ -33,7 +33,7 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out) {
                 "TUTTI_PLAN=%.80s: '%.*s' is not a word of it; these are all_reduce, reduce_scatter, pieces, "
                 "all_to_all, messages and shares",
                 tutti_setting_text(TUTTI_SETTING_PLAN), (int)tutti_min_size(length, 40), next);
-        *words[i].set = true;
+        *words[i].set = wish.any = true;
         next += length + (next[length] == ',');
     }
     *wish_out = wish;
@@ -110,7 +110,7 @@ static int filler_of(const tutti_kept_layout *dst, int index) {
     return filler;
 }
 
-static tutti_status list_wants(tutti_route *route) {
+tutti_status tutti_route_list_wants(tutti_route *route) {
     const tutti_placement *placement = route->dst->view.placement;
     bool all = true;
     TUTTI_TRY(tutti_calloc((size_t)placement->nranks, sizeof *route->wants, &route->wants));
@@ -154,15 +154,13 @@ static bool is_reached(const tutti_route *route) {
 static tutti_status begin_route(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish) {
     tutti_route *route = &plan->routes[pair];
     bool equal = tutti_layout_is_equal(route->src, route->dst);
-    route->filler = -1;
-    if (!equal) TUTTI_TRY(list_wants(route));
     if (!equal) plan->least_bytes += least_bytes(route);
     TUTTI_TRY(add_copy(plan, route, &route->src->tiling));
     return equal ? TUTTI_OK : tutti_plan_reduce(plan, pair, wish);
 }
 
 /* Each rank of those that are to hold one box gets a share of it, and they gather these: the tiling of the shares. */
-static tutti_status make_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out) {
+tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out) {
     unsigned axes = 0;
     for (int axis = 0; axis < target->placement->naxes; axis++)
         if (target->placement->sizes[axis] > 1 && !tutti_tiling_is_split(target, axis)) axes |= 1u << axis;
@@ -198,7 +196,7 @@ static tutti_status choose_one(tutti_plan *plan, const tutti_plan_wish *wish) {
     if (done) return TUTTI_OK;
     if (wish->shares && route->wants == NULL && !tutti_layout_is_equal(route->src, route->dst)) {
         bool made;
-        TUTTI_TRY(make_shares(&route->dst->tiling, &shares, &made));
+        TUTTI_TRY(tutti_tiling_shares(&route->dst->tiling, &shares, &made));
         if (made) {
             int from = route->nstages - 1, to = route->nstages;
             TUTTI_TRY(tutti_route_add_stage(plan, route, &shares));
@@ -209,9 +207,45 @@ static tutti_status choose_one(tutti_plan *plan, const tutti_plan_wish *wish) {
     return exchange_all(plan, wish);
 }
 
-tutti_status tutti_plan_choose(tutti_plan *plan) {
+/* What all pairs together are predicted to take: their exchange is one call. */
+static tutti_status predict_all(tutti_plan *plan, tutti_pricing *pricing, const tutti_plan_wish *wish) {
+    double all = 0;
+    bool exchanges = false;
+    for (size_t i = 0; i < plan->npairs; i++) all += tutti_price_touched(&plan->routes[i]);
+    for (size_t i = 0; i < plan->npairs; i++) {
+        const tutti_route *route = &plan->routes[i];
+        tutti_price price;
+        pricing->touched_more = all - tutti_price_touched(route);
+        TUTTI_TRY(tutti_price_plan(pricing, route, wish, &price));
+        plan->predicted_us += price.us;
+        if (price.exchanges && exchanges) plan->predicted_us -= price.call_us;
+        exchanges = exchanges || price.exchanges;
+    }
+    return TUTTI_OK;
+}
+
+/* By TUTTI_PLAN, or the quickest by what the ranks have measured. */
+static tutti_status choose_wish(tutti_plan *plan, tutti_plan_wish *wish_out) {
+    tutti_pricing pricing = {
+        .costs = tutti_costs_of(plan->groups, plan->ranks, plan->nranks), .ranks = plan->ranks, .nranks = plan->nranks};
     tutti_plan_wish wish;
     TUTTI_TRY(tutti_plan_read_wish(&wish));
+    *wish_out = wish;
+    if (plan->npairs > 1 || wish.any) return predict_all(plan, &pricing, &wish);
+    TUTTI_TRY(tutti_price_choose(&pricing, &plan->routes[0], &plan->choice));
+    plan->predicted_us = plan->choice.price.us;
+    *wish_out = plan->choice.wish;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_plan_choose(tutti_plan *plan) {
+    tutti_plan_wish wish;
+    for (size_t i = 0; i < plan->npairs; i++) {
+        tutti_route *route = &plan->routes[i];
+        route->filler = -1;
+        if (!tutti_layout_is_equal(route->src, route->dst)) TUTTI_TRY(tutti_route_list_wants(route));
+    }
+    TUTTI_TRY(choose_wish(plan, &wish));
     for (size_t i = 0; i < plan->npairs; i++) TUTTI_TRY(begin_route(plan, i, &wish));
     TUTTI_TRY(plan->npairs == 1 ? choose_one(plan, &wish) : exchange_all(plan, &wish));
     for (size_t i = 0; i < plan->npairs; i++) {

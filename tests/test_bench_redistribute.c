@@ -41,13 +41,16 @@ static int count_good_rows(int column) {
 
 Test(bench_redistribute, pairs_of_layouts_have_a_row_for_each_size) {
     cr_expect_eq(run("-t 2 -b 8 -e 32K -f 64 -n 3"), 0, "%s", output);
-    cr_expect_eq(count_good_rows(9), 7 * 3, "%s", output);
+    cr_expect_eq(count_good_rows(10), 7 * 3, "%s", output);
     cr_expect(strstr(output, "# Wrong elements: 0") != NULL, "%s", output);
     cr_expect_eq(run("-t 4 --mesh 2x2 -b 10000 -e 10000 -n 3 -d bfloat16"), 0, "%s", output);
-    cr_expect_eq(count_good_rows(9), 6, "%s", output);
+    cr_expect_eq(count_good_rows(10), 6, "%s", output);
     cr_expect_eq(run("-t 3 -b 1000 -e 1000 -n 3 --from 'P(max)' --to S1 --bare -d int8"), 0, "%s", output);
-    cr_expect_eq(count_good_rows(9), 1, "%s", output);
+    cr_expect_eq(count_good_rows(10), 1, "%s", output);
     cr_expect(strstr(output, "copy(us)") != NULL, "%s", output);
+    cr_expect(strstr(output, "predicted us") != NULL && strstr(output, "# Predicted within") == NULL, "%s", output);
+    cr_expect_eq(run("-t 2 -b 64K -e 64K -n 3"), 0, "%s", output);
+    cr_expect(strstr(output, " of 7 rows; predicted / measured, geometric mean: ") != NULL, "%s", output);
 }
 
 Test(bench_redistribute, many_tensors_go_in_one_round) {

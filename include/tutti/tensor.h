@@ -176,9 +176,11 @@ typedef struct tutti_plan_details {
     uint64_t sent_bytes, received_bytes; /* of this rank in one run */
     uint64_t least_bytes;                /* that this rank must receive, whatever the plan */
     uint64_t scratch_bytes;              /* that the plan keeps */
+    double predicted_us;                 /* of one run, in memory of tutti_mem_alloc; the same on all ranks */
 } tutti_plan_details;
 TUTTI_API tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out);
-/* "reduce_scatter of 2 ranks, then messages to 3 ranks: receives 1048576 bytes of at least 1048576"; cut where it does not fit. */
+/* "reduce_scatter of 2 ranks, then messages to 3 and from 3 ranks: receives 1048576 bytes of at least 1048576, predicted 412 us"; cut
+ * where it does not fit. Where another plan receives less, but is predicted to take longer, it names that one, too. */
 TUTTI_API tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes);
 
 #ifdef __cplusplus

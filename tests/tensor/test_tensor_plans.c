@@ -68,3 +68,188 @@ static tutti_status find_plans_again(ranks_context *context) {
 Test(tensor_plans, plans_are_found_again_by_what_layouts_say) {
     run(worlds, find_plans_again);
 }
+
+/* -------------------------------------------------------------------------------------------- predictions */
+
+#define EXPECT_ERROR(words, expr)                                                                                      \
+    do {                                                                                                               \
+        RANKS_EXPECT(TUTTI_ERR_ARGUMENT, expr);                                                                        \
+        RANKS_CHECK(strstr(tutti_last_error(), words) != NULL, "line %d: '%s', not '%s'", __LINE__,                    \
+                    tutti_last_error(), words);                                                                        \
+    } while (0)
+
+/* Two layouts of one tensor. */
+typedef struct couple {
+    tutti_sbp sbp[2][2];
+    int64_t shape[2];
+    tutti_layout src, dst;
+} couple;
+
+static tutti_status make_couple(tutti_placement *placement, const char *from, const char *to, int64_t rows,
+                                int64_t columns, couple *c) {
+    int naxes;
+    TUTTI_TRY(tutti_sbp_parse(from, c->sbp[0], 2, &naxes));
+    TUTTI_TRY(tutti_sbp_parse(to, c->sbp[1], 2, &naxes));
+    c->shape[0] = rows;
+    c->shape[1] = columns;
+    c->src =
+        TUTTI_LAYOUT(.placement = placement, .sbp = c->sbp[0], .type = TUTTI_FLOAT32, .ndims = 2, .shape = c->shape);
+    c->dst = c->src;
+    c->dst.sbp = c->sbp[1];
+    return TUTTI_OK;
+}
+
+static tutti_status predict(tutti_placement *placement, const char *from, const char *to, int64_t rows,
+                            double *us_out) {
+    couple c;
+    TUTTI_TRY(make_couple(placement, from, to, rows, 64, &c));
+    return tutti_layout_predict(&c.src, &c.dst, us_out);
+}
+
+static const char *const pairs[][2] = {{"S0,S1", "S1,S0"},         {"B,S0", "S0,S0"},         {"S0,S1", "B,B"},
+                                       {"P(sum),P(sum)", "B,B"},   {"P(sum),S0", "S0,B"},     {"S0,B", "B,S1"},
+                                       {"B,B", "S0,S1"},           {"P(sum),P(max)", "S1,B"}, {"S0,B", "P(sum),B"},
+                                       {"P(sum),P(sum)", "S0,S1"}, {"B,B", "P(sum),S1"},      {"S1,S1", "S0,S0"}};
+enum { PAIRS = sizeof pairs / sizeof *pairs };
+
+static bool are_equal(const couple *c) {
+    tutti_kept_layout *kept[2] = {NULL, NULL};
+    bool equal = tutti_layout_keep(&c->src, &kept[0]) == TUTTI_OK && tutti_layout_keep(&c->dst, &kept[1]) == TUTTI_OK &&
+                 tutti_layout_is_equal(kept[0], kept[1]);
+    tutti_layout_release(kept[0]);
+    tutti_layout_release(kept[1]);
+    return equal;
+}
+
+static tutti_status compare_predictions(ranks_context *context) {
+    static const int64_t rows[] = {1, 7, 64, 3000, 20000};
+    int n = context->nranks;
+    tutti_placement *grid;
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, n == 4 ? (int[]){2, 2} : (int[]){1, n}, 2,
+                                     &grid));
+    for (int i = 0; i < PAIRS; i++)
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+            couple c;
+            tutti_plan *plan;
+            tutti_plan_details details;
+            double us[3], least[3], most[3];
+            TUTTI_TRY(make_couple(grid, pairs[i][0], pairs[i][1], rows[k], 64, &c));
+            TUTTI_TRY(tutti_layout_predict(&c.src, &c.dst, &us[0])); /* maybe by ordinary costs */
+            TUTTI_TRY(tutti_plan_create(&c.src, &c.dst, 1, &plan));
+            TUTTI_TRY(tutti_plan_get(plan, &details));
+            us[1] = details.predicted_us;
+            TUTTI_TRY(tutti_layout_predict(&c.src, &c.dst, &us[2]));
+            tutti_plan_destroy(plan);
+            TUTTI_TRY(tutti_all_reduce(context->comm, us, least, 3, TUTTI_FLOAT64, TUTTI_MIN, NULL));
+            TUTTI_TRY(tutti_all_reduce(context->comm, us, most, 3, TUTTI_FLOAT64, TUTTI_MAX, NULL));
+            RANKS_CHECK(memcmp(least, most, sizeof least) == 0, "%s to %s: ranks predict %g to %g us", pairs[i][0],
+                        pairs[i][1], least[2], most[2]);
+            bool equal = are_equal(&c);
+            RANKS_CHECK(n == 1 || equal || (us[0] > 0 && us[1] > 0 && us[1] < 1e6), "%s to %s: %g us", pairs[i][0],
+                        pairs[i][1], us[1]);
+            RANKS_CHECK(equal || n == 1 || us[1] == us[2],
+                        "%s to %s of %lld rows: the plan is predicted %.17g us, the layouts %.17g", pairs[i][0],
+                        pairs[i][1], (long long)rows[k], us[1], us[2]);
+            RANKS_CHECK(!equal || us[2] == 0, "equal layouts take %g us", us[2]);
+        }
+    tutti_placement_destroy(grid);
+    return TUTTI_OK;
+}
+
+Test(tensor_plans, layouts_and_plans_are_predicted_alike_on_all_ranks) {
+    run(worlds, compare_predictions);
+}
+
+static tutti_status order_predictions(ranks_context *context) {
+    tutti_placement *grid, *other;
+    tutti_comm *apart;
+    couple c;
+    double same, slice, gather, large, sum, us;
+    int n = context->nranks;
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){n, 1}, 2, &grid));
+    TUTTI_TRY(predict(grid, "S0,B", "S0,B", 4000, &same));
+    TUTTI_TRY(predict(grid, "B,B", "S0,B", 4000, &slice));
+    TUTTI_TRY(predict(grid, "S0,B", "B,B", 4000, &gather));
+    TUTTI_TRY(predict(grid, "S0,B", "B,B", 40000, &large));
+    TUTTI_TRY(predict(grid, "P(sum),B", "B,B", 4000, &sum));
+    RANKS_CHECK(same == 0 && slice > 0 && slice < gather && gather < sum && 5 * gather < large,
+                "predicted %g (same), %g (slice), %g (all_gather), %g (of more), %g (all_reduce) us", same, slice,
+                gather, large, sum);
+    TUTTI_TRY(make_couple(grid, "S0,B", "B,B", 4, 4, &c));
+    EXPECT_ERROR("NULL", tutti_layout_predict(&c.src, &c.dst, NULL));
+    EXPECT_ERROR("NULL", tutti_layout_predict(NULL, &c.dst, &us));
+    EXPECT_ERROR("NULL", tutti_layout_predict(&c.src, NULL, &us));
+    c.dst.type = TUTTI_INT8;
+    EXPECT_ERROR("their types must be equal", tutti_layout_predict(&c.src, &c.dst, &us));
+    c.dst.type = TUTTI_FLOAT32;
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &apart));
+    TUTTI_TRY(tutti_placement_create(apart, TUTTI_MEMORY_HOST, NULL, (int[]){n, 1}, 2, &other));
+    c.dst.placement = other;
+    EXPECT_ERROR("must be of one communicator", tutti_layout_predict(&c.src, &c.dst, &us));
+    tutti_placement_destroy(other);
+    TUTTI_TRY(tutti_comm_destroy(apart));
+    tutti_placement_destroy(grid);
+    return TUTTI_OK;
+}
+
+Test(tensor_plans, predictions_grow_with_what_is_to_be_done) {
+    static const int some[] = {2, 3, 0};
+    run(some, order_predictions);
+}
+
+/* ----------------------------------------------------------------------------------------------- choices */
+
+/* As if the ranks had measured these costs: all ordinary, but that what goes from one rank to one other costs `factor` times as
+ * much. */
+static tutti_status pretend(tutti_placement *placement, double factor) {
+    int n = tutti_placement_size(placement, -1), ranks[4] = {0, 1, 2, 3};
+    tutti_comm *comm;
+    tutti_costs *costs = calloc(1, sizeof *costs);
+    RANKS_CHECK(costs != NULL, "no memory");
+    TUTTI_TRY(tutti_rank_groups_get(placement->groups, ranks, n, &comm));
+    *costs = tutti_costs_ordinary;
+    costs->level = 1000; /* so that nothing is measured */
+    for (int i = 0; i < TUTTI_COST_POINTS; i++) {
+        costs->byte_ns[TUTTI_COST_MESSAGE][i] *= factor;
+        costs->byte_ns[TUTTI_COST_PULL][i] *= factor;
+    }
+    tutti_rank_groups_set_costs(placement->groups, comm, costs);
+    return TUTTI_OK;
+}
+
+static tutti_status describe(const couple *c, char *text, size_t bytes, tutti_plan_details *details) {
+    tutti_plan *plan;
+    TUTTI_TRY(tutti_plan_create(&c->src, &c->dst, 1, &plan));
+    TUTTI_TRY(tutti_plan_describe(plan, text, bytes));
+    TUTTI_TRY(tutti_plan_get(plan, details));
+    tutti_plan_destroy(plan);
+    return TUTTI_OK;
+}
+
+/* From the first two of four ranks to copies on all: where messages are dear, by shares, although these are more bytes. */
+static tutti_status choose_shares(ranks_context *context) {
+    tutti_placement *two, *four;
+    tutti_plan_details details;
+    couple c;
+    char text[400];
+    for (int dear = 0; dear < 2; dear++) {
+        TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, (int[]){0, 1}, (int[]){2, 1}, 2, &two));
+        TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){4, 1}, 2, &four));
+        TUTTI_TRY(pretend(four, dear ? 100 : 1));
+        TUTTI_TRY(make_couple(two, "S0,B", "B,B", 4000, 64, &c));
+        c.dst.placement = four;
+        TUTTI_TRY(describe(&c, text, sizeof text, &details));
+        RANKS_CHECK((strstr(text, "all_gather") != NULL) == (dear != 0), "%s: '%s'", dear ? "dear" : "cheap", text);
+        RANKS_CHECK(strstr(text, "predicted ") != NULL, "no prediction: '%s'", text);
+        RANKS_CHECK((strstr(text, "would receive less, predicted") != NULL) == (dear != 0), "%s: '%s'",
+                    dear ? "dear" : "cheap", text);
+        tutti_placement_destroy(two);
+        tutti_placement_destroy(four);
+    }
+    return TUTTI_OK;
+}
+
+Test(tensor_plans, the_quickest_plan_by_the_costs_is_taken) {
+    static const int four[] = {4, 0};
+    run(four, choose_shares);
+}

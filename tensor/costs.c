@@ -1,0 +1,352 @@
+/*
+ * Measuring what plans cost. See costs.h.
+ */
+#include "tensor/costs.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+#include "kernels/box.h"
+
+static const size_t point_bytes[TUTTI_COST_POINTS] = {64 << 10, 512 << 10, 4 << 20, 16 << 20};
+
+/* Two cores of an EPYC (Zen 4). */
+const tutti_costs tutti_costs_ordinary = {
+    .crowd = 1,
+    .base_us = {[TUTTI_COST_GATHER] = 0.5,
+                [TUTTI_COST_REDUCE] = 0.5,
+                [TUTTI_COST_SCATTER] = 0.5,
+                [TUTTI_COST_MESSAGE] = 1,
+                [TUTTI_COST_COPY] = 0.05,
+                [TUTTI_COST_STRIDED] = 0.05,
+                [TUTTI_COST_PULL] = 0.5,
+                [TUTTI_COST_FRESH] = 0.5},
+    .byte_ns = {[TUTTI_COST_GATHER] = {0.03, 0.03, 0.05, 0.10},
+                [TUTTI_COST_REDUCE] = {0.04, 0.04, 0.06, 0.12},
+                [TUTTI_COST_SCATTER] = {0.03, 0.03, 0.06, 0.12},
+                [TUTTI_COST_MESSAGE] = {0.06, 0.06, 0.10, 0.20},
+                [TUTTI_COST_COPY] = {0.02, 0.025, 0.05, 0.10},
+                [TUTTI_COST_STRIDED] = {0.025, 0.03, 0.06, 0.15},
+                [TUTTI_COST_PULL] = {0.03, 0.03, 0.05, 0.10},
+                [TUTTI_COST_FRESH] = {0.15, 0.12, 0.10, 0.12}},
+    .touched = {[TUTTI_COST_GATHER] = {96 << 10, 768 << 10, 6 << 20, 24 << 20},
+                [TUTTI_COST_REDUCE] = {128 << 10, 1 << 20, 8 << 20, 32 << 20},
+                [TUTTI_COST_SCATTER] = {96 << 10, 768 << 10, 6 << 20, 24 << 20},
+                [TUTTI_COST_MESSAGE] = {128 << 10, 1 << 20, 8 << 20, 32 << 20},
+                [TUTTI_COST_COPY] = {128 << 10, 1 << 20, 8 << 20, 32 << 20},
+                [TUTTI_COST_STRIDED] = {128 << 10, 1 << 20, 8 << 20, 32 << 20},
+                [TUTTI_COST_PULL] = {96 << 10, 768 << 10, 6 << 20, 24 << 20},
+                [TUTTI_COST_FRESH] = {128 << 10, 1 << 20, 8 << 20, 32 << 20}},
+    .row_ns = 2,
+    .far_us = 30,
+    .far_byte_ns = 1,
+    .nhosts = 1,
+};
+
+/* ----------------------------------------------------------------------------------------------- questions */
+
+/* Between two points a straight line over the number of doublings; libtutti does without libm. */
+static double doublings(double ratio) {
+    double whole = 0;
+    for (; ratio >= 2; ratio /= 2) whole++;
+    return whole + ratio - 1;
+}
+
+double tutti_costs_byte_ns(const tutti_costs *costs, tutti_cost_kind kind, double touched) {
+    const double *at = costs->touched[kind], *ns = costs->byte_ns[kind];
+    if (touched <= at[0]) return ns[0];
+    for (int i = 1; i < TUTTI_COST_POINTS; i++)
+        if (touched < at[i])
+            return ns[i - 1] + (ns[i] - ns[i - 1]) * doublings(touched / at[i - 1]) / doublings(at[i] / at[i - 1]);
+    return ns[TUTTI_COST_POINTS - 1];
+}
+
+/* ----------------------------------------------------------------------------------------------- measuring */
+
+/* One call of a kind. */
+typedef struct trial {
+    tutti_comm *comm;
+    int nranks, me;
+    char *from, *to;
+    tutti_cost_kind kind;
+    size_t bytes;
+    bool crowded;
+    tutti_box_copy copy;
+} trial;
+
+static tutti_status pass_on(const trial *t) {
+    enum { TAG = 0 };
+    int next = (t->me + 1) % t->nranks, before = (t->me + t->nranks - 1) % t->nranks;
+    TUTTI_TRY(tutti_group_begin(t->comm));
+    tutti_status status = tutti_recv(t->comm, t->to, t->bytes, TUTTI_UINT8, before, TAG, NULL);
+    if (status == TUTTI_OK) status = tutti_send(t->comm, t->from, t->bytes, TUTTI_UINT8, next, TAG, NULL);
+    if (status == TUTTI_OK) return tutti_group_end(t->comm, NULL);
+    (void)tutti_group_cancel(t->comm);
+    return status;
+}
+
+static tutti_status run(const trial *t) {
+    size_t share = t->bytes / (size_t)t->nranks / 4;
+    if (t->kind == TUTTI_COST_FRESH) memcpy(t->from, t->from + t->bytes, 4 * share);
+    switch (t->kind) {
+    case TUTTI_COST_FRESH:
+    case TUTTI_COST_PULL:
+    case TUTTI_COST_GATHER: return tutti_all_gather(t->comm, t->from, t->to, share, TUTTI_FLOAT32, NULL);
+    case TUTTI_COST_REDUCE:
+        return tutti_all_reduce(t->comm, t->from, t->to, t->bytes / 4, TUTTI_FLOAT32, TUTTI_SUM, NULL);
+    case TUTTI_COST_SCATTER:
+        return tutti_reduce_scatter(t->comm, t->from, t->to, share, TUTTI_FLOAT32, TUTTI_SUM, NULL);
+    case TUTTI_COST_MESSAGE: return pass_on(t);
+    default: tutti_box_run(&t->copy, t->to, t->from); return TUTTI_OK;
+    }
+}
+
+/* Rows that lie apart in `from`, at twice their length, and side by side in `to`. */
+static void plan_copy(trial *t, size_t row_bytes) {
+    if (row_bytes >= t->bytes) row_bytes = t->bytes;
+    int64_t row = (int64_t)row_bytes / 4, rows = (int64_t)(t->bytes / row_bytes);
+    tutti_box_plan(&(tutti_box){.ndims = 2,
+                                .element_bytes = 4,
+                                .shape = {rows, row},
+                                .dst_strides = {row, 1},
+                                .src_strides = {rows > 1 ? 2 * row : row, 1}},
+                   &t->copy);
+}
+
+/* Of some rounds, each the mean of some calls, the best; where ranks share cores the mean, since waiting for turns is what calls take
+ * then. */
+static tutti_status time_calls(const trial *t, int rounds, int calls, double *us_out) {
+    double best = 1e30, sum = 0;
+    bool talks = t->kind != TUTTI_COST_COPY && t->kind != TUTTI_COST_STRIDED;
+    for (int round = -1; round < rounds; round++) { /* the first one warms up */
+        TUTTI_TRY(tutti_barrier(t->comm, NULL));
+        int64_t start_ns = tutti_now_ns();
+        for (int i = 0; i < (round < 0 ? 1 : calls); i++) TUTTI_TRY(run(t));
+        double us = (double)(tutti_now_ns() - start_ns) / 1e3 / calls;
+        if (round < 0) continue;
+        if (us < best) best = us;
+        sum += us;
+    }
+    *us_out = t->crowded && talks ? sum / rounds : best;
+    return TUTTI_OK;
+}
+
+static double touched_by(const trial *t) {
+    double bytes = (double)t->bytes, share = bytes / t->nranks;
+    bool small = t->kind == TUTTI_COST_GATHER || t->kind == TUTTI_COST_SCATTER || t->kind == TUTTI_COST_PULL;
+    if (t->kind == TUTTI_COST_FRESH) return bytes + 2 * share;
+    return small ? bytes + share : 2 * bytes;
+}
+
+/* Of an all_gather what is not the rank's own part, which it copies; FRESH: and has written before. */
+static double pulled_ns(const trial *t, double us, double copy_ns, double least_ns) {
+    double share = (double)t->bytes / t->nranks, others = (double)t->bytes - share;
+    if (t->nranks == 1) return least_ns;
+    double ns = (us * 1e3 - share * copy_ns * (t->kind == TUTTI_COST_FRESH ? 2 : 1)) / others;
+    return ns > least_ns ? ns : least_ns;
+}
+
+static tutti_status measure_bases(trial *t, tutti_costs *costs) {
+    enum { ROUNDS = 4, CALLS = 6, SHORT_ROWS = 2048, SHORT_ROW_BYTES = 8 };
+    for (int kind = 0; kind < TUTTI_COST_PULL; kind++) {
+        t->kind = (tutti_cost_kind)kind;
+        t->bytes = 4 * (size_t)t->nranks;
+        plan_copy(t, t->bytes);
+        TUTTI_TRY(time_calls(t, ROUNDS, CALLS, &costs->base_us[kind]));
+    }
+    costs->base_us[TUTTI_COST_PULL] = costs->base_us[TUTTI_COST_FRESH] = costs->base_us[TUTTI_COST_GATHER];
+    t->bytes = SHORT_ROWS * SHORT_ROW_BYTES;
+    plan_copy(t, SHORT_ROW_BYTES);
+    TUTTI_TRY(time_calls(t, ROUNDS, 1, &costs->row_ns));
+    costs->row_ns = costs->row_ns * 1e3 / SHORT_ROWS;
+    return TUTTI_OK;
+}
+
+/* Large ones of a few kinds only, since they take milliseconds; the others become as much dearer as all_gather does. */
+static bool is_measured(int kind, int point) {
+    if (kind == TUTTI_COST_PULL) return false; /* follows from all_gather */
+    return point < 2 || kind == TUTTI_COST_GATHER || kind == TUTTI_COST_COPY || kind == TUTTI_COST_STRIDED ||
+           (point == 2 && kind == TUTTI_COST_REDUCE);
+}
+
+static tutti_status measure_kind(trial *t, int point, tutti_costs *costs) {
+    static const int rounds[TUTTI_COST_POINTS] = {4, 3, 2, 1}, calls[TUTTI_COST_POINTS] = {4, 2, 1, 1};
+    int kind = (int)t->kind;
+    double us = 0, *ns = &costs->byte_ns[kind][point], copy_ns = costs->byte_ns[TUTTI_COST_COPY][point] * costs->crowd;
+    costs->touched[kind][point] = touched_by(t);
+    if (is_measured(kind, point)) {
+        plan_copy(t, kind == TUTTI_COST_STRIDED ? TUTTI_COST_ROW_BYTES : t->bytes);
+        TUTTI_TRY(time_calls(t, rounds[point], calls[point], &us));
+        us -= costs->base_us[kind];
+        *ns = us > 0 ? us * 1e3 / (double)t->bytes : 0;
+        if (kind == TUTTI_COST_FRESH) *ns = pulled_ns(t, us, copy_ns, costs->byte_ns[TUTTI_COST_PULL][point]);
+    } else if (kind == TUTTI_COST_PULL) {
+        us = costs->byte_ns[TUTTI_COST_GATHER][point] * 1e-3 * (double)t->bytes;
+        *ns = pulled_ns(t, us, copy_ns, copy_ns);
+    } else {
+        const double *gather = costs->byte_ns[TUTTI_COST_GATHER];
+        *ns = costs->byte_ns[kind][point - 1] * (gather[point - 1] > 0 ? gather[point] / gather[point - 1] : 1);
+        if (kind == TUTTI_COST_FRESH && *ns > costs->byte_ns[kind][point - 1])
+            *ns = costs->byte_ns[TUTTI_COST_PULL][point]; /* written long ago, it is in memory as all else */
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status measure_point(trial *t, int point, tutti_costs *costs) {
+    static const tutti_cost_kind order[TUTTI_COST_KINDS] = {TUTTI_COST_GATHER,  TUTTI_COST_COPY,   TUTTI_COST_STRIDED,
+                                                            TUTTI_COST_REDUCE,  TUTTI_COST_PULL,   TUTTI_COST_FRESH,
+                                                            TUTTI_COST_SCATTER, TUTTI_COST_MESSAGE};
+    for (int i = 0; i < TUTTI_COST_KINDS; i++) {
+        t->kind = order[i];
+        t->bytes = point_bytes[point];
+        TUTTI_TRY(measure_kind(t, point, costs));
+    }
+    return TUTTI_OK;
+}
+
+/* What was not measured has the slope of an ordinary machine. */
+static void fill_rest(tutti_costs *costs, int measured) {
+    for (int kind = 0; kind < TUTTI_COST_KINDS; kind++)
+        for (int point = measured; point < TUTTI_COST_POINTS; point++) {
+            const double *ordinary = tutti_costs_ordinary.byte_ns[kind];
+            costs->touched[kind][point] = tutti_costs_ordinary.touched[kind][point];
+            costs->byte_ns[kind][point] =
+                point > 0 ? costs->byte_ns[kind][point - 1] * ordinary[point] / ordinary[point - 1] : ordinary[point];
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------- hosts */
+
+static int cores(void) {
+    cpu_set_t set;
+    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return count > 0 ? count : 1;
+}
+
+/* The ranks of this host, among those of the plan, and their communicator. */
+static tutti_status find_near(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm,
+                              tutti_costs *costs, tutti_comm **near_out) {
+    tutti_comm_details details;
+    int *near, nnear = 0, own;
+    TUTTI_TRY(tutti_comm_get(comm, &details));
+    costs->nhosts = details.hosts;
+    costs->crowd = (double)details.local_size / cores();
+    if (costs->crowd < 1) costs->crowd = 1;
+    *near_out = comm;
+    if (details.hosts == 1) return TUTTI_OK;
+    own = details.host;
+    TUTTI_TRY(tutti_all_gather(comm, &own, costs->host_of, 1, TUTTI_INT32, NULL));
+    TUTTI_TRY(tutti_calloc((size_t)nranks, sizeof *near, &near));
+    for (int i = 0; i < nranks; i++)
+        if (costs->host_of[i] == own) near[nnear++] = ranks[i];
+    tutti_status status = tutti_rank_groups_get(groups, near, nnear, near_out);
+    free(near);
+    return status;
+}
+
+/* The share of the ranks that the smallest host has. */
+static double least_share(const tutti_costs *costs, int nranks) {
+    int least = nranks;
+    for (int host = 0; host < costs->nhosts; host++) {
+        int count = 0;
+        for (int i = 0; i < nranks; i++) count += costs->host_of[i] == host;
+        if (count < least) least = count;
+    }
+    return (double)least / nranks;
+}
+
+enum { FAR_BYTES = 256 << 10 };
+
+/* By all_gathers over all hosts, of which each host receives what the others have. */
+static tutti_status measure_far(trial *t, tutti_costs *costs) {
+    enum { ROUNDS = 3, CALLS = 2 };
+    double us;
+    t->kind = TUTTI_COST_GATHER;
+    t->bytes = 4 * (size_t)t->nranks;
+    TUTTI_TRY(time_calls(t, ROUNDS, CALLS, &costs->far_us));
+    t->bytes = FAR_BYTES;
+    TUTTI_TRY(time_calls(t, ROUNDS, 1, &us));
+    us -= costs->far_us;
+    costs->far_byte_ns = us > 0 ? us * 1e3 / (FAR_BYTES * (1 - least_share(costs, t->nranks))) : 0;
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- agreeing */
+
+static int level_for(size_t bytes) {
+    static const size_t above[] = {4 << 10, 8 << 10, 128 << 10, 1 << 20, 8 << 20};
+    int level = 0;
+    while (level < (int)TUTTI_COUNT_OF(above) && bytes > above[level]) level++;
+    return level;
+}
+
+static tutti_status measure_all(trial *t, tutti_comm *all, int nranks, tutti_costs *costs) {
+    t->nranks = tutti_comm_size(t->comm);
+    t->me = tutti_comm_rank(t->comm);
+    t->crowded = costs->crowd > 1;
+    int points = costs->level - 1, before = costs->older_level - 1;
+    if (before < 0) TUTTI_TRY(measure_bases(t, costs));
+    for (int point = before > 0 ? before : 0; point < points; point++) TUTTI_TRY(measure_point(t, point, costs));
+    fill_rest(costs, points);
+    if (costs->nhosts == 1 || before >= 0) return TUTTI_OK;
+    trial far = *t;
+    far.comm = all;
+    far.nranks = nranks;
+    return measure_far(&far, costs);
+}
+
+/* The mean over ranks, and the same bits on all of them. */
+static tutti_status agree(tutti_comm *comm, tutti_costs *costs) {
+    size_t count = (offsetof(tutti_costs, far_byte_ns) - offsetof(tutti_costs, crowd)) / sizeof(double) + 1;
+    TUTTI_TRY(tutti_all_reduce(comm, &costs->crowd, &costs->crowd, count, TUTTI_FLOAT64, TUTTI_AVG, NULL));
+    return costs->nhosts > 1 ? tutti_broadcast(comm, &costs->crowd, count, TUTTI_FLOAT64, 0, NULL) : TUTTI_OK;
+}
+
+/* A rank without memory keeps all from measuring. */
+static tutti_status measure(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm,
+                            tutti_costs *costs, bool *done_out) {
+    trial t = {0};
+    size_t points = (size_t)costs->level - 1, room = point_bytes[points > 0 ? points - 1 : 0];
+    void *memory = NULL;
+    tutti_status status = find_near(groups, ranks, nranks, comm, costs, &t.comm);
+    TUTTI_TRY(status);
+    room = tutti_max_size(room, costs->nhosts > 1 ? FAR_BYTES : 0) + (size_t)nranks * 4;
+    int32_t good = tutti_mem_alloc(3 * room, &memory) == TUTTI_OK;
+    status = tutti_all_reduce(comm, &good, &good, 1, TUTTI_INT32, TUTTI_MIN, NULL);
+    *done_out = good != 0;
+    if (status == TUTTI_OK && good != 0) {
+        t.to = memory;
+        t.from = t.to + room;
+        memset(t.from, 0, 2 * room);
+        status = measure_all(&t, comm, nranks, costs);
+        if (status == TUTTI_OK) status = agree(comm, costs);
+    }
+    (void)tutti_mem_free(memory);
+    return status;
+}
+
+tutti_status tutti_costs_measure(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm,
+                                 size_t bytes) {
+    bool done;
+    int level = level_for(bytes);
+    if (nranks == 1 && level > 4) level = 4; /* there is nothing to choose */
+    const tutti_costs *older = tutti_costs_of(groups, ranks, nranks);
+    if (older->level >= level) return TUTTI_OK;
+    tutti_costs *costs = calloc(1, sizeof *costs + (size_t)nranks * sizeof *costs->host_of);
+    if (costs == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the costs of %d ranks", nranks);
+    *costs = *older;
+    costs->older_level = older->level;
+    costs->level = level;
+    tutti_status status = measure(groups, ranks, nranks, comm, costs, &done);
+    if (status == TUTTI_OK && done) tutti_rank_groups_set_costs(groups, comm, costs);
+    else free(costs);
+    return status;
+}
+
+const tutti_costs *tutti_costs_of(tutti_rank_groups *groups, const int *ranks, int nranks) {
+    const tutti_costs *costs = tutti_rank_groups_costs(groups, ranks, nranks);
+    return costs != NULL ? costs : &tutti_costs_ordinary;
+}
