@@ -116,21 +116,23 @@ static void plan_copy(trial *t, size_t row_bytes) {
                    &t->copy);
 }
 
-/* Of some rounds, each the mean of some calls, the best; where ranks share cores the mean, since waiting for turns is what calls take
- * then. */
+/* Of some rounds, each the mean of some calls, the best; where ranks share cores the one in the middle, since waiting for turns is what
+ * calls take then. */
 static tutti_status time_calls(const trial *t, int rounds, int calls, double *us_out) {
-    double best = 1e30, sum = 0;
+    enum { MOST_ROUNDS = 5 };
+    double sorted[MOST_ROUNDS];
     bool talks = t->kind != TUTTI_COST_COPY && t->kind != TUTTI_COST_STRIDED;
     for (int round = -1; round < rounds; round++) { /* the first one warms up */
         TUTTI_TRY(tutti_barrier(t->comm, NULL));
         int64_t start_ns = tutti_now_ns();
         for (int i = 0; i < (round < 0 ? 1 : calls); i++) TUTTI_TRY(run(t));
         double us = (double)(tutti_now_ns() - start_ns) / 1e3 / calls;
+        int at = round;
         if (round < 0) continue;
-        if (us < best) best = us;
-        sum += us;
+        for (; at > 0 && sorted[at - 1] > us; at--) sorted[at] = sorted[at - 1];
+        sorted[at] = us;
     }
-    *us_out = t->crowded && talks ? sum / rounds : best;
+    *us_out = sorted[t->crowded && talks ? (rounds - 1) / 2 : 0];
     return TUTTI_OK;
 }
 
@@ -150,7 +152,7 @@ static double pulled_ns(const trial *t, double us, double copy_ns, double least_
 }
 
 static tutti_status measure_bases(trial *t, tutti_costs *costs) {
-    enum { ROUNDS = 4, CALLS = 6, SHORT_ROWS = 2048, SHORT_ROW_BYTES = 8 };
+    enum { ROUNDS = 5, CALLS = 6, SHORT_ROWS = 2048, SHORT_ROW_BYTES = 8 };
     for (int kind = 0; kind < TUTTI_COST_PULL; kind++) {
         t->kind = (tutti_cost_kind)kind;
         t->bytes = 4 * (size_t)t->nranks;
@@ -172,8 +174,11 @@ static bool is_measured(int kind, int point) {
            (point == 2 && kind == TUTTI_COST_REDUCE);
 }
 
+/* More than memory is slower than a cache: something else has kept the ranks from measuring. */
+#define MOST_DEARER 8
+
 static tutti_status measure_kind(trial *t, int point, tutti_costs *costs) {
-    static const int rounds[TUTTI_COST_POINTS] = {4, 3, 2, 1}, calls[TUTTI_COST_POINTS] = {4, 2, 1, 1};
+    static const int rounds[TUTTI_COST_POINTS] = {5, 3, 2, 1}, calls[TUTTI_COST_POINTS] = {4, 2, 1, 1};
     int kind = (int)t->kind;
     double us = 0, *ns = &costs->byte_ns[kind][point], copy_ns = costs->byte_ns[TUTTI_COST_COPY][point] * costs->crowd;
     costs->touched[kind][point] = touched_by(t);
@@ -188,7 +193,8 @@ static tutti_status measure_kind(trial *t, int point, tutti_costs *costs) {
         *ns = pulled_ns(t, us, copy_ns, copy_ns);
     } else {
         const double *gather = costs->byte_ns[TUTTI_COST_GATHER];
-        *ns = costs->byte_ns[kind][point - 1] * (gather[point - 1] > 0 ? gather[point] / gather[point - 1] : 1);
+        double dearer = gather[point - 1] > 0 ? gather[point] / gather[point - 1] : 1;
+        *ns = costs->byte_ns[kind][point - 1] * (dearer < 1 ? 1 : dearer > MOST_DEARER ? MOST_DEARER : dearer);
         if (kind == TUTTI_COST_FRESH && *ns > costs->byte_ns[kind][point - 1])
             *ns = costs->byte_ns[TUTTI_COST_PULL][point]; /* written long ago, it is in memory as all else */
     }
