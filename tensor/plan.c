@@ -116,6 +116,14 @@ static tutti_status measure_costs(const tutti_plan *plan) {
     return tutti_costs_measure(plan->groups, plan->ranks, plan->nranks, plan->comm, (size_t)(bytes / 2));
 }
 
+/* Ranks have different parts, and must all take options.work, or all refuse it. */
+static tutti_status agree_on_one_call(tutti_plan *plan) {
+    int32_t one = tutti_plan_is_one_call(plan);
+    if (plan->nranks > 1) TUTTI_TRY(tutti_all_reduce(plan->comm, &one, &one, 1, TUTTI_INT32, TUTTI_MIN, NULL));
+    plan->is_one_call = one != 0;
+    return TUTTI_OK;
+}
+
 static tutti_status make(tutti_plan *plan) {
     tutti_placement *first = plan->routes[0].src->view.placement;
     for (size_t i = 0; i < plan->npairs; i++) {
@@ -132,6 +140,7 @@ static tutti_status make(tutti_plan *plan) {
     status = measure_costs(plan);
     if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "measurement of the costs", plan->comm);
     status = tutti_plan_choose(plan);
+    if (status == TUTTI_OK) status = agree_on_one_call(plan);
     return status == TUTTI_OK ? status : tutti_plan_fail_context(plan, status, "plan", NULL);
 }
 

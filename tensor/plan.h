@@ -129,6 +129,8 @@ struct tutti_plan {
     uint64_t sent_bytes, received_bytes, least_bytes;
     double predicted_us;
     tutti_choice choice; /* all 0: there was none */
+    bool
+        is_one_call; /* on all ranks: nothing is packed, unpacked or copied after a call, so options.work can be handed to it */
 };
 
 /* May tensors of the one layout become such of the other, on communicator `comm`? Before any rank is asked. */
@@ -151,6 +153,8 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
 
 /* ---- plan_steps.c: fills in stages and steps of the routes. */
 tutti_status tutti_plan_choose(tutti_plan *plan);
+/* Is this rank's part at most one call that talks, after which nothing is left to do? */
+bool tutti_plan_is_one_call(const tutti_plan *plan);
 tutti_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind);
 /* Do these lie one behind the other, in scratch memory or in a shard (of the source, or of the target)? */
 bool tutti_messages_are_even(const tutti_message *messages, int count, size_t element_bytes, bool of_source);

@@ -255,3 +255,22 @@ tutti_status tutti_plan_choose(tutti_plan *plan) {
     }
     return TUTTI_OK;
 }
+
+/* ------------------------------------------------------------------------------------------------- one call */
+
+static bool are_direct(const tutti_message *messages, int count) {
+    for (int i = 0; i < count; i++)
+        if (messages[i].bytes > 0 && !messages[i].direct) return false;
+    return true;
+}
+
+bool tutti_plan_is_one_call(const tutti_plan *plan) {
+    bool talks = false;
+    for (int i = 0; i < plan->nsteps; i++) {
+        const tutti_step *step = &plan->steps[i];
+        if (talks || !are_direct(step->sends, step->nsends) || !are_direct(step->recvs, step->nrecvs)) return false;
+        talks = step->kind != TUTTI_STEP_LOCAL;
+        if (step->nwaves > 1 && step->kind == TUTTI_STEP_MESSAGES) return false;
+    }
+    return true;
+}

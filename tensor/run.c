@@ -201,7 +201,28 @@ static void fill(const run *r, size_t pair) {
     for (size_t at = 0; at < last->bytes; at += route->element_bytes) memcpy(dst + at, &element, route->element_bytes);
 }
 
+/* options.work where this rank has nothing to wait for: a work that has ended. */
+static tutti_status end_work(const tutti_plan *plan, const tutti_options *options) {
+    for (int i = 0; i < plan->nsteps; i++)
+        if (plan->steps[i].kind != TUTTI_STEP_LOCAL) return TUTTI_OK; /* the call has stored one */
+    TUTTI_TRY(tutti_group_begin(plan->comm));
+    return tutti_group_end(plan->comm, options);
+}
+
+static tutti_status check_work(const tutti_plan *plan, const tutti_options *options) {
+    char text[200];
+    if (options == NULL || options->work == NULL || plan->is_one_call) return TUTTI_OK;
+    TUTTI_TRY(tutti_plan_describe(plan, text, sizeof text));
+    (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                     "options.work is for plans that are one call on all ranks, with nothing to pack, unpack or copy "
+                     "afterwards, and this one is %s: leave options.work NULL, and call from a thread of its own to do "
+                     "something else meanwhile",
+                     text);
+    return tutti_plan_fail_context(plan, TUTTI_ERR_UNSUPPORTED, "redistribution", NULL);
+}
+
 static tutti_status run_all(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options) {
+    TUTTI_TRY(check_work(plan, options));
     if (plan->scratch_bytes > 0 && plan->scratch == NULL)
         TUTTI_TRY(tutti_mem_alloc(plan->scratch_bytes, &plan->scratch));
     const run r = {.plan = plan, .srcs = srcs, .dsts = dsts, .scratch = plan->scratch, .options = options};
@@ -212,7 +233,7 @@ static tutti_status run_all(tutti_plan *plan, void *const *srcs, void *const *ds
     }
     for (size_t i = 0; i < plan->npairs; i++)
         if (plan->routes[i].filler >= 0) fill(&r, i);
-    return TUTTI_OK;
+    return options != NULL && options->work != NULL ? end_work(plan, options) : TUTTI_OK;
 }
 
 tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts,

@@ -127,19 +127,12 @@ static tutti_status check_layout(const tutti_tensor *tensor, const tutti_kept_la
     return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: %s %zu is %s; the plan is for %s", side, pair, is, should);
 }
 
-static tutti_status check_options(const tutti_options *options) {
-    if (options != NULL && options->work != NULL)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "redistribution is blocking so far: options.work must be NULL");
-    return TUTTI_OK;
-}
-
 tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, tutti_tensor *const *dsts,
                             const tutti_options *options) {
     enum { FEW = 8 };
     void *few[2 * FEW], **shards = few;
     if (plan == NULL || srcs == NULL || dsts == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: NULL argument");
-    TUTTI_TRY(check_options(options));
     for (size_t i = 0; i < plan->npairs; i++) {
         TUTTI_TRY(check_layout(srcs[i], plan->routes[i].src, "source", i));
         TUTTI_TRY(check_layout(dsts[i], plan->routes[i].dst, "target", i));
@@ -157,7 +150,6 @@ tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, t
 tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_tensor *dst, const tutti_options *options) {
     tutti_plan *plan;
     if (src == NULL || dst == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_redistribute: NULL argument");
-    TUTTI_TRY(check_options(options));
     TUTTI_TRY(tutti_plan_find(src->layout, dst->layout, &plan));
     return tutti_plan_carry_out(plan, &src->data, &dst->data, options);
 }

@@ -148,7 +148,12 @@ TUTTI_API tutti_status tutti_tensor_local(const tutti_tensor *tensor, tutti_loca
 TUTTI_API const tutti_layout *tutti_tensor_layout(const tutti_tensor *tensor);
 
 /* Collective over the ranks of both placements, which belong to one communicator. dst gets src's elements (where the shapes differ,
- * by their row-major numbers: the counts must be equal); src stays. The two may not share memory. */
+ * by their row-major numbers: the counts must be equal); src stays. The two may not share memory.
+ *
+ * options.work: where the plan is one call that moves or reduces shards as they lie, such as an all_gather along dimension 0 or an
+ * all_reduce, it is given the work, and the caller goes on. Tensors, placements and (tutti_plan_run) the plan must stay, and shards
+ * must not be written, until it is done. Other plans, of several steps or with parts that are packed, are TUTTI_ERR_UNSUPPORTED on
+ * all ranks, before anything is sent. The first redistribution between two layouts makes their plan, and waits for the others. */
 TUTTI_API tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_tensor *dst,
                                                  const tutti_options *options);
 

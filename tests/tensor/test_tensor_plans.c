@@ -2,9 +2,11 @@
  * Plans of tensors: that they are found again, what they are predicted to take, which one is chosen, and works.
  */
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <tutti/tensor.h>
 
@@ -252,4 +254,145 @@ static tutti_status choose_shares(ranks_context *context) {
 Test(tensor_plans, the_quickest_plan_by_the_costs_is_taken) {
     static const int four[] = {4, 0};
     run(four, choose_shares);
+}
+
+/* ------------------------------------------------------------------------------------------------- works */
+
+enum { ROWS = 24, COLUMNS = 5 };
+
+static tutti_status make_pair(tutti_placement *from, tutti_placement *to, const char *src, const char *dst,
+                              tutti_tensor *pair_out[2]) {
+    couple c;
+    TUTTI_TRY(make_couple(from, src, dst, ROWS, COLUMNS, &c));
+    c.src.type = c.dst.type = TUTTI_INT32;
+    c.dst.placement = to;
+    TUTTI_TRY(tutti_tensor_create(&c.src, &pair_out[0]));
+    return tutti_tensor_create(&c.dst, &pair_out[1]);
+}
+
+/* The element's number, times `times`. */
+static void fill(const tutti_tensor *tensor, int times) {
+    tutti_local local;
+    if (tutti_tensor_local(tensor, &local) != TUTTI_OK) return;
+    for (size_t i = 0; i < local.count; i++) {
+        int64_t columns = local.shape[1], row = (int64_t)i / columns, column = (int64_t)i % columns;
+        ((int32_t *)local.data)[i] =
+            (int32_t)((local.first[0] + row) * COLUMNS + local.first[1] + column) * (int32_t)times;
+    }
+}
+
+static tutti_status check(const tutti_tensor *tensor, int times, const char *what) {
+    tutti_local local;
+    TUTTI_TRY(tutti_tensor_local(tensor, &local));
+    for (size_t i = 0; i < local.count; i++) {
+        int64_t columns = local.shape[1], row = (int64_t)i / columns, column = (int64_t)i % columns;
+        int32_t expected = (int32_t)((local.first[0] + row) * COLUMNS + local.first[1] + column) * (int32_t)times;
+        RANKS_CHECK(((int32_t *)local.data)[i] == expected, "%s: element %zu is %d, not %d", what, i,
+                    ((int32_t *)local.data)[i], expected);
+    }
+    return TUTTI_OK;
+}
+
+static void destroy_pair(tutti_tensor *pair[2]) {
+    tutti_tensor_destroy(pair[0]);
+    tutti_tensor_destroy(pair[1]);
+}
+
+static tutti_status work_on_many(ranks_context *context) {
+    static const struct {
+        const char *src, *dst;
+        bool from_one, sums;
+    } ways[] = {{"S0,B", "B,B", false, false}, {"P(sum),B", "B,B", false, true}, {"P(sum),B", "S0,B", false, true},
+                {"B,B", "S0,B", false, false}, {"B,B", "B,B", true, false},      {"B,B", "S0,B", true, false}};
+    enum { WAYS = sizeof ways / sizeof *ways };
+    int n = context->nranks;
+    tutti_placement *all, *one;
+    tutti_tensor *pair[WAYS][2];
+    tutti_work *works[WAYS];
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){n, 1}, 2, &all));
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, (int[]){0}, (int[]){1, 1}, 2, &one));
+    for (int round = 1; round < 4; round++) {
+        for (int i = 0; i < WAYS; i++) {
+            TUTTI_TRY(make_pair(ways[i].from_one ? one : all, all, ways[i].src, ways[i].dst, pair[i]));
+            fill(pair[i][0], round);
+        }
+        for (int i = 0; i < WAYS; i++) {
+            works[i] = NULL;
+            TUTTI_TRY(tutti_tensor_redistribute(pair[i][0], pair[i][1], &TUTTI_OPTIONS(.work = &works[i])));
+            RANKS_CHECK(works[i] != NULL, "%s to %s has given no work", ways[i].src, ways[i].dst);
+        }
+        for (int i = WAYS - 1; i >= 0; i--) { /* the other way round */
+            TUTTI_TRY(tutti_work_wait(works[i], -1));
+            TUTTI_TRY(check(pair[i][1], round * (ways[i].sums ? n : 1), ways[i].src));
+            tutti_work_free(works[i]);
+        }
+        for (int i = 0; i < WAYS; i++) destroy_pair(pair[i]);
+    }
+    tutti_placement_destroy(one);
+    tutti_placement_destroy(all);
+    return TUTTI_OK;
+}
+
+Test(tensor_plans, plans_of_one_call_run_with_works) {
+    run(worlds, work_on_many);
+}
+
+static tutti_status refuse_works(ranks_context *context) {
+    static const char *const ways[][2] = {{"S1,B", "B,B"}, {"S0,B", "S1,B"}, {"P(sum),B", "S1,B"}};
+    int n = context->nranks;
+    tutti_placement *all;
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){n, 1}, 2, &all));
+    for (int i = 0; i < 3; i++) {
+        tutti_tensor *pair[2];
+        tutti_work *work = NULL;
+        TUTTI_TRY(make_pair(all, all, ways[i][0], ways[i][1], pair));
+        fill(pair[0], 1);
+        RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, tutti_tensor_redistribute(pair[0], pair[1], &TUTTI_OPTIONS(.work = &work)));
+        RANKS_CHECK(work == NULL && strstr(tutti_last_error(), "leave options.work NULL") != NULL &&
+                        strstr(tutti_last_error(), " of ") != NULL,
+                    "'%s'", tutti_last_error());
+        TUTTI_TRY(tutti_tensor_redistribute(pair[0], pair[1], NULL)); /* nothing was sent */
+        TUTTI_TRY(check(pair[1], i == 2 ? n : 1, ways[i][0]));
+        destroy_pair(pair);
+    }
+    tutti_placement_destroy(all);
+    return TUTTI_OK;
+}
+
+Test(tensor_plans, plans_with_packing_refuse_works_on_all_ranks) {
+    static const int some[] = {2, 3, 0};
+    run(some, refuse_works);
+}
+
+/* Rank 1 dies with its part of the call not made, while the others wait for their works. */
+static tutti_status lose_one_at_work(ranks_context *context) {
+    enum { VICTIM = 1, CALLS = 3 };
+    int n = context->nranks;
+    tutti_placement *all;
+    tutti_tensor *pair[2];
+    tutti_work *works[CALLS];
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){n, 1}, 2, &all));
+    TUTTI_TRY(make_pair(all, all, "P(sum),B", "B,B", pair));
+    TUTTI_TRY(tutti_tensor_redistribute(pair[0], pair[1], NULL));
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    if (context->rank == VICTIM) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        ranks_strike(context, SIGKILL);
+    }
+    for (int i = 0; i < CALLS; i++)
+        TUTTI_TRY(tutti_tensor_redistribute(pair[0], pair[1], &TUTTI_OPTIONS(.work = &works[i], .timeout_ms = 10000)));
+    for (int i = 0; i < CALLS; i++) {
+        RANKS_EXPECT(TUTTI_ERR_PEER_DIED, tutti_work_wait(works[i], -1));
+        RANKS_CHECK(strstr(tutti_work_error(works[i]), "rank 1") != NULL, "'%s'", tutti_work_error(works[i]));
+        tutti_work_free(works[i]);
+    }
+    destroy_pair(pair);
+    tutti_placement_destroy(all);
+    return TUTTI_OK;
+}
+
+Test(tensor_plans, works_end_where_a_rank_dies) {
+    if (!ranks_have_processes()) cr_skip_test("ranks are threads here, and cannot be killed");
+    const char *failure = ranks_run(&(ranks_options){.nranks = 3, .timeout_s = 30}, lose_one_at_work);
+    cr_assert(failure == NULL, "%s", failure);
 }
