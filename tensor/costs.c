@@ -171,14 +171,14 @@ static tutti_status measure_bases(trial *t, tutti_costs *costs) {
 static bool is_measured(int kind, int point) {
     if (kind == TUTTI_COST_PULL) return false; /* follows from all_gather */
     return point < 2 || kind == TUTTI_COST_GATHER || kind == TUTTI_COST_COPY || kind == TUTTI_COST_STRIDED ||
-           (point == 2 && kind == TUTTI_COST_REDUCE);
+           (point == 2 && (kind == TUTTI_COST_REDUCE || kind == TUTTI_COST_SCATTER));
 }
 
 /* More than memory is slower than a cache: something else has kept the ranks from measuring. */
 #define MOST_DEARER 8
 
 static tutti_status measure_kind(trial *t, int point, tutti_costs *costs) {
-    static const int rounds[TUTTI_COST_POINTS] = {5, 3, 2, 1}, calls[TUTTI_COST_POINTS] = {4, 2, 1, 1};
+    static const int rounds[TUTTI_COST_POINTS] = {5, 5, 3, 2}, calls[TUTTI_COST_POINTS] = {8, 4, 1, 1};
     int kind = (int)t->kind;
     double us = 0, *ns = &costs->byte_ns[kind][point], copy_ns = costs->byte_ns[TUTTI_COST_COPY][point] * costs->crowd;
     costs->touched[kind][point] = touched_by(t);
