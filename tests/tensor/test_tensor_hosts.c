@@ -1,5 +1,6 @@
 /*
- * Global tensors on ranks of two and three hosts: random redistributions against the model in numpy, on every route.
+ * Global tensors on ranks of two and three hosts: random redistributions against the model in numpy, on every route; and that what plans
+ * are predicted to take is equal on all ranks, and knows hosts.
  *
  * Sums of floats are left out where the order counts, which between hosts is not the model's. Each rank of the hosts becomes
  * model_probe, which finds the launcher's variables as under tuttirun.
@@ -7,8 +8,11 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <tutti/tensor.h>
 
 #include "tests/support/hosts.h"
 
@@ -78,4 +82,61 @@ Test(tensor_hosts, one_rank_on_one_host_and_three_on_another) {
 
 Test(tensor_hosts, three_hosts) {
     run_routes((const int[]){1, 2, 1, 0});
+}
+
+/* --------------------------------------------------------------------------------------------- predictions */
+
+/* What the plan and the layouts say, the same on all ranks. */
+static tutti_status predict(ranks_context *context, tutti_placement *placement, const char *from, const char *to,
+                            double *us_out) {
+    tutti_sbp sbp[2][2];
+    tutti_plan *plan;
+    tutti_plan_details details;
+    int naxes;
+    double us[2], least[2], most[2];
+    int64_t shape[2] = {1024, 256};
+    TUTTI_TRY(tutti_sbp_parse(from, sbp[0], 2, &naxes));
+    TUTTI_TRY(tutti_sbp_parse(to, sbp[1], 2, &naxes));
+    tutti_layout src = TUTTI_LAYOUT(.placement = placement, .sbp = sbp[0], .type = TUTTI_FLOAT32, .ndims = 2,
+                                    .shape = shape),
+                 dst = src;
+    dst.sbp = sbp[1];
+    TUTTI_TRY(tutti_plan_create(&src, &dst, 1, &plan));
+    TUTTI_TRY(tutti_plan_get(plan, &details));
+    tutti_plan_destroy(plan);
+    us[0] = details.predicted_us;
+    TUTTI_TRY(tutti_layout_predict(&src, &dst, &us[1]));
+    TUTTI_TRY(tutti_all_reduce(context->comm, us, least, 2, TUTTI_FLOAT64, TUTTI_MIN, NULL));
+    TUTTI_TRY(tutti_all_reduce(context->comm, us, most, 2, TUTTI_FLOAT64, TUTTI_MAX, NULL));
+    RANKS_CHECK(memcmp(least, most, sizeof least) == 0 && least[0] == least[1], "%s to %s: %g to %g us, %g to %g us",
+                from, to, least[0], most[0], least[1], most[1]);
+    *us_out = us[0];
+    return TUTTI_OK;
+}
+
+/* Axis 0 goes over the hosts, axis 1 over the ranks of one. */
+static tutti_status compare_hosts(ranks_context *context) {
+    static const char *const pairs[][2] = {
+        {"S0,S1", "S1,S0"}, {"S0,S1", "B,B"}, {"P(sum),P(sum)", "B,B"}, {"P(sum),S0", "S0,B"}, {"B,P(sum)", "S0,S1"}};
+    tutti_placement *grid;
+    double near, far, us;
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){2, 2}, 2, &grid));
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        TUTTI_TRY(predict(context, grid, pairs[i][0], pairs[i][1], &us));
+        RANKS_CHECK(us > 0, "%s to %s takes nothing", pairs[i][0], pairs[i][1]);
+    }
+    TUTTI_TRY(predict(context, grid, "B,S0", "B,B", &near));
+    TUTTI_TRY(predict(context, grid, "S0,B", "B,B", &far));
+    RANKS_CHECK(near < far, "an all_gather within hosts is predicted to take %g us, between them %g", near, far);
+    TUTTI_TRY(predict(context, grid, "S0,B", "S1,B", &far));
+    TUTTI_TRY(predict(context, grid, "B,S0", "B,S1", &near));
+    RANKS_CHECK(near < far, "an exchange within hosts is predicted to take %g us, between them %g", near, far);
+    tutti_placement_destroy(grid);
+    return TUTTI_OK;
+}
+
+Test(tensor_hosts, predictions_are_equal_on_all_ranks_and_know_hosts) {
+    HOSTS_NEED(0);
+    const char *failure = hosts_run(&(hosts_options){.ranks_per_host = (const int[]){2, 2, 0}}, compare_hosts);
+    cr_assert(failure == NULL, "%s", failure);
 }
