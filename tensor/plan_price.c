@@ -19,7 +19,8 @@ typedef struct load {
     double bytes[TUTTI_COST_KINDS];
     double rows;  /* of strided copies */
     double fresh; /* bytes of others that were written in this run, by a copy or by the step before */
-    double givers, takers, far_in;
+    double givers, takers;
+    double read; /* bytes of the source */
 } load;
 
 /* One plan for one pair. */
@@ -94,8 +95,10 @@ static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count
     double ns[TUTTI_COST_KINDS], most_us = 0, calls = 1;
     bool talks = kind != TUTTI_COST_KINDS;
     for (int i = 0; i < TUTTI_COST_KINDS; i++) ns[i] = tutti_costs_byte_ns(costs, (tutti_cost_kind)i, b->touched);
-    /* Both are one copy from another rank's memory: less was measured by chance. */
+    /* What cannot be was measured by chance, while something else kept the cores: both are one copy from another rank's memory; and
+     * a reduce_scatter is a part of an all_reduce. */
     ns[TUTTI_COST_MESSAGE] = larger(ns[TUTTI_COST_MESSAGE], ns[TUTTI_COST_PULL]);
+    ns[TUTTI_COST_REDUCE] = larger(ns[TUTTI_COST_REDUCE], ns[TUTTI_COST_SCATTER]);
     for (int i = 0; i < count; i++) {
         const load *l = &loads[i];
         double us = local_us(l, ns, costs->row_ns) * costs->crowd;
@@ -109,7 +112,9 @@ static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count
     if (!talks) return;
     b->price.steps++;
     /* The next message of several costs about half of the first. */
-    b->price.call_us = costs->base_us[kind] * (kind == TUTTI_COST_MESSAGE ? 0.5 + 0.5 * calls : 1);
+    double base_us = costs->base_us[kind];
+    if (kind == TUTTI_COST_REDUCE) base_us = larger(base_us, costs->base_us[TUTTI_COST_SCATTER]);
+    b->price.call_us = base_us * (kind == TUTTI_COST_MESSAGE ? 0.5 + 0.5 * calls : 1);
     b->price.us += b->price.call_us;
     if (far) b->price.us += costs->far_us + far_bytes * costs->far_byte_ns * 1e-3;
 }
@@ -210,6 +215,7 @@ static void price_all_gather(bill *b, const tutti_tiling *now, const tutti_tilin
     const tutti_placement *placement = target->placement;
     tutti_region part, box;
     double bytes = largest_bytes(b, target), group = group_size(placement, axes);
+    b->touched += bytes + (b->price.steps == 0 ? largest_bytes(b, now) : 0);
     load l = {.bytes[TUTTI_COST_GATHER] = bytes};
     typical_regions(now, target, &part, &box);
     int64_t row = run_in(&part, &box);
@@ -230,6 +236,7 @@ static void price_broadcast(bill *b, const tutti_tiling *now, const tutti_tiling
     int lack = 0;
     bool far = false;
     memset(loads, 0, sizeof loads);
+    b->touched += bytes + (b->price.steps == 0 ? bytes : 0);
     for (int i = 0; i < dst->nranks; i++) {
         if (tutti_placement_find(src, dst->ranks[i]) >= 0) {
             loads[1].bytes[TUTTI_COST_COPY] = bytes;
@@ -289,6 +296,7 @@ static void add_pair(bill *b, swap *s, int src, int dst) {
     load *taker = &s->loads[dst], *giver = &s->loads[to->nranks + src];
     double bytes = bytes_of(b, elements);
     if (elements <= 0) return;
+    giver->read += bytes;
     if (from->ranks[src] == to->ranks[dst]) {
         add_copy(taker, bytes, bytes_of(b, src_run < dst_run ? src_run : dst_run));
         return;
@@ -319,12 +327,18 @@ static void join_loads(const swap *s) {
         s->loads[dst].rows += giver->rows;
         s->loads[dst].fresh += giver->fresh;
         s->loads[dst].takers += giver->takers;
+        s->loads[dst].read += giver->read;
     }
 }
 
-static double packed_bytes(const swap *s, int count) {
+/* Beside the target: what is read of the source, unless the step before has written it, and what is packed. */
+static double touched_bytes(const bill *b, const swap *s, int count) {
     double most = 0;
-    for (int i = 0; i < count; i++) most = larger(most, s->loads[i].bytes[TUTTI_COST_STRIDED]);
+    for (int i = 0; i < count; i++) {
+        const load *l = &s->loads[i];
+        double packed = s->talks > 0 ? l->bytes[TUTTI_COST_STRIDED] : 0;
+        most = larger(most, packed + (b->price.steps == 0 ? l->read : 0));
+    }
     return most;
 }
 
@@ -350,7 +364,7 @@ static void finish_exchange(bill *b, swap *s) {
     int64_t ngroups = axes == ~0u ? 1 : to->nranks / group, all = ngroups * group * (group - 1);
     bool dense = tutti_move_is_dense(b->wish, group > TUTTI_MOST_COUNTED ? -1 : s->talks, all);
     join_loads(s);
-    b->touched += packed_bytes(s, count);
+    b->touched += largest_bytes(b, s->transfer.dst) + touched_bytes(b, s, count);
     b->price.received += s->sent;
     b->price.exchanges = s->talks > 0;
     b->price.dense = dense;
@@ -405,7 +419,6 @@ static tutti_status price_moves(bill *b, const tutti_tiling *now) {
     if (b->wish->shares && route->wants == NULL) {
         TUTTI_TRY(tutti_tiling_shares(&route->dst->tiling, &shares, &done));
         if (done) {
-            b->touched += largest_bytes(b, &shares);
             tutti_status status = price_exchange(b, now, &shares, NULL);
             if (status == TUTTI_OK) status = price_gathering(b, &shares, &done);
             tutti_tiling_free(&shares);
@@ -425,18 +438,18 @@ tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *r
     bill b = {.pricing = pricing, .route = route, .wish = wish};
     tutti_tiling now;
     int reduced;
-    double source = largest_bytes(&b, &route->src->tiling), target = largest_bytes(&b, &route->dst->tiling);
-    b.touched = pricing->touched_more + source + target;
+    double source = largest_bytes(&b, &route->src->tiling);
+    b.touched = pricing->touched_more;
     if (tutti_layout_is_equal(route->src, route->dst)) {
+        b.touched += 2 * source;
         load l = {.bytes[TUTTI_COST_COPY] = source};
         add_step(&b, TUTTI_COST_KINDS, &l, 1, false, 0);
         *price_out = b.price;
         return TUTTI_OK;
     }
-    if (tutti_layout_is_partial(route->src)) b.touched -= target; /* the reductions add what they make */
+    if (tutti_layout_is_partial(route->src)) b.touched += source; /* the steps add what they make */
     TUTTI_TRY(price_reductions(&b, &now, &reduced));
     bool reached = reduced > 0 && tutti_tiling_is_equal(&now, &route->dst->tiling);
-    if (reduced > 0 && !reached) b.touched += target;
     tutti_status status = reached ? TUTTI_OK : price_moves(&b, &now);
     tutti_tiling_free(&now);
     if (status == TUTTI_OK) *price_out = b.price;
