@@ -340,7 +340,7 @@ tutti_status tutti_costs_measure(tutti_rank_groups *groups, const int *ranks, in
                                  size_t bytes) {
     bool done;
     int level = level_for(bytes);
-    if (nranks == 1 && level > 4) level = 4; /* there is nothing to choose */
+    if (nranks == 1 && level > 3) level = 3; /* there is nothing to choose */
     const tutti_costs *older = tutti_costs_of(groups, ranks, nranks);
     if (older->level >= level) return TUTTI_OK;
     tutti_costs *costs = calloc(1, sizeof *costs + (size_t)nranks * sizeof *costs->host_of);
