@@ -116,8 +116,8 @@ static void plan_copy(trial *t, size_t row_bytes) {
                    &t->copy);
 }
 
-/* Of some rounds, each the mean of some calls, the best; where ranks share cores the one in the middle, since waiting for turns is what
- * calls take then. */
+/* Of some rounds, each the mean of some calls, the best; where ranks share cores the one in the middle, since waiting for turns is
+ * what calls take then. */
 static tutti_status time_calls(const trial *t, int rounds, int calls, double *us_out) {
     enum { MOST_ROUNDS = 5 };
     double sorted[MOST_ROUNDS];

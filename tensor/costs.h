@@ -24,7 +24,7 @@ typedef enum tutti_cost_kind {
     TUTTI_COST_MESSAGE, /* that a rank receives, while it sends as much */
     TUTTI_COST_COPY,    /* within a rank, contiguous */
     TUTTI_COST_STRIDED, /* within a rank, rows of TUTTI_COST_ROW_BYTES */
-    /* A byte of another rank's in a collective: as it was in the run before, and just written, so that it leaves that rank's cache. */
+    /* A byte of another rank's in a collective: as it was in the run before; just written, so that it leaves that rank's cache. */
     TUTTI_COST_PULL,
     TUTTI_COST_FRESH,
     TUTTI_COST_KINDS

@@ -7,7 +7,8 @@
  * them lie in scratch memory. A step leads from one stage to the next; an exchange does so for all pairs at once. Which steps
  * there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
  *
- * plan.c makes and keeps plans, plan_steps.c chooses the steps, plan_reduce.c and plan_move.c work them out, run.c carries them out.
+ * plan.c makes and keeps plans, plan_choose.c chooses by prices (plan_price.c) which, plan_steps.c lists the steps, plan_reduce.c and
+ * plan_move.c work them out, run.c carries them out.
  */
 #ifndef TUTTI_TENSOR_PLAN_H
 #define TUTTI_TENSOR_PLAN_H
@@ -176,7 +177,7 @@ typedef struct tutti_partial_run {
 } tutti_partial_run;
 /* From the first to the last; gives their number. */
 int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run runs[TUTTI_MOST_AXES]);
-/* How the first run, of these axes, is reduced, once the tiling is `now`: by reduce_scatter to the tiling *cut_out, or by all_reduce. */
+/* How the first run, of these axes, is reduced, once the tiling is `now`: by reduce_scatter to *cut_out, or by all_reduce. */
 tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
                               const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out);
 /* Elements of the largest box. */
@@ -211,9 +212,11 @@ typedef struct tutti_pricing {
 /* Of the plan that would be made with that wish; of the route only src, dst, wants and element_bytes are looked at. */
 tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
                               tutti_price *price_out);
-tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out);
 /* Bytes of the largest boxes of source and target. */
 double tutti_price_touched(const tutti_route *route);
+
+/* ---- plan_choose.c: likewise. */
+tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out);
 
 /* ---- plan_agree.c: collective over the plan's ranks; the same error on all of them where they differ. */
 tutti_status tutti_plan_agree(tutti_plan *plan);

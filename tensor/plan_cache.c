@@ -1,6 +1,6 @@
 /*
- * Plans of single tensors that were made once, by their layouts, for as long as their communicator has placements: a table of lists by
- * the hash of both layouts. Entries are put in front of their list and stay, so that threads look them up without a lock.
+ * Plans of single tensors that were made once, by their layouts, for as long as their communicator has placements: a table of
+ * lists by the hash of both layouts. Entries are put in front of their list and stay, so that threads look them up without a lock.
  *
  * None is given up before that: a plan is made by all of its ranks together, and ranks that have made different numbers of plans would
  * give up different ones.

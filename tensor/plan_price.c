@@ -1,6 +1,6 @@
 /*
- * What plans cost: the steps that plan_steps.c would take for a pair are gone through, and each counts as long as the rank that takes
- * longest in it.
+ * What plans cost: the steps that plan_steps.c would take for a pair are gone through, and each counts as long as it takes the
+ * rank that takes longest.
  *
  * All follows from the layouts and from costs that are equal on all ranks, in one order of computation, so every rank finds the same,
  * to the bit, and so chooses the same. Nothing is sent.
@@ -89,7 +89,7 @@ static double local_us(const load *l, const double *ns, double row_ns) {
     return (copied + larger(strided * ns[TUTTI_COST_STRIDED] + rows_ns, strided * ns[TUTTI_COST_COPY])) * 1e-3;
 }
 
-/* Adds a step to the bill. `kind`: of the call that talks; TUTTI_COST_KINDS: none does. `far_bytes`: reach the host that gets most. */
+/* Adds a step to the bill. `kind`: of the call that talks; TUTTI_COST_KINDS: none does. `far_bytes`: of the host that gets most. */
 static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count, bool far, double far_bytes) {
     const tutti_costs *costs = b->pricing->costs;
     double ns[TUTTI_COST_KINDS], most_us = 0, calls = 1;
@@ -453,124 +453,5 @@ tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *r
     tutti_status status = reached ? TUTTI_OK : price_moves(&b, &now);
     tutti_tiling_free(&now);
     if (status == TUTTI_OK) *price_out = b.price;
-    return status;
-}
-
-/* ------------------------------------------------------------------------------------------------- choosing */
-
-/* Predictions are rough: of plans that differ by less, the one with fewer steps is taken. What each step waits for its ranks is not
- * in its price. */
-#define MUCH               1.3
-#define MUCH_OF_MORE_STEPS 1.6
-
-static bool is_better(const tutti_price *a, const tutti_price *than) {
-    if (a->us * (a->steps > than->steps ? MUCH_OF_MORE_STEPS : MUCH) < than->us) return true;
-    return a->us <= than->us && a->steps < than->steps;
-}
-
-static tutti_status try_wish(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
-                             tutti_choice *choice) {
-    tutti_price price;
-    TUTTI_TRY(tutti_price_plan(pricing, route, wish, &price));
-    if (price.received < choice->least.received) {
-        choice->least = price;
-        choice->least_wish = *wish;
-    }
-    if (is_better(&price, &choice->price)) {
-        choice->price = price;
-        choice->wish = *wish;
-    }
-    return TUTTI_OK;
-}
-
-/* The other ways to go on once nothing is partial. An all_gather or a broadcast, where one fits, has none: pieces are as many bytes,
- * in as many calls. */
-static tutti_status try_moves(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
-                              const tutti_price *price, tutti_choice *choice) {
-    tutti_plan_wish other = *wish;
-    if (!price->exchanges) return TUTTI_OK;
-    other.messages = price->dense;
-    other.all_to_all = !price->dense;
-    TUTTI_TRY(try_wish(pricing, route, &other, choice));
-    other = *wish;
-    other.shares = true;
-    return try_wish(pricing, route, &other, choice);
-}
-
-tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out) {
-    tutti_choice choice;
-    memset(&choice, 0, sizeof choice);
-    TUTTI_TRY(tutti_price_plan(pricing, route, &choice.wish, &choice.price));
-    choice.least = choice.price;
-    tutti_price first = choice.price;
-    TUTTI_TRY(try_moves(pricing, route, &(tutti_plan_wish){0}, &first, &choice));
-    for (int i = 0; i < 2 && tutti_layout_is_partial(route->src); i++) {
-        tutti_plan_wish wish = {.all_reduce = i == 0, .reduce_scatter = i == 1};
-        tutti_price price;
-        TUTTI_TRY(tutti_price_plan(pricing, route, &wish, &price));
-        if (price.us == first.us && price.steps == first.steps) continue; /* what is done anyway */
-        TUTTI_TRY(try_wish(pricing, route, &wish, &choice));
-        TUTTI_TRY(try_moves(pricing, route, &wish, &price, &choice));
-    }
-    *choice_out = choice;
-    return TUTTI_OK;
-}
-
-/* --------------------------------------------------------------------------------------------------- asking */
-
-/* The ranks of both, in rising order. */
-static int join_ranks(const tutti_placement *a, const tutti_placement *b, int *ranks) {
-    int count = 0;
-    const tutti_placement *both[2] = {a, b};
-    for (int which = 0; which < (a == b ? 1 : 2); which++)
-        for (int i = 0; i < both[which]->nranks; i++) {
-            int rank = both[which]->ranks[i], at = count;
-            while (at > 0 && ranks[at - 1] > rank) at--;
-            if (at > 0 && ranks[at - 1] == rank) continue;
-            memmove(ranks + at + 1, ranks + at, (size_t)(count - at) * sizeof *ranks);
-            ranks[at] = rank;
-            count++;
-        }
-    return count;
-}
-
-static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, double *us_out) {
-    const tutti_placement *from = src->view.placement, *to = dst->view.placement;
-    int few[2 * FEW], *ranks = few;
-    tutti_route route = {.src = (tutti_kept_layout *)(uintptr_t)src,
-                         .dst = (tutti_kept_layout *)(uintptr_t)dst,
-                         .element_bytes = tutti_type_bytes(src->view.type)};
-    tutti_plan_wish wish;
-    tutti_choice choice;
-    tutti_pricing pricing = {0};
-    TUTTI_TRY(tutti_plan_read_wish(&wish));
-    *us_out = 0;
-    if (tutti_layout_is_equal(src, dst)) return TUTTI_OK;
-    if (from->nranks + to->nranks > 2 * FEW)
-        TUTTI_TRY(tutti_calloc((size_t)(from->nranks + to->nranks), sizeof *ranks, &ranks));
-    pricing.ranks = ranks;
-    pricing.nranks = join_ranks(from, to, ranks);
-    pricing.costs = tutti_costs_of(from->groups, ranks, pricing.nranks);
-    tutti_status status = tutti_route_list_wants(&route);
-    if (status == TUTTI_OK)
-        status = wish.any ? tutti_price_plan(&pricing, &route, &wish, &choice.price)
-                          : tutti_price_choose(&pricing, &route, &choice);
-    free(route.wants);
-    if (ranks != few) free(ranks);
-    if (status == TUTTI_OK) *us_out = choice.price.us;
-    return status;
-}
-
-tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out) {
-    tutti_kept_layout *from, *to = NULL;
-    double us = 0;
-    if (microseconds_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_layout_predict: NULL argument");
-    TUTTI_TRY(tutti_layout_keep(src, &from));
-    tutti_status status = tutti_layout_keep(dst, &to);
-    if (status == TUTTI_OK) status = tutti_plan_check_pair(from, to, src->placement->comm);
-    if (status == TUTTI_OK) status = predict_pair(from, to, &us);
-    tutti_layout_release(to);
-    tutti_layout_release(from);
-    if (status == TUTTI_OK) *microseconds_out = us;
     return status;
 }

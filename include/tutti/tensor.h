@@ -108,11 +108,11 @@ typedef struct tutti_layout {
 /* The box of the placement's index-th rank: from first_out[d] up to, but not with, end_out[d], for each dimension. Local. */
 TUTTI_API tutti_status tutti_layout_box(const tutti_layout *layout, int index, int64_t *first_out, int64_t *end_out);
 
-/* About how long it takes, in microseconds, to make a tensor of layout src one of layout dst: what tutti_plan_get predicts of the plan
- * for it, without making one, and without talking to any rank. 0 where the layouts are equal. Equal on all ranks of the placements, which
- * belong to one communicator: it follows from the layouts, and from costs that these ranks have measured together. They do so when
- * they make their first plan, and, for larger tensors than before, when they make one of these; until then those of an ordinary
- * machine serve. */
+/* About how long it takes, in microseconds, to make a tensor of layout src one of layout dst: what tutti_plan_get predicts of
+ * the plan for it, without making one, and without talking to any rank. 0 where the layouts are equal. The same on all ranks of
+ * the placements, which belong to one communicator: it follows from the layouts, and from costs that these ranks have measured
+ * together. They do so when they make their first plan, and, for larger tensors than before, when they make one of these; until
+ * then those of an ordinary machine serve. */
 TUTTI_API tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out);
 
 /* --------------------------------------------------------------------------------------------- tensors */
@@ -184,8 +184,8 @@ typedef struct tutti_plan_details {
     double predicted_us;                 /* of one run, in memory of tutti_mem_alloc; the same on all ranks */
 } tutti_plan_details;
 TUTTI_API tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out);
-/* "reduce_scatter of 2 ranks, then messages to 3 and from 3 ranks: receives 1048576 bytes of at least 1048576, predicted 412 us"; cut
- * where it does not fit. Where another plan receives less, but is predicted to take longer, it names that one, too. */
+/* "reduce_scatter of 2 ranks, then messages to 3 and from 3 ranks: receives 1048576 bytes of at least 1048576, predicted 412 us";
+ * cut where it does not fit. Where another plan receives less, but is predicted to take longer, it names that one, too. */
 TUTTI_API tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes);
 
 #ifdef __cplusplus

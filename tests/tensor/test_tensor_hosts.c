@@ -1,6 +1,6 @@
 /*
- * Global tensors on ranks of two and three hosts: random redistributions against the model in numpy, on every route; and that what plans
- * are predicted to take is equal on all ranks, and knows hosts.
+ * Global tensors on ranks of two and three hosts: random redistributions against the model in numpy, on every route; and that
+ * what plans are predicted to take is equal on all ranks, and knows hosts.
  *
  * Sums of floats are left out where the order counts, which between hosts is not the model's. Each rank of the hosts becomes
  * model_probe, which finds the launcher's variables as under tuttirun.
