@@ -205,14 +205,16 @@ static bool receives_more(const tutti_plan *plan) {
     return plan->choice.least.received < plan->choice.price.received;
 }
 
-/* In the words of TUTTI_PLAN. */
-static void write_wish(const tutti_plan_wish *wish, char *text, size_t bytes) {
+/* How to have the plan with that wish and price, in the words of TUTTI_PLAN. */
+static void write_words(const tutti_plan_wish *wish, const tutti_price *price, char *text, size_t bytes) {
     const struct {
         bool set;
         const char *word;
-    } words[] = {{wish->all_reduce, "all_reduce"}, {wish->reduce_scatter, "reduce_scatter"},
-                 {wish->no_collective, "pieces"},  {wish->all_to_all, "all_to_all"},
-                 {wish->messages, "messages"},     {wish->shares, "shares"}};
+    } words[] = {{price->scatters, "reduce_scatter"},
+                 {price->reduces && !price->scatters, "all_reduce"},
+                 {price->exchanges && price->dense, "all_to_all"},
+                 {price->exchanges && !price->dense, "messages"},
+                 {wish->shares, "shares"}};
     size_t used = 0;
     text[0] = '\0';
     for (size_t i = 0; i < TUTTI_COUNT_OF(words) && used < bytes; i++)
@@ -240,7 +242,7 @@ tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t byte
                              (unsigned long long)plan->least_bytes, plan->predicted_us);
     if (used < bytes && receives_more(plan)) {
         char words[80];
-        write_wish(&plan->choice.least_wish, words, sizeof words);
+        write_words(&plan->choice.least_wish, &plan->choice.least, words, sizeof words);
         snprintf(text + used, bytes - used, " (TUTTI_PLAN=%s would receive less, predicted %.3g us)", words,
                  plan->choice.least.us);
     }

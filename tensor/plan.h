@@ -104,8 +104,8 @@ typedef struct tutti_price {
     int steps;       /* that talk */
     double received; /* bytes, of all ranks together */
     double call_us;  /* of us: what the call of an exchange costs, whatever it moves */
-    /* What it does: all_gathers or a broadcast; an exchange, as an all_to_all. */
-    bool gathers, exchanges, dense;
+    /* What it does: all_reduces, a reduce_scatter, an exchange, as an all_to_all. */
+    bool reduces, scatters, exchanges, dense;
 } tutti_price;
 
 /* The wish whose plan is the quickest, and its price; and that of the plan that receives least, which may be the same one. */

@@ -116,6 +116,8 @@ static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count
     if (kind == TUTTI_COST_REDUCE) base_us = larger(base_us, costs->base_us[TUTTI_COST_SCATTER]);
     b->price.call_us = base_us * (kind == TUTTI_COST_MESSAGE ? 0.5 + 0.5 * calls : 1);
     b->price.us += b->price.call_us;
+    if (kind == TUTTI_COST_REDUCE) b->price.reduces = true;
+    if (kind == TUTTI_COST_SCATTER) b->price.scatters = true;
     if (far) b->price.us += costs->far_us + far_bytes * costs->far_byte_ns * 1e-3;
 }
 
@@ -406,7 +408,6 @@ static tutti_status price_gathering(bill *b, const tutti_tiling *now, bool *done
     *done_out = axes != 0 || broadcasts;
     if (axes != 0) price_all_gather(b, now, target, axes);
     if (broadcasts) price_broadcast(b, now, target);
-    b->price.gathers = b->price.gathers || *done_out;
     return TUTTI_OK;
 }
 
