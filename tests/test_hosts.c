@@ -59,6 +59,31 @@ Test(hosts, a_communicator_tells_how_its_ranks_lie_on_them) {
     run(&(hosts_options){.ranks_per_host = (const int[]){2, 1, 0}}, ask_details);
 }
 
+/* Memory can be read by ranks of the same host only, wherever its owner allocated it. */
+static tutti_status read_across_hosts(ranks_context *context) {
+    void *own;
+    const void *here;
+    uint64_t addresses[3];
+    TUTTI_TRY(tutti_mem_alloc(sizeof(int), &own));
+    *(int *)own = 100 + context->rank;
+    uint64_t address = (uint64_t)(uintptr_t)own;
+    TUTTI_TRY(tutti_all_gather(context->comm, &address, addresses, 1, TUTTI_UINT64, NULL));
+    for (int rank = 0; rank < context->nranks; rank++) {
+        bool near = hosts_of(rank) == hosts_of(context->rank);
+        TUTTI_TRY(tutti_mem_peer(context->comm, rank, (const void *)(uintptr_t)addresses[rank], sizeof(int), &here));
+        RANKS_CHECK((here != NULL) == near, "rank %d, of host %d, can%s be read", rank, hosts_of(rank),
+                    near ? "not" : "");
+        RANKS_CHECK(!near || *(const int *)here == 100 + rank, "rank %d has %d", rank, *(const int *)here);
+    }
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    return tutti_mem_free(own);
+}
+
+Test(hosts, memory_is_read_by_ranks_of_its_own_host) {
+    HOSTS_NEED(0);
+    run(&(hosts_options){.ranks_per_host = (const int[]){2, 1, 0}}, read_across_hosts);
+}
+
 /* A connected socket: rank 0 is called, rank 1 calls. */
 static tutti_status meet(int rank, int *socket_out) {
     char address[16];

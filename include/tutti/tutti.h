@@ -383,6 +383,17 @@ TUTTI_API tutti_status tutti_mem_free(void *memory);
 TUTTI_API tutti_status tutti_mem_register(void *memory, size_t bytes);
 TUTTI_API tutti_status tutti_mem_deregister(void *memory);
 
+/* Where this process can read [memory, memory + bytes), which is an address of `peer`'s: memory of its tutti_mem_alloc, on this
+ * host; or any memory of a rank that is a thread of this process. NULL: nowhere, as for ranks of other hosts. Asked of the
+ * own rank it is the address itself, or NULL where the other ranks of this host could not read it. Local, a few nanoseconds.
+ *
+ * The address stays valid until `comm` is destroyed, even if the peer's process ends; the memory is the peer's, and must not be
+ * written. It has what the peer stored before it entered a collective in which this rank waited for it, such as a barrier.
+ * The peer must not change or free it before this rank is done, which another barrier tells it. When that barrier fails, what
+ * was read may be anything. Wrong: `comm` or `here_out` NULL, no such rank. In a forked child it is TUTTI_ERR_FORKED. */
+TUTTI_API tutti_status tutti_mem_peer(tutti_comm *comm, int peer, const void *memory, size_t bytes,
+                                      const void **here_out);
+
 /* ------------------------------------------------------------------------------------------------ RDMA */
 
 /* Opens this process's RDMA adapters now, instead of at the first connection to another host, so that it is known at once
