@@ -259,10 +259,11 @@ bool tutti_blocks_are_contiguous(const tutti_blocks *blocks) {
     return blocks->count == 0 || (blocks->count == 1 && tutti_box_is_contiguous(&blocks->items[0].copy));
 }
 
-void tutti_blocks_run(const tutti_blocks *blocks, size_t element_bytes, void *dst, const void *src) {
+void tutti_blocks_run(const tutti_blocks *blocks, size_t element_bytes, void *dst, const void *src, bool streams) {
     for (size_t i = 0; i < blocks->count; i++) {
         const tutti_block *block = &blocks->items[i];
-        tutti_box_run(&block->copy, (char *)dst + block->dst_first * (int64_t)element_bytes,
-                      (const char *)src + block->src_first * (int64_t)element_bytes);
+        (streams ? tutti_box_run_stream : tutti_box_run)(&block->copy,
+                                                         (char *)dst + block->dst_first * (int64_t)element_bytes,
+                                                         (const char *)src + block->src_first * (int64_t)element_bytes);
     }
 }

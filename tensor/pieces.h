@@ -52,6 +52,7 @@ tutti_status tutti_transfer_piece(const tutti_transfer *transfer, int src_index,
 void tutti_blocks_free(tutti_blocks *blocks);
 /* One contiguous copy, or nothing. */
 bool tutti_blocks_are_contiguous(const tutti_blocks *blocks);
-void tutti_blocks_run(const tutti_blocks *blocks, size_t element_bytes, void *dst, const void *src);
+/* `streams`: past the caches, for what is more than they hold. */
+void tutti_blocks_run(const tutti_blocks *blocks, size_t element_bytes, void *dst, const void *src, bool streams);
 
 #endif

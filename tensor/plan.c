@@ -23,6 +23,8 @@ static void free_messages(tutti_message *messages, int count) {
 static void free_step(tutti_step *step) {
     free_messages(step->sends, step->nsends);
     free_messages(step->recvs, step->nrecvs);
+    free_messages(step->lookups, step->nlookups);
+    free(step->tables);
     for (size_t i = 0; i < step->nlocals; i++) tutti_blocks_free(&step->locals[i].blocks);
     free(step->locals);
     free(step->from_stages);
@@ -43,6 +45,7 @@ void tutti_plan_destroy(tutti_plan *plan) {
         free(route->wants);
     }
     (void)tutti_mem_free(plan->scratch);
+    (void)tutti_mem_free(plan->packed);
     pthread_mutex_destroy(&plan->lock);
     free(plan->steps);
     free(plan->routes);
@@ -234,6 +237,7 @@ tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t byte
                     ? (size_t)snprintf(text + used, bytes - used, " to %d and from %d ranks",
                                        count_peers(step->sends, step->nsends), count_peers(step->recvs, step->nrecvs))
                     : (size_t)snprintf(text + used, bytes - used, " of %d ranks", step->nranks);
+        if (step->reads && used < bytes) used += (size_t)snprintf(text + used, bytes - used, " by reading");
     }
     if (used < bytes)
         used +=

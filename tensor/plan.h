@@ -53,7 +53,8 @@ typedef enum tutti_step_kind {
 /* What one pair has in a message, or copies within this rank. */
 typedef struct tutti_part {
     size_t pair;
-    bool plain; /* of exchanges: one contiguous copy on both sides */
+    bool plain;         /* of exchanges: one contiguous copy on both sides */
+    size_t whole_bytes; /* of reads: of the shard that has it */
     tutti_blocks blocks;
 } tutti_part;
 
@@ -80,6 +81,12 @@ typedef struct tutti_step {
     int nsends, nrecvs, nwaves;
     tutti_part *locals;
     size_t nlocals;
+    /* Of exchanges: ranks copy from each other's shards, if all of these can be read (run.c, read_all); else the messages go. */
+    bool reads, streams;    /* `streams`: so much that it goes past the caches */
+    tutti_message *lookups; /* what is read, from each rank */
+    int nlookups;
+    uint64_t *tables;    /* by rank: where its table of shards lies; 0: they cannot be read */
+    size_t table_offset; /* of the own one, in scratch memory: the address of each pair's source */
     /* Of reduce_scatter and all_gather: the parts are of one size and lie one behind the other, on all ranks of the step, so
      * that the variants for that serve, which are quicker where little is sent. */
     bool even;
@@ -93,7 +100,7 @@ typedef struct tutti_step {
 typedef struct tutti_plan_wish {
     bool all_reduce, reduce_scatter; /* how partial values are reduced */
     bool no_collective;              /* no all_gather and broadcast */
-    bool all_to_all, messages;       /* how pieces travel */
+    bool all_to_all, messages, reads; /* how pieces travel */
     bool shares;                     /* copies get a share each, and gather these */
     bool any;                        /* a word is set */
 } tutti_plan_wish;
@@ -125,6 +132,8 @@ struct tutti_plan {
     pthread_mutex_t lock; /* held while it runs: for what follows, and the arguments in the steps */
     size_t scratch_bytes;
     void *scratch; /* NULL: not needed, or not yet */
+    size_t packed_bytes;
+    void *packed; /* the same, of messages in place of reads */
     bool
         is_cached; /* gives much scratch memory back after each run, so that others that wait to be used again have it */
     uint64_t sent_bytes, received_bytes, least_bytes;

@@ -258,6 +258,10 @@ static tutti_status add_message(tutti_message **messages, int *count, int peer, 
     return TUTTI_OK;
 }
 
+/* Bytes of the tensors, by rank of the step, from which on ranks read from each other's shards; and of what one rank copies,
+ * from which on that goes past the caches. */
+enum { LEAST_READ = 16 << 10, LEAST_STREAMED = 4 << 20 };
+
 /* Between each two ranks so many bytes are packed into one message, to be still in a cache when they are sent, and go at a time. */
 enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
 
@@ -298,8 +302,10 @@ static void set_waves(tutti_message *messages, int count, int *nwaves) {
     }
 }
 
-/* The room of all waves is the same. */
+/* The room of all waves is the same. Of a step that reads, it is taken only where shards cannot be read. */
 static void take_scratch(tutti_plan *plan, tutti_step *step) {
+    size_t kept = plan->scratch_bytes;
+    if (step->reads) plan->scratch_bytes = 0;
     size_t start = plan->scratch_bytes, most = start;
     for (int wave = 0; wave < step->nwaves; wave++) {
         plan->scratch_bytes = start;
@@ -309,7 +315,8 @@ static void take_scratch(tutti_plan *plan, tutti_step *step) {
         }
         if (plan->scratch_bytes > most) most = plan->scratch_bytes;
     }
-    plan->scratch_bytes = most;
+    plan->scratch_bytes = step->reads ? kept : most;
+    if (step->reads) plan->packed_bytes = most;
 }
 
 static tutti_status add_peer(tutti_plan *plan, tutti_step *step, const leg *legs, int peer, bool sends,
@@ -348,6 +355,61 @@ static tutti_status list_locals(tutti_plan *plan, tutti_step *step, const leg *l
     return TUTTI_OK;
 }
 
+/* ------------------------------------------------------------------------------------------------------ reads */
+
+/* One copy, from shard to shard, instead of packing, sending and unpacking, for two more meetings of all ranks of the step. So it
+ * is for ranks of one host whose tensors are not tiny. What decides is equal on all ranks; whether all shards can be read is
+ * known when they are there. */
+static tutti_status should_read(const tutti_plan *plan, const tutti_step *step, const tutti_plan_wish *wish,
+                                bool *reads_out) {
+    tutti_comm_details place;
+    uint64_t bytes = 0;
+    bool host = true;
+    TUTTI_TRY(tutti_comm_get(step->comm, &place));
+    for (size_t i = 0; i < plan->npairs; i++) {
+        const tutti_route *route = &plan->routes[i];
+        bytes += (uint64_t)route->dst->nelements * route->element_bytes;
+        host = host && route->src->view.placement->memory == TUTTI_MEMORY_HOST &&
+               route->dst->view.placement->memory == TUTTI_MEMORY_HOST;
+    }
+    bool wished = wish->reads || (!wish->all_to_all && !wish->messages && bytes / (uint64_t)step->nranks >= LEAST_READ);
+    *reads_out = wished && host && place.hosts == 1;
+    return TUTTI_OK;
+}
+
+static tutti_status list_lookup(const tutti_plan *plan, const tutti_step *step, const leg *legs, int peer,
+                                tutti_message *lookup) {
+    lookup->peer = peer;
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *lookup->parts, &lookup->parts));
+    for (size_t i = 0; i < plan->npairs; i++) {
+        if (!gives(&legs[i], peer, step->me)) continue;
+        const tutti_transfer *transfer = &legs[i].transfer;
+        tutti_part *part = &lookup->parts[lookup->nparts++];
+        tutti_region region;
+        tutti_tiling_region(transfer->src, legs[i].src_index[peer], &region);
+        part->pair = i;
+        part->whole_bytes = (size_t)tutti_region_elements(&region) * transfer->element_bytes;
+        TUTTI_TRY(tutti_transfer_piece(transfer, legs[i].src_index[peer], legs[i].dst_index[step->me],
+                                       TUTTI_PIECE_LOCAL, 0, &part->blocks));
+        lookup->bytes += part->blocks.bytes;
+    }
+    return TUTTI_OK;
+}
+
+/* Each rank begins with the one behind it, so that they do not all read from one. */
+static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *legs) {
+    size_t bytes = 0;
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->lookups, &step->lookups));
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->tables, &step->tables));
+    for (int i = 1; i < step->nranks; i++)
+        TUTTI_TRY(list_lookup(plan, step, legs, (step->me + i) % step->nranks, &step->lookups[step->nlookups++]));
+    for (int i = 0; i < step->nlookups; i++) bytes += step->lookups[i].bytes;
+    for (size_t i = 0; i < step->nlocals; i++) bytes += step->locals[i].blocks.bytes;
+    step->streams = bytes >= LEAST_STREAMED;
+    step->table_offset = tutti_plan_take_scratch(plan, plan->npairs * sizeof *step->tables);
+    return TUTTI_OK;
+}
+
 static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, const tutti_plan_wish *wish) {
     int *members = NULL;
     tutti_status status = find_members(plan, step, legs, &members);
@@ -361,7 +423,9 @@ static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, con
     else step->kind = dense ? TUTTI_STEP_ALL_TO_ALL : TUTTI_STEP_MESSAGES;
     TUTTI_TRY(list_locals(plan, step, legs));
     if (step->kind == TUTTI_STEP_LOCAL) return TUTTI_OK;
+    TUTTI_TRY(should_read(plan, step, wish, &step->reads));
     TUTTI_TRY(list_messages(plan, step, legs));
+    if (step->reads) TUTTI_TRY(list_lookups(plan, step, legs));
     if (step->kind == TUTTI_STEP_MESSAGES) return TUTTI_OK;
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->srcs, &step->srcs));
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dsts, &step->dsts));

@@ -20,7 +20,8 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out) {
     } words[] = {
         {"all_reduce", &wish.all_reduce}, {"reduce_scatter", &wish.reduce_scatter},
         {"pieces", &wish.no_collective},  {"all_to_all", &wish.all_to_all},
-        {"messages", &wish.messages},     {"shares", &wish.shares},
+        {"messages", &wish.messages},     {"reads", &wish.reads},
+        {"shares", &wish.shares},
     };
     for (const char *next = tutti_setting_text(TUTTI_SETTING_PLAN); *next != '\0';) {
         size_t length = strcspn(next, ","), i = 0;
@@ -31,7 +32,7 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out) {
             return tutti_fail(
                 TUTTI_ERR_CONFIG,
                 "TUTTI_PLAN=%.80s: '%.*s' is not a word of it; these are all_reduce, reduce_scatter, pieces, "
-                "all_to_all, messages and shares",
+                "all_to_all, messages, reads and shares",
                 tutti_setting_text(TUTTI_SETTING_PLAN), (int)tutti_min_size(length, 40), next);
         *words[i].set = wish.any = true;
         next += length + (next[length] == ',');

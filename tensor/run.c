@@ -35,6 +35,10 @@ static int to_of(const tutti_step *step, size_t pair) {
 
 /* ------------------------------------------------------------------------------------------------ messages */
 
+static char *room_of(const run *r, const tutti_step *step, const tutti_message *message) {
+    return (step->reads ? (char *)r->plan->packed : r->scratch) + message->scratch_offset;
+}
+
 /* Where the message that goes out lies, packed if need be. */
 static void *pack(const run *r, const tutti_step *step, const tutti_message *message) {
     if (message->nparts == 0 || message->bytes == 0) return NULL;
@@ -43,20 +47,20 @@ static void *pack(const run *r, const tutti_step *step, const tutti_message *mes
         return at_element(memory_of(r, part->pair, from_of(step, part->pair)), part->blocks.items[0].src_first,
                           r->plan->routes[part->pair].element_bytes);
     }
-    char *at = r->scratch + message->scratch_offset;
+    char *at = room_of(r, step, message);
     for (size_t i = 0; i < message->nparts; i++) {
         const tutti_part *part = &message->parts[i];
         tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes, at,
-                         memory_of(r, part->pair, from_of(step, part->pair)));
+                         memory_of(r, part->pair, from_of(step, part->pair)), false);
         at += part->blocks.bytes;
     }
-    return r->scratch + message->scratch_offset;
+    return room_of(r, step, message);
 }
 
 /* Where the message that comes in is to lie. */
 static void *landing(const run *r, const tutti_step *step, const tutti_message *message) {
     if (message->nparts == 0 || message->bytes == 0) return NULL;
-    if (!message->direct) return r->scratch + message->scratch_offset;
+    if (!message->direct) return room_of(r, step, message);
     const tutti_part *part = &message->parts[0];
     return at_element(memory_of(r, part->pair, to_of(step, part->pair)), part->blocks.items[0].dst_first,
                       r->plan->routes[part->pair].element_bytes);
@@ -64,11 +68,11 @@ static void *landing(const run *r, const tutti_step *step, const tutti_message *
 
 static void unpack(const run *r, const tutti_step *step, const tutti_message *message) {
     if (message->direct) return;
-    const char *at = r->scratch + message->scratch_offset;
+    const char *at = room_of(r, step, message);
     for (size_t i = 0; i < message->nparts; i++) {
         const tutti_part *part = &message->parts[i];
         tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
-                         memory_of(r, part->pair, to_of(step, part->pair)), at);
+                         memory_of(r, part->pair, to_of(step, part->pair)), at, false);
         at += part->blocks.bytes;
     }
 }
@@ -78,7 +82,7 @@ static void copy_locals(const run *r, const tutti_step *step) {
         const tutti_part *part = &step->locals[i];
         tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
                          memory_of(r, part->pair, to_of(step, part->pair)),
-                         memory_of(r, part->pair, from_of(step, part->pair)));
+                         memory_of(r, part->pair, from_of(step, part->pair)), step->streams);
     }
 }
 
@@ -118,6 +122,68 @@ static tutti_status send_all(const run *r, const tutti_step *step) {
             if (step->recvs[i].wave == wave) unpack(r, step, &step->recvs[i]);
     }
     return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------- reads */
+
+/* Tells the other ranks where the shards lie that they need, and learns where theirs lie. `all_out`: all of them can be read. */
+static tutti_status publish(const run *r, const tutti_step *step, bool *all_out) {
+    uint64_t *table = (uint64_t *)(void *)(r->scratch + step->table_offset), own = (uint64_t)(uintptr_t)table;
+    for (int i = 0; i < step->nsends; i++)
+        for (size_t k = 0; k < step->sends[i].nparts; k++) {
+            size_t pair = step->sends[i].parts[k].pair;
+            int from = from_of(step, pair);
+            const void *shard = memory_of(r, pair, from), *here;
+            TUTTI_TRY(tutti_mem_peer(step->comm, step->me, shard, r->plan->routes[pair].stages[from].bytes, &here));
+            if (here == NULL) own = 0;
+            table[pair] = (uint64_t)(uintptr_t)shard;
+        }
+    TUTTI_TRY(tutti_all_gather(step->comm, &own, step->tables, 1, TUTTI_UINT64, r->options));
+    *all_out = true;
+    for (int rank = 0; rank < step->nranks; rank++) *all_out = *all_out && step->tables[rank] != 0;
+    return TUTTI_OK;
+}
+
+/* An address that `peer` gave. */
+static tutti_status look_up(const tutti_step *step, int peer, uint64_t address, size_t bytes, const void **here_out) {
+    TUTTI_TRY(tutti_mem_peer(step->comm, peer, (const void *)(uintptr_t)address, bytes, here_out));
+    if (*here_out != NULL) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_DATA, "rank %d gave an address outside of its memory: its process overwrites memory",
+                      peer);
+}
+
+static tutti_status read_from(const run *r, const tutti_step *step, const tutti_message *lookup) {
+    const void *table, *shard;
+    if (lookup->nparts == 0) return TUTTI_OK;
+    TUTTI_TRY(look_up(step, lookup->peer, step->tables[lookup->peer], r->plan->npairs * sizeof(uint64_t), &table));
+    for (size_t i = 0; i < lookup->nparts; i++) {
+        const tutti_part *part = &lookup->parts[i];
+        TUTTI_TRY(look_up(step, lookup->peer, ((const uint64_t *)table)[part->pair], part->whole_bytes, &shard));
+        tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
+                         memory_of(r, part->pair, to_of(step, part->pair)), shard, step->streams);
+    }
+    return TUTTI_OK;
+}
+
+/* Between two meetings: in the first, all say that their shards are there, and where; in the second, that they have read what they
+ * need. A rank that dies in between keeps its memory here as long as the communicator, so what is read may be old, but the second
+ * meeting then fails. */
+static tutti_status read_all(const run *r, const tutti_step *step) {
+    tutti_status status = TUTTI_OK;
+    for (int i = 0; i < step->nlookups && status == TUTTI_OK; i++) status = read_from(r, step, &step->lookups[i]);
+    if (status == TUTTI_OK) return tutti_barrier(step->comm, r->options);
+    (void)tutti_comm_abort(step->comm, tutti_last_error()); /* else the others would wait at the barrier */
+    return status;
+}
+
+static tutti_status move_pieces(const run *r, const tutti_step *step) {
+    bool all = false;
+    if (step->reads) TUTTI_TRY(publish(r, step, &all));
+    copy_locals(r, step);
+    if (all) return read_all(r, step);
+    if (step->reads && r->plan->packed_bytes > 0 && r->plan->packed == NULL)
+        TUTTI_TRY(tutti_mem_alloc(r->plan->packed_bytes, &r->plan->packed));
+    return step->kind == TUTTI_STEP_ALL_TO_ALL ? exchange(r, step) : send_all(r, step);
 }
 
 /* --------------------------------------------------------------------------------------------- collectives */
@@ -167,8 +233,8 @@ static tutti_status run_step(const run *r, const tutti_step *step) {
     case TUTTI_STEP_REDUCE_SCATTER: return reduce(r, step);
     case TUTTI_STEP_ALL_GATHER: return gather(r, step);
     case TUTTI_STEP_BROADCAST: return broadcast(r, step);
-    case TUTTI_STEP_ALL_TO_ALL: copy_locals(r, step); return exchange(r, step);
-    case TUTTI_STEP_MESSAGES: copy_locals(r, step); return send_all(r, step);
+    case TUTTI_STEP_ALL_TO_ALL:
+    case TUTTI_STEP_MESSAGES: return move_pieces(r, step);
     case TUTTI_STEP_LOCAL:
         if (step->from_stages == NULL) return broadcast(r, step);
         copy_locals(r, step);
@@ -244,6 +310,10 @@ tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *con
     if (plan->is_cached && plan->scratch_bytes > KEPT_BYTES) {
         (void)tutti_mem_free(plan->scratch);
         plan->scratch = NULL;
+    }
+    if (plan->is_cached && plan->packed_bytes > KEPT_BYTES) {
+        (void)tutti_mem_free(plan->packed);
+        plan->packed = NULL;
     }
     pthread_mutex_unlock(&plan->lock);
     return status;

@@ -46,7 +46,7 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                             .fallback = "",
                             .agreed = true,
                             .help = "forces how tensors are redistributed: words split by commas, of all_reduce, "
-                                    "reduce_scatter, pieces, all_to_all, messages, shares"},
+                                    "reduce_scatter, pieces, all_to_all, messages, reads, shares"},
     [TUTTI_SETTING_CHUNK_BYTES] = {.name = "TUTTI_CHUNK_BYTES",
                                    .kind = TUTTI_SETTING_KIND_BYTES,
                                    .fallback = "auto",

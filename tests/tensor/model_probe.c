@@ -178,8 +178,23 @@ static tutti_layout layout_of(const model_case *c, const side *s, tutti_placemen
                         .rule = s->rule, .cuts = s->cuts, .name = name);
 }
 
+/* Of every three cases, one has all shards in memory that other processes cannot read, and one those of a single rank. */
+static void make_tensor(const model_case *c, int rank, int size, const tutti_layout *layout, void **private_out,
+                        tutti_tensor **tensor_out) {
+    tutti_local local;
+    MUST(tutti_tensor_create(layout, tensor_out));
+    *private_out = NULL;
+    if (c->id % 3 == 0 || (c->id % 3 == 1 && c->id / 3 % size != rank)) return;
+    MUST(tutti_tensor_local(*tensor_out, &local));
+    tutti_tensor_destroy(*tensor_out);
+    *private_out = malloc(local.count * tutti_type_bytes(c->type) + 1);
+    if (*private_out == NULL) give_up("no memory for a shard");
+    MUST(tutti_tensor_wrap(layout, *private_out, tensor_out));
+}
+
 static bool run_case(tutti_comm *comm, const model_case *c) {
-    int rank = tutti_comm_rank(comm);
+    int rank = tutti_comm_rank(comm), size = tutti_comm_size(comm);
+    void *private[2];
     tutti_placement *from, *to;
     tutti_tensor *src, *dst;
     char expected[17] = "", got[17] = "-", *at = (char *)c->expect;
@@ -190,14 +205,16 @@ static bool run_case(tutti_comm *comm, const model_case *c) {
     MUST(tutti_placement_create(comm, TUTTI_MEMORY_HOST, c->dst.ranks, c->dst.axes, c->dst.naxes, &to));
     const tutti_layout src_layout = layout_of(c, &c->src, from, "source"),
                        dst_layout = layout_of(c, &c->dst, to, "target");
-    MUST(tutti_tensor_create(&src_layout, &src));
-    MUST(tutti_tensor_create(&dst_layout, &dst));
+    make_tensor(c, rank, size, &src_layout, &private[0], &src);
+    make_tensor(c, rank, size, &dst_layout, &private[1], &dst);
     fill(c, from, src);
     MUST(tutti_tensor_redistribute(src, dst, NULL));
     if (has(&c->dst, rank))
         snprintf(got, sizeof got, "%016llx", (unsigned long long)hash_of(dst, tutti_type_bytes(c->type)));
     tutti_tensor_destroy(src);
     tutti_tensor_destroy(dst);
+    free(private[0]);
+    free(private[1]);
     tutti_placement_destroy(from);
     tutti_placement_destroy(to);
     return strcmp(got, expected) == 0;

@@ -56,8 +56,11 @@ static tutti_status become_probe(ranks_context *context) {
 }
 
 static void run_routes(const int *layout) {
-    static const char *const plans[] = {"TUTTI_PLAN=", "TUTTI_PLAN=all_reduce,pieces,messages",
-                                        "TUTTI_PLAN=reduce_scatter,pieces,all_to_all", "TUTTI_PLAN=all_reduce,shares",
+    static const char *const plans[] = {"TUTTI_PLAN=",
+                                        "TUTTI_PLAN=pieces,reads",
+                                        "TUTTI_PLAN=all_reduce,pieces,messages",
+                                        "TUTTI_PLAN=reduce_scatter,pieces,all_to_all",
+                                        "TUTTI_PLAN=all_reduce,shares",
                                         "TUTTI_PLAN=reduce_scatter,shares,messages"};
     HOSTS_NEED(0);
     write_cases();
