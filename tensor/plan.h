@@ -38,6 +38,8 @@ typedef struct tutti_route {
     tutti_stage stages[TUTTI_MOST_STAGES];
     bool *wants; /* by index in the target's placement: gets the value; else an identity. NULL: all do */
     int filler;  /* reduction whose identity this rank gets; -1: none */
+    /* Atomic: serials of layouts that were found equal to src and to dst, which spares comparing them. */
+    uint64_t known[2];
 } tutti_route;
 
 typedef enum tutti_step_kind {

@@ -258,9 +258,10 @@ static tutti_status add_message(tutti_message **messages, int *count, int peer, 
     return TUTTI_OK;
 }
 
-/* Bytes of the tensors, by rank of the step, from which on ranks read from each other's shards; and of what one rank copies,
- * from which on that goes past the caches. */
-enum { LEAST_READ = 16 << 10, LEAST_STREAMED = 4 << 20 };
+/* Bytes of the tensors, by rank of the step, from which on ranks read from each other's shards (from trials; all meet all, which
+ * costs little more than an all_to_all of two ranks, but more the more there are); and of what one rank copies, from which on that
+ * goes past the caches. */
+enum { LEAST_READ = 4 << 10, LEAST_STREAMED = 4 << 20 };
 
 /* Between each two ranks so many bytes are packed into one message, to be still in a cache when they are sent, and go at a time. */
 enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
@@ -372,7 +373,8 @@ static tutti_status should_read(const tutti_plan *plan, const tutti_step *step, 
         host = host && route->src->view.placement->memory == TUTTI_MEMORY_HOST &&
                route->dst->view.placement->memory == TUTTI_MEMORY_HOST;
     }
-    bool wished = wish->reads || (!wish->all_to_all && !wish->messages && bytes / (uint64_t)step->nranks >= LEAST_READ);
+    uint64_t least = (uint64_t)LEAST_READ * (step->kind == TUTTI_STEP_ALL_TO_ALL ? (uint64_t)step->nranks - 1 : 1);
+    bool wished = wish->reads || (!wish->all_to_all && !wish->messages && bytes / (uint64_t)step->nranks >= least);
     *reads_out = wished && host && place.hosts == 1;
     return TUTTI_OK;
 }

@@ -117,11 +117,15 @@ const tutti_layout *tutti_tensor_layout(const tutti_tensor *tensor) {
 
 /* --------------------------------------------------------------------------------------------- redistribution */
 
-static tutti_status check_layout(const tutti_tensor *tensor, const tutti_kept_layout *planned, const char *side,
-                                 size_t pair) {
+static tutti_status check_layout(const tutti_tensor *tensor, const tutti_kept_layout *planned, uint64_t *known,
+                                 const char *side, size_t pair) {
     char is[300], should[300];
     if (tensor == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: %s %zu is NULL", side, pair);
-    if (tensor->layout == planned || tutti_layout_is_equal(tensor->layout, planned)) return TUTTI_OK;
+    if (tensor->layout->serial == __atomic_load_n(known, __ATOMIC_RELAXED)) return TUTTI_OK;
+    if (tutti_layout_is_equal(tensor->layout, planned)) {
+        __atomic_store_n(known, tensor->layout->serial, __ATOMIC_RELAXED);
+        return TUTTI_OK;
+    }
     tutti_layout_text(tensor->layout, is, sizeof is);
     tutti_layout_text(planned, should, sizeof should);
     return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: %s %zu is %s; the plan is for %s", side, pair, is, should);
@@ -134,8 +138,9 @@ tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, t
     if (plan == NULL || srcs == NULL || dsts == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: NULL argument");
     for (size_t i = 0; i < plan->npairs; i++) {
-        TUTTI_TRY(check_layout(srcs[i], plan->routes[i].src, "source", i));
-        TUTTI_TRY(check_layout(dsts[i], plan->routes[i].dst, "target", i));
+        tutti_route *route = &plan->routes[i];
+        TUTTI_TRY(check_layout(srcs[i], route->src, &route->known[0], "source", i));
+        TUTTI_TRY(check_layout(dsts[i], route->dst, &route->known[1], "target", i));
     }
     if (plan->npairs > FEW) TUTTI_TRY(tutti_calloc(2 * plan->npairs, sizeof *shards, &shards));
     for (size_t i = 0; i < plan->npairs; i++) {
