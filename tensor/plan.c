@@ -24,6 +24,7 @@ static void free_step(tutti_step *step) {
     free_messages(step->sends, step->nsends);
     free_messages(step->recvs, step->nrecvs);
     free_messages(step->lookups, step->nlookups);
+    free(step->shown);
     free(step->tables);
     for (size_t i = 0; i < step->nlocals; i++) tutti_blocks_free(&step->locals[i].blocks);
     free(step->locals);

@@ -83,12 +83,14 @@ typedef struct tutti_step {
     int nsends, nrecvs, nwaves;
     tutti_part *locals;
     size_t nlocals;
-    /* Of exchanges: ranks copy from each other's shards, if all of these can be read (run.c, read_all); else the messages go. */
-    bool reads, streams;    /* `streams`: so much that it goes past the caches */
+    /* Of exchanges: ranks copy from each other's shards (run.c, read_all). */
+    bool reads, streams; /* `streams`: so much that it goes past the caches */
+    bool packs; /* where others cannot read the shards, this rank packs all that they need; else the messages go */
     tutti_message *lookups; /* what is read, from each rank */
     int nlookups;
-    uint64_t *tables;    /* by rank: where its table of shards lies; 0: they cannot be read */
-    size_t table_offset; /* of the own one, in scratch memory: the address of each pair's source */
+    size_t *shown, nshown; /* pairs of which others need a part */
+    uint64_t *tables;      /* by rank: where its table lies; read_all says more */
+    size_t table_offset;   /* of the own one, in scratch memory */
     /* Of reduce_scatter and all_gather: the parts are of one size and lie one behind the other, on all ranks of the step, so
      * that the variants for that serve, which are quicker where little is sent. */
     bool even;
@@ -135,7 +137,7 @@ struct tutti_plan {
     size_t scratch_bytes;
     void *scratch; /* NULL: not needed, or not yet */
     size_t packed_bytes;
-    void *packed; /* the same, of messages in place of reads */
+    void *packed; /* the same, of steps that read: what cannot be read in place */
     bool
         is_cached; /* gives much scratch memory back after each run, so that others that wait to be used again have it */
     uint64_t sent_bytes, received_bytes, least_bytes;

@@ -261,7 +261,7 @@ static tutti_status add_message(tutti_message **messages, int *count, int peer, 
 /* Bytes of the tensors, by rank of the step, from which on ranks read from each other's shards (from trials; all meet all, which
  * costs little more than an all_to_all of two ranks, but more the more there are); and of what one rank copies, from which on that
  * goes past the caches. */
-enum { LEAST_READ = 4 << 10, LEAST_STREAMED = 4 << 20 };
+enum { LEAST_READ = 8 << 10, LEAST_STREAMED = 4 << 20 };
 
 /* Between each two ranks so many bytes are packed into one message, to be still in a cache when they are sent, and go at a time. */
 enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
@@ -398,8 +398,30 @@ static tutti_status list_lookup(const tutti_plan *plan, const tutti_step *step, 
     return TUTTI_OK;
 }
 
+/* What others need of this rank. Where they cannot read it, and it is much, it is packed at once, but not if that takes much more
+ * memory than messages do. Of less, messages are as quick, or quicker: their ranks meet less often. */
+static tutti_status list_shown(tutti_plan *plan, tutti_step *step, const tutti_plan_wish *wish) {
+    enum { MUCH = 2 << 20, MUCH_MEMORY = 32 << 20 };
+    size_t bytes = 0;
+    bool *listed;
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *step->shown, &step->shown));
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *listed, &listed));
+    for (int i = 0; i < step->nsends; i++) {
+        bytes += tutti_align_up(step->sends[i].bytes, TUTTI_CACHE_LINE);
+        for (size_t k = 0; k < step->sends[i].nparts; k++) {
+            size_t pair = step->sends[i].parts[k].pair;
+            if (!listed[pair]) step->shown[step->nshown++] = pair;
+            listed[pair] = true;
+        }
+    }
+    free(listed);
+    step->packs = (bytes >= MUCH || wish->reads) && bytes <= tutti_max_size(plan->packed_bytes, MUCH_MEMORY);
+    if (step->packs) plan->packed_bytes = tutti_max_size(plan->packed_bytes, bytes);
+    return TUTTI_OK;
+}
+
 /* Each rank begins with the one behind it, so that they do not all read from one. */
-static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *legs) {
+static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *legs, const tutti_plan_wish *wish) {
     size_t bytes = 0;
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->lookups, &step->lookups));
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->tables, &step->tables));
@@ -408,8 +430,8 @@ static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *
     for (int i = 0; i < step->nlookups; i++) bytes += step->lookups[i].bytes;
     for (size_t i = 0; i < step->nlocals; i++) bytes += step->locals[i].blocks.bytes;
     step->streams = bytes >= LEAST_STREAMED;
-    step->table_offset = tutti_plan_take_scratch(plan, plan->npairs * sizeof *step->tables);
-    return TUTTI_OK;
+    step->table_offset = tutti_plan_take_scratch(plan, (plan->npairs + (size_t)step->nranks) * sizeof *step->tables);
+    return list_shown(plan, step, wish);
 }
 
 static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, const tutti_plan_wish *wish) {
@@ -427,7 +449,7 @@ static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, con
     if (step->kind == TUTTI_STEP_LOCAL) return TUTTI_OK;
     TUTTI_TRY(should_read(plan, step, wish, &step->reads));
     TUTTI_TRY(list_messages(plan, step, legs));
-    if (step->reads) TUTTI_TRY(list_lookups(plan, step, legs));
+    if (step->reads) TUTTI_TRY(list_lookups(plan, step, legs, wish));
     if (step->kind == TUTTI_STEP_MESSAGES) return TUTTI_OK;
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->srcs, &step->srcs));
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dsts, &step->dsts));

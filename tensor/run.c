@@ -39,6 +39,19 @@ static char *room_of(const run *r, const tutti_step *step, const tutti_message *
     return (step->reads ? (char *)r->plan->packed : r->scratch) + message->scratch_offset;
 }
 
+/* To *at, which moves on. */
+static void pack_part(const run *r, const tutti_step *step, const tutti_part *part, char **at, bool streams) {
+    tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes, *at,
+                     memory_of(r, part->pair, from_of(step, part->pair)), streams);
+    *at += part->blocks.bytes;
+}
+
+static void unpack_part(const run *r, const tutti_step *step, const tutti_part *part, const char **at, bool streams) {
+    tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
+                     memory_of(r, part->pair, to_of(step, part->pair)), *at, streams);
+    *at += part->blocks.bytes;
+}
+
 /* Where the message that goes out lies, packed if need be. */
 static void *pack(const run *r, const tutti_step *step, const tutti_message *message) {
     if (message->nparts == 0 || message->bytes == 0) return NULL;
@@ -48,12 +61,7 @@ static void *pack(const run *r, const tutti_step *step, const tutti_message *mes
                           r->plan->routes[part->pair].element_bytes);
     }
     char *at = room_of(r, step, message);
-    for (size_t i = 0; i < message->nparts; i++) {
-        const tutti_part *part = &message->parts[i];
-        tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes, at,
-                         memory_of(r, part->pair, from_of(step, part->pair)), false);
-        at += part->blocks.bytes;
-    }
+    for (size_t i = 0; i < message->nparts; i++) pack_part(r, step, &message->parts[i], &at, false);
     return room_of(r, step, message);
 }
 
@@ -69,12 +77,7 @@ static void *landing(const run *r, const tutti_step *step, const tutti_message *
 static void unpack(const run *r, const tutti_step *step, const tutti_message *message) {
     if (message->direct) return;
     const char *at = room_of(r, step, message);
-    for (size_t i = 0; i < message->nparts; i++) {
-        const tutti_part *part = &message->parts[i];
-        tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
-                         memory_of(r, part->pair, to_of(step, part->pair)), at, false);
-        at += part->blocks.bytes;
-    }
+    for (size_t i = 0; i < message->nparts; i++) unpack_part(r, step, &message->parts[i], &at, false);
 }
 
 static void copy_locals(const run *r, const tutti_step *step) {
@@ -126,18 +129,40 @@ static tutti_status send_all(const run *r, const tutti_step *step) {
 
 /* ------------------------------------------------------------------------------------------------------- reads */
 
-/* Tells the other ranks where the shards lie that they need, and learns where theirs lie. `all_out`: all of them can be read. */
+enum { IS_PACKED = 1 }; /* in the address of a table, which is even */
+
+static tutti_status take_packed(const run *r) {
+    if (r->plan->packed_bytes == 0 || r->plan->packed != NULL) return TUTTI_OK;
+    return tutti_mem_alloc(r->plan->packed_bytes, &r->plan->packed);
+}
+
+/* Messages to one rank stand side by side. */
+static tutti_status pack_all(const run *r, const tutti_step *step, uint64_t *by_rank) {
+    TUTTI_TRY(take_packed(r));
+    char *at = r->plan->packed;
+    for (int i = 0; i < step->nsends; i++) {
+        const tutti_message *message = &step->sends[i];
+        if (i == 0 || message->peer != step->sends[i - 1].peer) by_rank[message->peer] = (uint64_t)(uintptr_t)at;
+        for (size_t k = 0; k < message->nparts; k++) pack_part(r, step, &message->parts[k], &at, step->streams);
+        at += -(uintptr_t)at % TUTTI_CACHE_LINE;
+    }
+    return TUTTI_OK;
+}
+
+/* Tells the other ranks where they find what they need, and learns where theirs is. `all_out`: all of it can be read. */
 static tutti_status publish(const run *r, const tutti_step *step, bool *all_out) {
     uint64_t *table = (uint64_t *)(void *)(r->scratch + step->table_offset), own = (uint64_t)(uintptr_t)table;
-    for (int i = 0; i < step->nsends; i++)
-        for (size_t k = 0; k < step->sends[i].nparts; k++) {
-            size_t pair = step->sends[i].parts[k].pair;
-            int from = from_of(step, pair);
-            const void *shard = memory_of(r, pair, from), *here;
-            TUTTI_TRY(tutti_mem_peer(step->comm, step->me, shard, r->plan->routes[pair].stages[from].bytes, &here));
-            if (here == NULL) own = 0;
-            table[pair] = (uint64_t)(uintptr_t)shard;
-        }
+    bool in_place = true;
+    for (size_t i = 0; i < step->nshown && in_place; i++) {
+        size_t pair = step->shown[i];
+        const void *shard = memory_of(r, pair, from_of(step, pair)), *here;
+        size_t bytes = r->plan->routes[pair].stages[from_of(step, pair)].bytes;
+        TUTTI_TRY(tutti_mem_peer(step->comm, step->me, shard, bytes, &here));
+        table[pair] = (uint64_t)(uintptr_t)shard;
+        in_place = here != NULL;
+    }
+    if (!in_place && step->packs) TUTTI_TRY(pack_all(r, step, table + r->plan->npairs));
+    if (!in_place) own = step->packs ? own + IS_PACKED : 0;
     TUTTI_TRY(tutti_all_gather(step->comm, &own, step->tables, 1, TUTTI_UINT64, r->options));
     *all_out = true;
     for (int rank = 0; rank < step->nranks; rank++) *all_out = *all_out && step->tables[rank] != 0;
@@ -152,25 +177,55 @@ static tutti_status look_up(const tutti_step *step, int peer, uint64_t address, 
                       peer);
 }
 
-static tutti_status read_from(const run *r, const tutti_step *step, const tutti_message *lookup) {
-    const void *table, *shard;
-    if (lookup->nparts == 0) return TUTTI_OK;
-    TUTTI_TRY(look_up(step, lookup->peer, step->tables[lookup->peer], r->plan->npairs * sizeof(uint64_t), &table));
+/* Entry `index` of the table of `peer`. */
+static tutti_status look_in_table(const tutti_step *step, int peer, size_t index, uint64_t *address_out) {
+    const void *entry;
+    uint64_t table = step->tables[peer] & ~(uint64_t)IS_PACKED;
+    TUTTI_TRY(look_up(step, peer, table + index * sizeof(uint64_t), sizeof(uint64_t), &entry));
+    *address_out = *(const uint64_t *)entry;
+    return TUTTI_OK;
+}
+
+static tutti_status read_shards(const run *r, const tutti_step *step, const tutti_message *lookup) {
+    uint64_t address;
+    const void *shard;
     for (size_t i = 0; i < lookup->nparts; i++) {
         const tutti_part *part = &lookup->parts[i];
-        TUTTI_TRY(look_up(step, lookup->peer, ((const uint64_t *)table)[part->pair], part->whole_bytes, &shard));
+        TUTTI_TRY(look_in_table(step, lookup->peer, part->pair, &address));
+        TUTTI_TRY(look_up(step, lookup->peer, address, part->whole_bytes, &shard));
         tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
                          memory_of(r, part->pair, to_of(step, part->pair)), shard, step->streams);
     }
     return TUTTI_OK;
 }
 
-/* Between two meetings: in the first, all say that their shards are there, and where; in the second, that they have read what they
- * need. A rank that dies in between keeps its memory here as long as the communicator, so what is read may be old, but the second
- * meeting then fails. */
+/* Messages from one rank stand side by side, and the rank has packed the same ones. */
+static tutti_status read_packed(const run *r, const tutti_step *step) {
+    uint64_t address = 0;
+    const void *here;
+    for (int i = 0; i < step->nrecvs; i++) {
+        const tutti_message *message = &step->recvs[i];
+        if ((step->tables[message->peer] & IS_PACKED) == 0) continue;
+        if (i == 0 || message->peer != step->recvs[i - 1].peer)
+            TUTTI_TRY(look_in_table(step, message->peer, r->plan->npairs + (size_t)step->me, &address));
+        TUTTI_TRY(look_up(step, message->peer, address, message->bytes, &here));
+        const char *at = here;
+        for (size_t k = 0; k < message->nparts; k++) unpack_part(r, step, &message->parts[k], &at, step->streams);
+        address += tutti_align_up(message->bytes, TUTTI_CACHE_LINE);
+    }
+    return TUTTI_OK;
+}
+
+/* Between two meetings: in the first, all say that what others need is there, and where; in the second, that they have read what
+ * they need. A rank whose shards others cannot read has packed it. The gathered values are the addresses of the ranks' tables,
+ * with IS_PACKED, or 0 for "neither"; a table has the addresses of the shards, by pair, and behind them those of what is packed,
+ * by reader. The memory of a rank that dies in between stays mapped as long as the communicator, so what is read may be old, but
+ * the second meeting then fails. */
 static tutti_status read_all(const run *r, const tutti_step *step) {
     tutti_status status = TUTTI_OK;
-    for (int i = 0; i < step->nlookups && status == TUTTI_OK; i++) status = read_from(r, step, &step->lookups[i]);
+    for (int i = 0; i < step->nlookups && status == TUTTI_OK; i++)
+        if ((step->tables[step->lookups[i].peer] & IS_PACKED) == 0) status = read_shards(r, step, &step->lookups[i]);
+    if (status == TUTTI_OK) status = read_packed(r, step);
     if (status == TUTTI_OK) return tutti_barrier(step->comm, r->options);
     (void)tutti_comm_abort(step->comm, tutti_last_error()); /* else the others would wait at the barrier */
     return status;
@@ -178,11 +233,10 @@ static tutti_status read_all(const run *r, const tutti_step *step) {
 
 static tutti_status move_pieces(const run *r, const tutti_step *step) {
     bool all = false;
+    copy_locals(r, step); /* first: then what is packed is still in a cache when it is read */
     if (step->reads) TUTTI_TRY(publish(r, step, &all));
-    copy_locals(r, step);
     if (all) return read_all(r, step);
-    if (step->reads && r->plan->packed_bytes > 0 && r->plan->packed == NULL)
-        TUTTI_TRY(tutti_mem_alloc(r->plan->packed_bytes, &r->plan->packed));
+    if (step->reads) TUTTI_TRY(take_packed(r));
     return step->kind == TUTTI_STEP_ALL_TO_ALL ? exchange(r, step) : send_all(r, step);
 }
 

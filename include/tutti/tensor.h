@@ -180,12 +180,13 @@ typedef struct tutti_plan_details {
     int steps;                           /* that talk to other ranks */
     uint64_t sent_bytes, received_bytes; /* of this rank in one run */
     uint64_t least_bytes;                /* that this rank must receive, whatever the plan */
-    uint64_t scratch_bytes;              /* that the plan keeps */
+    uint64_t scratch_bytes;              /* that the plan keeps; more once ranks of a host could not read a shard */
     double predicted_us;                 /* of one run, in memory of tutti_mem_alloc; the same on all ranks */
 } tutti_plan_details;
 TUTTI_API tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out);
 /* "reduce_scatter of 2 ranks, then messages to 3 and from 3 ranks: receives 1048576 bytes of at least 1048576, predicted 412 us";
- * cut where it does not fit. Where another plan receives less, but is predicted to take longer, it names that one, too. */
+ * cut where it does not fit. "by reading": ranks of this host read the pieces in each other's shards, if these lie in memory of
+ * tutti_mem_alloc. Where another plan receives less, but is predicted to take longer, it names that one, too. */
 TUTTI_API tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t bytes);
 
 #ifdef __cplusplus

@@ -425,13 +425,14 @@ Test(tensor, many_tensors_go_in_one_round) {
 }
 
 /* From one rank to two others: pieces that are contiguous on both sides, on one, and small ones, in more bytes than go at a
- * time. */
+ * time. With an argument, the sources lie in memory that the others cannot read. */
 static tutti_status move_large(ranks_context *context) {
     enum { LARGE_TENSORS = 24, LARGE_SIDE = 384 };
     static const tutti_sbp rows = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM}, columns = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM};
     const tutti_sbp *const sbp[] = {&rows, &columns, NULL};
     tutti_placement *from, *to;
     tutti_tensor *src[LARGE_TENSORS], *dst[LARGE_TENSORS];
+    void *private[LARGE_TENSORS] = {NULL};
     tutti_layout srcs[LARGE_TENSORS], dsts[LARGE_TENSORS];
     int64_t shapes[LARGE_TENSORS][2];
     tutti_local local;
@@ -449,6 +450,13 @@ static tutti_status move_large(ranks_context *context) {
         TUTTI_TRY(tutti_tensor_create(&srcs[i], &src[i]));
         TUTTI_TRY(tutti_tensor_create(&dsts[i], &dst[i]));
         TUTTI_TRY(tutti_tensor_local(src[i], &local));
+        if (context->argument != NULL && local.count > 0) {
+            private[i] = malloc(local.count * sizeof(int64_t));
+            RANKS_CHECK(private[i] != NULL, "no memory");
+            tutti_tensor_destroy(src[i]);
+            TUTTI_TRY(tutti_tensor_wrap(&srcs[i], private[i], &src[i]));
+            TUTTI_TRY(tutti_tensor_local(src[i], &local));
+        }
         for (size_t k = 0; k < local.count; k++) ((int64_t *)local.data)[k] = 1000000 * i + (int64_t)k;
     }
     TUTTI_TRY(tutti_plan_create(srcs, dsts, LARGE_TENSORS, &plan));
@@ -465,6 +473,7 @@ static tutti_status move_large(ranks_context *context) {
         }
         tutti_tensor_destroy(src[i]);
         tutti_tensor_destroy(dst[i]);
+        free(private[i]);
     }
     TUTTI_TRY(tutti_plan_get(plan, &details));
     RANKS_CHECK(details.received_bytes == details.least_bytes, "more bytes than must be");
@@ -478,7 +487,19 @@ static tutti_status move_large(ranks_context *context) {
 }
 
 Test(tensor, large_tensors_go_a_part_at_a_time) {
+    ranks_adopt((const char *const[]){"TUTTI_PLAN=messages", NULL});
     run((const int[]){3, 0}, move_large);
+}
+
+Test(tensor, large_tensors_are_read_in_place) {
+    run((const int[]){3, 0}, move_large);
+}
+
+Test(tensor, large_tensors_are_packed_to_be_read) {
+    static const int three[] = {3, 0};
+    const char *failure =
+        ranks_run_worlds(three, &(ranks_options){.timeout_s = 90, .argument = (void *)three}, move_large);
+    cr_assert(failure == NULL, "%s", failure);
 }
 
 /* Without partial values nothing is received that is not missing. */

@@ -172,6 +172,44 @@ Test(tensor_reads, shards_that_cannot_be_read_go_by_messages) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
+/* Much of it is packed for the others to read; TUTTI_PLAN=reads does so with all. */
+Test(tensor_reads, shards_that_cannot_be_read_are_packed_to_be_read) {
+    static const char *const reads[] = {"TUTTI_PLAN=reads", NULL};
+    for (int i = 0; worlds[i] != 0 && ranks_have_processes(); i++) {
+        const char *failure = ranks_run(&(ranks_options){.nranks = worlds[i], .environment = reads}, mix_memory);
+        cr_assert(failure == NULL, "%d ranks: %s", worlds[i], failure);
+    }
+}
+
+/* As shipped: 9 MiB of 3 ranks, rank 1 of which cannot be read. */
+static tutti_status pack_much(ranks_context *context) {
+    static const tutti_sbp rows = TUTTI_SPLIT(0);
+    kit k;
+    TUTTI_TRY(make_kit(context, 1, 1500, 1600, &k));
+    if (context->rank == 1) {
+        tutti_layout layout = layout_of(&k, 0, &rows);
+        tutti_local local;
+        TUTTI_TRY(tutti_tensor_local(k.srcs[0], &local));
+        tutti_tensor_destroy(k.srcs[0]);
+        k.private[0] = malloc(local.count * sizeof(int32_t));
+        RANKS_CHECK(k.private[0] != NULL, "no memory");
+        TUTTI_TRY(tutti_tensor_wrap(&layout, k.private[0], &k.srcs[0]));
+    }
+    for (int round = 0; round < 4; round++) {
+        TUTTI_TRY(write_sources(&k, round));
+        TUTTI_TRY(run_plan(&k, 0));
+        TUTTI_TRY(check_targets(&k, round));
+    }
+    destroy_kit(&k);
+    return TUTTI_OK;
+}
+
+Test(tensor_reads, one_rank_packs_while_others_are_read_in_place) {
+    static const int three[] = {3, 0};
+    const char *failure = ranks_run_worlds(three, NULL, pack_much);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
 static tutti_status read_tiny_ones(ranks_context *context) {
     kit k;
     bool reads;
