@@ -9,6 +9,8 @@
  *
  * plan.c makes and keeps plans, plan_choose.c chooses by prices (plan_price.c) which, plan_steps.c lists the steps, plan_reduce.c and
  * plan_move.c work them out, run.c carries them out.
+ * plan.c makes and keeps plans, plan_steps.c chooses the steps, plan_reduce.c, plan_move.c and plan_reads.c work them out,
+ * run.c carries them out.
  */
 #ifndef TUTTI_TENSOR_PLAN_H
 #define TUTTI_TENSOR_PLAN_H
@@ -83,7 +85,7 @@ typedef struct tutti_step {
     int nsends, nrecvs, nwaves;
     tutti_part *locals;
     size_t nlocals;
-    /* Of exchanges: ranks copy from each other's shards (run.c, read_all). */
+    /* Of exchanges and all_gathers: ranks copy from each other's shards (run.c, read_all). */
     bool reads, streams; /* `streams`: so much that it goes past the caches */
     bool packs; /* where others cannot read the shards, this rank packs all that they need; else the messages go */
     tutti_message *lookups; /* what is read, from each rank */
@@ -197,7 +199,7 @@ tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now,
 int64_t tutti_tiling_largest(const tutti_tiling *tiling);
 
 /* ---- plan_move.c: from the last stage that each pair has to the given tilings. */
-tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, bool *done_out);
+tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish, bool *done_out);
 tutti_status tutti_plan_exchange(tutti_plan *plan, const int *from_stages, const int *to_stages,
                                  const tutti_plan_wish *wish);
 
@@ -230,6 +232,20 @@ double tutti_price_touched(const tutti_route *route);
 
 /* ---- plan_choose.c: likewise. */
 tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out);
+/* ---- plan_reads.c: steps of exchanges and all_gathers in which ranks read from each other's shards. */
+tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, const tutti_plan_wish *wish,
+                             bool *reads_out);
+/* Begins and ends the list of lookups. */
+tutti_status tutti_reads_begin(tutti_plan *plan, tutti_step *step);
+void tutti_reads_end(tutti_step *step);
+/* A box of which this rank reads a part, or all. */
+tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int src_index, int dst_index,
+                             tutti_message *lookup);
+/* What others need of this rank, after its messages are listed. */
+tutti_status tutti_reads_show(tutti_plan *plan, tutti_step *step, const tutti_plan_wish *wish);
+/* Room for what goes as a message: in the scratch memory, or, of a step that reads, in memory that is taken only where shards
+ * cannot be read. */
+size_t tutti_plan_take_room(tutti_plan *plan, const tutti_step *step, size_t bytes);
 
 /* ---- plan_agree.c: collective over the plan's ranks; the same error on all of them where they differ. */
 tutti_status tutti_plan_agree(tutti_plan *plan);

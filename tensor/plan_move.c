@@ -30,6 +30,43 @@ unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *
     return axes;
 }
 
+/* Are the boxes that are gathered strided in what they become? The same answer on all ranks; where cuts are uneven it may be
+ * wrong, which does no harm. */
+static bool is_strided(const tutti_tiling *fine, const tutti_tiling *coarse) {
+    bool has_rows = false;
+    for (int d = 0; d < fine->ndims; d++) {
+        if (has_rows && fine->nsplits[d] > coarse->nsplits[d]) return true;
+        has_rows = has_rows || coarse->shape[d] > coarse->nparts[d];
+    }
+    return false;
+}
+
+/* Where this rank reads the boxes of the others; its own it copies. */
+static tutti_status list_box_lookups(tutti_plan *plan, size_t pair, tutti_step *step, unsigned axes,
+                                     const tutti_transfer *transfer) {
+    const tutti_placement *placement = transfer->dst->placement;
+    int peer = 0;
+    TUTTI_TRY(tutti_reads_begin(plan, step));
+    TUTTI_TRY(tutti_calloc(1, sizeof *step->locals, &step->locals));
+    for (int i = 0; i < placement->nranks; i++) {
+        if (!tutti_placement_is_mate(placement, axes, i)) continue;
+        tutti_message *lookup = &step->lookups[step->nlookups];
+        lookup->peer = peer++;
+        if (i == placement->me) {
+            step->locals[step->nlocals++].pair = pair;
+            TUTTI_TRY(tutti_transfer_piece(transfer, i, i, TUTTI_PIECE_LOCAL, 0, &step->locals->blocks));
+            continue;
+        }
+        step->nlookups++;
+        TUTTI_TRY(tutti_calloc(1, sizeof *lookup->parts, &lookup->parts));
+        TUTTI_TRY(tutti_reads_add(transfer, pair, i, placement->me, lookup));
+        if (lookup->bytes == 0) lookup->nparts = 0;
+    }
+    if (plan->routes[pair].stages[step->from].bytes > 0) step->shown[step->nshown++] = pair;
+    tutti_reads_end(step);
+    return TUTTI_OK;
+}
+
 /* From each rank of the group its box, into ours. */
 static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_step *step, unsigned axes) {
     const tutti_route *route = &plan->routes[pair];
@@ -50,16 +87,17 @@ static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_step *step, 
         TUTTI_TRY(tutti_transfer_piece(&transfer, i, placement->me, TUTTI_PIECE_UNPACK, 0, &message->parts->blocks));
         message->bytes = message->parts->blocks.bytes;
         message->direct = tutti_blocks_are_contiguous(&message->parts->blocks);
-        if (!message->direct) message->scratch_offset = tutti_plan_take_scratch(plan, message->bytes);
+        if (!message->direct) message->scratch_offset = tutti_plan_take_room(plan, step, message->bytes);
         step->dst_counts[message->peer] = message->bytes / route->element_bytes;
         if (i != placement->me) plan->received_bytes += message->bytes;
     }
     step->even = tutti_messages_are_even(step->recvs, step->nrecvs, route->element_bytes, /* of_source */ false);
     plan->sent_bytes += route->stages[step->from].bytes * (size_t)(step->nranks - 1);
-    return TUTTI_OK;
+    return step->reads ? list_box_lookups(plan, pair, step, axes, &transfer) : TUTTI_OK;
 }
 
-static tutti_status add_all_gather(tutti_plan *plan, size_t pair, int from, unsigned axes) {
+static tutti_status add_all_gather(tutti_plan *plan, size_t pair, int from, unsigned axes,
+                                   const tutti_plan_wish *wish) {
     tutti_placement *placement = plan->routes[pair].dst->view.placement;
     if (placement->me < 0) return TUTTI_OK;
     tutti_step *step = tutti_plan_add_step(plan, TUTTI_STEP_ALL_GATHER);
@@ -70,6 +108,9 @@ static tutti_status add_all_gather(tutti_plan *plan, size_t pair, int from, unsi
     TUTTI_TRY(tutti_placement_comm(placement, axes, &step->comm));
     step->nranks = tutti_comm_size(step->comm);
     step->me = tutti_comm_rank(step->comm);
+    const tutti_stage *stages = plan->routes[pair].stages;
+    if (wish->reads || is_strided(&stages[from].tiling, &stages[from + 1].tiling))
+        TUTTI_TRY(tutti_reads_pay(plan, step, wish, &step->reads));
     return list_boxes(plan, pair, step, axes);
 }
 
@@ -120,7 +161,7 @@ static tutti_status add_broadcast(tutti_plan *plan, size_t pair, int from) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, bool *done_out) {
+tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish, bool *done_out) {
     tutti_route *route = &plan->routes[pair];
     int from = route->nstages - 1;
     const tutti_tiling *now = &route->stages[from].tiling, *target = &route->dst->tiling;
@@ -131,7 +172,7 @@ tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, bool *done_out) {
     tutti_tiling copy;
     TUTTI_TRY(tutti_tiling_copy(target, &copy));
     TUTTI_TRY(tutti_route_add_stage(plan, route, &copy));
-    return axes != 0 ? add_all_gather(plan, pair, from, axes) : add_broadcast(plan, pair, from);
+    return axes != 0 ? add_all_gather(plan, pair, from, axes, wish) : add_broadcast(plan, pair, from);
 }
 
 /* -------------------------------------------------------------------------------------------------- exchange */
@@ -258,11 +299,6 @@ static tutti_status add_message(tutti_message **messages, int *count, int peer, 
     return TUTTI_OK;
 }
 
-/* Bytes of the tensors, by rank of the step, from which on ranks read from each other's shards (from trials; all meet all, which
- * costs little more than an all_to_all of two ranks, but more the more there are); and of what one rank copies, from which on that
- * goes past the caches. */
-enum { LEAST_READ = 8 << 10, LEAST_STREAMED = 4 << 20 };
-
 /* Between each two ranks so many bytes are packed into one message, to be still in a cache when they are sent, and go at a time. */
 enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
 
@@ -303,21 +339,18 @@ static void set_waves(tutti_message *messages, int count, int *nwaves) {
     }
 }
 
-/* The room of all waves is the same. Of a step that reads, it is taken only where shards cannot be read. */
+/* The room of all waves is the same. */
 static void take_scratch(tutti_plan *plan, tutti_step *step) {
-    size_t kept = plan->scratch_bytes;
-    if (step->reads) plan->scratch_bytes = 0;
-    size_t start = plan->scratch_bytes, most = start;
+    size_t *bytes = step->reads ? &plan->packed_bytes : &plan->scratch_bytes, start = *bytes, most = start;
     for (int wave = 0; wave < step->nwaves; wave++) {
-        plan->scratch_bytes = start;
+        *bytes = start;
         for (int i = 0; i < step->nsends + step->nrecvs; i++) {
             tutti_message *m = i < step->nsends ? &step->sends[i] : &step->recvs[i - step->nsends];
-            if (m->wave == wave && !m->direct) m->scratch_offset = tutti_plan_take_scratch(plan, m->bytes);
+            if (m->wave == wave && !m->direct) m->scratch_offset = tutti_plan_take_room(plan, step, m->bytes);
         }
-        if (plan->scratch_bytes > most) most = plan->scratch_bytes;
+        most = tutti_max_size(most, *bytes);
     }
-    plan->scratch_bytes = step->reads ? kept : most;
-    if (step->reads) plan->packed_bytes = most;
+    *bytes = most;
 }
 
 static tutti_status add_peer(tutti_plan *plan, tutti_step *step, const leg *legs, int peer, bool sends,
@@ -356,82 +389,24 @@ static tutti_status list_locals(tutti_plan *plan, tutti_step *step, const leg *l
     return TUTTI_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------ reads */
-
-/* One copy, from shard to shard, instead of packing, sending and unpacking, for two more meetings of all ranks of the step. So it
- * is for ranks of one host whose tensors are not tiny. What decides is equal on all ranks; whether all shards can be read is
- * known when they are there. */
-static tutti_status should_read(const tutti_plan *plan, const tutti_step *step, const tutti_plan_wish *wish,
-                                bool *reads_out) {
-    tutti_comm_details place;
-    uint64_t bytes = 0;
-    bool host = true;
-    TUTTI_TRY(tutti_comm_get(step->comm, &place));
-    for (size_t i = 0; i < plan->npairs; i++) {
-        const tutti_route *route = &plan->routes[i];
-        bytes += (uint64_t)route->dst->nelements * route->element_bytes;
-        host = host && route->src->view.placement->memory == TUTTI_MEMORY_HOST &&
-               route->dst->view.placement->memory == TUTTI_MEMORY_HOST;
-    }
-    uint64_t least = (uint64_t)LEAST_READ * (step->kind == TUTTI_STEP_ALL_TO_ALL ? (uint64_t)step->nranks - 1 : 1);
-    bool wished = wish->reads || (!wish->all_to_all && !wish->messages && bytes / (uint64_t)step->nranks >= least);
-    *reads_out = wished && host && place.hosts == 1;
-    return TUTTI_OK;
-}
-
 static tutti_status list_lookup(const tutti_plan *plan, const tutti_step *step, const leg *legs, int peer,
                                 tutti_message *lookup) {
     lookup->peer = peer;
     TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *lookup->parts, &lookup->parts));
     for (size_t i = 0; i < plan->npairs; i++) {
         if (!gives(&legs[i], peer, step->me)) continue;
-        const tutti_transfer *transfer = &legs[i].transfer;
-        tutti_part *part = &lookup->parts[lookup->nparts++];
-        tutti_region region;
-        tutti_tiling_region(transfer->src, legs[i].src_index[peer], &region);
-        part->pair = i;
-        part->whole_bytes = (size_t)tutti_region_elements(&region) * transfer->element_bytes;
-        TUTTI_TRY(tutti_transfer_piece(transfer, legs[i].src_index[peer], legs[i].dst_index[step->me],
-                                       TUTTI_PIECE_LOCAL, 0, &part->blocks));
-        lookup->bytes += part->blocks.bytes;
+        TUTTI_TRY(tutti_reads_add(&legs[i].transfer, i, legs[i].src_index[peer], legs[i].dst_index[step->me], lookup));
     }
-    return TUTTI_OK;
-}
-
-/* What others need of this rank. Where they cannot read it, and it is much, it is packed at once, but not if that takes much more
- * memory than messages do. Of less, messages are as quick, or quicker: their ranks meet less often. */
-static tutti_status list_shown(tutti_plan *plan, tutti_step *step, const tutti_plan_wish *wish) {
-    enum { MUCH = 2 << 20, MUCH_MEMORY = 32 << 20 };
-    size_t bytes = 0;
-    bool *listed;
-    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *step->shown, &step->shown));
-    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *listed, &listed));
-    for (int i = 0; i < step->nsends; i++) {
-        bytes += tutti_align_up(step->sends[i].bytes, TUTTI_CACHE_LINE);
-        for (size_t k = 0; k < step->sends[i].nparts; k++) {
-            size_t pair = step->sends[i].parts[k].pair;
-            if (!listed[pair]) step->shown[step->nshown++] = pair;
-            listed[pair] = true;
-        }
-    }
-    free(listed);
-    step->packs = (bytes >= MUCH || wish->reads) && bytes <= tutti_max_size(plan->packed_bytes, MUCH_MEMORY);
-    if (step->packs) plan->packed_bytes = tutti_max_size(plan->packed_bytes, bytes);
     return TUTTI_OK;
 }
 
 /* Each rank begins with the one behind it, so that they do not all read from one. */
 static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *legs, const tutti_plan_wish *wish) {
-    size_t bytes = 0;
-    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->lookups, &step->lookups));
-    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->tables, &step->tables));
+    TUTTI_TRY(tutti_reads_begin(plan, step));
     for (int i = 1; i < step->nranks; i++)
         TUTTI_TRY(list_lookup(plan, step, legs, (step->me + i) % step->nranks, &step->lookups[step->nlookups++]));
-    for (int i = 0; i < step->nlookups; i++) bytes += step->lookups[i].bytes;
-    for (size_t i = 0; i < step->nlocals; i++) bytes += step->locals[i].blocks.bytes;
-    step->streams = bytes >= LEAST_STREAMED;
-    step->table_offset = tutti_plan_take_scratch(plan, (plan->npairs + (size_t)step->nranks) * sizeof *step->tables);
-    return list_shown(plan, step, wish);
+    tutti_reads_end(step);
+    return tutti_reads_show(plan, step, wish);
 }
 
 static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, const tutti_plan_wish *wish) {
@@ -447,7 +422,7 @@ static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, con
     else step->kind = dense ? TUTTI_STEP_ALL_TO_ALL : TUTTI_STEP_MESSAGES;
     TUTTI_TRY(list_locals(plan, step, legs));
     if (step->kind == TUTTI_STEP_LOCAL) return TUTTI_OK;
-    TUTTI_TRY(should_read(plan, step, wish, &step->reads));
+    TUTTI_TRY(tutti_reads_pay(plan, step, wish, &step->reads));
     TUTTI_TRY(list_messages(plan, step, legs));
     if (step->reads) TUTTI_TRY(list_lookups(plan, step, legs, wish));
     if (step->kind == TUTTI_STEP_MESSAGES) return TUTTI_OK;

@@ -193,7 +193,7 @@ static tutti_status choose_one(tutti_plan *plan, const tutti_plan_wish *wish) {
     tutti_route *route = &plan->routes[0];
     tutti_tiling shares;
     bool done = is_reached(route);
-    if (!done && !wish->no_collective) TUTTI_TRY(tutti_plan_gather(plan, 0, &done));
+    if (!done && !wish->no_collective) TUTTI_TRY(tutti_plan_gather(plan, 0, wish, &done));
     if (done) return TUTTI_OK;
     if (wish->shares && route->wants == NULL && !tutti_layout_is_equal(route->src, route->dst)) {
         bool made;
@@ -202,7 +202,7 @@ static tutti_status choose_one(tutti_plan *plan, const tutti_plan_wish *wish) {
             int from = route->nstages - 1, to = route->nstages;
             TUTTI_TRY(tutti_route_add_stage(plan, route, &shares));
             TUTTI_TRY(tutti_plan_exchange(plan, &from, &to, wish));
-            return tutti_plan_gather(plan, 0, &done);
+            return tutti_plan_gather(plan, 0, wish, &done);
         }
     }
     return exchange_all(plan, wish);

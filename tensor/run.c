@@ -231,12 +231,16 @@ static tutti_status read_all(const run *r, const tutti_step *step) {
     return status;
 }
 
+static tutti_status gather(const run *r, const tutti_step *step);
+
 static tutti_status move_pieces(const run *r, const tutti_step *step) {
-    bool all = false;
-    copy_locals(r, step); /* first: then what is packed is still in a cache when it is read */
+    bool all = false, gathers = step->kind == TUTTI_STEP_ALL_GATHER;
+    if (!gathers) copy_locals(r, step); /* first: then what is packed is still in a cache when it is read */
     if (step->reads) TUTTI_TRY(publish(r, step, &all));
+    if (all && gathers) copy_locals(r, step);
     if (all) return read_all(r, step);
     if (step->reads) TUTTI_TRY(take_packed(r));
+    if (gathers) return gather(r, step);
     return step->kind == TUTTI_STEP_ALL_TO_ALL ? exchange(r, step) : send_all(r, step);
 }
 
@@ -285,8 +289,8 @@ static tutti_status run_step(const run *r, const tutti_step *step) {
     switch (step->kind) {
     case TUTTI_STEP_ALL_REDUCE:
     case TUTTI_STEP_REDUCE_SCATTER: return reduce(r, step);
-    case TUTTI_STEP_ALL_GATHER: return gather(r, step);
     case TUTTI_STEP_BROADCAST: return broadcast(r, step);
+    case TUTTI_STEP_ALL_GATHER:
     case TUTTI_STEP_ALL_TO_ALL:
     case TUTTI_STEP_MESSAGES: return move_pieces(r, step);
     case TUTTI_STEP_LOCAL:

@@ -37,6 +37,7 @@ static const way ways[] = {
     {"all_to_all", "all_to_all", "S0", "S1", false, REDISTRIBUTE},
     {"messages", "messages", "S0", "S1", false, REDISTRIBUTE},
     {"by reading", "reads", "S0", "S1", false, REDISTRIBUTE},
+    {"all_gather of 3 ranks by reading", "reads", "S1", "B", false, REDISTRIBUTE},
     {"agreement", "", "S0", "S1", false, CREATE_PLAN},
     {"from_local", "", "S0", "S1", false, FROM_LOCAL},
 };

@@ -1,0 +1,92 @@
+/*
+ * Steps that read: what this rank reads of others, and what others need of it. run.c carries them out.
+ *
+ * One copy, from shard to shard, takes the place of packing, sending and unpacking, but all ranks of the step meet twice for it.
+ * So it is for ranks of one host whose tensors are not tiny. That is known when a plan is made, and equal on all ranks; whether
+ * all shards can be read, only when they are there, so such a step also has its messages.
+ */
+#include <stdlib.h>
+
+#include "bootstrap/base/common.h"
+#include "tensor/plan.h"
+
+/* Bytes of the tensors, by rank of the step, from which on ranks read from each other's shards (from trials; all meet all, which
+ * costs little more than an all_to_all of two ranks, but more the more there are); and of what one rank copies, from which on that
+ * goes past the caches. */
+enum { LEAST_READ = 8 << 10, LEAST_STREAMED = 4 << 20 };
+
+tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, const tutti_plan_wish *wish,
+                             bool *reads_out) {
+    tutti_comm_details place;
+    uint64_t bytes = 0;
+    bool host = true;
+    TUTTI_TRY(tutti_comm_get(step->comm, &place));
+    for (size_t i = 0; i < plan->npairs; i++) {
+        const tutti_route *route = &plan->routes[i];
+        bytes += (uint64_t)route->dst->nelements * route->element_bytes;
+        host = host && route->src->view.placement->memory == TUTTI_MEMORY_HOST &&
+               route->dst->view.placement->memory == TUTTI_MEMORY_HOST;
+    }
+    uint64_t least = (uint64_t)LEAST_READ * (step->kind == TUTTI_STEP_MESSAGES ? 1 : (uint64_t)step->nranks - 1);
+    bool wished = wish->reads || (!wish->all_to_all && !wish->messages && bytes / (uint64_t)step->nranks >= least);
+    *reads_out = wished && host && place.hosts == 1;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int src_index, int dst_index,
+                             tutti_message *lookup) {
+    tutti_part *part = &lookup->parts[lookup->nparts++];
+    tutti_region region;
+    tutti_tiling_region(transfer->src, src_index, &region);
+    part->pair = pair;
+    part->whole_bytes = (size_t)tutti_region_elements(&region) * transfer->element_bytes;
+    TUTTI_TRY(tutti_transfer_piece(transfer, src_index, dst_index, TUTTI_PIECE_LOCAL, 0, &part->blocks));
+    lookup->bytes += part->blocks.bytes;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_reads_begin(tutti_plan *plan, tutti_step *step) {
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->lookups, &step->lookups));
+    TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->tables, &step->tables));
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *step->shown, &step->shown));
+    step->table_offset = tutti_plan_take_scratch(plan, (plan->npairs + (size_t)step->nranks) * sizeof *step->tables);
+    return TUTTI_OK;
+}
+
+size_t tutti_plan_take_room(tutti_plan *plan, const tutti_step *step, size_t bytes) {
+    if (!step->reads) return tutti_plan_take_scratch(plan, bytes);
+    size_t kept = plan->scratch_bytes;
+    plan->scratch_bytes = plan->packed_bytes;
+    size_t offset = tutti_plan_take_scratch(plan, bytes);
+    plan->packed_bytes = plan->scratch_bytes;
+    plan->scratch_bytes = kept;
+    return offset;
+}
+
+void tutti_reads_end(tutti_step *step) {
+    size_t bytes = 0;
+    for (int i = 0; i < step->nlookups; i++) bytes += step->lookups[i].bytes;
+    for (size_t i = 0; i < step->nlocals; i++) bytes += step->locals[i].blocks.bytes;
+    step->streams = bytes >= LEAST_STREAMED;
+}
+
+/* What others need of this rank. Where they cannot read it, and it is much, it is packed at once, but not if that takes much more
+ * memory than messages do. Of less, messages are as quick, or quicker: their ranks meet less often. */
+tutti_status tutti_reads_show(tutti_plan *plan, tutti_step *step, const tutti_plan_wish *wish) {
+    enum { MUCH = 2 << 20, MUCH_MEMORY = 32 << 20 };
+    size_t bytes = 0;
+    bool *listed;
+    TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *listed, &listed));
+    for (int i = 0; i < step->nsends; i++) {
+        bytes += tutti_align_up(step->sends[i].bytes, TUTTI_CACHE_LINE);
+        for (size_t k = 0; k < step->sends[i].nparts; k++) {
+            size_t pair = step->sends[i].parts[k].pair;
+            if (!listed[pair]) step->shown[step->nshown++] = pair;
+            listed[pair] = true;
+        }
+    }
+    free(listed);
+    step->packs = (bytes >= MUCH || wish->reads) && bytes <= tutti_max_size(plan->packed_bytes, MUCH_MEMORY);
+    if (step->packs) plan->packed_bytes = tutti_max_size(plan->packed_bytes, bytes);
+    return TUTTI_OK;
+}
