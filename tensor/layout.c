@@ -149,11 +149,11 @@ static bool is_partial_on(const tutti_kept_layout *kept, int axis) {
     return kept->sbp[axis].kind == TUTTI_SBP_PARTIAL && kept->view.placement->sizes[axis] > 1;
 }
 
-/* Of what tutti_layout_is_equal compares; the ranks of most placements follow from the first one. */
+/* Of what tutti_layout_is_equal compares. */
 static uint64_t hash_of(const tutti_kept_layout *kept) {
     const tutti_placement *placement = kept->view.placement;
     const tutti_tiling *tiling = &kept->tiling;
-    uint64_t hash = mix((uint64_t)kept->view.type << 32 | (uint64_t)tiling->ndims, (uint64_t)placement->ranks[0]);
+    uint64_t hash = mix((uint64_t)kept->view.type << 32 | (uint64_t)tiling->ndims, placement->hash);
     for (int axis = 0; axis < placement->naxes; axis++) {
         uint64_t reduction = is_partial_on(kept, axis) ? (uint64_t)kept->sbp[axis].reduction + 1 : 0;
         hash = mix(hash, (uint64_t)placement->sizes[axis] << 32 | reduction);

@@ -16,6 +16,8 @@
 
 /* ------------------------------------------------------------------------------------------------- groups */
 
+enum { KNOWN_PRICES = 256 };
+
 typedef struct rank_group {
     struct rank_group *next;
     tutti_comm *comm;
@@ -30,6 +32,7 @@ struct tutti_rank_groups {
     int references; /* guarded by list_lock */
     pthread_mutex_t lock;
     rank_group *first;               /* guarded by lock */
+    tutti_known_price prices[KNOWN_PRICES]; /* guarded by lock */
     tutti_kept_plans *_Atomic plans; /* written once; release, for those who look without the lock */
 };
 
@@ -162,6 +165,25 @@ void tutti_rank_groups_set_costs(tutti_rank_groups *groups, const tutti_comm *co
     pthread_mutex_unlock(&groups->lock);
 }
 
+static tutti_known_price *place_of(tutti_rank_groups *groups, const tutti_known_price *price) {
+    return &groups->prices[(price->src * 31 + price->dst) % KNOWN_PRICES];
+}
+
+bool tutti_rank_groups_find_price(tutti_rank_groups *groups, tutti_known_price *price) {
+    pthread_mutex_lock(&groups->lock);
+    const tutti_known_price *known = place_of(groups, price);
+    bool found = known->costs == price->costs && known->src == price->src && known->dst == price->dst;
+    if (found) price->us = known->us;
+    pthread_mutex_unlock(&groups->lock);
+    return found;
+}
+
+void tutti_rank_groups_keep_price(tutti_rank_groups *groups, const tutti_known_price *price) {
+    pthread_mutex_lock(&groups->lock);
+    *place_of(groups, price) = *price;
+    pthread_mutex_unlock(&groups->lock);
+}
+
 void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, char *text, size_t bytes) {
     text[0] = '\0';
     pthread_mutex_lock(&groups->lock);
@@ -225,6 +247,8 @@ static tutti_status fill(tutti_placement *placement, const int *ranks) {
     for (int i = 0; i < placement->nranks; i++) placement->ranks[i] = ranks != NULL ? ranks[i] : i;
     TUTTI_TRY(check_ranks(placement, size));
     placement->me = tutti_placement_find(placement, tutti_comm_rank(placement->comm));
+    placement->hash = (uint64_t)tag_of(placement->ranks, placement->nranks) * 31 +
+                      (uint64_t)tag_of(placement->sizes, placement->naxes);
     return keep_groups(placement->comm, &placement->groups);
 }
 

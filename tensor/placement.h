@@ -5,6 +5,7 @@
 #define TUTTI_TENSOR_PLACEMENT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include <tutti/tensor.h>
 
@@ -22,7 +23,8 @@ struct tutti_placement {
     int naxes;
     int sizes[TUTTI_MOST_AXES];
     int nranks;
-    int me; /* index of this rank; -1: it is not in the placement */
+    int me;        /* index of this rank; -1: it is not in the placement */
+    uint64_t hash; /* of ranks and axes */
     int ranks[];
 };
 
@@ -52,6 +54,15 @@ void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, c
  * groups. */
 struct tutti_costs;
 const struct tutti_costs *tutti_rank_groups_costs(tutti_rank_groups *groups, const int *ranks, int nranks);
+
+/* What conversions were predicted to take by certain costs: a table in which new entries replace old ones. Any thread. */
+typedef struct tutti_known_price {
+    uint64_t src, dst;               /* hashes of layouts */
+    const struct tutti_costs *costs; /* NULL: there is none */
+    double us;
+} tutti_known_price;
+bool tutti_rank_groups_find_price(tutti_rank_groups *groups, tutti_known_price *price); /* fills in us */
+void tutti_rank_groups_keep_price(tutti_rank_groups *groups, const tutti_known_price *price);
 void tutti_rank_groups_set_costs(tutti_rank_groups *groups, const tutti_comm *comm, struct tutti_costs *costs);
 
 /* Plans that are to be used again, which end with the groups. The first `added` (NULL: none) is kept, and given from then on; NULL:

@@ -87,12 +87,19 @@ static int join_ranks(const tutti_placement *a, const tutti_placement *b, int *r
     return count;
 }
 
+/* What some ranks only have measured the others do not know, who may ask as well: so all come to the same layouts. */
+static const tutti_costs *costs_for(const tutti_placement *placement, const int *ranks, int nranks) {
+    if (nranks != tutti_comm_size(placement->comm)) return &tutti_costs_ordinary;
+    return tutti_costs_of(placement->groups, ranks, nranks);
+}
+
 static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, double *us_out) {
     const tutti_placement *from = src->view.placement, *to = dst->view.placement;
     int few[2 * FEW], *ranks = few;
     tutti_route route = {.src = (tutti_kept_layout *)(uintptr_t)src,
                          .dst = (tutti_kept_layout *)(uintptr_t)dst,
                          .element_bytes = tutti_type_bytes(src->view.type)};
+    tutti_known_price known = {.src = src->hash, .dst = dst->hash};
     tutti_plan_wish wish;
     tutti_choice choice;
     tutti_pricing pricing = {0};
@@ -103,15 +110,19 @@ static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_
         TUTTI_TRY(tutti_calloc((size_t)(from->nranks + to->nranks), sizeof *ranks, &ranks));
     pricing.ranks = ranks;
     pricing.nranks = join_ranks(from, to, ranks);
-    pricing.costs = tutti_costs_of(from->groups, ranks, pricing.nranks);
-    tutti_status status = tutti_route_list_wants(&route);
-    if (status == TUTTI_OK)
+    known.costs = pricing.costs = costs_for(from, ranks, pricing.nranks);
+    bool is_known = !wish.any && tutti_rank_groups_find_price(from->groups, &known);
+    tutti_status status = is_known ? TUTTI_OK : tutti_route_list_wants(&route);
+    if (status == TUTTI_OK && !is_known)
         status = wish.any ? tutti_price_plan(&pricing, &route, &wish, &choice.price)
                           : tutti_price_choose(&pricing, &route, &choice);
     free(route.wants);
     if (ranks != few) free(ranks);
-    if (status == TUTTI_OK) *us_out = choice.price.us;
-    return status;
+    if (status != TUTTI_OK) return status;
+    if (!is_known) known.us = choice.price.us;
+    if (!is_known && !wish.any) tutti_rank_groups_keep_price(from->groups, &known);
+    *us_out = known.us;
+    return TUTTI_OK;
 }
 
 tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out) {

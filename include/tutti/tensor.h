@@ -108,11 +108,11 @@ typedef struct tutti_layout {
 /* The box of the placement's index-th rank: from first_out[d] up to, but not with, end_out[d], for each dimension. Local. */
 TUTTI_API tutti_status tutti_layout_box(const tutti_layout *layout, int index, int64_t *first_out, int64_t *end_out);
 
-/* About how long it takes, in microseconds, to make a tensor of layout src one of layout dst: what tutti_plan_get predicts of
- * the plan for it, without making one, and without talking to any rank. 0 where the layouts are equal. The same on all ranks of
- * the placements, which belong to one communicator: it follows from the layouts, and from costs that these ranks have measured
- * together. They do so when they make their first plan, and, for larger tensors than before, when they make one of these; until
- * then those of an ordinary machine serve. */
+/* About how long it takes, in microseconds, to make a tensor of layout src one of layout dst: what tutti_plan_get predicts of the plan
+ * for it, without making one, and without talking to any rank. 0 where the layouts are equal. Equal on all ranks of the communicator
+ * that the placements belong to: where these have all its ranks it follows from costs that the ranks have measured together, when they
+ * made their first plan and, for larger tensors than before, when they made one of these; elsewhere, and before that, from those of an
+ * ordinary machine. */
 TUTTI_API tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out);
 
 /* --------------------------------------------------------------------------------------------- tensors */
