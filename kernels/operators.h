@@ -1,0 +1,276 @@
+/*
+ * The operators of global tensors on local arrays: what one rank computes of its part.
+ *
+ * Arrays are dense and row-major unless strides are given; strides are in elements, 0 where a dimension is broadcast.
+ * Any extent may be 0. Arguments have been judged by the caller: nothing here fails, and nothing allocates; where scratch
+ * is needed the caller gives it. Results are written, never added to. Unless a comment permits it, results do not overlap
+ * operands.
+ *
+ * Types: "reals" are float32 and float64; "floats" are these, float16, bfloat16 and float8, which are computed in float32 and
+ * rounded to nearest even once per result; "numbers" are floats and integers. Integers wrap. Bool is named where it is
+ * allowed. Nothing uses FMA: on one C library every x86 processor gives the same bits, matrix products (CBLAS) excepted.
+ */
+#ifndef TUTTI_KERNELS_OPERATORS_H
+#define TUTTI_KERNELS_OPERATORS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tutti/tutti.h>
+
+#define TUTTI_KERNEL_MOST_DIMS 8
+
+/* ------------------------------------------------------------------------------------------ elementwise */
+
+typedef enum tutti_kernel_binary_kind {
+    TUTTI_KERNEL_ADD,     /* bool: or */
+    TUTTI_KERNEL_SUB,     /* not bool */
+    TUTTI_KERNEL_MUL,     /* bool: and */
+    TUTTI_KERNEL_DIV,     /* not bool; integers truncate towards zero, x / 0 is 0, the smallest / -1 is the smallest */
+    TUTTI_KERNEL_MAXIMUM, /* NaN wins, -0 < +0; bool: or */
+    TUTTI_KERNEL_MINIMUM, /* NaN wins; bool: and */
+    TUTTI_KERNEL_EQUAL,   /* 1 where a == b, else 0; bool too */
+    TUTTI_KERNEL_RELU_BACKWARD,     /* a: relu's result or argument, b: dy; 0 where a <= 0, else b; not bool */
+    TUTTI_KERNEL_GELU_BACKWARD,     /* a: x, b: dy; floats */
+    TUTTI_KERNEL_GELU_TANH_BACKWARD /* the same of the approximation */
+} tutti_kernel_binary_kind;
+
+/* y[i, j, ...] = a[i, j, ...] kind b[i, j, ...]; y is dense and may be an operand that is dense, too. */
+typedef struct tutti_kernel_binary_args {
+    tutti_type type; /* of a, b and y: numbers, bool as above */
+    int ndims;       /* 0, which is one element, to TUTTI_KERNEL_MOST_DIMS */
+    const int64_t *shape;
+    const void *a;
+    const int64_t *a_strides;
+    const void *b;
+    const int64_t *b_strides;
+    void *y;
+} tutti_kernel_binary_args;
+void tutti_kernel_binary(tutti_kernel_binary_kind kind, const tutti_kernel_binary_args *args);
+
+typedef enum tutti_kernel_unary_kind {
+    TUTTI_KERNEL_RELU,      /* numbers: 0 where x < 0, else x (NaN too) */
+    TUTTI_KERNEL_GELU,      /* floats: x * Phi(x), by erf */
+    TUTTI_KERNEL_GELU_TANH, /* floats: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+    TUTTI_KERNEL_EXP,       /* floats */
+    TUTTI_KERNEL_LOG        /* floats */
+} tutti_kernel_unary_kind;
+
+/* y may be x. */
+void tutti_kernel_unary(tutti_kernel_unary_kind kind, tutti_type type, size_t count, const void *x, void *y);
+
+/* y[i] = number * x[i], y[i] = x[i] + number; numbers, y may be x. Floats: the number is rounded to the type that is computed in
+ * (float32, float64). Integers: with a whole number the result wraps; otherwise it is computed in float64, rounded to
+ * nearest even, and goes to the nearest end of the type where it does not fit (NaN: to 0). */
+void tutti_kernel_scale(tutti_type type, double number, size_t count, const void *x, void *y);
+void tutti_kernel_add_number(tutti_type type, double number, size_t count, const void *x, void *y);
+
+/* y[i] = x[i] as another type, of all types. To floats: nearest even, once; overflow as in kernels/reduce.h (infinity; e4m3: its
+ * largest number). Floats to integers: truncated towards zero, to the nearest end of the type where it does not fit, NaN to
+ * 0. Integers to integers: modulo 2^bits. To bool: 1 where x is not 0 (NaN: 1); from bool: 0 or 1. y may be x where
+ * elements have the same size. */
+void tutti_kernel_cast(tutti_type x_type, tutti_type y_type, size_t count, const void *x, void *y);
+
+/* ------------------------------------------------------------------------------------------- reductions */
+
+/* y = x reduced over the dimensions whose bits are set in `dims` (bit d: dimension d); y has the others, in their order.
+ * TUTTI_SUM, TUTTI_MIN or TUTTI_MAX; numbers, and bool (sum, max: or; min: and).
+ * The result over nothing: 0; min: the largest number (floats: +infinity, e4m3: 448); max: the smallest.
+ * Sums of floats are accumulated in float64. NaN wins; -0 < +0. The largest of each row, say, of a softmax whose
+ * classes are split over ranks, is TUTTI_MAX over dimension 1. */
+typedef struct tutti_kernel_reduce_args {
+    tutti_type type;
+    int ndims; /* 0 to TUTTI_KERNEL_MOST_DIMS */
+    const int64_t *shape;
+    unsigned dims;
+    const void *x;
+    void *y;
+} tutti_kernel_reduce_args;
+void tutti_kernel_reduce(tutti_reduction reduction, const tutti_kernel_reduce_args *args);
+
+/* ---------------------------------------------------------------------------------------------- products */
+
+/* y[x..., m, n] = op(a) op(b) + bias, in reals, for each index of the batch dimensions x...: op(a) is a[m, k], or a[k, m] transposed;
+ * op(b) is b[k, n], or b[n, k] transposed; each of these matrices is dense. y is dense in all dimensions. m, n and k are
+ * below 2^31. k == 0: zeros (plus bias). */
+typedef struct tutti_kernel_matmul_args {
+    tutti_type type;
+    bool transpose_a, transpose_b;
+    int64_t m, n, k;
+    int batch_ndims;                      /* 0: one product */
+    const int64_t *batch_shape;           /* x... */
+    const int64_t *a_strides, *b_strides; /* of the batch dimensions */
+    const void *a, *b;
+    const void *bias; /* [n]; NULL: none */
+    void *y;
+} tutti_kernel_matmul_args;
+void tutti_kernel_matmul(const tutti_kernel_matmul_args *args);
+
+/* ------------------------------------------------------------------------------------------------- windows */
+
+/* A window that slides over images [batch, in_height, in_width, channels]. Window (0, 0) begins pad_top rows above and pad_left
+ * columns left of the image (negative: inside it); out_height and out_width say how many windows there are, and with
+ * that what is padded below and on the right. Extents are below 2^31, strides are at least 1. */
+typedef struct tutti_kernel_window {
+    int64_t batch, in_height, in_width, channels;
+    int64_t kernel_height, kernel_width;
+    int64_t stride_height, stride_width;
+    int64_t pad_top, pad_left;
+    int64_t out_height, out_width;
+} tutti_kernel_window;
+
+/* Bytes of scratch that each of the four functions of a convolution needs; it may be 0. */
+size_t tutti_kernel_conv_scratch_bytes(tutti_type type, const tutti_kernel_window *window, int64_t filters);
+
+/* Reals: y[batch, out_height, out_width, filters] of x and weight[kernel_height, kernel_width, channels, filters]. Padding is 0. */
+void tutti_kernel_conv_forward(tutti_type type, const tutti_kernel_window *window, int64_t filters, const void *x,
+                               const void *weight, const void *bias /* [filters]; NULL: none */, void *scratch,
+                               void *y);
+
+typedef struct tutti_kernel_conv_backward_args {
+    tutti_type type;
+    int64_t filters;
+    const void *x;      /* for dweight only */
+    const void *weight; /* for dx only */
+    const void *dy;
+    void *scratch;
+    void *dx, *dweight, *dbias; /* NULL: not wanted */
+} tutti_kernel_conv_backward_args;
+void tutti_kernel_conv_backward(const tutti_kernel_window *window, const tutti_kernel_conv_backward_args *args);
+
+/* Reals: y[batch, out_height, out_width, channels]. Padding never wins, NaN always; a window without any pixel gives -infinity. */
+void tutti_kernel_max_pool_forward(tutti_type type, const tutti_kernel_window *window, const void *x, void *y);
+/* dy goes to the place of each window's maximum in x, the first of equals, row by row (of NaNs the last). */
+void tutti_kernel_max_pool_backward(tutti_type type, const tutti_kernel_window *window, const void *x, const void *dy,
+                                    void *dx);
+
+/* Reals: sums of each window divided by its pixels, or with count_padding by kernel_height * kernel_width. A window without
+ * any pixel gives 0. */
+void tutti_kernel_average_pool_forward(tutti_type type, const tutti_kernel_window *window, bool count_padding,
+                                       const void *x, void *y);
+void tutti_kernel_average_pool_backward(tutti_type type, const tutti_kernel_window *window, bool count_padding,
+                                        const void *dy, void *dx);
+
+/* --------------------------------------------------------------------------------------- batch normalisation
+ * Reals, x[rows, channels]; xhat = (x - mean) * inverse_deviation. Moments are float64 with any type.
+ *
+ *   statistics (each rank)  ->  sums added over the ranks  ->  moments  ->  normalise
+ *   backward_sums (each rank)  ->  sums added over the ranks  ->  backward
+ */
+
+/* sums[0][c] = sum of x[:, c], sums[1][c] = sum of its squares. */
+void tutti_kernel_batch_norm_statistics(tutti_type type, size_t rows, size_t channels, const void *x, double *sums);
+
+/* mean = sums[0] / count, variance = sums[1] / count - mean^2 (biased; not below 0; NULL: not wanted), inverse_deviation =
+ * 1 / sqrt(variance + epsilon). count: rows of all ranks together; 0 gives NaN. */
+void tutti_kernel_batch_norm_moments(size_t channels, double count, double epsilon, const double *sums, double *mean,
+                                     double *variance, double *inverse_deviation);
+
+typedef struct tutti_kernel_batch_norm_args {
+    tutti_type type;
+    size_t rows, channels;
+    const void *x;
+    const double *mean, *inverse_deviation; /* [channels] */
+    const void *gamma, *beta;               /* [channels]; NULL: 1, 0 */
+} tutti_kernel_batch_norm_args;
+
+/* y = gamma * xhat + beta; y may be x. */
+void tutti_kernel_batch_norm_normalise(const tutti_kernel_batch_norm_args *args, void *y);
+
+/* sums[0][c] = sum of dy[:, c], which is dbeta; sums[1][c] = sum of dy * xhat, which is dgamma. */
+void tutti_kernel_batch_norm_backward_sums(const tutti_kernel_batch_norm_args *args, const void *dy, double *sums);
+
+/* dx = gamma * inverse_deviation * (dy - sums[0] / count - xhat * sums[1] / count), with the sums and the rows of all ranks; sums
+ * NULL: mean and deviation were constants. dx may be dy. */
+void tutti_kernel_batch_norm_backward(const tutti_kernel_batch_norm_args *args, const void *dy, const double *sums,
+                                      double count, void *dx);
+
+/* ------------------------------------------------------------------------------------------ softmax and loss
+ * Reals, x[rows, classes]. Softmax cross-entropy whose classes are split over ranks, in parts:
+ *
+ *   row max (tutti_kernel_reduce)   ->  max over the ranks  ->  exp_sums, label_logits  ->  sums over the ranks  ->  losses, backward
+ */
+
+/* y may be x. */
+void tutti_kernel_softmax(tutti_type type, size_t rows, size_t classes, const void *x, void *y);
+/* dx = y * (dy - sum over the classes of y * dy); dx may be dy. */
+void tutti_kernel_softmax_backward(tutti_type type, size_t rows, size_t classes, const void *y, const void *dy,
+                                   void *dx);
+
+/* Of each row: its class, counted over all ranks. A label outside [0, classes) makes the row's loss NaN, and its gradient. */
+typedef struct tutti_kernel_labels {
+    tutti_type type; /* int32 or int64 */
+    const void *values;
+    int64_t classes; /* of all ranks together */
+    int64_t first;   /* class of this rank's column 0 */
+} tutti_kernel_labels;
+
+/* sums[row] = sum over this rank's classes of exp(x - max[row]). */
+void tutti_kernel_exp_sums(tutti_type type, size_t rows, size_t classes, const void *x, const void *max, void *sums);
+/* logits[row] = x at the label's column if this rank has it, else 0. */
+void tutti_kernel_label_logits(tutti_type type, size_t rows, size_t classes, const void *x,
+                               const tutti_kernel_labels *labels, void *logits);
+/* losses[row] = log(sums) + max - logits, of the parts of all ranks. */
+void tutti_kernel_cross_entropy_losses(tutti_type type, size_t rows, const void *max, const void *sums,
+                                       const void *logits, const tutti_kernel_labels *labels, void *losses);
+/* All that at once, where a rank has all classes (labels->first 0, labels->classes == classes). max and sums are kept for backward. */
+void tutti_kernel_cross_entropy(tutti_type type, size_t rows, size_t classes, const void *x,
+                                const tutti_kernel_labels *labels, void *max, void *sums, void *losses);
+/* dx = (exp(x - max) / sums - one hot) * dlosses[row], for this rank's classes. dx may be x. */
+void tutti_kernel_cross_entropy_backward(tutti_type type, size_t rows, size_t classes, const void *x,
+                                         const tutti_kernel_labels *labels, const void *max, const void *sums,
+                                         const void *dlosses, void *dx);
+
+/* ------------------------------------------------------------------------------------------------ embedding */
+
+/* This rank has the rows [first, first + rows) of a table [..., width]. */
+typedef struct tutti_kernel_embedding_args {
+    tutti_type type;       /* of the table */
+    tutti_type index_type; /* int32 or int64 */
+    size_t count;          /* of indices */
+    size_t width;
+    int64_t first, rows;
+    const void *indices;
+} tutti_kernel_embedding_args;
+
+/* y[i, :] = table[indices[i] - first, :], zeros where this rank has not that row. All types. */
+void tutti_kernel_embedding(const tutti_kernel_embedding_args *args, const void *table, void *y);
+/* dtable[r, :] = sum of dy[i, :] over all i with indices[i] - first == r, in the order of i. Reals. */
+void tutti_kernel_embedding_backward(const tutti_kernel_embedding_args *args, const void *dy, void *dtable);
+
+/* -------------------------------------------------------------------------------- by the index in a global array
+ * Element [i, j, ...] of the local array is [first[0] + i, first[1] + j, ...] of a global one; its index is its place there, row by
+ * row. What an element becomes depends on its index only: neither on the number of ranks nor on the cut. */
+
+typedef struct tutti_kernel_shard {
+    int ndims; /* 0 to TUTTI_KERNEL_MOST_DIMS */
+    const int64_t *global_shape, *first, *shape;
+} tutti_kernel_shard;
+
+/* Of numbers by counter, kernels/random.h. */
+typedef struct tutti_kernel_random {
+    uint64_t seed, stream;
+} tutti_kernel_random;
+
+/* Floats: y = x / (1 - rate), or 0 with the probability `rate` in [0, 1]; elements are those that tutti_dropout_apply drops. The same
+ * call carries dy backward. y may be x. */
+void tutti_kernel_dropout(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
+                          double rate, const void *x, void *y);
+
+/* Floats: uniform in [low, high), in steps of (high - low) * 2^-24 (float64: 2^-53), rounded to the type but never to high, where the
+ * type has a number between. */
+void tutti_kernel_random_uniform(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
+                                 double low, double high, void *y);
+/* Floats: normal deviates (Box-Muller; within 6.7 standard deviations, float64: 8.6). */
+void tutti_kernel_random_normal(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
+                                double mean, double stddev, void *y);
+
+/* y = start + step * index, of numbers, computed in float64 and cast as tutti_kernel_cast does; integers with whole start and step: in
+ * 64 bits, which wrap. */
+void tutti_kernel_arange(tutti_type type, const tutti_kernel_shard *shard, double start, double step, void *y);
+
+/* y[i] = value, cast as tutti_kernel_cast does. All types. */
+void tutti_kernel_fill(tutti_type type, double value, size_t count, void *y);
+
+#endif
