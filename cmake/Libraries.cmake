@@ -11,7 +11,7 @@ function(tutti_library name objects output)
   endforeach()
 endfunction()
 
-foreach(objects tutti_objects tutti_trainer_objects)
+foreach(objects tutti_objects tutti_trainer_objects tutti_ops_objects)
   target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
 endforeach()
 
@@ -23,6 +23,7 @@ target_link_libraries(tutti_static PUBLIC Threads::Threads)
 # The trainer's library. Without its dependencies (cmake/Trainer.cmake) nothing of it is built.
 if(TUTTI_HAVE_TRAINER)
   target_link_libraries(tutti_trainer_objects PRIVATE tutti_cblas ZLIB::ZLIB)
+  target_link_libraries(tutti_ops_objects PRIVATE tutti_cblas)
   tutti_library(tutti_trainer tutti_trainer_objects tutti_trainer)
   target_link_libraries(tutti_trainer PUBLIC tutti PRIVATE tutti_cblas ZLIB::ZLIB m)
   target_link_options(tutti_trainer PRIVATE -Wl,--no-undefined
@@ -30,5 +31,5 @@ if(TUTTI_HAVE_TRAINER)
   set_target_properties(tutti_trainer PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/tutti_trainer.map)
   target_link_libraries(tutti_trainer_static PUBLIC tutti_static tutti_cblas ZLIB::ZLIB m)
 else()
-  set_target_properties(tutti_trainer_objects PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  set_target_properties(tutti_trainer_objects tutti_ops_objects PROPERTIES EXCLUDE_FROM_ALL TRUE)
 endif()

@@ -120,8 +120,8 @@ typedef struct tutti_kernel_window {
     int64_t out_height, out_width;
 } tutti_kernel_window;
 
-/* Bytes of scratch that each of the four functions of a convolution needs; it may be 0. */
-size_t tutti_kernel_conv_scratch_bytes(tutti_type type, const tutti_kernel_window *window, int64_t filters);
+/* Bytes of scratch that a convolution needs, forward or backward; it may be 0. */
+size_t tutti_kernel_conv_scratch_bytes(tutti_type type, const tutti_kernel_window *window);
 
 /* Reals: y[batch, out_height, out_width, filters] of x and weight[kernel_height, kernel_width, channels, filters]. Padding is 0. */
 void tutti_kernel_conv_forward(tutti_type type, const tutti_kernel_window *window, int64_t filters, const void *x,
@@ -262,7 +262,7 @@ void tutti_kernel_dropout(tutti_type type, const tutti_kernel_shard *shard, cons
  * type has a number between. */
 void tutti_kernel_random_uniform(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                                  double low, double high, void *y);
-/* Floats: normal deviates (Box-Muller; within 6.7 standard deviations, float64: 8.6). */
+/* Floats: normal deviates (Box-Muller; within 6.6 standard deviations, float64: 8.6). */
 void tutti_kernel_random_normal(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                                 double mean, double stddev, void *y);
 

@@ -5,30 +5,10 @@
 
 #include <math.h>
 
-#define ROUNDS       10
-#define MULTIPLIER_0 UINT32_C(0xD2511F53)
-#define MULTIPLIER_1 UINT32_C(0xCD9E8D57)
-#define WEYL_0       UINT32_C(0x9E3779B9)
-#define WEYL_1       UINT32_C(0xBB67AE85)
+#include "kernels/host/philox.h"
 
 void tutti_random_block(uint64_t seed, uint64_t stream, uint64_t index, uint32_t words_out[4]) {
-    uint32_t key_0 = (uint32_t)seed, key_1 = (uint32_t)(seed >> 32);
-    uint32_t x0 = (uint32_t)index, x1 = (uint32_t)(index >> 32);
-    uint32_t x2 = (uint32_t)stream, x3 = (uint32_t)(stream >> 32);
-    for (int round = 0; round < ROUNDS; round++) {
-        uint64_t product_0 = (uint64_t)MULTIPLIER_0 * x0;
-        uint64_t product_1 = (uint64_t)MULTIPLIER_1 * x2;
-        x0 = (uint32_t)(product_1 >> 32) ^ x1 ^ key_0;
-        x1 = (uint32_t)product_1;
-        x2 = (uint32_t)(product_0 >> 32) ^ x3 ^ key_1;
-        x3 = (uint32_t)product_0;
-        key_0 += WEYL_0;
-        key_1 += WEYL_1;
-    }
-    words_out[0] = x0;
-    words_out[1] = x1;
-    words_out[2] = x2;
-    words_out[3] = x3;
+    philox_block(seed, stream, index, words_out);
 }
 
 uint64_t tutti_random_bits(uint64_t seed, uint64_t stream, uint64_t index) {

@@ -8,13 +8,6 @@
 #include "kernels/host/reduce_small.h"
 #include "kernels/host/reduce_variant.h"
 
-/* The output may be one of the inputs, element by element: an iteration reads and writes only its own index. */
-#if defined(__clang__)
-#define REDUCE_SAME_INDEX_ONLY _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define REDUCE_SAME_INDEX_ONLY _Pragma("GCC ivdep")
-#endif
-
 /* Products and sums of the narrow unsigned types are computed in unsigned int: no signed overflow, same low bits. */
 #define INTEGER_OPERATIONS(suffix, element)                                                                            \
     REDUCE_INLINE element start_##suffix(tutti_fold fold, element x, element factor) {                                 \
@@ -49,21 +42,9 @@
         return x;                                                                                                      \
     }
 
-/* min and max: equal numbers differ at most in the sign of zero, which or (min) and and (max) of the bits settle. */
-#define FLOAT_OPERATIONS(suffix, element, word)                                                                        \
+#define FLOAT_OPERATIONS(suffix, element)                                                                              \
     REDUCE_INLINE element quiet_##suffix(element x) {                                                                  \
         return x == x ? x : (element)__builtin_nanf("");                                                               \
-    }                                                                                                                  \
-    REDUCE_INLINE element extreme_##suffix(tutti_fold fold, element x, element y) {                                    \
-        word bits_x, bits_y;                                                                                           \
-        memcpy(&bits_x, &x, sizeof x);                                                                                 \
-        memcpy(&bits_y, &y, sizeof y);                                                                                 \
-        const word bits_equal = fold == TUTTI_FOLD_MIN ? bits_x | bits_y : bits_x & bits_y;                            \
-        element equal;                                                                                                 \
-        memcpy(&equal, &bits_equal, sizeof equal);                                                                     \
-        const element other = (fold == TUTTI_FOLD_MIN ? x < y : x > y) ? x : y;                                        \
-        const element number = x == y ? equal : other;                                                                 \
-        return x == x ? number : x;                                                                                    \
     }                                                                                                                  \
     REDUCE_INLINE element start_##suffix(tutti_fold fold, element x, element factor) {                                 \
         return fold == TUTTI_FOLD_PREMUL ? x * factor : x;                                                             \
@@ -72,7 +53,7 @@
         switch (fold) {                                                                                                \
         case TUTTI_FOLD_PROD: return x * y;                                                                            \
         case TUTTI_FOLD_MIN:                                                                                           \
-        case TUTTI_FOLD_MAX: return extreme_##suffix(fold, x, y);                                                      \
+        case TUTTI_FOLD_MAX: return extreme_##suffix(fold == TUTTI_FOLD_MIN, x, y);                                    \
         default: return x + y;                                                                                         \
         }                                                                                                              \
     }                                                                                                                  \
@@ -105,8 +86,8 @@ SIGNED_ORDER(i8, int8_t)
 SIGNED_ORDER(i16, int16_t)
 SIGNED_ORDER(i32, int32_t)
 SIGNED_ORDER(i64, int64_t)
-FLOAT_OPERATIONS(f32, float, uint32_t)
-FLOAT_OPERATIONS(f64, double, uint64_t)
+FLOAT_OPERATIONS(f32, float)
+FLOAT_OPERATIONS(f64, double)
 
 #define WHOLE_FACTOR(scalars, input) ((ELEMENT)(scalars)->whole_factor[input])
 #define REAL_FACTOR(scalars, input)  ((ELEMENT)(scalars)->factor[input])

@@ -11,13 +11,12 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
+
+#include "kernels/host/float_bits.h"
 
 #if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
-
-#define REDUCE_INLINE static inline __attribute__((always_inline))
 
 /* A format of one sign bit, exponent and mantissa, laid out like float32 but shorter. */
 typedef struct small_format {
@@ -33,18 +32,6 @@ typedef struct small_format {
 #define SMALL_FLOAT16     ((small_format){16, 10, 112, 143u << 23, 0x7c00, 0x7e00, 0x7c00})
 #define SMALL_FLOAT8_E5M2 ((small_format){8, 2, 112, 143u << 23, 0x7c, 0x7f, 0x7c})
 #define SMALL_FLOAT8_E4M3 ((small_format){8, 3, 120, 0x43e00000u, 0x7e, 0x7f, 0x7f})
-
-REDUCE_INLINE uint32_t float_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-REDUCE_INLINE float bits_float(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 REDUCE_INLINE float small_to_float(uint32_t code, small_format format) {
     const int shift = 23 - format.mantissa_bits;

@@ -1,0 +1,38 @@
+/*
+ * Matrix products by CBLAS (OpenBLAS and the like), one call for each index of the batch dimensions. Where all of a batch multiply
+ * the same b, its rows are rows of one product.
+ */
+#include <cblas.h>
+#include <limits.h>
+#include <string.h>
+
+#include "kernels/host/gemm_rows.h"
+#include "kernels/host/op_parts.h"
+
+#define gemm_f32 cblas_sgemm
+#define gemm_f64 cblas_dgemm
+
+/* What is left of the batch dimensions, and the rows of each product. */
+typedef struct batches {
+    int ndims;
+    int64_t m;
+} batches;
+
+#define OP_TEMPLATE "kernels/host/op_matmul_real.h"
+#include "kernels/host/op_both_reals.h"
+
+void tutti_kernel_matmul(const tutti_kernel_matmul_args *args) {
+    batches batch = {.ndims = args->batch_ndims, .m = args->m};
+    for (int d = 0; d < batch.ndims; d++)
+        if (args->batch_shape[d] == 0) return;
+    while (batch.ndims > 0 && !args->transpose_a) {
+        const int last = batch.ndims - 1;
+        const int64_t count = args->batch_shape[last];
+        const bool joins = count == 1 || (args->b_strides[last] == 0 && args->a_strides[last] == batch.m * args->k);
+        if (!joins || batch.m > INT_MAX / count) break;
+        batch.m *= count;
+        batch.ndims--;
+    }
+    if (args->type == TUTTI_FLOAT32) matmul_f32(args, &batch, args->a, args->b, args->y);
+    else matmul_f64(args, &batch, args->a, args->b, args->y);
+}
