@@ -2,7 +2,8 @@
  * exp, log, the normal distribution and a circle's points in float32, without branches or tables, so that loops over them become
  * vector code. In float64 they are the C library's.
  *
- * Polynomials were fitted for the least relative error (Lawson, 1961); with the rounding of their evaluation the errors are
+ * Polynomials were fitted for the least relative error (Lawson, 1961), and are evaluated in pairs (Estrin, 1960), since a chain of their
+ * terms would take longer than all their instructions; with the rounding of their evaluation the errors are
  * below 2 units in the last place for exp and log, and 3 for the normal distribution's tail near 0, which grow with x^2 to
  * some 2e-6 at 13. NaN stays NaN, and results below the smallest normal number are rounded, not flushed.
  */
@@ -31,12 +32,10 @@ OP_INLINE float exp_f32(float x) {
     float shifted = limited * ONE_OVER_LN_2 + ROUND_TO_WHOLE;
     float n = shifted - ROUND_TO_WHOLE;
     float r = (limited - n * LN_2_HIGH) - n * LN_2_LOW;
-    float p = 1.38146007e-3f;
-    p = p * r + 8.3687110e-3f;
-    p = p * r + 4.16683876e-2f;
-    p = p * r + 1.66665207e-1f;
-    p = p * r + 4.99999935e-1f;
-    p = p * (r * r) + r + 1;
+    float square = r * r;
+    float p = (4.99999935e-1f + 1.66665207e-1f * r) +
+              square * ((4.16683876e-2f + 8.3687110e-3f * r) + square * 1.38146007e-3f);
+    p = (p * square + r) + 1;
     /* In two factors: the result may be far below the smallest power of 2 that is a normal number, or just above the largest. */
     int32_t whole = (int32_t)(float_bits(shifted) - float_bits(ROUND_TO_WHOLE));
     int32_t half = whole >> 1;
@@ -50,15 +49,9 @@ OP_INLINE float log_f32(float x) {
     uint32_t bits = float_bits(scaled) - 0x3f3504f3u;
     float n = (float)((int32_t)bits >> 23) - below;
     float f = bits_float((bits & 0x7fffffu) + 0x3f3504f3u) - 1;
-    float p = -7.62292082e-2f;
-    p = p * f + 1.29055371e-1f;
-    p = p * f + -1.32430564e-1f;
-    p = p * f + 1.41816306e-1f;
-    p = p * f + -1.66090458e-1f;
-    p = p * f + 2.00019848e-1f;
-    p = p * f + -2.50015854e-1f;
-    p = p * f + 3.33333255e-1f;
-    float square = f * f;
+    float square = f * f, fourth = square * square;
+    float p = ((3.33333255e-1f + -2.50015854e-1f * f) + square * (2.00019848e-1f + -1.66090458e-1f * f)) +
+              fourth * ((1.41816306e-1f + -1.32430564e-1f * f) + square * (1.29055371e-1f + -7.62292082e-2f * f));
     float result = n * LN_2_LOW + p * (square * f) - 0.5f * square + f + n * LN_2_HIGH;
     result = x == 0 ? -INFINITY : result;
     result = x < 0 ? NAN : result;
@@ -70,15 +63,10 @@ OP_INLINE float normal_share_f32(float x, float *density_out) {
     float distance = fabsf(x);
     float peak = exp_f32(-0.5f * x * x);
     float t = 1 / (1 + 0.35f * distance);
-    float p = -2.91467235e-2f;
-    p = p * t + 1.43975463e-1f;
-    p = p * t + -2.55721803e-1f;
-    p = p * t + 1.59182476e-1f;
-    p = p * t + -2.31153153e-2f;
-    p = p * t + 1.05510205e-1f;
-    p = p * t + 1.19832344e-1f;
-    p = p * t + 1.39861937e-1f;
-    p = p * t + 1.39621401e-1f;
+    float square = t * t, fourth = square * square;
+    float p = ((1.39621401e-1f + 1.39861937e-1f * t) + square * (1.19832344e-1f + 1.05510205e-1f * t)) +
+              fourth * (((-2.31153153e-2f + 1.59182476e-1f * t) + square * (-2.55721803e-1f + 1.43975463e-1f * t)) +
+                        fourth * -2.91467235e-2f);
     float tail = peak * (p * t);
     *density_out = peak * 0.398942280f;
     return x > 0 ? 1 - tail : tail;

@@ -40,7 +40,7 @@ static float decode(const small_float *format, unsigned bits) {
 }
 
 /* Nearest, ties to even; too large is infinity, or the largest number where there are none. */
-static unsigned encode(const small_float *format, float value) {
+static unsigned encode(const small_float *format, long double value) {
     unsigned mantissas = 1u << format->mantissa_bits, top = (1u << format->exponent_bits) - 1;
     unsigned sign = signbit(value) ? 1u << (format->mantissa_bits + format->exponent_bits) : 0;
     unsigned nan_bits = (top << format->mantissa_bits) | (mantissas - 1);
@@ -48,10 +48,10 @@ static unsigned encode(const small_float *format, float value) {
     if (isnan(value)) return nan_bits;
     if (isinf(value)) return sign | overflow;
     int exponent;
-    frexp(value, &exponent);
+    frexpl(value, &exponent);
     exponent--; /* value = 1.m * 2^exponent */
     if (value == 0 || exponent < 1 - format->bias) exponent = 1 - format->bias;
-    double units = nearbyint(ldexp(fabs((double)value), format->mantissa_bits - exponent));
+    long double units = nearbyintl(ldexpl(fabsl(value), format->mantissa_bits - exponent));
     if (units >= 2.0 * mantissas) {
         units /= 2;
         exponent++;
@@ -89,7 +89,7 @@ double reference_factor(tutti_type type, int rank) {
     return reference_is_float(type) ? 0.5 * (rank % 5 + 1) : rank % 3 + 1;
 }
 
-static uint64_t load_integer(const void *src, size_t i, tutti_type type) {
+uint64_t reference_load_integer(const void *src, size_t i, tutti_type type) {
     size_t bytes = tutti_type_bytes(type);
     uint64_t bits = 0;
     memcpy(&bits, (const char *)src + i * bytes, bytes); /* little endian */
@@ -97,21 +97,21 @@ static uint64_t load_integer(const void *src, size_t i, tutti_type type) {
     return is_signed(type) ? (uint64_t)((int64_t)(bits << unused) >> unused) : bits;
 }
 
-static void store_integer(void *dst, size_t i, tutti_type type, uint64_t bits) {
+void reference_store_integer(void *dst, size_t i, tutti_type type, uint64_t bits) {
     size_t bytes = tutti_type_bytes(type);
     memcpy((char *)dst + i * bytes, &bits, bytes);
 }
 
-static double load_float(const void *src, size_t i, tutti_type type) {
+double reference_load_float(const void *src, size_t i, tutti_type type) {
     if (type == TUTTI_FLOAT64) return ((const double *)src)[i];
     if (type == TUTTI_FLOAT32) return ((const float *)src)[i];
-    return decode(small_format(type), (unsigned)load_integer(src, i, type));
+    return decode(small_format(type), (unsigned)reference_load_integer(src, i, type));
 }
 
-static void store_float(void *dst, size_t i, tutti_type type, double value) {
-    if (type == TUTTI_FLOAT64) ((double *)dst)[i] = value;
+void reference_store_float(void *dst, size_t i, tutti_type type, long double value) {
+    if (type == TUTTI_FLOAT64) ((double *)dst)[i] = (double)value;
     else if (type == TUTTI_FLOAT32) ((float *)dst)[i] = (float)value;
-    else store_integer(dst, i, type, encode(small_format(type), (float)value));
+    else reference_store_integer(dst, i, type, encode(small_format(type), value));
 }
 
 void reference_fill(void *dst, size_t count, tutti_type type, tutti_reduction reduction, uint64_t seed, int rank,
@@ -125,13 +125,13 @@ void reference_fill(void *dst, size_t count, tutti_type type, tutti_reduction re
             /* Thirds of numbers of several magnitudes: nearly every sum rounds, so that its order shows. */
             double value = ldexp(((double)(h % 2001) - 1000) / 3, -(int)(h >> 40) % 9 - 3);
             if (extremes && (h >> 20) % 7 == 0) value = specials[(h >> 32) % 5];
-            store_float(dst, i, type, value);
+            reference_store_float(dst, i, type, value);
         } else if (type == TUTTI_BOOL) {
-            store_integer(dst, i, type, h % 3 == 0 ? 0 : h % 3 == 1 ? 1 : 0x80);
+            reference_store_integer(dst, i, type, h % 3 == 0 ? 0 : h % 3 == 1 ? 1 : 0x80);
         } else if (reduction == TUTTI_AVG) {
-            store_integer(dst, i, type, is_signed(type) ? h % 15 - 7 : h % 16);
+            reference_store_integer(dst, i, type, is_signed(type) ? h % 15 - 7 : h % 16);
         } else {
-            store_integer(dst, i, type, h);
+            reference_store_integer(dst, i, type, h);
         }
     }
 }
@@ -160,7 +160,7 @@ static uint64_t integer_element(const void *const *srcs, int nsrcs, size_t i, tu
                                 tutti_reduction reduction) {
     uint64_t acc = 0;
     for (int k = 0; k < nsrcs; k++) {
-        uint64_t next = load_integer(srcs[k], i, type);
+        uint64_t next = reference_load_integer(srcs[k], i, type);
         if (type == TUTTI_BOOL) next = next != 0;
         if (reduction == TUTTI_PREMUL_SUM) next *= (uint64_t)reference_factor(type, k);
         if (k == 0) acc = next;
@@ -199,7 +199,7 @@ static bool host_element(const void *const *srcs, int nsrcs, int host, size_t i,
     double acc = 0;
     for (int k = 0; k < nsrcs; k++) {
         if (hosts != NULL && hosts[k] != host) continue;
-        double next = load_float(srcs[k], i, type);
+        double next = reference_load_float(srcs[k], i, type);
         if (reduction == TUTTI_PREMUL_SUM) next *= reference_factor(type, k);
         if (!wide) next = (float)next;
         acc = any ? reduce_floats(acc, next, wide, reduction) : next;
@@ -216,8 +216,8 @@ static double float_element(const void *const *srcs, int nsrcs, size_t i, tutti_
     for (int host = 0; host_element(srcs, nsrcs, host, i, type, reduction, &next); host++) {
         uint64_t rounded;
         if (hosts != NULL) {
-            store_float(&rounded, 0, type, next);
-            next = load_float(&rounded, 0, type);
+            reference_store_float(&rounded, 0, type, next);
+            next = reference_load_float(&rounded, 0, type);
         }
         acc = host == 0 ? next : reduce_floats(acc, next, wide, reduction);
         if (hosts == NULL) break;
@@ -229,8 +229,9 @@ static double float_element(const void *const *srcs, int nsrcs, size_t i, tutti_
 void reference_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count, tutti_type type,
                       tutti_reduction reduction) {
     for (size_t i = 0; i < count; i++) {
-        if (reference_is_float(type)) store_float(dst, i, type, float_element(srcs, nsrcs, i, type, reduction));
-        else store_integer(dst, i, type, integer_element(srcs, nsrcs, i, type, reduction));
+        if (reference_is_float(type))
+            reference_store_float(dst, i, type, float_element(srcs, nsrcs, i, type, reduction));
+        else reference_store_integer(dst, i, type, integer_element(srcs, nsrcs, i, type, reduction));
     }
 }
 
@@ -239,15 +240,17 @@ size_t reference_compare(const void *a, const void *b, size_t count, tutti_type 
     if (count == 0 || memcmp(a, b, count * bytes) == 0) return count;
     for (size_t i = 0; i < count; i++) {
         if (memcmp((const char *)a + i * bytes, (const char *)b + i * bytes, bytes) == 0) continue;
-        if (reference_is_float(type) && isnan(load_float(a, i, type)) && isnan(load_float(b, i, type))) continue;
+        if (reference_is_float(type) && isnan(reference_load_float(a, i, type)) &&
+            isnan(reference_load_float(b, i, type)))
+            continue;
         return i;
     }
     return count;
 }
 
 const char *reference_show(const void *buffer, size_t index, tutti_type type, char *text) {
-    if (reference_is_float(type)) snprintf(text, 64, "%.17g", load_float(buffer, index, type));
-    else if (is_signed(type)) snprintf(text, 64, "%lld", (long long)load_integer(buffer, index, type));
-    else snprintf(text, 64, "%llu", (unsigned long long)load_integer(buffer, index, type));
+    if (reference_is_float(type)) snprintf(text, 64, "%.17g", reference_load_float(buffer, index, type));
+    else if (is_signed(type)) snprintf(text, 64, "%lld", (long long)reference_load_integer(buffer, index, type));
+    else snprintf(text, 64, "%llu", (unsigned long long)reference_load_integer(buffer, index, type));
     return text;
 }

@@ -33,6 +33,13 @@ void reference_reduce(void *dst, const void *const *srcs, int nsrcs, size_t coun
  * must stay. */
 void reference_set_hosts(const int *host_of);
 
+/* Element i of a buffer: of integers and bool sign-extended to 64 bits, of floats as a number. Storing a number rounds it to nearest
+ * even, once. */
+uint64_t reference_load_integer(const void *src, size_t i, tutti_type type);
+void reference_store_integer(void *dst, size_t i, tutti_type type, uint64_t bits);
+double reference_load_float(const void *src, size_t i, tutti_type type);
+void reference_store_float(void *dst, size_t i, tutti_type type, long double value);
+
 /* Index of the first element that differs, or count. Bits must be equal; any NaN equals any NaN. */
 size_t reference_compare(const void *a, const void *b, size_t count, tutti_type type);
 
