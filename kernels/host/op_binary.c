@@ -43,11 +43,19 @@ static bool make_loops(const tutti_kernel_binary_args *args, loops *l) {
 }
 
 #define SPREAD(element)                                                                                                \
-    for (size_t row = 0; row < rows; row++, to += columns * sizeof(element))                                           \
-        for (size_t column = 0; column < columns; column++)                                                            \
-            memcpy(to + column * sizeof(element),                                                                      \
-                   from + ((ptrdiff_t)row * row_stride + (ptrdiff_t)column * stride) * (ptrdiff_t)sizeof(element),     \
-                   sizeof(element));
+    {                                                                                                                  \
+        const element *row_from = (const void *)from;                                                                  \
+        element *row_to = (void *)to;                                                                                  \
+        for (size_t row = 0; row < rows; row++, row_from += row_stride, row_to += columns) {                           \
+            const element first = row_from[0];                                                                         \
+            if (stride == 0)                                                                                           \
+                for (size_t column = 0; column < columns; column++) row_to[column] = first;                            \
+            else if (stride == 1) memcpy(row_to, row_from, columns * sizeof(element));                                 \
+            else                                                                                                       \
+                for (size_t column = 0; column < columns; column++)                                                    \
+                    row_to[column] = row_from[(ptrdiff_t)column * stride];                                             \
+        }                                                                                                              \
+    }
 
 static void spread(size_t element_bytes, size_t rows, size_t columns, ptrdiff_t row_stride, ptrdiff_t stride,
                    const unsigned char *from, unsigned char *to) {
@@ -55,7 +63,7 @@ static void spread(size_t element_bytes, size_t rows, size_t columns, ptrdiff_t 
     case 1: SPREAD(uint8_t) break;
     case 2: SPREAD(uint16_t) break;
     case 4: SPREAD(uint32_t) break;
-    default: SPREAD(uint64_t) break;
+    default: SPREAD(uint64_t)
     }
 }
 
@@ -93,10 +101,10 @@ static void run_piece(work *w, size_t count, const void *a, const void *b, void 
         return;
     }
     op_block wide[2];
-    tutti_op_widen(w->type, count, a, wide[0].floats);
-    tutti_op_widen(w->type, count, b, wide[1].floats);
+    op_widen(w->type, count, a, wide[0].floats);
+    op_widen(w->type, count, b, wide[1].floats);
     w->step(count, wide[0].floats, wide[1].floats, wide[0].floats);
-    tutti_op_narrow(w->type, count, wide[0].floats, y);
+    op_narrow(w->type, count, wide[0].floats, y);
 }
 
 static void run_panel(work *w, size_t rows, size_t columns, unsigned char *y) {

@@ -2,14 +2,18 @@
  * Includes the file that OP_TEMPLATE names twice: with REAL float and with REAL double. OF(word) is the name of a function of that
  * type, its own or one of op_math.h.
  */
-#define OF(word) word##_f32
-#define REAL     float
+#define OF(word)  word##_f32
+#define REAL      float
+#define REAL_TYPE TUTTI_FLOAT32
 #include OP_TEMPLATE
 #undef OF
 #undef REAL
-#define OF(word) word##_f64
-#define REAL     double
+#undef REAL_TYPE
+#define OF(word)  word##_f64
+#define REAL      double
+#define REAL_TYPE TUTTI_FLOAT64
 #include OP_TEMPLATE
 #undef OF
 #undef REAL
+#undef REAL_TYPE
 #undef OP_TEMPLATE

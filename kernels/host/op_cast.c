@@ -152,11 +152,11 @@ void tutti_kernel_cast(tutti_type x_type, tutti_type y_type, size_t count, const
         const void *from = (const unsigned char *)x + at * x_bytes;
         void *to = (unsigned char *)y + at * y_bytes;
         if (op_is_small(x_type)) {
-            tutti_op_widen(x_type, now, from, wide.floats);
+            op_widen(x_type, now, from, wide.floats);
             from = wide.floats;
         }
         step(now, from, op_is_small(y_type) ? narrow.bytes : to);
-        if (op_is_small(y_type)) tutti_op_narrow(y_type, now, narrow.floats, to);
+        if (op_is_small(y_type)) op_narrow(y_type, now, narrow.floats, to);
     }
 }
 

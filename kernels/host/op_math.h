@@ -5,7 +5,7 @@
  * Polynomials were fitted for the least relative error (Lawson, 1961), and are evaluated in pairs (Estrin, 1960), since a chain of their
  * terms would take longer than all their instructions; with the rounding of their evaluation the errors are
  * below 2 units in the last place for exp and log, and 3 for the normal distribution's tail near 0, which grow with x^2 to
- * some 2e-6 at 13. NaN stays NaN, and results below the smallest normal number are rounded, not flushed.
+ * some 2e-6 at 13. NaN stays NaN, and results below the smallest normal number are rounded, not flushed, but for exp_below.
  */
 #ifndef TUTTI_KERNELS_HOST_OP_MATH_H
 #define TUTTI_KERNELS_HOST_OP_MATH_H
@@ -26,20 +26,33 @@ OP_INLINE float power_of_2(int32_t n) {
     return bits_float((uint32_t)(n + 127) << 23);
 }
 
-OP_INLINE float exp_f32(float x) {
-    float limited = x > 89 ? 89 : x;
-    limited = limited < -104 ? -104 : limited;
-    float shifted = limited * ONE_OVER_LN_2 + ROUND_TO_WHOLE;
+/* e^x = e^r 2^n; gives e^r and n. */
+OP_INLINE float exp_parts(float x, int32_t *n_out) {
+    float shifted = x * ONE_OVER_LN_2 + ROUND_TO_WHOLE;
     float n = shifted - ROUND_TO_WHOLE;
-    float r = (limited - n * LN_2_HIGH) - n * LN_2_LOW;
+    float r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
     float square = r * r;
     float p = (4.99999935e-1f + 1.66665207e-1f * r) +
               square * ((4.16683876e-2f + 8.3687110e-3f * r) + square * 1.38146007e-3f);
-    p = (p * square + r) + 1;
+    *n_out = (int32_t)(float_bits(shifted) - float_bits(ROUND_TO_WHOLE));
+    return (p * square + r) + 1;
+}
+
+OP_INLINE float exp_f32(float x) {
+    float limited = x > 89 ? 89 : x;
+    limited = limited < -104 ? -104 : limited;
+    int32_t n;
+    float p = exp_parts(limited, &n);
     /* In two factors: the result may be far below the smallest power of 2 that is a normal number, or just above the largest. */
-    int32_t whole = (int32_t)(float_bits(shifted) - float_bits(ROUND_TO_WHOLE));
-    int32_t half = whole >> 1;
-    return p * power_of_2(half) * power_of_2(whole - half);
+    int32_t half = n >> 1;
+    return p * power_of_2(half) * power_of_2(n - half);
+}
+
+/* The same of x <= 0; 0 where the result is not a normal number. */
+OP_INLINE float exp_below_f32(float x) {
+    int32_t n;
+    float p = exp_parts(x, &n);
+    return x < -87.3f ? 0 : p * power_of_2(n);
 }
 
 OP_INLINE float log_f32(float x) {
@@ -61,7 +74,7 @@ OP_INLINE float log_f32(float x) {
 /* Phi(x), the share of a standard normal distribution below x. `density_out`: phi(x). */
 OP_INLINE float normal_share_f32(float x, float *density_out) {
     float distance = fabsf(x);
-    float peak = exp_f32(-0.5f * x * x);
+    float peak = exp_below_f32(-0.5f * x * x);
     float t = 1 / (1 + 0.35f * distance);
     float square = t * t, fourth = square * square;
     float p = ((1.39621401e-1f + 1.39861937e-1f * t) + square * (1.19832344e-1f + 1.05510205e-1f * t)) +
@@ -95,6 +108,10 @@ OP_INLINE double exp_f64(double x) {
     return exp(x);
 }
 
+OP_INLINE double exp_below_f64(double x) {
+    return exp(x);
+}
+
 OP_INLINE double log_f64(double x) {
     return log(x);
 }
@@ -119,15 +136,19 @@ OP_INLINE void circle_point_f64(double turns, double *cosine_out, double *sine_o
         element density, share = normal_share_##suffix(x, &density);                                                   \
         return share + x * density;                                                                                    \
     }                                                                                                                  \
-    /* (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)) */                                                                      \
+    /* (1 + tanh(u / 2)) / 2 = 1 / (1 + exp(-u)) = exp(u) / (1 + exp(u)) */                                            \
+    OP_INLINE element gelu_tanh_share_##suffix(element x) {                                                            \
+        const element u = (element)1.59576912160573071176 * (x + (element)0.044715 * x * x * x);                       \
+        const element peak = exp_below_##suffix(u > 0 ? -u : u);                                                       \
+        return (u > 0 ? 1 : peak) / (1 + peak);                                                                        \
+    }                                                                                                                  \
     OP_INLINE element gelu_tanh_##suffix(element x) {                                                                  \
-        const element twice_root = (element)1.59576912160573071176, cubic = (element)0.044715;                         \
-        return x / (1 + exp_##suffix(-twice_root * (x + cubic * x * x * x)));                                          \
+        return x * gelu_tanh_share_##suffix(x);                                                                        \
     }                                                                                                                  \
     OP_INLINE element gelu_tanh_slope_##suffix(element x) {                                                            \
-        const element twice_root = (element)1.59576912160573071176, cubic = (element)0.044715;                         \
-        element share = 1 / (1 + exp_##suffix(-twice_root * (x + cubic * x * x * x)));                                 \
-        return share + x * share * (1 - share) * twice_root * (1 + 3 * cubic * x * x);                                 \
+        const element share = gelu_tanh_share_##suffix(x);                                                             \
+        const element slope = (element)1.59576912160573071176 * (1 + 3 * (element)0.044715 * x * x);                   \
+        return share + x * share * (1 - share) * slope;                                                                \
     }
 GELU(f32, float)
 GELU(f64, double)

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/host/op_vector.h"
 #include "kernels/operators.h"
 
 #define OP_BLOCK 1024 /* elements */
@@ -78,8 +79,13 @@ typedef union op_block {
 } op_block;
 
 /* Small types only; rounded to nearest even. x and y do not overlap. */
-void tutti_op_widen(tutti_type type, size_t count, const void *x, float *y);
-void tutti_op_narrow(tutti_type type, size_t count, const float *x, void *y);
+static inline void op_widen(tutti_type type, size_t count, const void *x, float *y) {
+    tutti_op_vector_in_use()->widen[type](y, x, count);
+}
+
+static inline void op_narrow(tutti_type type, size_t count, const float *x, void *y) {
+    tutti_op_vector_in_use()->narrow[type](y, x, count);
+}
 
 /* `count` dense elements of a type that is computed in itself; y may be an operand. NULL in the table: the type has not this
  * operation. */

@@ -10,7 +10,6 @@
 #include "kernels/host/float_bits.h"
 #include "kernels/host/op_math.h"
 #include "kernels/host/op_parts.h"
-#include "kernels/host/philox.h"
 #include "kernels/random.h"
 #include "kernels/real.h"
 
@@ -59,23 +58,18 @@ static void for_blocks(const tutti_kernel_shard *shard, const job *j, block_func
     }
 }
 
-TUTTI_VECTOR_CLONES
-static void draw_blocks(uint64_t seed, uint64_t stream, uint64_t first, size_t count, uint32_t *restrict words) {
-    for (size_t i = 0; i < count; i++) philox_block(seed, stream, first + i, words + 4 * i);
-}
-
 /* Those of a block, from the beginning of a Philox block on: 4 / each elements have one. Gives the index of that beginning. */
-typedef uint32_t words[2 * OP_BLOCK + 8];
+typedef uint32_t words[2 * OP_BLOCK + 8 + 4 * OP_DRAW_BLOCKS];
 static uint64_t draw(const job *j, uint64_t index, size_t count, uint64_t each, uint32_t *words_out) {
     const uint64_t per_block = 4 / each, first = index / per_block, end = (index + count + per_block - 1) / per_block;
-    draw_blocks(j->random.seed, j->random.stream, first, (size_t)(end - first), words_out);
+    tutti_op_vector_in_use()->draw(j->random.seed, j->random.stream, first, (size_t)(end - first), words_out);
     return first * per_block;
 }
 
 /* y = the floats of a block, in the job's type. */
 static void store(const job *j, size_t at, size_t count, const float *floats) {
     unsigned char *y = j->y + at * j->bytes;
-    if (op_is_small(j->type)) tutti_op_narrow(j->type, count, floats, y);
+    if (op_is_small(j->type)) op_narrow(j->type, count, floats, y);
     else memcpy(y, floats, count * sizeof *floats);
 }
 
@@ -104,7 +98,7 @@ static void drop_block(const job *j, uint64_t index, size_t at, size_t count) {
     case TUTTI_FLOAT32: drop_f32(count, first, threshold, (float)factor, (const void *)x, (void *)y); return;
     case TUTTI_FLOAT64: drop_f64(count, first, threshold, factor, (const void *)x, (void *)y); return;
     default:
-        tutti_op_widen(j->type, count, x, block.floats);
+        op_widen(j->type, count, x, block.floats);
         drop_f32(count, first, threshold, (float)factor, block.floats, block.floats);
         store(j, at, count, block.floats);
     }
@@ -125,15 +119,6 @@ void tutti_kernel_dropout(tutti_type type, const tutti_kernel_shard *shard, cons
 
 /* --------------------------------------------------------------------------------------- random numbers */
 
-TUTTI_VECTOR_CLONES
-static void scale_uniform_f32(size_t count, const uint32_t *restrict drawn, float low, float span, float last,
-                              float *restrict y) {
-    for (size_t i = 0; i < count; i++) {
-        const float value = low + (float)(int32_t)(drawn[i] >> 8) * 0x1p-24f * span;
-        y[i] = value > last ? last : value;
-    }
-}
-
 static void uniform_block(const job *j, uint64_t index, size_t at, size_t count) {
     words drawn;
     if (j->type == TUTTI_FLOAT64) {
@@ -148,7 +133,7 @@ static void uniform_block(const job *j, uint64_t index, size_t at, size_t count)
     }
     op_block block;
     const uint32_t *first = drawn + (index - draw(j, index, count, 1, drawn));
-    scale_uniform_f32(count, first, (float)j->a, (float)j->b, (float)j->last, block.floats);
+    tutti_op_vector_in_use()->uniform(count, first, (float)j->a, (float)j->b, (float)j->last, block.floats);
     store(j, at, count, block.floats);
 }
 
@@ -184,20 +169,6 @@ void tutti_kernel_random_uniform(tutti_type type, const tutti_kernel_shard *shar
     for_blocks(shard, &j, uniform_block);
 }
 
-/* Box and Muller, 1958: elements 2i and 2i + 1 of words 2i and 2i + 1. */
-TUTTI_VECTOR_CLONES
-static void normal_pairs_f32(size_t pairs, const uint32_t *restrict drawn, float mean, float deviation,
-                             float *restrict y) {
-    for (size_t i = 0; i < pairs; i++) {
-        const float share = ((float)(int32_t)(drawn[2 * i] >> 1) + 1) * 0x1p-31f;
-        const float radius = deviation * sqrtf(-2 * log_f32(share));
-        float cosine, sine;
-        circle_point_f32((float)(int32_t)drawn[2 * i + 1] * 0x1p-32f, &cosine, &sine);
-        y[2 * i] = mean + radius * cosine;
-        y[2 * i + 1] = mean + radius * sine;
-    }
-}
-
 static void normal_block(const job *j, uint64_t index, size_t at, size_t count) {
     words drawn;
     if (j->type == TUTTI_FLOAT64) {
@@ -214,7 +185,7 @@ static void normal_block(const job *j, uint64_t index, size_t at, size_t count) 
     }
     float floats[OP_BLOCK + 8];
     const uint64_t first = draw(j, index, count, 1, drawn);
-    normal_pairs_f32((size_t)(index - first + count + 1) / 2, drawn, (float)j->a, (float)j->b, floats);
+    tutti_op_vector_in_use()->normal((size_t)(index - first + count + 1) / 2, drawn, (float)j->a, (float)j->b, floats);
     store(j, at, count, floats + (index - first));
 }
 
@@ -236,7 +207,8 @@ static void arange_block(const job *j, uint64_t index, size_t at, size_t count) 
         return;
     }
     double values[OP_BLOCK];
-    for (size_t i = 0; i < count; i++) values[i] = j->a + j->b * (double)(index + i);
+    const double first = (double)index;
+    for (size_t i = 0; i < count; i++) values[i] = j->a + j->b * (first + (double)(int32_t)i);
     tutti_kernel_cast(TUTTI_FLOAT64, j->type, count, values, y);
 }
 

@@ -4,7 +4,7 @@
  * Dimensions are merged until kept and reduced ones alternate. One loop does all: accumulators [columns] take in dense rows.
  *   last dimension kept:            the rows are those of the array, in blocks of columns
  *   last dimension reduced, long:   a row of the array is folded into LANES accumulators, and these into one
- *   last dimension reduced, short:  many results at a time, one row of the array each
+ *   last dimension reduced, short:  many rows of the array, transposed
  * Sums of floats accumulate in float64; everything else in the type in which it is computed.
  */
 #include <math.h>
@@ -19,9 +19,6 @@
 
 /* accumulators[column] takes in x[row * stride + column], for each row. */
 typedef void (*fold_columns)(size_t rows, size_t columns, size_t stride, const void *x, void *accumulators);
-/* accumulators[row] takes in x[row * columns + column], for each column. */
-typedef void (*fold_rows)(size_t rows, size_t columns, const void *x, void *accumulators);
-
 #define FOLDS(word, suffix, element, total, expression)                                                                \
     TUTTI_VECTOR_CLONES static void word##_columns_##suffix(size_t rows, size_t columns, size_t stride, const void *x, \
                                                             void *accumulators) {                                      \
@@ -33,18 +30,6 @@ typedef void (*fold_rows)(size_t rows, size_t columns, const void *x, void *accu
                 const element p = xs[column];                                                                          \
                 totals[column] = (total)(expression);                                                                  \
             }                                                                                                          \
-    }                                                                                                                  \
-    static void word##_rows_##suffix(size_t rows, size_t columns, const void *x, void *accumulators) {                 \
-        total *restrict totals = accumulators;                                                                         \
-        const element *restrict xs = x;                                                                                \
-        for (size_t row = 0; row < rows; row++, xs += columns) {                                                       \
-            total t = totals[row];                                                                                     \
-            for (size_t column = 0; column < columns; column++) {                                                      \
-                const element p = xs[column];                                                                          \
-                t = (total)(expression);                                                                               \
-            }                                                                                                          \
-            totals[row] = t;                                                                                           \
-        }                                                                                                              \
     }
 #define INTEGER_FOLDS(suffix, element, type)                                                                           \
     FOLDS(min, suffix, element, element, t < p ? t : p)                                                                \
@@ -63,26 +48,19 @@ FOLDS(sum, u64, uint64_t, uint64_t, t + p)
 FOLDS(or, b8, uint8_t, uint8_t, t | (p != 0))
 FOLDS(and, b8, uint8_t, uint8_t, t &(p != 0))
 
-typedef struct fold {
-    fold_columns columns;
-    fold_rows rows;
-} fold;
-
-#define BOTH(word, suffix)                                                                                             \
-    { word##_columns_##suffix, word##_rows_##suffix }
 /* clang-format off */
 #define ORDER(word)                                                                                                    \
-    {[TUTTI_INT8] = BOTH(word, i8), [TUTTI_UINT8] = BOTH(word, u8), [TUTTI_INT16] = BOTH(word, i16),                   \
-     [TUTTI_UINT16] = BOTH(word, u16), [TUTTI_INT32] = BOTH(word, i32), [TUTTI_UINT32] = BOTH(word, u32),              \
-     [TUTTI_INT64] = BOTH(word, i64), [TUTTI_UINT64] = BOTH(word, u64), [TUTTI_FLOAT32] = BOTH(word, f32),             \
-     [TUTTI_FLOAT64] = BOTH(word, f64)
-static const fold folds[TUTTI_REDUCTION_COUNT][TUTTI_TYPE_COUNT] = {
-    [TUTTI_SUM] = {[TUTTI_INT8] = BOTH(sum, u8), [TUTTI_UINT8] = BOTH(sum, u8), [TUTTI_INT16] = BOTH(sum, u16),
-                   [TUTTI_UINT16] = BOTH(sum, u16), [TUTTI_INT32] = BOTH(sum, u32), [TUTTI_UINT32] = BOTH(sum, u32),
-                   [TUTTI_INT64] = BOTH(sum, u64), [TUTTI_UINT64] = BOTH(sum, u64), [TUTTI_FLOAT32] = BOTH(sum, f32),
-                   [TUTTI_FLOAT64] = BOTH(sum, f64), [TUTTI_BOOL] = BOTH(or, b8)},
-    [TUTTI_MIN] = ORDER(min), [TUTTI_BOOL] = BOTH(and, b8)},
-    [TUTTI_MAX] = ORDER(max), [TUTTI_BOOL] = BOTH(or, b8)},
+    {[TUTTI_INT8] = word##_columns_i8, [TUTTI_UINT8] = word##_columns_u8, [TUTTI_INT16] = word##_columns_i16,                   \
+     [TUTTI_UINT16] = word##_columns_u16, [TUTTI_INT32] = word##_columns_i32, [TUTTI_UINT32] = word##_columns_u32,              \
+     [TUTTI_INT64] = word##_columns_i64, [TUTTI_UINT64] = word##_columns_u64, [TUTTI_FLOAT32] = word##_columns_f32,             \
+     [TUTTI_FLOAT64] = word##_columns_f64
+static const fold_columns folds[TUTTI_REDUCTION_COUNT][TUTTI_TYPE_COUNT] = {
+    [TUTTI_SUM] = {[TUTTI_INT8] = sum_columns_u8, [TUTTI_UINT8] = sum_columns_u8, [TUTTI_INT16] = sum_columns_u16,
+                   [TUTTI_UINT16] = sum_columns_u16, [TUTTI_INT32] = sum_columns_u32, [TUTTI_UINT32] = sum_columns_u32,
+                   [TUTTI_INT64] = sum_columns_u64, [TUTTI_UINT64] = sum_columns_u64, [TUTTI_FLOAT32] = sum_columns_f32,
+                   [TUTTI_FLOAT64] = sum_columns_f64, [TUTTI_BOOL] = or_columns_b8},
+    [TUTTI_MIN] = ORDER(min), [TUTTI_BOOL] = and_columns_b8},
+    [TUTTI_MAX] = ORDER(max), [TUTTI_BOOL] = or_columns_b8},
 };
 /* clang-format on */
 
@@ -93,8 +71,8 @@ typedef struct nest {
     tutti_type type, total_type; /* of x and y; of the accumulators */
     size_t bytes, total_bytes;
     double identity;
-    fold step;       /* of elements */
-    fold total_step; /* of accumulators */
+    fold_columns step;       /* of elements */
+    fold_columns total_step; /* of accumulators */
     int ndims;
     size_t shape[TUTTI_KERNEL_MOST_DIMS];
     size_t strides[TUTTI_KERNEL_MOST_DIMS]; /* in elements */
@@ -142,24 +120,24 @@ static bool next_index(const nest *n, int end, bool reduced, size_t *index, cons
     return false;
 }
 
-/* n->step.columns, for small floats by blocks of float32. */
+/* n->step, for small floats by blocks of float32. */
 static void take_in(const nest *n, size_t rows, size_t columns, size_t stride, const unsigned char *x, void *totals) {
     if (!op_is_small(n->type)) {
-        n->step.columns(rows, columns, stride, x, totals);
+        n->step(rows, columns, stride, x, totals);
         return;
     }
     op_block block;
     const size_t step = stride == columns ? OP_BLOCK / columns : 1;
     for (size_t row = 0; row < rows; row += step) {
         const size_t now = op_least(step, rows - row);
-        tutti_op_widen(n->type, now * columns, x + row * stride * n->bytes, block.floats);
-        n->step.columns(now, columns, columns, block.floats, totals);
+        op_widen(n->type, now * columns, x + row * stride * n->bytes, block.floats);
+        n->step(now, columns, columns, block.floats, totals);
     }
 }
 
 /* totals[columns] = those of `groups` groups, one behind the other. */
 static void join_groups(const nest *n, size_t groups, size_t columns, unsigned char *totals) {
-    if (groups > 1) n->total_step.columns(groups - 1, columns, columns, totals + columns * n->total_bytes, totals);
+    if (groups > 1) n->total_step(groups - 1, columns, columns, totals + columns * n->total_bytes, totals);
 }
 
 /* The last dimension is kept. */
@@ -215,6 +193,24 @@ static void reduce_long_rows(const nest *n, const unsigned char *x, unsigned cha
     } while (next_index(n, last, false, kept, &x));
 }
 
+#define TRANSPOSE(element)                                                                                             \
+    {                                                                                                                  \
+        const element *xs = x;                                                                                         \
+        element *ys = y;                                                                                               \
+        for (size_t column = 0; column < columns; column++)                                                            \
+            for (size_t row = 0; row < rows; row++) *ys++ = xs[row * columns + column];                                \
+    }
+
+/* y[column, row] = x[row, column] */
+static void transpose(size_t element_bytes, size_t rows, size_t columns, const void *x, void *y) {
+    switch (element_bytes) {
+    case 1: TRANSPOSE(uint8_t) break;
+    case 2: TRANSPOSE(uint16_t) break;
+    case 4: TRANSPOSE(uint32_t) break;
+    default: TRANSPOSE(uint64_t)
+    }
+}
+
 /* The last dimension is reduced, and short: the one before it is kept, or there is none. */
 static void reduce_short_rows(const nest *n, const unsigned char *x, unsigned char *y) {
     const int last = n->ndims - 1, outer = last > 0 ? last - 1 : 0;
@@ -226,15 +222,11 @@ static void reduce_short_rows(const nest *n, const unsigned char *x, unsigned ch
             const size_t now = op_least(step, rows - row);
             const unsigned char *part = x + row * columns * n->bytes;
             size_t index[TUTTI_KERNEL_MOST_DIMS] = {0};
-            op_block totals, wide;
+            op_block totals, turned;
             tutti_kernel_fill(n->total_type, n->identity, now, totals.bytes);
             do {
-                const void *from = part;
-                if (op_is_small(n->type)) {
-                    tutti_op_widen(n->type, now * columns, part, wide.floats);
-                    from = wide.floats;
-                }
-                n->step.rows(now, columns, from, totals.bytes);
+                transpose(n->bytes, now, columns, part, turned.bytes);
+                take_in(n, columns, now, now, turned.bytes, totals.bytes);
             } while (next_index(n, outer, true, index, &part));
             tutti_kernel_cast(n->total_type, n->type, now, totals.bytes, y);
             y += now * n->bytes;

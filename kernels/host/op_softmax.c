@@ -7,11 +7,19 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/host/op_math.h"
+#include "kernels/host/float_bits.h"
 #include "kernels/host/op_parts.h"
 #include "kernels/real.h"
 
-#define LANES 32
+#define SHORT 32 /* elements of a row that is not worth a call */
+
+static const tutti_op_loops *loops_f32(void) {
+    return &tutti_op_vector_in_use()->f32;
+}
+
+static const tutti_op_loops *loops_f64(void) {
+    return &tutti_op_vector_in_use()->f64;
+}
 
 /* So many rows have OP_BLOCK elements or fewer; at least one, at most OP_BLOCK. */
 static size_t rows_at_once(size_t classes) {

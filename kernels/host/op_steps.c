@@ -1,8 +1,9 @@
 /*
  * Loops of the elementwise operations with two operands, one per operation and type.
  */
-#include "kernels/host/op_math.h"
+#include "kernels/host/float_bits.h"
 #include "kernels/host/op_parts.h"
+#include "kernels/host/op_vector.h"
 #include "kernels/real.h"
 
 #define STEP(word, suffix, element, expression)                                                                        \
@@ -57,10 +58,18 @@ UNSIGNED_DIV(u64, uint64_t)
     STEP(maximum, suffix, element, extreme_##suffix(0, p, q))                                                          \
     STEP(minimum, suffix, element, extreme_##suffix(1, p, q))                                                          \
     STEP(equal, suffix, element, p == q ? 1 : 0)                                                                       \
-    STEP(relu_backward, suffix, element, p <= 0 ? 0 : q)                                                               \
-    STEP(gelu_backward, suffix, element, gelu_slope_##suffix(p) * q)                                                   \
-    STEP(gelu_tanh_backward, suffix, element, gelu_tanh_slope_##suffix(p) * q)
+    STEP(relu_backward, suffix, element, p <= 0 ? 0 : q)
 OP_REAL_TYPES(REAL_STEPS)
+
+/* Compiled for each instruction set. */
+#define VECTOR_STEP(word, suffix)                                                                                      \
+    static void word##_##suffix(size_t count, const void *a, const void *b, void *y) {                                 \
+        tutti_op_vector_in_use()->suffix.word(count, a, b, y);                                                         \
+    }
+VECTOR_STEP(gelu_backward, f32)
+VECTOR_STEP(gelu_backward, f64)
+VECTOR_STEP(gelu_tanh_backward, f32)
+VECTOR_STEP(gelu_tanh_backward, f64)
 
 STEP(or, b8, uint8_t, (p | q) != 0)
 STEP(and, b8, uint8_t, (p != 0) & (q != 0))

@@ -4,8 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/host/op_math.h"
+#include "kernels/host/float_bits.h"
 #include "kernels/host/op_parts.h"
+#include "kernels/host/op_vector.h"
 #include "kernels/real.h"
 
 typedef void (*unary_step)(size_t count, const void *x, void *y);
@@ -22,12 +23,17 @@ typedef void (*unary_step)(size_t count, const void *x, void *y);
     }
 #define RELU_STEP(suffix, element, type) STEP(relu, suffix, element, p <= 0 ? 0 : p)
 OP_INTEGER_TYPES(RELU_STEP)
+/* Those are compiled for each instruction set. */
+#define VECTOR_STEP(word, suffix)                                                                                      \
+    static void word##_step_##suffix(size_t count, const void *x, void *y) {                                           \
+        tutti_op_vector_in_use()->suffix.word(count, x, y);                                                            \
+    }
 #define REAL_STEPS(suffix, element, type)                                                                              \
     STEP(relu, suffix, element, p < 0 ? 0 : p)                                                                         \
-    STEP(gelu, suffix, element, gelu_##suffix(p))                                                                      \
-    STEP(gelu_tanh, suffix, element, gelu_tanh_##suffix(p))                                                            \
-    STEP(exp, suffix, element, exp_##suffix(p))                                                                        \
-    STEP(log, suffix, element, log_##suffix(p))
+    VECTOR_STEP(gelu, suffix)                                                                                          \
+    VECTOR_STEP(gelu_tanh, suffix)                                                                                     \
+    VECTOR_STEP(exp, suffix)                                                                                           \
+    VECTOR_STEP(log, suffix)
 OP_REAL_TYPES(REAL_STEPS)
 
 #define REAL_ROW(word)                    [TUTTI_FLOAT32] = word##_step_f32, [TUTTI_FLOAT64] = word##_step_f64
@@ -50,9 +56,9 @@ void tutti_kernel_unary(tutti_kernel_unary_kind kind, tutti_type type, size_t co
     for (size_t at = 0; at < count; at += OP_BLOCK) {
         op_block block;
         const size_t now = op_least(OP_BLOCK, count - at);
-        tutti_op_widen(type, now, (const unsigned char *)x + at * bytes, block.floats);
+        op_widen(type, now, (const unsigned char *)x + at * bytes, block.floats);
         step(now, block.floats, block.floats);
-        tutti_op_narrow(type, now, block.floats, (unsigned char *)y + at * bytes);
+        op_narrow(type, now, block.floats, (unsigned char *)y + at * bytes);
     }
 }
 
@@ -92,9 +98,9 @@ static void with_number(tutti_kernel_binary_kind kind, tutti_type type, double n
             step(now, from, numbers.bytes, to);
             continue;
         }
-        tutti_op_widen(type, now, from, block.floats);
+        op_widen(type, now, from, block.floats);
         step(now, block.floats, numbers.floats, block.floats);
-        tutti_op_narrow(type, now, block.floats, to);
+        op_narrow(type, now, block.floats, to);
     }
 }
 

@@ -17,7 +17,7 @@
 #include "kernels/host/reduce_variant.h"
 
 #if defined(TUTTI_REDUCE_X86)
-#include <cpuid.h>
+#include "kernels/host/processor.h"
 #endif
 
 /* Four blocks leave half of a first-level cache of 32 KiB to the sources. */
@@ -34,22 +34,12 @@ typedef union block {
 
 static _Atomic(const tutti_reduce_variant *) variant_in_use;
 
-#if defined(TUTTI_REDUCE_X86)
-static bool processor_has_f16c(void) {
-    unsigned eax, ebx, ecx, edx;
-    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
-}
-#endif
-
 /* The variants that this processor can run, best first, ended by NULL. */
 static void list_variants(const tutti_reduce_variant *list_out[4]) {
     int count = 0;
 #if defined(TUTTI_REDUCE_X86)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        list_out[count++] = &tutti_reduce_avx512;
-    if (__builtin_cpu_supports("avx2") && processor_has_f16c()) list_out[count++] = &tutti_reduce_avx2;
+    if (processor_has_avx512()) list_out[count++] = &tutti_reduce_avx512;
+    if (processor_has_avx2()) list_out[count++] = &tutti_reduce_avx2;
 #endif
     list_out[count++] = &tutti_reduce_plain;
     list_out[count] = NULL;

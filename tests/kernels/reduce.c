@@ -79,7 +79,7 @@ static void check(tutti_reduction reduction, tutti_type type, int ndims, const i
     tutti_kernel_reduce(reduction, &(tutti_kernel_reduce_args){type, ndims, shape, dims, x, y});
     cr_assert(array_is_bounded(y, results * bytes));
     if (type == TUTTI_FLOAT64 && reduction == TUTTI_SUM) {
-        array_check_near("sum", type, y, array_doubles(type, expected, results), results, 1e-14);
+        array_check_near("sum", type, y, array_doubles(type, expected, results), results, 1e-12);
         return;
     }
     const size_t wrong = reference_compare(y, expected, results, type);
