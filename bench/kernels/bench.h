@@ -1,5 +1,5 @@
 /*
- * What the rows of kernels_perf (rows.c, boxes.c) share with the program (main.c): a compute with memory, a list of rows, and how
+ * What the rows of kernels_perf (rows.c, boxes.c, operators.c) share with the program (main.c): a compute with memory, a list of rows, and how
  * a row is timed (timing.c).
  *
  * Regions are equal pieces of memory that rows read and write as they like: random numbers at first, the last one zeros. What
@@ -17,7 +17,7 @@
 #include "kernels/kernels.h"
 
 #define BENCH_REGIONS   9 /* eight sources and a result */
-#define BENCH_ROWS_MOST 96
+#define BENCH_ROWS_MOST 160
 #define BENCH_LABELS    10000
 #define BENCH_IMAGE     784 /* pixels */
 
@@ -67,6 +67,9 @@ int bench_kernels_list(const bench_lab *lab, bench_kernel rows[BENCH_ROWS_MOST])
 
 /* Those of boxes.c, of which bench_kernels_list makes a part of its list. */
 int bench_kernels_list_boxes(const bench_lab *lab, bench_kernel *rows);
+
+/* Those of operators.c; none with a GPU. */
+int bench_kernels_list_operators(const bench_lab *lab, bench_kernel *rows);
 
 /* The median over lab->rounds of the time of one call, of so many calls that a round takes some ms. */
 tutti_status bench_kernels_time(bench_lab *lab, bench_kernel *row);

@@ -234,7 +234,7 @@ static int keep_asked(const request *q, bench_kernel *rows, int count) {
 
 /* Is there a row whose name contains --only? Else the names, each once. */
 static tutti_status check_only(const request *q, const bench_kernel *rows, int count) {
-    char names[1024] = "";
+    char names[2048] = "";
     size_t used = 0;
     for (int i = 0; i < count; i++) {
         if (q->only == NULL || strstr(rows[i].name, q->only) != NULL) return TUTTI_OK;

@@ -370,6 +370,9 @@ int bench_kernels_list(const bench_lab *lab, bench_kernel rows[BENCH_ROWS_MOST])
     list_elements(&l);
     list_reductions(&l);
     l.count += bench_kernels_list_boxes(lab, rows + l.count);
+#ifdef BENCH_HOST_KERNELS
+    l.count += bench_kernels_list_operators(lab, rows + l.count);
+#endif
     list_samples(&l);
     list_pools(&l);
     list_windows(&l);

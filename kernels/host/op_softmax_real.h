@@ -1,5 +1,19 @@
 /* Softmax and its loss for one real type; a template (op_both_reals.h). */
 
+TUTTI_VECTOR_CLONES
+static void OF(subtract_rows)(size_t rows, size_t classes, const REAL *restrict max, const REAL *x, REAL *y) {
+    for (size_t row = 0; row < rows; row++, x += classes, y += classes) {
+        REDUCE_SAME_INDEX_ONLY
+        for (size_t c = 0; c < classes; c++) y[c] = x[c] - max[row];
+    }
+}
+
+TUTTI_VECTOR_CLONES
+static void OF(scale_rows)(size_t rows, size_t classes, const REAL *restrict factors, REAL *restrict y) {
+    for (size_t row = 0; row < rows; row++, y += classes)
+        for (size_t c = 0; c < classes; c++) y[c] *= factors[row];
+}
+
 /* y[row, :] = exp(x[row, :] - max[row]). Short rows are exponentiated together. */
 static void OF(exponentiate_rows)(size_t rows, size_t classes, const REAL *x, const REAL *max, REAL *y) {
     const tutti_op_loops *loops = OF(loops)();
@@ -8,9 +22,7 @@ static void OF(exponentiate_rows)(size_t rows, size_t classes, const REAL *x, co
             loops->exp_below(classes, (double)max[row], x, y);
         return;
     }
-    REAL *differences = y;
-    for (size_t row = 0; row < rows; row++, x += classes, differences += classes)
-        for (size_t c = 0; c < classes; c++) differences[c] = x[c] - max[row];
+    OF(subtract_rows)(rows, classes, max, x, y);
     loops->exp_below(rows * classes, 0, y, y);
 }
 
@@ -26,11 +38,6 @@ static void OF(reduce_rows)(tutti_reduction reduction, size_t rows, size_t class
         results[row] = (REAL)(reduction == TUTTI_MAX ? loops->largest : loops->total)(classes, x);
 }
 
-TUTTI_VECTOR_CLONES
-static void OF(scale_row)(size_t count, REAL factor, REAL *y) {
-    for (size_t i = 0; i < count; i++) y[i] *= factor;
-}
-
 static void OF(softmax)(size_t rows, size_t classes, const REAL *x, REAL *y) {
     const size_t step = rows_at_once(classes);
     for (size_t first = 0; first < rows; first += step, x += step * classes, y += step * classes) {
@@ -39,7 +46,8 @@ static void OF(softmax)(size_t rows, size_t classes, const REAL *x, REAL *y) {
         OF(reduce_rows)(TUTTI_MAX, now, classes, x, results);
         OF(exponentiate_rows)(now, classes, x, results, y);
         OF(reduce_rows)(TUTTI_SUM, now, classes, y, results);
-        for (size_t row = 0; row < now; row++) OF(scale_row)(classes, 1 / results[row], y + row * classes);
+        for (size_t row = 0; row < now; row++) results[row] = 1 / results[row];
+        OF(scale_rows)(now, classes, results, y);
     }
 }
 
@@ -107,7 +115,7 @@ static void OF(loss_backward)(size_t rows, size_t classes, const REAL *x, const 
                                 dx + row * classes);
         } else {
             OF(exponentiate_rows)(now, classes, x, max + first, dx);
-            for (size_t row = 0; row < now; row++) OF(scale_row)(classes, factors[row], dx + row * classes);
+            OF(scale_rows)(now, classes, factors, dx);
         }
         for (size_t row = 0; row < now; row++, dx += classes) {
             const size_t column = column_of(labels, first + row, classes);

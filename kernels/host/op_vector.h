@@ -23,7 +23,7 @@ typedef struct tutti_op_loops {
     /* y = exp(x - shift), or that times a factor, where no x is above shift: what is below the smallest normal number is 0. */
     void (*exp_below)(size_t count, double shift, const void *x, void *y);
     void (*exp_below_times)(size_t count, double shift, double factor, const void *x, void *y);
-    double (*largest)(size_t count, const void *x); /* NaN wins; -infinity of nothing */
+    double (*largest)(size_t count, const void *x); /* NaN may be passed over; -infinity of nothing */
     double (*total)(size_t count, const void *x);
     double (*products)(size_t count, const void *a, const void *b); /* their sum */
 } tutti_op_loops;

@@ -16,12 +16,10 @@
 #else
 #define REGISTER_BYTES 16
 #endif
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
-#define LANES 32
-
-typedef double double8 __attribute__((vector_size(REGISTER_BYTES)));
+#define LANES 64
 
 #define OP_TEMPLATE "kernels/host/op_vector_real.h"
 #include "kernels/host/op_both_reals.h"
@@ -36,6 +34,8 @@ static inline __attribute__((always_inline)) wide_words multiply(wide_words a, u
     return (wide_words)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(factor));
 #elif defined(__AVX2__)
     return (wide_words)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(factor));
+#elif defined(__SSE2__)
+    return (wide_words)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x(factor));
 #else
     return (a & UINT32_MAX) * factor;
 #endif
