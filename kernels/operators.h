@@ -206,7 +206,7 @@ typedef struct tutti_kernel_labels {
     int64_t first;   /* class of this rank's column 0 */
 } tutti_kernel_labels;
 
-/* sums[row] = sum over this rank's classes of exp(x - max[row]). */
+/* sums[row] = sum over this rank's classes of exp(x - max[row]). No x is above its row's max; what is below 2^-126 counts as 0. */
 void tutti_kernel_exp_sums(tutti_type type, size_t rows, size_t classes, const void *x, const void *max, void *sums);
 /* logits[row] = x at the label's column if this rank has it, else 0. */
 void tutti_kernel_label_logits(tutti_type type, size_t rows, size_t classes, const void *x,

@@ -82,7 +82,6 @@ void tutti_kernel_cross_entropy(tutti_type type, size_t rows, size_t classes, co
     const size_t bytes = op_bytes(type), step = rows_at_once(classes), label_bytes = op_bytes(labels->type);
     for (size_t first = 0; first < rows; first += step) {
         const size_t now = op_least(step, rows - first);
-        const int64_t shape[] = {(int64_t)now, (int64_t)classes};
         const unsigned char *part = (const unsigned char *)x + first * classes * bytes;
         unsigned char *some_max = (unsigned char *)max + first * bytes,
                       *some_sums = (unsigned char *)sums + first * bytes;
@@ -90,7 +89,8 @@ void tutti_kernel_cross_entropy(tutti_type type, size_t rows, size_t classes, co
         tutti_kernel_labels some = *labels;
         some.values = (const unsigned char *)labels->values + first * label_bytes;
         double logits[OP_BLOCK];
-        tutti_kernel_reduce(TUTTI_MAX, &(tutti_kernel_reduce_args){type, 2, shape, 2, part, some_max});
+        if (type == TUTTI_FLOAT32) reduce_rows_f32(TUTTI_MAX, now, classes, (const void *)part, (void *)some_max);
+        else reduce_rows_f64(TUTTI_MAX, now, classes, (const void *)part, (void *)some_max);
         tutti_kernel_exp_sums(type, now, classes, part, some_max, some_sums);
         tutti_kernel_label_logits(type, now, classes, part, &some, logits);
         tutti_kernel_cross_entropy_losses(type, now, some_max, some_sums, logits, &some, some_losses);

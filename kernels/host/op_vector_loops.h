@@ -49,7 +49,6 @@ static void draw_words(uint64_t seed, uint64_t stream, uint64_t first, size_t bl
         const wide_words index = step + (first + i);
         wide_words x0 = index, x1 = index >> 32, x2 = (wide_words){0} + stream, x3 = x2 >> 32;
         uint32_t key_0 = (uint32_t)seed, key_1 = (uint32_t)(seed >> 32);
-#pragma GCC unroll 10
         for (int round = 0; round < PHILOX_ROUNDS; round++) {
             const wide_words product_0 = multiply(x0, PHILOX_MULTIPLIER_0),
                              product_1 = multiply(x2, PHILOX_MULTIPLIER_1);

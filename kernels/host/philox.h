@@ -17,7 +17,6 @@ static inline __attribute__((always_inline)) void philox_block(uint64_t seed, ui
     uint32_t key_0 = (uint32_t)seed, key_1 = (uint32_t)(seed >> 32);
     uint32_t x0 = (uint32_t)index, x1 = (uint32_t)(index >> 32);
     uint32_t x2 = (uint32_t)stream, x3 = (uint32_t)(stream >> 32);
-#pragma GCC unroll 10
     for (int round = 0; round < PHILOX_ROUNDS; round++) {
         const uint64_t product_0 = (uint64_t)PHILOX_MULTIPLIER_0 * x0;
         const uint64_t product_1 = (uint64_t)PHILOX_MULTIPLIER_1 * x2;

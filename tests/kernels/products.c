@@ -88,6 +88,7 @@ Test(products, matmul_with_transposes_batches_and_bias) {
         {.m = 3, .n = 5, .k = 2, .batch_ndims = 1, .batch = {4}},
         {.m = 3, .n = 5, .k = 2, .batch_ndims = 1, .batch = {4}, .b_broadcast = 1},
         {.m = 3, .n = 5, .k = 2, .batch_ndims = 1, .batch = {4}, .a_broadcast = 1},
+        {.m = 3, .n = 5, .k = 2, .batch_ndims = 1, .batch = {4}, .a_broadcast = 1, .b_broadcast = 1},
         {.m = 2, .n = 3, .k = 4, .batch_ndims = 2, .batch = {3, 2}, .b_broadcast = 3},
         {.m = 2, .n = 3, .k = 4, .batch_ndims = 2, .batch = {3, 2}, .b_broadcast = 2},
         {.m = 2, .n = 3, .k = 4, .batch_ndims = 2, .batch = {3, 2}, .b_broadcast = 1},
