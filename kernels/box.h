@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tutti/tutti.h>
+
 #define TUTTI_BOX_MOST_DIMS 8
 
 /* shape[0] x shape[1] x ... elements; element [i, j, ...] lies i * strides[0] + j * strides[1] + ... elements behind (a negative
@@ -43,10 +45,11 @@ typedef struct tutti_box_copy {
     tutti_box_dim dims[TUTTI_BOX_MOST_DIMS]; /* outermost first */
 } tutti_box_copy;
 
-void tutti_box_plan(const tutti_box *box, tutti_box_copy *copy_out);
+/* The next two are exported for libtutti_ops, which is a library of its own. */
+TUTTI_API void tutti_box_plan(const tutti_box *box, tutti_box_copy *copy_out);
 
 /* Addresses of element [0, 0, ...]; any alignment. The elements of dst and src must not overlap, nor those of dst one another. */
-void tutti_box_run(const tutti_box_copy *copy, void *dst, const void *src);
+TUTTI_API void tutti_box_run(const tutti_box_copy *copy, void *dst, const void *src);
 
 /* The same for a dst that another core reads next: long rows go past the caches, with a fence at the end (see copy.h). */
 void tutti_box_run_stream(const tutti_box_copy *copy, void *dst, const void *src);

@@ -80,7 +80,7 @@ typedef struct operand {
 typedef struct work {
     tutti_type type;
     size_t element_bytes;
-    tutti_op_binary_step step;
+    tutti_kernel_binary_step step;
     operand operands[2];
 } work;
 
@@ -136,7 +136,7 @@ void tutti_kernel_binary(tutti_kernel_binary_kind kind, const tutti_kernel_binar
     if (!make_loops(args, &l)) return;
     work w = {.type = args->type,
               .element_bytes = op_bytes(args->type),
-              .step = tutti_op_binary_steps[kind][op_wide_type(args->type)]};
+              .step = tutti_kernel_binary_steps[kind][op_wide_type(args->type)]};
     const unsigned char *bases[2] = {args->a, args->b};
     unsigned char *y = args->y;
     const int outer = l.ndims - 2;

@@ -42,7 +42,8 @@ static void OF(conv_forward)(const tutti_kernel_window *window, int64_t filters,
         REAL *part = y + before * (size_t)filters;
         for (size_t i = 0; bias != NULL && i < pixels; i++)
             memcpy(part + i * (size_t)filters, bias, (size_t)filters * sizeof *part);
-        OF(tutti_op_product)(false, false, (int)pixels, (int)filters, (int)taps, columns, weight, bias != NULL, part);
+        OF(tutti_kernel_product)
+        (false, false, (int)pixels, (int)filters, (int)taps, columns, weight, bias != NULL, part);
     }
 }
 
@@ -60,7 +61,7 @@ static void OF(conv_backward_weight)(const tutti_kernel_window *window, int64_t 
             OF(unfold_rows)(window, first, now, x, scratch);
             columns = scratch;
         }
-        OF(tutti_op_product)
+        OF(tutti_kernel_product)
         (true, false, (int)taps, (int)filters, (int)pixels, columns, dy + before * (size_t)filters, true, dweight);
     }
 }
@@ -75,7 +76,7 @@ static void OF(conv_backward_x)(const tutti_kernel_window *window, int64_t filte
         const size_t before = (size_t)first * (size_t)window->out_width,
                      pixels = (size_t)now * (size_t)window->out_width;
         REAL *columns = is_unfolded(window) ? dx + before * taps : scratch;
-        OF(tutti_op_product)
+        OF(tutti_kernel_product)
         (false, true, (int)pixels, (int)taps, (int)filters, dy + before * (size_t)filters, weight, false, columns);
         if (!is_unfolded(window)) OF(fold_rows)(window, first, now, scratch, dx);
     }

@@ -26,7 +26,7 @@ void tutti_kernel_embedding(const tutti_kernel_embedding_args *args, const void 
 }
 
 void tutti_kernel_embedding_backward(const tutti_kernel_embedding_args *args, const void *dy, void *dtable) {
-    const tutti_op_binary_step add = tutti_op_binary_steps[TUTTI_KERNEL_ADD][args->type];
+    const tutti_kernel_binary_step add = tutti_kernel_binary_steps[TUTTI_KERNEL_ADD][args->type];
     const size_t bytes = args->width * op_bytes(args->type);
     op_zero(dtable, (size_t)args->rows * bytes);
     for (size_t i = 0; i < args->count; i++) {

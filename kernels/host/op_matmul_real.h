@@ -1,7 +1,7 @@
 /* Matrix products of one real type; a template (op_both_reals.h). */
 
-void OF(tutti_op_product)(bool transpose_a, bool transpose_b, int m, int n, int k, const REAL *a, const REAL *b,
-                          bool adds, REAL *c) {
+void OF(tutti_kernel_product)(bool transpose_a, bool transpose_b, int m, int n, int k, const REAL *a, const REAL *b,
+                              bool adds, REAL *c) {
     if (m == 0 || n == 0) return;
     if (k == 0) {
         if (!adds) memset(c, 0, (size_t)m * (size_t)n * sizeof *c);
@@ -34,7 +34,7 @@ static void OF(matmul)(const tutti_kernel_matmul_args *args, const batches *batc
             at_b += index[i] * args->b_strides[i];
         }
         if (args->bias != NULL) OF(begin_with)((size_t)batch->m, (size_t)args->n, args->bias, y);
-        OF(tutti_op_product)
+        OF(tutti_kernel_product)
         (args->transpose_a, args->transpose_b, (int)batch->m, (int)args->n, (int)args->k, a + at_a, b + at_b,
          args->bias != NULL, y);
         for (d = batch->ndims - 1; d >= 0 && ++index[d] == args->batch_shape[d]; d--) index[d] = 0;

@@ -80,23 +80,23 @@ typedef union op_block {
 
 /* Small types only; rounded to nearest even. x and y do not overlap. */
 static inline void op_widen(tutti_type type, size_t count, const void *x, float *y) {
-    tutti_op_vector_in_use()->widen[type](y, x, count);
+    tutti_kernel_vector_in_use()->widen[type](y, x, count);
 }
 
 static inline void op_narrow(tutti_type type, size_t count, const float *x, void *y) {
-    tutti_op_vector_in_use()->narrow[type](y, x, count);
+    tutti_kernel_vector_in_use()->narrow[type](y, x, count);
 }
 
 /* `count` dense elements of a type that is computed in itself; y may be an operand. NULL in the table: the type has not this
  * operation. */
-typedef void (*tutti_op_binary_step)(size_t count, const void *a, const void *b, void *y);
+typedef void (*tutti_kernel_binary_step)(size_t count, const void *a, const void *b, void *y);
 #define OP_BINARY_KINDS (TUTTI_KERNEL_GELU_TANH_BACKWARD + 1)
-extern const tutti_op_binary_step tutti_op_binary_steps[OP_BINARY_KINDS][TUTTI_TYPE_COUNT];
+extern const tutti_kernel_binary_step tutti_kernel_binary_steps[OP_BINARY_KINDS][TUTTI_TYPE_COUNT];
 
 /* c[m, n] = op(a) op(b), or c += it, as tutti_kernel_matmul has it for one product. */
-void tutti_op_product_f32(bool transpose_a, bool transpose_b, int m, int n, int k, const float *a, const float *b,
-                          bool adds, float *c);
-void tutti_op_product_f64(bool transpose_a, bool transpose_b, int m, int n, int k, const double *a, const double *b,
-                          bool adds, double *c);
+void tutti_kernel_product_f32(bool transpose_a, bool transpose_b, int m, int n, int k, const float *a, const float *b,
+                              bool adds, float *c);
+void tutti_kernel_product_f64(bool transpose_a, bool transpose_b, int m, int n, int k, const double *a, const double *b,
+                              bool adds, double *c);
 
 #endif

@@ -13,12 +13,12 @@
 
 #define SHORT 32 /* elements of a row that is not worth a call */
 
-static const tutti_op_loops *loops_f32(void) {
-    return &tutti_op_vector_in_use()->f32;
+static const tutti_kernel_loops *loops_f32(void) {
+    return &tutti_kernel_vector_in_use()->f32;
 }
 
-static const tutti_op_loops *loops_f64(void) {
-    return &tutti_op_vector_in_use()->f64;
+static const tutti_kernel_loops *loops_f64(void) {
+    return &tutti_kernel_vector_in_use()->f64;
 }
 
 /* So many rows have OP_BLOCK elements or fewer; at least one, at most OP_BLOCK. */

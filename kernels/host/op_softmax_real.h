@@ -16,7 +16,7 @@ static void OF(scale_rows)(size_t rows, size_t classes, const REAL *restrict fac
 
 /* y[row, :] = exp(x[row, :] - max[row]). Short rows are exponentiated together. */
 static void OF(exponentiate_rows)(size_t rows, size_t classes, const REAL *x, const REAL *max, REAL *y) {
-    const tutti_op_loops *loops = OF(loops)();
+    const tutti_kernel_loops *loops = OF(loops)();
     if (classes >= SHORT) {
         for (size_t row = 0; row < rows; row++, x += classes, y += classes)
             loops->exp_below(classes, (double)max[row], x, y);
@@ -28,7 +28,7 @@ static void OF(exponentiate_rows)(size_t rows, size_t classes, const REAL *x, co
 
 /* results[row] = the largest of x[row, :], or their sum; short rows all at once. */
 static void OF(reduce_rows)(tutti_reduction reduction, size_t rows, size_t classes, const REAL *x, REAL *results) {
-    const tutti_op_loops *loops = OF(loops)();
+    const tutti_kernel_loops *loops = OF(loops)();
     if (classes < SHORT) {
         const int64_t shape[] = {(int64_t)rows, (int64_t)classes};
         tutti_kernel_reduce(reduction, &(tutti_kernel_reduce_args){REAL_TYPE, 2, shape, 2, x, results});
@@ -58,14 +58,14 @@ static void OF(softmax_backward_row)(size_t count, REAL along, const REAL *y, co
 }
 
 static void OF(softmax_backward)(size_t rows, size_t classes, const REAL *y, const REAL *dy, REAL *dx) {
-    const tutti_op_loops *loops = OF(loops)();
+    const tutti_kernel_loops *loops = OF(loops)();
     for (size_t row = 0; row < rows; row++, y += classes, dy += classes, dx += classes)
         OF(softmax_backward_row)(classes, (REAL)loops->products(classes, y, dy), y, dy, dx);
 }
 
 /* Without a place for all exponentials: by blocks. */
 static void OF(exp_sums)(size_t rows, size_t classes, const REAL *x, const REAL *max, REAL *sums) {
-    const tutti_op_loops *loops = OF(loops)();
+    const tutti_kernel_loops *loops = OF(loops)();
     const size_t step = rows_at_once(classes);
     REAL block[OP_BLOCK];
     for (size_t first = 0; first < rows; first += step, x += step * classes) {

@@ -64,7 +64,7 @@ OP_REAL_TYPES(REAL_STEPS)
 /* Compiled for each instruction set. */
 #define VECTOR_STEP(word, suffix)                                                                                      \
     static void word##_##suffix(size_t count, const void *a, const void *b, void *y) {                                 \
-        tutti_op_vector_in_use()->suffix.word(count, a, b, y);                                                         \
+        tutti_kernel_vector_in_use()->suffix.word(count, a, b, y);                                                     \
     }
 VECTOR_STEP(gelu_backward, f32)
 VECTOR_STEP(gelu_backward, f64)
@@ -84,7 +84,7 @@ STEP(equal, b8, uint8_t, (p != 0) == (q != 0))
     [TUTTI_INT32] = word##_i32, [TUTTI_UINT32] = word##_u32, [TUTTI_INT64] = word##_i64, [TUTTI_UINT64] = word##_u64
 #define ROW_REAL(word) [TUTTI_FLOAT32] = word##_f32, [TUTTI_FLOAT64] = word##_f64
 
-const tutti_op_binary_step tutti_op_binary_steps[OP_BINARY_KINDS][TUTTI_TYPE_COUNT] = {
+const tutti_kernel_binary_step tutti_kernel_binary_steps[OP_BINARY_KINDS][TUTTI_TYPE_COUNT] = {
     [TUTTI_KERNEL_ADD] = {ROW_WHOLE(add), ROW_REAL(add), [TUTTI_BOOL] = or_b8},
     [TUTTI_KERNEL_SUB] = {ROW_WHOLE(sub), ROW_REAL(sub)},
     [TUTTI_KERNEL_MUL] = {ROW_WHOLE(mul), ROW_REAL(mul), [TUTTI_BOOL] = and_b8},

@@ -26,7 +26,7 @@ OP_INTEGER_TYPES(RELU_STEP)
 /* Those are compiled for each instruction set. */
 #define VECTOR_STEP(word, suffix)                                                                                      \
     static void word##_step_##suffix(size_t count, const void *x, void *y) {                                           \
-        tutti_op_vector_in_use()->suffix.word(count, x, y);                                                            \
+        tutti_kernel_vector_in_use()->suffix.word(count, x, y);                                                        \
     }
 #define REAL_STEPS(suffix, element, type)                                                                              \
     STEP(relu, suffix, element, p < 0 ? 0 : p)                                                                         \
@@ -80,7 +80,7 @@ static void compute_in_float64(tutti_type type, double factor, double addend, si
 static void with_number(tutti_kernel_binary_kind kind, tutti_type type, double number, size_t count, const void *x,
                         void *y) {
     const tutti_type wide = op_wide_type(type);
-    const tutti_op_binary_step step = tutti_op_binary_steps[kind][wide];
+    const tutti_kernel_binary_step step = tutti_kernel_binary_steps[kind][wide];
     const size_t bytes = op_bytes(type), block_count = op_least(count, OP_BLOCK);
     op_block numbers, block;
     if (op_is_integer(type)) { /* modulo 2^bits: the low bits of the number */

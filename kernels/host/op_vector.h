@@ -13,7 +13,7 @@
 #include <tutti/tutti.h>
 
 /* Of one real type. y may be x, a or b. */
-typedef struct tutti_op_loops {
+typedef struct tutti_kernel_loops {
     void (*exp)(size_t count, const void *x, void *y);
     void (*log)(size_t count, const void *x, void *y);
     void (*gelu)(size_t count, const void *x, void *y);
@@ -26,10 +26,10 @@ typedef struct tutti_op_loops {
     double (*largest)(size_t count, const void *x); /* NaN may be passed over; -infinity of nothing */
     double (*total)(size_t count, const void *x);
     double (*products)(size_t count, const void *a, const void *b); /* their sum */
-} tutti_op_loops;
+} tutti_kernel_loops;
 
-typedef struct tutti_op_vector {
-    tutti_op_loops f32, f64;
+typedef struct tutti_kernel_vector {
+    tutti_kernel_loops f32, f64;
     /* Small floats only. */
     void (*widen[TUTTI_TYPE_COUNT])(float *y, const void *x, size_t count);
     void (*narrow[TUTTI_TYPE_COUNT])(void *y, const float *x, size_t count);
@@ -39,20 +39,20 @@ typedef struct tutti_op_vector {
     void (*uniform)(size_t count, const uint32_t *words, float low, float span, float last, float *y);
     /* Elements 2i and 2i + 1 from words 2i and 2i + 1 (Box and Muller, 1958). */
     void (*normal)(size_t pairs, const uint32_t *words, float mean, float deviation, float *y);
-} tutti_op_vector;
+} tutti_kernel_vector;
 
 #define OP_DRAW_BLOCKS 8
 
-extern const tutti_op_vector tutti_op_vector_plain;
+extern const tutti_kernel_vector tutti_kernel_vector_plain;
 #ifdef TUTTI_REDUCE_X86
-extern const tutti_op_vector tutti_op_vector_avx2, tutti_op_vector_avx512;
+extern const tutti_kernel_vector tutti_kernel_vector_avx2, tutti_kernel_vector_avx512;
 #endif
 
 /* The best one that this processor can run. */
-const tutti_op_vector *tutti_op_vector_in_use(void);
+const tutti_kernel_vector *tutti_kernel_vector_in_use(void);
 
 /* For tests and benches: "plain", "avx2" or "avx512" from now on; NULL: the best one again. False, and no change, where there
  * is none of that name. */
-bool tutti_op_vector_use(const char *name);
+bool tutti_kernel_vector_use(const char *name);
 
 #endif

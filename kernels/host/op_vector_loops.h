@@ -99,7 +99,7 @@ static void normal_step(size_t pairs, const uint32_t *restrict words, float mean
         .total = total_step_##suffix, .products = products_step_##suffix                                               \
     }
 
-const tutti_op_vector OP_VECTOR = {
+const tutti_kernel_vector OP_VECTOR = {
     .f32 = LOOPS(f32),
     .f64 = LOOPS(f64),
     .widen = {[TUTTI_FLOAT16] = widen_float16,

@@ -1,5 +1,5 @@
 /*
  * Loops of the operators compiled for the baseline.
  */
-#define OP_VECTOR tutti_op_vector_plain
+#define OP_VECTOR tutti_kernel_vector_plain
 #include "kernels/host/op_vector_loops.h"
