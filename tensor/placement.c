@@ -31,9 +31,9 @@ struct tutti_rank_groups {
     tutti_comm *comm;
     int references; /* guarded by list_lock */
     pthread_mutex_t lock;
-    rank_group *first;               /* guarded by lock */
+    rank_group *first;                      /* guarded by lock */
     tutti_known_price prices[KNOWN_PRICES]; /* guarded by lock */
-    tutti_kept_plans *_Atomic plans; /* written once; release, for those who look without the lock */
+    tutti_kept_plans *_Atomic plans;        /* written once; release, for those who look without the lock */
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -360,6 +360,10 @@ bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b
     return a == b || (a->comm == b->comm && a->memory == b->memory && a->naxes == b->naxes && a->nranks == b->nranks &&
                       memcmp(a->sizes, b->sizes, (size_t)a->naxes * sizeof *a->sizes) == 0 &&
                       memcmp(a->ranks, b->ranks, (size_t)a->nranks * sizeof *a->ranks) == 0);
+}
+
+tutti_memory tutti_placement_memory(const tutti_placement *placement) {
+    return placement != NULL ? placement->memory : TUTTI_MEMORY_ASK;
 }
 
 void tutti_placement_locate(const tutti_placement *placement, int index, int coordinates[TUTTI_MOST_AXES]) {

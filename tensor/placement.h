@@ -31,7 +31,6 @@ struct tutti_placement {
 tutti_placement *tutti_placement_keep(tutti_placement *placement); /* tutti_placement_destroy gives it back */
 /* A copy for what the groups keep themselves, and so must not keep them alive. */
 tutti_status tutti_placement_shadow(const tutti_placement *placement, tutti_placement **shadow_out);
-bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b);
 /* Coordinates of the index-th rank, one for each axis; and back. */
 void tutti_placement_locate(const tutti_placement *placement, int index, int coordinates[TUTTI_MOST_AXES]);
 int tutti_placement_index(const tutti_placement *placement, const int coordinates[TUTTI_MOST_AXES]);

@@ -27,23 +27,22 @@ static int64_t offset_of(const tutti_tiling *tiling, int dim, int part) {
     return part == 0 ? 0 : tiling->shape[dim];
 }
 
-/* Where part `part` of `nparts` begins in [first, end). */
-static int64_t begin_of(int64_t first, int64_t end, int part, int nparts, tutti_split_rule rule) {
-    int64_t count = end - first;
+int64_t tutti_split_begin(int64_t extent, int part, int nparts, tutti_split_rule rule) {
     if (rule == TUTTI_SPLIT_CHUNK) {
-        int64_t chunk = count / nparts + (count % nparts != 0);
-        return first + tutti_min_i64(part * chunk, count);
+        int64_t chunk = extent / nparts + (extent % nparts != 0);
+        return tutti_min_i64(part * chunk, extent);
     }
-    return first + part * (count / nparts) + tutti_min_i64(part, count % nparts);
+    return part * (extent / nparts) + tutti_min_i64(part, extent % nparts);
 }
 
 tutti_status tutti_tiling_split(tutti_tiling *tiling, int dim, int axis, tutti_split_rule rule) {
     int size = tiling->placement->sizes[axis], before = tiling->nparts[dim], after = before * size;
     int64_t *offsets;
     TUTTI_TRY(tutti_calloc((size_t)after + 1, sizeof *offsets, &offsets));
-    for (int part = 0; part < after; part++)
-        offsets[part] = begin_of(offset_of(tiling, dim, part / size), offset_of(tiling, dim, part / size + 1),
-                                 part % size, size, rule);
+    for (int part = 0; part < after; part++) {
+        int64_t first = offset_of(tiling, dim, part / size), end = offset_of(tiling, dim, part / size + 1);
+        offsets[part] = first + tutti_split_begin(end - first, part % size, size, rule);
+    }
     offsets[after] = tiling->shape[dim];
     free(tiling->offsets[dim]);
     tiling->offsets[dim] = offsets;

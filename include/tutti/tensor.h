@@ -31,6 +31,8 @@
 #ifndef TUTTI_TENSOR_H
 #define TUTTI_TENSOR_H
 
+#include <stdbool.h>
+
 #include <tutti/tutti.h>
 
 #ifdef __cplusplus
@@ -55,6 +57,9 @@ TUTTI_API int tutti_placement_axes(const tutti_placement *placement);
 TUTTI_API int tutti_placement_size(const tutti_placement *placement, int axis);
 /* Where this rank stands on the axis (-1: in the whole list); -1: it is not in the placement. */
 TUTTI_API int tutti_placement_coordinate(const tutti_placement *placement, int axis);
+/* The same ranks of one communicator in the same order, with the same axes and memory? */
+TUTTI_API bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b);
+TUTTI_API tutti_memory tutti_placement_memory(const tutti_placement *placement);
 /* The communicator of the ranks that differ from this one only on the axes of the mask (bit i: axis i), in their order. Made at the
  * first use, collective over its ranks, and kept by the placement. This rank must be in it. */
 TUTTI_API tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tutti_comm **comm_out);
@@ -88,6 +93,9 @@ TUTTI_API tutti_status tutti_sbp_adjoint(tutti_sbp sbp, tutti_sbp *adjoint_out);
 /* --------------------------------------------------------------------------------------------- layouts */
 
 typedef enum tutti_split_rule { TUTTI_SPLIT_BALANCED = 0, TUTTI_SPLIT_CHUNK } tutti_split_rule;
+
+/* Where part number `part` of `nparts` of an extent begins, by the rule; part nparts: the extent. */
+TUTTI_API int64_t tutti_split_begin(int64_t extent, int part, int nparts, tutti_split_rule rule);
 
 typedef struct tutti_layout {
     size_t struct_bytes TUTTI_SIZE_OF(tutti_layout); /* of this struct */
