@@ -4,7 +4,8 @@ set(TUTTI_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS tutti tutti_static EXPORT tutti)
 if(TUTTI_HAVE_TRAINER)
-  install(TARGETS tutti_trainer tutti_trainer_static)
+  install(TARGETS tutti_ops EXPORT tutti)
+  install(TARGETS tutti_ops_static tutti_trainer tutti_trainer_static)
 endif()
 
 foreach(folder bootstrap comm ddp/trainer bench)
@@ -18,7 +19,7 @@ foreach(folder bootstrap comm ddp/trainer bench)
   endforeach()
 endforeach()
 
-# CMake package: find_package(tutti), targets tutti::tutti and tutti::tutti_static.
+# CMake package: find_package(tutti), targets tutti::tutti, tutti::tutti_static and, with a CBLAS, tutti::tutti_ops.
 install(EXPORT tutti FILE tuttiTargets.cmake NAMESPACE tutti:: DESTINATION ${TUTTI_CMAKE_DIR})
 configure_package_config_file(cmake/tuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/tuttiConfig.cmake
                               INSTALL_DESTINATION ${TUTTI_CMAKE_DIR})
@@ -34,6 +35,10 @@ foreach(folder LIBDIR INCLUDEDIR)
     set(TUTTI_PC_${folder} "\${prefix}/${CMAKE_INSTALL_${folder}}")
   endif()
 endforeach()
+set(TUTTI_PC_NAMES tutti)
+if(TUTTI_HAVE_TRAINER)
+  list(APPEND TUTTI_PC_NAMES tutti_ops)
+endif()
 # Where the system's loader does not look of itself, programs note where the library is. It looks into /usr/local/lib only
 # after ldconfig.
 install(CODE "
@@ -47,12 +52,18 @@ install(CODE "
   if(libdir MATCHES [[^(/usr)?/lib(64|/${CMAKE_LIBRARY_ARCHITECTURE})?/?$]])
     set(TUTTI_PC_RPATH)
   endif()
-  configure_file(\"${PROJECT_SOURCE_DIR}/cmake/tutti.pc.in\" \"${PROJECT_BINARY_DIR}/tutti.pc\" @ONLY)")
-install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  foreach(name ${TUTTI_PC_NAMES})
+    configure_file(\"${PROJECT_SOURCE_DIR}/cmake/\${name}.pc.in\" \"${PROJECT_BINARY_DIR}/\${name}.pc\" @ONLY)
+  endforeach()")
+foreach(name IN LISTS TUTTI_PC_NAMES)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 
 # The same for the build folder, without installing: PKG_CONFIG_PATH=build/lib/pkgconfig.
 set(TUTTI_PC_PREFIX ${PROJECT_BINARY_DIR})
 set(TUTTI_PC_LIBDIR ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
 set(TUTTI_PC_INCLUDEDIR ${PROJECT_SOURCE_DIR}/include)
 set(TUTTI_PC_RPATH " -Wl,-rpath,\${libdir}")
-configure_file(cmake/tutti.pc.in ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/pkgconfig/tutti.pc @ONLY)
+foreach(name IN LISTS TUTTI_PC_NAMES)
+  configure_file(cmake/${name}.pc.in ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/pkgconfig/${name}.pc @ONLY)
+endforeach()

@@ -11,7 +11,7 @@ function(tutti_library name objects output)
   endforeach()
 endfunction()
 
-foreach(objects tutti_objects tutti_trainer_objects tutti_ops_objects)
+foreach(objects tutti_objects tutti_ops_objects tutti_trainer_objects)
   target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
 endforeach()
 
@@ -20,10 +20,15 @@ target_link_libraries(tutti PRIVATE Threads::Threads)
 target_link_options(tutti PRIVATE -Wl,--no-undefined)
 target_link_libraries(tutti_static PUBLIC Threads::Threads)
 
-# The trainer's library. Without its dependencies (cmake/Trainer.cmake) nothing of it is built.
+# The operators' library and the trainer's. Without their dependencies (cmake/Trainer.cmake) nothing of them is built.
 if(TUTTI_HAVE_TRAINER)
-  target_link_libraries(tutti_trainer_objects PRIVATE tutti_cblas ZLIB::ZLIB)
   target_link_libraries(tutti_ops_objects PRIVATE tutti_cblas)
+  tutti_library(tutti_ops tutti_ops_objects tutti_ops)
+  target_link_libraries(tutti_ops PUBLIC tutti PRIVATE tutti_cblas m)
+  target_link_options(tutti_ops PRIVATE -Wl,--no-undefined -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/tutti_ops.map)
+  set_target_properties(tutti_ops PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/tutti_ops.map)
+  target_link_libraries(tutti_ops_static PUBLIC tutti_static tutti_cblas m)
+  target_link_libraries(tutti_trainer_objects PRIVATE tutti_cblas ZLIB::ZLIB)
   tutti_library(tutti_trainer tutti_trainer_objects tutti_trainer)
   target_link_libraries(tutti_trainer PUBLIC tutti PRIVATE tutti_cblas ZLIB::ZLIB m)
   target_link_options(tutti_trainer PRIVATE -Wl,--no-undefined

@@ -1,0 +1,129 @@
+/*
+ * A call of an operator, from its arguments to its results.
+ *
+ *     arguments -> place (rule, shapes, checks) -> candidates per axis -> prices -> redistribute inputs -> run on the shards -> output
+ *
+ * An operator is a row: a rule, what is special about it, and a function that computes the shard of the output from those of the inputs. Whatever
+ * the row says is proved by tests/ops/test_rows.c, which tries each signature against one rank.
+ */
+#ifndef TUTTI_OPS_CALL_H
+#define TUTTI_OPS_CALL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tutti/ops.h>
+
+#include "ops/rule.h"
+
+typedef struct tutti_ops_call tutti_ops_call;
+
+/* A shard, as kernels see it: dense, row-major; any extent may be 0, and data then NULL. */
+typedef struct tutti_ops_operand {
+    void *data;
+    tutti_type type;
+    int ndims;
+    int64_t shape[TUTTI_MOST_DIMS], first[TUTTI_MOST_DIMS],
+        whole[TUTTI_MOST_DIMS]; /* of the box; where it begins; of the tensor */
+    size_t count;
+} tutti_ops_operand;
+
+typedef struct tutti_ops_row {
+    const char *name;
+    const char *rule;          /* NULL: place makes it, from the arguments */
+    const char *sums, *whole;  /* letters of it */
+    tutti_reduction reduction; /* of the sums */
+    /* Groups of inputs, by bits: where those of a group are partial(sum), or partial(avg), along an axis and the others broadcast, so
+     * is the output: it is linear in them together. */
+    unsigned linear[TUTTI_OPS_GROUPS];
+    unsigned added; /* inputs that are added to a sum once: partial(sum) along an axis on which it is summed */
+    bool moves;     /* only moves elements: with all inputs partial in one way so is the output, in any reduction */
+    tutti_reduction keeps; /* of a row that has has_keeps: partial(keeps) passes, with all inputs: max of maxima */
+    bool has_keeps;
+    bool mixes_types;    /* inputs may have different ones */
+    bool ranges;         /* dimensions may be parts of their letters' ranges */
+    double ns_per_point; /* of one combination of letters, on one core: rough */
+    /* Checks what the letters do not say; writes rule, types and params as needed. NULL: nothing to do. */
+    tutti_status (*place)(tutti_ops_call *call);
+    tutti_status (*run)(const tutti_ops_call *call);
+} tutti_ops_row;
+
+typedef enum tutti_ops_way { TUTTI_OPS_BROADCAST = 0, TUTTI_OPS_FACTOR, TUTTI_OPS_PASS } tutti_ops_way;
+
+/* What happens along one axis. */
+typedef struct tutti_ops_choice {
+    tutti_ops_way way;
+    int factor;                /* of TUTTI_OPS_FACTOR */
+    unsigned partial;          /* of TUTTI_OPS_PASS: inputs that are partial; so is the output */
+    tutti_reduction reduction; /* of it */
+} tutti_ops_choice;
+
+struct tutti_ops_call {
+    const tutti_ops_row *row;
+    const void *params; /* of the row */
+    int ninputs;
+    const tutti_tensor *inputs[TUTTI_OPS_INPUTS];
+    const tutti_op_options *options; /* may be NULL */
+    const tutti_layout *target;      /* what the output is to be; NULL: as the options say */
+    const tutti_ops_choice *forced;  /* one for each axis; NULL: the cheapest */
+    tutti_type type;                 /* of the output; by default that of the first input */
+    tutti_ops_rule rule;
+    bool not_linear; /* place may say so: linear does not hold for these arguments */
+
+    tutti_ops_operand in[TUTTI_OPS_INPUTS], out; /* for run */
+};
+
+/* A call with what the row says; then the caller sets params, options and so on. */
+#define TUTTI_OPS_CALL(row_, ...) ((tutti_ops_call){.row = (row_), __VA_ARGS__})
+
+/* Collective. Fills in rule and operands, and makes the output. */
+tutti_status tutti_ops_run(tutti_ops_call *call, tutti_tensor **output_out);
+
+/* ---- place.c */
+
+/* Checks what all operators ask of inputs and options. */
+tutti_status tutti_ops_check_inputs(const tutti_ops_call *call);
+/* Checks inputs, reads the rule, finds the letters' extents. */
+tutti_status tutti_ops_place(tutti_ops_call *call);
+/* Writes the rule of an elementwise operator on inputs that broadcast: "ab,1b->ab". */
+tutti_status tutti_ops_place_elementwise(tutti_ops_call *call);
+const tutti_layout *tutti_ops_input(const tutti_ops_call *call, int input); /* its layout */
+/* "add: 'x' float32[4,5] and 'y' float32[4,6]": in front of an error. */
+tutti_status tutti_ops_fail(const tutti_ops_call *call, const char *format, ...) TUTTI_PRINTF(2, 3);
+/* Sets the extent of a letter that no input has. */
+void tutti_ops_set_extent(tutti_ops_call *call, char letter, int64_t extent);
+bool tutti_ops_is_float(tutti_type type); /* float32 or float64 */
+tutti_status tutti_ops_check_float(const tutti_ops_call *call);
+
+/* ---- layouts.c: the layouts that a signature (a choice for each axis) gives the operands. */
+
+typedef struct tutti_ops_layout {
+    tutti_layout view; /* its pointers lead into this struct */
+    tutti_sbp sbp[TUTTI_MOST_AXES];
+    int64_t shape[TUTTI_MOST_DIMS];
+    const int64_t *cuts[TUTTI_MOST_DIMS];
+} tutti_ops_layout;
+
+typedef struct tutti_ops_signature {
+    tutti_ops_layout inputs[TUTTI_OPS_INPUTS], output;
+    double points; /* combinations of letters that the busiest rank computes */
+    void *cuts;    /* what their cuts lie in */
+} tutti_ops_signature;
+
+/* May the row be computed so along an axis? */
+bool tutti_ops_choice_is_valid(const tutti_ops_call *call, const tutti_ops_choice *choice);
+/* Free it with tutti_ops_signature_free. */
+tutti_status tutti_ops_signature_make(const tutti_ops_call *call, const tutti_ops_choice *choices,
+                                      tutti_ops_signature *signature_out);
+void tutti_ops_signature_free(tutti_ops_signature *signature);
+/* The same boxes and partial axes, on placements that are equal? */
+bool tutti_ops_layouts_are_equal(const tutti_layout *a, const tutti_layout *b);
+
+/* ---- choose.c: the cheapest signature, the same on all ranks. */
+tutti_status tutti_ops_choose(const tutti_ops_call *call, const tutti_layout *target, tutti_ops_choice *choices_out);
+
+/* ---- explain.c */
+void tutti_ops_note(const tutti_ops_call *call, const tutti_ops_choice *choices, const tutti_ops_signature *signature);
+
+#endif

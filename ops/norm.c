@@ -1,0 +1,233 @@
+/*
+ * Batch normalisation over the whole global batch.
+ *
+ *     x -> statistics (sum, sum of squares; partial where x is split) -> broadcast -> y
+ *     dy -> sums (of dy, of dy * xhat)                                -> broadcast -> dx;  the sums are dbeta and dgamma
+ */
+#include "ops/norm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/operators.h"
+#include "ops/gradient.h"
+
+/* ------------------------------------------------------------------------------------------------ rules */
+
+/* Writes a rule for any number of leading dimensions; '.' in `form` stands for their letters, which `sums` says to sum. */
+static tutti_status place_norm(tutti_ops_call *call, const char *form, bool sums) {
+    int ndims = tutti_ops_input(call, 0)->ndims;
+    char text[TUTTI_OPS_RULE_TEXT], leading[TUTTI_MOST_DIMS + 1] = "", *at = text;
+    TUTTI_TRY(tutti_ops_check_float(call));
+    if (ndims < 2) return tutti_ops_fail(call, "'%.40s' needs samples and channels", tutti_ops_input(call, 0)->name);
+    for (int d = 0; d < ndims - 1; d++) leading[d] = (char)(d < 2 ? 'a' + d : 'b' + d); /* c are channels */
+    for (const char *f = form; *f != '\0'; f++) {
+        if (*f != '.') *at++ = *f;
+        else at = stpcpy(at, leading);
+    }
+    *at = '\0';
+    return tutti_ops_rule_read(text, sums ? leading : NULL, NULL, &call->rule)
+               ? TUTTI_OK
+               : tutti_ops_fail(call, "%s is not a rule", text);
+}
+
+static tutti_status check_type(const tutti_ops_call *call, int input, tutti_type type) {
+    const tutti_layout *layout = tutti_ops_input(call, input);
+    if (layout->type == type) return TUTTI_OK;
+    return tutti_ops_fail(call, "'%.40s' is %s, and must be %s", layout->name, tutti_type_name(layout->type),
+                          tutti_type_name(type));
+}
+
+static tutti_status place_statistics(tutti_ops_call *call) {
+    TUTTI_TRY(place_norm(call, ".c->2c", true));
+    call->type = TUTTI_FLOAT64;
+    return TUTTI_OK;
+}
+
+static tutti_status place_normalise(tutti_ops_call *call) {
+    TUTTI_TRY(place_norm(call, ".c,c,c,2c->.c", false));
+    for (int i = 1; i < 3; i++) TUTTI_TRY(check_type(call, i, tutti_ops_input(call, 0)->type));
+    return check_type(call, 3, TUTTI_FLOAT64);
+}
+
+static tutti_status place_sums(tutti_ops_call *call) {
+    TUTTI_TRY(place_norm(call, ".c,2c,.c->2c", true));
+    TUTTI_TRY(check_type(call, 1, TUTTI_FLOAT64));
+    TUTTI_TRY(check_type(call, 2, tutti_ops_input(call, 0)->type));
+    call->type = TUTTI_FLOAT64;
+    return TUTTI_OK;
+}
+
+static tutti_status place_dx(tutti_ops_call *call) {
+    TUTTI_TRY(place_norm(call, ".c,c,2c,2c,.c->.c", false));
+    TUTTI_TRY(check_type(call, 1, tutti_ops_input(call, 0)->type));
+    for (int i = 2; i < 4; i++) TUTTI_TRY(check_type(call, i, TUTTI_FLOAT64));
+    return check_type(call, 4, tutti_ops_input(call, 0)->type);
+}
+
+/* ------------------------------------------------------------------------------------------------ kernels */
+
+static size_t rows_of(const tutti_ops_operand *x) {
+    size_t rows = 1;
+    for (int d = 0; d < x->ndims - 1; d++) rows *= (size_t)x->shape[d];
+    return rows;
+}
+
+static double global_rows(const tutti_ops_operand *x) {
+    double rows = 1;
+    for (int d = 0; d < x->ndims - 1; d++) rows *= (double)x->whole[d];
+    return rows;
+}
+
+/* What kernels need of x, and the moments by its statistics; free(moments_out). */
+static tutti_status begin(const tutti_ops_call *call, const tutti_ops_operand *statistics,
+                          tutti_kernel_batch_norm_args *args_out, double **moments_out) {
+    const tutti_ops_operand *x = &call->in[0];
+    size_t channels = (size_t)x->shape[x->ndims - 1];
+    double *moments = malloc((2 * channels + 1) * sizeof *moments);
+    if (moments == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for the moments of %zu channels", call->row->name, channels);
+    tutti_kernel_batch_norm_moments(channels, global_rows(x), *(const double *)call->params, statistics->data, moments,
+                                    NULL, moments + channels);
+    *args_out = (tutti_kernel_batch_norm_args){.type = x->type,
+                                               .rows = rows_of(x),
+                                               .channels = channels,
+                                               .x = x->data,
+                                               .mean = moments,
+                                               .inverse_deviation = moments + channels};
+    *moments_out = moments;
+    return TUTTI_OK;
+}
+
+static tutti_status run_statistics(const tutti_ops_call *call) {
+    const tutti_ops_operand *x = &call->in[0];
+    tutti_kernel_batch_norm_statistics(x->type, rows_of(x), (size_t)x->shape[x->ndims - 1], x->data, call->out.data);
+    return TUTTI_OK;
+}
+
+static tutti_status run_normalise(const tutti_ops_call *call) {
+    tutti_kernel_batch_norm_args args;
+    double *moments = NULL;
+    TUTTI_TRY(begin(call, &call->in[3], &args, &moments));
+    args.gamma = call->in[1].data;
+    args.beta = call->in[2].data;
+    tutti_kernel_batch_norm_normalise(&args, call->out.data);
+    free(moments);
+    return TUTTI_OK;
+}
+
+static tutti_status run_sums(const tutti_ops_call *call) {
+    tutti_kernel_batch_norm_args args;
+    double *moments = NULL;
+    TUTTI_TRY(begin(call, &call->in[1], &args, &moments));
+    tutti_kernel_batch_norm_backward_sums(&args, call->in[2].data, call->out.data);
+    free(moments);
+    return TUTTI_OK;
+}
+
+static tutti_status run_dx(const tutti_ops_call *call) {
+    tutti_kernel_batch_norm_args args;
+    double *moments = NULL;
+    TUTTI_TRY(begin(call, &call->in[2], &args, &moments));
+    args.gamma = call->in[1].data;
+    tutti_kernel_batch_norm_backward(&args, call->in[4].data, call->in[3].data, global_rows(&call->in[0]),
+                                     call->out.data);
+    free(moments);
+    return TUTTI_OK;
+}
+
+const tutti_ops_row tutti_ops_row_batch_norm_statistics = {
+    .name = "batch_norm_statistics", .ns_per_point = 1, .place = place_statistics, .run = run_statistics};
+const tutti_ops_row tutti_ops_row_batch_norm = {
+    .name = "batch_norm", .mixes_types = true, .ns_per_point = 1, .place = place_normalise, .run = run_normalise};
+const tutti_ops_row tutti_ops_row_batch_norm_sums = {.name = "batch_norm_sums",
+                                                     .mixes_types = true,
+                                                     .linear = {4},
+                                                     .ns_per_point = 1,
+                                                     .place = place_sums,
+                                                     .run = run_sums};
+const tutti_ops_row tutti_ops_row_batch_norm_dx = {.name = "batch_norm_dx",
+                                                   .mixes_types = true,
+                                                   .linear = {8 | 16},
+                                                   .ns_per_point = 1,
+                                                   .place = place_dx,
+                                                   .run = run_dx};
+
+/* ------------------------------------------------------------------------------------------------ calls */
+
+/* Before the statistics are computed: what the rule would find only then. */
+static tutti_status check_parameters(const tutti_tensor *x, const tutti_tensor *gamma, const tutti_tensor *beta,
+                                     const tutti_op_options *options) {
+    const tutti_ops_call call =
+        TUTTI_OPS_CALL(&tutti_ops_row_batch_norm, .ninputs = 3, .inputs = {x, gamma, beta}, .options = options);
+    const tutti_layout *layout = tutti_tensor_layout(x);
+    TUTTI_TRY(tutti_ops_check_inputs(&call));
+    for (int i = 1; i < 3; i++) {
+        const tutti_layout *parameter = tutti_ops_input(&call, i);
+        TUTTI_TRY(check_type(&call, i, layout->type));
+        if (layout->ndims >= 2 && (parameter->ndims != 1 || parameter->shape[0] != layout->shape[layout->ndims - 1]))
+            return tutti_ops_fail(&call, "'%.40s' must have one dimension of %lld, the channels of '%.40s'",
+                                  parameter->name, (long long)layout->shape[layout->ndims - 1], layout->name);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_op_batch_norm(const tutti_tensor *x, const tutti_tensor *gamma, const tutti_tensor *beta,
+                                 double epsilon, const tutti_op_options *options, tutti_tensor **y_out,
+                                 tutti_tensor **statistics_out) {
+    tutti_tensor *statistics = NULL, *y = NULL;
+    TUTTI_TRY(tutti_ops_check_given("batch_norm", (const tutti_tensor *const[]){x, gamma, beta}, 3));
+    if (y_out == NULL || statistics_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "batch_norm: NULL argument");
+    TUTTI_TRY(check_parameters(x, gamma, beta, options));
+    const tutti_options *collectives = options != NULL ? options->options : NULL;
+    const tutti_op_options of_statistics = TUTTI_OP_OPTIONS(.options = collectives);
+    tutti_ops_call first = TUTTI_OPS_CALL(&tutti_ops_row_batch_norm_statistics, .params = &epsilon, .ninputs = 1,
+                                          .inputs = {x}, .options = &of_statistics);
+    tutti_status status = tutti_ops_make_whole(tutti_ops_run(&first, &statistics), collectives, &statistics);
+    tutti_ops_call second = TUTTI_OPS_CALL(&tutti_ops_row_batch_norm, .params = &epsilon, .ninputs = 4,
+                                           .inputs = {x, gamma, beta, statistics}, .options = options);
+    if (status == TUTTI_OK) status = tutti_ops_run(&second, &y);
+    return tutti_ops_give(status, (tutti_tensor *[]){y, statistics}, (tutti_tensor * *[]){y_out, statistics_out}, 2);
+}
+
+/* Row `row` of the sums as the gradient of a parameter. */
+static tutti_status take_row(const tutti_tensor *sums, int64_t row, const tutti_tensor *of,
+                             tutti_tensor **gradient_out) {
+    int64_t channels = tutti_tensor_layout(sums)->shape[1];
+    tutti_tensor *slice = NULL, *flat = NULL, *cast = NULL;
+    tutti_ops_layout target;
+    tutti_status status = tutti_op_slice(sums, (int64_t[]){row, 0}, (int64_t[]){row + 1, channels}, NULL, &slice);
+    if (status == TUTTI_OK) status = tutti_op_reshape(slice, 1, &channels, NULL, &flat);
+    if (status == TUTTI_OK) status = tutti_op_cast(flat, tutti_tensor_layout(of)->type, NULL, &cast);
+    if (status == TUTTI_OK) status = tutti_ops_adjoint(of, &target);
+    if (status == TUTTI_OK) status = tutti_ops_convert(cast, &target.view, NULL, gradient_out);
+    tutti_tensor_destroy(slice);
+    tutti_tensor_destroy(flat);
+    tutti_tensor_destroy(cast);
+    return status;
+}
+
+tutti_status tutti_op_batch_norm_backward(const tutti_tensor *x, const tutti_tensor *gamma, const tutti_tensor *beta,
+                                          const tutti_tensor *statistics, double epsilon, const tutti_tensor *dy,
+                                          tutti_tensor **dx_out, tutti_tensor **dgamma_out, tutti_tensor **dbeta_out) {
+    tutti_tensor *partial = NULL, *sums = NULL, *dx = NULL, *dgamma = NULL, *dbeta = NULL;
+    TUTTI_TRY(
+        tutti_ops_check_given("batch_norm_backward", (const tutti_tensor *const[]){x, gamma, beta, statistics, dy}, 5));
+    tutti_ops_call first =
+        TUTTI_OPS_CALL(&tutti_ops_row_batch_norm_sums, .params = &epsilon, .ninputs = 3, .inputs = {x, statistics, dy});
+    tutti_status status = tutti_ops_run(&first, &partial);
+    if (status == TUTTI_OK && dgamma_out != NULL) status = take_row(partial, 1, gamma, &dgamma);
+    if (status == TUTTI_OK && dbeta_out != NULL) status = take_row(partial, 0, beta, &dbeta);
+    if (status == TUTTI_OK && dx_out != NULL) {
+        sums = partial;
+        partial = NULL;
+        status = tutti_ops_make_whole(TUTTI_OK, NULL, &sums);
+        tutti_ops_call last = TUTTI_OPS_CALL(&tutti_ops_row_batch_norm_dx, .params = &epsilon, .ninputs = 5,
+                                             .inputs = {x, gamma, statistics, sums, dy});
+        if (status == TUTTI_OK) status = tutti_ops_run_gradient(&last, x, &dx);
+    }
+    tutti_tensor_destroy(partial);
+    tutti_tensor_destroy(sums);
+    return tutti_ops_give(status, (tutti_tensor *[]){dx, dgamma, dbeta},
+                          (tutti_tensor * *[]){dx_out, dgamma_out, dbeta_out}, 3);
+}

@@ -1,0 +1,281 @@
+/*
+ * Reductions over dimensions, and their gradients.
+ */
+#include "ops/reduce.h"
+
+#include <string.h>
+
+#include "kernels/operators.h"
+#include "ops/elementwise.h"
+#include "ops/gradient.h"
+
+/* ------------------------------------------------------------------------------------------------ rules */
+
+/* "abc->ac", or with `keep` "abc->a1c". Gives the number of letters written, without the arrow: of the wide side, then the narrow. */
+static void write_sides(int ndims, unsigned dims, bool keep, char wide[TUTTI_MOST_DIMS + 1],
+                        char narrow[TUTTI_MOST_DIMS + 1], char sums[TUTTI_MOST_DIMS + 1]) {
+    int narrows = 0, summed = 0;
+    for (int d = 0; d < ndims; d++) {
+        bool is_reduced = (dims >> d & 1) != 0;
+        wide[d] = (char)('a' + d);
+        if (!is_reduced) narrow[narrows++] = wide[d];
+        else if (keep) narrow[narrows++] = '1';
+        if (is_reduced) sums[summed++] = wide[d];
+    }
+    wide[ndims] = narrow[narrows] = sums[summed] = '\0';
+}
+
+static tutti_status read_rule(tutti_ops_call *call, const char *from, const char *to, const char *sums) {
+    char text[TUTTI_OPS_RULE_TEXT];
+    memcpy(text, from, strlen(from) + 1);
+    strcat(strcat(text, "->"), to);
+    return tutti_ops_rule_read(text, sums, NULL, &call->rule) ? TUTTI_OK
+                                                              : tutti_ops_fail(call, "%s is not a rule", text);
+}
+
+static tutti_status place_reduce(tutti_ops_call *call) {
+    const tutti_ops_reduction *reduction = call->params;
+    const tutti_layout *x = tutti_ops_input(call, 0);
+    char wide[TUTTI_MOST_DIMS + 1], narrow[TUTTI_MOST_DIMS + 1], sums[TUTTI_MOST_DIMS + 1];
+    if (reduction->dims >> x->ndims != 0)
+        return tutti_ops_fail(call, "the mask 0x%x names dimensions beyond the %d that there are", reduction->dims,
+                              x->ndims);
+    if (x->type == TUTTI_BOOL) return tutti_ops_fail(call, "bool is not a number; tutti_op_cast changes types");
+    write_sides(x->ndims, reduction->dims, reduction->keep, wide, narrow, sums);
+    return read_rule(call, wide, narrow, sums);
+}
+
+static tutti_status place_mean(tutti_ops_call *call) {
+    TUTTI_TRY(tutti_ops_check_float(call));
+    return place_reduce(call);
+}
+
+/* ------------------------------------------------------------------------------------------------ reductions */
+
+static void reduce(const tutti_ops_call *call, tutti_reduction reduction, unsigned dims) {
+    const tutti_ops_operand *x = &call->in[0];
+    const tutti_kernel_reduce_args args = {
+        .type = x->type, .ndims = x->ndims, .shape = x->shape, .dims = dims, .x = x->data, .y = call->out.data};
+    tutti_kernel_reduce(reduction, &args);
+}
+
+static unsigned dims_of(const tutti_ops_call *call) {
+    return ((const tutti_ops_reduction *)call->params)->dims;
+}
+
+static tutti_status run_sum(const tutti_ops_call *call) {
+    reduce(call, TUTTI_SUM, dims_of(call));
+    return TUTTI_OK;
+}
+
+static tutti_status run_min(const tutti_ops_call *call) {
+    reduce(call, TUTTI_MIN, dims_of(call));
+    return TUTTI_OK;
+}
+
+static tutti_status run_max(const tutti_ops_call *call) {
+    reduce(call, TUTTI_MAX, dims_of(call));
+    return TUTTI_OK;
+}
+
+/* Each rank's sum divided by the number of elements of the whole: an average of averages were wrong where shards differ in size. */
+static tutti_status run_mean(const tutti_ops_call *call) {
+    double count = 1;
+    for (int d = 0; d < call->in[0].ndims; d++)
+        if ((dims_of(call) >> d & 1) != 0) count *= (double)call->in[0].whole[d];
+    reduce(call, TUTTI_SUM, dims_of(call));
+    tutti_kernel_scale(call->out.type, 1 / count, call->out.count, call->out.data, call->out.data);
+    return TUTTI_OK;
+}
+
+const tutti_ops_row tutti_ops_row_reduce_sum = {
+    .name = "reduce_sum", .linear = {1}, .ns_per_point = 1, .place = place_reduce, .run = run_sum};
+const tutti_ops_row tutti_ops_row_reduce_mean = {
+    .name = "reduce_mean", .linear = {1}, .ns_per_point = 1, .place = place_mean, .run = run_mean};
+const tutti_ops_row tutti_ops_row_reduce_min = {.name = "reduce_min",
+                                                .reduction = TUTTI_MIN,
+                                                .has_keeps = true,
+                                                .keeps = TUTTI_MIN,
+                                                .ns_per_point = 1,
+                                                .place = place_reduce,
+                                                .run = run_min};
+const tutti_ops_row tutti_ops_row_reduce_max = {.name = "reduce_max",
+                                                .reduction = TUTTI_MAX,
+                                                .has_keeps = true,
+                                                .keeps = TUTTI_MAX,
+                                                .ns_per_point = 1,
+                                                .place = place_reduce,
+                                                .run = run_max};
+
+static const tutti_ops_row *row_of(tutti_reduction reduction) {
+    switch (reduction) {
+    case TUTTI_SUM: return &tutti_ops_row_reduce_sum;
+    case TUTTI_AVG: return &tutti_ops_row_reduce_mean;
+    case TUTTI_MIN: return &tutti_ops_row_reduce_min;
+    case TUTTI_MAX: return &tutti_ops_row_reduce_max;
+    default: return NULL;
+    }
+}
+
+tutti_status tutti_op_reduce(const tutti_tensor *x, tutti_reduction reduction, unsigned dims, bool keep,
+                             const tutti_op_options *options, tutti_tensor **y_out) {
+    const tutti_ops_reduction params = {.dims = dims, .keep = keep};
+    const tutti_ops_row *row = row_of(reduction);
+    if (row == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "reduce: %d is none of TUTTI_SUM, TUTTI_AVG, TUTTI_MIN and TUTTI_MAX",
+                          (int)reduction);
+    tutti_ops_call call = TUTTI_OPS_CALL(row, .params = &params, .ninputs = 1, .inputs = {x}, .options = options);
+    return tutti_ops_run(&call, y_out);
+}
+
+/* ------------------------------------------------------------------------------------------------ sum_to */
+
+/* params: the target's layout. Dimensions that it has not, or with extent 1, are summed. */
+static tutti_status place_sum_to(tutti_ops_call *call) {
+    const tutti_layout *x = tutti_ops_input(call, 0), *target = call->target;
+    char wide[TUTTI_MOST_DIMS + 1] = "", narrow[TUTTI_MOST_DIMS + 1] = "", sums[TUTTI_MOST_DIMS + 1] = "";
+    int missing = x->ndims - target->ndims, summed = 0;
+    if (missing < 0) return tutti_ops_fail(call, "its gradient has %d dimensions, more than it", target->ndims);
+    for (int d = 0; d < x->ndims; d++) {
+        bool is_summed = d < missing || (target->shape[d - missing] == 1 && x->shape[d] != 1);
+        wide[d] = (char)('a' + d);
+        if (is_summed) sums[summed++] = wide[d];
+        if (d >= missing) narrow[d - missing] = is_summed ? '1' : wide[d];
+    }
+    return read_rule(call, wide, narrow, sums);
+}
+
+static tutti_status run_sum_to(const tutti_ops_call *call) {
+    unsigned dims = 0;
+    for (int d = 0; d < call->in[0].ndims; d++)
+        if ((call->rule.sums >> call->rule.inputs[0].factor[d] & 1) != 0) dims |= 1u << d;
+    reduce(call, TUTTI_SUM, dims);
+    return TUTTI_OK;
+}
+
+const tutti_ops_row tutti_ops_row_sum_to = {
+    .name = "sum_to", .linear = {1}, .ns_per_point = 1, .place = place_sum_to, .run = run_sum_to};
+
+tutti_status tutti_ops_sum_to(const tutti_tensor *x, const tutti_layout *target, tutti_tensor **y_out) {
+    tutti_ops_call call = TUTTI_OPS_CALL(&tutti_ops_row_sum_to, .ninputs = 1, .inputs = {x}, .target = target);
+    return tutti_ops_run(&call, y_out);
+}
+
+/* ------------------------------------------------------------------------------------------------ expand */
+
+static tutti_status place_expand(tutti_ops_call *call) {
+    const tutti_ops_expansion *expansion = call->params;
+    char wide[TUTTI_MOST_DIMS + 1], narrow[TUTTI_MOST_DIMS + 1], sums[TUTTI_MOST_DIMS + 1];
+    TUTTI_TRY(tutti_ops_check_float(call));
+    write_sides(expansion->ndims, expansion->dims, expansion->kept, wide, narrow, sums);
+    TUTTI_TRY(read_rule(call, narrow, wide, NULL));
+    for (int d = 0; d < expansion->ndims; d++)
+        if ((expansion->dims >> d & 1) != 0) tutti_ops_set_extent(call, wide[d], expansion->shape[d]);
+    return TUTTI_OK;
+}
+
+static tutti_status run_expand(const tutti_ops_call *call) {
+    const tutti_ops_expansion *expansion = call->params;
+    const tutti_ops_operand *x = &call->in[0], *y = &call->out;
+    int64_t strides[TUTTI_MOST_DIMS], none[TUTTI_MOST_DIMS] = {0}, stride = 1;
+    for (int d = y->ndims - 1; d >= 0; d--) {
+        bool is_repeated = (expansion->dims >> d & 1) != 0;
+        strides[d] = is_repeated ? 0 : stride;
+        if (!is_repeated) stride *= y->shape[d];
+    }
+    double factor = expansion->factor;
+    float factor32 = (float)factor;
+    const tutti_kernel_binary_args args = {.type = y->type,
+                                           .ndims = y->ndims,
+                                           .shape = y->shape,
+                                           .a = x->data,
+                                           .a_strides = strides,
+                                           .b = y->type == TUTTI_FLOAT32 ? (const void *)&factor32 : &factor,
+                                           .b_strides = none,
+                                           .y = y->data};
+    tutti_kernel_binary(TUTTI_KERNEL_MUL, &args);
+    return TUTTI_OK;
+}
+
+const tutti_ops_row tutti_ops_row_expand = {
+    .name = "expand", .linear = {1}, .ns_per_point = 1, .place = place_expand, .run = run_expand};
+
+/* ------------------------------------------------------------------------------------------------ gradients */
+
+static tutti_status expand_backward(const tutti_tensor *x, double factor, unsigned dims, bool keep,
+                                    const tutti_tensor *dy, tutti_tensor **dx_out) {
+    const tutti_layout *layout = tutti_tensor_layout(x);
+    const tutti_ops_expansion expansion = {
+        .factor = factor, .dims = dims, .kept = keep, .ndims = layout->ndims, .shape = layout->shape};
+    tutti_ops_call call = TUTTI_OPS_CALL(&tutti_ops_row_expand, .params = &expansion, .ninputs = 1, .inputs = {dy});
+    return tutti_ops_run_gradient(&call, x, dx_out);
+}
+
+/* Has `y`, the result or its gradient, the shape and type that the result has? */
+static tutti_status check_extreme(const tutti_tensor *x, const tutti_tensor *y, unsigned dims, bool keep) {
+    const tutti_layout *wide = tutti_tensor_layout(x), *is = tutti_tensor_layout(y);
+    int64_t shape[TUTTI_MOST_DIMS];
+    int ndims = 0;
+    for (int d = 0; d < wide->ndims; d++) {
+        bool is_reduced = (dims >> d & 1) != 0;
+        if (!is_reduced || keep) shape[ndims++] = is_reduced ? 1 : wide->shape[d];
+    }
+    if (is->type != wide->type)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "reduce_backward: '%.40s' is %s, and '%.40s' %s; tutti_op_cast changes one", is->name,
+                          tutti_type_name(is->type), wide->name, tutti_type_name(wide->type));
+    if (is->ndims != ndims)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "reduce_backward: '%.40s' has %d dimensions, and the result %d", is->name,
+                          is->ndims, ndims);
+    for (int d = 0; d < ndims; d++)
+        if (is->shape[d] != shape[d])
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "reduce_backward: dimension %d of '%.40s' is %lld, and of the result %lld", d, is->name,
+                              (long long)is->shape[d], (long long)shape[d]);
+    return TUTTI_OK;
+}
+
+/* y or dy with the reduced dimensions, of extent 1. */
+static tutti_status keep_dims(const tutti_tensor *x, const tutti_tensor *y, unsigned dims, tutti_tensor **out) {
+    const tutti_layout *layout = tutti_tensor_layout(x);
+    int64_t shape[TUTTI_MOST_DIMS];
+    for (int d = 0; d < layout->ndims; d++) shape[d] = (dims >> d & 1) != 0 ? 1 : layout->shape[d];
+    return tutti_op_reshape(y, layout->ndims, shape, NULL, out);
+}
+
+/* Where x is the extreme its gradient is dy over the number of such places, else 0. */
+static tutti_status extreme_backward(const tutti_tensor *x, const tutti_tensor *y, unsigned dims,
+                                     const tutti_tensor *dy, tutti_tensor **dx_out) {
+    tutti_tensor *extremes = NULL, *gradient = NULL, *mask = NULL, *count = NULL, *share = NULL;
+    tutti_status status = keep_dims(x, y, dims, &extremes);
+    if (status == TUTTI_OK) status = keep_dims(x, dy, dims, &gradient);
+    if (status == TUTTI_OK) status = tutti_ops_two(&tutti_ops_row_equal, x, extremes, NULL, &mask);
+    if (status == TUTTI_OK) status = tutti_op_reduce(mask, TUTTI_SUM, dims, true, NULL, &count);
+    if (status == TUTTI_OK) status = tutti_ops_two(&tutti_ops_row_div, gradient, count, NULL, &share);
+    if (status == TUTTI_OK) {
+        tutti_ops_call call = TUTTI_OPS_CALL(&tutti_ops_row_mul, .ninputs = 2, .inputs = {mask, share});
+        status = tutti_ops_run_gradient(&call, x, dx_out);
+    }
+    tutti_tensor *made[] = {extremes, gradient, mask, count, share};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) tutti_tensor_destroy(made[i]);
+    return status;
+}
+
+tutti_status tutti_op_reduce_backward(const tutti_tensor *x, const tutti_tensor *y, tutti_reduction reduction,
+                                      unsigned dims, bool keep, const tutti_tensor *dy, tutti_tensor **dx_out) {
+    TUTTI_TRY(tutti_ops_check_given("reduce_backward", (const tutti_tensor *const[]){x, dy}, 2));
+    const tutti_layout *layout = tutti_tensor_layout(x);
+    double count = 1;
+    if (dims >> layout->ndims != 0 || row_of(reduction) == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "reduce_backward: the mask 0x%x or the reduction %d is wrong", dims,
+                          (int)reduction);
+    for (int d = 0; d < layout->ndims; d++)
+        if ((dims >> d & 1) != 0) count *= (double)layout->shape[d];
+    if (reduction == TUTTI_SUM) return expand_backward(x, 1, dims, keep, dy, dx_out);
+    if (reduction == TUTTI_AVG) return expand_backward(x, 1 / count, dims, keep, dy, dx_out);
+    TUTTI_TRY(tutti_ops_check_given("reduce_backward of min and max", (const tutti_tensor *const[]){y}, 1));
+    if (dx_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "reduce_backward: the result is NULL");
+    TUTTI_TRY(check_extreme(x, y, dims, keep));
+    TUTTI_TRY(check_extreme(x, dy, dims, keep));
+    return extreme_backward(x, y, dims, dy, dx_out);
+}

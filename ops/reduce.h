@@ -1,0 +1,29 @@
+/*
+ * Reductions and their opposite, for other operators.
+ */
+#ifndef TUTTI_OPS_REDUCE_H
+#define TUTTI_OPS_REDUCE_H
+
+#include "ops/call.h"
+
+typedef struct tutti_ops_reduction {
+    unsigned dims; /* mask */
+    bool keep;     /* the dimensions, with extent 1 */
+} tutti_ops_reduction;
+
+extern const tutti_ops_row tutti_ops_row_reduce_sum, tutti_ops_row_reduce_mean, tutti_ops_row_reduce_min,
+    tutti_ops_row_reduce_max, tutti_ops_row_expand, tutti_ops_row_sum_to;
+
+/* y = x summed to the target's shape, which broadcasts to that of x. */
+tutti_status tutti_ops_sum_to(const tutti_tensor *x, const tutti_layout *target, tutti_tensor **y_out);
+
+/* What tutti_ops_row_expand takes: y = factor * x, repeated along dimensions that x has with extent 1, or has not. */
+typedef struct tutti_ops_expansion {
+    double factor;
+    unsigned dims; /* of y: repeated */
+    bool kept;     /* x has them with extent 1 */
+    int ndims;     /* of y */
+    const int64_t *shape;
+} tutti_ops_expansion;
+
+#endif
