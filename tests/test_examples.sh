@@ -41,8 +41,16 @@ odd: 2 ranks, sum 4" "$2/split$3"
 sums on rank 3: 2, from column 6 on, each 10
 x[3,5] on rank 3: 35" "$2/tensors$3"
 }
+expect_operators() { # expect_operators NAME FOLDER, where Tutti was built with a CBLAS
+    [ -e "$2/operators" ] || { [ -z "$(find "$prefix" -name 'libtutti_ops.so')" ] && return; }
+    expect "$1, operators" 4 "abc[3,5] on rank 3: 8840
+add ab,ab->ab: axis 0 splits a; 'y' S1 -> S0
+rank 1 has 2x5 of x, the rows from 2 on
+z[3,3] on rank 1: 165" "$2/operators"
+}
 expect_all "CMake, shared" "$work/cmake" ""
 expect_all "CMake, static" "$work/cmake" _static
+expect_operators "CMake" "$work/cmake"
 
 if ! command -v pkg-config >/dev/null || ! command -v make >/dev/null; then
     echo "pkg-config or make is missing: the pkg-config example was not built"
@@ -53,6 +61,7 @@ PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name tutti.pc)")
 export PKG_CONFIG_PATH
 make -C "$work/examples/pkgconfig" CFLAGS="-O2 -Wall -Wextra -Werror $flags" >"$work/make.log" || { cat "$work/make.log"; exit 1; }
 expect_all "pkg-config" "$work/examples/pkgconfig" ""
+expect_operators "pkg-config" "$work/examples/pkgconfig"
 
 # The first sample of README.md, by its command line as it is there, without advice for the loader.
 unset LD_LIBRARY_PATH
