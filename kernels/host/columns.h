@@ -32,7 +32,7 @@ static void OF(unfold)(const tutti_kernel_window *window, int64_t first, int64_t
                        REAL *columns) {
     const size_t channels = (size_t)window->channels, row_count = (size_t)window->kernel_width * channels;
     const size_t image_row_count = (size_t)window->in_width * channels, taps = window_count(window);
-    if (taps == 0) return; /* no channels: nothing to lay out, and perhaps no memory */
+    if (taps == 0) return;
     for (int64_t out_row = first; out_row < end; out_row++)
         for (int64_t out_column = 0; out_column < window->out_width; out_column++, columns += taps) {
             const int64_t top = out_row * window->stride_height - window->pad_top;

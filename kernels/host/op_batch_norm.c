@@ -25,7 +25,7 @@ typedef struct part {
 
 static part make_part(size_t rows, size_t first, size_t channels) {
     part p = {.rows = rows, .first = first, .channels = op_least(PART, channels - first), .groups = 1};
-    if (p.channels == 0) return p;
+    if (p.channels == 0 || rows == 0) return p;
     if (channels < FEW && rows > 1) p.groups = op_least(PART / channels, rows);
     const size_t left = rows % p.groups;
     p.pieces[0] = (piece){rows / p.groups, p.groups * p.channels, p.groups * channels, first};

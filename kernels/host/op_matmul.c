@@ -23,6 +23,7 @@ typedef struct batches {
 
 void tutti_kernel_matmul(const tutti_kernel_matmul_args *args) {
     batches batch = {.ndims = args->batch_ndims, .m = args->m};
+    if (args->m == 0 || args->n == 0) return;
     for (int d = 0; d < batch.ndims; d++)
         if (args->batch_shape[d] == 0) return;
     while (batch.ndims > 0 && !args->transpose_a) {

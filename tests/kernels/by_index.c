@@ -211,6 +211,17 @@ Test(by_index, uniform_numbers_stay_below_the_end) {
     array_free(y);
 }
 
+Test(by_index, arange_of_integers_wraps) {
+    enum { COUNT = 2500 };
+    const int64_t shape[] = {COUNT}, first[] = {0};
+    uint64_t y[COUNT], expected[COUNT];
+    for (int type = TUTTI_INT8; type <= TUTTI_UINT64; type++) {
+        tutti_kernel_arange(type, &(tutti_kernel_shard){1, shape, first, shape}, -3, 2, y);
+        for (size_t i = 0; i < COUNT; i++) reference_store_integer(expected, i, type, 2 * (uint64_t)i - 3);
+        cr_assert(reference_compare(y, expected, COUNT, type) == COUNT, "%s", tutti_type_name(type));
+    }
+}
+
 Test(by_index, arange_of_floats_and_of_steps_that_are_not_whole) {
     enum { COUNT = 2500 };
     const int64_t shape[] = {COUNT}, first[] = {0};
