@@ -95,6 +95,7 @@ tutti_status tutti_ops_fail(const tutti_ops_call *call, const char *format, ...)
 void tutti_ops_set_extent(tutti_ops_call *call, char letter, int64_t extent);
 bool tutti_ops_is_float(tutti_type type); /* float32 or float64 */
 tutti_status tutti_ops_check_float(const tutti_ops_call *call);
+tutti_status tutti_ops_check_extents(const tutti_ops_call *call); /* of matrix products */
 
 /* ---- layouts.c: the layouts that a signature (a choice for each axis) gives the operands. */
 

@@ -84,6 +84,7 @@ static tutti_status place_conv2d(tutti_ops_call *call) {
     const tutti_layout *weight = tutti_ops_input(call, 1);
     int64_t out[2];
     TUTTI_TRY(tutti_ops_check_float(call));
+    TUTTI_TRY(tutti_ops_check_extents(call));
     if (tutti_ops_input(call, 0)->ndims != 4 || weight->ndims != 4)
         return tutti_ops_fail(
             call, "images are [batch, height, width, channels], weights [height, width, channels, filters]");
@@ -118,6 +119,7 @@ static tutti_status place_conv2d_dx(tutti_ops_call *call) {
     const tutti_ops_windows *windows = call->params;
     const tutti_layout *dy = tutti_ops_input(call, 0), *weight = tutti_ops_input(call, 1);
     TUTTI_TRY(tutti_ops_check_float(call));
+    TUTTI_TRY(tutti_ops_check_extents(call));
     if (dy->ndims != 4 || weight->ndims != 4) return tutti_ops_fail(call, "images and weights have 4 dimensions");
     if (!tutti_ops_rule_read("nHWf,klif->nhwi", "f", "hwklHW", &call->rule)) return tutti_ops_fail(call, "not a rule");
     TUTTI_TRY(check_gradient(call, dy, windows->x_shape, weight->shape));
@@ -150,6 +152,7 @@ static tutti_status place_conv2d_dweight(tutti_ops_call *call) {
     const tutti_ops_windows *windows = call->params;
     const tutti_layout *x = tutti_ops_input(call, 0), *dy = tutti_ops_input(call, 1);
     TUTTI_TRY(tutti_ops_check_float(call));
+    TUTTI_TRY(tutti_ops_check_extents(call));
     if (dy->ndims != 4 || x->ndims != 4) return tutti_ops_fail(call, "images have 4 dimensions");
     if (!tutti_ops_rule_read("nhwi,nHWf->klif", "n", "hwklHW", &call->rule)) return tutti_ops_fail(call, "not a rule");
     TUTTI_TRY(check_gradient(call, dy, x->shape, windows->kernel));
@@ -228,6 +231,7 @@ static void kernel_of(const tutti_ops_call *call, int64_t kernel[2]) {
 static tutti_status place_pool(tutti_ops_call *call) {
     int64_t kernel[2], out[2];
     TUTTI_TRY(tutti_ops_check_float(call));
+    TUTTI_TRY(tutti_ops_check_extents(call));
     kernel_of(call, kernel);
     TUTTI_TRY(count_output(call, tutti_ops_input(call, 0)->shape, kernel, out));
     tutti_ops_set_extent(call, 'H', out[0]);
@@ -259,6 +263,7 @@ static tutti_status run_avg_pool2d(const tutti_ops_call *call) {
 static tutti_status place_max_pool2d_backward(tutti_ops_call *call) {
     int64_t kernel[2];
     TUTTI_TRY(tutti_ops_check_float(call));
+    TUTTI_TRY(tutti_ops_check_extents(call));
     kernel_of(call, kernel);
     return check_gradient(call, tutti_ops_input(call, 1), tutti_ops_input(call, 0)->shape, kernel);
 }
@@ -274,6 +279,7 @@ static tutti_status place_avg_pool2d_backward(tutti_ops_call *call) {
     const int64_t *x_shape = ((const tutti_ops_windows *)call->params)->x_shape;
     int64_t kernel[2];
     TUTTI_TRY(tutti_ops_check_float(call));
+    TUTTI_TRY(tutti_ops_check_extents(call));
     kernel_of(call, kernel);
     TUTTI_TRY(check_gradient(call, tutti_ops_input(call, 0), x_shape, kernel));
     tutti_ops_set_extent(call, 'h', x_shape[1]);

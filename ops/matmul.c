@@ -39,6 +39,7 @@ static tutti_status place_matmul(tutti_ops_call *call) {
     char text[TUTTI_OPS_RULE_TEXT], of_a[TUTTI_MOST_DIMS], of_b[TUTTI_MOST_DIMS];
     int64_t extents[MOST_BATCH_DIMS];
     TUTTI_TRY(tutti_ops_check_float(call));
+    TUTTI_TRY(tutti_ops_check_extents(call));
     if (a->ndims < 2 || b->ndims < 2) return tutti_ops_fail(call, "matrices have at least two dimensions");
     int nbatch = (a->ndims > b->ndims ? a->ndims : b->ndims) - 2;
     for (int d = 0; d < nbatch; d++) {
@@ -155,6 +156,7 @@ static tutti_status read_dense(tutti_ops_call *call, const char *format_left, co
 static tutti_status check_dense(const tutti_ops_call *call, int *leading_out) {
     int ndims = tutti_ops_input(call, 0)->ndims;
     TUTTI_TRY(tutti_ops_check_float(call));
+    TUTTI_TRY(tutti_ops_check_extents(call));
     if (ndims < 1) return tutti_ops_fail(call, "a scalar has no features");
     *leading_out = ndims - 1;
     return TUTTI_OK;

@@ -49,6 +49,18 @@ bool tutti_ops_is_float(tutti_type type) {
     return type == TUTTI_FLOAT32 || type == TUTTI_FLOAT64;
 }
 
+/* CBLAS counts in ints. */
+tutti_status tutti_ops_check_extents(const tutti_ops_call *call) {
+    for (int i = 0; i < call->ninputs; i++) {
+        const tutti_layout *layout = tutti_ops_input(call, i);
+        for (int d = 0; d < layout->ndims; d++)
+            if (layout->shape[d] > INT32_MAX)
+                return tutti_ops_fail(call, "dimension %d of '%.40s' is %lld; matrix products take less than 2^31", d,
+                                      layout->name, (long long)layout->shape[d]);
+    }
+    return TUTTI_OK;
+}
+
 tutti_status tutti_ops_check_float(const tutti_ops_call *call) {
     tutti_type type = tutti_ops_input(call, 0)->type;
     if (tutti_ops_is_float(type)) return TUTTI_OK;

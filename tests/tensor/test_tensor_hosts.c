@@ -122,7 +122,7 @@ static tutti_status compare_hosts(ranks_context *context) {
     static const char *const pairs[][2] = {
         {"S0,S1", "S1,S0"}, {"S0,S1", "B,B"}, {"P(sum),P(sum)", "B,B"}, {"P(sum),S0", "S0,B"}, {"B,P(sum)", "S0,S1"}};
     tutti_placement *grid;
-    double near, far, us;
+    double near, far, us = 0;
     TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){2, 2}, 2, &grid));
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         TUTTI_TRY(predict(context, grid, pairs[i][0], pairs[i][1], &us));
