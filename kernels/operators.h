@@ -2,9 +2,9 @@
  * The operators of global tensors on local arrays: what one rank computes of its part.
  *
  * Arrays are dense and row-major unless strides are given; strides are in elements, 0 where a dimension is broadcast.
- * Any extent may be 0. Arguments have been judged by the caller: nothing here fails, and nothing allocates; where scratch
- * is needed the caller gives it. Results are written, never added to. Unless a comment permits it, results do not overlap
- * operands.
+ * Any extent may be 0; an array without elements may be NULL. Arguments have been judged by the caller: nothing here fails, and
+ * nothing allocates; where scratch is needed the caller gives it. Results are written, never added to. Unless a comment permits it,
+ * results do not overlap operands.
  *
  * Types: "reals" are float32 and float64; "floats" are these, float16, bfloat16 and float8, which are computed in float32 and
  * rounded to nearest even once per result; "numbers" are floats and integers. Integers wrap. Bool is named where it is
@@ -91,9 +91,9 @@ void tutti_kernel_reduce(tutti_reduction reduction, const tutti_kernel_reduce_ar
 
 /* ---------------------------------------------------------------------------------------------- products */
 
-/* y[x..., m, n] = op(a) op(b) + bias, in reals, for each index of the batch dimensions x...: op(a) is a[m, k], or a[k, m] transposed;
- * op(b) is b[k, n], or b[n, k] transposed; each of these matrices is dense. y is dense in all dimensions. m, n and k are
- * below 2^31. k == 0: zeros (plus bias). */
+/* y[x..., m, n] = op(a) op(b) + bias, in reals, for each index of the batch dimensions x...: op(a) is a[m, k], or a[k, m]
+ * transposed; op(b) is b[k, n], or b[n, k] transposed; each of these matrices is dense. y is dense in all dimensions. m, n and k
+ * are below 2^31. k == 0: zeros (plus bias). */
 typedef struct tutti_kernel_matmul_args {
     tutti_type type;
     bool transpose_a, transpose_b;
@@ -189,7 +189,8 @@ void tutti_kernel_batch_norm_backward(const tutti_kernel_batch_norm_args *args, 
 /* ------------------------------------------------------------------------------------------ softmax and loss
  * Reals, x[rows, classes]. Softmax cross-entropy whose classes are split over ranks, in parts:
  *
- *   row max (tutti_kernel_reduce)   ->  max over the ranks  ->  exp_sums, label_logits  ->  sums over the ranks  ->  losses, backward
+ *   row max (tutti_kernel_reduce)  ->  max over the ranks  ->  exp_sums, label_logits  ->  sums over the ranks
+ *                                  ->  losses, backward
  */
 
 /* y may be x. */
@@ -214,7 +215,8 @@ void tutti_kernel_label_logits(tutti_type type, size_t rows, size_t classes, con
 /* losses[row] = log(sums) + max - logits, of the parts of all ranks. */
 void tutti_kernel_cross_entropy_losses(tutti_type type, size_t rows, const void *max, const void *sums,
                                        const void *logits, const tutti_kernel_labels *labels, void *losses);
-/* All that at once, where a rank has all classes (labels->first 0, labels->classes == classes). max and sums are kept for backward. */
+/* All that at once, where a rank has all classes (labels->first 0, labels->classes == classes). max and sums are kept for
+ * backward. */
 void tutti_kernel_cross_entropy(tutti_type type, size_t rows, size_t classes, const void *x,
                                 const tutti_kernel_labels *labels, void *max, void *sums, void *losses);
 /* dx = (exp(x - max) / sums - one hot) * dlosses[row], for this rank's classes. dx may be x. */
@@ -253,21 +255,21 @@ typedef struct tutti_kernel_random {
     uint64_t seed, stream;
 } tutti_kernel_random;
 
-/* Floats: y = x / (1 - rate), or 0 with the probability `rate` in [0, 1]; elements are those that tutti_dropout_apply drops. The same
- * call carries dy backward. y may be x. */
+/* Floats: y = x / (1 - rate), or 0 with the probability `rate` in [0, 1]; elements are those that tutti_dropout_apply drops. The
+ * same call carries dy backward. y may be x. */
 void tutti_kernel_dropout(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                           double rate, const void *x, void *y);
 
-/* Floats: uniform in [low, high), in steps of (high - low) * 2^-24 (float64: 2^-53), rounded to the type but never to high, where the
- * type has a number between. */
+/* Floats: uniform in [low, high), in steps of (high - low) * 2^-24 (float64: 2^-53), rounded to the type but never to high,
+ * where the type has a number between. */
 void tutti_kernel_random_uniform(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                                  double low, double high, void *y);
 /* Floats: normal deviates (Box-Muller; within 6.6 standard deviations, float64: 8.6). */
 void tutti_kernel_random_normal(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                                 double mean, double stddev, void *y);
 
-/* y = start + step * index, of numbers, computed in float64 and cast as tutti_kernel_cast does; integers with whole start and step: in
- * 64 bits, which wrap. */
+/* y = start + step * index, of numbers, computed in float64 and cast as tutti_kernel_cast does; integers with whole start and
+ * step: in 64 bits, which wrap. */
 void tutti_kernel_arange(tutti_type type, const tutti_kernel_shard *shard, double start, double step, void *y);
 
 /* y[i] = value, cast as tutti_kernel_cast does. All types. */

@@ -1,5 +1,6 @@
 /*
- * Floats and their bits, and the smaller and the larger of two floats: for the reductions and the operators alike. Nothing branches.
+ * Floats and their bits, and the smaller and the larger of two floats: for the reductions and the operators alike. Nothing
+ * branches.
  */
 #ifndef TUTTI_KERNELS_HOST_FLOAT_BITS_H
 #define TUTTI_KERNELS_HOST_FLOAT_BITS_H

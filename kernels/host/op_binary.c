@@ -1,8 +1,8 @@
 /*
  * Elementwise operations with two operands and broadcasting.
  *
- * Dimensions are dropped and merged until the last two are a panel [rows, columns] of each operand. A panel is walked in pieces: whole
- * rows that fit into a block, or parts of one row. An operand that lies dense in a piece is read where it is; another one is
+ * Dimensions are dropped and merged until the last two are a panel [rows, columns] of each operand. A panel is walked in pieces:
+ * whole rows that fit into a block, or parts of one row. An operand that lies dense in a piece is read where it is; another one is
  * spread out in a block first, and a block that all pieces share (a bias row, a number) is filled once.
  */
 #include <string.h>

@@ -2,10 +2,10 @@
  * exp, log, the normal distribution and a circle's points in float32, without branches or tables, so that loops over them become
  * vector code. In float64 they are the C library's.
  *
- * Polynomials were fitted for the least relative error (Lawson, 1961), and are evaluated in pairs (Estrin, 1960), since a chain of their
- * terms would take longer than all their instructions; with the rounding of their evaluation the errors are
- * below 2 units in the last place for exp and log, and 3 for the normal distribution's tail near 0, which grow with x^2 to
- * some 2e-6 at 13. NaN stays NaN, and results below the smallest normal number are rounded, not flushed, but for exp_below.
+ * Polynomials were fitted for the least relative error (Lawson, 1961), and are evaluated in pairs (Estrin, 1960), since a chain
+ * of their terms would take longer than all their instructions. With rounding, exp is within 1 unit in the last place, log within
+ * 1.5, and gelu within 3 near 0 and 11 at -5, where the square in its exponent is rounded; its far tail is within 2e-6. NaN stays
+ * NaN, and results below the smallest normal number are rounded, not flushed, but for exp_below.
  */
 #ifndef TUTTI_KERNELS_HOST_OP_MATH_H
 #define TUTTI_KERNELS_HOST_OP_MATH_H

@@ -2,7 +2,8 @@
  * What an element becomes by its index in a global array: dropout, random numbers, sequences.
  *
  * The local array is a list of runs, elements whose indices follow one another, and these are taken in blocks. Word i % 4 of
- * Philox's block i / 4 belongs to element i, as in the trainer's dropout; where float64 numbers are drawn, an element has two words.
+ * Philox's block i / 4 belongs to element i, as in the trainer's dropout; where float64 numbers are drawn, an element has two
+ * words.
  */
 #include <math.h>
 #include <string.h>

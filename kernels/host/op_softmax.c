@@ -1,6 +1,6 @@
 /*
- * Softmax, and softmax cross-entropy in parts: what ranks with some of the classes each can compute before and after they have added
- * up. The largest element is subtracted first, so that no exponential overflows; sums are kept in float64.
+ * Softmax, and softmax cross-entropy in parts: what ranks with some of the classes each can compute before and after they have
+ * added up. The largest element is subtracted first, so that no exponential overflows; sums are kept in float64.
  *
  * Rows go through all passes while they are in the first-level cache.
  */

@@ -1,7 +1,7 @@
 /*
- * Loops of the operators that compute more than they read: exponentials and what is made of them, conversions of small floats, random
- * words. They are compiled for each instruction set (op_vector_plain.c, op_vector_avx2.c, op_vector_avx512.c) and give the same
- * bits with each; what memory bounds is compiled by TUTTI_VECTOR_CLONES instead.
+ * Loops of the operators that compute more than they read: exponentials and what is made of them, conversions of small floats,
+ * random words. They are compiled for each instruction set (op_vector_plain.c, op_vector_avx2.c, op_vector_avx512.c) and give
+ * the same bits with each; what memory bounds is compiled by TUTTI_VECTOR_CLONES instead.
  */
 #ifndef TUTTI_KERNELS_HOST_OP_VECTOR_H
 #define TUTTI_KERNELS_HOST_OP_VECTOR_H
