@@ -85,8 +85,8 @@ ALWAYS_INLINE void prefetch_from(const char *row, size_t bytes) {
 ALWAYS_INLINE void prefetch_to(const char *row, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(row + i, 1, TO_LEVEL_2);
 }
-/* The same for rows that lie in memory, a few rows ahead. Line after line, the processor would take it for a long array, and
- * fetch what is behind the end of each row, too, which takes up to a quarter of the memory's speed. */
+/* The same for rows that lie in memory and go past the caches, a few rows ahead. Line after line, the processor would take a row
+ * for a long array, and fetch what is behind its end, too, which takes up to a quarter of the memory's speed. */
 ALWAYS_INLINE void prefetch_far(const char *row, size_t bytes) {
     const size_t lines = (bytes + LINE - 1) / LINE, step = lines < 8         ? 1
                                                            : lines % 7 != 0  ? 7
@@ -101,8 +101,7 @@ ALWAYS_INLINE void prefetch_far(const char *row, size_t bytes) {
 #define ROWS_AHEAD 8
 ROWS(rows_by_memcpy, memcpy(to, from, unit))
 ROWS(long_rows, (prefetch_from(from + 2 * src_a, 512), memcpy(to, from, unit)))
-ROWS(far_rows,
-     (prefetch_far(from + ROWS_AHEAD * src_a, unit), prefetch_to(to + 4 * dst_a, unit), memcpy(to, from, unit)))
+ROWS(far_rows, (prefetch_from(from + 4 * src_a, unit), prefetch_to(to + 4 * dst_a, unit), memcpy(to, from, unit)))
 ROWS(rows_past_caches, tutti_copy_stream_part(to, from, unit))
 ROWS(far_rows_past_caches, (prefetch_far(from + ROWS_AHEAD * src_a, unit), tutti_copy_stream_part(to, from, unit)))
 
