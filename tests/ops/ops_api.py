@@ -1,4 +1,4 @@
-"""Tutti's tensors and operators from Python by ctypes, and random layouts of them. No PyTorch here: ranks other than 0 do without."""
+"""Tutti's tensors and operators from Python by ctypes, and random layouts of them; without PyTorch, which only rank 0 loads."""
 import ctypes
 from math import prod
 
@@ -96,7 +96,7 @@ class Place:
         count = draw.choice([n for n in (1, 2, 3, 4, 4, 4) if n <= size])
         self.ranks = [0] + draw.sample(range(1, size), count - 1)
         draw.shuffle(self.ranks)
-        self.axes = draw.choice([[count], [count], [1, count], [count, 1]] + [[2, 2], [2, 2], [2, 2], [2, 2], [2, 1, 2]] * (count == 4))
+        self.axes = draw.choice([[count], [count], [1, count], [count, 1]] + ([[2, 2]] * 4 + [[2, 1, 2]]) * (count == 4))
         self.handle = pointer()
         must(tutti.tutti_placement_create(world, HOST, ints(self.ranks), ints(self.axes), len(self.axes),
                                           ctypes.byref(self.handle)))

@@ -38,7 +38,8 @@ def strides(w):
 
 
 def conv2d(draw, rng):
-    kernel, filters, kind, has_bias = [draw.randint(1, 3), draw.randint(1, 3)], draw.choice([1, 2, 4, 5]), draw.choice(FLOATS), draw.random() < 0.5
+    kernel, filters = [draw.randint(1, 3), draw.randint(1, 3)], draw.choice([1, 2, 4, 5])
+    kind, has_bias = draw.choice(FLOATS), draw.random() < 0.5
     w, shape = random_windows(draw, kernel, False), image(draw, kernel)
     inputs = [given(rng, "x", shape, kind), given(rng, "weight", kernel + [shape[3], filters], kind)]
     inputs += [given(rng, "bias", [filters], kind)] * has_bias
@@ -47,7 +48,8 @@ def conv2d(draw, rng):
         return list(values) + [None] * (3 - len(values))
     def reference(torch, x):
         padded = torch.nn.functional.pad(x[0].permute(0, 3, 1, 2), (w.pad_left, w.pad_right, w.pad_top, w.pad_bottom))
-        y = torch.nn.functional.conv2d(padded.contiguous(), x[1].permute(3, 2, 0, 1).contiguous(), x[2] if has_bias else None, strides(w))
+        weight = x[1].permute(3, 2, 0, 1).contiguous()
+        y = torch.nn.functional.conv2d(padded.contiguous(), weight, x[2] if has_bias else None, strides(w))
         return y.permute(0, 2, 3, 1)
     return Case(inputs, 4, kind, lambda t, options, y: api.ops.tutti_op_conv2d(*with_bias(t), address, options, y), reference,
                 lambda t, y, dy, out: api.ops.tutti_op_conv2d_backward(*with_bias(t), address, dy, *with_bias(out)), w.says())
@@ -60,7 +62,8 @@ def pool(name, function):
         forward, backward = getattr(api.ops, f"tutti_op_{name}"), getattr(api.ops, f"tutti_op_{name}_backward")
         address = ctypes.byref(w)
         def reference(torch, x):
-            y = function(torch.nn.functional, x[0].permute(0, 3, 1, 2), list(w.kernel), strides(w), [w.pad_top, w.pad_left], w.count_padding)
+            y = function(torch.nn.functional, x[0].permute(0, 3, 1, 2), list(w.kernel), strides(w), [w.pad_top, w.pad_left],
+                         w.count_padding)
             return y.permute(0, 2, 3, 1)
         return unary_of_shape(draw, rng, shape, 4, lambda x, options, y: forward(x, address, options, y),
                               lambda x, y, dy, dx: backward(x, address, dy, dx), reference, w.says(), FLOATS)
@@ -108,11 +111,14 @@ def reduce(draw, rng):
         if reduction == "sum":
             return torch.sum(x[0], dims, keepdim=keep).to(x[0].dtype)
         return getattr(torch, "a" + reduction)(x[0], dims, keepdim=keep)
-    return unary_of_shape(
+    case = unary_of_shape(
         draw, rng, shape, len(shape) - (0 if keep else len(dims)),
         lambda x, options, y: api.ops.tutti_op_reduce(x, number, mask, keep, options, y),
         lambda x, y, dy, dx: api.ops.tutti_op_reduce_backward(x, y, number, mask, keep, dy, dx), reference,
         f"{reduction} over {dims}{' kept' * keep}", FLOATS if reduction == "avg" else FLOATS * 2 + INTEGERS)
+    if reduction in ("min", "max"):
+        case.inputs[0].value = rng.integers(0, 4, shape).astype(case.inputs[0].value.dtype)  # many are equal
+    return case
 
 
 def softmax(draw, rng):
@@ -145,15 +151,16 @@ class Dropout(ctypes.Structure):
 
 
 class Random(ctypes.Structure):
-    _fields_ = [("distribution", ctypes.c_int), ("a", double), ("b", double), ("seed", ctypes.c_uint64), ("stream", ctypes.c_uint64)]
+    _fields_ = [("distribution", ctypes.c_int), ("a", double), ("b", double), ("seed", ctypes.c_uint64),
+                ("stream", ctypes.c_uint64)]
 
 
 def alone(shape, kind, call, value=None):
     """What rank 0 computes on a placement of its own: of call(input, address of the result), the input a layout or a tensor."""
     place, y = pointer(), pointer()
     api.must(api.tutti.tutti_placement_create(api.world, api.HOST, api.ints([0]), api.ints([1]), 1, ctypes.byref(place)))
-    layout = api.Layout(ctypes.sizeof(api.Layout), place, None, api.TYPES.index(kind), len(shape), api.ints(shape, ctypes.c_int64), 0,
-                        None, b"alone")
+    layout = api.Layout(ctypes.sizeof(api.Layout), place, None, api.TYPES.index(kind), len(shape),
+                        api.ints(shape, ctypes.c_int64), 0, None, b"alone")
     x = None
     if value is not None:
         x = api.create(layout)
@@ -193,7 +200,8 @@ def dropout(draw, rng):
 def made(draw, rng, kinds, call, reference, says):
     """Without inputs: forward takes the layout."""
     shape, kind = shapes(draw), draw.choice(kinds)
-    return Case([Input("y", np.zeros(shape), kind)], len(shape), kind, call, lambda torch, x: reference(torch, shape, kind), None, says)
+    return Case([Input("y", np.zeros(shape), kind)], len(shape), kind, call, lambda torch, x: reference(torch, shape, kind), None,
+                says)
 
 
 def random_(draw, rng):
@@ -221,7 +229,8 @@ def arange(draw, rng):
     def reference(torch, shape, kind):
         count = int(np.prod(shape))
         return torch.arange(count, dtype=torch.float64).mul(step).add(first).reshape(shape)
-    return made(draw, rng, FLOATS + ["int32", "int64"], lambda layout, y: api.ops.tutti_op_arange(layout, double(first), double(step), y),
+    return made(draw, rng, FLOATS + ["int32", "int64"],
+                lambda layout, y: api.ops.tutti_op_arange(layout, double(first), double(step), y),
                 reference, f"first {first} step {step}")
 
 

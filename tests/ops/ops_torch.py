@@ -121,8 +121,9 @@ class Judged:
         return api.whole(tensor, everyone if self.all_call else None)
 
     def check_result(self, y, wanted, expected):
-        if wanted is not None and api.meaning(api.read_sbp(api.layout_of(y), self.place), self.place) != api.meaning(wanted, self.place):
-            self.wrong.append(f"its layout is {api.read_sbp(api.layout_of(y), self.place)}")
+        sbp = api.read_sbp(api.layout_of(y), self.place)
+        if wanted is not None and api.meaning(sbp, self.place) != api.meaning(wanted, self.place):
+            self.wrong.append(f"its layout is {sbp}")
         if not self.place.is_member() and api.shard(y)[0] is not None:
             self.wrong.append("a rank outside of the placement has a shard")
         value = self.whole(y)
@@ -139,7 +140,8 @@ class Judged:
             asked = [i.has_gradient for i in inputs]
         out = [self.own(pointer()) if ask else None for ask in asked]
         addresses = [None if o is None else ctypes.byref(o) for o in out]
-        has_none = [any(s.kind == api.PARTIAL and s.reduction != 0 for s in api.read_sbp(api.layout_of(t), self.place)) for t in tensors]
+        has_none = [any(s.kind == api.PARTIAL and s.reduction != 0 for s in api.read_sbp(api.layout_of(t), self.place))
+                    for t in tensors]
         if any(none and (ask or self.name == "concat") for none, ask in zip(has_none, asked)):
             status = self.case.backward(tensors, y, dy, addresses)
             if status != api.ERR_ARGUMENT or any(o is not None and o.value for o in out):

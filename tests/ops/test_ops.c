@@ -1,6 +1,6 @@
 /*
- * Operators: what is refused, with the same words on all ranks; which layouts are computed in without a move; and layouts that hurt.
- * tests/ops/ops_torch.py judges values.
+ * Operators: what is refused, with the same words on all ranks; which layouts are computed in without a move; and
+ * layouts that hurt. tests/ops/ops_torch.py judges values.
  */
 #include <criterion/criterion.h>
 #include <math.h>
