@@ -37,14 +37,13 @@ static tutti_status try_wish(const tutti_pricing *pricing, const tutti_route *ro
 }
 
 /* The other ways to go on once nothing is partial. An all_gather or a broadcast, where one fits, has none: pieces are as many bytes,
- * in as many calls. */
+ * in as many calls. Where few ranks have something for each other, messages stay: an all_to_all would make all wait for all. */
 static tutti_status try_moves(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
                               const tutti_price *price, tutti_choice *choice) {
     tutti_plan_wish other = *wish;
     if (!price->exchanges) return TUTTI_OK;
-    other.messages = price->dense;
-    other.all_to_all = !price->dense;
-    TUTTI_TRY(try_wish(pricing, route, &other, choice));
+    other.messages = true;
+    if (price->dense) TUTTI_TRY(try_wish(pricing, route, &other, choice));
     other = *wish;
     other.shares = true;
     return try_wish(pricing, route, &other, choice);

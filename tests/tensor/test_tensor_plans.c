@@ -256,6 +256,25 @@ Test(tensor_plans, the_quickest_plan_by_the_costs_is_taken) {
     run(four, choose_shares);
 }
 
+/* One rank has something for one other: messages, of which the sender need not wait. */
+static tutti_status keep_messages(ranks_context *context) {
+    tutti_placement *line;
+    tutti_plan_details details;
+    couple c;
+    char text[400];
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){context->nranks, 1}, 2, &line));
+    TUTTI_TRY(make_couple(line, "S0,B", "S1,B", context->nranks, 1, &c)); /* one column: all of it goes to rank 0 */
+    TUTTI_TRY(describe(&c, text, sizeof text, &details));
+    RANKS_CHECK(strstr(text, "messages to") != NULL, "'%s'", text);
+    tutti_placement_destroy(line);
+    return TUTTI_OK;
+}
+
+Test(tensor_plans, few_pieces_stay_messages) {
+    static const int some[] = {2, 3, 0};
+    run(some, keep_messages);
+}
+
 /* ------------------------------------------------------------------------------------------------- works */
 
 enum { ROWS = 24, COLUMNS = 5 };
