@@ -7,10 +7,8 @@
  * them lie in scratch memory. A step leads from one stage to the next; an exchange does so for all pairs at once. Which steps
  * there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
  *
- * plan.c makes and keeps plans, plan_choose.c chooses by prices (plan_price.c) which, plan_steps.c lists the steps, plan_reduce.c and
- * plan_move.c work them out, run.c carries them out.
- * plan.c makes and keeps plans, plan_steps.c chooses the steps, plan_reduce.c, plan_move.c and plan_reads.c work them out,
- * run.c carries them out.
+ * plan.c makes and keeps plans, plan_choose.c chooses by prices (plan_price.c) which, plan_steps.c lists the steps, plan_reduce.c,
+ * plan_move.c and plan_reads.c work them out, run.c carries them out.
  */
 #ifndef TUTTI_TENSOR_PLAN_H
 #define TUTTI_TENSOR_PLAN_H
@@ -104,11 +102,11 @@ typedef struct tutti_step {
 
 /* What TUTTI_PLAN says. */
 typedef struct tutti_plan_wish {
-    bool all_reduce, reduce_scatter; /* how partial values are reduced */
-    bool no_collective;              /* no all_gather and broadcast */
+    bool all_reduce, reduce_scatter;  /* how partial values are reduced */
+    bool no_collective;               /* no all_gather and broadcast */
     bool all_to_all, messages, reads; /* how pieces travel */
-    bool shares;                     /* copies get a share each, and gather these */
-    bool any;                        /* a word is set */
+    bool shares;                      /* copies get a share each, and gather these */
+    bool any;                         /* a word is set */
 } tutti_plan_wish;
 
 /* What a plan for one pair is predicted to take; plan_price.c. */
@@ -205,6 +203,9 @@ tutti_status tutti_plan_exchange(tutti_plan *plan, const int *from_stages, const
 
 /* The axes along which an all_gather leads from `fine` to `coarse`; 0: none does. */
 unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse);
+/* Are the boxes that are gathered strided in what they become? The same answer on all ranks; where cuts are uneven it may be
+ * wrong, which does no harm. */
+bool tutti_move_is_strided(const tutti_tiling *fine, const tutti_tiling *coarse);
 /* Does a broadcast? */
 bool tutti_move_broadcasts(const tutti_tiling *now, const tutti_tiling *target);
 
@@ -235,6 +236,8 @@ tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route 
 /* ---- plan_reads.c: steps of exchanges and all_gathers in which ranks read from each other's shards. */
 tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, const tutti_plan_wish *wish,
                              bool *reads_out);
+/* Of so many bytes, by so many ranks of one host; all_meet: in steps that are no messages otherwise. */
+bool tutti_reads_pay_for(uint64_t bytes, int nranks, bool all_meet, const tutti_plan_wish *wish);
 /* Begins and ends the list of lookups. */
 tutti_status tutti_reads_begin(tutti_plan *plan, tutti_step *step);
 void tutti_reads_end(tutti_step *step);

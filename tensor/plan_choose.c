@@ -13,8 +13,8 @@ enum { FEW = 64 };
 
 /* Predictions are rough: of plans that differ by less, the one with fewer steps is taken. What each step waits for its ranks is not
  * in its price. */
-#define MUCH               1.3
-#define MUCH_OF_MORE_STEPS 1.6
+#define MUCH               2.0
+#define MUCH_OF_MORE_STEPS 2.5
 
 static bool is_better(const tutti_price *a, const tutti_price *than) {
     if (a->us * (a->steps > than->steps ? MUCH_OF_MORE_STEPS : MUCH) < than->us) return true;

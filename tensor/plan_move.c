@@ -30,9 +30,7 @@ unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *
     return axes;
 }
 
-/* Are the boxes that are gathered strided in what they become? The same answer on all ranks; where cuts are uneven it may be
- * wrong, which does no harm. */
-static bool is_strided(const tutti_tiling *fine, const tutti_tiling *coarse) {
+bool tutti_move_is_strided(const tutti_tiling *fine, const tutti_tiling *coarse) {
     bool has_rows = false;
     for (int d = 0; d < fine->ndims; d++) {
         if (has_rows && fine->nsplits[d] > coarse->nsplits[d]) return true;
@@ -109,7 +107,7 @@ static tutti_status add_all_gather(tutti_plan *plan, size_t pair, int from, unsi
     step->nranks = tutti_comm_size(step->comm);
     step->me = tutti_comm_rank(step->comm);
     const tutti_stage *stages = plan->routes[pair].stages;
-    if (wish->reads || is_strided(&stages[from].tiling, &stages[from + 1].tiling))
+    if (wish->reads || tutti_move_is_strided(&stages[from].tiling, &stages[from + 1].tiling))
         TUTTI_TRY(tutti_reads_pay(plan, step, wish, &step->reads));
     return list_boxes(plan, pair, step, axes);
 }

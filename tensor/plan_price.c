@@ -83,6 +83,19 @@ static void add_copy(load *l, double bytes, double row_bytes) {
     l->rows += bytes / row_bytes;
 }
 
+/* Bytes that are read from another rank's shard, row by row: what that takes longer than a copy of whole pages. */
+static void add_rows(load *l, double bytes, double row_bytes) {
+    if (row_bytes >= bytes) return;
+    add_copy(l, bytes, row_bytes);
+    l->bytes[TUTTI_COST_COPY] -= bytes;
+}
+
+/* Will a step be one that reads (plan_reads.c)? Not so where its ranks are on several hosts. */
+static bool is_read(const bill *b, int nranks, bool all_meet) {
+    double bytes = bytes_of(b, b->route->dst->nelements) + b->pricing->touched_more / 2 * nranks;
+    return b->pricing->costs->nhosts == 1 && tutti_reads_pay_for((uint64_t)bytes, nranks, all_meet, b->wish);
+}
+
 static double local_us(const load *l, const double *ns, double row_ns) {
     double copied = l->bytes[TUTTI_COST_COPY] * ns[TUTTI_COST_COPY], strided = l->bytes[TUTTI_COST_STRIDED];
     double rows_ns = (l->rows - strided / TUTTI_COST_ROW_BYTES) * row_ns;
@@ -221,7 +234,11 @@ static void price_all_gather(bill *b, const tutti_tiling *now, const tutti_tilin
     load l = {.bytes[TUTTI_COST_GATHER] = bytes};
     typical_regions(now, target, &part, &box);
     int64_t row = run_in(&part, &box);
-    if (row < tutti_region_elements(&part)) {
+    bool reads = (b->wish->reads || tutti_move_is_strided(now, target)) && is_read(b, (int)group, true);
+    if (reads) {
+        add_rows(&l, bytes, bytes_of(b, row));
+        b->price.us += b->pricing->costs->base_us[TUTTI_COST_GATHER]; /* of the second meeting */
+    } else if (row < tutti_region_elements(&part)) {
         add_copy(&l, bytes, bytes_of(b, row));
         b->touched += bytes;
     }
@@ -257,7 +274,7 @@ static void price_broadcast(bill *b, const tutti_tiling *now, const tutti_tiling
 /* The step of an exchange; arrays by index in the two placements. */
 typedef struct swap {
     tutti_transfer transfer;
-    bool same_shape;
+    bool same_shape, reads;
     load *loads;           /* by index in the target's placement, then by that in the source's */
     int64_t talks;         /* ordered pairs of ranks that have something for each other */
     double *far_in;        /* by host */
@@ -305,10 +322,11 @@ static void add_pair(bill *b, swap *s, int src, int dst) {
     }
     s->talks++;
     s->sent += bytes;
-    bool packs = src_run < elements;
+    bool packs = src_run < elements && !s->reads;
     if (packs) add_copy(giver, bytes, bytes_of(b, src_run));
     if (packs || b->price.steps > 0) taker->fresh += bytes;
-    if (dst_run < elements) add_copy(taker, bytes, bytes_of(b, dst_run));
+    if (s->reads) add_rows(taker, bytes, bytes_of(b, src_run < dst_run ? src_run : dst_run));
+    else if (dst_run < elements) add_copy(taker, bytes, bytes_of(b, dst_run));
     taker->bytes[TUTTI_COST_MESSAGE] += bytes; /* until it is known that there are none */
     taker->givers++;
     giver->takers++;
@@ -338,7 +356,7 @@ static double touched_bytes(const bill *b, const swap *s, int count) {
     double most = 0;
     for (int i = 0; i < count; i++) {
         const load *l = &s->loads[i];
-        double packed = s->talks > 0 ? l->bytes[TUTTI_COST_STRIDED] : 0;
+        double packed = s->talks > 0 && !s->reads ? l->bytes[TUTTI_COST_STRIDED] : 0;
         most = larger(most, packed + (b->price.steps == 0 ? l->read : 0));
     }
     return most;
@@ -365,16 +383,25 @@ static void finish_exchange(bill *b, swap *s) {
     int64_t group = axes == ~0u ? pricing->nranks : group_size(to, axes);
     int64_t ngroups = axes == ~0u ? 1 : to->nranks / group, all = ngroups * group * (group - 1);
     bool dense = tutti_move_is_dense(b->wish, group > TUTTI_MOST_COUNTED ? -1 : s->talks, all);
+    s->reads = s->talks > 0 && is_read(b, (int)group, dense);
+    if (s->reads) { /* other copies */
+        s->talks = 0;
+        s->sent = 0;
+        memset(s->loads, 0, (size_t)count * sizeof *s->loads);
+        sum_pairs(b, s);
+    }
     join_loads(s);
     b->touched += largest_bytes(b, s->transfer.dst) + touched_bytes(b, s, count);
     b->price.received += s->sent;
     b->price.exchanges = s->talks > 0;
     b->price.dense = dense;
-    for (int i = 0; i < count && dense; i++) {
+    for (int i = 0; i < count && (dense || s->reads); i++) {
         s->loads[i].bytes[TUTTI_COST_PULL] += s->loads[i].bytes[TUTTI_COST_MESSAGE];
         s->loads[i].bytes[TUTTI_COST_MESSAGE] = 0;
     }
-    tutti_cost_kind kind = s->talks == 0 ? TUTTI_COST_KINDS : dense ? TUTTI_COST_GATHER : TUTTI_COST_MESSAGE;
+    bool calls = dense || s->reads;
+    tutti_cost_kind kind = s->talks == 0 ? TUTTI_COST_KINDS : calls ? TUTTI_COST_GATHER : TUTTI_COST_MESSAGE;
+    if (s->reads) b->price.us += b->pricing->costs->base_us[TUTTI_COST_GATHER]; /* of the second meeting */
     add_step(b, kind, s->loads, count, s->far_most > 0, s->far_most);
 }
 

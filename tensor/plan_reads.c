@@ -15,6 +15,11 @@
  * goes past the caches. */
 enum { LEAST_READ = 8 << 10, LEAST_STREAMED = 4 << 20 };
 
+bool tutti_reads_pay_for(uint64_t bytes, int nranks, bool all_meet, const tutti_plan_wish *wish) {
+    uint64_t least = (uint64_t)LEAST_READ * (all_meet ? (uint64_t)nranks - 1 : 1);
+    return wish->reads || (!wish->all_to_all && !wish->messages && bytes / (uint64_t)nranks >= least);
+}
+
 tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, const tutti_plan_wish *wish,
                              bool *reads_out) {
     tutti_comm_details place;
@@ -27,9 +32,8 @@ tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, con
         host = host && route->src->view.placement->memory == TUTTI_MEMORY_HOST &&
                route->dst->view.placement->memory == TUTTI_MEMORY_HOST;
     }
-    uint64_t least = (uint64_t)LEAST_READ * (step->kind == TUTTI_STEP_MESSAGES ? 1 : (uint64_t)step->nranks - 1);
-    bool wished = wish->reads || (!wish->all_to_all && !wish->messages && bytes / (uint64_t)step->nranks >= least);
-    *reads_out = wished && host && place.hosts == 1;
+    *reads_out =
+        tutti_reads_pay_for(bytes, step->nranks, step->kind != TUTTI_STEP_MESSAGES, wish) && host && place.hosts == 1;
     return TUTTI_OK;
 }
 

@@ -270,6 +270,7 @@ bool tutti_plan_is_one_call(const tutti_plan *plan) {
     for (int i = 0; i < plan->nsteps; i++) {
         const tutti_step *step = &plan->steps[i];
         if (talks || !are_direct(step->sends, step->nsends) || !are_direct(step->recvs, step->nrecvs)) return false;
+        if (step->reads) return false;
         talks = step->kind != TUTTI_STEP_LOCAL;
         if (step->nwaves > 1 && step->kind == TUTTI_STEP_MESSAGES) return false;
     }
