@@ -237,6 +237,8 @@ static tutti_status index_ranks(leg *l, const int *members, int nmembers) {
     return TUTTI_OK;
 }
 
+enum { MOST_COUNTED = 64, LEAST_ALONE = 32 << 10 };
+
 /* How many ordered pairs of ranks have something for each other; -1: too many ranks to count. The same on all ranks. */
 static int64_t count_talks(const tutti_plan *plan, const tutti_step *step, const leg *legs) {
     int64_t count = 0;
@@ -260,6 +262,29 @@ static tutti_status is_plain(const leg *l, int giver, int taker, const tutti_blo
     *plain_out = tutti_blocks_are_contiguous(&other);
     tutti_blocks_free(&other);
     return status;
+}
+
+static tutti_status is_packed(const tutti_plan *plan, const leg *l, int giver, int taker, bool *packed_out) {
+    tutti_blocks own = {0};
+    bool plain = false;
+    tutti_status status =
+        tutti_transfer_piece(&l->transfer, l->src_index[giver], l->dst_index[taker], TUTTI_PIECE_PACK, 0, &own);
+    if (status == TUTTI_OK) status = is_plain(l, giver, taker, &own, true, &plain);
+    *packed_out = !plain || (plan->npairs > 1 && own.bytes < LEAST_ALONE);
+    tutti_blocks_free(&own);
+    return status;
+}
+
+/* Does any rank pack anything? Else messages copy each byte once, too, between those only that have something for each other. The
+ * same on all ranks; yes, where these are too many to look at all. */
+static tutti_status packs_any(const tutti_plan *plan, const tutti_step *step, const leg *legs, bool *packs_out) {
+    bool packs = step->nranks > MOST_COUNTED || (step->kind == TUTTI_STEP_ALL_TO_ALL && plan->npairs > 1);
+    for (int a = 0; a < step->nranks && !packs; a++)
+        for (int b = 0; b < step->nranks && !packs; b++)
+            for (size_t i = 0; i < plan->npairs && !packs; i++)
+                if (a != b && gives(&legs[i], a, b)) TUTTI_TRY(is_packed(plan, &legs[i], a, b, &packs));
+    *packs_out = packs;
+    return TUTTI_OK;
 }
 
 /* All that this rank sends to or gets from `peer`, of all pairs. */
@@ -305,7 +330,6 @@ enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
  * messages. */
 static tutti_status add_messages(const tutti_step *step, const tutti_message *whole, tutti_message **messages,
                                  int *count) {
-    enum { LEAST_ALONE = 32 << 10 };
     size_t first = 0, bytes = 0; /* of the parts that are not yet in a message */
     for (size_t i = 0; i < whole->nparts; i++) {
         const tutti_part *part = &whole->parts[i];
@@ -409,6 +433,7 @@ static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *
 
 static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, const tutti_plan_wish *wish) {
     int *members = NULL;
+    bool packs;
     tutti_status status = find_members(plan, step, legs, &members);
     for (size_t i = 0; i < plan->npairs && status == TUTTI_OK; i++)
         status = index_ranks(&legs[i], members, step->nranks);
@@ -420,7 +445,8 @@ static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, con
     else step->kind = dense ? TUTTI_STEP_ALL_TO_ALL : TUTTI_STEP_MESSAGES;
     TUTTI_TRY(list_locals(plan, step, legs));
     if (step->kind == TUTTI_STEP_LOCAL) return TUTTI_OK;
-    TUTTI_TRY(tutti_reads_pay(plan, step, wish, &step->reads));
+    TUTTI_TRY(packs_any(plan, step, legs, &packs));
+    if (wish->reads || packs) TUTTI_TRY(tutti_reads_pay(plan, step, wish, &step->reads));
     TUTTI_TRY(list_messages(plan, step, legs));
     if (step->reads) TUTTI_TRY(list_lookups(plan, step, legs, wish));
     if (step->kind == TUTTI_STEP_MESSAGES) return TUTTI_OK;

@@ -225,6 +225,33 @@ Test(tensor_reads, tiny_tensors_go_in_messages) {
     cr_assert(failure == NULL, "%s", failure);
 }
 
+/* Rows that move from rank to rank as they are need no packing, so no meetings. */
+static tutti_status move_rows(ranks_context *context) {
+    static const tutti_sbp rows = TUTTI_SPLIT(0);
+    int64_t shape[] = {400, 300}, cuts[] = {0, 30, 400, 400, 400};
+    const int64_t *const other[] = {cuts, NULL};
+    int n = context->nranks;
+    char text[200];
+    tutti_placement *all;
+    tutti_plan *plan;
+    cuts[n] = 400;
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, &n, 1, &all));
+    tutti_layout src = TUTTI_LAYOUT(.placement = all, .sbp = &rows, .type = TUTTI_INT32, .ndims = 2, .shape = shape),
+                 dst = src;
+    dst.cuts = other;
+    TUTTI_TRY(tutti_plan_create(&src, &dst, 1, &plan));
+    TUTTI_TRY(tutti_plan_describe(plan, text, sizeof text));
+    tutti_plan_destroy(plan);
+    tutti_placement_destroy(all);
+    RANKS_CHECK(strstr(text, "reading") == NULL, "'%s'", text);
+    return TUTTI_OK;
+}
+
+Test(tensor_reads, what_is_contiguous_everywhere_goes_in_messages) {
+    const char *failure = ranks_run_worlds(worlds, NULL, move_rows);
+    cr_assert(failure == NULL, "%s", failure);
+}
+
 /* ------------------------------------------------------------------------------------------- a rank is lost in the midst of it */
 
 enum { VICTIM = 1, RANKS = 3, TIMEOUT_MS = 600, LARGE = 1500 };
