@@ -195,7 +195,8 @@ def terms(rng, value, count, reduction, kind):
         return [np.where(holder == term, value, value - away[term] if reduction == "max" else value + away[term])
                 for term in range(count)]
     others = [rng.integers(-4, 5, value.shape).astype(value.dtype) for _ in range(count - 1)]
-    last = (value * count if reduction == "avg" else value) - sum(others)
+    with np.errstate(over="ignore"):  # integers are modulo
+        last = (value * count if reduction == "avg" else value) - sum(others)
     return others + [last.astype(value.dtype)]
 
 
