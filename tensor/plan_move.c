@@ -237,7 +237,7 @@ static tutti_status index_ranks(leg *l, const int *members, int nmembers) {
     return TUTTI_OK;
 }
 
-enum { MOST_COUNTED = 64, LEAST_ALONE = 32 << 10 };
+enum { LEAST_ALONE = 32 << 10 };
 
 /* How many ordered pairs of ranks have something for each other; -1: too many ranks to count. The same on all ranks. */
 static int64_t count_talks(const tutti_plan *plan, const tutti_step *step, const leg *legs) {
@@ -278,7 +278,7 @@ static tutti_status is_packed(const tutti_plan *plan, const leg *l, int giver, i
 /* Does any rank pack anything? Else messages copy each byte once, too, between those only that have something for each other. The
  * same on all ranks; yes, where these are too many to look at all. */
 static tutti_status packs_any(const tutti_plan *plan, const tutti_step *step, const leg *legs, bool *packs_out) {
-    bool packs = step->nranks > MOST_COUNTED || (step->kind == TUTTI_STEP_ALL_TO_ALL && plan->npairs > 1);
+    bool packs = step->nranks > TUTTI_MOST_COUNTED || (step->kind == TUTTI_STEP_ALL_TO_ALL && plan->npairs > 1);
     for (int a = 0; a < step->nranks && !packs; a++)
         for (int b = 0; b < step->nranks && !packs; b++)
             for (size_t i = 0; i < plan->npairs && !packs; i++)
