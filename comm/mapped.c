@@ -10,7 +10,8 @@
 tutti_status tutti_mem_peer(tutti_comm *comm, int peer, const void *memory, size_t bytes, const void **here_out) {
     if (comm == NULL || here_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_peer: NULL argument");
     if (peer < 0 || peer >= comm->nranks)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_peer: rank %d of %d cannot be", peer, comm->nranks);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_peer: rank %d is out of range for a communicator of %d ranks",
+                          peer, comm->nranks);
     if (tutti_forked())
         return tutti_fail(TUTTI_ERR_FORKED,
                           "tutti_mem_peer: this process was forked after communicator \"%s\" was made", comm->name);
