@@ -61,7 +61,7 @@ static tutti_kernel_window place_window(const tutti_ops_call *call, const int64_
 /* dy must be as large as the output was. */
 static tutti_status check_gradient(const tutti_ops_call *call, const tutti_layout *dy, const int64_t *x_shape,
                                    const int64_t kernel[2]) {
-    int64_t out[2];
+    int64_t out[2] = {0, 0};
     TUTTI_TRY(count_output(call, x_shape, kernel, out));
     if (dy->shape[1] == out[0] && dy->shape[2] == out[1]) return TUTTI_OK;
     return tutti_ops_fail(call, "'%.40s' has %lldx%lld pixels, and the output of these windows %lldx%lld", dy->name,
@@ -82,7 +82,7 @@ static tutti_status with_scratch(const tutti_ops_call *call, const tutti_kernel_
 
 static tutti_status place_conv2d(tutti_ops_call *call) {
     const tutti_layout *weight = tutti_ops_input(call, 1);
-    int64_t out[2];
+    int64_t out[2] = {0, 0};
     TUTTI_TRY(tutti_ops_check_float(call));
     TUTTI_TRY(tutti_ops_check_extents(call));
     if (tutti_ops_input(call, 0)->ndims != 4 || weight->ndims != 4)
@@ -229,7 +229,7 @@ static void kernel_of(const tutti_ops_call *call, int64_t kernel[2]) {
 }
 
 static tutti_status place_pool(tutti_ops_call *call) {
-    int64_t kernel[2], out[2];
+    int64_t kernel[2], out[2] = {0, 0};
     TUTTI_TRY(tutti_ops_check_float(call));
     TUTTI_TRY(tutti_ops_check_extents(call));
     kernel_of(call, kernel);

@@ -44,8 +44,8 @@ typedef struct tutti_op_options {
 
 #define TUTTI_OP_OPTIONS(...) TUTTI_INITIALIZED(tutti_op_options, __VA_ARGS__)
 
-/* How an operator would be computed, in words: "matmul xmk,xkn->xmn: axis 0 splits m, axis 1 sums over k; 'b' S0,B -> B,S1 12.1 us".
- * Of the calling thread's last operator; valid until its next one. */
+/* How the calling thread's last operator was computed, in words: "matmul mk,kn->mn: axis 0 splits m, axis 1 sums over k; 'b' S0,B ->
+ * B,S0". Valid until the thread's next call of this. */
 TUTTI_API const char *tutti_op_explain(void);
 
 /* ------------------------------------------------------------------------------------------ elementwise
