@@ -1,10 +1,12 @@
 /*
  * A call of an operator, from its arguments to its results.
  *
- *     arguments -> place (rule, shapes, checks) -> candidates per axis -> prices -> redistribute inputs -> run on the shards -> output
+ *     arguments -> place (rule, shapes, checks) -> candidates per axis -> prices
+ *               -> redistribute inputs -> run on the shards -> redistribute output
  *
- * An operator is a row: a rule, what is special about it, and a function that computes the shard of the output from those of the inputs. Whatever
- * the row says is proved by tests/ops/test_rows.c, which tries each signature against one rank.
+ * An operator is a row: a rule, what is special about it, and a function that computes the shard of the output from
+ * those of the inputs. Whatever the row says is proved by tests/ops/test_ops_rows.c, which tries each signature against one
+ * rank.
  */
 #ifndef TUTTI_OPS_CALL_H
 #define TUTTI_OPS_CALL_H
@@ -34,8 +36,8 @@ typedef struct tutti_ops_row {
     const char *rule;          /* NULL: place makes it, from the arguments */
     const char *sums, *whole;  /* letters of it */
     tutti_reduction reduction; /* of the sums */
-    /* Groups of inputs, by bits: where those of a group are partial(sum), or partial(avg), along an axis and the others broadcast, so
-     * is the output: it is linear in them together. */
+    /* Groups of inputs, by bits: where those of a group are partial(sum), or partial(avg), along an axis and the others
+     * broadcast, so is the output: it is linear in them together. */
     unsigned linear[TUTTI_OPS_GROUPS];
     unsigned added; /* inputs that are added to a sum once: partial(sum) along an axis on which it is summed */
     bool moves;     /* only moves elements: with all inputs partial in one way so is the output, in any reduction */

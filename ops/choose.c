@@ -1,6 +1,6 @@
 /*
- * The cheapest signature of a call: the conversions of its inputs, the work of the busiest rank, and the conversion of the output
- * where a layout is wanted. All numbers are equal on all ranks, and so is the choice.
+ * The cheapest signature of a call: the conversions of its inputs, the work of the busiest rank, and the conversion of
+ * the output where a layout is wanted. All numbers are equal on all ranks, and so is the choice.
  */
 #include <string.h>
 
@@ -52,7 +52,8 @@ static void add_all_factors(const tutti_ops_call *call, candidates *list, unsign
         if ((mask >> f & 1) != 0) add_factor(call, list, f);
 }
 
-/* What an input suggests by the way it is. A partial one has to be reduced for most: scattered along any letter that is cheaper. */
+/* What an input suggests by the way it is. A partial one has to be reduced for most: scattered along any letter that is
+ * cheaper. */
 static void add_of_input(const tutti_ops_call *call, candidates *list, int input, tutti_sbp sbp) {
     if (sbp.kind == TUTTI_SBP_SPLIT) add_factor(call, list, call->rule.inputs[input].factor[sbp.dim]);
     if (sbp.kind != TUTTI_SBP_PARTIAL) return;

@@ -1,5 +1,6 @@
 /*
- * Rows of a table by indices. The table may be split along its rows: then each rank gives the rows that it has, and the result is a sum.
+ * Rows of a table by indices. The table may be split along its rows: then each rank gives the rows that it has, and the
+ * result is a sum.
  */
 #include "ops/embedding.h"
 

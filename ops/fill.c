@@ -10,8 +10,8 @@
 
 typedef void fill_function(const void *params, tutti_type type, const tutti_kernel_shard *shard, size_t count, void *y);
 
-/* Each rank fills its own box. Where the layout is partial the values are made as if it were broadcast there, then it holds them as
- * redistribution says: without a message. */
+/* Each rank fills its own box. Where the layout is partial the values are made as if it were broadcast there, then it
+ * holds them as redistribution says: without a message. */
 static tutti_status make(const char *name, const tutti_layout *layout, fill_function *function, const void *params,
                          tutti_tensor **y_out) {
     tutti_ops_layout plain;

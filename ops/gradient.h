@@ -13,8 +13,8 @@ tutti_status tutti_ops_convert(const tutti_tensor *x, const tutti_layout *layout
                                tutti_tensor **y_out);
 /* *tensor becomes broadcast where it is partial: it is reduced once, for all that follows. `status` as below. */
 tutti_status tutti_ops_make_whole(tutti_status status, const tutti_options *options, tutti_tensor **tensor);
-/* dx = the gradient of `of`, which may have been broadcast to the shape of `wide`, its gradient there. Frees `wide`, whatever the
- * status; `status` is that of what made it: on a failure it is given back at once. */
+/* dx = the gradient of `of`, which may have been broadcast to the shape of `wide`, its gradient there. Frees `wide`,
+ * whatever the status; `status` is that of what made it: on a failure it is given back at once. */
 tutti_status tutti_ops_narrow_gradient(tutti_status status, tutti_tensor *wide, const tutti_tensor *of,
                                        tutti_tensor **dx_out);
 /* Was `of` broadcast to the shape of y? */
@@ -26,7 +26,8 @@ tutti_status tutti_ops_run_gradient(tutti_ops_call *call, const tutti_tensor *of
 /* Gives the gradients that were made to outs (NULL: not wanted), or on a failure destroys them. */
 tutti_status tutti_ops_give(tutti_status status, tutti_tensor *const *made, tutti_tensor **const *outs, int count);
 
-/* Has `y`, the result of an elementwise operator on a and b, or its gradient, the shape of that, and their type and placement? */
+/* Has `y`, the result of an elementwise operator on a and b, or its gradient, the shape of that, and their type and
+ * placement? */
 tutti_status tutti_ops_check_result(const char *name, const tutti_tensor *a, const tutti_tensor *b,
                                     const tutti_tensor *y);
 

@@ -54,7 +54,8 @@ static unsigned axes_that_split(const tutti_layout *layout, int dim) {
     return axes;
 }
 
-/* The cuts that the layout has on the dimension, if it is the letter's whole range and split by just these axes; else NULL. */
+/* The cuts that the layout has on the dimension, if it is the letter's whole range and split by just these axes; else
+ * NULL. */
 static const int64_t *cuts_in(const tutti_layout *layout, const tutti_ops_dims *dims, int factor, int64_t extent,
                               unsigned axes) {
     int d = tutti_ops_dims_find(dims, factor);

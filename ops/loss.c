@@ -1,6 +1,7 @@
 /*
- * Softmax over the last dimension, and cross-entropy with labels. Where the classes are split the loss is put together from the
- * ranks' maxima and sums (as vocabulary parallelism does: Shoeybi et al., Megatron-LM, 2019): logits do not move.
+ * Softmax over the last dimension, and cross-entropy with labels. Where the classes are split the loss is put together
+ * from the ranks' maxima and sums (as vocabulary parallelism does: Shoeybi et al., Megatron-LM, 2019): logits do not
+ * move.
  */
 #include "ops/loss.h"
 

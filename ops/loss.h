@@ -6,7 +6,8 @@
 
 #include "ops/call.h"
 
-/* Inputs: x | y, dy | logits, labels | logits, max | logits, labels | max, sums, label's logits, labels | logits, labels, max, sums, dlosses */
+/* Inputs: x | y, dy | logits, labels | logits, max | logits, labels | max, sums, label's logits, labels | logits,
+ * labels, max, sums, dlosses */
 extern const tutti_ops_row tutti_ops_row_softmax, tutti_ops_row_softmax_backward, tutti_ops_row_cross_entropy,
     tutti_ops_row_exp_sums, tutti_ops_row_label_logits, tutti_ops_row_losses, tutti_ops_row_cross_entropy_backward;
 

@@ -2,7 +2,9 @@
  * Batch normalisation over the whole global batch.
  *
  *     x -> statistics (sum, sum of squares; partial where x is split) -> broadcast -> y
- *     dy -> sums (of dy, of dy * xhat)                                -> broadcast -> dx;  the sums are dbeta and dgamma
+ *     dy -> sums (of dy, of dy * xhat)                                -> broadcast -> dx
+ *
+ * The last two sums are dbeta and dgamma.
  */
 #include "ops/norm.h"
 
@@ -14,7 +16,7 @@
 
 /* ------------------------------------------------------------------------------------------------ rules */
 
-/* Writes a rule for any number of leading dimensions; '.' in `form` stands for their letters, which `sums` says to sum. */
+/* Writes a rule for any number of leading dimensions; '.' in `form` stands for their letters, which are summed if `sums`. */
 static tutti_status place_norm(tutti_ops_call *call, const char *form, bool sums) {
     int ndims = tutti_ops_input(call, 0)->ndims;
     char text[TUTTI_OPS_RULE_TEXT], leading[TUTTI_MOST_DIMS + 1] = "", *at = text;

@@ -11,7 +11,8 @@
 
 /* ------------------------------------------------------------------------------------------------ rules */
 
-/* "abc->ac", or with `keep` "abc->a1c". Gives the number of letters written, without the arrow: of the wide side, then the narrow. */
+/* "abc->ac", or with `keep` "abc->a1c". Gives the number of letters written, without the arrow: of the wide side, then
+ * the narrow. */
 static void write_sides(int ndims, unsigned dims, bool keep, char wide[TUTTI_MOST_DIMS + 1],
                         char narrow[TUTTI_MOST_DIMS + 1], char sums[TUTTI_MOST_DIMS + 1]) {
     int narrows = 0, summed = 0;
@@ -78,7 +79,8 @@ static tutti_status run_max(const tutti_ops_call *call) {
     return TUTTI_OK;
 }
 
-/* Each rank's sum divided by the number of elements of the whole: an average of averages were wrong where shards differ in size. */
+/* Each rank's sum divided by the number of elements of the whole: an average of averages were wrong where shards differ
+ * in size. */
 static tutti_status run_mean(const tutti_ops_call *call) {
     double count = 1;
     for (int d = 0; d < call->in[0].ndims; d++)

@@ -1,9 +1,9 @@
 /*
  * Reshape: which layout the same elements have in another shape without a move, where there is one.
  *
- * Both shapes fall into groups of dimensions with equal products, each as short as possible: [6, 4, 5] -> [24, 5] has (6 4 | 24) and
- * (5 | 5). A split of a group's outermost dimension cuts whole runs of the group's elements, in rows of both sides if the cuts are
- * multiples of what lies inside of the outermost dimension there.
+ * Both shapes fall into groups of dimensions with equal products, each as short as possible: [6, 4, 5] -> [24, 5] has
+ * (6 4 | 24) and (5 | 5). A split of a group's outermost dimension cuts whole runs of the group's elements, in rows of
+ * both sides if the cuts are multiples of what lies inside of the outermost dimension there.
  */
 #include <stdlib.h>
 #include <string.h>

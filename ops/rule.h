@@ -1,10 +1,12 @@
 /*
- * Rules: how the dimensions of an operator's inputs and output hang together, in einsum letters (Shardy calls them factors).
+ * Rules: how the dimensions of an operator's inputs and output hang together, in einsum letters (Shardy calls them
+ * factors).
  *
  *     "xmk,xkn->xmn" with sums "k"    split m: a and y are split; split k: a and b are split, y is partial(sum)
  *
- * A digit stands for a dimension of that extent that has no letter: "ab,1b->ab" broadcasts b along a. A letter that is whole is
- * never split. An input's dimension may be a part of its letter's range (concat, slice): it begins at an offset.
+ * A digit stands for a dimension of that extent that has no letter: "ab,1b->ab" broadcasts b along a. A letter that is
+ * whole is never split. An input's dimension may be a part of its letter's range (concat, slice): it begins at an
+ * offset.
  */
 #ifndef TUTTI_OPS_RULE_H
 #define TUTTI_OPS_RULE_H
@@ -35,7 +37,8 @@ typedef struct tutti_ops_rule {
     tutti_reduction reduction;
 } tutti_ops_rule;
 
-/* Reads letters, inputs and the output; `sums` and `whole` list letters (NULL: none). False: not a rule, which is a mistake of ours. */
+/* Reads letters, inputs and the output; `sums` and `whole` list letters (NULL: none). False: not a rule, which is a
+ * mistake of ours. */
 bool tutti_ops_rule_read(const char *text, const char *sums, const char *whole, tutti_ops_rule *rule_out);
 /* The letter's index; -1: not in the rule. */
 int tutti_ops_rule_find(const tutti_ops_rule *rule, char letter);

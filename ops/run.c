@@ -1,6 +1,6 @@
 /*
- * Carrying out a call: inputs are brought into the layouts of the signature, shards are computed, the output is brought to where it is
- * wanted.
+ * Carrying out a call: inputs are brought into the layouts of the signature, shards are computed, the output is brought
+ * to where it is wanted.
  */
 #include <string.h>
 
@@ -110,7 +110,8 @@ static tutti_status carry_out(tutti_ops_call *call, const tutti_ops_signature *s
 
 /* ------------------------------------------------------------------------------------------------ all of it */
 
-/* What the output is to be: the call's target, or a layout with the sbp of the options, which this fills in; NULL: as it comes. */
+/* What the output is to be: the call's target, or a layout with the sbp of the options, which this fills in; NULL: as
+ * it comes. */
 static const tutti_layout *find_target(const tutti_ops_call *call, tutti_ops_layout *room) {
     if (call->target != NULL) return call->target;
     if (call->options == NULL || call->options->sbp == NULL) return NULL;

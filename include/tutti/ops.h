@@ -1,26 +1,28 @@
 /*
- * Operators on global tensors (tutti/tensor.h), as of one device: the result is that of the whole tensors, wherever their parts lie.
- * Library: libtutti_ops (pkg-config tutti_ops), with libtutti and a CBLAS.
+ * Operators on global tensors (tutti/tensor.h), as of one device: the result is that of the whole tensors, wherever
+ * their parts lie. Library: libtutti_ops (pkg-config tutti_ops), with libtutti and a CBLAS.
  *
- * Each operator has a rule in einsum letters, such as "xmk,xkn->xmn" of the batched matrix product. A letter may be split: its inputs
- * and outputs are then split where they have it, the others are broadcast; where the result is a sum over the letter (k), it is
- * partial(sum). Axes of a placement combine freely. From the layouts of its inputs an operator finds the ways in which it can be
- * computed on each axis, prices the conversions that each way needs, and takes the cheapest: so z = x + y with x split(0) and y
- * split(1) redistributes one of the two by itself. Along an axis on which all inputs are broadcast the result is broadcast.
+ * Each operator has a rule in einsum letters, such as "xmk,xkn->xmn" of the batched matrix product. A letter may be
+ * split: its inputs and outputs are then split where they have it, the others are broadcast; where the result is a sum
+ * over the letter (k), it is partial(sum). Axes of a placement combine freely. From the layouts of its inputs an
+ * operator finds the ways in which it can be computed on each axis, prices the conversions that each way needs, and
+ * takes the cheapest: so z = x + y with x split(0) and y split(1) redistributes one of the two by itself. Along an axis
+ * on which all inputs are broadcast the result is broadcast.
  *
- * All calls are collective over the placement of their inputs, which all lie on one placement: to_global moves what does not. Ranks
- * outside of the placement may call and get a tensor without a shard. Inputs stay as they are. Results are the caller's, to be
- * destroyed with tutti_tensor_destroy; on an error none is made. Wrong arguments are errors with the same text on all ranks,
- * before anything is sent.
+ * All calls are collective over the placement of their inputs, which all lie on one placement: to_global moves what
+ * does not. Ranks outside of the placement may call and get a tensor without a shard. Inputs stay as they are. Results
+ * are the caller's, to be destroyed with tutti_tensor_destroy; on an error none is made. Wrong arguments are errors
+ * with the same text on all ranks, before anything is sent.
  *
- * Types: float32 and float64 for all; transpose, reshape, slice, concat, fill and cast for all types; add, sub, mul, scale,
- * add_number, relu, arange and reduce (but for the mean) also for integers and shorter floats; gelu, exp, dropout and random also for
- * shorter floats. Inputs of one operator have one type, but for indices and labels. Memory: the host's.
+ * Types: float32 and float64 for all; transpose, reshape, slice, concat, fill and cast for all types; add, sub, mul,
+ * scale, add_number, relu, arange and reduce (but for the mean) also for integers and shorter floats; gelu, exp,
+ * dropout and random also for shorter floats. Inputs of one operator have one type, but for indices and labels. Memory:
+ * the host's.
  *
- * Gradients: <operator>_backward takes the inputs and the gradient of the result, and gives those of the inputs that are asked for
- * (NULL: not wanted) in the adjoint layouts: where an input is split, its gradient is split in the same cuts; where the input is
- * broadcast, the gradient is partial(sum); where it is partial(sum), broadcast. So what data parallelism has to reduce is seen in
- * the layout of the gradient: tutti_tensor_to_global makes it whole.
+ * Gradients: <operator>_backward takes the inputs and the gradient of the result, and gives those of the inputs that
+ * are asked for (NULL: not wanted) in the adjoint layouts: where an input is split, its gradient is split in the same
+ * cuts; where the input is broadcast, the gradient is partial(sum); where it is partial(sum), broadcast. So what data
+ * parallelism has to reduce is seen in the layout of the gradient: tutti_tensor_to_global makes it whole.
  */
 #ifndef TUTTI_OPS_H
 #define TUTTI_OPS_H
@@ -44,8 +46,8 @@ typedef struct tutti_op_options {
 
 #define TUTTI_OP_OPTIONS(...) TUTTI_INITIALIZED(tutti_op_options, __VA_ARGS__)
 
-/* How the calling thread's last operator was computed, in words: "matmul mk,kn->mn: axis 0 splits m, axis 1 sums over k; 'b' S0,B ->
- * B,S0". Valid until the thread's next call of this. */
+/* How the calling thread's last operator was computed, in words: "matmul mk,kn->mn: axis 0 splits m, axis 1 sums over
+ * k; 'b' S0,B -> B,S0". Valid until the thread's next call of this. */
 TUTTI_API const char *tutti_op_explain(void);
 
 /* ------------------------------------------------------------------------------------------ elementwise
@@ -64,8 +66,8 @@ TUTTI_API tutti_status tutti_op_sub_backward(const tutti_tensor *a, const tutti_
 TUTTI_API tutti_status tutti_op_mul_backward(const tutti_tensor *a, const tutti_tensor *b, const tutti_tensor *dy,
                                              tutti_tensor **da_out, tutti_tensor **db_out);
 
-/* y = factor * x. Integers: by a whole factor modulo 2^bits; else computed in float64 and rounded to the nearest, ties to even, and
- * what does not fit becomes the nearest end of the type. */
+/* y = factor * x. Integers: by a whole factor modulo 2^bits; else computed in float64 and rounded to the nearest, ties
+ * to even, and what does not fit becomes the nearest end of the type. */
 TUTTI_API tutti_status tutti_op_scale(const tutti_tensor *x, double factor, const tutti_op_options *options,
                                       tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_scale_backward(const tutti_tensor *x, double factor, const tutti_tensor *dy,
@@ -88,8 +90,8 @@ TUTTI_API tutti_status tutti_op_gelu_backward(const tutti_tensor *x, tutti_gelu 
 TUTTI_API tutti_status tutti_op_exp_backward(const tutti_tensor *x, const tutti_tensor *y, const tutti_tensor *dy,
                                              tutti_tensor **dx_out);
 
-/* Floats to integers: towards zero; beyond the range its nearest end; NaN becomes 0. Integers to integers: modulo 2^bits. To bool: 1
- * where x is not 0. To shorter floats: to the nearest, ties to even. */
+/* Floats to integers: towards zero; beyond the range its nearest end; NaN becomes 0. Integers to integers: modulo
+ * 2^bits. To bool: 1 where x is not 0. To shorter floats: to the nearest, ties to even. */
 TUTTI_API tutti_status tutti_op_cast(const tutti_tensor *x, tutti_type type, const tutti_op_options *options,
                                      tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_cast_backward(const tutti_tensor *x, const tutti_tensor *dy, tutti_tensor **dx_out);
@@ -102,14 +104,16 @@ TUTTI_API tutti_status tutti_op_transpose(const tutti_tensor *x, const int *orde
 TUTTI_API tutti_status tutti_op_transpose_backward(const tutti_tensor *x, const int *order, const tutti_tensor *dy,
                                                    tutti_tensor **dx_out);
 
-/* The same elements in row-major order; one extent may be -1: what is left. Where x is split on a dimension that is kept, or on the
- * outermost of those that are joined or divided, at cuts that y has too, nothing moves between ranks and y is split there, at
- * explicit cuts. Else y is split at balanced cuts of the outermost dimension, and elements move. */
+/* The same elements in row-major order; one extent may be -1: what is left. Where x is split on a dimension that is
+ * kept, or on the outermost of those that are joined or divided, at cuts that y has too, nothing moves between ranks
+ * and y is split there, at explicit cuts. Else y is split at balanced cuts of the outermost dimension, and elements
+ * move. */
 TUTTI_API tutti_status tutti_op_reshape(const tutti_tensor *x, int ndims, const int64_t *shape,
                                         const tutti_op_options *options, tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_reshape_backward(const tutti_tensor *x, const tutti_tensor *dy, tutti_tensor **dx_out);
 
-/* y = x[first[0]:end[0], first[1]:end[1], ...], 0 <= first <= end <= extent. Each rank keeps what it has of it, at explicit cuts. */
+/* y = x[first[0]:end[0], first[1]:end[1], ...], 0 <= first <= end <= extent. Each rank keeps what it has of it, at
+ * explicit cuts. */
 TUTTI_API tutti_status tutti_op_slice(const tutti_tensor *x, const int64_t *first, const int64_t *end,
                                       const tutti_op_options *options, tutti_tensor **y_out);
 /* dx is dy in the place of the slice and 0 around it. */
@@ -126,8 +130,8 @@ TUTTI_API tutti_status tutti_op_concat_backward(const tutti_tensor *const *xs, i
 
 /* ------------------------------------------------------------------------------------------ matrix products */
 
-/* y[..., m, n] = sum over k of a[..., m, k] b[..., k, n]; leading dimensions broadcast as in elementwise operators. A transposed a
- * is given as [..., k, m], a transposed b as [..., n, k]. */
+/* y[..., m, n] = sum over k of a[..., m, k] b[..., k, n]; leading dimensions broadcast as in elementwise operators. A
+ * transposed a is given as [..., k, m], a transposed b as [..., n, k]. */
 typedef struct tutti_matmul {
     bool transpose_a, transpose_b;
 } tutti_matmul;
@@ -153,8 +157,8 @@ typedef struct tutti_windows {
     bool count_padding;                           /* average pooling: divides by the whole kernel at borders too */
 } tutti_windows;
 
-/* y[b, i, j, f] = bias[f] + sum over kernel and channels of x * weight[kernel_height, kernel_width, channels, filters]; kernel of
- * `windows` is not looked at. bias NULL: none. */
+/* y[b, i, j, f] = bias[f] + sum over kernel and channels of x * weight[kernel_height, kernel_width, channels, filters];
+ * kernel of `windows` is not looked at. bias NULL: none. */
 TUTTI_API tutti_status tutti_op_conv2d(const tutti_tensor *x, const tutti_tensor *weight, const tutti_tensor *bias,
                                        const tutti_windows *windows, const tutti_op_options *options,
                                        tutti_tensor **y_out);
@@ -173,9 +177,10 @@ TUTTI_API tutti_status tutti_op_avg_pool2d(const tutti_tensor *x, const tutti_wi
 TUTTI_API tutti_status tutti_op_avg_pool2d_backward(const tutti_tensor *x, const tutti_windows *windows,
                                                     const tutti_tensor *dy, tutti_tensor **dx_out);
 
-/* Training: y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and biased variance of each channel (the last
- * dimension) over the whole global batch and image, however these are split: what PyTorch calls SyncBatchNorm. statistics: float64
- * [2, channels], the sum and the sum of squares, broadcast, or split with the channels; backward needs them. */
+/* Training: y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and biased variance of each channel
+ * (the last dimension) over the whole global batch and image, however these are split: what PyTorch calls
+ * SyncBatchNorm. statistics: float64 [2, channels], the sum and the sum of squares, broadcast, or split with the
+ * channels; backward needs them. */
 TUTTI_API tutti_status tutti_op_batch_norm(const tutti_tensor *x, const tutti_tensor *gamma, const tutti_tensor *beta,
                                            double epsilon, const tutti_op_options *options, tutti_tensor **y_out,
                                            tutti_tensor **statistics_out);
@@ -186,8 +191,9 @@ TUTTI_API tutti_status tutti_op_batch_norm_backward(const tutti_tensor *x, const
 
 /* ------------------------------------------------------------------------------------------ reductions and losses */
 
-/* Over the dimensions of the mask (bit d: dimension d), which y has no more, or keep: with extent 1. TUTTI_SUM, TUTTI_AVG (the mean:
- * the sum over all divided by the global number, right for uneven shards too; floats only), TUTTI_MIN, TUTTI_MAX. */
+/* Over the dimensions of the mask (bit d: dimension d), which y has no more, or keep: with extent 1. TUTTI_SUM,
+ * TUTTI_AVG (the mean: the sum over all divided by the global number, right for uneven shards too; floats only),
+ * TUTTI_MIN, TUTTI_MAX. */
 TUTTI_API tutti_status tutti_op_reduce(const tutti_tensor *x, tutti_reduction reduction, unsigned dims, bool keep,
                                        const tutti_op_options *options, tutti_tensor **y_out);
 /* y is the result of the forward call (min and max; else it may be NULL). Equal extremes share the gradient evenly. */
@@ -200,8 +206,8 @@ TUTTI_API tutti_status tutti_op_softmax(const tutti_tensor *x, const tutti_op_op
 TUTTI_API tutti_status tutti_op_softmax_backward(const tutti_tensor *x, const tutti_tensor *y, const tutti_tensor *dy,
                                                  tutti_tensor **dx_out);
 
-/* losses[b] = log(sum over c of exp(logits[b, c])) - logits[b, labels[b]]; labels: int32 or int64 [batch]. A label out of range
- * gives NaN. Classes may be split: then maxima and sums are reduced, and logits do not move. */
+/* losses[b] = log(sum over c of exp(logits[b, c])) - logits[b, labels[b]]; labels: int32 or int64 [batch]. A label out
+ * of range gives NaN. Classes may be split: then maxima and sums are reduced, and logits do not move. */
 TUTTI_API tutti_status tutti_op_softmax_cross_entropy(const tutti_tensor *logits, const tutti_tensor *labels,
                                                       const tutti_op_options *options, tutti_tensor **losses_out);
 TUTTI_API tutti_status tutti_op_softmax_cross_entropy_backward(const tutti_tensor *logits, const tutti_tensor *labels,
@@ -216,10 +222,11 @@ TUTTI_API tutti_status tutti_op_embedding_backward(const tutti_tensor *indices, 
                                                    const tutti_tensor *dy, tutti_tensor **dtable_out);
 
 /* ------------------------------------------------------------------------------------------ made by global index
- * An element depends on its place in the whole tensor only, not on the layout. Random numbers: Philox4x32-10 by counter. */
+ * An element depends on its place in the whole tensor only, not on the layout. Random numbers: Philox4x32-10 by
+ * counter. */
 
-/* An element is 0 with probability rate, 0 <= rate < 1, else x / (1 - rate). Other streams give other choices. The gradient is
- * tutti_op_dropout of dy with the same seed and stream. */
+/* An element is 0 with probability rate, 0 <= rate < 1, else x / (1 - rate). Other streams give other choices. The
+ * gradient is tutti_op_dropout of dy with the same seed and stream. */
 typedef struct tutti_dropout_options {
     double rate;
     uint64_t seed, stream;

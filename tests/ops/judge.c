@@ -1,6 +1,6 @@
 /*
- * Each signature of a row against one rank. The inputs are made in the layouts that the signature wants; what they are as a whole is
- * found by redistribution, which has tests of its own; one rank then computes the whole.
+ * Each signature of a row against one rank. The inputs are made in the layouts that the signature wants; what they are
+ * as a whole is found by redistribution, which has tests of its own; one rank then computes the whole.
  */
 #include <math.h>
 #include <stdio.h>

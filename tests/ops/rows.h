@@ -37,8 +37,8 @@ extern const row_case row_cases[];
 /* Rows that say something wrong: each must be caught. */
 extern const row_case wrong_cases[];
 
-/* Tries all signatures of a case on the ranks of the communicator as `axes`, with balanced and with odd cuts. Gives the number of
- * runs, and of those whose result is not that of one rank; `text` says the first. */
+/* Tries all signatures of a case on the ranks of the communicator as `axes`, with balanced and with odd cuts. Gives the
+ * number of runs, and of those whose result is not that of one rank; `text` says the first. */
 typedef struct row_verdict {
     int runs, wrong;
     char text[400];

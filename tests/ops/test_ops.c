@@ -435,7 +435,8 @@ Test(ops, what_fits_is_computed_where_it_lies) {
     run(4, dispatch);
 }
 
-/* Layouts in which DTensor is wrong: means of uneven shards, a view of a split dimension, one dimension split by two axes. */
+/* Layouts in which DTensor is wrong: means of uneven shards, a view of a split dimension, one dimension split by two
+ * axes. */
 static tutti_status hurt(ranks_context *context) {
     scene s;
     tutti_tensor *x, *y, *whole;

@@ -1,6 +1,6 @@
 /*
- * The table of operators, proved: each row, each signature on one and two axes, with even, odd and empty parts, against one rank; and
- * rows that say something wrong are caught.
+ * The table of operators, proved: each row, each signature on one and two axes, with even, odd and empty parts, against
+ * one rank; and rows that say something wrong are caught.
  */
 #include <criterion/criterion.h>
 #include <string.h>
