@@ -90,6 +90,10 @@ tutti_status tutti_ops_check_inputs(const tutti_ops_call *call);
 tutti_status tutti_ops_place(tutti_ops_call *call);
 /* Writes the rule of an elementwise operator on inputs that broadcast: "ab,1b->ab". */
 tutti_status tutti_ops_place_elementwise(tutti_ops_call *call);
+/* Reads a rule for any number of leading dimensions: each '.' in `form` stands for their letters, a, b, ..., which are
+ * summed, too, if `sums_leading`. */
+tutti_status tutti_ops_read_form(tutti_ops_call *call, const char *form, int nleading, bool sums_leading,
+                                 const char *sums, const char *whole);
 const tutti_layout *tutti_ops_input(const tutti_ops_call *call, int input); /* its layout */
 /* "add: 'x' float32[4,5] and 'y' float32[4,6]": in front of an error. */
 tutti_status tutti_ops_fail(const tutti_ops_call *call, const char *format, ...) TUTTI_PRINTF(2, 3);
@@ -98,6 +102,9 @@ void tutti_ops_set_extent(tutti_ops_call *call, char letter, int64_t extent);
 bool tutti_ops_is_float(tutti_type type); /* float32 or float64 */
 tutti_status tutti_ops_check_float(const tutti_ops_call *call);
 tutti_status tutti_ops_check_extents(const tutti_ops_call *call); /* of matrix products */
+
+/* Of all dimensions but the last. */
+int64_t tutti_ops_rows(const tutti_ops_operand *operand);
 
 /* ---- layouts.c: the layouts that a signature (a choice for each axis) gives the operands. */
 

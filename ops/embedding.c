@@ -9,28 +9,19 @@
 #include "kernels/operators.h"
 #include "ops/gradient.h"
 
-/* Letters of the indices for each '.', v and d of the table. */
+/* v and z are the rows and columns of the table. */
 static tutti_status place_lookup(tutti_ops_call *call, const char *form, bool sums_indices) {
     const tutti_layout *indices = tutti_ops_input(call, 0);
-    char text[TUTTI_OPS_RULE_TEXT], leading[TUTTI_MOST_DIMS + 1] = "", *at = text;
     if (indices->type != TUTTI_INT32 && indices->type != TUTTI_INT64)
         return tutti_ops_fail(call, "indices are int32 or int64, not %s", tutti_type_name(indices->type));
     if (!tutti_ops_is_float(tutti_ops_input(call, 1)->type))
         return tutti_ops_fail(call, "'%.40s' must be float32 or float64", tutti_ops_input(call, 1)->name);
-    for (int d = 0; d < indices->ndims; d++) leading[d] = (char)('A' + d);
-    for (const char *f = form; *f != '\0'; f++) {
-        if (*f != '.') *at++ = *f;
-        else at = stpcpy(at, leading);
-    }
-    *at = '\0';
     call->type = tutti_ops_input(call, 1)->type;
-    return tutti_ops_rule_read(text, sums_indices ? leading : "v", NULL, &call->rule)
-               ? TUTTI_OK
-               : tutti_ops_fail(call, "%s is not a rule", text);
+    return tutti_ops_read_form(call, form, indices->ndims, sums_indices, "v", NULL);
 }
 
 static tutti_status place_embedding(tutti_ops_call *call) {
-    return place_lookup(call, ".,vd->.d", false);
+    return place_lookup(call, ".,vz->.z", false);
 }
 
 static tutti_kernel_embedding_args args_of(const tutti_ops_call *call, const tutti_ops_operand *table) {
@@ -50,7 +41,7 @@ static tutti_status run_embedding(const tutti_ops_call *call) {
 }
 
 static tutti_status place_embedding_backward(tutti_ops_call *call) {
-    TUTTI_TRY(place_lookup(call, ".,.d->vd", true));
+    TUTTI_TRY(place_lookup(call, ".,.z->vz", true));
     tutti_ops_set_extent(call, 'v', *(const int64_t *)call->params);
     return TUTTI_OK;
 }

@@ -15,20 +15,12 @@ static const double CLASS_NS = 4;
 
 /* ------------------------------------------------------------------------------------------------ rules */
 
-/* '.' in `form` stands for the leading dimensions; z are the classes. */
+/* z are the classes. */
 static tutti_status place_rows(tutti_ops_call *call, int leading, const char *form, const char *sums,
                                const char *whole) {
-    char text[TUTTI_OPS_RULE_TEXT], *at = text;
     TUTTI_TRY(tutti_ops_check_float(call));
     if (leading < 0) return tutti_ops_fail(call, "a scalar has no classes");
-    for (const char *f = form; *f != '\0'; f++) {
-        if (*f != '.') *at++ = *f;
-        else
-            for (int d = 0; d < leading; d++) *at++ = (char)('a' + d);
-    }
-    *at = '\0';
-    return tutti_ops_rule_read(text, sums, whole, &call->rule) ? TUTTI_OK
-                                                               : tutti_ops_fail(call, "%s is not a rule", text);
+    return tutti_ops_read_form(call, form, leading, false, sums, whole);
 }
 
 static tutti_status check_labels(const tutti_ops_call *call, int input) {
@@ -46,9 +38,7 @@ static size_t classes_of(const tutti_ops_operand *x) {
 }
 
 static size_t rows_of(const tutti_ops_operand *x) {
-    size_t rows = 1;
-    for (int d = 0; d < x->ndims - 1; d++) rows *= (size_t)x->shape[d];
-    return rows;
+    return (size_t)tutti_ops_rows(x);
 }
 
 /* ------------------------------------------------------------------------------------------------ softmax */

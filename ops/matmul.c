@@ -137,22 +137,6 @@ tutti_status tutti_op_matmul_backward(const tutti_tensor *a, const tutti_tensor 
 
 /* ------------------------------------------------------------------------------------------------ dense */
 
-static tutti_status read_dense(tutti_ops_call *call, const char *format_left, const char *format_right,
-                               const char *format_out, int leading, const char *sums) {
-    char text[TUTTI_OPS_RULE_TEXT] = "";
-    const char *parts[] = {format_left, format_right, format_out};
-    char *at = text;
-    for (int p = 0; p < 3; p++)
-        for (const char *c = parts[p]; *c != '\0'; c++) {
-            if (*c != '.') *at++ = *c;
-            else
-                for (int d = 0; d < leading; d++) *at++ = (char)('a' + d);
-        }
-    *at = '\0';
-    return tutti_ops_rule_read(text, sums, NULL, &call->rule) ? TUTTI_OK
-                                                              : tutti_ops_fail(call, "%s is not a rule", text);
-}
-
 static tutti_status check_dense(const tutti_ops_call *call, int *leading_out) {
     int ndims = tutti_ops_input(call, 0)->ndims;
     TUTTI_TRY(tutti_ops_check_float(call));
@@ -165,19 +149,13 @@ static tutti_status check_dense(const tutti_ops_call *call, int *leading_out) {
 static tutti_status place_dense(tutti_ops_call *call) {
     int leading = 0;
     TUTTI_TRY(check_dense(call, &leading));
-    return read_dense(call, ".i,", call->ninputs == 3 ? "io,o" : "io", "->.o", leading, "i");
-}
-
-static int64_t rows_of(const tutti_ops_operand *operand) {
-    int64_t rows = 1;
-    for (int d = 0; d < operand->ndims - 1; d++) rows *= operand->shape[d];
-    return rows;
+    return tutti_ops_read_form(call, call->ninputs == 3 ? ".i,io,o->.o" : ".i,io->.o", leading, false, "i", NULL);
 }
 
 static tutti_status run_dense(const tutti_ops_call *call) {
     const tutti_ops_operand *weight = &call->in[1];
     const tutti_kernel_matmul_args args = {.type = call->out.type,
-                                           .m = rows_of(&call->in[0]),
+                                           .m = tutti_ops_rows(&call->in[0]),
                                            .n = weight->shape[1],
                                            .k = weight->shape[0],
                                            .a = call->in[0].data,
@@ -200,14 +178,14 @@ const tutti_ops_row tutti_ops_row_dense = {.name = "dense",
 static tutti_status place_dense_dx(tutti_ops_call *call) {
     int leading = 0;
     TUTTI_TRY(check_dense(call, &leading));
-    return read_dense(call, ".o,", "io", "->.i", leading, "o");
+    return tutti_ops_read_form(call, ".o,io->.i", leading, false, "o", NULL);
 }
 
 static tutti_status run_dense_dx(const tutti_ops_call *call) {
     const tutti_ops_operand *weight = &call->in[1];
     const tutti_kernel_matmul_args args = {.type = call->out.type,
                                            .transpose_b = true,
-                                           .m = rows_of(&call->in[0]),
+                                           .m = tutti_ops_rows(&call->in[0]),
                                            .n = weight->shape[0],
                                            .k = weight->shape[1],
                                            .a = call->in[0].data,
@@ -223,10 +201,8 @@ const tutti_ops_row tutti_ops_row_dense_dx = {
 /* Inputs x, dy. */
 static tutti_status place_dense_dweight(tutti_ops_call *call) {
     int leading = 0;
-    char sums[TUTTI_MOST_DIMS + 1] = "";
     TUTTI_TRY(check_dense(call, &leading));
-    for (int d = 0; d < leading; d++) sums[d] = (char)('a' + d);
-    return read_dense(call, ".i,", ".o", "->io", leading, sums);
+    return tutti_ops_read_form(call, ".i,.o->io", leading, true, NULL, NULL);
 }
 
 static tutti_status run_dense_dweight(const tutti_ops_call *call) {
@@ -234,7 +210,7 @@ static tutti_status run_dense_dweight(const tutti_ops_call *call) {
                                            .transpose_a = true,
                                            .m = call->out.shape[0],
                                            .n = call->out.shape[1],
-                                           .k = rows_of(&call->in[0]),
+                                           .k = tutti_ops_rows(&call->in[0]),
                                            .a = call->in[0].data,
                                            .b = call->in[1].data,
                                            .y = call->out.data};

@@ -16,21 +16,12 @@
 
 /* ------------------------------------------------------------------------------------------------ rules */
 
-/* Writes a rule for any number of leading dimensions; '.' in `form` stands for their letters, which are summed if `sums`. */
+/* z are the channels; the dimensions before them are summed if `sums`. */
 static tutti_status place_norm(tutti_ops_call *call, const char *form, bool sums) {
     int ndims = tutti_ops_input(call, 0)->ndims;
-    char text[TUTTI_OPS_RULE_TEXT], leading[TUTTI_MOST_DIMS + 1] = "", *at = text;
     TUTTI_TRY(tutti_ops_check_float(call));
     if (ndims < 2) return tutti_ops_fail(call, "'%.40s' needs samples and channels", tutti_ops_input(call, 0)->name);
-    for (int d = 0; d < ndims - 1; d++) leading[d] = (char)(d < 2 ? 'a' + d : 'b' + d); /* c are channels */
-    for (const char *f = form; *f != '\0'; f++) {
-        if (*f != '.') *at++ = *f;
-        else at = stpcpy(at, leading);
-    }
-    *at = '\0';
-    return tutti_ops_rule_read(text, sums ? leading : NULL, NULL, &call->rule)
-               ? TUTTI_OK
-               : tutti_ops_fail(call, "%s is not a rule", text);
+    return tutti_ops_read_form(call, form, ndims - 1, sums, NULL, NULL);
 }
 
 static tutti_status check_type(const tutti_ops_call *call, int input, tutti_type type) {
@@ -41,19 +32,19 @@ static tutti_status check_type(const tutti_ops_call *call, int input, tutti_type
 }
 
 static tutti_status place_statistics(tutti_ops_call *call) {
-    TUTTI_TRY(place_norm(call, ".c->2c", true));
+    TUTTI_TRY(place_norm(call, ".z->2z", true));
     call->type = TUTTI_FLOAT64;
     return TUTTI_OK;
 }
 
 static tutti_status place_normalise(tutti_ops_call *call) {
-    TUTTI_TRY(place_norm(call, ".c,c,c,2c->.c", false));
+    TUTTI_TRY(place_norm(call, ".z,z,z,2z->.z", false));
     for (int i = 1; i < 3; i++) TUTTI_TRY(check_type(call, i, tutti_ops_input(call, 0)->type));
     return check_type(call, 3, TUTTI_FLOAT64);
 }
 
 static tutti_status place_sums(tutti_ops_call *call) {
-    TUTTI_TRY(place_norm(call, ".c,2c,.c->2c", true));
+    TUTTI_TRY(place_norm(call, ".z,2z,.z->2z", true));
     TUTTI_TRY(check_type(call, 1, TUTTI_FLOAT64));
     TUTTI_TRY(check_type(call, 2, tutti_ops_input(call, 0)->type));
     call->type = TUTTI_FLOAT64;
@@ -61,19 +52,13 @@ static tutti_status place_sums(tutti_ops_call *call) {
 }
 
 static tutti_status place_dx(tutti_ops_call *call) {
-    TUTTI_TRY(place_norm(call, ".c,c,2c,2c,.c->.c", false));
+    TUTTI_TRY(place_norm(call, ".z,z,2z,2z,.z->.z", false));
     TUTTI_TRY(check_type(call, 1, tutti_ops_input(call, 0)->type));
     for (int i = 2; i < 4; i++) TUTTI_TRY(check_type(call, i, TUTTI_FLOAT64));
     return check_type(call, 4, tutti_ops_input(call, 0)->type);
 }
 
 /* ------------------------------------------------------------------------------------------------ kernels */
-
-static size_t rows_of(const tutti_ops_operand *x) {
-    size_t rows = 1;
-    for (int d = 0; d < x->ndims - 1; d++) rows *= (size_t)x->shape[d];
-    return rows;
-}
 
 static double global_rows(const tutti_ops_operand *x) {
     double rows = 1;
@@ -92,7 +77,7 @@ static tutti_status begin(const tutti_ops_call *call, const tutti_ops_operand *s
     tutti_kernel_batch_norm_moments(channels, global_rows(x), *(const double *)call->params, statistics->data, moments,
                                     NULL, moments + channels);
     *args_out = (tutti_kernel_batch_norm_args){.type = x->type,
-                                               .rows = rows_of(x),
+                                               .rows = (size_t)tutti_ops_rows(x),
                                                .channels = channels,
                                                .x = x->data,
                                                .mean = moments,
@@ -103,7 +88,8 @@ static tutti_status begin(const tutti_ops_call *call, const tutti_ops_operand *s
 
 static tutti_status run_statistics(const tutti_ops_call *call) {
     const tutti_ops_operand *x = &call->in[0];
-    tutti_kernel_batch_norm_statistics(x->type, rows_of(x), (size_t)x->shape[x->ndims - 1], x->data, call->out.data);
+    tutti_kernel_batch_norm_statistics(x->type, (size_t)tutti_ops_rows(x), (size_t)x->shape[x->ndims - 1], x->data,
+                                       call->out.data);
     return TUTTI_OK;
 }
 

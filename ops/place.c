@@ -167,6 +167,26 @@ tutti_status tutti_ops_place_elementwise(tutti_ops_call *call) {
     return TUTTI_OK;
 }
 
+tutti_status tutti_ops_read_form(tutti_ops_call *call, const char *form, int nleading, bool sums_leading,
+                                 const char *sums, const char *whole) {
+    char text[TUTTI_OPS_RULE_TEXT], leading[TUTTI_MOST_DIMS + 1], *at = text;
+    for (int d = 0; d < nleading; d++) leading[d] = (char)('a' + d);
+    leading[nleading] = '\0';
+    for (; *form != '\0'; form++) {
+        if (*form != '.') *at++ = *form;
+        else at = stpcpy(at, leading);
+    }
+    *at = '\0';
+    if (tutti_ops_rule_read(text, sums_leading ? leading : sums, whole, &call->rule)) return TUTTI_OK;
+    return tutti_ops_fail(call, "%s is not a rule", text);
+}
+
+int64_t tutti_ops_rows(const tutti_ops_operand *operand) {
+    int64_t rows = 1;
+    for (int d = 0; d < operand->ndims - 1; d++) rows *= operand->shape[d];
+    return rows;
+}
+
 /* ------------------------------------------------------------------------------------------------ all of it */
 
 tutti_status tutti_ops_place(tutti_ops_call *call) {
