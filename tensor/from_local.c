@@ -9,19 +9,29 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
+#include "tensor/gpu.h"
 #include "tensor/layout.h"
 
 /* What a rank tells. */
 typedef struct told {
     int64_t shape[TUTTI_MOST_DIMS];
     uint64_t hash;
-    int64_t lacks_memory; /* it has elements, and no memory for them */
+    int64_t problem; /* of its memory, by number; 0: none */
 } told;
 
-/* Eight bytes at a time; for comparing copies, not against an enemy. */
-static uint64_t hash_of(const void *data, size_t bytes) {
-    uint64_t hash = UINT64_C(0x9E3779B97F4A7C15) ^ bytes, word;
-    const char *next = data;
+enum { NO_PROBLEM, LACKS_MEMORY, IS_ELSEWHERE, IS_UNREADABLE };
+
+static const char *const problems[] = {
+    [LACKS_MEMORY] = "has elements of it, and its memory is NULL",
+    [IS_ELSEWHERE] = "gives memory of another kind, or of another GPU, than its placement is for",
+    [IS_UNREADABLE] = "cannot read its memory: its GPU has failed",
+};
+
+/* Eight bytes at a time; for comparing copies, not against an enemy. Pieces but the last are whole numbers of words. */
+static void hash_piece(void *context, const void *piece, size_t bytes) {
+    uint64_t hash, word;
+    const char *next = piece;
+    memcpy(&hash, context, sizeof hash);
     for (; bytes >= sizeof word; bytes -= sizeof word, next += sizeof word) {
         memcpy(&word, next, sizeof word);
         hash = (hash ^ word) * UINT64_C(0xBF58476D1CE4E5B9);
@@ -29,8 +39,24 @@ static uint64_t hash_of(const void *data, size_t bytes) {
     }
     word = 0;
     if (bytes > 0) memcpy(&word, next, bytes);
-    hash = (hash ^ word) * UINT64_C(0x94D049BB133111EB);
-    return hash ^ hash >> 31;
+    if (bytes > 0) hash = (hash ^ word) * UINT64_C(0x94D049BB133111EB);
+    hash ^= hash >> 31;
+    memcpy(context, &hash, sizeof hash);
+}
+
+/* Looks at this rank's memory. */
+static void examine(const tutti_placement *placement, const void *local, size_t bytes, told *own) {
+    char words[60];
+    bool fits = true;
+    own->hash = UINT64_C(0x9E3779B97F4A7C15) ^ bytes;
+    own->problem = bytes > 0 && local == NULL ? LACKS_MEMORY : NO_PROBLEM;
+    if (bytes == 0 || local == NULL) return;
+    if (tutti_gpu_check_place(placement->gpu, local, &fits, words, sizeof words) != TUTTI_OK)
+        own->problem = IS_UNREADABLE;
+    else if (!fits) own->problem = IS_ELSEWHERE;
+    else if (placement->gpu < 0) hash_piece(&own->hash, local, bytes);
+    else if (tutti_gpu_read(placement->gpu, local, bytes, hash_piece, &own->hash) != TUTTI_OK)
+        own->problem = IS_UNREADABLE;
 }
 
 static const char *name_of(const tutti_layout *like) {
@@ -61,9 +87,10 @@ static tutti_status check_each(const tutti_layout *like, const told *all) {
             if (all[i].shape[d] < 0)
                 return tutti_fail(TUTTI_ERR_ARGUMENT, "tensor '%.60s': dimension %d of rank %d's local shape is %lld",
                                   name_of(like), d, like->placement->ranks[i], (long long)all[i].shape[d]);
-        if (all[i].lacks_memory)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "tensor '%.60s': rank %d has elements of it, and its memory is NULL",
-                              name_of(like), like->placement->ranks[i]);
+        if (all[i].problem != NO_PROBLEM)
+            return tutti_fail(all[i].problem == IS_UNREADABLE ? TUTTI_ERR_SYSTEM : TUTTI_ERR_ARGUMENT,
+                              "tensor '%.60s': rank %d %s", name_of(like), like->placement->ranks[i],
+                              problems[all[i].problem]);
     }
     return TUTTI_OK;
 }
@@ -179,8 +206,7 @@ tutti_status tutti_tensor_from_local(const tutti_layout *like, const int64_t *lo
         own.shape[d] = local_shape[d];
         bytes *= local_shape[d] > 0 ? (size_t)local_shape[d] : 0;
     }
-    own.lacks_memory = bytes > 0 && local == NULL;
-    if (local != NULL) own.hash = hash_of(local, bytes);
+    examine(like->placement, local, bytes, &own);
     tutti_status status =
         tutti_rank_groups_get(like->placement->groups, like->placement->ranks, like->placement->nranks, &comm);
     if (status != TUTTI_OK) return tutti_fail_context(status, "tensor '%.60s'", name_of(like));

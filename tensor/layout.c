@@ -149,7 +149,7 @@ static bool is_partial_on(const tutti_kept_layout *kept, int axis) {
     return kept->sbp[axis].kind == TUTTI_SBP_PARTIAL && kept->view.placement->sizes[axis] > 1;
 }
 
-/* Of what tutti_layout_is_equal compares. */
+/* Of what tutti_layout_fits compares. */
 static uint64_t hash_of(const tutti_kept_layout *kept) {
     const tutti_placement *placement = kept->view.placement;
     const tutti_tiling *tiling = &kept->tiling;
@@ -231,6 +231,10 @@ bool tutti_layout_is_equal(const tutti_kept_layout *a, const tutti_kept_layout *
             (is_partial_on(a, axis) && a->sbp[axis].reduction != b->sbp[axis].reduction))
             return false;
     return true;
+}
+
+bool tutti_layout_fits(const tutti_kept_layout *a, const tutti_kept_layout *b) {
+    return a->view.placement->memory == b->view.placement->memory && tutti_layout_is_equal(a, b);
 }
 
 void tutti_layout_text(const tutti_kept_layout *kept, char *text, size_t bytes) {

@@ -11,7 +11,7 @@
 typedef struct tutti_kept_layout {
     int references;    /* atomic */
     uint64_t serial;   /* another one for each */
-    uint64_t hash;     /* equal for equal layouts (tutti_layout_is_equal) */
+    uint64_t hash;     /* equal for equal layouts in the same memory (tutti_layout_fits) */
     tutti_layout view; /* what users see; its pointers lead into this struct */
     tutti_tiling tiling;
     int64_t nelements;
@@ -28,8 +28,10 @@ tutti_status tutti_layout_shadow(const tutti_kept_layout *kept, tutti_kept_layou
 tutti_kept_layout *tutti_layout_again(tutti_kept_layout *kept);
 void tutti_layout_release(tutti_kept_layout *kept); /* NULL is allowed */
 
-/* The same boxes and the same partial axes on the same ranks, and one type: a shard of the one is a shard of the other. */
+/* The same boxes and the same partial axes on the same ranks, and one type, whatever the memory. */
 bool tutti_layout_is_equal(const tutti_kept_layout *a, const tutti_kept_layout *b);
+/* The same in the same memory, too: a shard of the one is a shard of the other. */
+bool tutti_layout_fits(const tutti_kept_layout *a, const tutti_kept_layout *b);
 /* Has it a partial axis of more than one rank? */
 bool tutti_layout_is_partial(const tutti_kept_layout *kept);
 /* "'w' float32[64,3] S0,B on ranks 0,1 as 2", without the placement where `text` is short. */

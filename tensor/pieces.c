@@ -45,7 +45,7 @@ int tutti_transfer_owner(const tutti_transfer *transfer, const int parts[TUTTI_M
     const tutti_tiling *src = transfer->src;
     const tutti_placement *from = src->placement, *to = transfer->dst->placement;
     int coordinates[TUTTI_MOST_AXES] = {0};
-    bool same = tutti_placement_is_equal(from, to);
+    bool same = tutti_placement_is_alike(from, to);
     int own = same ? dst_index : tutti_placement_find(from, to->ranks[dst_index]);
     if (own >= 0) {
         tutti_placement_locate(from, own, coordinates);

@@ -13,6 +13,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 #include "tensor/costs.h"
+#include "tensor/gpu.h"
 
 /* ------------------------------------------------------------------------------------------------- groups */
 
@@ -29,17 +30,32 @@ typedef struct rank_group {
 struct tutti_rank_groups {
     struct tutti_rank_groups *next;
     tutti_comm *comm;
-    int references; /* guarded by list_lock */
+    int references, gpu; /* guarded by list_lock; gpu: of all placements in CUDA memory; -1: there was none */
     pthread_mutex_t lock;
     rank_group *first;                      /* guarded by lock */
     tutti_known_price prices[KNOWN_PRICES]; /* guarded by lock */
     tutti_kept_plans *_Atomic plans;        /* written once; release, for those who look without the lock */
+    tutti_scratch_pool scratch;
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_rank_groups *all_groups; /* one for each communicator that has placements */
 
-static tutti_status keep_groups(tutti_comm *comm, tutti_rank_groups **groups_out) {
+/* A communicator works with memory of one GPU. */
+static tutti_status claim_gpu(tutti_rank_groups *groups, int gpu) {
+    if (gpu < 0 || groups->gpu == gpu) return TUTTI_OK;
+    if (groups->gpu >= 0)
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "placement: GPU %d is the calling thread's, and other placements on this communicator have GPU %d; "
+            "use one communicator for each GPU, or tutti_device_use(%d) before",
+            gpu, groups->gpu, groups->gpu);
+    groups->gpu = gpu;
+    return TUTTI_OK;
+}
+
+/* `gpu`: that of a new placement; -1: none. */
+static tutti_status keep_groups(tutti_comm *comm, int gpu, tutti_rank_groups **groups_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&list_lock);
     tutti_rank_groups *groups = all_groups;
@@ -48,11 +64,14 @@ static tutti_status keep_groups(tutti_comm *comm, tutti_rank_groups **groups_out
         status = tutti_calloc(1, sizeof *groups, &groups);
         if (status == TUTTI_OK) {
             groups->comm = comm;
+            groups->gpu = -1;
+            tutti_scratch_pool_init(&groups->scratch);
             groups->next = all_groups;
             pthread_mutex_init(&groups->lock, NULL);
             all_groups = groups;
         }
     }
+    if (status == TUTTI_OK) status = claim_gpu(groups, gpu);
     if (status == TUTTI_OK) {
         groups->references++;
         *groups_out = groups;
@@ -73,6 +92,9 @@ static void release_groups(tutti_rank_groups *groups) {
     if (!last) return;
     tutti_kept_plans *plans = atomic_load_explicit(&groups->plans, memory_order_acquire);
     if (plans != NULL) plans->destroy(plans);
+    /* Communicators that end fail what streams have not passed. */
+    if (groups->gpu >= 0 && groups->first != NULL) tutti_gpu_sync(groups->gpu);
+    tutti_scratch_pool_free(&groups->scratch);
     while (groups->first != NULL) {
         rank_group *group = groups->first;
         groups->first = group->next;
@@ -209,6 +231,10 @@ tutti_kept_plans *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_kept_
     return taken ? added : plans;
 }
 
+tutti_scratch_pool *tutti_rank_groups_scratch(tutti_rank_groups *groups) {
+    return &groups->scratch;
+}
+
 /* --------------------------------------------------------------------------------------------- placements */
 
 static tutti_status check_axes(const int *axes, int naxes, int64_t *product_out) {
@@ -248,8 +274,9 @@ static tutti_status fill(tutti_placement *placement, const int *ranks) {
     TUTTI_TRY(check_ranks(placement, size));
     placement->me = tutti_placement_find(placement, tutti_comm_rank(placement->comm));
     placement->hash = (uint64_t)tag_of(placement->ranks, placement->nranks) * 31 +
-                      (uint64_t)tag_of(placement->sizes, placement->naxes);
-    return keep_groups(placement->comm, &placement->groups);
+                      (uint64_t)tag_of(placement->sizes, placement->naxes) * 31 + (uint64_t)placement->memory;
+    if (placement->memory == TUTTI_MEMORY_CUDA && placement->me >= 0) TUTTI_TRY(tutti_gpu_current(&placement->gpu));
+    return keep_groups(placement->comm, placement->gpu, &placement->groups);
 }
 
 tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const int *ranks, const int *axes, int naxes,
@@ -257,8 +284,9 @@ tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const
     int64_t nranks = 0;
     if (comm == NULL || placement_out == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_create: NULL argument");
-    if (memory != TUTTI_MEMORY_ASK && memory != TUTTI_MEMORY_HOST)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "placement: tensors lie in host memory only so far");
+    if (memory != TUTTI_MEMORY_ASK && memory != TUTTI_MEMORY_HOST && memory != TUTTI_MEMORY_CUDA)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "placement: %d is no kind of memory: TUTTI_MEMORY_HOST or TUTTI_MEMORY_CUDA", (int)memory);
     TUTTI_TRY(check_axes(axes, naxes, &nranks));
     if (ranks == NULL && nranks != tutti_comm_size(comm))
         return tutti_fail(TUTTI_ERR_ARGUMENT,
@@ -269,7 +297,8 @@ tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a placement of %lld ranks", (long long)nranks);
     placement->references = 1;
     placement->comm = comm;
-    placement->memory = TUTTI_MEMORY_HOST;
+    placement->memory = memory == TUTTI_MEMORY_CUDA ? memory : TUTTI_MEMORY_HOST;
+    placement->gpu = -1;
     placement->naxes = naxes;
     placement->nranks = (int)nranks;
     memcpy(placement->sizes, axes, (size_t)naxes * sizeof *axes);
@@ -356,10 +385,14 @@ tutti_status tutti_placement_abort(tutti_placement *placement, const char *reaso
     return status;
 }
 
-bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b) {
-    return a == b || (a->comm == b->comm && a->memory == b->memory && a->naxes == b->naxes && a->nranks == b->nranks &&
+bool tutti_placement_is_alike(const tutti_placement *a, const tutti_placement *b) {
+    return a == b || (a->comm == b->comm && a->naxes == b->naxes && a->nranks == b->nranks &&
                       memcmp(a->sizes, b->sizes, (size_t)a->naxes * sizeof *a->sizes) == 0 &&
                       memcmp(a->ranks, b->ranks, (size_t)a->nranks * sizeof *a->ranks) == 0);
+}
+
+bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b) {
+    return a->memory == b->memory && tutti_placement_is_alike(a, b);
 }
 
 tutti_memory tutti_placement_memory(const tutti_placement *placement) {
@@ -391,4 +424,5 @@ void tutti_placement_text(const tutti_placement *placement, char *text, size_t b
         used += (size_t)snprintf(text + used, bytes - used, i > 0 ? ",%d" : "%d", placement->ranks[i]);
     for (int axis = 0; axis < placement->naxes && used < bytes; axis++)
         used += (size_t)snprintf(text + used, bytes - used, axis > 0 ? "x%d" : " as %d", placement->sizes[axis]);
+    if (placement->memory == TUTTI_MEMORY_CUDA && used < bytes) snprintf(text + used, bytes - used, " in CUDA memory");
 }

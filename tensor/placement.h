@@ -9,6 +9,8 @@
 
 #include <tutti/tensor.h>
 
+#include "tensor/scratch.h"
+
 /* Communicators of some ranks of one communicator, or of all of them, made when first needed and found again by the list of ranks.
  * They are apart from the user's, whose messages of any tag must not be met by ours. Shared by all placements of that communicator,
  * and gone with the last of them. */
@@ -20,17 +22,20 @@ struct tutti_placement {
     tutti_rank_groups *groups;
     bool is_shadow; /* does not keep the groups alive: see tutti_placement_shadow */
     tutti_memory memory;
+    int gpu; /* of CUDA memory: on which this rank's shards lie; -1: of the host's, or this rank is not in the placement */
     int naxes;
     int sizes[TUTTI_MOST_AXES];
     int nranks;
     int me;        /* index of this rank; -1: it is not in the placement */
-    uint64_t hash; /* of ranks and axes */
+    uint64_t hash; /* of ranks, axes and memory */
     int ranks[];
 };
 
 tutti_placement *tutti_placement_keep(tutti_placement *placement); /* tutti_placement_destroy gives it back */
 /* A copy for what the groups keep themselves, and so must not keep them alive. */
 tutti_status tutti_placement_shadow(const tutti_placement *placement, tutti_placement **shadow_out);
+/* The same ranks and axes, whatever the memory. */
+bool tutti_placement_is_alike(const tutti_placement *a, const tutti_placement *b);
 /* Coordinates of the index-th rank, one for each axis; and back. */
 void tutti_placement_locate(const tutti_placement *placement, int index, int coordinates[TUTTI_MOST_AXES]);
 int tutti_placement_index(const tutti_placement *placement, const int coordinates[TUTTI_MOST_AXES]);
@@ -38,7 +43,7 @@ int tutti_placement_index(const tutti_placement *placement, const int coordinate
 int tutti_placement_find(const tutti_placement *placement, int rank);
 /* Does the index-th rank differ from this one, which is in the placement, on no axis but those of the mask? */
 bool tutti_placement_is_mate(const tutti_placement *placement, unsigned axes, int index);
-/* "ranks 0,3,1,2 as 2x2" */
+/* "ranks 0,3,1,2 as 2x2", with " in CUDA memory" behind it where it is so. */
 void tutti_placement_text(const tutti_placement *placement, char *text, size_t bytes);
 
 /* The communicator of the listed ranks of `comm`, in that order, this rank among them. Collective over them at the first call. The
@@ -70,5 +75,8 @@ typedef struct tutti_kept_plans {
     void (*destroy)(struct tutti_kept_plans *plans);
 } tutti_kept_plans;
 tutti_kept_plans *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_kept_plans *added);
+
+/* GPU memory in which such plans pack what they send and receive, in turns. */
+tutti_scratch_pool *tutti_rank_groups_scratch(tutti_rank_groups *groups);
 
 #endif

@@ -47,6 +47,8 @@ void tutti_plan_destroy(tutti_plan *plan) {
     }
     (void)tutti_mem_free(plan->scratch);
     (void)tutti_mem_free(plan->packed);
+    tutti_scratch_pool_free(&plan->gpu_scratch);
+    free(plan->mirrors);
     pthread_mutex_destroy(&plan->lock);
     free(plan->steps);
     free(plan->routes);
@@ -114,14 +116,25 @@ static tutti_status list_ranks(tutti_plan *plan, tutti_comm *comm) {
     return TUTTI_OK;
 }
 
+static tutti_plan_place place_of(const tutti_plan *plan) {
+    size_t cuda = 0;
+    for (size_t i = 0; i < plan->npairs; i++) {
+        cuda += plan->routes[i].src->view.placement->memory == TUTTI_MEMORY_CUDA;
+        cuda += plan->routes[i].dst->view.placement->memory == TUTTI_MEMORY_CUDA;
+    }
+    return cuda == 0 ? TUTTI_PLAN_HOST : cuda == 2 * plan->npairs ? TUTTI_PLAN_CUDA : TUTTI_PLAN_STAGED;
+}
+
 static tutti_status measure_costs(const tutti_plan *plan) {
     double bytes = 0;
+    if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK; /* they are of the host's memory */
     for (size_t i = 0; i < plan->npairs; i++) bytes += tutti_price_touched(&plan->routes[i]);
     return tutti_costs_measure(plan->groups, plan->ranks, plan->nranks, plan->comm, (size_t)(bytes / 2));
 }
 
 /* Ranks have different parts, and must all take options.work, or all refuse it. */
 static tutti_status agree_on_one_call(tutti_plan *plan) {
+    if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK;
     int32_t one = tutti_plan_is_one_call(plan);
     if (plan->nranks > 1) TUTTI_TRY(tutti_all_reduce(plan->comm, &one, &one, 1, TUTTI_INT32, TUTTI_MIN, NULL));
     plan->is_one_call = one != 0;
@@ -130,6 +143,7 @@ static tutti_status agree_on_one_call(tutti_plan *plan) {
 
 static tutti_status make(tutti_plan *plan) {
     tutti_placement *first = plan->routes[0].src->view.placement;
+    plan->place = place_of(plan);
     for (size_t i = 0; i < plan->npairs; i++) {
         plan->routes[i].element_bytes = tutti_type_bytes(plan->routes[i].src->view.type);
         TUTTI_TRY(tutti_plan_check_pair(plan->routes[i].src, plan->routes[i].dst, first->comm));
@@ -153,6 +167,7 @@ tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *co
     tutti_plan *plan;
     TUTTI_TRY(tutti_calloc(1, sizeof *plan, &plan));
     pthread_mutex_init(&plan->lock, NULL);
+    tutti_scratch_pool_init(&plan->gpu_scratch);
     tutti_status status = tutti_calloc(npairs, sizeof *plan->routes, &plan->routes);
     for (size_t i = 0; i < npairs && status == TUTTI_OK; i++) {
         plan->routes[i].src = tutti_layout_again(srcs[i]);
@@ -241,10 +256,11 @@ tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t byte
         if (step->reads && used < bytes) used += (size_t)snprintf(text + used, bytes - used, " by reading");
     }
     if (used < bytes)
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%s: receives %llu bytes of at least %llu, predicted %.3g us",
-                             plan->nsteps == 0 ? "nothing" : "", (unsigned long long)plan->received_bytes,
-                             (unsigned long long)plan->least_bytes, plan->predicted_us);
+        used += (size_t)snprintf(text + used, bytes - used, "%s: receives %llu bytes of at least %llu",
+                                 plan->nsteps == 0 ? "nothing" : "", (unsigned long long)plan->received_bytes,
+                                 (unsigned long long)plan->least_bytes);
+    if (used < bytes && plan->place == TUTTI_PLAN_HOST)
+        used += (size_t)snprintf(text + used, bytes - used, ", predicted %.3g us", plan->predicted_us);
     if (used < bytes && receives_more(plan)) {
         char words[80];
         write_words(&plan->choice.least_wish, &plan->choice.least, words, sizeof words);

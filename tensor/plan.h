@@ -8,7 +8,7 @@
  * there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
  *
  * plan.c makes and keeps plans, plan_choose.c chooses by prices (plan_price.c) which, plan_steps.c lists the steps, plan_reduce.c,
- * plan_move.c and plan_reads.c work them out, run.c carries them out.
+ * plan_move.c and plan_reads.c work them out, run.c carries them out, run_gpu.c does so with CUDA memory.
  */
 #ifndef TUTTI_TENSOR_PLAN_H
 #define TUTTI_TENSOR_PLAN_H
@@ -18,9 +18,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/device.h"
 #include "tensor/costs.h"
 #include "tensor/layout.h"
 #include "tensor/pieces.h"
+#include "tensor/scratch.h"
 
 enum { TUTTI_MOST_STAGES = TUTTI_MOST_AXES + 3 }; /* source, one for each run of partial axes, shares, target */
 
@@ -40,6 +42,7 @@ typedef struct tutti_route {
     int filler;  /* reduction whose identity this rank gets; -1: none */
     /* Atomic: serials of layouts that were found equal to src and to dst, which spares comparing them. */
     uint64_t known[2];
+    size_t src_mirror, dst_mirror; /* of staged plans: in the scratch memory */
 } tutti_route;
 
 typedef enum tutti_step_kind {
@@ -81,6 +84,7 @@ typedef struct tutti_step {
     tutti_message *sends,
         *recvs; /* of reduce_scatter: what is packed for each rank; of all_gather: what comes from each */
     int nsends, nrecvs, nwaves;
+    bool has_met; /* of messages in CUDA memory: the ranks have begun */
     tutti_part *locals;
     size_t nlocals;
     /* Of exchanges and all_gathers: ranks copy from each other's shards (run.c, read_all). */
@@ -125,7 +129,12 @@ typedef struct tutti_choice {
     tutti_price price, least;
 } tutti_choice;
 
+/* Where a plan works: where all its shards lie, or, where some are in CUDA memory and some in the host's, in host memory, with
+ * copies of the former. */
+typedef enum tutti_plan_place { TUTTI_PLAN_HOST, TUTTI_PLAN_CUDA, TUTTI_PLAN_STAGED } tutti_plan_place;
+
 struct tutti_plan {
+    tutti_plan_place place;
     tutti_rank_groups *groups;
     tutti_comm *comm;   /* of all ranks that take part */
     int *ranks, nranks; /* these, as ranks of the placements' communicator */
@@ -135,9 +144,13 @@ struct tutti_plan {
     int nsteps;
     pthread_mutex_t lock; /* held while it runs: for what follows, and the arguments in the steps */
     size_t scratch_bytes;
-    void *scratch; /* NULL: not needed, or not yet */
+    void *scratch; /* of the host's memory; NULL: not needed, or not yet */
     size_t packed_bytes;
     void *packed; /* the same, of steps that read: what cannot be read in place */
+    tutti_scratch_pool
+        gpu_scratch;         /* of a GPU's; a plan that is cached has others for what is not captured into graphs */
+    tutti_scratch *captured; /* of the runs that are; NULL: there was none */
+    void **mirrors;          /* of staged plans: arguments of a run */
     bool
         is_cached; /* gives much scratch memory back after each run, so that others that wait to be used again have it */
     uint64_t sent_bytes, received_bytes, least_bytes;
@@ -255,5 +268,23 @@ tutti_status tutti_plan_agree(tutti_plan *plan);
 
 /* ---- run.c: the shards of all pairs; NULL where there is none. */
 tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
+
+/* One run: all steps on memory of one kind. `device`: with its GPU as the current one, all is enqueued in options.stream; NULL: the
+ * host does it. */
+typedef struct tutti_run {
+    tutti_plan *plan;
+    void *const *srcs, *const *dsts; /* shards */
+    char *scratch;
+    const tutti_options *options; /* with the kind of memory */
+    const tutti_device *device;
+} tutti_run;
+tutti_status tutti_plan_run_steps(const tutti_run *run);
+
+/* ---- run_gpu.c */
+tutti_status tutti_plan_run_on_gpu(tutti_plan *plan, void *const *srcs, void *const *dsts,
+                                   const tutti_options *options);
+/* Copies what is in CUDA memory to the host and back, around a run there; waits for all of it. */
+tutti_status tutti_plan_run_staged(tutti_plan *plan, void *const *srcs, void *const *dsts,
+                                   const tutti_options *options);
 
 #endif

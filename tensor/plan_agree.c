@@ -32,8 +32,8 @@ static uint64_t hash_layout(uint64_t hash, const tutti_kept_layout *layout) {
         if (layout->tiling.offsets[d] != NULL)
             hash = hash_bytes(hash, layout->tiling.offsets[d],
                               ((size_t)layout->tiling.nparts[d] + 1) * sizeof *layout->tiling.offsets[d]);
-    int type = (int)layout->view.type;
-    return hash_bytes(hash_bytes(hash, &type, sizeof type), layout->name, strlen(layout->name) + 1);
+    int kinds[2] = {(int)layout->view.type, (int)placement->memory};
+    return hash_bytes(hash_bytes(hash, kinds, sizeof kinds), layout->name, strlen(layout->name) + 1);
 }
 
 static uint64_t hash_pair(uint64_t hash, const tutti_route *route) {

@@ -62,7 +62,7 @@ static tutti_plan *find(const table *t, uint64_t hash, const tutti_kept_layout *
             atomic_load_explicit(&c->dst_serial, memory_order_relaxed) == dst->serial)
             return c->plan;
         const tutti_route *route = &c->plan->routes[0];
-        if (!tutti_layout_is_equal(route->src, src) || !tutti_layout_is_equal(route->dst, dst)) continue;
+        if (!tutti_layout_fits(route->src, src) || !tutti_layout_fits(route->dst, dst)) continue;
         atomic_store_explicit(&c->src_serial, src->serial, memory_order_relaxed);
         atomic_store_explicit(&c->dst_serial, dst->serial, memory_order_relaxed);
         return c->plan;

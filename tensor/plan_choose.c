@@ -124,6 +124,15 @@ static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_
     return TUTTI_OK;
 }
 
+static tutti_status check_memory(const tutti_kept_layout *layout) {
+    char text[300];
+    if (layout->view.placement->memory == TUTTI_MEMORY_HOST) return TUTTI_OK;
+    tutti_layout_text(layout, text, sizeof text);
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                      "tutti_layout_predict: what moves tensors is measured in host memory only, and %s lies elsewhere",
+                      text);
+}
+
 tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out) {
     tutti_kept_layout *from, *to = NULL;
     double us = 0;
@@ -131,6 +140,8 @@ tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *d
     TUTTI_TRY(tutti_layout_keep(src, &from));
     tutti_status status = tutti_layout_keep(dst, &to);
     if (status == TUTTI_OK) status = tutti_plan_check_pair(from, to, src->placement->comm);
+    if (status == TUTTI_OK) status = check_memory(from);
+    if (status == TUTTI_OK) status = check_memory(to);
     if (status == TUTTI_OK) status = predict_pair(from, to, &us);
     tutti_layout_release(to);
     tutti_layout_release(from);

@@ -16,7 +16,7 @@
 /* The axes that cut `fine` inside of what `coarse` has; 0: it is not so, or nothing differs. Both have one placement. */
 unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse) {
     unsigned axes = 0;
-    if (!tutti_placement_is_equal(fine->placement, coarse->placement) || fine->ndims != coarse->ndims) return 0;
+    if (!tutti_placement_is_alike(fine->placement, coarse->placement) || fine->ndims != coarse->ndims) return 0;
     for (int d = 0; d < fine->ndims; d++) {
         if (fine->shape[d] != coarse->shape[d] || fine->nsplits[d] < coarse->nsplits[d]) return 0;
         for (int i = 0; i < fine->nsplits[d]; i++) {
@@ -190,7 +190,7 @@ static bool gives(const leg *l, int giver, int taker) {
 unsigned tutti_move_exchange_axes(const tutti_transfer *transfer) {
     const tutti_tiling *src = transfer->src, *dst = transfer->dst;
     unsigned axes = 0;
-    if (!tutti_placement_is_equal(src->placement, dst->placement) || src->ndims != dst->ndims) return ~0u;
+    if (!tutti_placement_is_alike(src->placement, dst->placement) || src->ndims != dst->ndims) return ~0u;
     for (int d = 0; d < src->ndims; d++) {
         bool same = src->shape[d] == dst->shape[d] && src->nsplits[d] == dst->nsplits[d];
         if (src->shape[d] != dst->shape[d]) return ~0u;
@@ -433,7 +433,7 @@ static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *
 
 static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, const tutti_plan_wish *wish) {
     int *members = NULL;
-    bool packs;
+    bool packs = false;
     tutti_status status = find_members(plan, step, legs, &members);
     for (size_t i = 0; i < plan->npairs && status == TUTTI_OK; i++)
         status = index_ranks(&legs[i], members, step->nranks);
@@ -445,7 +445,7 @@ static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, con
     else step->kind = dense ? TUTTI_STEP_ALL_TO_ALL : TUTTI_STEP_MESSAGES;
     TUTTI_TRY(list_locals(plan, step, legs));
     if (step->kind == TUTTI_STEP_LOCAL) return TUTTI_OK;
-    TUTTI_TRY(packs_any(plan, step, legs, &packs));
+    if (plan->place == TUTTI_PLAN_HOST) TUTTI_TRY(packs_any(plan, step, legs, &packs));
     if (wish->reads || packs) TUTTI_TRY(tutti_reads_pay(plan, step, wish, &step->reads));
     TUTTI_TRY(list_messages(plan, step, legs));
     if (step->reads) TUTTI_TRY(list_lookups(plan, step, legs, wish));

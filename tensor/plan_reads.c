@@ -24,16 +24,13 @@ tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, con
                              bool *reads_out) {
     tutti_comm_details place;
     uint64_t bytes = 0;
-    bool host = true;
     TUTTI_TRY(tutti_comm_get(step->comm, &place));
     for (size_t i = 0; i < plan->npairs; i++) {
         const tutti_route *route = &plan->routes[i];
         bytes += (uint64_t)route->dst->nelements * route->element_bytes;
-        host = host && route->src->view.placement->memory == TUTTI_MEMORY_HOST &&
-               route->dst->view.placement->memory == TUTTI_MEMORY_HOST;
     }
-    *reads_out =
-        tutti_reads_pay_for(bytes, step->nranks, step->kind != TUTTI_STEP_MESSAGES, wish) && host && place.hosts == 1;
+    bool pays = tutti_reads_pay_for(bytes, step->nranks, step->kind != TUTTI_STEP_MESSAGES, wish);
+    *reads_out = pays && plan->place == TUTTI_PLAN_HOST && place.hosts == 1;
     return TUTTI_OK;
 }
 

@@ -28,7 +28,7 @@ int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run ru
 /* Is the target the same tiling, but that the axes of the run cut further inside? */
 static bool is_target_cut(const tutti_tiling *now, const tutti_tiling *target, unsigned axes) {
     unsigned used = 0;
-    if (!tutti_placement_is_equal(now->placement, target->placement) || now->ndims != target->ndims) return false;
+    if (!tutti_placement_is_alike(now->placement, target->placement) || now->ndims != target->ndims) return false;
     for (int d = 0; d < now->ndims; d++) {
         if (now->shape[d] != target->shape[d] || now->nsplits[d] > target->nsplits[d]) return false;
         for (int i = 0; i < target->nsplits[d]; i++) {

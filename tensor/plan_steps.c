@@ -225,13 +225,14 @@ static tutti_status predict_all(tutti_plan *plan, tutti_pricing *pricing, const 
     return TUTTI_OK;
 }
 
-/* By TUTTI_PLAN, or the quickest by what the ranks have measured. */
+/* By TUTTI_PLAN, or the quickest by what the ranks have measured; prices are known of host memory only. */
 static tutti_status choose_wish(tutti_plan *plan, tutti_plan_wish *wish_out) {
     tutti_pricing pricing = {
         .costs = tutti_costs_of(plan->groups, plan->ranks, plan->nranks), .ranks = plan->ranks, .nranks = plan->nranks};
     tutti_plan_wish wish;
     TUTTI_TRY(tutti_plan_read_wish(&wish));
     *wish_out = wish;
+    if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK;
     if (plan->npairs > 1 || wish.any) return predict_all(plan, &pricing, &wish);
     TUTTI_TRY(tutti_price_choose(&pricing, &plan->routes[0], &plan->choice));
     plan->predicted_us = plan->choice.price.us;
@@ -253,6 +254,11 @@ tutti_status tutti_plan_choose(tutti_plan *plan) {
         tutti_route *route = &plan->routes[i];
         for (int stage = 1; stage < route->nstages - 1; stage++)
             route->stages[stage].scratch_offset = tutti_plan_take_scratch(plan, route->stages[stage].bytes);
+        if (plan->place != TUTTI_PLAN_STAGED) continue;
+        if (route->src->view.placement->gpu >= 0)
+            route->src_mirror = tutti_plan_take_scratch(plan, route->stages[0].bytes);
+        if (route->dst->view.placement->gpu >= 0)
+            route->dst_mirror = tutti_plan_take_scratch(plan, route->stages[route->nstages - 1].bytes);
     }
     return TUTTI_OK;
 }

@@ -1,17 +1,14 @@
 /*
- * Carrying out a plan's steps.
+ * Carrying out a plan's steps: done on the host when the calls return, or enqueued in the stream of a GPU, in the same order.
  */
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/settings.h"
+#include "tensor/gpu.h"
 #include "tensor/plan.h"
 
-typedef struct run {
-    tutti_plan *plan;
-    void *const *srcs, *const *dsts; /* shards */
-    char *scratch;
-    const tutti_options *options;
-} run;
+typedef tutti_run run;
 
 /* The memory of a stage of a pair. */
 static void *memory_of(const run *r, size_t pair, int stage) {
@@ -33,6 +30,15 @@ static int to_of(const tutti_step *step, size_t pair) {
     return step->to_stages != NULL ? step->to_stages[pair] : step->to;
 }
 
+/* `streams`: past the host's caches. */
+static tutti_status copy_blocks(const run *r, const tutti_part *part, void *dst, const void *src, bool streams) {
+    size_t element_bytes = r->plan->routes[part->pair].element_bytes;
+    if (r->device != NULL)
+        return tutti_gpu_run_blocks(r->device, &part->blocks, element_bytes, dst, src, r->options->stream);
+    tutti_blocks_run(&part->blocks, element_bytes, dst, src, streams);
+    return TUTTI_OK;
+}
+
 /* ------------------------------------------------------------------------------------------------ messages */
 
 static char *room_of(const run *r, const tutti_step *step, const tutti_message *message) {
@@ -40,29 +46,33 @@ static char *room_of(const run *r, const tutti_step *step, const tutti_message *
 }
 
 /* To *at, which moves on. */
-static void pack_part(const run *r, const tutti_step *step, const tutti_part *part, char **at, bool streams) {
-    tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes, *at,
-                     memory_of(r, part->pair, from_of(step, part->pair)), streams);
+static tutti_status pack_part(const run *r, const tutti_step *step, const tutti_part *part, char **at, bool streams) {
+    TUTTI_TRY(copy_blocks(r, part, *at, memory_of(r, part->pair, from_of(step, part->pair)), streams));
     *at += part->blocks.bytes;
+    return TUTTI_OK;
 }
 
-static void unpack_part(const run *r, const tutti_step *step, const tutti_part *part, const char **at, bool streams) {
-    tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
-                     memory_of(r, part->pair, to_of(step, part->pair)), *at, streams);
+static tutti_status unpack_part(const run *r, const tutti_step *step, const tutti_part *part, const char **at,
+                                bool streams) {
+    TUTTI_TRY(copy_blocks(r, part, memory_of(r, part->pair, to_of(step, part->pair)), *at, streams));
     *at += part->blocks.bytes;
+    return TUTTI_OK;
 }
 
 /* Where the message that goes out lies, packed if need be. */
-static void *pack(const run *r, const tutti_step *step, const tutti_message *message) {
-    if (message->nparts == 0 || message->bytes == 0) return NULL;
+static tutti_status pack(const run *r, const tutti_step *step, const tutti_message *message, const void **packed_out) {
+    *packed_out = NULL;
+    if (message->nparts == 0 || message->bytes == 0) return TUTTI_OK;
     if (message->direct) {
         const tutti_part *part = &message->parts[0];
-        return at_element(memory_of(r, part->pair, from_of(step, part->pair)), part->blocks.items[0].src_first,
-                          r->plan->routes[part->pair].element_bytes);
+        *packed_out = at_element(memory_of(r, part->pair, from_of(step, part->pair)), part->blocks.items[0].src_first,
+                                 r->plan->routes[part->pair].element_bytes);
+        return TUTTI_OK;
     }
     char *at = room_of(r, step, message);
-    for (size_t i = 0; i < message->nparts; i++) pack_part(r, step, &message->parts[i], &at, false);
-    return room_of(r, step, message);
+    for (size_t i = 0; i < message->nparts; i++) TUTTI_TRY(pack_part(r, step, &message->parts[i], &at, false));
+    *packed_out = room_of(r, step, message);
+    return TUTTI_OK;
 }
 
 /* Where the message that comes in is to lie. */
@@ -74,45 +84,58 @@ static void *landing(const run *r, const tutti_step *step, const tutti_message *
                       r->plan->routes[part->pair].element_bytes);
 }
 
-static void unpack(const run *r, const tutti_step *step, const tutti_message *message) {
-    if (message->direct) return;
+static tutti_status unpack(const run *r, const tutti_step *step, const tutti_message *message) {
+    if (message->direct) return TUTTI_OK;
     const char *at = room_of(r, step, message);
-    for (size_t i = 0; i < message->nparts; i++) unpack_part(r, step, &message->parts[i], &at, false);
+    for (size_t i = 0; i < message->nparts; i++) TUTTI_TRY(unpack_part(r, step, &message->parts[i], &at, false));
+    return TUTTI_OK;
 }
 
-static void copy_locals(const run *r, const tutti_step *step) {
+static tutti_status copy_locals(const run *r, const tutti_step *step) {
     for (size_t i = 0; i < step->nlocals; i++) {
         const tutti_part *part = &step->locals[i];
-        tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
-                         memory_of(r, part->pair, to_of(step, part->pair)),
-                         memory_of(r, part->pair, from_of(step, part->pair)), step->streams);
+        TUTTI_TRY(copy_blocks(r, part, memory_of(r, part->pair, to_of(step, part->pair)),
+                              memory_of(r, part->pair, from_of(step, part->pair)), step->streams));
     }
+    return TUTTI_OK;
 }
 
 static tutti_status exchange(const run *r, const tutti_step *step) {
-    for (int i = 0; i < step->nsends; i++) step->srcs[step->sends[i].peer] = pack(r, step, &step->sends[i]);
+    for (int i = 0; i < step->nsends; i++) TUTTI_TRY(pack(r, step, &step->sends[i], &step->srcs[step->sends[i].peer]));
     for (int i = 0; i < step->nrecvs; i++) step->dsts[step->recvs[i].peer] = landing(r, step, &step->recvs[i]);
     TUTTI_TRY(tutti_all_to_all_v(step->comm, step->srcs, step->src_counts, step->dsts, step->dst_counts, TUTTI_UINT8,
                                  r->options));
-    for (int i = 0; i < step->nrecvs; i++) unpack(r, step, &step->recvs[i]);
+    for (int i = 0; i < step->nrecvs; i++) TUTTI_TRY(unpack(r, step, &step->recvs[i]));
     return TUTTI_OK;
 }
 
 static tutti_status post_wave(const run *r, const tutti_step *step, int wave) {
     enum { TAG = 0 };
-    const tutti_options none = TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST);
+    const tutti_options plain = TUTTI_OPTIONS(.memory = r->options->memory, .stream = r->options->stream,
+                                              .timeout_ms = r->device != NULL ? r->options->timeout_ms : 0);
+    const void *packed = NULL;
     for (int i = 0; i < step->nrecvs; i++)
         if (step->recvs[i].wave == wave)
             TUTTI_TRY(tutti_recv(step->comm, landing(r, step, &step->recvs[i]), step->recvs[i].bytes, TUTTI_UINT8,
-                                 step->recvs[i].peer, TAG, &none));
-    for (int i = 0; i < step->nsends; i++)
-        if (step->sends[i].wave == wave)
-            TUTTI_TRY(tutti_send(step->comm, pack(r, step, &step->sends[i]), step->sends[i].bytes, TUTTI_UINT8,
-                                 step->sends[i].peer, TAG, &none));
+                                 step->recvs[i].peer, TAG, &plain));
+    for (int i = 0; i < step->nsends; i++) {
+        if (step->sends[i].wave != wave) continue;
+        TUTTI_TRY(pack(r, step, &step->sends[i], &packed));
+        TUTTI_TRY(tutti_send(step->comm, packed, step->sends[i].bytes, TUTTI_UINT8, step->sends[i].peer, TAG, &plain));
+    }
     return TUTTI_OK;
 }
 
-static tutti_status send_all(const run *r, const tutti_step *step) {
+/* NCCL carries messages only after a collective. */
+static tutti_status meet(const run *r, tutti_step *step) {
+    if (r->device == NULL || step->has_met) return TUTTI_OK;
+    if (tutti_setting_int(TUTTI_SETTING_CUDA_MESSAGES) == 1) TUTTI_TRY(tutti_barrier(step->comm, r->options));
+    step->has_met = true;
+    return TUTTI_OK;
+}
+
+static tutti_status send_all(const run *r, tutti_step *step) {
+    TUTTI_TRY(meet(r, step));
     for (int wave = 0; wave < step->nwaves; wave++) {
         TUTTI_TRY(tutti_group_begin(step->comm));
         tutti_status status = post_wave(r, step, wave);
@@ -122,7 +145,7 @@ static tutti_status send_all(const run *r, const tutti_step *step) {
         }
         TUTTI_TRY(tutti_group_end(step->comm, r->options));
         for (int i = 0; i < step->nrecvs; i++)
-            if (step->recvs[i].wave == wave) unpack(r, step, &step->recvs[i]);
+            if (step->recvs[i].wave == wave) TUTTI_TRY(unpack(r, step, &step->recvs[i]));
     }
     return TUTTI_OK;
 }
@@ -143,7 +166,8 @@ static tutti_status pack_all(const run *r, const tutti_step *step, uint64_t *by_
     for (int i = 0; i < step->nsends; i++) {
         const tutti_message *message = &step->sends[i];
         if (i == 0 || message->peer != step->sends[i - 1].peer) by_rank[message->peer] = (uint64_t)(uintptr_t)at;
-        for (size_t k = 0; k < message->nparts; k++) pack_part(r, step, &message->parts[k], &at, step->streams);
+        for (size_t k = 0; k < message->nparts; k++)
+            TUTTI_TRY(pack_part(r, step, &message->parts[k], &at, step->streams));
         at += -(uintptr_t)at % TUTTI_CACHE_LINE;
     }
     return TUTTI_OK;
@@ -193,8 +217,7 @@ static tutti_status read_shards(const run *r, const tutti_step *step, const tutt
         const tutti_part *part = &lookup->parts[i];
         TUTTI_TRY(look_in_table(step, lookup->peer, part->pair, &address));
         TUTTI_TRY(look_up(step, lookup->peer, address, part->whole_bytes, &shard));
-        tutti_blocks_run(&part->blocks, r->plan->routes[part->pair].element_bytes,
-                         memory_of(r, part->pair, to_of(step, part->pair)), shard, step->streams);
+        TUTTI_TRY(copy_blocks(r, part, memory_of(r, part->pair, to_of(step, part->pair)), shard, step->streams));
     }
     return TUTTI_OK;
 }
@@ -210,7 +233,8 @@ static tutti_status read_packed(const run *r, const tutti_step *step) {
             TUTTI_TRY(look_in_table(step, message->peer, r->plan->npairs + (size_t)step->me, &address));
         TUTTI_TRY(look_up(step, message->peer, address, message->bytes, &here));
         const char *at = here;
-        for (size_t k = 0; k < message->nparts; k++) unpack_part(r, step, &message->parts[k], &at, step->streams);
+        for (size_t k = 0; k < message->nparts; k++)
+            TUTTI_TRY(unpack_part(r, step, &message->parts[k], &at, step->streams));
         address += tutti_align_up(message->bytes, TUTTI_CACHE_LINE);
     }
     return TUTTI_OK;
@@ -233,11 +257,11 @@ static tutti_status read_all(const run *r, const tutti_step *step) {
 
 static tutti_status gather(const run *r, const tutti_step *step);
 
-static tutti_status move_pieces(const run *r, const tutti_step *step) {
+static tutti_status move_pieces(const run *r, tutti_step *step) {
     bool all = false, gathers = step->kind == TUTTI_STEP_ALL_GATHER;
-    if (!gathers) copy_locals(r, step); /* first: then what is packed is still in a cache when it is read */
+    if (!gathers) TUTTI_TRY(copy_locals(r, step)); /* first: then what is packed is still in a cache when it is read */
     if (step->reads) TUTTI_TRY(publish(r, step, &all));
-    if (all && gathers) copy_locals(r, step);
+    if (all && gathers) TUTTI_TRY(copy_locals(r, step));
     if (all) return read_all(r, step);
     if (step->reads) TUTTI_TRY(take_packed(r));
     if (gathers) return gather(r, step);
@@ -253,7 +277,7 @@ static tutti_status reduce(const run *r, const tutti_step *step) {
     if (step->kind == TUTTI_STEP_ALL_REDUCE)
         return tutti_all_reduce(step->comm, src, dst, route->stages[step->from].bytes / route->element_bytes, type,
                                 step->reduction, r->options);
-    for (int i = 0; i < step->nsends; i++) step->srcs[i] = pack(r, step, &step->sends[i]);
+    for (int i = 0; i < step->nsends; i++) TUTTI_TRY(pack(r, step, &step->sends[i], &step->srcs[i]));
     if (step->even)
         return tutti_reduce_scatter(step->comm, step->srcs[0], dst, step->src_counts[0], type, step->reduction,
                                     r->options);
@@ -269,7 +293,7 @@ static tutti_status gather(const run *r, const tutti_step *step) {
     else
         TUTTI_TRY(tutti_all_gather_v(step->comm, src, step->dst_counts[step->me], step->dsts, step->dst_counts, type,
                                      r->options));
-    for (int i = 0; i < step->nrecvs; i++) unpack(r, step, &step->recvs[i]);
+    for (int i = 0; i < step->nrecvs; i++) TUTTI_TRY(unpack(r, step, &step->recvs[i]));
     return TUTTI_OK;
 }
 
@@ -281,11 +305,13 @@ static tutti_status broadcast(const run *r, const tutti_step *step) {
     bool has = route->stages[step->from].bytes > 0, wants = route->stages[step->to].bytes > 0;
     if (step->kind == TUTTI_STEP_BROADCAST)
         TUTTI_TRY(tutti_broadcast(step->comm, has ? src : dst, bytes, TUTTI_UINT8, 0, r->options));
-    if (has && wants) memcpy(dst, src, bytes);
+    if (!has || !wants) return TUTTI_OK;
+    if (r->device != NULL) return r->device->copy(dst, src, bytes, r->options->stream);
+    memcpy(dst, src, bytes);
     return TUTTI_OK;
 }
 
-static tutti_status run_step(const run *r, const tutti_step *step) {
+static tutti_status run_step(const run *r, tutti_step *step) {
     switch (step->kind) {
     case TUTTI_STEP_ALL_REDUCE:
     case TUTTI_STEP_REDUCE_SCATTER: return reduce(r, step);
@@ -293,10 +319,7 @@ static tutti_status run_step(const run *r, const tutti_step *step) {
     case TUTTI_STEP_ALL_GATHER:
     case TUTTI_STEP_ALL_TO_ALL:
     case TUTTI_STEP_MESSAGES: return move_pieces(r, step);
-    case TUTTI_STEP_LOCAL:
-        if (step->from_stages == NULL) return broadcast(r, step);
-        copy_locals(r, step);
-        return TUTTI_OK;
+    case TUTTI_STEP_LOCAL: return step->from_stages == NULL ? broadcast(r, step) : copy_locals(r, step);
     }
     return TUTTI_OK;
 }
@@ -317,12 +340,15 @@ static uint64_t identity_of(tutti_type type, tutti_reduction reduction) {
     return 0;
 }
 
-static void fill(const run *r, size_t pair) {
+static tutti_status fill(const run *r, size_t pair) {
     const tutti_route *route = &r->plan->routes[pair];
     const tutti_stage *last = &route->stages[route->nstages - 1];
     uint64_t element = identity_of(route->dst->view.type, (tutti_reduction)route->filler);
     char *dst = r->dsts[pair];
+    if (r->device != NULL)
+        return tutti_gpu_fill(r->device, dst, element, route->element_bytes, last->bytes, r->options->stream);
     for (size_t at = 0; at < last->bytes; at += route->element_bytes) memcpy(dst + at, &element, route->element_bytes);
+    return TUTTI_OK;
 }
 
 /* options.work where this rank has nothing to wait for: a work that has ended. */
@@ -335,36 +361,56 @@ static tutti_status end_work(const tutti_plan *plan, const tutti_options *option
 
 static tutti_status check_work(const tutti_plan *plan, const tutti_options *options) {
     char text[200];
-    if (options == NULL || options->work == NULL || plan->is_one_call) return TUTTI_OK;
-    TUTTI_TRY(tutti_plan_describe(plan, text, sizeof text));
-    (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                     "options.work is for plans that are one call on all ranks, with nothing to pack, unpack or copy "
-                     "afterwards, and this one is %s: leave options.work NULL, and call from a thread of its own to do "
-                     "something else meanwhile",
-                     text);
+    if (options->work == NULL || plan->is_one_call) return TUTTI_OK;
+    if (plan->place == TUTTI_PLAN_CUDA)
+        (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                         "options.work is for tensors in host memory: leave it NULL; with CUDA memory the call only "
+                         "enqueues in options.stream, where an event tells when it is done");
+    else if (plan->place == TUTTI_PLAN_STAGED)
+        (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                         "options.work is for tensors in host memory, and between that and CUDA memory the call waits "
+                         "for its end: leave options.work NULL, and call from a thread of its own to do something else "
+                         "meanwhile");
+    else {
+        TUTTI_TRY(tutti_plan_describe(plan, text, sizeof text));
+        (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                         "options.work is for plans that are one call on all ranks, with nothing to pack, unpack or "
+                         "copy afterwards, and this one is %s: leave options.work NULL, and call from a thread of its "
+                         "own to do something else meanwhile",
+                         text);
+    }
     return tutti_plan_fail_context(plan, TUTTI_ERR_UNSUPPORTED, "redistribution", NULL);
+}
+
+tutti_status tutti_plan_run_steps(const tutti_run *r) {
+    const tutti_plan *plan = r->plan;
+    for (int i = 0; i < plan->nsteps; i++) {
+        tutti_step *step = &plan->steps[i];
+        tutti_status status = run_step(r, step);
+        if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, tutti_step_name(step->kind), step->comm);
+    }
+    for (size_t i = 0; i < plan->npairs; i++)
+        if (plan->routes[i].filler >= 0) TUTTI_TRY(fill(r, i));
+    return r->options->work != NULL ? end_work(plan, r->options) : TUTTI_OK;
 }
 
 static tutti_status run_all(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options) {
     TUTTI_TRY(check_work(plan, options));
+    if (plan->place == TUTTI_PLAN_CUDA) return tutti_plan_run_on_gpu(plan, srcs, dsts, options);
     if (plan->scratch_bytes > 0 && plan->scratch == NULL)
         TUTTI_TRY(tutti_mem_alloc(plan->scratch_bytes, &plan->scratch));
-    const run r = {.plan = plan, .srcs = srcs, .dsts = dsts, .scratch = plan->scratch, .options = options};
-    for (int i = 0; i < plan->nsteps; i++) {
-        const tutti_step *step = &plan->steps[i];
-        tutti_status status = run_step(&r, step);
-        if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, tutti_step_name(step->kind), step->comm);
-    }
-    for (size_t i = 0; i < plan->npairs; i++)
-        if (plan->routes[i].filler >= 0) fill(&r, i);
-    return options != NULL && options->work != NULL ? end_work(plan, options) : TUTTI_OK;
+    if (plan->place == TUTTI_PLAN_STAGED) return tutti_plan_run_staged(plan, srcs, dsts, options);
+    return tutti_plan_run_steps(
+        &(tutti_run){.plan = plan, .srcs = srcs, .dsts = dsts, .scratch = plan->scratch, .options = options});
 }
 
 tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts,
                                   const tutti_options *options) {
     enum { KEPT_BYTES = 64 << 10 };
+    tutti_options own = options != NULL ? *options : TUTTI_OPTIONS(.work = NULL);
+    own.memory = plan->place == TUTTI_PLAN_CUDA ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST;
     pthread_mutex_lock(&plan->lock);
-    tutti_status status = run_all(plan, srcs, dsts, options);
+    tutti_status status = run_all(plan, srcs, dsts, &own);
     if (plan->is_cached && plan->scratch_bytes > KEPT_BYTES) {
         (void)tutti_mem_free(plan->scratch);
         plan->scratch = NULL;

@@ -8,6 +8,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
+#include "tensor/gpu.h"
 #include "tensor/plan.h"
 #include "tensor/tensor.h"
 
@@ -56,8 +57,11 @@ static void free_memory(void *memory) {
 }
 
 tutti_status tutti_tensor_allocate(tutti_tensor *tensor) {
+    const tutti_placement *placement = tensor->layout->view.placement;
+    size_t bytes = tensor->count * tutti_type_bytes(tensor->layout->view.type);
     if (tensor->count == 0) return TUTTI_OK;
-    TUTTI_TRY(tutti_mem_alloc(tensor->count * tutti_type_bytes(tensor->layout->view.type), &tensor->data));
+    if (placement->memory == TUTTI_MEMORY_CUDA) TUTTI_TRY(tutti_gpu_alloc(placement->gpu, bytes, &tensor->data));
+    else TUTTI_TRY(tutti_mem_alloc(bytes, &tensor->data));
     tutti_status status = tutti_storage_create(free_memory, tensor->data, &tensor->storage);
     if (status == TUTTI_OK) return status;
     free_memory(tensor->data);
@@ -75,16 +79,35 @@ tutti_status tutti_tensor_create(const tutti_layout *layout, tutti_tensor **tens
     return status;
 }
 
+static tutti_status check_memory(const tutti_tensor *tensor, const void *local) {
+    char text[300], words[60];
+    bool fits = true;
+    if (tensor->count == 0) return TUTTI_OK;
+    tutti_layout_text(tensor->layout, text, sizeof text);
+    if (local == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_tensor_wrap: this rank has %zu elements of %s, and the memory is NULL", tensor->count,
+                          text);
+    int gpu = tensor->layout->view.placement->gpu;
+    TUTTI_TRY(tutti_gpu_check_place(gpu, local, &fits, words, sizeof words));
+    if (fits) return TUTTI_OK;
+    if (gpu < 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_tensor_wrap: %p is %s; shards of %s lie in host memory, with TUTTI_MEMORY_CUDA in "
+                          "tutti_placement_create in a GPU's",
+                          local, words, text);
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "tutti_tensor_wrap: %p is %s; this rank's shards of %s lie in memory of GPU %d, which was the "
+                      "calling thread's in tutti_placement_create",
+                      local, words, text, gpu);
+}
+
 tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local, tutti_tensor **tensor_out) {
     tutti_tensor *tensor;
     if (tensor_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_wrap: NULL argument");
     TUTTI_TRY(tutti_tensor_begin(layout, &tensor));
-    if (tensor->count > 0 && local == NULL) {
-        char text[300];
-        tutti_layout_text(tensor->layout, text, sizeof text);
-        tutti_status status = tutti_fail(TUTTI_ERR_ARGUMENT,
-                                         "tutti_tensor_wrap: this rank has %zu elements of %s, and the memory is NULL",
-                                         tensor->count, text);
+    tutti_status status = check_memory(tensor, local);
+    if (status != TUTTI_OK) {
         tutti_tensor_destroy(tensor);
         return status;
     }
@@ -122,7 +145,7 @@ static tutti_status check_layout(const tutti_tensor *tensor, const tutti_kept_la
     char is[300], should[300];
     if (tensor == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: %s %zu is NULL", side, pair);
     if (tensor->layout->serial == __atomic_load_n(known, __ATOMIC_RELAXED)) return TUTTI_OK;
-    if (tutti_layout_is_equal(tensor->layout, planned)) {
+    if (tutti_layout_fits(tensor->layout, planned)) {
         __atomic_store_n(known, tensor->layout->serial, __ATOMIC_RELAXED);
         return TUTTI_OK;
     }
@@ -131,12 +154,21 @@ static tutti_status check_layout(const tutti_tensor *tensor, const tutti_kept_la
     return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: %s %zu is %s; the plan is for %s", side, pair, is, should);
 }
 
+static tutti_status check_options(const tutti_options *options) {
+    if (options != NULL && options->struct_bytes != sizeof *options)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "redistribution: options.struct_bytes is %zu, not %zu; use TUTTI_OPTIONS(...)",
+                          options->struct_bytes, sizeof *options);
+    return TUTTI_OK;
+}
+
 tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, tutti_tensor *const *dsts,
                             const tutti_options *options) {
     enum { FEW = 8 };
     void *few[2 * FEW], **shards = few;
     if (plan == NULL || srcs == NULL || dsts == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_run: NULL argument");
+    TUTTI_TRY(check_options(options));
     for (size_t i = 0; i < plan->npairs; i++) {
         tutti_route *route = &plan->routes[i];
         TUTTI_TRY(check_layout(srcs[i], route->src, &route->known[0], "source", i));
@@ -155,6 +187,7 @@ tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, t
 tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_tensor *dst, const tutti_options *options) {
     tutti_plan *plan;
     if (src == NULL || dst == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_redistribute: NULL argument");
+    TUTTI_TRY(check_options(options));
     TUTTI_TRY(tutti_plan_find(src->layout, dst->layout, &plan));
     return tutti_plan_carry_out(plan, &src->data, &dst->data, options);
 }

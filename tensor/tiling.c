@@ -156,7 +156,7 @@ void tutti_tiling_region(const tutti_tiling *tiling, int index, tutti_region *re
 }
 
 bool tutti_tiling_is_equal(const tutti_tiling *a, const tutti_tiling *b) {
-    if (!tutti_placement_is_equal(a->placement, b->placement) || a->ndims != b->ndims) return false;
+    if (!tutti_placement_is_alike(a->placement, b->placement) || a->ndims != b->ndims) return false;
     for (int d = 0; d < a->ndims; d++) {
         if (a->shape[d] != b->shape[d] || a->nsplits[d] != b->nsplits[d]) return false;
         for (int i = 0; i < a->nsplits[d]; i++)

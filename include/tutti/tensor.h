@@ -21,6 +21,24 @@
  * Calls that are marked collective are made by all ranks of the placements that they name, in the same order with equal arguments; a
  * difference is an error on all of them. Wrong arguments are judged before anything is sent, from what is equal on all ranks.
  *
+ * CUDA memory: each rank's shards are on the GPU that was the calling thread's current one when the placement was made
+ * (tutti_device_use); several ranks may share one. All such placements on a communicator have one GPU on a rank.
+ *   - Redistribution between tensors in CUDA memory is a call as those of <tutti/device.h>: it enqueues all of it in options.stream
+ *     and returns; what precedes it in the stream is done before, what follows sees its result. It waits for peers only where it
+ *     makes a plan, or uses a communicator with CUDA memory for the first time. Runs of one plan may be in several streams, which
+ *     then wait for each other. What fails behind the call is told by the next one between the same ranks.
+ *   - Reductions are those of tutti_all_reduce on CUDA memory. Where all ranks share one GPU, or go by way of host memory, all
+ *     values are the host's, bit for bit, by every route. With a GPU for each rank sums, products and averages of floats are
+ *     NCCL's, in its order, unless TUTTI_DETERMINISTIC=1 makes them the host's. Where some ranks share GPUs they may differ from
+ *     the host's by roundings, and by the route; with TUTTI_DETERMINISTIC=1 not from run to run. All else is exact everywhere.
+ *   - From CUDA to host memory and back whole shards go by way of host memory: such a call waits for its stream, and for its own
+ *     end.
+ *   - Graphs may capture runs, after a first one, as far as collectives can be captured (docs/cuda.md); messages cannot. They use
+ *     memory of the plan's: destroy them before it, those of tutti_tensor_redistribute before the last placement on the
+ *     communicator.
+ *   - Destroying tensors with memory of their own, plans, and the last placement on a communicator waits for the GPU, as cudaFree
+ *     does: not while a graph is captured, nor, where ranks are threads, while streams of others wait for this rank.
+ *
  * Communicators: tensors talk over communicators of their own, made with the caller's at the first use of each list of ranks, and
  * kept as long as there is a placement on the caller's. Where a rank dies, or does not come by the deadline, the one in use
  * breaks: all tensors whose plans use it get an error at once from then on, and the caller's communicator stays whole. To go on,
@@ -47,8 +65,9 @@ extern "C" {
 typedef struct tutti_placement tutti_placement;
 
 /* The ranks of `comm` in `ranks` (NULL: all of them, in order), row-major over axes[0] x ... x axes[naxes - 1], which must be
- * their number. `memory`: where shards lie (TUTTI_MEMORY_ASK means the host's). Local: talks to no rank, and makes no communicator
- * yet. Counted: tensors keep theirs; `comm` must outlive it, and all tensors on it. */
+ * their number. `memory`: where shards lie (TUTTI_MEMORY_ASK means the host's); TUTTI_ERR_UNSUPPORTED, with the reason, where it
+ * is CUDA's, this rank is in the placement, and there is no GPU. Local: talks to no rank, and makes no communicator yet.
+ * Counted: tensors keep theirs; `comm` must outlive it, and all tensors on it. */
 TUTTI_API tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const int *ranks, const int *axes,
                                               int naxes, tutti_placement **placement_out);
 TUTTI_API void tutti_placement_destroy(tutti_placement *placement); /* NULL is allowed */
@@ -120,7 +139,7 @@ TUTTI_API tutti_status tutti_layout_box(const tutti_layout *layout, int index, i
  * for it, without making one, and without talking to any rank. 0 where the layouts are equal. Equal on all ranks of the communicator
  * that the placements belong to: where these have all its ranks it follows from costs that the ranks have measured together, when they
  * made their first plan and, for larger tensors than before, when they made one of these; elsewhere, and before that, from those of an
- * ordinary machine. */
+ * ordinary machine. Of host memory only: TUTTI_ERR_UNSUPPORTED where a placement is in CUDA memory. */
 TUTTI_API tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out);
 
 /* --------------------------------------------------------------------------------------------- tensors */
@@ -128,17 +147,19 @@ TUTTI_API tutti_status tutti_layout_predict(const tutti_layout *src, const tutti
 /* A layout, and this rank's shard. What is given as a layout is copied. */
 typedef struct tutti_tensor tutti_tensor;
 
-/* Local. The shard is memory of Tutti's, which peers on this host map; it is not filled. A rank outside the placement gets a tensor
- * without a shard. */
+/* Local. The shard is memory of tutti_mem_alloc, or on its GPU of tutti_mem_alloc_cuda; it is not filled. A rank outside the
+ * placement gets a tensor without a shard. */
 TUTTI_API tutti_status tutti_tensor_create(const tutti_layout *layout, tutti_tensor **tensor_out);
-/* Local. The caller's memory becomes the shard: it is not copied, holds the box's elements dense and row-major, and must stay until
- * tutti_tensor_destroy. NULL where the shard is empty or this rank is outside the placement. */
+/* Local. The caller's memory, of the placement's kind and GPU, becomes the shard: it is not copied, holds the box's elements
+ * dense and row-major, and must stay until tutti_tensor_destroy. NULL where the shard is empty or this rank is outside the
+ * placement. */
 TUTTI_API tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local, tutti_tensor **tensor_out);
-/* A tensor whose shards are what the ranks have, however uneven: OneFlow's local.to_global(). Collective over the placement. `like`
- * says placement, sbp, type, number of dimensions and name; its shape, rule and cuts are not looked at, since they are found from the
- * ranks' local shapes: extents of parts of one dimension add up; ranks that hold the same part must have the same extent. Ranks that
- * hold the same box, along broadcast axes, must hold the same bytes, which is checked by a hash. `local` is wrapped as in
- * tutti_tensor_wrap. A difference is the same error on all ranks. */
+/* A tensor whose shards are what the ranks have, however uneven: OneFlow's local.to_global(). Collective over the placement.
+ * `like` says placement, sbp, type, number of dimensions and name; its shape, rule and cuts are not looked at, since they are
+ * found from the ranks' local shapes: extents of parts of one dimension add up; ranks that hold the same part must have the same
+ * extent. Ranks that hold the same box, along broadcast axes, must hold the same bytes, which is checked by a hash (of CUDA
+ * memory, when its GPU has done all that is in its streams). `local` is wrapped as in tutti_tensor_wrap. A difference is the
+ * same error on all ranks. */
 TUTTI_API tutti_status tutti_tensor_from_local(const tutti_layout *like, const int64_t *local_shape, void *local,
                                                tutti_tensor **tensor_out);
 TUTTI_API void tutti_tensor_destroy(tutti_tensor *tensor); /* NULL is allowed */
@@ -156,12 +177,14 @@ TUTTI_API tutti_status tutti_tensor_local(const tutti_tensor *tensor, tutti_loca
 TUTTI_API const tutti_layout *tutti_tensor_layout(const tutti_tensor *tensor);
 
 /* Collective over the ranks of both placements, which belong to one communicator. dst gets src's elements (where the shapes differ,
- * by their row-major numbers: the counts must be equal); src stays. The two may not share memory.
+ * by their row-major numbers: the counts must be equal); src stays. The two may not share memory. Of the options, stream (for CUDA
+ * memory), timeout_ms and work count.
  *
- * options.work: where the plan is one call that moves or reduces shards as they lie, such as an all_gather along dimension 0 or an
- * all_reduce, it is given the work, and the caller goes on. Tensors, placements and (tutti_plan_run) the plan must stay, and shards
- * must not be written, until it is done. Other plans, of several steps or with parts that are packed, are TUTTI_ERR_UNSUPPORTED on
- * all ranks, before anything is sent. The first redistribution between two layouts makes their plan, and waits for the others. */
+ * options.work: where the plan is one call that moves or reduces shards in host memory as they lie, such as an all_gather along
+ * dimension 0 or an all_reduce, it is given the work, and the caller goes on. Tensors, placements and (tutti_plan_run) the plan
+ * must stay, and shards must not be written, until it is done. Other plans, of several steps, with parts that are packed or with
+ * CUDA memory, are TUTTI_ERR_UNSUPPORTED on all ranks, before anything is sent. The first redistribution between two layouts makes
+ * their plan, and waits for the others. */
 TUTTI_API tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_tensor *dst,
                                                  const tutti_options *options);
 
@@ -189,7 +212,8 @@ typedef struct tutti_plan_details {
     uint64_t sent_bytes, received_bytes; /* of this rank in one run */
     uint64_t least_bytes;                /* that this rank must receive, whatever the plan */
     uint64_t scratch_bytes;              /* that the plan keeps; more once ranks of a host could not read a shard */
-    double predicted_us;                 /* of one run, in memory of tutti_mem_alloc; the same on all ranks */
+    double
+        predicted_us; /* of one run, in memory of tutti_mem_alloc; the same on all ranks; 0 with CUDA memory: not known */
 } tutti_plan_details;
 TUTTI_API tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out);
 /* "reduce_scatter of 2 ranks, then messages to 3 and from 3 ranks: receives 1048576 bytes of at least 1048576, predicted 412 us";

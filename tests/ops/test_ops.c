@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tutti/device.h>
 #include <tutti/ops.h>
 
 #include "tests/support/ranks.h"
@@ -216,6 +217,38 @@ static tutti_status refuse_inputs(ranks_context *context) {
 
 Test(ops, wrong_inputs_are_refused_in_one_line_on_all_ranks) {
     run(4, refuse_inputs);
+}
+
+static tutti_status refuse_memory(ranks_context *context) {
+    scene s;
+    tutti_placement *gpus;
+    tutti_tensor *moved;
+    const int four = 4;
+    TUTTI_TRY(tutti_device_use(-1));
+    TUTTI_TRY(open_scene(context, &s));
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_CUDA, NULL, &four, 1, &gpus));
+    TUTTI_TRY(tutti_tensor_to_global(s.a, gpus, NULL, NULL, &moved));
+    const tutti_layout layout =
+        TUTTI_LAYOUT(.placement = gpus, .type = TUTTI_FLOAT32, .ndims = 1, .shape = INTS(4), .name = "made");
+    tutti_tensor *y = nothing;
+    const char *words = "operators compute in the host's memory only";
+    tutti_status got[] = {tutti_op_relu(moved, NULL, &y), tutti_op_fill(&layout, 1, &y)};
+    RANKS_CHECK(got[0] == TUTTI_ERR_UNSUPPORTED && got[1] == TUTTI_ERR_UNSUPPORTED && y == nothing, "%s and %s",
+                tutti_status_name(got[0]), tutti_status_name(got[1]));
+    RANKS_CHECK(strstr(tutti_last_error(), words) != NULL, "%s", tutti_last_error());
+    RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, tutti_op_add(moved, s.a, NULL, &y));
+    RANKS_CHECK(strstr(tutti_last_error(), words) != NULL, "%s", tutti_last_error());
+    RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_op_add(s.a, moved, NULL, &y));
+    RANKS_CHECK(strstr(tutti_last_error(), "lies on another placement than 'a'") != NULL, "%s", tutti_last_error());
+    TUTTI_TRY(tutti_barrier(context->comm, NULL));
+    tutti_tensor_destroy(moved);
+    tutti_placement_destroy(gpus);
+    close_scene(&s);
+    return TUTTI_OK;
+}
+
+Test(ops, tensors_in_cuda_memory_are_refused) {
+    run(4, refuse_memory);
 }
 
 static tutti_status refuse_settings(ranks_context *context) {

@@ -67,6 +67,8 @@ tutti_status standin_import_memory(const tutti_device_export *exported, void **b
 tutti_status standin_close_import(void *base);
 /* For tests: how often memory of a GPU has been taken. */
 STANDIN_EXPORT int standin_allocations(void);
+/* How much of it is not given back. */
+STANDIN_EXPORT int standin_allocated(void);
 /* Until all streams have passed what is in them, as if memory were given back then. */
 void standin_sync_alone(void);
 /* Until nobody is inside of that. */

@@ -46,11 +46,17 @@ static bool holds(const char *start, size_t bytes, const void *address) {
     return (const char *)address >= start && (const char *)address < start + bytes;
 }
 
-/* Under the lock: the range whose address for the GPU, or (pinned) for the host, lies there. */
+/* Under the lock: the range whose address for the GPU, or (pinned) for the host, lies there. It becomes the first: most are asked
+ * for again and again, among thousands. */
 static range *find(const void *address) {
-    for (range *r = ranges; r != NULL; r = r->next) {
+    for (range **at = &ranges; *at != NULL; at = &(*at)->next) {
+        range *r = *at;
         bool pinned = r->kind == PINNED || r->kind == REGISTERED;
-        if (holds(r->given, r->bytes, address) || (pinned && holds(r->host, r->bytes, address))) return r;
+        if (!holds(r->given, r->bytes, address) && !(pinned && holds(r->host, r->bytes, address))) continue;
+        *at = r->next;
+        r->next = ranges;
+        ranges = r;
+        return r;
     }
     return NULL;
 }
@@ -144,6 +150,14 @@ static tutti_status make(range_kind kind, size_t bytes, int file, void *there, r
 
 int standin_allocations(void) {
     return atomic_load(&allocations);
+}
+
+int standin_allocated(void) {
+    int count = 0;
+    pthread_mutex_lock(&standin_lock);
+    for (const range *r = ranges; r != NULL; r = r->next) count += r->kind == DEVICE;
+    pthread_mutex_unlock(&standin_lock);
+    return count;
 }
 
 void standin_wait_for_frees(void) {

@@ -2,7 +2,9 @@
  * Carries out the cases that tests/tensor/model.py writes, on all ranks of a world, and compares each shard's hash with the expected
  * one. The cases' format and the source's values are described there.
  *
- *     tuttirun --nproc-per-node 8 model_probe FILE
+ *     tuttirun --nproc-per-node 8 model_probe FILE [MEMORY]
+ *
+ * MEMORY: where the tensors are: host (default), cuda, from_cuda (the source only) or to_cuda (the target only).
  *
  * Prints the first cases that differ, and how many there were; exits with 1 if any did.
  */
@@ -11,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tutti/device.h>
 #include <tutti/tensor.h>
 
 enum { MOST_RANKS = 64, MOST_PARTS = 64, SHOWN = 10 };
@@ -32,6 +35,9 @@ typedef struct model_case {
     side src, dst;
     char expect[MOST_RANKS * 17];
 } model_case;
+
+static bool src_on_gpu, dst_on_gpu;
+static void *stream; /* of the GPU */
 
 static _Noreturn void give_up(const char *what) {
     fprintf(stderr, "model_probe: %s: %s\n", what, tutti_last_error());
@@ -140,28 +146,42 @@ static uint64_t term_of(const side *s, const tutti_placement *placement) {
     return term;
 }
 
+/* The shard, or memory for a copy of what is on the GPU, to be freed by the caller. */
+static char *reach(const tutti_local *local, size_t bytes, bool on_gpu) {
+    char *memory = on_gpu ? malloc(bytes + 1) : local->data;
+    if (on_gpu && memory == NULL) give_up("no memory");
+    return memory;
+}
+
 static void fill(const model_case *c, const tutti_placement *placement, const tutti_tensor *tensor) {
     tutti_local local;
     size_t bytes = tutti_type_bytes(c->type);
     int64_t at[TUTTI_MOST_DIMS] = {0};
     MUST(tutti_tensor_local(tensor, &local));
+    char *data = reach(&local, local.count * bytes, src_on_gpu);
     uint64_t term = local.count > 0 ? term_of(&c->src, placement) : 0;
     for (size_t i = 0; i < local.count; i++) {
         uint64_t number = 0;
         for (int d = 0; d < local.ndims; d++)
             number = number * (uint64_t)c->src.shape[d] + (uint64_t)(local.first[d] + at[d]);
         uint64_t value = value_of(c, number, term);
-        memcpy((char *)local.data + i * bytes, &value, bytes);
+        memcpy(data + i * bytes, &value, bytes);
         for (int d = local.ndims - 1; d >= 0 && ++at[d] == local.shape[d]; d--) at[d] = 0;
     }
+    if (!src_on_gpu) return;
+    MUST(tutti_device_copy(local.data, data, local.count * bytes, stream));
+    free(data);
 }
 
 static uint64_t hash_of(const tutti_tensor *tensor, size_t element_bytes) {
     tutti_local local;
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     MUST(tutti_tensor_local(tensor, &local));
-    for (size_t i = 0; i < local.count * element_bytes; i++)
-        hash = (hash ^ ((const uint8_t *)local.data)[i]) * UINT64_C(0x100000001b3);
+    size_t bytes = local.count * element_bytes;
+    char *data = reach(&local, bytes, dst_on_gpu);
+    if (dst_on_gpu) MUST(tutti_device_copy(data, local.data, bytes, stream));
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ (uint8_t)data[i]) * UINT64_C(0x100000001b3);
+    if (dst_on_gpu) free(data);
     return hash;
 }
 
@@ -178,12 +198,18 @@ static tutti_layout layout_of(const model_case *c, const side *s, tutti_placemen
                         .rule = s->rule, .cuts = s->cuts, .name = name);
 }
 
-/* Of every three cases, one has all shards in memory that other processes cannot read, and one those of a single rank. */
+static tutti_memory memory_of(bool on_gpu) {
+    return on_gpu ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST;
+}
+
+/* In host memory, of every three cases one has all shards in memory that other processes cannot read, and one those of a single
+ * rank. */
 static void make_tensor(const model_case *c, int rank, int size, const tutti_layout *layout, void **private_out,
                         tutti_tensor **tensor_out) {
     tutti_local local;
     MUST(tutti_tensor_create(layout, tensor_out));
     *private_out = NULL;
+    if (tutti_placement_memory(layout->placement) == TUTTI_MEMORY_CUDA) return;
     if (c->id % 3 == 0 || (c->id % 3 == 1 && c->id / 3 % size != rank)) return;
     MUST(tutti_tensor_local(*tensor_out, &local));
     tutti_tensor_destroy(*tensor_out);
@@ -201,14 +227,14 @@ static bool run_case(tutti_comm *comm, const model_case *c) {
     for (int i = 0; i < rank && at != NULL; i++) at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL;
     if (at != NULL) snprintf(expected, sizeof expected, "%.*s", (int)strcspn(at, ","), at);
     if (!has(&c->src, rank) && !has(&c->dst, rank)) return true;
-    MUST(tutti_placement_create(comm, TUTTI_MEMORY_HOST, c->src.ranks, c->src.axes, c->src.naxes, &from));
-    MUST(tutti_placement_create(comm, TUTTI_MEMORY_HOST, c->dst.ranks, c->dst.axes, c->dst.naxes, &to));
+    MUST(tutti_placement_create(comm, memory_of(src_on_gpu), c->src.ranks, c->src.axes, c->src.naxes, &from));
+    MUST(tutti_placement_create(comm, memory_of(dst_on_gpu), c->dst.ranks, c->dst.axes, c->dst.naxes, &to));
     const tutti_layout src_layout = layout_of(c, &c->src, from, "source"),
                        dst_layout = layout_of(c, &c->dst, to, "target");
     make_tensor(c, rank, size, &src_layout, &private[0], &src);
     make_tensor(c, rank, size, &dst_layout, &private[1], &dst);
     fill(c, from, src);
-    MUST(tutti_tensor_redistribute(src, dst, NULL));
+    MUST(tutti_tensor_redistribute(src, dst, &TUTTI_OPTIONS(.stream = stream)));
     if (has(&c->dst, rank))
         snprintf(got, sizeof got, "%016llx", (unsigned long long)hash_of(dst, tutti_type_bytes(c->type)));
     tutti_tensor_destroy(src);
@@ -220,17 +246,27 @@ static bool run_case(tutti_comm *comm, const model_case *c) {
     return strcmp(got, expected) == 0;
 }
 
+static bool read_memory(const char *word) {
+    src_on_gpu = strcmp(word, "cuda") == 0 || strcmp(word, "from_cuda") == 0;
+    dst_on_gpu = strcmp(word, "cuda") == 0 || strcmp(word, "to_cuda") == 0;
+    return src_on_gpu || dst_on_gpu || strcmp(word, "host") == 0;
+}
+
 int main(int argc, char **argv) {
     static char line[1 << 16], copy[1 << 16];
     static model_case c;
     tutti_comm *comm;
     tutti_placement *keeper;
     long count = 0, wrong = 0;
-    if (argc != 2) {
-        fprintf(stderr, "usage: model_probe FILE\n");
+    if (argc < 2 || argc > 3 || !read_memory(argc > 2 ? argv[2] : "host")) {
+        fprintf(stderr, "usage: model_probe FILE [host|cuda|from_cuda|to_cuda]\n");
         return 2;
     }
     MUST(tutti_comm_create_world(&comm));
+    if (src_on_gpu || dst_on_gpu) {
+        MUST(tutti_device_use(-1));
+        MUST(tutti_device_stream_create(&stream));
+    }
     int size = tutti_comm_size(comm);
     /* Keeps the groups of ranks, and plans, from case to case. */
     MUST(tutti_placement_create(comm, TUTTI_MEMORY_HOST, NULL, &size, 1, &keeper));
@@ -244,6 +280,7 @@ int main(int argc, char **argv) {
     }
     fclose(file);
     tutti_placement_destroy(keeper);
+    if (src_on_gpu || dst_on_gpu) MUST(tutti_device_stream_destroy(stream));
     if (tutti_comm_rank(comm) == 0 || wrong > 0)
         printf("rank %d: %ld cases, %ld differ\n", tutti_comm_rank(comm), count, wrong);
     MUST(tutti_comm_destroy(comm));

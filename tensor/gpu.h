@@ -1,0 +1,44 @@
+/*
+ * What tensors in CUDA memory need of a GPU, by the table of kernels/device.h: copies of blocks, fills and where memory lies.
+ *
+ * What has a stream only enqueues; the GPU is the calling thread's current one, between tutti_gpu_enter and tutti_gpu_leave.
+ */
+#ifndef TUTTI_TENSOR_GPU_H
+#define TUTTI_TENSOR_GPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/device.h"
+#include "tensor/pieces.h"
+
+/* The calling thread's current GPU; an error with the reason where this process can use none. Makes no context. */
+tutti_status tutti_gpu_current(int *gpu_out);
+
+typedef struct tutti_gpu_visit {
+    const tutti_device *device;
+    int gpu, before;
+} tutti_gpu_visit;
+
+tutti_status tutti_gpu_enter(int gpu, tutti_gpu_visit *visit_out);
+void tutti_gpu_leave(const tutti_gpu_visit *visit);
+
+/* Of tutti_mem_alloc_cuda. */
+tutti_status tutti_gpu_alloc(int gpu, size_t bytes, void **memory_out);
+/* Waits for the GPU; what failed there is told by the next call. */
+void tutti_gpu_sync(int gpu);
+/* Calls `read` with one piece after the other of a GPU's memory, copied to the host, when all that is in its streams is done. */
+tutti_status tutti_gpu_read(int gpu, const void *memory, size_t bytes,
+                            void (*read)(void *context, const void *piece, size_t bytes), void *context);
+
+/* Is it memory of that GPU; or, for -1, of no GPU? `words_out`: what it is, where it is not. */
+tutti_status tutti_gpu_check_place(int gpu, const void *memory, bool *fits_out, char *words_out, size_t capacity);
+
+/* As tutti_blocks_run. */
+tutti_status tutti_gpu_run_blocks(const tutti_device *device, const tutti_blocks *blocks, size_t element_bytes,
+                                  void *dst, const void *src, tutti_stream stream);
+/* `bytes` of elements that are all the same. */
+tutti_status tutti_gpu_fill(const tutti_device *device, void *dst, uint64_t element, size_t element_bytes, size_t bytes,
+                            tutti_stream stream);
+
+#endif
