@@ -11,6 +11,7 @@
 #include "bootstrap/base/common.h"
 #include "kernels/box.h"
 #include "tensor/dlpack_abi.h"
+#include "tensor/gpu.h"
 #include "tensor/tensor.h"
 
 static const dlpack_type types[TUTTI_TYPE_COUNT] = {
@@ -49,14 +50,32 @@ static tutti_status refuse(const tutti_tensor *tensor, tutti_status status, cons
 static tutti_status check_type(const tutti_tensor *tensor, const dlpack_tensor *dl) {
     tutti_type type = tensor->layout->view.type;
     const dlpack_type *wanted = &types[type];
-    if (dl->device_type != DLPACK_CPU)
-        REFUSE(TUTTI_ERR_UNSUPPORTED, "it is on a device of type %d; shards lie in host memory (type %d) so far",
-               (int)dl->device_type, DLPACK_CPU);
     if (dl->dtype.lanes != 1)
         REFUSE(TUTTI_ERR_UNSUPPORTED, "its elements are vectors of %u lanes; only 1 is known", dl->dtype.lanes);
     if (dl->dtype.code != wanted->code || dl->dtype.bits != wanted->bits)
         REFUSE(TUTTI_ERR_ARGUMENT, "its elements have the type code %u of %u bits; those of %s have %u of %u",
                dl->dtype.code, dl->dtype.bits, tutti_type_name(type), wanted->code, wanted->bits);
+    return TUTTI_OK;
+}
+
+/* Is it on the device where the placement's shards lie? What it says of itself is compared with what the driver says. */
+static tutti_status check_device(const tutti_tensor *tensor, const dlpack_tensor *dl, const void *data) {
+    int gpu = tensor->layout->view.placement->gpu;
+    bool of_gpu = dl->device_type == DLPACK_CUDA || dl->device_type == DLPACK_CUDA_MANAGED, fits = true;
+    bool of_host = dl->device_type == DLPACK_CPU || dl->device_type == DLPACK_CUDA_HOST;
+    char words[60];
+    if (!of_gpu && !of_host)
+        REFUSE(TUTTI_ERR_UNSUPPORTED,
+               "it is on a device of type %d; known are the CPU (%d, pinned %d) and CUDA (%d, managed %d)",
+               (int)dl->device_type, DLPACK_CPU, DLPACK_CUDA_HOST, DLPACK_CUDA, DLPACK_CUDA_MANAGED);
+    if (of_gpu != (gpu >= 0))
+        REFUSE(TUTTI_ERR_ARGUMENT, "it is in %s memory (device type %d), and the placement's shards are in %s memory",
+               of_gpu ? "CUDA" : "host", (int)dl->device_type, of_gpu ? "host" : "CUDA");
+    if (dl->device_type == DLPACK_CUDA && dl->device_id != gpu)
+        REFUSE(TUTTI_ERR_ARGUMENT, "it is on GPU %d; this rank's shards are on GPU %d", (int)dl->device_id, gpu);
+    if (tensor->count == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_gpu_check_place(gpu, data, &fits, words, sizeof words));
+    if (!fits) REFUSE(TUTTI_ERR_ARGUMENT, "it says device type %d, but its data is %s", (int)dl->device_type, words);
     return TUTTI_OK;
 }
 
@@ -110,18 +129,34 @@ static bool is_dense(const tutti_tensor *tensor, const tutti_box_copy *copy) {
            tutti_box_is_contiguous(copy) && copy->src_first == 0 && copy->dst_first == 0;
 }
 
-/* All indices of the repeated dimensions from `dim` on. */
-static void copy_all(const tutti_tensor *tensor, const dlpack_tensor *dl, const tutti_box_copy *copy, int dim,
-                     char *dst, const char *src) {
+/* All indices of the repeated dimensions from `dim` on. `device`: NULL on the host. */
+static tutti_status copy_all(const tutti_tensor *tensor, const dlpack_tensor *dl, const tutti_box_copy *copy, int dim,
+                             char *dst, const char *src, const tutti_device *device) {
     if (dim == tensor->region.ndims) {
+        if (device != NULL) return device->copy_box(copy, dst, src, /* the legacy default stream */ NULL);
         tutti_box_run(copy, dst, src);
-        return;
+        return TUTTI_OK;
     }
     size_t step = tutti_type_bytes(tensor->layout->view.type);
     bool repeats = dl->strides != NULL && dl->strides[dim] == 0;
     for (int d = dim + 1; d < tensor->region.ndims; d++) step *= (size_t)dl->shape[d];
     for (int64_t i = 0; i < (repeats ? dl->shape[dim] : 1); i++)
-        copy_all(tensor, dl, copy, dim + 1, dst + (size_t)i * step, src);
+        TUTTI_TRY(copy_all(tensor, dl, copy, dim + 1, dst + (size_t)i * step, src, device));
+    return TUTTI_OK;
+}
+
+/* The memory of the source is given back behind it, so it is waited for. */
+static tutti_status copy_shard(const tutti_tensor *tensor, const dlpack_tensor *dl, const tutti_box_copy *copy,
+                               const char *src) {
+    int gpu = tensor->layout->view.placement->gpu;
+    tutti_gpu_visit visit;
+    if (tensor->count == 0) return TUTTI_OK;
+    if (gpu < 0) return copy_all(tensor, dl, copy, 0, tensor->data, src, NULL);
+    TUTTI_TRY(tutti_gpu_enter(gpu, &visit));
+    tutti_status status = copy_all(tensor, dl, copy, 0, tensor->data, src, visit.device);
+    if (status == TUTTI_OK) status = visit.device->stream_sync(NULL);
+    tutti_gpu_leave(&visit);
+    return status;
 }
 
 /* Whose struct it is, by one of two deleters. */
@@ -158,12 +193,13 @@ static tutti_status take(tutti_tensor *tensor, const dlpack_tensor *dl, bool rea
     TUTTI_TRY(check_shape(tensor, dl));
     TUTTI_TRY(check_reach(tensor, dl));
     char *data = (char *)dl->data + (tensor->count > 0 ? dl->byte_offset : 0);
+    TUTTI_TRY(check_device(tensor, dl, data));
     plan_copy(tensor, dl, &copy);
     bool dense = tensor->count == 0 || is_dense(tensor, &copy);
     if (dense && !read_only && (uintptr_t)data % tutti_type_bytes(tensor->layout->view.type) == 0)
         return share(tensor, o, data);
     TUTTI_TRY(tutti_tensor_allocate(tensor));
-    if (tensor->count > 0) copy_all(tensor, dl, &copy, 0, tensor->data, data);
+    TUTTI_TRY(copy_shard(tensor, dl, &copy, data));
     delete_managed(o);
     return TUTTI_OK;
 }
@@ -222,6 +258,7 @@ tutti_status tutti_tensor_to_dlpack(const tutti_tensor *tensor, struct DLManaged
     TUTTI_TRY(tutti_calloc(1, sizeof *e, &e));
     e->storage = tutti_storage_keep(tensor->storage);
     int64_t dense = 1;
+    int gpu = tensor->layout->view.placement->gpu;
     for (int d = tensor->region.ndims - 1; d >= 0; d--) {
         e->shape[d] = tensor->region.end[d] - tensor->region.first[d];
         e->strides[d] = dense;
@@ -231,7 +268,8 @@ tutti_status tutti_tensor_to_dlpack(const tutti_tensor *tensor, struct DLManaged
                                                    .manager_ctx = e,
                                                    .deleter = delete_export,
                                                    .dl_tensor = {.data = tensor->data,
-                                                                 .device_type = DLPACK_CPU,
+                                                                 .device_type = gpu >= 0 ? DLPACK_CUDA : DLPACK_CPU,
+                                                                 .device_id = gpu >= 0 ? gpu : 0,
                                                                  .ndim = tensor->region.ndims,
                                                                  .dtype = types[tensor->layout->view.type],
                                                                  .shape = e->shape,

@@ -9,7 +9,7 @@
 
 enum { DLPACK_MAJOR = 1, DLPACK_MINOR = 1 }; /* 1.1 brought the codes of 8-bit floats */
 
-enum { DLPACK_CPU = 1 };
+enum { DLPACK_CPU = 1, DLPACK_CUDA = 2, DLPACK_CUDA_HOST = 3, DLPACK_CUDA_MANAGED = 13 };
 enum { DLPACK_READ_ONLY = 1 }; /* bit of flags */
 
 enum {

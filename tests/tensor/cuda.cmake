@@ -2,9 +2,10 @@
 set(tensor ${CMAKE_CURRENT_SOURCE_DIR}/tensor)
 tutti_cuda_test(tensor_cuda ${tensor}/test_tensor_cuda.c ${tensor}/both.c TIMEOUT 300 JOBS 2 LABELS sanitized)
 tutti_cuda_test(tensor_stream ${tensor}/test_tensor_stream.c ${tensor}/both.c support/cuda_graph.c TIMEOUT 300 JOBS 3 LABELS quick)
+tutti_cuda_test(tensor_dlpack_cuda ${tensor}/test_tensor_dlpack_cuda.c LABELS quick)
 tutti_cuda_test(tensor_cuda_failure ${tensor}/test_tensor_cuda_failure.c ${tensor}/both.c TIMEOUT 300 JOBS 3 PROCESSES)
 set_tests_properties(tensor_cuda_failure PROPERTIES RUN_SERIAL TRUE) # it measures times
-foreach(test tensor_cuda tensor_stream tensor_cuda_failure)
+foreach(test tensor_cuda tensor_stream tensor_cuda_failure tensor_dlpack_cuda)
   add_dependencies(test_${test} standin_nccl)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "TUTTI_NCCL_LIBRARY=$<TARGET_FILE:standin_nccl>")
   tutti_gpu_test(${test})

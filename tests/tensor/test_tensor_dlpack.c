@@ -222,7 +222,9 @@ static tutti_status refuse_damaged(ranks_context *context) {
     dlpack_tensor *dl = &g.managed.dl_tensor;
     REFUSED(TUTTI_ERR_UNSUPPORTED, "version 2.0", g.managed.version.major = 2);
     REFUSED(TUTTI_ERR_UNSUPPORTED, "version 0.8", g.managed.version.major = 0; g.managed.version.minor = 8);
-    REFUSED(TUTTI_ERR_UNSUPPORTED, "on a device of type 2", dl->device_type = 2);
+    REFUSED(TUTTI_ERR_UNSUPPORTED, "on a device of type 10", dl->device_type = 10);
+    REFUSED(TUTTI_ERR_ARGUMENT, "it is in CUDA memory (device type 2), and the placement's shards are in host memory",
+            dl->device_type = 2);
     REFUSED(TUTTI_ERR_UNSUPPORTED, "4 lanes", dl->dtype.lanes = 4);
     REFUSED(TUTTI_ERR_UNSUPPORTED, "0 lanes", dl->dtype.lanes = 0);
     REFUSED(TUTTI_ERR_ARGUMENT, "type code 2 of 32 bits; those of int32 have 0 of 32", dl->dtype.code = 2);
