@@ -76,18 +76,11 @@ static void print_alone(const session *s) {
     else fprintf(s->out, "# One rank: nothing is sent; start with -t N or with tuttirun --nproc_per_node N\n");
 }
 
-/* How many of the ranks are on this host. */
-static int count_local_ranks(const bench_rank *self) {
-    tutti_world world;
-    if (tutti_world_get(&world) != TUTTI_OK) return 1;
-    return self->size > world.size ? self->size : world.local_size; /* more than the launcher's: started here */
-}
-
 /* Lowers max_bytes to what each rank can allocate. */
 static tutti_status fit_memory(session *s, const bench_rank *self) {
     const bench_gpu *gpu = s->run.gpu;
     size_t all = gpu != NULL ? bench_gpu_memory_bytes(gpu) : bench_machine_memory_bytes();
-    int sharers = gpu != NULL ? bench_gpu_sharers(gpu) : count_local_ranks(self);
+    int sharers = gpu != NULL ? bench_gpu_sharers(gpu) : bench_ranks_local(self);
     int64_t most = (int64_t)bench_machine_buffer_bytes(all, sharers, s->options.checks > 0 ? 3 : 2);
     TUTTI_TRY(tutti_all_reduce(self->world, &most, &most, 1, TUTTI_INT64, TUTTI_MIN, NULL));
     if (s->options.max_bytes <= most) return TUTTI_OK;
@@ -134,7 +127,7 @@ static tutti_status check_traffic(const session *s) {
 
 /* Where some ranks have no GPU, the first of them tells why. */
 static tutti_status open_gpu(session *s, const bench_rank *self) {
-    tutti_status status = bench_gpu_open(self->local_rank, count_local_ranks(self), &s->options, &s->run.gpu);
+    tutti_status status = bench_gpu_open(self->local_rank, bench_ranks_local(self), &s->options, &s->run.gpu);
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", tutti_last_error());
     int32_t first = status == TUTTI_OK ? self->size : self->rank;

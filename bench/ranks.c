@@ -182,6 +182,12 @@ static int run_body(tutti_status status, bench_rank *self, const bench_start *st
     return code;
 }
 
+int bench_ranks_local(const bench_rank *self) {
+    tutti_world world;
+    if (tutti_world_get(&world) != TUTTI_OK) return 1;
+    return self->size > world.size ? self->size : world.local_size; /* more than the launcher's: started here */
+}
+
 int bench_ranks_join(const tutti_world *world, const bench_start *start) {
     bench_rank self = {.rank = world->rank, .size = world->size, .local_rank = world->local_rank};
     if (start->bind) bind_to_core(self.local_rank);

@@ -22,6 +22,9 @@ typedef struct bench_start {
     bool bind; /* rank k stays on the k-th core that it may use, round and round */
 } bench_start;
 
+/* How many of the ranks are on this host. */
+int bench_ranks_local(const bench_rank *self);
+
 /* Runs the body in this process, as one rank of the launcher's world. Gives the exit code. */
 int bench_ranks_join(const tutti_world *world, const bench_start *start);
 

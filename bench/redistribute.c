@@ -13,8 +13,10 @@
 #include <string.h>
 #include <time.h>
 
+#include <tutti/device.h>
+
 #include "bench/report.h"
-#include "kernels/box.h"
+#include "kernels/device.h"
 
 enum { TEXT_BYTES = 160, ROUNDS = 9 };
 
@@ -61,6 +63,53 @@ static bool is_known(const bench_redistribute *s, const tutti_sbp *sbp) {
     return true;
 }
 
+/* ------------------------------------------------------------------------------------------------- memory */
+
+tutti_memory bench_redistribute_memory(const bench_redistribute *s) {
+    return s->gpu != NULL ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST;
+}
+
+bench_pattern bench_redistribute_pattern(const bench_redistribute *s, uint32_t round) {
+    return (bench_pattern){.type = s->type,
+                           .nranks = 1,
+                           .round = round,
+                           .on_gpu = s->gpu != NULL,
+                           .stream = s->gpu != NULL ? bench_gpu_stream(s->gpu) : NULL};
+}
+
+tutti_status bench_redistribute_spoil(const bench_redistribute *s, const tutti_tensor *tensor) {
+    tutti_local local;
+    TUTTI_TRY(tutti_tensor_local(tensor, &local));
+    size_t bytes = local.count * s->type->bytes;
+    if (s->gpu != NULL) return tutti_device_fill(local.data, 0xa5, bytes, bench_gpu_stream(s->gpu));
+    if (bytes > 0) memset(local.data, 0xa5, bytes);
+    return TUTTI_OK;
+}
+
+tutti_status bench_redistribute_alloc(const bench_redistribute *s, size_t bytes, void **memory_out) {
+    if (s->gpu != NULL) return bench_gpu_alloc(s->gpu, bytes, memory_out);
+    TUTTI_TRY(tutti_mem_alloc(bytes, memory_out));
+    memset(*memory_out, 0, bytes);
+    return TUTTI_OK;
+}
+
+void bench_redistribute_free(const bench_redistribute *s, void *memory) {
+    if (s->gpu != NULL) bench_gpu_free(s->gpu, memory);
+    else (void)tutti_mem_free(memory);
+}
+
+static tutti_status meet(const bench_redistribute *s) {
+    return tutti_barrier(s->self->world, &TUTTI_OPTIONS(.timeout_ms = s->call.timeout_ms, .memory = TUTTI_MEMORY_HOST));
+}
+
+tutti_status bench_redistribute_settle(const bench_redistribute *s) {
+    if (s->gpu == NULL) return TUTTI_OK;
+    TUTTI_TRY(bench_gpu_wait(s->gpu));
+    return meet(s);
+}
+
+/* ------------------------------------------------------------------------------------------- filled, checked */
+
 /* A row of the shard at a time. */
 tutti_status bench_redistribute_fill(const bench_pattern *pattern, int term, const tutti_tensor *tensor) {
     tutti_local local;
@@ -89,7 +138,7 @@ tutti_status bench_redistribute_check(const bench_pattern *pattern, const tutti_
 
 static tutti_status fill_source(const bench_redistribute *s, scene *c) {
     int terms;
-    c->pattern = (bench_pattern){.type = s->type, .round = (uint32_t)s->rows + 1};
+    c->pattern = bench_redistribute_pattern(s, (uint32_t)s->rows + 1);
     int term = term_of(s, c->from, &terms, &c->pattern.reduction);
     c->pattern.nranks = terms;
     c->pattern.reduces = terms > 1;
@@ -118,9 +167,11 @@ static double now_us(void) {
 /* Of one call, the mean over iterations and ranks. */
 static tutti_status time_calls(const bench_redistribute *s, void *measured, bench_redistribute_call run,
                                int64_t iterations, double *us_out) {
-    TUTTI_TRY(tutti_barrier(s->self->world, &s->call));
+    if (s->gpu != NULL) TUTTI_TRY(bench_gpu_wait(s->gpu));
+    TUTTI_TRY(meet(s));
     double start = now_us();
     for (int64_t i = 0; i < iterations; i++) TUTTI_TRY(run(s, measured));
+    if (s->gpu != NULL) TUTTI_TRY(bench_gpu_wait(s->gpu));
     double each = (now_us() - start) / (double)iterations;
     return tutti_all_reduce(s->self->world, &each, us_out, 1, TUTTI_FLOAT64, TUTTI_AVG, NULL);
 }
@@ -183,9 +234,13 @@ static tutti_status bare_reduce_scatter(const bench_redistribute *s, void *conte
 
 static tutti_status copy_strided(const bench_redistribute *s, void *context) {
     scene *c = context;
-    (void)s;
-    tutti_box_run(&c->copy, c->other, c->one);
-    return TUTTI_OK;
+    const tutti_device *device;
+    if (s->gpu == NULL) {
+        tutti_box_run(&c->copy, c->other, c->one);
+        return TUTTI_OK;
+    }
+    TUTTI_TRY(tutti_device_open(&device));
+    return device->copy_box(&c->copy, c->other, c->one, bench_gpu_stream(s->gpu));
 }
 
 /* The collective of a plan that is one; NULL: it is none. */
@@ -207,10 +262,8 @@ static tutti_status open_bare(const bench_redistribute *s, scene *c) {
     tutti_local local;
     size_t room = c->bytes + (size_t)(s->self->size * s->self->size);
     TUTTI_TRY(tutti_tensor_local(c->dst, &local));
-    TUTTI_TRY(tutti_mem_alloc(room, &c->one));
-    TUTTI_TRY(tutti_mem_alloc(room, &c->other));
-    memset(c->one, 0, room);
-    memset(c->other, 0, room);
+    TUTTI_TRY(bench_redistribute_alloc(s, room, &c->one));
+    TUTTI_TRY(bench_redistribute_alloc(s, room, &c->other));
     tutti_box_plan(&(tutti_box){.ndims = 2,
                                 .element_bytes = s->type->bytes,
                                 .shape = {local.shape[0], local.shape[1]},
@@ -231,14 +284,14 @@ static const char *const header[] = {
 
 static void print_row(bench_redistribute *s, const char *from, const char *to, const scene *c, const double *us,
                       int64_t wrong) {
-    char shape[48], wrong_text[24] = "N/A", time_text[16], predicted[16], speed[16], bare[2][16];
+    char shape[48], wrong_text[24] = "N/A", time_text[16], predicted[16] = "N/A", speed[16], bare[2][16];
     double gbs = (double)c->bytes * 1e-3 / us[0];
     const bench_redistribute_job *j = s->job;
     snprintf(shape, sizeof shape, "%lldx%lld", (long long)c->shape[0], (long long)c->shape[1]);
     if (wrong >= 0) snprintf(wrong_text, sizeof wrong_text, "%lld", (long long)wrong);
     bench_report_number(us[0], 9, time_text);
     bench_report_number(gbs, 7, speed);
-    bench_report_number(c->plan.predicted_us, 13, predicted);
+    if (c->plan.predicted_us > 0) bench_report_number(c->plan.predicted_us, 13, predicted);
     fprintf(s->out, "%11zu %13s %-14s %-14s %10llu %12llu %9s %13s %7s %7s", c->bytes, shape, from, to,
             (unsigned long long)c->plan.received_bytes, (unsigned long long)c->plan.least_bytes, time_text, predicted,
             speed, wrong_text);
@@ -308,20 +361,18 @@ static tutti_status open_scene(const bench_redistribute *s, const char *from, co
     return tutti_tensor_create(&layout, &c->dst);
 }
 
-static void close_scene(scene *c) {
+static void close_scene(const bench_redistribute *s, scene *c) {
     tutti_tensor_destroy(c->src);
     tutti_tensor_destroy(c->dst);
-    (void)tutti_mem_free(c->one);
-    (void)tutti_mem_free(c->other);
+    bench_redistribute_free(s, c->one);
+    bench_redistribute_free(s, c->other);
 }
 
 static tutti_status measure(bench_redistribute *s, scene *c, double us[3], int64_t *wrong_out) {
     const bench_options *options = &s->job->options;
-    tutti_local local;
     *wrong_out = -1;
     TUTTI_TRY(fill_source(s, c));
-    TUTTI_TRY(tutti_tensor_local(c->dst, &local));
-    if (local.count > 0) memset(local.data, 0xa5, local.count * s->type->bytes);
+    TUTTI_TRY(bench_redistribute_spoil(s, c->dst));
     for (int64_t i = 0; i <= options->warmup; i++) TUTTI_TRY(redistribute(s, c));
     if (s->job->bare) {
         TUTTI_TRY(open_bare(s, c));
@@ -346,8 +397,9 @@ static tutti_status run_row(bench_redistribute *s, const char *from, const char 
         s->wrong += wrong > 0 ? wrong : 0;
         s->rows++;
     }
-    close_scene(&c);
-    return status;
+    if (status == TUTTI_OK) status = bench_redistribute_settle(s);
+    close_scene(s, &c);
+    return status == TUTTI_OK ? bench_redistribute_settle(s) : status;
 }
 
 tutti_status bench_redistribute_pairs(bench_redistribute *s) {

@@ -10,6 +10,7 @@
 
 #include <tutti/tensor.h>
 
+#include "bench/gpu.h"
 #include "bench/options.h"
 #include "bench/ranks.h"
 #include "bench/values.h"
@@ -29,7 +30,8 @@ typedef struct bench_redistribute {
     const bench_rank *self;
     tutti_placement *placement; /* of all ranks, as the mesh */
     const bench_type *type;
-    FILE *out; /* NULL on all ranks but the first */
+    bench_gpu *gpu; /* NULL: tensors are in host memory */
+    FILE *out;      /* NULL on all ranks but the first */
     tutti_options call;
     int64_t wrong; /* of all rows */
     int rows;
@@ -52,6 +54,17 @@ size_t bench_redistribute_shape(size_t bytes, size_t element_bytes, int64_t shap
 /* Writes this rank's shard, as the values' rank `term` has it; counts wrong elements. */
 tutti_status bench_redistribute_fill(const bench_pattern *pattern, int term, const tutti_tensor *tensor);
 tutti_status bench_redistribute_check(const bench_pattern *pattern, const tutti_tensor *tensor, int64_t *wrong_out);
+/* Data that is not reduced, in memory of the tensors' kind. */
+bench_pattern bench_redistribute_pattern(const bench_redistribute *s, uint32_t round);
+/* Bytes that no value has, so that what is not written is seen. */
+tutti_status bench_redistribute_spoil(const bench_redistribute *s, const tutti_tensor *tensor);
+/* Memory of the tensors' kind, of zeros. */
+tutti_status bench_redistribute_alloc(const bench_redistribute *s, size_t bytes, void **memory_out);
+void bench_redistribute_free(const bench_redistribute *s, void *memory);
+/* Until all ranks' streams are done: before and behind what frees memory of a GPU, which waits for all streams of the process. */
+tutti_status bench_redistribute_settle(const bench_redistribute *s);
+
+tutti_memory bench_redistribute_memory(const bench_redistribute *s);
 
 tutti_status bench_redistribute_pairs(bench_redistribute *s);
 tutti_status bench_redistribute_many(bench_redistribute *s);

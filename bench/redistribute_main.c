@@ -61,7 +61,7 @@ static tutti_status take_own_flags(bench_redistribute_job *j, int *argc, char **
 }
 
 static const char own_flags[] =
-    "\nOnly here (-d, -b to -f, -n, -w, -c, -t, -T, --bind, --ranks, -J and --csv are used of those above):\n"
+    "\nOnly here (-d, -b to -f, -n, -w, -c, -t, -T, --bind, --ranks, --device, -J and --csv are used of those above):\n"
     "  --from SBP --to SBP   one pair, for example --from 'P(sum)' --to S0; a part for each axis of the mesh, split by "
     "commas\n"
     "  --mesh 2x2            the ranks as an array; by default one axis\n"
@@ -94,8 +94,8 @@ static tutti_status check_job(bench_redistribute_job *j, int nranks) {
     if (j->many > 0 && nranks % 2 != 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--many takes an even number of ranks, not %d", nranks);
     if (j->options.type == BENCH_ALL) return tutti_fail(TUTTI_ERR_ARGUMENT, "-d takes one type here");
-    if (j->options.device != BENCH_DEVICE_HOST)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "tensors lie in host memory only so far: leave out --device cuda");
+    if (j->options.graphs > 0 || j->options.compute_us > 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "-G and --compute have no meaning here: leave them out");
     if (j->options.min_bytes < (int64_t)bench_types[j->options.type].bytes) /* a tensor has an element */
         j->options.min_bytes = (int64_t)bench_types[j->options.type].bytes;
     return TUTTI_OK;
@@ -107,6 +107,7 @@ static tutti_status print_devices(const bench_redistribute *s) {
     bench_device mine, *all;
     const bench_rank *self = s->self;
     bench_machine_describe(self->rank, 0, self->local_rank, &mine);
+    if (s->gpu != NULL) bench_gpu_describe(s->gpu, &mine);
     all = calloc((size_t)self->size, sizeof *all);
     if (all == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the names of %d ranks", self->size);
     tutti_status status = tutti_gather(self->world, &mine, all, sizeof mine, TUTTI_UINT8, 0, NULL);
@@ -115,11 +116,30 @@ static tutti_status print_devices(const bench_redistribute *s) {
     return status;
 }
 
+/* Where some ranks have no GPU, each says which is the first of them, and that one why. */
+static tutti_status open_gpu(bench_redistribute *s) {
+    const bench_rank *self = s->self;
+    tutti_status status = bench_gpu_open(self->local_rank, bench_ranks_local(self), &s->job->options, &s->gpu);
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    int32_t first = status == TUTTI_OK ? self->size : self->rank;
+    TUTTI_TRY(tutti_all_reduce(self->world, &first, &first, 1, TUTTI_INT32, TUTTI_MIN, NULL));
+    if (first == self->size) {
+        s->call.memory = TUTTI_MEMORY_CUDA;
+        s->call.stream = bench_gpu_stream(s->gpu);
+        return TUTTI_OK;
+    }
+    if (status == TUTTI_OK) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank %d has no GPU", first);
+    return tutti_fail(status, "--device cuda: %s; leave out --device cuda to measure host memory", reason);
+}
+
 static tutti_status run_all(bench_redistribute *s) {
     const bench_redistribute_job *j = s->job;
+    if (j->options.device == BENCH_DEVICE_CUDA) TUTTI_TRY(open_gpu(s));
     if (s->out != NULL) bench_report_start(s->out, j->program, &j->options);
     TUTTI_TRY(print_devices(s));
-    TUTTI_TRY(tutti_placement_create(s->self->world, TUTTI_MEMORY_HOST, NULL, j->mesh, j->naxes, &s->placement));
+    TUTTI_TRY(
+        tutti_placement_create(s->self->world, bench_redistribute_memory(s), NULL, j->mesh, j->naxes, &s->placement));
     for (int64_t cycle = 0; j->options.cycles == 0 || cycle < j->options.cycles; cycle++)
         TUTTI_TRY(j->many > 0 ? bench_redistribute_many(s) : bench_redistribute_pairs(s));
     return TUTTI_OK;
@@ -145,6 +165,7 @@ static int run_rank(const bench_rank *self, void *context) {
         fprintf(stderr, "rank %d: %s: %s: %s\n", self->rank, j->program, tutti_status_name(status), tutti_last_error());
     else if (s.out != NULL) print_end(&s);
     tutti_placement_destroy(s.placement);
+    bench_gpu_close(s.gpu);
     return status == TUTTI_OK && s.wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

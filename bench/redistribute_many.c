@@ -36,8 +36,8 @@ static tutti_status run_messages(const bench_redistribute *s, crowd *c, size_t p
     TUTTI_TRY(tutti_group_begin(comm));
     for (int peer = sends ? half : 0; peer < (sends ? 2 * half : half); peer++)
         for (size_t i = 0; i < parts; i++, at += bytes) {
-            tutti_status status = sends ? tutti_send(comm, at, bytes, TUTTI_UINT8, peer, TAG, NULL)
-                                        : tutti_recv(comm, at, bytes, TUTTI_UINT8, peer, TAG, NULL);
+            tutti_status status = sends ? tutti_send(comm, at, bytes, TUTTI_UINT8, peer, TAG, &s->call)
+                                        : tutti_recv(comm, at, bytes, TUTTI_UINT8, peer, TAG, &s->call);
             if (status == TUTTI_OK) continue;
             (void)tutti_group_cancel(comm);
             return status;
@@ -87,8 +87,9 @@ static tutti_status open_crowd(const bench_redistribute *s, size_t bytes, crowd 
     if (ranks == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %d ranks", s->self->size);
     for (int i = 0; i < s->self->size; i++) ranks[i] = i;
     tutti_comm *world = s->self->world;
-    tutti_status status = tutti_placement_create(world, TUTTI_MEMORY_HOST, ranks, &half, 1, &c->from);
-    if (status == TUTTI_OK) status = tutti_placement_create(world, TUTTI_MEMORY_HOST, ranks + half, &half, 1, &c->to);
+    tutti_memory memory = bench_redistribute_memory(s);
+    tutti_status status = tutti_placement_create(world, memory, ranks, &half, 1, &c->from);
+    if (status == TUTTI_OK) status = tutti_placement_create(world, memory, ranks + half, &half, 1, &c->to);
     free(ranks);
     TUTTI_TRY(status);
     c->count = (size_t)s->job->many;
@@ -97,8 +98,9 @@ static tutti_status open_crowd(const bench_redistribute *s, size_t bytes, crowd 
     if (c->srcs == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %zu tensors", c->count);
     c->dsts = c->srcs + c->count;
     size_t room = c->count * c->bytes / (size_t)half + 1;
-    TUTTI_TRY(tutti_mem_alloc(room, (void **)&c->buffer));
-    memset(c->buffer, 0, room);
+    void *buffer;
+    TUTTI_TRY(bench_redistribute_alloc(s, room, &buffer));
+    c->buffer = buffer;
     TUTTI_TRY(make_tensors(s, c));
     TUTTI_TRY(tutti_plan_get(c->plan, &c->details));
     uint64_t sums[2] = {c->details.received_bytes, c->details.least_bytes};
@@ -108,27 +110,25 @@ static tutti_status open_crowd(const bench_redistribute *s, size_t bytes, crowd 
     return TUTTI_OK;
 }
 
-static void close_crowd(crowd *c) {
+static void close_crowd(const bench_redistribute *s, crowd *c) {
     tutti_plan_destroy(c->plan);
     for (size_t i = 0; i < c->count && c->srcs != NULL; i++) {
         tutti_tensor_destroy(c->srcs[i]);
         tutti_tensor_destroy(c->dsts[i]);
     }
     free(c->srcs);
-    (void)tutti_mem_free(c->buffer);
+    bench_redistribute_free(s, c->buffer);
     tutti_placement_destroy(c->from);
     tutti_placement_destroy(c->to);
 }
 
 /* Each tensor has values of its own. */
 static tutti_status fill_all(const bench_redistribute *s, crowd *c) {
-    c->pattern = (bench_pattern){.type = s->type, .nranks = 1};
+    c->pattern = bench_redistribute_pattern(s, 0);
     for (size_t i = 0; i < c->count; i++) {
-        tutti_local local;
         c->pattern.round = (uint32_t)(i + 1);
         TUTTI_TRY(bench_redistribute_fill(&c->pattern, 0, c->srcs[i]));
-        TUTTI_TRY(tutti_tensor_local(c->dsts[i], &local));
-        if (local.count > 0) memset(local.data, 0xa5, local.count * s->type->bytes);
+        TUTTI_TRY(bench_redistribute_spoil(s, c->dsts[i]));
     }
     return TUTTI_OK;
 }
@@ -195,8 +195,10 @@ tutti_status bench_redistribute_many(bench_redistribute *s) {
         crowd c = {0};
         tutti_status status = open_crowd(s, bytes, &c);
         if (status == TUTTI_OK) status = measure(s, &c);
-        close_crowd(&c);
+        if (status == TUTTI_OK) status = bench_redistribute_settle(s);
+        close_crowd(s, &c);
         TUTTI_TRY(status);
+        TUTTI_TRY(bench_redistribute_settle(s));
         s->rows++;
     }
     return TUTTI_OK;

@@ -58,6 +58,24 @@ Test(bench_redistribute, many_tensors_go_in_one_round) {
     cr_expect_eq(count_good_rows(9), 3, "%s", output);
 }
 
+Test(bench_redistribute, tensors_lie_in_cuda_memory) {
+    setenv("STANDIN_GPUS", "1", 1);
+    cr_expect_eq(run("--device cuda -t 3 -b 8 -e 32K -f 64 -n 3"), 0, "%s", output);
+    cr_expect_eq(count_good_rows(10), 7 * 3, "%s", output);
+    cr_expect(strstr(output, "   N/A ") != NULL, "%s", output); /* in place of predictions */
+    cr_expect(strstr(output, "stand-in") != NULL, "%s", output);
+    cr_expect_eq(run("--device cuda --ranks threads -t 2 -b 4K -e 4K -n 3 --bare -d int8"), 0, "%s", output);
+    cr_expect_eq(count_good_rows(10), 7, "%s", output);
+    cr_expect_eq(run("--device cuda -t 4 --many 7 -b 4K -e 16K -f 2 -n 3"), 0, "%s", output);
+    cr_expect_eq(count_good_rows(9), 3, "%s", output);
+    setenv("STANDIN_GPUS", "0", 1);
+    cr_expect_eq(run("--device cuda -t 2 -b 8 -e 8"), 1, "%s", output);
+    cr_expect(strstr(output, "no CUDA-capable device is detected; leave out --device cuda") != NULL, "%s", output);
+    setenv("STANDIN_GPUS", "1", 1);
+    cr_expect_eq(run("--device cuda -t 2 -b 8 -e 8 -G 3"), 1, "%s", output);
+    cr_expect(strstr(output, "-G and --compute have no meaning here") != NULL, "%s", output);
+}
+
 static void read_file(const char *path, char *text, size_t capacity) {
     FILE *file = fopen(path, "r");
     cr_assert_not_null(file);
@@ -94,7 +112,6 @@ Test(bench_redistribute, what_cannot_be_is_refused_in_one_line) {
         {"-t 2 --from S0,B --to B", "must have a part for each of the mesh's 1 axes"},
         {"-t 2 --from Q --to B", "sbp \"Q\""},
         {"-t 8 --mesh 2x2x2", "no default pairs"},
-        {"-t 2 --device cuda", "leave out --device cuda"},
         {"-t 2 -d all", "-d takes one type here"},
         {"-t 2 --frum S0", "unknown option --frum"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
