@@ -14,9 +14,11 @@ import kernel_times
 import steps
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAMS = ("tutti-info", "tuttirun", "tutti-train", "all_reduce_perf", "sendrecv_perf", "kernels_perf", "tutti_cuda")
+PROGRAMS = ("tutti-info", "tuttirun", "tutti-train", "all_reduce_perf", "sendrecv_perf", "kernels_perf",
+            "redistribute_perf", "model_probe", "tutti_cuda")
 TESTS = ("device", "module_kernels", "nccl", "nccl_library", "same_device", "stream", "stream_async", "stream_failure",
-         "stream_random", "stream_graph", "stream_shared", "stream_watch", "train_cuda")
+         "stream_random", "stream_graph", "stream_shared", "stream_watch", "tensor_cuda", "tensor_cuda_failure",
+         "tensor_dlpack_cuda", "tensor_stream", "train_cuda")
 
 
 def first_line(text):
@@ -201,6 +203,42 @@ def one_gpu(check):
 
 def graphs(check):
     test(check, "captured, replayed, refused", "stream_graph", 40)
+
+
+def tensors(check):
+    test(check, "redistribution gives what it gives in host memory", "tensor_cuda", 60)
+    test(check, "streams, graphs", "tensor_stream", 40)
+    test(check, "DLPack", "tensor_dlpack_cuda", 20)
+    test(check, "ranks that die or stop", "tensor_cuda_failure", 60)
+    model_cases(check)
+    if check.program("redistribute_perf") is None:
+        check.note("redistribute_perf", "left out", words="it was not built")
+        return
+    sizes = ["-e", "64K"] if check.options.standin else ["-e", "64M"]
+    for name, options in (("4 ranks", ["-t", "4", "--bare"]), ("4 ranks that are threads", ["-t", "4", "--ranks", "threads"]),
+                          ("many tensors", ["-t", "4", "--many", "200"])):
+        words = [check.program("redistribute_perf"), "--device", "cuda", "-b", "64K", "-f", "32", "-n", "20", "-w", "3"]
+        check.step("redistribute_perf, " + name, words + sizes + options, 40, summary=wrong_elements, show=30)
+
+
+def wrong_elements(output):
+    return "; ".join(re.findall(r"# (Wrong elements: .*)", output)) or steps.last_line(output)
+
+
+def model_cases(check):
+    if importlib.util.find_spec("numpy") is None:
+        check.note("random cases of the model", "skipped", words="there is no numpy")
+        return
+    path, probe, run = new_file(check, "cases.txt"), check.program("model_probe"), check.program("tuttirun")
+    if probe is None or run is None:
+        check.note("random cases of the model", "left out", words="model_probe or tuttirun was not built")
+        return
+    model = os.path.join(check.source, "tests", "tensor", "model.py")
+    script = '"$0" "$1" cases --seed 21 --count 1000 --world 1..4 >"$2"'
+    check.step("random cases of the model", ["sh", "-c", script, sys.executable, model, path], 30)
+    one_gpu = {"STANDIN_GPUS": "1", "TUTTI_DEVICE": "0"}  # sums are then in the model's order
+    for memory in ("cuda", "from_cuda", "to_cuda"):
+        check.step("the model's cases, " + memory, [run, "--standalone", "--nproc_per_node", "4", probe, path, memory], 60, one_gpu)
 
 
 def failures(check):
@@ -388,6 +426,7 @@ STAGES = {
     "nccl": (nccl, 60, 10, "collectives by NCCL, one rank"),
     "one_gpu": (one_gpu, 130, 40, "collectives of ranks that share a GPU, processes and threads"),
     "graphs": (graphs, 30, 10, "CUDA graphs"),
+    "tensors": (tensors, 110, 30, "global tensors"),
     "trainer": (trainer, 70, 20, "training"),
     "benchmarks": (benchmarks, 130, 70, "how fast it is"),
     "shares": (shares, 60, 20, "where a step's time goes"),
