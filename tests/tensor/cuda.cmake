@@ -16,7 +16,7 @@ if(NOT TUTTI_SANITIZE)
   tutti_script_test(tensor_cases_cuda LABELS quick TIMEOUT 240 COMMAND ${run_model} 5 500)
   tutti_script_test(tensor_cases_nccl LABELS quick TIMEOUT 240 COMMAND ${run_model} 6 200)
   tutti_script_test(tensor_cases_staged LABELS quick TIMEOUT 240 COMMAND ${run_model} 7 200)
-  tutti_script_test(tensor_cases_cuda_many LABELS longest TIMEOUT 3600 COMMAND ${run_model} 8 10000)
+  tutti_script_test(tensor_cases_cuda_many LABELS longest TIMEOUT 3600 COMMAND ${run_model} 8 4000)
   tutti_script_test(tensor_cases_cuda_routes LABELS longest TIMEOUT 3600 COMMAND ${run_model} 9 2000 all_reduce,pieces,messages
                     reduce_scatter,pieces,all_to_all all_reduce,shares)
   set(standins "TUTTI_CUDA_MODULE=$<TARGET_FILE:standin_cuda>" "TUTTI_NCCL_LIBRARY=$<TARGET_FILE:standin_nccl>")

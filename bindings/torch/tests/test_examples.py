@@ -40,6 +40,12 @@ class Examples(unittest.TestCase):
         output = run(*LAUNCH, os.path.join(ROOT, "examples", "torch_linear_ddp.py"))
         self.assertEqual(output.strip().splitlines()[-1], "w = [2.0000, 3.0000]")
 
+    @unittest.skipUnless(importlib.util.find_spec("torch.distributed.tensor"), "this PyTorch has no public DTensor")
+    def test_global_tensors_by_four_ranks_go_where_they_are_sent(self):
+        output = run(*LAUNCH[:-1], "4", os.path.join(ROOT, "examples", "torch_tensors.py"))
+        self.assertEqual(sorted(output.strip().splitlines()), [
+            "(a b c)[3, 5] is 8840", "joined: (4, 5)", "rank 1 has (2, 5) of (4, 5)", "rank 3 has [1.0, 2.0]", "z[3, 3] is 165"])
+
     @unittest.skipUnless(AUTOMATIC, "this PyTorch has no entry points: the examples would need an import")
     @unittest.skipUnless(MNIST, "MNIST is not there: TUTTI_DATA names its folder")
     def test_mnist_by_two_ranks_reaches_its_accuracy(self):
