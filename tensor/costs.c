@@ -135,7 +135,7 @@ static tutti_status time_calls(const trial *t, int rounds, int calls, double *us
         for (; at > 0 && sorted[at - 1] > us; at--) sorted[at] = sorted[at - 1];
         sorted[at] = us;
     }
-    *us_out = sorted[t->crowded && talks ? (rounds - 1) / 2 : 0];
+    *us_out = sorted[(t->crowded && talks) || is_long ? (rounds - 1) / 2 : 0];
     return TUTTI_OK;
 }
 
@@ -170,18 +170,18 @@ static tutti_status measure_bases(trial *t, tutti_costs *costs) {
     return TUTTI_OK;
 }
 
-/* Large ones of a few kinds only, since they take milliseconds; the others become as much dearer as all_gather does. */
+/* Large ones of messages and of what was just written are not, since they take milliseconds: they become as much dearer as
+ * all_gather does. */
 static bool is_measured(int kind, int point) {
     if (kind == TUTTI_COST_PULL) return false; /* follows from all_gather */
-    return point < 2 || kind == TUTTI_COST_GATHER || kind == TUTTI_COST_COPY || kind == TUTTI_COST_STRIDED ||
-           (point == 2 && (kind == TUTTI_COST_REDUCE || kind == TUTTI_COST_SCATTER));
+    return point < 2 || (kind != TUTTI_COST_MESSAGE && kind != TUTTI_COST_FRESH);
 }
 
 /* More than memory is slower than a cache: something else has kept the ranks from measuring. */
 #define MOST_DEARER 8
 
 static tutti_status measure_kind(trial *t, int point, tutti_costs *costs) {
-    static const int rounds[TUTTI_COST_POINTS] = {5, 5, 2, 2}, calls[TUTTI_COST_POINTS] = {8, 4, 1, 1};
+    static const int rounds[TUTTI_COST_POINTS] = {5, 5, 3, 3}, calls[TUTTI_COST_POINTS] = {8, 4, 1, 1};
     int kind = (int)t->kind;
     double us = 0, *ns = &costs->byte_ns[kind][point], copy_ns = costs->byte_ns[TUTTI_COST_COPY][point] * costs->crowd;
     costs->touched[kind][point] = touched_by(t);
