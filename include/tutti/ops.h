@@ -12,7 +12,9 @@
  * All calls are collective over the placement of their inputs, which all lie on one placement: to_global moves what
  * does not. Ranks outside of the placement may call and get a tensor without a shard. Inputs stay as they are. Results
  * are the caller's, to be destroyed with tutti_tensor_destroy; on an error none is made. Wrong arguments are errors
- * with the same text on all ranks, before anything is sent.
+ * with the same text on all ranks, before anything is sent; but a wrong sbp in the options of batch_norm, or of
+ * softmax_cross_entropy with split classes, and an input without an adjoint layout in gradients that reduce, are found
+ * after messages.
  *
  * Types: float32 and float64 for all; transpose, reshape, slice, concat, fill and cast for all types; add, sub, mul,
  * scale, add_number, relu, arange and reduce (but for the mean) also for integers and shorter floats; gelu, exp,
