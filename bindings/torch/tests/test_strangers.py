@@ -28,6 +28,8 @@ from support import ranks
 NOBODY = 65534
 SHORT_S = 2      # of a start that is to fail
 LONG_S = 20      # of one that is to succeed
+MEET_S = 6       # of one that is to fail after its ranks have met strangers
+HOLD_S = 4       # a rank is held back, at most
 SLACK_S = 4      # beyond it, on a busy machine
 PROGRAM_S = 100  # for torchrun and its ranks, which import torch
 SECRET = "our word"
@@ -43,10 +45,14 @@ WORD_BYTES = 8 + 1024
 
 
 class Shared:
-    """What a stranger and the test tell each other: bytes in memory of both."""
+    """What a stranger, the ranks and the test tell each other: bytes in memory of all, of a file where one starts by itself."""
 
-    def __init__(self):
-        self.memory = mmap.mmap(-1, 16)
+    def __init__(self, path=None):
+        if path is None:
+            self.memory = mmap.mmap(-1, 16)
+        else:
+            with open(path, "r+b") as file:
+                self.memory = mmap.mmap(file.fileno(), 16)
 
     @property
     def port(self):
@@ -60,6 +66,10 @@ class Shared:
     descriptors = property(lambda self: self.memory[1], lambda self, value: self.memory.__setitem__(1, value))
     acted = property(lambda self: self.memory[2], lambda self, value: self.memory.__setitem__(2, value))
     stays = property(lambda self: self.memory[3], lambda self, value: self.memory.__setitem__(3, value))
+    turns = property(lambda self: self.memory[4], lambda self, value: self.memory.__setitem__(4, value % 255 or 255))  # of forging
+    held = property(lambda self: self.memory[5], lambda self, value: self.memory.__setitem__(5, value))
+    holds = property(lambda self: self.memory[7], lambda self, value: self.memory.__setitem__(7, value))  # rank 0 is held back
+    caught = property(lambda self: self.memory[6], lambda self, value: self.memory.__setitem__(6, value))
 
 
 def await_true(condition, what, limit_s=20.0):
@@ -88,7 +98,7 @@ class Stranger:
 
     def below(self):
         """Where the group's keys lie, once rank 0 has come."""
-        await_true(lambda: self.find("/attempt"), "attempt")
+        await_true(lambda: self.find("/attempt"), "attempt", PROGRAM_S)
         place = self.find("/attempt")[:-len("attempt")]
         await_true(lambda: self.find("/count/0"), "rank 0")
         return place, self.find("/count/0")[:-len("count/0")]
@@ -129,11 +139,14 @@ class Stranger:
                 if found != value:
                     true[key] = found
                     self.store.set(key, value)
+            self.shared.turns += 1
             self.shared.ready = 1
             try:
-                return door.accept()[0], true
+                rank = door.accept()[0]
             except BlockingIOError:
-                pass
+                continue
+            self.shared.caught = 1
+            return rank, true
 
     def enter(self, line, nonce, prefix):
         """Says what rank 1 says to the first rank of its host."""
@@ -317,6 +330,33 @@ def attempt(backend, store, rank, limit_s):
     return outcome + (time.monotonic() - begin,)
 
 
+def hold_back(shared, log=None):
+    """Stops this rank, 0, while rank 1 comes: otherwise its true values may stand in the store when rank 1 reads them.
+
+    A child does it. It lets the rank go on when rank 1 has come to the stranger, or says in its log that it ignores the stranger's
+    roll (and then waits for a true one, but not for long); or after HOLD_S.
+    """
+    rank = os.getpid()
+    if os.fork():
+        return
+    try:
+        ctypes.CDLL(None).prctl(ranks.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        await_true(lambda: shared.ready, "stranger", PROGRAM_S)
+        os.kill(rank, signal.SIGSTOP)
+        await_true(lambda: read("/proc", str(rank), "stat").rpartition(")")[2].split()[0] == "T", "stop of rank 0")
+        for _ in range(2 if shared.turns else 0):  # what rank 0 has written is found in the second turn at the latest
+            turn = shared.turns
+            await_true(lambda before=turn: shared.turns != before, "turn")
+        shared.held = 1
+        await_true(lambda: shared.caught or log and 'roll" is ignored' in read(log), "rank 1", HOLD_S)
+    except TimeoutError:
+        pass
+    finally:
+        shared.held = 1
+        os.kill(rank, signal.SIGCONT)
+        os._exit(0)
+
+
 def member(context, port, shared, backend, limit_s, variables):
     """Rank 1 comes when the stranger has done what it does before that."""
     os.environ.update(RANK=str(context.rank), WORLD_SIZE="2", LOCAL_RANK=str(context.rank), LOCAL_WORLD_SIZE="2", **variables)
@@ -324,8 +364,10 @@ def member(context, port, shared, backend, limit_s, variables):
         torch_tutti = __import__("torch_tutti")
         torch_tutti.replace_gloo()
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    if context.rank == 0 and shared.holds:
+        hold_back(shared, os.path.join(context.folder, "rank1.log"))
     if context.rank == 1:
-        await_true(lambda: shared.ready, "stranger")
+        await_true(lambda: shared.held if shared.holds else shared.ready, "stranger", PROGRAM_S)
     found = attempt(backend, store, context.rank, limit_s)
     with open(os.path.join(context.folder, "rank%d.log" % context.rank), encoding="utf-8", errors="replace") as file:
         log = file.read()
@@ -338,10 +380,12 @@ def program(backend, folder):
     """A rank that torchrun has started."""
     import torch_tutti  # pylint: disable=import-outside-toplevel,unused-import
 
-    rank = int(os.environ["RANK"])
-    if rank == 1:
-        await_true(lambda: os.path.exists(os.path.join(folder, "ready." + backend)), "stranger", PROGRAM_S)
-    found = attempt(backend, None, rank, 3 * SHORT_S)
+    rank, shared = int(os.environ["RANK"]), Shared(os.path.join(folder, "shared." + backend))
+    if rank == 0:
+        hold_back(shared)
+    else:
+        await_true(lambda: shared.held, "stranger", PROGRAM_S)
+    found = attempt(backend, None, rank, MEET_S)
     with open(os.path.join(folder, "%s.%d" % (backend, rank)), "w", encoding="utf-8") as file:
         file.write("%s %s" % found[:2])
     time.sleep(SHORT_S)
@@ -357,19 +401,15 @@ class Job:
     """Two ranks of torchrun's, and a stranger."""
 
     def __init__(self, backend, folder):
-        port = free_port()
-        self.backend, self.shared = backend, Shared()
+        port, path = free_port(), os.path.join(folder, "shared." + backend)
+        with open(path, "wb") as file:
+            file.write(bytes(16))
+        self.backend, self.shared = backend, Shared(path)
         launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", str(port))
         with open(os.path.join(folder, "log." + backend), "w", encoding="utf-8") as log:
             self.process = subprocess.Popen([sys.executable, *launch, os.path.abspath(__file__), "program", backend, folder], stdout=log,
                                             stderr=subprocess.STDOUT, env=dict(os.environ, TUTTI_AS_GLOO=str(int(backend == "gloo"))))
-        self.stranger, self.ready = Stranger(port, self.shared).start("impostor"), os.path.join(folder, "ready." + backend)
-
-    def proceed(self):
-        """Lets rank 1 come, once the stranger is ready for it; true when that is done."""
-        if self.shared.ready and not os.path.exists(self.ready):
-            os.mknod(self.ready)
-        return os.path.exists(self.ready) or self.process.poll() is not None
+        self.stranger = Stranger(port, self.shared).start("impostor")
 
     def end(self):
         self.process.terminate()
@@ -399,10 +439,11 @@ class Strangers(unittest.TestCase):
     def attack(self, what, backend="tutti", limit_s=SHORT_S, **variables):
         """What both ranks found: each is a right sum, or an error within the deadline."""
         shared = Shared()
+        shared.holds = int(what in ("impostor", "early"))
         server = serve(shared)
         stranger = Stranger(shared.port, shared).start(what)
         try:
-            found = ranks.run(2, member, shared.port, shared, backend, limit_s, variables, init=False, timeout=40)
+            found = ranks.run(2, member, shared.port, shared, backend, limit_s, variables, init=False, timeout=PROGRAM_S)
         finally:
             end(stranger)
             end(server)
@@ -420,7 +461,7 @@ class Strangers(unittest.TestCase):
     def test_an_impostor_gets_no_memory(self):
         for backend in ("tutti", "gloo"):
             with self.subTest(backend=backend):
-                (first, second), shared = self.attack("impostor", backend)
+                (first, second), shared = self.attack("impostor", backend, MEET_S)
                 self.assertEqual(shared.acted, 1)
                 self.assertEqual((first[0], second[0]), ("error", "error"))
                 self.assertIn("another user", second[1])
@@ -430,9 +471,8 @@ class Strangers(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="torch-strangers-") as folder:
             jobs = [Job(backend, folder) for backend in ("tutti", "gloo")]
             try:
-                await_true(lambda: all(job.proceed() for job in jobs), "stranger", PROGRAM_S)
                 for job in jobs:
-                    job.process.wait(PROGRAM_S)
+                    job.process.wait(2 * PROGRAM_S)
             finally:
                 for job in jobs:
                     job.end()
@@ -443,7 +483,7 @@ class Strangers(unittest.TestCase):
                 self.assertTrue(read(folder, job.backend + ".0").startswith("error"), log)
 
     def test_with_a_secret_an_impostor_gets_no_memory(self):
-        self.attack("impostor", TUTTI_SECRET=SECRET)
+        self.attack("impostor", limit_s=MEET_S, TUTTI_SECRET=SECRET)
 
     def test_with_a_secret_early_answers_are_named_and_ignored(self):
         for backend in ("tutti", "gloo"):
