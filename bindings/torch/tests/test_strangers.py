@@ -56,11 +56,11 @@ class Shared:
 
     @property
     def port(self):
-        return int.from_bytes(self.memory[8:12], "little")
+        return int.from_bytes(self.memory[12:16], "little")
 
     @port.setter
     def port(self, value):
-        self.memory[8:12] = value.to_bytes(4, "little")
+        self.memory[12:16] = value.to_bytes(4, "little")
 
     ready = property(lambda self: self.memory[0], lambda self, value: self.memory.__setitem__(0, value))
     descriptors = property(lambda self: self.memory[1], lambda self, value: self.memory.__setitem__(1, value))
@@ -69,6 +69,7 @@ class Shared:
     turns = property(lambda self: self.memory[4], lambda self, value: self.memory.__setitem__(4, value % 255 or 255))  # of forging
     held = property(lambda self: self.memory[5], lambda self, value: self.memory.__setitem__(5, value))
     holds = property(lambda self: self.memory[7], lambda self, value: self.memory.__setitem__(7, value))  # rank 0 is held back
+    second = property(lambda self: self.memory[8], lambda self, value: self.memory.__setitem__(8, value))  # rank 1 has started
     caught = property(lambda self: self.memory[6], lambda self, value: self.memory.__setitem__(6, value))
 
 
@@ -382,8 +383,10 @@ def program(backend, folder):
 
     rank, shared = int(os.environ["RANK"]), Shared(os.path.join(folder, "shared." + backend))
     if rank == 0:
+        await_true(lambda: shared.second, "rank 1", PROGRAM_S)  # which may take longer to import torch than a start may last
         hold_back(shared)
     else:
+        shared.second = 1
         await_true(lambda: shared.held, "stranger", PROGRAM_S)
     found = attempt(backend, None, rank, MEET_S)
     with open(os.path.join(folder, "%s.%d" % (backend, rank)), "w", encoding="utf-8") as file:
