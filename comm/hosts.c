@@ -81,6 +81,8 @@ tutti_status tutti_comm_get(const tutti_comm *comm, tutti_comm_details *details_
                                             .local_size = hosts->all[hosts->host].nranks,
                                             .host = hosts->host,
                                             .hosts = hosts->nhosts};
+    details_out->host_ranks = comm->host_ranks;
+    details_out->host_cores = comm->host_cores;
     return TUTTI_OK;
 }
 

@@ -74,6 +74,17 @@ static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameter
     return tutti_ddp_layout_apply(ddp, ddp->ready_order);
 }
 
+/* Collective. Has every host two cores for each of its ranks: one that computes, one that moves buckets? Buckets that travel inside
+ * finish() cost some overlap, a core that is taken from a computing rank costs more. */
+static tutti_status find_spare_cores(tutti_comm *comm, bool *spare_out) {
+    tutti_comm_details details;
+    TUTTI_TRY(tutti_comm_get(comm, &details));
+    int32_t spare = details.host_cores >= 2 * details.host_ranks;
+    TUTTI_TRY(tutti_all_reduce(comm, &spare, &spare, 1, TUTTI_INT32, TUTTI_MIN, NULL));
+    *spare_out = spare != 0;
+    return TUTTI_OK;
+}
+
 tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *parameters, size_t nparameters,
                               const tutti_ddp_options *options, tutti_ddp **ddp_out) {
     if (!comm || !ddp_out)
@@ -87,7 +98,7 @@ tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *param
     TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_model(ddp, status), fail);
     TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_data(ddp), fail);
     bool spare = false;
-    TUTTI_TRY_GOTO(status, tutti_ddp_cores_to_spare(comm, &spare), fail);
+    TUTTI_TRY_GOTO(status, find_spare_cores(comm, &spare), fail);
     ddp->statistics.overlapped =
         (spare || tutti_ddp_on_gpu(ddp)) && tutti_comm_size(comm) > 1; /* alone, nothing travels */
     *ddp_out = ddp;

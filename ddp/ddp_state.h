@@ -2,10 +2,9 @@
  * Inside the DDP engine: parameters, the buckets that their gradients are views into, and the step under way.
  *
  * ddp.c holds the public calls, ddp_layout.c cuts gradients into buckets, ddp_step.c moves buckets, ddp_memory.c knows
- * where they live, ddp_agree.c makes sure that all ranks mean the same, ddp_cores.c decides whether buckets travel during
- * backward. Everything that
- * decides which collective comes next (layout, order of buckets, mode) is computed from values that are equal on all
- * ranks; what differs per rank (the order of ready calls) only decides when.
+ * where they live, ddp_agree.c makes sure that all ranks mean the same. Everything that decides which collective comes next
+ * (layout, order of buckets, mode) is computed from values that are equal on all ranks; what differs per rank (the order of ready
+ * calls) only decides when.
  */
 #ifndef TUTTI_DDP_STATE_H
 #define TUTTI_DDP_STATE_H
@@ -94,11 +93,6 @@ tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local);
 tutti_status tutti_ddp_agree_on_data(tutti_ddp *ddp);
 /* Collective. Rank 0's ready order replaces everybody's. */
 tutti_status tutti_ddp_agree_on_order(tutti_ddp *ddp);
-
-/* -------------------------------------------------------------------------------------------- ddp_cores.c */
-
-/* Collective. True where every host has two cores for each of its ranks: one computes, one moves buckets. */
-tutti_status tutti_ddp_cores_to_spare(tutti_comm *comm, bool *spare_out);
 
 /* --------------------------------------------------------------------------------------------- ddp_step.c */
 

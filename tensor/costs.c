@@ -3,7 +3,6 @@
  */
 #include "tensor/costs.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +10,7 @@
 #include "bootstrap/base/deadline.h"
 #include "kernels/box.h"
 
-static const size_t point_bytes[TUTTI_COST_POINTS] = {64 << 10, 512 << 10, 4 << 20, 16 << 20};
+static const size_t point_bytes[TUTTI_COST_POINTS] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 
 /* Two cores of an EPYC (Zen 4). */
 const tutti_costs tutti_costs_ordinary = {
@@ -24,22 +23,22 @@ const tutti_costs tutti_costs_ordinary = {
                 [TUTTI_COST_STRIDED] = 0.05,
                 [TUTTI_COST_PULL] = 0.5,
                 [TUTTI_COST_FRESH] = 0.5},
-    .byte_ns = {[TUTTI_COST_GATHER] = {0.03, 0.03, 0.05, 0.10},
-                [TUTTI_COST_REDUCE] = {0.04, 0.04, 0.06, 0.12},
-                [TUTTI_COST_SCATTER] = {0.03, 0.03, 0.06, 0.12},
-                [TUTTI_COST_MESSAGE] = {0.06, 0.06, 0.10, 0.20},
-                [TUTTI_COST_COPY] = {0.02, 0.025, 0.05, 0.10},
-                [TUTTI_COST_STRIDED] = {0.025, 0.03, 0.06, 0.15},
-                [TUTTI_COST_PULL] = {0.03, 0.03, 0.05, 0.10},
-                [TUTTI_COST_FRESH] = {0.15, 0.12, 0.10, 0.12}},
-    .touched = {[TUTTI_COST_GATHER] = {96 << 10, 768 << 10, 6 << 20, 24 << 20},
-                [TUTTI_COST_REDUCE] = {128 << 10, 1 << 20, 8 << 20, 32 << 20},
-                [TUTTI_COST_SCATTER] = {96 << 10, 768 << 10, 6 << 20, 24 << 20},
-                [TUTTI_COST_MESSAGE] = {128 << 10, 1 << 20, 8 << 20, 32 << 20},
-                [TUTTI_COST_COPY] = {128 << 10, 1 << 20, 8 << 20, 32 << 20},
-                [TUTTI_COST_STRIDED] = {128 << 10, 1 << 20, 8 << 20, 32 << 20},
-                [TUTTI_COST_PULL] = {96 << 10, 768 << 10, 6 << 20, 24 << 20},
-                [TUTTI_COST_FRESH] = {128 << 10, 1 << 20, 8 << 20, 32 << 20}},
+    .byte_ns = {[TUTTI_COST_GATHER] = {0.03, 0.03, 0.03, 0.05, 0.10, 0.10},
+                [TUTTI_COST_REDUCE] = {0.04, 0.04, 0.04, 0.06, 0.12, 0.12},
+                [TUTTI_COST_SCATTER] = {0.03, 0.03, 0.03, 0.06, 0.12, 0.12},
+                [TUTTI_COST_MESSAGE] = {0.06, 0.06, 0.06, 0.10, 0.20, 0.20},
+                [TUTTI_COST_COPY] = {0.02, 0.02, 0.025, 0.05, 0.10, 0.10},
+                [TUTTI_COST_STRIDED] = {0.025, 0.025, 0.03, 0.06, 0.15, 0.15},
+                [TUTTI_COST_PULL] = {0.03, 0.03, 0.03, 0.05, 0.10, 0.10},
+                [TUTTI_COST_FRESH] = {0.15, 0.15, 0.12, 0.10, 0.12, 0.12}},
+    .touched = {[TUTTI_COST_GATHER] = {96 << 10, 384 << 10, 1536 << 10, 6 << 20, 24 << 20, 96 << 20},
+                [TUTTI_COST_REDUCE] = {128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20},
+                [TUTTI_COST_SCATTER] = {96 << 10, 384 << 10, 1536 << 10, 6 << 20, 24 << 20, 96 << 20},
+                [TUTTI_COST_MESSAGE] = {128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20},
+                [TUTTI_COST_COPY] = {128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20},
+                [TUTTI_COST_STRIDED] = {128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20},
+                [TUTTI_COST_PULL] = {96 << 10, 384 << 10, 1536 << 10, 6 << 20, 24 << 20, 96 << 20},
+                [TUTTI_COST_FRESH] = {128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20}},
     .row_ns = 2,
     .far_us = 30,
     .far_byte_ns = 1,
@@ -73,7 +72,6 @@ typedef struct trial {
     char *from, *to;
     tutti_cost_kind kind;
     size_t bytes;
-    bool crowded;
     tutti_box_copy copy;
 } trial;
 
@@ -119,8 +117,7 @@ static void plan_copy(trial *t, size_t row_bytes) {
 /* More is in no cache, and its pages have been touched by the kinds that come first. */
 #define MOST_WARM_BYTES ((size_t)1 << 20)
 
-/* Of some rounds, each the mean of some calls, the best; where ranks share cores the one in the middle, since waiting for turns is
- * what calls take then. */
+/* Of some rounds, each the mean of some calls, the one in the middle: what else the machine does slows plans down, too. */
 static tutti_status time_calls(const trial *t, int rounds, int calls, double *us_out) {
     enum { MOST_ROUNDS = 5 };
     double sorted[MOST_ROUNDS];
@@ -135,7 +132,7 @@ static tutti_status time_calls(const trial *t, int rounds, int calls, double *us
         for (; at > 0 && sorted[at - 1] > us; at--) sorted[at] = sorted[at - 1];
         sorted[at] = us;
     }
-    *us_out = sorted[(t->crowded && talks) || is_long ? (rounds - 1) / 2 : 0];
+    *us_out = sorted[(rounds - 1) / 2];
     return TUTTI_OK;
 }
 
@@ -174,14 +171,14 @@ static tutti_status measure_bases(trial *t, tutti_costs *costs) {
  * all_gather does. */
 static bool is_measured(int kind, int point) {
     if (kind == TUTTI_COST_PULL) return false; /* follows from all_gather */
-    return point < 2 || (kind != TUTTI_COST_MESSAGE && kind != TUTTI_COST_FRESH);
+    return point < 3 || (kind != TUTTI_COST_MESSAGE && kind != TUTTI_COST_FRESH);
 }
 
 /* More than memory is slower than a cache: something else has kept the ranks from measuring. */
 #define MOST_DEARER 8
 
 static tutti_status measure_kind(trial *t, int point, tutti_costs *costs) {
-    static const int rounds[TUTTI_COST_POINTS] = {5, 5, 3, 3}, calls[TUTTI_COST_POINTS] = {8, 4, 1, 1};
+    static const int rounds[TUTTI_COST_POINTS] = {5, 5, 5, 5, 3, 2}, calls[TUTTI_COST_POINTS] = {8, 4, 2, 1, 1, 1};
     int kind = (int)t->kind;
     double us = 0, *ns = &costs->byte_ns[kind][point], copy_ns = costs->byte_ns[TUTTI_COST_COPY][point] * costs->crowd;
     costs->touched[kind][point] = touched_by(t);
@@ -229,12 +226,6 @@ static void fill_rest(tutti_costs *costs, int measured) {
 
 /* ------------------------------------------------------------------------------------------------- hosts */
 
-static int cores(void) {
-    cpu_set_t set;
-    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return count > 0 ? count : 1;
-}
-
 /* The ranks of this host, among those of the plan, and their communicator. */
 static tutti_status find_near(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm,
                               tutti_costs *costs, tutti_comm **near_out) {
@@ -242,7 +233,7 @@ static tutti_status find_near(tutti_rank_groups *groups, const int *ranks, int n
     int *near, nnear = 0, own;
     TUTTI_TRY(tutti_comm_get(comm, &details));
     costs->nhosts = details.hosts;
-    costs->crowd = (double)details.local_size / cores();
+    costs->crowd = (double)details.local_size / details.host_cores;
     if (costs->crowd < 1) costs->crowd = 1;
     *near_out = comm;
     if (details.hosts == 1) return TUTTI_OK;
@@ -274,7 +265,6 @@ static tutti_status measure_far(trial *t, tutti_costs *costs) {
     enum { ROUNDS = 5, CALLS = 3, FIRST = 3 };
     double us;
     t->kind = TUTTI_COST_GATHER;
-    t->crowded = false; /* waiting for the network leaves the cores to others */
     t->bytes = FAR_BYTES;
     for (int i = 0; i < FIRST; i++) TUTTI_TRY(run(t)); /* connections are made, and find their speed */
     TUTTI_TRY(time_calls(t, ROUNDS, 1, &us));
@@ -288,7 +278,7 @@ static tutti_status measure_far(trial *t, tutti_costs *costs) {
 /* --------------------------------------------------------------------------------------------- agreeing */
 
 static int level_for(size_t bytes) {
-    static const size_t above[] = {4 << 10, 8 << 10, 128 << 10, 1 << 20, 8 << 20};
+    static const size_t above[] = {4 << 10, 8 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20};
     int level = 0;
     while (level < (int)TUTTI_COUNT_OF(above) && bytes > above[level]) level++;
     return level;
@@ -297,7 +287,6 @@ static int level_for(size_t bytes) {
 static tutti_status measure_all(trial *t, tutti_comm *all, int nranks, tutti_costs *costs) {
     t->nranks = tutti_comm_size(t->comm);
     t->me = tutti_comm_rank(t->comm);
-    t->crowded = costs->crowd > 1;
     int points = costs->level - 1, before = costs->older_level - 1;
     if (before < 0) TUTTI_TRY(measure_bases(t, costs));
     for (int point = before > 0 ? before : 0; point < points; point++) TUTTI_TRY(measure_point(t, point, costs));

@@ -6,9 +6,9 @@
  * run touches, so it is measured for several sizes; larger ones only when a plan is that large (levels). One list of ranks has one
  * set of costs, which are equal on all of them. Of ranks that have measured nothing yet, those of an ordinary machine serve.
  *
- *     level                                      1         2         3         4         5
- *     plans with boxes of more than              4 KiB     8 KiB     128 KiB   1 MiB     8 MiB
- *     measures                                   latency   64 KiB    512 KiB   4 MiB     16 MiB
+ *     level                          1         2         3         4         5         6         7
+ *     plans with boxes of more than  4 KiB     8 KiB     128 KiB   512 KiB   2 MiB     8 MiB     32 MiB
+ *     measures                       latency   64 KiB    256 KiB   1 MiB     4 MiB     16 MiB    64 MiB
  */
 #ifndef TUTTI_TENSOR_COSTS_H
 #define TUTTI_TENSOR_COSTS_H
@@ -30,7 +30,7 @@ typedef enum tutti_cost_kind {
     TUTTI_COST_KINDS
 } tutti_cost_kind;
 
-enum { TUTTI_COST_POINTS = 4, TUTTI_COST_ROW_BYTES = 1024 };
+enum { TUTTI_COST_POINTS = 6, TUTTI_COST_ROW_BYTES = 1024 };
 
 typedef struct tutti_costs {
     struct tutti_costs *older; /* of a lower level, which others may be reading */

@@ -98,8 +98,11 @@ static bool is_read(const bill *b, int nranks, bool all_meet) {
 
 static double local_us(const load *l, const double *ns, double row_ns) {
     double copied = l->bytes[TUTTI_COST_COPY] * ns[TUTTI_COST_COPY], strided = l->bytes[TUTTI_COST_STRIDED];
-    double rows_ns = (l->rows - strided / TUTTI_COST_ROW_BYTES) * row_ns;
-    return (copied + larger(strided * ns[TUTTI_COST_STRIDED] + rows_ns, strided * ns[TUTTI_COST_COPY])) * 1e-3;
+    double rows = strided / TUTTI_COST_ROW_BYTES, more_ns = larger(ns[TUTTI_COST_STRIDED] - ns[TUTTI_COST_COPY], 0);
+    double whole_ns = strided * ns[TUTTI_COST_COPY];
+    if (l->rows <= rows) whole_ns += l->rows * more_ns * TUTTI_COST_ROW_BYTES; /* longer rows: fewer jumps */
+    else whole_ns += strided * more_ns + (l->rows - rows) * row_ns;
+    return (copied + whole_ns) * 1e-3;
 }
 
 /* Adds a step to the bill. `kind`: of the call that talks; TUTTI_COST_KINDS: none does. `far_bytes`: of the host that gets most. */
@@ -114,7 +117,8 @@ static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count
     ns[TUTTI_COST_REDUCE] = larger(ns[TUTTI_COST_REDUCE], ns[TUTTI_COST_SCATTER]);
     for (int i = 0; i < count; i++) {
         const load *l = &loads[i];
-        double us = local_us(l, ns, costs->row_ns) * costs->crowd;
+        /* Where ranks meet, those of a core copy one after the other until all have come. */
+        double us = local_us(l, ns, costs->row_ns) * (talks ? costs->crowd : 1);
         for (int k = 0; k < TUTTI_COST_KINDS; k++)
             if (k != TUTTI_COST_COPY && k != TUTTI_COST_STRIDED) us += l->bytes[k] * ns[k] * 1e-3;
         us += l->fresh * larger(ns[TUTTI_COST_FRESH] - ns[TUTTI_COST_PULL], 0) * 1e-3;

@@ -225,6 +225,10 @@ TUTTI_API int tutti_comm_size(const tutti_comm *comm);
 typedef struct tutti_comm_details {
     int local_rank, local_size; /* on this host, of this communicator's ranks */
     int host, hosts;            /* this one, and how many there are */
+    /* Ranks that compute beside each other, of the communicator that this one was split off, and the cores that they may use
+     * together, by their affinity masks, the quota of their control group and TUTTI_CPUS: those of this host; or of all hosts on
+     * its machine, such as containers, where these have fewer cores for each rank. */
+    int host_ranks, host_cores;
 } tutti_comm_details;
 /* Local; also on a broken communicator. */
 TUTTI_API tutti_status tutti_comm_get(const tutti_comm *comm, tutti_comm_details *details_out);
