@@ -36,6 +36,7 @@ struct tutti_rank_groups {
     tutti_known_price prices[KNOWN_PRICES]; /* guarded by lock */
     tutti_kept_plans *_Atomic plans;        /* written once; release, for those who look without the lock */
     tutti_scratch_pool scratch;
+    tutti_reuse_pool reuse;
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,6 +67,7 @@ static tutti_status keep_groups(tutti_comm *comm, int gpu, tutti_rank_groups **g
             groups->comm = comm;
             groups->gpu = -1;
             tutti_scratch_pool_init(&groups->scratch);
+            tutti_reuse_pool_init(&groups->reuse);
             groups->next = all_groups;
             pthread_mutex_init(&groups->lock, NULL);
             all_groups = groups;
@@ -95,6 +97,7 @@ static void release_groups(tutti_rank_groups *groups) {
     /* Communicators that end fail what streams have not passed. */
     if (groups->gpu >= 0 && groups->first != NULL) tutti_gpu_sync(groups->gpu);
     tutti_scratch_pool_free(&groups->scratch);
+    tutti_reuse_pool_free(&groups->reuse);
     while (groups->first != NULL) {
         rank_group *group = groups->first;
         groups->first = group->next;
@@ -233,6 +236,10 @@ tutti_kept_plans *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_kept_
 
 tutti_scratch_pool *tutti_rank_groups_scratch(tutti_rank_groups *groups) {
     return &groups->scratch;
+}
+
+tutti_reuse_pool *tutti_rank_groups_reuse(tutti_rank_groups *groups) {
+    return &groups->reuse;
 }
 
 /* --------------------------------------------------------------------------------------------- placements */
@@ -397,6 +404,10 @@ bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b
 
 tutti_memory tutti_placement_memory(const tutti_placement *placement) {
     return placement != NULL ? placement->memory : TUTTI_MEMORY_ASK;
+}
+
+int tutti_placement_gpu(const tutti_placement *placement) {
+    return placement != NULL ? placement->gpu : -1;
 }
 
 void tutti_placement_locate(const tutti_placement *placement, int index, int coordinates[TUTTI_MOST_AXES]) {

@@ -9,6 +9,7 @@
 
 #include <tutti/tensor.h>
 
+#include "tensor/reuse.h"
 #include "tensor/scratch.h"
 
 /* Communicators of some ranks of one communicator, or of all of them, made when first needed and found again by the list of ranks.
@@ -78,5 +79,7 @@ tutti_kept_plans *tutti_rank_groups_plans(tutti_rank_groups *groups, tutti_kept_
 
 /* GPU memory in which such plans pack what they send and receive, in turns. */
 tutti_scratch_pool *tutti_rank_groups_scratch(tutti_rank_groups *groups);
+/* And that of tensors which came and went in a stream. */
+tutti_reuse_pool *tutti_rank_groups_reuse(tutti_rank_groups *groups);
 
 #endif

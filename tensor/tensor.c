@@ -56,16 +56,65 @@ static void free_memory(void *memory) {
     (void)tutti_mem_free(memory);
 }
 
+/* Makes the memory the tensor's, or frees it. */
+static tutti_status keep_memory(tutti_tensor *tensor, void *memory, size_t capacity) {
+    tutti_status status = tutti_storage_create(free_memory, memory, &tensor->storage);
+    if (status != TUTTI_OK) {
+        free_memory(memory);
+        return status;
+    }
+    tensor->data = memory;
+    tensor->storage->capacity = capacity;
+    return TUTTI_OK;
+}
+
+static size_t shard_bytes(const tutti_tensor *tensor) {
+    return tensor->count * tutti_type_bytes(tensor->layout->view.type);
+}
+
 tutti_status tutti_tensor_allocate(tutti_tensor *tensor) {
     const tutti_placement *placement = tensor->layout->view.placement;
-    size_t bytes = tensor->count * tutti_type_bytes(tensor->layout->view.type);
+    const bool cuda = placement->memory == TUTTI_MEMORY_CUDA;
+    size_t bytes = shard_bytes(tensor);
+    void *memory = NULL;
     if (tensor->count == 0) return TUTTI_OK;
-    if (placement->memory == TUTTI_MEMORY_CUDA) TUTTI_TRY(tutti_gpu_alloc(placement->gpu, bytes, &tensor->data));
-    else TUTTI_TRY(tutti_mem_alloc(bytes, &tensor->data));
-    tutti_status status = tutti_storage_create(free_memory, tensor->data, &tensor->storage);
-    if (status == TUTTI_OK) return status;
-    free_memory(tensor->data);
-    tensor->data = NULL;
+    if (cuda) TUTTI_TRY(tutti_gpu_alloc(placement->gpu, bytes, &memory));
+    else TUTTI_TRY(tutti_mem_alloc(bytes, &memory));
+    return keep_memory(tensor, memory, cuda ? bytes : 0);
+}
+
+static tutti_status allocate_in_stream(tutti_tensor *tensor, tutti_stream stream) {
+    const tutti_placement *placement = tensor->layout->view.placement;
+    tutti_gpu_visit visit;
+    void *memory = NULL;
+    size_t capacity = 0;
+    if (placement->memory != TUTTI_MEMORY_CUDA || tensor->count == 0) return tutti_tensor_allocate(tensor);
+    TUTTI_TRY(tutti_gpu_enter(placement->gpu, &visit));
+    tutti_status status = tutti_reuse_take(tutti_rank_groups_reuse(placement->groups), visit.device,
+                                           shard_bytes(tensor), stream, &memory, &capacity);
+    tutti_gpu_leave(&visit);
+    return status == TUTTI_OK ? keep_memory(tensor, memory, capacity) : status;
+}
+
+/* The memory goes to who comes next; else it stays the storage's, which gives it back to CUDA. */
+static void release_in_stream(tutti_tensor *tensor, tutti_stream stream) {
+    tutti_storage *storage = tensor->storage;
+    const tutti_placement *placement = tensor->layout->view.placement;
+    tutti_gpu_visit visit;
+    if (storage == NULL || storage->capacity == 0 || __atomic_load_n(&storage->references, __ATOMIC_ACQUIRE) > 1)
+        return;
+    if (tutti_gpu_enter(placement->gpu, &visit) != TUTTI_OK) return;
+    if (tutti_reuse_give(tutti_rank_groups_reuse(placement->groups), visit.device, storage->context, storage->capacity,
+                         stream)) {
+        free(storage);
+        tensor->storage = NULL;
+    }
+    tutti_gpu_leave(&visit);
+}
+
+static tutti_status finish(tutti_tensor *tensor, tutti_status status, tutti_tensor **tensor_out) {
+    if (status == TUTTI_OK) *tensor_out = tensor;
+    else tutti_tensor_destroy(tensor);
     return status;
 }
 
@@ -73,10 +122,14 @@ tutti_status tutti_tensor_create(const tutti_layout *layout, tutti_tensor **tens
     tutti_tensor *tensor;
     if (tensor_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_create: NULL argument");
     TUTTI_TRY(tutti_tensor_begin(layout, &tensor));
-    tutti_status status = tutti_tensor_allocate(tensor);
-    if (status == TUTTI_OK) *tensor_out = tensor;
-    else tutti_tensor_destroy(tensor);
-    return status;
+    return finish(tensor, tutti_tensor_allocate(tensor), tensor_out);
+}
+
+tutti_status tutti_tensor_create_in_stream(const tutti_layout *layout, void *stream, tutti_tensor **tensor_out) {
+    tutti_tensor *tensor;
+    if (tensor_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_tensor_create_in_stream: NULL argument");
+    TUTTI_TRY(tutti_tensor_begin(layout, &tensor));
+    return finish(tensor, allocate_in_stream(tensor, stream), tensor_out);
 }
 
 static tutti_status check_memory(const tutti_tensor *tensor, const void *local) {
@@ -121,6 +174,12 @@ void tutti_tensor_destroy(tutti_tensor *tensor) {
     tutti_storage_release(tensor->storage);
     tutti_layout_release(tensor->layout);
     free(tensor);
+}
+
+void tutti_tensor_destroy_in_stream(tutti_tensor *tensor, void *stream) {
+    if (tensor == NULL) return;
+    release_in_stream(tensor, stream);
+    tutti_tensor_destroy(tensor);
 }
 
 tutti_status tutti_tensor_local(const tutti_tensor *tensor, tutti_local *local_out) {

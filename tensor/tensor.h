@@ -13,6 +13,7 @@ typedef struct tutti_storage {
     int references; /* atomic */
     void (*release)(void *context);
     void *context;
+    size_t capacity; /* bytes of GPU memory that a stream may use again (reuse.h); 0: it is not such memory */
 } tutti_storage;
 
 struct tutti_tensor {

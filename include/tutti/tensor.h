@@ -79,6 +79,8 @@ TUTTI_API int tutti_placement_coordinate(const tutti_placement *placement, int a
 /* The same ranks of one communicator in the same order, with the same axes and memory? */
 TUTTI_API bool tutti_placement_is_equal(const tutti_placement *a, const tutti_placement *b);
 TUTTI_API tutti_memory tutti_placement_memory(const tutti_placement *placement);
+/* The GPU of this rank's shards; -1: they lie in host memory, or this rank is not in the placement. */
+TUTTI_API int tutti_placement_gpu(const tutti_placement *placement);
 /* The communicator of the ranks that differ from this one only on the axes of the mask (bit i: axis i), in their order. Made at the
  * first use, collective over its ranks, and kept by the placement. This rank must be in it. */
 TUTTI_API tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tutti_comm **comm_out);
@@ -163,6 +165,14 @@ TUTTI_API tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local
 TUTTI_API tutti_status tutti_tensor_from_local(const tutti_layout *like, const int64_t *local_shape, void *local,
                                                tutti_tensor **tensor_out);
 TUTTI_API void tutti_tensor_destroy(tutti_tensor *tensor); /* NULL is allowed */
+/* The same for tensors that come and go in a stream (host memory: as the two above, and the stream is not looked at). create
+ * takes memory that destroy has left, for what is enqueued in the stream from now on; destroy does not wait for the GPU, as
+ * tutti_tensor_destroy does: the memory is used again behind what is in the stream now, which must be all that uses the
+ * tensor. In a stream that is captured into a graph, it stays the graph's until the last placement on the communicator is
+ * gone. */
+TUTTI_API tutti_status tutti_tensor_create_in_stream(const tutti_layout *layout, void *stream,
+                                                     tutti_tensor **tensor_out);
+TUTTI_API void tutti_tensor_destroy_in_stream(tutti_tensor *tensor, void *stream); /* NULL is allowed */
 
 typedef struct tutti_local {
     void *data; /* NULL: no shard, or an empty one */

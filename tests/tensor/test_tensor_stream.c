@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <tutti/device.h>
 
@@ -394,6 +395,43 @@ static tutti_status lose_nothing(ranks_context *context) {
     RANKS_CHECK(before > 0 && after <= before, "%d pieces of the GPU's memory, and %d after some rounds", before,
                 after);
     return cuda_rank_close(&rank, context->comm);
+}
+
+/* What is written into a tensor that is gone comes before what is written into the one that has its memory, in whatever stream. */
+static tutti_status use_again(ranks_context *context) {
+    scene s;
+    cuda_gate gate;
+    tutti_tensor *old = NULL, *new = NULL;
+    tutti_local old_local, new_local;
+    char got[ELEMENTS * sizeof(int32_t)];
+    TUTTI_TRY(open_scene(context, &s, &rows, &columns));
+    const tutti_layout layout = TUTTI_LAYOUT(.placement = s.line, .type = TUTTI_INT32, .ndims = 2, .shape = shape);
+    TUTTI_TRY(cuda_gate_create(&s.rank, &gate));
+    for (int other = 0; other < 2; other++) {
+        tutti_stream first = s.rank.streams[0], second = s.rank.streams[other];
+        TUTTI_TRY(tutti_tensor_create_in_stream(&layout, first, &old));
+        TUTTI_TRY(tutti_tensor_local(old, &old_local));
+        if (other == 1) TUTTI_TRY(cuda_gate_close(&s.rank, &gate, first));
+        TUTTI_TRY(tutti_device_fill(old_local.data, 1, sizeof got, first));
+        tutti_tensor_destroy_in_stream(old, first);
+        TUTTI_TRY(tutti_tensor_create_in_stream(&layout, second, &new));
+        TUTTI_TRY(tutti_tensor_local(new, &new_local));
+        RANKS_CHECK(new_local.data == old_local.data, "the memory is not used again");
+        TUTTI_TRY(tutti_device_fill(new_local.data, 2, sizeof got, second));
+        if (other == 1) usleep(20000); /* a fill that does not wait has been done then */
+        cuda_gate_open(&gate);
+        for (int i = 0; i < 2; i++) TUTTI_TRY(s.rank.device->stream_sync(s.rank.streams[i]));
+        TUTTI_TRY(both_get(&s.rank, new, got, second));
+        for (size_t i = 0; i < sizeof got; i++) RANKS_CHECK(got[i] == 2, "byte %zu is %d", i, got[i]);
+        tutti_tensor_destroy_in_stream(new, second);
+    }
+    TUTTI_TRY(meet(&s));
+    cuda_gate_destroy(&s.rank, &gate);
+    return close_scene(&s);
+}
+
+Test(tensor_stream, memory_of_tensors_is_used_again_behind_their_stream) {
+    run("1", "", (const int[]){1, 2, 0}, use_again);
 }
 
 Test(tensor_stream, no_memory_of_the_gpu_is_lost) {
