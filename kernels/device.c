@@ -112,6 +112,16 @@ tutti_status tutti_device_kernels(const struct tutti_kernels **kernels_out) {
     return TUTTI_OK;
 }
 
+tutti_status tutti_device_operators(const struct tutti_operators **operators_out) {
+    const tutti_cuda_module *module = NULL;
+    TUTTI_TRY(open_module(&module));
+    if (module->operators == NULL)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the module of the GPUs has no kernels for operators: it was built "
+                                                 "without cuBLAS's headers, or without the trainer");
+    *operators_out = module->operators;
+    return TUTTI_OK;
+}
+
 tutti_status tutti_device_choose(int *device_out) {
     const tutti_device *device = NULL;
     tutti_world world;

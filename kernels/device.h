@@ -149,16 +149,19 @@ typedef struct tutti_device {
 typedef struct tutti_cuda_module {
     tutti_module_calls calls; /* first */
     tutti_device device;
-    const struct tutti_kernels *kernels; /* of the trainer: kernels/kernels.h; NULL in a stand-in without them */
+    const struct tutti_kernels *kernels;     /* of the trainer: kernels/kernels.h; NULL in a stand-in without them */
+    const struct tutti_operators *operators; /* of global tensors: kernels/operators.h; as kernels */
 } tutti_cuda_module;
 
-/* What is exported here is for libtutti_trainer, which is a library of its own. */
+/* What is exported here is for libtutti_trainer and libtutti_ops, which are libraries of their own. */
 
 /* The GPUs of this machine: opens the module (TUTTI_CUDA_MODULE names another file) at the first call and asks its check.
  * TUTTI_ERR_UNSUPPORTED with the reason; the same answer from then on. Any thread. */
 TUTTI_API tutti_status tutti_device_open(const tutti_device **device_out);
 /* Of the opened module; for the trainer. */
 TUTTI_API tutti_status tutti_device_kernels(const struct tutti_kernels **kernels_out);
+/* The same for operators. */
+TUTTI_API tutti_status tutti_device_operators(const struct tutti_operators **operators_out);
 /* Which GPU is this rank's: TUTTI_DEVICE, else its rank on the host modulo the number of GPUs. Makes it nobody's. */
 TUTTI_API tutti_status tutti_device_choose(int *device_out);
 

@@ -9,6 +9,12 @@
  * Types: "reals" are float32 and float64; "floats" are these, float16, bfloat16 and float8, which are computed in float32 and
  * rounded to nearest even once per result; "numbers" are floats and integers. Integers wrap. Bool is named where it is
  * allowed. Nothing uses FMA: on one C library every x86 processor gives the same bits, matrix products (CBLAS) excepted.
+ *
+ * The functions are the host's. Behind one table (tutti_operators, at the end) there are the same for GPUs: the same types,
+ * rules for NaN, ties, wrapping and rounding. They give the host's bits, in float32 and shorter floats for exp, log, gelu
+ * and random numbers as well, but for roundings of: matrix products and convolutions (cuBLAS); float64 exp, log, erfc,
+ * sin and cos (CUDA's); and what is added up in another order, which depends on the shape only: sums over dimensions, of batch
+ * normalisation and of softmax, kept in float64 as on the host.
  */
 #ifndef TUTTI_KERNELS_OPERATORS_H
 #define TUTTI_KERNELS_OPERATORS_H
@@ -18,6 +24,8 @@
 #include <stdint.h>
 
 #include <tutti/tutti.h>
+
+#include "kernels/box.h"
 
 #define TUTTI_KERNEL_MOST_DIMS 8
 
@@ -274,5 +282,89 @@ void tutti_kernel_arange(tutti_type type, const tutti_kernel_shard *shard, doubl
 
 /* y[i] = value, cast as tutti_kernel_cast does. All types. */
 void tutti_kernel_fill(tutti_type type, double value, size_t count, void *y);
+
+/* --------------------------------------------------------------------------------------------------- the table
+ * Operators where memory lies: kernels/host fills it for the processor, libtutti_cuda.so for a GPU. Host: at once, and the
+ * stream is not looked at. GPU: enqueued in the stream, a cudaStream_t of the thread's current GPU, to which all memory
+ * belongs. Structures and what they point to, but for arrays of elements, are the host's and may change at once. Scratch may
+ * be NULL where it takes 0 bytes. */
+
+typedef struct tutti_operators {
+    const char *name; /* "host", "cuda" */
+
+    tutti_status (*copy)(void *stream, void *dst, const void *src, size_t bytes);
+    tutti_status (*zero)(void *stream, void *dst, size_t bytes);
+    tutti_status (*copy_box)(void *stream, const tutti_box_copy *copy, void *dst, const void *src);
+
+    tutti_status (*binary)(void *stream, tutti_kernel_binary_kind kind, const tutti_kernel_binary_args *args);
+    tutti_status (*unary)(void *stream, tutti_kernel_unary_kind kind, tutti_type type, size_t count, const void *x,
+                          void *y);
+    tutti_status (*scale)(void *stream, tutti_type type, double number, size_t count, const void *x, void *y);
+    tutti_status (*add_number)(void *stream, tutti_type type, double number, size_t count, const void *x, void *y);
+    tutti_status (*cast)(void *stream, tutti_type x_type, tutti_type y_type, size_t count, const void *x, void *y);
+    tutti_status (*fill)(void *stream, tutti_type type, double value, size_t count, void *y);
+
+    size_t (*reduce_scratch_bytes)(const tutti_kernel_reduce_args *args);
+    tutti_status (*reduce)(void *stream, tutti_reduction reduction, const tutti_kernel_reduce_args *args,
+                           void *scratch);
+
+    size_t (*matmul_scratch_bytes)(const tutti_kernel_matmul_args *args);
+    tutti_status (*matmul)(void *stream, const tutti_kernel_matmul_args *args, void *scratch);
+
+    size_t (*conv_scratch_bytes)(tutti_type type, const tutti_kernel_window *window, int64_t filters);
+    tutti_status (*conv_forward)(void *stream, tutti_type type, const tutti_kernel_window *window, int64_t filters,
+                                 const void *x, const void *weight, const void *bias, void *scratch, void *y);
+    tutti_status (*conv_backward)(void *stream, const tutti_kernel_window *window,
+                                  const tutti_kernel_conv_backward_args *args);
+    tutti_status (*max_pool_forward)(void *stream, tutti_type type, const tutti_kernel_window *window, const void *x,
+                                     void *y);
+    tutti_status (*max_pool_backward)(void *stream, tutti_type type, const tutti_kernel_window *window, const void *x,
+                                      const void *dy, void *dx);
+    tutti_status (*average_pool_forward)(void *stream, tutti_type type, const tutti_kernel_window *window,
+                                         bool count_padding, const void *x, void *y);
+    tutti_status (*average_pool_backward)(void *stream, tutti_type type, const tutti_kernel_window *window,
+                                          bool count_padding, const void *dy, void *dx);
+
+    size_t (*batch_norm_scratch_bytes)(size_t rows, size_t channels); /* of statistics and of backward_sums */
+    tutti_status (*batch_norm_statistics)(void *stream, tutti_type type, size_t rows, size_t channels, const void *x,
+                                          void *scratch, double *sums);
+    tutti_status (*batch_norm_moments)(void *stream, size_t channels, double count, double epsilon, const double *sums,
+                                       double *mean, double *variance, double *inverse_deviation);
+    tutti_status (*batch_norm_normalise)(void *stream, const tutti_kernel_batch_norm_args *args, void *y);
+    tutti_status (*batch_norm_backward_sums)(void *stream, const tutti_kernel_batch_norm_args *args, const void *dy,
+                                             void *scratch, double *sums);
+    tutti_status (*batch_norm_backward)(void *stream, const tutti_kernel_batch_norm_args *args, const void *dy,
+                                        const double *sums, double count, void *dx);
+
+    tutti_status (*softmax)(void *stream, tutti_type type, size_t rows, size_t classes, const void *x, void *y);
+    tutti_status (*softmax_backward)(void *stream, tutti_type type, size_t rows, size_t classes, const void *y,
+                                     const void *dy, void *dx);
+    tutti_status (*exp_sums)(void *stream, tutti_type type, size_t rows, size_t classes, const void *x, const void *max,
+                             void *sums);
+    tutti_status (*label_logits)(void *stream, tutti_type type, size_t rows, size_t classes, const void *x,
+                                 const tutti_kernel_labels *labels, void *logits);
+    tutti_status (*cross_entropy_losses)(void *stream, tutti_type type, size_t rows, const void *max, const void *sums,
+                                         const void *logits, const tutti_kernel_labels *labels, void *losses);
+    tutti_status (*cross_entropy)(void *stream, tutti_type type, size_t rows, size_t classes, const void *x,
+                                  const tutti_kernel_labels *labels, void *max, void *sums, void *losses);
+    tutti_status (*cross_entropy_backward)(void *stream, tutti_type type, size_t rows, size_t classes, const void *x,
+                                           const tutti_kernel_labels *labels, const void *max, const void *sums,
+                                           const void *dlosses, void *dx);
+
+    tutti_status (*embedding)(void *stream, const tutti_kernel_embedding_args *args, const void *table, void *y);
+    tutti_status (*embedding_backward)(void *stream, const tutti_kernel_embedding_args *args, const void *dy,
+                                       void *dtable);
+
+    tutti_status (*dropout)(void *stream, tutti_type type, const tutti_kernel_shard *shard,
+                            const tutti_kernel_random *random, double rate, const void *x, void *y);
+    tutti_status (*random_uniform)(void *stream, tutti_type type, const tutti_kernel_shard *shard,
+                                   const tutti_kernel_random *random, double low, double high, void *y);
+    tutti_status (*random_normal)(void *stream, tutti_type type, const tutti_kernel_shard *shard,
+                                  const tutti_kernel_random *random, double mean, double stddev, void *y);
+    tutti_status (*arange)(void *stream, tutti_type type, const tutti_kernel_shard *shard, double start, double step,
+                           void *y);
+} tutti_operators;
+
+extern const tutti_operators tutti_operators_host;
 
 #endif

@@ -99,11 +99,11 @@ static tutti_status open_library(void) {
     void *handle = find(named);
     if (handle == NULL) {
         const char *why = dlerror();
-        return tutti_cuda_host->fail(
-            TUTTI_ERR_UNSUPPORTED,
-            "training on a GPU needs cuBLAS, and %s cannot be opened (%s): install CUDA's cuBLAS or "
-            "PyPI's nvidia-cublas, or name the file by TUTTI_CUBLAS_LIBRARY",
-            named[0] != '\0' ? named : FILE_NAME, why != NULL ? why : "no such file");
+        return tutti_cuda_host->fail(TUTTI_ERR_UNSUPPORTED,
+                                     "training on a GPU, and operators there, need cuBLAS, and %s cannot be opened "
+                                     "(%s): install CUDA's cuBLAS or "
+                                     "PyPI's nvidia-cublas, or name the file by TUTTI_CUBLAS_LIBRARY",
+                                     named[0] != '\0' ? named : FILE_NAME, why != NULL ? why : "no such file");
     }
     tutti_blas_library *library = &state.library;
     TUTTI_TRY(resolve(handle, TEXT_OF(cublasCreate), &library->create));

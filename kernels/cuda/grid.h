@@ -9,16 +9,20 @@
 
 #include "kernels/cuda/compute.h"
 
+template <typename... Parameters, typename... Arguments>
+static tutti_status enqueue(tutti_stream stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                            Arguments... arguments) {
+    kernel<<<grid, block, 0, (cudaStream_t)stream>>>(arguments...);
+    cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess) return TUTTI_OK;
+    return tutti_cuda_host->fail(TUTTI_ERR_SYSTEM, "launching a kernel: %s", cudaGetErrorString(error));
+}
+
 /* In the compute's stream. */
 template <typename... Parameters, typename... Arguments>
 static void launch(tutti_compute *compute, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                    Arguments... arguments) {
-    cudaStream_t stream = (cudaStream_t)tutti_cuda_compute_of(compute)->stream;
-    kernel<<<grid, block, 0, stream>>>(arguments...);
-    cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess)
-        tutti_compute_note(
-            compute, tutti_cuda_host->fail(TUTTI_ERR_SYSTEM, "launching a kernel: %s", cudaGetErrorString(error)));
+    tutti_compute_note(compute, enqueue(tutti_cuda_compute_of(compute)->stream, kernel, grid, block, arguments...));
 }
 
 #endif

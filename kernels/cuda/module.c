@@ -6,13 +6,17 @@
 #include <string.h>
 
 #include "kernels/cuda/compute.h"
+#include "kernels/cuda/op_kernels.h"
 #include "kernels/cuda/state.h"
 
 const tutti_module_host *tutti_cuda_host;
 const tutti_device *tutti_cuda_device;
 
 #ifndef TUTTI_CUDA_KERNELS /* the build had no cuBLAS */
-#define TUTTI_CUDA_KERNELS NULL
+#define TUTTI_CUDA_KERNELS   NULL
+#define TUTTI_CUDA_OPERATORS NULL
+#else
+#define TUTTI_CUDA_OPERATORS &tutti_cuda_operators
 #endif
 
 /* CUDA was started in this process; in a child that was forked then it does not work. */
@@ -138,6 +142,7 @@ tutti_status tutti_module_start(const tutti_module_host *host, const tutti_modul
                    .copy_box = tutti_cuda_copy_box,
                    .call_host = tutti_cuda_call_host},
         .kernels = TUTTI_CUDA_KERNELS,
+        .operators = TUTTI_CUDA_OPERATORS,
     };
     if (host->version == TUTTI_MODULE_VERSION) {
         tutti_cuda_device = &module.device;

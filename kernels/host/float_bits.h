@@ -8,7 +8,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __CUDACC__ /* the operators' kernels compute with the same functions */
+#define REDUCE_INLINE static __host__ __device__ __forceinline__
+#else
 #define REDUCE_INLINE static inline __attribute__((always_inline))
+#endif
 
 /* The output may be one of the inputs, element by element: an iteration reads and writes only its own index. */
 #if defined(__clang__)

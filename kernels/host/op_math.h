@@ -5,7 +5,8 @@
  * Polynomials were fitted for the least relative error (Lawson, 1961), and are evaluated in pairs (Estrin, 1960), since a chain
  * of their terms would take longer than all their instructions. With rounding, exp is within 1 unit in the last place, log within
  * 1.5, and gelu within 3 near 0 and 11 at -5, where the square in its exponent is rounded; its far tail is within 2e-6. NaN stays
- * NaN, and results below the smallest normal number are rounded, not flushed, but for exp_below.
+ * NaN, and results below the smallest normal number are rounded, not flushed, but for exp_below. GPUs compute with the same code,
+ * without fused operations: float32 has the same bits there.
  */
 #ifndef TUTTI_KERNELS_HOST_OP_MATH_H
 #define TUTTI_KERNELS_HOST_OP_MATH_H
@@ -15,7 +16,7 @@
 
 #include "kernels/host/float_bits.h"
 
-#define OP_INLINE      static inline __attribute__((always_inline))
+#define OP_INLINE      REDUCE_INLINE
 #define ONE_OVER_LN_2  0x1.715476p+0f
 #define LN_2_HIGH      0x1.62ep-1f /* 12 bits: its products with exponents are exact */
 #define LN_2_LOW       0x1.0bfbe8p-15f

@@ -27,6 +27,7 @@
 
 /* Only in libstandin_training.so (emulated/training.c). */
 extern const struct tutti_kernels tutti_cuda_kernels __attribute__((weak));
+extern const struct tutti_operators tutti_cuda_operators __attribute__((weak));
 extern void standin_training_start(const tutti_module_host *host, const tutti_device *device) __attribute__((weak));
 
 const tutti_module_host *standin_host;
@@ -258,6 +259,7 @@ STANDIN_EXPORT tutti_status tutti_module_start(const tutti_module_host *host, co
                    .copy_box = standin_copy_box,
                    .call_host = standin_call_host},
         .kernels = &tutti_cuda_kernels,
+        .operators = &tutti_cuda_operators,
     };
     standin_host = host;
     if (standin_training_start != NULL) standin_training_start(host, &module.device);

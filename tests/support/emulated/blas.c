@@ -19,8 +19,8 @@ typedef struct product {
     int m, n, k, lda, ldb, ldc;
     const char *a, *b;
     cudaDataType_t type; /* of the factors */
-    float alpha, beta;
-    float *c;
+    double alpha, beta;
+    char *c;
     int count; /* of products, and what lies between two of them */
     long long stride_a, stride_b, stride_c;
 } product;
@@ -71,16 +71,30 @@ static const float *floats_of(const product *of, const char *matrix, int rows, i
     return *copy_out;
 }
 
+static void run_doubles(const product *p) {
+    for (int i = 0; i < p->count; i++) {
+        const double *a = emulated_reach((const double *)(const void *)p->a + i * p->stride_a);
+        const double *b = emulated_reach((const double *)(const void *)p->b + i * p->stride_b);
+        double *c = emulated_reach((double *)(void *)p->c + i * p->stride_c);
+        cblas_dgemm(CblasColMajor, p->flip_a ? CblasTrans : CblasNoTrans, p->flip_b ? CblasTrans : CblasNoTrans, p->m,
+                    p->n, p->k, p->alpha, a, p->lda, b, p->ldb, p->beta, c, p->ldc);
+    }
+}
+
 static void run_product(void *context) {
     const product *p = context;
     const int bytes = p->type == CUDA_R_32F ? sizeof(float) : sizeof(uint16_t);
+    if (p->type == CUDA_R_64F) {
+        run_doubles(p);
+        return;
+    }
     for (int i = 0; i < p->count; i++) {
         const char *of_a = p->a + i * p->stride_a * bytes, *of_b = p->b + i * p->stride_b * bytes;
-        float *copy_a, *copy_b, *c = p->c + i * p->stride_c;
+        float *copy_a, *copy_b, *c = (float *)(void *)p->c + i * p->stride_c;
         const float *a = floats_of(p, of_a, p->flip_a ? p->k : p->m, p->flip_a ? p->m : p->k, p->lda, &copy_a);
         const float *b = floats_of(p, of_b, p->flip_b ? p->n : p->k, p->flip_b ? p->k : p->n, p->ldb, &copy_b);
         cblas_sgemm(CblasColMajor, p->flip_a ? CblasTrans : CblasNoTrans, p->flip_b ? CblasTrans : CblasNoTrans, p->m,
-                    p->n, p->k, p->alpha, a, p->lda, b, p->ldb, p->beta, emulated_reach(c), p->ldc);
+                    p->n, p->k, (float)p->alpha, a, p->lda, b, p->ldb, (float)p->beta, emulated_reach(c), p->ldc);
         free(copy_a), free(copy_b);
     }
 }
@@ -92,9 +106,10 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           long long stride_c, int count, cublasComputeType_t sums,
                                           cublasGemmAlgo_t algorithm) {
     (void)algorithm;
-    if (m <= 0 || n <= 0 || k <= 0 || count <= 0 || type_c != CUDA_R_32F || type_a != type_b || ldc < m ||
-        lda < (op_a == CUBLAS_OP_N ? m : k) || ldb < (op_b == CUBLAS_OP_N ? k : n) ||
-        (type_a != CUDA_R_32F && sums != CUBLAS_COMPUTE_32F))
+    const bool wide = type_a == CUDA_R_64F;
+    if (m <= 0 || n <= 0 || k <= 0 || count <= 0 || type_c != (wide ? CUDA_R_64F : CUDA_R_32F) || type_a != type_b ||
+        ldc < m || lda < (op_a == CUBLAS_OP_N ? m : k) || ldb < (op_b == CUBLAS_OP_N ? k : n) ||
+        wide != (sums == CUBLAS_COMPUTE_64F) || (type_a == CUDA_R_16BF && sums != CUBLAS_COMPUTE_32F))
         return CUBLAS_STATUS_INVALID_VALUE;
     product *made = malloc(sizeof *made);
     *made = (product){.flip_a = op_a == CUBLAS_OP_T,
@@ -109,8 +124,8 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                       .a = a,
                       .b = b,
                       .type = type_a,
-                      .alpha = *(const float *)alpha,
-                      .beta = *(const float *)beta,
+                      .alpha = wide ? *(const double *)alpha : (double)*(const float *)alpha,
+                      .beta = wide ? *(const double *)beta : (double)*(const float *)beta,
                       .c = c,
                       .count = count,
                       .stride_a = stride_a,

@@ -22,6 +22,7 @@
 
 using std::min;
 
+#define __host__
 #define __global__
 #define __device__
 #define __shared__ static
@@ -100,12 +101,18 @@ template <typename... Parameters> struct launched {
 };
 
 template <typename... Parameters, typename... Arguments>
-static void launch(tutti_compute *compute, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                   Arguments... arguments) {
+static tutti_status enqueue(tutti_stream stream, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                            Arguments... arguments) {
     std::tuple<Parameters...> all(arguments...);
     auto *made = new launched<Parameters...>{kernel, grid, block, all, all};
-    emulated_enqueue(tutti_cuda_compute_of(compute)->stream, launched<Parameters...>::run,
-                     launched<Parameters...>::forget, made);
+    emulated_enqueue(stream, launched<Parameters...>::run, launched<Parameters...>::forget, made);
+    return TUTTI_OK;
+}
+
+template <typename... Parameters, typename... Arguments>
+static void launch(tutti_compute *compute, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                   Arguments... arguments) {
+    (void)enqueue(tutti_cuda_compute_of(compute)->stream, kernel, grid, block, arguments...);
 }
 
 #endif
