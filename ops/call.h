@@ -17,11 +17,12 @@
 
 #include <tutti/ops.h>
 
+#include "kernels/operators.h"
 #include "ops/rule.h"
 
 typedef struct tutti_ops_call tutti_ops_call;
 
-/* A shard, as kernels see it: dense, row-major; any extent may be 0, and data then NULL. */
+/* A shard, as kernels see it: dense, row-major, in the placement's memory; any extent may be 0, and data then NULL. */
 typedef struct tutti_ops_operand {
     void *data;
     tutti_type type;
@@ -73,7 +74,9 @@ struct tutti_ops_call {
     tutti_ops_rule rule;
     bool not_linear; /* place may say so: linear does not hold for these arguments */
 
-    tutti_ops_operand in[TUTTI_OPS_INPUTS], out; /* for run */
+    tutti_ops_operand in[TUTTI_OPS_INPUTS], out; /* for run, as is what follows */
+    const tutti_operators *kernels;              /* of the placement's memory */
+    void *stream;                                /* in which they are enqueued; the host's do not look at it */
 };
 
 /* A call with what the row says; then the caller sets params, options and so on. */
@@ -105,6 +108,29 @@ tutti_status tutti_ops_check_extents(const tutti_ops_call *call); /* of matrix p
 
 /* Of all dimensions but the last. */
 int64_t tutti_ops_rows(const tutti_ops_operand *operand);
+
+/* ---- memory.c: where operators compute, in which stream, and what they need on the way. */
+
+/* The kernels for a placement's memory; NULL where this rank is not in it. `name`: of the operator, for errors. */
+tutti_status tutti_ops_find_kernels(const char *name, const tutti_placement *placement,
+                                    const tutti_operators **kernels_out);
+/* Runs on the GPU of the placement, whatever the thread's is; host memory: at once. */
+tutti_status tutti_ops_visit(const tutti_placement *placement, tutti_status (*run)(void *context), void *context);
+/* As they are, or, where they are NULL, those with the thread's stream (tutti_op_use_stream). */
+const tutti_options *tutti_ops_collectives(const tutti_options *options);
+/* Of the options of an operator, which may be NULL. */
+const tutti_options *tutti_ops_options(const tutti_op_options *options);
+
+/* Memory for the time of a call, where its kernels are. Bytes 0: NULL. */
+typedef struct tutti_ops_scratch {
+    void *memory;
+    tutti_tensor *tensor; /* whose it is, on a GPU */
+} tutti_ops_scratch;
+tutti_status tutti_ops_scratch_take(const tutti_ops_call *call, size_t bytes, tutti_ops_scratch *scratch_out);
+void tutti_ops_scratch_give(const tutti_ops_call *call, tutti_ops_scratch *scratch);
+/* Tensors that a call makes and ends. */
+tutti_status tutti_ops_tensor_make(const tutti_layout *layout, const tutti_options *options, tutti_tensor **tensor_out);
+void tutti_ops_tensor_end(tutti_tensor *tensor, const tutti_options *options); /* NULL is allowed */
 
 /* ---- layouts.c: the layouts that a signature (a choice for each axis) gives the operands. */
 

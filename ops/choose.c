@@ -82,9 +82,52 @@ static void list_candidates(const tutti_ops_call *call, const tutti_layout *targ
 
 /* ------------------------------------------------------------------------------------------------ prices */
 
+/* Nobody has measured GPUs: what the busiest rank receives, at the pace of a link between two of them, and some launches. */
+static const double GPU_LAUNCH_US = 20, GPU_BYTES_PER_US = 1e5;
+static const double GPU_PACE = 1e-3; /* of a row's time of one core */
+
+/* How many terms of a sum, say, come together. */
+static double terms_of(const tutti_layout *from, const tutti_layout *to) {
+    double terms = 1;
+    for (int axis = 0; axis < tutti_placement_axes(from->placement); axis++)
+        if (from->sbp[axis].kind == TUTTI_SBP_PARTIAL && to->sbp[axis].kind != TUTTI_SBP_PARTIAL)
+            terms *= tutti_placement_size(from->placement, axis);
+    return terms;
+}
+
+/* Elements that the index-th rank receives: its share of the terms' sums, and what it then has not. */
+static tutti_status count_received(const tutti_layout *from, const tutti_layout *to, int index, double *received_out) {
+    int64_t has_first[TUTTI_MOST_DIMS], has_end[TUTTI_MOST_DIMS], first[TUTTI_MOST_DIMS], end[TUTTI_MOST_DIMS];
+    double has = 1, wants = 1, common = 1, terms = terms_of(from, to);
+    TUTTI_TRY(tutti_layout_box(from, index, has_first, has_end));
+    TUTTI_TRY(tutti_layout_box(to, index, first, end));
+    for (int d = 0; d < from->ndims; d++) {
+        int64_t begin = first[d] > has_first[d] ? first[d] : has_first[d],
+                stop = end[d] < has_end[d] ? end[d] : has_end[d];
+        has *= (double)(has_end[d] - has_first[d]);
+        wants *= (double)(end[d] - first[d]);
+        common *= stop > begin ? (double)(stop - begin) : 0;
+    }
+    double left = terms > 1 ? wants - common / terms : wants - common;
+    *received_out = has * (terms - 1) / terms + (left > 0 ? left : 0);
+    return TUTTI_OK;
+}
+
+static tutti_status price_on_gpus(const tutti_layout *from, const tutti_layout *to, double *price) {
+    double most = 0;
+    for (int index = 0; index < tutti_placement_size(from->placement, -1); index++) {
+        double received = 0;
+        TUTTI_TRY(count_received(from, to, index, &received));
+        if (received > most) most = received;
+    }
+    *price += GPU_LAUNCH_US + most * (double)tutti_type_bytes(from->type) / GPU_BYTES_PER_US;
+    return TUTTI_OK;
+}
+
 static tutti_status price_of(const tutti_layout *from, const tutti_layout *to, double *price) {
     double microseconds = 0;
     if (tutti_ops_layouts_are_equal(from, to)) return TUTTI_OK;
+    if (tutti_placement_memory(from->placement) == TUTTI_MEMORY_CUDA) return price_on_gpus(from, to, price);
     TUTTI_TRY(tutti_layout_predict(from, to, &microseconds));
     *price += microseconds;
     return TUTTI_OK;
@@ -95,6 +138,7 @@ static tutti_status price_signature(const tutti_ops_call *call, const tutti_layo
     tutti_ops_signature signature;
     TUTTI_TRY(tutti_ops_signature_make(call, choices, &signature));
     double price = signature.points * call->row->ns_per_point / 1e3;
+    if (tutti_placement_memory(tutti_ops_input(call, 0)->placement) == TUTTI_MEMORY_CUDA) price *= GPU_PACE;
     tutti_status status = TUTTI_OK;
     for (int i = 0; i < call->ninputs && status == TUTTI_OK; i++)
         status = price_of(tutti_ops_input(call, i), &signature.inputs[i].view, &price);

@@ -38,8 +38,7 @@ static tutti_status run_binary(const tutti_ops_call *call, tutti_kernel_binary_k
                                            .b = call->in[1].data,
                                            .b_strides = b_strides,
                                            .y = call->out.data};
-    tutti_kernel_binary(kind, &args);
-    return TUTTI_OK;
+    return call->kernels->binary(call->stream, kind, &args);
 }
 
 static tutti_status place_numbers(tutti_ops_call *call) {
@@ -165,8 +164,8 @@ tutti_status tutti_op_mul_backward(const tutti_tensor *a, const tutti_tensor *b,
 /* ------------------------------------------------------------------------------------------------ one input */
 
 static tutti_status run_unary(const tutti_ops_call *call, tutti_kernel_unary_kind kind) {
-    tutti_kernel_unary(kind, call->in[0].type, call->out.count, call->in[0].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->unary(call->stream, kind, call->in[0].type, call->out.count, call->in[0].data,
+                                call->out.data);
 }
 
 static tutti_status run_relu(const tutti_ops_call *call) {
@@ -198,9 +197,8 @@ static tutti_status place_gelu(tutti_ops_call *call) {
 }
 
 static tutti_status run_scale(const tutti_ops_call *call) {
-    tutti_kernel_scale(call->in[0].type, *(const double *)call->params, call->out.count, call->in[0].data,
-                       call->out.data);
-    return TUTTI_OK;
+    return call->kernels->scale(call->stream, call->in[0].type, *(const double *)call->params, call->out.count,
+                                call->in[0].data, call->out.data);
 }
 
 static tutti_status place_scale(tutti_ops_call *call) {
@@ -211,14 +209,13 @@ static tutti_status place_scale(tutti_ops_call *call) {
 }
 
 static tutti_status run_add_number(const tutti_ops_call *call) {
-    tutti_kernel_add_number(call->in[0].type, *(const double *)call->params, call->out.count, call->in[0].data,
-                            call->out.data);
-    return TUTTI_OK;
+    return call->kernels->add_number(call->stream, call->in[0].type, *(const double *)call->params, call->out.count,
+                                     call->in[0].data, call->out.data);
 }
 
 static tutti_status run_cast(const tutti_ops_call *call) {
-    tutti_kernel_cast(call->in[0].type, call->out.type, call->out.count, call->in[0].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->cast(call->stream, call->in[0].type, call->out.type, call->out.count, call->in[0].data,
+                               call->out.data);
 }
 
 static tutti_status place_cast(tutti_ops_call *call) {
@@ -244,8 +241,7 @@ static tutti_status run_dropout(const tutti_ops_call *call) {
     const tutti_kernel_shard shard = {
         .ndims = y->ndims, .global_shape = y->whole, .first = y->first, .shape = y->shape};
     const tutti_kernel_random random = {.seed = dropout->seed, .stream = dropout->stream};
-    tutti_kernel_dropout(y->type, &shard, &random, dropout->rate, call->in[0].data, y->data);
-    return TUTTI_OK;
+    return call->kernels->dropout(call->stream, y->type, &shard, &random, dropout->rate, call->in[0].data, y->data);
 }
 
 const tutti_ops_row tutti_ops_row_relu = {

@@ -36,8 +36,7 @@ static tutti_kernel_embedding_args args_of(const tutti_ops_call *call, const tut
 
 static tutti_status run_embedding(const tutti_ops_call *call) {
     const tutti_kernel_embedding_args args = args_of(call, &call->in[1]);
-    tutti_kernel_embedding(&args, call->in[1].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->embedding(call->stream, &args, call->in[1].data, call->out.data);
 }
 
 static tutti_status place_embedding_backward(tutti_ops_call *call) {
@@ -48,8 +47,7 @@ static tutti_status place_embedding_backward(tutti_ops_call *call) {
 
 static tutti_status run_embedding_backward(const tutti_ops_call *call) {
     const tutti_kernel_embedding_args args = args_of(call, &call->out);
-    tutti_kernel_embedding_backward(&args, call->in[1].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->embedding_backward(call->stream, &args, call->in[1].data, call->out.data);
 }
 
 const tutti_ops_row tutti_ops_row_embedding = {.name = "embedding",

@@ -8,7 +8,17 @@
 #include "kernels/operators.h"
 #include "ops/gradient.h"
 
-typedef void fill_function(const void *params, tutti_type type, const tutti_kernel_shard *shard, size_t count, void *y);
+/* What is to be made, and where. */
+typedef struct filling {
+    const void *params;
+    const tutti_operators *kernels;
+    void *stream, *y;
+    tutti_type type;
+    tutti_kernel_shard shard;
+    size_t count;
+} filling;
+
+typedef tutti_status fill_function(void *filling);
 
 /* Each rank fills its own box. Where the layout is partial the values are made as if it were broadcast there, then it
  * holds them as redistribution says: without a message. */
@@ -20,11 +30,8 @@ static tutti_status make(const char *name, const tutti_layout *layout, fill_func
     bool is_partial = false;
     if (layout == NULL || y_out == NULL || layout->placement == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: the layout, its placement or the result is NULL", name);
-    if (tutti_placement_memory(layout->placement) != TUTTI_MEMORY_HOST)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "%s: operators compute in the host's memory only; tutti_tensor_to_global moves the "
-                          "tensor from there",
-                          name);
+    filling f = {.params = params, .type = layout->type, .stream = tutti_ops_collectives(NULL)->stream};
+    TUTTI_TRY(tutti_ops_find_kernels(name, layout->placement, &f.kernels));
     plain.view = *layout;
     plain.view.sbp = plain.sbp;
     for (int axis = 0; axis < tutti_placement_axes(layout->placement); axis++) {
@@ -35,26 +42,29 @@ static tutti_status make(const char *name, const tutti_layout *layout, fill_func
     }
     int64_t first[TUTTI_MOST_DIMS], end[TUTTI_MOST_DIMS];
     TUTTI_TRY(tutti_layout_box(layout, 0, first, end)); /* also of the partial axes */
-    TUTTI_TRY(tutti_tensor_create(&plain.view, &y));
+    TUTTI_TRY(tutti_ops_tensor_make(&plain.view, NULL, &y));
     tutti_status status = tutti_tensor_local(y, &local);
-    const tutti_kernel_shard shard = {
+    f.shard = (tutti_kernel_shard){
         .ndims = local.ndims, .global_shape = layout->shape, .first = local.first, .shape = local.shape};
-    if (status == TUTTI_OK && local.count > 0) function(params, layout->type, &shard, local.count, local.data);
+    f.count = local.count;
+    f.y = local.data;
+    if (status == TUTTI_OK && local.count > 0) status = tutti_ops_visit(layout->placement, function, &f);
     if (status == TUTTI_OK && !is_partial) {
         *y_out = y;
         return TUTTI_OK;
     }
     if (status == TUTTI_OK) status = tutti_ops_convert(y, layout, NULL, y_out);
-    tutti_tensor_destroy(y);
+    tutti_ops_tensor_end(y, NULL);
     return status;
 }
 
-static void fill_random(const void *params, tutti_type type, const tutti_kernel_shard *shard, size_t count, void *y) {
-    const tutti_random_options *random = params;
+static tutti_status fill_random(void *context) {
+    const filling *f = context;
+    const tutti_random_options *random = f->params;
     const tutti_kernel_random by = {.seed = random->seed, .stream = random->stream};
-    (void)count;
-    if (random->distribution == TUTTI_UNIFORM) tutti_kernel_random_uniform(type, shard, &by, random->a, random->b, y);
-    else tutti_kernel_random_normal(type, shard, &by, random->a, random->b, y);
+    if (random->distribution == TUTTI_UNIFORM)
+        return f->kernels->random_uniform(f->stream, f->type, &f->shard, &by, random->a, random->b, f->y);
+    return f->kernels->random_normal(f->stream, f->type, &f->shard, &by, random->a, random->b, f->y);
 }
 
 tutti_status tutti_op_random(const tutti_layout *layout, const tutti_random_options *random, tutti_tensor **y_out) {
@@ -67,19 +77,19 @@ tutti_status tutti_op_random(const tutti_layout *layout, const tutti_random_opti
     return make("random", layout, fill_random, random, y_out);
 }
 
-static void fill_value(const void *params, tutti_type type, const tutti_kernel_shard *shard, size_t count, void *y) {
-    (void)shard;
-    tutti_kernel_fill(type, *(const double *)params, count, y);
+static tutti_status fill_value(void *context) {
+    const filling *f = context;
+    return f->kernels->fill(f->stream, f->type, *(const double *)f->params, f->count, f->y);
 }
 
 tutti_status tutti_op_fill(const tutti_layout *layout, double value, tutti_tensor **y_out) {
     return make("fill", layout, fill_value, &value, y_out);
 }
 
-static void fill_arange(const void *params, tutti_type type, const tutti_kernel_shard *shard, size_t count, void *y) {
-    const double *numbers = params;
-    (void)count;
-    tutti_kernel_arange(type, shard, numbers[0], numbers[1], y);
+static tutti_status fill_arange(void *context) {
+    const filling *f = context;
+    const double *numbers = f->params;
+    return f->kernels->arange(f->stream, f->type, &f->shard, numbers[0], numbers[1], f->y);
 }
 
 tutti_status tutti_op_arange(const tutti_layout *layout, double first, double step, tutti_tensor **y_out) {

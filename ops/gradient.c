@@ -47,7 +47,7 @@ tutti_status tutti_ops_check_result(const char *name, const tutti_tensor *a, con
 tutti_status tutti_ops_give(tutti_status status, tutti_tensor *const *made, tutti_tensor **const *outs, int count) {
     for (int i = 0; i < count; i++)
         if (status == TUTTI_OK && outs[i] != NULL) *outs[i] = made[i];
-        else tutti_tensor_destroy(made[i]);
+        else tutti_ops_tensor_end(made[i], NULL);
     return status;
 }
 
@@ -63,11 +63,12 @@ tutti_status tutti_ops_adjoint(const tutti_tensor *of, tutti_ops_layout *adjoint
 tutti_status tutti_ops_convert(const tutti_tensor *x, const tutti_layout *layout, const tutti_options *options,
                                tutti_tensor **y_out) {
     tutti_tensor *y;
-    TUTTI_TRY(tutti_tensor_create(layout, &y));
+    TUTTI_TRY(tutti_ops_tensor_make(layout, options, &y));
     tutti_status status = TUTTI_OK;
-    if (tutti_placement_coordinate(layout->placement, -1) >= 0) status = tutti_tensor_redistribute(x, y, options);
+    if (tutti_placement_coordinate(layout->placement, -1) >= 0)
+        status = tutti_tensor_redistribute(x, y, tutti_ops_collectives(options));
     if (status == TUTTI_OK) *y_out = y;
-    else tutti_tensor_destroy(y);
+    else tutti_ops_tensor_end(y, options);
     return status;
 }
 
@@ -83,7 +84,7 @@ tutti_status tutti_ops_make_whole(tutti_status status, const tutti_options *opti
     tutti_ops_layout target = {.view = *layout};
     target.view.sbp = sbp;
     status = tutti_ops_convert(partial, &target.view, options, &whole);
-    tutti_tensor_destroy(partial);
+    tutti_ops_tensor_end(partial, options);
     *tensor = whole;
     return status;
 }
@@ -101,7 +102,7 @@ tutti_status tutti_ops_narrow_gradient(tutti_status status, tutti_tensor *wide, 
     if (status == TUTTI_OK)
         status = tutti_ops_is_broadcast(of, wide) ? tutti_ops_sum_to(wide, &target.view, dx_out)
                                                   : tutti_ops_convert(wide, &target.view, NULL, dx_out);
-    tutti_tensor_destroy(wide);
+    tutti_ops_tensor_end(wide, NULL);
     return status;
 }
 

@@ -3,8 +3,6 @@
  */
 #include "ops/images.h"
 
-#include <stdlib.h>
-
 #include "kernels/operators.h"
 #include "ops/gradient.h"
 #include "ops/matmul.h"
@@ -70,14 +68,21 @@ static tutti_status check_gradient(const tutti_ops_call *call, const tutti_layou
 
 /* ------------------------------------------------------------------------------------------------ convolution */
 
-static tutti_status with_scratch(const tutti_ops_call *call, const tutti_kernel_window *window, void **scratch_out) {
-    size_t bytes = tutti_kernel_conv_scratch_bytes(call->out.type, window);
-    *scratch_out = NULL;
-    if (bytes == 0) return TUTTI_OK;
-    *scratch_out = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    return *scratch_out != NULL
-               ? TUTTI_OK
-               : tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for %zu bytes of scratch", call->row->name, bytes);
+static tutti_status take_scratch(const tutti_ops_call *call, const tutti_kernel_window *window, int64_t filters,
+                                 tutti_ops_scratch *scratch_out) {
+    return tutti_ops_scratch_take(call, call->kernels->conv_scratch_bytes(call->out.type, window, filters),
+                                  scratch_out);
+}
+
+/* With the scratch in the arguments. */
+static tutti_status run_backward(const tutti_ops_call *call, const tutti_kernel_window *window,
+                                 tutti_kernel_conv_backward_args args) {
+    tutti_ops_scratch scratch;
+    TUTTI_TRY(take_scratch(call, window, args.filters, &scratch));
+    args.scratch = scratch.memory;
+    tutti_status status = call->kernels->conv_backward(call->stream, window, &args);
+    tutti_ops_scratch_give(call, &scratch);
+    return status;
 }
 
 static tutti_status place_conv2d(tutti_ops_call *call) {
@@ -99,12 +104,13 @@ static tutti_status place_conv2d(tutti_ops_call *call) {
 static tutti_status run_conv2d(const tutti_ops_call *call) {
     const tutti_ops_operand *weight = &call->in[1];
     const tutti_kernel_window window = place_window(call, call->in[0].shape, call->out.shape, weight->shape);
-    void *scratch;
-    TUTTI_TRY(with_scratch(call, &window, &scratch));
-    tutti_kernel_conv_forward(call->out.type, &window, weight->shape[3], call->in[0].data, weight->data,
-                              call->ninputs == 3 ? call->in[2].data : NULL, scratch, call->out.data);
-    free(scratch);
-    return TUTTI_OK;
+    tutti_ops_scratch scratch;
+    TUTTI_TRY(take_scratch(call, &window, weight->shape[3], &scratch));
+    tutti_status status = call->kernels->conv_forward(
+        call->stream, call->out.type, &window, weight->shape[3], call->in[0].data, weight->data,
+        call->ninputs == 3 ? call->in[2].data : NULL, scratch.memory, call->out.data);
+    tutti_ops_scratch_give(call, &scratch);
+    return status;
 }
 
 const tutti_ops_row tutti_ops_row_conv2d = {.name = "conv2d",
@@ -131,17 +137,12 @@ static tutti_status place_conv2d_dx(tutti_ops_call *call) {
 static tutti_status run_conv2d_dx(const tutti_ops_call *call) {
     const tutti_ops_operand *weight = &call->in[1];
     const tutti_kernel_window window = place_window(call, call->out.shape, call->in[0].shape, weight->shape);
-    void *scratch;
-    TUTTI_TRY(with_scratch(call, &window, &scratch));
     const tutti_kernel_conv_backward_args args = {.type = call->out.type,
                                                   .filters = weight->shape[3],
                                                   .weight = weight->data,
                                                   .dy = call->in[0].data,
-                                                  .scratch = scratch,
                                                   .dx = call->out.data};
-    tutti_kernel_conv_backward(&window, &args);
-    free(scratch);
-    return TUTTI_OK;
+    return run_backward(call, &window, args);
 }
 
 const tutti_ops_row tutti_ops_row_conv2d_dx = {
@@ -164,17 +165,12 @@ static tutti_status place_conv2d_dweight(tutti_ops_call *call) {
 static tutti_status run_conv2d_dweight(const tutti_ops_call *call) {
     const tutti_ops_operand *dy = &call->in[1];
     const tutti_kernel_window window = place_window(call, call->in[0].shape, dy->shape, call->out.shape);
-    void *scratch;
-    TUTTI_TRY(with_scratch(call, &window, &scratch));
     const tutti_kernel_conv_backward_args args = {.type = call->out.type,
                                                   .filters = dy->shape[3],
                                                   .x = call->in[0].data,
                                                   .dy = dy->data,
-                                                  .scratch = scratch,
                                                   .dweight = call->out.data};
-    tutti_kernel_conv_backward(&window, &args);
-    free(scratch);
-    return TUTTI_OK;
+    return run_backward(call, &window, args);
 }
 
 const tutti_ops_row tutti_ops_row_conv2d_dweight = {.name = "conv2d_dweight",
@@ -248,15 +244,13 @@ static tutti_kernel_window pool_window(const tutti_ops_call *call, const tutti_o
 
 static tutti_status run_max_pool2d(const tutti_ops_call *call) {
     const tutti_kernel_window window = pool_window(call, &call->in[0], &call->out);
-    tutti_kernel_max_pool_forward(call->out.type, &window, call->in[0].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->max_pool_forward(call->stream, call->out.type, &window, call->in[0].data, call->out.data);
 }
 
 static tutti_status run_avg_pool2d(const tutti_ops_call *call) {
     const tutti_kernel_window window = pool_window(call, &call->in[0], &call->out);
-    tutti_kernel_average_pool_forward(call->out.type, &window, windows_of(call).count_padding, call->in[0].data,
-                                      call->out.data);
-    return TUTTI_OK;
+    return call->kernels->average_pool_forward(call->stream, call->out.type, &window, windows_of(call).count_padding,
+                                               call->in[0].data, call->out.data);
 }
 
 /* Inputs x, dy. */
@@ -270,8 +264,8 @@ static tutti_status place_max_pool2d_backward(tutti_ops_call *call) {
 
 static tutti_status run_max_pool2d_backward(const tutti_ops_call *call) {
     const tutti_kernel_window window = pool_window(call, &call->in[0], &call->in[1]);
-    tutti_kernel_max_pool_backward(call->out.type, &window, call->in[0].data, call->in[1].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->max_pool_backward(call->stream, call->out.type, &window, call->in[0].data, call->in[1].data,
+                                            call->out.data);
 }
 
 /* Input dy. */
@@ -289,9 +283,8 @@ static tutti_status place_avg_pool2d_backward(tutti_ops_call *call) {
 
 static tutti_status run_avg_pool2d_backward(const tutti_ops_call *call) {
     const tutti_kernel_window window = pool_window(call, &call->out, &call->in[0]);
-    tutti_kernel_average_pool_backward(call->out.type, &window, windows_of(call).count_padding, call->in[0].data,
-                                       call->out.data);
-    return TUTTI_OK;
+    return call->kernels->average_pool_backward(call->stream, call->out.type, &window, windows_of(call).count_padding,
+                                                call->in[0].data, call->out.data);
 }
 
 const tutti_ops_row tutti_ops_row_max_pool2d = {.name = "max_pool2d",

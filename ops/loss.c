@@ -5,9 +5,6 @@
  */
 #include "ops/loss.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/operators.h"
 #include "ops/gradient.h"
 
@@ -49,8 +46,7 @@ static tutti_status place_softmax(tutti_ops_call *call) {
 
 static tutti_status run_softmax(const tutti_ops_call *call) {
     const tutti_ops_operand *x = &call->in[0];
-    tutti_kernel_softmax(x->type, rows_of(x), classes_of(x), x->data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->softmax(call->stream, x->type, rows_of(x), classes_of(x), x->data, call->out.data);
 }
 
 static tutti_status place_softmax_backward(tutti_ops_call *call) {
@@ -59,8 +55,8 @@ static tutti_status place_softmax_backward(tutti_ops_call *call) {
 
 static tutti_status run_softmax_backward(const tutti_ops_call *call) {
     const tutti_ops_operand *y = &call->in[0];
-    tutti_kernel_softmax_backward(y->type, rows_of(y), classes_of(y), y->data, call->in[1].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->softmax_backward(call->stream, y->type, rows_of(y), classes_of(y), y->data, call->in[1].data,
+                                           call->out.data);
 }
 
 const tutti_ops_row tutti_ops_row_softmax = {
@@ -104,12 +100,13 @@ static tutti_status run_cross_entropy(const tutti_ops_call *call) {
     const tutti_ops_operand *x = &call->in[0];
     const tutti_kernel_labels labels = labels_of(call, &call->in[1], 0);
     size_t rows = rows_of(x), bytes = tutti_type_bytes(x->type);
-    char *scratch = malloc(2 * rows * bytes + 1);
-    if (scratch == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for %zu rows", call->row->name, rows);
-    tutti_kernel_cross_entropy(x->type, rows, classes_of(x), x->data, &labels, scratch, scratch + rows * bytes,
-                               call->out.data);
-    free(scratch);
-    return TUTTI_OK;
+    tutti_ops_scratch scratch; /* maxima, sums */
+    TUTTI_TRY(tutti_ops_scratch_take(call, 2 * rows * bytes, &scratch));
+    char *sums = rows > 0 ? (char *)scratch.memory + rows * bytes : NULL;
+    tutti_status status = call->kernels->cross_entropy(call->stream, x->type, rows, classes_of(x), x->data, &labels,
+                                                       scratch.memory, sums, call->out.data);
+    tutti_ops_scratch_give(call, &scratch);
+    return status;
 }
 
 static tutti_status place_exp_sums(tutti_ops_call *call) {
@@ -118,8 +115,8 @@ static tutti_status place_exp_sums(tutti_ops_call *call) {
 
 static tutti_status run_exp_sums(const tutti_ops_call *call) {
     const tutti_ops_operand *x = &call->in[0];
-    tutti_kernel_exp_sums(x->type, rows_of(x), classes_of(x), x->data, call->in[1].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->exp_sums(call->stream, x->type, rows_of(x), classes_of(x), x->data, call->in[1].data,
+                                   call->out.data);
 }
 
 static tutti_status place_label_logits(tutti_ops_call *call) {
@@ -130,8 +127,8 @@ static tutti_status place_label_logits(tutti_ops_call *call) {
 static tutti_status run_label_logits(const tutti_ops_call *call) {
     const tutti_ops_operand *x = &call->in[0];
     const tutti_kernel_labels labels = labels_of(call, &call->in[1], first_class(x));
-    tutti_kernel_label_logits(x->type, rows_of(x), classes_of(x), x->data, &labels, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->label_logits(call->stream, x->type, rows_of(x), classes_of(x), x->data, &labels,
+                                       call->out.data);
 }
 
 static tutti_status place_losses(tutti_ops_call *call) {
@@ -141,9 +138,8 @@ static tutti_status place_losses(tutti_ops_call *call) {
 
 static tutti_status run_losses(const tutti_ops_call *call) {
     const tutti_kernel_labels labels = labels_of(call, &call->in[3], 0);
-    tutti_kernel_cross_entropy_losses(call->out.type, call->out.count, call->in[0].data, call->in[1].data,
-                                      call->in[2].data, &labels, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->cross_entropy_losses(call->stream, call->out.type, call->out.count, call->in[0].data,
+                                               call->in[1].data, call->in[2].data, &labels, call->out.data);
 }
 
 static tutti_status place_cross_entropy_backward(tutti_ops_call *call) {
@@ -159,9 +155,8 @@ static tutti_status place_cross_entropy_backward(tutti_ops_call *call) {
 static tutti_status run_cross_entropy_backward(const tutti_ops_call *call) {
     const tutti_ops_operand *x = &call->in[0];
     const tutti_kernel_labels labels = labels_of(call, &call->in[1], first_class(x));
-    tutti_kernel_cross_entropy_backward(x->type, rows_of(x), classes_of(x), x->data, &labels, call->in[2].data,
-                                        call->in[3].data, call->in[4].data, call->out.data);
-    return TUTTI_OK;
+    return call->kernels->cross_entropy_backward(call->stream, x->type, rows_of(x), classes_of(x), x->data, &labels,
+                                                 call->in[2].data, call->in[3].data, call->in[4].data, call->out.data);
 }
 
 const tutti_ops_row tutti_ops_row_cross_entropy = {.name = "softmax_cross_entropy",
@@ -236,9 +231,9 @@ tutti_status tutti_op_softmax_cross_entropy(const tutti_tensor *logits, const tu
     tutti_ops_call last = TUTTI_OPS_CALL(&tutti_ops_row_losses, .params = &classes, .ninputs = 4,
                                          .inputs = {max, sums, own, labels}, .options = options);
     if (status == TUTTI_OK) status = tutti_ops_run(&last, losses_out);
-    tutti_tensor_destroy(max);
-    tutti_tensor_destroy(sums);
-    tutti_tensor_destroy(own);
+    tutti_ops_tensor_end(max, collectives);
+    tutti_ops_tensor_end(sums, collectives);
+    tutti_ops_tensor_end(own, collectives);
     return status;
 }
 
@@ -262,7 +257,7 @@ tutti_status tutti_op_softmax_cross_entropy_backward(const tutti_tensor *logits,
     call.inputs[2] = max;
     call.inputs[3] = sums;
     if (status == TUTTI_OK) status = tutti_ops_run_gradient(&call, logits, dlogits_out);
-    tutti_tensor_destroy(max);
-    tutti_tensor_destroy(sums);
+    tutti_ops_tensor_end(max, NULL);
+    tutti_ops_tensor_end(sums, NULL);
     return status;
 }

@@ -70,6 +70,14 @@ static void batch_strides(const tutti_ops_call *call, int input, int nbatch, int
     }
 }
 
+static tutti_status multiply(const tutti_ops_call *call, const tutti_kernel_matmul_args *args) {
+    tutti_ops_scratch scratch;
+    TUTTI_TRY(tutti_ops_scratch_take(call, call->kernels->matmul_scratch_bytes(args), &scratch));
+    tutti_status status = call->kernels->matmul(call->stream, args, scratch.memory);
+    tutti_ops_scratch_give(call, &scratch);
+    return status;
+}
+
 static tutti_status run_matmul(const tutti_ops_call *call) {
     const tutti_ops_operand *a = &call->in[0], *y = &call->out;
     const tutti_matmul *how = how_of(call);
@@ -90,8 +98,7 @@ static tutti_status run_matmul(const tutti_ops_call *call) {
                                            .a = a->data,
                                            .b = call->in[1].data,
                                            .y = y->data};
-    tutti_kernel_matmul(&args);
-    return TUTTI_OK;
+    return multiply(call, &args);
 }
 
 const tutti_ops_row tutti_ops_row_matmul = {
@@ -162,8 +169,7 @@ static tutti_status run_dense(const tutti_ops_call *call) {
                                            .b = weight->data,
                                            .bias = call->ninputs == 3 ? call->in[2].data : NULL,
                                            .y = call->out.data};
-    tutti_kernel_matmul(&args);
-    return TUTTI_OK;
+    return multiply(call, &args);
 }
 
 /* Without a bias the bits of input 2 mean nothing. */
@@ -191,8 +197,7 @@ static tutti_status run_dense_dx(const tutti_ops_call *call) {
                                            .a = call->in[0].data,
                                            .b = weight->data,
                                            .y = call->out.data};
-    tutti_kernel_matmul(&args);
-    return TUTTI_OK;
+    return multiply(call, &args);
 }
 
 const tutti_ops_row tutti_ops_row_dense_dx = {
@@ -214,8 +219,7 @@ static tutti_status run_dense_dweight(const tutti_ops_call *call) {
                                            .a = call->in[0].data,
                                            .b = call->in[1].data,
                                            .y = call->out.data};
-    tutti_kernel_matmul(&args);
-    return TUTTI_OK;
+    return multiply(call, &args);
 }
 
 const tutti_ops_row tutti_ops_row_dense_dweight = {.name = "dense_dweight",

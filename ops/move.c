@@ -19,7 +19,8 @@ static void dense_strides(const tutti_ops_operand *operand, int64_t strides[TUTT
 }
 
 /* What x and y have in common, where element i of y's dimension d is element i + shift[d] of x's. */
-static void copy_common(const tutti_ops_operand *x, const tutti_ops_operand *y, const int64_t *shift) {
+static tutti_status copy_common(const tutti_ops_call *call, const tutti_ops_operand *x, const int64_t *shift) {
+    const tutti_ops_operand *y = &call->out;
     tutti_box box = {.ndims = y->ndims, .element_bytes = tutti_type_bytes(y->type)};
     tutti_box_copy copy;
     int64_t x_at = 0, y_at = 0;
@@ -30,15 +31,15 @@ static void copy_common(const tutti_ops_operand *x, const tutti_ops_operand *y, 
         int64_t first = y_first > x_first ? y_first : x_first;
         int64_t y_end = y_first + y->shape[d], x_end = x_first + x->shape[d];
         int64_t end = y_end < x_end ? y_end : x_end;
-        if (end <= first) return;
+        if (end <= first) return TUTTI_OK;
         box.shape[d] = end - first;
         y_at += (first - y_first) * box.dst_strides[d];
         x_at += (first - x_first) * box.src_strides[d];
     }
-    if (x->count == 0 || y->count == 0) return;
+    if (x->count == 0 || y->count == 0) return TUTTI_OK;
     tutti_box_plan(&box, &copy);
-    tutti_box_run(&copy, (char *)y->data + y_at * (int64_t)box.element_bytes,
-                  (const char *)x->data + x_at * (int64_t)box.element_bytes);
+    return call->kernels->copy_box(call->stream, &copy, (char *)y->data + y_at * (int64_t)box.element_bytes,
+                                   (const char *)x->data + x_at * (int64_t)box.element_bytes);
 }
 
 static tutti_status read_letters(tutti_ops_call *call, const char *text) {
@@ -85,8 +86,7 @@ static tutti_status run_transpose(const tutti_ops_call *call) {
         box.src_strides[d] = strides[order[d]];
     }
     tutti_box_plan(&box, &copy);
-    tutti_box_run(&copy, y->data, x->data);
-    return TUTTI_OK;
+    return call->kernels->copy_box(call->stream, &copy, y->data, x->data);
 }
 
 const tutti_ops_row tutti_ops_row_transpose = {.name = "transpose",
@@ -148,8 +148,7 @@ static tutti_status place_slice(tutti_ops_call *call) {
 }
 
 static tutti_status run_slice(const tutti_ops_call *call) {
-    copy_common(&call->in[0], &call->out, ((const tutti_ops_slice_of *)call->params)->first);
-    return TUTTI_OK;
+    return copy_common(call, &call->in[0], ((const tutti_ops_slice_of *)call->params)->first);
 }
 
 /* Input dy. */
@@ -172,9 +171,8 @@ static tutti_status run_slice_backward(const tutti_ops_call *call) {
     const tutti_ops_slice_of *slice = call->params;
     int64_t shift[TUTTI_MOST_DIMS];
     for (int d = 0; d < call->out.ndims; d++) shift[d] = -slice->first[d];
-    if (call->out.count > 0) memset(call->out.data, 0, call->out.count * tutti_type_bytes(call->out.type));
-    copy_common(&call->in[0], &call->out, shift);
-    return TUTTI_OK;
+    TUTTI_TRY(call->kernels->zero(call->stream, call->out.data, call->out.count * tutti_type_bytes(call->out.type)));
+    return copy_common(call, &call->in[0], shift);
 }
 
 const tutti_ops_row tutti_ops_row_slice = {.name = "slice",
@@ -237,7 +235,7 @@ static tutti_status run_concat(const tutti_ops_call *call) {
     for (int i = 0; i < call->ninputs; i++) {
         int64_t shift[TUTTI_MOST_DIMS] = {0};
         shift[dim] = -call->rule.inputs[i].offset[dim];
-        copy_common(&call->in[i], &call->out, shift);
+        TUTTI_TRY(copy_common(call, &call->in[i], shift));
     }
     return TUTTI_OK;
 }

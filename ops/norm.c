@@ -8,9 +8,6 @@
  */
 #include "ops/norm.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/operators.h"
 #include "ops/gradient.h"
 
@@ -66,62 +63,78 @@ static double global_rows(const tutti_ops_operand *x) {
     return rows;
 }
 
-/* What kernels need of x, and the moments by its statistics; free(moments_out). */
-static tutti_status begin(const tutti_ops_call *call, const tutti_ops_operand *statistics,
-                          tutti_kernel_batch_norm_args *args_out, double **moments_out) {
+static size_t channels_of(const tutti_ops_operand *x) {
+    return (size_t)x->shape[x->ndims - 1];
+}
+
+/* What the kernels need of x, and where its moments and what they add up have room. */
+typedef struct norm {
+    tutti_kernel_batch_norm_args args;
+    tutti_ops_scratch moments, sums;
+} norm;
+
+static void end(const tutti_ops_call *call, norm *n) {
+    tutti_ops_scratch_give(call, &n->moments);
+    tutti_ops_scratch_give(call, &n->sums);
+}
+
+/* Moments by the statistics. */
+static tutti_status begin(const tutti_ops_call *call, const tutti_ops_operand *statistics, norm *n) {
     const tutti_ops_operand *x = &call->in[0];
-    size_t channels = (size_t)x->shape[x->ndims - 1];
-    double *moments = malloc((2 * channels + 1) * sizeof *moments);
-    if (moments == NULL)
-        return tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for the moments of %zu channels", call->row->name, channels);
-    tutti_kernel_batch_norm_moments(channels, global_rows(x), *(const double *)call->params, statistics->data, moments,
-                                    NULL, moments + channels);
-    *args_out = (tutti_kernel_batch_norm_args){.type = x->type,
-                                               .rows = (size_t)tutti_ops_rows(x),
-                                               .channels = channels,
-                                               .x = x->data,
-                                               .mean = moments,
-                                               .inverse_deviation = moments + channels};
-    *moments_out = moments;
-    return TUTTI_OK;
+    const size_t channels = channels_of(x), rows = (size_t)tutti_ops_rows(x);
+    *n = (norm){.args = {.type = x->type, .rows = rows, .channels = channels, .x = x->data}};
+    TUTTI_TRY(tutti_ops_scratch_take(call, 2 * channels * sizeof(double), &n->moments));
+    tutti_status status =
+        tutti_ops_scratch_take(call, call->kernels->batch_norm_scratch_bytes(rows, channels), &n->sums);
+    double *mean = n->moments.memory, *deviation = channels > 0 ? mean + channels : NULL;
+    n->args.mean = mean;
+    n->args.inverse_deviation = deviation;
+    if (status == TUTTI_OK)
+        status =
+            call->kernels->batch_norm_moments(call->stream, channels, global_rows(x), *(const double *)call->params,
+                                              statistics->data, mean, NULL, deviation);
+    if (status != TUTTI_OK) end(call, n);
+    return status;
 }
 
 static tutti_status run_statistics(const tutti_ops_call *call) {
     const tutti_ops_operand *x = &call->in[0];
-    tutti_kernel_batch_norm_statistics(x->type, (size_t)tutti_ops_rows(x), (size_t)x->shape[x->ndims - 1], x->data,
-                                       call->out.data);
-    return TUTTI_OK;
+    const size_t channels = channels_of(x), rows = (size_t)tutti_ops_rows(x);
+    tutti_ops_scratch scratch;
+    TUTTI_TRY(tutti_ops_scratch_take(call, call->kernels->batch_norm_scratch_bytes(rows, channels), &scratch));
+    tutti_status status = call->kernels->batch_norm_statistics(call->stream, x->type, rows, channels, x->data,
+                                                               scratch.memory, call->out.data);
+    tutti_ops_scratch_give(call, &scratch);
+    return status;
 }
 
 static tutti_status run_normalise(const tutti_ops_call *call) {
-    tutti_kernel_batch_norm_args args;
-    double *moments = NULL;
-    TUTTI_TRY(begin(call, &call->in[3], &args, &moments));
-    args.gamma = call->in[1].data;
-    args.beta = call->in[2].data;
-    tutti_kernel_batch_norm_normalise(&args, call->out.data);
-    free(moments);
-    return TUTTI_OK;
+    norm n;
+    TUTTI_TRY(begin(call, &call->in[3], &n));
+    n.args.gamma = call->in[1].data;
+    n.args.beta = call->in[2].data;
+    tutti_status status = call->kernels->batch_norm_normalise(call->stream, &n.args, call->out.data);
+    end(call, &n);
+    return status;
 }
 
 static tutti_status run_sums(const tutti_ops_call *call) {
-    tutti_kernel_batch_norm_args args;
-    double *moments = NULL;
-    TUTTI_TRY(begin(call, &call->in[1], &args, &moments));
-    tutti_kernel_batch_norm_backward_sums(&args, call->in[2].data, call->out.data);
-    free(moments);
-    return TUTTI_OK;
+    norm n;
+    TUTTI_TRY(begin(call, &call->in[1], &n));
+    tutti_status status =
+        call->kernels->batch_norm_backward_sums(call->stream, &n.args, call->in[2].data, n.sums.memory, call->out.data);
+    end(call, &n);
+    return status;
 }
 
 static tutti_status run_dx(const tutti_ops_call *call) {
-    tutti_kernel_batch_norm_args args;
-    double *moments = NULL;
-    TUTTI_TRY(begin(call, &call->in[2], &args, &moments));
-    args.gamma = call->in[1].data;
-    tutti_kernel_batch_norm_backward(&args, call->in[4].data, call->in[3].data, global_rows(&call->in[0]),
-                                     call->out.data);
-    free(moments);
-    return TUTTI_OK;
+    norm n;
+    TUTTI_TRY(begin(call, &call->in[2], &n));
+    n.args.gamma = call->in[1].data;
+    tutti_status status = call->kernels->batch_norm_backward(call->stream, &n.args, call->in[4].data, call->in[3].data,
+                                                             global_rows(&call->in[0]), call->out.data);
+    end(call, &n);
+    return status;
 }
 
 const tutti_ops_row tutti_ops_row_batch_norm_statistics = {
@@ -189,9 +202,9 @@ static tutti_status take_row(const tutti_tensor *sums, int64_t row, const tutti_
     if (status == TUTTI_OK) status = tutti_op_cast(flat, tutti_tensor_layout(of)->type, NULL, &cast);
     if (status == TUTTI_OK) status = tutti_ops_adjoint(of, &target);
     if (status == TUTTI_OK) status = tutti_ops_convert(cast, &target.view, NULL, gradient_out);
-    tutti_tensor_destroy(slice);
-    tutti_tensor_destroy(flat);
-    tutti_tensor_destroy(cast);
+    tutti_ops_tensor_end(slice, NULL);
+    tutti_ops_tensor_end(flat, NULL);
+    tutti_ops_tensor_end(cast, NULL);
     return status;
 }
 
@@ -214,8 +227,8 @@ tutti_status tutti_op_batch_norm_backward(const tutti_tensor *x, const tutti_ten
                                              .inputs = {x, gamma, statistics, sums, dy});
         if (status == TUTTI_OK) status = tutti_ops_run_gradient(&last, x, &dx);
     }
-    tutti_tensor_destroy(partial);
-    tutti_tensor_destroy(sums);
+    tutti_ops_tensor_end(partial, NULL);
+    tutti_ops_tensor_end(sums, NULL);
     return tutti_ops_give(status, (tutti_tensor *[]){dx, dgamma, dbeta},
                           (tutti_tensor * *[]){dx_out, dgamma_out, dbeta_out}, 3);
 }

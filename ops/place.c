@@ -72,11 +72,6 @@ tutti_status tutti_ops_check_inputs(const tutti_ops_call *call) {
     for (int i = 0; i < call->ninputs; i++)
         if (call->inputs[i] == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: input %d is NULL", call->row->name, i);
     const tutti_layout *first = tutti_ops_input(call, 0);
-    if (tutti_placement_memory(first->placement) != TUTTI_MEMORY_HOST)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "%s of '%.40s': operators compute in the host's memory only; move it to a "
-                          "placement there with tutti_tensor_to_global",
-                          call->row->name, first->name);
     for (int i = 1; i < call->ninputs; i++) {
         const tutti_layout *other = tutti_ops_input(call, i);
         if (!tutti_placement_is_equal(first->placement, other->placement))
@@ -90,8 +85,9 @@ tutti_status tutti_ops_check_inputs(const tutti_ops_call *call) {
         return tutti_ops_fail(call, "struct_bytes of the options is %zu, not %zu; use TUTTI_OP_OPTIONS(...)",
                               call->options->struct_bytes, sizeof *call->options);
     if (call->options != NULL && call->options->options != NULL && call->options->options->work != NULL)
-        return tutti_ops_fail(call, "operators are blocking: options.work must be NULL");
-    return TUTTI_OK;
+        return tutti_ops_fail(call, "operators have no works: options.work must be NULL");
+    const tutti_operators *kernels;
+    return tutti_ops_find_kernels(call->row->name, first->placement, &kernels);
 }
 
 /* ------------------------------------------------------------------------------------------------ extents */

@@ -53,11 +53,15 @@ static tutti_status place_mean(tutti_ops_call *call) {
 
 /* ------------------------------------------------------------------------------------------------ reductions */
 
-static void reduce(const tutti_ops_call *call, tutti_reduction reduction, unsigned dims) {
+static tutti_status reduce(const tutti_ops_call *call, tutti_reduction reduction, unsigned dims) {
     const tutti_ops_operand *x = &call->in[0];
     const tutti_kernel_reduce_args args = {
         .type = x->type, .ndims = x->ndims, .shape = x->shape, .dims = dims, .x = x->data, .y = call->out.data};
-    tutti_kernel_reduce(reduction, &args);
+    tutti_ops_scratch scratch;
+    TUTTI_TRY(tutti_ops_scratch_take(call, call->kernels->reduce_scratch_bytes(&args), &scratch));
+    tutti_status status = call->kernels->reduce(call->stream, reduction, &args, scratch.memory);
+    tutti_ops_scratch_give(call, &scratch);
+    return status;
 }
 
 static unsigned dims_of(const tutti_ops_call *call) {
@@ -65,18 +69,15 @@ static unsigned dims_of(const tutti_ops_call *call) {
 }
 
 static tutti_status run_sum(const tutti_ops_call *call) {
-    reduce(call, TUTTI_SUM, dims_of(call));
-    return TUTTI_OK;
+    return reduce(call, TUTTI_SUM, dims_of(call));
 }
 
 static tutti_status run_min(const tutti_ops_call *call) {
-    reduce(call, TUTTI_MIN, dims_of(call));
-    return TUTTI_OK;
+    return reduce(call, TUTTI_MIN, dims_of(call));
 }
 
 static tutti_status run_max(const tutti_ops_call *call) {
-    reduce(call, TUTTI_MAX, dims_of(call));
-    return TUTTI_OK;
+    return reduce(call, TUTTI_MAX, dims_of(call));
 }
 
 /* Each rank's sum divided by the number of elements of the whole: an average of averages were wrong where shards differ
@@ -85,9 +86,9 @@ static tutti_status run_mean(const tutti_ops_call *call) {
     double count = 1;
     for (int d = 0; d < call->in[0].ndims; d++)
         if ((dims_of(call) >> d & 1) != 0) count *= (double)call->in[0].whole[d];
-    reduce(call, TUTTI_SUM, dims_of(call));
-    tutti_kernel_scale(call->out.type, 1 / count, call->out.count, call->out.data, call->out.data);
-    return TUTTI_OK;
+    TUTTI_TRY(reduce(call, TUTTI_SUM, dims_of(call)));
+    return call->kernels->scale(call->stream, call->out.type, 1 / count, call->out.count, call->out.data,
+                                call->out.data);
 }
 
 const tutti_ops_row tutti_ops_row_reduce_sum = {
@@ -151,8 +152,7 @@ static tutti_status run_sum_to(const tutti_ops_call *call) {
     unsigned dims = 0;
     for (int d = 0; d < call->in[0].ndims; d++)
         if ((call->rule.sums >> call->rule.inputs[0].factor[d] & 1) != 0) dims |= 1u << d;
-    reduce(call, TUTTI_SUM, dims);
-    return TUTTI_OK;
+    return reduce(call, TUTTI_SUM, dims);
 }
 
 const tutti_ops_row tutti_ops_row_sum_to = {
@@ -185,18 +185,20 @@ static tutti_status run_expand(const tutti_ops_call *call) {
         strides[d] = is_repeated ? 0 : stride;
         if (!is_repeated) stride *= y->shape[d];
     }
-    double factor = expansion->factor;
-    float factor32 = (float)factor;
+    tutti_ops_scratch factor; /* an element */
+    TUTTI_TRY(tutti_ops_scratch_take(call, tutti_type_bytes(y->type), &factor));
     const tutti_kernel_binary_args args = {.type = y->type,
                                            .ndims = y->ndims,
                                            .shape = y->shape,
                                            .a = x->data,
                                            .a_strides = strides,
-                                           .b = y->type == TUTTI_FLOAT32 ? (const void *)&factor32 : &factor,
+                                           .b = factor.memory,
                                            .b_strides = none,
                                            .y = y->data};
-    tutti_kernel_binary(TUTTI_KERNEL_MUL, &args);
-    return TUTTI_OK;
+    tutti_status status = call->kernels->fill(call->stream, y->type, expansion->factor, 1, factor.memory);
+    if (status == TUTTI_OK) status = call->kernels->binary(call->stream, TUTTI_KERNEL_MUL, &args);
+    tutti_ops_scratch_give(call, &factor);
+    return status;
 }
 
 const tutti_ops_row tutti_ops_row_expand = {
@@ -259,7 +261,7 @@ static tutti_status extreme_backward(const tutti_tensor *x, const tutti_tensor *
         status = tutti_ops_run_gradient(&call, x, dx_out);
     }
     tutti_tensor *made[] = {extremes, gradient, mask, count, share};
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++) tutti_tensor_destroy(made[i]);
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) tutti_ops_tensor_end(made[i], NULL);
     return status;
 }
 

@@ -101,15 +101,35 @@ static void split_outermost(const tutti_layout *x, tutti_ops_layout *y) {
 }
 
 /* The shards of both are the same bytes. */
-static tutti_status copy_shard(const tutti_tensor *x, const tutti_layout *layout, tutti_tensor **y_out) {
+typedef struct shards {
+    const tutti_operators *kernels;
+    void *stream, *dst;
+    const void *src;
+    size_t bytes;
+} shards;
+
+static tutti_status copy_bytes(void *context) {
+    const shards *s = context;
+    return s->kernels->copy(s->stream, s->dst, s->src, s->bytes);
+}
+
+static tutti_status copy_shard(const tutti_tensor *x, const tutti_layout *layout, const tutti_options *options,
+                               tutti_tensor **y_out) {
     tutti_local from, to;
     tutti_tensor *y;
-    TUTTI_TRY(tutti_tensor_create(layout, &y));
+    shards s = {.stream = tutti_ops_collectives(options)->stream};
+    TUTTI_TRY(tutti_ops_find_kernels("reshape", layout->placement, &s.kernels));
+    TUTTI_TRY(tutti_ops_tensor_make(layout, options, &y));
     tutti_status status = tutti_tensor_local(x, &from);
     if (status == TUTTI_OK) status = tutti_tensor_local(y, &to);
-    if (status == TUTTI_OK && to.count > 0) memcpy(to.data, from.data, to.count * tutti_type_bytes(layout->type));
+    if (status == TUTTI_OK && to.count > 0) {
+        s.dst = to.data;
+        s.src = from.data;
+        s.bytes = to.count * tutti_type_bytes(layout->type);
+        status = tutti_ops_visit(layout->placement, copy_bytes, &s);
+    }
     if (status == TUTTI_OK) *y_out = y;
-    else tutti_tensor_destroy(y);
+    else tutti_ops_tensor_end(y, options);
     return status;
 }
 
@@ -160,8 +180,9 @@ tutti_status tutti_op_reshape(const tutti_tensor *x, int ndims, const int64_t *s
         if (!carries) memset(y.cuts, 0, sizeof y.cuts);
         memcpy(y.sbp, options->sbp, (size_t)tutti_placement_axes(layout->placement) * sizeof *y.sbp);
     }
-    tutti_status status = carries ? copy_shard(x, &y.view, y_out)
-                                  : tutti_ops_convert(x, &y.view, options != NULL ? options->options : NULL, y_out);
+    const tutti_options *collectives = options != NULL ? options->options : NULL;
+    tutti_status status =
+        carries ? copy_shard(x, &y.view, collectives, y_out) : tutti_ops_convert(x, &y.view, collectives, y_out);
     free(cuts);
     return status;
 }
@@ -179,6 +200,6 @@ tutti_status tutti_op_reshape_backward(const tutti_tensor *x, const tutti_tensor
         return TUTTI_OK;
     }
     if (status == TUTTI_OK) status = tutti_ops_convert(shaped, &target.view, NULL, dx_out);
-    tutti_tensor_destroy(shaped);
+    tutti_ops_tensor_end(shaped, NULL);
     return status;
 }

@@ -7,7 +7,7 @@
 #include "ops/call.h"
 
 static const tutti_options *options_of(const tutti_ops_call *call) {
-    return call->options != NULL ? call->options->options : NULL;
+    return tutti_ops_options(call->options);
 }
 
 static bool is_member(const tutti_ops_call *call) {
@@ -32,11 +32,11 @@ static tutti_status see_shard(const tutti_tensor *tensor, tutti_ops_operand *ope
 
 static tutti_status convert(const tutti_ops_call *call, const tutti_tensor *from, const tutti_layout *to,
                             tutti_tensor **out) {
-    TUTTI_TRY(tutti_tensor_create(to, out));
+    TUTTI_TRY(tutti_ops_tensor_make(to, options_of(call), out));
     if (!is_member(call)) return TUTTI_OK;
     tutti_status status = tutti_tensor_redistribute(from, *out, options_of(call));
     if (status == TUTTI_OK) return status;
-    tutti_tensor_destroy(*out);
+    tutti_ops_tensor_end(*out, options_of(call));
     *out = NULL;
     return status;
 }
@@ -79,10 +79,19 @@ static tutti_status check_target(const tutti_ops_call *call) {
         call, "its result has not the shape, type and placement of '%.40s', whose gradient it is to be", target->name);
 }
 
+static tutti_status run_row(void *context) {
+    const tutti_ops_call *call = context;
+    return call->row->run(call);
+}
+
 static tutti_status compute(tutti_ops_call *call, const tutti_ops_signature *signature, tutti_tensor **output_out) {
-    TUTTI_TRY(tutti_tensor_create(&signature->output.view, output_out));
+    tutti_placement *placement = tutti_ops_input(call, 0)->placement;
+    TUTTI_TRY(tutti_ops_tensor_make(&signature->output.view, options_of(call), output_out));
     TUTTI_TRY(see_shard(*output_out, &call->out));
-    return is_member(call) ? call->row->run(call) : TUTTI_OK;
+    if (!is_member(call)) return TUTTI_OK;
+    TUTTI_TRY(tutti_ops_find_kernels(call->row->name, placement, &call->kernels));
+    call->stream = options_of(call)->stream;
+    return tutti_ops_visit(placement, run_row, call);
 }
 
 /* target NULL: the output stays as it was computed. */
@@ -91,8 +100,10 @@ static tutti_status finish(tutti_ops_call *call, const tutti_layout *target, tut
     const tutti_layout *is = tutti_tensor_layout(computed);
     if (target == NULL || (call->target == NULL && has_sbp(is, target->sbp)) || tutti_ops_layouts_are_equal(is, target))
         return TUTTI_OK;
-    TUTTI_TRY(convert(call, computed, target, output));
-    tutti_tensor_destroy(computed);
+    tutti_tensor *converted = NULL;
+    TUTTI_TRY(convert(call, computed, target, &converted));
+    tutti_ops_tensor_end(computed, options_of(call));
+    *output = converted;
     return TUTTI_OK;
 }
 
@@ -102,9 +113,9 @@ static tutti_status carry_out(tutti_ops_call *call, const tutti_ops_signature *s
     tutti_status status = convert_inputs(call, signature, converted);
     if (status == TUTTI_OK) status = compute(call, signature, &output);
     if (status == TUTTI_OK) status = finish(call, target, &output);
-    for (int i = 0; i < call->ninputs; i++) tutti_tensor_destroy(converted[i]);
+    for (int i = 0; i < call->ninputs; i++) tutti_ops_tensor_end(converted[i], options_of(call));
     if (status == TUTTI_OK) *output_out = output;
-    else tutti_tensor_destroy(output);
+    else tutti_ops_tensor_end(output, options_of(call));
     return status;
 }
 

@@ -18,8 +18,13 @@
  *
  * Types: float32 and float64 for all; transpose, reshape, slice, concat, fill and cast for all types; add, sub, mul,
  * scale, add_number, relu, arange and reduce (but for the mean) also for integers and shorter floats; gelu, exp,
- * dropout and random also for shorter floats. Inputs of one operator have one type, but for indices and labels. Memory:
- * the host's.
+ * dropout and random also for shorter floats. Inputs of one operator have one type, but for indices and labels.
+ *
+ * Memory: that of the placement. In CUDA memory (tutti/device.h) a call enqueues all of it in options.options->stream, or in
+ * that of tutti_op_use_stream, and returns; of what follows in that stream, all sees the result. What a call needs for itself,
+ * and results, is memory that tutti_tensor_destroy_in_stream has left there, or new: in a loop, destroy results by that call,
+ * and nothing waits. Results are those in host memory but for roundings of products, of some functions and of sums: see
+ * docs/operators.md. Which layouts are the cheapest may differ, as GPUs' links are not measured.
  *
  * Gradients: <operator>_backward takes the inputs and the gradient of the result, and gives those of the inputs that
  * are asked for (NULL: not wanted) in the adjoint layouts: where an input is split, its gradient is split in the same
@@ -47,6 +52,10 @@ typedef struct tutti_op_options {
 } tutti_op_options;
 
 #define TUTTI_OP_OPTIONS(...) TUTTI_INITIALIZED(tutti_op_options, __VA_ARGS__)
+
+/* The stream (cudaStream_t, NULL: the legacy default stream) of the calling thread's operators on CUDA memory that are given no
+ * options.options: gradients, fill, arange and random among them. NULL at first. */
+TUTTI_API void tutti_op_use_stream(void *stream);
 
 /* How the calling thread's last operator was computed, in words: "matmul mk,kn->mn: axis 0 splits m, axis 1 sums over
  * k; 'b' S0,B -> B,S0". Valid until the thread's next call of this. */

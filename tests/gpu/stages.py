@@ -17,8 +17,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = ("tutti-info", "tuttirun", "tutti-train", "all_reduce_perf", "sendrecv_perf", "kernels_perf",
             "redistribute_perf", "model_probe", "tutti_cuda")
 TESTS = ("device", "module_kernels", "nccl", "nccl_library", "same_device", "stream", "stream_async", "stream_failure",
-         "stream_random", "stream_graph", "stream_shared", "stream_watch", "tensor_cuda", "tensor_cuda_failure",
-         "tensor_dlpack_cuda", "tensor_stream", "train_cuda")
+         "stream_random", "stream_graph", "stream_shared", "stream_watch", "ops_cuda", "ops_rows_cuda", "tensor_cuda",
+         "tensor_cuda_failure", "tensor_dlpack_cuda", "tensor_stream", "train_cuda")
 
 
 def first_line(text):
@@ -146,7 +146,7 @@ def test(check, name, program, limit_s=60, pattern=None, **environment):
     if path is None:
         check.note(name, "left out", words="test_%s was not built" % program)
         return
-    if check.options.standin and program in ("train_cuda", "module_kernels"):
+    if check.options.standin and program in ("train_cuda", "module_kernels", "ops_cuda", "ops_rows_cuda"):
         environment["TUTTI_CUDA_MODULE"] = check.standin("training")
     words = [path, "--jobs", "1"] + (["--filter", pattern] if pattern else [])
     check.step(name, words, limit_s, environment, summary=told)
@@ -219,6 +219,11 @@ def tensors(check):
                           ("many tensors", ["-t", "4", "--many", "200"])):
         words = [check.program("redistribute_perf"), "--device", "cuda", "-b", "64K", "-f", "32", "-n", "20", "-w", "3"]
         check.step("redistribute_perf, " + name, words + sizes + options, 40, summary=wrong_elements, show=30)
+
+
+def operators(check):
+    test(check, "a network, in order, in graphs, without waiting", "ops_cuda", 50)
+    test(check, "each row of the table against one rank in host memory", "ops_rows_cuda", 60)
 
 
 def wrong_elements(output):
@@ -427,6 +432,7 @@ STAGES = {
     "one_gpu": (one_gpu, 130, 40, "collectives of ranks that share a GPU, processes and threads"),
     "graphs": (graphs, 30, 10, "CUDA graphs"),
     "tensors": (tensors, 110, 30, "global tensors"),
+    "operators": (operators, 90, 20, "operators on global tensors"),
     "trainer": (trainer, 70, 20, "training"),
     "benchmarks": (benchmarks, 130, 70, "how fast it is"),
     "shares": (shares, 60, 20, "where a step's time goes"),

@@ -1,12 +1,15 @@
 /*
  * Each signature of a row against one rank. The inputs are made in the layouts that the signature wants; what they are
- * as a whole is found by redistribution, which has tests of its own; one rank then computes the whole.
+ * as a whole is found by redistribution, which has tests of its own; one rank then computes the whole, in host memory in any case.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <tutti/device.h>
+
+#include "kernels/device.h"
 #include "tests/ops/rows.h"
 
 enum { MOST_CHOICES = 48, MOST_RUNS = 400 };
@@ -60,15 +63,65 @@ static uint64_t part_of(const tutti_layout *layout) {
     return part;
 }
 
+typedef struct judge {
+    const row_place *place;
+    const row_case *c;
+    tutti_placement *all, *alone;
+    tutti_tensor *plain[5]; /* inputs that are broadcast: for the rule */
+    int round;
+    row_verdict *verdict;
+} judge;
+
+/* Not to wait for other ranks that are threads. */
+static void end(const judge *j, tutti_tensor *tensor) {
+    tutti_tensor_destroy_in_stream(tensor, j->place->stream);
+}
+
+/* Bytes from the host into a tensor's shard, and back; done when they return. */
+static tutti_status put_shard(const judge *j, const tutti_tensor *tensor, const void *bytes) {
+    tutti_local local;
+    TUTTI_TRY(tutti_tensor_local(tensor, &local));
+    size_t count = local.count * tutti_type_bytes(tutti_tensor_layout(tensor)->type);
+    if (count > 0 && j->place->memory == TUTTI_MEMORY_CUDA)
+        return tutti_device_copy(local.data, bytes, count, j->place->stream);
+    if (count > 0) memcpy(local.data, bytes, count);
+    return TUTTI_OK;
+}
+
+/* A copy to ordinary memory that has to wait in its stream may keep other threads, which are ranks, out of CUDA. */
+static tutti_status copy_behind(const judge *j, void *dst, const void *src, size_t bytes) {
+    const tutti_device *device = NULL;
+    TUTTI_TRY(tutti_device_open(&device));
+    TUTTI_TRY(device->stream_sync(j->place->stream));
+    return tutti_device_copy(dst, src, bytes, j->place->stream);
+}
+
+/* The whole of a tensor that is broadcast, in host memory of this rank alone. */
+static tutti_status fetch(const judge *j, const tutti_tensor *whole, tutti_tensor **alone_out) {
+    const tutti_layout *is = tutti_tensor_layout(whole);
+    const tutti_layout layout =
+        TUTTI_LAYOUT(.placement = j->alone, .type = is->type, .ndims = is->ndims, .shape = is->shape, .name = is->name);
+    tutti_local from, to;
+    TUTTI_TRY(tutti_tensor_local(whole, &from));
+    TUTTI_TRY(tutti_tensor_create(&layout, alone_out));
+    TUTTI_TRY(tutti_tensor_local(*alone_out, &to));
+    size_t bytes = to.count * tutti_type_bytes(is->type);
+    if (bytes > 0 && j->place->memory == TUTTI_MEMORY_CUDA) return copy_behind(j, to.data, from.data, bytes);
+    if (bytes > 0) memcpy(to.data, from.data, bytes);
+    return TUTTI_OK;
+}
+
 /* Every element by its place in the whole tensor. */
-static tutti_status make_input(const row_input *input, int number, const tutti_layout *layout,
+static tutti_status make_input(const judge *j, const row_input *input, int number, const tutti_layout *layout,
                                tutti_tensor **tensor_out) {
     tutti_local local;
-    TUTTI_TRY(tutti_tensor_create(layout, tensor_out));
+    TUTTI_TRY(tutti_tensor_create_in_stream(layout, j->place->stream, tensor_out));
     TUTTI_TRY(tutti_tensor_local(*tensor_out, &local));
     layout = tutti_tensor_layout(*tensor_out);
     int64_t count = 1;
     for (int d = 0; d < input->ndims; d++) count *= input->shape[d];
+    char *values = malloc(local.count * 8 + 1);
+    if (values == NULL) return TUTTI_ERR_MEMORY;
     for (size_t i = 0; i < local.count; i++) {
         int64_t rest = (int64_t)i, index = 0, stride = 1;
         for (int d = local.ndims - 1; d >= 0; d--) {
@@ -77,41 +130,40 @@ static tutti_status make_input(const row_input *input, int number, const tutti_l
             stride *= input->shape[d];
         }
         uint64_t key = (uint64_t)index * 4096 + part_of(layout) * 16 + (uint64_t)number;
-        put(input->type, local.data, i, value_of(input, key, index, count));
+        put(input->type, values, i, value_of(input, key, index, count));
     }
-    return TUTTI_OK;
+    tutti_status status = put_shard(j, *tensor_out, values);
+    free(values);
+    return status;
 }
 
-static tutti_status make_whole(const tutti_tensor *tensor, tutti_tensor **whole_out) {
-    return tutti_tensor_to_global(tensor, NULL, NULL, NULL, whole_out);
+/* In host memory of this rank alone. */
+static tutti_status make_whole(const judge *j, const tutti_tensor *tensor, tutti_tensor **whole_out) {
+    tutti_layout layout = *tutti_tensor_layout(tensor);
+    tutti_tensor *whole;
+    layout.sbp = NULL;
+    layout.cuts = NULL;
+    TUTTI_TRY(tutti_tensor_create_in_stream(&layout, j->place->stream, &whole));
+    TUTTI_TRY(tutti_tensor_redistribute(tensor, whole, &TUTTI_OPTIONS(.stream = j->place->stream)));
+    tutti_status status = fetch(j, whole, whole_out);
+    end(j, whole);
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------------ one run */
 
-static void destroy(tutti_tensor **tensors, int count) {
+static void destroy(const judge *j, tutti_tensor **tensors, int count) {
     for (int i = 0; i < count; i++) {
-        tutti_tensor_destroy(tensors[i]);
+        end(j, tensors[i]);
         tensors[i] = NULL;
     }
 }
 
 /* The same call on whole inputs, by this rank alone. */
-static tutti_status run_alone(tutti_placement *alone, const row_case *c, tutti_tensor *const *wholes,
-                              tutti_tensor **y_out) {
+static tutti_status run_alone(const row_case *c, tutti_tensor *const *wholes, tutti_tensor **y_out) {
     tutti_ops_call call = TUTTI_OPS_CALL(c->row, .params = c->params, .ninputs = c->ninputs);
-    tutti_tensor *inputs[5] = {NULL};
-    tutti_status status = TUTTI_OK;
-    for (int i = 0; i < c->ninputs && status == TUTTI_OK; i++) {
-        tutti_local local;
-        status = tutti_tensor_local(wholes[i], &local);
-        const tutti_layout layout = TUTTI_LAYOUT(.placement = alone, .type = c->inputs[i].type,
-                                                 .ndims = c->inputs[i].ndims, .shape = c->inputs[i].shape);
-        if (status == TUTTI_OK) status = tutti_tensor_wrap(&layout, local.data, &inputs[i]);
-        call.inputs[i] = inputs[i];
-    }
-    if (status == TUTTI_OK) status = tutti_ops_run(&call, y_out);
-    destroy(inputs, c->ninputs);
-    return status;
+    for (int i = 0; i < c->ninputs; i++) call.inputs[i] = wholes[i];
+    return tutti_ops_run(&call, y_out);
 }
 
 static bool is_near(double a, double b, double tolerance) {
@@ -119,10 +171,11 @@ static bool is_near(double a, double b, double tolerance) {
     return a == b || fabs(a - b) <= tolerance * fmax(1, fmax(fabs(a), fabs(b)));
 }
 
-static tutti_status compare(double tolerance, const tutti_tensor *y, const tutti_tensor *alone, row_verdict *verdict) {
+static tutti_status compare(const judge *j, double tolerance, const tutti_tensor *y, const tutti_tensor *alone) {
+    row_verdict *verdict = j->verdict;
     tutti_local is, should;
     tutti_tensor *whole;
-    TUTTI_TRY(make_whole(y, &whole));
+    TUTTI_TRY(make_whole(j, y, &whole));
     TUTTI_TRY(tutti_tensor_local(whole, &is));
     TUTTI_TRY(tutti_tensor_local(alone, &should));
     tutti_type type = tutti_tensor_layout(alone)->type;
@@ -139,14 +192,6 @@ static tutti_status compare(double tolerance, const tutti_tensor *y, const tutti
     tutti_tensor_destroy(whole);
     return TUTTI_OK;
 }
-
-typedef struct judge {
-    const row_case *c;
-    tutti_placement *all, *alone;
-    tutti_tensor *plain[5]; /* inputs that are broadcast: for the rule */
-    int naxes, round;
-    row_verdict *verdict;
-} judge;
 
 /* Rises from 0 to the extent in odd steps, some of them empty. */
 static void cut_oddly(int64_t extent, int nparts, int round, int64_t *cuts) {
@@ -179,7 +224,7 @@ static tutti_status make_first(judge *j, tutti_ops_call *call, const tutti_ops_c
         cut_oddly(layout->shape[d], parts_of(&layout->view, d), j->round + d, odd[d]);
         layout->cuts[d] = odd[d];
     }
-    tutti_status status = make_input(&j->c->inputs[0], 0, &layout->view, first_out);
+    tutti_status status = make_input(j, &j->c->inputs[0], 0, &layout->view, first_out);
     tutti_ops_signature_free(&signature);
     return status;
 }
@@ -187,7 +232,7 @@ static tutti_status make_first(judge *j, tutti_ops_call *call, const tutti_ops_c
 /* Averages of thirds are rounded. */
 static double tolerance_of(const judge *j, const tutti_ops_choice *choices) {
     double tolerance = j->c->tolerance;
-    for (int axis = 0; axis < j->naxes; axis++)
+    for (int axis = 0; axis < j->place->naxes; axis++)
         if (choices[axis].way == TUTTI_OPS_PASS && choices[axis].reduction == TUTTI_AVG)
             tolerance = fmax(tolerance, 2e-5);
     return tolerance;
@@ -205,17 +250,17 @@ static tutti_status try_signature(judge *j, const tutti_ops_choice *choices) {
     TUTTI_TRY(tutti_ops_place(&call));
     TUTTI_TRY(tutti_ops_signature_make(&call, choices, &signature));
     for (int i = 0; i < c->ninputs; i++) {
-        if (i > 0) TUTTI_TRY(make_input(&c->inputs[i], i, &signature.inputs[i].view, &inputs[i]));
+        if (i > 0) TUTTI_TRY(make_input(j, &c->inputs[i], i, &signature.inputs[i].view, &inputs[i]));
         call.inputs[i] = inputs[i];
-        TUTTI_TRY(make_whole(inputs[i], &wholes[i]));
+        TUTTI_TRY(make_whole(j, inputs[i], &wholes[i]));
     }
-    TUTTI_TRY(run_alone(j->alone, c, wholes, &alone));
+    TUTTI_TRY(run_alone(c, wholes, &alone));
     TUTTI_TRY(tutti_ops_run(&call, &y));
-    TUTTI_TRY(compare(tolerance_of(j, choices), y, alone, j->verdict));
+    TUTTI_TRY(compare(j, tolerance_of(j, choices), y, alone));
     tutti_ops_signature_free(&signature);
-    destroy(inputs, c->ninputs);
-    destroy(wholes, c->ninputs);
-    tutti_tensor_destroy(y);
+    destroy(j, inputs, c->ninputs);
+    destroy(j, wholes, c->ninputs);
+    end(j, y);
     tutti_tensor_destroy(alone);
     return TUTTI_OK;
 }
@@ -245,11 +290,12 @@ static tutti_status try_all(judge *j) {
     for (int i = 0; i < j->c->ninputs; i++) call.inputs[i] = j->plain[i];
     TUTTI_TRY(tutti_ops_place(&call));
     int count = list_choices(&call, list), all = 1;
-    for (int axis = 0; axis < j->naxes; axis++) all *= count;
-    int step = 1 + all / MOST_RUNS; /* of many combinations on two axes some */
+    for (int axis = 0; axis < j->place->naxes; axis++) all *= count;
+    int step = 1 + all / (j->place->most_runs > 0 ? j->place->most_runs
+                                                  : MOST_RUNS); /* of many combinations on two axes some */
     for (int number = 0; number < all; number += step) {
         int rest = number;
-        for (int axis = 0; axis < j->naxes; axis++) {
+        for (int axis = 0; axis < j->place->naxes; axis++) {
             choices[axis] = list[rest % count];
             rest /= count;
         }
@@ -258,21 +304,22 @@ static tutti_status try_all(judge *j) {
     return TUTTI_OK;
 }
 
-tutti_status judge_row(tutti_comm *comm, const int *axes, int naxes, const row_case *c, row_verdict *verdict_out) {
+tutti_status judge_row(const row_place *place, const row_case *c, row_verdict *verdict_out) {
     enum { ROUNDS = 2 };
-    judge j = {.c = c, .naxes = naxes, .verdict = verdict_out};
-    int me = tutti_comm_rank(comm), one = 1;
+    judge j = {.place = place, .c = c, .verdict = verdict_out};
+    int me = tutti_comm_rank(place->comm), one = 1;
     *verdict_out = (row_verdict){0};
-    TUTTI_TRY(tutti_placement_create(comm, TUTTI_MEMORY_HOST, NULL, axes, naxes, &j.all));
-    TUTTI_TRY(tutti_placement_create(comm, TUTTI_MEMORY_HOST, &me, &one, 1, &j.alone));
+    tutti_op_use_stream(place->stream);
+    TUTTI_TRY(tutti_placement_create(place->comm, place->memory, NULL, place->axes, place->naxes, &j.all));
+    TUTTI_TRY(tutti_placement_create(place->comm, TUTTI_MEMORY_HOST, &me, &one, 1, &j.alone));
     tutti_status status = TUTTI_OK;
     for (int i = 0; i < c->ninputs && status == TUTTI_OK; i++) {
         const tutti_layout layout = TUTTI_LAYOUT(.placement = j.all, .type = c->inputs[i].type,
                                                  .ndims = c->inputs[i].ndims, .shape = c->inputs[i].shape);
-        status = make_input(&c->inputs[i], i, &layout, &j.plain[i]);
+        status = make_input(&j, &c->inputs[i], i, &layout, &j.plain[i]);
     }
     for (j.round = 0; j.round < ROUNDS && status == TUTTI_OK; j.round++) status = try_all(&j);
-    destroy(j.plain, c->ninputs);
+    destroy(&j, j.plain, c->ninputs);
     tutti_placement_destroy(j.alone);
     tutti_placement_destroy(j.all);
     return status;

@@ -161,10 +161,9 @@ static tutti_status run_mean_of_means(const tutti_ops_call *call) {
     const tutti_ops_operand *x = &call->in[0];
     const tutti_kernel_reduce_args args = {
         .type = x->type, .ndims = x->ndims, .shape = x->shape, .dims = 1, .x = x->data, .y = call->out.data};
-    tutti_kernel_reduce(TUTTI_SUM, &args);
-    tutti_kernel_scale(x->type, x->shape[0] > 0 ? 1 / (double)x->shape[0] : 0, call->out.count, call->out.data,
-                       call->out.data);
-    return TUTTI_OK;
+    TUTTI_TRY(call->kernels->reduce(call->stream, TUTTI_SUM, &args, NULL)); /* small: it needs no scratch */
+    return call->kernels->scale(call->stream, x->type, x->shape[0] > 0 ? 1 / (double)x->shape[0] : 0, call->out.count,
+                                call->out.data, call->out.data);
 }
 
 /* Random numbers by the place in the shard. */
@@ -173,8 +172,7 @@ static tutti_status run_local_dropout(const tutti_ops_call *call) {
     static const int64_t none[TUTTI_MOST_DIMS];
     const tutti_kernel_shard shard = {.ndims = y->ndims, .global_shape = y->shape, .first = none, .shape = y->shape};
     const tutti_kernel_random random = {.seed = 7, .stream = 3};
-    tutti_kernel_dropout(y->type, &shard, &random, 0.4, call->in[0].data, y->data);
-    return TUTTI_OK;
+    return call->kernels->dropout(call->stream, y->type, &shard, &random, 0.4, call->in[0].data, y->data);
 }
 
 static tutti_status place_plain(tutti_ops_call *call) {

@@ -37,12 +37,23 @@ extern const row_case row_cases[];
 /* Rows that say something wrong: each must be caught. */
 extern const row_case wrong_cases[];
 
-/* Tries all signatures of a case on the ranks of the communicator as `axes`, with balanced and with odd cuts. Gives the
- * number of runs, and of those whose result is not that of one rank; `text` says the first. */
+/* On which ranks of the communicator, all of them as `axes`, and in which memory. CUDA's: on the thread's GPU, in the stream,
+ * of which threads of one process need one each. */
+typedef struct row_place {
+    tutti_comm *comm;
+    const int *axes;
+    int naxes;
+    tutti_memory memory;
+    void *stream;
+    int most_runs; /* of a case, in each round; 0: 400 */
+} row_place;
+
+/* Tries all signatures of a case there, with balanced and with odd cuts. Gives the number of runs, and of those whose result is not
+ * that of one rank in host memory; `text` says the first. */
 typedef struct row_verdict {
     int runs, wrong;
     char text[400];
 } row_verdict;
-tutti_status judge_row(tutti_comm *comm, const int *axes, int naxes, const row_case *c, row_verdict *verdict_out);
+tutti_status judge_row(const row_place *place, const row_case *c, row_verdict *verdict_out);
 
 #endif

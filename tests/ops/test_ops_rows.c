@@ -21,7 +21,8 @@ static void run(const int *sizes, ranks_kind kind, ranks_body body) {
 
 static tutti_status judge(ranks_context *context, const int *axes, int naxes, const row_case *c) {
     row_verdict verdict;
-    TUTTI_TRY(judge_row(context->comm, axes, naxes, c, &verdict));
+    const row_place place = {.comm = context->comm, .axes = axes, .naxes = naxes, .memory = TUTTI_MEMORY_HOST};
+    TUTTI_TRY(judge_row(&place, c, &verdict));
     RANKS_CHECK(verdict.runs > 0, "%s: no run", c->row->name);
     RANKS_CHECK(verdict.wrong == 0, "%s: %d of %d wrong; %s", c->row->name, verdict.wrong, verdict.runs, verdict.text);
     return TUTTI_OK;
@@ -41,7 +42,9 @@ static tutti_status judge_on_square(ranks_context *context) {
 static tutti_status catch_wrong_rows(ranks_context *context) {
     for (const row_case *c = wrong_cases; c->row != NULL; c++) {
         row_verdict verdict;
-        TUTTI_TRY(judge_row(context->comm, &context->nranks, 1, c, &verdict));
+        const row_place place = {
+            .comm = context->comm, .axes = &context->nranks, .naxes = 1, .memory = TUTTI_MEMORY_HOST};
+        TUTTI_TRY(judge_row(&place, c, &verdict));
         RANKS_CHECK(verdict.wrong > 0, "%s: %d runs, and none was found wrong", c->row->name, verdict.runs);
     }
     return TUTTI_OK;
