@@ -1,5 +1,8 @@
-"""Tutti's tensors and operators from Python by ctypes, and random layouts of them; without PyTorch, which only rank 0 loads."""
+"""Tutti's tensors and operators from Python by ctypes, and random layouts of them; without PyTorch, which only rank 0 loads.
+
+With OPS_MEMORY=cuda the tensors lie in CUDA memory, or what the stand-in that TUTTI_CUDA_MODULE names takes for it."""
 import ctypes
+import os
 from math import prod
 
 import numpy as np
@@ -8,7 +11,8 @@ TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64
          "float64", "float8_e4m3", "float8_e5m2"]  # in the order of tutti_type
 REDUCTIONS = ["sum", "prod", "min", "max", "avg"]  # of tutti_reduction
 BROADCAST, SPLIT, PARTIAL = range(3)
-HOST, ERR_ARGUMENT = 1, -1
+HOST, CUDA, ERR_ARGUMENT = 1, 2, -1
+MEMORY = CUDA if os.environ.get("OPS_MEMORY") == "cuda" else HOST
 pointer = ctypes.c_void_p
 double = ctypes.c_double
 
@@ -58,6 +62,8 @@ def load(tutti_path, ops_path):
     for number, name in enumerate(TYPES):
         assert tutti.tutti_type_name(number).decode() == name
     must(tutti.tutti_comm_create_world(ctypes.byref(world)))
+    if MEMORY == CUDA:
+        must(tutti.tutti_device_use(-1))
 
 
 def must(status):
@@ -98,7 +104,7 @@ class Place:
         draw.shuffle(self.ranks)
         self.axes = draw.choice([[count], [count], [1, count], [count, 1]] + ([[2, 2]] * 4 + [[2, 1, 2]]) * (count == 4))
         self.handle = pointer()
-        must(tutti.tutti_placement_create(world, HOST, ints(self.ranks), ints(self.axes), len(self.axes),
+        must(tutti.tutti_placement_create(world, MEMORY, ints(self.ranks), ints(self.axes), len(self.axes),
                                           ctypes.byref(self.handle)))
 
     def coordinates(self):
@@ -173,14 +179,27 @@ def shape_of(tensor):
 
 
 def shard(tensor):
-    """The local part as numpy sees it, without a copy, and where it begins; None: there is none."""
+    """The local part, and where it begins; None: there is none. In host memory it is not copied: what is written is the tensor's."""
     local = Local()
     must(tutti.tutti_tensor_local(tensor, ctypes.byref(local)))
     if not local.data:
         return None, None
     kind = memory_kind(TYPES[layout_of(tensor).type])
+    if MEMORY == CUDA:
+        array = np.empty(local.shape[:local.ndims], kind)
+        must(tutti.tutti_device_copy(pointer(array.ctypes.data), pointer(local.data), ctypes.c_size_t(array.nbytes), None))
+        return array, local.first[:local.ndims]
     memory = (ctypes.c_char * (local.count * np.dtype(kind).itemsize)).from_address(local.data)
     return np.frombuffer(memory, kind).reshape(local.shape[:local.ndims]), local.first[:local.ndims]
+
+
+def put_back(tensor, array):
+    """What shard gave, and has been changed."""
+    local = Local()
+    must(tutti.tutti_tensor_local(tensor, ctypes.byref(local)))
+    if MEMORY == CUDA:
+        array = np.ascontiguousarray(array)
+        must(tutti.tutti_device_copy(pointer(local.data), pointer(array.ctypes.data), ctypes.c_size_t(array.nbytes), None))
 
 
 def terms(rng, value, count, reduction, kind):
@@ -214,6 +233,7 @@ def fill(rng, tensor, value, place):
     if own is not None:
         box = tuple(slice(begin, begin + extent) for begin, extent in zip(first, own.shape))
         own[...] = to_memory(parts[number][box], kind).reshape(own.shape)
+        put_back(tensor, own)
 
 
 def whole(tensor, placement=None):

@@ -158,7 +158,7 @@ class Random(ctypes.Structure):
 def alone(shape, kind, call, value=None):
     """What rank 0 computes on a placement of its own: of call(input, address of the result), the input a layout or a tensor."""
     place, y = pointer(), pointer()
-    api.must(api.tutti.tutti_placement_create(api.world, api.HOST, api.ints([0]), api.ints([1]), 1, ctypes.byref(place)))
+    api.must(api.tutti.tutti_placement_create(api.world, api.MEMORY, api.ints([0]), api.ints([1]), 1, ctypes.byref(place)))
     layout = api.Layout(ctypes.sizeof(api.Layout), place, None, api.TYPES.index(kind), len(shape),
                         api.ints(shape, ctypes.c_int64), 0, None, b"alone")
     x = None
@@ -167,6 +167,7 @@ def alone(shape, kind, call, value=None):
         own, _ = api.shard(x)
         if own is not None:
             own[...] = value
+            api.put_back(x, own)
     api.must(call(ctypes.byref(layout) if x is None else x, ctypes.byref(y)))
     result = api.whole(y)
     for tensor in (x, y):
