@@ -111,8 +111,8 @@ static tutti_status exchange(const run *r, const tutti_step *step) {
 
 static tutti_status post_wave(const run *r, const tutti_step *step, int wave) {
     enum { TAG = 0 };
-    const tutti_options plain = TUTTI_OPTIONS(.memory = r->options->memory, .stream = r->options->stream,
-                                              .timeout_ms = r->device != NULL ? r->options->timeout_ms : 0);
+    const tutti_options plain =
+        TUTTI_OPTIONS(.memory = r->options->memory, .stream = r->options->stream, .timeout_ms = r->options->timeout_ms);
     const void *packed = NULL;
     for (int i = 0; i < step->nrecvs; i++)
         if (step->recvs[i].wave == wave)
