@@ -272,6 +272,11 @@ tutti_status tutti_comm_error(tutti_comm *comm) {
 tutti_status tutti_comm_destroy(tutti_comm *comm) {
     if (comm == NULL) return TUTTI_OK;
     if (tutti_forked()) return TUTTI_OK; /* its memory is the parent's, or not here at all */
+    if (tutti_task_comm == comm)
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "tutti_comm_destroy: communicator \"%s\" runs the calling function of tutti_submit; destroy it elsewhere",
+            comm->name);
     atomic_store_explicit(&comm->destroyed, true, memory_order_release);
     tutti_stream_abandon(comm);
     if (tutti_queue_is_active(comm)) {

@@ -53,6 +53,10 @@ tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options
     int gpu = TUTTI_PLACE_HOST;
     if (TUTTI_UNLIKELY(tutti_stream_concerns(options)))
         TUTTI_TRY(tutti_stream_place_op(comm, op, said_by(options), &gpu));
+    if (TUTTI_UNLIKELY(gpu != TUTTI_PLACE_HOST && tutti_task_comm == comm))
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "%s: a function of tutti_submit cannot call collectives on CUDA memory on its communicator",
+                          tutti_kind_name(op->kind));
     op->timeout_ms = options != NULL ? options->timeout_ms : 0;
     bool queued = options != NULL && options->work != NULL;
     if (TUTTI_UNLIKELY(tutti_group_is_open(comm))) {

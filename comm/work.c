@@ -77,6 +77,7 @@ static void note_status(tutti_work *work, tutti_status status, const char *text)
 
 void tutti_work_end(tutti_work *work, tutti_status status) {
     note_status(work, status, tutti_last_error());
+    if (work->release != NULL) work->release(work->context);
     tutti_work *whole = work->whole;
     end_now(work);
     if (whole == NULL) return;

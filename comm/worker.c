@@ -30,10 +30,13 @@ struct tutti_work_queue {
     pthread_cond_t left;     /* close: the worker has left */
     tutti_work *head, *tail; /* under lock */
     atomic_int queued;       /* changed under lock, read without */
+    atomic_bool for_worker;  /* nobody else may run the oldest one; the same */
     atomic_int busy;         /* 1: a thread runs an operation */
     bool alive, closed;      /* of the worker; under lock */
     bool serves_p2p;         /* the worker stays while point to point is under way; under lock */
 };
+
+TUTTI_THREAD_LOCAL tutti_comm *tutti_task_comm;
 
 tutti_status tutti_queue_create(tutti_comm *comm) {
     struct tutti_work_queue *queue;
@@ -76,7 +79,8 @@ static bool is_busy(struct tutti_work_queue *queue) {
 static int64_t head_start_ns(const struct tutti_work_queue *queue) {
     const tutti_work *head = queue->head;
     if (head == NULL) return queue->patience_ns; /* messages under way */
-    if (atomic_load_explicit(&head->hurried, memory_order_relaxed) || !is_short(&head->op)) return 0;
+    if (head->run != NULL || atomic_load_explicit(&head->hurried, memory_order_relaxed) || !is_short(&head->op))
+        return 0;
     int64_t left_ns = queue->patience_ns - (tutti_now_ns() - head->created_ns);
     return left_ns > 0 ? left_ns : 0;
 }
@@ -141,6 +145,11 @@ tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op) {
     return run(comm, op);
 }
 
+/* Lock held, after the list has changed. */
+static void note_head(struct tutti_work_queue *queue) {
+    atomic_store_explicit(&queue->for_worker, queue->head != NULL && queue->head->run != NULL, memory_order_relaxed);
+}
+
 /* all: what only the worker runs, too. */
 static tutti_work *pop(struct tutti_work_queue *queue, bool all) {
     pthread_mutex_lock(&queue->lock);
@@ -149,6 +158,7 @@ static tutti_work *pop(struct tutti_work_queue *queue, bool all) {
     if (work != NULL) {
         queue->head = work->next;
         if (queue->head == NULL) queue->tail = NULL;
+        note_head(queue);
         atomic_fetch_sub_explicit(&queue->queued, 1, memory_order_seq_cst);
     }
     pthread_mutex_unlock(&queue->lock);
@@ -157,7 +167,9 @@ static tutti_work *pop(struct tutti_work_queue *queue, bool all) {
 
 static bool run_next(tutti_comm *comm, bool worker) {
     struct tutti_work_queue *queue = comm->queue;
-    if (atomic_load_explicit(&queue->queued, memory_order_acquire) == 0 || !try_busy(queue)) return false;
+    if (atomic_load_explicit(&queue->queued, memory_order_acquire) == 0) return false;
+    if (!worker && atomic_load_explicit(&queue->for_worker, memory_order_relaxed)) return false;
+    if (!try_busy(queue)) return false;
     tutti_work *work = pop(queue, worker);
     if (work == NULL) {
         leave_busy(queue);
@@ -183,6 +195,7 @@ static tutti_status append(struct tutti_work_queue *queue, tutti_work *work) {
     if (queue->tail != NULL) queue->tail->next = work;
     else queue->head = work;
     queue->tail = work;
+    note_head(queue);
     atomic_fetch_add_explicit(&queue->queued, 1, memory_order_seq_cst);
     return TUTTI_OK;
 }
@@ -212,7 +225,8 @@ void tutti_queue_leave(tutti_comm *comm) {
 
 tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op) {
     struct tutti_work_queue *queue = comm->queue;
-    if (TUTTI_UNLIKELY(!try_busy(queue))) return run_in_turn(comm, op);
+    if (TUTTI_UNLIKELY(!try_busy(queue)))
+        return tutti_task_comm == comm ? run(comm, op) : run_in_turn(comm, op); /* a task is busy itself */
     if (TUTTI_UNLIKELY(atomic_load_explicit(&queue->queued, memory_order_acquire) > 0)) {
         leave_busy(queue);
         return run_in_turn(comm, op);
@@ -299,6 +313,12 @@ static tutti_status start_worker(tutti_comm *comm) {
 
 tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
     struct tutti_work_queue *queue = comm->queue;
+    if (tutti_task_comm == comm)
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "a function of tutti_submit on communicator \"%s\" has started something that would wait for the end of "
+            "the function: leave options.work NULL in collectives there, and call tutti_submit from elsewhere",
+            comm->name);
     pthread_mutex_lock(&queue->lock);
     tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
     if (status == TUTTI_OK) status = append(queue, work);

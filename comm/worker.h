@@ -3,7 +3,8 @@
  * thread at a time: a blocking call on an idle communicator runs on its caller's thread; an asynchronous one is
  * queued, and run by the worker thread, or by whoever waits for it if he comes first (waking a thread costs 8 to
  * 20 us). The worker starts with the first queued call and ends after a second without any. Callbacks never run on
- * it but on a pool.
+ * it but on a pool. Functions of tutti_submit (task.c) run on the worker only; what they call on its communicator runs at
+ * once, within their turn.
  *
  * Lock order: queue lock, then work lock; neither is held while an operation runs or a callback is called.
  */
@@ -29,14 +30,17 @@ struct tutti_work {
     struct tutti_work *whole; /* of a part: the group's work, told when this ends */
     tutti_callback callback;  /* under lock */
     void *callback_context;
-    pthread_mutex_t lock;                  /* guards callback against the end */
-    tutti_op op;                           /* what the queue runs */
-    tutti_status (*run)(tutti_work *work); /* what the worker thread, and nobody else, runs instead; NULL */
-    bool streamed;                         /* the watcher of streams ends it; stream.h */
-    void *stream;                          /* recorded in a group: where it is to run */
-    int gpu;                               /* recorded in a group: on which GPU; TUTTI_PLACE_HOST */
-    void *arrays;                          /* malloc'd copies of op's arrays, or NULL */
-    struct tutti_work *next;               /* in the queue */
+    pthread_mutex_t lock;                    /* guards callback against the end */
+    tutti_op op;                             /* what the queue runs */
+    tutti_status (*run)(tutti_work *work);   /* what the worker thread, and nobody else, runs instead; NULL */
+    tutti_status (*function)(void *context); /* of a task (task.c), which `run` calls; NULL */
+    void (*release)(void *context);          /* gives its context back at the end; NULL */
+    void *context;
+    bool streamed;           /* the watcher of streams ends it; stream.h */
+    void *stream;            /* recorded in a group: where it is to run */
+    int gpu;                 /* recorded in a group: on which GPU; TUTTI_PLACE_HOST */
+    void *arrays;            /* malloc'd copies of op's arrays, or NULL */
+    struct tutti_work *next; /* in the queue */
 };
 
 /* A work that has not ended, with one reference. */
@@ -69,6 +73,8 @@ bool tutti_queue_run_next(tutti_comm *comm);
 tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op);
 /* The same when it could not even begin. */
 tutti_status tutti_queue_give_up(tutti_comm *comm, tutti_status status);
+/* The communicator whose task this thread runs; NULL: it runs none. */
+extern TUTTI_THREAD_LOCAL tutti_comm *tutti_task_comm;
 /* Waits, some milliseconds at most, for whoever runs an operation that has no more to do than to leave. */
 void tutti_queue_settle(tutti_comm *comm);
 /* The worker takes it as soon as it can. */

@@ -123,7 +123,7 @@ static tutti_status time_calls(const trial *t, int rounds, int calls, double *us
     double sorted[MOST_ROUNDS];
     bool talks = t->kind != TUTTI_COST_COPY && t->kind != TUTTI_COST_STRIDED, is_long = t->bytes > MOST_WARM_BYTES;
     for (int round = !talks && is_long ? 0 : -1; round < rounds; round++) { /* round -1 warms up */
-        TUTTI_TRY(tutti_barrier(t->comm, NULL));
+        TUTTI_TRY(tutti_barrier(t->comm, NULL)); /* behind works of plans, whose messages would meet these */
         int64_t start_ns = tutti_now_ns();
         for (int i = 0; i < (round < 0 ? 1 : calls); i++) TUTTI_TRY(run(t));
         double us = (double)(tutti_now_ns() - start_ns) / 1e3 / calls;

@@ -23,6 +23,7 @@ typedef struct rank_group {
     struct rank_group *next;
     tutti_comm *comm;
     tutti_costs *costs;
+    atomic_int works;
     int nranks;
     int ranks[];
 } rank_group;
@@ -146,6 +147,7 @@ static tutti_status make_group(tutti_rank_groups *groups, const int *ranks, int 
             text);
     }
     made->costs = NULL;
+    atomic_init(&made->works, 0);
     made->nranks = nranks;
     memcpy(made->ranks, ranks, (size_t)nranks * sizeof *ranks);
     made->next = groups->first;
@@ -171,6 +173,25 @@ tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, 
     else status = make_group(groups, ranks, nranks, comm_out);
     pthread_mutex_unlock(&groups->lock);
     return status;
+}
+
+atomic_int *tutti_rank_groups_works(tutti_rank_groups *groups, const tutti_comm *comm) {
+    pthread_mutex_lock(&groups->lock);
+    rank_group *group = groups->first;
+    while (group->comm != comm) group = group->next;
+    pthread_mutex_unlock(&groups->lock);
+    return &group->works;
+}
+
+static tutti_status do_nothing(void *context) {
+    (void)context;
+    return TUTTI_OK;
+}
+
+/* Its turn comes behind theirs. */
+tutti_status tutti_works_await(tutti_comm *comm, const atomic_int *works) {
+    if (TUTTI_LIKELY(atomic_load_explicit(works, memory_order_acquire) == 0)) return TUTTI_OK;
+    return tutti_submit(comm, do_nothing, NULL, NULL, NULL);
 }
 
 const tutti_costs *tutti_rank_groups_costs(tutti_rank_groups *groups, const int *ranks, int nranks) {

@@ -4,6 +4,7 @@
 #ifndef TUTTI_TENSOR_PLACEMENT_H
 #define TUTTI_TENSOR_PLACEMENT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -50,6 +51,11 @@ void tutti_placement_text(const tutti_placement *placement, char *text, size_t b
 /* The communicator of the listed ranks of `comm`, in that order, this rank among them. Collective over them at the first call. The
  * groups keep it. */
 tutti_status tutti_rank_groups_get(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm **comm_out);
+
+/* Runs of plans with works (run_work.c) on a communicator that the groups have made, until they have ended: counted by those. */
+atomic_int *tutti_rank_groups_works(tutti_rank_groups *groups, const tutti_comm *comm);
+/* Waits for them, `works` being their number: then messages may be sent there, which have no turn in a queue as collectives have. */
+tutti_status tutti_works_await(tutti_comm *comm, const atomic_int *works);
 
 /* ", by a communicator whose ranks 0,1 are 3,2 here" of a communicator that the groups have made; empty where the numbers are
  * the same. Errors of such communicators name ranks by their own numbers. */

@@ -35,8 +35,18 @@ static void free_step(tutti_step *step) {
     free(step->dst_counts);
 }
 
+/* A forked child has no threads that would end its works. */
+static void await_end(tutti_plan *plan) {
+    if (atomic_load_explicit(&plan->works, memory_order_acquire) > 0 &&
+        tutti_plan_await_works(plan) == TUTTI_ERR_FORKED)
+        return;
+    tutti_plan_lock(plan); /* whoever has ended the last one has left the plan */
+    pthread_mutex_unlock(&plan->lock);
+}
+
 void tutti_plan_destroy(tutti_plan *plan) {
     if (plan == NULL) return;
+    await_end(plan);
     for (int i = 0; i < plan->nsteps; i++) free_step(&plan->steps[i]);
     for (size_t i = 0; i < plan->npairs && plan->routes != NULL; i++) {
         tutti_route *route = &plan->routes[i];
@@ -50,6 +60,7 @@ void tutti_plan_destroy(tutti_plan *plan) {
     tutti_scratch_pool_free(&plan->gpu_scratch);
     free(plan->mirrors);
     pthread_mutex_destroy(&plan->lock);
+    pthread_cond_destroy(&plan->unused);
     free(plan->steps);
     free(plan->routes);
     free(plan->ranks);
@@ -133,11 +144,15 @@ static tutti_status measure_costs(const tutti_plan *plan) {
 }
 
 /* Ranks have different parts, and must all take options.work, or all refuse it. */
-static tutti_status agree_on_one_call(tutti_plan *plan) {
+static tutti_status agree_on_works(tutti_plan *plan) {
     if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK;
-    int32_t one = tutti_plan_is_one_call(plan);
-    if (plan->nranks > 1) TUTTI_TRY(tutti_all_reduce(plan->comm, &one, &one, 1, TUTTI_INT32, TUTTI_MIN, NULL));
-    plan->is_one_call = one != 0;
+    int32_t most = tutti_plan_talks(plan);
+    if (plan->nranks > 1) TUTTI_TRY(tutti_all_reduce(plan->comm, &most, &most, 1, TUTTI_INT32, TUTTI_MAX, NULL));
+    plan->takes_work = most <= 1;
+    plan->is_one_collective = tutti_plan_is_one_collective(plan);
+    for (int i = 0; i < plan->nsteps; i++)
+        if (plan->steps[i].kind != TUTTI_STEP_LOCAL)
+            plan->steps[i].works = tutti_rank_groups_works(plan->groups, plan->steps[i].comm);
     return TUTTI_OK;
 }
 
@@ -158,7 +173,7 @@ static tutti_status make(tutti_plan *plan) {
     status = measure_costs(plan);
     if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "measurement of the costs", plan->comm);
     status = tutti_plan_choose(plan);
-    if (status == TUTTI_OK) status = agree_on_one_call(plan);
+    if (status == TUTTI_OK) status = agree_on_works(plan);
     return status == TUTTI_OK ? status : tutti_plan_fail_context(plan, status, "plan", NULL);
 }
 
@@ -167,6 +182,7 @@ tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *co
     tutti_plan *plan;
     TUTTI_TRY(tutti_calloc(1, sizeof *plan, &plan));
     pthread_mutex_init(&plan->lock, NULL);
+    pthread_cond_init(&plan->unused, NULL);
     tutti_scratch_pool_init(&plan->gpu_scratch);
     tutti_status status = tutti_calloc(npairs, sizeof *plan->routes, &plan->routes);
     for (size_t i = 0; i < npairs && status == TUTTI_OK; i++) {

@@ -8,7 +8,8 @@
  * there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
  *
  * plan.c makes and keeps plans, plan_choose.c chooses by prices (plan_price.c) which, plan_steps.c lists the steps, plan_reduce.c,
- * plan_move.c and plan_reads.c work them out, run.c carries them out, run_gpu.c does so with CUDA memory.
+ * plan_move.c and plan_reads.c work them out, run.c carries them out, run_gpu.c does so with CUDA memory, run_work.c behind the
+ * call.
  */
 #ifndef TUTTI_TENSOR_PLAN_H
 #define TUTTI_TENSOR_PLAN_H
@@ -84,7 +85,8 @@ typedef struct tutti_step {
     tutti_message *sends,
         *recvs; /* of reduce_scatter: what is packed for each rank; of all_gather: what comes from each */
     int nsends, nrecvs, nwaves;
-    bool has_met; /* of messages in CUDA memory: the ranks have begun */
+    atomic_int *works; /* runs with works on the communicator: placement.h */
+    bool has_met;      /* of messages in CUDA memory: the ranks have begun */
     tutti_part *locals;
     size_t nlocals;
     /* Of exchanges and all_gathers: ranks copy from each other's shards (run.c, read_all). */
@@ -142,7 +144,10 @@ struct tutti_plan {
     tutti_route *routes;
     tutti_step *steps;
     int nsteps;
-    pthread_mutex_t lock; /* held while it runs: for what follows, and the arguments in the steps */
+    pthread_mutex_t lock;  /* held while a call runs it: for what follows, and the arguments in the steps */
+    pthread_cond_t unused; /* no run with a work is left; of these the communicator's queue runs one at a time */
+    atomic_int
+        works; /* such runs, until they have ended; changed under lock. A call runs the plan only where there are none */
     size_t scratch_bytes;
     void *scratch; /* of the host's memory; NULL: not needed, or not yet */
     size_t packed_bytes;
@@ -155,9 +160,9 @@ struct tutti_plan {
         is_cached; /* gives much scratch memory back after each run, so that others that wait to be used again have it */
     uint64_t sent_bytes, received_bytes, least_bytes;
     double predicted_us;
-    tutti_choice choice; /* all 0: there was none */
-    bool
-        is_one_call; /* on all ranks: nothing is packed, unpacked or copied after a call, so options.work can be handed to it */
+    tutti_choice choice;    /* all 0: there was none */
+    bool takes_work;        /* on no rank more than one step talks */
+    bool is_one_collective; /* that is all that this rank does, so options.work can be handed to it */
 };
 
 /* May tensors of the one layout become such of the other, on communicator `comm`? Before any rank is asked. */
@@ -180,8 +185,9 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
 
 /* ---- plan_steps.c: fills in stages and steps of the routes. */
 tutti_status tutti_plan_choose(tutti_plan *plan);
-/* Is this rank's part at most one call that talks, after which nothing is left to do? */
-bool tutti_plan_is_one_call(const tutti_plan *plan);
+/* Steps of this rank that talk to others. */
+int tutti_plan_talks(const tutti_plan *plan);
+bool tutti_plan_is_one_collective(const tutti_plan *plan);
 tutti_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind);
 /* Do these lie one behind the other, in scratch memory or in a shard (of the source, or of the target)? */
 bool tutti_messages_are_even(const tutti_message *messages, int count, size_t element_bytes, bool of_source);
@@ -268,6 +274,16 @@ tutti_status tutti_plan_agree(tutti_plan *plan);
 
 /* ---- run.c: the shards of all pairs; NULL where there is none. */
 tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
+
+/* The same, when nothing else runs it. */
+tutti_status tutti_plan_run_now(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
+
+/* ---- run_work.c: runs with works, of plans in host memory of which this rank has one step that talks. */
+tutti_status tutti_plan_start(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
+/* Until there are none on the communicators of the plan's steps. */
+tutti_status tutti_plan_await_works(const tutti_plan *plan);
+/* Until there are none of this plan, and takes the lock. */
+void tutti_plan_lock(tutti_plan *plan);
 
 /* One run: all steps on memory of one kind. `device`: with its GPU as the current one, all is enqueued in options.stream; NULL: the
  * host does it. */

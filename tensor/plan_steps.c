@@ -263,7 +263,7 @@ tutti_status tutti_plan_choose(tutti_plan *plan) {
     return TUTTI_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------- one call */
+/* ------------------------------------------------------------------------------------------- what works run */
 
 static bool are_direct(const tutti_message *messages, int count) {
     for (int i = 0; i < count; i++)
@@ -271,14 +271,17 @@ static bool are_direct(const tutti_message *messages, int count) {
     return true;
 }
 
-bool tutti_plan_is_one_call(const tutti_plan *plan) {
-    bool talks = false;
-    for (int i = 0; i < plan->nsteps; i++) {
-        const tutti_step *step = &plan->steps[i];
-        if (talks || !are_direct(step->sends, step->nsends) || !are_direct(step->recvs, step->nrecvs)) return false;
-        if (step->reads) return false;
-        talks = step->kind != TUTTI_STEP_LOCAL;
-        if (step->nwaves > 1 && step->kind == TUTTI_STEP_MESSAGES) return false;
-    }
-    return true;
+int tutti_plan_talks(const tutti_plan *plan) {
+    int steps = 0;
+    for (int i = 0; i < plan->nsteps; i++) steps += plan->steps[i].kind != TUTTI_STEP_LOCAL;
+    return steps;
+}
+
+bool tutti_plan_is_one_collective(const tutti_plan *plan) {
+    const tutti_step *step = plan->steps;
+    for (size_t i = 0; i < plan->npairs; i++)
+        if (plan->routes[i].filler >= 0) return false;
+    if (plan->nsteps != 1 || step->reads || !are_direct(step->sends, step->nsends)) return false;
+    return step->kind == TUTTI_STEP_ALL_REDUCE || step->kind == TUTTI_STEP_REDUCE_SCATTER ||
+           (step->kind == TUTTI_STEP_ALL_GATHER && are_direct(step->recvs, step->nrecvs));
 }

@@ -111,8 +111,8 @@ static tutti_status exchange(const run *r, const tutti_step *step) {
 
 static tutti_status post_wave(const run *r, const tutti_step *step, int wave) {
     enum { TAG = 0 };
-    const tutti_options plain = TUTTI_OPTIONS(.memory = r->options->memory, .stream = r->options->stream,
-                                              .timeout_ms = r->device != NULL ? r->options->timeout_ms : 0);
+    const tutti_options plain =
+        TUTTI_OPTIONS(.memory = r->options->memory, .stream = r->options->stream, .timeout_ms = r->options->timeout_ms);
     const void *packed = NULL;
     for (int i = 0; i < step->nrecvs; i++)
         if (step->recvs[i].wave == wave)
@@ -361,7 +361,7 @@ static tutti_status end_work(const tutti_plan *plan, const tutti_options *option
 
 static tutti_status check_work(const tutti_plan *plan, const tutti_options *options) {
     char text[200];
-    if (options->work == NULL || plan->is_one_call) return TUTTI_OK;
+    if (options->work == NULL || plan->takes_work) return TUTTI_OK;
     if (plan->place == TUTTI_PLAN_CUDA)
         (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
                          "options.work is for tensors in host memory: leave it NULL; with CUDA memory the call only "
@@ -373,11 +373,12 @@ static tutti_status check_work(const tutti_plan *plan, const tutti_options *opti
                          "meanwhile");
     else {
         TUTTI_TRY(tutti_plan_describe(plan, text, sizeof text));
-        (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                         "options.work is for plans that are one call on all ranks, with nothing to pack, unpack or "
-                         "copy afterwards, and this one is %s: leave options.work NULL, and call from a thread of its "
-                         "own to do something else meanwhile",
-                         text);
+        (void)tutti_fail(
+            TUTTI_ERR_UNSUPPORTED,
+            "options.work is for plans in which no rank takes more than one step that talks to others, and "
+            "this one is, on this rank, %s: leave options.work NULL, and call from a thread of its own to "
+            "do something else meanwhile",
+            text);
     }
     return tutti_plan_fail_context(plan, TUTTI_ERR_UNSUPPORTED, "redistribution", NULL);
 }
@@ -395,7 +396,6 @@ tutti_status tutti_plan_run_steps(const tutti_run *r) {
 }
 
 static tutti_status run_all(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options) {
-    TUTTI_TRY(check_work(plan, options));
     if (plan->place == TUTTI_PLAN_CUDA) return tutti_plan_run_on_gpu(plan, srcs, dsts, options);
     if (plan->scratch_bytes > 0 && plan->scratch == NULL)
         TUTTI_TRY(tutti_mem_alloc(plan->scratch_bytes, &plan->scratch));
@@ -404,13 +404,9 @@ static tutti_status run_all(tutti_plan *plan, void *const *srcs, void *const *ds
         &(tutti_run){.plan = plan, .srcs = srcs, .dsts = dsts, .scratch = plan->scratch, .options = options});
 }
 
-tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts,
-                                  const tutti_options *options) {
+tutti_status tutti_plan_run_now(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options) {
     enum { KEPT_BYTES = 64 << 10 };
-    tutti_options own = options != NULL ? *options : TUTTI_OPTIONS(.work = NULL);
-    own.memory = plan->place == TUTTI_PLAN_CUDA ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST;
-    pthread_mutex_lock(&plan->lock);
-    tutti_status status = run_all(plan, srcs, dsts, &own);
+    tutti_status status = run_all(plan, srcs, dsts, options);
     if (plan->is_cached && plan->scratch_bytes > KEPT_BYTES) {
         (void)tutti_mem_free(plan->scratch);
         plan->scratch = NULL;
@@ -419,6 +415,19 @@ tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *con
         (void)tutti_mem_free(plan->packed);
         plan->packed = NULL;
     }
+    return status;
+}
+
+tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts,
+                                  const tutti_options *options) {
+    tutti_options own = options != NULL ? *options : TUTTI_OPTIONS(.work = NULL);
+    own.memory = plan->place == TUTTI_PLAN_CUDA ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST;
+    TUTTI_TRY(check_work(plan, &own));
+    if (own.work != NULL && !plan->is_one_collective && tutti_plan_talks(plan) > 0)
+        return tutti_plan_start(plan, srcs, dsts, &own);
+    if (own.work == NULL) TUTTI_TRY(tutti_plan_await_works(plan));
+    tutti_plan_lock(plan);
+    tutti_status status = tutti_plan_run_now(plan, srcs, dsts, &own);
     pthread_mutex_unlock(&plan->lock);
     return status;
 }

@@ -2,6 +2,7 @@
  * Messages between hosts: what a blocking send has returned for arrives, whatever the sender does next.
  */
 #include <criterion/criterion.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -237,4 +238,48 @@ Test(hosts_messages, who_waits_for_a_message_is_told_of_an_abort) {
 Test(hosts_messages, who_waits_for_a_message_is_told_that_its_sender_has_left) {
     HOSTS_NEED(0);
     run(&(netns_options){0}, wait_for_who_leaves);
+}
+
+typedef struct idle {
+    atomic_bool entered, may_leave;
+} idle;
+
+static tutti_status wait_idle(void *context) {
+    idle *i = context;
+    atomic_store(&i->entered, true);
+    while (!atomic_load(&i->may_leave)) usleep(1000);
+    return TUTTI_OK;
+}
+
+/* Rank 0 aborts while a function of tutti_submit has the communicator's queue, and calls nothing. Rank 1 waits in a collective. */
+static tutti_status abort_beside_a_function(ranks_context *context) {
+    tutti_comm *doomed;
+    int32_t one = 1;
+    idle i = {false};
+    TUTTI_TRY(tutti_comm_split(context->comm, 0, context->rank, NULL, &doomed));
+    TUTTI_TRY(tutti_barrier(doomed, NULL));
+    if (context->rank == 0) {
+        tutti_work *work;
+        TUTTI_TRY(tutti_submit(doomed, wait_idle, NULL, &i, &TUTTI_OPTIONS(.work = &work)));
+        while (!atomic_load(&i.entered)) usleep(1000);
+        usleep(300000);
+        TUTTI_TRY(tutti_comm_abort(doomed, "for a test"));
+        atomic_store(&i.may_leave, true);
+        TUTTI_TRY(tutti_work_wait(work, -1));
+        tutti_work_free(work);
+        sleep(3); /* does not call the library */
+    } else {
+        int64_t start_ns = tutti_now_ns();
+        RANKS_EXPECT(TUTTI_ERR_ABORTED, tutti_all_reduce(doomed, &one, &one, 1, TUTTI_INT32, TUTTI_SUM, NULL));
+        double seconds = (double)(tutti_now_ns() - start_ns) * 1e-9;
+        RANKS_CHECK(says("for a test"), "it says only: %s", tutti_last_error());
+        RANKS_CHECK(seconds < 2.5, "it took %.1f s", seconds);
+    }
+    tutti_comm_destroy(doomed);
+    return tutti_barrier(context->comm, NULL);
+}
+
+Test(hosts_messages, who_waits_in_a_collective_is_told_of_an_abort_beside_a_function) {
+    HOSTS_NEED(0);
+    run(&(netns_options){0}, abort_beside_a_function);
 }

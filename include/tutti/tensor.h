@@ -190,11 +190,17 @@ TUTTI_API const tutti_layout *tutti_tensor_layout(const tutti_tensor *tensor);
  * by their row-major numbers: the counts must be equal); src stays. The two may not share memory. Of the options, stream (for CUDA
  * memory), timeout_ms and work count.
  *
- * options.work: where the plan is one call that moves or reduces shards in host memory as they lie, such as an all_gather along
- * dimension 0 or an all_reduce, it is given the work, and the caller goes on. Tensors, placements and (tutti_plan_run) the plan
- * must stay, and shards must not be written, until it is done. Other plans, of several steps, with parts that are packed or with
- * CUDA memory, are TUTTI_ERR_UNSUPPORTED on all ranks, before anything is sent. The first redistribution between two layouts makes
- * their plan, and waits for the others. */
+ * options.work: taken in host memory by plans of which no rank has more than one step that talks to others (tutti_plan_get), with
+ * whatever is packed, unpacked and copied around it. The call returns, and all of that is done when the work ends; errors in it are
+ * the work's, wrong arguments the call's. It runs on a thread of the step's communicator, but for a reduction or an all_gather of
+ * shards as they lie, which is an asynchronous collective. Several works may be under way, also of one plan; between the same
+ * ranks they go one at a time, in the order of their calls, and may be waited for in any. Until one is done its tensors must stay,
+ * its sources must not be written, and its targets not be touched. A rank that has only copies to make makes them in the call, and
+ * gets a work that has ended.
+ * Other calls may come in between, as long as all ranks make them in the same order: one without a work waits first for the works
+ * on the communicators that it uses, and one that makes a plan, as the first redistribution between two layouts does, for works
+ * between its ranks, and for the others.
+ * Plans of several steps, and tensors in CUDA memory, are TUTTI_ERR_UNSUPPORTED on all ranks, before anything is sent. */
 TUTTI_API tutti_status tutti_tensor_redistribute(const tutti_tensor *src, tutti_tensor *dst,
                                                  const tutti_options *options);
 
@@ -215,7 +221,9 @@ TUTTI_API tutti_status tutti_plan_create(const tutti_layout *srcs, const tutti_l
 /* Collective. The tensors must have the plan's layouts. */
 TUTTI_API tutti_status tutti_plan_run(tutti_plan *plan, const tutti_tensor *const *srcs, tutti_tensor *const *dsts,
                                       const tutti_options *options);
-TUTTI_API void tutti_plan_destroy(tutti_plan *plan); /* NULL is allowed */
+/* NULL is allowed. Where works of the plan are under way it waits for them, and for those that were started after them between
+ * the same ranks; in a forked child it does not. */
+TUTTI_API void tutti_plan_destroy(tutti_plan *plan);
 
 typedef struct tutti_plan_details {
     int steps;                           /* that talk to other ranks */

@@ -240,7 +240,8 @@ TUTTI_API tutti_status tutti_comm_error(tutti_comm *comm);
  * From any thread, at any time; does not wait. `reason` may be NULL. */
 TUTTI_API tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason);
 
-/* Local: waits for no rank. Operations still under way on it fail. NULL is allowed. The pointer is gone. */
+/* Local: waits for no rank. Operations still under way on it fail. NULL is allowed. The pointer is gone. A function of
+ * tutti_submit that runs is waited for; it may not destroy its own communicator. */
 TUTTI_API tutti_status tutti_comm_destroy(tutti_comm *comm);
 
 /* ----------------------------------------------------------------------------------- options and works */
@@ -296,6 +297,21 @@ typedef void (*tutti_callback)(tutti_status status, void *context);
 TUTTI_API tutti_status tutti_work_on_done(tutti_work *work, tutti_callback callback, void *context);
 /* Gives the handle back, at any time; the operation goes on. NULL is allowed. */
 TUTTI_API void tutti_work_free(tutti_work *work);
+
+/* Runs `function(context)` in the turn that this call has among what is started on `comm`: after all collectives and functions
+ * that were started before, and before all that are started later, on this rank. It runs on a thread of the communicator's,
+ * which other calls on `comm` wait for. Collectives and messages on `comm` that the function calls run within its turn: so all
+ * ranks must submit functions that make the same collectives. Collectives there may not have options.work or buffers in CUDA
+ * memory, and it may not wait for what is started on `comm` later.
+ *
+ * Local. Of the options work counts; without one the call returns when the function has. The work has the status that the
+ * function gives, and its tutti_last_error; the communicator stays whole, unless a call on it fails. Where it breaks before the
+ * function's turn, the work ends with the error of that, and where it is destroyed, with TUTTI_ERR_ABORTED, and the
+ * function is not called. `release(context)` (NULL: nothing) is called once, before the work ends, whether the function was
+ * called or not, on any thread; only where this call gives an error itself it is not, nor is the function. Inside of a group, and
+ * in a forked child, it is an error. */
+TUTTI_API tutti_status tutti_submit(tutti_comm *comm, tutti_status (*function)(void *context),
+                                    void (*release)(void *context), void *context, const tutti_options *options);
 
 /* ----------------------------------------------------------------------------------------- collectives
  * n = tutti_comm_size(comm), r = the caller's rank. A call returns when the caller's buffers may be used again. It

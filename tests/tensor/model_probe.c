@@ -4,7 +4,8 @@
  *
  *     tuttirun --nproc-per-node 8 model_probe FILE [MEMORY]
  *
- * MEMORY: where the tensors are: host (default), cuda, from_cuda (the source only) or to_cuda (the target only).
+ * MEMORY: where the tensors are: host (default), cuda, from_cuda (the source only) or to_cuda (the target only); works: host, and
+ * then the same once more with works where these are taken, several of them at a time.
  *
  * Prints the first cases that differ, and how many there were; exits with 1 if any did.
  */
@@ -16,7 +17,7 @@
 #include <tutti/device.h>
 #include <tutti/tensor.h>
 
-enum { MOST_RANKS = 64, MOST_PARTS = 64, SHOWN = 10 };
+enum { MOST_RANKS = 64, MOST_PARTS = 64, SHOWN = 10, AT_ONCE = 8 };
 
 typedef struct side {
     int ndims, nranks, naxes;
@@ -36,7 +37,7 @@ typedef struct model_case {
     char expect[MOST_RANKS * 17];
 } model_case;
 
-static bool src_on_gpu, dst_on_gpu;
+static bool src_on_gpu, dst_on_gpu, with_works;
 static void *stream; /* of the GPU */
 
 static _Noreturn void give_up(const char *what) {
@@ -218,48 +219,101 @@ static void make_tensor(const model_case *c, int rank, int size, const tutti_lay
     MUST(tutti_tensor_wrap(layout, *private_out, tensor_out));
 }
 
-static bool run_case(tutti_comm *comm, const model_case *c) {
-    int rank = tutti_comm_rank(comm), size = tutti_comm_size(comm);
+/* A case of which this rank has a part. */
+typedef struct running {
+    long id;
+    tutti_type type;
     void *private[2];
     tutti_placement *from, *to;
     tutti_tensor *src, *dst;
-    char expected[17] = "", got[17] = "-", *at = (char *)c->expect;
+    tutti_work *work;
+    char expected[17];
+} running;
+
+static bool is_right(const running *r) {
+    char got[17] = "-";
+    if (tutti_placement_coordinate(r->to, -1) >= 0)
+        snprintf(got, sizeof got, "%016llx", (unsigned long long)hash_of(r->dst, tutti_type_bytes(r->type)));
+    return strcmp(got, r->expected) == 0;
+}
+
+static void end_case(running *r) {
+    tutti_tensor_destroy(r->src);
+    tutti_tensor_destroy(r->dst);
+    free(r->private[0]);
+    free(r->private[1]);
+    tutti_placement_destroy(r->from);
+    tutti_placement_destroy(r->to);
+}
+
+/* False: this rank has no part of it. */
+static bool run_case(tutti_comm *comm, const model_case *c, running *r) {
+    int rank = tutti_comm_rank(comm), size = tutti_comm_size(comm);
+    char *at = (char *)c->expect;
+    *r = (running){.id = c->id, .type = c->type};
     for (int i = 0; i < rank && at != NULL; i++) at = strchr(at, ',') != NULL ? strchr(at, ',') + 1 : NULL;
-    if (at != NULL) snprintf(expected, sizeof expected, "%.*s", (int)strcspn(at, ","), at);
-    if (!has(&c->src, rank) && !has(&c->dst, rank)) return true;
-    MUST(tutti_placement_create(comm, memory_of(src_on_gpu), c->src.ranks, c->src.axes, c->src.naxes, &from));
-    MUST(tutti_placement_create(comm, memory_of(dst_on_gpu), c->dst.ranks, c->dst.axes, c->dst.naxes, &to));
-    const tutti_layout src_layout = layout_of(c, &c->src, from, "source"),
-                       dst_layout = layout_of(c, &c->dst, to, "target");
-    make_tensor(c, rank, size, &src_layout, &private[0], &src);
-    make_tensor(c, rank, size, &dst_layout, &private[1], &dst);
-    fill(c, from, src);
-    MUST(tutti_tensor_redistribute(src, dst, &TUTTI_OPTIONS(.stream = stream)));
-    if (has(&c->dst, rank))
-        snprintf(got, sizeof got, "%016llx", (unsigned long long)hash_of(dst, tutti_type_bytes(c->type)));
-    tutti_tensor_destroy(src);
-    tutti_tensor_destroy(dst);
-    free(private[0]);
-    free(private[1]);
-    tutti_placement_destroy(from);
-    tutti_placement_destroy(to);
-    return strcmp(got, expected) == 0;
+    if (at != NULL) snprintf(r->expected, sizeof r->expected, "%.*s", (int)strcspn(at, ","), at);
+    if (!has(&c->src, rank) && !has(&c->dst, rank)) return false;
+    MUST(tutti_placement_create(comm, memory_of(src_on_gpu), c->src.ranks, c->src.axes, c->src.naxes, &r->from));
+    MUST(tutti_placement_create(comm, memory_of(dst_on_gpu), c->dst.ranks, c->dst.axes, c->dst.naxes, &r->to));
+    const tutti_layout src_layout = layout_of(c, &c->src, r->from, "source"),
+                       dst_layout = layout_of(c, &c->dst, r->to, "target");
+    make_tensor(c, rank, size, &src_layout, &r->private[0], &r -> src);
+    make_tensor(c, rank, size, &dst_layout, &r->private[1], &r -> dst);
+    fill(c, r->from, r->src);
+    MUST(tutti_tensor_redistribute(r->src, r->dst, &TUTTI_OPTIONS(.stream = stream)));
+    return true;
+}
+
+static void spoil(const running *r) {
+    tutti_local local;
+    MUST(tutti_tensor_local(r->dst, &local));
+    if (local.count > 0) memset(local.data, 0xa5, local.count * tutti_type_bytes(r->type));
+}
+
+/* Of plans that take no works the blocking call stays between the works of others. */
+static void start_again(running *r) {
+    spoil(r);
+    tutti_status status = tutti_tensor_redistribute(r->src, r->dst, &TUTTI_OPTIONS(.work = &r->work));
+    if (status == TUTTI_ERR_UNSUPPORTED) status = tutti_tensor_redistribute(r->src, r->dst, NULL);
+    MUST(status);
+}
+
+/* All once more, their works waited for from the last to the first; then they end. Gives how many differ. */
+static long run_again(running *all, int count, long *works) {
+    long wrong = 0;
+    for (int i = 0; i < count && with_works; i++) start_again(&all[i]);
+    for (int i = count - 1; i >= 0; i--) {
+        if (all[i].work != NULL) {
+            MUST(tutti_work_wait(all[i].work, -1));
+            tutti_work_free(all[i].work);
+            ++*works;
+        }
+        if (with_works && !is_right(&all[i]) && wrong++ < SHOWN)
+            fprintf(stderr, "case %ld differs, run once more%s\n", all[i].id,
+                    all[i].work != NULL ? " with a work" : "");
+    }
+    for (int i = 0; i < count; i++) end_case(&all[i]);
+    return wrong;
 }
 
 static bool read_memory(const char *word) {
     src_on_gpu = strcmp(word, "cuda") == 0 || strcmp(word, "from_cuda") == 0;
     dst_on_gpu = strcmp(word, "cuda") == 0 || strcmp(word, "to_cuda") == 0;
-    return src_on_gpu || dst_on_gpu || strcmp(word, "host") == 0;
+    with_works = strcmp(word, "works") == 0;
+    return src_on_gpu || dst_on_gpu || with_works || strcmp(word, "host") == 0;
 }
 
 int main(int argc, char **argv) {
     static char line[1 << 16], copy[1 << 16];
     static model_case c;
+    running all[AT_ONCE];
+    int kept = 0;
     tutti_comm *comm;
     tutti_placement *keeper;
-    long count = 0, wrong = 0;
+    long count = 0, wrong = 0, works = 0;
     if (argc < 2 || argc > 3 || !read_memory(argc > 2 ? argv[2] : "host")) {
-        fprintf(stderr, "usage: model_probe FILE [host|cuda|from_cuda|to_cuda]\n");
+        fprintf(stderr, "usage: model_probe FILE [host|works|cuda|from_cuda|to_cuda]\n");
         return 2;
     }
     MUST(tutti_comm_create_world(&comm));
@@ -275,14 +329,20 @@ int main(int argc, char **argv) {
     for (; fgets(line, sizeof line, file) != NULL; count++) {
         memcpy(copy, line, sizeof copy);
         read_case(line, &c);
-        if (run_case(comm, &c)) continue;
-        if (wrong++ < SHOWN) fprintf(stderr, "rank %d differs: %s", tutti_comm_rank(comm), copy);
+        if (count % AT_ONCE == 0) {
+            wrong += run_again(all, kept, &works);
+            kept = 0;
+        }
+        if (!run_case(comm, &c, &all[kept])) continue;
+        if (!is_right(&all[kept++]) && wrong++ < SHOWN)
+            fprintf(stderr, "rank %d differs: %s", tutti_comm_rank(comm), copy);
     }
+    wrong += run_again(all, kept, &works);
     fclose(file);
     tutti_placement_destroy(keeper);
     if (src_on_gpu || dst_on_gpu) MUST(tutti_device_stream_destroy(stream));
     if (tutti_comm_rank(comm) == 0 || wrong > 0)
-        printf("rank %d: %ld cases, %ld differ\n", tutti_comm_rank(comm), count, wrong);
+        printf("rank %d: %ld cases, %ld differ; %ld works\n", tutti_comm_rank(comm), count, wrong, works);
     MUST(tutti_comm_destroy(comm));
-    return count == 0 || wrong > 0;
+    return count == 0 || wrong > 0 || (with_works && works == 0);
 }

@@ -356,33 +356,6 @@ Test(tensor_plans, plans_of_one_call_run_with_works) {
     run(worlds, work_on_many);
 }
 
-static tutti_status refuse_works(ranks_context *context) {
-    static const char *const ways[][2] = {{"S1,B", "B,B"}, {"S0,B", "S1,B"}, {"P(sum),B", "S1,B"}};
-    int n = context->nranks;
-    tutti_placement *all;
-    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){n, 1}, 2, &all));
-    for (int i = 0; i < 3; i++) {
-        tutti_tensor *pair[2];
-        tutti_work *work = NULL;
-        TUTTI_TRY(make_pair(all, all, ways[i][0], ways[i][1], pair));
-        fill(pair[0], 1);
-        RANKS_EXPECT(TUTTI_ERR_UNSUPPORTED, tutti_tensor_redistribute(pair[0], pair[1], &TUTTI_OPTIONS(.work = &work)));
-        RANKS_CHECK(work == NULL && strstr(tutti_last_error(), "leave options.work NULL") != NULL &&
-                        strstr(tutti_last_error(), " of ") != NULL,
-                    "'%s'", tutti_last_error());
-        TUTTI_TRY(tutti_tensor_redistribute(pair[0], pair[1], NULL)); /* nothing was sent */
-        TUTTI_TRY(check(pair[1], i == 2 ? n : 1, ways[i][0]));
-        destroy_pair(pair);
-    }
-    tutti_placement_destroy(all);
-    return TUTTI_OK;
-}
-
-Test(tensor_plans, plans_with_packing_refuse_works_on_all_ranks) {
-    static const int some[] = {2, 3, 0};
-    run(some, refuse_works);
-}
-
 /* Rank 1 dies with its part of the call not made, while the others wait for their works. */
 static tutti_status lose_one_at_work(ranks_context *context) {
     enum { VICTIM = 1, CALLS = 3 };
