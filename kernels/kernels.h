@@ -48,19 +48,6 @@ typedef struct tutti_step_values {
     tutti_adam_factors adam;
 } tutti_step_values;
 
-/* images_out[i] = image indices[i] as numbers in [0, 1]; labels_out[i] its label. */
-typedef struct tutti_gather_args {
-    const uint8_t *images, *labels; /* of all samples; image_bytes each, one byte each */
-    const uint32_t *indices;
-    size_t image_bytes;
-    int count;
-    tutti_real *images_out;
-    uint8_t *labels_out;
-} tutti_gather_args;
-
-/* Of the host table; also for tests. */
-void tutti_samples_gather(const tutti_gather_args *args);
-
 struct tutti_kernels {
     const char *name; /* "host", "cuda" */
     tutti_memory memory;
@@ -96,7 +83,6 @@ struct tutti_kernels {
     /* -------------------------------------------------------------------------------------------- layers
      * What each computes, and the order of the arguments: kernels/layers.h, kernels/random.h. */
 
-    void (*gather)(tutti_compute *compute, const tutti_gather_args *args);
     /* Elements of scratch, which all layers share, and of what forward keeps for backward. */
     size_t (*conv_scratch_count)(const tutti_conv *conv, int batch);
     size_t (*conv_kept_count)(const tutti_conv *conv, int batch);

@@ -128,7 +128,7 @@ void tutti_dropout_apply(const tutti_dropout *dropout, size_t count, const tutti
 typedef struct tutti_softmax_loss_args {
     int batch, classes;
     const tutti_real *logits;
-    const uint8_t *labels;
+    const int32_t *labels;
     tutti_real scale;
     tutti_real *dlogits;
     int64_t *correct_out;

@@ -49,31 +49,6 @@ Test(elements, what_dropout_drops_is_the_hosts_wherever_a_part_of_the_batch_begi
         }
 }
 
-Test(elements, a_batch_is_gathered_as_on_the_host_also_one_of_more_images_than_a_grid_has_rows) {
-    static const struct {
-        size_t image_bytes;
-        int count;
-    } cases[] = {{784, 5}, {6, 3}, {1, 70000}, {4, 70000}, {1028, 2}};
-    enum { SAMPLES = 300 };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        size_t bytes = cases[i].image_bytes, count = (size_t)cases[i].count;
-        uint8_t *images = bytes_array(SAMPLES * bytes), *labels = bytes_array(SAMPLES);
-        uint32_t *indices = bytes_array(count * sizeof *indices);
-        uint8_t *labels_got = bytes_array(count), *labels_expected = bytes_array(count);
-        for (size_t b = 0; b < SAMPLES * bytes; b++) images[b] = (uint8_t)tutti_random_bits(1, 2, b);
-        for (size_t s = 0; s < SAMPLES; s++) labels[s] = (uint8_t)(s % 10);
-        for (size_t s = 0; s < count; s++) indices[s] = (uint32_t)(tutti_random_bits(1, 3, s) % SAMPLES);
-        float *got = unwritten(count * bytes), *expected = unwritten(count * bytes);
-        tutti_gather_args args = {images, labels, indices, bytes, (int)count, expected, labels_expected};
-        tutti_samples_gather(&args);
-        args.images_out = got, args.labels_out = labels_got;
-        tutti_gpu_gather(compute, &args);
-        expect_same("images", count * bytes, got, expected);
-        cr_assert_eq(memcmp(labels_got, labels_expected, count), 0);
-        FREE(images, labels, indices, labels_got, labels_expected, got, expected);
-    }
-}
-
 Test(elements, bfloat16_is_the_nearest_and_ties_go_to_even) {
     static const struct {
         float value;

@@ -8,9 +8,9 @@ Test(loss, gradients_are_the_hosts_and_sums_within_rounding) {
     for (size_t i = 0; i < COUNT_OF(batches); i++) {
         size_t count = (size_t)batches[i] * 10;
         float *logits = array(count), *got = unwritten(count), *expected = unwritten(count);
-        uint8_t *labels = bytes_array((size_t)batches[i]);
+        int32_t *labels = bytes_array((size_t)batches[i] * sizeof *labels);
         for (size_t e = 0; e < count; e++) logits[e] = roundf(logits[e] * 20) / 2; /* equals among them */
-        for (int b = 0; b < batches[i]; b++) labels[b] = (uint8_t)(b * 7 % 10);
+        for (int b = 0; b < batches[i]; b++) labels[b] = b * 7 % 10;
         double sums[2] = {1.5, 3}, sums_expected[2] = {1.5, 3};
         tutti_softmax_loss_args args = {.batch = batches[i],
                                         .classes = 10,

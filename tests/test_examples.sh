@@ -41,8 +41,9 @@ odd: 2 ranks, sum 4" "$2/split$3"
 sums on rank 3: 2, from column 6 on, each 10
 x[3,5] on rank 3: 35" "$2/tensors$3"
 }
-expect_operators() { # expect_operators NAME FOLDER, where Tutti was built with a CBLAS
+expect_operators() { # expect_operators NAME FOLDER, where Tutti was built with a CBLAS and zlib
     [ -e "$2/operators" ] || { [ -z "$(find "$prefix" -name 'libtutti_ops.so')" ] && return; }
+    expect "$1, data" 3 "20 batches; samples of each class: 264 272 252 232 210 234 234 226 244 232" "$2/data"
     expect "$1, operators" 4 "abc[3,5] on rank 3: 8840
 add ab,ab->ab: axis 0 splits a; 'y' S1 -> S0
 rank 1 has 2x5 of x, the rows from 2 on

@@ -323,7 +323,7 @@ static double loss_evaluate(void *context) {
 }
 
 Test(softmax_loss, gradients_match_finite_differences) {
-    uint8_t labels[] = {3, 0, 6};
+    int32_t labels[] = {3, 0, 6};
     double *logits = random_array(3 * 7), *dlogits = unwritten_array(3 * 7);
     loss_data data = {{.batch = 3, .classes = 7, .logits = logits, .labels = labels, .scale = 1}};
     tutti_softmax_loss_args backward = data.args;
@@ -335,7 +335,7 @@ Test(softmax_loss, gradients_match_finite_differences) {
 
 Test(softmax_loss, is_stable_for_huge_logits_and_counts_right_answers) {
     double logits[] = {1e4, -1e4, 0, 0, 0, 0, -1e300, 1e300, 5}, dlogits[9];
-    uint8_t labels[] = {0, 2, 0};
+    int32_t labels[] = {0, 2, 0};
     int64_t correct = -1;
     tutti_softmax_loss_args args = {.batch = 2,
                                     .classes = 3,

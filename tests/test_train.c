@@ -107,7 +107,7 @@ static tutti_status gradient_ready(void *context, int parameter) {
     return TUTTI_OK;
 }
 
-static double residual_loss(tutti_model *model, const tutti_pass *pass, const uint8_t *labels, bool backward) {
+static double residual_loss(tutti_model *model, const tutti_pass *pass, const int32_t *labels, bool backward) {
     tutti_softmax_loss_args loss = {.batch = pass->batch,
                                     .classes = 3,
                                     .logits = tutti_model_forward(model, pass),
@@ -126,7 +126,7 @@ Test(model, gradients_of_a_residual_model_match_finite_differences) {
                  tutti_last_error());
     tutti_model_initialize(model, 5);
     float *gradients[16];
-    uint8_t labels[BATCH] = {2, 0};
+    int32_t labels[BATCH] = {2, 0};
     tutti_pass pass = {.batch = BATCH, .training = true};
     for (int i = 0; i < model->nparameters; i++)
         gradients[i] = calloc(model->parameters[i].count, sizeof *gradients[i]);

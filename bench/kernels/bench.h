@@ -3,7 +3,7 @@
  * a row is timed (timing.c).
  *
  * Regions are equal pieces of memory that rows read and write as they like: random numbers at first, the last one zeros. What
- * kernels take for indices or labels is never written but by them.
+ * kernels take for labels is never written but by them.
  */
 #ifndef TUTTI_BENCH_KERNELS_BENCH_H
 #define TUTTI_BENCH_KERNELS_BENCH_H
@@ -19,7 +19,6 @@
 #define BENCH_REGIONS   9 /* eight sources and a result */
 #define BENCH_ROWS_MOST 160
 #define BENCH_LABELS    10000
-#define BENCH_IMAGE     784 /* pixels */
 
 typedef struct bench_lab {
     const tutti_kernels *kernels;
@@ -32,10 +31,9 @@ typedef struct bench_lab {
     tutti_status failed; /* of a reduction; what the compute's table starts, the compute keeps */
     /* Memory of the compute. */
     tutti_step_values *values;
-    double *sums;      /* two */
-    uint8_t *labels;   /* BENCH_LABELS zeros */
-    uint32_t *indices; /* 0, 1, 2 ..., as many as images of 784 numbers fit into a region */
-    int32_t *where;    /* of pooling: a quarter of a region */
+    double *sums;    /* two */
+    int32_t *labels; /* BENCH_LABELS zeros */
+    int32_t *where;  /* of pooling: a quarter of a region */
 } bench_lab;
 
 /* Sizes and choices of a row; each function of rows.c takes those that it knows. */

@@ -66,17 +66,6 @@ static tutti_status take(bench_lab *lab, size_t bytes, void *place_out) {
     return TUTTI_OK;
 }
 
-/* 0, 1, 2 ... */
-static tutti_status upload_indices(bench_lab *lab, size_t count) {
-    uint32_t *indices = calloc(count, sizeof *indices);
-    if (indices == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %zu indices", count);
-    for (size_t i = 0; i < count; i++) indices[i] = (uint32_t)i;
-    lab->kernels->upload(lab->compute, lab->indices, indices, count * sizeof *indices);
-    tutti_status status = lab->kernels->wait(lab->compute);
-    free(indices);
-    return status;
-}
-
 static tutti_status open_lab(const request *q, bench_lab *lab) {
     static const tutti_normal normal = {.seed = 1, .stddev = 1};
     const tutti_step_values values = {.lr = (tutti_real)0.001,
@@ -92,19 +81,17 @@ static tutti_status open_lab(const request *q, bench_lab *lab) {
             lab->kernels->truncated_normal(lab->compute, &normal, lab->bytes / sizeof(tutti_real), lab->regions[0]);
         else if (i < BENCH_REGIONS - 1) lab->kernels->copy(lab->compute, lab->regions[i], lab->regions[0], lab->bytes);
     }
-    size_t images = lab->bytes / sizeof(tutti_real) / BENCH_IMAGE;
     TUTTI_TRY(take(lab, sizeof values, &lab->values));
     TUTTI_TRY(take(lab, 2 * sizeof *lab->sums, &lab->sums));
-    TUTTI_TRY(take(lab, BENCH_LABELS, &lab->labels));
-    TUTTI_TRY(take(lab, images * sizeof *lab->indices, &lab->indices));
+    TUTTI_TRY(take(lab, BENCH_LABELS * sizeof *lab->labels, &lab->labels));
     TUTTI_TRY(take(lab, lab->bytes / 4, &lab->where));
     lab->kernels->upload(lab->compute, lab->values, &values, sizeof values);
-    return upload_indices(lab, images);
+    return lab->kernels->wait(lab->compute);
 }
 
 static void close_lab(bench_lab *lab) {
     if (lab->compute == NULL) return;
-    void *rest[] = {lab->values, lab->sums, lab->labels, lab->indices, lab->where};
+    void *rest[] = {lab->values, lab->sums, lab->labels, lab->where};
     for (int i = 0; i < BENCH_REGIONS; i++) lab->kernels->free(lab->compute, lab->regions[i]);
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) lab->kernels->free(lab->compute, rest[i]);
     lab->kernels->close(lab->compute);

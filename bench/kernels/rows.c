@@ -66,17 +66,6 @@ static void run_reduce(bench_lab *lab, const bench_shape *s) {
 
 /* --------------------------------------------------------------------------------------------- the trainer's */
 
-static void run_gather(bench_lab *lab, const bench_shape *s) {
-    tutti_gather_args args = {.images = (const uint8_t *)lab->regions[0],
-                              .labels = (const uint8_t *)lab->regions[1],
-                              .indices = lab->indices,
-                              .image_bytes = BENCH_IMAGE,
-                              .count = s->batch,
-                              .images_out = lab->regions[3],
-                              .labels_out = (uint8_t *)lab->regions[4]};
-    lab->kernels->gather(lab->compute, &args);
-}
-
 static void run_max_pool_forward(bench_lab *lab, const bench_shape *s) {
     lab->kernels->max_pool_forward(lab->compute, &s->conv.window, s->batch, lab->regions[0], lab->regions[1],
                                    lab->where);
@@ -267,10 +256,6 @@ static void list_pools(list *l) {
 }
 
 static void list_samples(list *l) {
-    bench_kernel gather = {.name = "gather", .run = run_gather, .shape.batch = images_that_fit(l, BENCH_IMAGE)};
-    gather.bytes = (double)BENCH_IMAGE * (1 + sizeof(tutti_real)) * gather.shape.batch;
-    snprintf(gather.text, sizeof gather.text, "%d x %d bytes", gather.shape.batch, BENCH_IMAGE);
-    append(l, gather);
     for (int batch = 100; batch <= BENCH_LABELS; batch *= 100) {
         bench_kernel loss = {.name = "softmax_loss", .run = run_softmax_loss, .shape.batch = batch, .bound = "latency"};
         loss.bytes = (20.0 * sizeof(tutti_real) + 1) * batch;

@@ -11,7 +11,7 @@
 
 #include "ddp/trainer/update.h"
 
-typedef enum option_kind { OPTION_TEXT, OPTION_CHOICE, OPTION_INT, OPTION_REAL, OPTION_FLAG } option_kind;
+typedef enum option_kind { OPTION_TEXT, OPTION_LIST, OPTION_CHOICE, OPTION_INT, OPTION_REAL, OPTION_FLAG } option_kind;
 
 typedef struct option_row {
     const char *name;
@@ -30,8 +30,24 @@ typedef struct option_row {
 static const option_row rows[] = {
     {"model", OPTION_CHOICE, AT(model), NULL, 0, 0, "lenet|mlp", "what is trained (default: lenet; with --resume the "
      "checkpoint's)"},
-    {"data", OPTION_TEXT, AT(data), NULL, 0, 0, "DIR", "folder with MNIST's four files (default: TUTTI_DATA, "
-     "../shared/data/mnist, data/mnist, else drawn digits)"},
+    {"dataset", OPTION_CHOICE, AT(dataset), NULL, 0, 0, "mnist|digits|cifar10|cifar100|ofrecord", "form of the data (default: "
+     "mnist, or digits that are drawn where none is found)"},
+    {"data", OPTION_TEXT, AT(data), NULL, 0, 0, "DIR", "folder with its files: MNIST's four, those of CIFAR's binary version, or "
+     "folders train and test of OFRecord (default: TUTTI_DATA, for mnist also ../shared/data/mnist, data/mnist)"},
+    {"resize", OPTION_INT, AT(resize), NULL, 1, 4096, "N", "images become N x N"},
+    {"no-augment", OPTION_FLAG, AT(no_augment), NULL, 0, 0, NULL, "CIFAR: train on images as they are, without crop and flip"},
+    {"no-shuffle", OPTION_FLAG, AT(no_shuffle), NULL, 0, 0, NULL, "train in the order of the files"},
+    {"shuffle-buffer", OPTION_INT, AT(shuffle_buffer), NULL, 1, 1e8, "N", "shuffle through a buffer of N samples; OFRecord files "
+     "are read in order otherwise"},
+    {"repeat", OPTION_INT, AT(repeat), "1", 1, 1e6, "N", "an epoch is N passes over the data"},
+    {"data-part-num", OPTION_INT, AT(data_part_num), "1", 1, 1e6, "N", "ofrecord: files of the training data"},
+    {"test-part-num", OPTION_INT, AT(test_part_num), NULL, 1, 1e6, "N", "ofrecord: files of the test data (default: as many)"},
+    {"part-prefix", OPTION_TEXT, AT(part_prefix), "part-", 0, 0, "TEXT", "ofrecord: files' names before their number"},
+    {"part-suffix-length", OPTION_INT, AT(part_suffix_length), "-1", -1, 18, "N", "ofrecord: digits of the number, filled up with "
+     "zeros; -1: as needed"},
+    {"blob", OPTION_LIST, AT(blobs), NULL, 0, 0, "NAME:SHAPE:TYPE", "ofrecord: a feature, such as img_raw:28,28,1:float32 and "
+     "label:1,1:int32; given twice"},
+    {"classes", OPTION_INT, AT(classes), NULL, 2, 1e6, "N", "ofrecord: number of classes (default: 10)"},
     {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per rank and step"},
     {"device", OPTION_CHOICE, AT(device), "auto", 0, 0, "auto|host|cuda", "where it computes; auto: cuda where a GPU is"},
     {"precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, "fp32|tf32|bf16", "of matrix products, with cuda; parameters "
@@ -98,6 +114,13 @@ static tutti_status store(const option_row *row, const char *text, tutti_argumen
         if (text[0] == '\0') return tutti_fail(TUTTI_ERR_CONFIG, "--%s: its value is empty", row->name);
         *(const char **)(void *)member = text;
         return TUTTI_OK;
+    case OPTION_LIST: {
+        tutti_arguments_list *list = (void *)member;
+        if (list->count == TUTTI_ARGUMENTS_BLOBS)
+            return tutti_fail(TUTTI_ERR_CONFIG, "--%s: given more than %d times", row->name, TUTTI_ARGUMENTS_BLOBS);
+        list->texts[list->count++] = text;
+        return TUTTI_OK;
+    }
     case OPTION_INT:
         TUTTI_TRY(read_number(row, text, &number));
         *(int64_t *)(void *)member = (int64_t)number;
@@ -176,7 +199,7 @@ tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *argum
 }
 
 void tutti_arguments_print(FILE *file) {
-    fputs("tutti-train: trains a small model on MNIST, data-parallel over all ranks that the launcher started\n\n"
+    fputs("tutti-train: trains a small model on images, data-parallel over all ranks that the launcher started\n\n"
           "  tutti-train [options]                              one rank\n"
           "  tuttirun --nproc_per_node 2 tutti-train [options]  two ranks on this machine\n"
           "  tutti-train --nodes 192.168.1.12,192.168.1.11 --ctrl_port 9988 --device_num 2 [options]\n"

@@ -45,11 +45,15 @@ static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
 /* Options and data that must be equal on all ranks, or training would go wrong without a word. */
 static tutti_status check_agreement(const tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
-    const char *texts[] = {train->model_name, train->optimizer_name, arguments->lr_schedule, arguments->precision,
-                           train->compute->kernels->name};
-    int64_t numbers[] = {arguments->batch_size, arguments->log_every,       arguments->eval_every,
-                         train->step,           train->dataset.train.count, train->total_steps,
-                         (int64_t)train->seed,  train->dataset.height,      train->dataset.test.count};
+    const tutti_input *input = &train->input;
+    const char *texts[] = {
+        train->model_name,    train->optimizer_name,         arguments->lr_schedule,
+        arguments->precision, train->compute->kernels->name, arguments->dataset != NULL ? arguments->dataset : ""};
+    int64_t numbers[] = {
+        arguments->batch_size, arguments->log_every,  arguments->eval_every,     train->step,
+        input->train_count,    train->total_steps,    (int64_t)train->seed,      input->test_count,
+        input->details.height, input->details.width,  input->details.channels,   input->details.classes,
+        arguments->no_augment, arguments->no_shuffle, arguments->shuffle_buffer, arguments->repeat};
     double reals[] = {train->lr, train->update.options.momentum, arguments->weight_decay};
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) digest = mix(digest, texts[i], strlen(texts[i]) + 1);
@@ -66,24 +70,20 @@ static tutti_status check_agreement(const tutti_train *train) {
     return TUTTI_OK;
 }
 
-static bool is_drawn(const tutti_train *train) {
-    return strcmp(train->dataset.source, TUTTI_DATASET_DRAWN) == 0;
-}
-
 static void announce(const tutti_train *train) {
     if (train->rank != 0) return;
     if (train->arguments->resume != NULL)
         printf("resumed at step %lld from %s%s\n", (long long)train->step, train->resumed.path,
                train->step < train->total_steps ? "" : "; nothing is left to train");
-    if (is_drawn(train))
-        printf("no MNIST found: training on %lld digits that tutti-train draws itself (--data names a folder)\n",
-               (long long)train->dataset.train.count);
+    if (train->input.drawn)
+        printf("%straining on %lld digits that tutti-train draws itself (--data names a folder)\n",
+               train->arguments->dataset == NULL ? "no MNIST found: " : "", (long long)train->input.train_count);
     fflush(stdout);
 }
 
 static int tell_accuracy(const tutti_train *train, double accuracy) {
     if (train->rank == 0)
-        printf("test accuracy%s: %.2f %%\n", is_drawn(train) ? " (drawn digits, not MNIST)" : "", 100 * accuracy);
+        printf("test accuracy%s: %.2f %%\n", train->input.drawn ? " (drawn digits, not MNIST)" : "", 100 * accuracy);
     return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
 }
 

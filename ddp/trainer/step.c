@@ -12,44 +12,17 @@
 
 /* ---------------------------------------------------------------------------------------- open, close */
 
-static size_t image_bytes(const tutti_step *step) {
-    return (size_t)step->setup.dataset->height * (size_t)step->setup.dataset->width;
-}
-
 static size_t block_bytes(const tutti_step *step) {
-    return sizeof(tutti_step_values) + (size_t)step->setup.batch * sizeof(uint32_t);
-}
-
-static tutti_status upload_samples(tutti_step *step, const tutti_samples *samples, tutti_samples *samples_out) {
-    tutti_compute *compute = step->setup.compute;
-    size_t bytes = (size_t)samples->count * image_bytes(step);
-    void *memory;
-    TUTTI_TRY(compute->kernels->alloc(compute, bytes, &memory));
-    samples_out->images = memory;
-    TUTTI_TRY(compute->kernels->alloc(compute, (size_t)samples->count, &memory));
-    samples_out->labels = memory;
-    samples_out->count = samples->count;
-    compute->kernels->upload(compute, samples_out->images, samples->images, bytes);
-    compute->kernels->upload(compute, samples_out->labels, samples->labels, (size_t)samples->count);
-    return TUTTI_OK;
+    return sizeof(tutti_step_values) + (size_t)step->setup.batch * sizeof(int32_t);
 }
 
 tutti_status tutti_step_open(tutti_step *step, const tutti_step_setup *setup) {
     *step = (tutti_step){.setup = *setup};
     tutti_compute *compute = setup->compute;
-    if (compute->kernels->memory == TUTTI_MEMORY_HOST) {
-        step->train = setup->dataset->train;
-        step->test = setup->dataset->test;
-    } else {
-        TUTTI_TRY(upload_samples(step, &setup->dataset->train, &step->train));
-        TUTTI_TRY(upload_samples(step, &setup->dataset->test, &step->test));
-    }
     step->prepared = calloc(1, block_bytes(step));
-    if (step->prepared == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a batch's indices");
+    if (step->prepared == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a batch's labels");
     void *memory;
     TUTTI_TRY(compute->kernels->alloc(compute, block_bytes(step), &step->block));
-    TUTTI_TRY(compute->kernels->alloc(compute, (size_t)setup->batch, &memory));
-    step->labels = memory;
     TUTTI_TRY(compute->kernels->alloc(compute, 2 * sizeof *step->sums, &memory));
     step->sums = memory;
     return compute->kernels->check(compute);
@@ -60,12 +33,7 @@ void tutti_step_close(tutti_step *step) {
     if (compute == NULL) return;
     const tutti_kernels *kernels = compute->kernels;
     kernels->forget(compute, step->recording);
-    if (kernels->memory != TUTTI_MEMORY_HOST) {
-        kernels->free(compute, step->train.images), kernels->free(compute, step->train.labels);
-        kernels->free(compute, step->test.images), kernels->free(compute, step->test.labels);
-    }
     kernels->free(compute, step->block);
-    kernels->free(compute, step->labels);
     kernels->free(compute, step->sums);
     free(step->prepared);
     *step = (tutti_step){.recording = NULL};
@@ -87,21 +55,22 @@ static const tutti_step_values *values_of(const tutti_step *step) {
     return step->block;
 }
 
-/* Samples, whose indices are in the block, become the model's input. */
-static void gather(tutti_step *step, const tutti_samples *samples, int batch) {
-    tutti_gather_args args = {
-        .images = samples->images,
-        .labels = samples->labels,
-        .indices = (const uint32_t *)(values_of(step) + 1),
-        .image_bytes = image_bytes(step),
-        .count = batch,
-        .images_out = tutti_model_input(step->setup.model),
-        .labels_out = step->labels,
-    };
-    step->setup.compute->kernels->gather(step->setup.compute, &args);
+static const int32_t *labels_of(const tutti_step *step) {
+    return (const int32_t *)(values_of(step) + 1);
 }
 
-/* All that a step does after its block is there. */
+/* The images become the model's input, the labels a part of the block, which goes with it. */
+static void upload_batch(tutti_step *step, const tutti_data_batch *batch) {
+    tutti_compute *compute = step->setup.compute;
+    const tutti_shape in = step->setup.model->nodes[0].out;
+    const size_t image = (size_t)in.height * (size_t)in.width * (size_t)in.channels * sizeof *batch->images;
+    memcpy((tutti_step_values *)step->prepared + 1, batch->labels, (size_t)batch->count * sizeof *batch->labels);
+    compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
+    compute->kernels->upload(compute, tutti_model_input(step->setup.model), batch->images,
+                             (size_t)batch->count * image);
+}
+
+/* All that a step does after its batch is there. */
 static tutti_status launch(tutti_step *step) {
     const tutti_step_setup *setup = &step->setup;
     tutti_compute *compute = setup->compute;
@@ -112,12 +81,11 @@ static tutti_status launch(tutti_step *step) {
         .first_sample = (uint64_t)setup->rank * (uint64_t)setup->batch,
         .values = values_of(step),
     };
-    gather(step, &step->train, setup->batch);
     tutti_softmax_loss_args loss = {
         .batch = setup->batch,
-        .classes = TUTTI_DATASET_CLASSES,
+        .classes = tutti_model_classes(setup->model),
         .logits = tutti_model_forward(setup->model, &pass),
-        .labels = step->labels,
+        .labels = labels_of(step),
         .scale = 1.0f / (float)setup->batch,
         .dlogits = tutti_model_logits_gradient(setup->model),
     };
@@ -177,7 +145,7 @@ static tutti_status record(tutti_step *step) {
     return tutti_fail(status, "%s (--eager trains without recording steps)", text);
 }
 
-tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const uint32_t *indices) {
+tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const tutti_data_batch *batch) {
     tutti_compute *compute = step->setup.compute;
     if (compute->kernels->memory == TUTTI_MEMORY_HOST) step->setup.eager = true;
     if (!step->setup.eager && step->recording == NULL && step->launched == STEPS_BEFORE_RECORDING)
@@ -185,8 +153,7 @@ tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const u
     tutti_step_values *values = step->prepared;
     values->time = (uint64_t)number;
     tutti_update_begin(step->setup.update, lr, values);
-    memcpy(values + 1, indices, (size_t)step->setup.batch * sizeof *indices);
-    compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
+    upload_batch(step, batch);
     if (step->recording != NULL) return compute->kernels->replay(compute, step->recording);
     step->launched++;
     return launch(step);
@@ -202,22 +169,21 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
 
 /* --------------------------------------------------------------------------------------------- a test */
 
-tutti_status tutti_step_test(tutti_step *step, int64_t first, int64_t end, double sums_out[2]) {
+tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]) {
     tutti_compute *compute = step->setup.compute;
-    const int most = step->setup.batch;
-    uint32_t *indices = (uint32_t *)((tutti_step_values *)step->prepared + 1);
+    tutti_data_batch batch;
     compute->kernels->zero(compute, step->sums, 2 * sizeof *step->sums);
-    for (int64_t at = first; at < end; at += most) {
-        int batch = (int)(end - at < most ? end - at : most);
-        for (int i = 0; i < batch; i++) indices[i] = (uint32_t)(at + i);
-        compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
-        gather(step, &step->test, batch);
-        tutti_pass pass = {.batch = batch, .training = false};
+    TUTTI_TRY(tutti_data_seek(test, 0, 0));
+    for (;;) {
+        TUTTI_TRY(tutti_data_next(test, &batch));
+        if (batch.count == 0) break;
+        upload_batch(step, &batch);
+        tutti_pass pass = {.batch = batch.count, .training = false};
         tutti_softmax_loss_args loss = {
-            .batch = batch,
-            .classes = TUTTI_DATASET_CLASSES,
+            .batch = batch.count,
+            .classes = tutti_model_classes(step->setup.model),
             .logits = tutti_model_forward(step->setup.model, &pass),
-            .labels = step->labels,
+            .labels = labels_of(step),
         };
         const bool adds = true;
         compute->kernels->softmax_loss(compute, &loss, adds, step->sums);

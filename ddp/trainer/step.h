@@ -1,27 +1,26 @@
 /*
  * One step on this rank's part of a batch, and its part of a test.
  *
- *   prepare   (host)      which samples, learning rate: one block, uploaded
- *   run       (compute)   gather, forward, loss, backward: each gradient is written into its bucket, which leaves when it
+ *   prepare   (host)      images; learning rate and labels, one block: uploaded
+ *   run       (compute)   forward, loss, backward: each gradient is written into its bucket, which leaves when it
  *                         is full; finish: gradients are the mean over ranks; update
  *
  * On a GPU the first steps are launched kernel by kernel; then one is recorded, buckets included, and the others replay it:
- * all that changes from step to step is in the block. Where collectives cannot be recorded, every step is launched.
+ * all that changes from step to step is in the block and in the model's input. Where collectives cannot be recorded, every step is launched.
  * The loss stays where it was computed until somebody asks for it.
  */
 #ifndef TUTTI_TRAINER_STEP_H
 #define TUTTI_TRAINER_STEP_H
 
+#include <tutti/data.h>
 #include <tutti/ddp.h>
 
-#include "ddp/trainer/data/dataset.h"
 #include "ddp/trainer/model.h"
 #include "ddp/trainer/update.h"
 
 typedef struct tutti_step_setup {
     tutti_compute *compute;
     tutti_comm *comm;
-    const tutti_dataset *dataset;
     tutti_model *model;
     tutti_update *update;
     uint64_t seed;
@@ -31,10 +30,8 @@ typedef struct tutti_step_setup {
 
 typedef struct tutti_step {
     tutti_step_setup setup;
-    tutti_ddp *ddp;            /* the caller's, from tutti_step_start on */
-    tutti_samples train, test; /* in the compute's memory; on the host the data set's own */
-    void *prepared, *block; /* tutti_step_values, then the batch's indices: on the host, and in the compute's memory */
-    uint8_t *labels;        /* of the batch */
+    tutti_ddp *ddp;         /* the caller's, from tutti_step_start on */
+    void *prepared, *block; /* tutti_step_values, then the batch's labels: on the host, and in the compute's memory */
     double *sums;           /* of losses, and of right answers */
     int64_t launched;       /* steps so far, before recording */
     tutti_recording *recording;
@@ -45,11 +42,11 @@ tutti_status tutti_step_open(tutti_step *step, const tutti_step_setup *setup);
 /* Accepts half-opened ones. */
 void tutti_step_close(tutti_step *step);
 
-/* Training step number `number` (from 0) on these samples; returns when it is done, or, on a GPU, enqueued. */
-tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const uint32_t *indices);
+/* Training step number `number` (from 0) on a whole batch; returns when it is done, or, on a GPU, enqueued. */
+tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const tutti_data_batch *batch);
 /* This rank's loss in the last step, a mean over its batch. Waits for it. */
 tutti_status tutti_step_loss(tutti_step *step, double *loss_out);
-/* Test samples [first, end): the sum of their losses, and of right answers. */
-tutti_status tutti_step_test(tutti_step *step, int64_t first, int64_t end, double sums_out[2]);
+/* One pass over test samples: the sum of their losses, and of right answers. */
+tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]);
 
 #endif

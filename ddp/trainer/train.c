@@ -53,7 +53,7 @@ static tutti_status tell_start(tutti_train *train) {
     tutti_event event = {
         .kind = TUTTI_EVENT_START,
         .model = train->model_name,
-        .data = train->dataset.source,
+        .data = train->input.name,
         .ranks = train->nranks,
         .batch_size = (int)train->arguments->batch_size,
         .parameters = tutti_model_parameter_count(train->model),
@@ -70,7 +70,7 @@ static void start_clock(const tutti_train *train, tutti_train_clock *clock) {
 static double lap(const tutti_train *train, tutti_train_clock *clock) {
     tutti_train_clock since = *clock;
     start_clock(train, clock);
-    double images = (double)(clock->step - since.step) * (double)train->nranks * train->shard.batch;
+    double images = (double)(clock->step - since.step) * (double)train->nranks * (double)train->arguments->batch_size;
     return clock->ns > since.ns ? images * 1e9 / (double)(clock->ns - since.ns) : 0;
 }
 
@@ -103,11 +103,9 @@ static tutti_status look_at_loss(tutti_train *train, double *loss) {
 static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
     int64_t begun_ns = tutti_callbacks_now_ns();
     double sums[2]; /* losses, right answers */
-    int64_t first, end;
-    tutti_shard_range(train->dataset.test.count, train->rank, train->nranks, &first, &end);
-    TUTTI_TRY(tutti_step_test(&train->work, first, end, sums));
+    TUTTI_TRY(tutti_step_test(&train->work, train->input.test, sums));
     TUTTI_TRY(tutti_all_reduce(train->comm, sums, sums, 2, TUTTI_FLOAT64, TUTTI_SUM, NULL));
-    double count = (double)train->dataset.test.count;
+    double count = (double)train->input.test_count;
     tutti_event event = {
         .kind = TUTTI_EVENT_EVALUATION, .has_loss = true, .loss = sums[0] / count, .accuracy = sums[1] / count};
     *accuracy_out = event.accuracy;
@@ -126,9 +124,9 @@ static tutti_status save(tutti_train *train) {
         .seed = train->seed,
         .step = train->step,
         .epoch = train->epoch,
-        .samples = train->batch * train->nranks * train->shard.batch,
+        .samples = train->batch * train->nranks * train->arguments->batch_size,
         .ranks = train->nranks,
-        .batch_size = train->shard.batch,
+        .batch_size = train->arguments->batch_size,
     };
     TUTTI_TRY(tutti_checkpoint_save(train->arguments->checkpoint_dir, &content, &position, path));
     leave_out(train, begun_ns);
@@ -173,13 +171,14 @@ static tutti_status advance(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     tutti_event event = {.kind = TUTTI_EVENT_STEP};
     event.lr = tutti_update_lr(arguments->lr_schedule, train->lr, train->step, train->total_steps);
-    const uint32_t *indices = tutti_shard_batch(&train->shard, train->epoch, train->batch);
-    TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, indices));
+    tutti_data_batch batch;
+    TUTTI_TRY(tutti_input_next(train->input.train, (int)arguments->batch_size, &batch));
+    TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, &batch));
     train->step++;
     event.has_loss = train->step == 1 || train->step % arguments->log_every == 0;
     if (event.has_loss) TUTTI_TRY(look_at_loss(train, &event.loss));
     event.images_per_second = measure_speed(train, event.has_loss);
-    bool last = train->step == train->total_steps, epoch_ends = ++train->batch == tutti_shard_batches(&train->shard);
+    bool last = train->step == train->total_steps, epoch_ends = ++train->batch == train->input.batches;
     if (epoch_ends) {
         train->epoch++;
         train->batch = 0;
@@ -199,6 +198,7 @@ tutti_status tutti_train_run(tutti_train *train, double *accuracy_out) {
     TUTTI_TRY(create_ddp(train));
     TUTTI_TRY(tell_start(train));
     TUTTI_TRY(agree_to_listen(train));
+    TUTTI_TRY(tutti_input_seek(&train->input, train->input.train, train->epoch, train->batch));
     start_clock(train, &train->lately);
     start_clock(train, &train->row);
     while (train->step < train->total_steps && train->stopped_by == 0) TUTTI_TRY(advance(train));

@@ -10,8 +10,7 @@
 #include "ddp/trainer/arguments.h"
 #include "ddp/trainer/callbacks.h"
 #include "ddp/trainer/checkpoint.h"
-#include "ddp/trainer/data/dataset.h"
-#include "ddp/trainer/data/shard.h"
+#include "ddp/trainer/input.h"
 #include "ddp/trainer/model.h"
 #include "ddp/trainer/step.h"
 #include "ddp/trainer/update.h"
@@ -30,8 +29,7 @@ typedef struct tutti_train {
     tutti_checkpoint_found resumed; /* with --resume */
 
     tutti_compute *compute;
-    tutti_dataset dataset;
-    tutti_shard shard;
+    tutti_input input;
     tutti_model *model;
     tutti_update update;
     tutti_step work;

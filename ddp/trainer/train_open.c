@@ -47,13 +47,14 @@ static tutti_status open_compute(tutti_train *train) {
 static tutti_status create_model(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     tutti_models_options options = {
-        .classes = TUTTI_DATASET_CLASSES,
+        .classes = train->input.details.classes,
         .dropout = isnan(arguments->dropout) ? -1 : arguments->dropout,
     };
     tutti_model_layers *list = calloc(1, sizeof *list);
     if (list == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
     tutti_models_find(train->model_name)->fill(&options, list);
-    tutti_shape in = {train->dataset.height, train->dataset.width, 1};
+    const tutti_data_details *about = &train->input.details;
+    tutti_shape in = {about->height, about->width, about->channels};
     tutti_status status = tutti_model_create(list, in, (int)arguments->batch_size, train->compute, &train->model);
     free(list);
     return status;
@@ -122,7 +123,7 @@ static tutti_status choose_names(tutti_train *train) {
 /* The first of --steps and --epochs ends the run; with neither, one epoch does. */
 static void plan_steps(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
-    int64_t batches = tutti_shard_batches(&train->shard);
+    int64_t batches = train->input.batches;
     int64_t epochs = arguments->epochs >= 0 || arguments->steps >= 0 ? arguments->epochs : 1;
     int64_t by_epochs = epochs >= 0 ? epochs * batches : INT64_MAX;
     int64_t by_steps = arguments->steps >= 0 ? arguments->steps : INT64_MAX;
@@ -137,7 +138,6 @@ static tutti_status open_step(tutti_train *train) {
     tutti_step_setup setup = {
         .compute = train->compute,
         .comm = train->comm,
-        .dataset = &train->dataset,
         .model = train->model,
         .update = &train->update,
         .seed = train->seed,
@@ -165,16 +165,13 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
         .seed = (uint64_t)arguments->seed,
     };
     TUTTI_TRY(choose_names(train));
-    TUTTI_TRY(tutti_dataset_open(arguments->data, &train->dataset));
-    /* Before memory is taken for a batch that is too large. */
-    TUTTI_TRY(tutti_shard_init(&train->shard, train->dataset.train.count, train->rank, train->nranks,
-                               (int)arguments->batch_size, train->seed));
+    TUTTI_TRY(tutti_input_open(&train->input, arguments, train->rank, train->nranks));
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
     TUTTI_TRY(create_update(train));
     if (arguments->resume != NULL) TUTTI_TRY(resume(train));
     else tutti_model_initialize(train->model, train->seed);
-    train->shard.seed = train->seed; /* perhaps the checkpoint's */
+    if (train->seed != (uint64_t)arguments->seed) TUTTI_TRY(tutti_input_start(&train->input, train->seed));
     plan_steps(train);
     TUTTI_TRY(open_step(train));
     return open_outputs(train);
@@ -185,9 +182,8 @@ void tutti_train_close(tutti_train *train) {
     tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
     tutti_ddp_destroy(train->ddp);
     tutti_callbacks_close(&train->callbacks);
-    tutti_shard_fini(&train->shard);
     tutti_update_fini(&train->update);
     tutti_model_destroy(train->model);
     if (train->compute != NULL) train->compute->kernels->close(train->compute);
-    tutti_dataset_close(&train->dataset);
+    tutti_input_close(&train->input);
 }

@@ -1,8 +1,8 @@
 /*
  * Life and memory of a GPU's compute, and the table of kernels.
  *
- * Small uploads, as each step has one, go through pinned memory in turn, so that the caller goes on at once; before a slot
- * is used again its copy must have been sent, which with several slots it has long been.
+ * Uploads, as each step has two, go through pinned memory by pieces, so that the caller goes on at once; before a slot is used
+ * again its copy must have been sent, which with several slots it mostly has been.
  */
 #include "kernels/cuda/compute.h"
 
@@ -120,7 +120,7 @@ static tutti_status take_slot(tutti_cuda_compute *cuda, tutti_compute_slot **slo
     return TUTTI_OK;
 }
 
-static tutti_status send_small(tutti_cuda_compute *cuda, void *dst, const void *src, size_t bytes) {
+static tutti_status send_piece(tutti_cuda_compute *cuda, void *dst, const void *src, size_t bytes) {
     tutti_compute_slot *slot;
     TUTTI_TRY(take_slot(cuda, &slot));
     memcpy(slot->memory, src, bytes);
@@ -129,9 +129,12 @@ static tutti_status send_small(tutti_cuda_compute *cuda, void *dst, const void *
 }
 
 static void upload(tutti_compute *compute, void *dst, const void *src, size_t bytes) {
-    if (bytes == 0) return;
-    if (bytes > TUTTI_COMPUTE_SLOT_BYTES) (void)copy_and_wait(compute, dst, src, bytes);
-    else tutti_compute_note(compute, send_small(tutti_cuda_compute_of(compute), dst, src, bytes));
+    for (size_t done = 0; done < bytes;) {
+        size_t piece = bytes - done < TUTTI_COMPUTE_SLOT_BYTES ? bytes - done : TUTTI_COMPUTE_SLOT_BYTES;
+        tutti_compute_note(
+            compute, send_piece(tutti_cuda_compute_of(compute), (char *)dst + done, (const char *)src + done, piece));
+        done += piece;
+    }
 }
 
 static void copy(tutti_compute *compute, void *dst, const void *src, size_t bytes) {
@@ -162,7 +165,6 @@ const tutti_kernels tutti_cuda_kernels = {
     .record_end = tutti_recording_end,
     .replay = tutti_recording_replay,
     .forget = tutti_recording_forget,
-    .gather = tutti_gpu_gather,
     .conv_scratch_count = tutti_gpu_conv_scratch_count,
     .conv_kept_count = tutti_gpu_conv_kept_count,
     .conv_forward = tutti_gpu_conv_forward,

@@ -19,7 +19,7 @@ extern "C" {
 extern const tutti_module_host *tutti_cuda_host;
 extern const tutti_device *tutti_cuda_device;
 
-#define TUTTI_COMPUTE_SLOTS      8 /* steps that the host may be ahead: the shuffle of an epoch takes some */
+#define TUTTI_COMPUTE_SLOTS      8 /* pieces of uploads that may be on their way: those of some steps */
 #define TUTTI_COMPUTE_SLOT_BYTES ((size_t)512 << 10)
 /* Floats: what bias_backward's blocks hand on, and parts of products (gemm.c). */
 #define TUTTI_COMPUTE_PARTIALS (1 << 21)
@@ -116,7 +116,6 @@ void tutti_gpu_max_pool_forward(tutti_compute *compute, const tutti_window *wind
                                 int32_t *where);
 void tutti_gpu_max_pool_backward(tutti_compute *compute, const tutti_window *window, int batch, const float *dy,
                                  const int32_t *where, float *dx);
-void tutti_gpu_gather(tutti_compute *compute, const tutti_gather_args *args);
 void tutti_gpu_relu_forward(tutti_compute *compute, size_t count, const float *x, float *y);
 void tutti_gpu_relu_backward(tutti_compute *compute, size_t count, const float *y, const float *dy, float *dx);
 void tutti_gpu_add(tutti_compute *compute, size_t count, const float *a, const float *b, float *y);

@@ -121,35 +121,3 @@ void tutti_gpu_dropout(tutti_compute *compute, const tutti_dropout *dropout, con
     uint64_t first_block = dropout->first_element / 4, last_block = (dropout->first_element + count - 1) / 4;
     launch(compute, drop, blocks_for(last_block - first_block + 1), THREADS, how, values, count, src, dst);
 }
-
-/* ------------------------------------------------------------------------------------------------ gather */
-
-/* A row of blocks per image. */
-static __global__ void gather(tutti_gather_args args, bool quads) {
-    const float scale = 1.0f / 255;
-    size_t at = thread_number() * (quads ? 4 : 1);
-    for (unsigned i = blockIdx.y; i < (unsigned)args.count; i += gridDim.y) {
-        size_t index = args.indices[i];
-        const uint8_t *image = args.images + index * args.image_bytes;
-        float *to = args.images_out + i * args.image_bytes;
-        if (at == 0) args.labels_out[i] = args.labels[index];
-        if (at >= args.image_bytes) continue;
-        if (quads) {
-            uchar4 bytes = *reinterpret_cast<const uchar4 *>(image + at);
-            store_quad(to + at, make_float4((float)bytes.x * scale, (float)bytes.y * scale, (float)bytes.z * scale,
-                                            (float)bytes.w * scale));
-        } else {
-            to[at] = (float)image[at] * scale;
-        }
-    }
-}
-
-#define MOST_ROWS 65535 /* of blocks in a grid */
-
-void tutti_gpu_gather(tutti_compute *compute, const tutti_gather_args *args) {
-    if (args->count == 0 || args->image_bytes == 0) return;
-    bool quads = args->image_bytes % 4 == 0;
-    unsigned rows = args->count < MOST_ROWS ? (unsigned)args->count : MOST_ROWS;
-    dim3 grid(blocks_for(quads ? args->image_bytes / 4 : args->image_bytes), rows);
-    launch(compute, gather, grid, THREADS, *args, quads);
-}

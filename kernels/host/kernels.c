@@ -89,11 +89,6 @@ static void host_forget(tutti_compute *compute, tutti_recording *recording) {
 
 /* ---------------------------------------------------------------------------------------------- layers */
 
-static void host_gather(tutti_compute *compute, const tutti_gather_args *args) {
-    (void)compute;
-    tutti_samples_gather(args);
-}
-
 static size_t host_conv_scratch_count(const tutti_conv *conv, int batch) {
     (void)batch; /* a few images at a time */
     return tutti_conv_scratch_count(conv);
@@ -216,7 +211,6 @@ const tutti_kernels tutti_kernels_host = {
     .record_end = host_record_end,
     .replay = host_replay,
     .forget = host_forget,
-    .gather = host_gather,
     .conv_scratch_count = host_conv_scratch_count,
     .conv_kept_count = host_conv_kept_count,
     .conv_forward = host_conv_forward,

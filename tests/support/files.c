@@ -11,7 +11,8 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "ddp/trainer/data/dataset.h"
+#include "data/source.h"
+#include "kernels/random.h"
 
 #define IDX_HEADER_BYTES(ndims) (4 + 4 * (size_t)(ndims))
 
@@ -79,25 +80,53 @@ uint8_t *files_make_idx(int ndims, const int64_t *dims, const uint8_t *data, siz
     return file;
 }
 
-static void write_part(const char *folder, const char *part, const tutti_dataset *dataset,
-                       const tutti_samples *samples) {
+static void write_part(const char *folder, const char *part, tutti_data_source *source) {
+    const tutti_data_memory *digits = (const tutti_data_memory *)source;
     char name[64];
     size_t bytes;
-    int64_t dims[3] = {samples->count, dataset->height, dataset->width};
-    uint8_t *file = files_make_idx(3, dims, samples->images, &bytes);
+    int64_t dims[3] = {source->details.count, source->details.height, source->details.width};
+    uint8_t *file = files_make_idx(3, dims, digits->images, &bytes);
     snprintf(name, sizeof name, "%s-images-idx3-ubyte.gz", part);
     files_write(folder, name, true, file, bytes);
     free(file);
-    file = files_make_idx(1, dims, samples->labels, &bytes);
+    file = files_make_idx(1, dims, digits->labels, &bytes);
     snprintf(name, sizeof name, "%s-labels-idx1-ubyte.gz", part);
     files_write(folder, name, true, file, bytes);
     free(file);
 }
 
 void files_write_mnist(const char *folder, int64_t train_count, int64_t test_count) {
-    tutti_dataset dataset;
-    must(tutti_digits_draw(77, train_count, test_count, &dataset) == TUTTI_OK, "digits");
-    write_part(folder, "train", &dataset, &dataset.train);
-    write_part(folder, "t10k", &dataset, &dataset.test);
-    tutti_dataset_close(&dataset);
+    tutti_data_source *train, *test;
+    must(tutti_data_open_digits(77, TUTTI_DATA_TRAIN, train_count, &train) == TUTTI_OK, "digits");
+    must(tutti_data_open_digits(77, TUTTI_DATA_TEST, test_count, &test) == TUTTI_OK, "digits");
+    write_part(folder, "train", train);
+    write_part(folder, "t10k", test);
+    tutti_data_source_destroy(train);
+    tutti_data_source_destroy(test);
+}
+
+/* Each class has a colour and a stripe at a height of its own, with noise on top. */
+static void draw_cifar(int label, int classes, uint64_t number, uint8_t *pixels) {
+    for (int c = 0; c < 3; c++)
+        for (int y = 0; y < 32; y++)
+            for (int x = 0; x < 32; x++) {
+                uint64_t noise = tutti_random_bits(5, number, (uint64_t)((c * 32 + y) * 32 + x)) % 50;
+                int stripe = y * classes / 32 == label ? 90 : 0, colour = (label >> c & 1) * 60;
+                pixels[(c * 32 + y) * 32 + x] = (uint8_t)(20 + stripe + colour + (int)noise);
+            }
+}
+
+void files_write_cifar(const char *folder, const char *name, int nlabels, int classes, int64_t count) {
+    const size_t record = (size_t)nlabels + 3072;
+    uint8_t *file = calloc((size_t)count, record);
+    must(file != NULL, "cifar");
+    for (int64_t i = 0; i < count; i++) {
+        int label = (int)(i % classes);
+        uint8_t *to = file + (size_t)i * record;
+        to[nlabels - 1] = (uint8_t)label;
+        if (nlabels == 2) to[0] = (uint8_t)(label / 5);
+        draw_cifar(label, classes, (uint64_t)i, to + nlabels);
+    }
+    files_write(folder, name, false, file, (size_t)count * record);
+    free(file);
 }

@@ -29,4 +29,8 @@ uint8_t *files_make_idx(int ndims, const int64_t *dims, const uint8_t *data, siz
 /* MNIST's four files, gzipped, with digits that are drawn. */
 void files_write_mnist(const char *folder, int64_t train_count, int64_t test_count);
 
+/* A file of CIFAR's binary version, of records with one label (CIFAR-10) or two, with drawn images that are easy to tell apart:
+ * record i is of class i mod classes. */
+void files_write_cifar(const char *folder, const char *name, int nlabels, int classes, int64_t count);
+
 #endif

@@ -32,9 +32,7 @@ static void fill_smooth(tutti_model_layers *list) {
     tutti_models_add(list, conv);
     tutti_models_add(list, (tutti_layer){.kind = TUTTI_LAYER_DENSE, .name = "dense1", .units = 128, .stddev = 0.05});
     tutti_models_add(list, (tutti_layer){.kind = TUTTI_LAYER_DROPOUT, .name = "dropout", .rate = 0.5});
-    tutti_models_add(
-        list,
-        (tutti_layer){.kind = TUTTI_LAYER_DENSE, .name = "dense2", .units = TUTTI_DATASET_CLASSES, .stddev = 0.05});
+    tutti_models_add(list, (tutti_layer){.kind = TUTTI_LAYER_DENSE, .name = "dense2", .units = 10, .stddev = 0.05});
 }
 
 /* What tutti_train_open has made of a bundled model is made anew. */
@@ -48,8 +46,9 @@ static tutti_status take_smooth_model(tutti_train *train) {
     tutti_update_fini(&train->update);
     tutti_model_destroy(train->model);
     train->model = NULL;
-    TUTTI_TRY(tutti_model_create(&list, (tutti_shape){train->dataset.height, train->dataset.width, 1}, made.batch,
-                                 train->compute, &train->model));
+    TUTTI_TRY(tutti_model_create(
+        &list, (tutti_shape){train->input.details.height, train->input.details.width, train->input.details.channels},
+        made.batch, train->compute, &train->model));
     tutti_model_initialize(train->model, train->seed);
     TUTTI_TRY(tutti_update_init(&train->update, optimizer, &options, train->model));
     tutti_step_setup setup = made;

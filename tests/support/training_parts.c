@@ -14,7 +14,7 @@ typedef struct work {
     tutti_train train;
     tutti_arguments arguments;
     int parts;
-    tutti_shard shards[MOST_PARTS];
+    tutti_data *data[MOST_PARTS];
     float *gradient[MOST_PARAMETERS]; /* of a part, then the mean; in the compute's memory */
     float *of_parts[MOST_PARTS];      /* all parameters' gradients, on the host */
     size_t count;                     /* elements of them */
@@ -34,8 +34,7 @@ static tutti_status open_parts(work *w) {
     const tutti_model *model = train->model;
     RANKS_CHECK(w->parts <= MOST_PARTS && model->nparameters <= MOST_PARAMETERS, "too many parts or parameters");
     for (int p = 0; p < w->parts; p++)
-        TUTTI_TRY(
-            tutti_shard_init(&w->shards[p], train->dataset.train.count, p, w->parts, train->shard.batch, train->seed));
+        TUTTI_TRY(tutti_input_create_train(&train->input, p, w->parts, train->seed, &w->data[p]));
     w->count = tutti_model_parameter_count(model);
     for (int i = 0; i < model->nparameters; i++) {
         void *memory;
@@ -54,37 +53,34 @@ static void close_parts(work *w) {
         if (w->gradient[i] != NULL) w->train.compute->kernels->free(w->train.compute, w->gradient[i]);
     for (int p = 0; p < w->parts; p++) {
         free(w->of_parts[p]);
-        tutti_shard_fini(&w->shards[p]);
+        tutti_data_destroy(w->data[p]);
     }
     tutti_train_close(&w->train);
 }
 
 /* Forwards and backwards on a part, whose gradient and loss are downloaded. */
-static tutti_status compute_part(work *w, int part, int64_t epoch, int64_t at, double *loss_out) {
+static tutti_status compute_part(work *w, int part, double *loss_out) {
     tutti_step *step = &w->train.work;
     tutti_compute *compute = w->train.compute;
     tutti_model *model = w->train.model;
-    const int batch = w->train.shard.batch;
+    const int batch = (int)w->arguments.batch_size;
     tutti_step_values *values = step->prepared, *there = step->block;
-    memcpy(values + 1, tutti_shard_batch(&w->shards[part], epoch, at), (size_t)batch * sizeof(uint32_t));
-    compute->kernels->upload(compute, there, values, sizeof *values + (size_t)batch * sizeof(uint32_t));
-    tutti_gather_args gather = {step->train.images,
-                                step->train.labels,
-                                (const uint32_t *)(there + 1),
-                                (size_t)w->train.dataset.height * (size_t)w->train.dataset.width,
-                                batch,
-                                tutti_model_input(model),
-                                step->labels};
-    compute->kernels->gather(compute, &gather);
+    tutti_data_batch data;
+    TUTTI_TRY(tutti_data_next(w->data[part], &data));
+    const tutti_data_details *about = &w->train.input.details;
+    const size_t pixels = (size_t)about->height * (size_t)about->width * (size_t)about->channels;
+    memcpy(values + 1, data.labels, (size_t)batch * sizeof *data.labels);
+    compute->kernels->upload(compute, there, values, sizeof *values + (size_t)batch * sizeof *data.labels);
+    compute->kernels->upload(compute, tutti_model_input(model), data.images, (size_t)batch * pixels * sizeof(float));
     tutti_pass pass = {.batch = batch,
                        .training = true,
                        .seed = w->train.seed,
                        .first_sample = (uint64_t)(part * batch),
                        .values = there};
     tutti_softmax_loss_args loss = {.batch = batch,
-                                    .classes = TUTTI_DATASET_CLASSES,
+                                    .classes = tutti_model_classes(model),
                                     .logits = tutti_model_forward(model, &pass),
-                                    .labels = step->labels,
+                                    .labels = (const int32_t *)(there + 1),
                                     .scale = 1.0f / (float)batch,
                                     .dlogits = tutti_model_logits_gradient(model)};
     compute->kernels->softmax_loss(compute, &loss, false, step->sums);
@@ -109,14 +105,13 @@ static void take_mean(work *w) {
 static tutti_status run_step(work *w, int64_t number, double *mean_loss_out) {
     tutti_train *train = &w->train;
     tutti_compute *compute = train->compute;
-    int64_t batches = tutti_shard_batches(&w->shards[0]);
     tutti_step_values *values = train->work.prepared;
     double lr = tutti_update_lr(w->arguments.lr_schedule, train->lr, number, w->arguments.steps), loss;
     values->time = (uint64_t)number;
     tutti_update_begin(&train->update, lr, values);
     *mean_loss_out = 0;
     for (int p = 0; p < w->parts; p++) {
-        TUTTI_TRY(compute_part(w, p, number / batches, number % batches, &loss));
+        TUTTI_TRY(compute_part(w, p, &loss));
         *mean_loss_out += loss;
     }
     *mean_loss_out /= w->parts;

@@ -29,7 +29,7 @@ OLDEST = (2, 4)
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FACTS = os.path.join(HERE, "backend", "pytorch_facts.py")  # run by the candidate
-LIBRARY = ("CMakeLists.txt", "LICENSE", "bench", "bootstrap", "cmake", "comm", "ddp", "include", "kernels", "ops", "rdma", "tensor")
+LIBRARY = ("CMakeLists.txt", "LICENSE", "bench", "bootstrap", "cmake", "comm", "data", "ddp", "include", "kernels", "ops", "rdma", "tensor")
 VERSION_FROM = '"../../CMakeLists.txt"'
 
 
@@ -182,7 +182,7 @@ def _stage_library(staged):
     for name in LIBRARY:
         source, copy = os.path.join(repository, name), os.path.join(staged, "tutti", name)
         if os.path.isdir(source):
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__", ".*", "mnist", "cifar1*"))  # data that was fetched
         else:
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copy2(source, copy)

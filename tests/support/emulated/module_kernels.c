@@ -213,18 +213,6 @@ void tutti_gpu_max_pool_backward(tutti_compute *by, const tutti_window *window, 
     CALL(max_pool_backward, window, batch, there(dy), there(where), there(dx));
 }
 
-void tutti_gpu_gather(tutti_compute *by, const tutti_gather_args *args) {
-    (void)by;
-    tutti_gather_args on_gpu = {.images = there(args->images),
-                                .labels = there(args->labels),
-                                .indices = there(args->indices),
-                                .image_bytes = args->image_bytes,
-                                .count = args->count,
-                                .images_out = there(args->images_out),
-                                .labels_out = there(args->labels_out)};
-    CALL(gather, &on_gpu);
-}
-
 void tutti_gpu_relu_forward(tutti_compute *by, size_t count, const float *x, float *y) {
     (void)by;
     CALL(relu_forward, count, there(x), there(y));

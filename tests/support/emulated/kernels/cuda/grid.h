@@ -63,11 +63,6 @@ template <typename T> static T reach(T value) {
 template <typename T> static T *reach(T *address) {
     return (T *)emulated_reach((const void *)address);
 }
-static inline tutti_gather_args reach(tutti_gather_args args) {
-    args.images = reach(args.images), args.labels = reach(args.labels), args.indices = reach(args.indices);
-    args.images_out = reach(args.images_out), args.labels_out = reach(args.labels_out);
-    return args;
-}
 static inline tutti_bias_backward_args reach(tutti_bias_backward_args args) {
     args.y = reach(args.y), args.dy = reach(args.dy), args.dbias = reach(args.dbias);
     return args;

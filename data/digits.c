@@ -5,12 +5,14 @@
  * Random numbers come by counter, one stream per image, so image i is the same on every rank.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ddp/trainer/data/dataset.h"
+#include "data/source.h"
 #include "kernels/random.h"
 
+#define CLASSES     10
 #define SIDE        28
 #define POINTS      16
 #define PEN_UP      -1.0f /* an x: the next point begins a new stroke */
@@ -27,7 +29,7 @@ typedef struct glyph {
 } glyph;
 
 /* clang-format off */
-static const glyph glyphs[TUTTI_DATASET_CLASSES] = {
+static const glyph glyphs[CLASSES] = {
     {11, {{.5f, 0}, {.25f, .1f}, {.1f, .35f}, {.1f, .65f}, {.25f, .9f}, {.5f, 1}, {.75f, .9f}, {.9f, .65f},
           {.9f, .35f}, {.75f, .1f}, {.5f, 0}}},
     {3, {{.3f, .2f}, {.55f, 0}, {.55f, 1}}},
@@ -112,28 +114,28 @@ static void draw_digit(int digit, dice *die, uint8_t *image) {
     }
 }
 
-static tutti_status draw_samples(uint64_t seed, uint64_t which, int64_t count, tutti_samples *samples) {
-    samples->images = malloc((size_t)count * IMAGE_BYTES + 1);
-    samples->labels = malloc((size_t)count + 1);
-    samples->count = count;
-    if (samples->images == NULL || samples->labels == NULL)
+tutti_status tutti_data_open_digits(uint64_t seed, tutti_data_part part, int64_t count,
+                                    tutti_data_source **source_out) {
+    tutti_data_memory *digits;
+    if (count < 1 || count > UINT32_MAX || source_out == NULL || (unsigned)part > TUTTI_DATA_TEST)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_data_open_digits: %lld digits, expected 1 to %lld, of train or test", (long long)count,
+                          (long long)UINT32_MAX);
+    TUTTI_TRY(tutti_data_source_new(&tutti_data_memory_row, sizeof *digits, &digits));
+    digits->base.details = (tutti_data_source_details){
+        .height = SIDE, .width = SIDE, .channels = 1, .type = TUTTI_UINT8, .classes = CLASSES, .count = count};
+    snprintf(digits->base.name, sizeof digits->base.name, "synthetic digits");
+    digits->images = malloc((size_t)count * IMAGE_BYTES);
+    digits->labels = malloc((size_t)count);
+    if (digits->images == NULL || digits->labels == NULL) {
+        tutti_data_source_destroy(&digits->base);
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %lld drawn digits", (long long)count);
-    for (int64_t i = 0; i < count; i++) {
-        dice die = {.seed = seed, .stream = tutti_random_stream(TUTTI_RANDOM_DIGITS, which, (uint64_t)i)};
-        samples->labels[i] = (uint8_t)(tutti_random_bits(seed, die.stream, die.next++) % TUTTI_DATASET_CLASSES);
-        draw_digit(samples->labels[i], &die, samples->images + (size_t)i * IMAGE_BYTES);
     }
+    for (int64_t i = 0; i < count; i++) {
+        dice die = {.seed = seed, .stream = tutti_random_stream(TUTTI_RANDOM_DIGITS, (uint64_t)part, (uint64_t)i)};
+        digits->labels[i] = (uint8_t)(tutti_random_bits(seed, die.stream, die.next++) % CLASSES);
+        draw_digit(digits->labels[i], &die, digits->images + (size_t)i * IMAGE_BYTES);
+    }
+    *source_out = &digits->base;
     return TUTTI_OK;
-}
-
-tutti_status tutti_digits_draw(uint64_t seed, int64_t train_count, int64_t test_count, tutti_dataset *dataset_out) {
-    tutti_status status;
-    tutti_dataset dataset = {.height = SIDE, .width = SIDE, .source = TUTTI_DATASET_DRAWN};
-    TUTTI_TRY_GOTO(status, draw_samples(seed, 0, train_count, &dataset.train), fail);
-    TUTTI_TRY_GOTO(status, draw_samples(seed, 1, test_count, &dataset.test), fail);
-    *dataset_out = dataset;
-    return TUTTI_OK;
-fail:
-    tutti_dataset_close(&dataset);
-    return status;
 }

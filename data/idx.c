@@ -2,7 +2,7 @@
  * IDX: two zero bytes, the element type, the number of dimensions; each dimension as a big-endian uint32; the
  * elements. zlib reads gzipped and plain files alike.
  */
-#include "ddp/trainer/data/idx.h"
+#include "data/idx.h"
 
 #include <errno.h>
 #include <stdbool.h>

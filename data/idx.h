@@ -1,8 +1,8 @@
 /*
  * Reader of IDX files (MNIST's format), plain or gzipped.
  */
-#ifndef TUTTI_TRAINER_IDX_H
-#define TUTTI_TRAINER_IDX_H
+#ifndef TUTTI_DATA_IDX_H
+#define TUTTI_DATA_IDX_H
 
 #include <stdint.h>
 

@@ -2,12 +2,13 @@
  * MNIST: four IDX files in a folder, under any of the names that mirrors give them.
  */
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "ddp/trainer/data/dataset.h"
-#include "ddp/trainer/data/idx.h"
+#include "data/idx.h"
+#include "data/source.h"
 
+#define CLASSES    10
+#define MOST_SIDE  1024
 #define PATH_BYTES 4096
 
 /* "%s" is "train" or "t10k". */
@@ -35,53 +36,49 @@ static tutti_status find_file(const char *folder, const char *const *names, cons
 
 static tutti_status check_labels(const char *path, const tutti_idx *labels) {
     for (int64_t i = 0; i < labels->dims[0]; i++)
-        if (labels->data[i] >= TUTTI_DATASET_CLASSES)
+        if (labels->data[i] >= CLASSES)
             return tutti_fail(TUTTI_ERR_DATA, "%s: label %d at offset %lld, expected 0 to %d", path, labels->data[i],
-                              (long long)(i + 8), TUTTI_DATASET_CLASSES - 1);
+                              (long long)(i + 8), CLASSES - 1);
     return TUTTI_OK;
 }
 
-/* One half of the data. The samples own what was read, also after an error. */
-static tutti_status read_part(const char *folder, const char *part, tutti_samples *samples, int64_t dims[3]) {
+/* What was read belongs to the source, also after an error. */
+static tutti_status read_part(const char *folder, const char *part, tutti_data_memory *source) {
     char images_path[PATH_BYTES], labels_path[PATH_BYTES];
+    tutti_data_source_details *about = &source->base.details;
     tutti_idx images, labels;
     TUTTI_TRY(find_file(folder, image_names, part, images_path));
     TUTTI_TRY(find_file(folder, label_names, part, labels_path));
     TUTTI_TRY(tutti_idx_open(images_path, 3, &images));
-    samples->images = images.data;
+    source->images = images.data;
     TUTTI_TRY(tutti_idx_open(labels_path, 1, &labels));
-    samples->labels = labels.data;
-    samples->count = images.dims[0];
+    source->labels = labels.data;
     if (labels.dims[0] != images.dims[0])
         return tutti_fail(TUTTI_ERR_DATA, "%s: %lld labels at offset 4, expected %lld as in %s", labels_path,
                           (long long)labels.dims[0], (long long)images.dims[0], images_path);
-    memcpy(dims, images.dims, 3 * sizeof dims[0]);
+    if (images.dims[1] > MOST_SIDE || images.dims[2] > MOST_SIDE)
+        return tutti_fail(TUTTI_ERR_DATA, "%s: at offset 8 images of %lldx%lld, expected at most %dx%d", images_path,
+                          (long long)images.dims[1], (long long)images.dims[2], MOST_SIDE, MOST_SIDE);
+    *about = (tutti_data_source_details){.height = (int)images.dims[1],
+                                         .width = (int)images.dims[2],
+                                         .channels = 1,
+                                         .type = TUTTI_UINT8,
+                                         .classes = CLASSES,
+                                         .count = images.dims[0]};
     return check_labels(labels_path, &labels);
 }
 
-static tutti_status read_both(const char *folder, tutti_dataset *dataset) {
-    int64_t train[3], test[3];
-    TUTTI_TRY(read_part(folder, "train", &dataset->train, train));
-    TUTTI_TRY(read_part(folder, "t10k", &dataset->test, test));
-    if (train[1] != test[1] || train[2] != test[2])
-        return tutti_fail(TUTTI_ERR_DATA, "%s: training images are %lldx%lld, test images %lldx%lld; expected one size",
-                          folder, (long long)train[1], (long long)train[2], (long long)test[1], (long long)test[2]);
-    if (train[1] > 1024 || train[2] > 1024)
-        return tutti_fail(TUTTI_ERR_DATA, "%s: images of %lldx%lld, expected at most 1024x1024", folder,
-                          (long long)train[1], (long long)train[2]);
-    dataset->height = (int)train[1];
-    dataset->width = (int)train[2];
-    return TUTTI_OK;
-}
-
-tutti_status tutti_mnist_open(const char *folder, tutti_dataset *dataset_out) {
-    tutti_dataset dataset = {.height = 0};
-    snprintf(dataset.source, sizeof dataset.source, "%s", folder);
-    tutti_status status = read_both(folder, &dataset);
+tutti_status tutti_data_open_mnist(const char *folder, tutti_data_part part, tutti_data_source **source_out) {
+    tutti_data_memory *source;
+    if (folder == NULL || source_out == NULL || (unsigned)part > TUTTI_DATA_TEST)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "MNIST: folder and source must not be NULL, and part be train or test");
+    TUTTI_TRY(tutti_data_source_new(&tutti_data_memory_row, sizeof *source, &source));
+    snprintf(source->base.name, sizeof source->base.name, "%s", folder);
+    tutti_status status = read_part(folder, part == TUTTI_DATA_TRAIN ? "train" : "t10k", source);
     if (status != TUTTI_OK) {
-        tutti_dataset_close(&dataset);
+        tutti_data_source_destroy(&source->base);
         return status;
     }
-    *dataset_out = dataset;
+    *source_out = &source->base;
     return TUTTI_OK;
 }

@@ -1,0 +1,117 @@
+/*
+ * OFRecord inside: decoding a record, reading a file of them, writing one.
+ *
+ * File: records, each a length (int64, little-endian) and so many bytes: a message of protobuf's wire format,
+ *
+ *   record   { map<string, feature> feature = 1; }            an entry: key = 1, value = 2
+ *   feature  { oneof { bytes list = 1; float list = 2; double list = 3; int32 list = 4; int64 list = 5; } }
+ *   a list   { repeated value = 1, packed or not }
+ */
+#ifndef TUTTI_DATA_OFRECORD_H
+#define TUTTI_DATA_OFRECORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <tutti/data.h>
+
+typedef enum tutti_ofrecord_kind {
+    TUTTI_OFRECORD_NONE,
+    TUTTI_OFRECORD_BYTES,
+    TUTTI_OFRECORD_FLOAT,
+    TUTTI_OFRECORD_DOUBLE,
+    TUTTI_OFRECORD_INT32,
+    TUTTI_OFRECORD_INT64
+} tutti_ofrecord_kind;
+
+#define TUTTI_OFRECORD_KINDS 6
+
+/* As in messages: "float_list". */
+const char *tutti_ofrecord_kind_name(tutti_ofrecord_kind kind);
+
+/* Bytes of a message. */
+typedef struct tutti_ofrecord_span {
+    const uint8_t *data;
+    size_t bytes;
+} tutti_ofrecord_span;
+
+/* ---------------------------------------------------------------------------------------------- decoding
+ * A message that is cut or damaged is TUTTI_ERR_DATA, whose text begins with "at byte N of the message". Fields that are
+ * unknown, or have another wire type than theirs, are passed over.
+ */
+
+/* The entry of the feature `name` in a record; of several the last. data NULL: there is none. */
+tutti_status tutti_ofrecord_find(tutti_ofrecord_span record, const char *name, tutti_ofrecord_span *entry_out);
+
+/* Goes over entries, in the order of the message: *at begins at 0; data NULL: there are no more. */
+tutti_status tutti_ofrecord_next(tutti_ofrecord_span record, size_t *at, tutti_ofrecord_span *entry_out,
+                                 tutti_ofrecord_span *key_out);
+
+/* What an entry holds. Values beyond `capacity` are counted, not kept. */
+typedef struct tutti_ofrecord_values {
+    size_t capacity;
+    double *reals;     /* float and double lists */
+    int64_t *integers; /* int32 and int64 lists */
+    tutti_ofrecord_kind kind;
+    size_t count;              /* of the list */
+    tutti_ofrecord_span bytes; /* the list's first value */
+} tutti_ofrecord_values;
+
+/* `record` holds the entry: places in errors count from its start. */
+tutti_status tutti_ofrecord_read_entry(tutti_ofrecord_span record, tutti_ofrecord_span entry,
+                                       tutti_ofrecord_values *values);
+
+/* Reads a blob of a record into dst, an array of its type; scratch holds 8 bytes for each of its elements. */
+tutti_status tutti_ofrecord_decode(tutti_ofrecord_span record, const tutti_ofrecord_blob *blob, bool truncate,
+                                   void *scratch, void *dst);
+
+/* Elements of a blob; 0: more than are supported, or an extent below 1. */
+size_t tutti_ofrecord_blob_count(const tutti_ofrecord_blob *blob);
+
+/* ------------------------------------------------------------------------------------------------- files */
+
+typedef struct tutti_ofrecord_file {
+    char *path;
+    FILE *stream;
+    int64_t bytes;  /* of the file */
+    int64_t offset; /* of the next record */
+    int64_t record; /* its number */
+    uint8_t *memory;
+    size_t capacity;
+} tutti_ofrecord_file;
+
+tutti_status tutti_ofrecord_file_open(const char *path, tutti_ofrecord_file *file_out);
+void tutti_ofrecord_file_close(tutti_ofrecord_file *file);
+
+/* The next record, valid until the next call. data NULL: the end of the file. */
+tutti_status tutti_ofrecord_file_next(tutti_ofrecord_file *file, tutti_ofrecord_span *record_out);
+/* The same, without reading it. */
+tutti_status tutti_ofrecord_file_skip(tutti_ofrecord_file *file, bool *end_out);
+
+/* The record that was read last cannot be used: puts file, offset and record in front of what was said. */
+tutti_status tutti_ofrecord_file_blame(const tutti_ofrecord_file *file, tutti_status status, int64_t offset);
+
+/* ----------------------------------------------------------------------------------------------- writing */
+
+/* A message that grows; starts as zeros. failed: there was no memory. */
+typedef struct tutti_ofrecord_message {
+    uint8_t *data;
+    size_t bytes, capacity;
+    bool failed;
+} tutti_ofrecord_message;
+
+void tutti_ofrecord_put_floats(tutti_ofrecord_message *message, const char *name, const float *values, size_t count);
+void tutti_ofrecord_put_bytes(tutti_ofrecord_message *message, const char *name, const void *data, size_t bytes);
+void tutti_ofrecord_put_integers(tutti_ofrecord_message *message, const char *name, tutti_ofrecord_kind kind,
+                                 const int64_t *values, size_t count);
+
+/* Writes it behind its length, and empties it. `path`: for errors. */
+tutti_status tutti_ofrecord_write(FILE *to, const char *path, tutti_ofrecord_message *message);
+
+/* folder/prefix, and the number with at least `digits` digits. */
+tutti_status tutti_ofrecord_part_path(const char *folder, const char *prefix, int digits, int number, char *path_out,
+                                      size_t capacity);
+
+#endif
