@@ -78,7 +78,8 @@ Test(update, schedules_start_at_the_rate_and_fall) {
 
 /* ---------------------------------------------------------------------------------------------- models */
 
-/* A branching model: conv1 is read by relu and by add, the input of both branches gets a sum of gradients. */
+/* A branching model: conv1 is read by relu and by add, the input of both branches gets a sum of gradients. conv3 and conv4 both
+ * change the gradient that they get from the same layer. */
 static void fill_residual(tutti_model_layers *list) {
     tutti_layer conv1 = {.kind = TUTTI_LAYER_CONV,
                          .name = "conv1",
@@ -93,8 +94,13 @@ static void fill_residual(tutti_model_layers *list) {
     conv2.name = "conv2";
     tutti_layer add = {.kind = TUTTI_LAYER_ADD, .name = "add", .inputs = {"conv2", "conv1"}};
     tutti_layer twice = {.kind = TUTTI_LAYER_ADD, .name = "twice", .inputs = {"add", "add"}};
+    tutti_layer conv3 = conv1, conv4 = conv1;
+    conv3.name = "conv3", conv4.name = "conv4";
+    conv4.inputs[0] = "twice";
+    conv3.relu = conv4.relu = true;
+    tutti_layer both = {.kind = TUTTI_LAYER_ADD, .name = "both", .inputs = {"conv3", "conv4"}};
     tutti_layer dense = {.kind = TUTTI_LAYER_DENSE, .name = "dense", .units = 3, .stddev = 0.3};
-    tutti_layer layers[] = {conv1, relu, conv2, add, twice, dense};
+    tutti_layer layers[] = {conv1, relu, conv2, add, twice, conv3, conv4, both, dense};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) tutti_models_add(list, layers[i]);
 }
 

@@ -28,7 +28,7 @@ typedef struct option_row {
 
 /* clang-format off */
 static const option_row rows[] = {
-    {"model", OPTION_CHOICE, AT(model), NULL, 0, 0, "lenet|mlp", "what is trained (default: lenet; with --resume the "
+    {"model", OPTION_CHOICE, AT(model), NULL, 0, 0, "lenet|mlp|resnet20|resnet18|resnet50", "what is trained (default: lenet; with --resume the "
      "checkpoint's)"},
     {"data", OPTION_TEXT, AT(data), NULL, 0, 0, "DIR", "folder with MNIST's four files (default: TUTTI_DATA, "
      "../shared/data/mnist, data/mnist, else drawn digits)"},

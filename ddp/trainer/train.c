@@ -57,6 +57,8 @@ static tutti_status tell_start(tutti_train *train) {
         .ranks = train->nranks,
         .batch_size = (int)train->arguments->batch_size,
         .parameters = tutti_model_parameter_count(train->model),
+        .states = tutti_model_state_count(train->model),
+        .memory_bytes = train->model->memory_bytes,
         .flops_per_image = 3 * tutti_model_cost(train->model).flops, /* backward costs about twice forward */
     };
     return tell(train, event);
@@ -100,10 +102,22 @@ static tutti_status look_at_loss(tutti_train *train, double *loss) {
 
 /* ----------------------------------------------------------------------------------------- evaluation */
 
+/* Batch norm's moving values are those of each rank's own samples; rank 0's count: all ranks test with them, and checkpoints,
+ * which rank 0 writes, hold them. Training reads none, so the others' go unnoticed. */
+static tutti_status share_states(tutti_train *train) {
+    const tutti_model *model = train->model;
+    tutti_compute *compute = train->compute;
+    if (model->state_count == 0 || train->nranks == 1) return TUTTI_OK;
+    return tutti_broadcast(
+        train->comm, model->states[0].data, model->state_count, TUTTI_FLOAT32, 0,
+        &TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute)));
+}
+
 static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
     int64_t begun_ns = tutti_callbacks_now_ns();
     double sums[2]; /* losses, right answers */
     int64_t first, end;
+    TUTTI_TRY(share_states(train));
     tutti_shard_range(train->dataset.test.count, train->rank, train->nranks, &first, &end);
     TUTTI_TRY(tutti_step_test(&train->work, first, end, sums));
     TUTTI_TRY(tutti_all_reduce(train->comm, sums, sums, 2, TUTTI_FLOAT64, TUTTI_SUM, NULL));

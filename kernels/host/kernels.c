@@ -137,6 +137,30 @@ static void host_relu_backward(tutti_compute *compute, size_t count, const tutti
     tutti_relu_backward(count, y, dy, dx);
 }
 
+static void host_batch_norm_forward(tutti_compute *compute, const tutti_batch_norm *norm,
+                                    const tutti_batch_norm_forward_args *args) {
+    (void)compute;
+    tutti_batch_norm_forward(norm, args);
+}
+
+static void host_batch_norm_backward(tutti_compute *compute, const tutti_batch_norm *norm,
+                                     const tutti_batch_norm_backward_args *args) {
+    (void)compute;
+    tutti_batch_norm_backward(norm, args);
+}
+
+static void host_average_pool_forward(tutti_compute *compute, const tutti_window *window, int batch,
+                                      const tutti_real *x, tutti_real *y) {
+    (void)compute;
+    tutti_average_pool_forward(window, batch, x, y);
+}
+
+static void host_average_pool_backward(tutti_compute *compute, const tutti_window *window, int batch,
+                                       const tutti_real *dy, tutti_real *dx) {
+    (void)compute;
+    tutti_average_pool_backward(window, batch, dy, dx);
+}
+
 static void host_dense_forward(tutti_compute *compute, const tutti_dense *dense, const tutti_dense_forward_args *args) {
     (void)compute;
     tutti_dense_forward(dense, args);
@@ -150,7 +174,13 @@ static void host_dense_backward(tutti_compute *compute, const tutti_dense *dense
 
 static void host_add(tutti_compute *compute, size_t count, const tutti_real *a, const tutti_real *b, tutti_real *y) {
     (void)compute;
-    for (size_t i = 0; i < count; i++) y[i] = a[i] + b[i];
+    tutti_add_forward(count, false, a, b, y);
+}
+
+static void host_add_relu(tutti_compute *compute, size_t count, const tutti_real *a, const tutti_real *b,
+                          tutti_real *y) {
+    (void)compute;
+    tutti_add_forward(count, true, a, b, y);
 }
 
 static void host_dropout(tutti_compute *compute, const tutti_dropout *dropout, const tutti_step_values *values,
@@ -225,9 +255,14 @@ const tutti_kernels tutti_kernels_host = {
     .max_pool_backward = host_max_pool_backward,
     .relu_forward = host_relu_forward,
     .relu_backward = host_relu_backward,
+    .batch_norm_forward = host_batch_norm_forward,
+    .batch_norm_backward = host_batch_norm_backward,
+    .average_pool_forward = host_average_pool_forward,
+    .average_pool_backward = host_average_pool_backward,
     .dense_forward = host_dense_forward,
     .dense_backward = host_dense_backward,
     .add = host_add,
+    .add_relu = host_add_relu,
     .dropout = host_dropout,
     .softmax_loss = host_softmax_loss,
     .truncated_normal = host_truncated_normal,
