@@ -55,7 +55,8 @@ void tutti_add_forward(size_t count, bool relu, const tutti_real *a, const tutti
 typedef struct tutti_conv {
     tutti_window window;
     int filters;
-    bool relu; /* fused: applied while an image's output is still in cache */
+    bool relu;    /* fused: applied while an image's output is still in cache */
+    bool no_bias; /* bias and dbias are NULL */
 } tutti_conv;
 
 /* Elements of scratch that forward and backward need. */
@@ -64,9 +65,10 @@ size_t tutti_conv_scratch_count(const tutti_conv *conv);
 /* y[batch, out_height, out_width, filters] from x and weight[kernel, kernel, channels, filters], bias[filters]. */
 typedef struct tutti_conv_forward_args {
     int batch;
-    const tutti_real *x, *weight, *bias; /* bias may be NULL: none */
+    const tutti_real *x, *weight, *bias;
     tutti_real *scratch, *y;
     tutti_real *kept; /* for backward; kernels.h: conv_kept_count, nothing on the host */
+    size_t scratch_count;
 } tutti_conv_forward_args;
 void tutti_conv_forward(const tutti_conv *conv, const tutti_conv_forward_args *args);
 
@@ -76,9 +78,13 @@ typedef struct tutti_conv_backward_args {
     tutti_real *dy; /* with relu: masked in place */
     tutti_real *scratch;
     const tutti_real *kept;
-    tutti_real *dweight, *dbias, *dx; /* dbias NULL: there is no bias; dx may be NULL */
+    tutti_real *dweight, *dbias, *dx; /* dx may be NULL */
+    size_t scratch_count;
 } tutti_conv_backward_args;
 void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args *args);
+/* Of it, what belongs to bias and ReLU: masks dy of `rows` pixels, and adds to dbias. */
+void tutti_conv_bias_backward(const tutti_conv *conv, size_t rows, const tutti_real *y, tutti_real *dy,
+                              tutti_real *dbias);
 
 /* --------------------------------------------------------------------------------------------- pooling */
 

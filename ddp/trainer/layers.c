@@ -40,6 +40,7 @@ static tutti_status conv_place(tutti_node *node) {
     TUTTI_TRY(place_window(node, &conv->window));
     conv->filters = node->layer->units;
     conv->relu = node->layer->relu;
+    conv->no_bias = node->layer->no_bias;
     node->out = (tutti_shape){conv->window.out_height, conv->window.out_width, conv->filters};
     size_t taps = (size_t)conv->window.kernel * (size_t)conv->window.kernel * (size_t)conv->window.channels;
     node->parameter_counts[0] = taps * (size_t)conv->filters;
@@ -74,6 +75,7 @@ static void conv_forward(tutti_compute *compute, const tutti_node *node, const t
         .scratch = node->scratch,
         .y = node->y,
         .kept = node->kept,
+        .scratch_count = node->scratch_count,
     };
     compute->kernels->conv_forward(compute, &node->plan.conv, &args);
 }
@@ -91,6 +93,7 @@ static void conv_backward(tutti_compute *compute, const tutti_node *node, const 
         .dweight = gradients->parameters[0],
         .dbias = gradients->parameters[1],
         .dx = gradients->dx[0],
+        .scratch_count = node->scratch_count,
     };
     compute->kernels->conv_backward(compute, &node->plan.conv, &args);
 }

@@ -113,9 +113,10 @@ typedef struct tutti_node {
 
     float *parameters[TUTTI_LAYER_PARAMETERS];
     float *states[TUTTI_LAYER_STATES];
-    float *y, *dy;                     /* dy: NULL where it is not wanted */
-    float *kept;                       /* by forward for backward */
-    float *scratch;                    /* while it runs, forwards or backwards */
+    float *y, *dy;  /* dy: NULL where it is not wanted */
+    float *kept;    /* by forward for backward */
+    float *scratch; /* while it runs, forwards or backwards */
+    size_t scratch_count;
     float *spares[TUTTI_LAYER_INPUTS]; /* ways TUTTI_GRADIENT_ADD */
 } tutti_node;
 

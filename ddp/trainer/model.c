@@ -147,6 +147,7 @@ static void bind_nodes(tutti_model *model) {
     for (int i = 1; i < model->nnodes; i++) {
         tutti_node *node = &model->nodes[i];
         node->scratch = model->scratch;
+        node->scratch_count = model->scratch_count;
         for (int p = 0; p < TUTTI_LAYER_PARAMETERS && node->parameter_counts[p] > 0; p++)
             node->parameters[p] = model->parameters[node->first_parameter + p].data;
         for (int k = 0; k < TUTTI_LAYER_STATES && node->state_counts[k] > 0; k++)

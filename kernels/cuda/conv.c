@@ -42,7 +42,7 @@ void tutti_gpu_conv_forward(tutti_compute *compute, const tutti_conv *conv, cons
         .c = args->y,
     };
     tutti_blas_multiply(compute, &product);
-    if (args->bias != NULL) tutti_gpu_bias_forward(compute, rows, conv->filters, conv->relu, args->bias, args->y);
+    if (!conv->no_bias) tutti_gpu_bias_forward(compute, rows, conv->filters, conv->relu, args->bias, args->y);
     else if (conv->relu) tutti_gpu_relu_forward(compute, rows * (size_t)conv->filters, args->y, args->y);
 }
 
@@ -57,7 +57,7 @@ void tutti_gpu_conv_backward(tutti_compute *compute, const tutti_conv *conv, con
         .dy = args->dy,
         .dbias = args->dbias,
     };
-    if (args->dbias != NULL) tutti_gpu_bias_backward(compute, &bias);
+    if (!conv->no_bias) tutti_gpu_bias_backward(compute, &bias);
     else if (conv->relu) tutti_gpu_relu_backward(compute, rows * (size_t)conv->filters, args->y, args->dy, args->dy);
     tutti_product of_weight = {
         .m = taps,

@@ -58,9 +58,16 @@ void tutti_conv_forward(const tutti_conv *conv, const tutti_conv_forward_args *a
         tutti_real *y = args->y + (size_t)first * pixels * filters;
         size_t rows = (size_t)images * pixels;
         tutti_gemm(false, false, (int)rows, conv->filters, (int)taps, 1, columns, args->weight, 0, y);
-        if (args->bias != NULL) tutti_bias_forward(rows, filters, conv->relu, args->bias, y);
+        if (!conv->no_bias) tutti_bias_forward(rows, filters, conv->relu, args->bias, y);
         else if (conv->relu) tutti_relu_forward(rows * filters, y, y);
     }
+}
+
+void tutti_conv_bias_backward(const tutti_conv *conv, size_t rows, const tutti_real *y, tutti_real *dy,
+                              tutti_real *dbias) {
+    const size_t filters = (size_t)conv->filters;
+    if (!conv->no_bias) tutti_bias_backward(rows, filters, conv->relu, y, dy, dbias);
+    else if (conv->relu) tutti_relu_backward(rows * filters, y, dy, dy);
 }
 
 void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args *args) {
@@ -68,14 +75,13 @@ void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args 
     size_t in = image_count(window), pixels = pixel_count(window), taps = window_count(window);
     size_t filters = (size_t)conv->filters;
     int step = images_at_once(window);
-    if (args->dbias != NULL) memset(args->dbias, 0, filters * sizeof *args->dbias);
+    if (!conv->no_bias) memset(args->dbias, 0, filters * sizeof *args->dbias);
     if (args->batch == 0) memset(args->dweight, 0, taps * filters * sizeof *args->dweight);
     for (int first = 0; first < args->batch; first += step) {
         int images = args->batch - first < step ? args->batch - first : step;
         size_t rows = (size_t)images * pixels, offset = (size_t)first * pixels * filters;
         tutti_real *dy = args->dy + offset;
-        if (args->dbias != NULL) tutti_bias_backward(rows, filters, conv->relu, args->y + offset, dy, args->dbias);
-        else if (conv->relu) tutti_relu_backward(rows * filters, args->y + offset, dy, dy);
+        tutti_conv_bias_backward(conv, rows, args->y + offset, dy, args->dbias);
 
         const tutti_real *columns = unfold_images(conv, args->x + (size_t)first * in, images, args->scratch);
         tutti_gemm(true, false, (int)taps, conv->filters, (int)rows, 1, columns, dy, first > 0 ? 1 : 0, args->dweight);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/host/conv_library.h"
+
 #define ALIGN_BYTES 64
 
 /* There is nothing to keep, so all computes are one. */
@@ -95,8 +97,8 @@ static void host_gather(tutti_compute *compute, const tutti_gather_args *args) {
 }
 
 static size_t host_conv_scratch_count(const tutti_conv *conv, int batch) {
-    (void)batch; /* a few images at a time */
-    return tutti_conv_scratch_count(conv);
+    size_t own = tutti_conv_scratch_count(conv), library = tutti_conv_library_scratch_count(conv, batch);
+    return own > library ? own : library;
 }
 
 static size_t host_conv_kept_count(const tutti_conv *conv, int batch) {
@@ -106,12 +108,12 @@ static size_t host_conv_kept_count(const tutti_conv *conv, int batch) {
 
 static void host_conv_forward(tutti_compute *compute, const tutti_conv *conv, const tutti_conv_forward_args *args) {
     (void)compute;
-    tutti_conv_forward(conv, args);
+    if (!tutti_conv_library_forward(conv, args)) tutti_conv_forward(conv, args);
 }
 
 static void host_conv_backward(tutti_compute *compute, const tutti_conv *conv, const tutti_conv_backward_args *args) {
     (void)compute;
-    tutti_conv_backward(conv, args);
+    if (!tutti_conv_library_backward(conv, args)) tutti_conv_backward(conv, args);
 }
 
 static void host_max_pool_forward(tutti_compute *compute, const tutti_window *window, int batch, const tutti_real *x,
