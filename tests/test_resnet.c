@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ddp/trainer/models/models.h"
+#include "ddp/trainer/update.h"
 #include "tests/support/training.h"
 
 static char folder[FILES_PATH_BYTES];
@@ -134,6 +135,41 @@ static void expect_same_with_poison(const char *name) {
 Test(resnet, what_lies_in_buffers_after_their_time_is_not_read) {
     expect_same_with_poison("resnet20");
     expect_same_with_poison("resnet50");
+}
+
+/* ---------------------------------------------------------------------------------------- weight decay */
+
+/* Gradients of 0: what changes has decayed. */
+static void check_decay(const char *optimizer, bool only_arrays_decay) {
+    batch b = {.model = make("resnet20", 10, (tutti_shape){8, 8, 3}, 1)};
+    tutti_update update;
+    tutti_step_values values;
+    tutti_model_initialize(b.model, 3);
+    for (int i = 0; i < b.model->nparameters; i++) {
+        b.gradients[i] = calloc(b.model->parameters[i].count, sizeof(float));
+        for (size_t e = 0; e < b.model->parameters[i].count; e++) b.model->parameters[i].data[e] = 2;
+    }
+    tutti_update_options options = {.momentum = -1, .weight_decay = 0.25, .only_arrays_decay = only_arrays_decay};
+    cr_assert_eq(tutti_update_init(&update, optimizer, &options, b.model), TUTTI_OK);
+    tutti_update_begin(&update, 0.5, &values);
+    tutti_gradient_sink sink = {.context = &b, .where = gradient_where, .ready = gradient_ready};
+    tutti_update_step(&update, b.model, &values, &sink);
+    for (int i = 0; i < b.model->nparameters; i++) {
+        const tutti_parameter *parameter = &b.model->parameters[i];
+        bool decays = !only_arrays_decay || (strstr(parameter->name, ".weight") != NULL);
+        float expected = decays ? 1.75f : 2;
+        cr_assert_eq(parameter->data[0], expected, "%s: %s is %g", optimizer, parameter->name,
+                     (double)parameter->data[0]);
+        cr_assert_eq(parameter->data[parameter->count - 1], expected);
+        free(b.gradients[i]);
+    }
+    tutti_update_fini(&update);
+    tutti_model_destroy(b.model);
+}
+
+Test(resnet, weight_decay_can_leave_out_batch_norm_and_biases) {
+    static const char *const optimizers[] = {"sgd", "momentum", "adamw"};
+    for (int i = 0; i < 3; i++) check_decay(optimizers[i], false), check_decay(optimizers[i], true);
 }
 
 /* -------------------------------------------------------------------------------------------- the runs */

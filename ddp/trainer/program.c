@@ -47,14 +47,17 @@ static tutti_status check_agreement(const tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     const char *texts[] = {train->model_name, train->optimizer_name, arguments->lr_schedule, arguments->precision,
                            train->compute->kernels->name};
-    int64_t numbers[] = {arguments->batch_size, arguments->log_every,       arguments->eval_every,
-                         train->step,           train->dataset.train.count, train->total_steps,
-                         (int64_t)train->seed,  train->dataset.height,      train->dataset.test.count};
-    double reals[] = {train->lr, train->update.options.momentum, arguments->weight_decay};
+    int64_t numbers[] = {arguments->batch_size, arguments->log_every,          arguments->eval_every,
+                         train->step,           train->dataset.train.count,    train->total_steps,
+                         (int64_t)train->seed,  train->dataset.height,         train->dataset.test.count,
+                         arguments->nesterov,   arguments->no_decay_norm_bias, arguments->warmup_steps};
+    double reals[] = {train->schedule.lr, train->schedule.factor, train->update.options.momentum,
+                      arguments->weight_decay};
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) digest = mix(digest, texts[i], strlen(texts[i]) + 1);
     digest = mix(digest, numbers, sizeof numbers);
     digest = mix(digest, reals, sizeof reals);
+    digest = mix(digest, train->schedule.milestones, sizeof train->schedule.milestones);
 
     int64_t value = (int64_t)(digest >> 2), both[2] = {value, -value};
     TUTTI_TRY(tutti_all_reduce(train->comm, both, both, 2, TUTTI_INT64, TUTTI_MAX, NULL));

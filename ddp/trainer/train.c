@@ -97,7 +97,7 @@ static tutti_status look_at_loss(tutti_train *train, double *loss) {
     TUTTI_TRY(tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, TUTTI_AVG, NULL));
     if (isfinite(*loss)) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: training diverged; lower --lr (now %g)",
-                      (long long)train->step, train->lr);
+                      (long long)train->step, train->schedule.lr);
 }
 
 /* ----------------------------------------------------------------------------------------- evaluation */
@@ -186,7 +186,7 @@ static tutti_status stop(tutti_train *train, bool saved) {
 static tutti_status advance(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     tutti_event event = {.kind = TUTTI_EVENT_STEP};
-    event.lr = tutti_update_lr(arguments->lr_schedule, train->lr, train->step, train->total_steps);
+    event.lr = tutti_schedule_lr(&train->schedule, train->step);
     const uint32_t *indices = tutti_shard_batch(&train->shard, train->epoch, train->batch);
     TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, indices));
     train->step++;
