@@ -67,8 +67,8 @@ typedef struct tutti_conv_forward_args {
     int batch;
     const tutti_real *x, *weight, *bias;
     tutti_real *scratch, *y;
-    tutti_real *kept; /* for backward; kernels.h: conv_kept_count, nothing on the host */
-    size_t scratch_count;
+    tutti_real *kept;     /* for backward; kernels.h: conv_kept_count, nothing on the host */
+    size_t scratch_count; /* elements of it; conv_library.h: less than a batch wants is no failure */
 } tutti_conv_forward_args;
 void tutti_conv_forward(const tutti_conv *conv, const tutti_conv_forward_args *args);
 
@@ -79,7 +79,7 @@ typedef struct tutti_conv_backward_args {
     tutti_real *scratch;
     const tutti_real *kept;
     tutti_real *dweight, *dbias, *dx; /* dx may be NULL */
-    size_t scratch_count;
+    size_t scratch_count;             /* elements of it; conv_library.h: less than a batch wants is no failure */
 } tutti_conv_backward_args;
 void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args *args);
 /* Of it, what belongs to bias and ReLU: masks dy of `rows` pixels, and adds to dbias. */

@@ -3,6 +3,7 @@
  * build without oneDNN nothing is claimed to be done.
  */
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,4 +137,20 @@ Test(conv_library, is_used_where_the_build_has_it_and_not_when_it_is_switched_of
     cr_assert(!tutti_conv_library_forward(&conv, &args));
     cr_assert_eq(tutti_conv_library_scratch_count(&conv, 1), 0);
     free(x), free(weight), free(y), free(scratch);
+}
+
+static int count_threads(void) {
+    int count = 0;
+    DIR *threads = opendir("/proc/self/task");
+    cr_assert_not_null(threads);
+    while (readdir(threads) != NULL) count++;
+    closedir(threads);
+    return count;
+}
+
+/* Ranks share the cores. */
+Test(conv_library, starts_no_threads) {
+    int before = count_threads();
+    check(64, make(32, 32, 16, 16, 3, 1), TUTTI_PADDING_SAME, true);
+    cr_assert_eq(count_threads(), before);
 }
