@@ -38,8 +38,8 @@ typedef struct tutti_model {
     tutti_compute *compute; /* the caller's */
     int batch_capacity;
 
-    tutti_parameter
-        *states; /* not trained: batch norm's moving values; one array of state_count, with gaps, from states[0].data on */
+    tutti_parameter *
+        states; /* not trained: batch norm's moving values; one array of state_count, with gaps, from states[0].data on */
     int nstates;
     size_t state_count;
 

@@ -114,7 +114,8 @@ Test(normalise, gradient_of_batch_norm_matches_finite_differences) {
     double *gamma = array_random(TUTTI_FLOAT64, 3, CHANNELS), *beta = array_random(TUTTI_FLOAT64, 4, CHANNELS);
     double sums[2 * CHANNELS], mean[CHANNELS], variance[CHANNELS], inverse[CHANNELS], y[COUNT], dx[COUNT],
         back[2 * CHANNELS];
-    norm n = {{TUTTI_FLOAT64, ROWS, CHANNELS, x, mean, inverse, gamma, beta, false}, sums, mean, variance, inverse, y, dy};
+    norm n = {
+        {TUTTI_FLOAT64, ROWS, CHANNELS, x, mean, inverse, gamma, beta, false}, sums, mean, variance, inverse, y, dy};
     norm_forward(&n);
     tutti_kernel_batch_norm_backward_sums(&n.args, dy, back);
     tutti_kernel_batch_norm_backward(&n.args, dy, back, ROWS, dx);
