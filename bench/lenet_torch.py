@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The trainer's LeNet as a plain PyTorch script: what bench/train_compare measures tutti-train against.
 
-Same net, data, batch size, initial values, optimizer and dropout as `tutti-train --model lenet`. On the host one thread; on a
+Same net, data, batch size, initial values, optimizer and dropout as `tutti-train --model lenet`; with --model resnet20 or resnet50 as
+that with --optimizer momentum --nesterov --weight-decay 1e-4. On the host one thread; on a
 GPU the images lie there, and products and convolutions are in fp32, as tutti-train's are, or with --tf32 in TF32. --graph captures
 the whole step, the choice of images included, by torch.cuda.graph, and replays it. Prints one JSON line: images per second from
 step WARM on, and the last loss.
@@ -16,6 +17,8 @@ import time
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import resnet_torch
 
 MADE_UP = 20000  # images
 BEFORE_CAPTURE = 3  # steps on a stream of their own, as PyTorch's manual wants it
@@ -42,16 +45,18 @@ class LeNet(nn.Module):
 class Training:
     """One step at a time: step() with the images that `indices` holds."""
 
-    def __init__(self, images, labels, batch, device):
+    def __init__(self, images, labels, batch, device, name="lenet", channels_last=False):
         self.images, self.labels = images.to(device), labels.to(device)
         self.indices = torch.zeros(batch, dtype=torch.long, device=device)
-        self.model = LeNet().to(device)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.format = torch.channels_last if channels_last else torch.contiguous_format
+        self.model = (LeNet() if name == "lenet" else resnet_torch.make(name)).to(device, memory_format=self.format)
+        recipe = {"lr": 0.1} if name == "lenet" else {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), **recipe)
         self.loss = torch.zeros((), device=device)
         self.step = self.step_eagerly
 
     def step_eagerly(self):
-        x, y = self.images[self.indices].float() / 255, self.labels[self.indices]
+        x, y = (self.images[self.indices].float() / 255).to(memory_format=self.format), self.labels[self.indices]
         self.optimizer.zero_grad()
         self.loss = F.cross_entropy(self.model(x), y)
         self.loss.backward()
@@ -91,6 +96,8 @@ def read_options():
     parser.add_argument("steps", type=int, nargs="?", default=100)
     parser.add_argument("batch", type=int, nargs="?", default=100)
     parser.add_argument("--warm", type=int, default=20, help="steps before the clock starts")
+    parser.add_argument("--model", choices=("lenet", "resnet20", "resnet50"), default="lenet")
+    parser.add_argument("--channels-last", action="store_true", help="images and weights as [batch, height, width, channels]")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--graph", action="store_true", help="with --device cuda")
     parser.add_argument("--tf32", action="store_true", help="with --device cuda")
@@ -107,7 +114,7 @@ def main():
     torch.backends.cudnn.benchmark = on_gpu
     images, labels = read_samples(options.data)
     order = torch.randperm(len(images)).to(options.device)
-    training = Training(images, labels, options.batch, options.device)
+    training = Training(images, labels, options.batch, options.device, options.model, options.channels_last)
     if options.graph:
         training.capture()
     start = 0.0

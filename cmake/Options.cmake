@@ -14,6 +14,7 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}") # installed progra
 
 option(TUTTI_TESTS "Build the tests (on Criterion, where it is there)" ${PROJECT_IS_TOP_LEVEL})
 set(TUTTI_TRAINER AUTO CACHE STRING "The bundled trainer (needs CBLAS and zlib): AUTO, ON or OFF")
+set(TUTTI_ONEDNN AUTO CACHE STRING "oneDNN for the trainer's convolutions: AUTO, ON or OFF")
 set(TUTTI_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,undefined or thread")
 option(TUTTI_WERROR "Warnings are errors" OFF)
 

@@ -95,10 +95,21 @@ struct tutti_kernels {
     void (*relu_forward)(tutti_compute *compute, size_t count, const tutti_real *x, tutti_real *y);
     void (*relu_backward)(tutti_compute *compute, size_t count, const tutti_real *y, const tutti_real *dy,
                           tutti_real *dx);
+    /* NULL where there are none yet (GPUs): batch_norm_*, average_pool_*, add_relu. */
+    void (*batch_norm_forward)(tutti_compute *compute, const tutti_batch_norm *norm,
+                               const tutti_batch_norm_forward_args *args);
+    void (*batch_norm_backward)(tutti_compute *compute, const tutti_batch_norm *norm,
+                                const tutti_batch_norm_backward_args *args);
+    void (*average_pool_forward)(tutti_compute *compute, const tutti_window *window, int batch, const tutti_real *x,
+                                 tutti_real *y);
+    void (*average_pool_backward)(tutti_compute *compute, const tutti_window *window, int batch, const tutti_real *dy,
+                                  tutti_real *dx);
     void (*dense_forward)(tutti_compute *compute, const tutti_dense *dense, const tutti_dense_forward_args *args);
     void (*dense_backward)(tutti_compute *compute, const tutti_dense *dense, const tutti_dense_backward_args *args);
     /* y[i] = a[i] + b[i]; y may be a. */
     void (*add)(tutti_compute *compute, size_t count, const tutti_real *a, const tutti_real *b, tutti_real *y);
+    /* The same, and negative sums become 0. */
+    void (*add_relu)(tutti_compute *compute, size_t count, const tutti_real *a, const tutti_real *b, tutti_real *y);
     /* Of the stream dropout->stream at time values->time. */
     void (*dropout)(tutti_compute *compute, const tutti_dropout *dropout, const tutti_step_values *values, size_t count,
                     const tutti_real *src, tutti_real *dst);

@@ -43,16 +43,20 @@ void tutti_bias_forward(size_t rows, size_t channels, bool relu, const tutti_rea
 void tutti_bias_backward(size_t rows, size_t channels, bool relu, const tutti_real *y, tutti_real *dy,
                          tutti_real *dbias);
 
-/* y[i] = max(x[i], 0); NaN stays NaN. */
+/* y[i] = max(x[i], 0); NaN stays NaN. y may be x, and dx may be dy. */
 void tutti_relu_forward(size_t count, const tutti_real *x, tutti_real *y);
 void tutti_relu_backward(size_t count, const tutti_real *y, const tutti_real *dy, tutti_real *dx);
+
+/* y[i] = a[i] + b[i]; relu: negative sums become 0. y may be a or b. */
+void tutti_add_forward(size_t count, bool relu, const tutti_real *a, const tutti_real *b, tutti_real *y);
 
 /* ---------------------------------------------------------------------------------------- convolution */
 
 typedef struct tutti_conv {
     tutti_window window;
     int filters;
-    bool relu; /* fused: applied while an image's output is still in cache */
+    bool relu;    /* fused: applied while an image's output is still in cache */
+    bool no_bias; /* bias and dbias are NULL */
 } tutti_conv;
 
 /* Elements of scratch that forward and backward need. */
@@ -63,7 +67,8 @@ typedef struct tutti_conv_forward_args {
     int batch;
     const tutti_real *x, *weight, *bias;
     tutti_real *scratch, *y;
-    tutti_real *kept; /* for backward; kernels.h: conv_kept_count, nothing on the host */
+    tutti_real *kept;     /* for backward; kernels.h: conv_kept_count, nothing on the host */
+    size_t scratch_count; /* elements of it; conv_library.h: less than a batch wants is no failure */
 } tutti_conv_forward_args;
 void tutti_conv_forward(const tutti_conv *conv, const tutti_conv_forward_args *args);
 
@@ -74,8 +79,12 @@ typedef struct tutti_conv_backward_args {
     tutti_real *scratch;
     const tutti_real *kept;
     tutti_real *dweight, *dbias, *dx; /* dx may be NULL */
+    size_t scratch_count;             /* elements of it; conv_library.h: less than a batch wants is no failure */
 } tutti_conv_backward_args;
 void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args *args);
+/* Of it, what belongs to bias and ReLU: masks dy of `rows` pixels, and adds to dbias. */
+void tutti_conv_bias_backward(const tutti_conv *conv, size_t rows, const tutti_real *y, tutti_real *dy,
+                              tutti_real *dbias);
 
 /* --------------------------------------------------------------------------------------------- pooling */
 
@@ -84,6 +93,47 @@ void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args 
 void tutti_max_pool_forward(const tutti_window *window, int batch, const tutti_real *x, tutti_real *y, int32_t *where);
 void tutti_max_pool_backward(const tutti_window *window, int batch, const tutti_real *dy, const int32_t *where,
                              tutti_real *dx);
+
+/* y = mean of the pixels of each window that lie in the image. */
+void tutti_average_pool_forward(const tutti_window *window, int batch, const tutti_real *x, tutti_real *y);
+void tutti_average_pool_backward(const tutti_window *window, int batch, const tutti_real *dy, tutti_real *dx);
+
+/* ------------------------------------------------------------------------------------------ batch norm
+ * y = gamma * (x - mean) / sqrt(variance + epsilon) + beta of x[rows, channels]. Training: with mean and (biased) variance of
+ * these rows, summed in float64, and moving = (1 - momentum) * moving + momentum * that of the rows, for the variance the
+ * unbiased one (as PyTorch does). Not training: with the moving ones. */
+
+typedef struct tutti_batch_norm {
+    int channels;
+    double epsilon, momentum;
+    bool relu; /* fused */
+} tutti_batch_norm;
+
+/* Elements of scratch, and of what forward keeps for backward: each two arrays of float64. Aligned to 8 bytes. */
+static inline size_t tutti_batch_norm_scratch_count(const tutti_batch_norm *norm) {
+    return 2 * (size_t)norm->channels * (sizeof(double) / sizeof(tutti_real));
+}
+
+typedef struct tutti_batch_norm_forward_args {
+    size_t rows;
+    bool training;
+    const tutti_real *x, *gamma, *beta;
+    tutti_real *moving_mean, *moving_variance;
+    tutti_real *scratch, *kept;
+    tutti_real *y;
+} tutti_batch_norm_forward_args;
+void tutti_batch_norm_forward(const tutti_batch_norm *norm, const tutti_batch_norm_forward_args *args);
+
+/* After a forward with training. */
+typedef struct tutti_batch_norm_backward_args {
+    size_t rows;
+    const tutti_real *x, *gamma, *beta;
+    const tutti_real *dy;
+    const tutti_real *kept;
+    tutti_real *scratch;
+    tutti_real *dgamma, *dbeta, *dx; /* dx may be NULL, or dy */
+} tutti_batch_norm_backward_args;
+void tutti_batch_norm_backward(const tutti_batch_norm *norm, const tutti_batch_norm_backward_args *args);
 
 /* ----------------------------------------------------------------------------------------------- dense */
 

@@ -181,6 +181,7 @@ typedef struct tutti_kernel_batch_norm_args {
     const void *x;
     const double *mean, *inverse_deviation; /* [channels] */
     const void *gamma, *beta;               /* [channels]; NULL: 1, 0 */
+    bool relu;                              /* fused: y is not below 0, and dy counts where y is above 0 (or NaN) */
 } tutti_kernel_batch_norm_args;
 
 /* y = gamma * xhat + beta; y may be x. */

@@ -19,9 +19,11 @@ typedef struct tutti_optimizer_piece {
 } tutti_optimizer_piece;
 
 /* g = gradient + weight_decay * parameter; velocity = momentum * velocity + g; parameter -= lr * velocity.
- * momentum 0: velocity is not used and may be NULL. (PyTorch's SGD.) */
+ * momentum 0: velocity is not used and may be NULL. nesterov: parameter -= lr * (g + momentum * velocity) instead. (PyTorch's
+ * SGD.) */
 typedef struct tutti_sgd {
     double lr, momentum, weight_decay;
+    bool nesterov;
 } tutti_sgd;
 void tutti_optimizer_sgd(const tutti_sgd *rule, size_t count, const tutti_real *gradient, tutti_real *velocity,
                          tutti_real *parameter);
@@ -42,7 +44,8 @@ tutti_adam_factors tutti_optimizer_adam_factors(const tutti_adam *rule);
 
 void tutti_optimizer_adam(const tutti_adam *rule, size_t count, const tutti_real *gradient, tutti_real *mean,
                           tutti_real *square, tutti_real *parameter);
-/* The same with factors that are known; rule's lr and step are not used. */
+/* The same with factors that are known; rule's lr and step are not used. Without weight decay factors->keep is not used either: so
+ * pieces with and without it can do with the same factors. */
 void tutti_optimizer_adam_piece(const tutti_adam *rule, const tutti_adam_factors *factors,
                                 const tutti_optimizer_piece *piece);
 

@@ -245,7 +245,7 @@ static void check_conv(const window_case *of, tutti_precision precision) {
     float *kept = unwritten(tutti_gpu_conv_kept_count(&conv, of->batch));
     float *host_scratch = unwritten(tutti_conv_scratch_count(&conv));
     float *y = unwritten(out), *y_expected = unwritten(out), *dy = array(out), *dy_expected = copy_of(dy, out);
-    tutti_conv_forward_args forward = {of->batch, x, weight, bias, host_scratch, y_expected, NULL};
+    tutti_conv_forward_args forward = {of->batch, x, weight, bias, host_scratch, y_expected, NULL, 0};
     tutti_conv_forward(&conv, &forward);
     forward.scratch = scratch, forward.y = y, forward.kept = kept;
     tutti_gpu_conv_forward(compute, &conv, &forward);
@@ -255,7 +255,7 @@ static void check_conv(const window_case *of, tutti_precision precision) {
     float *dbias = unwritten(filters), *dbias_expected = unwritten(filters);
     float *dx = unwritten(count), *dx_expected = unwritten(count);
     tutti_conv_backward_args backward = {
-        of->batch, x, weight, y, dy_expected, host_scratch, NULL, dweight_expected, dbias_expected, dx_expected};
+        of->batch, x, weight, y, dy_expected, host_scratch, NULL, dweight_expected, dbias_expected, dx_expected, 0};
     tutti_conv_backward(&conv, &backward);
     backward.dy = dy, backward.scratch = scratch, backward.kept = kept;
     backward.dweight = dweight, backward.dbias = dbias, backward.dx = dx;

@@ -86,9 +86,12 @@ Test(optimizer, all_rules_are_the_hosts_on_many_arrays_at_once) {
     tutti_step_values values = {.lr = 0.05f, .adam = tutti_optimizer_adam_factors(&adam)};
     check_update(false, &(tutti_sgd){.momentum = 0}, NULL, &values);
     check_update(false, &(tutti_sgd){.momentum = 0.9, .weight_decay = 0.01}, NULL, &values);
+    check_update(false, &(tutti_sgd){.momentum = 0.9, .weight_decay = 0.01, .nesterov = true}, NULL, &values);
     check_update(true, NULL, &adam, &values);
     adam.decoupled = true;
     values.adam = tutti_optimizer_adam_factors(&adam);
+    check_update(true, NULL, &adam, &values);
+    adam.weight_decay = 0; /* of pieces that do not decay, with the factors of those that do */
     check_update(true, NULL, &adam, &values);
 }
 

@@ -106,7 +106,7 @@ static void conv_release(conv_data *data) {
 
 static double conv_evaluate(void *context) {
     conv_data *data = context;
-    tutti_conv_forward_args args = {data->batch, data->x, data->weight, data->bias, data->scratch, data->y, NULL};
+    tutti_conv_forward_args args = {data->batch, data->x, data->weight, data->bias, data->scratch, data->y, NULL, 0};
     tutti_conv_forward(&data->conv, &args);
     return weighted_sum(data->y_count, data->y, data->weights_of_y);
 }
@@ -150,8 +150,8 @@ Test(conv, gradients_of_input_weight_and_bias_match_finite_differences) {
         double *dbias = unwritten_array((size_t)data.conv.filters), *dy = malloc(data.y_count * sizeof *dy);
         conv_evaluate(&data);
         memcpy(dy, data.weights_of_y, data.y_count * sizeof *dy);
-        tutti_conv_backward_args args = {data.batch,   data.x, data.weight, data.y, dy,
-                                         data.scratch, NULL,   dweight,     dbias,  dx};
+        tutti_conv_backward_args args = {data.batch, data.x,  data.weight, data.y, dy, data.scratch,
+                                         NULL,       dweight, dbias,       dx,     0};
         tutti_conv_backward(&data.conv, &args);
         check_gradient("dx", conv_evaluate, &data, data.x_count, data.x, dx);
         check_gradient("dweight", conv_evaluate, &data, data.weight_count, data.weight, dweight);
@@ -169,8 +169,8 @@ Test(conv, many_images_in_one_scratch_give_the_sum_of_their_gradients) {
     double *dy = malloc(data.y_count * sizeof *dy);
     conv_evaluate(&data);
     memcpy(dy, data.weights_of_y, data.y_count * sizeof *dy);
-    tutti_conv_backward_args args = {data.batch,   data.x, data.weight, data.y, dy,
-                                     data.scratch, NULL,   dweight,     dbias,  NULL};
+    tutti_conv_backward_args args = {data.batch, data.x,  data.weight, data.y, dy, data.scratch,
+                                     NULL,       dweight, dbias,       NULL,   0};
     tutti_conv_backward(&data.conv, &args);
     check_gradient("dweight", conv_evaluate, &data, data.weight_count, data.weight, dweight);
     check_gradient("dbias", conv_evaluate, &data, 2, data.bias, dbias);

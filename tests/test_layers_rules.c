@@ -76,6 +76,21 @@ Test(sgd, momentum_follows_its_closed_form) {
     }
 }
 
+/* Nesterov: as with a velocity that looks one step ahead. The document's form: lr g + m lr v, v with this step's gradient. */
+Test(sgd, nesterov_adds_the_gradient_once_more) {
+    double gradient[2] = {1, -0.5}, velocity[2] = {0, 0}, parameter[2] = {2, 3}, v[2] = {0, 0}, expected[2] = {2, 3};
+    tutti_sgd rule = {.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
+    for (int i = 0; i < 20; i++) {
+        tutti_optimizer_sgd(&rule, 2, gradient, velocity, parameter);
+        for (int e = 0; e < 2; e++) {
+            double g = gradient[e] + 0.1 * expected[e];
+            v[e] = 0.9 * v[e] + g;
+            expected[e] -= 0.01 * g + 0.9 * 0.01 * v[e];
+        }
+    }
+    for (int e = 0; e < 2; e++) cr_assert(fabs(parameter[e] - expected[e]) < 1e-12 && fabs(velocity[e] - v[e]) < 1e-12);
+}
+
 Test(sgd, weight_decay_shrinks_parameters_geometrically) {
     double gradient[2] = {0, 0}, parameter[2] = {2, -3};
     tutti_sgd rule = {.lr = 0.1, .weight_decay = 0.5};

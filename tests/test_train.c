@@ -67,18 +67,44 @@ Test(arguments, what_cannot_be_understood_is_refused_with_advice) {
     expect_refusal("--overwrite=1", NULL, "takes no value");
 }
 
+static double rate(const char *name, int64_t step) {
+    return tutti_schedule_lr(&(tutti_schedule){.name = name, .lr = 0.1, .factor = 0.1, .total = 100}, step);
+}
+
 Test(update, schedules_start_at_the_rate_and_fall) {
-    cr_assert_eq(tutti_update_lr("constant", 0.1, 99, 100), 0.1);
-    cr_assert_float_eq(tutti_update_lr("linear", 0.1, 25, 100), 0.075, 1e-12);
-    cr_assert_float_eq(tutti_update_lr("cosine", 0.1, 0, 100), 0.1, 1e-12);
-    cr_assert_float_eq(tutti_update_lr("cosine", 0.1, 50, 100), 0.05, 1e-12);
-    cr_assert_float_eq(tutti_update_lr("step", 0.1, 60, 100), 0.01, 1e-12);
-    cr_assert_float_eq(tutti_update_lr("step", 0.1, 80, 100), 0.001, 1e-12);
+    cr_assert_eq(rate("constant", 99), 0.1);
+    cr_assert_float_eq(rate("linear", 25), 0.075, 1e-12);
+    cr_assert_float_eq(rate("cosine", 0), 0.1, 1e-12);
+    cr_assert_float_eq(rate("cosine", 50), 0.05, 1e-12);
+    cr_assert_float_eq(rate("step", 60), 0.01, 1e-12);
+    cr_assert_float_eq(rate("step", 80), 0.001, 1e-12);
+}
+
+Test(update, rates_grow_while_they_warm_up_and_fall_over_what_is_left) {
+    tutti_schedule cosine = {.name = "cosine", .lr = 0.8, .total = 120, .warmup = 20};
+    cr_assert_float_eq(tutti_schedule_lr(&cosine, 0), 0.04, 1e-12);
+    cr_assert_float_eq(tutti_schedule_lr(&cosine, 19), 0.8, 1e-12);
+    cr_assert_float_eq(tutti_schedule_lr(&cosine, 20), 0.8, 1e-12);
+    cr_assert_float_eq(tutti_schedule_lr(&cosine, 70), 0.4, 1e-12);
+}
+
+Test(update, milestones_are_epochs_that_rise) {
+    tutti_schedule steps = {.name = "step", .lr = 1, .factor = 0.5, .total = 1000};
+    cr_assert_eq(tutti_schedule_read_milestones("2,4.5", 10, &steps), TUTTI_OK);
+    cr_assert(steps.nmilestones == 2 && steps.milestones[0] == 20 && steps.milestones[1] == 45);
+    cr_assert(tutti_schedule_lr(&steps, 19) == 1 && tutti_schedule_lr(&steps, 20) == 0.5);
+    cr_assert(tutti_schedule_lr(&steps, 44) == 0.5 && tutti_schedule_lr(&steps, 45) == 0.25);
+    const char *wrong[] = {"", "3,", "5,2", "0", "2;3", "x", "1e9", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cr_assert_eq(tutti_schedule_read_milestones(wrong[i], 10, &steps), TUTTI_ERR_CONFIG, "\"%s\"", wrong[i]);
+        cr_assert_not_null(strstr(tutti_last_error(), "--lr-milestones"));
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------- models */
 
-/* A branching model: conv1 is read by relu and by add, the input of both branches gets a sum of gradients. */
+/* A branching model: conv1 is read by relu and by add, the input of both branches gets a sum of gradients. conv3 and conv4 both
+ * change the gradient that they get from the same layer. */
 static void fill_residual(tutti_model_layers *list) {
     tutti_layer conv1 = {.kind = TUTTI_LAYER_CONV,
                          .name = "conv1",
@@ -93,8 +119,13 @@ static void fill_residual(tutti_model_layers *list) {
     conv2.name = "conv2";
     tutti_layer add = {.kind = TUTTI_LAYER_ADD, .name = "add", .inputs = {"conv2", "conv1"}};
     tutti_layer twice = {.kind = TUTTI_LAYER_ADD, .name = "twice", .inputs = {"add", "add"}};
+    tutti_layer conv3 = conv1, conv4 = conv1;
+    conv3.name = "conv3", conv4.name = "conv4";
+    conv4.inputs[0] = "twice";
+    conv3.relu = conv4.relu = true;
+    tutti_layer both = {.kind = TUTTI_LAYER_ADD, .name = "both", .inputs = {"conv3", "conv4"}};
     tutti_layer dense = {.kind = TUTTI_LAYER_DENSE, .name = "dense", .units = 3, .stddev = 0.3};
-    tutti_layer layers[] = {conv1, relu, conv2, add, twice, dense};
+    tutti_layer layers[] = {conv1, relu, conv2, add, twice, conv3, conv4, both, dense};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) tutti_models_add(list, layers[i]);
 }
 

@@ -76,6 +76,15 @@ for before, row in zip(steps, steps[1:]):
         assert abs(own - (row["time_s"] - before["time_s"])) < 0.5 * own + 0.05, (before, row)
     assert own < row["time_s"] - before["time_s"] + 0.05, (before, row)
 EOF
+    # Ranks test with rank 0's moving values, those of its checkpoint: one rank alone finds the same loss.
+    timeout 60 $bin/tuttirun --standalone --nproc_per_node 2 $alone --data mnist --model resnet20 --batch-size 4 --steps 8 \
+        --checkpoint-dir moving --metrics two.jsonl >out 2>err || { fail "resnet20 with two ranks"; cat err; }
+    timeout 60 $alone --data mnist --batch-size 4 --resume moving --epochs 0 --metrics one.jsonl >out 2>err || { fail "its test"; cat err; }
+    python3 - <<'EOF' || fail "the ranks' test differs from that of the checkpoint"
+import json
+two, one = ([json.loads(line) for line in open(name) if '"evaluation"' in line][-1]["test_loss"] for name in ("two.jsonl", "one.jsonl"))
+assert abs(two - one) < 1e-4 * one, (two, one)
+EOF
     # --epochs 0 only tests: a new model, and a checkpoint's.
     timeout 60 $alone --data mnist --model mlp --batch-size 20 --epochs 0 >out 2>err || fail "--epochs 0"
     grep -q '^step 0: test loss' out || { fail "--epochs 0 trained"; cat out; }
@@ -118,6 +127,9 @@ for program in "$alone" "$three"; do
     TUTTI_CUDA_MODULE=/no/such/module.so expect_failure "cannot load /no/such/module.so.*; leave out --device cuda to train on the processor" \
         $program --device cuda --steps 1
 done
+expect_failure "needs --optimizer momentum" $alone --optimizer adam --nesterov
+expect_failure "epochs that rise" $alone --lr-schedule step --lr-milestones 80,20
+expect_failure "expected with --lr-schedule step" $alone --lr-milestones 80
 expect_failure "tf32 and bf16 need a GPU" $alone --device host --precision bf16 --steps 1
 TUTTI_CUDA_MODULE=/no/such/module.so timeout 60 $alone --model mlp --batch-size 20 --steps 2 >out 2>err || fail "no GPU"
 

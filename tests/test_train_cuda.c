@@ -185,6 +185,16 @@ Test(train_cuda, a_recording_that_fails_says_how_to_do_without) {
     cr_assert(failure != NULL && strstr(failure, "--eager") != NULL, "%s", failure);
 }
 
+Test(train_cuda, a_layer_without_kernels_for_gpus_is_refused_by_name) {
+    training_run what = {.options = {OPTIONS("--model", "resnet20", "--device", "cuda")}, .data = folder};
+    double losses[TRAINING_LOSSES];
+    int count;
+    const char *failure = training_losses(RANKS_PROCESSES, 1, &what, losses, &count);
+    cr_assert(failure != NULL && strstr(failure, "bn1 (batch_norm)") != NULL &&
+                  strstr(failure, "--device host") != NULL,
+              "%s", failure);
+}
+
 /* bfloat16 rounds each factor by up to 2^-9 of it, a product by 2^-8 of its terms; of LeNet only the first loss is near. */
 Test(train_cuda, bfloat16_stays_near_fp32) {
     for (int smooth = 0; smooth < 2; smooth++) {

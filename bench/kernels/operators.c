@@ -113,8 +113,8 @@ static void run_statistics(bench_lab *lab, const bench_shape *s) {
 
 static void run_normalise(bench_lab *lab, const bench_shape *s) {
     const double *moments = (const double *)(const void *)lab->regions[BENCH_REGIONS - 1];
-    const tutti_kernel_batch_norm_args args = {TYPE,    (size_t)s->batch, s->count, lab->regions[0],
-                                               moments, moments,          NULL,     NULL};
+    const tutti_kernel_batch_norm_args args = {
+        TYPE, (size_t)s->batch, s->count, lab->regions[0], moments, moments, NULL, NULL, false};
     tutti_kernel_batch_norm_normalise(&args, lab->regions[1]);
 }
 

@@ -93,7 +93,8 @@ static void run_conv_forward(bench_lab *lab, const bench_shape *s) {
                                     .bias = lab->regions[3],
                                     .scratch = lab->regions[4],
                                     .y = lab->regions[1],
-                                    .kept = lab->regions[5]};
+                                    .kept = lab->regions[5],
+                                    .scratch_count = lab->bytes / sizeof(tutti_real)};
     lab->kernels->conv_forward(lab->compute, &s->conv, &args);
 }
 
@@ -107,7 +108,8 @@ static void run_conv_backward(bench_lab *lab, const bench_shape *s) {
                                      .kept = lab->regions[5],
                                      .dweight = lab->regions[7],
                                      .dbias = lab->regions[3],
-                                     .dx = lab->regions[8]};
+                                     .dx = lab->regions[8],
+                                     .scratch_count = lab->bytes / sizeof(tutti_real)};
     lab->kernels->conv_backward(lab->compute, &s->conv, &args);
 }
 

@@ -28,7 +28,7 @@ typedef struct option_row {
 
 /* clang-format off */
 static const option_row rows[] = {
-    {"model", OPTION_CHOICE, AT(model), NULL, 0, 0, "lenet|mlp", "what is trained (default: lenet; with --resume the "
+    {"model", OPTION_CHOICE, AT(model), NULL, 0, 0, "lenet|mlp|resnet20|resnet18|resnet50", "what is trained (default: lenet; with --resume the "
      "checkpoint's)"},
     {"dataset", OPTION_CHOICE, AT(dataset), NULL, 0, 0, "mnist|digits|cifar10|cifar100|ofrecord", "form of the data (default: "
      "mnist, or digits that are drawn where none is found)"},
@@ -59,8 +59,14 @@ static const option_row rows[] = {
     {"optimizer", OPTION_CHOICE, AT(optimizer), NULL, 0, 0, TUTTI_UPDATE_NAMES, "how parameters are updated (default: sgd; with "
      "--resume the checkpoint's)"},
     {"momentum", OPTION_REAL, AT(momentum), NULL, 0, 1, "M", "of sgd (default: 0) and momentum (default: 0.9)"},
+    {"nesterov", OPTION_FLAG, AT(nesterov), NULL, 0, 0, NULL, "of sgd and momentum, with a momentum above 0"},
     {"weight-decay", OPTION_REAL, AT(weight_decay), "0", 0, 1e6, "W", "of every optimizer"},
+    {"no-decay-norm-bias", OPTION_FLAG, AT(no_decay_norm_bias), NULL, 0, 0, NULL, "no weight decay of biases and of batch norm"},
     {"lr-schedule", OPTION_CHOICE, AT(lr_schedule), "constant", 0, 0, TUTTI_SCHEDULE_NAMES, "how the rate falls"},
+    {"lr-milestones", OPTION_TEXT, AT(lr_milestones), NULL, 0, 0, "LIST", "of the schedule step: epochs, as 80,120 (default: "
+     "after a half and three quarters of all steps)"},
+    {"lr-factor", OPTION_REAL, AT(lr_factor), "0.1", 0, 1, "F", "of the schedule step: the rate is multiplied by it"},
+    {"warmup-steps", OPTION_INT, AT(warmup_steps), "0", 0, MOST_STEPS, "N", "in which the rate grows to --lr"},
     {"dropout", OPTION_REAL, AT(dropout), NULL, 0, 0.99, "RATE", "instead of the model's own (lenet: 0.5)"},
     {"seed", OPTION_INT, AT(seed), "1", 0, 9e15, "N", "of parameters, order of images and dropout"},
     {"eval-every", OPTION_INT, AT(eval_every), "0", 0, MOST_STEPS, "N", "test after every N steps (default: at the end)"},

@@ -20,16 +20,17 @@ typedef struct tutti_arguments_list {
 
 /* Texts point into argv or are constants. */
 typedef struct tutti_arguments {
-    const char *model, *data, *device, *precision, *optimizer, *lr_schedule; /* NULL: not given */
+    const char *model, *data, *device, *precision, *optimizer, *lr_schedule, *lr_milestones; /* NULL: not given */
     const char *dataset, *part_prefix;
     tutti_arguments_list blobs;
     const char *checkpoint_dir, *resume, *metrics;
-    int64_t batch_size, seed, eval_every, log_every;
+    int64_t batch_size, seed, eval_every, log_every, warmup_steps;
     int64_t resize, shuffle_buffer, classes, test_part_num; /* 0: not given */
     int64_t repeat, data_part_num, part_suffix_length;
     int64_t steps, epochs;                      /* below 0: not given */
     double lr, momentum, weight_decay, dropout; /* NaN: not given */
-    bool no_augment, no_shuffle;
+    double lr_factor;
+    bool no_augment, no_shuffle, nesterov, no_decay_norm_bias;
     bool eager, overwrite, help, version;
 } tutti_arguments;
 

@@ -54,6 +54,8 @@ static void put_members(FILE *file, const tutti_event *event) {
         put_number(file, "ranks", event->ranks);
         put_number(file, "batch_size", event->batch_size);
         put_number(file, "parameters", (double)event->parameters);
+        put_number(file, "states", (double)event->states);
+        put_number(file, "memory_bytes", (double)event->memory_bytes);
         put_number(file, "flops_per_image", event->flops_per_image);
         put_number(file, "total_steps", (double)event->total_steps);
         return;
@@ -121,6 +123,10 @@ static void tell_people(tutti_callbacks *callbacks, const tutti_event *event) {
         return;
     }
     wipe_progress(callbacks);
+    if (event->kind == TUTTI_EVENT_START)
+        printf("%s: %llu trained parameters, %llu other values, %.1f MiB for a batch of %d on each rank\n",
+               event->model, (unsigned long long)event->parameters, (unsigned long long)event->states,
+               (double)event->memory_bytes / (1 << 20), event->batch_size);
     if (event->kind == TUTTI_EVENT_STEP && !callbacks->heading_printed) printf("%12s %12s\n", "step", "loss");
     callbacks->heading_printed |= event->kind == TUTTI_EVENT_STEP;
     if (event->kind == TUTTI_EVENT_STEP) printf("%12lld %12.10f\n", (long long)event->step, event->loss);

@@ -36,6 +36,8 @@ typedef struct tutti_event {
     double flops_per_image;   /* START: forwards and backwards */
     int ranks, batch_size;    /* START; batch_size is per rank */
     uint64_t parameters;      /* START */
+    uint64_t states;          /* START: values that are not trained */
+    uint64_t memory_bytes;    /* START: of the model, on each rank */
     const char *model, *data; /* START */
     const char *path;         /* CHECKPOINT */
     tutti_ddp_statistics ddp; /* END */

@@ -140,6 +140,8 @@ static tutti_status fill_entries(tutti_safetensors *file, const tutti_checkpoint
         for (int s = 0; s < row->nstates; s++)
             TUTTI_TRY(add_entry(file, model->compute, parameter, row->state_names[s], states[s], &place));
     }
+    for (int i = 0; i < model->nstates; i++)
+        TUTTI_TRY(add_entry(file, model->compute, &model->states[i], "", model->states[i].data, &place));
     return TUTTI_OK;
 }
 
@@ -153,10 +155,11 @@ tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_co
     const tutti_model *model = content->model;
     const tutti_update_row *row = content->update->row;
     tutti_safetensors file = {.nentries = 0};
-    file.entries = calloc((size_t)model->nparameters * (size_t)(1 + row->nstates), sizeof *file.entries);
+    const size_t arrays = 1 + (size_t)row->nstates; /* for each parameter */
+    file.entries = calloc((size_t)model->nparameters * arrays + (size_t)model->nstates, sizeof *file.entries);
     file.texts = calloc(TEXTS, sizeof *file.texts);
     tutti_status status = TUTTI_OK;
-    file.memory = malloc(tutti_model_parameter_count(model) * (size_t)(1 + row->nstates) * sizeof(float));
+    file.memory = malloc((tutti_model_parameter_count(model) * arrays + model->state_count) * sizeof(float));
     if (file.entries == NULL || file.texts == NULL || file.memory == NULL) {
         status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a checkpoint");
     } else {
@@ -281,6 +284,8 @@ static tutti_status read_content(const char *path, const tutti_safetensors *file
         for (int s = 0; s < row->nstates; s++)
             TUTTI_TRY(copy_entry(compute, path, file, parameter, row->state_names[s], states[s]));
     }
+    for (int i = 0; i < model->nstates; i++)
+        TUTTI_TRY(copy_entry(compute, path, file, &model->states[i], "", model->states[i].data));
     content->update->steps = position->step;
     return compute->kernels->check(compute);
 }

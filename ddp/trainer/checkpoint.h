@@ -1,8 +1,8 @@
 /*
  * Checkpoints: one safetensors file per checkpoint, <folder>/step-<step>.safetensors, written by rank 0.
  *
- * Tensors: each parameter by its name, and the optimizer's state as "<state>/<parameter>". The header's metadata holds
- * the position. Random numbers come by counter, so seed, epoch and step are the whole random state.
+ * Tensors: each parameter by its name, the optimizer's state as "<state>/<parameter>", and the layers' states (batch norm's
+ * moving values, of rank 0) by their names. The header's metadata holds the position. Random numbers come by counter, so seed, epoch and step are the whole random state.
  */
 #ifndef TUTTI_TRAINER_CHECKPOINT_H
 #define TUTTI_TRAINER_CHECKPOINT_H

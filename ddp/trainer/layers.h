@@ -17,7 +17,8 @@
 #include "kernels/kernels.h"
 
 #define TUTTI_LAYER_INPUTS     2
-#define TUTTI_LAYER_PARAMETERS 2 /* weight, bias */
+#define TUTTI_LAYER_PARAMETERS 2 /* weight, bias; of batch norm gamma, beta */
+#define TUTTI_LAYER_STATES     2 /* batch norm: moving mean, moving variance */
 
 typedef enum tutti_layer_kind {
     TUTTI_LAYER_CONV,
@@ -26,8 +27,19 @@ typedef enum tutti_layer_kind {
     TUTTI_LAYER_DENSE,
     TUTTI_LAYER_DROPOUT,
     TUTTI_LAYER_ADD, /* of two inputs of one shape: a residual connection */
+    TUTTI_LAYER_BATCH_NORM,
+    TUTTI_LAYER_AVERAGE_POOL, /* kernel 0: the mean of all pixels */
     TUTTI_LAYER_KIND_COUNT
 } tutti_layer_kind;
+
+/* How weights start. fan_in and fan_out: how many products each output, or each gradient of an input, sums. */
+typedef enum tutti_initializer {
+    TUTTI_INITIALIZER_TRUNCATED_NORMAL, /* of tutti_layer.stddev */
+    TUTTI_INITIALIZER_HE_NORMAL,        /* truncated normal of variance 2 / fan_in (He et al., 2015) */
+    TUTTI_INITIALIZER_XAVIER_UNIFORM,   /* in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010) */
+    TUTTI_INITIALIZER_UNIFORM,          /* in +-tutti_layer.limit */
+    TUTTI_INITIALIZER_CONSTANT          /* tutti_layer.constant */
+} tutti_initializer;
 
 /* What a model says of one layer; members that its kind does not use are 0. */
 typedef struct tutti_layer {
@@ -37,10 +49,14 @@ typedef struct tutti_layer {
     int units;                              /* filters of a convolution, outputs of a dense layer */
     int kernel, stride;                     /* of a window */
     tutti_padding padding;
-    bool relu;     /* fused behind a convolution or dense layer */
-    double rate;   /* of dropout */
-    double stddev; /* weights start as a truncated normal of this standard deviation */
-    double bias;   /* biases start as this */
+    bool relu;                     /* fused behind a convolution, dense layer, batch norm or add */
+    bool no_bias;                  /* of a convolution */
+    double rate;                   /* of dropout */
+    double epsilon, momentum;      /* of batch norm: kernels/layers.h */
+    tutti_initializer initializer; /* of weights, and of batch norm's gamma; by one of: */
+    double stddev, limit, constant;
+    double bias;       /* biases, and batch norm's beta, start as this */
+    double bias_limit; /* above 0: instead of that, uniform in +- this */
 } tutti_layer;
 
 /* Shape of one sample. */
@@ -65,6 +81,17 @@ typedef struct tutti_cost {
     double flops, bytes;
 } tutti_cost;
 
+/* How the gradient of an input gets there. */
+typedef enum tutti_gradient_way {
+    TUTTI_GRADIENT_NONE,
+    TUTTI_GRADIENT_WRITE, /* the first that reaches its node is written in place */
+    TUTTI_GRADIENT_ADD,   /* later ones go to a spare buffer and are added */
+    TUTTI_GRADIENT_SHARE  /* it is this node's own gradient, in the same buffer */
+} tutti_gradient_way;
+
+/* What backward reads besides dy. */
+typedef enum tutti_backward_reads { TUTTI_READS_X = 1, TUTTI_READS_Y = 2 } tutti_backward_reads;
+
 /* A layer at its place in a model. */
 typedef struct tutti_node {
     const tutti_layer *layer;
@@ -74,24 +101,29 @@ typedef struct tutti_node {
         tutti_conv conv;
         tutti_window pool;
         tutti_dense dense;
+        tutti_batch_norm norm;
     } plan;
     size_t parameter_counts[TUTTI_LAYER_PARAMETERS]; /* 0: the layer has none */
-    bool wants_gradient;                             /* it, or a node before it, has parameters */
-    int index;                                       /* its own */
-    int first_parameter;                             /* index in the model's list */
-    int consumers;                                   /* nodes that read its output */
+    size_t state_counts[TUTTI_LAYER_STATES];
+    bool wants_gradient; /* it, or a node before it, has parameters */
+    int index;           /* its own */
+    int first_parameter; /* index in the model's list */
+    int consumers;       /* nodes that read its output */
+    tutti_gradient_way way[TUTTI_LAYER_INPUTS];
 
     float *parameters[TUTTI_LAYER_PARAMETERS];
-    float *y, *dy;
-    float *kept;     /* convolution: by forward for backward */
-    int32_t *where;  /* max-pool: see tutti_max_pool_forward */
-    bool dy_written; /* during backward: dy holds a part already, the next one is added */
+    float *states[TUTTI_LAYER_STATES];
+    float *y, *dy;  /* dy: NULL where it is not wanted */
+    float *kept;    /* by forward for backward */
+    float *scratch; /* while it runs, forwards or backwards */
+    size_t scratch_count;
+    float *spares[TUTTI_LAYER_INPUTS]; /* ways TUTTI_GRADIENT_ADD */
 } tutti_node;
 
 /* One run over one batch. */
 typedef struct tutti_pass {
     int batch;
-    bool training; /* false: dropout passes everything */
+    bool training; /* false: dropout passes everything, batch norm takes the moving values */
     uint64_t seed;
     uint64_t first_sample;           /* of this rank's part, in the global batch */
     const tutti_step_values *values; /* in the compute's memory; NULL while not training */
@@ -108,12 +140,24 @@ typedef struct tutti_layer_row {
     int ninputs;
     unsigned split_axes;
     const char *parameter_names[TUTTI_LAYER_PARAMETERS];
-    /* From node->in and node->layer: fills in out, plan and parameter_counts. */
+    const char *state_names[TUTTI_LAYER_STATES]; /* what is neither trained nor averaged over ranks */
+    double state_starts[TUTTI_LAYER_STATES];
+    /* Its inputs' gradients are its own, once backward has changed that in place: backward gets no dx that is shared. */
+    bool passes_gradient;
+    /* From node->in and node->layer: fills in out, plan, parameter_counts and state_counts. */
     tutti_status (*place)(tutti_node *node);
-    void (*forward)(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
-                    float *scratch);
+    /* Whether a compute has the layer's kernels; NULL: all have. */
+    bool (*runs_on)(const tutti_node *node, const tutti_kernels *kernels);
+    /* tutti_backward_reads; NULL: nothing. */
+    unsigned (*backward_reads)(const tutti_node *node);
+    /* Does backward write to dy? NULL: no. */
+    bool (*changes_dy)(const tutti_node *node);
+    /* Elements of float; NULL: none. */
+    size_t (*scratch_count)(const tutti_compute *compute, const tutti_node *node, int batch);
+    size_t (*kept_count)(const tutti_compute *compute, const tutti_node *node, int batch);
+    void (*forward)(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x);
     void (*backward)(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
-                     float *scratch, const tutti_layer_gradients *gradients);
+                     const tutti_layer_gradients *gradients);
     tutti_cost (*cost)(const tutti_node *node);
 } tutti_layer_row;
 

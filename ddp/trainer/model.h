@@ -1,13 +1,15 @@
 /*
  * A model at work: nodes made from a list of layers, their buffers, and runs forwards and backwards over the list.
  *
- * All memory is one block of the compute's, taken when the model is made; a step allocates nothing. Gradients of parameters are not
+ * All memory is one block of the compute's, taken when the model is made; a step allocates nothing. Buffers that are not needed at
+ * the same time lie in the same place (memory_plan.h), so only input and logits may be looked at between runs. Gradients of parameters are not
  * kept here: backward asks a sink where each goes, and tells it as soon as one is complete.
  */
 #ifndef TUTTI_TRAINER_MODEL_H
 #define TUTTI_TRAINER_MODEL_H
 
 #include "ddp/trainer/layers.h"
+#include "ddp/trainer/memory_plan.h"
 
 #define TUTTI_MODEL_LAYERS     256
 #define TUTTI_MODEL_NAME_BYTES 64
@@ -35,9 +37,19 @@ typedef struct tutti_model {
     int nparameters;
     tutti_compute *compute; /* the caller's */
     int batch_capacity;
+
+    tutti_parameter *
+        states; /* not trained: batch norm's moving values; one array of state_count, with gaps, from states[0].data on */
+    int nstates;
+    size_t state_count;
+
     void *memory;
+    size_t memory_bytes;
+    tutti_memory_plan plan;
+    void *planned; /* the plan's part of the memory */
     float *scratch;
-    float *spares[TUTTI_LAYER_INPUTS]; /* parts of a gradient on their way to a node with several consumers */
+    size_t scratch_count;
+    bool poisons; /* for tests: buffers whose time is over are filled with NaN */
 } tutti_model;
 
 /* Where gradients of parameters go. */
@@ -53,13 +65,13 @@ tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, 
                                 tutti_compute *compute, tutti_model **model_out);
 void tutti_model_destroy(tutti_model *model);
 
-/* Initial parameters: depend on the seed only. */
+/* Initial parameters and states: depend on the seed only. */
 void tutti_model_initialize(tutti_model *model, uint64_t seed);
 
 /* The caller writes a batch here: [batch, height, width, channels]. */
 float *tutti_model_input(const tutti_model *model);
 
-/* Runs all layers; gives the logits, [pass->batch, classes]. */
+/* Runs all layers; gives the logits, [pass->batch, classes], which backward overwrites. */
 const float *tutti_model_forward(tutti_model *model, const tutti_pass *pass);
 
 /* Before backward the caller writes the loss's gradient with respect to the logits here. */
@@ -72,5 +84,6 @@ int tutti_model_classes(const tutti_model *model);
 /* Sum over the layers, one sample, forwards. */
 tutti_cost tutti_model_cost(const tutti_model *model);
 size_t tutti_model_parameter_count(const tutti_model *model);
+size_t tutti_model_state_count(const tutti_model *model);
 
 #endif

@@ -49,16 +49,23 @@ static tutti_status check_agreement(const tutti_train *train) {
     const char *texts[] = {
         train->model_name,    train->optimizer_name,         arguments->lr_schedule,
         arguments->precision, train->compute->kernels->name, arguments->dataset != NULL ? arguments->dataset : ""};
-    int64_t numbers[] = {
-        arguments->batch_size, arguments->log_every,  arguments->eval_every,     train->step,
-        input->train_count,    train->total_steps,    (int64_t)train->seed,      input->test_count,
-        input->details.height, input->details.width,  input->details.channels,   input->details.classes,
-        arguments->no_augment, arguments->no_shuffle, arguments->shuffle_buffer, arguments->repeat};
-    double reals[] = {train->lr, train->update.options.momentum, arguments->weight_decay};
+    int64_t numbers[] = {arguments->batch_size,     arguments->log_every,
+                         arguments->eval_every,     train->step,
+                         input->train_count,        train->total_steps,
+                         (int64_t)train->seed,      input->test_count,
+                         input->details.height,     input->details.width,
+                         input->details.channels,   input->details.classes,
+                         arguments->no_augment,     arguments->no_shuffle,
+                         arguments->shuffle_buffer, arguments->repeat,
+                         arguments->nesterov,       arguments->no_decay_norm_bias,
+                         arguments->warmup_steps};
+    double reals[] = {train->schedule.lr, train->schedule.factor, train->update.options.momentum,
+                      arguments->weight_decay};
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) digest = mix(digest, texts[i], strlen(texts[i]) + 1);
     digest = mix(digest, numbers, sizeof numbers);
     digest = mix(digest, reals, sizeof reals);
+    digest = mix(digest, train->schedule.milestones, sizeof train->schedule.milestones);
 
     int64_t value = (int64_t)(digest >> 2), both[2] = {value, -value};
     TUTTI_TRY(tutti_all_reduce(train->comm, both, both, 2, TUTTI_INT64, TUTTI_MAX, NULL));

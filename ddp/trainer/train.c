@@ -57,6 +57,8 @@ static tutti_status tell_start(tutti_train *train) {
         .ranks = train->nranks,
         .batch_size = (int)train->arguments->batch_size,
         .parameters = tutti_model_parameter_count(train->model),
+        .states = tutti_model_state_count(train->model),
+        .memory_bytes = train->model->memory_bytes,
         .flops_per_image = 3 * tutti_model_cost(train->model).flops, /* backward costs about twice forward */
     };
     return tell(train, event);
@@ -95,14 +97,26 @@ static tutti_status look_at_loss(tutti_train *train, double *loss) {
     TUTTI_TRY(tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, TUTTI_AVG, NULL));
     if (isfinite(*loss)) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: training diverged; lower --lr (now %g)",
-                      (long long)train->step, train->lr);
+                      (long long)train->step, train->schedule.lr);
 }
 
 /* ----------------------------------------------------------------------------------------- evaluation */
 
+/* Batch norm's moving values are those of each rank's own samples; rank 0's count: all ranks test with them, and checkpoints,
+ * which rank 0 writes, hold them. Training reads none, so the others' go unnoticed. */
+static tutti_status share_states(tutti_train *train) {
+    const tutti_model *model = train->model;
+    tutti_compute *compute = train->compute;
+    if (model->state_count == 0 || train->nranks == 1) return TUTTI_OK;
+    return tutti_broadcast(
+        train->comm, model->states[0].data, model->state_count, TUTTI_FLOAT32, 0,
+        &TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute)));
+}
+
 static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
     int64_t begun_ns = tutti_callbacks_now_ns();
     double sums[2]; /* losses, right answers */
+    TUTTI_TRY(share_states(train));
     TUTTI_TRY(tutti_step_test(&train->work, train->input.test, sums));
     TUTTI_TRY(tutti_all_reduce(train->comm, sums, sums, 2, TUTTI_FLOAT64, TUTTI_SUM, NULL));
     double count = (double)train->input.test_count;
@@ -170,7 +184,7 @@ static tutti_status stop(tutti_train *train, bool saved) {
 static tutti_status advance(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     tutti_event event = {.kind = TUTTI_EVENT_STEP};
-    event.lr = tutti_update_lr(arguments->lr_schedule, train->lr, train->step, train->total_steps);
+    event.lr = tutti_schedule_lr(&train->schedule, train->step);
     tutti_data_batch batch;
     TUTTI_TRY(tutti_input_next(train->input.train, (int)arguments->batch_size, &batch));
     TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, &batch));

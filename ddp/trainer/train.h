@@ -39,7 +39,7 @@ typedef struct tutti_train {
     int64_t step;         /* done */
     int64_t epoch, batch; /* the next batch of the epoch under way */
     int64_t total_steps;
-    double lr; /* before the schedule */
+    tutti_schedule schedule;
 
     tutti_train_clock lately, row; /* of the progress line, and since the last loss */
     double images_per_second;      /* lately */

@@ -65,10 +65,31 @@ static tutti_status create_update(tutti_train *train) {
     tutti_update_options options = {
         .momentum = isnan(arguments->momentum) ? -1 : arguments->momentum,
         .weight_decay = arguments->weight_decay,
+        .nesterov = arguments->nesterov,
+        .only_arrays_decay = arguments->no_decay_norm_bias,
     };
     TUTTI_TRY(tutti_update_init(&train->update, train->optimizer_name, &options, train->model));
-    train->lr = isnan(arguments->lr) ? train->update.row->lr : arguments->lr;
+    if (options.nesterov && !(train->update.row->has_momentum && train->update.options.momentum > 0))
+        return tutti_fail(TUTTI_ERR_CONFIG, "--nesterov needs --optimizer momentum, or sgd with --momentum");
     return TUTTI_OK;
+}
+
+/* Once the number of steps is known. */
+static tutti_status make_schedule(tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    const bool falls_in_steps = strcmp(arguments->lr_schedule, "step") == 0;
+    train->schedule = (tutti_schedule){
+        .name = arguments->lr_schedule,
+        .lr = isnan(arguments->lr) ? train->update.row->lr : arguments->lr,
+        .factor = arguments->lr_factor,
+        .total = train->total_steps,
+        .warmup = arguments->warmup_steps,
+    };
+    if (arguments->lr_milestones == NULL) return TUTTI_OK;
+    if (!falls_in_steps)
+        return tutti_fail(TUTTI_ERR_CONFIG, "--lr-milestones %s: expected with --lr-schedule step",
+                          arguments->lr_milestones);
+    return tutti_schedule_read_milestones(arguments->lr_milestones, train->input.batches, &train->schedule);
 }
 
 /* Goes on where the checkpoint was written; another division into batches cannot always hit the same place. */
@@ -173,6 +194,7 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
     else tutti_model_initialize(train->model, train->seed);
     if (train->seed != (uint64_t)arguments->seed) TUTTI_TRY(tutti_input_start(&train->input, train->seed));
     plan_steps(train);
+    TUTTI_TRY(make_schedule(train));
     TUTTI_TRY(open_step(train));
     return open_outputs(train);
 }

@@ -7,10 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void apply_sgd(const tutti_update *update, tutti_compute *compute, const tutti_step_values *values,
+static void apply_sgd(const tutti_update *update, double weight_decay, const tutti_step_values *values,
                       const tutti_optimizer_piece *pieces, int npieces) {
-    tutti_sgd rule = {.momentum = update->options.momentum, .weight_decay = update->options.weight_decay};
-    compute->kernels->sgd(compute, &rule, values, pieces, npieces);
+    tutti_sgd rule = {
+        .momentum = update->options.momentum, .weight_decay = weight_decay, .nesterov = update->options.nesterov};
+    update->compute->kernels->sgd(update->compute, &rule, values, pieces, npieces);
 }
 
 static tutti_adam adam_rule(const tutti_update *update) {
@@ -23,15 +24,22 @@ static tutti_adam adam_rule(const tutti_update *update) {
     };
 }
 
-static void apply_adam(const tutti_update *update, tutti_compute *compute, const tutti_step_values *values,
+static void apply_adam(const tutti_update *update, double weight_decay, const tutti_step_values *values,
                        const tutti_optimizer_piece *pieces, int npieces) {
     tutti_adam rule = adam_rule(update);
-    compute->kernels->adam(compute, &rule, values, pieces, npieces);
+    rule.weight_decay = weight_decay;
+    update->compute->kernels->adam(update->compute, &rule, values, pieces, npieces);
 }
 
 static const tutti_update_row rows[] = {
-    {.name = "sgd", .lr = 0.1, .nstates = 1, .state_names = {"velocity"}, .apply = apply_sgd},
-    {.name = "momentum", .lr = 0.1, .momentum = 0.9, .nstates = 1, .state_names = {"velocity"}, .apply = apply_sgd},
+    {.name = "sgd", .lr = 0.1, .has_momentum = true, .nstates = 1, .state_names = {"velocity"}, .apply = apply_sgd},
+    {.name = "momentum",
+     .lr = 0.1,
+     .momentum = 0.9,
+     .has_momentum = true,
+     .nstates = 1,
+     .state_names = {"velocity"},
+     .apply = apply_sgd},
     {.name = "adam", .lr = 0.001, .nstates = 2, .state_names = {"mean", "square"}, .apply = apply_adam},
     {.name = "adamw",
      .lr = 0.001,
@@ -93,22 +101,64 @@ void tutti_update_begin(tutti_update *update, double lr, tutti_step_values *valu
     values->adam = tutti_optimizer_adam_factors(&rule);
 }
 
-void tutti_update_step(const tutti_update *update, const tutti_model *model, const tutti_step_values *values,
-                       const tutti_gradient_sink *sink) {
-    for (int i = 0; i < model->nparameters; i++) {
-        const tutti_parameter *parameter = &model->parameters[i];
-        tutti_optimizer_piece *piece = &update->pieces[i];
-        *piece = (tutti_optimizer_piece){
-            .count = parameter->count, .gradient = sink->where(sink->context, i), .parameter = parameter->data};
-        tutti_update_states(update, model, i, piece->states);
-    }
-    update->row->apply(update, update->compute, values, update->pieces, model->nparameters);
+static void fill_piece(const tutti_update *update, const tutti_model *model, int parameter,
+                       const tutti_gradient_sink *sink, tutti_optimizer_piece *piece) {
+    *piece = (tutti_optimizer_piece){.count = model->parameters[parameter].count,
+                                     .gradient = sink->where(sink->context, parameter),
+                                     .parameter = model->parameters[parameter].data};
+    tutti_update_states(update, model, parameter, piece->states);
 }
 
-double tutti_update_lr(const char *schedule, double lr, int64_t step, int64_t total) {
-    double done = total > 0 ? (double)step / (double)total : 0;
-    if (strcmp(schedule, "linear") == 0) return lr * (1 - done);
-    if (strcmp(schedule, "cosine") == 0) return lr * 0.5 * (1 + cos(3.14159265358979323846 * done));
-    if (strcmp(schedule, "step") == 0) return done < 0.5 ? lr : done < 0.75 ? lr / 10 : lr / 100;
+/* Those that decay come first in the list. */
+void tutti_update_step(const tutti_update *update, const tutti_model *model, const tutti_step_values *values,
+                       const tutti_gradient_sink *sink) {
+    int ndecaying = 0, nothers = 0;
+    for (int i = 0; i < model->nparameters; i++) {
+        bool decays = !update->options.only_arrays_decay || model->parameters[i].ndims > 1;
+        int at = decays ? ndecaying++ : model->nparameters - ++nothers;
+        fill_piece(update, model, i, sink, &update->pieces[at]);
+    }
+    update->row->apply(update, update->options.weight_decay, values, update->pieces, ndecaying);
+    if (nothers > 0) update->row->apply(update, 0, values, update->pieces + ndecaying, nothers);
+}
+
+/* ------------------------------------------------------------------------------------------- schedules */
+
+static double step_factor(const tutti_schedule *schedule, int64_t step, double done) {
+    if (schedule->nmilestones == 0)
+        return done < 0.5 ? 1 : done < 0.75 ? schedule->factor : schedule->factor * schedule->factor;
+    double factor = 1;
+    for (int i = 0; i < schedule->nmilestones && step >= schedule->milestones[i]; i++) factor *= schedule->factor;
+    return factor;
+}
+
+double tutti_schedule_lr(const tutti_schedule *schedule, int64_t step) {
+    const char *name = schedule->name;
+    const double lr = schedule->lr;
+    if (step < schedule->warmup) return lr * (double)(step + 1) / (double)schedule->warmup;
+    const int64_t falling = schedule->total - schedule->warmup;
+    double done = falling > 0 ? (double)(step - schedule->warmup) / (double)falling : 0;
+    if (strcmp(name, "linear") == 0) return lr * (1 - done);
+    if (strcmp(name, "cosine") == 0) return lr * 0.5 * (1 + cos(3.14159265358979323846 * done));
+    if (strcmp(name, "step") == 0) return lr * step_factor(schedule, step, done);
     return lr;
+}
+
+tutti_status tutti_schedule_read_milestones(const char *text, int64_t epoch, tutti_schedule *schedule) {
+    double last = 0;
+    schedule->nmilestones = 0;
+    for (const char *next = text;; next++) {
+        char *end;
+        double at = strtod(next, &end);
+        if (end == next || !(at > last && at < 1e6) || (*end != ',' && *end != '\0'))
+            return tutti_fail(TUTTI_ERR_CONFIG,
+                              "--lr-milestones %s: expected epochs that rise, split by commas, as 80,120", text);
+        if (schedule->nmilestones == TUTTI_SCHEDULE_MILESTONES)
+            return tutti_fail(TUTTI_ERR_CONFIG, "--lr-milestones %s: expected at most %d", text,
+                              TUTTI_SCHEDULE_MILESTONES);
+        schedule->milestones[schedule->nmilestones++] = llround(at * (double)epoch);
+        last = at;
+        if (*end == '\0') return TUTTI_OK;
+        next = end;
+    }
 }

@@ -11,18 +11,22 @@
 typedef struct tutti_update_options {
     double momentum; /* below 0: the optimizer's own */
     double weight_decay;
+    bool nesterov; /* of SGD with momentum */
+    bool
+        only_arrays_decay; /* weight decay is of arrays of two dimensions or more only: not of biases and of batch norm */
 } tutti_update_options;
 
 typedef struct tutti_update tutti_update;
 
 /* An update of all pieces; states are arrays of as many elements as the parameter, zero at the start. */
-typedef void (*tutti_update_apply)(const tutti_update *update, tutti_compute *compute, const tutti_step_values *values,
+typedef void (*tutti_update_apply)(const tutti_update *update, double weight_decay, const tutti_step_values *values,
                                    const tutti_optimizer_piece *pieces, int npieces);
 
 typedef struct tutti_update_row {
     const char *name;
     double lr, momentum; /* defaults */
     bool decoupled;      /* Adam: weight decay */
+    bool has_momentum;   /* and so Nesterov's */
     int nstates;
     const char *state_names[TUTTI_UPDATE_STATES]; /* in checkpoints */
     tutti_update_apply apply;
@@ -59,8 +63,24 @@ void tutti_update_begin(tutti_update *update, double lr, tutti_step_values *valu
 void tutti_update_step(const tutti_update *update, const tutti_model *model, const tutti_step_values *values,
                        const tutti_gradient_sink *sink);
 
-/* The learning rate at `step` (from 0) of `total`. constant; linear and cosine fall from lr to 0; step divides by
- * ten after a half and after three quarters. */
-double tutti_update_lr(const char *schedule, double lr, int64_t step, int64_t total);
+/* ------------------------------------------------------------------------------------------- schedules */
+
+#define TUTTI_SCHEDULE_MILESTONES 16
+
+/* After `warmup` steps, in which the rate grows by equal steps up to lr: constant; linear and cosine fall from lr to 0 at `total`; step
+ * multiplies by `factor` at each milestone, a step; without any after a half and after three quarters of `total`. */
+typedef struct tutti_schedule {
+    const char *name;
+    double lr, factor;
+    int64_t total, warmup;
+    int64_t milestones[TUTTI_SCHEDULE_MILESTONES];
+    int nmilestones;
+} tutti_schedule;
+
+/* The learning rate at `step`, from 0. */
+double tutti_schedule_lr(const tutti_schedule *schedule, int64_t step);
+
+/* Reads "30,60,80": epochs of `epoch` steps each, rising. An error names the option, --lr-milestones. */
+tutti_status tutti_schedule_read_milestones(const char *text, int64_t epoch, tutti_schedule *schedule);
 
 #endif

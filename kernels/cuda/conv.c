@@ -42,7 +42,8 @@ void tutti_gpu_conv_forward(tutti_compute *compute, const tutti_conv *conv, cons
         .c = args->y,
     };
     tutti_blas_multiply(compute, &product);
-    tutti_gpu_bias_forward(compute, rows, conv->filters, conv->relu, args->bias, args->y);
+    if (!conv->no_bias) tutti_gpu_bias_forward(compute, rows, conv->filters, conv->relu, args->bias, args->y);
+    else if (conv->relu) tutti_gpu_relu_forward(compute, rows * (size_t)conv->filters, args->y, args->y);
 }
 
 void tutti_gpu_conv_backward(tutti_compute *compute, const tutti_conv *conv, const tutti_conv_backward_args *args) {
@@ -56,7 +57,8 @@ void tutti_gpu_conv_backward(tutti_compute *compute, const tutti_conv *conv, con
         .dy = args->dy,
         .dbias = args->dbias,
     };
-    tutti_gpu_bias_backward(compute, &bias);
+    if (!conv->no_bias) tutti_gpu_bias_backward(compute, &bias);
+    else if (conv->relu) tutti_gpu_relu_backward(compute, rows * (size_t)conv->filters, args->y, args->dy, args->dy);
     tutti_product of_weight = {
         .m = taps,
         .n = conv->filters,

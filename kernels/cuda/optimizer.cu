@@ -30,6 +30,7 @@ static __device__ inline const tutti_optimizer_piece *find_piece(const piece_lis
 
 struct sgd_rule {
     float momentum, decay, lr;
+    bool nesterov;
 
     __device__ void load(const tutti_step_values *values) {
         lr = values->lr;
@@ -39,7 +40,10 @@ struct sgd_rule {
     }
     __device__ void apply(float gradient, float *states, float *parameter) const {
         float g = gradient + decay * *parameter;
-        if (momentum != 0) g = states[0] = momentum * states[0] + g;
+        if (momentum != 0) {
+            states[0] = momentum * states[0] + g;
+            g = nesterov ? g + momentum * states[0] : states[0];
+        }
         *parameter -= lr * g;
     }
 };
@@ -47,9 +51,11 @@ struct sgd_rule {
 struct adam_rule {
     float beta_1, beta_2, coupled, epsilon;
     tutti_adam_factors factors;
+    bool decays;
 
     __device__ void load(const tutti_step_values *values) {
         factors = values->adam;
+        if (!decays) factors.keep = 1;
     }
     __device__ bool keeps(int) const {
         return true;
@@ -122,7 +128,7 @@ static void launch_update(tutti_compute *compute, Rule rule, const tutti_step_va
 
 void tutti_gpu_sgd(tutti_compute *compute, const tutti_sgd *rule, const tutti_step_values *values,
                    const tutti_optimizer_piece *pieces, int npieces) {
-    sgd_rule how = {(float)rule->momentum, (float)rule->weight_decay, 0};
+    sgd_rule how = {(float)rule->momentum, (float)rule->weight_decay, 0, rule->nesterov};
     launch_update(compute, how, values, pieces, npieces);
 }
 
@@ -132,6 +138,7 @@ void tutti_gpu_adam(tutti_compute *compute, const tutti_adam *rule, const tutti_
                      (float)rule->beta_2,
                      (float)(rule->decoupled ? 0 : rule->weight_decay),
                      (float)rule->epsilon,
-                     {}};
+                     {},
+                     rule->weight_decay != 0};
     launch_update(compute, how, values, pieces, npieces);
 }

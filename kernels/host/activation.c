@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "kernels/host/float_bits.h"
 #include "kernels/random.h"
 
 TUTTI_VECTOR_CLONES
@@ -40,7 +41,8 @@ void tutti_bias_backward(size_t rows, size_t channels, bool relu, const tutti_re
 }
 
 TUTTI_VECTOR_CLONES
-void tutti_relu_forward(size_t count, const tutti_real *restrict x, tutti_real *restrict y) {
+void tutti_relu_forward(size_t count, const tutti_real *x, tutti_real *y) {
+    REDUCE_SAME_INDEX_ONLY
     for (size_t i = 0; i < count; i++) {
         tutti_real value = x[i];
         y[i] = value < 0 ? 0 : value;
@@ -48,12 +50,26 @@ void tutti_relu_forward(size_t count, const tutti_real *restrict x, tutti_real *
 }
 
 TUTTI_VECTOR_CLONES
-void tutti_relu_backward(size_t count, const tutti_real *restrict y, const tutti_real *restrict dy,
-                         tutti_real *restrict dx) {
+void tutti_relu_backward(size_t count, const tutti_real *y, const tutti_real *dy, tutti_real *dx) {
+    REDUCE_SAME_INDEX_ONLY
     for (size_t i = 0; i < count; i++) {
         tutti_real value = dy[i];
         dx[i] = y[i] == 0 ? 0 : value;
     }
+}
+
+TUTTI_VECTOR_CLONES
+void tutti_add_forward(size_t count, bool relu, const tutti_real *a, const tutti_real *b, tutti_real *y) {
+    if (relu) {
+        REDUCE_SAME_INDEX_ONLY
+        for (size_t i = 0; i < count; i++) {
+            tutti_real value = a[i] + b[i];
+            y[i] = value < 0 ? 0 : value;
+        }
+        return;
+    }
+    REDUCE_SAME_INDEX_ONLY
+    for (size_t i = 0; i < count; i++) y[i] = a[i] + b[i];
 }
 
 void tutti_dropout_apply(const tutti_dropout *dropout, size_t count, const tutti_real *src, tutti_real *dst) {

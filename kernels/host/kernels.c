@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/host/conv_library.h"
+
 #define ALIGN_BYTES 64
 
 /* There is nothing to keep, so all computes are one. */
@@ -90,8 +92,8 @@ static void host_forget(tutti_compute *compute, tutti_recording *recording) {
 /* ---------------------------------------------------------------------------------------------- layers */
 
 static size_t host_conv_scratch_count(const tutti_conv *conv, int batch) {
-    (void)batch; /* a few images at a time */
-    return tutti_conv_scratch_count(conv);
+    size_t own = tutti_conv_scratch_count(conv), library = tutti_conv_library_scratch_count(conv, batch);
+    return own > library ? own : library;
 }
 
 static size_t host_conv_kept_count(const tutti_conv *conv, int batch) {
@@ -101,12 +103,12 @@ static size_t host_conv_kept_count(const tutti_conv *conv, int batch) {
 
 static void host_conv_forward(tutti_compute *compute, const tutti_conv *conv, const tutti_conv_forward_args *args) {
     (void)compute;
-    tutti_conv_forward(conv, args);
+    if (!tutti_conv_library_forward(conv, args)) tutti_conv_forward(conv, args);
 }
 
 static void host_conv_backward(tutti_compute *compute, const tutti_conv *conv, const tutti_conv_backward_args *args) {
     (void)compute;
-    tutti_conv_backward(conv, args);
+    if (!tutti_conv_library_backward(conv, args)) tutti_conv_backward(conv, args);
 }
 
 static void host_max_pool_forward(tutti_compute *compute, const tutti_window *window, int batch, const tutti_real *x,
@@ -132,6 +134,30 @@ static void host_relu_backward(tutti_compute *compute, size_t count, const tutti
     tutti_relu_backward(count, y, dy, dx);
 }
 
+static void host_batch_norm_forward(tutti_compute *compute, const tutti_batch_norm *norm,
+                                    const tutti_batch_norm_forward_args *args) {
+    (void)compute;
+    tutti_batch_norm_forward(norm, args);
+}
+
+static void host_batch_norm_backward(tutti_compute *compute, const tutti_batch_norm *norm,
+                                     const tutti_batch_norm_backward_args *args) {
+    (void)compute;
+    tutti_batch_norm_backward(norm, args);
+}
+
+static void host_average_pool_forward(tutti_compute *compute, const tutti_window *window, int batch,
+                                      const tutti_real *x, tutti_real *y) {
+    (void)compute;
+    tutti_average_pool_forward(window, batch, x, y);
+}
+
+static void host_average_pool_backward(tutti_compute *compute, const tutti_window *window, int batch,
+                                       const tutti_real *dy, tutti_real *dx) {
+    (void)compute;
+    tutti_average_pool_backward(window, batch, dy, dx);
+}
+
 static void host_dense_forward(tutti_compute *compute, const tutti_dense *dense, const tutti_dense_forward_args *args) {
     (void)compute;
     tutti_dense_forward(dense, args);
@@ -145,7 +171,13 @@ static void host_dense_backward(tutti_compute *compute, const tutti_dense *dense
 
 static void host_add(tutti_compute *compute, size_t count, const tutti_real *a, const tutti_real *b, tutti_real *y) {
     (void)compute;
-    for (size_t i = 0; i < count; i++) y[i] = a[i] + b[i];
+    tutti_add_forward(count, false, a, b, y);
+}
+
+static void host_add_relu(tutti_compute *compute, size_t count, const tutti_real *a, const tutti_real *b,
+                          tutti_real *y) {
+    (void)compute;
+    tutti_add_forward(count, true, a, b, y);
 }
 
 static void host_dropout(tutti_compute *compute, const tutti_dropout *dropout, const tutti_step_values *values,
@@ -219,9 +251,14 @@ const tutti_kernels tutti_kernels_host = {
     .max_pool_backward = host_max_pool_backward,
     .relu_forward = host_relu_forward,
     .relu_backward = host_relu_backward,
+    .batch_norm_forward = host_batch_norm_forward,
+    .batch_norm_backward = host_batch_norm_backward,
+    .average_pool_forward = host_average_pool_forward,
+    .average_pool_backward = host_average_pool_backward,
     .dense_forward = host_dense_forward,
     .dense_backward = host_dense_backward,
     .add = host_add,
+    .add_relu = host_add_relu,
     .dropout = host_dropout,
     .softmax_loss = host_softmax_loss,
     .truncated_normal = host_truncated_normal,

@@ -14,6 +14,14 @@ void tutti_optimizer_sgd(const tutti_sgd *rule, size_t count, const tutti_real *
         for (size_t i = 0; i < count; i++) parameter[i] -= lr * (gradient[i] + decay * parameter[i]);
         return;
     }
+    if (rule->nesterov) {
+        for (size_t i = 0; i < count; i++) {
+            tutti_real g = gradient[i] + decay * parameter[i];
+            velocity[i] = momentum * velocity[i] + g;
+            parameter[i] -= lr * (g + momentum * velocity[i]);
+        }
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         velocity[i] = momentum * velocity[i] + (gradient[i] + decay * parameter[i]);
         parameter[i] -= lr * velocity[i];
@@ -45,7 +53,8 @@ void tutti_optimizer_adam_piece(const tutti_adam *rule, const tutti_adam_factors
     tutti_real beta_1 = (tutti_real)rule->beta_1, beta_2 = (tutti_real)rule->beta_2;
     tutti_real coupled = (tutti_real)(rule->decoupled ? 0 : rule->weight_decay);
     tutti_real epsilon = (tutti_real)rule->epsilon;
-    tutti_real keep = factors->keep, rate = factors->rate, correction = factors->correction;
+    tutti_real keep = rule->weight_decay != 0 ? factors->keep : 1, rate = factors->rate,
+               correction = factors->correction;
     size_t count = piece->count;
     for (size_t i = 0; i < count; i++) {
         tutti_real g = gradient[i] + coupled * parameter[i];

@@ -83,7 +83,7 @@ Test(empty, normalisation_loss_and_embedding) {
         const tutti_type type = reals[t];
         double sums[2000], moments[1000] = {0}, y[6], max[3] = {0}, results[3];
         const int32_t labels_of_rows[3] = {0, 5, 1};
-        const tutti_kernel_batch_norm_args args = {type, 0, 1000, NULL, moments, moments, NULL, NULL};
+        const tutti_kernel_batch_norm_args args = {type, 0, 1000, NULL, moments, moments, NULL, NULL, false};
         tutti_kernel_batch_norm_statistics(type, 0, 1000, NULL, sums);
         for (int i = 0; i < 2000; i++) cr_assert(sums[i] == 0);
         tutti_kernel_batch_norm_normalise(&args, NULL);

@@ -57,7 +57,7 @@ static void check_norm(tutti_type type, size_t rows, size_t channels, bool affin
     tutti_kernel_batch_norm_statistics(type, rows, channels, x, sums);
     tutti_kernel_batch_norm_moments(channels, (double)rows, EPSILON, sums, mean, variance, inverse);
     const tutti_kernel_batch_norm_args args = {
-        type, rows, channels, x, mean, inverse, affine ? gamma : NULL, affine ? beta : NULL};
+        type, rows, channels, x, mean, inverse, affine ? gamma : NULL, affine ? beta : NULL, false};
     for (size_t c = 0; c < channels; c++) {
         double m = 0, v = 0, db = 0, dg = 0;
         for (size_t r = 0; r < rows; r++) m += xs[r * channels + c] / (double)rows;
@@ -114,7 +114,8 @@ Test(normalise, gradient_of_batch_norm_matches_finite_differences) {
     double *gamma = array_random(TUTTI_FLOAT64, 3, CHANNELS), *beta = array_random(TUTTI_FLOAT64, 4, CHANNELS);
     double sums[2 * CHANNELS], mean[CHANNELS], variance[CHANNELS], inverse[CHANNELS], y[COUNT], dx[COUNT],
         back[2 * CHANNELS];
-    norm n = {{TUTTI_FLOAT64, ROWS, CHANNELS, x, mean, inverse, gamma, beta}, sums, mean, variance, inverse, y, dy};
+    norm n = {
+        {TUTTI_FLOAT64, ROWS, CHANNELS, x, mean, inverse, gamma, beta, false}, sums, mean, variance, inverse, y, dy};
     norm_forward(&n);
     tutti_kernel_batch_norm_backward_sums(&n.args, dy, back);
     tutti_kernel_batch_norm_backward(&n.args, dy, back, ROWS, dx);

@@ -106,7 +106,7 @@ static tutti_status run_step(work *w, int64_t number, double *mean_loss_out) {
     tutti_train *train = &w->train;
     tutti_compute *compute = train->compute;
     tutti_step_values *values = train->work.prepared;
-    double lr = tutti_update_lr(w->arguments.lr_schedule, train->lr, number, w->arguments.steps), loss;
+    double lr = tutti_schedule_lr(&train->schedule, number), loss;
     values->time = (uint64_t)number;
     tutti_update_begin(&train->update, lr, values);
     *mean_loss_out = 0;

@@ -24,5 +24,8 @@ void tutti_models_add(tutti_model_layers *list, tutti_layer layer);
 
 void tutti_lenet_fill(const tutti_models_options *options, tutti_model_layers *list);
 void tutti_mlp_fill(const tutti_models_options *options, tutti_model_layers *list);
+void tutti_resnet50_fill(const tutti_models_options *options, tutti_model_layers *list);
+void tutti_resnet18_fill(const tutti_models_options *options, tutti_model_layers *list);
+void tutti_resnet20_fill(const tutti_models_options *options, tutti_model_layers *list);
 
 #endif
