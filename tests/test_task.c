@@ -118,9 +118,17 @@ Test(task, functions_have_a_turn_among_collectives_and_call_such) {
     run(take_turns);
 }
 
+/* The first call with memory looks for the GPU's driver. What dlopen keeps for its thread the leak sanitizer would report where that
+ * thread, a worker, is just ending. */
+static tutti_status call_first(ranks_context *context) {
+    int32_t one = 1;
+    return tutti_all_reduce(context->comm, &one, &one, 1, TUTTI_INT32, TUTTI_SUM, NULL);
+}
+
 /* Without options the call waits. */
 static tutti_status block(ranks_context *context) {
     static _Thread_local chore c;
+    TUTTI_TRY(call_first(context));
     for (int round = 0; round < ROUNDS; round++) {
         memset(&c, 0, sizeof c);
         c.comm = context->comm;
@@ -294,6 +302,7 @@ static tutti_status refuse(ranks_context *context) {
     attempts a = {.comm = comm};
     chore c = {.comm = comm};
     int stream;
+    TUTTI_TRY(call_first(context));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_submit(NULL, wait_within, release, &c, NULL));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_submit(comm, NULL, release, &c, NULL));
     RANKS_EXPECT(TUTTI_ERR_ARGUMENT, tutti_submit(comm, wait_within, release, &c, &TUTTI_OPTIONS(.timeout_ms = 5)));
