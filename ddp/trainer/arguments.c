@@ -48,7 +48,9 @@ static const option_row rows[] = {
     {"blob", OPTION_LIST, AT(blobs), NULL, 0, 0, "NAME:SHAPE:TYPE", "ofrecord: a feature, such as img_raw:28,28,1:float32 and "
      "label:1,1:int32; given twice"},
     {"classes", OPTION_INT, AT(classes), NULL, 2, 1e6, "N", "ofrecord: number of classes (default: 10)"},
-    {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per rank and step"},
+    {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per step, of each rank, or with --view consistent of all"},
+    {"view", OPTION_CHOICE, AT(view), "mirrored", 0, 0, "mirrored|consistent", "mirrored: --batch-size is each rank's; consistent: it "
+     "is the job's, and losses do not depend on the number of ranks"},
     {"device", OPTION_CHOICE, AT(device), "auto", 0, 0, "auto|host|cuda", "where it computes; auto: cuda where a GPU is"},
     {"precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, "fp32|tf32|bf16", "of matrix products, with cuda; parameters "
      "are fp32 with each"},

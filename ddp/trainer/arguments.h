@@ -20,7 +20,8 @@ typedef struct tutti_arguments_list {
 
 /* Texts point into argv or are constants. */
 typedef struct tutti_arguments {
-    const char *model, *data, *device, *precision, *optimizer, *lr_schedule, *lr_milestones; /* NULL: not given */
+    const char *model, *data, *device, *precision, *optimizer, *lr_schedule, *lr_milestones,
+        *view; /* NULL: not given */
     const char *dataset, *part_prefix;
     tutti_arguments_list blobs;
     const char *checkpoint_dir, *resume, *metrics;

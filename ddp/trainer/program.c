@@ -46,9 +46,13 @@ static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
 static tutti_status check_agreement(const tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     const tutti_input *input = &train->input;
-    const char *texts[] = {
-        train->model_name,    train->optimizer_name,         arguments->lr_schedule,
-        arguments->precision, train->compute->kernels->name, arguments->dataset != NULL ? arguments->dataset : ""};
+    const char *texts[] = {train->model_name,
+                           train->optimizer_name,
+                           arguments->lr_schedule,
+                           arguments->precision,
+                           arguments->view,
+                           train->compute->kernels->name,
+                           arguments->dataset != NULL ? arguments->dataset : ""};
     int64_t numbers[] = {arguments->batch_size,     arguments->log_every,
                          arguments->eval_every,     train->step,
                          input->train_count,        train->total_steps,

@@ -59,15 +59,16 @@ static const int32_t *labels_of(const tutti_step *step) {
     return (const int32_t *)(values_of(step) + 1);
 }
 
-/* The images become the model's input, the labels a part of the block, which goes with it. */
-static void upload_batch(tutti_step *step, const tutti_data_batch *batch) {
+/* Images from number `first` on become the model's input, the labels a part of the block, which goes with it. */
+static void upload_batch(tutti_step *step, const tutti_data_batch *batch, int first) {
     tutti_compute *compute = step->setup.compute;
     const tutti_shape in = step->setup.model->nodes[0].out;
     const size_t image = (size_t)in.height * (size_t)in.width * (size_t)in.channels * sizeof *batch->images;
-    memcpy((tutti_step_values *)step->prepared + 1, batch->labels, (size_t)batch->count * sizeof *batch->labels);
+    const int left = batch->count - first, count = left < step->setup.batch ? left : step->setup.batch;
+    memcpy((tutti_step_values *)step->prepared + 1, batch->labels + first, (size_t)count * sizeof *batch->labels);
     compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
-    compute->kernels->upload(compute, tutti_model_input(step->setup.model), batch->images,
-                             (size_t)batch->count * image);
+    compute->kernels->upload(compute, tutti_model_input(step->setup.model),
+                             (const char *)batch->images + (size_t)first * image, (size_t)count * image);
 }
 
 /* All that a step does after its batch is there. */
@@ -78,7 +79,7 @@ static tutti_status launch(tutti_step *step) {
         .batch = setup->batch,
         .training = true,
         .seed = setup->seed,
-        .first_sample = (uint64_t)setup->rank * (uint64_t)setup->batch,
+        .first_sample = setup->first_sample,
         .values = values_of(step),
     };
     tutti_softmax_loss_args loss = {
@@ -86,7 +87,7 @@ static tutti_status launch(tutti_step *step) {
         .classes = tutti_model_classes(setup->model),
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
-        .scale = 1.0f / (float)setup->batch,
+        .scale = 1.0f / (float)setup->divisor,
         .dlogits = tutti_model_logits_gradient(setup->model),
     };
     const bool adds = false;
@@ -153,7 +154,7 @@ tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const t
     tutti_step_values *values = step->prepared;
     values->time = (uint64_t)number;
     tutti_update_begin(step->setup.update, lr, values);
-    upload_batch(step, batch);
+    upload_batch(step, batch, step->setup.skip);
     if (step->recording != NULL) return compute->kernels->replay(compute, step->recording);
     step->launched++;
     return launch(step);
@@ -163,7 +164,7 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
     tutti_compute *compute = step->setup.compute;
     double loss;
     TUTTI_TRY(compute->kernels->download(compute, &loss, step->sums, sizeof loss));
-    *loss_out = loss / step->setup.batch;
+    *loss_out = loss / (double)step->setup.divisor;
     return TUTTI_OK;
 }
 
@@ -177,7 +178,7 @@ tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out
     for (;;) {
         TUTTI_TRY(tutti_data_next(test, &batch));
         if (batch.count == 0) break;
-        upload_batch(step, &batch);
+        upload_batch(step, &batch, 0);
         tutti_pass pass = {.batch = batch.count, .training = false};
         tutti_softmax_loss_args loss = {
             .batch = batch.count,

@@ -24,8 +24,11 @@ typedef struct tutti_step_setup {
     tutti_model *model;
     tutti_update *update;
     uint64_t seed;
-    int rank, batch;
-    bool eager; /* never record */
+    int batch;             /* samples of this rank */
+    uint64_t first_sample; /* of them, in the batch of all ranks */
+    int skip;              /* samples of training batches that are given before them */
+    int64_t divisor;       /* of losses and gradients: samples that they are a mean over */
+    bool eager;            /* never record */
 } tutti_step_setup;
 
 typedef struct tutti_step {
@@ -44,7 +47,7 @@ void tutti_step_close(tutti_step *step);
 
 /* Training step number `number` (from 0) on a whole batch; returns when it is done, or, on a GPU, enqueued. */
 tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const tutti_data_batch *batch);
-/* This rank's loss in the last step, a mean over its batch. Waits for it. */
+/* The sum of this rank's losses in the last step, divided by the divisor. Waits for it. */
 tutti_status tutti_step_loss(tutti_step *step, double *loss_out);
 /* One pass over test samples: the sum of their losses, and of right answers. */
 tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]);

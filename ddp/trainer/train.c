@@ -31,7 +31,7 @@ static tutti_status create_ddp(tutti_train *train) {
             .count = model->parameters[i].count,
             .type = TUTTI_FLOAT32,
         };
-    tutti_ddp_options options = TUTTI_DDP_OPTIONS(.memory = train->compute->kernels->memory,
+    tutti_ddp_options options = TUTTI_DDP_OPTIONS(.sums = train->consistent, .memory = train->compute->kernels->memory,
                                                   .stream = train->compute->kernels->stream(train->compute));
     tutti_status status = tutti_ddp_create(train->comm, parameters, (size_t)model->nparameters, &options, &train->ddp);
     free(parameters);
@@ -55,7 +55,7 @@ static tutti_status tell_start(tutti_train *train) {
         .model = train->model_name,
         .data = train->input.name,
         .ranks = train->nranks,
-        .batch_size = (int)train->arguments->batch_size,
+        .batch_size = (int)train->rows,
         .parameters = tutti_model_parameter_count(train->model),
         .states = tutti_model_state_count(train->model),
         .memory_bytes = train->model->memory_bytes,
@@ -72,7 +72,7 @@ static void start_clock(const tutti_train *train, tutti_train_clock *clock) {
 static double lap(const tutti_train *train, tutti_train_clock *clock) {
     tutti_train_clock since = *clock;
     start_clock(train, clock);
-    double images = (double)(clock->step - since.step) * (double)train->nranks * (double)train->arguments->batch_size;
+    double images = (double)(clock->step - since.step) * (double)train->global_batch;
     return clock->ns > since.ns ? images * 1e9 / (double)(clock->ns - since.ns) : 0;
 }
 
@@ -91,10 +91,11 @@ static void leave_out(tutti_train *train, int64_t since_ns) {
     train->pace.ns += spent;
 }
 
-/* The mean over ranks of the step's loss, on the steps that show it. */
+/* The mean over all samples of the step's loss, on the steps that show it. */
 static tutti_status look_at_loss(tutti_train *train, double *loss) {
     TUTTI_TRY(tutti_step_loss(&train->work, loss));
-    TUTTI_TRY(tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, TUTTI_AVG, NULL));
+    TUTTI_TRY(
+        tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, train->consistent ? TUTTI_SUM : TUTTI_AVG, NULL));
     if (isfinite(*loss)) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: training diverged; lower --lr (now %g)",
                       (long long)train->step, train->schedule.lr);
@@ -138,8 +139,8 @@ static tutti_status save(tutti_train *train) {
         .seed = train->seed,
         .step = train->step,
         .epoch = train->epoch,
-        .samples = train->batch * train->nranks * train->arguments->batch_size,
-        .ranks = train->nranks,
+        .samples = train->batch * train->global_batch,
+        .ranks = train->consistent ? 1 : train->nranks, /* as of one rank */
         .batch_size = train->arguments->batch_size,
     };
     TUTTI_TRY(tutti_checkpoint_save(train->arguments->checkpoint_dir, &content, &position, path));
@@ -186,7 +187,7 @@ static tutti_status advance(tutti_train *train) {
     tutti_event event = {.kind = TUTTI_EVENT_STEP};
     event.lr = tutti_schedule_lr(&train->schedule, train->step);
     tutti_data_batch batch;
-    TUTTI_TRY(tutti_input_next(train->input.train, (int)arguments->batch_size, &batch));
+    TUTTI_TRY(tutti_input_next(train->input.train, train->input.batch, &batch));
     TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, &batch));
     train->step++;
     event.has_loss = train->step == 1 || train->step % arguments->log_every == 0;

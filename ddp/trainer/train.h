@@ -25,6 +25,9 @@ typedef struct tutti_train {
     tutti_comm *comm; /* the caller's */
     int rank, nranks;
     uint64_t seed;
+    bool consistent;      /* --view consistent: results as of one rank */
+    int64_t global_batch; /* samples of a step, of all ranks */
+    int64_t first, rows;  /* this rank's part of them */
     const char *model_name, *optimizer_name;
     tutti_checkpoint_found resumed; /* with --resume */
 

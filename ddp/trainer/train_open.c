@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tutti/tensor.h>
+
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/stop.h"
 #include "ddp/trainer/train.h"
@@ -44,6 +46,22 @@ static tutti_status open_compute(tutti_train *train) {
     return tutti_kernels_host.open(&options, &train->compute);
 }
 
+/* Which samples of a batch this rank trains on. All ranks hold whole batches' indices, so any part can be taken. */
+static tutti_status divide_batch(tutti_train *train) {
+    const int64_t batch_size = train->arguments->batch_size;
+    train->consistent = strcmp(train->arguments->view, "consistent") == 0;
+    train->global_batch = train->consistent ? batch_size : batch_size * train->nranks;
+    if (train->global_batch < train->nranks)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "--batch-size %lld: with --view consistent it is the batch of all ranks, and there are %d; "
+                          "give each of them a sample at least",
+                          (long long)batch_size, train->nranks);
+    train->first = tutti_split_begin(train->global_batch, train->rank, train->nranks, TUTTI_SPLIT_BALANCED);
+    train->rows =
+        tutti_split_begin(train->global_batch, train->rank + 1, train->nranks, TUTTI_SPLIT_BALANCED) - train->first;
+    return TUTTI_OK;
+}
+
 static tutti_status create_model(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     tutti_models_options options = {
@@ -55,7 +73,7 @@ static tutti_status create_model(tutti_train *train) {
     tutti_models_find(train->model_name)->fill(&options, list);
     const tutti_data_details *about = &train->input.details;
     tutti_shape in = {about->height, about->width, about->channels};
-    tutti_status status = tutti_model_create(list, in, (int)arguments->batch_size, train->compute, &train->model);
+    tutti_status status = tutti_model_create(list, in, (int)train->rows, train->compute, &train->model);
     free(list);
     return status;
 }
@@ -98,16 +116,16 @@ static tutti_status resume(tutti_train *train) {
     tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
     tutti_checkpoint_position position;
     TUTTI_TRY(tutti_checkpoint_load(train->resumed.path, &content, &position));
-    int64_t global_batch = (int64_t)train->nranks * arguments->batch_size;
+    const int ranks = train->consistent ? 1 : train->nranks;
     train->seed = position.seed;
     train->step = position.step;
     train->epoch = position.epoch;
-    train->batch = position.samples / global_batch;
-    if (train->rank == 0 && (position.ranks != train->nranks || position.batch_size != arguments->batch_size))
+    train->batch = position.samples / train->global_batch;
+    if (train->rank == 0 && (position.ranks != ranks || position.batch_size != arguments->batch_size))
         fprintf(stderr,
                 "tutti-train: warning: the checkpoint was written by %" PRId64 " ranks with batches of %" PRId64
                 ", now %d with %" PRId64 ": losses will differ from those of an uninterrupted run\n",
-                position.ranks, position.batch_size, train->nranks, arguments->batch_size);
+                position.ranks, position.batch_size, ranks, arguments->batch_size);
     if (train->rank == 0 && (uint64_t)arguments->seed != position.seed)
         fprintf(stderr, "tutti-train: the checkpoint's seed is used, %" PRIu64 "\n", position.seed);
     return TUTTI_OK;
@@ -162,8 +180,10 @@ static tutti_status open_step(tutti_train *train) {
         .model = train->model,
         .update = &train->update,
         .seed = train->seed,
-        .rank = train->rank,
-        .batch = (int)train->arguments->batch_size,
+        .batch = (int)train->rows,
+        .first_sample = (uint64_t)train->first,
+        .skip = train->input.skip,
+        .divisor = train->consistent ? train->global_batch : train->rows,
         .eager = train->arguments->eager,
     };
     return tutti_step_open(&train->work, &setup);
@@ -187,6 +207,8 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
     };
     TUTTI_TRY(choose_names(train));
     TUTTI_TRY(tutti_input_open(&train->input, arguments, train->rank, train->nranks));
+    TUTTI_TRY(divide_batch(train));
+    if (train->consistent) TUTTI_TRY(tutti_input_take(&train->input, train->first, (int)train->rows, train->seed));
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
     TUTTI_TRY(create_update(train));
