@@ -188,7 +188,8 @@ static tutti_status create_test(tutti_input *input) {
     add_common(input, &about, &list);
     add(&list, (tutti_data_op){"batch", {(double)input->test_batch}});
     return tutti_data_create(input->test_source, list.ops, list.count,
-                             &TUTTI_DATA_OPTIONS(.num_shards = input->nranks, .shard_id = input->rank, .in_order = 1,
+                             &TUTTI_DATA_OPTIONS(.num_shards = input->tests_whole ? 1 : input->nranks,
+                                                 .shard_id = input->tests_whole ? 0 : input->rank, .in_order = 1,
                                                  .division = TUTTI_DATA_RANGES),
                              &input->test);
 }
@@ -239,20 +240,25 @@ tutti_status tutti_input_open(tutti_input *input, const tutti_arguments *argumen
     input->global_batch = (int64_t)shards * input->batch;
     input->shards = shards;
     input->shard = consistent ? 0 : rank;
+    input->first = (int64_t)input->shard * input->batch;
     TUTTI_TRY(open_sources(input));
     TUTTI_TRY(tutti_input_start(input, (uint64_t)arguments->seed));
     return check_counts(input);
 }
 
-tutti_status tutti_input_take(tutti_input *input, int64_t first, int count, uint64_t seed) {
+tutti_status tutti_input_take(tutti_input *input, int64_t first, int count, bool tests_whole, uint64_t seed) {
     const bool streams = is_dataset(input, "ofrecord"); /* whose shards have samples of their own */
     const bool cuts = !streams && input->global_batch % count == 0 && first % count == 0;
     input->shards = cuts ? (int)(input->global_batch / count) : 1;
     input->shard = cuts ? (int)(first / count) : 0;
     input->batch = cuts ? count : (int)input->global_batch;
-    input->skip = cuts ? 0 : (int)first;
-    input->test_batch = count;
-    return tutti_input_start(input, seed);
+    input->first = cuts ? first : 0;
+    input->tests_whole = tests_whole;
+    input->test_batch = tests_whole ? (int)input->global_batch : count;
+    TUTTI_TRY(tutti_input_start(input, seed));
+    TUTTI_TRY(tutti_data_get(input->train, &input->details)); /* streams: shards of other lengths */
+    input->batches = input->details.batches * input->arguments->repeat;
+    return TUTTI_OK;
 }
 
 void tutti_input_close(tutti_input *input) {
