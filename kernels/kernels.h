@@ -92,6 +92,9 @@ struct tutti_kernels {
                              tutti_real *y, int32_t *where);
     void (*max_pool_backward)(tutti_compute *compute, const tutti_window *window, int batch, const tutti_real *dy,
                               const int32_t *where, tutti_real *dx);
+    void (*bias_forward)(tutti_compute *compute, size_t rows, int channels, bool relu, const tutti_real *bias,
+                         tutti_real *y);
+    void (*bias_backward)(tutti_compute *compute, const tutti_bias_backward_args *args);
     void (*relu_forward)(tutti_compute *compute, size_t count, const tutti_real *x, tutti_real *y);
     void (*relu_backward)(tutti_compute *compute, size_t count, const tutti_real *y, const tutti_real *dy,
                           tutti_real *dx);

@@ -43,6 +43,15 @@ void tutti_bias_forward(size_t rows, size_t channels, bool relu, const tutti_rea
 void tutti_bias_backward(size_t rows, size_t channels, bool relu, const tutti_real *y, tutti_real *dy,
                          tutti_real *dbias);
 
+/* The same for the table of kernels (kernels.h): dbias is written, not added to. */
+typedef struct tutti_bias_backward_args {
+    size_t rows;
+    int channels;
+    bool relu;
+    const tutti_real *y;
+    tutti_real *dy, *dbias;
+} tutti_bias_backward_args;
+
 /* y[i] = max(x[i], 0); NaN stays NaN. y may be x, and dx may be dy. */
 void tutti_relu_forward(size_t count, const tutti_real *x, tutti_real *y);
 void tutti_relu_backward(size_t count, const tutti_real *y, const tutti_real *dy, tutti_real *dx);
@@ -145,7 +154,7 @@ typedef struct tutti_dense {
 /* y[batch, outputs] = x[batch, inputs] weight[inputs, outputs] + bias[outputs]. */
 typedef struct tutti_dense_forward_args {
     int batch;
-    const tutti_real *x, *weight, *bias;
+    const tutti_real *x, *weight, *bias; /* bias may be NULL: none */
     tutti_real *y;
 } tutti_dense_forward_args;
 void tutti_dense_forward(const tutti_dense *dense, const tutti_dense_forward_args *args);
@@ -154,7 +163,7 @@ typedef struct tutti_dense_backward_args {
     int batch;
     const tutti_real *x, *weight, *y;
     tutti_real *dy;                   /* with relu: masked in place */
-    tutti_real *dweight, *dbias, *dx; /* dx may be NULL */
+    tutti_real *dweight, *dbias, *dx; /* dbias NULL: there is no bias; dx may be NULL */
 } tutti_dense_backward_args;
 void tutti_dense_backward(const tutti_dense *dense, const tutti_dense_backward_args *args);
 

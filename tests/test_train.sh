@@ -39,7 +39,7 @@ if command -v python3 >/dev/null; then
 fi
 [ -s err ] && { fail "stderr is not empty"; cat err; }
 timeout 20 $alone --help >help || fail "--help"
-for option in batch-size nodes device_num ctrl_port node_rank version; do
+for option in batch-size view parallel-mode mesh strategy save-strategy explain nodes device_num ctrl_port node_rank version; do
     grep -qE -- "^  --$option( |\$)" help || fail "--help does not list --$option"
 done
 timeout 20 $alone --version | grep -qE '^tutti-train [0-9]+\.[0-9]+\.[0-9]+$' || fail "--version"
@@ -188,6 +188,21 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$target" 2>/dev/null || break; sleep 
 kill -0 "$target" 2>/dev/null && fail "a second Ctrl-C does not end it"
 wait $pid
 [ -e slow ] && fail "a folder is left: $(ls -a slow)"
+
+# Parallel modes: stand_alone prints one rank's losses, once; --explain ends before training; a saved strategy is read again.
+two="$bin/tuttirun --standalone --nproc_per_node 2 $bin/tutti-train"
+options="--model mlp --batch-size 10 --steps 3 --log-every 1"
+timeout 60 $alone $options >expected 2>err || { fail "one rank"; cat err; }
+timeout 60 $two $options --parallel-mode STAND_ALONE >out 2>err || { fail "stand_alone"; cat err; }
+cmp -s expected out || { fail "stand_alone differs from one rank"; diff expected out; }
+timeout 60 $two $options --parallel-mode layerwise_parallel --explain --save-strategy layers.txt >out 2>err || { fail "--explain"; cat err; }
+grep -qE '^dense1 +outputs +B +S3 +weight S1, bias S0$' out || { fail "--explain shows no dense1"; cat out; }
+grep -q '^    backwards: reduce_scatter of 2 ranks' out || { fail "--explain shows no reduce_scatter"; cat out; }
+grep -q '^test accuracy' out && fail "--explain trained"
+timeout 60 $two $options --parallel-mode layerwise_parallel --view consistent >expected 2>err || { fail "layerwise_parallel"; cat err; }
+timeout 60 $two $options --strategy layers.txt --mesh 2 --view consistent >out 2>err || { fail "a saved strategy"; cat err; }
+cmp -s expected out || { fail "a saved strategy gives other losses"; diff expected out; }
+grep -q '^dense1 outputs$' layers.txt || { fail "--save-strategy"; cat layers.txt; }
 
 # A warning when another number of ranks resumes.
 timeout 60 $alone --model mlp --batch-size 20 --steps 4 --checkpoint-dir saved >out 2>err || fail "saving"

@@ -109,6 +109,24 @@ Test(train_cuda, two_ranks_give_the_bits_of_one_that_computes_both_parts) {
     expect_parts(two, got);
 }
 
+/* Redistributions between the layers, forwards and backwards, and bias and ReLU behind partial sums. */
+Test(train_cuda, layers_that_are_divided_give_the_losses_of_one_rank) {
+    static const char *const strategies[] = {"dense1 outputs\ndropout outputs\ndense2 samples\n",
+                                             "dense1 inputs\ndense2 outputs\n", "dense1 samples\ndense2 inputs\n"};
+    training_run one = {.options = {OPTIONS("--model", "mlp", "--view", "consistent", "--dropout", "0.3")}}, two = one;
+    char path[FILES_PATH_BYTES];
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
+    expect_run(1, &one, STEPS, a);
+    files_join(folder, "strategy", path);
+    two.options[12] = "--device", two.options[13] = "cuda", two.options[14] = "--mesh", two.options[15] = "2";
+    two.options[16] = "--strategy", two.options[17] = path;
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+        files_write(folder, "strategy", false, strategies[i], strlen(strategies[i]));
+        expect_run(2, &two, STEPS, b);
+        expect_near(STEPS, b, a, TRAINING_ROUNDING);
+    }
+}
+
 Test(train_cuda, two_ranks_follow_one_rank_with_the_whole_batch) {
     training_run one = {.options = {OPTIONS("--device", "cuda")}, .smooth = true}, two = one;
     two.options[1] = "6";

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ddp/trainer/strategy.h"
 #include "ddp/trainer/update.h"
 
 typedef enum option_kind { OPTION_TEXT, OPTION_LIST, OPTION_CHOICE, OPTION_INT, OPTION_REAL, OPTION_FLAG } option_kind;
@@ -48,7 +49,18 @@ static const option_row rows[] = {
     {"blob", OPTION_LIST, AT(blobs), NULL, 0, 0, "NAME:SHAPE:TYPE", "ofrecord: a feature, such as img_raw:28,28,1:float32 and "
      "label:1,1:int32; given twice"},
     {"classes", OPTION_INT, AT(classes), NULL, 2, 1e6, "N", "ofrecord: number of classes (default: 10)"},
-    {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per rank and step"},
+    {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per step, of each rank, or with "
+     "--view consistent of all"},
+    {"view", OPTION_CHOICE, AT(view), "mirrored", 0, 0, "mirrored|consistent", "mirrored: --batch-size is each rank's; "
+     "consistent: it is the job's, and losses do not depend on the number of ranks"},
+    {"parallel-mode", OPTION_TEXT, AT(parallel_mode), NULL, 0, 0, TUTTI_MODE_NAMES,
+     "what is divided over ranks; capitals or not (default: data_parallel)"},
+    {"mesh", OPTION_TEXT, AT(mesh), NULL, 0, 0, "NxM", "ranks as an array of axes; the last one is that of layerwise_parallel and "
+     "hybrid_parallel"},
+    {"strategy", OPTION_TEXT, AT(strategy), NULL, 0, 0, "FILE", "hybrid_parallel: lines \"dense1 samples,outputs\", a layer and "
+     "what is divided along each axis (samples, inputs, outputs, none)"},
+    {"save-strategy", OPTION_TEXT, AT(save_strategy), NULL, 0, 0, "FILE", "write how layers are divided"},
+    {"explain", OPTION_FLAG, AT(explain), NULL, 0, 0, NULL, "print how layers are divided and what is moved, and end"},
     {"device", OPTION_CHOICE, AT(device), "auto", 0, 0, "auto|host|cuda", "where it computes; auto: cuda where a GPU is"},
     {"precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, "fp32|tf32|bf16", "of matrix products, with cuda; parameters "
      "are fp32 with each"},
@@ -205,7 +217,7 @@ tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *argum
 }
 
 void tutti_arguments_print(FILE *file) {
-    fputs("tutti-train: trains a small model on images, data-parallel over all ranks that the launcher started\n\n"
+    fputs("tutti-train: trains a small model on images, divided over all ranks that the launcher started\n\n"
           "  tutti-train [options]                              one rank\n"
           "  tuttirun --nproc_per_node 2 tutti-train [options]  two ranks on this machine\n"
           "  tutti-train --nodes 192.168.1.12,192.168.1.11 --ctrl_port 9988 --device_num 2 [options]\n"

@@ -20,7 +20,8 @@ typedef struct tutti_arguments_list {
 
 /* Texts point into argv or are constants. */
 typedef struct tutti_arguments {
-    const char *model, *data, *device, *precision, *optimizer, *lr_schedule, *lr_milestones; /* NULL: not given */
+    const char *model, *data, *device, *precision, *optimizer, *lr_schedule, *lr_milestones, *view, *parallel_mode,
+        *mesh, *strategy, *save_strategy; /* NULL: not given */
     const char *dataset, *part_prefix;
     tutti_arguments_list blobs;
     const char *checkpoint_dir, *resume, *metrics;
@@ -31,7 +32,8 @@ typedef struct tutti_arguments {
     double lr, momentum, weight_decay, dropout; /* NaN: not given */
     double lr_factor;
     bool no_augment, no_shuffle, nesterov, no_decay_norm_bias;
-    bool eager, overwrite, help, version;
+    bool eager, overwrite, explain, help, version;
+    bool silent; /* no option: a rank that trains by itself beside rank 0 */
 } tutti_arguments;
 
 /* Accepts "--name value" and "--name=value", and '_' for '-' in names. An unknown option is an error that gives the

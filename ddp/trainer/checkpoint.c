@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ddp/trainer/parallel.h"
+
 #define PATH_BYTES TUTTI_CHECKPOINT_PATH_BYTES
 #define FILE_NAME  "step-%08" PRId64 ".safetensors"
 #define FORMAT     "tutti-train 1"
@@ -87,17 +89,22 @@ tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const 
 
 /* -------------------------------------------------------------------------------------------- writing */
 
-/* `data`, memory of the compute, is copied to *place, which moves on. */
-static tutti_status add_entry(tutti_safetensors *file, tutti_compute *compute, const tutti_parameter *parameter,
+/* `data`, memory of the compute, perhaps one rank's part, becomes the whole at *place, which moves on. file NULL: this rank only
+ * gives its part to rank 0. */
+static tutti_status add_entry(tutti_safetensors *file, const tutti_model *model, const tutti_parameter *parameter,
                               const char *state, const float *data, float **place) {
+    const tutti_compute *compute = model->compute;
+    const size_t count = tutti_parameter_whole_count(parameter);
+    if (file == NULL) return tutti_parallel_gather(model->parallel, compute, parameter, data, NULL);
     tutti_safetensors_entry *entry = &file->entries[file->nentries++];
     snprintf(entry->name, sizeof entry->name, "%s%s%s", state, state[0] != '\0' ? "/" : "", parameter->name);
     entry->ndims = parameter->ndims;
     memcpy(entry->dims, parameter->dims, sizeof parameter->dims);
     entry->data = *place;
-    entry->count = parameter->count;
-    *place += parameter->count;
-    return compute->kernels->download(compute, entry->data, data, parameter->count * sizeof *data);
+    entry->count = count;
+    *place += count;
+    if (model->parallel != NULL) return tutti_parallel_gather(model->parallel, compute, parameter, data, entry->data);
+    return compute->kernels->download(model->compute, entry->data, data, count * sizeof *data);
 }
 
 static void add_text(tutti_safetensors *file, const char *key, const char *value) {
@@ -131,17 +138,17 @@ static void fill_texts(tutti_safetensors *file, const tutti_checkpoint_content *
 static tutti_status fill_entries(tutti_safetensors *file, const tutti_checkpoint_content *content) {
     const tutti_model *model = content->model;
     const tutti_update_row *row = content->update->row;
-    float *place = file->memory;
+    float *place = file != NULL ? file->memory : NULL;
     for (int i = 0; i < model->nparameters; i++) {
         const tutti_parameter *parameter = &model->parameters[i];
         float *states[TUTTI_UPDATE_STATES];
-        TUTTI_TRY(add_entry(file, model->compute, parameter, "", parameter->data, &place));
+        TUTTI_TRY(add_entry(file, model, parameter, "", parameter->data, &place));
         tutti_update_states(content->update, model, i, states);
         for (int s = 0; s < row->nstates; s++)
-            TUTTI_TRY(add_entry(file, model->compute, parameter, row->state_names[s], states[s], &place));
+            TUTTI_TRY(add_entry(file, model, parameter, row->state_names[s], states[s], &place));
     }
     for (int i = 0; i < model->nstates; i++)
-        TUTTI_TRY(add_entry(file, model->compute, &model->states[i], "", model->states[i].data, &place));
+        TUTTI_TRY(add_entry(file, model, &model->states[i], "", model->states[i].data, &place));
     return TUTTI_OK;
 }
 
@@ -159,7 +166,8 @@ tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_co
     file.entries = calloc((size_t)model->nparameters * arrays + (size_t)model->nstates, sizeof *file.entries);
     file.texts = calloc(TEXTS, sizeof *file.texts);
     tutti_status status = TUTTI_OK;
-    file.memory = malloc((tutti_model_parameter_count(model) * arrays + model->state_count) * sizeof(float));
+    file.memory =
+        malloc((tutti_model_parameter_count(model) * arrays + tutti_model_state_count(model)) * sizeof(float));
     if (file.entries == NULL || file.texts == NULL || file.memory == NULL) {
         status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a checkpoint");
     } else {
@@ -172,7 +180,26 @@ tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_co
     return status;
 }
 
+tutti_status tutti_checkpoint_give(const tutti_checkpoint_content *content) {
+    return fill_entries(NULL, content);
+}
+
 /* -------------------------------------------------------------------------------------------- reading */
+
+/* Of the whole on the host this rank's part becomes `data`. */
+static tutti_status upload_part(tutti_compute *compute, const tutti_parameter *parameter, const float *whole,
+                                float *data) {
+    if (tutti_parameter_whole_count(parameter) == parameter->count) {
+        compute->kernels->upload(compute, data, whole, parameter->count * sizeof *data);
+        return TUTTI_OK;
+    }
+    float *part = malloc(parameter->count * sizeof *part);
+    if (part == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a part of %s", parameter->name);
+    tutti_parameter_copy_box(parameter, part, whole);
+    compute->kernels->upload(compute, data, part, parameter->count * sizeof *data);
+    free(part);
+    return TUTTI_OK;
+}
 
 /* A file is taken as it is; of a folder the file with the most steps. */
 static tutti_status find_file(const char *path, char *file_out) {
@@ -204,7 +231,7 @@ static tutti_status copy_entry(tutti_compute *compute, const char *path, const t
     if (entry->ndims != parameter->ndims ||
         memcmp(entry->dims, parameter->dims, (size_t)parameter->ndims * sizeof parameter->dims[0]) != 0)
         return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s has %zu elements in %d dimensions, expected %zu in %d", path,
-                          name, entry->count, entry->ndims, parameter->count, parameter->ndims);
+                          name, entry->count, entry->ndims, tutti_parameter_whole_count(parameter), parameter->ndims);
     for (size_t i = 0; i < entry->count; i++)
         if (!isfinite(entry->data[i]))
             return tutti_fail(
@@ -212,8 +239,7 @@ static tutti_status copy_entry(tutti_compute *compute, const char *path, const t
                 "%s: tensor %s has %f at index %zu, expected finite numbers: the training that wrote it had diverged, "
                 "or the file is damaged; resume from an earlier one",
                 path, name, (double)entry->data[i], i);
-    compute->kernels->upload(compute, data, entry->data, entry->count * sizeof *data);
-    return TUTTI_OK;
+    return upload_part(compute, parameter, entry->data, data);
 }
 
 static tutti_status match_text(const char *path, const tutti_safetensors *file, const char *key, const char *expected) {

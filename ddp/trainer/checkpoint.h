@@ -42,10 +42,13 @@ typedef struct tutti_checkpoint_found {
  * is written, so that a run that ends before leaves nothing behind. */
 tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume);
 
-/* Writes the checkpoint, or nothing; gives its path. */
+/* Writes the checkpoint, whole tensors whatever the ranks have, or nothing; gives its path. */
 tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_content *content,
                                    const tutti_checkpoint_position *position,
                                    char path_out[TUTTI_CHECKPOINT_PATH_BYTES]);
+
+/* Of a model that is cut over ranks each other rank calls this while rank 0 saves: it gives its parts of the tensors. */
+tutti_status tutti_checkpoint_give(const tutti_checkpoint_content *content);
 
 /* Finds a checkpoint: that file, or the one with the most steps in that folder. */
 tutti_status tutti_checkpoint_find(const char *path, tutti_checkpoint_found *found_out);

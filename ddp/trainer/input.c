@@ -173,7 +173,7 @@ tutti_status tutti_input_create_train(const tutti_input *input, int rank, int nr
     }
     add_common(input, &about, &list);
     if (arguments->shuffle_buffer > 0) add(&list, (tutti_data_op){"shuffle", {(double)arguments->shuffle_buffer}});
-    add(&list, (tutti_data_op){"batch", {(double)arguments->batch_size, drops}});
+    add(&list, (tutti_data_op){"batch", {(double)input->batch, drops}});
     add(&list, (tutti_data_op){"repeat", {without_end}});
     return tutti_data_create(input->train_source, list.ops, list.count,
                              &TUTTI_DATA_OPTIONS(.num_shards = nranks, .shard_id = rank, .seed = seed,
@@ -186,9 +186,10 @@ static tutti_status create_test(tutti_input *input) {
     op_list list = {.count = 0};
     TUTTI_TRY(tutti_data_source_get(input->test_source, &about));
     add_common(input, &about, &list);
-    add(&list, (tutti_data_op){"batch", {(double)input->arguments->batch_size}});
+    add(&list, (tutti_data_op){"batch", {(double)input->test_batch}});
     return tutti_data_create(input->test_source, list.ops, list.count,
-                             &TUTTI_DATA_OPTIONS(.num_shards = input->nranks, .shard_id = input->rank, .in_order = 1,
+                             &TUTTI_DATA_OPTIONS(.num_shards = input->tests_whole ? 1 : input->nranks,
+                                                 .shard_id = input->tests_whole ? 0 : input->rank, .in_order = 1,
                                                  .division = TUTTI_DATA_RANGES),
                              &input->test);
 }
@@ -197,7 +198,7 @@ tutti_status tutti_input_start(tutti_input *input, uint64_t seed) {
     tutti_data_destroy(input->train);
     tutti_data_destroy(input->test);
     input->train = input->test = NULL;
-    TUTTI_TRY(tutti_input_create_train(input, input->rank, input->nranks, seed, &input->train));
+    TUTTI_TRY(tutti_input_create_train(input, input->shard, input->shards, seed, &input->train));
     return create_test(input);
 }
 
@@ -213,6 +214,11 @@ static tutti_status check_counts(tutti_input *input) {
     input->test_count = test.count;
     input->name = train.name;
     input->batches = input->details.batches * input->arguments->repeat;
+    const bool mirrored = input->global_batch == input->nranks * input->arguments->batch_size;
+    if (input->details.batches < 1 && !mirrored)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "%lld training samples are fewer than the batch of all ranks, %lld; lower --batch-size",
+                          (long long)train.count, (long long)input->global_batch);
     if (input->details.batches < 1)
         return tutti_fail(TUTTI_ERR_CONFIG,
                           "%lld training samples are fewer than one batch of %d ranks times %d; lower --batch-size",
@@ -227,10 +233,32 @@ static tutti_status check_counts(tutti_input *input) {
 }
 
 tutti_status tutti_input_open(tutti_input *input, const tutti_arguments *arguments, int rank, int nranks) {
+    const bool consistent = arguments->view != NULL && strcmp(arguments->view, "consistent") == 0;
+    const int shards = consistent ? 1 : nranks;
     *input = (tutti_input){.arguments = arguments, .rank = rank, .nranks = nranks};
+    input->batch = input->test_batch = (int)arguments->batch_size;
+    input->global_batch = (int64_t)shards * input->batch;
+    input->shards = shards;
+    input->shard = consistent ? 0 : rank;
+    input->first = (int64_t)input->shard * input->batch;
     TUTTI_TRY(open_sources(input));
     TUTTI_TRY(tutti_input_start(input, (uint64_t)arguments->seed));
     return check_counts(input);
+}
+
+tutti_status tutti_input_take(tutti_input *input, int64_t first, int count, bool tests_whole, uint64_t seed) {
+    const bool streams = is_dataset(input, "ofrecord"); /* whose shards have samples of their own */
+    const bool cuts = !streams && input->global_batch % count == 0 && first % count == 0;
+    input->shards = cuts ? (int)(input->global_batch / count) : 1;
+    input->shard = cuts ? (int)(first / count) : 0;
+    input->batch = cuts ? count : (int)input->global_batch;
+    input->first = cuts ? first : 0;
+    input->tests_whole = tests_whole;
+    input->test_batch = tests_whole ? (int)input->global_batch : count;
+    TUTTI_TRY(tutti_input_start(input, seed));
+    TUTTI_TRY(tutti_data_get(input->train, &input->details)); /* streams: shards of other lengths */
+    input->batches = input->details.batches * input->arguments->repeat;
+    return TUTTI_OK;
 }
 
 void tutti_input_close(tutti_input *input) {

@@ -18,7 +18,12 @@ typedef struct tutti_input {
     tutti_data *train, *test;
     tutti_data_details details; /* of training batches */
     int64_t train_count, test_count;
-    int64_t batches;  /* of training in an epoch, which is --repeat passes */
+    int64_t batches;          /* of training in an epoch, which is --repeat passes */
+    int64_t global_batch;     /* samples of a batch of all ranks */
+    int shards, shard, batch; /* of it training's pipeline gives one of `shards` parts, of `batch` samples, */
+    int64_t first;            /* which begins with this sample of the global batch */
+    bool tests_whole;         /* every rank tests all samples, by global batches; else its share */
+    int test_batch;
     const char *name; /* where the data comes from, for people */
     bool drawn;       /* digits that are drawn, since no data was named or found, or because of --dataset digits */
 } tutti_input;
@@ -27,6 +32,9 @@ typedef struct tutti_input {
  * data/mnist where that is a folder, else digits are drawn. A folder that was asked for and is missing or incomplete is
  * an error. Fewer samples than one global batch is one, too. */
 tutti_status tutti_input_open(tutti_input *input, const tutti_arguments *arguments, int rank, int nranks);
+/* Instead of its batch_size this rank needs `count` samples of each global batch, from `first` on. Where pipelines cannot cut
+ * them out, since parts are uneven or samples come as a stream, it gets whole batches. */
+tutti_status tutti_input_take(tutti_input *input, int64_t first, int count, bool tests_whole, uint64_t seed);
 /* Accepts half-opened ones. */
 void tutti_input_close(tutti_input *input);
 

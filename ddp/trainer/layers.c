@@ -38,7 +38,7 @@ static tutti_status place_window(const tutti_node *node, tutti_window *window) {
 static tutti_status conv_place(tutti_node *node) {
     tutti_conv *conv = &node->plan.conv;
     TUTTI_TRY(place_window(node, &conv->window));
-    conv->filters = node->layer->units;
+    conv->filters = node->units;
     conv->relu = node->layer->relu;
     conv->no_bias = node->layer->no_bias;
     node->out = (tutti_shape){conv->window.out_height, conv->window.out_width, conv->filters};
@@ -68,7 +68,7 @@ static size_t conv_kept_count(const tutti_compute *compute, const tutti_node *no
 static void conv_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
                          const float *const *x) {
     tutti_conv_forward_args args = {
-        .batch = pass->batch,
+        .batch = tutti_node_batch(node, pass->batch),
         .x = x[0],
         .weight = node->parameters[0],
         .bias = node->parameters[1],
@@ -83,7 +83,7 @@ static void conv_forward(tutti_compute *compute, const tutti_node *node, const t
 static void conv_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
                           const tutti_layer_gradients *gradients) {
     tutti_conv_backward_args args = {
-        .batch = pass->batch,
+        .batch = tutti_node_batch(node, pass->batch),
         .x = x[0],
         .weight = node->parameters[0],
         .y = node->y,
@@ -118,14 +118,15 @@ static size_t max_pool_kept_count(const tutti_compute *compute, const tutti_node
 
 static void max_pool_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
                              const float *const *x) {
-    compute->kernels->max_pool_forward(compute, &node->plan.pool, pass->batch, x[0], node->y, (void *)node->kept);
+    compute->kernels->max_pool_forward(compute, &node->plan.pool, tutti_node_batch(node, pass->batch), x[0], node->y,
+                                       (void *)node->kept);
 }
 
 static void max_pool_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
                               const float *const *x, const tutti_layer_gradients *gradients) {
     (void)x;
-    compute->kernels->max_pool_backward(compute, &node->plan.pool, pass->batch, node->dy, (const void *)node->kept,
-                                        gradients->dx[0]);
+    compute->kernels->max_pool_backward(compute, &node->plan.pool, tutti_node_batch(node, pass->batch), node->dy,
+                                        (const void *)node->kept, gradients->dx[0]);
 }
 
 static tutti_cost max_pool_cost(const tutti_node *node) {
@@ -142,7 +143,7 @@ static tutti_status same_shape_place(tutti_node *node) {
 }
 
 static size_t batch_count(const tutti_node *node, const tutti_pass *pass) {
-    return (size_t)pass->batch * tutti_shape_count(node->out);
+    return (size_t)tutti_node_batch(node, pass->batch) * tutti_shape_count(node->out);
 }
 
 static unsigned reads_y(const tutti_node *node) {
@@ -165,17 +166,17 @@ static void relu_backward(tutti_compute *compute, const tutti_node *node, const 
 
 static tutti_status dense_place(tutti_node *node) {
     size_t inputs = tutti_shape_count(node->in);
-    node->plan.dense = (tutti_dense){(int)inputs, node->layer->units, node->layer->relu};
-    node->out = (tutti_shape){1, 1, node->layer->units};
-    node->parameter_counts[0] = inputs * (size_t)node->layer->units;
-    node->parameter_counts[1] = (size_t)node->layer->units;
+    node->plan.dense = (tutti_dense){(int)inputs, node->units, node->layer->relu};
+    node->out = (tutti_shape){1, 1, node->units};
+    node->parameter_counts[0] = inputs * (size_t)node->units;
+    node->parameter_counts[1] = node->layer->no_bias ? 0 : (size_t)node->units;
     return TUTTI_OK;
 }
 
 static void dense_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
                           const float *const *x) {
     tutti_dense_forward_args args = {
-        .batch = pass->batch,
+        .batch = tutti_node_batch(node, pass->batch),
         .x = x[0],
         .weight = node->parameters[0],
         .bias = node->parameters[1],
@@ -187,7 +188,7 @@ static void dense_forward(tutti_compute *compute, const tutti_node *node, const 
 static void dense_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
                            const float *const *x, const tutti_layer_gradients *gradients) {
     tutti_dense_backward_args args = {
-        .batch = pass->batch,
+        .batch = tutti_node_batch(node, pass->batch),
         .x = x[0],
         .weight = node->parameters[0],
         .y = node->y,
@@ -214,10 +215,28 @@ static void drop(tutti_compute *compute, const tutti_node *node, const tutti_pas
     tutti_dropout dropout = {
         .rate = node->layer->rate,
         .seed = pass->seed,
-        .stream = tutti_random_stream(TUTTI_RANDOM_DROPOUT, (uint64_t)node->index, 0),
+        .stream = tutti_random_stream(TUTTI_RANDOM_DROPOUT, (uint64_t)node->number, 0),
         .first_element = pass->first_sample * tutti_shape_count(node->out),
     };
-    compute->kernels->dropout(compute, &dropout, pass->values, count, src, dst);
+    if (node->part == NULL) {
+        compute->kernels->dropout(compute, &dropout, pass->values, count, src, dst);
+        return;
+    }
+    /* Of each pixel this rank has the channels from first_channel on. */
+    const tutti_part *part = node->part;
+    const size_t whole = (size_t)part->out.channels, run = (size_t)node->out.channels;
+    const size_t at_once = run == whole ? count : run; /* elements that lie together in the whole */
+    const uint64_t first = part->first_sample * tutti_shape_count(part->out) + (uint64_t)part->first_channel;
+    for (size_t i = 0; i < count; i += at_once) {
+        dropout.first_element = first + i / run * whole;
+        compute->kernels->dropout(compute, &dropout, pass->values, at_once, src + i, dst + i);
+    }
+}
+
+/* GPUs want rows to begin at multiples of 16 bytes. */
+static bool dropout_runs_on(const tutti_node *node, const tutti_kernels *kernels) {
+    const bool divided = node->part != NULL && node->part->out.channels != node->out.channels;
+    return kernels->memory == TUTTI_MEMORY_HOST || !divided || node->out.channels % 4 == 0;
 }
 
 static void dropout_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
@@ -292,7 +311,7 @@ static size_t batch_norm_room(const tutti_compute *compute, const tutti_node *no
 }
 
 static size_t row_count(const tutti_node *node, const tutti_pass *pass) {
-    return (size_t)pass->batch * (size_t)node->in.height * (size_t)node->in.width;
+    return (size_t)tutti_node_batch(node, pass->batch) * (size_t)node->in.height * (size_t)node->in.width;
 }
 
 static void batch_norm_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
@@ -363,13 +382,65 @@ static bool average_pool_runs_on(const tutti_node *node, const tutti_kernels *ke
 
 static void average_pool_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
                                  const float *const *x) {
-    compute->kernels->average_pool_forward(compute, &node->plan.pool, pass->batch, x[0], node->y);
+    compute->kernels->average_pool_forward(compute, &node->plan.pool, tutti_node_batch(node, pass->batch), x[0],
+                                           node->y);
 }
 
 static void average_pool_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
                                   const float *const *x, const tutti_layer_gradients *gradients) {
     (void)x;
-    compute->kernels->average_pool_backward(compute, &node->plan.pool, pass->batch, node->dy, gradients->dx[0]);
+    compute->kernels->average_pool_backward(compute, &node->plan.pool, tutti_node_batch(node, pass->batch), node->dy,
+                                            gradients->dx[0]);
+}
+
+/* ------------------------------------------------------------------------------- bias behind partial sums */
+
+static tutti_status bias_place(tutti_node *node) {
+    node->out = node->in;
+    node->parameter_counts[0] = node->layer->no_bias ? 0 : (size_t)node->in.channels;
+    return TUTTI_OK;
+}
+
+static void bias_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
+                         const float *const *x) {
+    const size_t count = batch_count(node, pass);
+    if (node->parameters[0] == NULL) {
+        compute->kernels->relu_forward(compute, count, x[0], node->y);
+        return;
+    }
+    compute->kernels->copy(compute, node->y, x[0], count * sizeof *node->y);
+    compute->kernels->bias_forward(compute, row_count(node, pass), node->in.channels, has_relu(node),
+                                   node->parameters[0], node->y);
+}
+
+static void bias_backward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
+                          const tutti_layer_gradients *gradients) {
+    (void)x;
+    const size_t count = batch_count(node, pass);
+    tutti_bias_backward_args args = {
+        .rows = row_count(node, pass),
+        .channels = node->in.channels,
+        .relu = has_relu(node),
+        .y = node->y,
+        .dy = node->dy,
+        .dbias = gradients->parameters[0],
+    };
+    if (args.dbias != NULL) compute->kernels->bias_backward(compute, &args);
+    else compute->kernels->relu_backward(compute, count, node->y, node->dy, node->dy);
+    if (gradients->dx[0] != NULL) compute->kernels->copy(compute, gradients->dx[0], node->dy, count * sizeof(float));
+}
+
+/* --------------------------------------------------------------------------------------- redistribution */
+
+/* parallel.c has placed it. */
+static tutti_status redistribute_place(tutti_node *node) {
+    (void)node;
+    return TUTTI_OK;
+}
+
+static tutti_cost no_cost(const tutti_node *node) {
+    (void)node;
+    return (tutti_cost){0, 0};
 }
 
 /* ----------------------------------------------------------------------------------------------- table */
@@ -419,6 +490,7 @@ static const tutti_layer_row rows[TUTTI_LAYER_KIND_COUNT] = {
                              .ninputs = 1,
                              .split_axes = SPLIT_ELEMENTS,
                              .place = same_shape_place,
+                             .runs_on = dropout_runs_on,
                              .forward = dropout_forward,
                              .backward = dropout_backward,
                              .cost = element_wise_cost},
@@ -455,6 +527,18 @@ static const tutti_layer_row rows[TUTTI_LAYER_KIND_COUNT] = {
                                   .forward = average_pool_forward,
                                   .backward = average_pool_backward,
                                   .cost = max_pool_cost},
+    [TUTTI_LAYER_BIAS] = {.name = "bias",
+                          .ninputs = 1,
+                          .split_axes = SPLIT_ELEMENTS,
+                          .parameter_names = {"bias"},
+                          .passes_gradient = true,
+                          .place = bias_place,
+                          .backward_reads = add_reads,
+                          .changes_dy = has_relu,
+                          .forward = bias_forward,
+                          .backward = bias_backward,
+                          .cost = element_wise_cost},
+    [TUTTI_LAYER_REDISTRIBUTE] = {.name = "redistribute", .ninputs = 1, .place = redistribute_place, .cost = no_cost},
 };
 
 const tutti_layer_row *tutti_layers_row(tutti_layer_kind kind) {

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tutti/tensor.h>
 #include <tutti/tutti.h>
 
 #include "kernels/kernels.h"
@@ -29,6 +30,9 @@ typedef enum tutti_layer_kind {
     TUTTI_LAYER_ADD, /* of two inputs of one shape: a residual connection */
     TUTTI_LAYER_BATCH_NORM,
     TUTTI_LAYER_AVERAGE_POOL, /* kernel 0: the mean of all pixels */
+    /* parallel.c makes these where layers are cut: */
+    TUTTI_LAYER_BIAS,         /* and ReLU, of a layer whose inputs are cut, once its partial sums are added */
+    TUTTI_LAYER_REDISTRIBUTE, /* runs a plan forwards, another one backwards: model.c */
     TUTTI_LAYER_KIND_COUNT
 } tutti_layer_kind;
 
@@ -50,7 +54,7 @@ typedef struct tutti_layer {
     int kernel, stride;                     /* of a window */
     tutti_padding padding;
     bool relu;                     /* fused behind a convolution, dense layer, batch norm or add */
-    bool no_bias;                  /* of a convolution */
+    bool no_bias;                  /* of a convolution or dense layer */
     double rate;                   /* of dropout */
     double epsilon, momentum;      /* of batch norm: kernels/layers.h */
     tutti_initializer initializer; /* of weights, and of batch norm's gamma; by one of: */
@@ -92,11 +96,28 @@ typedef enum tutti_gradient_way {
 /* What backward reads besides dy. */
 typedef enum tutti_backward_reads { TUTTI_READS_X = 1, TUTTI_READS_Y = 2 } tutti_backward_reads;
 
+/* What this rank has of a layer that is cut over the ranks of a placement (parallel.h). Activations are tensors of four
+ * dimensions, samples, rows, columns and channels, of which the first and the last are cut. */
+typedef struct tutti_part {
+    tutti_layer layer;               /* of a node that is none of the list's */
+    uint8_t splits[TUTTI_MOST_AXES]; /* tutti_split_axis along each axis of the placement; 0: none */
+    tutti_sbp x[TUTTI_MOST_AXES], dx[TUTTI_MOST_AXES], y[TUTTI_MOST_AXES], dy[TUTTI_MOST_AXES];
+    tutti_shape in, out;            /* of the whole layer */
+    int batch;                      /* samples of y that this rank has, */
+    uint64_t first_sample;          /* from this one of the batch of all ranks on, */
+    int first_channel;              /* and its channels from this one on */
+    tutti_plan *forward, *backward; /* of a redistribution */
+    tutti_tensor *tensors[4];       /* x, y, dy, dx of one */
+} tutti_part;
+
 /* A layer at its place in a model. */
 typedef struct tutti_node {
     const tutti_layer *layer;
     int inputs[TUTTI_LAYER_INPUTS]; /* nodes; node 0 is the model's input */
-    tutti_shape in, out;
+    tutti_shape in, out;            /* this rank's */
+    int units;                      /* of the layer's, this rank's */
+    int number;                     /* of its layer in the list, from 1: random numbers depend on it */
+    tutti_part *part;               /* NULL: the layer is not cut */
     union {
         tutti_conv conv;
         tutti_window pool;
@@ -120,9 +141,18 @@ typedef struct tutti_node {
     float *spares[TUTTI_LAYER_INPUTS]; /* ways TUTTI_GRADIENT_ADD */
 } tutti_node;
 
+static inline bool tutti_node_is_redistribution(const tutti_node *node) {
+    return node->layer != NULL && node->layer->kind == TUTTI_LAYER_REDISTRIBUTE;
+}
+
+/* Of a node that is not cut the pass says it. */
+static inline int tutti_node_batch(const tutti_node *node, int batch) {
+    return node->part != NULL ? node->part->batch : batch;
+}
+
 /* One run over one batch. */
 typedef struct tutti_pass {
-    int batch;
+    int batch;     /* of nodes that are not cut */
     bool training; /* false: dropout passes everything, batch norm takes the moving values */
     uint64_t seed;
     uint64_t first_sample;           /* of this rank's part, in the global batch */

@@ -92,12 +92,12 @@ static int death_of_output(const tutti_node *nodes, int nnodes, int i) {
 /* `of_dy`: the buffer with each node's gradient, which nodes may share. */
 static void list_gradients(tutti_memory_plan *plan, tutti_node *nodes, int nnodes, int batch, tutti_buffer **of_dy) {
     tutti_node *last = &nodes[nnodes - 1];
-    size_t logits = (size_t)batch * tutti_shape_count(last->out);
+    size_t logits = (size_t)tutti_node_batch(last, batch) * tutti_shape_count(last->out);
     of_dy[nnodes - 1] = add(plan, &last->dy, logits, nnodes, backward_time(nnodes, nnodes - 1));
     for (int j = nnodes - 1; j > 0; j--)
         for (int i = 0; i < TUTTI_LAYER_INPUTS; i++) {
             int from = nodes[j].inputs[i], now = backward_time(nnodes, j), end = backward_time(nnodes, from);
-            size_t count = (size_t)batch * tutti_shape_count(nodes[from].out);
+            size_t count = (size_t)tutti_node_batch(&nodes[from], batch) * tutti_shape_count(nodes[from].out);
             if (nodes[j].way[i] == TUTTI_GRADIENT_WRITE) {
                 of_dy[from] = add(plan, &nodes[from].dy, count, now, end);
             } else if (nodes[j].way[i] == TUTTI_GRADIENT_SHARE) {
@@ -115,9 +115,10 @@ static void list_buffers(tutti_memory_plan *plan, tutti_node *nodes, int nnodes,
     for (int i = 1; i < nnodes; i++) {
         tutti_node *node = &nodes[i];
         const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
-        add(plan, &node->y, (size_t)batch * tutti_shape_count(node->out), i, death_of_output(nodes, nnodes, i));
+        const int rows = tutti_node_batch(node, batch);
+        add(plan, &node->y, (size_t)rows * tutti_shape_count(node->out), i, death_of_output(nodes, nnodes, i));
         if (row->kept_count != NULL)
-            add(plan, &node->kept, row->kept_count(compute, node, batch), i,
+            add(plan, &node->kept, row->kept_count(compute, node, rows), i,
                 node->wants_gradient ? backward_time(nnodes, i) : i);
     }
     list_gradients(plan, nodes, nnodes, batch, of_dy);

@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ddp/trainer/parallel.h"
+#include "kernels/box.h"
+
 /* ------------------------------------------------------------------------------------------- the nodes */
 
 static int find_node(const tutti_model *model, int before, const char *name) {
@@ -41,21 +44,33 @@ static tutti_status connect_node(tutti_model *model, int index) {
     return TUTTI_OK;
 }
 
-/* Weights: [kernel, kernel, channels, filters] or [inputs, outputs]; biases: [units]; of layers without units: [channels]. */
+/* Weights: [kernel, kernel, channels, filters] or [inputs, outputs]; all others are vectors: [channels of the output]. */
 static void fill_dims(const tutti_node *node, int which, tutti_parameter *parameter) {
-    int64_t units = node->layer->units, kernel = node->layer->kernel;
-    if (units == 0) units = (int64_t)parameter->count;
-    else if (which == 0 && kernel > 0) {
-        parameter->dims[parameter->ndims++] = kernel;
-        parameter->dims[parameter->ndims++] = kernel;
-        parameter->dims[parameter->ndims++] = node->in.channels;
-    } else if (which == 0) {
-        parameter->dims[parameter->ndims++] = (int64_t)parameter->count / units;
+    const tutti_shape in = node->part != NULL ? node->part->in : node->in;
+    const tutti_shape out = node->part != NULL ? node->part->out : node->out;
+    const tutti_layer_kind kind = node->layer->kind;
+    if (which == 0 && kind == TUTTI_LAYER_CONV) {
+        parameter->dims[parameter->ndims++] = node->layer->kernel;
+        parameter->dims[parameter->ndims++] = node->layer->kernel;
+        parameter->dims[parameter->ndims++] = in.channels;
+    } else if (which == 0 && kind == TUTTI_LAYER_DENSE) {
+        parameter->dims[parameter->ndims++] = (int64_t)tutti_shape_count(in);
     }
-    parameter->dims[parameter->ndims++] = units;
+    parameter->dims[parameter->ndims++] = out.channels;
 }
 
-static void add_parameters(tutti_model *model, tutti_node *node) {
+static bool is_weight(const tutti_node *node, int which) {
+    return which == 0 && node->layer->kind != TUTTI_LAYER_BIAS;
+}
+
+/* This rank's box of it. */
+static tutti_status divide(const tutti_model *model, const tutti_node *node, bool is_bias, tutti_parameter *parameter) {
+    memcpy(parameter->part, parameter->dims, sizeof parameter->part);
+    if (model->parallel == NULL) return TUTTI_OK;
+    return tutti_parallel_divide(model->parallel, node, is_bias, parameter);
+}
+
+static tutti_status add_parameters(tutti_model *model, tutti_node *node) {
     const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
     node->first_parameter = model->nparameters;
     for (int i = 0; i < TUTTI_LAYER_PARAMETERS && node->parameter_counts[i] > 0; i++) {
@@ -64,42 +79,67 @@ static void add_parameters(tutti_model *model, tutti_node *node) {
         parameter->count = node->parameter_counts[i];
         parameter->node = node->index;
         fill_dims(node, i, parameter);
-        node->wants_gradient = true;
+        TUTTI_TRY(divide(model, node, !is_weight(node, i), parameter));
     }
+    return TUTTI_OK;
 }
 
-static void add_states(tutti_model *model, const tutti_node *node) {
+static tutti_status add_states(tutti_model *model, const tutti_node *node) {
     const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
     for (int i = 0; i < TUTTI_LAYER_STATES && node->state_counts[i] > 0; i++) {
         tutti_parameter *state = &model->states[model->nstates++];
         snprintf(state->name, sizeof state->name, "%s.%s", node->layer->name, row->state_names[i]);
         state->count = node->state_counts[i];
         state->node = node->index;
-        state->ndims = 1;
-        state->dims[0] = (int64_t)state->count;
+        fill_dims(node, 1, state);
+        TUTTI_TRY(divide(model, node, true, state));
     }
+    return TUTTI_OK;
+}
+
+static tutti_status check_kernels(const tutti_model *model, const tutti_node *node) {
+    const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
+    if (row->runs_on == NULL || row->runs_on(node, model->compute->kernels)) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                      "layer %s (%s): there are no kernels for it with --device %s; train with --device host",
+                      node->layer->name, row->name, model->compute->kernels->name);
 }
 
 static tutti_status place_nodes(tutti_model *model, tutti_shape in) {
     model->nodes[0] = (tutti_node){.out = in};
     for (int i = 1; i < model->nnodes; i++) {
         tutti_node *node = &model->nodes[i];
-        node->index = i;
+        node->index = node->number = i;
         node->layer = &model->list.layers[i - 1];
+        node->units = node->layer->units;
         TUTTI_TRY(connect_node(model, i));
         const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
         TUTTI_TRY(row->place(node));
-        if (row->runs_on != NULL && !row->runs_on(node, model->compute->kernels))
-            return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                              "layer %s (%s): there are no kernels for it with --device %s; train with --device host",
-                              node->layer->name, row->name, model->compute->kernels->name);
-        add_parameters(model, node);
-        add_states(model, node);
+        TUTTI_TRY(check_kernels(model, node));
+        node->wants_gradient |= node->parameter_counts[0] > 0;
     }
     for (int i = 0; i < model->nnodes - 1; i++)
         if (model->nodes[i].consumers == 0)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "nobody reads the output of %s",
                               i == 0 ? "the input" : model->nodes[i].layer->name);
+    return TUTTI_OK;
+}
+
+/* Whole nodes become this rank's parts. */
+static tutti_status cut_nodes(tutti_model *model) {
+    tutti_node *nodes;
+    TUTTI_TRY(tutti_parallel_cut(model->parallel, model->nodes, model->nnodes, &nodes, &model->parts, &model->nnodes));
+    free(model->nodes);
+    model->nodes = nodes;
+    for (int i = 1; i < model->nnodes; i++) TUTTI_TRY(check_kernels(model, &nodes[i]));
+    return TUTTI_OK;
+}
+
+static tutti_status list_parameters(tutti_model *model) {
+    for (int i = 1; i < model->nnodes; i++) {
+        TUTTI_TRY(add_parameters(model, &model->nodes[i]));
+        TUTTI_TRY(add_states(model, &model->nodes[i]));
+    }
     return TUTTI_OK;
 }
 
@@ -122,7 +162,8 @@ static size_t scratch_count(const tutti_model *model) {
     for (int i = 1; i < model->nnodes; i++) {
         const tutti_layer_row *row = tutti_layers_row(model->nodes[i].layer->kind);
         if (row->scratch_count == NULL) continue;
-        size_t count = row->scratch_count(model->compute, &model->nodes[i], model->batch_capacity);
+        const tutti_node *node = &model->nodes[i];
+        size_t count = row->scratch_count(model->compute, node, tutti_node_batch(node, model->batch_capacity));
         if (count > most) most = count;
     }
     return most;
@@ -135,8 +176,8 @@ static void lay_out(tutti_model *model, layout *plan) {
     size_t states_at = plan->bytes;
     for (int i = 0; i < model->nstates; i++) model->states[i].data = take(plan, model->states[i].count * sizeof(float));
     model->state_count = (plan->bytes - states_at) / sizeof(float);
-    model->nodes[0].y =
-        take(plan, (size_t)model->batch_capacity * tutti_shape_count(model->nodes[0].out) * sizeof(float));
+    const size_t samples = (size_t)tutti_node_batch(&model->nodes[0], model->batch_capacity);
+    model->nodes[0].y = take(plan, samples * tutti_shape_count(model->nodes[0].out) * sizeof(float));
     model->scratch = take(plan, model->scratch_count * sizeof(float));
     model->planned = take(plan, model->plan.bytes);
 }
@@ -155,13 +196,25 @@ static void bind_nodes(tutti_model *model) {
     }
 }
 
+/* Peers read each other's activations where these lie in memory that they map. */
+static bool is_mapped(const tutti_model *model) {
+    return model->parallel != NULL && model->compute->kernels->memory == TUTTI_MEMORY_HOST;
+}
+
+static tutti_status take_memory(tutti_model *model, size_t bytes) {
+    if (!is_mapped(model)) return model->compute->kernels->alloc(model->compute, bytes, &model->memory);
+    TUTTI_TRY(tutti_mem_alloc(bytes, &model->memory));
+    memset(model->memory, 0, bytes);
+    return TUTTI_OK;
+}
+
 static tutti_status allocate(tutti_model *model) {
     layout measured = {.base = NULL};
     TUTTI_TRY(tutti_memory_plan_make(&model->plan, model->nodes, model->nnodes, model->compute, model->batch_capacity));
     model->scratch_count = scratch_count(model);
     lay_out(model, &measured);
     model->memory_bytes = measured.bytes;
-    tutti_status status = model->compute->kernels->alloc(model->compute, measured.bytes, &model->memory);
+    tutti_status status = take_memory(model, measured.bytes);
     if (status == TUTTI_ERR_MEMORY)
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the model's buffers, %zu bytes; lower --batch-size",
                           measured.bytes);
@@ -172,23 +225,32 @@ static tutti_status allocate(tutti_model *model) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
-                                tutti_compute *compute, tutti_model **model_out) {
+static tutti_status make_nodes(tutti_model *model, tutti_shape in) {
+    TUTTI_TRY(place_nodes(model, in));
+    if (model->parallel != NULL) TUTTI_TRY(cut_nodes(model));
+    model->parameters = calloc((size_t)model->nnodes * TUTTI_LAYER_PARAMETERS, sizeof *model->parameters);
+    model->states = calloc((size_t)model->nnodes * TUTTI_LAYER_STATES, sizeof *model->states);
+    if (model->parameters == NULL || model->states == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model of %d layers", model->list.count);
+    return list_parameters(model);
+}
+
+static tutti_status create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
+                           const tutti_parallel *parallel, tutti_compute *compute, tutti_model **model_out) {
     tutti_status status = TUTTI_OK;
     tutti_model *model = calloc(1, sizeof *model);
     if (model == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
     model->list = *list;
     model->compute = compute;
+    model->parallel = parallel;
     model->nnodes = list->count + 1;
     model->batch_capacity = batch_capacity;
     model->nodes = calloc((size_t)model->nnodes, sizeof *model->nodes);
-    model->parameters = calloc((size_t)model->nnodes * TUTTI_LAYER_PARAMETERS, sizeof *model->parameters);
-    model->states = calloc((size_t)model->nnodes * TUTTI_LAYER_STATES, sizeof *model->states);
-    if (model->nodes == NULL || model->parameters == NULL || model->states == NULL) {
+    if (model->nodes == NULL) {
         status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model of %d layers", list->count);
         goto fail;
     }
-    TUTTI_TRY_GOTO(status, place_nodes(model, in), fail);
+    TUTTI_TRY_GOTO(status, make_nodes(model, in), fail);
     TUTTI_TRY_GOTO(status, allocate(model), fail);
     *model_out = model;
     return TUTTI_OK;
@@ -197,10 +259,27 @@ fail:
     return status;
 }
 
+tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
+                                tutti_compute *compute, tutti_model **model_out) {
+    return create(list, in, batch_capacity, NULL, compute, model_out);
+}
+
+tutti_status tutti_model_create_part(const tutti_model_layers *list, tutti_shape in, const tutti_parallel *parallel,
+                                     tutti_compute *compute, tutti_model **model_out) {
+    return create(list, in, 0, parallel, compute, model_out);
+}
+
+tutti_status tutti_model_connect(tutti_model *model) {
+    return model->parallel != NULL ? tutti_parallel_connect(model->parallel, model->nodes, model->nnodes) : TUTTI_OK;
+}
+
 void tutti_model_destroy(tutti_model *model) {
     if (model == NULL) return;
-    model->compute->kernels->free(model->compute, model->memory);
+    tutti_parallel_disconnect(model->nodes, model->nodes != NULL ? model->nnodes : 0);
+    if (is_mapped(model)) (void)tutti_mem_free(model->memory);
+    else model->compute->kernels->free(model->compute, model->memory);
     free(model->nodes);
+    free(model->parts);
     free(model->parameters);
     free(model->states);
     tutti_memory_plan_fini(&model->plan);
@@ -212,7 +291,8 @@ void tutti_model_destroy(tutti_model *model) {
 #define PIECE 1024
 
 /* In +-limit, the same with any compute. */
-static void fill_uniform(tutti_model *model, uint64_t seed, uint64_t stream, double limit, size_t count, float *data) {
+static void fill_uniform(const tutti_model *model, uint64_t seed, uint64_t stream, double limit, size_t count,
+                         float *data) {
     float piece[PIECE];
     for (size_t first = 0; first < count; first += PIECE) {
         size_t some = count - first < PIECE ? count - first : PIECE;
@@ -222,45 +302,105 @@ static void fill_uniform(tutti_model *model, uint64_t seed, uint64_t stream, dou
     }
 }
 
-static void initialize_weights(tutti_model *model, const tutti_node *node, uint64_t seed) {
+size_t tutti_parameter_whole_count(const tutti_parameter *parameter) {
+    size_t count = 1;
+    for (int d = 0; d < parameter->ndims; d++) count *= (size_t)parameter->dims[d];
+    return count;
+}
+
+/* The box in the whole array, as a copy from there, or to there. */
+static void copy_box(const tutti_parameter *parameter, bool to_part, float *dst, const float *src) {
+    tutti_box box = {.ndims = parameter->ndims, .element_bytes = sizeof(float)};
+    int64_t part_stride = 1, whole_stride = 1, first = 0;
+    for (int d = parameter->ndims - 1; d >= 0; d--) {
+        box.shape[d] = parameter->part[d];
+        box.dst_strides[d] = to_part ? part_stride : whole_stride;
+        box.src_strides[d] = to_part ? whole_stride : part_stride;
+        first += parameter->first[d] * whole_stride;
+        part_stride *= parameter->part[d];
+        whole_stride *= parameter->dims[d];
+    }
+    tutti_box_copy copy;
+    tutti_box_plan(&box, &copy);
+    tutti_box_run(&copy, dst + (to_part ? 0 : first), src + (to_part ? first : 0));
+}
+
+void tutti_parameter_copy_box(const tutti_parameter *parameter, float *part, const float *whole) {
+    copy_box(parameter, true, part, whole);
+}
+
+static void initialize_weights(const tutti_model *model, const tutti_node *node, uint64_t seed, size_t count,
+                               float *data) {
     /* A normal deviate that is cut off at two standard deviations has this one. */
     static const double CUT_OFF = 0.87962566103423978;
     const tutti_layer *layer = node->layer;
-    const size_t count = node->parameter_counts[0];
     const double fan_in = layer->units > 0 ? (double)count / layer->units : 1;
     const double fan_out = (double)layer->units * (layer->kernel > 0 ? layer->kernel * layer->kernel : 1);
-    uint64_t stream = tutti_random_stream(TUTTI_RANDOM_INITIALIZER, (uint64_t)node->index, 0);
+    uint64_t stream = tutti_random_stream(TUTTI_RANDOM_INITIALIZER, (uint64_t)node->number, 0);
     tutti_normal normal = {.seed = seed, .stream = stream, .stddev = layer->stddev};
     switch (layer->initializer) {
     case TUTTI_INITIALIZER_HE_NORMAL: normal.stddev = sqrt(2 / fan_in) / CUT_OFF; /* fall through */
     case TUTTI_INITIALIZER_TRUNCATED_NORMAL:
-        model->compute->kernels->truncated_normal(model->compute, &normal, count, node->parameters[0]);
+        model->compute->kernels->truncated_normal(model->compute, &normal, count, data);
         return;
     case TUTTI_INITIALIZER_XAVIER_UNIFORM:
-        fill_uniform(model, seed, stream, sqrt(6 / (fan_in + fan_out)), count, node->parameters[0]);
+        fill_uniform(model, seed, stream, sqrt(6 / (fan_in + fan_out)), count, data);
         return;
-    case TUTTI_INITIALIZER_UNIFORM: fill_uniform(model, seed, stream, layer->limit, count, node->parameters[0]); return;
+    case TUTTI_INITIALIZER_UNIFORM: fill_uniform(model, seed, stream, layer->limit, count, data); return;
     case TUTTI_INITIALIZER_CONSTANT:
-        model->compute->kernels->fill(model->compute, count, (float)layer->constant, node->parameters[0]);
+        model->compute->kernels->fill(model->compute, count, (float)layer->constant, data);
         return;
     }
 }
 
-void tutti_model_initialize(tutti_model *model, uint64_t seed) {
+static void initialize_whole(const tutti_model *model, const tutti_node *node, int which, uint64_t seed, size_t count,
+                             float *data) {
+    const tutti_layer *layer = node->layer;
+    if (is_weight(node, which)) initialize_weights(model, node, seed, count, data);
+    else if (layer->bias_limit > 0)
+        fill_uniform(model, seed, tutti_random_stream(TUTTI_RANDOM_INITIALIZER, (uint64_t)node->number, 1),
+                     layer->bias_limit, count, data);
+    else model->compute->kernels->fill(model->compute, count, (float)layer->bias, data);
+}
+
+/* Of a parameter that is divided all of it is drawn, and this rank's box is kept. */
+static tutti_status initialize_part(const tutti_model *model, const tutti_node *node, int which, uint64_t seed) {
+    const tutti_parameter *parameter = &model->parameters[node->first_parameter + which];
+    const size_t count = tutti_parameter_whole_count(parameter);
+    const tutti_kernels *kernels = model->compute->kernels;
+    if (count == parameter->count) {
+        initialize_whole(model, node, which, seed, count, parameter->data);
+        return TUTTI_OK;
+    }
+    void *drawn;
+    TUTTI_TRY(kernels->alloc(model->compute, count * sizeof(float), &drawn));
+    float *whole = malloc(count * sizeof *whole), *part = malloc(parameter->count * sizeof *part);
+    tutti_status status = TUTTI_ERR_MEMORY;
+    if (whole != NULL && part != NULL) {
+        initialize_whole(model, node, which, seed, count, drawn);
+        status = kernels->download(model->compute, whole, drawn, count * sizeof *whole);
+        tutti_parameter_copy_box(parameter, part, whole);
+        kernels->upload(model->compute, parameter->data, part, parameter->count * sizeof *part);
+    }
+    free(whole), free(part);
+    kernels->free(model->compute, drawn);
+    if (status != TUTTI_ERR_MEMORY) return status;
+    return tutti_fail(status, "no memory for the initial values of %s, %zu bytes", parameter->name,
+                      count * sizeof *whole);
+}
+
+tutti_status tutti_model_initialize(tutti_model *model, uint64_t seed) {
     const tutti_kernels *kernels = model->compute->kernels;
     for (int i = 1; i < model->nnodes; i++) {
         const tutti_node *node = &model->nodes[i];
         const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
-        if (node->parameter_counts[0] > 0) initialize_weights(model, node, seed);
-        if (node->parameter_counts[1] > 0 && node->layer->bias_limit > 0)
-            fill_uniform(model, seed, tutti_random_stream(TUTTI_RANDOM_INITIALIZER, (uint64_t)i, 1),
-                         node->layer->bias_limit, node->parameter_counts[1], node->parameters[1]);
-        else if (node->parameter_counts[1] > 0)
-            kernels->fill(model->compute, node->parameter_counts[1], (float)node->layer->bias, node->parameters[1]);
+        for (int p = 0; p < TUTTI_LAYER_PARAMETERS && node->parameter_counts[p] > 0; p++)
+            TUTTI_TRY(initialize_part(model, node, p, seed));
         for (int k = 0; k < TUTTI_LAYER_STATES; k++)
             if (node->state_counts[k] > 0)
                 kernels->fill(model->compute, node->state_counts[k], (float)row->state_starts[k], node->states[k]);
     }
+    return TUTTI_OK;
 }
 
 /* ------------------------------------------------------------------------------------------- the runs */
@@ -286,7 +426,12 @@ const float *tutti_model_forward(tutti_model *model, const tutti_pass *pass) {
         const tutti_node *node = &model->nodes[i];
         const float *x[TUTTI_LAYER_INPUTS] = {NULL, NULL};
         gather_inputs(model, node, x);
-        tutti_layers_row(node->layer->kind)->forward(model->compute, node, pass, x);
+        if (tutti_node_is_redistribution(node)) {
+            model->failure = tutti_parallel_forward(model->compute, node);
+            if (model->failure != TUTTI_OK) return NULL;
+        } else {
+            tutti_layers_row(node->layer->kind)->forward(model->compute, node, pass, x);
+        }
         poison(model, i);
     }
     return model->nodes[model->nnodes - 1].y;
@@ -306,13 +451,14 @@ static tutti_status backward_node(tutti_model *model, tutti_node *node, const tu
 
     const float *x[TUTTI_LAYER_INPUTS] = {NULL, NULL};
     gather_inputs(model, node, x);
-    row->backward(model->compute, node, pass, x, &gradients);
+    if (tutti_node_is_redistribution(node)) TUTTI_TRY(tutti_parallel_backward(model->compute, node));
+    else row->backward(model->compute, node, pass, x, &gradients);
 
     for (int p = nparameters - 1; p >= 0; p--) TUTTI_TRY(sink->ready(sink->context, node->first_parameter + p));
     for (int i = 0; i < row->ninputs; i++) {
         if (node->way[i] != TUTTI_GRADIENT_ADD) continue;
         tutti_node *from = &model->nodes[node->inputs[i]];
-        size_t count = (size_t)pass->batch * tutti_shape_count(from->out);
+        size_t count = (size_t)tutti_node_batch(from, pass->batch) * tutti_shape_count(from->out);
         const float *part = row->passes_gradient ? node->dy : node->spares[i];
         model->compute->kernels->add(model->compute, count, from->dy, part, from->dy);
     }
@@ -336,28 +482,40 @@ float *tutti_model_logits_gradient(const tutti_model *model) {
     return model->nodes[model->nnodes - 1].dy;
 }
 
+const tutti_part *tutti_model_output_part(const tutti_model *model) {
+    return model->nodes[model->nnodes - 1].part;
+}
+
 int tutti_model_classes(const tutti_model *model) {
     return (int)tutti_shape_count(model->nodes[model->nnodes - 1].out);
+}
+
+/* Of what a sample costs all ranks together, by what it costs this one, whose part may be a little more than others'. */
+static double share_of(const tutti_model *model, const tutti_node *node) {
+    if (model->parallel == NULL) return 1;
+    return (double)node->part->batch / model->parallel->batch * tutti_placement_size(model->parallel->placement, -1);
 }
 
 tutti_cost tutti_model_cost(const tutti_model *model) {
     tutti_cost sum = {0, 0};
     for (int i = 1; i < model->nnodes; i++) {
-        tutti_cost cost = tutti_layers_row(model->nodes[i].layer->kind)->cost(&model->nodes[i]);
-        sum.flops += cost.flops;
-        sum.bytes += cost.bytes;
+        const tutti_node *node = &model->nodes[i];
+        tutti_cost cost = tutti_layers_row(node->layer->kind)->cost(node);
+        const double share = share_of(model, node);
+        sum.flops += share * cost.flops;
+        sum.bytes += share * cost.bytes;
     }
     return sum;
 }
 
 size_t tutti_model_parameter_count(const tutti_model *model) {
     size_t count = 0;
-    for (int i = 0; i < model->nparameters; i++) count += model->parameters[i].count;
+    for (int i = 0; i < model->nparameters; i++) count += tutti_parameter_whole_count(&model->parameters[i]);
     return count;
 }
 
 size_t tutti_model_state_count(const tutti_model *model) {
     size_t count = 0;
-    for (int i = 0; i < model->nstates; i++) count += model->states[i].count;
+    for (int i = 0; i < model->nstates; i++) count += tutti_parameter_whole_count(&model->states[i]);
     return count;
 }

@@ -23,11 +23,17 @@ typedef struct tutti_model_layers {
 typedef struct tutti_parameter {
     char name[TUTTI_MODEL_NAME_BYTES]; /* "conv1.weight" */
     float *data;
-    size_t count;
+    size_t count; /* of this rank's part */
     int ndims;
-    int64_t dims[4];
+    int64_t dims[4]; /* of the whole */
     int node;
+    /* Where the model is cut over ranks (parallel.h); elsewhere the part is the whole. */
+    int64_t first[4], part[4];      /* where this rank's box begins, and its extents */
+    tutti_sbp sbp[TUTTI_MOST_AXES]; /* how it is divided */
+    unsigned sums;                  /* axes over whose ranks gradients are summed: bit a, axis a */
 } tutti_parameter;
+
+struct tutti_parallel;
 
 typedef struct tutti_model {
     tutti_model_layers list;
@@ -37,6 +43,9 @@ typedef struct tutti_model {
     int nparameters;
     tutti_compute *compute; /* the caller's */
     int batch_capacity;
+    const struct tutti_parallel *parallel; /* the caller's; NULL: this rank has all of the model */
+    tutti_part *parts;
+    tutti_status failure; /* of a redistribution */
 
     tutti_parameter *
         states; /* not trained: batch norm's moving values; one array of state_count, with gaps, from states[0].data on */
@@ -63,15 +72,21 @@ typedef struct tutti_gradient_sink {
  * (unknown input, shapes that differ, a layer whose output nobody reads) is an error that names the layer. */
 tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
                                 tutti_compute *compute, tutti_model **model_out);
+/* This rank's part of one that is cut over ranks. tutti_model_connect is called before it runs, by all ranks. */
+tutti_status tutti_model_create_part(const tutti_model_layers *list, tutti_shape in,
+                                     const struct tutti_parallel *parallel, tutti_compute *compute,
+                                     tutti_model **model_out);
+tutti_status tutti_model_connect(tutti_model *model);
 void tutti_model_destroy(tutti_model *model);
 
 /* Initial parameters and states: depend on the seed only. */
-void tutti_model_initialize(tutti_model *model, uint64_t seed);
+tutti_status tutti_model_initialize(tutti_model *model, uint64_t seed);
 
 /* The caller writes a batch here: [batch, height, width, channels]. */
 float *tutti_model_input(const tutti_model *model);
 
-/* Runs all layers; gives the logits, [pass->batch, classes], which backward overwrites. */
+/* Runs all layers; gives the logits, [pass->batch, classes], which backward overwrites. NULL: a redistribution failed, and
+ * model->failure says how; tutti_last_error has its text. */
 const float *tutti_model_forward(tutti_model *model, const tutti_pass *pass);
 
 /* Before backward the caller writes the loss's gradient with respect to the logits here. */
@@ -81,7 +96,13 @@ float *tutti_model_logits_gradient(const tutti_model *model);
 tutti_status tutti_model_backward(tutti_model *model, const tutti_pass *pass, const tutti_gradient_sink *sink);
 
 int tutti_model_classes(const tutti_model *model);
-/* Sum over the layers, one sample, forwards. */
+/* Samples that the logits are of, from which one of the batch of all ranks on; in a model that is cut. */
+const tutti_part *tutti_model_output_part(const tutti_model *model);
+/* Copies this rank's box between a whole parameter on the host and its part, there too. */
+void tutti_parameter_copy_box(const tutti_parameter *parameter, float *part, const float *whole);
+/* Elements of all ranks' parts together. */
+size_t tutti_parameter_whole_count(const tutti_parameter *parameter);
+/* Sum over the layers, one sample, forwards; what several ranks compute counts as often. */
 tutti_cost tutti_model_cost(const tutti_model *model);
 size_t tutti_model_parameter_count(const tutti_model *model);
 size_t tutti_model_state_count(const tutti_model *model);

@@ -46,9 +46,13 @@ static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
 static tutti_status check_agreement(const tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     const tutti_input *input = &train->input;
-    const char *texts[] = {
-        train->model_name,    train->optimizer_name,         arguments->lr_schedule,
-        arguments->precision, train->compute->kernels->name, arguments->dataset != NULL ? arguments->dataset : ""};
+    const char *texts[] = {train->model_name,
+                           train->optimizer_name,
+                           arguments->lr_schedule,
+                           arguments->precision,
+                           arguments->view,
+                           train->compute->kernels->name,
+                           arguments->dataset != NULL ? arguments->dataset : ""};
     int64_t numbers[] = {arguments->batch_size,     arguments->log_every,
                          arguments->eval_every,     train->step,
                          input->train_count,        train->total_steps,
@@ -64,6 +68,8 @@ static tutti_status check_agreement(const tutti_train *train) {
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) digest = mix(digest, texts[i], strlen(texts[i]) + 1);
     digest = mix(digest, numbers, sizeof numbers);
+    digest = mix(digest, train->strategy.sizes, sizeof train->strategy.sizes);
+    digest = mix(digest, train->strategy.layers, sizeof train->strategy.layers);
     digest = mix(digest, reals, sizeof reals);
     digest = mix(digest, train->schedule.milestones, sizeof train->schedule.milestones);
 
@@ -77,8 +83,12 @@ static tutti_status check_agreement(const tutti_train *train) {
     return TUTTI_OK;
 }
 
+static bool speaks(const tutti_train *train) {
+    return train->rank == 0 && !train->arguments->silent;
+}
+
 static void announce(const tutti_train *train) {
-    if (train->rank != 0) return;
+    if (!speaks(train)) return;
     if (train->arguments->resume != NULL)
         printf("resumed at step %lld from %s%s\n", (long long)train->step, train->resumed.path,
                train->step < train->total_steps ? "" : "; nothing is left to train");
@@ -89,7 +99,7 @@ static void announce(const tutti_train *train) {
 }
 
 static int tell_accuracy(const tutti_train *train, double accuracy) {
-    if (train->rank == 0)
+    if (speaks(train))
         printf("test accuracy%s: %.2f %%\n", train->input.drawn ? " (drawn digits, not MNIST)" : "", 100 * accuracy);
     return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
 }
@@ -97,7 +107,7 @@ static int tell_accuracy(const tutti_train *train, double accuracy) {
 /* As a shell counts: 128 + signal. */
 static int tell_stop(const tutti_train *train) {
     fflush(stdout);
-    if (train->rank == 0)
+    if (speaks(train))
         fprintf(stderr, "tutti-train: stopped by SIG%s after step %lld of %lld; --resume %s goes on\n",
                 sigabbrev_np(train->stopped_by), (long long)train->step, (long long)train->total_steps,
                 train->arguments->checkpoint_dir);
@@ -105,12 +115,17 @@ static int tell_stop(const tutti_train *train) {
 }
 
 static int train_on(tutti_comm *comm, const tutti_arguments *arguments, tutti_status parsed) {
-    tutti_train train = {.ddp = NULL};
+    tutti_train train = {.rank = 0};
     double accuracy = 0;
     int code = EXIT_FAILED;
     tutti_status status = parsed == TUTTI_OK ? tutti_train_open(&train, arguments, comm) : parsed;
     if (!all_ranks_ready(comm, status)) goto close;
     TUTTI_TRY_GOTO(status, check_agreement(&train), failed);
+    if (arguments->explain) {
+        TUTTI_TRY_GOTO(status, tutti_train_explain(&train), failed);
+        code = 0;
+        goto close;
+    }
     announce(&train);
     TUTTI_TRY_GOTO(status, tutti_train_run(&train, &accuracy), failed);
     if (train.stopped_by != 0) code = tell_stop(&train);
@@ -119,14 +134,27 @@ static int train_on(tutti_comm *comm, const tutti_arguments *arguments, tutti_st
 failed:
     code = report(train.rank, train.nranks);
     tutti_comm_abort(comm, "a rank of tutti-train failed");
+    if (train.placement != NULL) tutti_placement_abort(train.placement, "a rank of tutti-train failed");
 close:
     tutti_train_close(&train);
     return code;
 }
 
+/* stand_alone with several ranks: each trains on a communicator of its own, and rank 0 writes and prints. */
+static tutti_status stand_alone(tutti_comm *world, tutti_arguments *arguments, tutti_comm **own_out) {
+    tutti_parallel_mode mode = TUTTI_MODE_DATA_PARALLEL;
+    *own_out = NULL;
+    if (arguments->parallel_mode != NULL) TUTTI_TRY(tutti_strategy_find_mode(arguments->parallel_mode, &mode));
+    if (mode != TUTTI_MODE_STAND_ALONE || tutti_comm_size(world) == 1) return TUTTI_OK;
+    const int rank = tutti_comm_rank(world);
+    arguments->silent = rank != 0;
+    if (arguments->silent) arguments->metrics = arguments->checkpoint_dir = NULL;
+    return tutti_comm_split(world, rank, 0, NULL, own_out);
+}
+
 int tutti_program_run(int argc, char **argv) {
     tutti_arguments arguments;
-    tutti_comm *comm;
+    tutti_comm *comm, *own = NULL;
     tutti_status parsed = tutti_arguments_parse(argc, argv, &arguments);
     if (parsed == TUTTI_OK && arguments.help) {
         tutti_arguments_print(stdout);
@@ -141,7 +169,9 @@ int tutti_program_run(int argc, char **argv) {
     snprintf(text, sizeof text, "%s", tutti_last_error());
     if (tutti_comm_create_world(&comm) != TUTTI_OK) return report(0, 1);
     if (parsed != TUTTI_OK) tutti_fail(parsed, "%s", text);
-    int code = train_on(comm, &arguments, parsed);
+    if (parsed == TUTTI_OK) parsed = stand_alone(comm, &arguments, &own);
+    int code = train_on(own != NULL ? own : comm, &arguments, parsed);
+    if (own != NULL) tutti_comm_destroy(own);
     tutti_comm_destroy(comm);
     return code;
 }

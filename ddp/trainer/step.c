@@ -7,13 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ddp/trainer/parallel.h"
+
 /* The first finish lays the buckets out anew; libraries prepare at first use. */
 #define STEPS_BEFORE_RECORDING 2
 
 /* ---------------------------------------------------------------------------------------- open, close */
 
+static bool is_cut(const tutti_step *step) {
+    return step->setup.model->parallel != NULL;
+}
+
+/* Samples whose losses this rank computes. */
+static int loss_batch(const tutti_step *step) {
+    return is_cut(step) ? step->setup.loss_batch : step->setup.batch;
+}
+
 static size_t block_bytes(const tutti_step *step) {
-    return sizeof(tutti_step_values) + (size_t)step->setup.batch * sizeof(int32_t);
+    return sizeof(tutti_step_values) + (size_t)loss_batch(step) * sizeof(int32_t);
 }
 
 tutti_status tutti_step_open(tutti_step *step, const tutti_step_setup *setup) {
@@ -39,16 +50,6 @@ void tutti_step_close(tutti_step *step) {
     *step = (tutti_step){.recording = NULL};
 }
 
-/* ------------------------------------------------------------------------------- gradients in buckets */
-
-static float *gradient_where(void *context, int parameter) {
-    return tutti_ddp_gradient(context, (size_t)parameter);
-}
-
-static tutti_status gradient_ready(void *context, int parameter) {
-    return tutti_ddp_ready(context, (size_t)parameter);
-}
-
 /* --------------------------------------------------------------------------------------------- a step */
 
 static const tutti_step_values *values_of(const tutti_step *step) {
@@ -59,15 +60,27 @@ static const int32_t *labels_of(const tutti_step *step) {
     return (const int32_t *)(values_of(step) + 1);
 }
 
-/* The images become the model's input, the labels a part of the block, which goes with it. */
-static void upload_batch(tutti_step *step, const tutti_data_batch *batch) {
+/* Of `most` samples from `first` on, as many as the batch has. */
+static int count_of(const tutti_data_batch *batch, int first, int most) {
+    const int left = batch->count - first;
+    return left < 0 ? 0 : left < most ? left : most;
+}
+
+/* Images from number `first` on become the model's input, labels from `first_label` on a part of the block, which goes with
+ * them. */
+static void upload_batch(tutti_step *step, const tutti_data_batch *batch, int first, int first_label) {
     tutti_compute *compute = step->setup.compute;
     const tutti_shape in = step->setup.model->nodes[0].out;
-    const size_t image = (size_t)in.height * (size_t)in.width * (size_t)in.channels * sizeof *batch->images;
-    memcpy((tutti_step_values *)step->prepared + 1, batch->labels, (size_t)batch->count * sizeof *batch->labels);
+    const size_t image = tutti_shape_count(in);
+    const int images = count_of(batch, first, step->setup.batch);
+    const int labels = count_of(batch, first_label, loss_batch(step));
+    if (labels > 0)
+        memcpy((tutti_step_values *)step->prepared + 1, batch->labels + first_label,
+               (size_t)labels * sizeof *batch->labels);
     compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
-    compute->kernels->upload(compute, tutti_model_input(step->setup.model), batch->images,
-                             (size_t)batch->count * image);
+    if (images > 0)
+        compute->kernels->upload(compute, tutti_model_input(step->setup.model), batch->images + (size_t)first * image,
+                                 (size_t)images * image * sizeof *batch->images);
 }
 
 /* All that a step does after its batch is there. */
@@ -78,23 +91,24 @@ static tutti_status launch(tutti_step *step) {
         .batch = setup->batch,
         .training = true,
         .seed = setup->seed,
-        .first_sample = (uint64_t)setup->rank * (uint64_t)setup->batch,
+        .first_sample = setup->first_sample,
         .values = values_of(step),
     };
     tutti_softmax_loss_args loss = {
-        .batch = setup->batch,
+        .batch = loss_batch(step),
         .classes = tutti_model_classes(setup->model),
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
-        .scale = 1.0f / (float)setup->batch,
+        .scale = 1.0f / (float)setup->divisor,
         .dlogits = tutti_model_logits_gradient(setup->model),
     };
     const bool adds = false;
+    if (loss.logits == NULL) return setup->model->failure;
     compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
 
-    tutti_gradient_sink sink = {.context = step->ddp, .where = gradient_where, .ready = gradient_ready};
+    tutti_gradient_sink sink = tutti_gradients_sink(step->gradients);
     TUTTI_TRY(tutti_model_backward(setup->model, &pass, &sink));
-    TUTTI_TRY(tutti_ddp_finish(step->ddp));
+    TUTTI_TRY(tutti_gradients_finish(step->gradients));
     tutti_update_step(setup->update, setup->model, values_of(step), &sink);
     return compute->kernels->check(compute);
 }
@@ -147,13 +161,14 @@ static tutti_status record(tutti_step *step) {
 
 tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const tutti_data_batch *batch) {
     tutti_compute *compute = step->setup.compute;
-    if (compute->kernels->memory == TUTTI_MEMORY_HOST) step->setup.eager = true;
+    /* Messages of redistributions cannot be recorded. */
+    if (compute->kernels->memory == TUTTI_MEMORY_HOST || is_cut(step)) step->setup.eager = true;
     if (!step->setup.eager && step->recording == NULL && step->launched == STEPS_BEFORE_RECORDING)
         TUTTI_TRY(record(step));
     tutti_step_values *values = step->prepared;
     values->time = (uint64_t)number;
     tutti_update_begin(step->setup.update, lr, values);
-    upload_batch(step, batch);
+    upload_batch(step, batch, step->setup.skip, is_cut(step) ? step->setup.loss_skip : step->setup.skip);
     if (step->recording != NULL) return compute->kernels->replay(compute, step->recording);
     step->launched++;
     return launch(step);
@@ -163,11 +178,29 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
     tutti_compute *compute = step->setup.compute;
     double loss;
     TUTTI_TRY(compute->kernels->download(compute, &loss, step->sums, sizeof loss));
-    *loss_out = loss / step->setup.batch;
+    *loss_out = is_cut(step) && !step->setup.counts ? 0 : loss / (double)step->setup.divisor;
     return TUTTI_OK;
 }
 
 /* --------------------------------------------------------------------------------------------- a test */
+
+/* A batch of all ranks; where it is not full the rest is what was there before, which nobody counts. */
+static tutti_status test_cut(tutti_step *step, const tutti_data_batch *batch) {
+    const tutti_step_setup *setup = &step->setup;
+    tutti_compute *compute = setup->compute;
+    upload_batch(step, batch, (int)setup->first_sample, (int)setup->first_loss);
+    tutti_pass pass = {.batch = setup->batch, .training = false};
+    tutti_softmax_loss_args loss = {
+        .batch = count_of(batch, (int)setup->first_loss, setup->loss_batch),
+        .classes = tutti_model_classes(setup->model),
+        .logits = tutti_model_forward(setup->model, &pass),
+        .labels = labels_of(step),
+    };
+    const bool adds = true;
+    if (loss.logits == NULL) return setup->model->failure;
+    if (setup->counts && loss.batch > 0) compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+    return compute->kernels->check(compute);
+}
 
 tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]) {
     tutti_compute *compute = step->setup.compute;
@@ -177,7 +210,11 @@ tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out
     for (;;) {
         TUTTI_TRY(tutti_data_next(test, &batch));
         if (batch.count == 0) break;
-        upload_batch(step, &batch);
+        if (is_cut(step)) {
+            TUTTI_TRY(test_cut(step, &batch));
+            continue;
+        }
+        upload_batch(step, &batch, 0, 0);
         tutti_pass pass = {.batch = batch.count, .training = false};
         tutti_softmax_loss_args loss = {
             .batch = batch.count,

@@ -13,8 +13,8 @@
 #define TUTTI_TRAINER_STEP_H
 
 #include <tutti/data.h>
-#include <tutti/ddp.h>
 
+#include "ddp/trainer/gradients.h"
 #include "ddp/trainer/model.h"
 #include "ddp/trainer/update.h"
 
@@ -24,16 +24,25 @@ typedef struct tutti_step_setup {
     tutti_model *model;
     tutti_update *update;
     uint64_t seed;
-    int rank, batch;
+    int batch;             /* samples that this rank reads */
+    uint64_t first_sample; /* of them, in the batch of all ranks */
+    int skip;              /* samples of training batches that are given before them */
+    int64_t divisor;       /* of losses and gradients: samples that they are a mean over */
+    /* In a model that is cut over ranks: samples whose losses this rank computes, from which one on, and whether it counts
+     * them: of ranks that compute the same losses one does. */
+    int loss_batch;
+    uint64_t first_loss;
+    int loss_skip; /* as skip, of their labels */
+    bool counts;
     bool eager; /* never record */
 } tutti_step_setup;
 
 typedef struct tutti_step {
     tutti_step_setup setup;
-    tutti_ddp *ddp;         /* the caller's, from tutti_step_start on */
-    void *prepared, *block; /* tutti_step_values, then the batch's labels: on the host, and in the compute's memory */
-    double *sums;           /* of losses, and of right answers */
-    int64_t launched;       /* steps so far, before recording */
+    tutti_gradients *gradients; /* the caller's */
+    void *prepared, *block;     /* tutti_step_values, then labels: on the host, and in the compute's memory */
+    double *sums;               /* of losses, and of right answers */
+    int64_t launched;           /* steps so far, before recording */
     tutti_recording *recording;
 } tutti_step;
 
@@ -44,9 +53,10 @@ void tutti_step_close(tutti_step *step);
 
 /* Training step number `number` (from 0) on a whole batch; returns when it is done, or, on a GPU, enqueued. */
 tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const tutti_data_batch *batch);
-/* This rank's loss in the last step, a mean over its batch. Waits for it. */
+/* The sum of this rank's losses in the last step, divided by the divisor. Waits for it. */
 tutti_status tutti_step_loss(tutti_step *step, double *loss_out);
-/* One pass over test samples: the sum of their losses, and of right answers. */
+/* One pass over test samples: the sum of their losses, and of right answers. In a model that is cut all ranks test the same
+ * samples, and the sums are of those that this rank counts. */
 tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]);
 
 #endif

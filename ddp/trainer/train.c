@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ddp/trainer/explain.h"
 #include "ddp/trainer/stop.h"
 
 #define SPEED_EVERY_NS   INT64_C(500000000)
@@ -20,29 +21,17 @@
 
 /* --------------------------------------------------------------------------------------------- start */
 
-static tutti_status create_ddp(tutti_train *train) {
-    const tutti_model *model = train->model;
-    tutti_ddp_parameter *parameters = calloc((size_t)model->nparameters, sizeof *parameters);
-    if (parameters == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
-    for (int i = 0; i < model->nparameters; i++)
-        parameters[i] = (tutti_ddp_parameter){
-            .name = model->parameters[i].name,
-            .data = model->parameters[i].data,
-            .count = model->parameters[i].count,
-            .type = TUTTI_FLOAT32,
-        };
-    tutti_ddp_options options = TUTTI_DDP_OPTIONS(.memory = train->compute->kernels->memory,
-                                                  .stream = train->compute->kernels->stream(train->compute));
-    tutti_status status = tutti_ddp_create(train->comm, parameters, (size_t)model->nparameters, &options, &train->ddp);
-    free(parameters);
-    train->work.ddp = train->ddp;
-    return status;
+static tutti_status connect_ranks(tutti_train *train) {
+    TUTTI_TRY(tutti_model_connect(train->model));
+    TUTTI_TRY(tutti_gradients_create(&train->gradients, train->model, train->comm, train->sums));
+    train->work.gradients = &train->gradients;
+    return TUTTI_OK;
 }
 
 /* --------------------------------------------------------------------------------------------- events */
 
 static tutti_status tell(tutti_train *train, tutti_event event) {
-    if (train->rank != 0) return TUTTI_OK;
+    if (train->rank != 0 || train->arguments->silent) return TUTTI_OK;
     event.step = train->step;
     event.total_steps = train->total_steps;
     event.epoch = train->batch > 0 ? train->epoch + 1 : train->epoch; /* the last step ended its epoch, or is in it */
@@ -55,7 +44,7 @@ static tutti_status tell_start(tutti_train *train) {
         .model = train->model_name,
         .data = train->input.name,
         .ranks = train->nranks,
-        .batch_size = (int)train->arguments->batch_size,
+        .batch_size = (int)train->rows,
         .parameters = tutti_model_parameter_count(train->model),
         .states = tutti_model_state_count(train->model),
         .memory_bytes = train->model->memory_bytes,
@@ -72,7 +61,7 @@ static void start_clock(const tutti_train *train, tutti_train_clock *clock) {
 static double lap(const tutti_train *train, tutti_train_clock *clock) {
     tutti_train_clock since = *clock;
     start_clock(train, clock);
-    double images = (double)(clock->step - since.step) * (double)train->nranks * (double)train->arguments->batch_size;
+    double images = (double)(clock->step - since.step) * (double)train->global_batch;
     return clock->ns > since.ns ? images * 1e9 / (double)(clock->ns - since.ns) : 0;
 }
 
@@ -91,10 +80,10 @@ static void leave_out(tutti_train *train, int64_t since_ns) {
     train->pace.ns += spent;
 }
 
-/* The mean over ranks of the step's loss, on the steps that show it. */
+/* The mean over all samples of the step's loss, on the steps that show it. */
 static tutti_status look_at_loss(tutti_train *train, double *loss) {
     TUTTI_TRY(tutti_step_loss(&train->work, loss));
-    TUTTI_TRY(tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, TUTTI_AVG, NULL));
+    TUTTI_TRY(tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, train->sums ? TUTTI_SUM : TUTTI_AVG, NULL));
     if (isfinite(*loss)) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: training diverged; lower --lr (now %g)",
                       (long long)train->step, train->schedule.lr);
@@ -102,12 +91,27 @@ static tutti_status look_at_loss(tutti_train *train, double *loss) {
 
 /* ----------------------------------------------------------------------------------------- evaluation */
 
+/* The same where layers are cut: among ranks whose samples differ. */
+static tutti_status share_parts(tutti_train *train) {
+    const tutti_model *model = train->model;
+    const tutti_options options = TUTTI_OPTIONS(.memory = train->compute->kernels->memory,
+                                                .stream = train->compute->kernels->stream(train->compute));
+    for (int i = 0; i < model->nstates; i++) {
+        tutti_comm *comm;
+        if (model->states[i].sums == 0) continue;
+        TUTTI_TRY(tutti_placement_comm(model->parallel->placement, model->states[i].sums, &comm));
+        TUTTI_TRY(tutti_broadcast(comm, model->states[i].data, model->states[i].count, TUTTI_FLOAT32, 0, &options));
+    }
+    return TUTTI_OK;
+}
+
 /* Batch norm's moving values are those of each rank's own samples; rank 0's count: all ranks test with them, and checkpoints,
  * which rank 0 writes, hold them. Training reads none, so the others' go unnoticed. */
 static tutti_status share_states(tutti_train *train) {
     const tutti_model *model = train->model;
     tutti_compute *compute = train->compute;
     if (model->state_count == 0 || train->nranks == 1) return TUTTI_OK;
+    if (model->parallel != NULL) return share_parts(train);
     return tutti_broadcast(
         train->comm, model->states[0].data, model->state_count, TUTTI_FLOAT32, 0,
         &TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute)));
@@ -130,17 +134,24 @@ static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
 /* ------------------------------------------------------------------------------------------- the loop */
 
 static tutti_status save(tutti_train *train) {
-    if (train->rank != 0 || train->arguments->checkpoint_dir == NULL) return TUTTI_OK;
-    int64_t begun_ns = tutti_callbacks_now_ns();
-    char path[TUTTI_CHECKPOINT_PATH_BYTES];
+    const bool writes = train->rank == 0 && train->arguments->checkpoint_dir != NULL;
     tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
+    if (!writes && !(train->cut && train->stoppable)) return TUTTI_OK; /* stoppable: rank 0 writes */
+    int64_t begun_ns = tutti_callbacks_now_ns();
+    if (train->cut) TUTTI_TRY(share_states(train));
+    if (!writes) {
+        TUTTI_TRY(tutti_checkpoint_give(&content));
+        leave_out(train, begun_ns);
+        return TUTTI_OK;
+    }
+    char path[TUTTI_CHECKPOINT_PATH_BYTES];
     tutti_checkpoint_position position = {
         .seed = train->seed,
         .step = train->step,
         .epoch = train->epoch,
-        .samples = train->batch * train->nranks * train->arguments->batch_size,
-        .ranks = train->nranks,
-        .batch_size = train->arguments->batch_size,
+        .samples = train->batch * train->global_batch,
+        .ranks = train->sums ? 1 : train->nranks, /* as of one rank */
+        .batch_size = train->sums ? train->global_batch : train->arguments->batch_size,
     };
     TUTTI_TRY(tutti_checkpoint_save(train->arguments->checkpoint_dir, &content, &position, path));
     leave_out(train, begun_ns);
@@ -186,7 +197,7 @@ static tutti_status advance(tutti_train *train) {
     tutti_event event = {.kind = TUTTI_EVENT_STEP};
     event.lr = tutti_schedule_lr(&train->schedule, train->step);
     tutti_data_batch batch;
-    TUTTI_TRY(tutti_input_next(train->input.train, (int)arguments->batch_size, &batch));
+    TUTTI_TRY(tutti_input_next(train->input.train, train->input.batch, &batch));
     TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, &batch));
     train->step++;
     event.has_loss = train->step == 1 || train->step % arguments->log_every == 0;
@@ -207,9 +218,17 @@ static tutti_status advance(tutti_train *train) {
     return TUTTI_OK;
 }
 
+tutti_status tutti_train_explain(tutti_train *train) {
+    TUTTI_TRY(connect_ranks(train));
+    if (train->rank != 0 || train->arguments->silent) return TUTTI_OK;
+    const tutti_explanation about = {train->model, train->list, &train->strategy, &train->gradients,
+                                     train->global_batch};
+    return tutti_explain(&about, stdout);
+}
+
 tutti_status tutti_train_run(tutti_train *train, double *accuracy_out) {
     tutti_event end = {.kind = TUTTI_EVENT_END};
-    TUTTI_TRY(create_ddp(train));
+    TUTTI_TRY(connect_ranks(train));
     TUTTI_TRY(tell_start(train));
     TUTTI_TRY(agree_to_listen(train));
     TUTTI_TRY(tutti_input_seek(&train->input, train->input.train, train->epoch, train->batch));
@@ -219,6 +238,6 @@ tutti_status tutti_train_run(tutti_train *train, double *accuracy_out) {
     tutti_stop_forget();
     if (train->stopped_by != 0) return TUTTI_OK;
     TUTTI_TRY(evaluate(train, accuracy_out));
-    TUTTI_TRY(tutti_ddp_get_statistics(train->ddp, &end.ddp));
+    TUTTI_TRY(tutti_gradients_get_statistics(&train->gradients, &end.ddp));
     return tell(train, end);
 }

@@ -4,7 +4,6 @@
 #ifndef TUTTI_TRAINER_TRAIN_H
 #define TUTTI_TRAINER_TRAIN_H
 
-#include <tutti/ddp.h>
 #include <tutti/tutti.h>
 
 #include "ddp/trainer/arguments.h"
@@ -12,6 +11,7 @@
 #include "ddp/trainer/checkpoint.h"
 #include "ddp/trainer/input.h"
 #include "ddp/trainer/model.h"
+#include "ddp/trainer/parallel.h"
 #include "ddp/trainer/step.h"
 #include "ddp/trainer/update.h"
 
@@ -25,6 +25,15 @@ typedef struct tutti_train {
     tutti_comm *comm; /* the caller's */
     int rank, nranks;
     uint64_t seed;
+    int64_t global_batch; /* samples of a step, of all ranks */
+    int64_t first, rows;  /* this rank's part of them */
+    bool sums;            /* losses and gradients are sums, divided by global_batch; else means of ranks' means */
+    bool cut;             /* some layers are not divided by samples only */
+    tutti_parallel_mode mode;
+    tutti_model_layers *list;
+    tutti_strategy strategy;
+    tutti_placement *placement; /* NULL: no layer is cut */
+    tutti_parallel parallel;
     const char *model_name, *optimizer_name;
     tutti_checkpoint_found resumed; /* with --resume */
 
@@ -33,7 +42,7 @@ typedef struct tutti_train {
     tutti_model *model;
     tutti_update update;
     tutti_step work;
-    tutti_ddp *ddp;
+    tutti_gradients gradients;
     tutti_callbacks callbacks; /* rank 0 */
 
     int64_t step;         /* done */
@@ -57,6 +66,9 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
 /* All ranks: trains, tests, and gives the accuracy on the test data, 0 to 1. Where a checkpoint folder was given, SIGINT or
  * SIGTERM to any of them ends the run on all: with a checkpoint, stopped_by set, and no test. */
 tutti_status tutti_train_run(tutti_train *train, double *accuracy_out);
+
+/* All ranks: rank 0 prints how the work is divided. In place of tutti_train_run. */
+tutti_status tutti_train_explain(tutti_train *train);
 
 /* Accepts half-opened ones. */
 void tutti_train_close(tutti_train *train);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tutti/tensor.h>
+
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/stop.h"
 #include "ddp/trainer/train.h"
@@ -44,20 +46,65 @@ static tutti_status open_compute(tutti_train *train) {
     return tutti_kernels_host.open(&options, &train->compute);
 }
 
-static tutti_status create_model(tutti_train *train) {
+static tutti_status fill_list(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     tutti_models_options options = {
         .classes = train->input.details.classes,
         .dropout = isnan(arguments->dropout) ? -1 : arguments->dropout,
     };
-    tutti_model_layers *list = calloc(1, sizeof *list);
-    if (list == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
-    tutti_models_find(train->model_name)->fill(&options, list);
+    train->list = calloc(1, sizeof *train->list);
+    if (train->list == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
+    tutti_models_find(train->model_name)->fill(&options, train->list);
+    return TUTTI_OK;
+}
+
+/* What is divided over ranks, and how they are arrayed: the batch, over all of them, unless options say otherwise. */
+static tutti_status choose_mode(tutti_train *train) {
+    const tutti_arguments *arguments = train->arguments;
+    train->mode = arguments->strategy != NULL ? TUTTI_MODE_HYBRID_PARALLEL : TUTTI_MODE_DATA_PARALLEL;
+    if (arguments->parallel_mode != NULL) TUTTI_TRY(tutti_strategy_find_mode(arguments->parallel_mode, &train->mode));
+    if (arguments->strategy != NULL && train->mode != TUTTI_MODE_HYBRID_PARALLEL)
+        return tutti_fail(TUTTI_ERR_CONFIG, "--strategy %s: it is for --parallel-mode hybrid_parallel, not %s",
+                          arguments->strategy, arguments->parallel_mode);
+    return tutti_strategy_read_mesh(arguments->mesh, train->nranks, train->mode, &train->strategy);
+}
+
+static tutti_status choose_strategy(tutti_train *train) {
+    tutti_strategy_fill(train->mode, train->list, &train->strategy);
+    if (train->arguments->strategy == NULL) return TUTTI_OK;
+    return tutti_strategy_read(train->arguments->strategy, train->list, &train->strategy);
+}
+
+/* Samples of a step; where layers are not cut, this rank's, too. */
+static tutti_status divide_batch(tutti_train *train) {
+    const int64_t batch_size = train->arguments->batch_size, nranks = train->nranks;
+    const bool consistent = strcmp(train->arguments->view, "consistent") == 0;
+    train->cut = !tutti_strategy_is_data_parallel(&train->strategy);
+    train->sums = consistent || train->cut;
+    train->global_batch = consistent ? batch_size : batch_size * nranks;
+    if (!train->cut && train->global_batch < nranks)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "--batch-size %lld: with --view consistent it is the batch of all ranks, and there are %d; "
+                          "give each of them a sample at least",
+                          (long long)batch_size, train->nranks);
+    train->first = tutti_split_begin(train->global_batch, train->rank, train->nranks, TUTTI_SPLIT_BALANCED);
+    train->rows =
+        tutti_split_begin(train->global_batch, train->rank + 1, train->nranks, TUTTI_SPLIT_BALANCED) - train->first;
+    return TUTTI_OK;
+}
+
+static tutti_status create_model(tutti_train *train) {
     const tutti_data_details *about = &train->input.details;
-    tutti_shape in = {about->height, about->width, about->channels};
-    tutti_status status = tutti_model_create(list, in, (int)arguments->batch_size, train->compute, &train->model);
-    free(list);
-    return status;
+    const tutti_shape in = {about->height, about->width, about->channels};
+    const tutti_strategy *strategy = &train->strategy;
+    if (!train->cut) return tutti_model_create(train->list, in, (int)train->rows, train->compute, &train->model);
+    TUTTI_TRY(tutti_placement_create(train->comm, train->compute->kernels->memory, NULL, strategy->sizes,
+                                     strategy->naxes, &train->placement));
+    train->parallel = (tutti_parallel){train->comm, train->placement, strategy, (int)train->global_batch};
+    TUTTI_TRY(tutti_model_create_part(train->list, in, &train->parallel, train->compute, &train->model));
+    train->first = (int64_t)train->model->nodes[0].part->first_sample;
+    train->rows = train->model->nodes[0].part->batch;
+    return TUTTI_OK;
 }
 
 static tutti_status create_update(tutti_train *train) {
@@ -98,16 +145,19 @@ static tutti_status resume(tutti_train *train) {
     tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
     tutti_checkpoint_position position;
     TUTTI_TRY(tutti_checkpoint_load(train->resumed.path, &content, &position));
-    int64_t global_batch = (int64_t)train->nranks * arguments->batch_size;
+    const int ranks = train->sums ? 1 : train->nranks; /* as of one rank */
+    const int64_t batch_size = train->sums ? train->global_batch : arguments->batch_size;
     train->seed = position.seed;
     train->step = position.step;
     train->epoch = position.epoch;
-    train->batch = position.samples / global_batch;
-    if (train->rank == 0 && (position.ranks != train->nranks || position.batch_size != arguments->batch_size))
+    train->batch = position.samples / train->global_batch;
+    const bool differs = train->sums ? position.ranks * position.batch_size != batch_size
+                                     : position.ranks != ranks || position.batch_size != batch_size;
+    if (train->rank == 0 && differs)
         fprintf(stderr,
                 "tutti-train: warning: the checkpoint was written by %" PRId64 " ranks with batches of %" PRId64
                 ", now %d with %" PRId64 ": losses will differ from those of an uninterrupted run\n",
-                position.ranks, position.batch_size, train->nranks, arguments->batch_size);
+                position.ranks, position.batch_size, ranks, batch_size);
     if (train->rank == 0 && (uint64_t)arguments->seed != position.seed)
         fprintf(stderr, "tutti-train: the checkpoint's seed is used, %" PRIu64 "\n", position.seed);
     return TUTTI_OK;
@@ -155,6 +205,28 @@ static void plan_steps(tutti_train *train) {
     }
 }
 
+/* Of each batch this rank gets the samples that it reads, and, where layers are cut, those whose losses it computes. */
+static tutti_status take_samples(tutti_train *train) {
+    int64_t first = train->first, end = first + train->rows;
+    if (!train->sums && train->seed == (uint64_t)train->arguments->seed) return TUTTI_OK;
+    if (!train->sums) return tutti_input_start(&train->input, train->seed); /* the checkpoint's seed */
+    if (train->cut) {
+        const tutti_part *part = tutti_model_output_part(train->model);
+        const int64_t loss_first = (int64_t)part->first_sample, loss_end = loss_first + part->batch;
+        if (loss_first < first) first = loss_first;
+        if (loss_end > end) end = loss_end;
+    }
+    return tutti_input_take(&train->input, first, (int)(end - first), train->cut, train->seed);
+}
+
+/* Of ranks that compute the same losses that one counts them which stands first. */
+static bool counts_losses(const tutti_train *train) {
+    const tutti_part *part = tutti_model_output_part(train->model);
+    for (int a = 0; a < train->strategy.naxes; a++)
+        if (part->y[a].kind != TUTTI_SBP_SPLIT && tutti_placement_coordinate(train->placement, a) != 0) return false;
+    return true;
+}
+
 static tutti_status open_step(tutti_train *train) {
     tutti_step_setup setup = {
         .compute = train->compute,
@@ -162,16 +234,27 @@ static tutti_status open_step(tutti_train *train) {
         .model = train->model,
         .update = &train->update,
         .seed = train->seed,
-        .rank = train->rank,
-        .batch = (int)train->arguments->batch_size,
+        .batch = (int)train->rows,
+        .first_sample = (uint64_t)train->first,
+        .skip = (int)(train->first - train->input.first),
+        .divisor = train->sums ? train->global_batch : train->rows,
         .eager = train->arguments->eager,
     };
+    if (train->cut) {
+        const tutti_part *part = tutti_model_output_part(train->model);
+        setup.loss_batch = part->batch;
+        setup.first_loss = part->first_sample;
+        setup.loss_skip = (int)((int64_t)part->first_sample - train->input.first);
+        setup.counts = counts_losses(train);
+    }
     return tutti_step_open(&train->work, &setup);
 }
 
 static tutti_status open_outputs(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
-    if (train->rank != 0) return TUTTI_OK;
+    if (train->rank != 0 || arguments->silent) return TUTTI_OK;
+    if (arguments->save_strategy != NULL)
+        TUTTI_TRY(tutti_strategy_write(arguments->save_strategy, train->list, &train->strategy));
     if (arguments->checkpoint_dir != NULL)
         TUTTI_TRY(tutti_checkpoint_prepare(arguments->checkpoint_dir, arguments->overwrite, arguments->resume));
     return tutti_callbacks_open(&train->callbacks, arguments->metrics, arguments->resume != NULL);
@@ -186,13 +269,17 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
         .seed = (uint64_t)arguments->seed,
     };
     TUTTI_TRY(choose_names(train));
+    TUTTI_TRY(choose_mode(train));
     TUTTI_TRY(tutti_input_open(&train->input, arguments, train->rank, train->nranks));
+    TUTTI_TRY(fill_list(train));
+    TUTTI_TRY(choose_strategy(train));
+    TUTTI_TRY(divide_batch(train));
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
     TUTTI_TRY(create_update(train));
     if (arguments->resume != NULL) TUTTI_TRY(resume(train));
-    else tutti_model_initialize(train->model, train->seed);
-    if (train->seed != (uint64_t)arguments->seed) TUTTI_TRY(tutti_input_start(&train->input, train->seed));
+    else TUTTI_TRY(tutti_model_initialize(train->model, train->seed));
+    TUTTI_TRY(take_samples(train));
     plan_steps(train);
     TUTTI_TRY(make_schedule(train));
     TUTTI_TRY(open_step(train));
@@ -202,10 +289,12 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
 void tutti_train_close(tutti_train *train) {
     tutti_stop_forget();
     tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
-    tutti_ddp_destroy(train->ddp);
+    tutti_gradients_destroy(&train->gradients);
     tutti_callbacks_close(&train->callbacks);
     tutti_update_fini(&train->update);
     tutti_model_destroy(train->model);
+    tutti_placement_destroy(train->placement);
+    free(train->list);
     if (train->compute != NULL) train->compute->kernels->close(train->compute);
     tutti_input_close(&train->input);
 }

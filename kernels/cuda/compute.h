@@ -94,14 +94,6 @@ void tutti_blas_multiply(tutti_compute *compute, const tutti_product *product);
 void tutti_gpu_round(tutti_compute *compute, size_t count, const float *src, uint16_t *dst);
 
 void tutti_gpu_bias_forward(tutti_compute *compute, size_t rows, int channels, bool relu, const float *bias, float *y);
-/* dbias is written, not added to. */
-typedef struct tutti_bias_backward_args {
-    size_t rows;
-    int channels;
-    bool relu;
-    const float *y;
-    float *dy, *dbias;
-} tutti_bias_backward_args;
 void tutti_gpu_bias_backward(tutti_compute *compute, const tutti_bias_backward_args *args);
 /* dst[column] = the sum over rows of src[row, column], in an order that depends on the shape only. */
 void tutti_gpu_add_rows(tutti_compute *compute, size_t rows, int columns, float *src, float *dst);

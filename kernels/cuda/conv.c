@@ -91,7 +91,9 @@ void tutti_gpu_dense_forward(tutti_compute *compute, const tutti_dense *dense, c
         .c = args->y,
     };
     tutti_blas_multiply(compute, &product);
-    tutti_gpu_bias_forward(compute, (size_t)args->batch, dense->outputs, dense->relu, args->bias, args->y);
+    const size_t rows = (size_t)args->batch;
+    if (args->bias != NULL) tutti_gpu_bias_forward(compute, rows, dense->outputs, dense->relu, args->bias, args->y);
+    else if (dense->relu) tutti_gpu_relu_forward(compute, rows * (size_t)dense->outputs, args->y, args->y);
 }
 
 void tutti_gpu_dense_backward(tutti_compute *compute, const tutti_dense *dense, const tutti_dense_backward_args *args) {
@@ -103,7 +105,9 @@ void tutti_gpu_dense_backward(tutti_compute *compute, const tutti_dense *dense, 
         .dy = args->dy,
         .dbias = args->dbias,
     };
-    tutti_gpu_bias_backward(compute, &bias);
+    if (args->dbias != NULL) tutti_gpu_bias_backward(compute, &bias);
+    else if (dense->relu)
+        tutti_gpu_relu_backward(compute, bias.rows * (size_t)dense->outputs, args->y, args->dy, args->dy);
     tutti_product of_weight = {
         .m = dense->inputs,
         .n = dense->outputs,

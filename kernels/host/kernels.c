@@ -123,6 +123,18 @@ static void host_max_pool_backward(tutti_compute *compute, const tutti_window *w
     tutti_max_pool_backward(window, batch, dy, where, dx);
 }
 
+static void host_bias_forward(tutti_compute *compute, size_t rows, int channels, bool relu, const tutti_real *bias,
+                              tutti_real *y) {
+    (void)compute;
+    tutti_bias_forward(rows, (size_t)channels, relu, bias, y);
+}
+
+static void host_bias_backward(tutti_compute *compute, const tutti_bias_backward_args *args) {
+    (void)compute;
+    memset(args->dbias, 0, (size_t)args->channels * sizeof *args->dbias);
+    tutti_bias_backward(args->rows, (size_t)args->channels, args->relu, args->y, args->dy, args->dbias);
+}
+
 static void host_relu_forward(tutti_compute *compute, size_t count, const tutti_real *x, tutti_real *y) {
     (void)compute;
     tutti_relu_forward(count, x, y);
@@ -249,6 +261,8 @@ const tutti_kernels tutti_kernels_host = {
     .conv_backward = host_conv_backward,
     .max_pool_forward = host_max_pool_forward,
     .max_pool_backward = host_max_pool_backward,
+    .bias_forward = host_bias_forward,
+    .bias_backward = host_bias_backward,
     .relu_forward = host_relu_forward,
     .relu_backward = host_relu_backward,
     .batch_norm_forward = host_batch_norm_forward,

@@ -60,7 +60,7 @@ tutti_status training_open(const training_run *run, tutti_comm *comm, tutti_argu
     char *argv[TRAINING_OPTIONS + 8] = {"tutti-train", "--data", (char *)run->data, "--metrics", (char *)run->metrics,
                                         "--log-every", "1",      "--device",        "host"};
     int argc = 9;
-    *train = (tutti_train){.ddp = NULL};
+    *train = (tutti_train){.rank = 0};
     for (int i = 0; run->options[i] != NULL; i++) argv[argc++] = (char *)run->options[i];
     TUTTI_TRY(tutti_arguments_parse(argc, argv, arguments));
     TUTTI_TRY(tutti_train_open(train, arguments, comm));

@@ -1,0 +1,100 @@
+/*
+ * A table of nodes, and of the groups in which gradients are reduced.
+ */
+#include "ddp/trainer/explain.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { TEXT_BYTES = 160 };
+
+static void put_mesh(const tutti_explanation *about, FILE *file) {
+    fputs("mesh ", file);
+    for (int a = 0; a < about->strategy->naxes; a++) fprintf(file, "%s%d", a > 0 ? "x" : "", about->strategy->sizes[a]);
+    fprintf(file,
+            ", batch %" PRId64 "; S0: samples, S3: channels are divided; B: on all; P(sum): sums are to be added\n\n",
+            about->batch);
+    fprintf(file, "%-20s %-18s %-12s %-12s %s\n", "layer", "strategy", "in", "out", "parameters");
+}
+
+/* Without parts all is divided by samples. */
+static void format(const tutti_explanation *about, const tutti_sbp *sbp, char *text) {
+    tutti_sbp samples[TUTTI_MOST_AXES];
+    for (int a = 0; a < about->strategy->naxes; a++) samples[a] = TUTTI_SPLIT(0);
+    tutti_sbp_format(sbp != NULL ? sbp : samples, about->strategy->naxes, text, TEXT_BYTES);
+}
+
+static void put_parameters(const tutti_explanation *about, const tutti_node *node, FILE *file) {
+    for (int p = 0; p < TUTTI_LAYER_PARAMETERS && node->parameter_counts[p] > 0; p++) {
+        const tutti_parameter *parameter = &about->model->parameters[node->first_parameter + p];
+        char text[TEXT_BYTES];
+        tutti_sbp_format(parameter->sbp, about->strategy->naxes, text, sizeof text);
+        fprintf(file, "%s%s %s", p > 0 ? ", " : "", strrchr(parameter->name, '.') + 1, text);
+    }
+    fputc('\n', file);
+}
+
+static void put_layer(const tutti_explanation *about, const tutti_node *node, FILE *file) {
+    char strategy[TEXT_BYTES] = "", in[TEXT_BYTES], out[TEXT_BYTES], name[TEXT_BYTES];
+    format(about, node->part != NULL ? node->part->x : NULL, in);
+    format(about, node->part != NULL ? node->part->y : NULL, out);
+    if (node->layer->kind != TUTTI_LAYER_BIAS)
+        tutti_strategy_format(about->strategy, node->number - 1, strategy, sizeof strategy);
+    snprintf(name, sizeof name, "%s%s", node->layer->name, node->layer->kind == TUTTI_LAYER_BIAS ? " (bias)" : "");
+    fprintf(file, "%-20s %-18s %-12s %-12s ", name, strategy, in, out);
+    put_parameters(about, node, file);
+}
+
+static tutti_status put_plan(const char *what, const tutti_plan *plan, uint64_t *bytes, FILE *file) {
+    tutti_plan_details details;
+    char text[512];
+    TUTTI_TRY(tutti_plan_get(plan, &details));
+    TUTTI_TRY(tutti_plan_describe(plan, text, sizeof text));
+    fprintf(file, "    %s: %s\n", what, text);
+    *bytes += details.received_bytes;
+    return TUTTI_OK;
+}
+
+static tutti_status put_redistribution(const tutti_explanation *about, const tutti_node *node, uint64_t *bytes,
+                                       FILE *file) {
+    const tutti_part *part = node->part;
+    char in[TEXT_BYTES], out[TEXT_BYTES], dy[TEXT_BYTES], dx[TEXT_BYTES];
+    format(about, part->x, in), format(about, part->y, out);
+    format(about, part->dy, dy), format(about, part->dx, dx);
+    fprintf(file, "  %s becomes %s, its gradient %s becomes %s\n", in, out, dy, dx);
+    TUTTI_TRY(put_plan("forwards", part->forward, bytes, file));
+    return part->backward != NULL ? put_plan("backwards", part->backward, bytes, file) : TUTTI_OK;
+}
+
+/* An all_reduce over n ranks brings 2 (n - 1) / n of its bytes to each. */
+static uint64_t put_group(const tutti_explanation *about, const tutti_gradients *gradients, int group, FILE *file) {
+    const tutti_model *model = about->model;
+    const bool cut = model->parallel != NULL;
+    uint64_t bytes = 0, ranks = 1;
+    for (int i = 0; i < model->nparameters; i++)
+        if (gradients->places[i].group == group) bytes += model->parameters[i].count * sizeof(float);
+    for (int a = 0; a < about->strategy->naxes; a++)
+        if (!cut || (gradients->groups[group].axes >> a & 1) != 0) ranks *= (uint64_t)about->strategy->sizes[a];
+    if (ranks == 1) fprintf(file, "gradients of %" PRIu64 " bytes are complete on this rank\n", bytes);
+    else fprintf(file, "gradients of %" PRIu64 " bytes are summed over %" PRIu64 " ranks\n", bytes, ranks);
+    return 2 * bytes * (ranks - 1) / ranks;
+}
+
+tutti_status tutti_explain(const tutti_explanation *about, FILE *file) {
+    const tutti_model *model = about->model;
+    uint64_t activations = 0, gradients = 0;
+    put_mesh(about, file);
+    for (int i = 1; i < model->nnodes; i++) {
+        const tutti_node *node = &model->nodes[i];
+        if (tutti_node_is_redistribution(node)) TUTTI_TRY(put_redistribution(about, node, &activations, file));
+        else put_layer(about, node, file);
+    }
+    fputc('\n', file);
+    for (int g = 0; g < about->gradients->ngroups; g++) gradients += put_group(about, about->gradients, g, file);
+    fprintf(file,
+            "a step brings rank 0 %" PRIu64 " bytes of activations and their gradients, and %" PRIu64
+            " of parameters' gradients\n",
+            activations, gradients);
+    fflush(file);
+    return TUTTI_OK;
+}

@@ -1,0 +1,23 @@
+/*
+ * What --explain prints: how each layer is divided, where tensors lie, and what moves in a step.
+ */
+#ifndef TUTTI_TRAINER_EXPLAIN_H
+#define TUTTI_TRAINER_EXPLAIN_H
+
+#include <stdio.h>
+
+#include "ddp/trainer/gradients.h"
+#include "ddp/trainer/parallel.h"
+
+typedef struct tutti_explanation {
+    const tutti_model *model;
+    const tutti_model_layers *list;
+    const tutti_strategy *strategy;
+    const tutti_gradients *gradients;
+    int64_t batch; /* of all ranks together */
+} tutti_explanation;
+
+/* Of this rank; local. Plans have been made. */
+tutti_status tutti_explain(const tutti_explanation *about, FILE *file);
+
+#endif

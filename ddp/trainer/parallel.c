@@ -1,0 +1,404 @@
+/*
+ * From whole layers to this rank's parts of them, with redistributions between.
+ */
+#include "ddp/trainer/parallel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLES = 0, CHANNELS = 3, DIMS = 4 }; /* of an activation */
+
+typedef struct builder {
+    const tutti_parallel *parallel;
+    const tutti_node *whole;
+    int nwhole;
+    int *now; /* of each whole node: the node that gives its output */
+    tutti_node *nodes;
+    tutti_part *parts;
+    int count;
+} builder;
+
+/* ---------------------------------------------------------------------------------------------- layouts */
+
+static bool has_weights(tutti_layer_kind kind) {
+    return kind == TUTTI_LAYER_CONV || kind == TUTTI_LAYER_DENSE;
+}
+
+/* The table of parallel.h. */
+static void fill_layouts(const tutti_parallel *parallel, tutti_layer_kind kind, tutti_part *part) {
+    const tutti_sbp sum = TUTTI_PARTIAL(TUTTI_SUM), whole = TUTTI_BROADCAST;
+    const tutti_sbp samples = TUTTI_SPLIT(SAMPLES), channels = TUTTI_SPLIT(CHANNELS);
+    for (int a = 0; a < parallel->strategy->naxes; a++) {
+        part->x[a] = part->dx[a] = part->y[a] = part->dy[a] = whole;
+        switch (part->splits[a]) {
+        case TUTTI_SPLIT_SAMPLES: part->x[a] = part->dx[a] = part->y[a] = part->dy[a] = samples; break;
+        case TUTTI_SPLIT_OUTPUTS:
+            part->x[a] = has_weights(kind) ? whole : channels;
+            part->dx[a] = has_weights(kind) ? sum : channels;
+            part->y[a] = part->dy[a] = channels;
+            break;
+        case TUTTI_SPLIT_INPUTS:
+            part->x[a] = part->dx[a] = channels;
+            part->y[a] = sum;
+            break;
+        default: break;
+        }
+    }
+}
+
+/* Is an activation that is one also the other, without a change of memory? */
+static bool is_same(const tutti_parallel *parallel, const tutti_sbp *a, tutti_shape of_a, const tutti_sbp *b,
+                    tutti_shape of_b) {
+    for (int i = 0; i < parallel->strategy->naxes; i++) {
+        if (parallel->strategy->sizes[i] == 1) continue;
+        if (a[i].kind != b[i].kind || (a[i].kind == TUTTI_SBP_SPLIT && a[i].dim != b[i].dim)) return false;
+        if (a[i].kind == TUTTI_SBP_SPLIT && a[i].dim == CHANNELS && of_a.channels != of_b.channels) return false;
+    }
+    return true;
+}
+
+static tutti_layout layout_of(const tutti_parallel *parallel, const tutti_sbp *sbp, int64_t *dims, const char *name) {
+    return TUTTI_LAYOUT(.placement = parallel->placement, .sbp = sbp, .type = TUTTI_FLOAT32, .ndims = DIMS,
+                        .shape = dims, .name = name);
+}
+
+static void fill_dims(const tutti_parallel *parallel, tutti_shape shape, int64_t *dims) {
+    dims[0] = parallel->batch, dims[1] = shape.height, dims[2] = shape.width, dims[3] = shape.channels;
+}
+
+/* This rank's box of an activation. No rank's may be empty. */
+static tutti_status find_box(const tutti_parallel *parallel, const tutti_sbp *sbp, tutti_shape shape, const char *name,
+                             int64_t *first_out, int64_t *end_out) {
+    int64_t dims[DIMS], first[DIMS], end[DIMS];
+    fill_dims(parallel, shape, dims);
+    const tutti_layout layout = layout_of(parallel, sbp, dims, name);
+    const int nranks = tutti_placement_size(parallel->placement, -1);
+    for (int r = 0; r < nranks; r++) {
+        TUTTI_TRY(tutti_layout_box(&layout, r, first, end));
+        if (end[SAMPLES] == first[SAMPLES])
+            return tutti_fail(TUTTI_ERR_CONFIG,
+                              "layer %s: a batch of %d samples is divided into more parts than that; give a larger "
+                              "--batch-size, or divide the layer in another way",
+                              name, parallel->batch);
+        if (end[CHANNELS] == first[CHANNELS])
+            return tutti_fail(TUTTI_ERR_CONFIG,
+                              "layer %s: %d channels are divided into more parts than that; divide it in another way, "
+                              "or along a smaller axis",
+                              name, shape.channels);
+    }
+    return tutti_layout_box(&layout, tutti_placement_coordinate(parallel->placement, -1), first_out, end_out);
+}
+
+/* -------------------------------------------------------------------------------------------- the nodes */
+
+/* Of a new node: what follows from layouts and whole shapes. */
+static tutti_status place_part(builder *b, int index) {
+    tutti_node *node = &b->nodes[index];
+    tutti_part *part = node->part;
+    int64_t first[DIMS], end[DIMS];
+    if (index > 0) {
+        TUTTI_TRY(find_box(b->parallel, part->x, part->in, node->layer->name, first, end));
+        node->in = (tutti_shape){part->in.height, part->in.width, (int)(end[CHANNELS] - first[CHANNELS])};
+    }
+    TUTTI_TRY(find_box(b->parallel, part->y, part->out, index > 0 ? node->layer->name : "input", first, end));
+    part->batch = (int)(end[SAMPLES] - first[SAMPLES]);
+    part->first_sample = (uint64_t)first[SAMPLES];
+    part->first_channel = (int)first[CHANNELS];
+    node->units = (int)(end[CHANNELS] - first[CHANNELS]);
+    node->out = (tutti_shape){part->out.height, part->out.width, node->units};
+    return index > 0 ? tutti_layers_row(node->layer->kind)->place(node) : TUTTI_OK;
+}
+
+static tutti_node *add_node(builder *b) {
+    tutti_node *node = &b->nodes[b->count];
+    *node = (tutti_node){.part = &b->parts[b->count], .index = b->count};
+    b->count++;
+    return node;
+}
+
+/* The node that gives the output of node `from` as a reader wants it, who gives its gradient as `dx`. */
+static tutti_status redistribute(builder *b, int from, const tutti_sbp *want, const tutti_sbp *dx, tutti_shape shape,
+                                 int *index_out) {
+    const tutti_node *source = &b->nodes[from];
+    const tutti_part *has = source->part;
+    const size_t bytes = sizeof has->x;
+    const bool backwards = source->wants_gradient;
+    *index_out = from;
+    if (is_same(b->parallel, has->y, has->out, want, shape) &&
+        (!backwards || is_same(b->parallel, has->dy, has->out, dx, shape)))
+        return TUTTI_OK;
+    for (int i = from + 1; i < b->count; i++) {
+        const tutti_part *other = b->nodes[i].part;
+        if (!tutti_node_is_redistribution(&b->nodes[i]) || b->nodes[i].inputs[0] != from ||
+            memcmp(&other->out, &shape, sizeof shape) != 0 || memcmp(other->y, want, bytes) != 0 ||
+            memcmp(other->dy, dx, bytes) != 0)
+            continue;
+        *index_out = i;
+        return TUTTI_OK;
+    }
+    tutti_node *node = add_node(b);
+    tutti_part *part = node->part;
+    part->layer = (tutti_layer){.name = from > 0 ? source->layer->name : "input", .kind = TUTTI_LAYER_REDISTRIBUTE};
+    part->in = has->out;
+    part->out = shape;
+    memcpy(part->x, has->y, bytes), memcpy(part->dx, has->dy, bytes);
+    memcpy(part->y, want, bytes), memcpy(part->dy, dx, bytes);
+    node->layer = &part->layer;
+    node->inputs[0] = from;
+    node->number = source->number;
+    node->wants_gradient = backwards;
+    *index_out = node->index;
+    return place_part(b, node->index);
+}
+
+/* Which whole node reads node `of` first; nwhole: none, it gives the logits. */
+static int first_reader(const builder *b, int of) {
+    for (int i = of + 1; i < b->nwhole; i++)
+        for (int k = 0; k < tutti_layers_row(b->whole[i].layer->kind)->ninputs; k++)
+            if (b->whole[i].inputs[k] == of) return i;
+    return b->nwhole;
+}
+
+static void take_splits(const builder *b, int whole, tutti_part *part) {
+    memcpy(part->splits, b->parallel->strategy->layers[whole - 1], sizeof part->splits);
+    fill_layouts(b->parallel, b->whole[whole].layer->kind, part);
+}
+
+/* A dense layer sees all that belongs to a sample as channels. */
+static tutti_shape seen_by(const tutti_node *whole) {
+    const tutti_shape flat = {1, 1, (int)tutti_shape_count(whole->in)};
+    return whole->layer->kind == TUTTI_LAYER_DENSE ? flat : whole->in;
+}
+
+/* Bias and ReLU of a layer along whose inputs it is divided: along those axes as the next layer wants it. */
+static void choose_bias_splits(const builder *b, int whole, tutti_part *part) {
+    const int reader = first_reader(b, whole);
+    tutti_part next = {.batch = 0};
+    if (reader < b->nwhole) take_splits(b, reader, &next);
+    const bool alike = reader < b->nwhole && seen_by(&b->whole[reader]).channels == b->whole[whole].out.channels;
+    for (int a = 0; a < b->parallel->strategy->naxes; a++) {
+        if (part->splits[a] != TUTTI_SPLIT_INPUTS) continue;
+        part->splits[a] = 0;
+        if (next.x[a].kind != TUTTI_SBP_SPLIT) continue;
+        if (next.x[a].dim == SAMPLES) part->splits[a] = TUTTI_SPLIT_SAMPLES;
+        else if (alike) part->splits[a] = TUTTI_SPLIT_OUTPUTS;
+    }
+    fill_layouts(b->parallel, TUTTI_LAYER_BIAS, part);
+}
+
+/* Behind a product, node `product`, that has left out bias and ReLU of its layer. */
+static tutti_status add_bias(builder *b, int whole, int product) {
+    const tutti_node *from = &b->whole[whole];
+    tutti_part wanted = {.batch = 0};
+    int input;
+    memcpy(wanted.splits, b->nodes[product].part->splits, sizeof wanted.splits);
+    choose_bias_splits(b, whole, &wanted);
+    TUTTI_TRY(redistribute(b, product, wanted.x, wanted.dx, from->out, &input));
+    tutti_node *node = add_node(b);
+    *node->part = wanted;
+    node->part->layer = *from->layer;
+    node->part->layer.kind = TUTTI_LAYER_BIAS;
+    node->part->in = node->part->out = from->out;
+    node->layer = &node->part->layer;
+    node->inputs[0] = input;
+    node->number = from->number;
+    node->wants_gradient = true;
+    return place_part(b, node->index);
+}
+
+static tutti_status add_layer(builder *b, int whole) {
+    const tutti_node *from = &b->whole[whole];
+    const tutti_layer_row *row = tutti_layers_row(from->layer->kind);
+    tutti_part wanted = {.batch = 0};
+    int inputs[TUTTI_LAYER_INPUTS] = {0};
+    int64_t first[DIMS], end[DIMS];
+    take_splits(b, whole, &wanted);
+    /* Here already, since an error names this layer. */
+    TUTTI_TRY(find_box(b->parallel, wanted.x, seen_by(from), from->layer->name, first, end));
+    for (int k = 0; k < row->ninputs; k++)
+        TUTTI_TRY(redistribute(b, b->now[from->inputs[k]], wanted.x, wanted.dx, seen_by(from), &inputs[k]));
+    tutti_node *node = add_node(b);
+    *node->part = wanted;
+    node->part->in = seen_by(from);
+    node->part->out = from->out;
+    node->layer = from->layer;
+    node->number = from->number;
+    node->wants_gradient = from->wants_gradient;
+    memcpy(node->inputs, inputs, sizeof inputs);
+    bool by_inputs = false;
+    for (int a = 0; a < b->parallel->strategy->naxes; a++) by_inputs |= wanted.splits[a] == TUTTI_SPLIT_INPUTS;
+    const bool needs_bias = by_inputs && (from->layer->relu || !from->layer->no_bias);
+    if (needs_bias) {
+        node->part->layer = *from->layer;
+        node->part->layer.relu = false;
+        node->part->layer.no_bias = true;
+        node->layer = &node->part->layer;
+    }
+    TUTTI_TRY(place_part(b, node->index));
+    if (needs_bias) TUTTI_TRY(add_bias(b, whole, node->index));
+    b->now[whole] = b->count - 1;
+    return TUTTI_OK;
+}
+
+/* Samples are divided as the first layer wants them, and not otherwise: each rank reads what it needs. */
+static tutti_status add_input(builder *b) {
+    tutti_node *node = add_node(b);
+    tutti_part reader = {.batch = 0};
+    take_splits(b, first_reader(b, 0), &reader);
+    for (int a = 0; a < b->parallel->strategy->naxes; a++)
+        if (reader.x[a].kind == TUTTI_SBP_SPLIT && reader.x[a].dim == SAMPLES)
+            node->part->y[a] = node->part->dy[a] = reader.x[a];
+    node->part->out = b->whole[0].out;
+    b->now[0] = 0;
+    return place_part(b, 0);
+}
+
+/* The loss wants samples' logits whole. */
+static tutti_status add_logits(builder *b) {
+    const int last = b->now[b->nwhole - 1];
+    const tutti_part *has = b->nodes[last].part;
+    tutti_sbp want[TUTTI_MOST_AXES] = {{.dim = 0}};
+    for (int a = 0; a < b->parallel->strategy->naxes; a++)
+        if (has->y[a].kind == TUTTI_SBP_SPLIT && has->y[a].dim == SAMPLES) want[a] = has->y[a];
+    int index;
+    return redistribute(b, last, want, want, has->out, &index);
+}
+
+static tutti_status cut(builder *b) {
+    TUTTI_TRY(add_input(b));
+    for (int i = 1; i < b->nwhole; i++) TUTTI_TRY(add_layer(b, i));
+    TUTTI_TRY(add_logits(b));
+    for (int i = 1; i < b->count; i++)
+        for (int k = 0; k < tutti_layers_row(b->nodes[i].layer->kind)->ninputs; k++)
+            b->nodes[b->nodes[i].inputs[k]].consumers++;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_parallel_cut(const tutti_parallel *parallel, const tutti_node *whole, int nwhole,
+                                tutti_node **nodes_out, tutti_part **parts_out, int *count_out) {
+    /* For each layer: itself, a redistribution of each input and two for its bias; then one for the logits. */
+    const size_t most = (size_t)nwhole * (2 + TUTTI_LAYER_INPUTS + 1) + 1;
+    builder b = {.parallel = parallel, .whole = whole, .nwhole = nwhole};
+    b.now = calloc((size_t)nwhole, sizeof *b.now);
+    b.nodes = calloc(most, sizeof *b.nodes);
+    b.parts = calloc(most, sizeof *b.parts);
+    tutti_status status;
+    if (b.now == NULL || b.nodes == NULL || b.parts == NULL)
+        status = tutti_fail(TUTTI_ERR_MEMORY, "no memory to divide %d layers", nwhole - 1);
+    else status = cut(&b);
+    free(b.now);
+    if (status != TUTTI_OK) {
+        free(b.nodes), free(b.parts);
+        return status;
+    }
+    *nodes_out = b.nodes, *parts_out = b.parts, *count_out = b.count;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------- parameters */
+
+static tutti_layout parameter_layout(const tutti_parameter *parameter, tutti_placement *placement,
+                                     const tutti_sbp *sbp) {
+    return TUTTI_LAYOUT(.placement = placement, .sbp = sbp, .type = TUTTI_FLOAT32, .ndims = parameter->ndims,
+                        .shape = parameter->dims, .name = parameter->name);
+}
+
+tutti_status tutti_parallel_divide(const tutti_parallel *parallel, const tutti_node *node, bool is_bias,
+                                   tutti_parameter *parameter) {
+    int64_t end[TUTTI_MOST_DIMS], first[TUTTI_MOST_DIMS];
+    parameter->sums = 0;
+    for (int a = 0; a < parallel->strategy->naxes; a++) {
+        const uint8_t split = node->part->splits[a];
+        parameter->sbp[a] = TUTTI_BROADCAST;
+        if (split == TUTTI_SPLIT_OUTPUTS) parameter->sbp[a] = TUTTI_SPLIT(parameter->ndims - 1);
+        if (split == TUTTI_SPLIT_INPUTS && !is_bias) parameter->sbp[a] = TUTTI_SPLIT(parameter->ndims - 2);
+        if (split == TUTTI_SPLIT_SAMPLES && parallel->strategy->sizes[a] > 1) parameter->sums |= 1u << a;
+    }
+    const tutti_layout layout = parameter_layout(parameter, parallel->placement, parameter->sbp);
+    TUTTI_TRY(tutti_layout_box(&layout, tutti_placement_coordinate(parallel->placement, -1), first, end));
+    for (int d = 0; d < parameter->ndims; d++) {
+        parameter->first[d] = first[d];
+        parameter->part[d] = end[d] - first[d];
+    }
+    return TUTTI_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------- plans */
+
+static tutti_status make_plan(const tutti_parallel *parallel, const char *name, const tutti_sbp *from, tutti_shape in,
+                              float *src, const tutti_sbp *to, tutti_shape out, float *dst, tutti_plan **plan_out,
+                              tutti_tensor **tensors) {
+    int64_t in_dims[DIMS], out_dims[DIMS];
+    fill_dims(parallel, in, in_dims);
+    fill_dims(parallel, out, out_dims);
+    const tutti_layout a = layout_of(parallel, from, in_dims, name), b = layout_of(parallel, to, out_dims, name);
+    TUTTI_TRY(tutti_tensor_wrap(&a, src, &tensors[0]));
+    TUTTI_TRY(tutti_tensor_wrap(&b, dst, &tensors[1]));
+    return tutti_plan_create(&a, &b, 1, plan_out);
+}
+
+tutti_status tutti_parallel_connect(const tutti_parallel *parallel, tutti_node *nodes, int nnodes) {
+    for (int i = 1; i < nnodes; i++) {
+        const tutti_node *node = &nodes[i], *from = &nodes[node->inputs[0]];
+        tutti_part *part = node->part;
+        if (!tutti_node_is_redistribution(node)) continue;
+        TUTTI_TRY(make_plan(parallel, node->layer->name, part->x, part->in, from->y, part->y, part->out, node->y,
+                            &part->forward, &part->tensors[0]));
+        if (!node->wants_gradient) continue;
+        float *dx = node->way[0] == TUTTI_GRADIENT_ADD ? node->spares[0] : from->dy;
+        TUTTI_TRY(make_plan(parallel, node->layer->name, part->dy, part->out, node->dy, part->dx, part->in, dx,
+                            &part->backward, &part->tensors[2]));
+    }
+    return TUTTI_OK;
+}
+
+void tutti_parallel_disconnect(tutti_node *nodes, int nnodes) {
+    for (int i = 1; i < nnodes; i++) {
+        tutti_part *part = nodes[i].part;
+        if (part == NULL) continue;
+        tutti_plan_destroy(part->forward);
+        tutti_plan_destroy(part->backward);
+        for (int t = 0; t < 4; t++) tutti_tensor_destroy(part->tensors[t]);
+    }
+}
+
+static tutti_status run(const tutti_compute *compute, const char *name, tutti_plan *plan, tutti_tensor **tensors) {
+    const tutti_tensor *src = tensors[0];
+    tutti_status status =
+        tutti_plan_run(plan, &src, &tensors[1],
+                       &TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute)));
+    if (status == TUTTI_OK) return TUTTI_OK;
+    char text[1024];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    return tutti_fail(status, "what layer %s gives on: %s", name, text);
+}
+
+tutti_status tutti_parallel_forward(const tutti_compute *compute, const tutti_node *node) {
+    return run(compute, node->layer->name, node->part->forward, &node->part->tensors[0]);
+}
+
+tutti_status tutti_parallel_backward(const tutti_compute *compute, const tutti_node *node) {
+    return run(compute, node->layer->name, node->part->backward, &node->part->tensors[2]);
+}
+
+tutti_status tutti_parallel_gather(const tutti_parallel *parallel, const tutti_compute *compute,
+                                   const tutti_parameter *parameter, const float *part, float *whole_out) {
+    tutti_placement *first = NULL;
+    tutti_tensor *src = NULL, *dst = NULL;
+    TUTTI_TRY(tutti_placement_create(parallel->comm, TUTTI_MEMORY_HOST, (int[]){0}, (int[]){1}, 1, &first));
+    const tutti_layout from = parameter_layout(parameter, parallel->placement, parameter->sbp);
+    const tutti_layout to = parameter_layout(parameter, first, NULL);
+    tutti_status status = tutti_tensor_wrap(&from, (void *)part, &src);
+    if (status == TUTTI_OK) status = tutti_tensor_wrap(&to, whole_out, &dst);
+    if (status == TUTTI_OK)
+        status = tutti_tensor_redistribute(src, dst, &TUTTI_OPTIONS(.stream = compute->kernels->stream(compute)));
+    tutti_tensor_destroy(src);
+    tutti_tensor_destroy(dst);
+    tutti_placement_destroy(first);
+    return status;
+}
+
+void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes) {
+    tutti_sbp_format(sbp, parallel->strategy->naxes, text, bytes);
+}

@@ -1,0 +1,54 @@
+/*
+ * A model that is cut over ranks: the list of nodes, of which each is a layer as a whole, becomes a list of what this rank has.
+ *
+ *   strategy along an axis   reads x as   writes y as   gets dy as   gives dx as   weights     gradients
+ *   samples                  S(samples)   S(samples)    S(samples)   S(samples)    broadcast   are summed over the axis
+ *   outputs, with weights    broadcast    S(channels)   S(channels)  P(sum)        split       -
+ *   outputs, without         S(channels)  S(channels)   S(channels)  S(channels)   split       -
+ *   inputs                   S(channels)  P(sum)        broadcast    S(channels)   split       -
+ *   none                     broadcast    broadcast     broadcast    broadcast     broadcast   are equal
+ *
+ * Where a layer's output or its gradient is not as the reader wants it, a node of the kind redistribute stands between: a plan of
+ * <tutti/tensor.h> forwards, another one backwards. A layer with bias or ReLU that is divided by inputs becomes three: the product,
+ * whose sums are partial, the redistribution that adds them, and a node of the kind bias. What is equal along an axis is computed by
+ * each rank from equal numbers, and so stays equal.
+ */
+#ifndef TUTTI_TRAINER_PARALLEL_H
+#define TUTTI_TRAINER_PARALLEL_H
+
+#include "ddp/trainer/model.h"
+#include "ddp/trainer/strategy.h"
+
+typedef struct tutti_parallel {
+    tutti_comm *comm;           /* of the job */
+    tutti_placement *placement; /* all ranks of the job, with the strategy's axes */
+    const tutti_strategy *strategy;
+    int batch; /* of all ranks together */
+} tutti_parallel;
+
+/* `whole`: the nodes of the model as one rank has them, placed. Gives the list of this rank, placed too; each node has a part. The
+ * caller frees nodes and parts. What cannot be cut is the same error on all ranks. */
+tutti_status tutti_parallel_cut(const tutti_parallel *parallel, const tutti_node *whole, int nwhole,
+                                tutti_node **nodes_out, tutti_part **parts_out, int *count_out);
+
+/* How a node's parameter, or state, is divided: fills in sbp, first, part and sums from dims. */
+tutti_status tutti_parallel_divide(const tutti_parallel *parallel, const tutti_node *node, bool is_bias,
+                                   tutti_parameter *parameter);
+
+/* Makes the plans of all redistributions. Collective. Nodes' buffers have their addresses. */
+tutti_status tutti_parallel_connect(const tutti_parallel *parallel, tutti_node *nodes, int nnodes);
+void tutti_parallel_disconnect(tutti_node *nodes, int nnodes);
+
+/* Runs a redistribution. */
+tutti_status tutti_parallel_forward(const tutti_compute *compute, const tutti_node *node);
+tutti_status tutti_parallel_backward(const tutti_compute *compute, const tutti_node *node);
+
+/* Brings the parts of a parameter, or of what has its shape, together on rank 0, in host memory; the others give NULL.
+ * Collective. */
+tutti_status tutti_parallel_gather(const tutti_parallel *parallel, const tutti_compute *compute,
+                                   const tutti_parameter *parameter, const float *part, float *whole_out);
+
+/* The layout of an activation, for explanations: "S0,B". */
+void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,342 @@
+/*
+ * Views and parallel modes of the trainer: however the work is cut, losses are those of one rank with the whole batch.
+ *
+ * How near: an MLP's differ by rounding only. LeNet's do for the first steps; then a max-pool whose two largest values differ by a
+ * rounding may send a gradient elsewhere (support/training.h), and losses drift by up to some thousandths.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+
+#include "tests/support/files.h"
+#include "tests/support/training.h"
+#include "tests/support/training_run.h"
+
+static char folder[FILES_PATH_BYTES];
+
+static void make_folder(void) {
+    files_make_folder(folder);
+    files_write_mnist(folder, 120, 31);
+}
+
+static void remove_folder(void) {
+    files_remove(folder);
+}
+
+TestSuite(train_modes, .init = make_folder, .fini = remove_folder);
+
+static int losses_of(int nranks, training_run *what, double *losses_out) {
+    int count = 0;
+    what->data = folder;
+    const char *failure = training_losses(RANKS_PROCESSES, nranks, what, losses_out, &count);
+    cr_assert_null(failure, "%s", failure);
+    return count;
+}
+
+static void expect_near(int count, const double *whole, const double *cut, int exact, const char *what) {
+    for (int i = 0; i < count; i++) {
+        const double most = i < exact ? 1e-6 : 1e-2;
+        cr_assert(fabs(whole[i] - cut[i]) <= most * fabs(whole[i]), "%s, step %d: %.10f and %.10f", what, i + 1,
+                  whole[i], cut[i]);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------- views */
+
+static void check_view(const char *model, const char *batch_size, const char *steps, int count, int exact) {
+    training_run what = {.options = {"--model", model, "--view", "consistent", "--batch-size", batch_size, "--steps",
+                                     steps, "--lr", "0.01"}};
+    double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
+    cr_assert_eq(losses_of(1, &what, whole), count);
+    cr_assert(whole[count - 1] < whole[0]);
+    for (int nranks = 2; nranks <= 4; nranks++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s on %d ranks", model, nranks);
+        cr_assert_eq(losses_of(nranks, &what, cut), count);
+        expect_near(count, whole, cut, exact, text);
+    }
+}
+
+/* 17 samples: parts differ by one for any number of ranks; 12 are divided evenly by each. */
+Test(train_modes, with_the_consistent_view_losses_do_not_depend_on_the_number_of_ranks, .timeout = 100) {
+    check_view("mlp", "17", "60", 60, 60);
+    check_view("lenet", "12", "20", 20, 3);
+}
+
+Test(train_modes, a_batch_smaller_than_the_ranks_is_an_error, .timeout = 100) {
+    training_run what = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "2", "--steps", "1"},
+                         .data = folder};
+    double losses[TRAINING_LOSSES];
+    int count;
+    const char *failure = training_losses(RANKS_PROCESSES, 3, &what, losses, &count);
+    cr_assert(failure != NULL && strstr(failure, "--batch-size 2: with --view consistent") != NULL, "%s", failure);
+}
+
+/* ----------------------------------------------------------------------------------------------- modes */
+
+/* Of a run of the trainer: its model and steps, then what divides it. The batch is that of all ranks. */
+typedef struct division {
+    const char *model;
+    int nranks;
+    const char *mode, *mesh, *strategy; /* NULL: not given; strategy: the content of a file */
+} division;
+
+enum { MLP_STEPS = 12, LENET_STEPS = 3 };
+
+static void write_strategy(const char *content, char *path_out) {
+    files_join(folder, "strategy", path_out);
+    files_write(folder, "strategy", false, content, strlen(content));
+}
+
+/* Options of `what` from index `at` on. */
+static void add_division(const division *by, training_run *what, int at, char *path) {
+    if (by->mode != NULL) what->options[at++] = "--parallel-mode", what->options[at++] = by->mode;
+    if (by->mesh != NULL) what->options[at++] = "--mesh", what->options[at++] = by->mesh;
+    if (by->strategy == NULL) return;
+    write_strategy(by->strategy, path);
+    what->options[at++] = "--strategy", what->options[at++] = path;
+}
+
+static int losses_by(const division *by, const char *steps, double *losses_out) {
+    char path[FILES_PATH_BYTES];
+    training_run what = {.options = {"--model", by->model, "--view", "consistent", "--batch-size", "13", "--lr", "0.01",
+                                     "--optimizer", "momentum", "--steps", steps}};
+    add_division(by, &what, 12, path);
+    return losses_of(by->nranks, &what, losses_out);
+}
+
+/* 13 samples: not to be divided by 2, 3 or 4. Dropout of LeNet included. */
+static void check_divisions(const division *all, int count, const char *steps, int nsteps) {
+    double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
+    const division alone = {.model = all[0].model, .nranks = 1};
+    cr_assert_eq(losses_by(&alone, steps, whole), nsteps);
+    for (int i = 0; i < count; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "%s on %d ranks, mode %s, mesh %s, strategy %s", all[i].model, all[i].nranks,
+                 all[i].mode, all[i].mesh, all[i].strategy);
+        cr_assert_eq(losses_by(&all[i], steps, cut), nsteps, "%s", text);
+        expect_near(nsteps, whole, cut, nsteps, text);
+    }
+}
+
+Test(train_modes, every_division_of_an_mlp_gives_the_losses_of_one_rank, .timeout = 100) {
+    static const division all[] = {
+        {"mlp", 2, "layerwise_parallel", NULL, NULL},
+        {"mlp", 3, "HYBRID_PARALLEL", NULL, NULL},
+        {"mlp", 2, NULL, "2", "dense1 inputs\ndense2 inputs\n"},
+        {"mlp", 3, NULL, "3", "dense1 inputs # then by samples\n"},
+        {"mlp", 4, NULL, "2x2", "dense1 inputs,outputs\ndense2 outputs,none\n"},
+        {"mlp", 4, NULL, "2x2", "dense1 outputs,outputs\n\ndense2 none,inputs\n"},
+    };
+    check_divisions(all, sizeof all / sizeof *all, "12", MLP_STEPS);
+}
+
+Test(train_modes, every_division_of_lenet_gives_the_losses_of_one_rank, .timeout = 100) {
+    static const division all[] = {
+        {"lenet", 4, "hybrid_parallel", NULL, NULL},
+        {"lenet", 2, NULL, "2",
+         "conv1 outputs\npool1 samples\nconv2 inputs\npool2 none\ndense1 inputs\ndropout outputs\n"},
+        {"lenet", 4, NULL, "2x2",
+         "conv1 outputs,samples\nconv2 inputs,outputs\ndense1 inputs,inputs\ndense2 none,inputs\n"},
+    };
+    check_divisions(all, sizeof all / sizeof *all, "3", LENET_STEPS);
+}
+
+/* Batch norm along outputs knows all samples of its channels, as one rank does; along samples only those of its rank. An activation
+ * that a rounding moves over a ReLU's edge counts for more here, where a channel has few rows. */
+Test(train_modes, a_residual_network_that_is_cut_gives_the_losses_of_one_that_is_not, .timeout = 100) {
+    training_run what = {.options = {"--model", "resnet20", "--view", "consistent", "--batch-size", "4", "--steps", "2",
+                                     "--lr", "0.01"}};
+    double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
+    files_write_mnist(folder, 12, 2);
+    cr_assert_eq(losses_of(1, &what, whole), 2);
+    what.options[10] = "--parallel-mode", what.options[11] = "layerwise_parallel";
+    cr_assert_eq(losses_of(2, &what, cut), 2);
+    expect_near(1, whole, cut, 1, "resnet20 by outputs");
+    cr_assert(fabs(whole[0] - whole[1]) > 0.01 && fabs(whole[1] - cut[1]) < 1e-3, "%.10f and %.10f", whole[1], cut[1]);
+}
+
+/* ---------------------------------------------------------------------------------------------- tests */
+
+static double *tested; /* shared memory */
+
+static tutti_status train_and_test(ranks_context *context) {
+    tutti_arguments arguments;
+    tutti_train train;
+    double found = 0;
+    tutti_status status = training_open(context->argument, context->comm, &arguments, &train);
+    if (status == TUTTI_OK) status = tutti_train_run(&train, &found);
+    if (context->rank == 0) *tested = found;
+    tutti_train_close(&train);
+    return status;
+}
+
+static double accuracy_by(const division *by) {
+    char path[FILES_PATH_BYTES];
+    training_run run = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "13", "--steps", "30"},
+                        .data = folder};
+    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = by->nranks, .argument = &run};
+    double losses[TRAINING_LOSSES];
+    int count;
+    add_division(by, &run, 8, path);
+    const char *failure = training_run_body(&options, train_and_test, losses, &count);
+    cr_assert_null(failure, "%s", failure);
+    return *tested;
+}
+
+/* 31 samples by batches of 13: of the last one, with 5, ranks after the first have nothing to count. In these divisions losses are
+ * of other samples than those that a rank reads, of all of them on each rank, or of the same. */
+Test(train_modes, tests_count_each_sample_once, .timeout = 100) {
+    static const division all[] = {
+        {"mlp", 2, NULL, "2", "dense1 outputs\ndense2 samples\n"},
+        {"mlp", 2, NULL, "2", "dense1 samples\ndense2 outputs\n"},
+        {"mlp", 4, NULL, "2x2", "dense1 samples,inputs\ndense2 none,samples\n"},
+        {"mlp", 3, NULL, NULL, NULL},
+    };
+    tested = mmap(NULL, sizeof *tested, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const double whole = accuracy_by(&(division){.nranks = 1});
+    cr_assert(whole > 0.4 && whole < 1, "%g", whole);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const double cut = accuracy_by(&all[i]);
+        cr_assert_eq(cut, whole, "division %zu: %g, expected %g", i, cut, whole);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- checkpoints */
+
+/* Half of a run under one division, the rest under another: the losses of a whole run on one rank. */
+static void check_crossing(const division *first, const division *second, const double *whole) {
+    char checkpoints[FILES_PATH_BYTES], path[FILES_PATH_BYTES];
+    double losses[TRAINING_LOSSES];
+    files_join(folder, "checkpoints", checkpoints);
+    training_run half = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "13", "--lr", "0.01",
+                                     "--optimizer", "adam", "--steps", "6", "--checkpoint-dir", checkpoints}};
+    training_run rest = half;
+    add_division(first, &half, 14, path);
+    cr_assert_eq(losses_of(first->nranks, &half, losses), 6);
+    rest.options[11] = "12";
+    rest.options[12] = "--resume";
+    add_division(second, &rest, 14, path);
+    cr_assert_eq(losses_of(second->nranks, &rest, losses + 6), 6);
+    expect_near(12, whole, losses, 12, "a run that changes its mode");
+    files_remove(checkpoints);
+}
+
+Test(train_modes, a_checkpoint_of_any_mode_resumes_in_any_other, .timeout = 100) {
+    static const division alone = {.nranks = 1}, data = {.nranks = 3},
+                          layers = {.nranks = 3, .mode = "layerwise_parallel"},
+                          hybrid = {
+                              .nranks = 4, .mesh = "2x2", .strategy = "dense1 inputs,outputs\ndense2 outputs,none\n"};
+    training_run what = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "13", "--lr", "0.01",
+                                     "--optimizer", "adam", "--steps", "12"}};
+    double whole[TRAINING_LOSSES];
+    cr_assert_eq(losses_of(1, &what, whole), 12);
+    check_crossing(&hybrid, &alone, whole);
+    check_crossing(&alone, &hybrid, whole);
+    check_crossing(&data, &layers, whole);
+}
+
+/* -------------------------------------------------------------------------------------------- errors */
+
+static void expect_refusal(int nranks, training_run what, const char *said) {
+    double losses[TRAINING_LOSSES];
+    int count;
+    what.data = folder;
+    const char *failure = training_losses(RANKS_PROCESSES, nranks, &what, losses, &count);
+    cr_assert(failure != NULL && strstr(failure, said) != NULL, "\"%s\" lacks \"%s\"", failure, said);
+}
+
+static void expect_bad_file(const char *content, const char *said) {
+    char path[FILES_PATH_BYTES], where[FILES_PATH_BYTES + 64];
+    write_strategy(content, path);
+    snprintf(where, sizeof where, "%s%s", path, said);
+    expect_refusal(
+        2, (training_run){.options = {"--model", "lenet", "--batch-size", "4", "--mesh", "2x1", "--strategy", path}},
+        where);
+}
+
+Test(train_modes, a_wrong_strategy_is_an_error_with_file_and_line, .timeout = 100) {
+    expect_bad_file("# a comment\nconv9 samples,none\n", ":2: the model has no layer conv9");
+    expect_bad_file("conv1 samples\n", ":1: layer conv1 has 1 words, expected one for each of the mesh's 2 axes");
+    expect_bad_file("conv1 samples,none,none\n", ":1: layer conv1 has 3 words");
+    expect_bad_file("\n\npool1 inputs,none\n", ":3: layer pool1 (max_pool) cannot be divided by inputs");
+    expect_bad_file("dense1 rows,none\n", ":1: layer dense1: \"rows\" is none of samples, inputs, outputs, none");
+    expect_bad_file("conv1 samples,none\nconv1 none,none\n", ":2: layer conv1 comes twice");
+}
+
+Test(train_modes, what_cannot_be_divided_is_refused_with_advice, .timeout = 100) {
+    char path[FILES_PATH_BYTES];
+    expect_refusal(2, (training_run){.options = {"--parallel-mode", "auto_parallel"}}, "not searched for yet");
+    expect_refusal(2, (training_run){.options = {"--parallel-mode", "sideways"}},
+                   "expected one of stand_alone|data_parallel");
+    expect_refusal(2, (training_run){.options = {"--mesh", "2x2"}}, "--mesh 2x2: ");
+    expect_refusal(2, (training_run){.options = {"--mesh", "1x1"}}, "must be the number of ranks, 2");
+    expect_refusal(2, (training_run){.options = {"--mesh", "2x"}}, "--mesh 2x: expected the sizes");
+    write_strategy("conv1 inputs\n", path);
+    expect_refusal(2, (training_run){.options = {"--strategy", path, "--mesh", "2", "--batch-size", "4"}},
+                   "layer conv1: 1 channels");
+    expect_refusal(2, (training_run){.options = {"--strategy", path, "--parallel-mode", "data_parallel"}},
+                   "it is for --parallel-mode hybrid_parallel");
+    write_strategy("conv1 none\n", path);
+    expect_refusal(
+        3, (training_run){.options = {"--strategy", path, "--mesh", "3", "--view", "consistent", "--batch-size", "2"}},
+        "a batch of 2 samples is divided into more parts");
+}
+
+/* --------------------------------------------------------------------------------------------- failure */
+
+enum { VICTIM = 3 };
+
+static atomic_int *named; /* shared memory: ranks whose error names the victim's process */
+static ranks_context *struck;
+static const tutti_train *under_way;
+
+/* At any place of a step. */
+static void strike(int number) {
+    (void)number;
+    if (*(volatile const int64_t *)&under_way->step >= 20) ranks_strike(struck, SIGKILL);
+}
+
+/* As the program does: a rank that fails ends all that waits for it. */
+static tutti_status train_until_one_dies(ranks_context *context) {
+    const training_run *run = context->argument;
+    tutti_arguments arguments;
+    tutti_train train;
+    double accuracy;
+    TUTTI_TRY(training_open(run, context->comm, &arguments, &train));
+    if (context->rank == VICTIM) {
+        struck = context;
+        under_way = &train;
+        signal(SIGALRM, strike);
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {.tv_usec = 7000}, .it_interval = {.tv_usec = 7000}},
+                  NULL);
+    }
+    const tutti_status status = tutti_train_run(&train, &accuracy);
+    char died[64]; /* ranks are numbered by the communicator, so the process tells which one it is */
+    snprintf(died, sizeof died, "pid %d) died", ranks_pid(context, VICTIM));
+    if (strstr(tutti_last_error(), died) != NULL) atomic_fetch_add(named, 1);
+    tutti_comm_abort(context->comm, "a rank failed");
+    if (train.placement != NULL) tutti_placement_abort(train.placement, "a rank failed");
+    tutti_train_close(&train);
+    RANKS_CHECK(status != TUTTI_OK, "a run without rank 3 went on");
+    return TUTTI_OK;
+}
+
+Test(train_modes, a_rank_that_dies_in_a_hybrid_run_ends_the_others_and_is_named, .timeout = 40) {
+    training_run run = {.options = {"--model", "mlp", "--batch-size", "4", "--steps", "1000000", "--epochs", "1000000",
+                                    "--lr", "0.001", "--parallel-mode", "hybrid_parallel"},
+                        .data = folder};
+    ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 4, .argument = &run};
+    double losses[TRAINING_LOSSES];
+    int count;
+    named = mmap(NULL, sizeof *named, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const char *failure = training_run_body(&options, train_until_one_dies, losses, &count);
+    cr_assert_null(failure, "%s", failure);
+    cr_assert(count > 0 && atomic_load(named) > 0, "%d losses; %d ranks named the one that died", count,
+              atomic_load(named));
+}
