@@ -84,43 +84,50 @@ static tutti_status next_of_stream(tutti_data_maker *maker, tutti_data_raw *raw_
 
 /* ---------------------------------------------------------------------------------------------- samples */
 
-static tutti_status next_by_number(tutti_data_maker *maker, tutti_data_raw *raw_out, bool *end_out) {
+/* A sample that is not wanted is passed over: only its number is known. */
+static tutti_status next_by_number(tutti_data_maker *maker, bool wanted, tutti_data_raw *raw_out, bool *end_out) {
     *end_out = maker->at == maker->samples;
     if (*end_out) return TUTTI_OK;
     maker->raw.index =
         tutti_data_order_at(&maker->order, maker->pass, tutti_data_share_place(&maker->share, maker->at));
-    TUTTI_TRY(maker->source->row->read(maker->source, maker->raw.index, maker->raw.image, &maker->raw.label));
+    if (wanted)
+        TUTTI_TRY(maker->source->row->read(maker->source, maker->raw.index, maker->raw.image, &maker->raw.label));
     *raw_out = maker->raw;
     return TUTTI_OK;
 }
 
-static tutti_status next_sample(tutti_data_maker *maker, tutti_data_raw *raw_out, bool *end_out) {
-    TUTTI_TRY(is_stream(maker) ? next_of_stream(maker, raw_out, end_out) : next_by_number(maker, raw_out, end_out));
+static tutti_status next_sample(tutti_data_maker *maker, bool wanted, tutti_data_raw *raw_out, bool *end_out) {
+    TUTTI_TRY(is_stream(maker) ? next_of_stream(maker, raw_out, end_out)
+                               : next_by_number(maker, wanted, raw_out, end_out));
     maker->at += !*end_out;
     return TUTTI_OK;
 }
 
-/* Up to a batch of samples of this pass. */
+/* Up to a batch of samples of this pass, of which those of the part are made. */
 static tutti_status fill(tutti_data_maker *maker, tutti_data_slot *slot) {
     const size_t elements = tutti_data_image_bytes(&maker->steps.out) / tutti_type_bytes(maker->steps.out.type);
     slot->batch = (tutti_data_batch){.images = slot->images,
-                                     .labels = slot->labels,
-                                     .indices = slot->indices,
+                                     .labels = slot->labels + maker->part_first,
+                                     .indices = slot->indices + maker->part_first,
+                                     .all_labels = maker->all_labels ? slot->labels : NULL,
                                      .pass = maker->pass,
                                      .number = maker->number};
-    while (slot->batch.count < maker->batch && !atomic_load_explicit(maker->stopping, memory_order_relaxed)) {
-        const int i = slot->batch.count;
+    while (slot->batch.whole < maker->batch && !atomic_load_explicit(maker->stopping, memory_order_relaxed)) {
+        const int i = slot->batch.whole;
+        const bool in_part = i >= maker->part_first && i < maker->part_end;
         tutti_data_raw raw = {.label = 0};
         bool end = false;
-        TUTTI_TRY(next_sample(maker, &raw, &end));
+        TUTTI_TRY(next_sample(maker, in_part || maker->all_labels, &raw, &end));
         if (end || raw.image == NULL) break;
-        const tutti_data_draw draw = {.seed = maker->seed, .pass = maker->pass, .sample = raw.index};
-        tutti_data_steps_run(&maker->steps, &draw, raw.image, slot->images + (size_t)i * elements);
         slot->labels[i] = raw.label;
         slot->indices[i] = raw.index;
+        slot->batch.whole++;
+        if (!in_part) continue;
+        const tutti_data_draw draw = {.seed = maker->seed, .pass = maker->pass, .sample = raw.index};
+        tutti_data_steps_run(&maker->steps, &draw, raw.image, slot->images + (size_t)slot->batch.count * elements);
         slot->batch.count++;
     }
-    if (slot->batch.count < maker->batch && maker->drops) slot->batch.count = 0;
+    if (slot->batch.whole < maker->batch && maker->drops) slot->batch.whole = slot->batch.count = 0;
     return TUTTI_OK;
 }
 
@@ -131,11 +138,11 @@ static void go_to_next_pass(tutti_data_maker *maker) {
 }
 
 tutti_status tutti_data_make(tutti_data_maker *maker, tutti_data_slot *slot) {
-    slot->batch.count = 0;
+    slot->batch.whole = slot->batch.count = 0;
     while (maker->passes < 0 || maker->pass < maker->passes) {
         TUTTI_TRY(fill(maker, slot));
         if (atomic_load_explicit(maker->stopping, memory_order_relaxed)) return TUTTI_OK;
-        if (slot->batch.count > 0) {
+        if (slot->batch.whole > 0) {
             maker->number++;
             return TUTTI_OK;
         }
@@ -157,7 +164,7 @@ tutti_status tutti_data_make_from(tutti_data_maker *maker, int64_t pass, int64_t
     }
     for (bool end = false; maker->at < number * maker->batch && !end;) {
         tutti_data_raw raw;
-        TUTTI_TRY(next_sample(maker, &raw, &end));
+        TUTTI_TRY(next_sample(maker, false, &raw, &end));
     }
     maker->number = number;
     return TUTTI_OK;

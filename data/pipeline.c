@@ -126,6 +126,23 @@ static tutti_status open_samples(tutti_data_maker *maker, bool in_order) {
     return open_places(maker);
 }
 
+/* Once the size of batches is known. */
+static tutti_status take_part(tutti_data_maker *maker, const tutti_data_options *given) {
+    const tutti_data_options options = given != NULL ? *given : TUTTI_DATA_OPTIONS(.seed = 0);
+    const bool whole = options.part_first == 0 && options.part_count == 0;
+    maker->all_labels = options.all_labels != 0;
+    maker->part_end = maker->batch;
+    if (whole) return TUTTI_OK;
+    if (options.part_first < 0 || options.part_count < 1 || options.part_first > maker->batch - options.part_count)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_data_create: part_first %d with part_count %d is no part of a batch of %d samples; "
+                          "expected at least one sample, of those of the batch, or 0 and 0 for whole batches",
+                          options.part_first, options.part_count, maker->batch);
+    maker->part_first = options.part_first;
+    maker->part_end = options.part_first + options.part_count;
+    return TUTTI_OK;
+}
+
 static tutti_status open_data(tutti_data *data, const tutti_data_op *ops, int nops, const tutti_data_options *options) {
     tutti_data_maker *maker = &data->maker;
     const tutti_data_source_details *about = &maker->source->details;
@@ -134,6 +151,7 @@ static tutti_status open_data(tutti_data *data, const tutti_data_op *ops, int no
         .height = about->height, .width = about->width, .channels = about->channels, .type = about->type};
     tutti_data_steps_begin(&maker->steps, &in);
     TUTTI_TRY(read_list(maker, ops, nops));
+    TUTTI_TRY(take_part(maker, options));
     TUTTI_TRY(open_samples(maker, options != NULL && options->in_order != 0));
     const tutti_data_image *out = &maker->steps.out;
     data->details = (tutti_data_details){.height = out->height,
@@ -193,7 +211,7 @@ static void *make_ahead(void *argument) {
         tutti_data_slot *slot = &data->slots[(data->first + data->nfilled) % data->nslots];
         pthread_mutex_unlock(&data->mutex);
         fill_slot(data, slot);
-        last = slot->status != TUTTI_OK || slot->batch.count == 0;
+        last = slot->status != TUTTI_OK || slot->batch.whole == 0;
         pthread_mutex_lock(&data->mutex);
         data->nfilled++;
         pthread_cond_broadcast(&data->changed);
@@ -243,20 +261,20 @@ static void free_slots(tutti_data *data) {
 }
 
 static tutti_status take_slots(tutti_data *data) {
-    const size_t batch = (size_t)data->maker.batch;
+    const size_t batch = (size_t)data->maker.batch, rows = (size_t)(data->maker.part_end - data->maker.part_first);
     const size_t elements = (size_t)data->details.height * (size_t)data->details.width * (size_t)data->details.channels;
     data->slots = calloc((size_t)data->nslots, sizeof *data->slots);
     bool whole = data->slots != NULL;
     for (int i = 0; whole && i < data->nslots; i++) {
         tutti_data_slot *slot = &data->slots[i];
-        slot->images = calloc(batch, elements * sizeof *slot->images);
+        slot->images = calloc(rows, elements * sizeof *slot->images);
         slot->labels = calloc(batch, sizeof *slot->labels);
         slot->indices = calloc(batch, sizeof *slot->indices);
         whole = slot->images != NULL && slot->labels != NULL && slot->indices != NULL;
     }
     if (whole) return TUTTI_OK;
     free_slots(data);
-    return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %d batches of %zu images of %zu bytes", data->nslots, batch,
+    return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %d batches of %zu images of %zu bytes", data->nslots, rows,
                       elements * sizeof(float));
 }
 
@@ -296,7 +314,7 @@ tutti_status tutti_data_next(tutti_data *data, tutti_data_batch *batch_out) {
     if (data->ahead) slot = wait_for_slot(data);
     else fill_slot(data, slot);
     if (slot->status != TUTTI_OK) return keep_failure(data, slot->status, slot->words);
-    data->ended = slot->batch.count == 0;
+    data->ended = slot->batch.whole == 0;
     *batch_out = slot->batch;
     return TUTTI_OK;
 }

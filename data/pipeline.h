@@ -43,6 +43,8 @@ typedef struct tutti_data_maker {
     int64_t passes;  /* -1: without end */
     int64_t samples; /* of the shard in a pass; -1: until the source ends */
     int batch;
+    int part_first, part_end; /* rows of each batch that are made */
+    bool all_labels;
     bool drops;               /* an incomplete last batch */
     int64_t pass, number, at; /* of the next batch, and samples of the pass before it */
     atomic_bool *stopping;    /* set: what is made is not wanted any more */
@@ -50,15 +52,15 @@ typedef struct tutti_data_maker {
 
 /* A batch in memory of its own. */
 typedef struct tutti_data_slot {
-    float *images;
-    int32_t *labels;
+    float *images;   /* of the part */
+    int32_t *labels; /* of the whole batch, as are indices */
     int64_t *indices;
     tutti_data_batch batch;
     tutti_status status;
     char words[TUTTI_DATA_ERROR_BYTES]; /* of the failure */
 } tutti_data_slot;
 
-/* The next batch; count 0 at the end. The slot's memory is there. */
+/* The next batch; whole is 0 at the end. The slot's memory is there. */
 tutti_status tutti_data_make(tutti_data_maker *maker, tutti_data_slot *slot);
 /* Goes to the start of a batch. */
 tutti_status tutti_data_make_from(tutti_data_maker *maker, int64_t pass, int64_t number);

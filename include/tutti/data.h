@@ -178,6 +178,12 @@ typedef struct tutti_data_options {
     int in_order TUTTI_ZERO;           /* 1: samples come in the order of the source, not in a random one */
     tutti_data_division division TUTTI_ZERO;
     int ahead TUTTI_ZERO; /* batches that are made ahead; 0: 2; -1: none, tutti_data_next makes them itself */
+    /* Of each batch only the samples from part_first on, part_count of them, are made; 0: all. For ranks that divide each batch by
+     * rows, in parts of any size: with num_shards 1 all have the same batches, and each makes its rows. Order, numbers and images
+     * are those of the whole batch. Sources by number are not read for other rows; streams are read through. */
+    int part_first TUTTI_ZERO, part_count TUTTI_ZERO;
+    /* 1: batches come with the labels of all their rows. Samples of other rows are read then, but not operated on. */
+    int all_labels TUTTI_ZERO;
 } tutti_data_options;
 
 #define TUTTI_DATA_OPTIONS(...) TUTTI_INITIALIZED(tutti_data_options, __VA_ARGS__)
@@ -192,9 +198,9 @@ typedef struct tutti_data_details {
     int height, width, channels; /* of batches */
     int chw;                     /* 1: images are [channels, height, width] */
     int classes;                 /* 0: unknown */
-    int batch_size;
-    int64_t samples; /* of this shard in a pass; -1: unknown */
-    int64_t batches; /* of this shard in a pass; -1: unknown */
+    int batch_size;              /* of whole batches, as are the next two */
+    int64_t samples;             /* of this shard in a pass; -1: unknown */
+    int64_t batches;             /* of this shard in a pass; -1: unknown */
     int num_shards, shard_id;
 } tutti_data_details;
 
@@ -205,8 +211,11 @@ typedef struct tutti_data_batch {
     const float *images;    /* [count, height, width, channels], or with chw [count, channels, height, width] */
     const int32_t *labels;  /* [count] */
     const int64_t *indices; /* [count]: which samples of the source; of user.next: numbers within the pass */
-    int count;              /* 0: the end, after the last pass */
+    int count;              /* 0: the end, after the last pass; with part_count see whole */
     int64_t pass, number;   /* from 0; batch `number` of the pass */
+    /* Samples of the whole batch; 0: the end. An incomplete last batch may have none of the part. */
+    int whole;
+    const int32_t *all_labels; /* [whole]; NULL without options.all_labels */
 } tutti_data_batch;
 
 /* The next batch. After a failure each call gives it again, until tutti_data_seek. */
