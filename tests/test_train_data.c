@@ -133,6 +133,36 @@ Test(train_data, augmented_images_do_not_depend_on_the_number_of_ranks, .timeout
     expect_parts(&lenet, 8);
 }
 
+/* The batch of all ranks, 13 samples in uneven parts, with crops and flips, and from streams. */
+static void check_together(training_run what, int at, int steps) {
+    static const char *const modes[] = {"data_parallel", "hybrid_parallel", "layerwise_parallel"};
+    double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
+    cr_assert_eq(losses_of(1, &what, whole), steps);
+    for (int nranks = 2; nranks <= 3; nranks++)
+        for (int m = 0; m < 3; m++) {
+            training_run divided = what;
+            divided.options[at] = "--parallel-mode", divided.options[at + 1] = modes[m];
+            cr_assert_eq(losses_of(nranks, &divided, cut), steps);
+            for (int i = 0; i < steps; i++)
+                cr_assert(fabs(whole[i] - cut[i]) < 1e-5 * (1 + whole[i]), "%s, %d ranks, step %d: %.10f and %.10f",
+                          modes[m], nranks, i + 1, whole[i], cut[i]);
+        }
+}
+
+Test(train_data, batches_of_all_ranks_do_not_depend_on_their_number_and_mode, .timeout = 60) {
+    write_cifar10(60, 10);
+    check_together(
+        (training_run){.options = {"--dataset", "cifar10", "--shuffle-buffer", "10", "--model", "mlp", "--batch-size",
+                                   "13", "--steps", "7", "--lr", "0.01", "--view", "consistent"}},
+        14, 7);
+    files_write_mnist(folder, 123, 31);
+    pack(TUTTI_DATA_TRAIN, "train", 60);
+    pack(TUTTI_DATA_TEST, "test", 3);
+    check_together((training_run){.options = {OFRECORD, "--shuffle-buffer", "20", "--model", "mlp", "--batch-size",
+                                              "13", "--steps", "12", "--lr", "0.01", "--view", "consistent"}},
+                   22, 12);
+}
+
 /* An epoch is --repeat passes; the run goes on in the second of them. */
 Test(train_data, a_resumed_run_on_augmented_images_gives_the_losses_of_one_that_never_stopped, .timeout = 60) {
     char checkpoints[FILES_PATH_BYTES];

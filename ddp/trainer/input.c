@@ -160,7 +160,14 @@ static void add_common(const tutti_input *input, const tutti_data_source_details
         add(list, (tutti_data_op){"normalize", {0.5071, 0.4865, 0.4409, 0.2673, 0.2564, 0.2762}});
 }
 
-tutti_status tutti_input_create_train(const tutti_input *input, int rank, int nranks, uint64_t seed,
+/* Of batches that are the same on all ranks this rank's rows; else of all shards its own. */
+static tutti_data_options divide(const tutti_input_division *division, bool together) {
+    if (!together) return TUTTI_DATA_OPTIONS(.num_shards = division->nranks, .shard_id = division->rank);
+    return TUTTI_DATA_OPTIONS(.num_shards = 1, .part_first = division->first, .part_count = division->rows,
+                              .all_labels = division->all_labels);
+}
+
+tutti_status tutti_input_create_train(const tutti_input *input, const tutti_input_division *division, uint64_t seed,
                                       tutti_data **data_out) {
     const tutti_arguments *arguments = input->arguments;
     const double drops = 1, without_end = -1, padding = CIFAR_PADDING;
@@ -173,12 +180,13 @@ tutti_status tutti_input_create_train(const tutti_input *input, int rank, int nr
     }
     add_common(input, &about, &list);
     if (arguments->shuffle_buffer > 0) add(&list, (tutti_data_op){"shuffle", {(double)arguments->shuffle_buffer}});
-    add(&list, (tutti_data_op){"batch", {(double)input->batch, drops}});
+    add(&list, (tutti_data_op){"batch", {(double)division->batch, drops}});
     add(&list, (tutti_data_op){"repeat", {without_end}});
-    return tutti_data_create(input->train_source, list.ops, list.count,
-                             &TUTTI_DATA_OPTIONS(.num_shards = nranks, .shard_id = rank, .seed = seed,
-                                                 .in_order = arguments->no_shuffle, .division = TUTTI_DATA_CUT),
-                             data_out);
+    tutti_data_options options = divide(division, division->together);
+    options.seed = seed;
+    options.in_order = arguments->no_shuffle;
+    options.division = TUTTI_DATA_CUT;
+    return tutti_data_create(input->train_source, list.ops, list.count, &options, data_out);
 }
 
 static tutti_status create_test(tutti_input *input) {
@@ -186,78 +194,59 @@ static tutti_status create_test(tutti_input *input) {
     op_list list = {.count = 0};
     TUTTI_TRY(tutti_data_source_get(input->test_source, &about));
     add_common(input, &about, &list);
-    add(&list, (tutti_data_op){"batch", {(double)input->test_batch}});
-    return tutti_data_create(input->test_source, list.ops, list.count,
-                             &TUTTI_DATA_OPTIONS(.num_shards = input->tests_whole ? 1 : input->nranks,
-                                                 .shard_id = input->tests_whole ? 0 : input->rank, .in_order = 1,
-                                                 .division = TUTTI_DATA_RANGES),
-                             &input->test);
-}
-
-tutti_status tutti_input_start(tutti_input *input, uint64_t seed) {
-    tutti_data_destroy(input->train);
-    tutti_data_destroy(input->test);
-    input->train = input->test = NULL;
-    TUTTI_TRY(tutti_input_create_train(input, input->shard, input->shards, seed, &input->train));
-    return create_test(input);
+    const tutti_input_division *division = &input->division;
+    add(&list, (tutti_data_op){"batch", {(double)(division->cut ? division->batch : division->rows)}});
+    tutti_data_options options = divide(division, division->cut);
+    options.in_order = 1;
+    options.division = TUTTI_DATA_RANGES;
+    return tutti_data_create(input->test_source, list.ops, list.count, &options, &input->test);
 }
 
 /* Before memory is taken for a batch that is too large. */
 static tutti_status check_counts(tutti_input *input) {
-    tutti_data_source_details train, test;
+    const tutti_input_division *division = &input->division;
+    const long long count = (long long)input->train_count;
     tutti_data_details tests;
-    TUTTI_TRY(tutti_data_source_get(input->train_source, &train));
-    TUTTI_TRY(tutti_data_source_get(input->test_source, &test));
     TUTTI_TRY(tutti_data_get(input->train, &input->details));
     TUTTI_TRY(tutti_data_get(input->test, &tests));
-    input->train_count = train.count;
-    input->test_count = test.count;
-    input->name = train.name;
     input->batches = input->details.batches * input->arguments->repeat;
-    const bool mirrored = input->global_batch == input->nranks * input->arguments->batch_size;
-    if (input->details.batches < 1 && !mirrored)
+    if (input->details.batches < 1 && division->together)
         return tutti_fail(TUTTI_ERR_CONFIG,
-                          "%lld training samples are fewer than the batch of all ranks, %lld; lower --batch-size",
-                          (long long)train.count, (long long)input->global_batch);
+                          "%lld training samples are fewer than the batch of all ranks, %d; lower --batch-size", count,
+                          division->batch);
     if (input->details.batches < 1)
         return tutti_fail(TUTTI_ERR_CONFIG,
                           "%lld training samples are fewer than one batch of %d ranks times %d; lower --batch-size",
-                          (long long)train.count, input->nranks, (int)input->arguments->batch_size);
+                          count, division->nranks, division->batch);
     if (tests.height == input->details.height && tests.width == input->details.width &&
         tests.channels == input->details.channels)
         return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA,
                       "%s: training images are %dx%dx%d, test images %dx%dx%d; expected one size (--resize makes it)",
-                      train.name, input->details.height, input->details.width, input->details.channels, tests.height,
+                      input->name, input->details.height, input->details.width, input->details.channels, tests.height,
                       tests.width, tests.channels);
 }
 
-tutti_status tutti_input_open(tutti_input *input, const tutti_arguments *arguments, int rank, int nranks) {
-    const bool consistent = arguments->view != NULL && strcmp(arguments->view, "consistent") == 0;
-    const int shards = consistent ? 1 : nranks;
-    *input = (tutti_input){.arguments = arguments, .rank = rank, .nranks = nranks};
-    input->batch = input->test_batch = (int)arguments->batch_size;
-    input->global_batch = (int64_t)shards * input->batch;
-    input->shards = shards;
-    input->shard = consistent ? 0 : rank;
-    input->first = (int64_t)input->shard * input->batch;
-    TUTTI_TRY(open_sources(input));
-    TUTTI_TRY(tutti_input_start(input, (uint64_t)arguments->seed));
+tutti_status tutti_input_start(tutti_input *input, const tutti_input_division *division, uint64_t seed) {
+    tutti_data_destroy(input->train);
+    tutti_data_destroy(input->test);
+    input->train = input->test = NULL;
+    input->division = *division;
+    TUTTI_TRY(tutti_input_create_train(input, division, seed, &input->train));
+    TUTTI_TRY(create_test(input));
     return check_counts(input);
 }
 
-tutti_status tutti_input_take(tutti_input *input, int64_t first, int count, bool tests_whole, uint64_t seed) {
-    const bool streams = is_dataset(input, "ofrecord"); /* whose shards have samples of their own */
-    const bool cuts = !streams && input->global_batch % count == 0 && first % count == 0;
-    input->shards = cuts ? (int)(input->global_batch / count) : 1;
-    input->shard = cuts ? (int)(first / count) : 0;
-    input->batch = cuts ? count : (int)input->global_batch;
-    input->first = cuts ? first : 0;
-    input->tests_whole = tests_whole;
-    input->test_batch = tests_whole ? (int)input->global_batch : count;
-    TUTTI_TRY(tutti_input_start(input, seed));
-    TUTTI_TRY(tutti_data_get(input->train, &input->details)); /* streams: shards of other lengths */
-    input->batches = input->details.batches * input->arguments->repeat;
+tutti_status tutti_input_open(tutti_input *input, const tutti_arguments *arguments) {
+    tutti_data_source_details train, test;
+    *input = (tutti_input){.arguments = arguments};
+    TUTTI_TRY(open_sources(input));
+    TUTTI_TRY(tutti_data_source_get(input->train_source, &train));
+    TUTTI_TRY(tutti_data_source_get(input->test_source, &test));
+    input->train_count = train.count;
+    input->test_count = test.count;
+    input->classes = train.classes;
+    input->name = train.name;
     return TUTTI_OK;
 }
 
@@ -274,10 +263,10 @@ tutti_status tutti_input_seek(const tutti_input *input, tutti_data *train, int64
     return tutti_data_seek(train, epoch * input->arguments->repeat + batch / of_pass, batch % of_pass);
 }
 
-tutti_status tutti_input_next(tutti_data *train, int batch_size, tutti_data_batch *batch_out) {
-    TUTTI_TRY(tutti_data_next(train, batch_out));
-    if (batch_out->count == batch_size) return TUTTI_OK;
+tutti_status tutti_input_next(const tutti_input *input, tutti_data_batch *batch_out) {
+    TUTTI_TRY(tutti_data_next(input->train, batch_out));
+    if (batch_out->whole == input->division.batch) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA,
                       "the training data gave %d samples of a batch of %d: are its files being changed?",
-                      batch_out->count, batch_size);
+                      batch_out->whole, input->division.batch);
 }

@@ -14,17 +14,12 @@
 
 /* ---------------------------------------------------------------------------------------- open, close */
 
+static size_t block_bytes(const tutti_step *step) {
+    return sizeof(tutti_step_values) + (size_t)step->setup.loss_batch * sizeof(int32_t);
+}
+
 static bool is_cut(const tutti_step *step) {
     return step->setup.model->parallel != NULL;
-}
-
-/* Samples whose losses this rank computes. */
-static int loss_batch(const tutti_step *step) {
-    return is_cut(step) ? step->setup.loss_batch : step->setup.batch;
-}
-
-static size_t block_bytes(const tutti_step *step) {
-    return sizeof(tutti_step_values) + (size_t)loss_batch(step) * sizeof(int32_t);
 }
 
 tutti_status tutti_step_open(tutti_step *step, const tutti_step_setup *setup) {
@@ -60,27 +55,24 @@ static const int32_t *labels_of(const tutti_step *step) {
     return (const int32_t *)(values_of(step) + 1);
 }
 
-/* Of `most` samples from `first` on, as many as the batch has. */
-static int count_of(const tutti_data_batch *batch, int first, int most) {
-    const int left = batch->count - first;
-    return left < 0 ? 0 : left < most ? left : most;
-}
-
-/* Images from number `first` on become the model's input, labels from `first_label` on a part of the block, which goes with
- * them. */
-static void upload_batch(tutti_step *step, const tutti_data_batch *batch, int first, int first_label) {
-    tutti_compute *compute = step->setup.compute;
-    const tutti_shape in = step->setup.model->nodes[0].out;
+/* The images become the model's input, `rows` of them: behind those of the batch come zeros. Labels of samples whose losses are
+ * computed are a part of the block, which goes with them. Gives the number of these, fewer at the end of a pass. */
+static int upload_batch(tutti_step *step, const tutti_data_batch *batch, int rows) {
+    const tutti_step_setup *setup = &step->setup;
+    tutti_compute *compute = setup->compute;
+    const tutti_shape in = setup->model->nodes[0].out;
     const size_t image = tutti_shape_count(in);
-    const int images = count_of(batch, first, step->setup.batch);
-    const int labels = count_of(batch, first_label, loss_batch(step));
-    if (labels > 0)
-        memcpy((tutti_step_values *)step->prepared + 1, batch->labels + first_label,
-               (size_t)labels * sizeof *batch->labels);
+    const size_t given = (size_t)batch->count * image, wanted = (size_t)rows * image;
+    const bool has_all = batch->all_labels != NULL;
+    const int64_t left = has_all ? batch->whole - (int64_t)setup->first_loss : batch->count;
+    const int losses = left < 0 ? 0 : left < setup->loss_batch ? (int)left : setup->loss_batch;
+    const int32_t *labels = has_all && losses > 0 ? batch->all_labels + setup->first_loss : batch->labels;
+    float *input = tutti_model_input(setup->model);
+    memcpy((tutti_step_values *)step->prepared + 1, labels, (size_t)losses * sizeof *labels);
     compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
-    if (images > 0)
-        compute->kernels->upload(compute, tutti_model_input(step->setup.model), batch->images + (size_t)first * image,
-                                 (size_t)images * image * sizeof *batch->images);
+    compute->kernels->upload(compute, input, batch->images, given * sizeof *input);
+    if (given < wanted) compute->kernels->zero(compute, input + given, (wanted - given) * sizeof *input);
+    return losses;
 }
 
 /* All that a step does after its batch is there. */
@@ -95,7 +87,7 @@ static tutti_status launch(tutti_step *step) {
         .values = values_of(step),
     };
     tutti_softmax_loss_args loss = {
-        .batch = loss_batch(step),
+        .batch = setup->loss_batch,
         .classes = tutti_model_classes(setup->model),
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
@@ -168,7 +160,7 @@ tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const t
     tutti_step_values *values = step->prepared;
     values->time = (uint64_t)number;
     tutti_update_begin(step->setup.update, lr, values);
-    upload_batch(step, batch, step->setup.skip, is_cut(step) ? step->setup.loss_skip : step->setup.skip);
+    (void)upload_batch(step, batch, step->setup.batch);
     if (step->recording != NULL) return compute->kernels->replay(compute, step->recording);
     step->launched++;
     return launch(step);
@@ -178,28 +170,30 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
     tutti_compute *compute = step->setup.compute;
     double loss;
     TUTTI_TRY(compute->kernels->download(compute, &loss, step->sums, sizeof loss));
-    *loss_out = is_cut(step) && !step->setup.counts ? 0 : loss / (double)step->setup.divisor;
+    *loss_out = step->setup.counts ? loss / (double)step->setup.divisor : 0;
     return TUTTI_OK;
 }
 
 /* --------------------------------------------------------------------------------------------- a test */
 
-/* A batch of all ranks; where it is not full the rest is what was there before, which nobody counts. */
-static tutti_status test_cut(tutti_step *step, const tutti_data_batch *batch) {
+/* One batch. Where the model is cut, ranks exchange activations of whole batches: behind an incomplete one come samples that
+ * nobody counts. */
+static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch) {
     const tutti_step_setup *setup = &step->setup;
     tutti_compute *compute = setup->compute;
-    upload_batch(step, batch, (int)setup->first_sample, (int)setup->first_loss);
-    tutti_pass pass = {.batch = setup->batch, .training = false};
+    const int rows = is_cut(step) ? setup->batch : batch->count;
+    const int losses = upload_batch(step, batch, rows);
+    tutti_pass pass = {.batch = rows, .training = false};
     tutti_softmax_loss_args loss = {
-        .batch = count_of(batch, (int)setup->first_loss, setup->loss_batch),
+        .batch = losses,
         .classes = tutti_model_classes(setup->model),
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
     };
     const bool adds = true;
     if (loss.logits == NULL) return setup->model->failure;
-    if (setup->counts && loss.batch > 0) compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
-    return compute->kernels->check(compute);
+    if (setup->counts && losses > 0) compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+    return TUTTI_OK;
 }
 
 tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]) {
@@ -209,21 +203,8 @@ tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out
     TUTTI_TRY(tutti_data_seek(test, 0, 0));
     for (;;) {
         TUTTI_TRY(tutti_data_next(test, &batch));
-        if (batch.count == 0) break;
-        if (is_cut(step)) {
-            TUTTI_TRY(test_cut(step, &batch));
-            continue;
-        }
-        upload_batch(step, &batch, 0, 0);
-        tutti_pass pass = {.batch = batch.count, .training = false};
-        tutti_softmax_loss_args loss = {
-            .batch = batch.count,
-            .classes = tutti_model_classes(step->setup.model),
-            .logits = tutti_model_forward(step->setup.model, &pass),
-            .labels = labels_of(step),
-        };
-        const bool adds = true;
-        compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+        if (batch.whole == 0) break;
+        TUTTI_TRY(test_batch(step, &batch));
     }
     return compute->kernels->download(compute, sums_out, step->sums, 2 * sizeof *step->sums);
 }

@@ -6,7 +6,8 @@
  *                         is full; finish: gradients are the mean over ranks; update
  *
  * On a GPU the first steps are launched kernel by kernel; then one is recorded, buckets included, and the others replay it:
- * all that changes from step to step is in the block and in the model's input. Where collectives cannot be recorded, every step is launched.
+ * all that changes from step to step is in the block and in the model's input. Where collectives cannot be recorded, every step is
+ * launched.
  * The loss stays where it was computed until somebody asks for it.
  */
 #ifndef TUTTI_TRAINER_STEP_H
@@ -26,13 +27,12 @@ typedef struct tutti_step_setup {
     uint64_t seed;
     int batch;             /* samples that this rank reads */
     uint64_t first_sample; /* of them, in the batch of all ranks */
-    int skip;              /* samples of training batches that are given before them */
     int64_t divisor;       /* of losses and gradients: samples that they are a mean over */
-    /* In a model that is cut over ranks: samples whose losses this rank computes, from which one on, and whether it counts
-     * them: of ranks that compute the same losses one does. */
+    /* Samples whose losses this rank computes, from which one on, and whether it counts them: of ranks that compute the same
+     * losses one does. In a model that is cut over ranks they may be others than those that it reads; then batches come with
+     * all labels. */
     int loss_batch;
     uint64_t first_loss;
-    int loss_skip; /* as skip, of their labels */
     bool counts;
     bool eager; /* never record */
 } tutti_step_setup;
@@ -40,9 +40,10 @@ typedef struct tutti_step_setup {
 typedef struct tutti_step {
     tutti_step_setup setup;
     tutti_gradients *gradients; /* the caller's */
-    void *prepared, *block;     /* tutti_step_values, then labels: on the host, and in the compute's memory */
-    double *sums;               /* of losses, and of right answers */
-    int64_t launched;           /* steps so far, before recording */
+    /* tutti_step_values, then the labels of samples whose losses are computed: on the host, and in the compute's memory */
+    void *prepared, *block;
+    double *sums;     /* of losses, and of right answers */
+    int64_t launched; /* steps so far, before recording */
     tutti_recording *recording;
 } tutti_step;
 
@@ -56,7 +57,7 @@ tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const t
 /* The sum of this rank's losses in the last step, divided by the divisor. Waits for it. */
 tutti_status tutti_step_loss(tutti_step *step, double *loss_out);
 /* One pass over test samples: the sum of their losses, and of right answers. In a model that is cut all ranks test the same
- * samples, and the sums are of those that this rank counts. */
+ * batches, and the sums are of the losses that this rank counts. */
 tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]);
 
 #endif

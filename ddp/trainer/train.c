@@ -197,7 +197,7 @@ static tutti_status advance(tutti_train *train) {
     tutti_event event = {.kind = TUTTI_EVENT_STEP};
     event.lr = tutti_schedule_lr(&train->schedule, train->step);
     tutti_data_batch batch;
-    TUTTI_TRY(tutti_input_next(train->input.train, train->input.batch, &batch));
+    TUTTI_TRY(tutti_input_next(&train->input, &batch));
     TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, &batch));
     train->step++;
     event.has_loss = train->step == 1 || train->step % arguments->log_every == 0;

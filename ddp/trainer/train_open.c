@@ -49,7 +49,7 @@ static tutti_status open_compute(tutti_train *train) {
 static tutti_status fill_list(tutti_train *train) {
     const tutti_arguments *arguments = train->arguments;
     tutti_models_options options = {
-        .classes = train->input.details.classes,
+        .classes = train->input.classes,
         .dropout = isnan(arguments->dropout) ? -1 : arguments->dropout,
     };
     train->list = calloc(1, sizeof *train->list);
@@ -75,7 +75,7 @@ static tutti_status choose_strategy(tutti_train *train) {
     return tutti_strategy_read(train->arguments->strategy, train->list, &train->strategy);
 }
 
-/* Samples of a step; where layers are not cut, this rank's, too. */
+/* Samples of a step; where layers are not cut, this rank's, too. A cut model says itself which ones it reads. */
 static tutti_status divide_batch(tutti_train *train) {
     const int64_t batch_size = train->arguments->batch_size, nranks = train->nranks;
     const bool consistent = strcmp(train->arguments->view, "consistent") == 0;
@@ -87,10 +87,31 @@ static tutti_status divide_batch(tutti_train *train) {
                           "--batch-size %lld: with --view consistent it is the batch of all ranks, and there are %d; "
                           "give each of them a sample at least",
                           (long long)batch_size, train->nranks);
+    train->first = 0;
+    train->rows = train->global_batch;
+    if (train->cut) return TUTTI_OK;
     train->first = tutti_split_begin(train->global_batch, train->rank, train->nranks, TUTTI_SPLIT_BALANCED);
     train->rows =
         tutti_split_begin(train->global_batch, train->rank + 1, train->nranks, TUTTI_SPLIT_BALANCED) - train->first;
     return TUTTI_OK;
+}
+
+/* The pipelines of that division; of a cut model's, once the model says which samples this rank needs. */
+static tutti_status start_input(tutti_train *train) {
+    tutti_input_division division = {
+        .rank = train->rank,
+        .nranks = train->nranks,
+        .batch = (int)(train->sums ? train->global_batch : train->rows),
+        .together = train->sums,
+        .first = train->sums ? (int)train->first : 0,
+        .rows = (int)train->rows,
+        .cut = train->cut,
+    };
+    if (train->model != NULL && train->cut) {
+        const tutti_part *losses = tutti_model_output_part(train->model);
+        division.all_labels = losses->batch != train->rows || (int64_t)losses->first_sample != train->first;
+    }
+    return tutti_input_start(&train->input, &division, train->seed);
 }
 
 static tutti_status create_model(tutti_train *train) {
@@ -205,20 +226,6 @@ static void plan_steps(tutti_train *train) {
     }
 }
 
-/* Of each batch this rank gets the samples that it reads, and, where layers are cut, those whose losses it computes. */
-static tutti_status take_samples(tutti_train *train) {
-    int64_t first = train->first, end = first + train->rows;
-    if (!train->sums && train->seed == (uint64_t)train->arguments->seed) return TUTTI_OK;
-    if (!train->sums) return tutti_input_start(&train->input, train->seed); /* the checkpoint's seed */
-    if (train->cut) {
-        const tutti_part *part = tutti_model_output_part(train->model);
-        const int64_t loss_first = (int64_t)part->first_sample, loss_end = loss_first + part->batch;
-        if (loss_first < first) first = loss_first;
-        if (loss_end > end) end = loss_end;
-    }
-    return tutti_input_take(&train->input, first, (int)(end - first), train->cut, train->seed);
-}
-
 /* Of ranks that compute the same losses that one counts them which stands first. */
 static bool counts_losses(const tutti_train *train) {
     const tutti_part *part = tutti_model_output_part(train->model);
@@ -236,15 +243,16 @@ static tutti_status open_step(tutti_train *train) {
         .seed = train->seed,
         .batch = (int)train->rows,
         .first_sample = (uint64_t)train->first,
-        .skip = (int)(train->first - train->input.first),
         .divisor = train->sums ? train->global_batch : train->rows,
+        .loss_batch = (int)train->rows,
+        .first_loss = (uint64_t)train->first,
+        .counts = true,
         .eager = train->arguments->eager,
     };
     if (train->cut) {
         const tutti_part *part = tutti_model_output_part(train->model);
         setup.loss_batch = part->batch;
         setup.first_loss = part->first_sample;
-        setup.loss_skip = (int)((int64_t)part->first_sample - train->input.first);
         setup.counts = counts_losses(train);
     }
     return tutti_step_open(&train->work, &setup);
@@ -270,16 +278,17 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
     };
     TUTTI_TRY(choose_names(train));
     TUTTI_TRY(choose_mode(train));
-    TUTTI_TRY(tutti_input_open(&train->input, arguments, train->rank, train->nranks));
+    TUTTI_TRY(tutti_input_open(&train->input, arguments));
     TUTTI_TRY(fill_list(train));
     TUTTI_TRY(choose_strategy(train));
     TUTTI_TRY(divide_batch(train));
+    TUTTI_TRY(start_input(train)); /* before memory is taken for a batch that is too large */
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
     TUTTI_TRY(create_update(train));
     if (arguments->resume != NULL) TUTTI_TRY(resume(train));
     else TUTTI_TRY(tutti_model_initialize(train->model, train->seed));
-    TUTTI_TRY(take_samples(train));
+    if (train->cut || train->seed != (uint64_t)arguments->seed) TUTTI_TRY(start_input(train));
     plan_steps(train);
     TUTTI_TRY(make_schedule(train));
     TUTTI_TRY(open_step(train));

@@ -279,7 +279,10 @@ static tutti_status open_input(tutti_input *input, int count, char **options) {
     static tutti_arguments arguments;
     memcpy(argv + 1, options, (size_t)count * sizeof *argv);
     TUTTI_TRY(tutti_arguments_parse(count + 1, argv, &arguments));
-    return tutti_input_open(input, &arguments, 0, 1);
+    TUTTI_TRY(tutti_input_open(input, &arguments));
+    const int batch = (int)arguments.batch_size;
+    return tutti_input_start(input, &(tutti_input_division){.nranks = 1, .batch = batch, .rows = batch},
+                             (uint64_t)arguments.seed);
 }
 
 #define OPEN(input, ...)                                                                                               \
@@ -359,19 +362,19 @@ Test(input, training_images_of_cifar_are_augmented_and_those_of_tests_are_not) {
     cr_assert_lt(least, -1); /* normalized: not from 0 to 1 */
     int same = 0;
     for (int k = 0; k < 6; k++) {
-        expect_ok(tutti_input_next(input.train, 3, &batch));
+        expect_ok(tutti_input_next(&input, &batch));
         cr_assert(batch.pass == k / 3 && batch.number == k % 3);
         for (int i = 0; i < 3; i++)
             same += memcmp(batch.images + i * 3072, plain + batch.indices[i] * 3072, 3072 * 4) == 0;
     }
     cr_assert_lt(same, 6, "%d of 18 images are not augmented", same);
     expect_ok(tutti_input_seek(&input, input.train, 3, 4));
-    expect_ok(tutti_input_next(input.train, 3, &batch));
+    expect_ok(tutti_input_next(&input, &batch));
     cr_assert(batch.pass == 7 && batch.number == 1);
     tutti_input_close(&input);
     expect_ok(
         OPEN(&input, "--dataset", "cifar10", "--data", folder, "--batch-size", "9", "--no-augment", "--no-shuffle"));
-    expect_ok(tutti_input_next(input.train, 9, &batch));
+    expect_ok(tutti_input_next(&input, &batch));
     cr_assert_arr_eq(batch.images, plain, sizeof plain);
     tutti_input_close(&input);
     expect_ok(OPEN(&input, "--dataset", "cifar10", "--data", folder, "--batch-size", "9", "--resize", "40"));
@@ -405,7 +408,7 @@ Test(digits, a_batch_of_the_trainer_holds_their_pixels_as_floats_from_0_to_1) {
     tutti_input input;
     tutti_data_batch batch;
     expect_ok(OPEN(&input, "--dataset", "digits", "--batch-size", "7"));
-    expect_ok(tutti_input_next(input.train, 7, &batch));
+    expect_ok(tutti_input_next(&input, &batch));
     for (int i = 0; i < 7; i++) {
         cr_assert_eq(batch.labels[i], labels_of(input.train_source)[batch.indices[i]]);
         for (int p = 0; p < 784; p++)

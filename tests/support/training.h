@@ -20,7 +20,7 @@
 #include "tests/support/ranks.h"
 
 #define TRAINING_LOSSES  64
-#define TRAINING_OPTIONS 24
+#define TRAINING_OPTIONS 28
 
 /* Of losses that differ by rounding only, relative to 1 + loss. What they are made of are sums of up to some 10^4 products of float32,
  * whose errors are up to 2^-24 of a term and of either sign: 2^-24 * sqrt(10^4). Losses, means of many such, differ by a hundredth of

@@ -33,8 +33,11 @@ static tutti_status open_parts(work *w) {
     tutti_train *train = &w->train;
     const tutti_model *model = train->model;
     RANKS_CHECK(w->parts <= MOST_PARTS && model->nparameters <= MOST_PARAMETERS, "too many parts or parameters");
-    for (int p = 0; p < w->parts; p++)
-        TUTTI_TRY(tutti_input_create_train(&train->input, p, w->parts, train->seed, &w->data[p]));
+    for (int p = 0; p < w->parts; p++) {
+        tutti_input_division division = train->input.division;
+        division.rank = p, division.nranks = w->parts;
+        TUTTI_TRY(tutti_input_create_train(&train->input, &division, train->seed, &w->data[p]));
+    }
     w->count = tutti_model_parameter_count(model);
     for (int i = 0; i < model->nparameters; i++) {
         void *memory;
