@@ -197,7 +197,7 @@ timeout 60 $two $options --parallel-mode STAND_ALONE >out 2>err || { fail "stand
 cmp -s expected out || { fail "stand_alone differs from one rank"; diff expected out; }
 timeout 60 $two $options --parallel-mode layerwise_parallel --explain --save-strategy layers.txt >out 2>err || { fail "--explain"; cat err; }
 grep -qE '^dense1 +outputs +B +S3 +weight S1, bias S0$' out || { fail "--explain shows no dense1"; cat out; }
-grep -q '^    backwards: reduce_scatter of 2 ranks' out || { fail "--explain shows no reduce_scatter"; cat out; }
+grep -qE '^    backwards: (reduce_scatter|all_reduce) of 2 ranks' out || { fail "--explain shows no sum of gradients"; cat out; } # whichever is quicker here
 grep -q '^test accuracy' out && fail "--explain trained"
 timeout 60 $two $options --parallel-mode layerwise_parallel --view consistent >expected 2>err || { fail "layerwise_parallel"; cat err; }
 timeout 60 $two $options --strategy layers.txt --mesh 2 --view consistent >out 2>err || { fail "a saved strategy"; cat err; }
