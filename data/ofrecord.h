@@ -1,7 +1,7 @@
 /*
  * OFRecord inside: decoding a record, reading a file of them, writing one.
  *
- * File: records, each a length (int64, little-endian) and so many bytes: a message of protobuf's wire format,
+ * File: records, each a length (int64, little-endian) and that many bytes: a message of protobuf's wire format,
  *
  *   record   { map<string, feature> feature = 1; }            an entry: key = 1, value = 2
  *   feature  { oneof { bytes list = 1; float list = 2; double list = 3; int32 list = 4; int64 list = 5; } }

@@ -40,7 +40,7 @@ static void await_end(tutti_plan *plan) {
     if (atomic_load_explicit(&plan->works, memory_order_acquire) > 0 &&
         tutti_plan_await_works(plan) == TUTTI_ERR_FORKED)
         return;
-    tutti_plan_lock(plan); /* whoever has ended the last one has left the plan */
+    tutti_plan_lock(plan); /* the thread that ended the last one has left the plan */
     pthread_mutex_unlock(&plan->lock);
 }
 

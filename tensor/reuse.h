@@ -2,7 +2,7 @@
  * GPU memory of tensors that are gone, for tensors that come after them in a stream: giving it back to CUDA waits for the
  * whole GPU.
  *
- * Each block carries an event behind the work that used it last; who takes it in another stream waits there, not on the host. A
+ * Each block carries an event behind the work that used it last; a taker in another stream waits there, not on the host. A
  * block that came back while its stream was being captured belongs to the graph from then on: it is never handed out again.
  *
  * Invariant: a block is in the pool or a tensor's, never both. The pool's blocks are freed with it, or where there is no

@@ -96,7 +96,7 @@ static tutti_status allocate_in_stream(tutti_tensor *tensor, tutti_stream stream
     return status == TUTTI_OK ? keep_memory(tensor, memory, capacity) : status;
 }
 
-/* The memory goes to who comes next; else it stays the storage's, which gives it back to CUDA. */
+/* The memory goes to the next taker; else it stays the storage's, which gives it back to CUDA. */
 static void release_in_stream(tutti_tensor *tensor, tutti_stream stream) {
     tutti_storage *storage = tensor->storage;
     const tutti_placement *placement = tensor->layout->view.placement;

@@ -191,7 +191,7 @@ static void note_release(void *context) {
     atomic_fetch_add(&((queued *)context)->released, 1);
 }
 
-/* Rank 0's first function waits for the others, who do not come; three are behind it. */
+/* Rank 0's first function waits for the other ranks, which do not come; three are behind it. */
 static tutti_status queue_four(queued *q, tutti_work *works[4]) {
     for (int i = 0; i < 4; i++)
         TUTTI_TRY(tutti_submit(q->comm, i == 0 ? wait_for_all : note_call, note_release, q,

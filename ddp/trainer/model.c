@@ -409,7 +409,7 @@ static void gather_inputs(const tutti_model *model, const tutti_node *node, cons
     for (int i = 0; i < tutti_layers_row(node->layer->kind)->ninputs; i++) x[i] = model->nodes[node->inputs[i]].y;
 }
 
-/* For tests: what nobody needs any more becomes NaN, so that who reads it all the same is found out. */
+/* For tests: what no layer needs any more becomes NaN, so that a layer that reads it all the same is found. */
 static void poison(const tutti_model *model, int time) {
     const tutti_kernels *kernels = model->compute->kernels;
     if (!model->poisons) return;

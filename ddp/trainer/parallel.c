@@ -117,7 +117,7 @@ static tutti_node *add_node(builder *b) {
     return node;
 }
 
-/* The node that gives the output of node `from` as a reader wants it, who gives its gradient as `dx`. */
+/* The node that gives the output of node `from` as a reader wants it; the reader gives its gradient as `dx`. */
 static tutti_status redistribute(builder *b, int from, const tutti_sbp *want, const tutti_sbp *dx, tutti_shape shape,
                                  int *index_out) {
     const tutti_node *source = &b->nodes[from];

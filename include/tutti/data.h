@@ -140,10 +140,10 @@ TUTTI_API void tutti_data_source_destroy(tutti_data_source *source);
  *   "hwc_to_chw"              [height, width, channels] becomes [channels, height, width]
  *   "type_cast"               column (0: image, 1: label), type (a tutti_type): images uint8 or float32 (to uint8:
  *                             towards zero, to the nearer end of the range), labels int32
- *   "shuffle"                 buffer_size: a buffer of so many samples is filled; each time one of them, at random, is
+ *   "shuffle"                 buffer_size: a buffer of that many samples is filled; each time one of them, at random, is
  *                             given and replaced by the next; at the end the rest, in random order
  *   "batch"                   size (default: 32), drop_remainder (1: an incomplete last batch is dropped)
- *   "repeat"                  count (default: 1): so many passes, each with new random numbers; -1: without end
+ *   "repeat"                  count (default: 1): number of passes, each with new random numbers; -1: without end
  *
  * Up to type_cast they change one sample; crop, flip and resize come before hwc_to_chw. shuffle, batch and repeat come
  * after those, in this order, each once at most. Images of batches are float32, whatever the list ends with.
