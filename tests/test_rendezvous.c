@@ -128,32 +128,36 @@ Test(rendezvous, a_port_that_something_else_has_is_named) {
     close(fd);
 }
 
-/* A store of another user that was first at the job's port. */
+/* A store of another user that was first at the job's port, which it reports. */
+static pid_t start_strangers_store(int *port_out) {
+    int ends[2];
+    if (pipe(ends) != 0) return -1;
+    pid_t stranger = fork();
+    if (stranger == 0) {
+        tutti_store_server *server;
+        if (setuid(65534) != 0 || tutti_store_server_start("127.0.0.1", 0, NULL, &server) != TUTTI_OK) _exit(1);
+        int port = tutti_store_server_port(server);
+        if (write(ends[1], &port, sizeof port) != sizeof port) _exit(1);
+        for (;;) pause();
+    }
+    close(ends[1]);
+    ssize_t got = stranger > 0 ? read(ends[0], port_out, sizeof *port_out) : -1;
+    close(ends[0]);
+    return got == sizeof *port_out ? stranger : -1;
+}
+
 Test(rendezvous, another_users_store_is_not_joined) {
-    int port, fd = wire_listen(&port);
+    int port;
     char text[32];
     const tutti_world world = {.rank = 0, .size = 2, .local_size = 2, .nodes = 1};
     tutti_rendezvous *rendezvous;
     if (geteuid() != 0) cr_skip_test("needs root, to be another user later");
+    pid_t stranger = start_strangers_store(&port);
+    cr_assert_gt(stranger, 0, "the other user's store has not come up");
     snprintf(text, sizeof text, "%d", port);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", text, 1);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
-    pid_t stranger = fork();
-    if (stranger == 0) {
-        tutti_store_server *server;
-        close(fd);
-        if (setuid(65534) != 0 || tutti_store_server_start("127.0.0.1", port, NULL, &server) != TUTTI_OK) _exit(1);
-        pause();
-    }
-    close(fd);
-    int there = -1;
-    for (int i = 0; i < 100 && there < 0; i++) {
-        usleep(20000);
-        there = wire_connect(port);
-    }
-    cr_assert(there >= 0, "the other user's store has not come up");
-    close(there);
     tutti_status status = tutti_rendezvous_open(&world, &rendezvous);
     kill(stranger, SIGKILL);
     waitpid(stranger, NULL, 0);
