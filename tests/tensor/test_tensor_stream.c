@@ -361,22 +361,24 @@ static int allocated(void) {
     return ask != NULL ? ask() : -1;
 }
 
+/* A target for each stream: nothing orders what they write. */
 static tutti_status once(const ranks_context *context, cuda_rank *rank) {
     tutti_placement *line;
-    tutti_tensor *src, *dst;
+    tutti_tensor *src, *dst[CUDA_STREAMS];
     int n = context->nranks;
     TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_CUDA, NULL, &n, 1, &line));
     tutti_layout layout =
         TUTTI_LAYOUT(.placement = line, .sbp = &terms, .type = TUTTI_INT32, .ndims = 2, .shape = shape);
     TUTTI_TRY(tutti_tensor_create(&layout, &src));
     layout.sbp = &columns;
-    TUTTI_TRY(tutti_tensor_create(&layout, &dst));
-    for (int i = 0; i < 3; i++)
-        TUTTI_TRY(tutti_tensor_redistribute(src, dst, &TUTTI_OPTIONS(.stream = rank->streams[i % CUDA_STREAMS])));
+    for (int i = 0; i < CUDA_STREAMS; i++) {
+        TUTTI_TRY(tutti_tensor_create(&layout, &dst[i]));
+        TUTTI_TRY(tutti_tensor_redistribute(src, dst[i], &TUTTI_OPTIONS(.stream = rank->streams[i])));
+    }
     for (int i = 0; i < CUDA_STREAMS; i++) TUTTI_TRY(rank->device->stream_sync(rank->streams[i]));
     TUTTI_TRY(tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST)));
     tutti_tensor_destroy(src);
-    tutti_tensor_destroy(dst);
+    for (int i = 0; i < CUDA_STREAMS; i++) tutti_tensor_destroy(dst[i]);
     tutti_placement_destroy(line);
     return tutti_barrier(context->comm, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST));
 }
