@@ -15,7 +15,7 @@
 
 #include "bootstrap/store.h"
 
-enum { LIMIT_MS = 5000 };
+enum { LIMIT_MS = 20000 };
 
 int wire_connect(int port) {
     struct sockaddr_in address = {

@@ -17,9 +17,9 @@
 /* A connection to 127.0.0.1:port, or -1. */
 int wire_connect(int port);
 bool wire_send(int fd, const void *data, size_t bytes);
-/* Exactly that many bytes within 5 s. */
+/* Exactly that many bytes within 20 s. */
 bool wire_receive(int fd, void *data, size_t bytes);
-/* The peer closes (or resets) the connection within 5 s, whatever it sends before. */
+/* The peer closes (or resets) the connection within 20 s, whatever it sends before. */
 bool wire_closes(int fd);
 /* Nothing to read for that long. */
 bool wire_silent(int fd, int ms);
