@@ -4,8 +4,8 @@ set(TUTTI_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(DIRECTORY include/tutti DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS tutti tutti_static EXPORT tutti)
 if(TUTTI_HAVE_TRAINER)
-  install(TARGETS tutti_ops tutti_data EXPORT tutti)
-  install(TARGETS tutti_ops_static tutti_data_static tutti_trainer tutti_trainer_static)
+  install(TARGETS tutti_ops tutti_data tutti_trainer EXPORT tutti)
+  install(TARGETS tutti_ops_static tutti_data_static tutti_trainer_static)
 endif()
 
 foreach(folder bootstrap comm ddp/trainer data bench)
@@ -19,7 +19,8 @@ foreach(folder bootstrap comm ddp/trainer data bench)
   endforeach()
 endforeach()
 
-# CMake package: find_package(tutti), targets tutti::tutti, tutti::tutti_static and, with a CBLAS and zlib, tutti::tutti_ops and tutti::tutti_data.
+# CMake package: find_package(tutti), targets tutti::tutti, tutti::tutti_static and, with a CBLAS and zlib, tutti::tutti_ops,
+# tutti::tutti_data and tutti::tutti_trainer.
 install(EXPORT tutti FILE tuttiTargets.cmake NAMESPACE tutti:: DESTINATION ${TUTTI_CMAKE_DIR})
 configure_package_config_file(cmake/tuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/tuttiConfig.cmake
                               INSTALL_DESTINATION ${TUTTI_CMAKE_DIR})
@@ -37,7 +38,7 @@ foreach(folder LIBDIR INCLUDEDIR)
 endforeach()
 set(TUTTI_PC_NAMES tutti)
 if(TUTTI_HAVE_TRAINER)
-  list(APPEND TUTTI_PC_NAMES tutti_ops tutti_data)
+  list(APPEND TUTTI_PC_NAMES tutti_ops tutti_data tutti_trainer)
 endif()
 # Where the system's loader does not look of itself, programs note where the library is. It looks into /usr/local/lib only
 # after ldconfig.

@@ -37,7 +37,7 @@ if(TUTTI_HAVE_TRAINER)
   set(onednn $<$<BOOL:${TUTTI_HAVE_ONEDNN}>:tutti_onednn>)
   target_link_libraries(tutti_trainer_objects PRIVATE tutti_cblas ${onednn})
   tutti_library(tutti_trainer tutti_trainer_objects tutti_trainer)
-  target_link_libraries(tutti_trainer PUBLIC tutti PRIVATE tutti_data tutti_cblas ${onednn} m)
+  target_link_libraries(tutti_trainer PUBLIC tutti_data PRIVATE tutti_cblas ${onednn} m)
   target_link_options(tutti_trainer PRIVATE -Wl,--no-undefined
                       -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/tutti_trainer.map)
   set_target_properties(tutti_trainer PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/tutti_trainer.map)

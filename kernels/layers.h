@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tutti/train.h>
+
 #include "kernels/real.h"
 
 /* ------------------------------------------------------------------------------------------- windows */
@@ -24,11 +26,6 @@ typedef struct tutti_window {
     int pad_top, pad_left; /* rows and columns of padding before the image; those after it follow */
     int out_height, out_width;
 } tutti_window;
-
-typedef enum tutti_padding {
-    TUTTI_PADDING_VALID, /* windows lie inside the image: out = ceil((in - kernel + 1) / stride) */
-    TUTTI_PADDING_SAME   /* out = ceil(in / stride); of an odd padding the larger half comes after the image */
-} tutti_padding;
 
 /* in_height, in_width, channels, kernel and stride are given, the rest is filled in. False: VALID, and the window
  * is larger than the image. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ddp/trainer/models/models.h"
+#include "ddp/trainer/program/arguments.h"
 #include "ddp/trainer/train.h"
 #include "tests/support/files.h"
 #include "tests/support/training.h"

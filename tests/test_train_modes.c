@@ -167,12 +167,12 @@ static double *tested; /* shared memory */
 
 static tutti_status train_and_test(ranks_context *context) {
     tutti_arguments arguments;
-    tutti_train train;
-    double found = 0;
+    tutti_trainer train;
+    tutti_train_result found = {.steps = 0};
     tutti_status status = training_open(context->argument, context->comm, &arguments, &train);
-    if (status == TUTTI_OK) status = tutti_train_run(&train, &found);
-    if (context->rank == 0) *tested = found;
-    tutti_train_close(&train);
+    if (status == TUTTI_OK) status = tutti_trainer_run(&train, &found);
+    if (context->rank == 0) *tested = found.test.accuracy;
+    tutti_trainer_fini(&train);
     return status;
 }
 
@@ -294,7 +294,7 @@ enum { VICTIM = 3 };
 
 static atomic_int *named; /* shared memory: ranks whose error names the victim's process */
 static ranks_context *struck;
-static const tutti_train *under_way;
+static const tutti_trainer *under_way;
 
 /* At any place of a step. */
 static void strike(int number) {
@@ -306,8 +306,8 @@ static void strike(int number) {
 static tutti_status train_until_one_dies(ranks_context *context) {
     const training_run *run = context->argument;
     tutti_arguments arguments;
-    tutti_train train;
-    double accuracy;
+    tutti_trainer train;
+    tutti_train_result result;
     TUTTI_TRY(training_open(run, context->comm, &arguments, &train));
     if (context->rank == VICTIM) {
         struck = context;
@@ -316,13 +316,13 @@ static tutti_status train_until_one_dies(ranks_context *context) {
         setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {.tv_usec = 7000}, .it_interval = {.tv_usec = 7000}},
                   NULL);
     }
-    const tutti_status status = tutti_train_run(&train, &accuracy);
+    const tutti_status status = tutti_trainer_run(&train, &result);
     char died[64]; /* ranks are numbered by the communicator, so the process tells which one it is */
     snprintf(died, sizeof died, "pid %d) died", ranks_pid(context, VICTIM));
     if (strstr(tutti_last_error(), died) != NULL) atomic_fetch_add(named, 1);
     tutti_comm_abort(context->comm, "a rank failed");
     if (train.placement != NULL) tutti_placement_abort(train.placement, "a rank failed");
-    tutti_train_close(&train);
+    tutti_trainer_fini(&train);
     RANKS_CHECK(status != TUTTI_OK, "a run without rank 3 went on");
     return TUTTI_OK;
 }

@@ -18,9 +18,10 @@ int64_t tutti_callbacks_now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-tutti_status tutti_callbacks_open(tutti_callbacks *callbacks, const char *metrics_path, bool append) {
+tutti_status tutti_callbacks_open(tutti_callbacks *callbacks, bool prints, const char *metrics_path, bool append) {
     *callbacks = (tutti_callbacks){.metrics_path = metrics_path, .start_ns = tutti_callbacks_now_ns()};
-    callbacks->progress = isatty(STDERR_FILENO) == 1;
+    callbacks->prints = prints;
+    callbacks->progress = prints && isatty(STDERR_FILENO) == 1;
     if (metrics_path == NULL) return TUTTI_OK;
     callbacks->metrics = fopen(metrics_path, append ? "ae" : "we");
     if (callbacks->metrics == NULL)
@@ -138,7 +139,7 @@ static void tell_people(tutti_callbacks *callbacks, const tutti_event *event) {
 }
 
 tutti_status tutti_callbacks_tell(tutti_callbacks *callbacks, const tutti_event *event) {
-    tell_people(callbacks, event);
+    if (callbacks->prints) tell_people(callbacks, event);
     return tell_metrics(callbacks, event);
 }
 

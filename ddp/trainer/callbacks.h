@@ -46,13 +46,14 @@ typedef struct tutti_event {
 typedef struct tutti_callbacks {
     FILE *metrics;            /* NULL: none */
     const char *metrics_path; /* for errors */
-    bool progress;            /* stderr is a terminal */
+    bool prints;
+    bool progress; /* stderr is a terminal */
     bool progress_drawn, heading_printed;
     int64_t start_ns, drawn_ns;
 } tutti_callbacks;
 
-/* metrics_path NULL: no metrics. The file is written anew, or, when `append`, continued. */
-tutti_status tutti_callbacks_open(tutti_callbacks *callbacks, const char *metrics_path, bool append);
+/* prints: losses and progress. metrics_path NULL: no metrics. The file is written anew, or, when `append`, continued. */
+tutti_status tutti_callbacks_open(tutti_callbacks *callbacks, bool prints, const char *metrics_path, bool append);
 /* An error only when the metrics could not be written. */
 tutti_status tutti_callbacks_tell(tutti_callbacks *callbacks, const tutti_event *event);
 void tutti_callbacks_close(tutti_callbacks *callbacks);

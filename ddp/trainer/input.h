@@ -1,5 +1,5 @@
 /*
- * What a run trains and tests on: sources of data and pipelines from the options.
+ * What a run trains and tests on: sources of data and pipelines, from what the caller gave; or the caller's own.
  *
  * Training: batches without end, each global batch the same for any number of ranks, samples that do not fill one left out. Tests:
  * each sample once, without crop, flip and shuffle. Images come as uint8 are numbers in [0, 1]; CIFAR's are normalized, too.
@@ -7,9 +7,7 @@
 #ifndef TUTTI_TRAINER_INPUT_H
 #define TUTTI_TRAINER_INPUT_H
 
-#include <tutti/data.h>
-
-#include "ddp/trainer/arguments.h"
+#include <tutti/train.h>
 
 /* Which samples this rank reads. */
 typedef struct tutti_input_division {
@@ -22,22 +20,23 @@ typedef struct tutti_input_division {
 } tutti_input_division;
 
 typedef struct tutti_input {
-    const tutti_arguments *arguments;
+    tutti_train_data given; /* what the caller gave, with defaults in place of zeros */
     tutti_input_division division;
     tutti_data_source *train_source, *test_source;
     tutti_data *train, *test;
     tutti_data_details details; /* of training batches */
     int64_t train_count, test_count;
     int classes;
-    int64_t batches;  /* of training in an epoch, which is --repeat passes */
+    int64_t batches;  /* of training in an epoch, which is `repeat` passes */
     const char *name; /* where the data comes from, for people */
+    bool own;         /* sources, or pipelines, are the caller's */
     bool drawn;       /* digits that are drawn, since no data was named or found, or because of --dataset digits */
 } tutti_input;
 
-/* Local: the sources; counts, classes and name are known then. Without --dataset and --data: from the folder that TUTTI_DATA
+/* Local: the sources; counts, classes and name are known then. Of a set by name, without --dataset and --data: from the folder that TUTTI_DATA
  * names, else from ../shared/data/mnist or data/mnist where that is a folder, else digits are drawn. A folder that was asked for
  * and is missing or incomplete is an error. */
-tutti_status tutti_input_open(tutti_input *input, const tutti_arguments *arguments);
+tutti_status tutti_input_open(tutti_input *input, const tutti_train_data *data);
 /* Accepts half-opened ones. */
 void tutti_input_close(tutti_input *input);
 

@@ -1,5 +1,5 @@
 /*
- * The table of layers. A model is data: a list of tutti_layer (models/), from which model.c makes nodes; a row of
+ * The table of layers. A model is data: a list of tutti_layer (<tutti/train.h>), from which model.c makes nodes; a row of
  * this table tells how a kind of layer is placed, run forwards and backwards, what it costs, and along which axes
  * it may be split over ranks. Whoever adds a layer adds a row; nobody else knows kinds.
  *
@@ -13,55 +13,18 @@
 #include <stdint.h>
 
 #include <tutti/tensor.h>
-#include <tutti/tutti.h>
+#include <tutti/train.h>
 
 #include "kernels/kernels.h"
 
-#define TUTTI_LAYER_INPUTS     2
 #define TUTTI_LAYER_PARAMETERS 2 /* weight, bias; of batch norm gamma, beta */
 #define TUTTI_LAYER_STATES     2 /* batch norm: moving mean, moving variance */
 
-typedef enum tutti_layer_kind {
-    TUTTI_LAYER_CONV,
-    TUTTI_LAYER_MAX_POOL,
-    TUTTI_LAYER_RELU,
-    TUTTI_LAYER_DENSE,
-    TUTTI_LAYER_DROPOUT,
-    TUTTI_LAYER_ADD, /* of two inputs of one shape: a residual connection */
-    TUTTI_LAYER_BATCH_NORM,
-    TUTTI_LAYER_AVERAGE_POOL, /* kernel 0: the mean of all pixels */
-    /* parallel.c makes these where layers are cut: */
-    TUTTI_LAYER_BIAS,         /* and ReLU, of a layer whose inputs are cut, once its partial sums are added */
-    TUTTI_LAYER_REDISTRIBUTE, /* runs a plan forwards, another one backwards: model.c */
-    TUTTI_LAYER_KIND_COUNT
-} tutti_layer_kind;
-
-/* How weights start. fan_in and fan_out: how many products each output, or each gradient of an input, sums. */
-typedef enum tutti_initializer {
-    TUTTI_INITIALIZER_TRUNCATED_NORMAL, /* of tutti_layer.stddev */
-    TUTTI_INITIALIZER_HE_NORMAL,        /* truncated normal of variance 2 / fan_in (He et al., 2015) */
-    TUTTI_INITIALIZER_XAVIER_UNIFORM,   /* in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010) */
-    TUTTI_INITIALIZER_UNIFORM,          /* in +-tutti_layer.limit */
-    TUTTI_INITIALIZER_CONSTANT          /* tutti_layer.constant */
-} tutti_initializer;
-
-/* What a model says of one layer; members that its kind does not use are 0. */
-typedef struct tutti_layer {
-    const char *name; /* lives as long as the model */
-    tutti_layer_kind kind;
-    const char *inputs[TUTTI_LAYER_INPUTS]; /* names of earlier layers, or "input"; inputs[0] NULL: the layer before */
-    int units;                              /* filters of a convolution, outputs of a dense layer */
-    int kernel, stride;                     /* of a window */
-    tutti_padding padding;
-    bool relu;                     /* fused behind a convolution, dense layer, batch norm or add */
-    bool no_bias;                  /* of a convolution or dense layer */
-    double rate;                   /* of dropout */
-    double epsilon, momentum;      /* of batch norm: kernels/layers.h */
-    tutti_initializer initializer; /* of weights, and of batch norm's gamma; by one of: */
-    double stddev, limit, constant;
-    double bias;       /* biases, and batch norm's beta, start as this */
-    double bias_limit; /* above 0: instead of that, uniform in +- this */
-} tutti_layer;
+/* Kinds of nodes that no list has; parallel.c makes them where layers are cut. */
+#define TUTTI_LAYER_BIAS ((tutti_layer_kind)(TUTTI_LAYER_AVERAGE_POOL + 1)) /* and ReLU, once partial sums are added */
+#define TUTTI_LAYER_REDISTRIBUTE                                                                                       \
+    ((tutti_layer_kind)(TUTTI_LAYER_AVERAGE_POOL + 2)) /* runs a plan forwards, another one backwards: model.c */
+#define TUTTI_LAYER_KIND_COUNT (TUTTI_LAYER_AVERAGE_POOL + 3)
 
 /* Shape of one sample. */
 typedef struct tutti_shape {

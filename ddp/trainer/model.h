@@ -11,7 +11,7 @@
 #include "ddp/trainer/layers.h"
 #include "ddp/trainer/memory_plan.h"
 
-#define TUTTI_MODEL_LAYERS     256
+#define TUTTI_MODEL_LAYERS     TUTTI_TRAIN_LAYERS
 #define TUTTI_MODEL_NAME_BYTES 64
 
 /* The list that a function in models/ fills. */

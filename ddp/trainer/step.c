@@ -178,7 +178,7 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
 
 /* One batch. Where the model is cut, ranks exchange activations of whole batches: behind an incomplete one come samples that
  * nobody counts. */
-static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch) {
+static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch, int64_t *samples) {
     const tutti_step_setup *setup = &step->setup;
     tutti_compute *compute = setup->compute;
     const int rows = is_cut(step) ? setup->batch : batch->count;
@@ -192,19 +192,25 @@ static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch) 
     };
     const bool adds = true;
     if (loss.logits == NULL) return setup->model->failure;
-    if (setup->counts && losses > 0) compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+    if (!setup->counts || losses == 0) return TUTTI_OK;
+    compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+    *samples += losses;
     return TUTTI_OK;
 }
 
-tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]) {
+tutti_status tutti_step_test(tutti_step *step, tutti_data *test, tutti_step_sums *sums_out) {
     tutti_compute *compute = step->setup.compute;
     tutti_data_batch batch;
-    compute->kernels->zero(compute, step->sums, 2 * sizeof *step->sums);
+    double sums[2];
+    int64_t samples = 0;
+    compute->kernels->zero(compute, step->sums, sizeof sums);
     TUTTI_TRY(tutti_data_seek(test, 0, 0));
     for (;;) {
         TUTTI_TRY(tutti_data_next(test, &batch));
         if (batch.whole == 0) break;
-        TUTTI_TRY(test_batch(step, &batch));
+        TUTTI_TRY(test_batch(step, &batch, &samples));
     }
-    return compute->kernels->download(compute, sums_out, step->sums, 2 * sizeof *step->sums);
+    TUTTI_TRY(compute->kernels->download(compute, sums, step->sums, sizeof sums));
+    *sums_out = (tutti_step_sums){sums[0], sums[1], samples};
+    return TUTTI_OK;
 }

@@ -56,8 +56,13 @@ void tutti_step_close(tutti_step *step);
 tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const tutti_data_batch *batch);
 /* The sum of this rank's losses in the last step, divided by the divisor. Waits for it. */
 tutti_status tutti_step_loss(tutti_step *step, double *loss_out);
-/* One pass over test samples: the sum of their losses, and of right answers. In a model that is cut all ranks test the same
- * batches, and the sums are of the losses that this rank counts. */
-tutti_status tutti_step_test(tutti_step *step, tutti_data *test, double sums_out[2]);
+typedef struct tutti_step_sums {
+    double losses, right; /* answers */
+    int64_t samples;
+} tutti_step_sums;
+
+/* One pass over test samples. In a model that is cut all ranks test the same batches, and the sums are of the losses that this rank
+ * counts. */
+tutti_status tutti_step_test(tutti_step *step, tutti_data *test, tutti_step_sums *sums_out);
 
 #endif

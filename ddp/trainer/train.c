@@ -21,24 +21,33 @@
 
 /* --------------------------------------------------------------------------------------------- start */
 
-static tutti_status connect_ranks(tutti_train *train) {
+static void start_clock(const tutti_trainer *train, tutti_train_clock *clock) {
+    *clock = (tutti_train_clock){.ns = tutti_callbacks_now_ns(), .step = train->step};
+}
+
+tutti_status tutti_trainer_connect(tutti_trainer *train) {
+    if (train->connected) return TUTTI_OK;
     TUTTI_TRY(tutti_model_connect(train->model));
     TUTTI_TRY(tutti_gradients_create(&train->gradients, train->model, train->comm, train->sums));
     train->work.gradients = &train->gradients;
+    train->connected = true;
+    TUTTI_TRY(tutti_input_seek(&train->input, train->input.train, train->epoch, train->batch));
+    start_clock(train, &train->lately);
+    start_clock(train, &train->row);
     return TUTTI_OK;
 }
 
 /* --------------------------------------------------------------------------------------------- events */
 
-static tutti_status tell(tutti_train *train, tutti_event event) {
-    if (train->rank != 0 || train->arguments->silent) return TUTTI_OK;
+static tutti_status tell(tutti_trainer *train, tutti_event event) {
+    if (train->rank != 0 || train->silent) return TUTTI_OK;
     event.step = train->step;
     event.total_steps = train->total_steps;
     event.epoch = train->batch > 0 ? train->epoch + 1 : train->epoch; /* the last step ended its epoch, or is in it */
     return tutti_callbacks_tell(&train->callbacks, &event);
 }
 
-static tutti_status tell_start(tutti_train *train) {
+static tutti_status tell_start(tutti_trainer *train) {
     tutti_event event = {
         .kind = TUTTI_EVENT_START,
         .model = train->model_name,
@@ -53,12 +62,8 @@ static tutti_status tell_start(tutti_train *train) {
     return tell(train, event);
 }
 
-static void start_clock(const tutti_train *train, tutti_train_clock *clock) {
-    *clock = (tutti_train_clock){.ns = tutti_callbacks_now_ns(), .step = train->step};
-}
-
 /* Images per second since the clock started, which starts anew. */
-static double lap(const tutti_train *train, tutti_train_clock *clock) {
+static double lap(const tutti_trainer *train, tutti_train_clock *clock) {
     tutti_train_clock since = *clock;
     start_clock(train, clock);
     double images = (double)(clock->step - since.step) * (double)train->global_batch;
@@ -66,24 +71,25 @@ static double lap(const tutti_train *train, tutti_train_clock *clock) {
 }
 
 /* What is told of a step with a loss is of the steps since the last one; the progress line shows the last half second. */
-static double measure_speed(tutti_train *train, bool has_loss) {
+static double measure_speed(tutti_trainer *train, bool has_loss) {
     int64_t spent = tutti_callbacks_now_ns() - train->lately.ns;
     if (spent >= SPEED_EVERY_NS || train->images_per_second == 0) train->images_per_second = lap(train, &train->lately);
     return has_loss ? lap(train, &train->row) : train->images_per_second;
 }
 
 /* Time that went into a test or a checkpoint is not the steps'. */
-static void leave_out(tutti_train *train, int64_t since_ns) {
+static void leave_out(tutti_trainer *train, int64_t since_ns) {
     int64_t spent = tutti_callbacks_now_ns() - since_ns;
     train->lately.ns += spent;
     train->row.ns += spent;
     train->pace.ns += spent;
 }
 
-/* The mean over all samples of the step's loss, on the steps that show it. */
-static tutti_status look_at_loss(tutti_train *train, double *loss) {
+/* The mean over all samples of the last step's loss. */
+static tutti_status look_at_loss(tutti_trainer *train, double *loss) {
     TUTTI_TRY(tutti_step_loss(&train->work, loss));
     TUTTI_TRY(tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, train->sums ? TUTTI_SUM : TUTTI_AVG, NULL));
+    train->loss = *loss;
     if (isfinite(*loss)) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: training diverged; lower --lr (now %g)",
                       (long long)train->step, train->schedule.lr);
@@ -92,7 +98,7 @@ static tutti_status look_at_loss(tutti_train *train, double *loss) {
 /* ----------------------------------------------------------------------------------------- evaluation */
 
 /* The same where layers are cut: among ranks whose samples differ. */
-static tutti_status share_parts(tutti_train *train) {
+static tutti_status share_parts(tutti_trainer *train) {
     const tutti_model *model = train->model;
     const tutti_options options = TUTTI_OPTIONS(.memory = train->compute->kernels->memory,
                                                 .stream = train->compute->kernels->stream(train->compute));
@@ -107,7 +113,7 @@ static tutti_status share_parts(tutti_train *train) {
 
 /* Batch norm's moving values are those of each rank's own samples; rank 0's count: all ranks test with them, and checkpoints,
  * which rank 0 writes, hold them. Training reads none, so the others' go unnoticed. */
-static tutti_status share_states(tutti_train *train) {
+static tutti_status share_states(tutti_trainer *train) {
     const tutti_model *model = train->model;
     tutti_compute *compute = train->compute;
     if (model->state_count == 0 || train->nranks == 1) return TUTTI_OK;
@@ -117,26 +123,43 @@ static tutti_status share_states(tutti_train *train) {
         &TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute)));
 }
 
-static tutti_status evaluate(tutti_train *train, double *accuracy_out) {
-    int64_t begun_ns = tutti_callbacks_now_ns();
-    double sums[2]; /* losses, right answers */
+tutti_status tutti_trainer_evaluate(tutti_trainer *train, tutti_train_evaluation *evaluation_out) {
+    const int64_t begun_ns = tutti_callbacks_now_ns();
+    tutti_step_sums sums = {.samples = 0};
+    *evaluation_out = (tutti_train_evaluation){.samples = 0};
     TUTTI_TRY(share_states(train));
-    TUTTI_TRY(tutti_step_test(&train->work, train->input.test, sums));
-    TUTTI_TRY(tutti_all_reduce(train->comm, sums, sums, 2, TUTTI_FLOAT64, TUTTI_SUM, NULL));
-    double count = (double)train->input.test_count;
-    tutti_event event = {
-        .kind = TUTTI_EVENT_EVALUATION, .has_loss = true, .loss = sums[0] / count, .accuracy = sums[1] / count};
-    *accuracy_out = event.accuracy;
+    if (train->input.test == NULL) return TUTTI_OK;
+    TUTTI_TRY(tutti_step_test(&train->work, train->input.test, &sums));
+    double all[] = {sums.losses, sums.right, (double)sums.samples};
+    TUTTI_TRY(tutti_all_reduce(train->comm, all, all, 3, TUTTI_FLOAT64, TUTTI_SUM, NULL));
+    if (all[2] == 0) return tutti_fail(TUTTI_ERR_DATA, "%s: there are no test samples", train->input.name);
+    *evaluation_out =
+        (tutti_train_evaluation){.loss = all[0] / all[2], .accuracy = all[1] / all[2], .samples = (int64_t)all[2]};
     leave_out(train, begun_ns);
-    return tell(train, event);
+    return tell(train, (tutti_event){.kind = TUTTI_EVENT_EVALUATION,
+                                     .has_loss = true,
+                                     .loss = evaluation_out->loss,
+                                     .accuracy = evaluation_out->accuracy});
 }
 
 /* ------------------------------------------------------------------------------------------- the loop */
 
-static tutti_status save(tutti_train *train) {
-    const bool writes = train->rank == 0 && train->arguments->checkpoint_dir != NULL;
+/* Whether rank 0 writes checkpoints, which all have to know. */
+static tutti_status agree_to_write(tutti_trainer *train) {
+    if (train->knows_writes) return TUTTI_OK;
+    int32_t writes = train->rank == 0 && train->options.checkpoint_dir != NULL;
+    TUTTI_TRY(tutti_broadcast(train->comm, &writes, 1, TUTTI_INT32, 0, NULL));
+    train->knows_writes = true;
+    train->writes = writes != 0;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_trainer_save(tutti_trainer *train, char path_out[TUTTI_CHECKPOINT_PATH_BYTES]) {
+    TUTTI_TRY(agree_to_write(train));
+    const bool writes = train->rank == 0 && train->writes;
+    path_out[0] = '\0';
     tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
-    if (!writes && !(train->cut && train->stoppable)) return TUTTI_OK; /* stoppable: rank 0 writes */
+    if (!writes && !(train->cut && train->writes)) return TUTTI_OK;
     int64_t begun_ns = tutti_callbacks_now_ns();
     if (train->cut) TUTTI_TRY(share_states(train));
     if (!writes) {
@@ -144,25 +167,22 @@ static tutti_status save(tutti_train *train) {
         leave_out(train, begun_ns);
         return TUTTI_OK;
     }
-    char path[TUTTI_CHECKPOINT_PATH_BYTES];
     tutti_checkpoint_position position = {
         .seed = train->seed,
         .step = train->step,
         .epoch = train->epoch,
         .samples = train->batch * train->global_batch,
         .ranks = train->sums ? 1 : train->nranks, /* as of one rank */
-        .batch_size = train->sums ? train->global_batch : train->arguments->batch_size,
+        .batch_size = train->sums ? train->global_batch : train->options.batch_size,
     };
-    TUTTI_TRY(tutti_checkpoint_save(train->arguments->checkpoint_dir, &content, &position, path));
+    TUTTI_TRY(tutti_checkpoint_save(train->options.checkpoint_dir, &content, &position, path_out));
     leave_out(train, begun_ns);
-    return tell(train, (tutti_event){.kind = TUTTI_EVENT_CHECKPOINT, .path = path});
+    return tell(train, (tutti_event){.kind = TUTTI_EVENT_CHECKPOINT, .path = path_out});
 }
 
-/* Whether rank 0 writes checkpoints, which is the same for all ranks. */
-static tutti_status agree_to_listen(tutti_train *train) {
-    int32_t writes = train->rank == 0 && train->arguments->checkpoint_dir != NULL;
-    TUTTI_TRY(tutti_broadcast(train->comm, &writes, 1, TUTTI_INT32, 0, NULL));
-    train->stoppable = writes != 0;
+static tutti_status agree_to_listen(tutti_trainer *train) {
+    TUTTI_TRY(agree_to_write(train));
+    train->stoppable = train->writes && train->options.catch_signals;
     train->agree_step = train->step + 1;
     start_clock(train, &train->pace);
     if (train->stoppable) tutti_stop_listen();
@@ -171,7 +191,7 @@ static tutti_status agree_to_listen(tutti_train *train) {
 
 /* Did a signal come to any rank? They ask each other about ten times a second: how many steps that is follows from the
  * slowest one's pace, so all of them reckon the same. */
-static tutti_status agree_to_stop(tutti_train *train) {
+static tutti_status agree_to_stop(tutti_trainer *train) {
     bool last = train->step == train->total_steps;
     if (!train->stoppable || (train->step < train->agree_step && !last)) return TUTTI_OK;
     tutti_train_clock since = train->pace;
@@ -185,59 +205,74 @@ static tutti_status agree_to_stop(tutti_train *train) {
     return TUTTI_OK;
 }
 
+static tutti_status save(tutti_trainer *train) {
+    char path[TUTTI_CHECKPOINT_PATH_BYTES];
+    return tutti_trainer_save(train, path);
+}
+
 /* The others do not end before rank 0 has written: their launcher might take that for a failure. */
-static tutti_status stop(tutti_train *train, bool saved) {
+static tutti_status stop(tutti_trainer *train, bool saved) {
     if (!saved) TUTTI_TRY(save(train));
     return tutti_barrier(train->comm, NULL);
 }
 
-/* One step, and what is due after it. */
-static tutti_status advance(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
+tutti_status tutti_trainer_step(tutti_trainer *train, double *loss_out) {
+    const tutti_train_options *options = &train->options;
     tutti_event event = {.kind = TUTTI_EVENT_STEP};
     event.lr = tutti_schedule_lr(&train->schedule, train->step);
     tutti_data_batch batch;
     TUTTI_TRY(tutti_input_next(&train->input, &batch));
     TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, &batch));
     train->step++;
-    event.has_loss = train->step == 1 || train->step % arguments->log_every == 0;
-    if (event.has_loss) TUTTI_TRY(look_at_loss(train, &event.loss));
+    event.has_loss = train->step == 1 || train->step % options->loss_every == 0;
+    if (event.has_loss || loss_out != NULL) TUTTI_TRY(look_at_loss(train, &event.loss));
+    if (loss_out != NULL) *loss_out = event.loss;
     event.images_per_second = measure_speed(train, event.has_loss);
-    bool last = train->step == train->total_steps, epoch_ends = ++train->batch == train->input.batches;
-    if (epoch_ends) {
+    if (++train->batch == train->input.batches) {
         train->epoch++;
         train->batch = 0;
     }
-    TUTTI_TRY(tell(train, event));
+    return tell(train, event);
+}
+
+/* One step, and what is due after it. */
+static tutti_status advance(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
+    TUTTI_TRY(tutti_trainer_step(train, NULL));
+    const bool last = train->step == train->total_steps, epoch_ends = train->batch == 0;
     if (epoch_ends || last) TUTTI_TRY(save(train));
     TUTTI_TRY(agree_to_stop(train));
     if (train->stopped_by != 0) return stop(train, epoch_ends || last);
-    double accuracy;
-    if (arguments->eval_every > 0 && train->step % arguments->eval_every == 0 && !last)
-        TUTTI_TRY(evaluate(train, &accuracy));
+    tutti_train_evaluation evaluation;
+    if (options->eval_every > 0 && train->step % options->eval_every == 0 && !last)
+        TUTTI_TRY(tutti_trainer_evaluate(train, &evaluation));
     return TUTTI_OK;
 }
 
-tutti_status tutti_train_explain(tutti_train *train) {
-    TUTTI_TRY(connect_ranks(train));
-    if (train->rank != 0 || train->arguments->silent) return TUTTI_OK;
+tutti_status tutti_trainer_explain(tutti_trainer *train, FILE *file) {
+    TUTTI_TRY(tutti_trainer_connect(train));
+    if (train->rank != 0 || train->silent) return TUTTI_OK;
     const tutti_explanation about = {train->model, train->list, &train->strategy, &train->gradients,
                                      train->global_batch};
-    return tutti_explain(&about, stdout);
+    return tutti_explain(&about, file);
 }
 
-tutti_status tutti_train_run(tutti_train *train, double *accuracy_out) {
+tutti_status tutti_trainer_run(tutti_trainer *train, tutti_train_result *result_out) {
     tutti_event end = {.kind = TUTTI_EVENT_END};
-    TUTTI_TRY(connect_ranks(train));
+    tutti_train_result result = {.steps = 0};
+    TUTTI_TRY(tutti_trainer_connect(train));
     TUTTI_TRY(tell_start(train));
     TUTTI_TRY(agree_to_listen(train));
-    TUTTI_TRY(tutti_input_seek(&train->input, train->input.train, train->epoch, train->batch));
-    start_clock(train, &train->lately);
-    start_clock(train, &train->row);
     while (train->step < train->total_steps && train->stopped_by == 0) TUTTI_TRY(advance(train));
     tutti_stop_forget();
-    if (train->stopped_by != 0) return TUTTI_OK;
-    TUTTI_TRY(evaluate(train, accuracy_out));
-    TUTTI_TRY(tutti_gradients_get_statistics(&train->gradients, &end.ddp));
-    return tell(train, end);
+    if (train->stopped_by == 0) {
+        TUTTI_TRY(tutti_trainer_evaluate(train, &result.test));
+        TUTTI_TRY(tutti_gradients_get_statistics(&train->gradients, &end.ddp));
+        TUTTI_TRY(tell(train, end));
+    }
+    result.loss = train->loss;
+    result.steps = train->step;
+    result.stopped_by = train->stopped_by;
+    *result_out = result;
+    return TUTTI_OK;
 }

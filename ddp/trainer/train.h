@@ -1,12 +1,11 @@
 /*
- * The training loop. It knows no model, no data format and no file format.
+ * A trainer at work. The loop knows no model, no data format and no file format.
  */
 #ifndef TUTTI_TRAINER_TRAIN_H
 #define TUTTI_TRAINER_TRAIN_H
 
-#include <tutti/tutti.h>
+#include <tutti/train.h>
 
-#include "ddp/trainer/arguments.h"
 #include "ddp/trainer/callbacks.h"
 #include "ddp/trainer/checkpoint.h"
 #include "ddp/trainer/input.h"
@@ -20,10 +19,15 @@ typedef struct tutti_train_clock {
     int64_t ns, step;
 } tutti_train_clock;
 
-typedef struct tutti_train {
-    const tutti_arguments *arguments;
-    tutti_comm *comm; /* the caller's */
-    int rank, nranks;
+struct tutti_trainer {
+    tutti_train_model given;     /* what the caller gave, with */
+    tutti_train_options options; /* defaults in place of zeros */
+    tutti_comm *whole;           /* the caller's */
+    tutti_comm *own;             /* of a rank that trains by itself beside others; else NULL */
+    tutti_comm *comm;            /* one of these: of the ranks that train together */
+    int rank, nranks;            /* there */
+    bool silent;                 /* another rank prints and writes */
+    bool connected;              /* parameters have been brought together */
     uint64_t seed;
     int64_t global_batch; /* samples of a step, of all ranks */
     int64_t first, rows;  /* this rank's part of them */
@@ -53,24 +57,36 @@ typedef struct tutti_train {
     tutti_train_clock lately, row; /* of the progress line, and since the last loss */
     double images_per_second;      /* lately */
 
-    bool stoppable;         /* a signal ends the run with a checkpoint: the same on all ranks */
-    int stopped_by;         /* the signal that did; 0: none */
-    int64_t agree_step;     /* when the ranks look next whether one came to any of them */
-    tutti_train_clock pace; /* since they looked last */
-} tutti_train;
+    bool knows_writes, writes; /* rank 0 writes checkpoints, once all know */
+    bool stoppable;            /* a signal ends the run with a checkpoint: the same on all ranks */
+    int stopped_by;            /* the signal that did; 0: none */
+    int64_t agree_step;        /* when the ranks look next whether one came to any of them */
+    tutti_train_clock pace;    /* since they looked last */
+    double loss;               /* the last that was looked at; NaN: none */
+};
 
-/* Local: reads data, makes model and optimizer, reads the checkpoint to resume from, prepares folder and files of rank
- * 0. Does not talk to other ranks. */
-tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *arguments, tutti_comm *comm);
+/* Local: checks what the caller gave. tutti_trainer_fini follows, whatever it returns. */
+tutti_status tutti_trainer_begin(tutti_trainer *train, const tutti_train_model *model, const tutti_train_data *data,
+                                 const tutti_train_options *options);
 
-/* All ranks: trains, tests, and gives the accuracy on the test data, 0 to 1. Where a checkpoint folder was given, SIGINT or
- * SIGTERM to any of them ends the run on all: with a checkpoint, stopped_by set, and no test. */
-tutti_status tutti_train_run(tutti_train *train, double *accuracy_out);
+/* Reads data, makes model and optimizer, reads the checkpoint to resume from, prepares folder and files of rank 0. All ranks begin
+ * it, since those of stand_alone part here; but for that it talks to none, and may fail on some. */
+tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm);
 
-/* All ranks: rank 0 prints how the work is divided. In place of tutti_train_run. */
-tutti_status tutti_train_explain(tutti_train *train);
+/* All ranks: are settings and data the same everywhere? */
+tutti_status tutti_trainer_agree(const tutti_trainer *train);
 
-/* Accepts half-opened ones. */
-void tutti_train_close(tutti_train *train);
+/* All ranks: parameters become rank 0's, once. */
+tutti_status tutti_trainer_connect(tutti_trainer *train);
+
+/* As the calls of <tutti/train.h>, by all ranks; a failure leaves it to the caller to end the others. */
+tutti_status tutti_trainer_step(tutti_trainer *train, double *loss_out);
+tutti_status tutti_trainer_evaluate(tutti_trainer *train, tutti_train_evaluation *evaluation_out);
+tutti_status tutti_trainer_save(tutti_trainer *train, char path_out[TUTTI_CHECKPOINT_PATH_BYTES]);
+tutti_status tutti_trainer_run(tutti_trainer *train, tutti_train_result *result_out);
+tutti_status tutti_trainer_explain(tutti_trainer *train, FILE *file);
+
+/* Accepts half-made ones. */
+void tutti_trainer_fini(tutti_trainer *train);
 
 #endif

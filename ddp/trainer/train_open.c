@@ -9,6 +9,7 @@
 #include <tutti/tensor.h>
 
 #include "ddp/trainer/models/models.h"
+#include "ddp/trainer/settings.h"
 #include "ddp/trainer/stop.h"
 #include "ddp/trainer/train.h"
 #include "kernels/device.h"
@@ -28,58 +29,81 @@ static tutti_status fail_without_gpu(void) {
 }
 
 /* With --device auto a GPU where there is one; one that is there and cannot be used is worth a word. */
-static tutti_status open_compute(tutti_train *train) {
+static tutti_status open_compute(tutti_trainer *train) {
     static const char *const precisions[] = {
         [TUTTI_PRECISION_FP32] = "fp32", [TUTTI_PRECISION_TF32] = "tf32", [TUTTI_PRECISION_BF16] = "bf16"};
-    const char *device = train->arguments->device;
+    const char *device = train->options.device;
     tutti_compute_options options = {.precision = TUTTI_PRECISION_FP32};
     const tutti_device *gpus;
-    while (strcmp(precisions[options.precision], train->arguments->precision) != 0) options.precision++;
+    while (strcmp(precisions[options.precision], train->options.precision) != 0) options.precision++;
     bool automatic = strcmp(device, "auto") == 0;
     if (strcmp(device, "cuda") == 0 || (automatic && tutti_device_open(&gpus) == TUTTI_OK)) {
         tutti_status status = open_gpu(&options, &train->compute);
         if (status == TUTTI_ERR_UNSUPPORTED && !automatic) return fail_without_gpu();
         if (status != TUTTI_ERR_UNSUPPORTED) return status;
-        if (train->rank == 0)
+        if (train->rank == 0 && train->options.print)
             fprintf(stderr, "tutti-train: training on the processor, not on a GPU: %s\n", tutti_last_error());
     }
     return tutti_kernels_host.open(&options, &train->compute);
 }
 
-static tutti_status fill_list(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
+static tutti_status fill_list(tutti_trainer *train) {
+    const tutti_train_model *given = &train->given;
     tutti_models_options options = {
-        .classes = train->input.classes,
-        .dropout = isnan(arguments->dropout) ? -1 : arguments->dropout,
+        .classes = given->classes > 0 ? given->classes : train->input.classes,
+        .dropout = given->dropout == 0  ? -1
+                   : given->dropout < 0 ? 0
+                                        : given->dropout,
     };
     train->list = calloc(1, sizeof *train->list);
     if (train->list == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
+    if (given->layers != NULL) {
+        memcpy(train->list->layers, given->layers, (size_t)given->nlayers * sizeof *given->layers);
+        train->list->count = given->nlayers;
+        return TUTTI_OK;
+    }
+    if (options.classes < 1)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "%s: the data do not say how many classes there are; set the model's classes",
+                          train->model_name);
     tutti_models_find(train->model_name)->fill(&options, train->list);
     return TUTTI_OK;
 }
 
-/* What is divided over ranks, and how they are arrayed: the batch, over all of them, unless options say otherwise. */
-static tutti_status choose_mode(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
-    train->mode = arguments->strategy != NULL ? TUTTI_MODE_HYBRID_PARALLEL : TUTTI_MODE_DATA_PARALLEL;
-    if (arguments->parallel_mode != NULL) TUTTI_TRY(tutti_strategy_find_mode(arguments->parallel_mode, &train->mode));
-    if (arguments->strategy != NULL && train->mode != TUTTI_MODE_HYBRID_PARALLEL)
+/* What is divided over ranks: the batch, unless options say otherwise. */
+static tutti_status choose_mode(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
+    train->mode = options->strategy != NULL ? TUTTI_MODE_HYBRID_PARALLEL : TUTTI_MODE_DATA_PARALLEL;
+    if (options->parallel_mode != NULL) TUTTI_TRY(tutti_strategy_find_mode(options->parallel_mode, &train->mode));
+    if (options->strategy != NULL && train->mode != TUTTI_MODE_HYBRID_PARALLEL)
         return tutti_fail(TUTTI_ERR_CONFIG, "--strategy %s: it is for --parallel-mode hybrid_parallel, not %s",
-                          arguments->strategy, arguments->parallel_mode);
-    return tutti_strategy_read_mesh(arguments->mesh, train->nranks, train->mode, &train->strategy);
+                          options->strategy, options->parallel_mode);
+    return TUTTI_OK;
 }
 
-static tutti_status choose_strategy(tutti_train *train) {
+static tutti_status choose_strategy(tutti_trainer *train) {
     tutti_strategy_fill(train->mode, train->list, &train->strategy);
-    if (train->arguments->strategy == NULL) return TUTTI_OK;
-    return tutti_strategy_read(train->arguments->strategy, train->list, &train->strategy);
+    if (train->options.strategy == NULL) return TUTTI_OK;
+    return tutti_strategy_read(train->options.strategy, train->list, &train->strategy);
 }
 
 /* Samples of a step; where layers are not cut, this rank's, too. A cut model says itself which ones it reads. */
-static tutti_status divide_batch(tutti_train *train) {
-    const int64_t batch_size = train->arguments->batch_size, nranks = train->nranks;
-    const bool consistent = strcmp(train->arguments->view, "consistent") == 0;
+static tutti_status divide_batch(tutti_trainer *train) {
+    const tutti_data_details *details = &train->input.details;
+    const int64_t nranks = train->nranks;
+    const bool consistent = strcmp(train->options.view, "consistent") == 0;
     train->cut = !tutti_strategy_is_data_parallel(&train->strategy);
+    if (train->input.given.train != NULL) { /* batches come as they are */
+        if (consistent || train->cut || details->num_shards != nranks || details->shard_id != train->rank)
+            return tutti_fail(
+                TUTTI_ERR_CONFIG,
+                "the training pipeline gives shard %d of %d to rank %d of %d; a pipeline of the caller's is for "
+                "view mirrored and layers divided by samples, with the shard of each rank: set comm in "
+                "tutti_data_options, or give sources",
+                details->shard_id, details->num_shards, train->rank, train->nranks);
+        train->options.batch_size = details->batch_size;
+    }
+    const int64_t batch_size = train->options.batch_size;
     train->sums = consistent || train->cut;
     train->global_batch = consistent ? batch_size : batch_size * nranks;
     if (!train->cut && train->global_batch < nranks)
@@ -97,7 +121,7 @@ static tutti_status divide_batch(tutti_train *train) {
 }
 
 /* The pipelines of that division; of a cut model's, once the model says which samples this rank needs. */
-static tutti_status start_input(tutti_train *train) {
+static tutti_status start_input(tutti_trainer *train) {
     tutti_input_division division = {
         .rank = train->rank,
         .nranks = train->nranks,
@@ -114,7 +138,7 @@ static tutti_status start_input(tutti_train *train) {
     return tutti_input_start(&train->input, &division, train->seed);
 }
 
-static tutti_status create_model(tutti_train *train) {
+static tutti_status create_model(tutti_trainer *train) {
     const tutti_data_details *about = &train->input.details;
     const tutti_shape in = {about->height, about->width, about->channels};
     const tutti_strategy *strategy = &train->strategy;
@@ -128,67 +152,72 @@ static tutti_status create_model(tutti_train *train) {
     return TUTTI_OK;
 }
 
-static tutti_status create_update(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
-    tutti_update_options options = {
-        .momentum = isnan(arguments->momentum) ? -1 : arguments->momentum,
-        .weight_decay = arguments->weight_decay,
-        .nesterov = arguments->nesterov,
-        .only_arrays_decay = arguments->no_decay_norm_bias,
+static tutti_status create_update(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
+    const double momentum = options->momentum;
+    tutti_update_options how = {
+        .momentum = momentum == 0  ? -1
+                    : momentum < 0 ? 0
+                                   : momentum,
+        .weight_decay = options->weight_decay,
+        .nesterov = options->nesterov,
+        .only_arrays_decay = options->no_decay_norm_bias,
     };
-    TUTTI_TRY(tutti_update_init(&train->update, train->optimizer_name, &options, train->model));
-    if (options.nesterov && !(train->update.row->has_momentum && train->update.options.momentum > 0))
+    TUTTI_TRY(tutti_update_init(&train->update, train->optimizer_name, &how, train->model));
+    if (how.nesterov && !(train->update.row->has_momentum && train->update.options.momentum > 0))
         return tutti_fail(TUTTI_ERR_CONFIG, "--nesterov needs --optimizer momentum, or sgd with --momentum");
     return TUTTI_OK;
 }
 
 /* Once the number of steps is known. */
-static tutti_status make_schedule(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
-    const bool falls_in_steps = strcmp(arguments->lr_schedule, "step") == 0;
+static tutti_status make_schedule(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
+    const bool falls_in_steps = strcmp(options->lr_schedule, "step") == 0;
     train->schedule = (tutti_schedule){
-        .name = arguments->lr_schedule,
-        .lr = isnan(arguments->lr) ? train->update.row->lr : arguments->lr,
-        .factor = arguments->lr_factor,
+        .name = options->lr_schedule,
+        .lr = options->lr == 0  ? train->update.row->lr
+              : options->lr < 0 ? 0
+                                : options->lr,
+        .factor = options->lr_factor,
         .total = train->total_steps,
-        .warmup = arguments->warmup_steps,
+        .warmup = options->warmup_steps,
     };
-    if (arguments->lr_milestones == NULL) return TUTTI_OK;
+    if (options->lr_milestones == NULL) return TUTTI_OK;
     if (!falls_in_steps)
         return tutti_fail(TUTTI_ERR_CONFIG, "--lr-milestones %s: expected with --lr-schedule step",
-                          arguments->lr_milestones);
-    return tutti_schedule_read_milestones(arguments->lr_milestones, train->input.batches, &train->schedule);
+                          options->lr_milestones);
+    return tutti_schedule_read_milestones(options->lr_milestones, train->input.batches, &train->schedule);
 }
 
 /* Goes on where the checkpoint was written; another division into batches cannot always hit the same place. */
-static tutti_status resume(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
+static tutti_status resume(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
     tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
     tutti_checkpoint_position position;
     TUTTI_TRY(tutti_checkpoint_load(train->resumed.path, &content, &position));
     const int ranks = train->sums ? 1 : train->nranks; /* as of one rank */
-    const int64_t batch_size = train->sums ? train->global_batch : arguments->batch_size;
+    const int64_t batch_size = train->sums ? train->global_batch : options->batch_size;
     train->seed = position.seed;
     train->step = position.step;
     train->epoch = position.epoch;
     train->batch = position.samples / train->global_batch;
     const bool differs = train->sums ? position.ranks * position.batch_size != batch_size
                                      : position.ranks != ranks || position.batch_size != batch_size;
-    if (train->rank == 0 && differs)
+    if (train->rank == 0 && train->options.print && differs)
         fprintf(stderr,
                 "tutti-train: warning: the checkpoint was written by %" PRId64 " ranks with batches of %" PRId64
                 ", now %d with %" PRId64 ": losses will differ from those of an uninterrupted run\n",
                 position.ranks, position.batch_size, ranks, batch_size);
-    if (train->rank == 0 && (uint64_t)arguments->seed != position.seed)
+    if (train->rank == 0 && train->options.print && options->seed != position.seed)
         fprintf(stderr, "tutti-train: the checkpoint's seed is used, %" PRIu64 "\n", position.seed);
     return TUTTI_OK;
 }
 
 /* An option, what the checkpoint has, if there is one, and the default where neither tells. */
-static tutti_status choose_name(const tutti_train *train, const char *option, const char *given, const char *found,
+static tutti_status choose_name(const tutti_trainer *train, const char *option, const char *given, const char *found,
                                 const char *fallback, const char **name_out) {
     *name_out = given != NULL ? given : fallback;
-    if (train->arguments->resume == NULL) return TUTTI_OK;
+    if (train->options.resume == NULL) return TUTTI_OK;
     *name_out = found;
     if (given == NULL || strcmp(given, found) == 0) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG,
@@ -197,28 +226,29 @@ static tutti_status choose_name(const tutti_train *train, const char *option, co
                       option, given, train->resumed.path, option, found);
 }
 
-static tutti_status choose_names(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
+static tutti_status choose_names(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
     tutti_checkpoint_found *found = &train->resumed;
-    if (arguments->resume != NULL) {
-        TUTTI_TRY(tutti_checkpoint_find(arguments->resume, found));
-        if (tutti_models_find(found->model) == NULL || tutti_update_find(found->optimizer) == NULL)
+    if (options->resume != NULL) {
+        TUTTI_TRY(tutti_checkpoint_find(options->resume, found));
+        const bool known = train->given.layers != NULL || tutti_models_find(found->model) != NULL;
+        if (!known || tutti_update_find(found->optimizer) == NULL)
             return tutti_fail(TUTTI_ERR_DATA,
                               "%s: model %s with optimizer %s is unknown here; was it written by a newer "
                               "tutti-train?",
                               found->path, found->model, found->optimizer);
     }
-    TUTTI_TRY(choose_name(train, "model", arguments->model, found->model, "lenet", &train->model_name));
-    return choose_name(train, "optimizer", arguments->optimizer, found->optimizer, "sgd", &train->optimizer_name);
+    TUTTI_TRY(choose_name(train, "model", train->given.name, found->model, "lenet", &train->model_name));
+    return choose_name(train, "optimizer", options->optimizer, found->optimizer, "sgd", &train->optimizer_name);
 }
 
 /* The first of --steps and --epochs ends the run; with neither, one epoch does. */
-static void plan_steps(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
-    int64_t batches = train->input.batches;
-    int64_t epochs = arguments->epochs >= 0 || arguments->steps >= 0 ? arguments->epochs : 1;
-    int64_t by_epochs = epochs >= 0 ? epochs * batches : INT64_MAX;
-    int64_t by_steps = arguments->steps >= 0 ? arguments->steps : INT64_MAX;
+static void plan_steps(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
+    const int64_t batches = train->input.batches;
+    const int64_t epochs = options->epochs == 0 && options->steps == 0 ? 1 : options->epochs;
+    const int64_t by_epochs = epochs < 0 ? 0 : epochs > 0 ? epochs * batches : INT64_MAX;
+    const int64_t by_steps = options->steps < 0 ? 0 : options->steps > 0 ? options->steps : INT64_MAX;
     train->total_steps = by_steps < by_epochs ? by_steps : by_epochs;
     if (train->batch >= batches) { /* resumed with larger batches, at the end of an epoch */
         train->epoch++;
@@ -227,14 +257,14 @@ static void plan_steps(tutti_train *train) {
 }
 
 /* Of ranks that compute the same losses that one counts them which stands first. */
-static bool counts_losses(const tutti_train *train) {
+static bool counts_losses(const tutti_trainer *train) {
     const tutti_part *part = tutti_model_output_part(train->model);
     for (int a = 0; a < train->strategy.naxes; a++)
         if (part->y[a].kind != TUTTI_SBP_SPLIT && tutti_placement_coordinate(train->placement, a) != 0) return false;
     return true;
 }
 
-static tutti_status open_step(tutti_train *train) {
+static tutti_status open_step(tutti_trainer *train) {
     tutti_step_setup setup = {
         .compute = train->compute,
         .comm = train->comm,
@@ -247,7 +277,7 @@ static tutti_status open_step(tutti_train *train) {
         .loss_batch = (int)train->rows,
         .first_loss = (uint64_t)train->first,
         .counts = true,
-        .eager = train->arguments->eager,
+        .eager = train->options.eager,
     };
     if (train->cut) {
         const tutti_part *part = tutti_model_output_part(train->model);
@@ -258,27 +288,45 @@ static tutti_status open_step(tutti_train *train) {
     return tutti_step_open(&train->work, &setup);
 }
 
-static tutti_status open_outputs(tutti_train *train) {
-    const tutti_arguments *arguments = train->arguments;
-    if (train->rank != 0 || arguments->silent) return TUTTI_OK;
-    if (arguments->save_strategy != NULL)
-        TUTTI_TRY(tutti_strategy_write(arguments->save_strategy, train->list, &train->strategy));
-    if (arguments->checkpoint_dir != NULL)
-        TUTTI_TRY(tutti_checkpoint_prepare(arguments->checkpoint_dir, arguments->overwrite, arguments->resume));
-    return tutti_callbacks_open(&train->callbacks, arguments->metrics, arguments->resume != NULL);
+static tutti_status open_outputs(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
+    if (train->rank != 0 || train->silent) return TUTTI_OK;
+    if (options->save_strategy != NULL)
+        TUTTI_TRY(tutti_strategy_write(options->save_strategy, train->list, &train->strategy));
+    if (options->checkpoint_dir != NULL)
+        TUTTI_TRY(tutti_checkpoint_prepare(options->checkpoint_dir, options->overwrite, options->resume));
+    return tutti_callbacks_open(&train->callbacks, options->print, options->metrics, options->resume != NULL);
 }
 
-tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *arguments, tutti_comm *comm) {
-    *train = (tutti_train){
-        .arguments = arguments,
-        .comm = comm,
-        .rank = tutti_comm_rank(comm),
-        .nranks = tutti_comm_size(comm),
-        .seed = (uint64_t)arguments->seed,
-    };
+/* stand_alone with several ranks: each trains on a communicator of its own, and rank 0 writes and prints. */
+static tutti_status choose_comm(tutti_trainer *train, tutti_comm *comm) {
+    train->whole = train->comm = comm;
+    if (train->mode == TUTTI_MODE_STAND_ALONE && tutti_comm_size(comm) > 1) {
+        train->silent = tutti_comm_rank(comm) != 0;
+        TUTTI_TRY(tutti_comm_split(comm, tutti_comm_rank(comm), 0, NULL, &train->own));
+        train->comm = train->own;
+    }
+    if (train->silent) train->options.metrics = train->options.checkpoint_dir = NULL;
+    train->rank = tutti_comm_rank(train->comm);
+    train->nranks = tutti_comm_size(train->comm);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_trainer_begin(tutti_trainer *train, const tutti_train_model *model, const tutti_train_data *data,
+                                 const tutti_train_options *options) {
+    *train = (tutti_trainer){.loss = NAN};
+    TUTTI_TRY(tutti_settings_take(model, data, options, &train->given, &train->options));
+    train->input.given = *data;
+    train->seed = train->options.seed;
+    return choose_mode(train);
+}
+
+tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
+    const tutti_train_data data = train->input.given;
+    TUTTI_TRY(choose_comm(train, comm));
+    TUTTI_TRY(tutti_strategy_read_mesh(train->options.mesh, train->nranks, train->mode, &train->strategy));
     TUTTI_TRY(choose_names(train));
-    TUTTI_TRY(choose_mode(train));
-    TUTTI_TRY(tutti_input_open(&train->input, arguments));
+    TUTTI_TRY(tutti_input_open(&train->input, &data));
     TUTTI_TRY(fill_list(train));
     TUTTI_TRY(choose_strategy(train));
     TUTTI_TRY(divide_batch(train));
@@ -286,16 +334,16 @@ tutti_status tutti_train_open(tutti_train *train, const tutti_arguments *argumen
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
     TUTTI_TRY(create_update(train));
-    if (arguments->resume != NULL) TUTTI_TRY(resume(train));
+    if (train->options.resume != NULL) TUTTI_TRY(resume(train));
     else TUTTI_TRY(tutti_model_initialize(train->model, train->seed));
-    if (train->cut || train->seed != (uint64_t)arguments->seed) TUTTI_TRY(start_input(train));
+    if (train->cut || train->seed != train->options.seed) TUTTI_TRY(start_input(train));
     plan_steps(train);
     TUTTI_TRY(make_schedule(train));
     TUTTI_TRY(open_step(train));
     return open_outputs(train);
 }
 
-void tutti_train_close(tutti_train *train) {
+void tutti_trainer_fini(tutti_trainer *train) {
     tutti_stop_forget();
     tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
     tutti_gradients_destroy(&train->gradients);
@@ -306,4 +354,6 @@ void tutti_train_close(tutti_train *train) {
     free(train->list);
     if (train->compute != NULL) train->compute->kernels->close(train->compute);
     tutti_input_close(&train->input);
+    tutti_comm_destroy(train->own);
+    *train = (tutti_trainer){.comm = NULL};
 }

@@ -8,6 +8,7 @@
 #include "data/idx.h"
 #include "data/source.h"
 #include "ddp/trainer/input.h"
+#include "ddp/trainer/program/arguments.h"
 #include "tests/data/check.h"
 #include "tests/support/files.h"
 
@@ -277,9 +278,11 @@ Test(cifar, foreign_missing_and_shrinking_files_are_named) {
 static tutti_status open_input(tutti_input *input, int count, char **options) {
     char *argv[16] = {"tutti-train"};
     static tutti_arguments arguments;
+    static tutti_arguments_settings settings;
     memcpy(argv + 1, options, (size_t)count * sizeof *argv);
     TUTTI_TRY(tutti_arguments_parse(count + 1, argv, &arguments));
-    TUTTI_TRY(tutti_input_open(input, &arguments));
+    TUTTI_TRY(tutti_arguments_fill(&arguments, &settings));
+    TUTTI_TRY(tutti_input_open(input, &settings.data));
     const int batch = (int)arguments.batch_size;
     return tutti_input_start(input, &(tutti_input_division){.nranks = 1, .batch = batch, .rows = batch},
                              (uint64_t)arguments.seed);

@@ -35,36 +35,23 @@ static void fill_smooth(tutti_model_layers *list) {
     tutti_models_add(list, (tutti_layer){.kind = TUTTI_LAYER_DENSE, .name = "dense2", .units = 10, .stddev = 0.05});
 }
 
-/* What tutti_train_open has made of a bundled model is made anew. */
-static tutti_status take_smooth_model(tutti_train *train) {
-    tutti_model_layers list = {.count = 0};
-    const tutti_update_options options = train->update.options;
-    const tutti_step_setup made = train->work.setup;
-    const char *optimizer = train->update.row->name;
-    fill_smooth(&list);
-    tutti_step_close(&train->work);
-    tutti_update_fini(&train->update);
-    tutti_model_destroy(train->model);
-    train->model = NULL;
-    TUTTI_TRY(tutti_model_create(
-        &list, (tutti_shape){train->input.details.height, train->input.details.width, train->input.details.channels},
-        made.batch, train->compute, &train->model));
-    tutti_model_initialize(train->model, train->seed);
-    TUTTI_TRY(tutti_update_init(&train->update, optimizer, &options, train->model));
-    tutti_step_setup setup = made;
-    setup.model = train->model;
-    return tutti_step_open(&train->work, &setup);
-}
-
-tutti_status training_open(const training_run *run, tutti_comm *comm, tutti_arguments *arguments, tutti_train *train) {
+tutti_status training_open(const training_run *run, tutti_comm *comm, tutti_arguments *arguments,
+                           tutti_trainer *train) {
     char *argv[TRAINING_OPTIONS + 8] = {"tutti-train", "--data", (char *)run->data, "--metrics", (char *)run->metrics,
                                         "--log-every", "1",      "--device",        "host"};
     int argc = 9;
-    *train = (tutti_train){.rank = 0};
+    *train = (tutti_trainer){.rank = 0};
     for (int i = 0; run->options[i] != NULL; i++) argv[argc++] = (char *)run->options[i];
     TUTTI_TRY(tutti_arguments_parse(argc, argv, arguments));
-    TUTTI_TRY(tutti_train_open(train, arguments, comm));
-    return run->smooth ? take_smooth_model(train) : TUTTI_OK;
+    tutti_arguments_settings settings;
+    tutti_model_layers smooth = {.count = 0};
+    TUTTI_TRY(tutti_arguments_fill(arguments, &settings));
+    if (run->smooth) {
+        fill_smooth(&smooth);
+        settings.model = TUTTI_TRAIN_MODEL(.name = "smooth", .layers = smooth.layers, .nlayers = smooth.count);
+    }
+    TUTTI_TRY(tutti_trainer_begin(train, &settings.model, &settings.data, &settings.options));
+    return tutti_trainer_prepare(train, comm);
 }
 
 static tutti_status run_rank(ranks_context *context) {
@@ -76,11 +63,11 @@ static tutti_status run_rank(ranks_context *context) {
         tutti_settings_reload();
     }
     tutti_arguments arguments;
-    tutti_train train;
-    double accuracy = 0;
+    tutti_trainer train;
+    tutti_train_result result;
     tutti_status status = training_open(run, context->comm, &arguments, &train);
-    if (status == TUTTI_OK) status = tutti_train_run(&train, &accuracy);
-    tutti_train_close(&train);
+    if (status == TUTTI_OK) status = tutti_trainer_run(&train, &result);
+    tutti_trainer_fini(&train);
     return status;
 }
 

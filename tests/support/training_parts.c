@@ -11,7 +11,7 @@
 enum { MOST_PARTS = 8, MOST_PARAMETERS = 16 };
 
 typedef struct work {
-    tutti_train train;
+    tutti_trainer train;
     tutti_arguments arguments;
     int parts;
     tutti_data *data[MOST_PARTS];
@@ -30,7 +30,7 @@ static tutti_status gradient_ready(void *context, int parameter) {
 }
 
 static tutti_status open_parts(work *w) {
-    tutti_train *train = &w->train;
+    tutti_trainer *train = &w->train;
     const tutti_model *model = train->model;
     RANKS_CHECK(w->parts <= MOST_PARTS && model->nparameters <= MOST_PARAMETERS, "too many parts or parameters");
     for (int p = 0; p < w->parts; p++) {
@@ -58,7 +58,7 @@ static void close_parts(work *w) {
         free(w->of_parts[p]);
         tutti_data_destroy(w->data[p]);
     }
-    tutti_train_close(&w->train);
+    tutti_trainer_fini(&w->train);
 }
 
 /* Forwards and backwards on a part, whose gradient and loss are downloaded. */
@@ -106,7 +106,7 @@ static void take_mean(work *w) {
 }
 
 static tutti_status run_step(work *w, int64_t number, double *mean_loss_out) {
-    tutti_train *train = &w->train;
+    tutti_trainer *train = &w->train;
     tutti_compute *compute = train->compute;
     tutti_step_values *values = train->work.prepared;
     double lr = tutti_schedule_lr(&train->schedule, number), loss;

@@ -16,6 +16,9 @@ typedef struct tutti_models_row {
     void (*fill)(const tutti_models_options *options, tutti_model_layers *list);
 } tutti_models_row;
 
+/* Names split by '|'. */
+#define TUTTI_MODELS_NAMES "lenet|mlp|resnet20|resnet18|resnet50"
+
 /* NULL: no such model. */
 const tutti_models_row *tutti_models_find(const char *name);
 

@@ -1,16 +1,13 @@
 /*
  * Parsing of options by a table.
  */
-#include "ddp/trainer/arguments.h"
+#include "ddp/trainer/program/arguments.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "ddp/trainer/strategy.h"
-#include "ddp/trainer/update.h"
 
 typedef enum option_kind { OPTION_TEXT, OPTION_LIST, OPTION_CHOICE, OPTION_INT, OPTION_REAL, OPTION_FLAG } option_kind;
 
@@ -53,7 +50,7 @@ static const option_row rows[] = {
      "--view consistent of all"},
     {"view", OPTION_CHOICE, AT(view), "mirrored", 0, 0, "mirrored|consistent", "mirrored: --batch-size is each rank's; "
      "consistent: it is the job's, and losses do not depend on the number of ranks"},
-    {"parallel-mode", OPTION_TEXT, AT(parallel_mode), NULL, 0, 0, TUTTI_MODE_NAMES,
+    {"parallel-mode", OPTION_TEXT, AT(parallel_mode), NULL, 0, 0, "stand_alone|data_parallel|layerwise_parallel|hybrid_parallel",
      "what is divided over ranks; capitals or not (default: data_parallel)"},
     {"mesh", OPTION_TEXT, AT(mesh), NULL, 0, 0, "NxM", "ranks as an array of axes; the last one is that of layerwise_parallel and "
      "hybrid_parallel"},
@@ -68,13 +65,13 @@ static const option_row rows[] = {
     {"steps", OPTION_INT, AT(steps), NULL, 0, MOST_STEPS, "N", "end after step N (default: by --epochs)"},
     {"epochs", OPTION_INT, AT(epochs), NULL, 0, 1e6, "N", "end after epoch N (default: 1, or by --steps); 0 only tests"},
     {"lr", OPTION_REAL, AT(lr), NULL, 0, 1e6, "RATE", "learning rate (default: 0.1; adam and adamw: 0.001)"},
-    {"optimizer", OPTION_CHOICE, AT(optimizer), NULL, 0, 0, TUTTI_UPDATE_NAMES, "how parameters are updated (default: sgd; with "
+    {"optimizer", OPTION_CHOICE, AT(optimizer), NULL, 0, 0, "sgd|momentum|adam|adamw", "how parameters are updated (default: sgd; with "
      "--resume the checkpoint's)"},
     {"momentum", OPTION_REAL, AT(momentum), NULL, 0, 1, "M", "of sgd (default: 0) and momentum (default: 0.9)"},
     {"nesterov", OPTION_FLAG, AT(nesterov), NULL, 0, 0, NULL, "of sgd and momentum, with a momentum above 0"},
     {"weight-decay", OPTION_REAL, AT(weight_decay), "0", 0, 1e6, "W", "of every optimizer"},
     {"no-decay-norm-bias", OPTION_FLAG, AT(no_decay_norm_bias), NULL, 0, 0, NULL, "no weight decay of biases and of batch norm"},
-    {"lr-schedule", OPTION_CHOICE, AT(lr_schedule), "constant", 0, 0, TUTTI_SCHEDULE_NAMES, "how the rate falls"},
+    {"lr-schedule", OPTION_CHOICE, AT(lr_schedule), "constant", 0, 0, "constant|linear|cosine|step", "how the rate falls"},
     {"lr-milestones", OPTION_TEXT, AT(lr_milestones), NULL, 0, 0, "LIST", "of the schedule step: epochs, as 80,120 (default: "
      "after a half and three quarters of all steps)"},
     {"lr-factor", OPTION_REAL, AT(lr_factor), "0.1", 0, 1, "F", "of the schedule step: the rate is multiplied by it"},

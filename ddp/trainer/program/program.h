@@ -4,9 +4,7 @@
 #ifndef TUTTI_TRAINER_PROGRAM_H
 #define TUTTI_TRAINER_PROGRAM_H
 
-#include <tutti/tutti.h>
-
 /* Runs the program on this rank; gives its exit code. */
-TUTTI_API int tutti_program_run(int argc, char **argv);
+int tutti_program_run(int argc, char **argv);
 
 #endif

@@ -3,7 +3,7 @@
  * again under tuttirun, which finds this node in the list and starts its ranks (bootstrap/launch_list.c); here only the options
  * for tuttirun are told from the program's own.
  */
-#include "ddp/trainer/nodes.h"
+#include "ddp/trainer/program/nodes.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,14 +1,15 @@
 /*
- * The options of tutti-train, in one table (arguments.c): name, kind, default, bounds, help.
+ * The options of tutti-train, in one table (arguments.c): name, kind, default, bounds, help; and what they are in <tutti/train.h>
+ * (settings.c).
  */
-#ifndef TUTTI_TRAINER_ARGUMENTS_H
-#define TUTTI_TRAINER_ARGUMENTS_H
+#ifndef TUTTI_TRAINER_PROGRAM_ARGUMENTS_H
+#define TUTTI_TRAINER_PROGRAM_ARGUMENTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
-#include <tutti/tutti.h>
+#include <tutti/train.h>
 
 #define TUTTI_ARGUMENTS_BLOBS 8
 
@@ -33,12 +34,23 @@ typedef struct tutti_arguments {
     double lr_factor;
     bool no_augment, no_shuffle, nesterov, no_decay_norm_bias;
     bool eager, overwrite, explain, help, version;
-    bool silent; /* no option: a rank that trains by itself beside rank 0 */
 } tutti_arguments;
 
 /* Accepts "--name value" and "--name=value", and '_' for '-' in names. An unknown option is an error that gives the
  * nearest known one. */
 tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *arguments_out);
+
+/* The same as a caller of tutti_train gives it. Texts are those of the arguments. */
+typedef struct tutti_arguments_settings {
+    tutti_train_model model;
+    tutti_train_data data; /* points into this struct */
+    tutti_train_options options;
+    tutti_ofrecord_blob blobs[TUTTI_ARGUMENTS_BLOBS];
+    char names[TUTTI_ARGUMENTS_BLOBS][256]; /* of blobs */
+    tutti_ofrecord_options ofrecord;
+} tutti_arguments_settings;
+
+tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_arguments_settings *settings);
 
 /* The help text. */
 void tutti_arguments_print(FILE *file);

@@ -1,0 +1,162 @@
+/*
+ * Checks of models and options, and their defaults.
+ */
+#include "ddp/trainer/settings.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "ddp/trainer/layers.h"
+#include "ddp/trainer/models/models.h"
+#include "ddp/trainer/update.h"
+
+#define DEFAULT_BATCH      100
+#define MOST_BATCH         65536
+#define DEFAULT_LOSS_EVERY 20
+#define DEFAULT_FACTOR     0.1
+#define NAME_LETTERS       40 /* with "moving_variance" and a state's name they fit into a checkpoint's */
+
+/* ------------------------------------------------------------------------------------------- models */
+
+static bool is_name(const char *name) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const size_t count = name != NULL ? strnlen(name, NAME_LETTERS + 1) : 0;
+    return count > 0 && count <= NAME_LETTERS && strspn(name, letters) == count;
+}
+
+static tutti_status fail_name(const char *what, const char *name) {
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: its name is %s; expected 1 to %d letters, digits and ._-", what,
+                      name == NULL ? "NULL" : name, NAME_LETTERS);
+}
+
+static tutti_status fail_member(const tutti_layer *layer, const char *member, double value, const char *expected) {
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %s (%s): %s is %g; expected %s", layer->name,
+                      tutti_layers_row(layer->kind)->name, member, value, expected);
+}
+
+static tutti_status check_numbers(const tutti_layer *layer) {
+    const bool pools_all = layer->kind == TUTTI_LAYER_AVERAGE_POOL && layer->kernel == 0;
+    const bool has_window = layer->kind == TUTTI_LAYER_CONV || layer->kind == TUTTI_LAYER_MAX_POOL ||
+                            (layer->kind == TUTTI_LAYER_AVERAGE_POOL && !pools_all);
+    const bool has_units = layer->kind == TUTTI_LAYER_CONV || layer->kind == TUTTI_LAYER_DENSE;
+    if (has_units && layer->units < 1) return fail_member(layer, "units", layer->units, "at least 1");
+    if (has_window && layer->kernel < 1) return fail_member(layer, "kernel", layer->kernel, "at least 1");
+    if (has_window && layer->stride < 1) return fail_member(layer, "stride", layer->stride, "at least 1");
+    if ((unsigned)layer->padding > TUTTI_PADDING_SAME)
+        return fail_member(layer, "padding", layer->padding, "a tutti_padding");
+    if ((unsigned)layer->initializer > TUTTI_INITIALIZER_CONSTANT)
+        return fail_member(layer, "initializer", layer->initializer, "a tutti_initializer");
+    if (!(layer->rate >= 0 && layer->rate < 1)) return fail_member(layer, "rate", layer->rate, "0 or more, below 1");
+    const double starts[] = {layer->stddev, layer->limit, layer->constant, layer->bias, layer->bias_limit};
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
+        if (!isfinite(starts[i]))
+            return fail_member(layer, "a number that weights or biases start from", starts[i], "a finite one");
+    return TUTTI_OK;
+}
+
+static tutti_status check_layer(const tutti_layer *layers, int index) {
+    const tutti_layer *layer = &layers[index];
+    if ((unsigned)layer->kind > TUTTI_LAYER_AVERAGE_POOL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %d of the list: its kind, %d, is no tutti_layer_kind", index,
+                          (int)layer->kind);
+    if (!is_name(layer->name) || strcmp(layer->name, "input") == 0)
+        return fail_name("a layer of the list", layer->name);
+    for (int i = 0; i < index; i++)
+        if (strcmp(layers[i].name, layer->name) == 0)
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %s comes twice in the list; each has a name of its own",
+                              layer->name);
+    return check_numbers(layer);
+}
+
+static tutti_status take_model(const tutti_train_model *given, tutti_train_model *model) {
+    *model = given != NULL ? *given : TUTTI_TRAIN_MODEL(.name = NULL);
+    if (model->struct_bytes != sizeof *model || model->layer_bytes != sizeof(tutti_layer))
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "model: struct_bytes is %zu, not %zu, or layer_bytes %zu, not %zu: fill it with "
+                          "TUTTI_TRAIN_MODEL(...)",
+                          model->struct_bytes, sizeof *model, model->layer_bytes, sizeof(tutti_layer));
+    if (!(model->dropout < 1) || model->classes < 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "model: dropout is %g, classes %d; expected a rate below 1, and at least 0", model->dropout,
+                          model->classes);
+    if (model->layers == NULL) {
+        if (model->name == NULL || tutti_models_find(model->name) != NULL) return TUTTI_OK;
+        return tutti_fail(TUTTI_ERR_CONFIG, "--model %s: expected " TUTTI_MODELS_NAMES ", or a list of layers",
+                          model->name);
+    }
+    if (model->nlayers < 1 || model->nlayers > TUTTI_TRAIN_LAYERS)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "model: a list of %d layers; expected 1 to %d", model->nlayers,
+                          TUTTI_TRAIN_LAYERS);
+    if (model->name == NULL) model->name = "model";
+    if (!is_name(model->name)) return fail_name("the model", model->name);
+    for (int i = 0; i < model->nlayers; i++) TUTTI_TRY(check_layer(model->layers, i));
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------ options */
+
+/* One of "a|b|c"; NULL becomes `fallback`. */
+static tutti_status take_choice(const char *option, const char *choices, const char *fallback, const char **text) {
+    if (*text == NULL) *text = fallback;
+    if (*text == NULL) return TUTTI_OK;
+    const size_t count = strlen(*text);
+    for (const char *next = choices; next != NULL; next = strchr(next, '|')) {
+        if (*next == '|') next++;
+        if (count > 0 && strncmp(next, *text, count) == 0 && (next[count] == '|' || next[count] == '\0'))
+            return TUTTI_OK;
+    }
+    return tutti_fail(TUTTI_ERR_CONFIG, "--%s %s: expected one of %s", option, *text, choices);
+}
+
+static tutti_status check_real(const char *option, double value, double most) {
+    if (value <= most) return TUTTI_OK; /* not NaN */
+    return tutti_fail(TUTTI_ERR_CONFIG, "--%s %g: expected a number up to %g", option, value, most);
+}
+
+static tutti_status check_count(const char *option, int64_t value, int64_t least, int64_t most) {
+    if (value >= least && value <= most) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_CONFIG, "--%s %lld: expected a number from %lld to %lld", option, (long long)value,
+                      (long long)least, (long long)most);
+}
+
+static tutti_status take_options(const tutti_train_options *given, tutti_train_options *options) {
+    const int64_t most = INT64_C(1000000000000);
+    *options = given != NULL ? *given : TUTTI_TRAIN_OPTIONS(.steps = 0);
+    if (options->struct_bytes != sizeof *options)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "options.struct_bytes is %zu, not %zu: fill options with TUTTI_TRAIN_OPTIONS(...)",
+                          options->struct_bytes, sizeof *options);
+    TUTTI_TRY(take_choice("optimizer", TUTTI_UPDATE_NAMES, NULL, &options->optimizer));
+    TUTTI_TRY(take_choice("lr-schedule", TUTTI_SCHEDULE_NAMES, "constant", &options->lr_schedule));
+    TUTTI_TRY(take_choice("view", "mirrored|consistent", "mirrored", &options->view));
+    TUTTI_TRY(take_choice("device", "auto|host|cuda", "auto", &options->device));
+    TUTTI_TRY(take_choice("precision", "fp32|tf32|bf16", "fp32", &options->precision));
+    TUTTI_TRY(check_count("steps", options->steps, -1, most));
+    TUTTI_TRY(check_count("epochs", options->epochs, -1, 1000000));
+    TUTTI_TRY(check_count("batch-size", options->batch_size, 0, MOST_BATCH));
+    TUTTI_TRY(check_count("warmup-steps", options->warmup_steps, 0, most));
+    TUTTI_TRY(check_count("eval-every", options->eval_every, 0, most));
+    TUTTI_TRY(check_count("log-every", options->loss_every, 0, most));
+    TUTTI_TRY(check_real("lr", options->lr, 1e6));
+    TUTTI_TRY(check_real("momentum", options->momentum, 1));
+    TUTTI_TRY(check_real("weight-decay", options->weight_decay, 1e6));
+    TUTTI_TRY(check_real("lr-factor", options->lr_factor, 1));
+    if (options->weight_decay < 0)
+        return tutti_fail(TUTTI_ERR_CONFIG, "--weight-decay %g: expected a number from 0 on", options->weight_decay);
+    if (options->batch_size == 0) options->batch_size = DEFAULT_BATCH;
+    if (options->loss_every == 0) options->loss_every = DEFAULT_LOSS_EVERY;
+    if (options->lr_factor == 0) options->lr_factor = DEFAULT_FACTOR;
+    if (options->lr_factor < 0) options->lr_factor = 0;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_settings_take(const tutti_train_model *model, const tutti_train_data *data,
+                                 const tutti_train_options *options, tutti_train_model *model_out,
+                                 tutti_train_options *options_out) {
+    TUTTI_TRY(take_model(model, model_out));
+    TUTTI_TRY(take_options(options, options_out));
+    if (data != NULL && data->struct_bytes == sizeof *data) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "data must not be NULL, and its struct_bytes be %zu: fill it with TUTTI_TRAIN_DATA(...)",
+                      sizeof *data);
+}

@@ -1,0 +1,146 @@
+/*
+ * The calls of <tutti/train.h>.
+ *
+ * What can go wrong on one rank alone (a missing file, a bad option) is gathered before training starts: the ranks agree on the
+ * lowest one that failed, and all get its error; the communicator stays whole. Later failures break it, so that no rank waits for
+ * one that is gone.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tutti/tensor.h>
+
+#include "ddp/trainer/train.h"
+#include "kernels/gemm.h"
+
+enum { TEXT_BYTES = 1024 };
+
+/* All ranks tell how a part of their preparation went. */
+static tutti_status agree_ready(tutti_comm *comm, tutti_status status) {
+    struct {
+        int32_t status;
+        char text[TEXT_BYTES];
+    } failure = {.status = status};
+    const int rank = tutti_comm_rank(comm), nranks = tutti_comm_size(comm);
+    int32_t failed = status == TUTTI_OK ? nranks : rank;
+    snprintf(failure.text, sizeof failure.text, "%s", tutti_last_error());
+    if (nranks == 1) return status;
+    TUTTI_TRY(tutti_all_reduce(comm, &failed, &failed, 1, TUTTI_INT32, TUTTI_MIN, NULL));
+    if (failed == nranks) return TUTTI_OK;
+    TUTTI_TRY(tutti_broadcast(comm, &failure, sizeof failure, TUTTI_UINT8, failed, NULL));
+    if (failed == 0)
+        return tutti_fail((tutti_status)failure.status, "%s", failure.text); /* it is every rank's, mostly */
+    return tutti_fail((tutti_status)failure.status, "rank %d: %s", failed, failure.text);
+}
+
+/* A rank that fails ends all that may wait for it. The text stays. */
+static tutti_status break_off(tutti_trainer *trainer, tutti_status status) {
+    char text[TEXT_BYTES];
+    if (status == TUTTI_OK) return status;
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    tutti_comm_abort(trainer->comm, "training failed on a rank");
+    if (trainer->placement != NULL) tutti_placement_abort(trainer->placement, "training failed on a rank");
+    return tutti_fail(status, "%s", text);
+}
+
+static tutti_status open_agreed(tutti_trainer *trainer, tutti_comm *comm, const tutti_train_model *model,
+                                const tutti_train_data *data, const tutti_train_options *options) {
+    TUTTI_TRY(agree_ready(comm, tutti_trainer_begin(trainer, model, data, options)));
+    TUTTI_TRY(agree_ready(comm, tutti_trainer_prepare(trainer, comm)));
+    TUTTI_TRY(tutti_trainer_agree(trainer));
+    return break_off(trainer, tutti_trainer_connect(trainer));
+}
+
+tutti_status tutti_train_open(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
+                              const tutti_train_options *options, tutti_trainer **trainer_out) {
+    if (comm == NULL || trainer_out == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_open: comm and trainer_out must not be NULL");
+    tutti_gemm_use_one_thread();
+    tutti_trainer *trainer = calloc(1, sizeof *trainer);
+    if (trainer == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a trainer");
+    const tutti_status status = open_agreed(trainer, comm, model, data, options);
+    if (status != TUTTI_OK) tutti_train_close(trainer);
+    else *trainer_out = trainer;
+    return status;
+}
+
+void tutti_train_close(tutti_trainer *trainer) {
+    if (trainer == NULL) return;
+    tutti_trainer_fini(trainer);
+    free(trainer);
+}
+
+tutti_status tutti_train_get(const tutti_trainer *trainer, tutti_train_details *details_out) {
+    if (trainer == NULL || details_out == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_get: trainer and details_out must not be NULL");
+    const tutti_input *input = &trainer->input;
+    *details_out = (tutti_train_details){
+        .rank = trainer->rank,
+        .nranks = trainer->nranks,
+        .model = trainer->model_name,
+        .optimizer = trainer->optimizer_name,
+        .data = input->name,
+        .drawn = input->drawn,
+        .resumed = trainer->options.resume != NULL ? trainer->resumed.path : NULL,
+        .train_samples = input->train_count,
+        .test_samples = input->test != NULL ? input->test_count : 0,
+        .height = input->details.height,
+        .width = input->details.width,
+        .channels = input->details.channels,
+        .classes = tutti_model_classes(trainer->model),
+        .batch_size = trainer->global_batch,
+        .steps_per_epoch = input->batches,
+        .total_steps = trainer->total_steps,
+        .step = trainer->step,
+        .epoch = trainer->epoch,
+        .parameters = tutti_model_parameter_count(trainer->model),
+        .states = tutti_model_state_count(trainer->model),
+        .memory_bytes = trainer->model->memory_bytes,
+    };
+    return TUTTI_OK;
+}
+
+tutti_status tutti_train_step(tutti_trainer *trainer, double *loss_out) {
+    if (trainer == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_step: trainer must not be NULL");
+    return break_off(trainer, tutti_trainer_step(trainer, loss_out));
+}
+
+tutti_status tutti_train_evaluate(tutti_trainer *trainer, tutti_train_evaluation *evaluation_out) {
+    if (trainer == NULL || evaluation_out == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_evaluate: trainer and evaluation_out must not be NULL");
+    return break_off(trainer, tutti_trainer_evaluate(trainer, evaluation_out));
+}
+
+tutti_status tutti_train_save(tutti_trainer *trainer, char *path_out, size_t capacity) {
+    if (trainer == NULL || (path_out == NULL && capacity > 0))
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_train_save: trainer must not be NULL, nor path_out with a capacity");
+    char path[TUTTI_CHECKPOINT_PATH_BYTES] = "";
+    TUTTI_TRY(break_off(trainer, tutti_trainer_save(trainer, path)));
+    if (path_out == NULL || (size_t)snprintf(path_out, capacity, "%s", path) < capacity) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_save: %s is written; its path does not fit into %zu bytes", path,
+                      capacity);
+}
+
+tutti_status tutti_train_run(tutti_trainer *trainer, tutti_train_result *result_out) {
+    if (trainer == NULL || result_out == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_run: trainer and result_out must not be NULL");
+    return break_off(trainer, tutti_trainer_run(trainer, result_out));
+}
+
+tutti_status tutti_train_explain(tutti_trainer *trainer, FILE *file) {
+    if (trainer == NULL || file == NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_explain: trainer and file must not be NULL");
+    return break_off(trainer, tutti_trainer_explain(trainer, file));
+}
+
+tutti_status tutti_train(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
+                         const tutti_train_options *options, tutti_train_result *result_out) {
+    tutti_trainer *trainer;
+    if (result_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train: result_out must not be NULL");
+    TUTTI_TRY(tutti_train_open(comm, model, data, options, &trainer));
+    const tutti_status status = tutti_train_run(trainer, result_out);
+    tutti_train_close(trainer);
+    return status;
+}

@@ -1,0 +1,310 @@
+/*
+ * Training as a library: what tutti-train does, with a model and data of the caller's. Library: libtutti_trainer (pkg-config
+ * tutti_trainer), with libtutti, libtutti_data and a CBLAS.
+ *
+ *   tutti_comm *comm;
+ *   tutti_train_result result;
+ *   tutti_comm_create_world(&comm);
+ *   tutti_train(comm, &TUTTI_TRAIN_MODEL(.name = "lenet"), &TUTTI_TRAIN_DATA(.dataset = "mnist", .folder = "data/mnist"),
+ *               &TUTTI_TRAIN_OPTIONS(.epochs = 2, .optimizer = "momentum", .lr = 0.05), &result);
+ *
+ * A model is a list of layers, of the caller's or a ready one; data are a set that is known by name, sources with operations,
+ * or pipelines (tutti/data.h); options have the names of tutti-train's. Gradients are reduced over the ranks while backward
+ * runs; layers may be divided over ranks, too. tutti_train does a whole run. For a loop of the caller's:
+ *
+ *   tutti_train_open(comm, &model, &data, &options, &trainer);
+ *   tutti_train_get(trainer, &details);
+ *   for (int64_t step = details.step; step < details.total_steps; step++) tutti_train_step(trainer, &loss);
+ *   tutti_train_evaluate(trainer, &evaluation);
+ *   tutti_train_save(trainer, NULL);
+ *   tutti_train_close(trainer);
+ *
+ * Calls are collective over `comm` unless they say otherwise: all ranks make the same ones, in the same order, with equal
+ * arguments. One thread at a time calls a trainer. Zero in a member means its default. Texts, arrays, sources and pipelines that
+ * a struct points to stay the caller's, and live until tutti_train_close.
+ *
+ * Errors: TUTTI_ERR_CONFIG and TUTTI_ERR_ARGUMENT for settings and models that do not fit, TUTTI_ERR_DATA for files that are
+ * damaged and for a loss that is no number, TUTTI_ERR_UNSUPPORTED for what this machine or build has not, TUTTI_ERR_MISMATCH for
+ * settings that differ between ranks, and those of communicators. Texts name a setting as the option of tutti-train:
+ * --batch-size is batch_size. A preparation that fails on one rank fails on all with that rank's text; the communicator is whole
+ * then. A later failure breaks the communicator, so that no rank waits for one that has failed; then only tutti_train_close is left.
+ *
+ * The CBLAS computes with one thread from tutti_train_open on, in the whole process, unless OPENBLAS_NUM_THREADS or
+ * OMP_NUM_THREADS is set: ranks share the cores.
+ */
+#ifndef TUTTI_TRAIN_H
+#define TUTTI_TRAIN_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include <tutti/data.h>
+#include <tutti/tutti.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ----------------------------------------------------------------------------------------------- models */
+
+#define TUTTI_LAYER_INPUTS 2
+
+/* Activations are [batch, height, width, channels] of float32. A dense layer sees [batch, height * width * channels] and gives
+ * 1 x 1 x units. */
+typedef enum tutti_layer_kind {
+    TUTTI_LAYER_CONV = 0, /* units filters of kernel x kernel; weight [kernel, kernel, channels, units], bias [units] */
+    TUTTI_LAYER_MAX_POOL, /* of kernel x kernel */
+    TUTTI_LAYER_RELU,
+    TUTTI_LAYER_DENSE,       /* weight [inputs, units], bias [units] */
+    TUTTI_LAYER_DROPOUT,     /* sets a part `rate` to zero and scales the rest by 1 / (1 - rate); passes all in tests */
+    TUTTI_LAYER_ADD,         /* of two inputs of one shape: a residual connection */
+    TUTTI_LAYER_BATCH_NORM,  /* over all but the channels; gamma, beta, moving_mean, moving_variance [channels] */
+    TUTTI_LAYER_AVERAGE_POOL /* kernel 0: the mean of all pixels of square images */
+} tutti_layer_kind;
+
+typedef enum tutti_padding {
+    TUTTI_PADDING_VALID, /* windows lie inside the image: out = ceil((in - kernel + 1) / stride) */
+    TUTTI_PADDING_SAME   /* out = ceil(in / stride); of an odd padding the larger half comes after the image */
+} tutti_padding;
+
+/* How weights start. fan_in and fan_out: how many products each output, or each gradient of an input, sums. */
+typedef enum tutti_initializer {
+    TUTTI_INITIALIZER_TRUNCATED_NORMAL = 0, /* of tutti_layer.stddev, cut at two of them */
+    TUTTI_INITIALIZER_HE_NORMAL,            /* truncated normal of variance 2 / fan_in (He et al., 2015) */
+    TUTTI_INITIALIZER_XAVIER_UNIFORM,       /* in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010) */
+    TUTTI_INITIALIZER_UNIFORM,              /* in +-tutti_layer.limit */
+    TUTTI_INITIALIZER_CONSTANT              /* tutti_layer.constant */
+} tutti_initializer;
+
+/* One layer of a list. Members that its kind does not use are 0. */
+typedef struct tutti_layer {
+    const char
+        *name; /* unique, not "input", up to 40 letters, digits and ._-; parameters are "<name>.weight" and so on */
+    tutti_layer_kind kind;
+    const char *inputs[TUTTI_LAYER_INPUTS]; /* names of earlier layers, or "input"; inputs[0] NULL: the layer before */
+    int units;                              /* filters of a convolution, outputs of a dense layer */
+    int kernel, stride;                     /* of a window, pixels */
+    tutti_padding padding;
+    bool relu;                     /* fused behind a convolution, dense layer, batch norm or add */
+    bool no_bias;                  /* of a convolution or dense layer */
+    double rate;                   /* of dropout, [0, 1) */
+    double epsilon;                /* of batch norm: added to the variance, above 0 */
+    double momentum;               /* of batch norm: the part of each batch in the moving values, [0, 1] */
+    tutti_initializer initializer; /* of weights, and of batch norm's gamma; by one of: */
+    double stddev, limit, constant;
+    double bias;       /* biases, and batch norm's beta, start as this */
+    double bias_limit; /* above 0: instead of that, uniform in +- this */
+} tutti_layer;
+
+#define TUTTI_TRAIN_LAYERS 256 /* of a list, at most */
+
+/* A ready model, or a list of layers whose last one gives the logits, 1 x 1 x classes. The output of each other layer is read by
+ * a later one. */
+typedef struct tutti_train_model {
+    size_t struct_bytes TUTTI_SIZE_OF(tutti_train_model); /* of this struct */
+    /* Without layers a ready model: "lenet", "mlp", "resnet20", "resnet18" or "resnet50" (docs/training.md); NULL: "lenet", or,
+     * with options.resume, the checkpoint's. With layers a name for checkpoints and messages; NULL: "model". */
+    const char *name TUTTI_ZERO;
+    int classes TUTTI_ZERO;               /* of a ready model; 0: as many as the data have, which then must know it */
+    double dropout TUTTI_ZERO;            /* rate of a ready model's; 0: its own (lenet: 0.5); below 0: none */
+    const tutti_layer *layers TUTTI_ZERO; /* the list; NULL: a ready model */
+    int nlayers TUTTI_ZERO;               /* of the list, 1 to TUTTI_TRAIN_LAYERS */
+    size_t layer_bytes TUTTI_SIZE_OF(tutti_layer); /* sizeof(tutti_layer) */
+} tutti_train_model;
+
+#ifdef __cplusplus
+#define TUTTI_TRAIN_MODEL(...) TUTTI_INITIALIZED(tutti_train_model, __VA_ARGS__)
+#else
+#define TUTTI_TRAIN_MODEL(...) TUTTI_INITIALIZED(tutti_train_model, .layer_bytes = sizeof(tutti_layer), __VA_ARGS__)
+#endif
+
+/* ------------------------------------------------------------------------------------------------- data */
+
+/* What a model is trained and tested on: one of three.
+ *
+ *   a set by name   dataset and folder. CIFAR's images are normalized, and cropped and flipped for training; uint8 becomes
+ *                   float32 in [0, 1]
+ *   sources         train_source and test_source, with operations of the caller's on samples; the trainer shuffles, divides them
+ *                   over ranks, makes batches and repeats
+ *   pipelines       train and test: batches as the caller has made them. For parallel_mode data_parallel with view mirrored only:
+ *                   each rank's batches are its own, all of one size, and options.batch_size is not read
+ */
+typedef struct tutti_train_data {
+    size_t struct_bytes TUTTI_SIZE_OF(tutti_train_data); /* of this struct */
+
+    /* "mnist" (also Fashion-MNIST), "digits" (drawn), "cifar10", "cifar100" or "ofrecord". NULL: "mnist", or "digits" where no
+     * folder is named or found. */
+    const char *dataset TUTTI_ZERO;
+    /* With the set's files; of ofrecord with folders train and test. NULL: what the variable TUTTI_DATA names; for mnist also
+     * ../shared/data/mnist and data/mnist. */
+    const char *folder TUTTI_ZERO;
+    const tutti_ofrecord_blob *blobs TUTTI_ZERO; /* ofrecord: two, image and label */
+    int nblobs TUTTI_ZERO;
+    const tutti_ofrecord_options *ofrecord TUTTI_ZERO; /* ofrecord; NULL: defaults, with 10 classes */
+    int test_part_num TUTTI_ZERO;                      /* ofrecord: files of the test data; 0: as many as of training */
+    bool no_augment TUTTI_ZERO;                        /* CIFAR: no crop and no flip */
+    int resize TUTTI_ZERO;                             /* images become N x N; 0: as they are */
+
+    tutti_data_source *train_source TUTTI_ZERO;
+    tutti_data_source *test_source TUTTI_ZERO; /* NULL: there are no tests */
+    const tutti_data_op *train_ops TUTTI_ZERO; /* operations on samples, without shuffle, batch and repeat */
+    int ntrain_ops TUTTI_ZERO;                 /* up to 12 */
+    const tutti_data_op *test_ops TUTTI_ZERO;
+    int ntest_ops TUTTI_ZERO;
+
+    /* Of sets by name and of sources. */
+    bool no_shuffle TUTTI_ZERO; /* train in the order of the source */
+    int64_t shuffle_buffer
+        TUTTI_ZERO; /* samples; shuffle through a buffer, which streams (OFRecord) need to be shuffled; 0: none */
+    int64_t repeat TUTTI_ZERO; /* passes over the data in an epoch; 0: 1 */
+
+    /* With tutti_data_options.comm = comm, "batch" with drop_remainder, and enough passes: an epoch is a pass, the trainer seeks
+     * its start. */
+    tutti_data *train TUTTI_ZERO;
+    tutti_data *test
+        TUTTI_ZERO; /* with TUTTI_DATA_RANGES, batches no larger than those of train; NULL: there are no tests */
+} tutti_train_data;
+
+#define TUTTI_TRAIN_DATA(...) TUTTI_INITIALIZED(tutti_train_data, __VA_ARGS__)
+
+/* ---------------------------------------------------------------------------------------------- options */
+
+/* Equal on all ranks, except metrics, checkpoint_dir, overwrite and save_strategy, of which rank 0's count. */
+typedef struct tutti_train_options {
+    size_t struct_bytes TUTTI_SIZE_OF(tutti_train_options); /* of this struct */
+
+    /* How long. The first of steps and epochs ends the run; with neither, one epoch does. Both count from the very first step,
+     * before a resume, too. */
+    int64_t steps TUTTI_ZERO;  /* 0: by epochs; -1: no step, tests only */
+    int64_t epochs TUTTI_ZERO; /* 0: by steps; -1: no step, tests only */
+    int64_t batch_size
+        TUTTI_ZERO;           /* samples of a step, of each rank, or with view consistent of all together; 0: 100 */
+    uint64_t seed TUTTI_ZERO; /* of parameters, order of samples and dropout; with resume the checkpoint's is taken */
+
+    /* How parameters change. */
+    const char *optimizer
+        TUTTI_ZERO;             /* "sgd", "momentum", "adam" or "adamw"; NULL: "sgd", or with resume the checkpoint's */
+    double lr TUTTI_ZERO;       /* learning rate; 0: 0.1, of adam and adamw 0.001; below 0: a rate of 0 */
+    double momentum TUTTI_ZERO; /* of sgd and momentum, up to 1; 0: sgd none, momentum 0.9; below 0: none */
+    double weight_decay TUTTI_ZERO;     /* of every optimizer; of adamw decoupled */
+    bool nesterov TUTTI_ZERO;           /* of sgd and momentum, with a momentum above 0 */
+    bool no_decay_norm_bias TUTTI_ZERO; /* no weight decay of biases and of batch norm's parameters */
+    /* "constant", "linear" and "cosine" (down to 0 at the last step), "step"; NULL: "constant". */
+    const char *lr_schedule TUTTI_ZERO;
+    const char *lr_milestones
+        TUTTI_ZERO; /* of step: rising epochs, "80,120"; NULL: after a half and three quarters of all steps */
+    double lr_factor
+        TUTTI_ZERO; /* of step: what the rate is multiplied by at each milestone, up to 1; 0: 0.1; below 0: 0 */
+    int64_t warmup_steps TUTTI_ZERO; /* in which the rate grows by equal steps up to lr */
+
+    /* What is divided over ranks (docs/training.md). */
+    const char *view TUTTI_ZERO; /* "mirrored": the batch is each rank's, "consistent": the job's; NULL: "mirrored" */
+    /* "stand_alone", "data_parallel", "layerwise_parallel" or "hybrid_parallel", in capitals or not; NULL: "data_parallel", with
+     * strategy "hybrid_parallel". */
+    const char *parallel_mode TUTTI_ZERO;
+    const char *mesh TUTTI_ZERO;          /* "2x2": ranks as an array; NULL: as the mode has it */
+    const char *strategy TUTTI_ZERO;      /* path of a file with lines "dense1 samples,outputs"; NULL: the mode's own */
+    const char *save_strategy TUTTI_ZERO; /* path that it is written to; NULL: it is not */
+
+    /* Where it computes. */
+    const char *device TUTTI_ZERO;    /* "auto" (a GPU where one is), "host" or "cuda"; NULL: "auto" */
+    const char *precision TUTTI_ZERO; /* of matrix products on GPUs: "fp32", "tf32" or "bf16"; NULL: "fp32" */
+    bool eager TUTTI_ZERO;            /* GPUs: launch every kernel instead of replaying a recorded step */
+
+    /* Checkpoints: safetensors files with parameters, the optimizer's state and where the run is, <folder>/step-<step>.safetensors.
+     * tutti_train and tutti_train_run write one after each epoch and at the end. */
+    const char *checkpoint_dir
+        TUTTI_ZERO;            /* a folder without checkpoints, or that of resume; made when it is needed; NULL: none */
+    bool overwrite TUTTI_ZERO; /* checkpoint_dir may have checkpoints; they are removed by tutti_train_open */
+    const char *resume TUTTI_ZERO; /* a checkpoint, or a folder whose latest is taken; NULL: start anew */
+    /* tutti_train and tutti_train_run, with a checkpoint_dir: SIGINT or SIGTERM to any rank ends the run on all, with a checkpoint.
+     * Handlers are installed during the run only, and only where the default action was in place. */
+    bool catch_signals TUTTI_ZERO;
+
+    /* What is told. Losses are means over the samples of all ranks. */
+    int64_t eval_every TUTTI_ZERO; /* test after every N steps; 0: at the end only */
+    int64_t loss_every
+        TUTTI_ZERO; /* look at the loss of step 1 and of every N-th: a small reduction over ranks; 0: 20 */
+    bool print
+        TUTTI_ZERO; /* rank 0 prints losses, tests and checkpoints to stdout, and progress to a terminal's stderr */
+    const char *metrics
+        TUTTI_ZERO; /* path of a file of JSON lines, written by rank 0; with resume continued; NULL: none */
+} tutti_train_options;
+
+#define TUTTI_TRAIN_OPTIONS(...) TUTTI_INITIALIZED(tutti_train_options, __VA_ARGS__)
+
+/* ------------------------------------------------------------------------------------------------- runs */
+
+/* A test on all test data. */
+typedef struct tutti_train_evaluation {
+    double loss;     /* mean over the samples */
+    double accuracy; /* 0 to 1 */
+    int64_t samples; /* of all ranks; 0: there is no test data, and loss and accuracy are 0 */
+} tutti_train_evaluation;
+
+typedef struct tutti_train_result {
+    tutti_train_evaluation test; /* after the last step; of a run that a signal has stopped: zeros */
+    double loss;                 /* the last one that was looked at (loss_every); NaN: none */
+    int64_t steps;               /* done, those before a resume included */
+    int stopped_by;              /* the signal that stopped the run; 0: it is complete */
+} tutti_train_result;
+
+/* A whole run: open, run, close. options NULL: defaults. A failure has broken `comm`, except one of the preparation. */
+TUTTI_API tutti_status tutti_train(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
+                                   const tutti_train_options *options, tutti_train_result *result_out);
+
+typedef struct tutti_trainer tutti_trainer;
+
+/* Reads data and checkpoint, makes model and optimizer, and brings the ranks' parameters together. `comm` must outlive the
+ * trainer. With parallel_mode stand_alone each rank has a trainer of its own, and later calls are not collective. */
+TUTTI_API tutti_status tutti_train_open(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
+                                        const tutti_train_options *options, tutti_trainer **trainer_out);
+
+typedef struct tutti_train_details {
+    int rank, nranks;      /* of those that train together */
+    const char *model;     /* its name */
+    const char *optimizer; /* its name */
+    const char *data;      /* where the data comes from, for people */
+    bool drawn;            /* digits are drawn, as asked for or since no MNIST was found */
+    const char *resumed;   /* path of the checkpoint that the run goes on from; NULL: none */
+    int64_t train_samples; /* of all ranks, in a pass; -1: unknown */
+    int64_t test_samples;  /* the same of tests; 0: there are none */
+    int height, width, channels, classes;
+    int64_t batch_size; /* samples of a step, of all ranks */
+    int64_t steps_per_epoch;
+    int64_t total_steps;   /* at which the run ends, by steps and epochs */
+    int64_t step;          /* done */
+    int64_t epoch;         /* under way, from 0: whole epochs that are done */
+    uint64_t parameters;   /* trained numbers of this rank's part of the model */
+    uint64_t states;       /* numbers that are not trained: batch norm's moving values */
+    uint64_t memory_bytes; /* of the model with its activations, on this rank */
+} tutti_train_details;
+
+/* Local. Texts are valid as long as the trainer. */
+TUTTI_API tutti_status tutti_train_get(const tutti_trainer *trainer, tutti_train_details *details_out);
+
+/* One step on the next batch, whatever total_steps is. loss_out: its loss before the update, the mean over the samples of all
+ * ranks; NULL, on all ranks: not looked at. On a GPU the step is enqueued, unless its loss is looked at. */
+TUTTI_API tutti_status tutti_train_step(tutti_trainer *trainer, double *loss_out);
+
+/* Tests with the parameters as they are. */
+TUTTI_API tutti_status tutti_train_evaluate(tutti_trainer *trainer, tutti_train_evaluation *evaluation_out);
+
+/* Writes a checkpoint to options.checkpoint_dir, on rank 0; without one there it does nothing. path_out, `capacity` bytes, gets
+ * its path on rank 0, and "" elsewhere; it may be NULL. */
+TUTTI_API tutti_status tutti_train_save(tutti_trainer *trainer, char *path_out, size_t capacity);
+
+/* Steps up to total_steps, with tests and checkpoints between them, and a test at the end. */
+TUTTI_API tutti_status tutti_train_run(tutti_trainer *trainer, tutti_train_result *result_out);
+
+/* Rank 0 prints how layers are divided over ranks and what a step moves; on other ranks nothing is printed. */
+TUTTI_API tutti_status tutti_train_explain(tutti_trainer *trainer, FILE *file);
+
+/* Local. NULL is allowed. */
+TUTTI_API void tutti_train_close(tutti_trainer *trainer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
