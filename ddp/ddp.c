@@ -56,11 +56,7 @@ static tutti_status take_parameter(tutti_ddp *ddp, size_t index, const tutti_ddp
     return TUTTI_OK;
 }
 
-/* All that one rank can do and check alone. */
-static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameters, size_t nparameters,
-                            const tutti_ddp_options *options) {
-    TUTTI_TRY(take_options(ddp, options));
-    TUTTI_TRY(tutti_ddp_memory_open(ddp));
+static tutti_status take_parameters(tutti_ddp *ddp, const tutti_ddp_parameter *parameters, size_t nparameters) {
     if (!parameters && nparameters > 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: %zu parameters, but the list is NULL", nparameters);
     ddp->parameters = calloc(nparameters + 1, sizeof *ddp->parameters);
@@ -71,6 +67,16 @@ static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameter
     for (size_t i = 0; i < nparameters; i++) TUTTI_TRY(take_parameter(ddp, i, &parameters[i]));
     /* Backward begins at the last layer. */
     for (size_t i = 0; i < nparameters; i++) ddp->ready_order[i] = nparameters - 1 - i;
+    return TUTTI_OK;
+}
+
+/* All that one rank can do and check alone. */
+static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameters, size_t nparameters,
+                            const tutti_ddp_options *options) {
+    TUTTI_TRY(take_options(ddp, options));
+    TUTTI_TRY(tutti_ddp_memory_open(ddp));
+    TUTTI_TRY(take_parameters(ddp, parameters, nparameters));
+    TUTTI_TRY(tutti_ddp_zero_prepare(ddp));
     return tutti_ddp_layout_apply(ddp, ddp->ready_order);
 }
 
@@ -96,7 +102,7 @@ tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *param
     ddp->sync = true;
     tutti_status status = prepare(ddp, parameters, nparameters, options);
     TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_model(ddp, status), fail);
-    TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_data(ddp), fail);
+    if (!ddp->options.no_broadcast) TUTTI_TRY_GOTO(status, tutti_ddp_agree_on_data(ddp), fail);
     bool spare = false;
     TUTTI_TRY_GOTO(status, find_spare_cores(comm, &spare), fail);
     ddp->statistics.overlapped =
@@ -105,6 +111,25 @@ tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *param
     return TUTTI_OK;
 
 fail:
+    tutti_ddp_destroy(ddp);
+    return status;
+}
+
+tutti_status tutti_ddp_divide(const tutti_ddp_parameter *parameters, size_t nparameters,
+                              const tutti_ddp_options *options, int rank, int nranks, tutti_ddp_part *parts_out) {
+    if (rank < 0 || rank >= nranks || (!parts_out && nparameters > 0))
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_ddp_divide: rank %d of %d%s: expected a rank from 0 on, and parts_out", rank, nranks,
+                          parts_out ? "" : ", parts_out is NULL");
+    tutti_ddp *ddp = calloc(1, sizeof *ddp);
+    if (!ddp) return tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_divide: no memory for the engine");
+    pthread_mutex_init(&ddp->lock, NULL);
+    tutti_status status = take_options(ddp, options);
+    if (status == TUTTI_OK) status = take_parameters(ddp, parameters, nparameters);
+    for (size_t i = 0; status == TUTTI_OK && i < nparameters; i++)
+        parts_out[i] = (tutti_ddp_part){0, parameters[i].count};
+    if (status == TUTTI_OK && ddp->options.zero)
+        status = tutti_ddp_layout_divide(ddp, ddp->ready_order, rank, nranks, parts_out);
     tutti_ddp_destroy(ddp);
     return status;
 }
@@ -192,7 +217,7 @@ static tutti_status finish_step(tutti_ddp *ddp) {
     if (ddp->sync) {
         TUTTI_TRY(check_all_ready(ddp));
         status = tutti_ddp_step_complete(ddp);
-        if (status == TUTTI_OK && !ddp->statistics.rebuilt) status = rebuild(ddp);
+        if (status == TUTTI_OK && !ddp->statistics.rebuilt && !ddp->options.zero) status = rebuild(ddp);
         if (status == TUTTI_OK) add_times(ddp, called_ns);
     }
     tutti_ddp_step_reset(ddp);
@@ -201,6 +226,19 @@ static tutti_status finish_step(tutti_ddp *ddp) {
 
 tutti_status tutti_ddp_finish(tutti_ddp *ddp) {
     LOCKED(ddp, "tutti_ddp_finish", finish_step(ddp));
+}
+
+static tutti_status share(tutti_ddp *ddp) {
+    if (ddp->nready > 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_ddp_share: a step is under way, %zu of %zu gradients are ready: call it after "
+                          "tutti_ddp_finish and the update",
+                          ddp->nready, ddp->nparameters);
+    return tutti_ddp_zero_share(ddp);
+}
+
+tutti_status tutti_ddp_share(tutti_ddp *ddp) {
+    LOCKED(ddp, "tutti_ddp_share", share(ddp));
 }
 
 static tutti_status set_sync(tutti_ddp *ddp, int sync) {

@@ -14,7 +14,7 @@
 /* Exchanged as words. */
 typedef struct model_record {
     int64_t local; /* tutti_status of the rank before it came here */
-    uint64_t nparameters, reduction, bucket_bytes, first_bucket_bytes;
+    uint64_t nparameters, reduction, bucket_bytes, first_bucket_bytes, no_broadcast, zero;
     uint64_t shapes; /* hash of counts and types, in order */
 } model_record;
 
@@ -47,6 +47,11 @@ static tutti_status check_options(const model_record *records, int nranks) {
                               "), rank %d of %" PRIu64 " (%" PRIu64 "): pass equal options on all ranks",
                               first->bucket_bytes, first->first_bucket_bytes, rank, other->bucket_bytes,
                               other->first_bucket_bytes);
+        if (other->no_broadcast != first->no_broadcast || other->zero != first->zero)
+            return tutti_fail(TUTTI_ERR_MISMATCH,
+                              "tutti_ddp_create: rank 0 has no_broadcast %" PRIu64 " and zero %" PRIu64
+                              ", rank %d %" PRIu64 " and %" PRIu64 ": pass equal options on all ranks",
+                              first->no_broadcast, first->zero, rank, other->no_broadcast, other->zero);
     }
     return TUTTI_OK;
 }
@@ -126,6 +131,8 @@ tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local) {
                               .reduction = ddp->reduction,
                               .bucket_bytes = ddp->options.bucket_bytes,
                               .first_bucket_bytes = ddp->options.first_bucket_bytes,
+                              .no_broadcast = ddp->options.no_broadcast != 0,
+                              .zero = ddp->options.zero != 0,
                               .shapes = local == TUTTI_OK ? hash_shapes(ddp) : 0};
     tutti_status status = tutti_all_gather(ddp->comm, &own, records, WORDS_OF(model_record), TUTTI_UINT64, NULL);
     if (status == TUTTI_OK && local == TUTTI_OK) status = compare_records(ddp, records, nranks);

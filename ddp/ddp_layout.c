@@ -78,11 +78,42 @@ static tutti_status sort_buckets(const tutti_ddp *ddp, layout *made) {
     return TUTTI_OK;
 }
 
-/* At least one line, so that a bucket of empty parameters has an address too. */
+size_t tutti_ddp_layout_part_bytes(size_t bytes, int nranks) {
+    const size_t lines = (bytes + VIEW_ALIGNMENT - 1) / VIEW_ALIGNMENT, ranks = (size_t)nranks;
+    return (lines + ranks - 1) / ranks * VIEW_ALIGNMENT;
+}
+
+tutti_status tutti_ddp_layout_divide(const tutti_ddp *ddp, const uint64_t *order, int rank, int nranks,
+                                     tutti_ddp_part *parts_out) {
+    layout made = {.buckets = calloc(ddp->nparameters + 1, sizeof *made.buckets),
+                   .places = calloc(ddp->nparameters + 1, sizeof *made.places)};
+    const bool has_memory = made.buckets && made.places;
+    if (has_memory) place_views(ddp, order, &made);
+    for (size_t i = 0; has_memory && i < ddp->nparameters; i++) {
+        const ddp_parameter *parameter = &ddp->parameters[i];
+        const size_t element_bytes = tutti_type_bytes(parameter->type);
+        const size_t part_bytes = tutti_ddp_layout_part_bytes(made.buckets[made.places[i].bucket].bytes, nranks);
+        const size_t from = made.places[i].offset, to = from + parameter->count * element_bytes;
+        size_t begin = (size_t)rank * part_bytes, end = begin + part_bytes;
+        begin = begin < from ? from : begin;
+        end = end > to ? to : end;
+        parts_out[i] = (tutti_ddp_part){0, 0};
+        if (begin < end) parts_out[i] = (tutti_ddp_part){(begin - from) / element_bytes, (end - begin) / element_bytes};
+    }
+    free(made.buckets), free(made.places);
+    return has_memory
+               ? TUTTI_OK
+               : tutti_fail(TUTTI_ERR_MEMORY, "laying out buckets: no memory for %zu parameters", ddp->nparameters);
+}
+
+/* At least one line, so that a bucket of empty parameters has an address too. Ranks' parts are equal, so the last may go beyond the
+ * views. */
 static tutti_status allocate_buckets(const tutti_ddp *ddp, layout *made) {
+    const int nranks = tutti_comm_size(ddp->comm);
     for (size_t i = 0; i < made->nbuckets; i++) {
         ddp_bucket *bucket = &made->buckets[i];
-        const size_t bytes = bucket->bytes > 0 ? bucket->bytes : VIEW_ALIGNMENT;
+        size_t bytes = bucket->bytes > 0 ? bucket->bytes : VIEW_ALIGNMENT;
+        if (ddp->options.zero) bytes = tutti_ddp_layout_part_bytes(bytes, nranks) * (size_t)nranks;
         TUTTI_TRY(tutti_ddp_memory_alloc(ddp, bytes, &bucket->memory));
     }
     return TUTTI_OK;

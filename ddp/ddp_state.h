@@ -1,8 +1,8 @@
 /*
  * Inside the DDP engine: parameters, the buckets that their gradients are views into, and the step under way.
  *
- * ddp.c holds the public calls, ddp_layout.c cuts gradients into buckets, ddp_step.c moves buckets, ddp_memory.c knows
- * where they live, ddp_agree.c makes sure that all ranks mean the same. Everything that decides which collective comes next
+ * ddp.c holds the public calls, ddp_layout.c cuts gradients into buckets, ddp_step.c moves buckets, ddp_zero.c parameters,
+ * ddp_memory.c knows where they live, ddp_agree.c makes sure that all ranks mean the same. Everything that decides which collective comes next
  * (layout, order of buckets, mode) is computed from values that are equal on all ranks; what differs per rank (the order of ready
  * calls) only decides when.
  */
@@ -21,9 +21,10 @@ typedef struct ddp_parameter {
     void *data; /* the caller's */
     size_t count;
     tutti_type type;
-    size_t bucket; /* index of the bucket that holds the gradient */
-    size_t offset; /* in bytes, in that bucket's memory */
-    bool ready;    /* in the step under way */
+    size_t bucket;       /* index of the bucket that holds the gradient */
+    size_t offset;       /* in bytes, in that bucket's memory */
+    tutti_ddp_part part; /* that this rank updates */
+    bool ready;          /* in the step under way */
 } ddp_parameter;
 
 typedef struct ddp_bucket {
@@ -63,6 +64,11 @@ struct tutti_ddp {
  * no bucket larger than its cap unless one gradient alone is. The gradients' contents move along, and are zero where
  * there was no layout before. On failure the old layout stays. */
 tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order);
+/* What tutti_ddp_divide promises, of a layout in the order `order`. */
+tutti_status tutti_ddp_layout_divide(const tutti_ddp *ddp, const uint64_t *order, int rank, int nranks,
+                                     tutti_ddp_part *parts_out);
+/* With options.zero: bytes of each rank's part of a bucket that has `bytes`; parts go on in the padding behind it. */
+size_t tutti_ddp_layout_part_bytes(size_t bytes, int nranks);
 /* Frees the buckets, which must not be travelling. */
 void tutti_ddp_layout_release(ddp_bucket *buckets, size_t nbuckets);
 void *tutti_ddp_layout_view(const tutti_ddp *ddp, const ddp_parameter *parameter);
@@ -83,6 +89,15 @@ tutti_status tutti_ddp_memory_copy(const tutti_ddp *ddp, void *dst, const void *
 /* What comes into the buckets' stream waits for the caller's, and the other way round. On the host: nothing. */
 tutti_status tutti_ddp_memory_fork(const tutti_ddp *ddp);
 tutti_status tutti_ddp_memory_join(const tutti_ddp *ddp);
+
+/* --------------------------------------------------------------------------------------------- ddp_zero.c */
+
+/* Finds the parameters' parts, of this rank. */
+tutti_status tutti_ddp_zero_prepare(tutti_ddp *ddp);
+/* Reduces a bucket to its parts; work as in tutti_options, NULL on a GPU. */
+tutti_status tutti_ddp_zero_reduce(tutti_ddp *ddp, ddp_bucket *bucket, const tutti_options *options);
+/* Updated parts to all. */
+tutti_status tutti_ddp_zero_share(tutti_ddp *ddp);
 
 /* -------------------------------------------------------------------------------------------- ddp_agree.c */
 

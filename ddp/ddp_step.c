@@ -23,12 +23,16 @@ static tutti_status reduce_in_stream(tutti_ddp *ddp, ddp_bucket *bucket) {
     const size_t count = bucket->bytes / tutti_type_bytes(bucket->type);
     if (tutti_comm_size(ddp->comm) == 1) return TUTTI_OK; /* the sum and the mean of one */
     TUTTI_TRY(tutti_ddp_memory_fork(ddp));
+    if (ddp->options.zero)
+        return tutti_ddp_zero_reduce(ddp, bucket, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = ddp->stream));
     return tutti_all_reduce(ddp->comm, bucket->memory, bucket->memory, count, bucket->type, ddp->reduction,
                             &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = ddp->stream));
 }
 
 static tutti_status reduce_bucket(tutti_ddp *ddp, ddp_bucket *bucket, tutti_work **work) {
     if (tutti_ddp_on_gpu(ddp)) return reduce_in_stream(ddp, bucket);
+    if (ddp->options.zero)
+        return tutti_ddp_zero_reduce(ddp, bucket, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST, .work = work));
     const size_t count = bucket->bytes / tutti_type_bytes(bucket->type);
     return tutti_all_reduce(ddp->comm, bucket->memory, bucket->memory, count, bucket->type, ddp->reduction,
                             &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_HOST, .work = work));

@@ -8,6 +8,9 @@
  *     tutti_ddp_finish(ddp)                                     all gradients are now averaged over ranks
  *     optimizer step
  *
+ * With options.zero (ZeRO-1: Rajbhandari et al., SC 2020) each rank gets the reduced gradients of one part of each bucket only, keeps
+ * the optimizer's state of that part, updates that part, and calls tutti_ddp_share. tutti_ddp_divide tells the parts.
+ *
  * On a GPU (options.memory = TUTTI_MEMORY_CUDA) every call returns when its work is enqueued: gradients are written, and
  * after tutti_ddp_finish used, in options.stream; buckets travel in a stream of the engine's own, in between.
  *
@@ -38,7 +41,11 @@ typedef struct tutti_ddp_options {
     size_t first_bucket_bytes TUTTI_ZERO; /* cap of the first bucket to become ready; 0: 1 MiB, at most bucket_bytes */
     int sums TUTTI_ZERO;                  /* 1: gradients are summed over ranks; 0: averaged */
     tutti_memory memory TUTTI_ZERO;       /* where parameters and gradients are: TUTTI_MEMORY_CUDA; else the host's */
-    void *stream TUTTI_ZERO; /* CUDA: cudaStream_t that writes gradients and uses them; NULL: the default */
+    void *stream TUTTI_ZERO;     /* CUDA: cudaStream_t that writes gradients and uses them; NULL: the default */
+    int no_broadcast TUTTI_ZERO; /* 1: create leaves the parameters as each rank has them */
+    int zero
+        TUTTI_ZERO; /* 1: gradients are reduced to the rank that updates them (reduce_scatter); buckets stay as create
+                                    lays them out, since parts depend on that */
 } tutti_ddp_options;
 
 #define TUTTI_DDP_OPTIONS(...) TUTTI_INITIALIZED(tutti_ddp_options, __VA_ARGS__)
@@ -47,6 +54,18 @@ typedef struct tutti_ddp_options {
  * error names the parameter and both shapes. options NULL: defaults, average. `comm` must outlive the ddp. */
 TUTTI_API tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *parameters, size_t nparameters,
                                         const tutti_ddp_options *options, tutti_ddp **ddp_out);
+
+/* Elements [first, first + count) of a parameter. */
+typedef struct tutti_ddp_part {
+    size_t first, count;
+} tutti_ddp_part;
+
+/* Which part of each parameter rank `rank` of `nranks` updates: of an engine with these parameters and options, where options->zero is
+ * set; else all. The parts of all ranks together are the parameter; a part begins at a multiple of 64 bytes and may be empty, and
+ * those of one bucket are equal but for the last ranks'. Local. */
+TUTTI_API tutti_status tutti_ddp_divide(const tutti_ddp_parameter *parameters, size_t nparameters,
+                                        const tutti_ddp_options *options, int rank, int nranks,
+                                        tutti_ddp_part *parts_out);
 
 /* Where parameter `index` keeps its gradient: a view into a bucket, `count` elements of its type. Zero at the
  * start. Ask again in every step: the first tutti_ddp_finish may lay the buckets out anew. NULL: no such index. */
@@ -57,8 +76,13 @@ TUTTI_API void *tutti_ddp_gradient(tutti_ddp *ddp, size_t index);
 TUTTI_API tutti_status tutti_ddp_ready(tutti_ddp *ddp, size_t index);
 
 /* Ends the step: waits until every bucket is reduced. A parameter that was not ready is an error that names it.
- * While sync is off it only ends the step: gradients stay local. */
+ * While sync is off it only ends the step: gradients stay local. With options.zero only this rank's part of a gradient is
+ * reduced; what lies in the rest of the view is of no use. */
 TUTTI_API tutti_status tutti_ddp_finish(tutti_ddp *ddp);
+
+/* With options.zero, after the update of this rank's parts: all ranks get all parts of the parameters (all_gather). Collective;
+ * between steps. It goes through the buckets, so gradients are gone then. Without options.zero: nothing. */
+TUTTI_API tutti_status tutti_ddp_share(tutti_ddp *ddp);
 
 /* sync 0: the next steps accumulate locally (the caller adds to the views and does not zero them); sync 1
  * (the default): the next step's buckets are reduced, with all that was accumulated. */
