@@ -161,7 +161,7 @@ static fixture make_fixture(const char *model_name, const char *optimizer, uint6
                  tutti_last_error());
     tutti_model_initialize(made.model, seed);
     tutti_update_options update_options = {.momentum = 0.5, .weight_decay = 0.25};
-    cr_assert_eq(tutti_update_init(&made.update, optimizer, &update_options, made.model), TUTTI_OK);
+    cr_assert_eq(tutti_update_init(&made.update, optimizer, &update_options, made.model, NULL), TUTTI_OK);
     float *gradient = calloc(tutti_model_parameter_count(made.model), sizeof *gradient);
     tutti_gradient_sink sink = {.context = gradient, .where = zero_gradient};
     tutti_step_values values;

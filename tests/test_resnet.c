@@ -150,7 +150,7 @@ static void check_decay(const char *optimizer, bool only_arrays_decay) {
         for (size_t e = 0; e < b.model->parameters[i].count; e++) b.model->parameters[i].data[e] = 2;
     }
     tutti_update_options options = {.momentum = -1, .weight_decay = 0.25, .only_arrays_decay = only_arrays_decay};
-    cr_assert_eq(tutti_update_init(&update, optimizer, &options, b.model), TUTTI_OK);
+    cr_assert_eq(tutti_update_init(&update, optimizer, &options, b.model, NULL), TUTTI_OK);
     tutti_update_begin(&update, 0.5, &values);
     tutti_gradient_sink sink = {.context = &b, .where = gradient_where, .ready = gradient_ready};
     tutti_update_step(&update, b.model, &values, &sink);

@@ -210,18 +210,21 @@ Test(train_modes, tests_count_each_sample_once, .timeout = 100) {
 /* ----------------------------------------------------------------------------------------- checkpoints */
 
 /* Half of a run under one division, the rest under another: the losses of a whole run on one rank. */
-static void check_crossing(const division *first, const division *second, const double *whole) {
+static void check_crossing(const division *first, const char *zero_first, const division *second,
+                           const char *zero_second, const double *whole) {
     char checkpoints[FILES_PATH_BYTES], path[FILES_PATH_BYTES];
     double losses[TRAINING_LOSSES];
     files_join(folder, "checkpoints", checkpoints);
     training_run half = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "13", "--lr", "0.01",
-                                     "--optimizer", "adam", "--steps", "6", "--checkpoint-dir", checkpoints}};
+                                     "--optimizer", "adam", "--steps", "6", "--checkpoint-dir", checkpoints, "--zero",
+                                     zero_first}};
     training_run rest = half;
-    add_division(first, &half, 14, path);
+    add_division(first, &half, 16, path);
     cr_assert_eq(losses_of(first->nranks, &half, losses), 6);
     rest.options[11] = "12";
     rest.options[12] = "--resume";
-    add_division(second, &rest, 14, path);
+    rest.options[15] = zero_second;
+    add_division(second, &rest, 16, path);
     cr_assert_eq(losses_of(second->nranks, &rest, losses + 6), 6);
     expect_near(12, whole, losses, 12, "a run that changes its mode");
     files_remove(checkpoints);
@@ -230,15 +233,22 @@ static void check_crossing(const division *first, const division *second, const 
 Test(train_modes, a_checkpoint_of_any_mode_resumes_in_any_other, .timeout = 100) {
     static const division alone = {.nranks = 1}, data = {.nranks = 3},
                           layers = {.nranks = 3, .mode = "layerwise_parallel"},
-                          hybrid = {
-                              .nranks = 4, .mesh = "2x2", .strategy = "dense1 inputs,outputs\ndense2 outputs,none\n"};
+                          hybrid = {.nranks = 4,
+                                    .mesh = "2x2",
+                                    .strategy = "dense1 inputs,outputs\ndense2 outputs,none\n"},
+                          mixed = {
+                              .nranks = 4, .mesh = "2x2", .strategy = "dense1 samples,outputs\ndense2 none,samples\n"};
     training_run what = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "13", "--lr", "0.01",
                                      "--optimizer", "adam", "--steps", "12"}};
     double whole[TRAINING_LOSSES];
     cr_assert_eq(losses_of(1, &what, whole), 12);
-    check_crossing(&hybrid, &alone, whole);
-    check_crossing(&alone, &hybrid, whole);
-    check_crossing(&data, &layers, whole);
+    check_crossing(&hybrid, "0", &alone, "0", whole);
+    check_crossing(&alone, "0", &hybrid, "0", whole);
+    check_crossing(&data, "0", &layers, "0", whole);
+    check_crossing(&data, "1", &mixed, "0", whole);
+    check_crossing(&mixed, "1", &alone, "0", whole);
+    check_crossing(&layers, "0", &mixed, "1", whole);
+    check_crossing(&mixed, "1", &data, "1", whole);
 }
 
 /* -------------------------------------------------------------------------------------------- errors */

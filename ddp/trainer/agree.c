@@ -12,6 +12,11 @@ static uint64_t mix(uint64_t digest, const void *data, size_t bytes) {
     return digest;
 }
 
+/* 0: seeds may differ. */
+static int64_t agreed_seed(const tutti_trainer *train) {
+    return train->reduction.no_broadcast && !train->cut ? 0 : (int64_t)train->seed;
+}
+
 /* Options and data that must be equal on all ranks, or training would go wrong without a word. */
 tutti_status tutti_trainer_agree(const tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
@@ -26,17 +31,21 @@ tutti_status tutti_trainer_agree(const tutti_trainer *train) {
                            given->dataset != NULL ? given->dataset : ""};
     int64_t numbers[] = {options->batch_size,   options->loss_every,     options->eval_every,
                          train->step,           input->train_count,      train->total_steps,
-                         (int64_t)train->seed,  input->test_count,       input->details.height,
+                         agreed_seed(train),    input->test_count,       input->details.height,
                          input->details.width,  input->details.channels, input->details.classes,
                          given->no_augment,     given->no_shuffle,       given->shuffle_buffer,
                          given->repeat,         options->nesterov,       options->no_decay_norm_bias,
                          options->warmup_steps, options->catch_signals,  options->eager,
                          train->input.own};
+    const int64_t reduction[] = {train->reduction.sums, train->reduction.zero, train->reduction.no_broadcast,
+                                 options->check_parameters};
     double reals[] = {train->schedule.lr, train->schedule.factor, train->update.options.momentum,
                       options->weight_decay};
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) digest = mix(digest, texts[i], strlen(texts[i]) + 1);
     digest = mix(digest, numbers, sizeof numbers);
+    digest = mix(digest, reduction, sizeof reduction);
+    digest = mix(digest, train->list->frozen, sizeof train->list->frozen);
     digest = mix(digest, train->strategy.sizes, sizeof train->strategy.sizes);
     digest = mix(digest, train->strategy.layers, sizeof train->strategy.layers);
     digest = mix(digest, reals, sizeof reals);

@@ -1,23 +1,20 @@
 /*
- * Checkpoints as safetensors files.
+ * Folders with checkpoints, and reading from them. checkpoint_save.c writes.
  */
 #include "ddp/trainer/checkpoint.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ddp/trainer/parallel.h"
+#include "ddp/trainer/checkpoint_parts.h"
 
 #define PATH_BYTES TUTTI_CHECKPOINT_PATH_BYTES
-#define FILE_NAME  "step-%08" PRId64 ".safetensors"
-#define FORMAT     "tutti-train 1"
 
 /* The step of a checkpoint's file name, or -1. */
 static int64_t step_of_name(const char *name) {
@@ -54,6 +51,24 @@ static bool has_checkpoints(const char *folder) {
     return has;
 }
 
+/* Has the name the form of a file that was never finished? */
+static bool is_unfinished(const char *name) {
+    int64_t step;
+    uint64_t mark;
+    int end = 0;
+    return sscanf(name, "step-%" SCNd64 ".safetensors.%" SCNx64 ".tmp%n", &step, &mark, &end) == 2 && end > 0 &&
+           name[end] == '\0';
+}
+
+/* What a run left that ended while it wrote. */
+static void remove_unfinished(const char *folder) {
+    DIR *listing = opendir(folder);
+    if (listing == NULL) return;
+    for (struct dirent *entry; (entry = readdir(listing)) != NULL;)
+        if (is_unfinished(entry->d_name)) (void)unlinkat(dirfd(listing), entry->d_name, 0);
+    closedir(listing);
+}
+
 static tutti_status remove_checkpoints(const char *folder) {
     DIR *listing = opendir(folder);
     if (listing == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: %s", folder, strerror(errno));
@@ -78,128 +93,20 @@ tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const 
         return tutti_fail(TUTTI_ERR_CONFIG, "--checkpoint-dir %s is a file; give a folder", folder);
     if (access(folder, W_OK | X_OK) != 0)
         return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be written to: %s", folder, strerror(errno));
-    if (resumes_from(folder, resume) || !has_checkpoints(folder)) return TUTTI_OK;
+    if (resumes_from(folder, resume) || !has_checkpoints(folder)) {
+        remove_unfinished(folder);
+        return TUTTI_OK;
+    }
     if (!overwrite)
         return tutti_fail(TUTTI_ERR_CONFIG,
                           "--checkpoint-dir %s has checkpoints; give another folder, --resume %s to go on from it, or "
                           "--overwrite to remove them",
                           folder, folder);
+    remove_unfinished(folder);
     return remove_checkpoints(folder);
 }
 
-/* -------------------------------------------------------------------------------------------- writing */
-
-/* `data`, memory of the compute, perhaps one rank's part, becomes the whole at *place, which moves on. file NULL: this rank only
- * gives its part to rank 0. */
-static tutti_status add_entry(tutti_safetensors *file, const tutti_model *model, const tutti_parameter *parameter,
-                              const char *state, const float *data, float **place) {
-    const tutti_compute *compute = model->compute;
-    const size_t count = tutti_parameter_whole_count(parameter);
-    if (file == NULL) return tutti_parallel_gather(model->parallel, compute, parameter, data, NULL);
-    tutti_safetensors_entry *entry = &file->entries[file->nentries++];
-    snprintf(entry->name, sizeof entry->name, "%s%s%s", state, state[0] != '\0' ? "/" : "", parameter->name);
-    entry->ndims = parameter->ndims;
-    memcpy(entry->dims, parameter->dims, sizeof parameter->dims);
-    entry->data = *place;
-    entry->count = count;
-    *place += count;
-    if (model->parallel != NULL) return tutti_parallel_gather(model->parallel, compute, parameter, data, entry->data);
-    return compute->kernels->download(model->compute, entry->data, data, count * sizeof *data);
-}
-
-static void add_text(tutti_safetensors *file, const char *key, const char *value) {
-    tutti_safetensors_text *text = &file->texts[file->ntexts++];
-    snprintf(text->key, sizeof text->key, "%s", key);
-    snprintf(text->value, sizeof text->value, "%s", value);
-}
-
-static void add_number(tutti_safetensors *file, const char *key, uint64_t number) {
-    char text[32];
-    snprintf(text, sizeof text, "%" PRIu64, number);
-    add_text(file, key, text);
-}
-
-static void fill_texts(tutti_safetensors *file, const tutti_checkpoint_content *content,
-                       const tutti_checkpoint_position *position) {
-    add_text(file, "format", FORMAT);
-    add_text(file, "model", content->model_name);
-    add_text(file, "optimizer", content->update->row->name);
-    add_text(file, "random", "philox4x32-10 by seed, epoch and step");
-    add_number(file, "seed", position->seed);
-    add_number(file, "step", (uint64_t)position->step);
-    add_number(file, "epoch", (uint64_t)position->epoch);
-    add_number(file, "samples", (uint64_t)position->samples);
-    add_number(file, "ranks", (uint64_t)position->ranks);
-    add_number(file, "batch_size", (uint64_t)position->batch_size);
-}
-
-#define TEXTS 10
-
-static tutti_status fill_entries(tutti_safetensors *file, const tutti_checkpoint_content *content) {
-    const tutti_model *model = content->model;
-    const tutti_update_row *row = content->update->row;
-    float *place = file != NULL ? file->memory : NULL;
-    for (int i = 0; i < model->nparameters; i++) {
-        const tutti_parameter *parameter = &model->parameters[i];
-        float *states[TUTTI_UPDATE_STATES];
-        TUTTI_TRY(add_entry(file, model, parameter, "", parameter->data, &place));
-        tutti_update_states(content->update, model, i, states);
-        for (int s = 0; s < row->nstates; s++)
-            TUTTI_TRY(add_entry(file, model, parameter, row->state_names[s], states[s], &place));
-    }
-    for (int i = 0; i < model->nstates; i++)
-        TUTTI_TRY(add_entry(file, model, &model->states[i], "", model->states[i].data, &place));
-    return TUTTI_OK;
-}
-
-tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_content *content,
-                                   const tutti_checkpoint_position *position, char path_out[PATH_BYTES]) {
-    char path[PATH_BYTES];
-    if (snprintf(path, sizeof path, "%s/" FILE_NAME, folder, position->step) >= PATH_BYTES)
-        return tutti_fail(TUTTI_ERR_CONFIG, "--checkpoint-dir %s: the path is too long", folder);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be made: %s", folder, strerror(errno));
-    const tutti_model *model = content->model;
-    const tutti_update_row *row = content->update->row;
-    tutti_safetensors file = {.nentries = 0};
-    const size_t arrays = 1 + (size_t)row->nstates; /* for each parameter */
-    file.entries = calloc((size_t)model->nparameters * arrays + (size_t)model->nstates, sizeof *file.entries);
-    file.texts = calloc(TEXTS, sizeof *file.texts);
-    tutti_status status = TUTTI_OK;
-    file.memory =
-        malloc((tutti_model_parameter_count(model) * arrays + tutti_model_state_count(model)) * sizeof(float));
-    if (file.entries == NULL || file.texts == NULL || file.memory == NULL) {
-        status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for a checkpoint");
-    } else {
-        fill_texts(&file, content, position);
-        status = fill_entries(&file, content);
-        if (status == TUTTI_OK) status = tutti_safetensors_write(path, &file);
-    }
-    tutti_safetensors_close(&file);
-    if (status == TUTTI_OK) memcpy(path_out, path, sizeof path);
-    return status;
-}
-
-tutti_status tutti_checkpoint_give(const tutti_checkpoint_content *content) {
-    return fill_entries(NULL, content);
-}
-
 /* -------------------------------------------------------------------------------------------- reading */
-
-/* Of the whole on the host this rank's part becomes `data`. */
-static tutti_status upload_part(tutti_compute *compute, const tutti_parameter *parameter, const float *whole,
-                                float *data) {
-    if (tutti_parameter_whole_count(parameter) == parameter->count) {
-        compute->kernels->upload(compute, data, whole, parameter->count * sizeof *data);
-        return TUTTI_OK;
-    }
-    float *part = malloc(parameter->count * sizeof *part);
-    if (part == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a part of %s", parameter->name);
-    tutti_parameter_copy_box(parameter, part, whole);
-    compute->kernels->upload(compute, data, part, parameter->count * sizeof *data);
-    free(part);
-    return TUTTI_OK;
-}
 
 /* A file is taken as it is; of a folder the file with the most steps. */
 static tutti_status find_file(const char *path, char *file_out) {
@@ -221,25 +128,21 @@ static tutti_status find_file(const char *path, char *file_out) {
     return TUTTI_OK;
 }
 
-/* `data` is memory of the compute. */
-static tutti_status copy_entry(tutti_compute *compute, const char *path, const tutti_safetensors *file,
-                               const tutti_parameter *parameter, const char *state, float *data) {
+/* Elements [first, first + count) of this rank's box, from `data` on. `is_optional`: the tensor need not be there. */
+static tutti_status read_part(tutti_compute *compute, const tutti_safetensors *file, const tutti_parameter *parameter,
+                              const char *state, tutti_ddp_part range, float *data, bool is_optional) {
     char name[TUTTI_SAFETENSORS_NAME_BYTES];
-    snprintf(name, sizeof name, "%s%s%s", state, state[0] != '\0' ? "/" : "", parameter->name);
+    tutti_checkpoint_name(parameter, state, name);
     const tutti_safetensors_entry *entry = tutti_safetensors_find(file, name);
-    if (entry == NULL) return tutti_fail(TUTTI_ERR_DATA, "%s: expected a tensor %s, there is none", path, name);
+    if (entry == NULL && is_optional) return TUTTI_OK;
+    if (entry == NULL) return tutti_fail(TUTTI_ERR_DATA, "%s: expected a tensor %s, there is none", file->path, name);
     if (entry->ndims != parameter->ndims ||
         memcmp(entry->dims, parameter->dims, (size_t)parameter->ndims * sizeof parameter->dims[0]) != 0)
-        return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s has %zu elements in %d dimensions, expected %zu in %d", path,
-                          name, entry->count, entry->ndims, tutti_parameter_whole_count(parameter), parameter->ndims);
-    for (size_t i = 0; i < entry->count; i++)
-        if (!isfinite(entry->data[i]))
-            return tutti_fail(
-                TUTTI_ERR_DATA,
-                "%s: tensor %s has %f at index %zu, expected finite numbers: the training that wrote it had diverged, "
-                "or the file is damaged; resume from an earlier one",
-                path, name, (double)entry->data[i], i);
-    return upload_part(compute, parameter, entry->data, data);
+        return tutti_fail(TUTTI_ERR_DATA, "%s: tensor %s has %zu elements in %d dimensions, expected %zu in %d",
+                          file->path, name, entry->count, entry->ndims, tutti_parameter_whole_count(parameter),
+                          parameter->ndims);
+    const tutti_checkpoint_part part = tutti_checkpoint_part_of(parameter, range, data, entry->offset);
+    return tutti_checkpoint_part_read(&part, compute, file, entry);
 }
 
 static tutti_status match_text(const char *path, const tutti_safetensors *file, const char *key, const char *expected) {
@@ -263,8 +166,8 @@ tutti_status tutti_checkpoint_find(const char *path, tutti_checkpoint_found *fou
     tutti_checkpoint_found found;
     tutti_safetensors file;
     TUTTI_TRY(find_file(path, found.path));
-    TUTTI_TRY(tutti_safetensors_read(found.path, &file));
-    tutti_status status = match_text(found.path, &file, "format", FORMAT);
+    TUTTI_TRY(tutti_safetensors_open(found.path, &file));
+    tutti_status status = match_text(found.path, &file, "format", TUTTI_CHECKPOINT_FORMAT);
     if (status == TUTTI_OK) status = copy_text(found.path, &file, "model", found.model);
     if (status == TUTTI_OK) status = copy_text(found.path, &file, "optimizer", found.optimizer);
     tutti_safetensors_close(&file);
@@ -285,9 +188,40 @@ static tutti_status read_number(const char *path, const tutti_safetensors *file,
     return TUTTI_OK;
 }
 
+/* Was the parameter frozen where the file was written? Then the file has no state of it. */
+static bool was_frozen(const tutti_safetensors *file, const tutti_parameter *parameter) {
+    char key[TUTTI_SAFETENSORS_NAME_BYTES];
+    tutti_checkpoint_name(parameter, TUTTI_CHECKPOINT_FROZEN, key);
+    return tutti_safetensors_text_of(file, key) != NULL;
+}
+
+static tutti_status read_tensors(const tutti_safetensors *file, const tutti_checkpoint_content *content,
+                                 int64_t steps) {
+    const tutti_model *model = content->model;
+    tutti_compute *compute = model->compute;
+    const tutti_update_row *row = content->update->row;
+    for (int i = 0; i < model->nparameters; i++) {
+        const tutti_parameter *parameter = &model->parameters[i];
+        const tutti_ddp_part whole = {0, parameter->count};
+        float *states[TUTTI_UPDATE_STATES];
+        TUTTI_TRY(read_part(compute, file, parameter, "", whole, parameter->data, false));
+        if (parameter->frozen) continue;
+        tutti_update_states(content->update, i, states);
+        for (int s = 0; s < row->nstates; s++)
+            TUTTI_TRY(read_part(compute, file, parameter, row->state_names[s], content->update->parts[i], states[s],
+                                was_frozen(file, parameter)));
+    }
+    for (int i = 0; i < model->nstates; i++) {
+        const tutti_ddp_part whole = {0, model->states[i].count};
+        TUTTI_TRY(read_part(compute, file, &model->states[i], "", whole, model->states[i].data, false));
+    }
+    content->update->steps = steps;
+    return compute->kernels->check(compute);
+}
+
 static tutti_status read_content(const char *path, const tutti_safetensors *file,
                                  const tutti_checkpoint_content *content, tutti_checkpoint_position *position) {
-    TUTTI_TRY(match_text(path, file, "format", FORMAT));
+    TUTTI_TRY(match_text(path, file, "format", TUTTI_CHECKPOINT_FORMAT));
     TUTTI_TRY(match_text(path, file, "model", content->model_name));
     TUTTI_TRY(match_text(path, file, "optimizer", content->update->row->name));
     int64_t seed = 0;
@@ -299,21 +233,7 @@ static tutti_status read_content(const char *path, const tutti_safetensors *file
     TUTTI_TRY(read_number(path, file, "ranks", 1, &position->ranks));
     TUTTI_TRY(read_number(path, file, "batch_size", 1, &position->batch_size));
 
-    const tutti_model *model = content->model;
-    tutti_compute *compute = model->compute;
-    const tutti_update_row *row = content->update->row;
-    for (int i = 0; i < model->nparameters; i++) {
-        const tutti_parameter *parameter = &model->parameters[i];
-        float *states[TUTTI_UPDATE_STATES];
-        TUTTI_TRY(copy_entry(compute, path, file, parameter, "", parameter->data));
-        tutti_update_states(content->update, model, i, states);
-        for (int s = 0; s < row->nstates; s++)
-            TUTTI_TRY(copy_entry(compute, path, file, parameter, row->state_names[s], states[s]));
-    }
-    for (int i = 0; i < model->nstates; i++)
-        TUTTI_TRY(copy_entry(compute, path, file, &model->states[i], "", model->states[i].data));
-    content->update->steps = position->step;
-    return compute->kernels->check(compute);
+    return read_tensors(file, content, position->step);
 }
 
 tutti_status tutti_checkpoint_load(const char *path, const tutti_checkpoint_content *content,
@@ -321,7 +241,7 @@ tutti_status tutti_checkpoint_load(const char *path, const tutti_checkpoint_cont
     char file_path[PATH_BYTES];
     tutti_safetensors file;
     TUTTI_TRY(find_file(path, file_path));
-    TUTTI_TRY(tutti_safetensors_read(file_path, &file));
+    TUTTI_TRY(tutti_safetensors_open(file_path, &file));
     tutti_checkpoint_position position = {.seed = 0};
     tutti_status status = read_content(file_path, &file, content, &position);
     tutti_safetensors_close(&file);

@@ -1,5 +1,16 @@
 /*
- * Checkpoints: one safetensors file per checkpoint, <folder>/step-<step>.safetensors, written by rank 0.
+ * Checkpoints: one safetensors file per checkpoint, <folder>/step-<step>.safetensors, with whole tensors whatever the ranks have.
+ *
+ *   rank 0                                       others
+ *   makes a file with another name, its header
+ *                        ---- its path ---->
+ *   each writes its parts to their places, and syncs the file; who cannot see it gives its parts to rank 0
+ *                       <---- done, or why not ----
+ *   renames it
+ *                        ---- done, or why not ---->
+ *
+ * What several ranks have alike the first of them writes. The file has its name only when all is in it, so an earlier one stays
+ * whatever happens, and where a rank fails all of them get its error.
  *
  * Tensors: each parameter by its name, the optimizer's state as "<state>/<parameter>", and the layers' states (batch norm's
  * moving values, of rank 0) by their names. The header's metadata holds the position. Random numbers come by counter, so seed, epoch and step are the whole random state.
@@ -27,6 +38,8 @@ typedef struct tutti_checkpoint_content {
     const char *model_name;
     tutti_model *model;
     tutti_update *update;
+    tutti_comm *comm; /* of the ranks that the model is trained on; NULL: of one */
+    bool zero;        /* parts of the optimizer differ among ranks whose gradients are summed */
 } tutti_checkpoint_content;
 
 #define TUTTI_CHECKPOINT_PATH_BYTES 4096
@@ -42,17 +55,15 @@ typedef struct tutti_checkpoint_found {
  * is written, so that a run that ends before leaves nothing behind. */
 tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume);
 
-/* Writes the checkpoint, whole tensors whatever the ranks have, or nothing; gives its path. */
+/* Writes the checkpoint, or nothing; gives its path. Collective; the folder is rank 0's. */
 tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_content *content,
                                    const tutti_checkpoint_position *position,
                                    char path_out[TUTTI_CHECKPOINT_PATH_BYTES]);
 
-/* Of a model that is cut over ranks each other rank calls this while rank 0 saves: it gives its parts of the tensors. */
-tutti_status tutti_checkpoint_give(const tutti_checkpoint_content *content);
-
 /* Finds a checkpoint: that file, or the one with the most steps in that folder. */
 tutti_status tutti_checkpoint_find(const char *path, tutti_checkpoint_found *found_out);
-/* Reads it into model and optimizer. Another model or optimizer than the checkpoint's is an error that names both. */
+/* Reads what this rank has of it into model and optimizer. Another model or optimizer than the checkpoint's is an error that names
+ * both. Local. A parameter that was frozen, and is not any more, begins with a state of zeros. */
 tutti_status tutti_checkpoint_load(const char *path, const tutti_checkpoint_content *content,
                                    tutti_checkpoint_position *position_out);
 

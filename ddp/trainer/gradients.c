@@ -16,15 +16,28 @@ static int find_group(const tutti_gradients *gradients, unsigned axes) {
     return group;
 }
 
-/* Gives each parameter its group, and its number there. `counts`: how many each group has so far. */
-static void sort(tutti_gradients *gradients, const tutti_model *model, int *counts) {
+/* Gives each trained parameter its group, and its number there. */
+static tutti_status sort(tutti_gradients *gradients, const tutti_model *model) {
+    const size_t count = (size_t)model->nparameters;
+    int *counts = calloc(count, sizeof *counts); /* of each group so far */
+    *gradients = (tutti_gradients){.ngroups = 0};
+    gradients->groups = calloc(count, sizeof *gradients->groups);
+    gradients->places = calloc(count, sizeof *gradients->places);
+    if (counts == NULL || gradients->groups == NULL || gradients->places == NULL) {
+        free(counts);
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
+    }
     for (int i = 0; i < model->nparameters; i++) {
         const unsigned axes = model->parameters[i].sums;
+        gradients->places[i].group = -1;
+        if (model->parameters[i].frozen) continue;
         const int group = find_group(gradients, axes);
         if (group == gradients->ngroups) gradients->groups[gradients->ngroups++].axes = axes;
         gradients->places[i].group = group;
         gradients->places[i].index = counts[group]++;
     }
+    free(counts);
+    return TUTTI_OK;
 }
 
 /* The ranks that differ from this one only on the group's axes. Placements of the trainer have all ranks in order. */
@@ -43,8 +56,9 @@ static void name_ranks(const tutti_parallel *parallel, tutti_gradient_group *gro
     }
 }
 
-static tutti_status create_group(tutti_gradients *gradients, int group, const tutti_model *model, tutti_comm *comm,
-                                 bool sums, tutti_ddp_parameter *parameters) {
+/* The group's parameters, in their order. */
+static size_t list_group(const tutti_gradients *gradients, int group, const tutti_model *model,
+                         tutti_ddp_parameter *parameters) {
     size_t count = 0;
     for (int i = 0; i < model->nparameters; i++)
         if (gradients->places[i].group == group)
@@ -54,31 +68,93 @@ static tutti_status create_group(tutti_gradients *gradients, int group, const tu
                 .count = model->parameters[i].count,
                 .type = TUTTI_FLOAT32,
             };
-    tutti_ddp_options options = TUTTI_DDP_OPTIONS(.sums = sums, .memory = model->compute->kernels->memory,
-                                                  .stream = model->compute->kernels->stream(model->compute));
+    return count;
+}
+
+static tutti_ddp_options engine_options(const tutti_model *model, const tutti_gradients_options *options) {
+    return TUTTI_DDP_OPTIONS(.sums = options->sums, .no_broadcast = options->no_broadcast, .zero = options->zero,
+                             .memory = model->compute->kernels->memory,
+                             .stream = model->compute->kernels->stream(model->compute));
+}
+
+static tutti_status create_group(tutti_gradients *gradients, int group, const tutti_model *model, tutti_comm *comm,
+                                 const tutti_gradients_options *options, tutti_ddp_parameter *parameters) {
+    const size_t count = list_group(gradients, group, model, parameters);
+    const tutti_ddp_options engine = engine_options(model, options);
     if (model->parallel != NULL) {
         name_ranks(model->parallel, &gradients->groups[group]);
         TUTTI_TRY(tutti_placement_comm(model->parallel->placement, gradients->groups[group].axes, &comm));
     }
-    return tutti_ddp_create(comm, parameters, count, &options, &gradients->groups[group].ddp);
+    return tutti_ddp_create(comm, parameters, count, &engine, &gradients->groups[group].ddp);
 }
 
-tutti_status tutti_gradients_create(tutti_gradients *gradients, const tutti_model *model, tutti_comm *comm, bool sums) {
-    const size_t count = (size_t)model->nparameters;
-    tutti_ddp_parameter *parameters = calloc(count, sizeof *parameters);
-    int *counts = calloc(count, sizeof *counts);
-    *gradients = (tutti_gradients){.ngroups = 0};
-    gradients->groups = calloc(count, sizeof *gradients->groups);
-    gradients->places = calloc(count, sizeof *gradients->places);
-    tutti_status status = TUTTI_OK;
-    if (parameters == NULL || counts == NULL || gradients->groups == NULL || gradients->places == NULL) {
-        status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
-    } else {
-        sort(gradients, model, counts);
-        for (int g = 0; g < gradients->ngroups && status == TUTTI_OK; g++)
-            status = create_group(gradients, g, model, comm, sums, parameters);
+/* Of frozen parameters, which no engine knows. */
+static tutti_status broadcast_frozen(const tutti_model *model, tutti_comm *comm) {
+    const tutti_compute *compute = model->compute;
+    const tutti_options options =
+        TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute));
+    for (int i = 0; i < model->nparameters; i++) {
+        const tutti_parameter *parameter = &model->parameters[i];
+        if (!parameter->frozen) continue;
+        if (model->parallel != NULL)
+            TUTTI_TRY(tutti_placement_comm(model->parallel->placement, parameter->sums, &comm));
+        TUTTI_TRY(tutti_broadcast(comm, parameter->data, parameter->count, TUTTI_FLOAT32, 0, &options));
     }
-    free(parameters), free(counts);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_gradients_create(tutti_gradients *gradients, const tutti_model *model, tutti_comm *comm,
+                                    const tutti_gradients_options *options) {
+    TUTTI_TRY(sort(gradients, model));
+    tutti_ddp_parameter *parameters = calloc((size_t)model->nparameters, sizeof *parameters);
+    if (parameters == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
+    tutti_status status = options->no_broadcast ? TUTTI_OK : broadcast_frozen(model, comm);
+    for (int g = 0; g < gradients->ngroups && status == TUTTI_OK; g++)
+        status = create_group(gradients, g, model, comm, options, parameters);
+    free(parameters);
+    return status;
+}
+
+/* Where this rank stands among those that differ from it only on these axes, and how many they are. */
+static void find_rank(const tutti_model *model, const tutti_comm *comm, unsigned axes, int *rank_out, int *nranks_out) {
+    *rank_out = tutti_comm_rank(comm), *nranks_out = tutti_comm_size(comm);
+    if (model->parallel == NULL) return;
+    *rank_out = 0, *nranks_out = 1;
+    for (int a = 0; a < model->parallel->strategy->naxes; a++) {
+        if ((axes >> a & 1) == 0) continue;
+        *rank_out =
+            *rank_out * model->parallel->strategy->sizes[a] + tutti_placement_coordinate(model->parallel->placement, a);
+        *nranks_out *= model->parallel->strategy->sizes[a];
+    }
+}
+
+static tutti_status divide_group(const tutti_gradients *gradients, int group, const tutti_model *model,
+                                 const tutti_comm *comm, const tutti_ddp_options *options,
+                                 tutti_ddp_parameter *parameters, tutti_ddp_part *parts, tutti_ddp_part *parts_out) {
+    int rank, nranks;
+    const size_t count = list_group(gradients, group, model, parameters);
+    find_rank(model, comm, gradients->groups[group].axes, &rank, &nranks);
+    TUTTI_TRY(tutti_ddp_divide(parameters, count, options, rank, nranks, parts));
+    for (int i = 0; i < model->nparameters; i++)
+        if (gradients->places[i].group == group) parts_out[i] = parts[gradients->places[i].index];
+    return TUTTI_OK;
+}
+
+tutti_status tutti_gradients_divide(const tutti_model *model, const tutti_comm *comm,
+                                    const tutti_gradients_options *options, tutti_ddp_part *parts_out) {
+    const size_t count = (size_t)model->nparameters;
+    const tutti_ddp_options engine = engine_options(model, options);
+    tutti_gradients sorted;
+    tutti_ddp_parameter *parameters = calloc(count, sizeof *parameters);
+    tutti_ddp_part *parts = calloc(count, sizeof *parts);
+    tutti_status status = sort(&sorted, model);
+    if (status == TUTTI_OK && (parameters == NULL || parts == NULL))
+        status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
+    for (size_t i = 0; i < count; i++) parts_out[i] = (tutti_ddp_part){0, 0};
+    for (int g = 0; g < sorted.ngroups && status == TUTTI_OK; g++)
+        status = divide_group(&sorted, g, model, comm, &engine, parameters, parts, parts_out);
+    free(parameters), free(parts);
+    tutti_gradients_destroy(&sorted);
     return status;
 }
 
@@ -117,6 +193,12 @@ tutti_gradient_sink tutti_gradients_sink(tutti_gradients *gradients) {
 tutti_status tutti_gradients_finish(tutti_gradients *gradients) {
     for (int g = 0; g < gradients->ngroups; g++)
         TUTTI_TRY(explain(&gradients->groups[g], tutti_ddp_finish(gradients->groups[g].ddp)));
+    return TUTTI_OK;
+}
+
+tutti_status tutti_gradients_share(tutti_gradients *gradients) {
+    for (int g = 0; g < gradients->ngroups; g++)
+        TUTTI_TRY(explain(&gradients->groups[g], tutti_ddp_share(gradients->groups[g].ddp)));
     return TUTTI_OK;
 }
 

@@ -89,7 +89,8 @@ typedef struct tutti_node {
     } plan;
     size_t parameter_counts[TUTTI_LAYER_PARAMETERS]; /* 0: the layer has none */
     size_t state_counts[TUTTI_LAYER_STATES];
-    bool wants_gradient; /* it, or a node before it, has parameters */
+    unsigned frozen;     /* parameters that are not trained: bit i, that of the row's parameter_names[i] */
+    bool wants_gradient; /* it, or a node before it, has parameters that are trained */
     int index;           /* its own */
     int first_parameter; /* index in the model's list */
     int consumers;       /* nodes that read its output */

@@ -70,6 +70,10 @@ static tutti_status divide(const tutti_model *model, const tutti_node *node, boo
     return tutti_parallel_divide(model->parallel, node, is_bias, parameter);
 }
 
+static bool is_frozen(const tutti_node *node, int which) {
+    return (node->frozen >> which & 1) != 0;
+}
+
 static tutti_status add_parameters(tutti_model *model, tutti_node *node) {
     const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
     node->first_parameter = model->nparameters;
@@ -78,6 +82,7 @@ static tutti_status add_parameters(tutti_model *model, tutti_node *node) {
         snprintf(parameter->name, sizeof parameter->name, "%s.%s", node->layer->name, row->parameter_names[i]);
         parameter->count = node->parameter_counts[i];
         parameter->node = node->index;
+        parameter->frozen = is_frozen(node, i);
         fill_dims(node, i, parameter);
         TUTTI_TRY(divide(model, node, !is_weight(node, i), parameter));
     }
@@ -111,12 +116,14 @@ static tutti_status place_nodes(tutti_model *model, tutti_shape in) {
         tutti_node *node = &model->nodes[i];
         node->index = node->number = i;
         node->layer = &model->list.layers[i - 1];
+        node->frozen = model->list.frozen[i - 1];
         node->units = node->layer->units;
         TUTTI_TRY(connect_node(model, i));
         const tutti_layer_row *row = tutti_layers_row(node->layer->kind);
         TUTTI_TRY(row->place(node));
         TUTTI_TRY(check_kernels(model, node));
-        node->wants_gradient |= node->parameter_counts[0] > 0;
+        for (int p = 0; p < TUTTI_LAYER_PARAMETERS; p++)
+            node->wants_gradient |= node->parameter_counts[p] > 0 && !is_frozen(node, p);
     }
     for (int i = 0; i < model->nnodes - 1; i++)
         if (model->nodes[i].consumers == 0)
@@ -169,6 +176,19 @@ static size_t scratch_count(const tutti_model *model) {
     return most;
 }
 
+/* Of frozen parameters of the layer that has most of them. */
+static size_t discard_bytes(const tutti_model *model) {
+    size_t most = 0;
+    for (int i = 1; i < model->nnodes; i++) {
+        const tutti_node *node = &model->nodes[i];
+        size_t bytes = 0;
+        for (int p = 0; p < TUTTI_LAYER_PARAMETERS && node->wants_gradient; p++)
+            if (is_frozen(node, p)) bytes += tutti_memory_align(node->parameter_counts[p] * sizeof(float));
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
 /* What lives as long as the model, then what the plan places. States lie side by side: they are broadcast as one. */
 static void lay_out(tutti_model *model, layout *plan) {
     for (int i = 0; i < model->nparameters; i++)
@@ -179,6 +199,7 @@ static void lay_out(tutti_model *model, layout *plan) {
     const size_t samples = (size_t)tutti_node_batch(&model->nodes[0], model->batch_capacity);
     model->nodes[0].y = take(plan, samples * tutti_shape_count(model->nodes[0].out) * sizeof(float));
     model->scratch = take(plan, model->scratch_count * sizeof(float));
+    model->discard = take(plan, discard_bytes(model));
     model->planned = take(plan, model->plan.bytes);
 }
 
@@ -446,15 +467,19 @@ static tutti_status backward_node(tutti_model *model, tutti_node *node, const tu
         else if (node->way[i] == TUTTI_GRADIENT_ADD) gradients.dx[i] = node->spares[i]; /* NULL: it passes its own on */
     }
     int nparameters = 0;
+    layout discarded = {.base = (char *)model->discard};
     for (; nparameters < TUTTI_LAYER_PARAMETERS && node->parameter_counts[nparameters] > 0; nparameters++)
-        gradients.parameters[nparameters] = sink->where(sink->context, node->first_parameter + nparameters);
+        gradients.parameters[nparameters] = is_frozen(node, nparameters)
+                                                ? take(&discarded, node->parameter_counts[nparameters] * sizeof(float))
+                                                : sink->where(sink->context, node->first_parameter + nparameters);
 
     const float *x[TUTTI_LAYER_INPUTS] = {NULL, NULL};
     gather_inputs(model, node, x);
     if (tutti_node_is_redistribution(node)) TUTTI_TRY(tutti_parallel_backward(model->compute, node));
     else row->backward(model->compute, node, pass, x, &gradients);
 
-    for (int p = nparameters - 1; p >= 0; p--) TUTTI_TRY(sink->ready(sink->context, node->first_parameter + p));
+    for (int p = nparameters - 1; p >= 0; p--)
+        if (!is_frozen(node, p)) TUTTI_TRY(sink->ready(sink->context, node->first_parameter + p));
     for (int i = 0; i < row->ninputs; i++) {
         if (node->way[i] != TUTTI_GRADIENT_ADD) continue;
         tutti_node *from = &model->nodes[node->inputs[i]];

@@ -18,6 +18,7 @@
 typedef struct tutti_model_layers {
     tutti_layer layers[TUTTI_MODEL_LAYERS];
     int count;
+    uint8_t frozen[TUTTI_MODEL_LAYERS]; /* parameters that are not trained: freeze.h */
 } tutti_model_layers;
 
 typedef struct tutti_parameter {
@@ -27,6 +28,7 @@ typedef struct tutti_parameter {
     int ndims;
     int64_t dims[4]; /* of the whole */
     int node;
+    bool frozen; /* not trained: it has no gradient, and the optimizer no state of it */
     /* Where the model is cut over ranks (parallel.h); elsewhere the part is the whole. */
     int64_t first[4], part[4];      /* where this rank's box begins, and its extents */
     tutti_sbp sbp[TUTTI_MOST_AXES]; /* how it is divided */
@@ -58,10 +60,11 @@ typedef struct tutti_model {
     void *planned; /* the plan's part of the memory */
     float *scratch;
     size_t scratch_count;
-    bool poisons; /* for tests: buffers whose time is over are filled with NaN */
+    float *discard; /* where backward writes gradients of frozen parameters; behind a layer that is trained */
+    bool poisons;   /* for tests: buffers whose time is over are filled with NaN */
 } tutti_model;
 
-/* Where gradients of parameters go. */
+/* Where gradients of parameters go; frozen ones have none. */
 typedef struct tutti_gradient_sink {
     void *context;
     float *(*where)(void *context, int parameter);

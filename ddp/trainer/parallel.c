@@ -199,11 +199,12 @@ static tutti_status add_bias(builder *b, int whole, int product) {
     *node->part = wanted;
     node->part->layer = *from->layer;
     node->part->layer.kind = TUTTI_LAYER_BIAS;
+    node->frozen = from->frozen >> 1; /* its bias comes first */
     node->part->in = node->part->out = from->out;
     node->layer = &node->part->layer;
     node->inputs[0] = input;
     node->number = from->number;
-    node->wants_gradient = true;
+    node->wants_gradient = from->wants_gradient;
     return place_part(b, node->index);
 }
 
@@ -224,6 +225,7 @@ static tutti_status add_layer(builder *b, int whole) {
     node->part->out = from->out;
     node->layer = from->layer;
     node->number = from->number;
+    node->frozen = from->frozen;
     node->wants_gradient = from->wants_gradient;
     memcpy(node->inputs, inputs, sizeof inputs);
     bool by_inputs = false;
@@ -380,23 +382,6 @@ tutti_status tutti_parallel_forward(const tutti_compute *compute, const tutti_no
 
 tutti_status tutti_parallel_backward(const tutti_compute *compute, const tutti_node *node) {
     return run(compute, node->layer->name, node->part->backward, &node->part->tensors[2]);
-}
-
-tutti_status tutti_parallel_gather(const tutti_parallel *parallel, const tutti_compute *compute,
-                                   const tutti_parameter *parameter, const float *part, float *whole_out) {
-    tutti_placement *first = NULL;
-    tutti_tensor *src = NULL, *dst = NULL;
-    TUTTI_TRY(tutti_placement_create(parallel->comm, TUTTI_MEMORY_HOST, (int[]){0}, (int[]){1}, 1, &first));
-    const tutti_layout from = parameter_layout(parameter, parallel->placement, parameter->sbp);
-    const tutti_layout to = parameter_layout(parameter, first, NULL);
-    tutti_status status = tutti_tensor_wrap(&from, (void *)part, &src);
-    if (status == TUTTI_OK) status = tutti_tensor_wrap(&to, whole_out, &dst);
-    if (status == TUTTI_OK)
-        status = tutti_tensor_redistribute(src, dst, &TUTTI_OPTIONS(.stream = compute->kernels->stream(compute)));
-    tutti_tensor_destroy(src);
-    tutti_tensor_destroy(dst);
-    tutti_placement_destroy(first);
-    return status;
 }
 
 void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes) {

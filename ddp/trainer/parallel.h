@@ -43,11 +43,6 @@ void tutti_parallel_disconnect(tutti_node *nodes, int nnodes);
 tutti_status tutti_parallel_forward(const tutti_compute *compute, const tutti_node *node);
 tutti_status tutti_parallel_backward(const tutti_compute *compute, const tutti_node *node);
 
-/* Brings the parts of a parameter, or of what has its shape, together on rank 0, in host memory; the others give NULL.
- * Collective. */
-tutti_status tutti_parallel_gather(const tutti_parallel *parallel, const tutti_compute *compute,
-                                   const tutti_parameter *parameter, const float *part, float *whole_out);
-
 /* The layout of an activation, for explanations: "S0,B". */
 void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes);
 

@@ -18,8 +18,9 @@ typedef struct tutti_safetensors_entry {
     char name[TUTTI_SAFETENSORS_NAME_BYTES];
     int ndims;
     int64_t dims[TUTTI_SAFETENSORS_DIMS];
-    float *data; /* writing: the caller's; reading: in the file's memory */
     size_t count;
+    int64_t offset; /* of its first byte in the file */
+    float *data;    /* tutti_safetensors_write: the caller's; tutti_safetensors_read: in the file's memory */
 } tutti_safetensors_entry;
 
 typedef struct tutti_safetensors_text {
@@ -32,14 +33,26 @@ typedef struct tutti_safetensors {
     int nentries;
     tutti_safetensors_text *texts; /* "__metadata__" */
     int ntexts;
+    const char *path; /* of an open file: the caller's; its descriptor, below 0: none */
+    int fd;
     void *memory; /* of the tensors, or NULL; freed by close */
 } tutti_safetensors;
 
-/* Writes to a temporary name beside `path`, syncs it, renames it, and syncs the folder: whoever looks sees the old
- * file or the whole new one. Names and texts must need no JSON escapes. */
-tutti_status tutti_safetensors_write(const char *path, const tutti_safetensors *content);
+/* What stands before the tensors, which follow in the order of the entries: fills in their offsets. The caller frees the header. Names
+ * and texts must need no JSON escapes. */
+tutti_status tutti_safetensors_make_header(tutti_safetensors *content, char **header_out, size_t *bytes_out);
 
-/* A foreign or truncated file is TUTTI_ERR_DATA with name, offset and what was expected. */
+/* Gives a file that has been written and synced its name, and syncs the folder. */
+tutti_status tutti_safetensors_rename(const char *temporary, const char *path);
+
+/* Writes to a temporary name beside `path`, syncs it, renames it, and syncs the folder: whoever looks sees the old
+ * file or the whole new one. */
+tutti_status tutti_safetensors_write(const char *path, tutti_safetensors *content);
+
+/* Reads the header, and keeps the file open for its tensors. `path` must stay until close. A foreign or truncated file is
+ * TUTTI_ERR_DATA with name, offset and what was expected. */
+tutti_status tutti_safetensors_open(const char *path, tutti_safetensors *content_out);
+/* The same with all tensors. */
 tutti_status tutti_safetensors_read(const char *path, tutti_safetensors *content_out);
 void tutti_safetensors_close(tutti_safetensors *content);
 

@@ -3,11 +3,13 @@
  * not fit is an error with its offset. Every number from the file is bounded before it is used.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ddp/trainer/safetensors.h"
 
@@ -101,7 +103,7 @@ static tutti_status read_metadata(parser *p) {
     return expect(p, '}');
 }
 
-/* Checks that the tensor's place lies in the file and fits its shape, and points to it. */
+/* Checks that the tensor's place lies in the file and fits its shape. */
 static tutti_status place_entry(const parser *p, const int64_t offsets[2], tutti_safetensors_entry *entry) {
     int64_t count = 1, most = (int64_t)(p->data_bytes / sizeof(float));
     for (int d = 0; d < entry->ndims; d++) {
@@ -112,7 +114,7 @@ static tutti_status place_entry(const parser *p, const int64_t offsets[2], tutti
         offsets[1] - offsets[0] != count * (int64_t)sizeof(float))
         return fail_expected(p, "data_offsets that fit the shape and the file");
     entry->count = (size_t)count;
-    entry->data = (float *)((char *)p->content->memory + offsets[0]);
+    entry->offset = (int64_t)(LENGTH_BYTES + p->bytes) + offsets[0];
     return TUTTI_OK;
 }
 
@@ -170,7 +172,7 @@ static int by_name(const void *a, const void *b) {
 
 static int by_place(const void *a, const void *b) {
     const tutti_safetensors_entry *const *left = a, *const *right = b;
-    if ((*left)->data != (*right)->data) return (*left)->data < (*right)->data ? -1 : 1;
+    if ((*left)->offset != (*right)->offset) return (*left)->offset < (*right)->offset ? -1 : 1;
     return ((*left)->count > (*right)->count) - ((*left)->count < (*right)->count);
 }
 
@@ -187,7 +189,7 @@ static tutti_status check_whole(const parser *p, const tutti_safetensors_entry *
                               p->path, sorted[i]->name);
     qsort(sorted, count, sizeof *sorted, by_place);
     for (size_t i = 0; i < count; i++) {
-        size_t start = (size_t)((const char *)sorted[i]->data - (const char *)content->memory);
+        size_t start = (size_t)sorted[i]->offset - LENGTH_BYTES - p->bytes;
         if (start != place)
             return tutti_fail(TUTTI_ERR_DATA,
                               "%s: tensor %s begins at byte %zu of the data, expected at %zu, where the one before it "
@@ -211,10 +213,10 @@ static tutti_status read_all(parser *p) {
     return status;
 }
 
-static tutti_status read_file(FILE *file, const char *path, int64_t file_bytes, tutti_safetensors *content) {
+static tutti_status read_file(const char *path, int64_t file_bytes, tutti_safetensors *content) {
     uint8_t length[LENGTH_BYTES];
     uint64_t header_bytes = 0;
-    if (fread(length, 1, sizeof length, file) != sizeof length)
+    if (pread(content->fd, length, sizeof length, 0) != sizeof length)
         return tutti_fail(TUTTI_ERR_DATA, "%s: truncated at offset %lld, expected 8 bytes with the header's length",
                           path, (long long)file_bytes);
     for (int i = 0; i < LENGTH_BYTES; i++) header_bytes |= (uint64_t)length[i] << (8 * i);
@@ -225,28 +227,25 @@ static tutti_status read_file(FILE *file, const char *path, int64_t file_bytes, 
                           path, (unsigned long long)header_bytes, (long long)(file_bytes - LENGTH_BYTES));
     size_t data_bytes = (size_t)file_bytes - LENGTH_BYTES - (size_t)header_bytes;
     char *header = malloc((size_t)header_bytes + 1);
-    content->memory = malloc(data_bytes + 1);
     tutti_status status = TUTTI_OK;
-    if (header == NULL || content->memory == NULL)
-        status = tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for its %lld bytes", path, (long long)file_bytes);
-    else if (fread(header, 1, header_bytes, file) != header_bytes ||
-             fread(content->memory, 1, data_bytes, file) != data_bytes)
-        status = tutti_fail(TUTTI_ERR_SYSTEM, "%s: cannot be read whole: %s", path, strerror(errno));
+    if (header == NULL)
+        status = tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for its header, %llu bytes", path,
+                            (unsigned long long)header_bytes);
+    else if (pread(content->fd, header, header_bytes, LENGTH_BYTES) != (ssize_t)header_bytes)
+        status = tutti_fail(TUTTI_ERR_SYSTEM, "%s: its header of %llu bytes cannot be read: %s", path,
+                            (unsigned long long)header_bytes, strerror(errno));
     parser p = {.path = path, .text = header, .bytes = header_bytes, .data_bytes = data_bytes, .content = content};
     if (status == TUTTI_OK) status = read_all(&p);
     free(header);
     return status;
 }
 
-tutti_status tutti_safetensors_read(const char *path, tutti_safetensors *content_out) {
+tutti_status tutti_safetensors_open(const char *path, tutti_safetensors *content_out) {
     struct stat about;
-    FILE *file = fopen(path, "rbe");
-    if (file == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", path, strerror(errno));
-    tutti_safetensors content = {.nentries = 0};
-    tutti_status status = fstat(fileno(file), &about) != 0
-                              ? tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", path, strerror(errno))
-                              : read_file(file, path, about.st_size, &content);
-    fclose(file);
+    tutti_safetensors content = {.path = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    if (content.fd < 0) return tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", path, strerror(errno));
+    tutti_status status = fstat(content.fd, &about) != 0 ? tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", path, strerror(errno))
+                                                         : read_file(path, about.st_size, &content);
     if (status != TUTTI_OK) {
         tutti_safetensors_close(&content);
         return status;
@@ -255,11 +254,38 @@ tutti_status tutti_safetensors_read(const char *path, tutti_safetensors *content
     return TUTTI_OK;
 }
 
+static tutti_status read_tensors(tutti_safetensors *content) {
+    size_t bytes = 0;
+    for (int i = 0; i < content->nentries; i++) bytes += content->entries[i].count * sizeof(float);
+    char *next = content->memory = malloc(bytes + 1);
+    if (next == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "%s: no memory for its %zu bytes", content->path, bytes);
+    for (int i = 0; i < content->nentries; i++) {
+        tutti_safetensors_entry *entry = &content->entries[i];
+        const size_t some = entry->count * sizeof(float);
+        entry->data = (void *)next;
+        if (pread(content->fd, next, some, entry->offset) != (ssize_t)some)
+            return tutti_fail(TUTTI_ERR_SYSTEM, "%s: tensor %s cannot be read whole: %s", content->path, entry->name,
+                              strerror(errno));
+        next += some;
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_safetensors_read(const char *path, tutti_safetensors *content_out) {
+    tutti_safetensors content;
+    TUTTI_TRY(tutti_safetensors_open(path, &content));
+    const tutti_status status = read_tensors(&content);
+    if (status == TUTTI_OK) *content_out = content;
+    else tutti_safetensors_close(&content);
+    return status;
+}
+
 void tutti_safetensors_close(tutti_safetensors *content) {
     free(content->entries);
     free(content->texts);
     free(content->memory);
-    *content = (tutti_safetensors){.nentries = 0};
+    if (content->path != NULL && content->fd >= 0) close(content->fd);
+    *content = (tutti_safetensors){.fd = -1};
 }
 
 const tutti_safetensors_entry *tutti_safetensors_find(const tutti_safetensors *content, const char *name) {

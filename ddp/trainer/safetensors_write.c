@@ -10,9 +10,11 @@
 
 #include "ddp/trainer/safetensors.h"
 
-#define PATH_BYTES  4096
-#define ALIGN_BYTES 8 /* the header is padded with blanks, so that tensors are aligned */
+#define PATH_BYTES   4096
+#define LENGTH_BYTES 8
+#define ALIGN_BYTES  8 /* the header is padded with blanks, so that tensors are aligned */
 
+/* Offsets count from the end of the header. */
 static void write_header(FILE *file, const tutti_safetensors *content) {
     const char *comma = "";
     fputs("{", file);
@@ -35,18 +37,32 @@ static void write_header(FILE *file, const tutti_safetensors *content) {
     fputs("}", file);
 }
 
-static tutti_status write_content(FILE *file, const tutti_safetensors *content) {
+tutti_status tutti_safetensors_make_header(tutti_safetensors *content, char **header_out, size_t *bytes_out) {
     char *header = NULL;
     size_t bytes = 0;
     FILE *memory = open_memstream(&header, &bytes);
     if (memory == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the header");
+    fwrite((char[LENGTH_BYTES]){0}, 1, LENGTH_BYTES, memory);
     write_header(memory, content);
     for (long written = ftell(memory); written % ALIGN_BYTES != 0; written++) fputc(' ', memory);
-    if (fclose(memory) != 0) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the header");
+    if (fclose(memory) != 0) {
+        free(header);
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the header");
+    }
+    for (int i = 0; i < LENGTH_BYTES; i++) header[i] = (char)((uint64_t)(bytes - LENGTH_BYTES) >> (8 * i) & 255);
+    int64_t offset = (int64_t)bytes;
+    for (int i = 0; i < content->nentries; i++) {
+        content->entries[i].offset = offset;
+        offset += (int64_t)(content->entries[i].count * sizeof(float));
+    }
+    *header_out = header, *bytes_out = bytes;
+    return TUTTI_OK;
+}
 
-    uint8_t length[8];
-    for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)bytes >> (8 * i));
-    fwrite(length, 1, sizeof length, file);
+static tutti_status write_content(FILE *file, tutti_safetensors *content) {
+    char *header;
+    size_t bytes;
+    TUTTI_TRY(tutti_safetensors_make_header(content, &header, &bytes));
     fwrite(header, 1, bytes, file);
     free(header);
     for (int i = 0; i < content->nentries; i++)
@@ -68,7 +84,14 @@ static void sync_folder_of(const char *path) {
     close(fd);
 }
 
-tutti_status tutti_safetensors_write(const char *path, const tutti_safetensors *content) {
+tutti_status tutti_safetensors_rename(const char *temporary, const char *path) {
+    if (rename(temporary, path) != 0)
+        return tutti_fail(TUTTI_ERR_SYSTEM, "%s cannot be renamed to its name: %s", temporary, strerror(errno));
+    sync_folder_of(path);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_safetensors_write(const char *path, tutti_safetensors *content) {
     char temporary[PATH_BYTES];
     if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >= PATH_BYTES)
         return tutti_fail(TUTTI_ERR_CONFIG, "%s: the path is too long", path);
@@ -76,12 +99,10 @@ tutti_status tutti_safetensors_write(const char *path, const tutti_safetensors *
     if (file == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "%s: cannot be written: %s", temporary, strerror(errno));
     tutti_status status = write_content(file, content);
     if (fclose(file) != 0 && status == TUTTI_OK) status = tutti_fail(TUTTI_ERR_SYSTEM, "%s", strerror(errno));
-    if (status == TUTTI_OK && rename(temporary, path) != 0)
-        status = tutti_fail(TUTTI_ERR_SYSTEM, "renaming to its name: %s", strerror(errno));
+    if (status == TUTTI_OK) status = tutti_safetensors_rename(temporary, path);
     if (status != TUTTI_OK) {
         unlink(temporary);
         return tutti_fail(status, "%s: writing failed: %s", path, tutti_last_error());
     }
-    sync_folder_of(path);
     return TUTTI_OK;
 }

@@ -135,6 +135,11 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
     TUTTI_TRY(check_count("epochs", options->epochs, -1, 1000000));
     TUTTI_TRY(check_count("batch-size", options->batch_size, 0, MOST_BATCH));
     TUTTI_TRY(check_count("warmup-steps", options->warmup_steps, 0, most));
+    TUTTI_TRY(check_count("zero", options->zero, 0, 1));
+    TUTTI_TRY(check_count("check-parameters", options->check_parameters, 0, most));
+    for (int i = 0; i < options->nfreeze; i++)
+        if (options->freeze == NULL || options->freeze[i] == NULL || options->freeze[i][0] == '\0')
+            return tutti_fail(TUTTI_ERR_CONFIG, "--freeze: prefix %d of %d is empty", i, options->nfreeze);
     TUTTI_TRY(check_count("eval-every", options->eval_every, 0, most));
     TUTTI_TRY(check_count("log-every", options->loss_every, 0, most));
     TUTTI_TRY(check_real("lr", options->lr, 1e6));

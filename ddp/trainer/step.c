@@ -102,6 +102,7 @@ static tutti_status launch(tutti_step *step) {
     TUTTI_TRY(tutti_model_backward(setup->model, &pass, &sink));
     TUTTI_TRY(tutti_gradients_finish(step->gradients));
     tutti_update_step(setup->update, setup->model, values_of(step), &sink);
+    TUTTI_TRY(tutti_gradients_share(step->gradients));
     return compute->kernels->check(compute);
 }
 

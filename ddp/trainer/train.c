@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ddp/trainer/check_parameters.h"
 #include "ddp/trainer/explain.h"
 #include "ddp/trainer/stop.h"
 
@@ -28,7 +29,7 @@ static void start_clock(const tutti_trainer *train, tutti_train_clock *clock) {
 tutti_status tutti_trainer_connect(tutti_trainer *train) {
     if (train->connected) return TUTTI_OK;
     TUTTI_TRY(tutti_model_connect(train->model));
-    TUTTI_TRY(tutti_gradients_create(&train->gradients, train->model, train->comm, train->sums));
+    TUTTI_TRY(tutti_gradients_create(&train->gradients, train->model, train->comm, &train->reduction));
     train->work.gradients = &train->gradients;
     train->connected = true;
     TUTTI_TRY(tutti_input_seek(&train->input, train->input.train, train->epoch, train->batch));
@@ -156,17 +157,12 @@ static tutti_status agree_to_write(tutti_trainer *train) {
 
 tutti_status tutti_trainer_save(tutti_trainer *train, char path_out[TUTTI_CHECKPOINT_PATH_BYTES]) {
     TUTTI_TRY(agree_to_write(train));
-    const bool writes = train->rank == 0 && train->writes;
     path_out[0] = '\0';
-    tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
-    if (!writes && !(train->cut && train->writes)) return TUTTI_OK;
+    if (!train->writes) return TUTTI_OK;
+    const tutti_checkpoint_content content = {train->model_name, train->model, &train->update, train->comm,
+                                              train->reduction.zero};
     int64_t begun_ns = tutti_callbacks_now_ns();
     if (train->cut) TUTTI_TRY(share_states(train));
-    if (!writes) {
-        TUTTI_TRY(tutti_checkpoint_give(&content));
-        leave_out(train, begun_ns);
-        return TUTTI_OK;
-    }
     tutti_checkpoint_position position = {
         .seed = train->seed,
         .step = train->step,
@@ -232,7 +228,9 @@ tutti_status tutti_trainer_step(tutti_trainer *train, double *loss_out) {
         train->epoch++;
         train->batch = 0;
     }
-    return tell(train, event);
+    TUTTI_TRY(tell(train, event));
+    if (options->check_parameters == 0 || train->step % options->check_parameters != 0) return TUTTI_OK;
+    return tutti_check_parameters(train->model, train->comm, train->step);
 }
 
 /* One step, and what is due after it. */

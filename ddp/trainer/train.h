@@ -33,6 +33,7 @@ struct tutti_trainer {
     int64_t first, rows;  /* this rank's part of them */
     bool sums;            /* losses and gradients are sums, divided by global_batch; else means of ranks' means */
     bool cut;             /* some layers are not divided by samples only */
+    tutti_gradients_options reduction;
     tutti_parallel_mode mode;
     tutti_model_layers *list;
     tutti_strategy strategy;

@@ -8,6 +8,7 @@
 
 #include <tutti/tensor.h>
 
+#include "ddp/trainer/freeze.h"
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/settings.h"
 #include "ddp/trainer/stop.h"
@@ -60,14 +61,14 @@ static tutti_status fill_list(tutti_trainer *train) {
     if (given->layers != NULL) {
         memcpy(train->list->layers, given->layers, (size_t)given->nlayers * sizeof *given->layers);
         train->list->count = given->nlayers;
-        return TUTTI_OK;
+        return tutti_freeze(train->list, train->options.freeze, train->options.nfreeze);
     }
     if (options.classes < 1)
         return tutti_fail(TUTTI_ERR_CONFIG,
                           "%s: the data do not say how many classes there are; set the model's classes",
                           train->model_name);
     tutti_models_find(train->model_name)->fill(&options, train->list);
-    return TUTTI_OK;
+    return tutti_freeze(train->list, train->options.freeze, train->options.nfreeze);
 }
 
 /* What is divided over ranks: the batch, unless options say otherwise. */
@@ -85,6 +86,22 @@ static tutti_status choose_strategy(tutti_trainer *train) {
     tutti_strategy_fill(train->mode, train->list, &train->strategy);
     if (train->options.strategy == NULL) return TUTTI_OK;
     return tutti_strategy_read(train->options.strategy, train->list, &train->strategy);
+}
+
+/* How gradients are reduced, and parameters begin. */
+static tutti_status choose_reduction(tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
+    if (options->no_mirror_mean && train->sums)
+        return tutti_fail(
+            TUTTI_ERR_CONFIG,
+            "--mirror-mean no: it is for --view mirrored where only the batch is divided; here losses are "
+            "those of the whole batch, whatever the number of ranks");
+    train->reduction = (tutti_gradients_options){
+        .sums = train->sums || options->no_mirror_mean,
+        .no_broadcast = options->no_parameter_broadcast,
+        .zero = options->zero == 1,
+    };
+    return TUTTI_OK;
 }
 
 /* Samples of a step; where layers are not cut, this rank's, too. A cut model says itself which ones it reads. */
@@ -163,7 +180,13 @@ static tutti_status create_update(tutti_trainer *train) {
         .nesterov = options->nesterov,
         .only_arrays_decay = options->no_decay_norm_bias,
     };
-    TUTTI_TRY(tutti_update_init(&train->update, train->optimizer_name, &how, train->model));
+    tutti_ddp_part *parts = calloc((size_t)train->model->nparameters, sizeof *parts);
+    if (parts == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
+    tutti_status status = tutti_gradients_divide(train->model, train->comm, &train->reduction, parts);
+    if (status == TUTTI_OK)
+        status = tutti_update_init(&train->update, train->optimizer_name, &how, train->model, parts);
+    free(parts);
+    TUTTI_TRY(status);
     if (how.nesterov && !(train->update.row->has_momentum && train->update.options.momentum > 0))
         return tutti_fail(TUTTI_ERR_CONFIG, "--nesterov needs --optimizer momentum, or sgd with --momentum");
     return TUTTI_OK;
@@ -192,7 +215,8 @@ static tutti_status make_schedule(tutti_trainer *train) {
 /* Goes on where the checkpoint was written; another division into batches cannot always hit the same place. */
 static tutti_status resume(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
-    tutti_checkpoint_content content = {train->model_name, train->model, &train->update};
+    tutti_checkpoint_content content = {train->model_name, train->model, &train->update, train->comm,
+                                        train->reduction.zero};
     tutti_checkpoint_position position;
     TUTTI_TRY(tutti_checkpoint_load(train->resumed.path, &content, &position));
     const int ranks = train->sums ? 1 : train->nranks; /* as of one rank */
@@ -330,6 +354,7 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
     TUTTI_TRY(fill_list(train));
     TUTTI_TRY(choose_strategy(train));
     TUTTI_TRY(divide_batch(train));
+    TUTTI_TRY(choose_reduction(train));
     TUTTI_TRY(start_input(train)); /* before memory is taken for a batch that is too large */
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));

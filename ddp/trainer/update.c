@@ -55,22 +55,29 @@ const tutti_update_row *tutti_update_find(const char *name) {
     return NULL;
 }
 
-/* Elements of a state that a parameter takes: kernels want arrays to begin at multiples of 64 bytes. */
-static size_t room_of(const tutti_parameter *parameter) {
-    return (parameter->count + 15) / 16 * 16;
+/* Elements of a state that a part takes: kernels want arrays to begin at multiples of 64 bytes. */
+static size_t room_of(tutti_ddp_part part) {
+    return (part.count + 15) / 16 * 16;
 }
 
 tutti_status tutti_update_init(tutti_update *update, const char *name, const tutti_update_options *options,
-                               const tutti_model *model) {
+                               const tutti_model *model, const tutti_ddp_part *parts) {
     *update = (tutti_update){.row = tutti_update_find(name), .options = *options};
     if (update->row == NULL)
         return tutti_fail(TUTTI_ERR_CONFIG, "no optimizer %s; there are %s", name, TUTTI_UPDATE_NAMES);
     if (options->momentum < 0) update->options.momentum = update->row->momentum;
     update->compute = model->compute;
     update->count = 0;
-    for (int i = 0; i < model->nparameters; i++) update->count += room_of(&model->parameters[i]);
     update->pieces = calloc((size_t)model->nparameters, sizeof *update->pieces);
-    if (update->pieces == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
+    update->parts = calloc((size_t)model->nparameters, sizeof *update->parts);
+    if (update->pieces == NULL || update->parts == NULL)
+        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
+    for (int i = 0; i < model->nparameters; i++) {
+        const tutti_parameter *parameter = &model->parameters[i];
+        if (parts != NULL) update->parts[i] = parts[i];
+        else if (!parameter->frozen) update->parts[i].count = parameter->count;
+        update->count += room_of(update->parts[i]);
+    }
     size_t bytes = (size_t)update->row->nstates * update->count * sizeof *update->states;
     void *states;
     TUTTI_TRY(model->compute->kernels->alloc(model->compute, bytes, &states));
@@ -81,14 +88,15 @@ tutti_status tutti_update_init(tutti_update *update, const char *name, const tut
 void tutti_update_fini(tutti_update *update) {
     if (update->states != NULL) update->compute->kernels->free(update->compute, update->states);
     free(update->pieces);
+    free(update->parts);
     update->states = NULL;
     update->pieces = NULL;
+    update->parts = NULL;
 }
 
-void tutti_update_states(const tutti_update *update, const tutti_model *model, int parameter,
-                         float *states_out[TUTTI_UPDATE_STATES]) {
+void tutti_update_states(const tutti_update *update, int parameter, float *states_out[TUTTI_UPDATE_STATES]) {
     size_t offset = 0;
-    for (int i = 0; i < parameter; i++) offset += room_of(&model->parameters[i]);
+    for (int i = 0; i < parameter; i++) offset += room_of(update->parts[i]);
     for (int s = 0; s < update->row->nstates; s++) states_out[s] = update->states + (size_t)s * update->count + offset;
 }
 
@@ -103,23 +111,26 @@ void tutti_update_begin(tutti_update *update, double lr, tutti_step_values *valu
 
 static void fill_piece(const tutti_update *update, const tutti_model *model, int parameter,
                        const tutti_gradient_sink *sink, tutti_optimizer_piece *piece) {
-    *piece = (tutti_optimizer_piece){.count = model->parameters[parameter].count,
-                                     .gradient = sink->where(sink->context, parameter),
-                                     .parameter = model->parameters[parameter].data};
-    tutti_update_states(update, model, parameter, piece->states);
+    const tutti_ddp_part part = update->parts[parameter];
+    *piece = (tutti_optimizer_piece){.count = part.count,
+                                     .gradient = sink->where(sink->context, parameter) + part.first,
+                                     .parameter = model->parameters[parameter].data + part.first};
+    tutti_update_states(update, parameter, piece->states);
 }
 
 /* Those that decay come first in the list. */
 void tutti_update_step(const tutti_update *update, const tutti_model *model, const tutti_step_values *values,
                        const tutti_gradient_sink *sink) {
-    int ndecaying = 0, nothers = 0;
+    int ndecaying = 0, others = model->nparameters;
     for (int i = 0; i < model->nparameters; i++) {
+        if (update->parts[i].count == 0) continue;
         bool decays = !update->options.only_arrays_decay || model->parameters[i].ndims > 1;
-        int at = decays ? ndecaying++ : model->nparameters - ++nothers;
+        int at = decays ? ndecaying++ : --others;
         fill_piece(update, model, i, sink, &update->pieces[at]);
     }
-    update->row->apply(update, update->options.weight_decay, values, update->pieces, ndecaying);
-    if (nothers > 0) update->row->apply(update, 0, values, update->pieces + ndecaying, nothers);
+    const int nothers = model->nparameters - others;
+    if (ndecaying > 0) update->row->apply(update, update->options.weight_decay, values, update->pieces, ndecaying);
+    if (nothers > 0) update->row->apply(update, 0, values, update->pieces + others, nothers);
 }
 
 /* ------------------------------------------------------------------------------------------- schedules */

@@ -4,6 +4,8 @@
 #ifndef TUTTI_TRAINER_UPDATE_H
 #define TUTTI_TRAINER_UPDATE_H
 
+#include <tutti/ddp.h>
+
 #include "ddp/trainer/model.h"
 
 #define TUTTI_UPDATE_STATES 2
@@ -44,22 +46,24 @@ struct tutti_update {
     tutti_update_options options;
     tutti_compute *compute;
     int64_t steps;                 /* done so far */
-    size_t count;                  /* elements of a state: those of all parameters, and gaps that align them */
+    tutti_ddp_part *parts;         /* of each parameter: what this rank updates; of frozen ones nothing */
+    size_t count;                  /* elements of a state: those of all parts, and gaps that align them */
     float *states;                 /* [row->nstates][count], in the compute's memory */
-    tutti_optimizer_piece *pieces; /* one per parameter; filled in anew for each step */
+    tutti_optimizer_piece *pieces; /* one per part that is not empty; filled in anew for each step */
 };
 
+/* parts: of each of the model's parameters what this rank updates, and so keeps a state of; copied. NULL: all of those that are not
+ * frozen. */
 tutti_status tutti_update_init(tutti_update *update, const char *name, const tutti_update_options *options,
-                               const tutti_model *model);
+                               const tutti_model *model, const tutti_ddp_part *parts);
 void tutti_update_fini(tutti_update *update);
 
-/* Where the states of a parameter lie: pointers to parameter->count elements each. */
-void tutti_update_states(const tutti_update *update, const tutti_model *model, int parameter,
-                         float *states_out[TUTTI_UPDATE_STATES]);
+/* Where the states of a parameter lie: pointers to as many elements each as its part has. */
+void tutti_update_states(const tutti_update *update, int parameter, float *states_out[TUTTI_UPDATE_STATES]);
 
 /* A step begins: what the optimizers read of `values`. */
 void tutti_update_begin(tutti_update *update, double lr, tutti_step_values *values);
-/* One step on all parameters, with the gradients that `sink` holds. values: in the compute's memory. */
+/* One step on all parts, with the gradients that `sink` holds. values: in the compute's memory. */
 void tutti_update_step(const tutti_update *update, const tutti_model *model, const tutti_step_values *values,
                        const tutti_gradient_sink *sink);
 

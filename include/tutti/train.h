@@ -206,6 +206,17 @@ typedef struct tutti_train_options {
     const char *strategy TUTTI_ZERO;      /* path of a file with lines "dense1 samples,outputs"; NULL: the mode's own */
     const char *save_strategy TUTTI_ZERO; /* path that it is written to; NULL: it is not */
 
+    /* How ranks train together. */
+    int zero
+        TUTTI_ZERO; /* 1: ZeRO-1: ranks whose gradients are summed each keep and update one part of the optimizer's state */
+    bool no_parameter_broadcast TUTTI_ZERO; /* each rank begins with its own parameters; where only the batch is divided
+                                                seeds may differ then */
+    bool no_mirror_mean TUTTI_ZERO;         /* view mirrored: gradients are summed over ranks, not averaged */
+    int64_t check_parameters TUTTI_ZERO;    /* compare the ranks' parameters every N steps; 0: never */
+    const char *const *freeze
+        TUTTI_ZERO; /* parameters whose names ("conv1.weight") begin with one of these are not trained */
+    int nfreeze TUTTI_ZERO;
+
     /* Where it computes. */
     const char *device TUTTI_ZERO;    /* "auto" (a GPU where one is), "host" or "cuda"; NULL: "auto" */
     const char *precision TUTTI_ZERO; /* of matrix products on GPUs: "fp32", "tf32" or "bf16"; NULL: "fp32" */

@@ -57,6 +57,13 @@ static const option_row rows[] = {
     {"strategy", OPTION_TEXT, AT(strategy), NULL, 0, 0, "FILE", "hybrid_parallel: lines \"dense1 samples,outputs\", a layer and "
      "what is divided along each axis (samples, inputs, outputs, none)"},
     {"save-strategy", OPTION_TEXT, AT(save_strategy), NULL, 0, 0, "FILE", "write how layers are divided"},
+    {"parameter-broadcast", OPTION_CHOICE, AT(parameter_broadcast), "yes", 0, 0, "yes|no", "start with rank 0's parameters on all "
+     "ranks; no: each with its own, and seeds may differ"},
+    {"mirror-mean", OPTION_CHOICE, AT(mirror_mean), "yes", 0, 0, "yes|no", "gradients are averaged over ranks; no: summed"},
+    {"zero", OPTION_INT, AT(zero), "0", 0, 1, "STAGE", "1: each rank keeps and updates a part of the optimizer's state"},
+    {"check-parameters", OPTION_INT, AT(check_parameters), "0", 0, MOST_STEPS, "N", "compare the ranks' parameters every N steps"},
+    {"freeze", OPTION_LIST, AT(freeze), NULL, 0, 0, "PREFIX", "do not train parameters whose names begin so; may be given several "
+     "times"},
     {"explain", OPTION_FLAG, AT(explain), NULL, 0, 0, NULL, "print how layers are divided and what is moved, and end"},
     {"device", OPTION_CHOICE, AT(device), "auto", 0, 0, "auto|host|cuda", "where it computes; auto: cuda where a GPU is"},
     {"precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, "fp32|tf32|bf16", "of matrix products, with cuda; parameters "

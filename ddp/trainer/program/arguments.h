@@ -24,7 +24,9 @@ typedef struct tutti_arguments {
     const char *model, *data, *device, *precision, *optimizer, *lr_schedule, *lr_milestones, *view, *parallel_mode,
         *mesh, *strategy, *save_strategy; /* NULL: not given */
     const char *dataset, *part_prefix;
-    tutti_arguments_list blobs;
+    tutti_arguments_list blobs, freeze;
+    const char *parameter_broadcast, *mirror_mean; /* yes or no */
+    int64_t zero, check_parameters;
     const char *checkpoint_dir, *resume, *metrics;
     int64_t batch_size, seed, eval_every, log_every, warmup_steps;
     int64_t resize, shuffle_buffer, classes, test_part_num; /* 0: not given */

@@ -86,6 +86,10 @@ tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_argume
                             .device = arguments->device, .precision = arguments->precision, .eager = arguments->eager,
                             .checkpoint_dir = arguments->checkpoint_dir, .overwrite = arguments->overwrite,
                             .resume = arguments->resume, .catch_signals = true, .eval_every = arguments->eval_every,
+                            .zero = (int)arguments->zero, .check_parameters = arguments->check_parameters,
+                            .no_parameter_broadcast = strcmp(arguments->parameter_broadcast, "no") == 0,
+                            .no_mirror_mean = strcmp(arguments->mirror_mean, "no") == 0,
+                            .freeze = arguments->freeze.texts, .nfreeze = arguments->freeze.count,
                             .loss_every = arguments->log_every, .print = true, .metrics = arguments->metrics);
     return fill_ofrecord(arguments, settings);
 }
