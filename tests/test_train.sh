@@ -39,7 +39,7 @@ if command -v python3 >/dev/null; then
 fi
 [ -s err ] && { fail "stderr is not empty"; cat err; }
 timeout 20 $alone --help >help || fail "--help"
-for option in batch-size view parallel-mode mesh strategy save-strategy explain nodes device_num ctrl_port node_rank version; do
+for option in batch-size view parallel-mode mesh strategy save-strategy explain zero freeze parameter-broadcast mirror-mean check-parameters nodes device_num ctrl_port node_rank version; do
     grep -qE -- "^  --$option( |\$)" help || fail "--help does not list --$option"
 done
 timeout 20 $alone --version | grep -qE '^tutti-train [0-9]+\.[0-9]+\.[0-9]+$' || fail "--version"

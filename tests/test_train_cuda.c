@@ -190,6 +190,30 @@ Test(train_cuda, where_sums_keep_the_order_of_ranks_steps_are_launched) {
     expect_parts(two, got);
 }
 
+/* NCCL's sums of a GPU may come in another order than the host's. */
+static void check_zero(training_run plain, int at, bool own_gpus) {
+    training_run zero = plain;
+    double a[TRAINING_LOSSES], b[TRAINING_LOSSES];
+    zero.options[at] = "--zero", zero.options[at + 1] = "1";
+    plain.own_gpus = zero.own_gpus = own_gpus;
+    expect_run(2, &plain, STEPS, a);
+    expect_run(2, &zero, STEPS, b);
+    expect_near(STEPS, b, a, getenv("TUTTI_CUDA_MODULE") != NULL ? 0 : 2e-4);
+}
+
+/* Of ranks that share a GPU, and that have one each; recorded and launched; layers divided, and some frozen. */
+Test(train_cuda, zero_gives_the_bits_of_whole_optimizers) {
+    const bool own_gpus = getenv("TUTTI_CUDA_MODULE") != NULL;
+    training_run run = {.options = {OPTIONS("--model", "mlp", "--optimizer", "adam", "--device", "cuda")}}, other = run;
+    check_zero(run, 12, false);
+    check_zero(run, 12, own_gpus);
+    other.options[12] = "--eager", other.options[13] = "--freeze", other.options[14] = "dense1.bias";
+    check_zero(other, 15, false);
+    run.options[12] = "--parallel-mode", run.options[13] = "hybrid_parallel";
+    run.options[14] = "--mesh", run.options[15] = "2x1";
+    check_zero(run, 16, own_gpus);
+}
+
 Test(train_cuda, a_recording_that_fails_says_how_to_do_without) {
     if (getenv("TUTTI_CUDA_MODULE") == NULL) cr_skip("failures can be made on the stand-in only");
     training_run what = {
