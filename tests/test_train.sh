@@ -39,7 +39,7 @@ if command -v python3 >/dev/null; then
 fi
 [ -s err ] && { fail "stderr is not empty"; cat err; }
 timeout 20 $alone --help >help || fail "--help"
-for option in batch-size view parallel-mode mesh strategy save-strategy explain nodes device_num ctrl_port node_rank version; do
+for option in monitor batch-size view parallel-mode mesh strategy save-strategy explain nodes device_num ctrl_port node_rank version; do
     grep -qE -- "^  --$option( |\$)" help || fail "--help does not list --$option"
 done
 timeout 20 $alone --version | grep -qE '^tutti-train [0-9]+\.[0-9]+\.[0-9]+$' || fail "--version"
@@ -91,6 +91,37 @@ EOF
     timeout 60 $alone --data mnist --resume epochs --epochs 0 --batch-size 20 >out2 2>err || fail "--epochs 0 --resume"
     grep -q '^resumed at step 12 from epochs/step-00000012.safetensors; nothing is left to train$' out2 || { fail "--epochs 0 --resume"; cat out2; }
     grep -q '^step 12: test loss' out2 || { fail "--epochs 0 --resume trained"; cat out2; }
+fi
+
+# MindSpore's LossMonitor: steps count within the epoch; 0 is never; a loss that is no number ends training.
+timeout 60 $three --model mlp --batch-size 1000 --epochs 2 --monitor loss:4 --log-every 1 >out 2>err || { fail "--monitor"; cat err; }
+[ "$(grep -cE '^epoch: [12] step: 4, loss is [0-9.]+$' out)" = 2 ] || { fail "--monitor loss:4"; cat out; }
+grep -qE '^ +step +loss$' out && fail "--monitor leaves the other form of losses"
+timeout 60 $alone --model mlp --batch-size 20 --steps 3 --monitor loss:0 >out 2>err || fail "--monitor loss:0"
+grep -q 'loss is' out && fail "--monitor loss:0 prints losses"
+expect_failure 'In epoch: 1 step: [0-9]*, loss is NAN or INF, training process cannot continue' $alone --model mlp --batch-size 20 \
+    --steps 50 --lr 1e6 --momentum 1 --monitor loss
+expect_failure 'expected loss, or loss:N' $alone --monitor losses:1
+
+# The progress line, where stderr is a terminal.
+if command -v python3 >/dev/null; then
+    python3 - $alone <<'EOF' || fail "no progress on a terminal"
+import os, pty, re, subprocess, sys
+master, slave = pty.openpty()
+run = subprocess.Popen([sys.argv[1], "--model", "mlp", "--batch-size", "50", "--epochs", "1"], stdout=subprocess.DEVNULL, stderr=slave)
+os.close(slave)
+seen = b""
+while True:
+    try:
+        part = os.read(master, 4096)
+    except OSError:  # the end of a terminal
+        break
+    if not part:
+        break
+    seen += part
+assert run.wait() == 0
+assert re.search(rb"\repoch 1  step \d+ of 400  loss \d+\.\d{4}  \d+ images/s  0:\d\d left", seen), seen[:500]
+EOF
 fi
 
 # A list of nodes instead of a launcher: here one node, this one.

@@ -30,8 +30,8 @@ tutti_status tutti_trainer_agree(const tutti_trainer *train) {
                          input->details.width,  input->details.channels, input->details.classes,
                          given->no_augment,     given->no_shuffle,       given->shuffle_buffer,
                          given->repeat,         options->nesterov,       options->no_decay_norm_bias,
-                         options->warmup_steps, options->catch_signals,  options->eager,
-                         train->input.own};
+                         options->warmup_steps, options->catch_signals,  options->monitor_every,
+                         options->eager,        train->input.own};
     double reals[] = {train->schedule.lr, train->schedule.factor, train->update.options.momentum,
                       options->weight_decay};
     uint64_t digest = UINT64_C(0xcbf29ce484222325);

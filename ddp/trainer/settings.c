@@ -14,6 +14,7 @@
 #define MOST_BATCH         65536
 #define DEFAULT_LOSS_EVERY 20
 #define DEFAULT_FACTOR     0.1
+#define MOST_CALLBACKS     1024
 #define NAME_LETTERS       40 /* with "moving_variance" and a state's name they fit into a checkpoint's */
 
 /* ------------------------------------------------------------------------------------------- models */
@@ -137,6 +138,11 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
     TUTTI_TRY(check_count("warmup-steps", options->warmup_steps, 0, most));
     TUTTI_TRY(check_count("eval-every", options->eval_every, 0, most));
     TUTTI_TRY(check_count("log-every", options->loss_every, 0, most));
+    TUTTI_TRY(check_count("monitor", options->monitor_every, -1, most));
+    if (options->ncallbacks < 0 || options->ncallbacks > MOST_CALLBACKS ||
+        (options->ncallbacks > 0 && options->callbacks == NULL))
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "options: %d callbacks; expected a list of 0 to %d", options->ncallbacks,
+                          MOST_CALLBACKS);
     TUTTI_TRY(check_real("lr", options->lr, 1e6));
     TUTTI_TRY(check_real("momentum", options->momentum, 1));
     TUTTI_TRY(check_real("weight-decay", options->weight_decay, 1e6));

@@ -152,6 +152,13 @@ static tutti_status create_model(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
+static tutti_status check_classes(const tutti_trainer *train) {
+    const int gives = tutti_model_classes(train->model), has = train->input.classes;
+    if (gives >= 2 && gives >= has) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_CONFIG, "%s gives %d logits; expected one for each of the classes of the data, %d",
+                      train->model_name, gives, has > 2 ? has : 2);
+}
+
 static tutti_status create_update(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     const double momentum = options->momentum;
@@ -290,12 +297,12 @@ static tutti_status open_step(tutti_trainer *train) {
 
 static tutti_status open_outputs(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
-    if (train->rank != 0 || train->silent) return TUTTI_OK;
-    if (options->save_strategy != NULL)
+    const bool writes = train->rank == 0 && !train->silent;
+    if (writes && options->save_strategy != NULL)
         TUTTI_TRY(tutti_strategy_write(options->save_strategy, train->list, &train->strategy));
-    if (options->checkpoint_dir != NULL)
+    if (writes && options->checkpoint_dir != NULL)
         TUTTI_TRY(tutti_checkpoint_prepare(options->checkpoint_dir, options->overwrite, options->resume));
-    return tutti_callbacks_open(&train->callbacks, options->print, options->metrics, options->resume != NULL);
+    return tutti_callbacks_open(&train->callbacks, options, writes);
 }
 
 /* stand_alone with several ranks: each trains on a communicator of its own, and rank 0 writes and prints. */
@@ -333,6 +340,7 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
     TUTTI_TRY(start_input(train)); /* before memory is taken for a batch that is too large */
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
+    TUTTI_TRY(check_classes(train));
     TUTTI_TRY(create_update(train));
     if (train->options.resume != NULL) TUTTI_TRY(resume(train));
     else TUTTI_TRY(tutti_model_initialize(train->model, train->seed));

@@ -39,6 +39,7 @@
 #include <stdio.h>
 
 #include <tutti/data.h>
+#include <tutti/ddp.h>
 #include <tutti/tutti.h>
 
 #ifdef __cplusplus
@@ -167,9 +168,57 @@ typedef struct tutti_train_data {
 
 #define TUTTI_TRAIN_DATA(...) TUTTI_INITIALIZED(tutti_train_data, __VA_ARGS__)
 
+/* -------------------------------------------------------------------------------------------- callbacks */
+
+typedef struct tutti_trainer tutti_trainer;
+
+/* A test on all test data. */
+typedef struct tutti_train_evaluation {
+    double loss;     /* mean over the samples */
+    double accuracy; /* 0 to 1 */
+    int64_t samples; /* of all ranks; 0: there is no test data, and loss and accuracy are 0 */
+} tutti_train_evaluation;
+
+/* Where a run is; valid during the call that gets it. */
+typedef struct tutti_train_moment {
+    tutti_trainer *trainer; /* for tutti_train_get, _stop, _evaluate and _save; the last two are collective, as ever */
+    int rank, nranks;
+    int64_t step;        /* done; those before a resume included */
+    int64_t total_steps; /* at which the run ends */
+    int64_t epoch;       /* of the last step, or of that one which begins, from 1; 0: there is none yet */
+    int64_t epoch_step;  /* its number in the epoch, from 1 */
+    int64_t epoch_steps; /* steps of an epoch */
+    bool has_loss;       /* step_end: the loss of this step was looked at (options.loss_every, monitor_every) */
+    double loss;         /* the last one that was looked at, the mean over the samples of all ranks; NaN: none */
+    double lr;           /* of the step */
+    /* Of all ranks: with has_loss since the last step that had it, else lately; without time for tests and checkpoints. */
+    double samples_per_second;
+    const tutti_train_evaluation *test; /* evaluated; else NULL */
+    const char *path;                   /* saved: of the checkpoint; else NULL */
+    int stopped_by;                     /* end: as in tutti_train_result */
+} tutti_train_moment;
+
+typedef tutti_status (*tutti_train_hook)(void *context, const tutti_train_moment *now);
+
+/* Functions that hear how training goes, each NULL or called at its time on the rank that has it, by the thread that trains.
+ * Anything but TUTTI_OK ends training as an error with the name of the callback, on all ranks. They must not call
+ * tutti_train_step, tutti_train_run and tutti_train_close. */
+typedef struct tutti_train_callback {
+    const char *name;       /* for errors; NULL: its number in the list */
+    void *context;          /* handed to each function; the caller's */
+    tutti_train_hook begin; /* before the first step of this trainer */
+    tutti_train_hook epoch_begin;
+    tutti_train_hook step_begin;
+    tutti_train_hook step_end;
+    tutti_train_hook epoch_end; /* after the epoch's last step_end */
+    tutti_train_hook evaluated; /* after each test */
+    tutti_train_hook saved;     /* after each checkpoint, on rank 0 */
+    tutti_train_hook end;       /* of tutti_train and tutti_train_run, after the last test */
+} tutti_train_callback;
+
 /* ---------------------------------------------------------------------------------------------- options */
 
-/* Equal on all ranks, except metrics, checkpoint_dir, overwrite and save_strategy, of which rank 0's count. */
+/* Equal on all ranks, except callbacks, and metrics, checkpoint_dir, overwrite and save_strategy, of which rank 0's count. */
 typedef struct tutti_train_options {
     size_t struct_bytes TUTTI_SIZE_OF(tutti_train_options); /* of this struct */
 
@@ -227,33 +276,33 @@ typedef struct tutti_train_options {
         TUTTI_ZERO; /* look at the loss of step 1 and of every N-th: a small reduction over ranks; 0: 20 */
     bool print
         TUTTI_ZERO; /* rank 0 prints losses, tests and checkpoints to stdout, and progress to a terminal's stderr */
+    /* N: of steps whose number in their epoch is a multiple of N rank 0 prints "epoch: 1 step: 156, loss is 1.9" to stdout, which
+     * is MindSpore's LossMonitor(N), in place of print's losses; 0: no such lines; -1: no losses are printed at all. */
+    int64_t monitor_every TUTTI_ZERO;
     const char *metrics
         TUTTI_ZERO; /* path of a file of JSON lines, written by rank 0; with resume continued; NULL: none */
+    /* Each rank's own list, called in its order; ranks may have other ones, or none. Where any rank has one, the ranks agree after
+     * each step whether to stop: a small reduction. */
+    const tutti_train_callback *callbacks TUTTI_ZERO;
+    int ncallbacks TUTTI_ZERO;
 } tutti_train_options;
 
 #define TUTTI_TRAIN_OPTIONS(...) TUTTI_INITIALIZED(tutti_train_options, __VA_ARGS__)
 
 /* ------------------------------------------------------------------------------------------------- runs */
 
-/* A test on all test data. */
-typedef struct tutti_train_evaluation {
-    double loss;     /* mean over the samples */
-    double accuracy; /* 0 to 1 */
-    int64_t samples; /* of all ranks; 0: there is no test data, and loss and accuracy are 0 */
-} tutti_train_evaluation;
-
 typedef struct tutti_train_result {
     tutti_train_evaluation test; /* after the last step; of a run that a signal has stopped: zeros */
     double loss;                 /* the last one that was looked at (loss_every); NaN: none */
     int64_t steps;               /* done, those before a resume included */
-    int stopped_by;              /* the signal that stopped the run; 0: it is complete */
+    int stopped_by; /* 0: all steps are done; TUTTI_TRAIN_STOPPED_BY_CALLBACK; else the signal that stopped it */
 } tutti_train_result;
+
+#define TUTTI_TRAIN_STOPPED_BY_CALLBACK (-1)
 
 /* A whole run: open, run, close. options NULL: defaults. A failure has broken `comm`, except one of the preparation. */
 TUTTI_API tutti_status tutti_train(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
                                    const tutti_train_options *options, tutti_train_result *result_out);
-
-typedef struct tutti_trainer tutti_trainer;
 
 /* Reads data and checkpoint, makes model and optimizer, and brings the ranks' parameters together. `comm` must outlive the
  * trainer. With parallel_mode stand_alone each rank has a trainer of its own, and later calls are not collective. */
@@ -271,13 +320,16 @@ typedef struct tutti_train_details {
     int64_t test_samples;  /* the same of tests; 0: there are none */
     int height, width, channels, classes;
     int64_t batch_size; /* samples of a step, of all ranks */
+    int64_t rank_batch; /* those of them that this rank reads */
     int64_t steps_per_epoch;
-    int64_t total_steps;   /* at which the run ends, by steps and epochs */
-    int64_t step;          /* done */
-    int64_t epoch;         /* under way, from 0: whole epochs that are done */
-    uint64_t parameters;   /* trained numbers of this rank's part of the model */
-    uint64_t states;       /* numbers that are not trained: batch norm's moving values */
-    uint64_t memory_bytes; /* of the model with its activations, on this rank */
+    int64_t total_steps;            /* at which the run ends, by steps and epochs */
+    int64_t step;                   /* done */
+    int64_t epoch;                  /* under way, from 0: whole epochs that are done */
+    uint64_t parameters;            /* trained numbers of this rank's part of the model */
+    uint64_t states;                /* numbers that are not trained: batch norm's moving values */
+    uint64_t memory_bytes;          /* of the model with its activations, on this rank */
+    double flops_per_sample;        /* forwards and backwards */
+    tutti_ddp_statistics gradients; /* what their reduction took so far */
 } tutti_train_details;
 
 /* Local. Texts are valid as long as the trainer. */
@@ -296,6 +348,10 @@ TUTTI_API tutti_status tutti_train_save(tutti_trainer *trainer, char *path_out, 
 
 /* Steps up to total_steps, with tests and checkpoints between them, and a test at the end. */
 TUTTI_API tutti_status tutti_train_run(tutti_trainer *trainer, tutti_train_result *result_out);
+
+/* Local, from callbacks: the run ends after this step, with a checkpoint (checkpoint_dir) and a test, on all ranks, whichever of
+ * them asked. In begin and epoch_begin: after the step that follows. In loops of the caller's it does nothing. */
+TUTTI_API tutti_status tutti_train_stop(tutti_trainer *trainer);
 
 /* Rank 0 prints how layers are divided over ranks and what a step moves; on other ranks nothing is printed. */
 TUTTI_API tutti_status tutti_train_explain(tutti_trainer *trainer, FILE *file);

@@ -85,6 +85,8 @@ static const option_row rows[] = {
     {"overwrite", OPTION_FLAG, AT(overwrite), NULL, 0, 0, NULL, "--checkpoint-dir may have checkpoints; they go"},
     {"metrics", OPTION_TEXT, AT(metrics), NULL, 0, 0, "FILE", "JSON lines: losses, rates, speed, tests"},
     {"log-every", OPTION_INT, AT(log_every), "20", 1, MOST_STEPS, "N", "print the loss of every N-th step"},
+    {"monitor", OPTION_TEXT, AT(monitor), NULL, 0, 0, "loss[:N]", "instead, of each N-th step of an epoch (default: 1) print \"epoch: 1 "
+     "step: 156, loss is 1.9\"; 0: of none"},
     {"help", OPTION_FLAG, AT(help), NULL, 0, 0, NULL, "print this"},
     {"version", OPTION_FLAG, AT(version), NULL, 0, 0, NULL, "print the version"},
 };

@@ -67,6 +67,19 @@ static int64_t none_or_count(int64_t given) {
     return given < 0 ? 0 : given == 0 ? -1 : given;
 }
 
+/* "loss", "loss:20"; 0 of them: -1. */
+static tutti_status read_monitor(const char *text, int64_t *every_out) {
+    char *end = "";
+    long long every = 1;
+    if (text == NULL) return TUTTI_OK;
+    const bool numbered = strncmp(text, "loss:", 5) == 0;
+    if (numbered) every = strtoll(text + 5, &end, 10);
+    if ((!numbered && strcmp(text, "loss") != 0) || (numbered && (end == text + 5 || *end != '\0')) || every < 0)
+        return tutti_fail(TUTTI_ERR_CONFIG, "--monitor %s: expected loss, or loss:N with a number of steps", text);
+    *every_out = every == 0 ? -1 : every;
+    return TUTTI_OK;
+}
+
 tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_arguments_settings *settings) {
     settings->model = TUTTI_TRAIN_MODEL(.name = arguments->model, .dropout = none_or(arguments->dropout));
     settings->data =
@@ -87,5 +100,6 @@ tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_argume
                             .checkpoint_dir = arguments->checkpoint_dir, .overwrite = arguments->overwrite,
                             .resume = arguments->resume, .catch_signals = true, .eval_every = arguments->eval_every,
                             .loss_every = arguments->log_every, .print = true, .metrics = arguments->metrics);
+    TUTTI_TRY(read_monitor(arguments->monitor, &settings->options.monitor_every));
     return fill_ofrecord(arguments, settings);
 }
