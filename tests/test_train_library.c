@@ -115,6 +115,106 @@ Test(train_library, losses_are_the_same_however_model_and_data_are_given, .timeo
     for (int nranks = 1; nranks <= 2; nranks++) expect_ranks(nranks, use_all_ways, NULL);
 }
 
+/* ------------------------------------------------------------------------------------------ expanded loss */
+
+/* Of a label: 0.9, and the rest in equal parts for all. */
+static tutti_status smooth_labels(void *context, const int32_t *labels, const int64_t *indices, int count, int classes,
+                                  float *distributions_out) {
+    const float rest = *(const float *)context;
+    (void)indices;
+    for (int i = 0; i < count * classes; i++)
+        distributions_out[i] = rest / (float)classes + (labels[i / classes] == i % classes ? 1 - rest : 0);
+    return TUTTI_OK;
+}
+
+/* Losses after each step, then loss and accuracy of the test. */
+typedef struct outcome {
+    double losses[STEPS];
+    tutti_train_evaluation test;
+} outcome;
+
+static tutti_status train_with(tutti_comm *comm, const tutti_train_options *options, outcome *outcome_out) {
+    record kept = {.count = 0};
+    const tutti_train_callback callback = {.name = "record", .context = &kept, .step_end = keep_loss};
+    tutti_train_options with = *options;
+    tutti_train_result result;
+    with.callbacks = &callback, with.ncallbacks = 1;
+    TUTTI_TRY(
+        tutti_train(comm, &TUTTI_TRAIN_MODEL(.name = "mlp"), &TUTTI_TRAIN_DATA(.folder = folder), &with, &result));
+    memcpy(outcome_out->losses, kept.losses, sizeof kept.losses);
+    outcome_out->test = result.test;
+    return TUTTI_OK;
+}
+
+static tutti_status expect_near(const outcome *expected, const outcome *found, const char *what) {
+    for (int i = 0; i < STEPS; i++)
+        RANKS_CHECK(fabs(expected->losses[i] - found->losses[i]) <= 1e-6 * expected->losses[i],
+                    "%s: loss %d is %.10f, not %.10f", what, i + 1, found->losses[i], expected->losses[i]);
+    RANKS_CHECK(fabs(expected->test.loss - found->test.loss) <= 1e-6 * expected->test.loss &&
+                    expected->test.accuracy == found->test.accuracy && found->test.samples == 23,
+                "%s: test loss %.10f, not %.10f, accuracy %g, not %g of %lld", what, found->test.loss,
+                expected->test.loss, found->test.accuracy, expected->test.accuracy, (long long)found->test.samples);
+    return TUTTI_OK;
+}
+
+/* On three ranks 10 classes are divided as 4, 3 and 3; on four, classes and samples by two. */
+static tutti_status expand(ranks_context *context) {
+    outcome fused, expanded, divided, smooth;
+    float none = 0, some = 0.1f;
+    tutti_train_options options = plain;
+    options.batch_size = 12;
+    options.view = "consistent";
+    TUTTI_TRY(train_with(context->comm, &options, &fused));
+    options.loss = "softmax_cross_entropy_expand";
+    TUTTI_TRY(train_with(context->comm, &options, &expanded));
+    TUTTI_TRY(expect_near(&fused, &expanded, "expanded"));
+    options.parallel_mode = "hybrid_parallel";
+    TUTTI_TRY(train_with(context->comm, &options, &divided));
+    TUTTI_TRY(expect_near(&fused, &divided, "divided"));
+    options.distribute = smooth_labels;
+    options.distribute_context = &none;
+    TUTTI_TRY(train_with(context->comm, &options, &divided));
+    TUTTI_TRY(expect_near(&fused, &divided, "one hot"));
+    options.distribute_context = &some;
+    TUTTI_TRY(train_with(context->comm, &options, &divided));
+    options.parallel_mode = NULL;
+    TUTTI_TRY(train_with(context->comm, &options, &smooth));
+    TUTTI_TRY(expect_near(&smooth, &divided, "smooth labels, divided"));
+    RANKS_CHECK(fabs(smooth.losses[0] - fused.losses[0]) > 1e-3, "labels were not made smooth");
+    return TUTTI_OK;
+}
+
+Test(train_library, the_expanded_loss_is_the_fused_one_also_with_divided_classes, .timeout = 60) {
+    for (int nranks = 1; nranks <= 4; nranks++) expect_ranks(nranks, expand, NULL);
+}
+
+/* Logits that stay where they are need no redistribution behind the last layer. */
+static tutti_status explain(ranks_context *context) {
+    static const char *const losses[] = {"softmax_cross_entropy", "softmax_cross_entropy_expand"};
+    char text[2][8192] = {"", ""};
+    tutti_train_options options = plain;
+    options.parallel_mode = "layerwise_parallel";
+    for (int i = 0; i < 2; i++) {
+        tutti_trainer *trainer;
+        options.loss = losses[i];
+        TUTTI_TRY(tutti_train_open(context->comm, &TUTTI_TRAIN_MODEL(.name = "mlp"),
+                                   &TUTTI_TRAIN_DATA(.folder = folder), &options, &trainer));
+        FILE *file = fmemopen(text[i], sizeof text[i], "w");
+        RANKS_CHECK(file != NULL, "no memory");
+        TUTTI_TRY(tutti_train_explain(trainer, file));
+        fclose(file);
+        tutti_train_close(trainer);
+        const char *last = strstr(text[i], "\ndense2 ");
+        RANKS_CHECK(context->rank > 0 || (last != NULL && (strstr(last, "becomes") == NULL) == (i == 1)), "%s: %s",
+                    losses[i], text[i]);
+    }
+    return TUTTI_OK;
+}
+
+Test(train_library, the_expanded_loss_leaves_divided_logits_where_they_are, .timeout = 60) {
+    expect_ranks(2, explain, NULL);
+}
+
 /* ------------------------------------------------------------------------------------ loops of the caller's */
 
 static tutti_status loop(ranks_context *context) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ddp/trainer/layers.h"
+#include "ddp/trainer/loss.h"
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/update.h"
 
@@ -128,6 +129,10 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
                           "options.struct_bytes is %zu, not %zu: fill options with TUTTI_TRAIN_OPTIONS(...)",
                           options->struct_bytes, sizeof *options);
     TUTTI_TRY(take_choice("optimizer", TUTTI_UPDATE_NAMES, NULL, &options->optimizer));
+    TUTTI_TRY(take_choice("loss", TUTTI_LOSS_NAMES, "softmax_cross_entropy", &options->loss));
+    if (options->distribute != NULL && !tutti_loss_is_expanded(options))
+        return tutti_fail(TUTTI_ERR_CONFIG, "labels as distributions need --loss softmax_cross_entropy_expand, not %s",
+                          options->loss);
     TUTTI_TRY(take_choice("lr-schedule", TUTTI_SCHEDULE_NAMES, "constant", &options->lr_schedule));
     TUTTI_TRY(take_choice("view", "mirrored|consistent", "mirrored", &options->view));
     TUTTI_TRY(take_choice("device", "auto|host|cuda", "auto", &options->device));

@@ -80,6 +80,7 @@ static tutti_status upload_batch(tutti_step *step, const tutti_data_batch *batch
     const int32_t *labels = has_all && losses > 0 ? batch->all_labels + setup->first_loss : batch->labels;
     float *input = tutti_model_input(setup->model);
     TUTTI_TRY(check_labels(step, labels, losses));
+    step->indices = has_all ? NULL : batch->indices;
     memcpy((tutti_step_values *)step->prepared + 1, labels, (size_t)losses * sizeof *labels);
     compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
     compute->kernels->upload(compute, input, batch->images, given * sizeof *input);
@@ -99,17 +100,16 @@ static tutti_status launch(tutti_step *step) {
         .first_sample = setup->first_sample,
         .values = values_of(step),
     };
-    tutti_softmax_loss_args loss = {
-        .batch = setup->loss_batch,
-        .classes = tutti_model_classes(setup->model),
+    tutti_loss_batch loss = {
+        .count = setup->loss_batch,
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
+        .indices = step->indices,
         .scale = 1.0f / (float)setup->divisor,
         .dlogits = tutti_model_logits_gradient(setup->model),
     };
-    const bool adds = false;
     if (loss.logits == NULL) return setup->model->failure;
-    compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+    TUTTI_TRY(tutti_loss_run(setup->loss, &loss, step->sums));
 
     tutti_gradient_sink sink = tutti_gradients_sink(step->gradients);
     TUTTI_TRY(tutti_model_backward(setup->model, &pass, &sink));
@@ -194,22 +194,21 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
  * nobody counts. */
 static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch, int64_t *samples) {
     const tutti_step_setup *setup = &step->setup;
-    tutti_compute *compute = setup->compute;
     const int rows = is_cut(step) ? setup->batch : batch->count;
     int losses;
     TUTTI_TRY(upload_batch(step, batch, rows, &losses));
     tutti_pass pass = {.batch = rows, .training = false};
-    tutti_softmax_loss_args loss = {
-        .batch = losses,
-        .classes = tutti_model_classes(setup->model),
+    tutti_loss_batch loss = {
+        .count = losses,
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
+        .indices = step->indices,
+        .adds = true,
     };
-    const bool adds = true;
     if (loss.logits == NULL) return setup->model->failure;
     if (!setup->counts || losses == 0) return TUTTI_OK;
-    compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
-    *samples += losses;
+    TUTTI_TRY(tutti_loss_run(setup->loss, &loss, step->sums));
+    if (setup->loss->counts) *samples += losses;
     return TUTTI_OK;
 }
 

@@ -28,6 +28,7 @@ static void start_clock(const tutti_trainer *train, tutti_train_clock *clock) {
 tutti_status tutti_trainer_connect(tutti_trainer *train) {
     if (train->connected) return TUTTI_OK;
     TUTTI_TRY(tutti_model_connect(train->model));
+    TUTTI_TRY(tutti_loss_open(&train->loss_of_batches, &train->options, train->model, train->work.setup.loss_batch));
     TUTTI_TRY(tutti_gradients_create(&train->gradients, train->model, train->comm, train->sums));
     train->work.gradients = &train->gradients;
     train->connected = true;

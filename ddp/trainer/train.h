@@ -45,6 +45,7 @@ struct tutti_trainer {
     tutti_input input;
     tutti_model *model;
     tutti_update update;
+    tutti_loss loss_of_batches;
     tutti_step work;
     tutti_gradients gradients;
     tutti_callbacks callbacks;

@@ -145,7 +145,8 @@ static tutti_status create_model(tutti_trainer *train) {
     if (!train->cut) return tutti_model_create(train->list, in, (int)train->rows, train->compute, &train->model);
     TUTTI_TRY(tutti_placement_create(train->comm, train->compute->kernels->memory, NULL, strategy->sizes,
                                      strategy->naxes, &train->placement));
-    train->parallel = (tutti_parallel){train->comm, train->placement, strategy, (int)train->global_batch};
+    train->parallel = (tutti_parallel){train->comm, train->placement, strategy, (int)train->global_batch,
+                                       tutti_loss_is_expanded(&train->options)};
     TUTTI_TRY(tutti_model_create_part(train->list, in, &train->parallel, train->compute, &train->model));
     train->first = (int64_t)train->model->nodes[0].part->first_sample;
     train->rows = train->model->nodes[0].part->batch;
@@ -285,6 +286,7 @@ static tutti_status open_step(tutti_trainer *train) {
         .first_loss = (uint64_t)train->first,
         .counts = true,
         .eager = train->options.eager,
+        .loss = &train->loss_of_batches,
     };
     if (train->cut) {
         const tutti_part *part = tutti_model_output_part(train->model);
@@ -292,6 +294,10 @@ static tutti_status open_step(tutti_trainer *train) {
         setup.first_loss = part->first_sample;
         setup.counts = counts_losses(train);
     }
+    if (tutti_loss_is_expanded(&train->options) && train->compute->kernels->memory != TUTTI_MEMORY_HOST)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "--loss softmax_cross_entropy_expand: there are no kernels for it with "
+                          "--device cuda; train with --device host, or leave it out");
     return tutti_step_open(&train->work, &setup);
 }
 
@@ -353,6 +359,7 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
 
 void tutti_trainer_fini(tutti_trainer *train) {
     tutti_stop_forget();
+    tutti_loss_close(&train->loss_of_batches);
     tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
     tutti_gradients_destroy(&train->gradients);
     tutti_callbacks_close(&train->callbacks);

@@ -218,6 +218,12 @@ typedef struct tutti_train_callback {
 
 /* ---------------------------------------------------------------------------------------------- options */
 
+/* Labels as distributions over the classes (MindSpore's sparse=False): writes [count, classes], of each sample, by its label or by
+ * its number in the source, numbers from 0 on, whose sum is mostly 1. indices is NULL where layers are divided over ranks and a
+ * rank computes losses of other samples than it reads. Called for each batch, of tests, too. */
+typedef tutti_status (*tutti_train_distribute)(void *context, const int32_t *labels, const int64_t *indices, int count,
+                                               int classes, float *distributions_out);
+
 /* Equal on all ranks, except callbacks, and metrics, checkpoint_dir, overwrite and save_strategy, of which rank 0's count. */
 typedef struct tutti_train_options {
     size_t struct_bytes TUTTI_SIZE_OF(tutti_train_options); /* of this struct */
@@ -229,6 +235,14 @@ typedef struct tutti_train_options {
     int64_t batch_size
         TUTTI_ZERO;           /* samples of a step, of each rank, or with view consistent of all together; 0: 100 */
     uint64_t seed TUTTI_ZERO; /* of parameters, order of samples and dropout; with resume the checkpoint's is taken */
+
+    /* "softmax_cross_entropy", one kernel; or "softmax_cross_entropy_expand", in small steps: equal but for rounding, finite for all
+     * finite logits, on the host only. Where the last layer is divided by outputs the second leaves the logits of each class where
+     * they are, and reduces two numbers of each sample instead. NULL: the first. */
+    const char *loss TUTTI_ZERO;
+    tutti_train_distribute distribute
+        TUTTI_ZERO;                      /* softmax_cross_entropy_expand: labels as distributions; NULL: classes */
+    void *distribute_context TUTTI_ZERO; /* handed to it */
 
     /* How parameters change. */
     const char *optimizer

@@ -64,6 +64,8 @@ static const option_row rows[] = {
     {"eager", OPTION_FLAG, AT(eager), NULL, 0, 0, NULL, "with cuda: launch every kernel instead of replaying a recorded step"},
     {"steps", OPTION_INT, AT(steps), NULL, 0, MOST_STEPS, "N", "end after step N (default: by --epochs)"},
     {"epochs", OPTION_INT, AT(epochs), NULL, 0, 1e6, "N", "end after epoch N (default: 1, or by --steps); 0 only tests"},
+    {"loss", OPTION_CHOICE, AT(loss), "softmax_cross_entropy", 0, 0, "softmax_cross_entropy|softmax_cross_entropy_expand",
+     "the second in small steps: logits that are divided by classes stay where they are"},
     {"lr", OPTION_REAL, AT(lr), NULL, 0, 1e6, "RATE", "learning rate (default: 0.1; adam and adamw: 0.001)"},
     {"optimizer", OPTION_CHOICE, AT(optimizer), NULL, 0, 0, "sgd|momentum|adam|adamw", "how parameters are updated (default: sgd; with "
      "--resume the checkpoint's)"},

@@ -25,7 +25,7 @@ typedef struct tutti_arguments {
         *mesh, *strategy, *save_strategy; /* NULL: not given */
     const char *dataset, *part_prefix;
     tutti_arguments_list blobs;
-    const char *checkpoint_dir, *resume, *metrics, *monitor;
+    const char *checkpoint_dir, *resume, *metrics, *monitor, *loss;
     int64_t batch_size, seed, eval_every, log_every, warmup_steps;
     int64_t resize, shuffle_buffer, classes, test_part_num; /* 0: not given */
     int64_t repeat, data_part_num, part_suffix_length;

@@ -89,7 +89,7 @@ tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_argume
     settings->options =
         TUTTI_TRAIN_OPTIONS(.steps = none_or_count(arguments->steps), .epochs = none_or_count(arguments->epochs),
                             .batch_size = arguments->batch_size, .seed = (uint64_t)arguments->seed,
-                            .optimizer = arguments->optimizer, .lr = none_or(arguments->lr),
+                            .loss = arguments->loss, .optimizer = arguments->optimizer, .lr = none_or(arguments->lr),
                             .momentum = none_or(arguments->momentum), .weight_decay = arguments->weight_decay,
                             .nesterov = arguments->nesterov, .no_decay_norm_bias = arguments->no_decay_norm_bias,
                             .lr_schedule = arguments->lr_schedule, .lr_milestones = arguments->lr_milestones,
