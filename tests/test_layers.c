@@ -352,7 +352,7 @@ Test(softmax_loss, is_stable_for_huge_logits_and_counts_right_answers) {
     cr_assert(isfinite(tutti_softmax_loss(&args)));
 }
 
-/* In parts: 7 classes as 3 and 4, labels as distributions whose sums are not 1; the parts' sums and largest are brought together here. */
+/* In parts: 7 classes as 3 and 4. The parts' largest and sums are brought together here. */
 typedef struct parts_data {
     int32_t labels[3];
     double *logits, *distributions; /* [3, 7]; NULL: labels count */

@@ -4,8 +4,8 @@
  *   softmax_cross_entropy          one kernel, of whole logits
  *   softmax_cross_entropy_expand   in steps: largest, exponentials, sum, quotient, logarithm, times the labels. Labels may be
  *                                  distributions. Where the last layer is divided by outputs each rank has some of the classes: of
- *                                  each sample the largest and the sum are reduced over these ranks, and logits stay where they are.
- *                                  On the host only
+ *                                  each sample the largest and the sum are reduced over these ranks, and logits stay where they
+ *                                  are. On the host only
  */
 #ifndef TUTTI_TRAINER_LOSS_H
 #define TUTTI_TRAINER_LOSS_H
