@@ -151,7 +151,7 @@ chmod +x differ
 timeout 30 "$bin/tuttirun" --standalone --nproc_per_node 2 ./differ >out 2>err
 code=$?
 [ $code -ne 0 ] && [ $code -ne 124 ] || fail "exit code $code with different options"
-grep -q 'different options or data' err || { fail "different options are not told"; cat err; }
+grep -q 'different options, layers or data' err || { fail "different options are not told"; cat err; }
 
 # A GPU that cannot be used is an error where one was asked for, with its reason, and none where it was not.
 for program in "$alone" "$three"; do

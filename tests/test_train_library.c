@@ -460,7 +460,11 @@ static tutti_status differ(ranks_context *context) {
                              "rank 1: --data=/no/such is no folder"));
     if (context->rank == 1) options.lr = 0.02;
     TUTTI_TRY(expect_refusal(context->comm, &model, &TUTTI_TRAIN_DATA(.folder = folder), &options,
-                             "different options or data"));
+                             "different options, layers or data"));
+    tutti_layer list[2] = {layers[0], layers[1]};
+    if (context->rank == 1) list[0].relu = false;
+    TUTTI_TRY(expect_refusal(context->comm, &TUTTI_TRAIN_MODEL(.layers = list, .nlayers = 2),
+                             &TUTTI_TRAIN_DATA(.folder = folder), &plain, "different options, layers or data"));
     return tutti_train(context->comm, &model, &TUTTI_TRAIN_DATA(.folder = folder), &plain, &result);
 }
 

@@ -358,7 +358,7 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
 }
 
 void tutti_trainer_fini(tutti_trainer *train) {
-    tutti_stop_forget();
+    if (train->stoppable) tutti_stop_forget();
     tutti_loss_close(&train->loss_of_batches);
     tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
     tutti_gradients_destroy(&train->gradients);
