@@ -191,4 +191,22 @@ typedef struct tutti_softmax_loss_args {
 } tutti_softmax_loss_args;
 double tutti_softmax_loss(const tutti_softmax_loss_args *args);
 
+/* The same in parts, between which ranks that have some of the classes each bring together what they found: largest (the maximum of
+ * all), then sums (their sum). labels are numbers of classes of all ranks, this one has those from first_class on. Never log(0):
+ * losses of finite logits are finite. */
+typedef struct tutti_softmax_parts {
+    int batch, classes, first_class;
+    const tutti_real *logits;
+    const int32_t *labels;
+    const tutti_real *distributions; /* NULL: one hot; else [batch, all_classes], and labels are not read */
+    int all_classes;
+    double *largest, *sums; /* [batch]: the largest logit; the sum of exp(logit - largest) */
+} tutti_softmax_parts;
+
+/* largest[b]; best_out[b], unless NULL: its class, the first of equals. */
+void tutti_softmax_largest(const tutti_softmax_parts *parts, int32_t *best_out);
+void tutti_softmax_sums(const tutti_softmax_parts *parts);
+/* This rank's part of the sum of the losses; dlogits (may be NULL, may be logits) as of tutti_softmax_loss. */
+double tutti_softmax_losses(const tutti_softmax_parts *parts, tutti_real scale, tutti_real *dlogits);
+
 #endif

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include <tutti/ddp.h>
+#include <tutti/train.h>
 #include <tutti/tutti.h>
 
 static void check(bool right, const char *what) {
@@ -28,6 +29,16 @@ static void check_call(const tutti_options *options, const tutti_comm_options *c
     check(ddp->struct_bytes == sizeof(tutti_ddp_options) && ddp->sums == 0, "options of an engine");
 }
 
+static void check_training(const tutti_train_model *model, const tutti_train_data *data,
+                           const tutti_train_options *options) {
+    check(model->struct_bytes == sizeof(tutti_train_model) && model->layer_bytes == sizeof(tutti_layer) &&
+              model->layers == nullptr,
+          "a model");
+    check(data->struct_bytes == sizeof(tutti_train_data) && data->folder == nullptr, "data");
+    check(options->struct_bytes == sizeof(tutti_train_options) && options->lr == 0 && !options->print,
+          "options of training");
+}
+
 int main() {
     tutti_comm *comm = nullptr;
     check(tutti_comm_create_world(&comm) == TUTTI_OK, "no communicator");
@@ -43,6 +54,7 @@ int main() {
 
     tutti_options plain;
     check_call(&plain, &TUTTI_COMM_OPTIONS(), &TUTTI_DDP_OPTIONS());
+    check_training(&TUTTI_TRAIN_MODEL(), &TUTTI_TRAIN_DATA(), &TUTTI_TRAIN_OPTIONS());
     check_call(&TUTTI_OPTIONS(), &TUTTI_COMM_OPTIONS(), &TUTTI_DDP_OPTIONS());
 
 #if __cplusplus >= 202002L

@@ -39,7 +39,7 @@ TestSuite(checkpoint_save, .init = make_folder, .fini = remove_folder, .timeout 
 
 typedef struct job {
     training_run run; /* first: training_run_body takes it */
-    char words[1024];
+    char words[2048];
     int rank;            /* the one that something is done to */
     int signal_number;   /* sent by that rank to itself while a checkpoint is written */
     rlim_t most_bytes;   /* of a file that it writes; 0: no limit */

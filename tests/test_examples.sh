@@ -21,6 +21,17 @@ expect() { # expect NAME RANKS TEXT COMMAND...: the ranks print these lines, sor
     echo "$name: $got"
 }
 
+expect_like() { # expect_like NAME RANKS PATTERN LINES COMMAND...: as many lines fit the pattern
+    name=$1 ranks=$2 pattern=$3 lines=$4
+    shift 4
+    got=$("$prefix/bin/tuttirun" --standalone --nproc_per_node "$ranks" "$@" | sed 's/^\[[0-9]*\] //')
+    if [ "$(echo "$got" | grep -cE "$pattern")" != "$lines" ]; then
+        echo "$name printed: $got"
+        exit 1
+    fi
+    echo "$name: $(echo "$got" | tail -n 1)"
+}
+
 cmake --install "$build" --prefix "$prefix" >"$work/install.log"
 for file in bin/tuttirun bin/tutti-info include/tutti/tutti.h include/tutti/ddp.h include/tutti/tensor.h; do
     [ -e "$prefix/$file" ] || { echo "$file was not installed"; exit 1; }
@@ -49,9 +60,16 @@ add ab,ab->ab: axis 0 splits a; 'y' S1 -> S0
 rank 1 has 2x5 of x, the rows from 2 on
 z[3,3] on rank 1: 165" "$2/operators"
 }
+expect_training() { # expect_training NAME FOLDER, where Tutti was built with a CBLAS and zlib
+    [ -e "$2/train_mlp" ] || { [ -z "$(find "$prefix" -name 'libtutti_trainer.so')" ] && return; }
+    expect_like "$1, train_mlp" 2 '^stopped after [0-9]+ steps, accuracy 9[0-9] %$' 1 "$2/train_mlp"
+    expect_like "$1, train_lenet" 2 '^ +(0|20) [0-9]+\.[0-9]{10}$' 2 "$2/train_lenet" "" 21
+    expect_like "$1, train_resnet50" 2 '^epoch: 1 step: [123], loss is [0-9.]+$' 3 "$2/train_resnet50" digits 2 32 3
+}
 expect_all "CMake, shared" "$work/cmake" ""
 expect_all "CMake, static" "$work/cmake" _static
 expect_operators "CMake" "$work/cmake"
+expect_training "CMake" "$work/cmake"
 
 if ! command -v pkg-config >/dev/null || ! command -v make >/dev/null; then
     echo "pkg-config or make is missing: the pkg-config example was not built"
@@ -63,6 +81,7 @@ export PKG_CONFIG_PATH
 make -C "$work/examples/pkgconfig" CFLAGS="-O2 -Wall -Wextra -Werror $flags" >"$work/make.log" || { cat "$work/make.log"; exit 1; }
 expect_all "pkg-config" "$work/examples/pkgconfig" ""
 expect_operators "pkg-config" "$work/examples/pkgconfig"
+[ ! -e "$work/cmake/train_mlp" ] || expect_like "pkg-config, train_mlp" 2 '^stopped after' 1 "$work/examples/pkgconfig/train_mlp"
 
 # The first sample of README.md, by its command line as it is there, without advice for the loader.
 unset LD_LIBRARY_PATH
@@ -85,3 +104,11 @@ needed=$(readelf -d "$(find "$prefix" -name 'libtutti.so')" | sed -n 's/.*(NEEDE
     grep -v -E '^(libc|libpthread|libm|librt|libdl|ld-linux[^.]*|lib[a-z]*san)\.so' || true)
 [ -z "$needed" ] || { echo "libtutti.so needs more than libc: $needed"; exit 1; }
 "$prefix/bin/tutti-info" | grep -q "^Tutti " || { echo "the installed tutti-info does not run"; exit 1; }
+
+# tutti-train is a user of the installed library, as any program.
+if [ -e "$prefix/bin/tutti-train" ]; then
+    readelf -d "$prefix/bin/tutti-train" | grep -q 'NEEDED.*libtutti_trainer\.so\.' || { echo "tutti-train has a trainer of its own"; exit 1; }
+    "$prefix/bin/tutti-train" --version | grep -q '^tutti-train ' || { echo "the installed tutti-train does not run"; exit 1; }
+    hidden=$(nm -D --defined-only "$(find "$prefix" -name libtutti_trainer.so)" | grep -vE ' tutti_train(_|$)' || true)
+    [ -z "$hidden" ] || { echo "libtutti_trainer exports more than train.h: $hidden"; exit 1; }
+fi

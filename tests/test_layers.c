@@ -352,6 +352,81 @@ Test(softmax_loss, is_stable_for_huge_logits_and_counts_right_answers) {
     cr_assert(isfinite(tutti_softmax_loss(&args)));
 }
 
+/* In parts: 7 classes as 3 and 4. The parts' largest and sums are brought together here. */
+typedef struct parts_data {
+    int32_t labels[3];
+    double *logits, *distributions; /* [3, 7]; NULL: labels count */
+    double *dlogits;                /* [3, 7], NULL: none */
+} parts_data;
+
+static double evaluate_parts(const parts_data *data, double scale) {
+    static const int first[] = {0, 3}, end[] = {3, 7};
+    double part[2][3 * 4], gradient[3 * 4], largest[2][3], sums[2][3], loss = 0;
+    tutti_softmax_parts parts[2];
+    for (int p = 0; p < 2; p++) {
+        const int classes = end[p] - first[p];
+        for (int i = 0; i < 3 * classes; i++) part[p][i] = data->logits[i / classes * 7 + first[p] + i % classes];
+        parts[p] = (tutti_softmax_parts){.batch = 3,
+                                         .classes = classes,
+                                         .first_class = first[p],
+                                         .logits = part[p],
+                                         .labels = data->labels,
+                                         .distributions = data->distributions,
+                                         .all_classes = 7,
+                                         .largest = largest[p],
+                                         .sums = sums[p]};
+        tutti_softmax_largest(&parts[p], NULL);
+    }
+    for (int b = 0; b < 3; b++) largest[0][b] = largest[1][b] = fmax(largest[0][b], largest[1][b]);
+    for (int p = 0; p < 2; p++) tutti_softmax_sums(&parts[p]);
+    for (int b = 0; b < 3; b++) sums[0][b] = sums[1][b] = sums[0][b] + sums[1][b];
+    for (int p = 0; p < 2; p++) {
+        const int classes = end[p] - first[p];
+        loss += tutti_softmax_losses(&parts[p], scale, data->dlogits != NULL ? gradient : NULL);
+        for (int i = 0; i < 3 * classes && data->dlogits != NULL; i++)
+            data->dlogits[i / classes * 7 + first[p] + i % classes] = gradient[i];
+    }
+    return loss;
+}
+
+static double parts_evaluate(void *context) {
+    parts_data data = *(parts_data *)context;
+    data.dlogits = NULL;
+    return evaluate_parts(&data, 1);
+}
+
+Test(softmax_parts, losses_and_gradients_are_those_of_the_whole) {
+    double *logits = random_array(3 * 7), dlogits[3 * 7], expected[3 * 7];
+    parts_data data = {.labels = {3, 0, 6}, .logits = logits, .dlogits = dlogits};
+    tutti_softmax_loss_args whole = {
+        .batch = 3, .classes = 7, .logits = logits, .labels = data.labels, .scale = 0.5, .dlogits = expected};
+    const double loss = evaluate_parts(&data, 0.5);
+    cr_assert(fabs(loss - tutti_softmax_loss(&whole)) < 1e-12);
+    for (int i = 0; i < 3 * 7; i++) cr_assert(fabs(dlogits[i] - expected[i]) < 1e-15, "dlogits[%d]", i);
+    free(logits);
+}
+
+Test(softmax_parts, gradients_with_distributions_match_finite_differences) {
+    double *logits = random_array(3 * 7), *distributions = random_array(3 * 7), *dlogits = unwritten_array(3 * 7);
+    for (int i = 0; i < 3 * 7; i++) distributions[i] = fabs(distributions[i]);
+    parts_data data = {.logits = logits, .distributions = distributions, .dlogits = dlogits};
+    evaluate_parts(&data, 1);
+    check_gradient("dlogits", parts_evaluate, &data, 3 * 7, logits, dlogits);
+    free(logits), free(distributions), free(dlogits);
+}
+
+/* exp underflows, and the logarithm of that times 0 would be no number. */
+Test(softmax_parts, losses_of_finite_logits_are_finite) {
+    double logits[3 * 7] = {1e4, -1e4, 0, 0, 1e30, -1e30, 5}, distributions[3 * 7] = {1, 0, 0, 0, 0, 0, 0},
+                      dlogits[3 * 7];
+    parts_data data = {.labels = {1, 2, 3}, .logits = logits, .dlogits = dlogits};
+    cr_assert(isfinite(evaluate_parts(&data, 1)));
+    data.distributions = distributions;
+    const double loss = evaluate_parts(&data, 1);
+    cr_assert(fabs(loss - (1e30 - 1e4)) <= 1e15, "%g", loss);
+    for (int i = 0; i < 3 * 7; i++) cr_assert(isfinite(dlogits[i]), "dlogits[%d] = %g", i, dlogits[i]);
+}
+
 /* --------------------------------------------------------------------------------------------- dropout */
 
 Test(dropout, keeps_the_expected_share_and_scales_it) {

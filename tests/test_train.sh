@@ -39,7 +39,7 @@ if command -v python3 >/dev/null; then
 fi
 [ -s err ] && { fail "stderr is not empty"; cat err; }
 timeout 20 $alone --help >help || fail "--help"
-for option in batch-size view parallel-mode mesh strategy save-strategy explain zero freeze parameter-broadcast mirror-mean check-parameters nodes device_num ctrl_port node_rank version; do
+for option in monitor batch-size view parallel-mode mesh strategy save-strategy explain zero freeze parameter-broadcast mirror-mean check-parameters nodes device_num ctrl_port node_rank version; do
     grep -qE -- "^  --$option( |\$)" help || fail "--help does not list --$option"
 done
 timeout 20 $alone --version | grep -qE '^tutti-train [0-9]+\.[0-9]+\.[0-9]+$' || fail "--version"
@@ -93,6 +93,37 @@ EOF
     grep -q '^step 12: test loss' out2 || { fail "--epochs 0 --resume trained"; cat out2; }
 fi
 
+# MindSpore's LossMonitor: steps count within the epoch; 0 is never; a loss that is no number ends training.
+timeout 60 $three --model mlp --batch-size 1000 --epochs 2 --monitor loss:4 --log-every 1 >out 2>err || { fail "--monitor"; cat err; }
+[ "$(grep -cE '^epoch: [12] step: 4, loss is [0-9.]+$' out)" = 2 ] || { fail "--monitor loss:4"; cat out; }
+grep -qE '^ +step +loss$' out && fail "--monitor leaves the other form of losses"
+timeout 60 $alone --model mlp --batch-size 20 --steps 3 --monitor loss:0 >out 2>err || fail "--monitor loss:0"
+grep -q 'loss is' out && fail "--monitor loss:0 prints losses"
+expect_failure 'In epoch: 1 step: [0-9]*, loss is NAN or INF, training process cannot continue' $alone --model mlp --batch-size 20 \
+    --steps 50 --lr 1e6 --momentum 1 --monitor loss
+expect_failure 'expected loss, or loss:N' $alone --monitor losses:1
+
+# The progress line, where stderr is a terminal.
+if command -v python3 >/dev/null; then
+    python3 - $alone <<'EOF' || fail "no progress on a terminal"
+import os, pty, re, subprocess, sys
+master, slave = pty.openpty()
+run = subprocess.Popen([sys.argv[1], "--model", "mlp", "--batch-size", "50", "--epochs", "1"], stdout=subprocess.DEVNULL, stderr=slave)
+os.close(slave)
+seen = b""
+while True:
+    try:
+        part = os.read(master, 4096)
+    except OSError:  # the end of a terminal
+        break
+    if not part:
+        break
+    seen += part
+assert run.wait() == 0
+assert re.search(rb"\repoch 1  step \d+ of 400  loss \d+\.\d{4}  \d+ images/s  0:\d\d left", seen), seen[:500]
+EOF
+fi
+
 # A list of nodes instead of a launcher: here one node, this one.
 timeout 60 $alone --nodes 127.0.0.1 --ctrl_port=$((20000 + $$ % 10000)) --model mlp --device_num 2 --batch-size 10 --steps 5 \
     --metrics nodes.jsonl >out 2>err || { fail "a list of nodes"; cat err; }
@@ -120,7 +151,7 @@ chmod +x differ
 timeout 30 "$bin/tuttirun" --standalone --nproc_per_node 2 ./differ >out 2>err
 code=$?
 [ $code -ne 0 ] && [ $code -ne 124 ] || fail "exit code $code with different options"
-grep -q 'different options or data' err || { fail "different options are not told"; cat err; }
+grep -q 'different options, layers or data' err || { fail "different options are not told"; cat err; }
 
 # A GPU that cannot be used is an error where one was asked for, with its reason, and none where it was not.
 for program in "$alone" "$three"; do

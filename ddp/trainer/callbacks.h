@@ -1,61 +1,45 @@
 /*
- * Who is told how training goes: the loop reports events, a list of callbacks hears them. On rank 0 only.
+ * Who hears how training goes: a list of tutti_train_callback, in which the trainer's own stand beside the caller's.
  *
- *   losses     stdout, "{:12} {:>12.10f}" (step, loss) below a heading, evaluations and checkpoints
- *   metrics    a file of JSON lines, one per loss, evaluation and checkpoint, and one at start and end
- *   progress   stderr, one line that is drawn anew, where that is a terminal
+ *   wipe       first, takes the progress line away where something else is printed
+ *   losses     stdout, "{:12} {:>12.10f}" (step, loss) below a heading, tests and checkpoints
+ *   monitor    stdout, "epoch: 1 step: 156, loss is 1.9", in place of these losses
+ *   metrics    a file of JSON lines, one per loss, test and checkpoint, and one at the begin and the end
+ *   ...        the caller's
+ *   progress   last, stderr, one line that is drawn anew, where that is a terminal
+ *
+ * The trainer's own are on rank 0 only.
  */
 #ifndef TUTTI_TRAINER_CALLBACKS_H
 #define TUTTI_TRAINER_CALLBACKS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
+#include <tutti/train.h>
 
-#include <tutti/ddp.h>
-#include <tutti/tutti.h>
-
-typedef enum tutti_event_kind {
-    TUTTI_EVENT_START,
-    TUTTI_EVENT_STEP,       /* after each step */
-    TUTTI_EVENT_EVALUATION, /* on the test data */
-    TUTTI_EVENT_CHECKPOINT,
+typedef enum tutti_event {
+    TUTTI_EVENT_BEGIN,
+    TUTTI_EVENT_EPOCH_BEGIN,
+    TUTTI_EVENT_STEP_BEGIN,
+    TUTTI_EVENT_STEP_END,
+    TUTTI_EVENT_EPOCH_END,
+    TUTTI_EVENT_EVALUATED,
+    TUTTI_EVENT_SAVED,
     TUTTI_EVENT_END
-} tutti_event_kind;
-
-typedef struct tutti_event {
-    tutti_event_kind kind;
-    int64_t step, total_steps;
-    int64_t epoch; /* of the last step, from 1; 0: there is none yet */
-    bool has_loss; /* STEP: only some steps look at the loss; EVALUATION: always */
-    double loss;   /* mean over samples and ranks */
-    double lr;     /* STEP */
-    double
-        images_per_second; /* STEP: of all ranks, lately; with a loss: since the last one, without tests, checkpoints */
-    double accuracy;       /* EVALUATION: 0 to 1 */
-    double flops_per_image;   /* START: forwards and backwards */
-    int ranks, batch_size;    /* START; batch_size is per rank */
-    uint64_t parameters;      /* START */
-    uint64_t states;          /* START: values that are not trained */
-    uint64_t memory_bytes;    /* START: of the model, on each rank */
-    const char *model, *data; /* START */
-    const char *path;         /* CHECKPOINT */
-    tutti_ddp_statistics ddp; /* END */
 } tutti_event;
 
 typedef struct tutti_callbacks {
+    tutti_train_callback *rows;
+    int count, first;         /* first: of the caller's */
+    int64_t monitor_every;    /* below 1: the monitor prints no lines */
     FILE *metrics;            /* NULL: none */
     const char *metrics_path; /* for errors */
-    bool prints;
-    bool progress; /* stderr is a terminal */
-    bool progress_drawn, heading_printed;
+    bool drawn, heading_printed;
     int64_t start_ns, drawn_ns;
 } tutti_callbacks;
 
-/* prints: losses and progress. metrics_path NULL: no metrics. The file is written anew, or, when `append`, continued. */
-tutti_status tutti_callbacks_open(tutti_callbacks *callbacks, bool prints, const char *metrics_path, bool append);
-/* An error only when the metrics could not be written. */
-tutti_status tutti_callbacks_tell(tutti_callbacks *callbacks, const tutti_event *event);
+/* Stays where it is until closed. `speaks`: with the trainer's own. Metrics are written anew, or, with resume, continued. */
+tutti_status tutti_callbacks_open(tutti_callbacks *callbacks, const tutti_train_options *options, bool speaks);
+/* In the order of the list, up to the first that fails. */
+tutti_status tutti_callbacks_tell(const tutti_callbacks *callbacks, tutti_event event, const tutti_train_moment *now);
 void tutti_callbacks_close(tutti_callbacks *callbacks);
 
 /* CLOCK_MONOTONIC. */

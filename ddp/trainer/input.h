@@ -33,9 +33,9 @@ typedef struct tutti_input {
     bool drawn;       /* digits that are drawn, since no data was named or found, or because of --dataset digits */
 } tutti_input;
 
-/* Local: the sources; counts, classes and name are known then. Of a set by name, without --dataset and --data: from the folder that TUTTI_DATA
- * names, else from ../shared/data/mnist or data/mnist where that is a folder, else digits are drawn. A folder that was asked for
- * and is missing or incomplete is an error. */
+/* Local: the sources; counts, classes and name are known then. Of a set by name, without --dataset and --data: from the folder that
+ * TUTTI_DATA names, else from ../shared/data/mnist or data/mnist where that is a folder, else digits are drawn. A folder that was
+ * asked for and is missing or incomplete is an error. */
 tutti_status tutti_input_open(tutti_input *input, const tutti_train_data *data);
 /* Accepts half-opened ones. */
 void tutti_input_close(tutti_input *input);

@@ -512,7 +512,8 @@ const tutti_part *tutti_model_output_part(const tutti_model *model) {
 }
 
 int tutti_model_classes(const tutti_model *model) {
-    return (int)tutti_shape_count(model->nodes[model->nnodes - 1].out);
+    const tutti_node *last = &model->nodes[model->nnodes - 1];
+    return (int)tutti_shape_count(last->part != NULL ? last->part->out : last->out);
 }
 
 /* Of what a sample costs all ranks together, by what it costs this one, whose part may be a little more than others'. */

@@ -98,6 +98,7 @@ float *tutti_model_logits_gradient(const tutti_model *model);
 /* Runs all layers backwards, last first, after a forward with the same pass. */
 tutti_status tutti_model_backward(tutti_model *model, const tutti_pass *pass, const tutti_gradient_sink *sink);
 
+/* Of all ranks together. */
 int tutti_model_classes(const tutti_model *model);
 /* Samples that the logits are of, from which one of the batch of all ranks on; in a model that is cut. */
 const tutti_part *tutti_model_output_part(const tutti_model *model);

@@ -256,13 +256,14 @@ static tutti_status add_input(builder *b) {
     return place_part(b, 0);
 }
 
-/* The loss wants samples' logits whole. */
+/* The loss wants samples' logits whole, mostly. */
 static tutti_status add_logits(builder *b) {
     const int last = b->now[b->nwhole - 1];
     const tutti_part *has = b->nodes[last].part;
     tutti_sbp want[TUTTI_MOST_AXES] = {{.dim = 0}};
     for (int a = 0; a < b->parallel->strategy->naxes; a++)
-        if (has->y[a].kind == TUTTI_SBP_SPLIT && has->y[a].dim == SAMPLES) want[a] = has->y[a];
+        if (has->y[a].kind == TUTTI_SBP_SPLIT && (has->y[a].dim == SAMPLES || b->parallel->divided_classes))
+            want[a] = has->y[a];
     int index;
     return redistribute(b, last, want, want, has->out, &index);
 }

@@ -23,7 +23,8 @@ typedef struct tutti_parallel {
     tutti_comm *comm;           /* of the job */
     tutti_placement *placement; /* all ranks of the job, with the strategy's axes */
     const tutti_strategy *strategy;
-    int batch; /* of all ranks together */
+    int batch;            /* of all ranks together */
+    bool divided_classes; /* the loss takes logits of some classes each, too */
 } tutti_parallel;
 
 /* `whole`: the nodes of the model as one rank has them, placed. Gives the list of this rank, placed too; each node has a part. The

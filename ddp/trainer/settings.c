@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ddp/trainer/layers.h"
+#include "ddp/trainer/loss.h"
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/update.h"
 
@@ -14,6 +15,7 @@
 #define MOST_BATCH         65536
 #define DEFAULT_LOSS_EVERY 20
 #define DEFAULT_FACTOR     0.1
+#define MOST_CALLBACKS     1024
 #define NAME_LETTERS       40 /* with "moving_variance" and a state's name they fit into a checkpoint's */
 
 /* ------------------------------------------------------------------------------------------- models */
@@ -127,6 +129,10 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
                           "options.struct_bytes is %zu, not %zu: fill options with TUTTI_TRAIN_OPTIONS(...)",
                           options->struct_bytes, sizeof *options);
     TUTTI_TRY(take_choice("optimizer", TUTTI_UPDATE_NAMES, NULL, &options->optimizer));
+    TUTTI_TRY(take_choice("loss", TUTTI_LOSS_NAMES, "softmax_cross_entropy", &options->loss));
+    if (options->distribute != NULL && !tutti_loss_is_expanded(options))
+        return tutti_fail(TUTTI_ERR_CONFIG, "labels as distributions need --loss softmax_cross_entropy_expand, not %s",
+                          options->loss);
     TUTTI_TRY(take_choice("lr-schedule", TUTTI_SCHEDULE_NAMES, "constant", &options->lr_schedule));
     TUTTI_TRY(take_choice("view", "mirrored|consistent", "mirrored", &options->view));
     TUTTI_TRY(take_choice("device", "auto|host|cuda", "auto", &options->device));
@@ -142,6 +148,11 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
             return tutti_fail(TUTTI_ERR_CONFIG, "--freeze: prefix %d of %d is empty", i, options->nfreeze);
     TUTTI_TRY(check_count("eval-every", options->eval_every, 0, most));
     TUTTI_TRY(check_count("log-every", options->loss_every, 0, most));
+    TUTTI_TRY(check_count("monitor", options->monitor_every, -1, most));
+    if (options->ncallbacks < 0 || options->ncallbacks > MOST_CALLBACKS ||
+        (options->ncallbacks > 0 && options->callbacks == NULL))
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "options: %d callbacks; expected a list of 0 to %d", options->ncallbacks,
+                          MOST_CALLBACKS);
     TUTTI_TRY(check_real("lr", options->lr, 1e6));
     TUTTI_TRY(check_real("momentum", options->momentum, 1));
     TUTTI_TRY(check_real("weight-decay", options->weight_decay, 1e6));

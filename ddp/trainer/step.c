@@ -55,9 +55,20 @@ static const int32_t *labels_of(const tutti_step *step) {
     return (const int32_t *)(values_of(step) + 1);
 }
 
+/* Sources of the caller's may give any. */
+static tutti_status check_labels(const tutti_step *step, const int32_t *labels, int count) {
+    const int classes = tutti_model_classes(step->setup.model);
+    for (int i = 0; i < count; i++)
+        if (labels[i] < 0 || labels[i] >= classes)
+            return tutti_fail(TUTTI_ERR_DATA,
+                              "sample %d of a batch has the label %d; expected 0 to %d, as the model gives %d logits",
+                              i, (int)labels[i], classes - 1, classes);
+    return TUTTI_OK;
+}
+
 /* The images become the model's input, `rows` of them: behind those of the batch come zeros. Labels of samples whose losses are
  * computed are a part of the block, which goes with them. Gives the number of these, fewer at the end of a pass. */
-static int upload_batch(tutti_step *step, const tutti_data_batch *batch, int rows) {
+static tutti_status upload_batch(tutti_step *step, const tutti_data_batch *batch, int rows, int *losses_out) {
     const tutti_step_setup *setup = &step->setup;
     tutti_compute *compute = setup->compute;
     const tutti_shape in = setup->model->nodes[0].out;
@@ -68,11 +79,14 @@ static int upload_batch(tutti_step *step, const tutti_data_batch *batch, int row
     const int losses = left < 0 ? 0 : left < setup->loss_batch ? (int)left : setup->loss_batch;
     const int32_t *labels = has_all && losses > 0 ? batch->all_labels + setup->first_loss : batch->labels;
     float *input = tutti_model_input(setup->model);
+    TUTTI_TRY(check_labels(step, labels, losses));
+    step->indices = has_all ? NULL : batch->indices;
     memcpy((tutti_step_values *)step->prepared + 1, labels, (size_t)losses * sizeof *labels);
     compute->kernels->upload(compute, step->block, step->prepared, block_bytes(step));
     compute->kernels->upload(compute, input, batch->images, given * sizeof *input);
     if (given < wanted) compute->kernels->zero(compute, input + given, (wanted - given) * sizeof *input);
-    return losses;
+    *losses_out = losses;
+    return TUTTI_OK;
 }
 
 /* All that a step does after its batch is there. */
@@ -86,17 +100,16 @@ static tutti_status launch(tutti_step *step) {
         .first_sample = setup->first_sample,
         .values = values_of(step),
     };
-    tutti_softmax_loss_args loss = {
-        .batch = setup->loss_batch,
-        .classes = tutti_model_classes(setup->model),
+    tutti_loss_batch loss = {
+        .count = setup->loss_batch,
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
+        .indices = step->indices,
         .scale = 1.0f / (float)setup->divisor,
         .dlogits = tutti_model_logits_gradient(setup->model),
     };
-    const bool adds = false;
     if (loss.logits == NULL) return setup->model->failure;
-    compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
+    TUTTI_TRY(tutti_loss_run(setup->loss, &loss, step->sums));
 
     tutti_gradient_sink sink = tutti_gradients_sink(step->gradients);
     TUTTI_TRY(tutti_model_backward(setup->model, &pass, &sink));
@@ -161,7 +174,8 @@ tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const t
     tutti_step_values *values = step->prepared;
     values->time = (uint64_t)number;
     tutti_update_begin(step->setup.update, lr, values);
-    (void)upload_batch(step, batch, step->setup.batch);
+    int losses;
+    TUTTI_TRY(upload_batch(step, batch, step->setup.batch, &losses));
     if (step->recording != NULL) return compute->kernels->replay(compute, step->recording);
     step->launched++;
     return launch(step);
@@ -181,21 +195,21 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
  * nobody counts. */
 static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch, int64_t *samples) {
     const tutti_step_setup *setup = &step->setup;
-    tutti_compute *compute = setup->compute;
     const int rows = is_cut(step) ? setup->batch : batch->count;
-    const int losses = upload_batch(step, batch, rows);
+    int losses;
+    TUTTI_TRY(upload_batch(step, batch, rows, &losses));
     tutti_pass pass = {.batch = rows, .training = false};
-    tutti_softmax_loss_args loss = {
-        .batch = losses,
-        .classes = tutti_model_classes(setup->model),
+    tutti_loss_batch loss = {
+        .count = losses,
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
+        .indices = step->indices,
+        .adds = true,
     };
-    const bool adds = true;
     if (loss.logits == NULL) return setup->model->failure;
     if (!setup->counts || losses == 0) return TUTTI_OK;
-    compute->kernels->softmax_loss(compute, &loss, adds, step->sums);
-    *samples += losses;
+    TUTTI_TRY(tutti_loss_run(setup->loss, &loss, step->sums));
+    if (setup->loss->counts) *samples += losses;
     return TUTTI_OK;
 }
 

@@ -16,6 +16,7 @@
 #include <tutti/data.h>
 
 #include "ddp/trainer/gradients.h"
+#include "ddp/trainer/loss.h"
 #include "ddp/trainer/model.h"
 #include "ddp/trainer/update.h"
 
@@ -34,7 +35,8 @@ typedef struct tutti_step_setup {
     int loss_batch;
     uint64_t first_loss;
     bool counts;
-    bool eager; /* never record */
+    bool eager;       /* never record */
+    tutti_loss *loss; /* the caller's, open before the first step */
 } tutti_step_setup;
 
 typedef struct tutti_step {
@@ -42,8 +44,9 @@ typedef struct tutti_step {
     tutti_gradients *gradients; /* the caller's */
     /* tutti_step_values, then the labels of samples whose losses are computed: on the host, and in the compute's memory */
     void *prepared, *block;
-    double *sums;     /* of losses, and of right answers */
-    int64_t launched; /* steps so far, before recording */
+    const int64_t *indices; /* of these samples, valid as long as the batch; NULL: unknown */
+    double *sums;           /* of losses, and of right answers */
+    int64_t launched;       /* steps so far, before recording */
     tutti_recording *recording;
 } tutti_step;
 

@@ -29,6 +29,7 @@ static void start_clock(const tutti_trainer *train, tutti_train_clock *clock) {
 tutti_status tutti_trainer_connect(tutti_trainer *train) {
     if (train->connected) return TUTTI_OK;
     TUTTI_TRY(tutti_model_connect(train->model));
+    TUTTI_TRY(tutti_loss_open(&train->loss_of_batches, &train->options, train->model, train->work.setup.loss_batch));
     TUTTI_TRY(tutti_gradients_create(&train->gradients, train->model, train->comm, &train->reduction));
     train->work.gradients = &train->gradients;
     train->connected = true;
@@ -40,27 +41,20 @@ tutti_status tutti_trainer_connect(tutti_trainer *train) {
 
 /* --------------------------------------------------------------------------------------------- events */
 
-static tutti_status tell(tutti_trainer *train, tutti_event event) {
-    if (train->rank != 0 || train->silent) return TUTTI_OK;
-    event.step = train->step;
-    event.total_steps = train->total_steps;
-    event.epoch = train->batch > 0 ? train->epoch + 1 : train->epoch; /* the last step ended its epoch, or is in it */
-    return tutti_callbacks_tell(&train->callbacks, &event);
-}
-
-static tutti_status tell_start(tutti_trainer *train) {
-    tutti_event event = {
-        .kind = TUTTI_EVENT_START,
-        .model = train->model_name,
-        .data = train->input.name,
-        .ranks = train->nranks,
-        .batch_size = (int)train->rows,
-        .parameters = tutti_model_parameter_count(train->model),
-        .states = tutti_model_state_count(train->model),
-        .memory_bytes = train->model->memory_bytes,
-        .flops_per_image = 3 * tutti_model_cost(train->model).flops, /* backward costs about twice forward */
-    };
-    return tell(train, event);
+static tutti_status tell(tutti_trainer *train, tutti_event event, tutti_train_moment now) {
+    const bool begins = event == TUTTI_EVENT_EPOCH_BEGIN || event == TUTTI_EVENT_STEP_BEGIN;
+    const bool ended = !begins && train->batch == 0; /* the last step was its epoch's last */
+    now.trainer = train;
+    now.rank = train->rank;
+    now.nranks = train->nranks;
+    now.step = train->step;
+    now.total_steps = train->total_steps;
+    now.epoch = ended ? train->epoch : train->epoch + 1;
+    now.epoch_steps = train->input.batches;
+    now.epoch_step = begins ? train->batch + 1 : !ended ? train->batch : train->epoch > 0 ? now.epoch_steps : 0;
+    now.loss = train->loss;
+    now.stopped_by = train->stopped_by;
+    return tutti_callbacks_tell(&train->callbacks, event, &now);
 }
 
 /* Images per second since the clock started, which starts anew. */
@@ -86,14 +80,23 @@ static void leave_out(tutti_trainer *train, int64_t since_ns) {
     train->pace.ns += spent;
 }
 
-/* The mean over all samples of the last step's loss. */
-static tutti_status look_at_loss(tutti_trainer *train, double *loss) {
-    TUTTI_TRY(tutti_step_loss(&train->work, loss));
-    TUTTI_TRY(tutti_all_reduce(train->comm, loss, loss, 1, TUTTI_FLOAT64, train->sums ? TUTTI_SUM : TUTTI_AVG, NULL));
-    train->loss = *loss;
-    if (isfinite(*loss)) return TUTTI_OK;
+static tutti_status fail_without_number(const tutti_trainer *train) {
+    if (train->options.monitor_every > 0)
+        return tutti_fail(TUTTI_ERR_DATA,
+                          "In epoch: %lld step: %lld, loss is NAN or INF, training process cannot continue; lower --lr "
+                          "(now %g)",
+                          (long long)train->epoch + 1, (long long)train->batch, train->schedule.lr);
     return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: training diverged; lower --lr (now %g)",
                       (long long)train->step, train->schedule.lr);
+}
+
+/* The mean over all samples of the last step's loss. */
+static tutti_status look_at_loss(tutti_trainer *train) {
+    double loss;
+    TUTTI_TRY(tutti_step_loss(&train->work, &loss));
+    TUTTI_TRY(tutti_all_reduce(train->comm, &loss, &loss, 1, TUTTI_FLOAT64, train->sums ? TUTTI_SUM : TUTTI_AVG, NULL));
+    train->loss = loss;
+    return isfinite(loss) ? TUTTI_OK : fail_without_number(train);
 }
 
 /* ----------------------------------------------------------------------------------------- evaluation */
@@ -137,26 +140,24 @@ tutti_status tutti_trainer_evaluate(tutti_trainer *train, tutti_train_evaluation
     *evaluation_out =
         (tutti_train_evaluation){.loss = all[0] / all[2], .accuracy = all[1] / all[2], .samples = (int64_t)all[2]};
     leave_out(train, begun_ns);
-    return tell(train, (tutti_event){.kind = TUTTI_EVENT_EVALUATION,
-                                     .has_loss = true,
-                                     .loss = evaluation_out->loss,
-                                     .accuracy = evaluation_out->accuracy});
+    return tell(train, TUTTI_EVENT_EVALUATED, (tutti_train_moment){.test = evaluation_out});
 }
 
 /* ------------------------------------------------------------------------------------------- the loop */
 
-/* Whether rank 0 writes checkpoints, which all have to know. */
-static tutti_status agree_to_write(tutti_trainer *train) {
-    if (train->knows_writes) return TUTTI_OK;
-    int32_t writes = train->rank == 0 && train->options.checkpoint_dir != NULL;
-    TUTTI_TRY(tutti_broadcast(train->comm, &writes, 1, TUTTI_INT32, 0, NULL));
-    train->knows_writes = true;
-    train->writes = writes != 0;
+/* What ranks have to know of each other: whether rank 0 writes checkpoints, and whether some rank's callbacks may stop the run. */
+static tutti_status agree_once(tutti_trainer *train) {
+    if (train->has_agreed) return TUTTI_OK;
+    int32_t both[2] = {train->rank == 0 && train->options.checkpoint_dir != NULL, train->options.ncallbacks > 0};
+    TUTTI_TRY(tutti_all_reduce(train->comm, both, both, 2, TUTTI_INT32, TUTTI_MAX, NULL));
+    train->has_agreed = true;
+    train->writes = both[0] != 0;
+    train->any_callbacks = both[1] != 0;
     return TUTTI_OK;
 }
 
 tutti_status tutti_trainer_save(tutti_trainer *train, char path_out[TUTTI_CHECKPOINT_PATH_BYTES]) {
-    TUTTI_TRY(agree_to_write(train));
+    TUTTI_TRY(agree_once(train));
     path_out[0] = '\0';
     if (!train->writes) return TUTTI_OK;
     const tutti_checkpoint_content content = {train->model_name, train->model, &train->update, train->comm,
@@ -173,11 +174,11 @@ tutti_status tutti_trainer_save(tutti_trainer *train, char path_out[TUTTI_CHECKP
     };
     TUTTI_TRY(tutti_checkpoint_save(train->options.checkpoint_dir, &content, &position, path_out));
     leave_out(train, begun_ns);
-    return tell(train, (tutti_event){.kind = TUTTI_EVENT_CHECKPOINT, .path = path_out});
+    return tell(train, TUTTI_EVENT_SAVED, (tutti_train_moment){.path = path_out});
 }
 
 static tutti_status agree_to_listen(tutti_trainer *train) {
-    TUTTI_TRY(agree_to_write(train));
+    TUTTI_TRY(agree_once(train));
     train->stoppable = train->writes && train->options.catch_signals;
     train->agree_step = train->step + 1;
     start_clock(train, &train->pace);
@@ -185,19 +186,28 @@ static tutti_status agree_to_listen(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
-/* Did a signal come to any rank? They ask each other about ten times a second: how many steps that is follows from the
- * slowest one's pace, so all of them reckon the same. */
+/* What the ranks tell each other; the largest counts. Signals have numbers from 1 on. */
+enum { GOES_ON = 0, ASKED_BY_CALLBACK = 1, ASKED_BY_SIGNAL = 2 };
+
+static int64_t wish(const tutti_trainer *train) {
+    const int signal = train->stoppable ? tutti_stop_signal() : 0;
+    return signal != 0 ? ASKED_BY_SIGNAL + signal : train->asked ? ASKED_BY_CALLBACK : GOES_ON;
+}
+
+/* Does any rank want to stop? With callbacks they ask each other after each step; for signals about ten times a second: how many
+ * steps that is follows from the slowest one's pace, so all of them reckon the same. */
 static tutti_status agree_to_stop(tutti_trainer *train) {
-    bool last = train->step == train->total_steps;
-    if (!train->stoppable || (train->step < train->agree_step && !last)) return TUTTI_OK;
+    const bool last = train->step == train->total_steps;
+    if (!train->any_callbacks && (!train->stoppable || (train->step < train->agree_step && !last))) return TUTTI_OK;
     tutti_train_clock since = train->pace;
     start_clock(train, &train->pace);
-    int64_t both[2] = {tutti_stop_signal(), (train->pace.ns - since.ns) / (train->step - since.step)};
+    int64_t both[2] = {wish(train), (train->pace.ns - since.ns) / (train->step - since.step)};
     TUTTI_TRY(tutti_all_reduce(train->comm, both, both, 2, TUTTI_INT64, TUTTI_MAX, NULL));
     int64_t steps = both[1] > 0 ? AGREE_EVERY_NS / both[1] : MOST_AGREE_STEPS;
     if (steps < 1) steps = 1;
     train->agree_step = train->step + (steps < MOST_AGREE_STEPS ? steps : MOST_AGREE_STEPS);
-    train->stopped_by = (int)both[0];
+    if (both[0] == ASKED_BY_CALLBACK) train->stopped_by = TUTTI_TRAIN_STOPPED_BY_CALLBACK;
+    if (both[0] >= ASKED_BY_SIGNAL) train->stopped_by = (int)both[0] - ASKED_BY_SIGNAL;
     return TUTTI_OK;
 }
 
@@ -206,30 +216,50 @@ static tutti_status save(tutti_trainer *train) {
     return tutti_trainer_save(train, path);
 }
 
-/* The others do not end before rank 0 has written: their launcher might take that for a failure. */
+/* After a signal the others do not end before rank 0 has written: their launcher might take that for a failure. */
 static tutti_status stop(tutti_trainer *train, bool saved) {
     if (!saved) TUTTI_TRY(save(train));
     return tutti_barrier(train->comm, NULL);
 }
 
-tutti_status tutti_trainer_step(tutti_trainer *train, double *loss_out) {
+/* Is the loss of the step that was just done, number `in_epoch` of its epoch, one that is looked at? */
+static bool is_looked_at(const tutti_trainer *train, int64_t in_epoch) {
     const tutti_train_options *options = &train->options;
-    tutti_event event = {.kind = TUTTI_EVENT_STEP};
-    event.lr = tutti_schedule_lr(&train->schedule, train->step);
+    return train->step == 1 || train->step % options->loss_every == 0 ||
+           (options->monitor_every > 0 && in_epoch % options->monitor_every == 0);
+}
+
+static tutti_status begin(tutti_trainer *train) {
+    if (train->begun) return TUTTI_OK;
+    train->begun = true;
+    return tell(train, TUTTI_EVENT_BEGIN, (tutti_train_moment){.lr = tutti_schedule_lr(&train->schedule, train->step)});
+}
+
+tutti_status tutti_trainer_step(tutti_trainer *train, double *loss_out) {
+    tutti_train_moment now = {.lr = tutti_schedule_lr(&train->schedule, train->step)};
     tutti_data_batch batch;
+    TUTTI_TRY(begin(train));
+    if (!train->in_epoch) TUTTI_TRY(tell(train, TUTTI_EVENT_EPOCH_BEGIN, now));
+    train->in_epoch = true;
+    TUTTI_TRY(tell(train, TUTTI_EVENT_STEP_BEGIN, now));
     TUTTI_TRY(tutti_input_next(&train->input, &batch));
-    TUTTI_TRY(tutti_step_run(&train->work, train->step, event.lr, &batch));
+    TUTTI_TRY(tutti_step_run(&train->work, train->step, now.lr, &batch));
     train->step++;
-    event.has_loss = train->step == 1 || train->step % options->loss_every == 0;
-    if (event.has_loss || loss_out != NULL) TUTTI_TRY(look_at_loss(train, &event.loss));
-    if (loss_out != NULL) *loss_out = event.loss;
-    event.images_per_second = measure_speed(train, event.has_loss);
-    if (++train->batch == train->input.batches) {
+    train->batch++;
+    now.has_loss = is_looked_at(train, train->batch);
+    if (now.has_loss || loss_out != NULL) TUTTI_TRY(look_at_loss(train));
+    if (loss_out != NULL) *loss_out = train->loss;
+    now.samples_per_second = measure_speed(train, now.has_loss);
+    const bool epoch_ends = train->batch == train->input.batches;
+    if (epoch_ends) {
         train->epoch++;
         train->batch = 0;
     }
-    TUTTI_TRY(tell(train, event));
-    if (options->check_parameters == 0 || train->step % options->check_parameters != 0) return TUTTI_OK;
+    TUTTI_TRY(tell(train, TUTTI_EVENT_STEP_END, now));
+    train->in_epoch = !epoch_ends;
+    if (epoch_ends) TUTTI_TRY(tell(train, TUTTI_EVENT_EPOCH_END, now));
+    const int64_t every = train->options.check_parameters;
+    if (every == 0 || train->step % every != 0) return TUTTI_OK;
     return tutti_check_parameters(train->model, train->comm, train->step);
 }
 
@@ -256,18 +286,16 @@ tutti_status tutti_trainer_explain(tutti_trainer *train, FILE *file) {
 }
 
 tutti_status tutti_trainer_run(tutti_trainer *train, tutti_train_result *result_out) {
-    tutti_event end = {.kind = TUTTI_EVENT_END};
     tutti_train_result result = {.steps = 0};
+    train->stopped_by = 0;
     TUTTI_TRY(tutti_trainer_connect(train));
-    TUTTI_TRY(tell_start(train));
+    TUTTI_TRY(begin(train));
     TUTTI_TRY(agree_to_listen(train));
     while (train->step < train->total_steps && train->stopped_by == 0) TUTTI_TRY(advance(train));
     tutti_stop_forget();
-    if (train->stopped_by == 0) {
-        TUTTI_TRY(tutti_trainer_evaluate(train, &result.test));
-        TUTTI_TRY(tutti_gradients_get_statistics(&train->gradients, &end.ddp));
-        TUTTI_TRY(tell(train, end));
-    }
+    train->asked = false;
+    if (train->stopped_by <= 0) TUTTI_TRY(tutti_trainer_evaluate(train, &result.test));
+    TUTTI_TRY(tell(train, TUTTI_EVENT_END, (tutti_train_moment){.lr = 0}));
     result.loss = train->loss;
     result.steps = train->step;
     result.stopped_by = train->stopped_by;

@@ -46,9 +46,10 @@ struct tutti_trainer {
     tutti_input input;
     tutti_model *model;
     tutti_update update;
+    tutti_loss loss_of_batches;
     tutti_step work;
     tutti_gradients gradients;
-    tutti_callbacks callbacks; /* rank 0 */
+    tutti_callbacks callbacks;
 
     int64_t step;         /* done */
     int64_t epoch, batch; /* the next batch of the epoch under way */
@@ -58,12 +59,17 @@ struct tutti_trainer {
     tutti_train_clock lately, row; /* of the progress line, and since the last loss */
     double images_per_second;      /* lately */
 
-    bool knows_writes, writes; /* rank 0 writes checkpoints, once all know */
-    bool stoppable;            /* a signal ends the run with a checkpoint: the same on all ranks */
-    int stopped_by;            /* the signal that did; 0: none */
-    int64_t agree_step;        /* when the ranks look next whether one came to any of them */
-    tutti_train_clock pace;    /* since they looked last */
-    double loss;               /* the last that was looked at; NaN: none */
+    bool begun;             /* callbacks know */
+    bool in_epoch;          /* they know that an epoch is under way */
+    bool asked;             /* a callback of this rank wants to stop */
+    bool has_agreed;        /* the next two are known: */
+    bool writes;            /* rank 0 writes checkpoints */
+    bool any_callbacks;     /* some rank has callbacks of the caller's */
+    bool stoppable;         /* a signal ends the run with a checkpoint: the same on all ranks */
+    int stopped_by;         /* the signal that did; 0: none */
+    int64_t agree_step;     /* when the ranks look next whether one came to any of them */
+    tutti_train_clock pace; /* since they looked last */
+    double loss;            /* the last that was looked at; NaN: none */
 };
 
 /* Local: checks what the caller gave. tutti_trainer_fini follows, whatever it returns. */

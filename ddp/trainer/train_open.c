@@ -162,11 +162,19 @@ static tutti_status create_model(tutti_trainer *train) {
     if (!train->cut) return tutti_model_create(train->list, in, (int)train->rows, train->compute, &train->model);
     TUTTI_TRY(tutti_placement_create(train->comm, train->compute->kernels->memory, NULL, strategy->sizes,
                                      strategy->naxes, &train->placement));
-    train->parallel = (tutti_parallel){train->comm, train->placement, strategy, (int)train->global_batch};
+    train->parallel = (tutti_parallel){train->comm, train->placement, strategy, (int)train->global_batch,
+                                       tutti_loss_is_expanded(&train->options)};
     TUTTI_TRY(tutti_model_create_part(train->list, in, &train->parallel, train->compute, &train->model));
     train->first = (int64_t)train->model->nodes[0].part->first_sample;
     train->rows = train->model->nodes[0].part->batch;
     return TUTTI_OK;
+}
+
+static tutti_status check_classes(const tutti_trainer *train) {
+    const int gives = tutti_model_classes(train->model), has = train->input.classes;
+    if (gives >= 2 && gives >= has) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_CONFIG, "%s gives %d logits; expected one for each of the classes of the data, %d",
+                      train->model_name, gives, has > 2 ? has : 2);
 }
 
 static tutti_status create_update(tutti_trainer *train) {
@@ -302,6 +310,7 @@ static tutti_status open_step(tutti_trainer *train) {
         .first_loss = (uint64_t)train->first,
         .counts = true,
         .eager = train->options.eager,
+        .loss = &train->loss_of_batches,
     };
     if (train->cut) {
         const tutti_part *part = tutti_model_output_part(train->model);
@@ -309,17 +318,21 @@ static tutti_status open_step(tutti_trainer *train) {
         setup.first_loss = part->first_sample;
         setup.counts = counts_losses(train);
     }
+    if (tutti_loss_is_expanded(&train->options) && train->compute->kernels->memory != TUTTI_MEMORY_HOST)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "--loss softmax_cross_entropy_expand: there are no kernels for it with "
+                          "--device cuda; train with --device host, or leave it out");
     return tutti_step_open(&train->work, &setup);
 }
 
 static tutti_status open_outputs(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
-    if (train->rank != 0 || train->silent) return TUTTI_OK;
-    if (options->save_strategy != NULL)
+    const bool writes = train->rank == 0 && !train->silent;
+    if (writes && options->save_strategy != NULL)
         TUTTI_TRY(tutti_strategy_write(options->save_strategy, train->list, &train->strategy));
-    if (options->checkpoint_dir != NULL)
+    if (writes && options->checkpoint_dir != NULL)
         TUTTI_TRY(tutti_checkpoint_prepare(options->checkpoint_dir, options->overwrite, options->resume));
-    return tutti_callbacks_open(&train->callbacks, options->print, options->metrics, options->resume != NULL);
+    return tutti_callbacks_open(&train->callbacks, options, writes);
 }
 
 /* stand_alone with several ranks: each trains on a communicator of its own, and rank 0 writes and prints. */
@@ -358,6 +371,7 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
     TUTTI_TRY(start_input(train)); /* before memory is taken for a batch that is too large */
     TUTTI_TRY(open_compute(train));
     TUTTI_TRY(create_model(train));
+    TUTTI_TRY(check_classes(train));
     TUTTI_TRY(create_update(train));
     if (train->options.resume != NULL) TUTTI_TRY(resume(train));
     else TUTTI_TRY(tutti_model_initialize(train->model, train->seed));
@@ -369,7 +383,8 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
 }
 
 void tutti_trainer_fini(tutti_trainer *train) {
-    tutti_stop_forget();
+    if (train->stoppable) tutti_stop_forget();
+    tutti_loss_close(&train->loss_of_batches);
     tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
     tutti_gradients_destroy(&train->gradients);
     tutti_callbacks_close(&train->callbacks);

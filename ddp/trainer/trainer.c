@@ -97,8 +97,10 @@ tutti_status tutti_train_get(const tutti_trainer *trainer, tutti_train_details *
         .parameters = tutti_model_parameter_count(trainer->model),
         .states = tutti_model_state_count(trainer->model),
         .memory_bytes = trainer->model->memory_bytes,
+        .rank_batch = trainer->rows,
+        .flops_per_sample = 3 * tutti_model_cost(trainer->model).flops, /* backward costs about twice forward */
     };
-    return TUTTI_OK;
+    return tutti_gradients_get_statistics(&trainer->gradients, &details_out->gradients);
 }
 
 tutti_status tutti_train_step(tutti_trainer *trainer, double *loss_out) {
@@ -127,6 +129,12 @@ tutti_status tutti_train_run(tutti_trainer *trainer, tutti_train_result *result_
     if (trainer == NULL || result_out == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_run: trainer and result_out must not be NULL");
     return break_off(trainer, tutti_trainer_run(trainer, result_out));
+}
+
+tutti_status tutti_train_stop(tutti_trainer *trainer) {
+    if (trainer == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_stop: trainer must not be NULL");
+    trainer->asked = true;
+    return TUTTI_OK;
 }
 
 tutti_status tutti_train_explain(tutti_trainer *trainer, FILE *file) {

@@ -16,7 +16,7 @@
  *   tutti_train_get(trainer, &details);
  *   for (int64_t step = details.step; step < details.total_steps; step++) tutti_train_step(trainer, &loss);
  *   tutti_train_evaluate(trainer, &evaluation);
- *   tutti_train_save(trainer, NULL);
+ *   tutti_train_save(trainer, NULL, 0);
  *   tutti_train_close(trainer);
  *
  * Calls are collective over `comm` unless they say otherwise: all ranks make the same ones, in the same order, with equal
@@ -27,7 +27,7 @@
  * damaged and for a loss that is no number, TUTTI_ERR_UNSUPPORTED for what this machine or build has not, TUTTI_ERR_MISMATCH for
  * settings that differ between ranks, and those of communicators. Texts name a setting as the option of tutti-train:
  * --batch-size is batch_size. A preparation that fails on one rank fails on all with that rank's text; the communicator is whole
- * then. A later failure breaks the communicator, so that no rank waits for one that has failed; then only tutti_train_close is left.
+ * then. A later failure breaks the communicator, so that no rank waits for one that has failed; only tutti_train_close is left.
  *
  * The CBLAS computes with one thread from tutti_train_open on, in the whole process, unless OPENBLAS_NUM_THREADS or
  * OMP_NUM_THREADS is set: ranks share the cores.
@@ -39,6 +39,7 @@
 #include <stdio.h>
 
 #include <tutti/data.h>
+#include <tutti/ddp.h>
 #include <tutti/tutti.h>
 
 #ifdef __cplusplus
@@ -78,8 +79,8 @@ typedef enum tutti_initializer {
 
 /* One layer of a list. Members that its kind does not use are 0. */
 typedef struct tutti_layer {
-    const char
-        *name; /* unique, not "input", up to 40 letters, digits and ._-; parameters are "<name>.weight" and so on */
+    /* Unique, not "input", up to 40 letters, digits and ._-; its parameters are "<name>.weight" and so on. */
+    const char *name;
     tutti_layer_kind kind;
     const char *inputs[TUTTI_LAYER_INPUTS]; /* names of earlier layers, or "input"; inputs[0] NULL: the layer before */
     int units;                              /* filters of a convolution, outputs of a dense layer */
@@ -154,22 +155,76 @@ typedef struct tutti_train_data {
 
     /* Of sets by name and of sources. */
     bool no_shuffle TUTTI_ZERO; /* train in the order of the source */
-    int64_t shuffle_buffer
-        TUTTI_ZERO; /* samples; shuffle through a buffer, which streams (OFRecord) need to be shuffled; 0: none */
+    /* Samples. Sources that stream (OFRecord) come in another order by a buffer only; 0: none. */
+    int64_t shuffle_buffer TUTTI_ZERO;
     int64_t repeat TUTTI_ZERO; /* passes over the data in an epoch; 0: 1 */
 
-    /* With tutti_data_options.comm = comm, "batch" with drop_remainder, and enough passes: an epoch is a pass, the trainer seeks
-     * its start. */
+    /* Made with tutti_data_options.comm = comm, "batch" with drop_remainder 1, and "repeat" with -1. An epoch is `repeat` passes;
+     * the trainer seeks its first batch. Order and random numbers are those of the pipeline's seed. */
     tutti_data *train TUTTI_ZERO;
-    tutti_data *test
-        TUTTI_ZERO; /* with TUTTI_DATA_RANGES, batches no larger than those of train; NULL: there are no tests */
+    /* Made with comm and TUTTI_DATA_RANGES, in one pass; batches are no larger than those of train. NULL: there are no tests. */
+    tutti_data *test TUTTI_ZERO;
 } tutti_train_data;
 
 #define TUTTI_TRAIN_DATA(...) TUTTI_INITIALIZED(tutti_train_data, __VA_ARGS__)
 
+/* -------------------------------------------------------------------------------------------- callbacks */
+
+typedef struct tutti_trainer tutti_trainer;
+
+/* A test on all test data. */
+typedef struct tutti_train_evaluation {
+    double loss;     /* mean over the samples */
+    double accuracy; /* 0 to 1 */
+    int64_t samples; /* of all ranks; 0: there is no test data, and loss and accuracy are 0 */
+} tutti_train_evaluation;
+
+/* Where a run is; valid during the call that gets it. */
+typedef struct tutti_train_moment {
+    tutti_trainer *trainer; /* for tutti_train_get, _stop, _evaluate and _save; the last two are collective, as ever */
+    int rank, nranks;
+    int64_t step;        /* done; those before a resume included */
+    int64_t total_steps; /* at which the run ends */
+    int64_t epoch;       /* of the last step, or of that one which begins, from 1; 0: there is none yet */
+    int64_t epoch_step;  /* its number in the epoch, from 1 */
+    int64_t epoch_steps; /* steps of an epoch */
+    bool has_loss;       /* step_end: the loss of this step was looked at (options.loss_every, monitor_every) */
+    double loss;         /* the last one that was looked at, the mean over the samples of all ranks; NaN: none */
+    double lr;           /* of the step */
+    /* Of all ranks: with has_loss since the last step that had it, else lately; without time for tests and checkpoints. */
+    double samples_per_second;
+    const tutti_train_evaluation *test; /* evaluated; else NULL */
+    const char *path;                   /* saved: of the checkpoint; else NULL */
+    int stopped_by;                     /* end: as in tutti_train_result */
+} tutti_train_moment;
+
+typedef tutti_status (*tutti_train_hook)(void *context, const tutti_train_moment *now);
+
+/* Functions that hear how training goes, each NULL or called at its time on the rank that has it, by the thread that trains.
+ * Anything but TUTTI_OK ends training as an error with the name of the callback, on all ranks. They must not call
+ * tutti_train_step, tutti_train_run and tutti_train_close. */
+typedef struct tutti_train_callback {
+    const char *name;       /* for errors; NULL: its number in the list */
+    void *context;          /* handed to each function; the caller's */
+    tutti_train_hook begin; /* before the first step of this trainer */
+    tutti_train_hook epoch_begin;
+    tutti_train_hook step_begin;
+    tutti_train_hook step_end;
+    tutti_train_hook epoch_end; /* after the epoch's last step_end */
+    tutti_train_hook evaluated; /* after each test */
+    tutti_train_hook saved;     /* after each checkpoint, on rank 0 */
+    tutti_train_hook end;       /* of tutti_train and tutti_train_run, after the last test */
+} tutti_train_callback;
+
 /* ---------------------------------------------------------------------------------------------- options */
 
-/* Equal on all ranks, except metrics, checkpoint_dir, overwrite and save_strategy, of which rank 0's count. */
+/* Labels as distributions over the classes (MindSpore's sparse=False): writes [count, classes], of each sample, by its label or by
+ * its number in the source, numbers from 0 on, whose sum is mostly 1. indices is NULL where layers are divided over ranks and a
+ * rank computes losses of other samples than it reads. Called for each batch, of tests, too. */
+typedef tutti_status (*tutti_train_distribute)(void *context, const int32_t *labels, const int64_t *indices, int count,
+                                               int classes, float *distributions_out);
+
+/* Equal on all ranks, except callbacks, and metrics, checkpoint_dir, overwrite and save_strategy, of which rank 0's count. */
 typedef struct tutti_train_options {
     size_t struct_bytes TUTTI_SIZE_OF(tutti_train_options); /* of this struct */
 
@@ -177,24 +232,32 @@ typedef struct tutti_train_options {
      * before a resume, too. */
     int64_t steps TUTTI_ZERO;  /* 0: by epochs; -1: no step, tests only */
     int64_t epochs TUTTI_ZERO; /* 0: by steps; -1: no step, tests only */
-    int64_t batch_size
-        TUTTI_ZERO;           /* samples of a step, of each rank, or with view consistent of all together; 0: 100 */
+    /* Samples of a step, of each rank, or with view consistent of all ranks together, up to 65536; 0: 100. */
+    int64_t batch_size TUTTI_ZERO;
     uint64_t seed TUTTI_ZERO; /* of parameters, order of samples and dropout; with resume the checkpoint's is taken */
 
+    /* "softmax_cross_entropy", one kernel; or "softmax_cross_entropy_expand", in small steps: equal but for rounding, finite for
+     * all finite logits, on the host only. Where the last layer is divided by outputs the second leaves the logits of each class where
+     * they are, and reduces two numbers of each sample instead. NULL: the first. */
+    const char *loss TUTTI_ZERO;
+    /* softmax_cross_entropy_expand: labels as distributions; NULL: they are classes. */
+    tutti_train_distribute distribute TUTTI_ZERO;
+    void *distribute_context TUTTI_ZERO; /* handed to it */
+
     /* How parameters change. */
-    const char *optimizer
-        TUTTI_ZERO;             /* "sgd", "momentum", "adam" or "adamw"; NULL: "sgd", or with resume the checkpoint's */
-    double lr TUTTI_ZERO;       /* learning rate; 0: 0.1, of adam and adamw 0.001; below 0: a rate of 0 */
-    double momentum TUTTI_ZERO; /* of sgd and momentum, up to 1; 0: sgd none, momentum 0.9; below 0: none */
+    /* "sgd", "momentum", "adam" or "adamw"; NULL: "sgd", or with resume the checkpoint's. */
+    const char *optimizer TUTTI_ZERO;
+    double lr TUTTI_ZERO;               /* learning rate; 0: 0.1, of adam and adamw 0.001; below 0: a rate of 0 */
+    double momentum TUTTI_ZERO;         /* of sgd and momentum, up to 1; 0: sgd none, momentum 0.9; below 0: none */
     double weight_decay TUTTI_ZERO;     /* of every optimizer; of adamw decoupled */
     bool nesterov TUTTI_ZERO;           /* of sgd and momentum, with a momentum above 0 */
     bool no_decay_norm_bias TUTTI_ZERO; /* no weight decay of biases and of batch norm's parameters */
     /* "constant", "linear" and "cosine" (down to 0 at the last step), "step"; NULL: "constant". */
     const char *lr_schedule TUTTI_ZERO;
-    const char *lr_milestones
-        TUTTI_ZERO; /* of step: rising epochs, "80,120"; NULL: after a half and three quarters of all steps */
-    double lr_factor
-        TUTTI_ZERO; /* of step: what the rate is multiplied by at each milestone, up to 1; 0: 0.1; below 0: 0 */
+    /* Of step: rising epochs, "80,120"; NULL: after a half and three quarters of all steps. */
+    const char *lr_milestones TUTTI_ZERO;
+    /* Of step: the rate is multiplied by it at each milestone; up to 1; 0: 0.1; below 0: 0. */
+    double lr_factor TUTTI_ZERO;
     int64_t warmup_steps TUTTI_ZERO; /* in which the rate grows by equal steps up to lr */
 
     /* What is divided over ranks (docs/training.md). */
@@ -224,47 +287,49 @@ typedef struct tutti_train_options {
 
     /* Checkpoints: safetensors files with parameters, the optimizer's state and where the run is, <folder>/step-<step>.safetensors.
      * tutti_train and tutti_train_run write one after each epoch and at the end. */
-    const char *checkpoint_dir
-        TUTTI_ZERO;            /* a folder without checkpoints, or that of resume; made when it is needed; NULL: none */
-    bool overwrite TUTTI_ZERO; /* checkpoint_dir may have checkpoints; they are removed by tutti_train_open */
+    /* A folder without checkpoints, or that of resume; made when it is needed; NULL: none are written. */
+    const char *checkpoint_dir TUTTI_ZERO;
+    bool overwrite TUTTI_ZERO;     /* checkpoint_dir may have checkpoints; they are removed by tutti_train_open */
     const char *resume TUTTI_ZERO; /* a checkpoint, or a folder whose latest is taken; NULL: start anew */
     /* tutti_train and tutti_train_run, with a checkpoint_dir: SIGINT or SIGTERM to any rank ends the run on all, with a checkpoint.
-     * Handlers are installed during the run only, and only where the default action was in place. */
+     * Handlers are installed during the run only, and only where the default action was in place. One run at a time. */
     bool catch_signals TUTTI_ZERO;
 
     /* What is told. Losses are means over the samples of all ranks. */
     int64_t eval_every TUTTI_ZERO; /* test after every N steps; 0: at the end only */
-    int64_t loss_every
-        TUTTI_ZERO; /* look at the loss of step 1 and of every N-th: a small reduction over ranks; 0: 20 */
-    bool print
-        TUTTI_ZERO; /* rank 0 prints losses, tests and checkpoints to stdout, and progress to a terminal's stderr */
-    const char *metrics
-        TUTTI_ZERO; /* path of a file of JSON lines, written by rank 0; with resume continued; NULL: none */
+    /* The losses of step 1 and of every N-th are looked at, which takes a small reduction over ranks; 0: 20. */
+    int64_t loss_every TUTTI_ZERO;
+    /* Rank 0 prints these losses, tests and checkpoints to stdout, and progress to stderr where that is a terminal. */
+    bool print TUTTI_ZERO;
+    /* N: of steps whose number in their epoch is a multiple of N rank 0 prints "epoch: 1 step: 156, loss is 1.9" to stdout, which
+     * is MindSpore's LossMonitor(N), in place of print's losses; 0: no such lines; -1: no losses are printed at all. */
+    int64_t monitor_every TUTTI_ZERO;
+    /* Path of a file of JSON lines that rank 0 writes: these losses, tests, checkpoints; with resume continued; NULL: none. */
+    const char *metrics TUTTI_ZERO;
+    /* Each rank's own list, called in its order; ranks may have other ones, or none. Where any rank has one, the ranks agree after
+     * each step whether to stop: a small reduction. */
+    const tutti_train_callback *callbacks TUTTI_ZERO;
+    int ncallbacks TUTTI_ZERO;
 } tutti_train_options;
 
 #define TUTTI_TRAIN_OPTIONS(...) TUTTI_INITIALIZED(tutti_train_options, __VA_ARGS__)
 
 /* ------------------------------------------------------------------------------------------------- runs */
 
-/* A test on all test data. */
-typedef struct tutti_train_evaluation {
-    double loss;     /* mean over the samples */
-    double accuracy; /* 0 to 1 */
-    int64_t samples; /* of all ranks; 0: there is no test data, and loss and accuracy are 0 */
-} tutti_train_evaluation;
-
 typedef struct tutti_train_result {
     tutti_train_evaluation test; /* after the last step; of a run that a signal has stopped: zeros */
     double loss;                 /* the last one that was looked at (loss_every); NaN: none */
     int64_t steps;               /* done, those before a resume included */
-    int stopped_by;              /* the signal that stopped the run; 0: it is complete */
+    /* 0: all steps are done; TUTTI_TRAIN_STOPPED_BY_CALLBACK; above 0: the signal that stopped the run. */
+    int stopped_by;
 } tutti_train_result;
 
-/* A whole run: open, run, close. options NULL: defaults. A failure has broken `comm`, except one of the preparation. */
+#define TUTTI_TRAIN_STOPPED_BY_CALLBACK (-1)
+
+/* A whole run: open, run, close. model NULL: the defaults of a ready one. options NULL: defaults. A failure has broken `comm`,
+ * except one of the preparation. */
 TUTTI_API tutti_status tutti_train(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
                                    const tutti_train_options *options, tutti_train_result *result_out);
-
-typedef struct tutti_trainer tutti_trainer;
 
 /* Reads data and checkpoint, makes model and optimizer, and brings the ranks' parameters together. `comm` must outlive the
  * trainer. With parallel_mode stand_alone each rank has a trainer of its own, and later calls are not collective. */
@@ -282,13 +347,16 @@ typedef struct tutti_train_details {
     int64_t test_samples;  /* the same of tests; 0: there are none */
     int height, width, channels, classes;
     int64_t batch_size; /* samples of a step, of all ranks */
+    int64_t rank_batch; /* those of them that this rank reads */
     int64_t steps_per_epoch;
-    int64_t total_steps;   /* at which the run ends, by steps and epochs */
-    int64_t step;          /* done */
-    int64_t epoch;         /* under way, from 0: whole epochs that are done */
-    uint64_t parameters;   /* trained numbers of this rank's part of the model */
-    uint64_t states;       /* numbers that are not trained: batch norm's moving values */
-    uint64_t memory_bytes; /* of the model with its activations, on this rank */
+    int64_t total_steps;            /* at which the run ends, by steps and epochs */
+    int64_t step;                   /* done */
+    int64_t epoch;                  /* under way, from 0: whole epochs that are done */
+    uint64_t parameters;            /* trained numbers of this rank's part of the model */
+    uint64_t states;                /* numbers that are not trained: batch norm's moving values */
+    uint64_t memory_bytes;          /* of the model with its activations, on this rank */
+    double flops_per_sample;        /* forwards and backwards */
+    tutti_ddp_statistics gradients; /* what their reduction took so far */
 } tutti_train_details;
 
 /* Local. Texts are valid as long as the trainer. */
@@ -307,6 +375,10 @@ TUTTI_API tutti_status tutti_train_save(tutti_trainer *trainer, char *path_out, 
 
 /* Steps up to total_steps, with tests and checkpoints between them, and a test at the end. */
 TUTTI_API tutti_status tutti_train_run(tutti_trainer *trainer, tutti_train_result *result_out);
+
+/* Local, from callbacks: the run ends after this step, with a checkpoint (checkpoint_dir) and a test, on all ranks, whichever of
+ * them asked. In begin and epoch_begin: after the step that follows. In loops of the caller's it does nothing. */
+TUTTI_API tutti_status tutti_train_stop(tutti_trainer *trainer);
 
 /* Rank 0 prints how layers are divided over ranks and what a step moves; on other ranks nothing is printed. */
 TUTTI_API tutti_status tutti_train_explain(tutti_trainer *trainer, FILE *file);

@@ -33,3 +33,54 @@ double tutti_softmax_loss(const tutti_softmax_loss_args *args) {
     if (args->correct_out != NULL) *args->correct_out = correct;
     return loss;
 }
+
+/* ------------------------------------------------------------------------------------------- in parts */
+
+void tutti_softmax_largest(const tutti_softmax_parts *parts, int32_t *best_out) {
+    for (int b = 0; b < parts->batch; b++) {
+        const tutti_real *logits = parts->logits + (size_t)b * (size_t)parts->classes;
+        const int best = index_of_largest(parts->classes, logits);
+        parts->largest[b] = (double)logits[best];
+        if (best_out != NULL) best_out[b] = parts->first_class + best;
+    }
+}
+
+void tutti_softmax_sums(const tutti_softmax_parts *parts) {
+    for (int b = 0; b < parts->batch; b++) {
+        const tutti_real *logits = parts->logits + (size_t)b * (size_t)parts->classes;
+        double sum = 0;
+        for (int c = 0; c < parts->classes; c++) sum += exp((double)logits[c] - parts->largest[b]);
+        parts->sums[b] = sum;
+    }
+}
+
+/* What the label of sample b says of class c of this rank. */
+static double share(const tutti_softmax_parts *parts, int b, int c) {
+    const int of_all = parts->first_class + c;
+    if (parts->distributions == NULL) return parts->labels[b] == of_all ? 1 : 0;
+    return (double)parts->distributions[(size_t)b * (size_t)parts->all_classes + (size_t)of_all];
+}
+
+/* Of all classes. */
+static double all_shares(const tutti_softmax_parts *parts, int b) {
+    double sum = 0;
+    if (parts->distributions == NULL) return 1;
+    for (int c = 0; c < parts->all_classes; c++)
+        sum += (double)parts->distributions[(size_t)b * (size_t)parts->all_classes + (size_t)c];
+    return sum;
+}
+
+double tutti_softmax_losses(const tutti_softmax_parts *parts, tutti_real scale, tutti_real *dlogits) {
+    double loss = 0;
+    for (int b = 0; b < parts->batch; b++) {
+        const size_t at = (size_t)b * (size_t)parts->classes;
+        const double largest = parts->largest[b], sum = parts->sums[b], whole = all_shares(parts, b);
+        for (int c = 0; c < parts->classes; c++) {
+            const double above = (double)parts->logits[at + (size_t)c] - largest, of_label = share(parts, b, c);
+            if (of_label != 0) loss += of_label * (log(sum) - above);
+            if (dlogits != NULL)
+                dlogits[at + (size_t)c] = (tutti_real)((double)scale * (exp(above) / sum * whole - of_label));
+        }
+    }
+    return loss;
+}

@@ -71,9 +71,11 @@ static const option_row rows[] = {
     {"eager", OPTION_FLAG, AT(eager), NULL, 0, 0, NULL, "with cuda: launch every kernel instead of replaying a recorded step"},
     {"steps", OPTION_INT, AT(steps), NULL, 0, MOST_STEPS, "N", "end after step N (default: by --epochs)"},
     {"epochs", OPTION_INT, AT(epochs), NULL, 0, 1e6, "N", "end after epoch N (default: 1, or by --steps); 0 only tests"},
+    {"loss", OPTION_CHOICE, AT(loss), "softmax_cross_entropy", 0, 0, "softmax_cross_entropy|softmax_cross_entropy_expand",
+     "the second in small steps: logits that are divided by classes stay where they are"},
     {"lr", OPTION_REAL, AT(lr), NULL, 0, 1e6, "RATE", "learning rate (default: 0.1; adam and adamw: 0.001)"},
-    {"optimizer", OPTION_CHOICE, AT(optimizer), NULL, 0, 0, "sgd|momentum|adam|adamw", "how parameters are updated (default: sgd; with "
-     "--resume the checkpoint's)"},
+    {"optimizer", OPTION_CHOICE, AT(optimizer), NULL, 0, 0, "sgd|momentum|adam|adamw", "how parameters are updated (default: sgd; "
+     "with --resume the checkpoint's)"},
     {"momentum", OPTION_REAL, AT(momentum), NULL, 0, 1, "M", "of sgd (default: 0) and momentum (default: 0.9)"},
     {"nesterov", OPTION_FLAG, AT(nesterov), NULL, 0, 0, NULL, "of sgd and momentum, with a momentum above 0"},
     {"weight-decay", OPTION_REAL, AT(weight_decay), "0", 0, 1e6, "W", "of every optimizer"},
@@ -92,6 +94,8 @@ static const option_row rows[] = {
     {"overwrite", OPTION_FLAG, AT(overwrite), NULL, 0, 0, NULL, "--checkpoint-dir may have checkpoints; they go"},
     {"metrics", OPTION_TEXT, AT(metrics), NULL, 0, 0, "FILE", "JSON lines: losses, rates, speed, tests"},
     {"log-every", OPTION_INT, AT(log_every), "20", 1, MOST_STEPS, "N", "print the loss of every N-th step"},
+    {"monitor", OPTION_TEXT, AT(monitor), NULL, 0, 0, "loss[:N]", "instead, of each N-th step of an epoch (default: 1) print "
+     "\"epoch: 1 step: 156, loss is 1.9\"; 0: of none"},
     {"help", OPTION_FLAG, AT(help), NULL, 0, 0, NULL, "print this"},
     {"version", OPTION_FLAG, AT(version), NULL, 0, 0, NULL, "print the version"},
 };

@@ -67,6 +67,19 @@ static int64_t none_or_count(int64_t given) {
     return given < 0 ? 0 : given == 0 ? -1 : given;
 }
 
+/* "loss", "loss:20"; 0 of them: -1. */
+static tutti_status read_monitor(const char *text, int64_t *every_out) {
+    char *end = "";
+    long long every = 1;
+    if (text == NULL) return TUTTI_OK;
+    const bool numbered = strncmp(text, "loss:", 5) == 0;
+    if (numbered) every = strtoll(text + 5, &end, 10);
+    if ((!numbered && strcmp(text, "loss") != 0) || (numbered && (end == text + 5 || *end != '\0')) || every < 0)
+        return tutti_fail(TUTTI_ERR_CONFIG, "--monitor %s: expected loss, or loss:N with a number of steps", text);
+    *every_out = every == 0 ? -1 : every;
+    return TUTTI_OK;
+}
+
 tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_arguments_settings *settings) {
     settings->model = TUTTI_TRAIN_MODEL(.name = arguments->model, .dropout = none_or(arguments->dropout));
     settings->data =
@@ -76,7 +89,7 @@ tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_argume
     settings->options =
         TUTTI_TRAIN_OPTIONS(.steps = none_or_count(arguments->steps), .epochs = none_or_count(arguments->epochs),
                             .batch_size = arguments->batch_size, .seed = (uint64_t)arguments->seed,
-                            .optimizer = arguments->optimizer, .lr = none_or(arguments->lr),
+                            .loss = arguments->loss, .optimizer = arguments->optimizer, .lr = none_or(arguments->lr),
                             .momentum = none_or(arguments->momentum), .weight_decay = arguments->weight_decay,
                             .nesterov = arguments->nesterov, .no_decay_norm_bias = arguments->no_decay_norm_bias,
                             .lr_schedule = arguments->lr_schedule, .lr_milestones = arguments->lr_milestones,
@@ -91,5 +104,6 @@ tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_argume
                             .no_mirror_mean = strcmp(arguments->mirror_mean, "no") == 0,
                             .freeze = arguments->freeze.texts, .nfreeze = arguments->freeze.count,
                             .loss_every = arguments->log_every, .print = true, .metrics = arguments->metrics);
+    TUTTI_TRY(read_monitor(arguments->monitor, &settings->options.monitor_every));
     return fill_ofrecord(arguments, settings);
 }
