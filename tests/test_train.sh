@@ -143,15 +143,15 @@ for program in "$alone" "$three"; do
 done
 
 # Different options on one rank: told, not a hang.
-cat >differ <<EOF
-#!/bin/sh
-exec "$bin/tutti-train" --model mlp --steps 3 --batch-size \$((10 + RANK))
-EOF
-chmod +x differ
-timeout 30 "$bin/tuttirun" --standalone --nproc_per_node 2 ./differ >out 2>err
-code=$?
-[ $code -ne 0 ] && [ $code -ne 124 ] || fail "exit code $code with different options"
-grep -q 'different options, layers or data' err || { fail "different options are not told"; cat err; }
+for option in '--batch-size $((10 + RANK))' '--zero $RANK' '--check-parameters $RANK' '--freeze dense$((1 + RANK))' \
+    '--mirror-mean $([ $RANK = 0 ] && echo yes || echo no)' '--parameter-broadcast $([ $RANK = 0 ] && echo yes || echo no)'; do
+    printf '#!/bin/sh\nexec "%s/tutti-train" --model mlp --steps 3 %s\n' "$bin" "$option" >differ
+    chmod +x differ
+    timeout 30 "$bin/tuttirun" --standalone --nproc_per_node 2 ./differ >out 2>err
+    code=$?
+    [ $code -ne 0 ] && [ $code -ne 124 ] || fail "exit code $code with different options, $option"
+    grep -q 'different options, layers or data' err || { fail "different options are not told: $option"; cat err; }
+done
 
 # A GPU that cannot be used is an error where one was asked for, with its reason, and none where it was not.
 for program in "$alone" "$three"; do

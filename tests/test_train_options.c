@@ -51,8 +51,8 @@ static void expect_refusal(int nranks, const char *options, const char *said) {
     cr_assert(failure != NULL && strstr(failure, said) != NULL, "\"%s\" lacks \"%s\"", failure, said);
 }
 
-static void with(const char *options, const char *more, char text[512]) {
-    snprintf(text, 512, "%s %s", options, more);
+static void with(const char *options, const char *more, char text[1024]) {
+    snprintf(text, 1024, "%s %s", options, more);
 }
 
 /* ------------------------------------------------------------------------------------------------ ZeRO */
@@ -60,7 +60,7 @@ static void with(const char *options, const char *more, char text[512]) {
 /* Reduced by reduce_scatter sums have the order of those of all_reduce, and each element is updated by the same code. */
 static void expect_equal_bits(int nranks, const char *options) {
     double plain[TRAINING_LOSSES], zero[TRAINING_LOSSES];
-    char text[512];
+    char text[1024];
     with(options, "--zero 1", text);
     const int count = losses_of(nranks, options, plain);
     cr_assert_eq(losses_of(nranks, text, zero), count);
@@ -80,7 +80,7 @@ Test(train_options, zero_gives_the_bits_of_whole_optimizers_with_each_optimizer)
         "sgd --weight-decay 0.01", "sgd --momentum 0.5 --nesterov", "momentum --weight-decay 0.01 --no-decay-norm-bias",
         "adam --weight-decay 0.01", "adamw --weight-decay 0.01 --no-decay-norm-bias"};
     for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
-        char text[512];
+        char text[1024];
         with("--model mlp --batch-size 5 --steps 8 --view consistent --lr 0.01 --optimizer", optimizers[i], text);
         expect_equal_bits(3, text);
     }
@@ -88,7 +88,7 @@ Test(train_options, zero_gives_the_bits_of_whole_optimizers_with_each_optimizer)
 
 Test(train_options, zero_gives_the_bits_of_whole_optimizers_in_each_mode) {
     const char *mlp = "--model mlp --batch-size 13 --steps 8 --lr 0.01 --optimizer momentum";
-    char text[512], path[FILES_PATH_BYTES], strategy[FILES_PATH_BYTES + 64];
+    char text[1024], path[FILES_PATH_BYTES], strategy[FILES_PATH_BYTES + 64];
     with(mlp, "--parallel-mode layerwise_parallel", text);
     expect_equal_bits(2, text);
     with(mlp, "--parallel-mode hybrid_parallel --mesh 2x2 --view consistent", text);
@@ -192,7 +192,7 @@ Test(train_options, frozen_parameters_stay_and_backward_ends_before_them) {
 Test(train_options, a_layer_frozen_behind_trained_ones_passes_their_gradient_on) {
     double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
     const char *options = "--model mlp --view consistent --batch-size 12 --steps 8 --lr 0.01 --freeze dense2";
-    char text[512];
+    char text[1024];
     const int count = losses_of(1, options, whole);
     cr_assert(whole[count - 1] < whole[0]);
     with(options, "--parallel-mode layerwise_parallel", text);

@@ -12,13 +12,12 @@
 #define PIECE 4096 /* elements: what is brought to the host at a time */
 
 /* FNV-1a over the words of the numbers. */
-static tutti_status hash(const tutti_compute *compute, const tutti_parameter *parameter, uint64_t *hash_out) {
+static tutti_status hash(tutti_compute *compute, const tutti_parameter *parameter, uint64_t *hash_out) {
     uint32_t words[PIECE];
     uint64_t value = UINT64_C(0xcbf29ce484222325);
     for (size_t first = 0; first < parameter->count; first += PIECE) {
         const size_t some = parameter->count - first < PIECE ? parameter->count - first : PIECE;
-        TUTTI_TRY(
-            compute->kernels->download((tutti_compute *)compute, words, parameter->data + first, some * sizeof *words));
+        TUTTI_TRY(compute->kernels->download(compute, words, parameter->data + first, some * sizeof *words));
         for (size_t i = 0; i < some; i++) value = (value ^ words[i]) * UINT64_C(0x100000001b3);
     }
     *hash_out = value;

@@ -4,7 +4,7 @@
  *   rank 0                                       others
  *   makes a file with another name, its header
  *                        ---- its path ---->
- *   each writes its parts to their places, and syncs the file; who cannot see it gives its parts to rank 0
+ *   each writes its parts to their places, and syncs the file; a rank that does not see it gives them to rank 0
  *                       <---- done, or why not ----
  *   renames it
  *                        ---- done, or why not ---->

@@ -26,8 +26,8 @@
 /* What rank 0 tells the others. */
 typedef struct announcement {
     int64_t offset;             /* of the first tensor */
-    char temporary[PATH_BYTES]; /* absolute; "": it failed, and `failure` says why */
-    char failure[TEXT_BYTES];
+    char temporary[PATH_BYTES]; /* absolute */
+    char failure[TEXT_BYTES];   /* "": there is none */
 } announcement;
 
 typedef enum outcome { NOTHING_TO_WRITE, WROTE, CANNOT_SEE, FAILED } outcome;
@@ -163,7 +163,7 @@ static void drop_signal(const sigset_t *before) {
     errno = error;
 }
 
-/* A name that nobody else has: whoever finds a file with it sees this folder. */
+/* A name that no other file has: a rank that finds a file of that name sees this folder. */
 static tutti_status make_name(saving *s, const char *folder) {
     char whole[PATH_MAX];
     uint64_t mark;
@@ -223,10 +223,7 @@ static void abandon(saving *s) {
 
 /* `local`: how rank 0 began. */
 static tutti_status announce(saving *s, tutti_status local) {
-    if (s->rank == 0 && local != TUTTI_OK) {
-        keep_failure(s->about.failure);
-        s->about.temporary[0] = s->made ? s->about.temporary[0] : '\0';
-    }
+    if (local != TUTTI_OK) keep_failure(s->about.failure);
     if (s->nranks > 1)
         TUTTI_TRY(tutti_broadcast(s->content->comm, &s->about, sizeof s->about, TUTTI_UINT8, 0, &on_host));
     if (s->about.failure[0] != '\0') return tutti_fail(s->rank == 0 ? local : TUTTI_ERR_SYSTEM, "%s", s->about.failure);

@@ -4,21 +4,23 @@
 #include "ddp/trainer/stop.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 
 static const int numbers[] = {SIGINT, SIGTERM};
 #define NUMBERS (sizeof numbers / sizeof numbers[0])
 
-static volatile sig_atomic_t came;
+/* Ranks that are threads share it. Without locks, so handlers may write it. */
+static atomic_int came;
 
 static void note(int number) {
-    came = number;
+    atomic_store_explicit(&came, number, memory_order_relaxed);
 }
 
 void tutti_stop_listen(void) {
     struct sigaction before, ours = {.sa_handler = note, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
     sigemptyset(&ours.sa_mask);
-    came = 0;
+    atomic_store_explicit(&came, 0, memory_order_relaxed);
     for (size_t i = 0; i < NUMBERS; i++)
         if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
             sigaction(numbers[i], &ours, NULL);
@@ -31,5 +33,5 @@ void tutti_stop_forget(void) {
 }
 
 int tutti_stop_signal(void) {
-    return came;
+    return atomic_load_explicit(&came, memory_order_relaxed);
 }

@@ -43,9 +43,9 @@ typedef struct tutti_ddp_options {
     tutti_memory memory TUTTI_ZERO;       /* where parameters and gradients are: TUTTI_MEMORY_CUDA; else the host's */
     void *stream TUTTI_ZERO;     /* CUDA: cudaStream_t that writes gradients and uses them; NULL: the default */
     int no_broadcast TUTTI_ZERO; /* 1: create leaves the parameters as each rank has them */
-    int zero
-        TUTTI_ZERO; /* 1: gradients are reduced to the rank that updates them (reduce_scatter); buckets stay as create
-                                    lays them out, since parts depend on that */
+    /* 1: a part of each bucket is reduced to the rank that updates it (reduce_scatter). Buckets stay as create lays them out, since
+     * the parts depend on that. */
+    int zero TUTTI_ZERO;
 } tutti_ddp_options;
 
 #define TUTTI_DDP_OPTIONS(...) TUTTI_INITIALIZED(tutti_ddp_options, __VA_ARGS__)

@@ -270,14 +270,13 @@ typedef struct tutti_train_options {
     const char *save_strategy TUTTI_ZERO; /* path that it is written to; NULL: it is not */
 
     /* How ranks train together. */
-    int zero
-        TUTTI_ZERO; /* 1: ZeRO-1: ranks whose gradients are summed each keep and update one part of the optimizer's state */
-    bool no_parameter_broadcast TUTTI_ZERO; /* each rank begins with its own parameters; where only the batch is divided
-                                                seeds may differ then */
-    bool no_mirror_mean TUTTI_ZERO;         /* view mirrored: gradients are summed over ranks, not averaged */
-    int64_t check_parameters TUTTI_ZERO;    /* compare the ranks' parameters every N steps; 0: never */
-    const char *const *freeze
-        TUTTI_ZERO; /* parameters whose names ("conv1.weight") begin with one of these are not trained */
+    int zero TUTTI_ZERO; /* 1: ZeRO-1, each rank keeps and updates one part of the optimizer's state; 0: all of it */
+    /* Each rank begins with its own parameters. Where only the batch is divided, seeds may differ then. */
+    bool no_parameter_broadcast TUTTI_ZERO;
+    bool no_mirror_mean TUTTI_ZERO;      /* view mirrored: gradients are summed over ranks, not averaged */
+    int64_t check_parameters TUTTI_ZERO; /* compare the ranks' parameters every N steps; 0: never */
+    /* Parameters whose names ("conv1.weight") begin with one of these are not trained; nfreeze of them. */
+    const char *const *freeze TUTTI_ZERO;
     int nfreeze TUTTI_ZERO;
 
     /* Where it computes. */
