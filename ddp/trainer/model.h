@@ -59,6 +59,8 @@ typedef struct tutti_model {
     float *scratch;
     size_t scratch_count;
     bool poisons; /* for tests: buffers whose time is over are filled with NaN */
+    int64_t *
+        times; /* the caller's; nanoseconds of each node, forwards and backwards, are added up here; NULL: not wanted */
 } tutti_model;
 
 /* Where gradients of parameters go. */
@@ -76,6 +78,10 @@ tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, 
 tutti_status tutti_model_create_part(const tutti_model_layers *list, tutti_shape in,
                                      const struct tutti_parallel *parallel, tutti_compute *compute,
                                      tutti_model **model_out);
+/* Nodes, parameters' shapes and memory_bytes only; parallel NULL: of a model that is not cut. Local. */
+tutti_status tutti_model_create_outline(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
+                                        const struct tutti_parallel *parallel, tutti_compute *compute,
+                                        tutti_model **model_out);
 tutti_status tutti_model_connect(tutti_model *model);
 void tutti_model_destroy(tutti_model *model);
 
