@@ -82,8 +82,9 @@ tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_argume
                             .lr_schedule = arguments->lr_schedule, .lr_milestones = arguments->lr_milestones,
                             .lr_factor = none_or(arguments->lr_factor), .warmup_steps = arguments->warmup_steps,
                             .view = arguments->view, .parallel_mode = arguments->parallel_mode, .mesh = arguments->mesh,
-                            .strategy = arguments->strategy, .save_strategy = arguments->save_strategy,
-                            .device = arguments->device, .precision = arguments->precision, .eager = arguments->eager,
+                            .strategy = arguments->strategy, .memory_limit = arguments->memory_limit,
+                            .save_strategy = arguments->save_strategy, .device = arguments->device,
+                            .precision = arguments->precision, .eager = arguments->eager,
                             .checkpoint_dir = arguments->checkpoint_dir, .overwrite = arguments->overwrite,
                             .resume = arguments->resume, .catch_signals = true, .eval_every = arguments->eval_every,
                             .loss_every = arguments->log_every, .print = true, .metrics = arguments->metrics);
