@@ -256,6 +256,9 @@ static tutti_status compare_with_models(ranks_context *context) {
             const int count = tutti_prices_list(&p.prices, i + 1, choices);
             memcpy(strategy.layers[i], choices[(int)(count * draw(50 + round, (uint64_t)i))], sizeof choices[0]);
         }
+        /* Two readers of one output that want the same of it share a redistribution. */
+        for (int i = 1; i < p.list.count && round % 3 == 0; i++)
+            memset(strategy.layers[i], TUTTI_SPLIT_SAMPLES, sizeof strategy.layers[i]);
         const tutti_parallel parallel = {context->comm, p.prices.placement, &strategy, t->batch};
         tutti_model *model;
         double planned;
