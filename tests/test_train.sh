@@ -39,7 +39,7 @@ if command -v python3 >/dev/null; then
 fi
 [ -s err ] && { fail "stderr is not empty"; cat err; }
 timeout 20 $alone --help >help || fail "--help"
-for option in monitor batch-size view parallel-mode mesh strategy save-strategy explain zero freeze parameter-broadcast mirror-mean check-parameters nodes device_num ctrl_port node_rank version; do
+for option in monitor batch-size view parallel-mode mesh strategy save-strategy memory-limit explain zero freeze parameter-broadcast mirror-mean check-parameters nodes device_num ctrl_port node_rank version; do
     grep -qE -- "^  --$option( |\$)" help || fail "--help does not list --$option"
 done
 timeout 20 $alone --version | grep -qE '^tutti-train [0-9]+\.[0-9]+\.[0-9]+$' || fail "--version"
@@ -227,8 +227,10 @@ timeout 60 $alone $options >expected 2>err || { fail "one rank"; cat err; }
 timeout 60 $two $options --parallel-mode STAND_ALONE >out 2>err || { fail "stand_alone"; cat err; }
 cmp -s expected out || { fail "stand_alone differs from one rank"; diff expected out; }
 timeout 60 $two $options --parallel-mode layerwise_parallel --explain --save-strategy layers.txt >out 2>err || { fail "--explain"; cat err; }
-grep -qE '^dense1 +outputs +B +S3 +weight S1, bias S0$' out || { fail "--explain shows no dense1"; cat out; }
+grep -qE '^dense1 +outputs +B +S3 +[0-9]+ +[0-9]+ +weight S1, bias S0$' out || { fail "--explain shows no dense1"; cat out; }
 grep -qE '^    backwards: (reduce_scatter|all_reduce) of 2 ranks' out || { fail "--explain shows no sum of gradients"; cat out; } # whichever is quicker here
+grep -qE '^step: predicted [0-9.]+ ms, measured [0-9.]+ ms \([0-9]+ % off\); of the prediction ' out || { fail "--explain predicts no step"; cat out; }
+grep -qE '^data_parallel would take [0-9.]+ ms, .* 1.6 MiB of gradients$' out || { fail "--explain compares with no other mode"; cat out; }
 grep -q '^test accuracy' out && fail "--explain trained"
 timeout 60 $two $options --parallel-mode layerwise_parallel --view consistent >expected 2>err || { fail "layerwise_parallel"; cat err; }
 timeout 60 $two $options --strategy layers.txt --mesh 2 --view consistent >out 2>err || { fail "a saved strategy"; cat err; }

@@ -281,7 +281,6 @@ Test(train_modes, a_wrong_strategy_is_an_error_with_file_and_line, .timeout = 10
 
 Test(train_modes, what_cannot_be_divided_is_refused_with_advice, .timeout = 100) {
     char path[FILES_PATH_BYTES];
-    expect_refusal(2, (training_run){.options = {"--parallel-mode", "auto_parallel"}}, "not searched for yet");
     expect_refusal(2, (training_run){.options = {"--parallel-mode", "sideways"}},
                    "expected one of stand_alone|data_parallel");
     expect_refusal(2, (training_run){.options = {"--mesh", "2x2"}}, "--mesh 2x2: ");

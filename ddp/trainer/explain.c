@@ -4,7 +4,11 @@
 #include "ddp/trainer/explain.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "ddp/trainer/auto/auto.h"
 
 enum { TEXT_BYTES = 160 };
 
@@ -14,7 +18,9 @@ static void put_mesh(const tutti_explanation *about, FILE *file) {
     fprintf(file,
             ", batch %" PRId64 "; S0: samples, S3: channels are divided; B: on all; P(sum): sums are to be added\n\n",
             about->batch);
-    fprintf(file, "%-20s %-18s %-12s %-12s %s\n", "layer", "strategy", "in", "out", "parameters");
+    fprintf(file, "%-20s %-18s %-12s %-12s ", "layer", "strategy", "in", "out");
+    if (about->price != NULL) fprintf(file, "%12s %12s  ", "predicted us", "measured us");
+    fputs("parameters\n", file);
 }
 
 /* Without parts all is divided by samples. */
@@ -34,6 +40,17 @@ static void put_parameters(const tutti_explanation *about, const tutti_node *nod
     fputc('\n', file);
 }
 
+/* Forwards and backwards together. Bias and ReLU behind partial sums are a part of what the layer's output takes. */
+static void put_times(const tutti_explanation *about, const tutti_node *node, FILE *file) {
+    if (about->price == NULL) return;
+    const tutti_price *layer = &about->price->layers[node->number], *output = &about->price->outputs[node->number];
+    const bool is_bias = node->layer->kind == TUTTI_LAYER_BIAS;
+    fprintf(file, "%12.0f %12.0f  ",
+            is_bias ? output->forward_us + output->backward_us - output->moved_us
+                    : layer->forward_us + layer->backward_us,
+            about->node_us[2 * node->index] + about->node_us[2 * node->index + 1]);
+}
+
 static void put_layer(const tutti_explanation *about, const tutti_node *node, FILE *file) {
     char strategy[TEXT_BYTES] = "", in[TEXT_BYTES], out[TEXT_BYTES], name[TEXT_BYTES];
     format(about, node->part != NULL ? node->part->x : NULL, in);
@@ -42,15 +59,20 @@ static void put_layer(const tutti_explanation *about, const tutti_node *node, FI
         tutti_strategy_format(about->strategy, node->number - 1, strategy, sizeof strategy);
     snprintf(name, sizeof name, "%s%s", node->layer->name, node->layer->kind == TUTTI_LAYER_BIAS ? " (bias)" : "");
     fprintf(file, "%-20s %-18s %-12s %-12s ", name, strategy, in, out);
+    put_times(about, node, file);
     put_parameters(about, node, file);
 }
 
-static tutti_status put_plan(const char *what, const tutti_plan *plan, uint64_t *bytes, FILE *file) {
+/* measured: NULL: it was not. */
+static tutti_status put_plan(const char *what, const tutti_plan *plan, const double *measured, uint64_t *bytes,
+                             FILE *file) {
     tutti_plan_details details;
     char text[512];
     TUTTI_TRY(tutti_plan_get(plan, &details));
     TUTTI_TRY(tutti_plan_describe(plan, text, sizeof text));
-    fprintf(file, "    %s: %s\n", what, text);
+    fprintf(file, "    %s: %s", what, text);
+    if (measured != NULL) fprintf(file, ", measured %.0f us", *measured);
+    fputc('\n', file);
     *bytes += details.received_bytes;
     return TUTTI_OK;
 }
@@ -62,8 +84,10 @@ static tutti_status put_redistribution(const tutti_explanation *about, const tut
     format(about, part->x, in), format(about, part->y, out);
     format(about, part->dy, dy), format(about, part->dx, dx);
     fprintf(file, "  %s becomes %s, its gradient %s becomes %s\n", in, out, dy, dx);
-    TUTTI_TRY(put_plan("forwards", part->forward, bytes, file));
-    return part->backward != NULL ? put_plan("backwards", part->backward, bytes, file) : TUTTI_OK;
+    const double *measured = about->node_us != NULL ? &about->node_us[2 * node->index] : NULL;
+    TUTTI_TRY(put_plan("forwards", part->forward, measured, bytes, file));
+    if (part->backward == NULL) return TUTTI_OK;
+    return put_plan("backwards", part->backward, measured != NULL ? measured + 1 : NULL, bytes, file);
 }
 
 /* An all_reduce over n ranks brings 2 (n - 1) / n of its bytes to each. */
@@ -78,6 +102,51 @@ static uint64_t put_group(const tutti_explanation *about, const tutti_gradients 
     if (ranks == 1) fprintf(file, "gradients of %" PRIu64 " bytes are complete on this rank\n", bytes);
     else fprintf(file, "gradients of %" PRIu64 " bytes are summed over %" PRIu64 " ranks\n", bytes, ranks);
     return 2 * bytes * (ranks - 1) / ranks;
+}
+
+static void put_shares(const tutti_step_price *price, FILE *file) {
+    fprintf(file, "%.1f ms redistribute %.1f MiB, and %.1f ms reduce %.1f MiB of gradients\n", price->move_us / 1e3,
+            price->received / 0x1p20, price->reduce_us / 1e3, price->reduced / 0x1p20);
+}
+
+/* What the plain modes would take. */
+static tutti_status put_others(const tutti_explanation *about, FILE *file) {
+    static const char *const names[] = {[TUTTI_MODE_DATA_PARALLEL] = "data_parallel",
+                                        [TUTTI_MODE_LAYERWISE_PARALLEL] = "layerwise_parallel",
+                                        [TUTTI_MODE_HYBRID_PARALLEL] = "hybrid_parallel"};
+    tutti_step_price *price = malloc(sizeof *price);
+    tutti_status status =
+        price != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_MEMORY, "no memory for the price of a strategy");
+    for (int i = 0; i < TUTTI_AUTO_PLAIN && status == TUTTI_OK; i++) {
+        const char *name = names[about->automatic->plain[i].mode];
+        if (!about->automatic->plain[i].allowed) {
+            fprintf(file, "%s cannot divide this model over so many ranks\n", name);
+            continue;
+        }
+        status = tutti_auto_price(about->automatic, about->automatic->plain[i].strategy, price);
+        if (status != TUTTI_OK) break;
+        fprintf(file, "%s would take %.1f ms, of which ", name, price->us / 1e3);
+        put_shares(price, file);
+    }
+    free(price);
+    return status;
+}
+
+static tutti_status put_step(const tutti_explanation *about, FILE *file) {
+    double bytes;
+    TUTTI_TRY(tutti_auto_bytes(about->automatic, about->strategy, &bytes));
+    fprintf(file, "step: predicted %.1f ms, measured %.1f ms (%.0f %% off); of the prediction ", about->price->us / 1e3,
+            about->step_us / 1e3, 100 * fabs(about->price->us - about->step_us) / about->step_us);
+    put_shares(about->price, file);
+    fprintf(file, "memory of rank 0: %.1f MiB of parameters, gradients, optimizer's state and activations\n",
+            bytes / 0x1p20);
+    TUTTI_TRY(put_others(about, file));
+    fprintf(file, "layers' kernels: %d measured in %.2f s", about->automatic->pieces.measured,
+            about->automatic->pieces.seconds);
+    if (about->automatic->setup.searches)
+        fprintf(file, "; strategies: searched in %.2f s", about->automatic->search_seconds);
+    fputc('\n', file);
+    return TUTTI_OK;
 }
 
 tutti_status tutti_explain(const tutti_explanation *about, FILE *file) {
@@ -95,6 +164,7 @@ tutti_status tutti_explain(const tutti_explanation *about, FILE *file) {
             "a step brings rank 0 %" PRIu64 " bytes of activations and their gradients, and %" PRIu64
             " of parameters' gradients\n",
             activations, gradients);
+    if (about->price != NULL) TUTTI_TRY(put_step(about, file));
     fflush(file);
     return TUTTI_OK;
 }

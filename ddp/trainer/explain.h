@@ -15,6 +15,11 @@ typedef struct tutti_explanation {
     const tutti_strategy *strategy;
     const tutti_gradients *gradients;
     int64_t batch; /* of all ranks together */
+    /* Where steps are predicted and measured (auto/auto.h); else NULL. */
+    struct tutti_auto *automatic;
+    const struct tutti_step_price *price;
+    const double *node_us; /* [2 * nnodes]: forwards and backwards */
+    double step_us;
 } tutti_explanation;
 
 /* Of this rank; local. Plans have been made. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ddp/trainer/parallel.h"
 #include "kernels/box.h"
@@ -229,12 +230,14 @@ static tutti_status take_memory(tutti_model *model, size_t bytes) {
     return TUTTI_OK;
 }
 
-static tutti_status allocate(tutti_model *model) {
+/* outline: only finds out how much it would take. */
+static tutti_status allocate(tutti_model *model, bool outline) {
     layout measured = {.base = NULL};
     TUTTI_TRY(tutti_memory_plan_make(&model->plan, model->nodes, model->nnodes, model->compute, model->batch_capacity));
     model->scratch_count = scratch_count(model);
     lay_out(model, &measured);
     model->memory_bytes = measured.bytes;
+    if (outline) return TUTTI_OK;
     tutti_status status = take_memory(model, measured.bytes);
     if (status == TUTTI_ERR_MEMORY)
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the model's buffers, %zu bytes; lower --batch-size",
@@ -257,7 +260,8 @@ static tutti_status make_nodes(tutti_model *model, tutti_shape in) {
 }
 
 static tutti_status create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
-                           const tutti_parallel *parallel, tutti_compute *compute, tutti_model **model_out) {
+                           const tutti_parallel *parallel, tutti_compute *compute, bool outline,
+                           tutti_model **model_out) {
     tutti_status status = TUTTI_OK;
     tutti_model *model = calloc(1, sizeof *model);
     if (model == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");
@@ -272,7 +276,7 @@ static tutti_status create(const tutti_model_layers *list, tutti_shape in, int b
         goto fail;
     }
     TUTTI_TRY_GOTO(status, make_nodes(model, in), fail);
-    TUTTI_TRY_GOTO(status, allocate(model), fail);
+    TUTTI_TRY_GOTO(status, allocate(model, outline), fail);
     *model_out = model;
     return TUTTI_OK;
 fail:
@@ -282,12 +286,18 @@ fail:
 
 tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
                                 tutti_compute *compute, tutti_model **model_out) {
-    return create(list, in, batch_capacity, NULL, compute, model_out);
+    return create(list, in, batch_capacity, NULL, compute, false, model_out);
 }
 
 tutti_status tutti_model_create_part(const tutti_model_layers *list, tutti_shape in, const tutti_parallel *parallel,
                                      tutti_compute *compute, tutti_model **model_out) {
-    return create(list, in, 0, parallel, compute, model_out);
+    return create(list, in, 0, parallel, compute, false, model_out);
+}
+
+tutti_status tutti_model_create_outline(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
+                                        const tutti_parallel *parallel, tutti_compute *compute,
+                                        tutti_model **model_out) {
+    return create(list, in, batch_capacity, parallel, compute, true, model_out);
 }
 
 tutti_status tutti_model_connect(tutti_model *model) {
@@ -426,6 +436,21 @@ tutti_status tutti_model_initialize(tutti_model *model, uint64_t seed) {
 
 /* ------------------------------------------------------------------------------------------- the runs */
 
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* When a node begins; add_time when it has ended. */
+static int64_t start_time(const tutti_model *model) {
+    return model->times != NULL ? now_ns() : 0;
+}
+
+static void add_time(const tutti_model *model, int node, bool backward, int64_t since_ns) {
+    if (model->times != NULL) model->times[2 * node + backward] += now_ns() - since_ns;
+}
+
 static void gather_inputs(const tutti_model *model, const tutti_node *node, const float **x) {
     for (int i = 0; i < tutti_layers_row(node->layer->kind)->ninputs; i++) x[i] = model->nodes[node->inputs[i]].y;
 }
@@ -446,6 +471,7 @@ const float *tutti_model_forward(tutti_model *model, const tutti_pass *pass) {
     for (int i = 1; i < model->nnodes; i++) {
         const tutti_node *node = &model->nodes[i];
         const float *x[TUTTI_LAYER_INPUTS] = {NULL, NULL};
+        const int64_t since_ns = start_time(model);
         gather_inputs(model, node, x);
         if (tutti_node_is_redistribution(node)) {
             model->failure = tutti_parallel_forward(model->compute, node);
@@ -453,6 +479,7 @@ const float *tutti_model_forward(tutti_model *model, const tutti_pass *pass) {
         } else {
             tutti_layers_row(node->layer->kind)->forward(model->compute, node, pass, x);
         }
+        add_time(model, i, false, since_ns);
         poison(model, i);
     }
     return model->nodes[model->nnodes - 1].y;
@@ -474,9 +501,11 @@ static tutti_status backward_node(tutti_model *model, tutti_node *node, const tu
                                                 : sink->where(sink->context, node->first_parameter + nparameters);
 
     const float *x[TUTTI_LAYER_INPUTS] = {NULL, NULL};
+    const int64_t since_ns = start_time(model);
     gather_inputs(model, node, x);
     if (tutti_node_is_redistribution(node)) TUTTI_TRY(tutti_parallel_backward(model->compute, node));
     else row->backward(model->compute, node, pass, x, &gradients);
+    add_time(model, node->index, true, since_ns);
 
     for (int p = nparameters - 1; p >= 0; p--)
         if (!is_frozen(node, p)) TUTTI_TRY(sink->ready(sink->context, node->first_parameter + p));

@@ -62,6 +62,8 @@ typedef struct tutti_model {
     size_t scratch_count;
     float *discard; /* where backward writes gradients of frozen parameters; behind a layer that is trained */
     bool poisons;   /* for tests: buffers whose time is over are filled with NaN */
+    int64_t *
+        times; /* the caller's; nanoseconds of each node, forwards and backwards, are added up here; NULL: not wanted */
 } tutti_model;
 
 /* Where gradients of parameters go; frozen ones have none. */
@@ -79,6 +81,10 @@ tutti_status tutti_model_create(const tutti_model_layers *list, tutti_shape in, 
 tutti_status tutti_model_create_part(const tutti_model_layers *list, tutti_shape in,
                                      const struct tutti_parallel *parallel, tutti_compute *compute,
                                      tutti_model **model_out);
+/* Nodes, parameters' shapes and memory_bytes only; parallel NULL: of a model that is not cut. Local. */
+tutti_status tutti_model_create_outline(const tutti_model_layers *list, tutti_shape in, int batch_capacity,
+                                        const struct tutti_parallel *parallel, tutti_compute *compute,
+                                        tutti_model **model_out);
 tutti_status tutti_model_connect(tutti_model *model);
 void tutti_model_destroy(tutti_model *model);
 

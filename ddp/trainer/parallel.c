@@ -25,11 +25,10 @@ static bool has_weights(tutti_layer_kind kind) {
     return kind == TUTTI_LAYER_CONV || kind == TUTTI_LAYER_DENSE;
 }
 
-/* The table of parallel.h. */
-static void fill_layouts(const tutti_parallel *parallel, tutti_layer_kind kind, tutti_part *part) {
+void tutti_parallel_fill_layouts(const tutti_strategy *mesh, tutti_layer_kind kind, tutti_part *part) {
     const tutti_sbp sum = TUTTI_PARTIAL(TUTTI_SUM), whole = TUTTI_BROADCAST;
     const tutti_sbp samples = TUTTI_SPLIT(SAMPLES), channels = TUTTI_SPLIT(CHANNELS);
-    for (int a = 0; a < parallel->strategy->naxes; a++) {
+    for (int a = 0; a < mesh->naxes; a++) {
         part->x[a] = part->dx[a] = part->y[a] = part->dy[a] = whole;
         switch (part->splits[a]) {
         case TUTTI_SPLIT_SAMPLES: part->x[a] = part->dx[a] = part->y[a] = part->dy[a] = samples; break;
@@ -47,11 +46,10 @@ static void fill_layouts(const tutti_parallel *parallel, tutti_layer_kind kind, 
     }
 }
 
-/* Is an activation that is one also the other, without a change of memory? */
-static bool is_same(const tutti_parallel *parallel, const tutti_sbp *a, tutti_shape of_a, const tutti_sbp *b,
-                    tutti_shape of_b) {
-    for (int i = 0; i < parallel->strategy->naxes; i++) {
-        if (parallel->strategy->sizes[i] == 1) continue;
+bool tutti_parallel_is_same(const tutti_strategy *mesh, const tutti_sbp *a, tutti_shape of_a, const tutti_sbp *b,
+                            tutti_shape of_b) {
+    for (int i = 0; i < mesh->naxes; i++) {
+        if (mesh->sizes[i] == 1) continue;
         if (a[i].kind != b[i].kind || (a[i].kind == TUTTI_SBP_SPLIT && a[i].dim != b[i].dim)) return false;
         if (a[i].kind == TUTTI_SBP_SPLIT && a[i].dim == CHANNELS && of_a.channels != of_b.channels) return false;
     }
@@ -125,8 +123,9 @@ static tutti_status redistribute(builder *b, int from, const tutti_sbp *want, co
     const size_t bytes = sizeof has->x;
     const bool backwards = source->wants_gradient;
     *index_out = from;
-    if (is_same(b->parallel, has->y, has->out, want, shape) &&
-        (!backwards || is_same(b->parallel, has->dy, has->out, dx, shape)))
+    const tutti_strategy *mesh = b->parallel->strategy;
+    if (tutti_parallel_is_same(mesh, has->y, has->out, want, shape) &&
+        (!backwards || tutti_parallel_is_same(mesh, has->dy, has->out, dx, shape)))
         return TUTTI_OK;
     for (int i = from + 1; i < b->count; i++) {
         const tutti_part *other = b->nodes[i].part;
@@ -162,29 +161,33 @@ static int first_reader(const builder *b, int of) {
 
 static void take_splits(const builder *b, int whole, tutti_part *part) {
     memcpy(part->splits, b->parallel->strategy->layers[whole - 1], sizeof part->splits);
-    fill_layouts(b->parallel, b->whole[whole].layer->kind, part);
+    tutti_parallel_fill_layouts(b->parallel->strategy, b->whole[whole].layer->kind, part);
 }
 
-/* A dense layer sees all that belongs to a sample as channels. */
-static tutti_shape seen_by(const tutti_node *whole) {
+tutti_shape tutti_parallel_seen_by(const tutti_node *whole) {
     const tutti_shape flat = {1, 1, (int)tutti_shape_count(whole->in)};
     return whole->layer->kind == TUTTI_LAYER_DENSE ? flat : whole->in;
 }
 
-/* Bias and ReLU of a layer along whose inputs it is divided: along those axes as the next layer wants it. */
-static void choose_bias_splits(const builder *b, int whole, tutti_part *part) {
-    const int reader = first_reader(b, whole);
-    tutti_part next = {.batch = 0};
-    if (reader < b->nwhole) take_splits(b, reader, &next);
-    const bool alike = reader < b->nwhole && seen_by(&b->whole[reader]).channels == b->whole[whole].out.channels;
-    for (int a = 0; a < b->parallel->strategy->naxes; a++) {
+void tutti_parallel_choose_bias(const tutti_strategy *mesh, const tutti_node *whole, const tutti_node *reader,
+                                const tutti_part *next, tutti_part *part) {
+    const bool alike = reader != NULL && tutti_parallel_seen_by(reader).channels == whole->out.channels;
+    for (int a = 0; a < mesh->naxes; a++) {
         if (part->splits[a] != TUTTI_SPLIT_INPUTS) continue;
         part->splits[a] = 0;
-        if (next.x[a].kind != TUTTI_SBP_SPLIT) continue;
-        if (next.x[a].dim == SAMPLES) part->splits[a] = TUTTI_SPLIT_SAMPLES;
+        if (reader == NULL || next->x[a].kind != TUTTI_SBP_SPLIT) continue;
+        if (next->x[a].dim == SAMPLES) part->splits[a] = TUTTI_SPLIT_SAMPLES;
         else if (alike) part->splits[a] = TUTTI_SPLIT_OUTPUTS;
     }
-    fill_layouts(b->parallel, TUTTI_LAYER_BIAS, part);
+    tutti_parallel_fill_layouts(mesh, TUTTI_LAYER_BIAS, part);
+}
+
+static void choose_bias_splits(const builder *b, int whole, tutti_part *part) {
+    const int index = first_reader(b, whole);
+    const tutti_node *reader = index < b->nwhole ? &b->whole[index] : NULL;
+    tutti_part next = {.batch = 0};
+    if (reader != NULL) take_splits(b, index, &next);
+    tutti_parallel_choose_bias(b->parallel->strategy, &b->whole[whole], reader, &next, part);
 }
 
 /* Behind a product, node `product`, that has left out bias and ReLU of its layer. */
@@ -216,12 +219,13 @@ static tutti_status add_layer(builder *b, int whole) {
     int64_t first[DIMS], end[DIMS];
     take_splits(b, whole, &wanted);
     /* Here already, since an error names this layer. */
-    TUTTI_TRY(find_box(b->parallel, wanted.x, seen_by(from), from->layer->name, first, end));
+    TUTTI_TRY(find_box(b->parallel, wanted.x, tutti_parallel_seen_by(from), from->layer->name, first, end));
     for (int k = 0; k < row->ninputs; k++)
-        TUTTI_TRY(redistribute(b, b->now[from->inputs[k]], wanted.x, wanted.dx, seen_by(from), &inputs[k]));
+        TUTTI_TRY(
+            redistribute(b, b->now[from->inputs[k]], wanted.x, wanted.dx, tutti_parallel_seen_by(from), &inputs[k]));
     tutti_node *node = add_node(b);
     *node->part = wanted;
-    node->part->in = seen_by(from);
+    node->part->in = tutti_parallel_seen_by(from);
     node->part->out = from->out;
     node->layer = from->layer;
     node->number = from->number;

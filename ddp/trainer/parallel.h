@@ -44,6 +44,19 @@ void tutti_parallel_disconnect(tutti_node *nodes, int nnodes);
 tutti_status tutti_parallel_forward(const tutti_compute *compute, const tutti_node *node);
 tutti_status tutti_parallel_backward(const tutti_compute *compute, const tutti_node *node);
 
+/* What the nodes are made by, for whoever prices a strategy without making them. The table above: fills in x, dx, y and dy from
+ * the part's splits. */
+void tutti_parallel_fill_layouts(const tutti_strategy *mesh, tutti_layer_kind kind, tutti_part *part);
+/* Is an activation that is one also the other, without a change of memory? */
+bool tutti_parallel_is_same(const tutti_strategy *mesh, const tutti_sbp *a, tutti_shape of_a, const tutti_sbp *b,
+                            tutti_shape of_b);
+/* What a layer reads: a dense layer sees all that belongs to a sample as channels. */
+tutti_shape tutti_parallel_seen_by(const tutti_node *whole);
+/* Bias and ReLU of a layer, whose splits `part` has: along the axes of its inputs as the next layer wants it. reader: the first
+ * that reads the layer, of part `next`; NULL: none. */
+void tutti_parallel_choose_bias(const tutti_strategy *mesh, const tutti_node *whole, const tutti_node *reader,
+                                const tutti_part *next, tutti_part *part);
+
 /* The layout of an activation, for explanations: "S0,B". */
 void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes);
 

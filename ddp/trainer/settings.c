@@ -140,6 +140,7 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
     TUTTI_TRY(check_count("steps", options->steps, -1, most));
     TUTTI_TRY(check_count("epochs", options->epochs, -1, 1000000));
     TUTTI_TRY(check_count("batch-size", options->batch_size, 0, MOST_BATCH));
+    TUTTI_TRY(check_count("memory-limit", options->memory_limit, 0, INT64_C(1) << 60));
     TUTTI_TRY(check_count("warmup-steps", options->warmup_steps, 0, most));
     TUTTI_TRY(check_count("zero", options->zero, 0, 1));
     TUTTI_TRY(check_count("check-parameters", options->check_parameters, 0, most));

@@ -25,17 +25,13 @@ tutti_status tutti_strategy_find_mode(const char *text, tutti_parallel_mode *mod
     static const char *const names[] = {[TUTTI_MODE_STAND_ALONE] = "stand_alone",
                                         [TUTTI_MODE_DATA_PARALLEL] = "data_parallel",
                                         [TUTTI_MODE_LAYERWISE_PARALLEL] = "layerwise_parallel",
-                                        [TUTTI_MODE_HYBRID_PARALLEL] = "hybrid_parallel"};
+                                        [TUTTI_MODE_HYBRID_PARALLEL] = "hybrid_parallel",
+                                        [TUTTI_MODE_AUTO_PARALLEL] = "auto_parallel"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcasecmp(text, names[i]) == 0) {
             *mode_out = (tutti_parallel_mode)i;
             return TUTTI_OK;
         }
-    if (strcasecmp(text, "auto_parallel") == 0)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "--parallel-mode %s: strategies are not searched for yet; give one with --parallel-mode "
-                          "hybrid_parallel --strategy FILE, or train with data_parallel",
-                          text);
     return tutti_fail(TUTTI_ERR_CONFIG, "--parallel-mode %s: expected one of " TUTTI_MODE_NAMES, text);
 }
 

@@ -19,10 +19,11 @@ typedef enum tutti_parallel_mode {
     TUTTI_MODE_STAND_ALONE, /* each rank trains by itself */
     TUTTI_MODE_DATA_PARALLEL,
     TUTTI_MODE_LAYERWISE_PARALLEL, /* along the last axis all layers are divided by outputs */
-    TUTTI_MODE_HYBRID_PARALLEL     /* along the last axis dense layers, and what follows them, are */
+    TUTTI_MODE_HYBRID_PARALLEL,    /* along the last axis dense layers, and what follows them, are */
+    TUTTI_MODE_AUTO_PARALLEL       /* what is predicted to be the quickest: auto/auto.h */
 } tutti_parallel_mode;
 
-#define TUTTI_MODE_NAMES "stand_alone|data_parallel|layerwise_parallel|hybrid_parallel"
+#define TUTTI_MODE_NAMES "stand_alone|data_parallel|layerwise_parallel|hybrid_parallel|auto_parallel"
 
 typedef struct tutti_strategy {
     int naxes, sizes[TUTTI_MOST_AXES];                   /* the mesh */
@@ -30,14 +31,14 @@ typedef struct tutti_strategy {
     uint8_t layers[TUTTI_MODEL_LAYERS][TUTTI_MOST_AXES]; /* tutti_split_axis; 0: none */
 } tutti_strategy;
 
-/* In capitals or not. auto_parallel is an error that says what there is instead. */
+/* In capitals or not. */
 tutti_status tutti_strategy_find_mode(const char *text, tutti_parallel_mode *mode_out);
 
 /* Reads "2x2", which must be all ranks. NULL: one axis; for hybrid_parallel d x m, m the largest divisor up to the square root, or
  * where that is 1, 1 x n. */
 tutti_status tutti_strategy_read_mesh(const char *text, int nranks, tutti_parallel_mode mode, tutti_strategy *strategy);
 
-/* The mode's own strategy; along axes before the last one layers are divided by samples. */
+/* The mode's own strategy, of auto_parallel that of data_parallel; along axes before the last one layers are divided by samples. */
 void tutti_strategy_fill(tutti_parallel_mode mode, const tutti_model_layers *list, tutti_strategy *strategy);
 
 /* Instead of that, a file's. Errors name file and line. */

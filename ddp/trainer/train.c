@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ddp/trainer/auto/measured.h"
 #include "ddp/trainer/check_parameters.h"
 #include "ddp/trainer/explain.h"
 #include "ddp/trainer/stop.h"
@@ -277,11 +278,33 @@ static tutti_status advance(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
+/* Predicted, measured, printed. */
+static tutti_status explain_steps(tutti_trainer *train, FILE *file, tutti_explanation *about, tutti_step_price *price) {
+    tutti_measured measured = {.step_us = 0};
+    if (train->automatic == NULL) TUTTI_TRY(tutti_trainer_open_auto(train, false));
+    TUTTI_TRY(tutti_auto_price(train->automatic, &train->strategy, price));
+    TUTTI_TRY(tutti_measure_steps(train, price->us, &measured));
+    about->automatic = train->automatic;
+    about->price = price;
+    about->node_us = measured.node_us;
+    about->step_us = measured.step_us;
+    const tutti_status status = train->rank == 0 && !train->silent ? tutti_explain(about, file) : TUTTI_OK;
+    free(measured.node_us);
+    return status;
+}
+
 tutti_status tutti_trainer_explain(tutti_trainer *train, FILE *file) {
     TUTTI_TRY(tutti_trainer_connect(train));
+    tutti_explanation about = {
+        train->model, train->list, &train->strategy, &train->gradients, train->global_batch, NULL, NULL, NULL, 0};
+    if (train->compute->kernels->memory == TUTTI_MEMORY_HOST && train->strategy.naxes <= 3) {
+        tutti_step_price *price = malloc(sizeof *price);
+        if (price == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the price of a strategy");
+        const tutti_status status = explain_steps(train, file, &about, price);
+        free(price);
+        return status;
+    }
     if (train->rank != 0 || train->silent) return TUTTI_OK;
-    const tutti_explanation about = {train->model, train->list, &train->strategy, &train->gradients,
-                                     train->global_batch};
     return tutti_explain(&about, file);
 }
 

@@ -6,6 +6,7 @@
 
 #include <tutti/train.h>
 
+#include "ddp/trainer/auto/auto.h"
 #include "ddp/trainer/callbacks.h"
 #include "ddp/trainer/checkpoint.h"
 #include "ddp/trainer/input.h"
@@ -39,6 +40,7 @@ struct tutti_trainer {
     tutti_strategy strategy;
     tutti_placement *placement; /* NULL: no layer is cut */
     tutti_parallel parallel;
+    tutti_auto *automatic; /* predictions; NULL: none were asked for */
     const char *model_name, *optimizer_name;
     tutti_checkpoint_found resumed; /* with --resume */
 
@@ -76,9 +78,19 @@ struct tutti_trainer {
 tutti_status tutti_trainer_begin(tutti_trainer *train, const tutti_train_model *model, const tutti_train_data *data,
                                  const tutti_train_options *options);
 
-/* Reads data, makes model and optimizer, reads the checkpoint to resume from, prepares folder and files of rank 0. All ranks begin
- * it, since those of stand_alone part here; but for that it talks to none, and may fail on some. */
+/* Reads data, divides the batch. All ranks begin it, since those of stand_alone part here; but for that it talks to none, and may
+ * fail on some. */
 tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm);
+
+/* All ranks, all of which are prepared: with auto_parallel measures and searches for the strategy; else does nothing. */
+tutti_status tutti_trainer_search(tutti_trainer *train);
+
+/* Makes model and optimizer, reads the checkpoint to resume from, prepares folder and files of rank 0. Talks to no rank, and may
+ * fail on some. */
+tutti_status tutti_trainer_make(tutti_trainer *train);
+
+/* All ranks: makes train->automatic; searches: for auto_parallel, else to price the strategy that there is. */
+tutti_status tutti_trainer_open_auto(tutti_trainer *train, bool searches);
 
 /* All ranks: are settings and data the same everywhere? */
 tutti_status tutti_trainer_agree(const tutti_trainer *train);

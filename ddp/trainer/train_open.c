@@ -79,7 +79,45 @@ static tutti_status choose_mode(tutti_trainer *train) {
     if (options->strategy != NULL && train->mode != TUTTI_MODE_HYBRID_PARALLEL)
         return tutti_fail(TUTTI_ERR_CONFIG, "--strategy %s: it is for --parallel-mode hybrid_parallel, not %s",
                           options->strategy, options->parallel_mode);
+    if (options->memory_limit > 0 && train->mode != TUTTI_MODE_AUTO_PARALLEL)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "--memory-limit: it is for --parallel-mode auto_parallel, which keeps to it");
     return TUTTI_OK;
+}
+
+static tutti_update_options update_options(const tutti_trainer *train) {
+    const tutti_train_options *options = &train->options;
+    const double momentum = options->momentum;
+    return (tutti_update_options){
+        .momentum = momentum == 0  ? -1
+                    : momentum < 0 ? 0
+                                   : momentum,
+        .weight_decay = options->weight_decay,
+        .nesterov = options->nesterov,
+        .only_arrays_decay = options->no_decay_norm_bias,
+    };
+}
+
+tutti_status tutti_trainer_open_auto(tutti_trainer *train, bool searches) {
+    const tutti_data_details *about = &train->input.details;
+    const tutti_auto_setup setup = {
+        .comm = train->comm,
+        .compute = train->compute,
+        .list = train->list,
+        .in = {about->height, about->width, about->channels},
+        .batch = (int)train->global_batch,
+        .optimizer = train->optimizer_name,
+        .update = update_options(train),
+        .zero = train->options.zero == 1,
+        .memory_limit = train->options.memory_limit,
+        .naxes = searches && train->options.mesh != NULL ? train->strategy.naxes : 0,
+        .sizes = train->strategy.sizes,
+        .given = searches ? NULL : &train->strategy,
+        .searches = searches,
+    };
+    train->automatic = calloc(1, sizeof *train->automatic);
+    if (train->automatic == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory to predict what a step takes");
+    return tutti_auto_open(train->automatic, &setup);
 }
 
 static tutti_status choose_strategy(tutti_trainer *train) {
@@ -178,16 +216,7 @@ static tutti_status check_classes(const tutti_trainer *train) {
 }
 
 static tutti_status create_update(tutti_trainer *train) {
-    const tutti_train_options *options = &train->options;
-    const double momentum = options->momentum;
-    tutti_update_options how = {
-        .momentum = momentum == 0  ? -1
-                    : momentum < 0 ? 0
-                                   : momentum,
-        .weight_decay = options->weight_decay,
-        .nesterov = options->nesterov,
-        .only_arrays_decay = options->no_decay_norm_bias,
-    };
+    const tutti_update_options how = update_options(train);
     tutti_ddp_part *parts = calloc((size_t)train->model->nparameters, sizeof *parts);
     if (parts == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the list of parameters");
     tutti_status status = tutti_gradients_divide(train->model, train->comm, &train->reduction, parts);
@@ -370,6 +399,39 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
     TUTTI_TRY(choose_reduction(train));
     TUTTI_TRY(start_input(train)); /* before memory is taken for a batch that is too large */
     TUTTI_TRY(open_compute(train));
+    if (train->mode != TUTTI_MODE_AUTO_PARALLEL || train->compute->kernels->memory == TUTTI_MEMORY_HOST)
+        return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_UNSUPPORTED,
+        "--parallel-mode auto_parallel: strategies are searched for on the processor only; give --device host");
+}
+
+/* Ranks that search wait for all others. */
+static tutti_status agree_on_search(const tutti_trainer *train, bool searches) {
+    int32_t both[2] = {searches, !searches};
+    if (train->nranks == 1) return TUTTI_OK;
+    TUTTI_TRY(tutti_all_reduce(train->comm, both, both, 2, TUTTI_INT32, TUTTI_MAX, NULL));
+    if (both[0] + both[1] == 1) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_MISMATCH,
+                      "only some ranks were started with --parallel-mode auto_parallel; give all the same "
+                      "options");
+}
+
+/* In place of data parallelism, with which the data's shape was found. */
+tutti_status tutti_trainer_search(tutti_trainer *train) {
+    const bool searches = train->mode == TUTTI_MODE_AUTO_PARALLEL;
+    TUTTI_TRY(agree_on_search(train, searches));
+    if (!searches) return TUTTI_OK;
+    TUTTI_TRY(tutti_trainer_open_auto(train, true));
+    return tutti_auto_choose(train->automatic, &train->strategy);
+}
+
+tutti_status tutti_trainer_make(tutti_trainer *train) {
+    if (train->automatic != NULL) {
+        TUTTI_TRY(divide_batch(train));
+        TUTTI_TRY(choose_reduction(train));
+        TUTTI_TRY(start_input(train));
+    }
     TUTTI_TRY(create_model(train));
     TUTTI_TRY(check_classes(train));
     TUTTI_TRY(create_update(train));
@@ -391,6 +453,8 @@ void tutti_trainer_fini(tutti_trainer *train) {
     tutti_update_fini(&train->update);
     tutti_model_destroy(train->model);
     tutti_placement_destroy(train->placement);
+    if (train->automatic != NULL) tutti_auto_close(train->automatic);
+    free(train->automatic);
     free(train->list);
     if (train->compute != NULL) train->compute->kernels->close(train->compute);
     tutti_input_close(&train->input);

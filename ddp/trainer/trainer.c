@@ -48,6 +48,8 @@ static tutti_status open_agreed(tutti_trainer *trainer, tutti_comm *comm, const 
                                 const tutti_train_data *data, const tutti_train_options *options) {
     TUTTI_TRY(agree_ready(comm, tutti_trainer_begin(trainer, model, data, options)));
     TUTTI_TRY(agree_ready(comm, tutti_trainer_prepare(trainer, comm)));
+    TUTTI_TRY(agree_ready(comm, tutti_trainer_search(trainer)));
+    TUTTI_TRY(agree_ready(comm, tutti_trainer_make(trainer)));
     TUTTI_TRY(tutti_trainer_agree(trainer));
     return break_off(trainer, tutti_trainer_connect(trainer));
 }

@@ -262,11 +262,12 @@ typedef struct tutti_train_options {
 
     /* What is divided over ranks (docs/training.md). */
     const char *view TUTTI_ZERO; /* "mirrored": the batch is each rank's, "consistent": the job's; NULL: "mirrored" */
-    /* "stand_alone", "data_parallel", "layerwise_parallel" or "hybrid_parallel", in capitals or not; NULL: "data_parallel", with
-     * strategy "hybrid_parallel". */
+    /* "stand_alone", "data_parallel", "layerwise_parallel", "hybrid_parallel" or "auto_parallel", in capitals or not; NULL:
+     * "data_parallel", with strategy "hybrid_parallel". */
     const char *parallel_mode TUTTI_ZERO;
     const char *mesh TUTTI_ZERO;          /* "2x2": ranks as an array; NULL: as the mode has it */
     const char *strategy TUTTI_ZERO;      /* path of a file with lines "dense1 samples,outputs"; NULL: the mode's own */
+    int64_t memory_limit TUTTI_ZERO;      /* of auto_parallel: bytes of each rank; 0: none */
     const char *save_strategy TUTTI_ZERO; /* path that it is written to; NULL: it is not */
 
     /* How ranks train together. */

@@ -51,7 +51,9 @@ tutti_status training_open(const training_run *run, tutti_comm *comm, tutti_argu
         settings.model = TUTTI_TRAIN_MODEL(.name = "smooth", .layers = smooth.layers, .nlayers = smooth.count);
     }
     TUTTI_TRY(tutti_trainer_begin(train, &settings.model, &settings.data, &settings.options));
-    return tutti_trainer_prepare(train, comm);
+    TUTTI_TRY(tutti_trainer_prepare(train, comm));
+    TUTTI_TRY(tutti_trainer_search(train));
+    return tutti_trainer_make(train);
 }
 
 static tutti_status run_rank(ranks_context *context) {

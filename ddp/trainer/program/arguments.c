@@ -8,8 +8,17 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-typedef enum option_kind { OPTION_TEXT, OPTION_LIST, OPTION_CHOICE, OPTION_INT, OPTION_REAL, OPTION_FLAG } option_kind;
+typedef enum option_kind {
+    OPTION_TEXT,
+    OPTION_LIST,
+    OPTION_CHOICE,
+    OPTION_INT,
+    OPTION_BYTES,
+    OPTION_REAL,
+    OPTION_FLAG
+} option_kind;
 
 typedef struct option_row {
     const char *name;
@@ -50,8 +59,8 @@ static const option_row rows[] = {
      "--view consistent of all"},
     {"view", OPTION_CHOICE, AT(view), "mirrored", 0, 0, "mirrored|consistent", "mirrored: --batch-size is each rank's; "
      "consistent: it is the job's, and losses do not depend on the number of ranks"},
-    {"parallel-mode", OPTION_TEXT, AT(parallel_mode), NULL, 0, 0, "stand_alone|data_parallel|layerwise_parallel|hybrid_parallel",
-     "what is divided over ranks; capitals or not (default: data_parallel)"},
+    {"parallel-mode", OPTION_TEXT, AT(parallel_mode), NULL, 0, 0, "stand_alone|data_parallel|layerwise_parallel|hybrid_parallel|"
+     "auto_parallel", "what is divided over ranks; auto_parallel: as a search finds it; capitals or not (default: data_parallel)"},
     {"mesh", OPTION_TEXT, AT(mesh), NULL, 0, 0, "NxM", "ranks as an array of axes; the last one is that of layerwise_parallel and "
      "hybrid_parallel"},
     {"strategy", OPTION_TEXT, AT(strategy), NULL, 0, 0, "FILE", "hybrid_parallel: lines \"dense1 samples,outputs\", a layer and "
@@ -64,7 +73,10 @@ static const option_row rows[] = {
     {"check-parameters", OPTION_INT, AT(check_parameters), "0", 0, MOST_STEPS, "N", "compare the ranks' parameters every N steps"},
     {"freeze", OPTION_LIST, AT(freeze), NULL, 0, 0, "PREFIX", "do not train parameters whose names begin so; may be given several "
      "times"},
-    {"explain", OPTION_FLAG, AT(explain), NULL, 0, 0, NULL, "print how layers are divided and what is moved, and end"},
+    {"memory-limit", OPTION_BYTES, AT(memory_limit), NULL, 0, 0, "SIZE", "auto_parallel: what parameters, gradients, the "
+     "optimizer's state and activations of a rank may take, as 2GiB, 500MB or bytes"},
+    {"explain", OPTION_FLAG, AT(explain), NULL, 0, 0, NULL, "print how layers are divided, what is moved and what a step takes, and "
+     "end"},
     {"device", OPTION_CHOICE, AT(device), "auto", 0, 0, "auto|host|cuda", "where it computes; auto: cuda where a GPU is"},
     {"precision", OPTION_CHOICE, AT(precision), "fp32", 0, 0, "fp32|tf32|bf16", "of matrix products, with cuda; parameters "
      "are fp32 with each"},
@@ -127,6 +139,26 @@ static tutti_status read_number(const option_row *row, const char *text, double 
     return TUTTI_OK;
 }
 
+/* "2GiB", "500 MB", "1000000". */
+static tutti_status read_bytes(const option_row *row, const char *text, int64_t *bytes_out) {
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                 {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    char *end;
+    const double number = strtod(text, &end);
+    if (end != text && number > 0)
+        for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+            const double bytes = number * units[i].bytes;
+            if (strcasecmp(end + strspn(end, " "), units[i].name) != 0 || !(bytes >= 1 && bytes < 0x1p60)) continue;
+            *bytes_out = (int64_t)bytes;
+            return TUTTI_OK;
+        }
+    return tutti_fail(TUTTI_ERR_CONFIG, "--%s %s: expected a size above 0, as 2GiB, 500MB or 1000000 (bytes)",
+                      row->name, text);
+}
+
 static tutti_status store(const option_row *row, const char *text, tutti_arguments *arguments) {
     char *member = (char *)arguments + row->offset;
     double number = 0;
@@ -151,6 +183,7 @@ static tutti_status store(const option_row *row, const char *text, tutti_argumen
         TUTTI_TRY(read_number(row, text, &number));
         *(int64_t *)(void *)member = (int64_t)number;
         return TUTTI_OK;
+    case OPTION_BYTES: return read_bytes(row, text, (int64_t *)(void *)member);
     case OPTION_REAL: return read_number(row, text, (double *)(void *)member);
     case OPTION_FLAG: *(bool *)member = true; return TUTTI_OK;
     }

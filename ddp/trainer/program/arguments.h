@@ -23,6 +23,7 @@ typedef struct tutti_arguments_list {
 typedef struct tutti_arguments {
     const char *model, *data, *device, *precision, *optimizer, *lr_schedule, *lr_milestones, *view, *parallel_mode,
         *mesh, *strategy, *save_strategy; /* NULL: not given */
+    int64_t memory_limit;                 /* bytes; 0: none */
     const char *dataset, *part_prefix;
     tutti_arguments_list blobs, freeze;
     const char *parameter_broadcast, *mirror_mean; /* yes or no */

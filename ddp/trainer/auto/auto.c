@@ -1,0 +1,319 @@
+/*
+ * Meshes, candidates, and the choice between them.
+ */
+#include "ddp/trainer/auto/auto.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ddp/trainer/auto/edges.h"
+
+/* Another strategy than data parallelism must be predicted to be quicker by this part: predictions are no better, and what is not
+ * cut records steps on GPUs, has no plans to make, and numbers ranks in errors as the job does. */
+#define MARGIN 0.02
+/* Bisections of the price of a byte. */
+#define BISECTIONS 14
+/* A byte that costs that many microseconds outweighs all time. */
+#define DEAR_BYTE_US 1e3
+/* What joins the ranks is measured for tensors up to this. */
+#define MOST_MEASURED_BYTES ((double)(64 << 20))
+
+static double now_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* ------------------------------------------------------------------------------------------------ meshes */
+
+static tutti_prices *find_mesh(tutti_auto *automatic, const int *sizes, int naxes) {
+    for (int m = 0; m < automatic->nmeshes; m++) {
+        const tutti_strategy *mesh = automatic->meshes[m].mesh;
+        if (mesh != NULL && mesh->naxes == naxes && memcmp(mesh->sizes, sizes, (size_t)naxes * sizeof *sizes) == 0)
+            return &automatic->meshes[m];
+    }
+    return NULL;
+}
+
+/* Collective where it finds out whether gradients travel during backward, as the engine does (ddp.c). */
+static tutti_status find_overlap(const tutti_auto *automatic, bool *overlaps_out) {
+    tutti_comm_details details;
+    TUTTI_TRY(tutti_comm_get(automatic->setup.comm, &details));
+    int32_t spare = details.host_cores >= 2 * details.host_ranks;
+    TUTTI_TRY(tutti_all_reduce(automatic->setup.comm, &spare, &spare, 1, TUTTI_INT32, TUTTI_MIN, NULL));
+    *overlaps_out = spare != 0 && tutti_comm_size(automatic->setup.comm) > 1;
+    return TUTTI_OK;
+}
+
+static tutti_status add_mesh(tutti_auto *automatic, bool overlaps, const int *sizes, int naxes) {
+    const tutti_auto_setup *setup = &automatic->setup;
+    if (automatic->nmeshes == TUTTI_AUTO_MESHES || find_mesh(automatic, sizes, naxes) != NULL) return TUTTI_OK;
+    const tutti_price_setup about = {setup->comm,   automatic->whole,   setup->batch, setup->optimizer,
+                                     setup->update, &automatic->pieces, overlaps,     setup->zero};
+    return tutti_prices_open(&automatic->meshes[automatic->nmeshes++], &about, sizes, naxes);
+}
+
+/* All ways to write n as a product of up to three numbers above 1, in any order; 1 as itself. Fewer axes come first. */
+static tutti_status add_meshes(tutti_auto *automatic, bool overlaps) {
+    const int n = tutti_comm_size(automatic->setup.comm);
+    TUTTI_TRY(add_mesh(automatic, overlaps, (int[]){n}, 1));
+    for (int a = 2; a < n; a++)
+        if (n % a == 0) TUTTI_TRY(add_mesh(automatic, overlaps, (int[]){a, n / a}, 2));
+    for (int a = 2; a < n; a++)
+        for (int b = 2; n % a == 0 && b < n / a; b++)
+            if (n / a % b == 0) TUTTI_TRY(add_mesh(automatic, overlaps, (int[]){a, b, n / a / b}, 3));
+    return TUTTI_OK;
+}
+
+static tutti_status add_plain(tutti_auto *automatic, bool overlaps) {
+    static const tutti_parallel_mode modes[TUTTI_AUTO_PLAIN] = {TUTTI_MODE_DATA_PARALLEL, TUTTI_MODE_LAYERWISE_PARALLEL,
+                                                                TUTTI_MODE_HYBRID_PARALLEL};
+    const int nranks = tutti_comm_size(automatic->setup.comm);
+    for (int i = 0; i < TUTTI_AUTO_PLAIN; i++) {
+        tutti_strategy *strategy = calloc(1, sizeof *strategy);
+        if (strategy == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a strategy");
+        automatic->plain[i].mode = modes[i];
+        automatic->plain[i].strategy = strategy;
+        TUTTI_TRY(tutti_strategy_read_mesh(NULL, nranks, modes[i], strategy));
+        tutti_strategy_fill(modes[i], automatic->setup.list, strategy);
+        TUTTI_TRY(add_mesh(automatic, overlaps, strategy->sizes, strategy->naxes));
+        automatic->plain[i].allowed =
+            tutti_prices_allow(find_mesh(automatic, strategy->sizes, strategy->naxes), strategy);
+    }
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- open, close */
+
+/* What joins the ranks is measured when they make a plan, for tensors up to that plan's. */
+static tutti_status measure_links(const tutti_auto *automatic) {
+    const tutti_model *whole = automatic->whole;
+    const int nranks = tutti_comm_size(automatic->setup.comm);
+    double most = sizeof(float) * (double)tutti_model_parameter_count(whole);
+    if (nranks == 1) return TUTTI_OK;
+    for (int i = 0; i < whole->nnodes; i++) {
+        const double bytes =
+            sizeof(float) * (double)automatic->setup.batch * (double)tutti_shape_count(whole->nodes[i].out);
+        if (bytes > most) most = bytes;
+    }
+    const int64_t rows =
+        (int64_t)((most < MOST_MEASURED_BYTES ? most : MOST_MEASURED_BYTES) / sizeof(float) / nranks) + 1;
+    const int64_t shape[2] = {rows, nranks};
+    tutti_placement *placement;
+    tutti_plan *plan = NULL;
+    TUTTI_TRY(tutti_placement_create(automatic->setup.comm, TUTTI_MEMORY_HOST, NULL, &nranks, 1, &placement));
+    const tutti_layout src = TUTTI_LAYOUT(.placement = placement, .sbp = &TUTTI_SPLIT(0), .type = TUTTI_FLOAT32,
+                                          .ndims = 2, .shape = shape, .name = "a measured tensor");
+    const tutti_layout dst = TUTTI_LAYOUT(.placement = placement, .sbp = &TUTTI_SPLIT(1), .type = TUTTI_FLOAT32,
+                                          .ndims = 2, .shape = shape, .name = "a measured tensor");
+    const tutti_status status = tutti_plan_create(&src, &dst, 1, &plan);
+    tutti_plan_destroy(plan);
+    tutti_placement_destroy(placement);
+    return status;
+}
+
+/* Asks for all that will be asked for, before it is measured. */
+static tutti_status note_pieces(tutti_auto *automatic) {
+    tutti_step_price *price = malloc(sizeof *price);
+    tutti_status status =
+        price != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_MEMORY, "no memory for the price of a strategy");
+    for (int i = 0; i < TUTTI_AUTO_PLAIN && status == TUTTI_OK; i++)
+        if (automatic->plain[i].allowed) status = tutti_auto_price(automatic, automatic->plain[i].strategy, price);
+    if (status == TUTTI_OK && automatic->setup.given != NULL)
+        status = tutti_auto_price(automatic, automatic->setup.given, price);
+    free(price);
+    for (int m = 0; m < automatic->nmeshes && automatic->setup.searches && status == TUTTI_OK; m++) {
+        tutti_tables tables;
+        status = tutti_tables_open(&tables, &automatic->meshes[m]);
+        tutti_tables_close(&tables);
+    }
+    return status;
+}
+
+tutti_status tutti_auto_open(tutti_auto *automatic, const tutti_auto_setup *setup) {
+    bool overlaps;
+    const char *path = getenv("TUTTI_SPEED_FILE");
+    *automatic = (tutti_auto){.setup = *setup};
+    if (setup->compute->kernels->memory != TUTTI_MEMORY_HOST)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "strategies are searched for, and predicted, on the processor only: give --device host");
+    automatic->meshes = calloc(TUTTI_AUTO_MESHES, sizeof *automatic->meshes);
+    if (automatic->meshes == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the prices of a strategy");
+    TUTTI_TRY(tutti_model_create_outline(setup->list, setup->in, 1, NULL, setup->compute, &automatic->whole));
+    TUTTI_TRY(find_overlap(automatic, &overlaps));
+    if (setup->naxes > 0) TUTTI_TRY(add_mesh(automatic, overlaps, setup->sizes, setup->naxes));
+    else if (setup->searches) TUTTI_TRY(add_meshes(automatic, overlaps));
+    if (setup->given != NULL) TUTTI_TRY(add_mesh(automatic, overlaps, setup->given->sizes, setup->given->naxes));
+    TUTTI_TRY(add_plain(automatic, overlaps));
+    TUTTI_TRY(measure_links(automatic));
+    TUTTI_TRY(note_pieces(automatic));
+    const tutti_calibration calibration = {setup->comm, setup->compute, setup->optimizer, setup->update,
+                                           path != NULL ? path : ""};
+    TUTTI_TRY(tutti_calibrate(&calibration, &automatic->pieces));
+    for (int m = 0; m < automatic->nmeshes; m++) automatic->meshes[m].measured = true;
+    return TUTTI_OK;
+}
+
+void tutti_auto_close(tutti_auto *automatic) {
+    for (int m = 0; m < automatic->nmeshes; m++) tutti_prices_close(&automatic->meshes[m]);
+    for (int i = 0; i < TUTTI_AUTO_PLAIN; i++) free(automatic->plain[i].strategy);
+    free(automatic->meshes);
+    tutti_pieces_fini(&automatic->pieces);
+    tutti_model_destroy(automatic->whole);
+    *automatic = (tutti_auto){.nmeshes = 0};
+}
+
+/* -------------------------------------------------------------------------------------------------- asking */
+
+tutti_status tutti_auto_price(tutti_auto *automatic, const tutti_strategy *strategy, tutti_step_price *price_out) {
+    tutti_prices *prices = find_mesh(automatic, strategy->sizes, strategy->naxes);
+    if (prices == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "the mesh of this strategy was not named before");
+    return tutti_prices_step(prices, strategy, price_out);
+}
+
+/* Over how many ranks gradients of a parameter are summed. */
+static double summing_ranks(const tutti_strategy *strategy, bool cut, const tutti_parameter *parameter) {
+    double ranks = 1;
+    for (int a = 0; a < strategy->naxes; a++)
+        if (!cut || (parameter->sums >> a & 1) != 0) ranks *= strategy->sizes[a];
+    return ranks;
+}
+
+tutti_status tutti_auto_bytes(tutti_auto *automatic, const tutti_strategy *strategy, double *bytes_out) {
+    const tutti_auto_setup *setup = &automatic->setup;
+    const int nranks = tutti_comm_size(setup->comm);
+    const bool cut = !tutti_strategy_is_data_parallel(strategy);
+    const int rows = (setup->batch + nranks - 1) / nranks;
+    tutti_placement *placement = NULL;
+    tutti_model *model;
+    TUTTI_TRY(
+        tutti_placement_create(setup->comm, TUTTI_MEMORY_HOST, NULL, strategy->sizes, strategy->naxes, &placement));
+    const tutti_parallel parallel = {setup->comm, placement, strategy, setup->batch};
+    tutti_status status =
+        tutti_model_create_outline(setup->list, setup->in, rows, cut ? &parallel : NULL, setup->compute, &model);
+    if (status == TUTTI_OK) {
+        const int states = tutti_update_find(setup->optimizer)->nstates;
+        *bytes_out = (double)model->memory_bytes;
+        for (int i = 0; i < model->nparameters; i++) {
+            const tutti_parameter *parameter = &model->parameters[i];
+            if (parameter->frozen) continue;
+            const double kept = states / (setup->zero ? summing_ranks(strategy, cut, parameter) : 1);
+            *bytes_out += (double)sizeof(float) * (double)parameter->count * (1 + kept);
+        }
+        tutti_model_destroy(model);
+    }
+    tutti_placement_destroy(placement);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------ choosing */
+
+typedef struct choice {
+    tutti_strategy best, tried;
+    tutti_step_price price; /* of the one that was tried last */
+    double us;              /* of the best; below 0: there is none */
+    double least_bytes;     /* of all that were tried */
+} choice;
+
+static bool keeps_limit(const tutti_auto *automatic, double bytes) {
+    return automatic->setup.memory_limit == 0 || bytes <= (double)automatic->setup.memory_limit;
+}
+
+/* Takes the strategy that is tried, if it is better than the best so far. */
+static tutti_status consider(tutti_auto *automatic, choice *c, bool *fits_out) {
+    double bytes;
+    TUTTI_TRY(tutti_auto_bytes(automatic, &c->tried, &bytes));
+    *fits_out = keeps_limit(automatic, bytes);
+    if (bytes < c->least_bytes) c->least_bytes = bytes;
+    if (!*fits_out) return TUTTI_OK;
+    TUTTI_TRY(tutti_auto_price(automatic, &c->tried, &c->price));
+    const bool best_is_plain = c->us >= 0 && tutti_strategy_is_data_parallel(&c->best);
+    if (c->us >= 0 && c->price.us >= c->us * (best_is_plain ? 1 - MARGIN : 1)) return TUTTI_OK;
+    c->us = c->price.us;
+    c->best = c->tried;
+    return TUTTI_OK;
+}
+
+/* The best strategies of a mesh where bytes cost nothing, or, if that is too large, as little as makes it fit. */
+static tutti_status search_tables(tutti_auto *automatic, tutti_tables *tables, const tutti_prices *prices, choice *c) {
+    double low = 1e-9, high = DEAR_BYTE_US, least;
+    bool fits;
+    TUTTI_TRY(tutti_tables_solve(tables, prices, 0, &c->tried, &least));
+    TUTTI_TRY(consider(automatic, c, &fits));
+    if (fits) return TUTTI_OK;
+    TUTTI_TRY(tutti_tables_solve(tables, prices, high, &c->tried, &least));
+    TUTTI_TRY(consider(automatic, c, &fits));
+    for (int i = 0; i < BISECTIONS && fits; i++) {
+        const double middle = sqrt(low * high);
+        TUTTI_TRY(tutti_tables_solve(tables, prices, middle, &c->tried, &least));
+        bool now;
+        TUTTI_TRY(consider(automatic, c, &now));
+        if (now) high = middle;
+        else low = middle;
+    }
+    return TUTTI_OK;
+}
+
+/* Where gradients travel during backward a sum cannot say what that hides: all, half or none of it is tried. */
+static tutti_status search_mesh(tutti_auto *automatic, tutti_prices *prices, choice *c) {
+    static const double weights[] = {1, 0.5, 0};
+    tutti_status status = TUTTI_OK;
+    for (int w = 0; w < (prices->setup.overlaps ? 3 : 1) && status == TUTTI_OK; w++) {
+        tutti_tables tables;
+        prices->gradient_weight = weights[w];
+        status = tutti_tables_open(&tables, prices);
+        if (status == TUTTI_OK) status = search_tables(automatic, &tables, prices, c);
+        tutti_tables_close(&tables);
+    }
+    prices->gradient_weight = 1;
+    return status;
+}
+
+/* A plain mode's mesh of 1 x n is one of n. */
+static bool has_idle_axis(const tutti_strategy *mesh) {
+    for (int a = 0; a < mesh->naxes; a++)
+        if (mesh->sizes[a] == 1 && mesh->naxes > 1) return true;
+    return false;
+}
+
+static tutti_status choose(tutti_auto *automatic, choice *c) {
+    bool fits;
+    const bool any = automatic->setup.naxes == 0;
+    c->us = -1;
+    c->least_bytes = 1e300;
+    for (int i = 0; i < TUTTI_AUTO_PLAIN && any; i++) {
+        if (!automatic->plain[i].allowed) continue;
+        c->tried = *automatic->plain[i].strategy;
+        TUTTI_TRY(consider(automatic, c, &fits));
+    }
+    for (int m = 0; m < automatic->nmeshes; m++) {
+        const tutti_prices *prices = &automatic->meshes[m];
+        if (any && has_idle_axis(prices->mesh)) continue;
+        if (!any && prices != find_mesh(automatic, automatic->setup.sizes, automatic->setup.naxes)) continue;
+        TUTTI_TRY(search_mesh(automatic, &automatic->meshes[m], c));
+    }
+    if (c->us >= 0) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_CONFIG,
+                      "--memory-limit %" PRId64
+                      ": no strategy keeps to it; the smallest that was found takes %.0f bytes of "
+                      "each rank: raise the limit, lower --batch-size, or take more ranks",
+                      automatic->setup.memory_limit, c->least_bytes);
+}
+
+tutti_status tutti_auto_choose(tutti_auto *automatic, tutti_strategy *strategy_out) {
+    const double begun = now_seconds();
+    choice *c = calloc(1, sizeof *c);
+    tutti_status status = c != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_MEMORY, "no memory to choose a strategy");
+    if (status == TUTTI_OK && tutti_comm_rank(automatic->setup.comm) == 0) status = choose(automatic, c);
+    status = tutti_calibrate_agree(automatic->setup.comm, status);
+    if (status == TUTTI_OK)
+        status = tutti_broadcast(automatic->setup.comm, &c->best, sizeof c->best, TUTTI_UINT8, 0, NULL);
+    if (status == TUTTI_OK) *strategy_out = c->best;
+    free(c);
+    automatic->search_seconds = now_seconds() - begun;
+    return status;
+}
