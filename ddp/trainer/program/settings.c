@@ -68,7 +68,8 @@ static int64_t none_or_count(int64_t given) {
 }
 
 tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_arguments_settings *settings) {
-    settings->model = TUTTI_TRAIN_MODEL(.name = arguments->model, .dropout = none_or(arguments->dropout));
+    settings->model = TUTTI_TRAIN_MODEL(.name = arguments->model, .dropout = none_or(arguments->dropout),
+                                        .hidden = (int)arguments->hidden);
     settings->data =
         TUTTI_TRAIN_DATA(.dataset = arguments->dataset, .folder = arguments->data, .no_augment = arguments->no_augment,
                          .resize = (int)arguments->resize, .no_shuffle = arguments->no_shuffle,
