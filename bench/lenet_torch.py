@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import cifar_torch
 import resnet_torch
 
 MADE_UP = 20000  # images
@@ -49,7 +50,8 @@ class Training:
         self.images, self.labels = images.to(device), labels.to(device)
         self.indices = torch.zeros(batch, dtype=torch.long, device=device)
         self.format = torch.channels_last if channels_last else torch.contiguous_format
-        self.model = (LeNet() if name == "lenet" else resnet_torch.make(name)).to(device, memory_format=self.format)
+        model = LeNet() if name == "lenet" else resnet_torch.make(name, images.shape[1])
+        self.model = model.to(device, memory_format=self.format)
         recipe = {"lr": 0.1} if name == "lenet" else {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4}
         self.optimizer = torch.optim.SGD(self.model.parameters(), **recipe)
         self.loss = torch.zeros((), device=device)
@@ -83,7 +85,9 @@ def read_idx(folder, name, header):
         return torch.frombuffer(bytearray(file.read()[header:]), dtype=torch.uint8)
 
 
-def read_samples(folder):
+def read_samples(folder, dataset="mnist"):
+    if dataset == "cifar10":
+        return cifar_torch.read_samples(folder, "data_batch_*.bin")
     if folder == "-":
         return torch.randint(0, 256, (MADE_UP, 1, 28, 28), dtype=torch.uint8), torch.randint(0, 10, (MADE_UP,))
     images = read_idx(folder, "train-images-idx3-ubyte", 16).view(-1, 1, 28, 28)
@@ -92,11 +96,12 @@ def read_samples(folder):
 
 def read_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="folder with MNIST's training files; -: made-up images")
+    parser.add_argument("data", help="folder with MNIST's training files, or CIFAR-10's binary ones; -: made-up images")
     parser.add_argument("steps", type=int, nargs="?", default=100)
     parser.add_argument("batch", type=int, nargs="?", default=100)
     parser.add_argument("--warm", type=int, default=20, help="steps before the clock starts")
     parser.add_argument("--model", choices=("lenet", "resnet20", "resnet50"), default="lenet")
+    parser.add_argument("--dataset", choices=("mnist", "cifar10"), default="mnist", help="cifar10: not with lenet")
     parser.add_argument("--channels-last", action="store_true", help="images and weights as [batch, height, width, channels]")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--graph", action="store_true", help="with --device cuda")
@@ -112,7 +117,7 @@ def main():
     torch.backends.cudnn.allow_tf32 = options.tf32  # as tutti-train; the default is yes here, and no for matrix products
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
     torch.backends.cudnn.benchmark = on_gpu
-    images, labels = read_samples(options.data)
+    images, labels = read_samples(options.data, options.dataset)
     order = torch.randperm(len(images)).to(options.device)
     training = Training(images, labels, options.batch, options.device, options.model, options.channels_last)
     if options.graph:

@@ -1,9 +1,22 @@
-"""Residual networks as plain PyTorch modules, for lenet_torch.py: those of `tutti-train --model resnet20` and `resnet50`.
+"""Residual networks as plain PyTorch modules, for lenet_torch.py and cifar_torch.py: those of `tutti-train --model resnet20` and
+`resnet50`.
 
-Shapes, operations and initial values are the trainer's, but for the side on which an odd padding lies.
+Shapes, operations and the distributions of initial values are the trainer's, but for the side on which an odd padding lies.
 """
+import math
+
 import torch.nn.functional as F
 from torch import nn
+
+
+BIAS_LIMIT = 0.07
+DEVIATION_OF_CUT = 0.87962566103423978  # of a standard normal that is cut off at two deviations
+
+
+def he_normal_(weight):
+    """Truncated at two deviations, with variance 2 / fan_in."""
+    deviation = math.sqrt(2 / weight[0].numel()) / DEVIATION_OF_CUT
+    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
 class Block(nn.Module):
@@ -30,10 +43,10 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self, large, blocks, outputs):
+    def __init__(self, large, blocks, outputs, inputs):
         super().__init__()
         self.large, channels = large, 64 if large else outputs[0]
-        self.conv1 = nn.Conv2d(1, channels, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
+        self.conv1 = nn.Conv2d(inputs, channels, 7 if large else 3, 2 if large else 1, 3 if large else 1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels, momentum=0.01)
         stages = []
         for stage, (count, units) in enumerate(zip(blocks, outputs)):
@@ -43,7 +56,8 @@ class ResNet(nn.Module):
         self.stages, self.fc = nn.Sequential(*stages), nn.Linear(channels, 10)
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
-                nn.init.xavier_uniform_(module.weight) if large else nn.init.kaiming_normal_(module.weight)
+                nn.init.xavier_uniform_(module.weight) if large else he_normal_(module.weight)
+        nn.init.uniform_(self.fc.bias, -BIAS_LIMIT, BIAS_LIMIT)
 
     def forward(self, x):
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -52,7 +66,8 @@ class ResNet(nn.Module):
         return self.fc(self.stages(x).mean((2, 3)))
 
 
-def make(name):
+def make(name, inputs=1):
+    """inputs: channels of an image"""
     if name == "resnet50":
-        return ResNet(True, (3, 4, 6, 3), (256, 512, 1024, 2048))
-    return ResNet(False, (3, 3, 3), (16, 32, 64))
+        return ResNet(True, (3, 4, 6, 3), (256, 512, 1024, 2048), inputs)
+    return ResNet(False, (3, 3, 3), (16, 32, 64), inputs)

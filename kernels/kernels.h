@@ -98,7 +98,6 @@ struct tutti_kernels {
     void (*relu_forward)(tutti_compute *compute, size_t count, const tutti_real *x, tutti_real *y);
     void (*relu_backward)(tutti_compute *compute, size_t count, const tutti_real *y, const tutti_real *dy,
                           tutti_real *dx);
-    /* NULL where there are none yet (GPUs): batch_norm_*, average_pool_*, add_relu. */
     void (*batch_norm_forward)(tutti_compute *compute, const tutti_batch_norm *norm,
                                const tutti_batch_norm_forward_args *args);
     void (*batch_norm_backward)(tutti_compute *compute, const tutti_batch_norm *norm,

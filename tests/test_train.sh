@@ -38,6 +38,8 @@ if command -v python3 >/dev/null; then
     python3 -c 'import json,sys; [json.loads(line) for line in open("m.jsonl")]' || fail "metrics are no JSON lines"
 fi
 [ -s err ] && { fail "stderr is not empty"; cat err; }
+timeout 60 $alone --model mlp --hidden 64 --batch-size 20 --steps 2 >out 2>err || fail "a hidden layer of 64"
+grep -q '^mlp: 50890 trained parameters' out || fail "not the parameters of 64 units: $(head -n 3 out)"
 timeout 20 $alone --help >help || fail "--help"
 for option in monitor batch-size view parallel-mode mesh strategy save-strategy memory-limit explain zero freeze parameter-broadcast mirror-mean check-parameters nodes device_num ctrl_port node_rank version; do
     grep -qE -- "^  --$option( |\$)" help || fail "--help does not list --$option"

@@ -252,10 +252,6 @@ static void dropout_backward(tutti_compute *compute, const tutti_node *node, con
 
 /* ------------------------------------------------------------------------------------------------- add */
 
-static bool add_runs_on(const tutti_node *node, const tutti_kernels *kernels) {
-    return !has_relu(node) || kernels->add_relu != NULL;
-}
-
 static unsigned add_reads(const tutti_node *node) {
     return has_relu(node) ? TUTTI_READS_Y : 0u;
 }
@@ -293,11 +289,6 @@ static tutti_status batch_norm_place(tutti_node *node) {
     node->out = node->in;
     for (int i = 0; i < 2; i++) node->parameter_counts[i] = node->state_counts[i] = channels;
     return TUTTI_OK;
-}
-
-static bool batch_norm_runs_on(const tutti_node *node, const tutti_kernels *kernels) {
-    (void)node;
-    return kernels->batch_norm_forward != NULL;
 }
 
 static unsigned reads_x(const tutti_node *node) {
@@ -373,11 +364,6 @@ static tutti_status average_pool_place(tutti_node *node) {
     }
     node->out = (tutti_shape){node->plan.pool.out_height, node->plan.pool.out_width, node->in.channels};
     return TUTTI_OK;
-}
-
-static bool average_pool_runs_on(const tutti_node *node, const tutti_kernels *kernels) {
-    (void)node;
-    return kernels->average_pool_forward != NULL;
 }
 
 static void average_pool_forward(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass,
@@ -499,7 +485,6 @@ static const tutti_layer_row rows[TUTTI_LAYER_KIND_COUNT] = {
                          .split_axes = SPLIT_ELEMENTS,
                          .passes_gradient = true,
                          .place = same_shape_place,
-                         .runs_on = add_runs_on,
                          .backward_reads = add_reads,
                          .changes_dy = has_relu,
                          .forward = add_forward,
@@ -512,7 +497,6 @@ static const tutti_layer_row rows[TUTTI_LAYER_KIND_COUNT] = {
                                 .state_names = {"moving_mean", "moving_variance"},
                                 .state_starts = {0, 1},
                                 .place = batch_norm_place,
-                                .runs_on = batch_norm_runs_on,
                                 .backward_reads = reads_x,
                                 .scratch_count = batch_norm_room,
                                 .kept_count = batch_norm_room,
@@ -523,7 +507,6 @@ static const tutti_layer_row rows[TUTTI_LAYER_KIND_COUNT] = {
                                   .ninputs = 1,
                                   .split_axes = SPLIT_ELEMENTS,
                                   .place = average_pool_place,
-                                  .runs_on = average_pool_runs_on,
                                   .forward = average_pool_forward,
                                   .backward = average_pool_backward,
                                   .cost = max_pool_cost},

@@ -77,10 +77,10 @@ static tutti_status take_model(const tutti_train_model *given, tutti_train_model
                           "model: struct_bytes is %zu, not %zu, or layer_bytes %zu, not %zu: fill it with "
                           "TUTTI_TRAIN_MODEL(...)",
                           model->struct_bytes, sizeof *model, model->layer_bytes, sizeof(tutti_layer));
-    if (!(model->dropout < 1) || model->classes < 0)
+    if (!(model->dropout < 1) || model->classes < 0 || model->hidden < 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "model: dropout is %g, classes %d; expected a rate below 1, and at least 0", model->dropout,
-                          model->classes);
+                          "model: dropout is %g, classes %d, hidden %d; expected a rate below 1, and at least 0",
+                          model->dropout, model->classes, model->hidden);
     if (model->layers == NULL) {
         if (model->name == NULL || tutti_models_find(model->name) != NULL) return TUTTI_OK;
         return tutti_fail(TUTTI_ERR_CONFIG, "--model %s: expected " TUTTI_MODELS_NAMES ", or a list of layers",

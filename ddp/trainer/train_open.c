@@ -55,6 +55,7 @@ static tutti_status fill_list(tutti_trainer *train) {
         .dropout = given->dropout == 0  ? -1
                    : given->dropout < 0 ? 0
                                         : given->dropout,
+        .hidden = given->hidden,
     };
     train->list = calloc(1, sizeof *train->list);
     if (train->list == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a model");

@@ -108,6 +108,7 @@ typedef struct tutti_train_model {
     const char *name TUTTI_ZERO;
     int classes TUTTI_ZERO;               /* of a ready model; 0: as many as the data have, which then must know it */
     double dropout TUTTI_ZERO;            /* rate of a ready model's; 0: its own (lenet: 0.5); below 0: none */
+    int hidden TUTTI_ZERO;                /* units of mlp's hidden layer; 0: 512 */
     const tutti_layer *layers TUTTI_ZERO; /* the list; NULL: a ready model */
     int nlayers TUTTI_ZERO;               /* of the list, 1 to TUTTI_TRAIN_LAYERS */
     size_t layer_bytes TUTTI_SIZE_OF(tutti_layer); /* sizeof(tutti_layer) */

@@ -21,7 +21,7 @@ extern const tutti_device *tutti_cuda_device;
 
 #define TUTTI_COMPUTE_SLOTS      8 /* pieces of uploads that may be on their way: those of some steps */
 #define TUTTI_COMPUTE_SLOT_BYTES ((size_t)512 << 10)
-/* Floats: what bias_backward's blocks hand on, and parts of products (gemm.c). */
+/* Floats: what bias_backward's blocks hand on, parts of products (gemm.c), sums of batch norm's groups of rows. */
 #define TUTTI_COMPUTE_PARTIALS (1 << 21)
 
 /* Pinned memory on its way to the GPU. */
@@ -108,9 +108,19 @@ void tutti_gpu_max_pool_forward(tutti_compute *compute, const tutti_window *wind
                                 int32_t *where);
 void tutti_gpu_max_pool_backward(tutti_compute *compute, const tutti_window *window, int batch, const float *dy,
                                  const int32_t *where, float *dx);
+/* By the operators' kernels, as batch norm's (norm.cu). */
+void tutti_gpu_average_pool_forward(tutti_compute *compute, const tutti_window *window, int batch, const float *x,
+                                    float *y);
+void tutti_gpu_average_pool_backward(tutti_compute *compute, const tutti_window *window, int batch, const float *dy,
+                                     float *dx);
+void tutti_gpu_batch_norm_forward(tutti_compute *compute, const tutti_batch_norm *norm,
+                                  const tutti_batch_norm_forward_args *args);
+void tutti_gpu_batch_norm_backward(tutti_compute *compute, const tutti_batch_norm *norm,
+                                   const tutti_batch_norm_backward_args *args);
 void tutti_gpu_relu_forward(tutti_compute *compute, size_t count, const float *x, float *y);
 void tutti_gpu_relu_backward(tutti_compute *compute, size_t count, const float *y, const float *dy, float *dx);
 void tutti_gpu_add(tutti_compute *compute, size_t count, const float *a, const float *b, float *y);
+void tutti_gpu_add_relu(tutti_compute *compute, size_t count, const float *a, const float *b, float *y);
 void tutti_gpu_fill(tutti_compute *compute, size_t count, float value, float *data);
 void tutti_gpu_dropout(tutti_compute *compute, const tutti_dropout *dropout, const tutti_step_values *values,
                        size_t count, const float *src, float *dst);

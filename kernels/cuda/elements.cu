@@ -19,6 +19,12 @@ struct rectified {
     }
 };
 
+struct rectified_plus {
+    __device__ float operator()(float a, float b) const {
+        return rectified()(a + b, 0);
+    }
+};
+
 /* dy where y was let through. */
 struct passed {
     __device__ float operator()(float y, float dy) const {
@@ -44,6 +50,10 @@ static void launch_combine(tutti_compute *compute, size_t count, const float *a,
 
 void tutti_gpu_add(tutti_compute *compute, size_t count, const float *a, const float *b, float *y) {
     launch_combine(compute, count, a, b, y, plus());
+}
+
+void tutti_gpu_add_relu(tutti_compute *compute, size_t count, const float *a, const float *b, float *y) {
+    launch_combine(compute, count, a, b, y, rectified_plus());
 }
 
 void tutti_gpu_relu_forward(tutti_compute *compute, size_t count, const float *x, float *y) {

@@ -1,5 +1,5 @@
 /*
- * Windows that slide over images: unfolding for convolutions, folding back, max-pooling.
+ * Windows that slide over images: unfolding for convolutions, folding back, max-pooling; average-pooling by the operators' kernels.
  *
  *   columns[pixel of the output, ky, kx, channel] = x[the pixel under the window]     0 where it is padding
  *
@@ -8,7 +8,9 @@
  * a row per image: indices within an image have 31 bits.
  */
 #include "kernels/cuda/bfloat16.h"
+#include "kernels/cuda/op_kernels.h"
 #include "kernels/cuda/quad.h"
+#include "kernels/host/rectangle.h"
 
 #define MOST_ROWS 65535 /* of blocks in a grid */
 
@@ -239,4 +241,18 @@ void tutti_gpu_max_pool_backward(tutti_compute *compute, const tutti_window *win
     dim3 grid = grid_for(windows);
     if (group_width(window) == 4) launch(compute, max_pool_backward<4>, grid, THREADS, windows, dy, where, dx);
     else launch(compute, max_pool_backward<1>, grid, THREADS, windows, dy, where, dx);
+}
+
+void tutti_gpu_average_pool_forward(tutti_compute *compute, const tutti_window *window, int batch, const float *x,
+                                    float *y) {
+    const tutti_kernel_window rectangle = rectangle_of(window, batch);
+    tutti_compute_note(compute, tutti_gpu_op_average_pool_forward(tutti_cuda_compute_of(compute)->stream, TUTTI_FLOAT32,
+                                                                  &rectangle, false, x, y));
+}
+
+void tutti_gpu_average_pool_backward(tutti_compute *compute, const tutti_window *window, int batch, const float *dy,
+                                     float *dx) {
+    const tutti_kernel_window rectangle = rectangle_of(window, batch);
+    tutti_compute_note(compute, tutti_gpu_op_average_pool_backward(tutti_cuda_compute_of(compute)->stream,
+                                                                   TUTTI_FLOAT32, &rectangle, false, dy, dx));
 }

@@ -8,18 +8,18 @@
 #include "kernels/operators.h"
 
 static inline tutti_kernel_window rectangle_of(const tutti_window *window, int batch) {
-    return (tutti_kernel_window){.batch = batch,
-                                 .in_height = window->in_height,
-                                 .in_width = window->in_width,
-                                 .channels = window->channels,
-                                 .kernel_height = window->kernel,
-                                 .kernel_width = window->kernel,
-                                 .stride_height = window->stride,
-                                 .stride_width = window->stride,
-                                 .pad_top = window->pad_top,
-                                 .pad_left = window->pad_left,
-                                 .out_height = window->out_height,
-                                 .out_width = window->out_width};
+    tutti_kernel_window made; /* this is C++, too */
+    made.batch = batch;
+    made.in_height = window->in_height;
+    made.in_width = window->in_width;
+    made.channels = window->channels;
+    made.kernel_height = made.kernel_width = window->kernel;
+    made.stride_height = made.stride_width = window->stride;
+    made.pad_top = window->pad_top;
+    made.pad_left = window->pad_left;
+    made.out_height = window->out_height;
+    made.out_width = window->out_width;
+    return made;
 }
 
 #endif

@@ -88,6 +88,8 @@ const char *training_run_body(const ranks_options *options, ranks_body body, dou
     }
     for (char *at = text; (at = strstr(at, "\"loss\":")) != NULL && *count_out < TRAINING_LOSSES; ++*count_out)
         losses_out[*count_out] = strtod(at + strlen("\"loss\":"), &at);
+    for (char *at = text; (at = strstr(at, "\"test_loss\":")) != NULL;)
+        run->test_loss = strtod(at + strlen("\"test_loss\":"), &at);
     free(text);
     return NULL;
 }

@@ -36,8 +36,9 @@ typedef struct training_run {
     const char *data;               /* folder with MNIST's files; metrics are written into it for a while */
     char metrics[FILES_PATH_BYTES]; /* filled in by the run */
     bool own_gpus;                  /* each rank, a process, takes the GPU of its number */
-    bool smooth; /* in place of the model that `options` name: convolutions, dense layers and dropout */
-    int parts;   /* filled in by training_losses_of_parts */
+    bool smooth;      /* in place of the model that `options` name: convolutions, dense layers and dropout */
+    int parts;        /* filled in by training_losses_of_parts */
+    double test_loss; /* filled in by the run: its last test's */
 } training_run;
 
 /* Runs the ranks. losses_out: up to TRAINING_LOSSES losses, as the metrics hold them, ten digits. NULL when all went

@@ -9,6 +9,7 @@
 typedef struct tutti_models_options {
     int classes;
     double dropout; /* rate; below 0: the model's own */
+    int hidden;     /* units of mlp's hidden layer; 0: 512 */
 } tutti_models_options;
 
 typedef struct tutti_models_row {

@@ -97,6 +97,7 @@ static const option_row rows[] = {
      "after a half and three quarters of all steps)"},
     {"lr-factor", OPTION_REAL, AT(lr_factor), "0.1", 0, 1, "F", "of the schedule step: the rate is multiplied by it"},
     {"warmup-steps", OPTION_INT, AT(warmup_steps), "0", 0, MOST_STEPS, "N", "in which the rate grows to --lr"},
+    {"hidden", OPTION_INT, AT(hidden), NULL, 1, 1e6, "N", "of mlp: units of its hidden layer (default: 512)"},
     {"dropout", OPTION_REAL, AT(dropout), NULL, 0, 0.99, "RATE", "instead of the model's own (lenet: 0.5)"},
     {"seed", OPTION_INT, AT(seed), "1", 0, 9e15, "N", "of parameters, order of images and dropout"},
     {"eval-every", OPTION_INT, AT(eval_every), "0", 0, MOST_STEPS, "N", "test after every N steps (default: at the end)"},

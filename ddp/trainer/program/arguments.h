@@ -30,7 +30,7 @@ typedef struct tutti_arguments {
     int64_t zero, check_parameters;
     const char *checkpoint_dir, *resume, *metrics, *monitor, *loss;
     int64_t batch_size, seed, eval_every, log_every, warmup_steps;
-    int64_t resize, shuffle_buffer, classes, test_part_num; /* 0: not given */
+    int64_t resize, shuffle_buffer, classes, test_part_num, hidden; /* 0: not given */
     int64_t repeat, data_part_num, part_suffix_length;
     int64_t steps, epochs;                      /* below 0: not given */
     double lr, momentum, weight_decay, dropout; /* NaN: not given */

@@ -81,7 +81,8 @@ static tutti_status read_monitor(const char *text, int64_t *every_out) {
 }
 
 tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_arguments_settings *settings) {
-    settings->model = TUTTI_TRAIN_MODEL(.name = arguments->model, .dropout = none_or(arguments->dropout));
+    settings->model = TUTTI_TRAIN_MODEL(.name = arguments->model, .dropout = none_or(arguments->dropout),
+                                        .hidden = (int)arguments->hidden);
     settings->data =
         TUTTI_TRAIN_DATA(.dataset = arguments->dataset, .folder = arguments->data, .no_augment = arguments->no_augment,
                          .resize = (int)arguments->resize, .no_shuffle = arguments->no_shuffle,

@@ -213,6 +213,45 @@ void tutti_gpu_max_pool_backward(tutti_compute *by, const tutti_window *window, 
     CALL(max_pool_backward, window, batch, there(dy), there(where), there(dx));
 }
 
+void tutti_gpu_average_pool_forward(tutti_compute *by, const tutti_window *window, int batch, const float *x,
+                                    float *y) {
+    (void)by;
+    CALL(average_pool_forward, window, batch, there(x), there(y));
+}
+
+void tutti_gpu_average_pool_backward(tutti_compute *by, const tutti_window *window, int batch, const float *dy,
+                                     float *dx) {
+    (void)by;
+    CALL(average_pool_backward, window, batch, there(dy), there(dx));
+}
+
+void tutti_gpu_batch_norm_forward(tutti_compute *by, const tutti_batch_norm *norm,
+                                  const tutti_batch_norm_forward_args *args) {
+    (void)by;
+    open_module();
+    tutti_batch_norm_forward_args on_gpu = {args->rows,
+                                            args->training,
+                                            there(args->x),
+                                            there(args->gamma),
+                                            there(args->beta),
+                                            there(args->moving_mean),
+                                            there(args->moving_variance),
+                                            there(args->scratch),
+                                            there(args->kept),
+                                            there(args->y)};
+    CALL(batch_norm_forward, norm, &on_gpu);
+}
+
+void tutti_gpu_batch_norm_backward(tutti_compute *by, const tutti_batch_norm *norm,
+                                   const tutti_batch_norm_backward_args *args) {
+    (void)by;
+    open_module();
+    tutti_batch_norm_backward_args on_gpu = {
+        args->rows,        there(args->x),       there(args->gamma),  there(args->beta),  there(args->dy),
+        there(args->kept), there(args->scratch), there(args->dgamma), there(args->dbeta), there(args->dx)};
+    CALL(batch_norm_backward, norm, &on_gpu);
+}
+
 void tutti_gpu_relu_forward(tutti_compute *by, size_t count, const float *x, float *y) {
     (void)by;
     CALL(relu_forward, count, there(x), there(y));
@@ -226,6 +265,11 @@ void tutti_gpu_relu_backward(tutti_compute *by, size_t count, const float *y, co
 void tutti_gpu_add(tutti_compute *by, size_t count, const float *a, const float *b, float *y) {
     (void)by;
     CALL(add, count, there(a), there(b), there(y));
+}
+
+void tutti_gpu_add_relu(tutti_compute *by, size_t count, const float *a, const float *b, float *y) {
+    (void)by;
+    CALL(add_relu, count, there(a), there(b), there(y));
 }
 
 void tutti_gpu_fill(tutti_compute *by, size_t count, float value, float *data) {
