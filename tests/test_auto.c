@@ -259,7 +259,8 @@ static tutti_status compare_with_models(ranks_context *context) {
         /* Two readers of one output that want the same of it share a redistribution. */
         for (int i = 1; i < p.list.count && round % 3 == 0; i++)
             memset(strategy.layers[i], TUTTI_SPLIT_SAMPLES, sizeof strategy.layers[i]);
-        const tutti_parallel parallel = {context->comm, p.prices.placement, &strategy, t->batch};
+        const tutti_parallel parallel = {
+            .comm = context->comm, .placement = p.prices.placement, .strategy = &strategy, .batch = t->batch};
         tutti_model *model;
         double planned;
         TUTTI_TRY(tutti_model_create_part(&p.list, in, &parallel, p.compute, &model));

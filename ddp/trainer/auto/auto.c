@@ -192,7 +192,8 @@ tutti_status tutti_auto_bytes(tutti_auto *automatic, const tutti_strategy *strat
     tutti_model *model;
     TUTTI_TRY(
         tutti_placement_create(setup->comm, TUTTI_MEMORY_HOST, NULL, strategy->sizes, strategy->naxes, &placement));
-    const tutti_parallel parallel = {setup->comm, placement, strategy, setup->batch};
+    const tutti_parallel parallel = {
+        .comm = setup->comm, .placement = placement, .strategy = strategy, .batch = setup->batch};
     tutti_status status =
         tutti_model_create_outline(setup->list, setup->in, rows, cut ? &parallel : NULL, setup->compute, &model);
     if (status == TUTTI_OK) {
