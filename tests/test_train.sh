@@ -41,7 +41,7 @@ fi
 timeout 60 $alone --model mlp --hidden 64 --batch-size 20 --steps 2 >out 2>err || fail "a hidden layer of 64"
 grep -q '^mlp: 50890 trained parameters' out || fail "not the parameters of 64 units: $(head -n 3 out)"
 timeout 20 $alone --help >help || fail "--help"
-for option in monitor batch-size view parallel-mode mesh strategy save-strategy memory-limit explain zero freeze parameter-broadcast mirror-mean check-parameters nodes device_num ctrl_port node_rank version; do
+for option in monitor eval-samples batch-size view parallel-mode mesh strategy save-strategy memory-limit explain zero freeze parameter-broadcast mirror-mean check-parameters nodes device_num ctrl_port node_rank version; do
     grep -qE -- "^  --$option( |\$)" help || fail "--help does not list --$option"
 done
 timeout 20 $alone --version | grep -qE '^tutti-train [0-9]+\.[0-9]+\.[0-9]+$' || fail "--version"
@@ -62,6 +62,10 @@ EOF
     timeout 60 $alone --data mnist --model lenet --batch-size 20 --epochs 3 --log-every 1 --eval-every 3 --metrics epochs.jsonl \
         --checkpoint-dir epochs >out 2>err || { fail "three epochs"; cat err; }
     tail -n 1 out | grep -qE '^test accuracy: [0-9]+\.[0-9]{2} %$' || fail "last line with data: $(tail -n 1 out)"
+    timeout 20 $alone --data mnist --model mlp --batch-size 5 --steps 1 --eval-samples 7 >part 2>err || { fail "a part of a test"; cat err; }
+    grep -qE '^test accuracy: [0-9.]+ % \(on 10 of 20 samples\)$' part || fail "a part of a test: $(tail -n 1 part)"
+    timeout 20 $three --data mnist --model mlp --batch-size 2 --steps 1 --eval-samples 4 >part 2>err || { fail "a part of a test, 3 ranks"; cat err; }
+    grep -qE '^test accuracy: [0-9.]+ % \(on 6 of 20 samples\)$' part || fail "a part of a test, 3 ranks: $(tail -n 1 part)"
     [ "$(grep -c '^checkpoint written: epochs/step-000000' out)" = 3 ] || { fail "not three checkpoints are told"; cat out; }
     python3 - <<'EOF' || fail "epochs or speeds in the metrics"
 import json

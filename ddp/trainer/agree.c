@@ -48,13 +48,31 @@ tutti_status tutti_trainer_agree(const tutti_trainer *train) {
     const tutti_input *input = &train->input;
     const char *texts[] = {train->model_name,  train->optimizer_name, options->lr_schedule,          options->loss,
                            options->precision, options->view,         train->compute->kernels->name, given->dataset};
-    int64_t numbers[] = {
-        options->batch_size,    options->loss_every,         options->eval_every,     train->step,
-        input->train_count,     train->total_steps,          agreed_seed(train),      input->test_count,
-        input->details.height,  input->details.width,        input->details.channels, input->details.classes,
-        given->no_augment,      given->no_shuffle,           given->shuffle_buffer,   given->repeat,
-        options->nesterov,      options->no_decay_norm_bias, options->warmup_steps,   options->catch_signals,
-        options->monitor_every, options->distribute != NULL, options->eager,          train->input.own};
+    int64_t numbers[] = {options->batch_size,
+                         options->loss_every,
+                         options->eval_every,
+                         options->eval_samples,
+                         train->step,
+                         input->train_count,
+                         train->total_steps,
+                         agreed_seed(train),
+                         input->test_count,
+                         input->details.height,
+                         input->details.width,
+                         input->details.channels,
+                         input->details.classes,
+                         given->no_augment,
+                         given->no_shuffle,
+                         given->shuffle_buffer,
+                         given->repeat,
+                         options->nesterov,
+                         options->no_decay_norm_bias,
+                         options->warmup_steps,
+                         options->catch_signals,
+                         options->monitor_every,
+                         options->distribute != NULL,
+                         options->eager,
+                         train->input.own};
     const int64_t reduction[] = {train->reduction.sums, train->reduction.zero, train->reduction.no_broadcast,
                                  options->check_parameters};
     double reals[] = {train->schedule.lr, train->schedule.factor, train->update.options.momentum,

@@ -148,6 +148,7 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
         if (options->freeze == NULL || options->freeze[i] == NULL || options->freeze[i][0] == '\0')
             return tutti_fail(TUTTI_ERR_CONFIG, "--freeze: prefix %d of %d is empty", i, options->nfreeze);
     TUTTI_TRY(check_count("eval-every", options->eval_every, 0, most));
+    TUTTI_TRY(check_count("eval-samples", options->eval_samples, 0, most));
     TUTTI_TRY(check_count("log-every", options->loss_every, 0, most));
     TUTTI_TRY(check_count("monitor", options->monitor_every, -1, most));
     if (options->ncallbacks < 0 || options->ncallbacks > MOST_CALLBACKS ||

@@ -213,16 +213,17 @@ static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch, 
     return TUTTI_OK;
 }
 
-tutti_status tutti_step_test(tutti_step *step, tutti_data *test, tutti_step_sums *sums_out) {
+tutti_status tutti_step_test(tutti_step *step, tutti_data *test, int64_t most, tutti_step_sums *sums_out) {
     tutti_compute *compute = step->setup.compute;
     tutti_data_batch batch;
     double sums[2];
-    int64_t samples = 0;
+    int64_t samples = 0, seen = 0;
     compute->kernels->zero(compute, step->sums, sizeof sums);
     TUTTI_TRY(tutti_data_seek(test, 0, 0));
-    for (;;) {
+    while (most == 0 || seen < most) {
         TUTTI_TRY(tutti_data_next(test, &batch));
         if (batch.whole == 0) break;
+        seen += batch.whole;
         TUTTI_TRY(test_batch(step, &batch, &samples));
     }
     TUTTI_TRY(compute->kernels->download(compute, sums, step->sums, sizeof sums));

@@ -64,8 +64,8 @@ typedef struct tutti_step_sums {
     int64_t samples;
 } tutti_step_sums;
 
-/* One pass over test samples. In a model that is cut all ranks test the same batches, and the sums are of the losses that this rank
+/* One pass over test samples, which ends behind the batch that reaches `most` of those that this rank reads; 0: over all. In a model that is cut all ranks test the same batches, and the sums are of the losses that this rank
  * counts. */
-tutti_status tutti_step_test(tutti_step *step, tutti_data *test, tutti_step_sums *sums_out);
+tutti_status tutti_step_test(tutti_step *step, tutti_data *test, int64_t most, tutti_step_sums *sums_out);
 
 #endif

@@ -134,7 +134,10 @@ tutti_status tutti_trainer_evaluate(tutti_trainer *train, tutti_train_evaluation
     *evaluation_out = (tutti_train_evaluation){.samples = 0};
     TUTTI_TRY(share_states(train));
     if (train->input.test == NULL) return TUTTI_OK;
-    TUTTI_TRY(tutti_step_test(&train->work, train->input.test, &sums));
+    /* Ranks test samples of their own, except where layers are cut. */
+    const int64_t testers = train->cut ? 1 : train->nranks;
+    const int64_t most = (train->options.eval_samples + testers - 1) / testers;
+    TUTTI_TRY(tutti_step_test(&train->work, train->input.test, most, &sums));
     double all[] = {sums.losses, sums.right, (double)sums.samples};
     TUTTI_TRY(tutti_all_reduce(train->comm, all, all, 3, TUTTI_FLOAT64, TUTTI_SUM, NULL));
     if (all[2] == 0) return tutti_fail(TUTTI_ERR_DATA, "%s: there are no test samples", train->input.name);

@@ -298,6 +298,8 @@ typedef struct tutti_train_options {
 
     /* What is told. Losses are means over the samples of all ranks. */
     int64_t eval_every TUTTI_ZERO; /* test after every N steps; 0: at the end only */
+    /* How many samples of all ranks together a test takes, rounded up to whole batches of each rank; 0: on all. */
+    int64_t eval_samples TUTTI_ZERO;
     /* The losses of step 1 and of every N-th are looked at, which takes a small reduction over ranks; 0: 20. */
     int64_t loss_every TUTTI_ZERO;
     /* Rank 0 prints these losses, tests and checkpoints to stdout, and progress to stderr where that is a terminal. */

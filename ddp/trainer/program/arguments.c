@@ -100,6 +100,8 @@ static const option_row rows[] = {
     {"hidden", OPTION_INT, AT(hidden), NULL, 1, 1e6, "N", "of mlp: units of its hidden layer (default: 512)"},
     {"dropout", OPTION_REAL, AT(dropout), NULL, 0, 0.99, "RATE", "instead of the model's own (lenet: 0.5)"},
     {"seed", OPTION_INT, AT(seed), "1", 0, 9e15, "N", "of parameters, order of images and dropout"},
+    {"eval-samples", OPTION_INT, AT(eval_samples), "0", 0, MOST_STEPS, "N", "test on the first N samples of each test, rounded up to "
+     "whole batches of each rank (default: all)"},
     {"eval-every", OPTION_INT, AT(eval_every), "0", 0, MOST_STEPS, "N", "test after every N steps (default: at the end)"},
     {"checkpoint-dir", OPTION_TEXT, AT(checkpoint_dir), NULL, 0, 0, "DIR", "written after each epoch, at the end, and "
      "on Ctrl-C; a folder without checkpoints, or that of --resume"},

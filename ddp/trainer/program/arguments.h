@@ -29,7 +29,7 @@ typedef struct tutti_arguments {
     const char *parameter_broadcast, *mirror_mean; /* yes or no */
     int64_t zero, check_parameters;
     const char *checkpoint_dir, *resume, *metrics, *monitor, *loss;
-    int64_t batch_size, seed, eval_every, log_every, warmup_steps;
+    int64_t batch_size, seed, eval_every, eval_samples, log_every, warmup_steps;
     int64_t resize, shuffle_buffer, classes, test_part_num, hidden; /* 0: not given */
     int64_t repeat, data_part_num, part_suffix_length;
     int64_t steps, epochs;                      /* below 0: not given */

@@ -55,8 +55,11 @@ static void announce(const tutti_arguments *arguments, const tutti_train_details
     fflush(stdout);
 }
 
-static int tell_accuracy(const tutti_train_details *details, double accuracy) {
-    printf("test accuracy%s: %.2f %%\n", details->drawn ? " (drawn digits, not MNIST)" : "", 100 * accuracy);
+static int tell_accuracy(const tutti_train_details *details, const tutti_train_evaluation *test) {
+    printf("test accuracy%s: %.2f %%", details->drawn ? " (drawn digits, not MNIST)" : "", 100 * test->accuracy);
+    if (test->samples < details->test_samples)
+        printf(" (on %lld of %lld samples)", (long long)test->samples, (long long)details->test_samples);
+    putchar('\n');
     return fflush(stdout) == 0 ? 0 : EXIT_FAILED;
 }
 
@@ -83,7 +86,7 @@ static int train(tutti_comm *comm, const tutti_arguments *arguments, tutti_train
     if (status == TUTTI_OK) status = tutti_train_get(trainer, &details);
     if (status != TUTTI_OK) return report(tutti_comm_rank(comm), tutti_comm_size(comm));
     if (result.stopped_by != 0) return tell_stop(arguments, &details, result.stopped_by, speaks);
-    return speaks ? tell_accuracy(&details, result.test.accuracy) : 0;
+    return speaks ? tell_accuracy(&details, &result.test) : 0;
 }
 
 static int open_and_train(tutti_comm *comm, const tutti_arguments *arguments) {
