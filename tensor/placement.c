@@ -307,6 +307,20 @@ static tutti_status fill(tutti_placement *placement, const int *ranks) {
     return keep_groups(placement->comm, placement->gpu, &placement->groups);
 }
 
+static size_t bytes_of(size_t nranks, int naxes) {
+    return sizeof(tutti_placement) + nranks * (1 + (size_t)naxes) * sizeof(int);
+}
+
+/* Plans ask for them in their innermost loops. */
+static void fill_coordinates(tutti_placement *placement) {
+    int *next = placement->ranks + placement->nranks;
+    for (int i = 0; i < placement->nranks; i++, next += placement->naxes)
+        for (int axis = placement->naxes - 1, left = i; axis >= 0; axis--) {
+            next[axis] = left % placement->sizes[axis];
+            left /= placement->sizes[axis];
+        }
+}
+
 tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const int *ranks, const int *axes, int naxes,
                                     tutti_placement **placement_out) {
     int64_t nranks = 0;
@@ -320,7 +334,7 @@ tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const
         return tutti_fail(TUTTI_ERR_ARGUMENT,
                           "placement of all %d ranks: the sizes of its axes multiply to %lld; they must to %d",
                           tutti_comm_size(comm), (long long)nranks, tutti_comm_size(comm));
-    tutti_placement *placement = calloc(1, sizeof *placement + (size_t)nranks * sizeof(int));
+    tutti_placement *placement = calloc(1, bytes_of((size_t)nranks, naxes));
     if (placement == NULL)
         return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a placement of %lld ranks", (long long)nranks);
     placement->references = 1;
@@ -330,6 +344,7 @@ tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const
     placement->naxes = naxes;
     placement->nranks = (int)nranks;
     memcpy(placement->sizes, axes, (size_t)naxes * sizeof *axes);
+    fill_coordinates(placement);
     tutti_status status = fill(placement, ranks);
     if (status != TUTTI_OK) free(placement);
     else *placement_out = placement;
@@ -337,7 +352,7 @@ tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const
 }
 
 tutti_status tutti_placement_shadow(const tutti_placement *placement, tutti_placement **shadow_out) {
-    size_t bytes = sizeof *placement + (size_t)placement->nranks * sizeof(int);
+    const size_t bytes = bytes_of((size_t)placement->nranks, placement->naxes);
     tutti_placement *shadow = malloc(bytes);
     if (shadow == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a placement of %d ranks", placement->nranks);
     memcpy(shadow, placement, bytes);
@@ -432,10 +447,8 @@ int tutti_placement_gpu(const tutti_placement *placement) {
 }
 
 void tutti_placement_locate(const tutti_placement *placement, int index, int coordinates[TUTTI_MOST_AXES]) {
-    for (int axis = placement->naxes - 1; axis >= 0; axis--) {
-        coordinates[axis] = index % placement->sizes[axis];
-        index /= placement->sizes[axis];
-    }
+    const int *own = placement->ranks + placement->nranks + (size_t)index * (size_t)placement->naxes;
+    memcpy(coordinates, own, (size_t)placement->naxes * sizeof *own);
 }
 
 int tutti_placement_index(const tutti_placement *placement, const int coordinates[TUTTI_MOST_AXES]) {

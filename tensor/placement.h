@@ -30,7 +30,7 @@ struct tutti_placement {
     int nranks;
     int me;        /* index of this rank; -1: it is not in the placement */
     uint64_t hash; /* of ranks, axes and memory */
-    int ranks[];
+    int ranks[];   /* nranks; behind them the coordinates of each, naxes */
 };
 
 tutti_placement *tutti_placement_keep(tutti_placement *placement); /* tutti_placement_destroy gives it back */
