@@ -1,6 +1,6 @@
 /*
- * Checkpoints that several ranks write and read by parts: the same file whoever writes what, and failures in the middle of it, which
- * are an error on all ranks and leave the checkpoints before it.
+ * Checkpoints that several ranks write and read by parts: one file, whichever rank writes what, and failures in the middle of it,
+ * which are an error on all ranks and leave the checkpoints before it.
  */
 #include <criterion/criterion.h>
 #include <dirent.h>

@@ -8,45 +8,26 @@
 #include <string.h>
 
 #include "tests/support/files.h"
-#include "tests/support/training.h"
+#include "tests/support/training_folder.h"
 #include "tests/support/training_run.h"
 
-static char folder[FILES_PATH_BYTES];
-
-static void make_folder(void) {
-    files_make_folder(folder);
-    files_write_mnist(folder, 120, 31);
-}
-
-static void remove_folder(void) {
-    files_remove(folder);
-}
-
-TestSuite(train_auto, .init = make_folder, .fini = remove_folder);
+TestSuite(train_auto, .init = training_folder_make, .fini = training_folder_remove);
 
 /* ---------------------------------------------------------------------------------------------- losses */
-
-static int losses_of(int nranks, training_run *what, double *losses_out) {
-    int count = 0;
-    what->data = folder;
-    const char *failure = training_losses(RANKS_PROCESSES, nranks, what, losses_out, &count);
-    cr_assert_null(failure, "%s", failure);
-    return count;
-}
 
 /* As of one rank, but for rounding; and to the last bit as those of the same strategy from a file. */
 static void check_losses(const char *model, int nranks, int steps) {
     char path[FILES_PATH_BYTES], number[16], line[64] = "", mesh[32] = "";
     double whole[TRAINING_LOSSES], found[TRAINING_LOSSES], again[TRAINING_LOSSES];
-    files_join(folder, "strategy", path);
+    files_join(training_folder, "strategy", path);
     snprintf(number, sizeof number, "%d", steps);
     training_run alone = {
         .options = {"--model", model, "--view", "consistent", "--batch-size", "16", "--lr", "0.01", "--steps", number}};
     training_run automatic = alone, file = alone;
     const char *of_auto[] = {"--parallel-mode", "AUTO_PARALLEL", "--save-strategy", path};
     memcpy(&automatic.options[10], of_auto, sizeof of_auto);
-    cr_assert_eq(losses_of(1, &alone, whole), steps);
-    cr_assert_eq(losses_of(nranks, &automatic, found), steps);
+    cr_assert_eq(training_folder_losses(1, &alone, whole), steps);
+    cr_assert_eq(training_folder_losses(nranks, &automatic, found), steps);
     for (int i = 0; i < steps; i++)
         cr_assert(fabs(found[i] - whole[i]) <= 1e-6 * fabs(whole[i]), "%s on %d ranks, step %d: %.10f and %.10f", model,
                   nranks, i + 1, found[i], whole[i]);
@@ -57,7 +38,7 @@ static void check_losses(const char *model, int nranks, int steps) {
     fclose(saved);
     const char *of_file[] = {"--strategy", path, "--mesh", mesh};
     memcpy(&file.options[10], of_file, sizeof of_file);
-    cr_assert_eq(losses_of(nranks, &file, again), steps);
+    cr_assert_eq(training_folder_losses(nranks, &file, again), steps);
     cr_assert_arr_eq(found, again, (size_t)steps * sizeof *found);
 }
 
@@ -105,8 +86,8 @@ static tutti_status ask(ranks_context *context) {
 }
 
 static void check(int nranks, question *q, const char *const *environment) {
-    q->run.data = folder;
-    files_join(folder, "metrics", q->run.metrics);
+    q->run.data = training_folder;
+    files_join(training_folder, "metrics", q->run.metrics);
     const char *failure = ranks_run(
         &(ranks_options){.kind = RANKS_PROCESSES, .nranks = nranks, .argument = q, .environment = environment}, ask);
     cr_assert_null(failure, "%s", failure);
@@ -136,12 +117,12 @@ Test(train_auto, keeps_to_a_limit_of_memory_or_says_what_the_least_is, .timeout 
 /* ------------------------------------------------------------------------------------------- the file */
 
 static void write_speeds(const char *content) {
-    files_write(folder, "speeds", false, content, strlen(content));
+    files_write(training_folder, "speeds", false, content, strlen(content));
 }
 
 Test(train_auto, a_second_start_measures_nothing, .timeout = 200) {
     char path[FILES_PATH_BYTES], setting[FILES_PATH_BYTES + 32];
-    files_join(folder, "speeds", path);
+    files_join(training_folder, "speeds", path);
     snprintf(setting, sizeof setting, "TUTTI_SPEED_FILE=%s", path);
     const char *environment[] = {setting, NULL};
     question first = {.run = {.options = {AUTO}}, .least = 1, .most = 1e9, .measured = 1};
@@ -153,7 +134,7 @@ Test(train_auto, a_second_start_measures_nothing, .timeout = 200) {
 
 Test(train_auto, a_damaged_or_foreign_file_of_times_is_an_error_that_names_it, .timeout = 200) {
     char path[FILES_PATH_BYTES], setting[FILES_PATH_BYTES + 32];
-    files_join(folder, "speeds", path);
+    files_join(training_folder, "speeds", path);
     snprintf(setting, sizeof setting, "TUTTI_SPEED_FILE=%s", path);
     const char *environment[] = {setting, NULL};
     static const struct {
@@ -187,8 +168,8 @@ static tutti_status differ(ranks_context *context) {
 }
 
 Test(train_auto, ranks_with_other_modes_are_an_error_on_all, .timeout = 60) {
-    const char *failure =
-        ranks_run(&(ranks_options){.kind = RANKS_PROCESSES, .nranks = 3, .argument = folder, .timeout_s = 20}, differ);
+    const char *failure = ranks_run(
+        &(ranks_options){.kind = RANKS_PROCESSES, .nranks = 3, .argument = training_folder, .timeout_s = 20}, differ);
     cr_assert_null(failure, "%s", failure);
 }
 
@@ -208,7 +189,8 @@ static tutti_status fail_before(ranks_context *context) {
 }
 
 Test(train_auto, a_rank_that_fails_before_the_search_ends_the_others, .timeout = 60) {
-    const char *failure = ranks_run(
-        &(ranks_options){.kind = RANKS_PROCESSES, .nranks = 3, .argument = folder, .timeout_s = 20}, fail_before);
+    const char *failure =
+        ranks_run(&(ranks_options){.kind = RANKS_PROCESSES, .nranks = 3, .argument = training_folder, .timeout_s = 20},
+                  fail_before);
     cr_assert_null(failure, "%s", failure);
 }

@@ -1,6 +1,6 @@
 /*
  * Training as a library: what a program that includes <tutti/train.h> gets, and nothing else of the trainer. Whichever way the data
- * come, and whoever makes the loop, losses are the same bits.
+ * come, and whichever program makes the loop, losses are the same bits.
  */
 #include <criterion/criterion.h>
 #include <math.h>
@@ -305,7 +305,7 @@ static tutti_status hear_epoch_end(void *context, const tutti_train_moment *now)
 }
 
 static tutti_status hear_evaluated(void *context, const tutti_train_moment *now) {
-    RANKS_CHECK(now->test != NULL && now->test->samples == 23, "no test is told");
+    RANKS_CHECK(now->test != NULL && now->test->samples == 23, "the callback gets no test");
     tell(context, "t ", now);
     return TUTTI_OK;
 }

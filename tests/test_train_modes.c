@@ -14,29 +14,10 @@
 #include <sys/time.h>
 
 #include "tests/support/files.h"
-#include "tests/support/training.h"
+#include "tests/support/training_folder.h"
 #include "tests/support/training_run.h"
 
-static char folder[FILES_PATH_BYTES];
-
-static void make_folder(void) {
-    files_make_folder(folder);
-    files_write_mnist(folder, 120, 31);
-}
-
-static void remove_folder(void) {
-    files_remove(folder);
-}
-
-TestSuite(train_modes, .init = make_folder, .fini = remove_folder);
-
-static int losses_of(int nranks, training_run *what, double *losses_out) {
-    int count = 0;
-    what->data = folder;
-    const char *failure = training_losses(RANKS_PROCESSES, nranks, what, losses_out, &count);
-    cr_assert_null(failure, "%s", failure);
-    return count;
-}
+TestSuite(train_modes, .init = training_folder_make, .fini = training_folder_remove);
 
 static void expect_near(int count, const double *whole, const double *cut, int exact, const char *what) {
     for (int i = 0; i < count; i++) {
@@ -52,12 +33,12 @@ static void check_view(const char *model, const char *batch_size, const char *st
     training_run what = {.options = {"--model", model, "--view", "consistent", "--batch-size", batch_size, "--steps",
                                      steps, "--lr", "0.01"}};
     double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
-    cr_assert_eq(losses_of(1, &what, whole), count);
+    cr_assert_eq(training_folder_losses(1, &what, whole), count);
     cr_assert(whole[count - 1] < whole[0]);
     for (int nranks = 2; nranks <= 4; nranks++) {
         char text[64];
         snprintf(text, sizeof text, "%s on %d ranks", model, nranks);
-        cr_assert_eq(losses_of(nranks, &what, cut), count);
+        cr_assert_eq(training_folder_losses(nranks, &what, cut), count);
         expect_near(count, whole, cut, exact, text);
     }
 }
@@ -70,7 +51,7 @@ Test(train_modes, with_the_consistent_view_losses_do_not_depend_on_the_number_of
 
 Test(train_modes, a_batch_smaller_than_the_ranks_is_an_error, .timeout = 100) {
     training_run what = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "2", "--steps", "1"},
-                         .data = folder};
+                         .data = training_folder};
     double losses[TRAINING_LOSSES];
     int count;
     const char *failure = training_losses(RANKS_PROCESSES, 3, &what, losses, &count);
@@ -89,8 +70,8 @@ typedef struct division {
 enum { MLP_STEPS = 12, LENET_STEPS = 3 };
 
 static void write_strategy(const char *content, char *path_out) {
-    files_join(folder, "strategy", path_out);
-    files_write(folder, "strategy", false, content, strlen(content));
+    files_join(training_folder, "strategy", path_out);
+    files_write(training_folder, "strategy", false, content, strlen(content));
 }
 
 /* Options of `what` from index `at` on. */
@@ -107,7 +88,7 @@ static int losses_by(const division *by, const char *steps, double *losses_out) 
     training_run what = {.options = {"--model", by->model, "--view", "consistent", "--batch-size", "13", "--lr", "0.01",
                                      "--optimizer", "momentum", "--steps", steps}};
     add_division(by, &what, 12, path);
-    return losses_of(by->nranks, &what, losses_out);
+    return training_folder_losses(by->nranks, &what, losses_out);
 }
 
 /* 13 samples: not to be divided by 2, 3 or 4. Dropout of LeNet included. */
@@ -153,10 +134,10 @@ Test(train_modes, a_residual_network_that_is_cut_gives_the_losses_of_one_that_is
     training_run what = {.options = {"--model", "resnet20", "--view", "consistent", "--batch-size", "4", "--steps", "2",
                                      "--lr", "0.01"}};
     double whole[TRAINING_LOSSES], cut[TRAINING_LOSSES];
-    files_write_mnist(folder, 12, 2);
-    cr_assert_eq(losses_of(1, &what, whole), 2);
+    files_write_mnist(training_folder, 12, 2);
+    cr_assert_eq(training_folder_losses(1, &what, whole), 2);
     what.options[10] = "--parallel-mode", what.options[11] = "layerwise_parallel";
-    cr_assert_eq(losses_of(2, &what, cut), 2);
+    cr_assert_eq(training_folder_losses(2, &what, cut), 2);
     expect_near(1, whole, cut, 1, "resnet20 by outputs");
     cr_assert(fabs(whole[0] - whole[1]) > 0.01 && fabs(whole[1] - cut[1]) < 1e-3, "%.10f and %.10f", whole[1], cut[1]);
 }
@@ -179,7 +160,7 @@ static tutti_status train_and_test(ranks_context *context) {
 static double accuracy_by(const division *by) {
     char path[FILES_PATH_BYTES];
     training_run run = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "13", "--steps", "30"},
-                        .data = folder};
+                        .data = training_folder};
     ranks_options options = {.kind = RANKS_PROCESSES, .nranks = by->nranks, .argument = &run};
     double losses[TRAINING_LOSSES];
     int count;
@@ -214,18 +195,18 @@ static void check_crossing(const division *first, const char *zero_first, const 
                            const char *zero_second, const double *whole) {
     char checkpoints[FILES_PATH_BYTES], path[FILES_PATH_BYTES];
     double losses[TRAINING_LOSSES];
-    files_join(folder, "checkpoints", checkpoints);
+    files_join(training_folder, "checkpoints", checkpoints);
     training_run half = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "13", "--lr", "0.01",
                                      "--optimizer", "adam", "--steps", "6", "--checkpoint-dir", checkpoints, "--zero",
                                      zero_first}};
     training_run rest = half;
     add_division(first, &half, 16, path);
-    cr_assert_eq(losses_of(first->nranks, &half, losses), 6);
+    cr_assert_eq(training_folder_losses(first->nranks, &half, losses), 6);
     rest.options[11] = "12";
     rest.options[12] = "--resume";
     rest.options[15] = zero_second;
     add_division(second, &rest, 16, path);
-    cr_assert_eq(losses_of(second->nranks, &rest, losses + 6), 6);
+    cr_assert_eq(training_folder_losses(second->nranks, &rest, losses + 6), 6);
     expect_near(12, whole, losses, 12, "a run that changes its mode");
     files_remove(checkpoints);
 }
@@ -241,7 +222,7 @@ Test(train_modes, a_checkpoint_of_any_mode_resumes_in_any_other, .timeout = 100)
     training_run what = {.options = {"--model", "mlp", "--view", "consistent", "--batch-size", "13", "--lr", "0.01",
                                      "--optimizer", "adam", "--steps", "12"}};
     double whole[TRAINING_LOSSES];
-    cr_assert_eq(losses_of(1, &what, whole), 12);
+    cr_assert_eq(training_folder_losses(1, &what, whole), 12);
     check_crossing(&hybrid, "0", &alone, "0", whole);
     check_crossing(&alone, "0", &hybrid, "0", whole);
     check_crossing(&data, "0", &layers, "0", whole);
@@ -256,7 +237,7 @@ Test(train_modes, a_checkpoint_of_any_mode_resumes_in_any_other, .timeout = 100)
 static void expect_refusal(int nranks, training_run what, const char *said) {
     double losses[TRAINING_LOSSES];
     int count;
-    what.data = folder;
+    what.data = training_folder;
     const char *failure = training_losses(RANKS_PROCESSES, nranks, &what, losses, &count);
     cr_assert(failure != NULL && strstr(failure, said) != NULL, "\"%s\" lacks \"%s\"", failure, said);
 }
@@ -339,7 +320,7 @@ static tutti_status train_until_one_dies(ranks_context *context) {
 Test(train_modes, a_rank_that_dies_in_a_hybrid_run_ends_the_others_and_is_named, .timeout = 40) {
     training_run run = {.options = {"--model", "mlp", "--batch-size", "4", "--steps", "1000000", "--epochs", "1000000",
                                     "--lr", "0.001", "--parallel-mode", "hybrid_parallel"},
-                        .data = folder};
+                        .data = training_folder};
     ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 4, .argument = &run};
     double losses[TRAINING_LOSSES];
     int count;

@@ -8,24 +8,14 @@
 #include <string.h>
 
 #include "ddp/trainer/check_parameters.h"
+#include "tests/support/training_folder.h"
 #include "tests/support/training_run.h"
 
-static char folder[FILES_PATH_BYTES];
-
-static void make_folder(void) {
-    files_make_folder(folder);
-    files_write_mnist(folder, 120, 31);
-}
-
-static void remove_folder(void) {
-    files_remove(folder);
-}
-
-TestSuite(train_options, .init = make_folder, .fini = remove_folder, .timeout = 100);
+TestSuite(train_options, .init = training_folder_make, .fini = training_folder_remove, .timeout = 100);
 
 /* The options' words, split by blanks, become those of a run. `words` is cut up. */
 static training_run make_run(char *words) {
-    training_run run = {.data = folder};
+    training_run run = {.data = training_folder};
     int count = 0;
     for (char *word = strtok(words, " "); word != NULL; word = strtok(NULL, " ")) run.options[count++] = word;
     return run;
@@ -96,8 +86,8 @@ Test(train_options, zero_gives_the_bits_of_whole_optimizers_in_each_mode) {
     with(mlp, "--parallel-mode stand_alone", text);
     expect_equal_bits(1, text);
     static const char lines[] = "dense1 samples,none\ndense2 none,samples\n";
-    files_write(folder, "strategy", false, lines, strlen(lines));
-    files_join(folder, "strategy", path);
+    files_write(training_folder, "strategy", false, lines, strlen(lines));
+    files_join(training_folder, "strategy", path);
     snprintf(strategy, sizeof strategy, "--mesh 2x2 --strategy %s", path);
     with(mlp, strategy, text);
     expect_equal_bits(4, text);
@@ -124,9 +114,9 @@ Test(train_options, with_zero_the_state_of_the_optimizer_is_divided_by_the_ranks
         for (int zero = 0; zero <= 1; zero++) {
             training_run run = {
                 .options = {"--model", "lenet", "--optimizer", "adam", "--batch-size", "5", "--zero", zero ? "1" : "0"},
-                .data = folder};
+                .data = training_folder};
             ranks_options options = {.kind = RANKS_PROCESSES, .nranks = nranks, .argument = &run};
-            files_join(folder, "metrics.jsonl", run.metrics);
+            files_join(training_folder, "metrics.jsonl", run.metrics);
             const char *failure = ranks_run(&options, measure_state);
             cr_assert_null(failure, "%s", failure);
         }
@@ -179,7 +169,7 @@ Test(train_options, frozen_parameters_stay_and_backward_ends_before_them) {
             training_run run = {.options = {"--model", "lenet", "--freeze", "conv", "--freeze", "dense1.b",
                                             "--batch-size", "5", "--steps", "3", "--momentum", "0.9", "--zero",
                                             zero ? "1" : "0"},
-                                .data = folder};
+                                .data = training_folder};
             ranks_options options = {.kind = RANKS_PROCESSES, .nranks = nranks, .argument = &run};
             double losses[TRAINING_LOSSES];
             int count;

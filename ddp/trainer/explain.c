@@ -120,7 +120,7 @@ static tutti_status put_others(const tutti_explanation *about, FILE *file) {
     for (int i = 0; i < TUTTI_AUTO_PLAIN && status == TUTTI_OK; i++) {
         const char *name = names[about->automatic->plain[i].mode];
         if (!about->automatic->plain[i].allowed) {
-            fprintf(file, "%s cannot divide this model over so many ranks\n", name);
+            fprintf(file, "%s cannot divide this model over this number of ranks\n", name);
             continue;
         }
         status = tutti_auto_price(about->automatic, about->automatic->plain[i].strategy, price);

@@ -44,7 +44,7 @@ void tutti_parallel_disconnect(tutti_node *nodes, int nnodes);
 tutti_status tutti_parallel_forward(const tutti_compute *compute, const tutti_node *node);
 tutti_status tutti_parallel_backward(const tutti_compute *compute, const tutti_node *node);
 
-/* What the nodes are made by, for whoever prices a strategy without making them. The table above: fills in x, dx, y and dy from
+/* What nodes are made by, for code that prices a strategy without making them. The table above: fills in x, dx, y and dy from
  * the part's splits. */
 void tutti_parallel_fill_layouts(const tutti_strategy *mesh, tutti_layer_kind kind, tutti_part *part);
 /* Is an activation that is one also the other, without a change of memory? */

@@ -296,7 +296,7 @@ typedef struct tutti_train_options {
      * Handlers are installed during the run only, and only where the default action was in place. One run at a time. */
     bool catch_signals TUTTI_ZERO;
 
-    /* What is told. Losses are means over the samples of all ranks. */
+    /* Output. Losses are means over the samples of all ranks. */
     int64_t eval_every TUTTI_ZERO; /* test after every N steps; 0: at the end only */
     /* How many samples of all ranks together a test takes, rounded up to whole batches of each rank; 0: on all. */
     int64_t eval_samples TUTTI_ZERO;

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A piece's forward and backward run, as it is measured, takes about so many operations, and its arrays about so many bytes, unless
- * one sample alone takes more: some milliseconds. */
+/* What a piece's forward and backward run takes at most, as it is measured, unless one sample alone takes more: operations, and
+ * bytes of its arrays. That is some milliseconds. */
 #define MOST_FLOPS 6e8
 #define MOST_BYTES 48e6
 

@@ -2,7 +2,7 @@
  * What layers take: a piece is a layer of a certain local shape, as one rank has it, and its times are measured, forwards and
  * backwards, by running its kernels on random numbers (calibrate.c).
  *
- * The list of pieces fills itself: whoever prices strategies asks for the times of each piece that they have. In a first run, before
+ * The list of pieces fills itself: code that prices a strategy asks for the times of each of its pieces. In a first run, before
  * anything is measured, all times are 0 and the list notes what is asked for; after tutti_calibrate the same questions get
  * answers. A piece whose step takes long is measured with fewer samples, and its times are scaled up.
  */

@@ -100,7 +100,7 @@ static tutti_status fail_write(const char *path) {
     return tutti_fail(TUTTI_ERR_SYSTEM, "TUTTI_SPEED_FILE: %s cannot be written: %s", path, strerror(errno));
 }
 
-/* Whoever reads sees the old file or the new one. */
+/* A reader sees the old file or the new one. */
 tutti_status tutti_speed_file_write(const char *path, const char *machine, const tutti_pieces *pieces) {
     char beside[4096];
     if (snprintf(beside, sizeof beside, "%s.%ld", path, (long)getpid()) >= (int)sizeof beside)
