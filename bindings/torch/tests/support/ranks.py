@@ -57,8 +57,19 @@ class Context:
         return dist.FileStore(os.path.join(self.folder, name), self.size)
 
     def init(self, backend=BACKEND, timeout_s=CALL_TIMEOUT_S, name="store", **named):
-        dist.init_process_group(backend, store=self.store(name), rank=self.rank, world_size=self.size,
+        store = self.store(name)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size,
                                 timeout=datetime.timedelta(seconds=timeout_s), **named)
+        if "gloo" in str(backend):
+            self.meet(store, timeout_s)
+
+    def meet(self, store, timeout_s):
+        """Gloo's ranks fail to connect to one that has connected itself and ended."""
+        end = time.monotonic() + timeout_s
+        there = store.add("ranks that have begun", 1)
+        while there < self.size and time.monotonic() < end:
+            time.sleep(0.005)
+            there = store.add("ranks that have begun", 0)
 
 
 class Rank:
