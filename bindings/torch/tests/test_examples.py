@@ -46,6 +46,9 @@ class Examples(unittest.TestCase):
         self.assertEqual(sorted(output.strip().splitlines()), [
             "(a b c)[3, 5] is 8840", "joined: (4, 5)", "rank 1 has (2, 5) of (4, 5)", "rank 3 has [1.0, 2.0]", "z[3, 3] is 165"])
 
+
+@unittest.skipUnless(HAVE_TUTTI, "torch_tutti is not installed")
+class Mnist(unittest.TestCase):
     @unittest.skipUnless(AUTOMATIC, "this PyTorch has no entry points: the examples would need an import")
     @unittest.skipUnless(MNIST, "MNIST is not there: TUTTI_DATA names its folder")
     def test_mnist_by_two_ranks_reaches_its_accuracy(self):
