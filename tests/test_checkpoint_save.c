@@ -164,7 +164,7 @@ static void expect_resumable(const char *model) {
     cr_assert(whole > 0 && unfinished == 0, "%d files, %d unfinished", whole, unfinished);
 }
 
-/* ------------------------------------------------------------------------------------------- who writes */
+/* ------------------------------------------------------------------------------------------- writers */
 
 static uint8_t *read_last(const char *dir, const char *name, size_t *bytes_out) {
     char path[FILES_PATH_BYTES];
@@ -302,7 +302,7 @@ static void expect_damaged(uint8_t *file, size_t bytes, const char *expects) {
     run(3, &resumed, NULL);
 }
 
-Test(checkpoint_save, a_damaged_or_cut_file_is_an_error_with_name_and_offset_and_keeps_nobody_waiting) {
+Test(checkpoint_save, a_damaged_or_cut_file_is_an_error_with_name_and_offset_and_keeps_no_rank_waiting) {
     size_t bytes;
     job first = make_job(MLP, checkpoints, "--steps 2 --zero 1");
     run(3, &first, NULL);

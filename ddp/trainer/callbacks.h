@@ -1,5 +1,5 @@
 /*
- * Who hears how training goes: a list of tutti_train_callback, in which the trainer's own stand beside the caller's.
+ * Callbacks that a run reports to: a list of tutti_train_callback, in which the trainer's own stand beside the caller's.
  *
  *   wipe       first, takes the progress line away where something else is printed
  *   losses     stdout, "{:12} {:>12.10f}" (step, loss) below a heading, tests and checkpoints

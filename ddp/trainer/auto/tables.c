@@ -69,7 +69,8 @@ static tutti_status add_layer(tutti_tables *tables, tutti_prices *prices, int wh
     size_t size;
     tables->search.nchoices[variable] = tutti_prices_list(prices, whole, tables->choices[variable]);
     if (tables->search.nchoices[variable] == 0)
-        return tutti_fail(TUTTI_ERR_CONFIG, "layer %s cannot be divided over such a mesh, not even left whole",
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "layer %s cannot be divided over this mesh in any way; take fewer ranks or another --mesh",
                           prices->setup.whole->nodes[whole].layer->name);
     TUTTI_TRY(add_table(tables, &variable, 1, &size));
     for (int other = 1; other < whole; other++) {
