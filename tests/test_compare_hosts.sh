@@ -28,6 +28,8 @@ if grep '^failed: ' "$work/out"; then exit 1; fi
 [ "$(wc -l <"$work/compare.csv")" -gt 10 ] || exit 1
 grep -q '^## all_reduce, 1+1 ranks' "$work/hosts.md" || exit 1
 
+grep -q '^0 of 0 cells are behind' "$work/behind.md" || exit 1 # there are no peers
+
 # A run that was stopped while it wrote a line goes on from the one before.
 cp "$work/launches.jsonl" "$work/all"
 head -n 3 "$work/all" >"$work/launches.jsonl"

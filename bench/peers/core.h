@@ -15,12 +15,12 @@ typedef enum core_collective {
     CORE_ALL_REDUCE = 0,
     CORE_ALL_GATHER,
     CORE_REDUCE_SCATTER,
-    CORE_BROADCAST, /* from rank 0, in dst */
+    CORE_BROADCAST, /* from the root, in dst */
     CORE_ALL_TO_ALL,
     CORE_BARRIER,
     CORE_PING_PONG, /* with rank ^ 1: the even one sends src, then receives into dst; the odd one the other way round */
-    CORE_GATHER,    /* to rank 0 */
-    CORE_SCATTER,   /* from rank 0 */
+    CORE_GATHER,    /* to the root */
+    CORE_SCATTER,   /* from the root */
     CORE_COLLECTIVES
 } core_collective;
 
@@ -30,8 +30,9 @@ typedef struct core_peer {
     void *(*alloc)(size_t bytes); /* NULL: malloc */
     void (*release)(void *memory);
     /* One operation, float32, sum. `count`: elements per rank's slice for all_gather, reduce_scatter, all_to_all,
-     * gather and scatter, else elements of the buffer. In place when src == dst. Not 0: failed, or the library has no such operation. */
-    int (*run)(int collective, const float *src, float *dst, size_t count);
+     * gather and scatter, else elements of the buffer. In place when src == dst. The root is another rank each time. Not 0: failed, or
+     * the library has no such operation. */
+    int (*run)(int collective, const float *src, float *dst, size_t count, int root);
 } core_peer;
 
 /* First of all: binds the process to core (rank mod cores), unless the arguments say otherwise. */

@@ -7,7 +7,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+                       ctypes.c_int)
 
 
 class Peer(ctypes.Structure):  # core_peer of core.h
@@ -25,35 +26,35 @@ def tensor(address, count):
     return tensors[address, count]
 
 
-def all_reduce(src, dst, count, rank, size):
+def all_reduce(src, dst, count, rank, size, root):
     if src != dst:  # torch has this operation in place only
         tensor(dst, count).copy_(tensor(src, count))
     dist.all_reduce(tensor(dst, count))
 
 
-def all_gather(src, dst, count, rank, size):
+def all_gather(src, dst, count, rank, size, root):
     dist.all_gather_into_tensor(tensor(dst, count * size), tensor(src, count))
 
 
-def reduce_scatter(src, dst, count, rank, size):
+def reduce_scatter(src, dst, count, rank, size, root):
     source = tensor(src, count * size)
     result = tensor(src + 4 * rank * count, count) if src == dst else tensor(dst, count)
     dist.reduce_scatter_tensor(result, source)
 
 
-def broadcast(src, dst, count, rank, size):
-    dist.broadcast(tensor(dst, count), 0)
+def broadcast(src, dst, count, rank, size, root):
+    dist.broadcast(tensor(dst, count), root)
 
 
-def all_to_all(src, dst, count, rank, size):
+def all_to_all(src, dst, count, rank, size, root):
     dist.all_to_all_single(tensor(dst, count * size), tensor(src, count * size))
 
 
-def barrier(src, dst, count, rank, size):
+def barrier(src, dst, count, rank, size, root):
     dist.barrier()
 
 
-def ping_pong(src, dst, count, rank, size):
+def ping_pong(src, dst, count, rank, size, root):
     if rank % 2 == 0:
         dist.send(tensor(src, count), rank ^ 1)
         dist.recv(tensor(dst, count), rank ^ 1)
@@ -62,12 +63,12 @@ def ping_pong(src, dst, count, rank, size):
         dist.send(tensor(src, count), rank ^ 1)
 
 
-def gather(src, dst, count, rank, size):
-    dist.gather(tensor(src, count), list(tensor(dst, count * size).chunk(size)) if rank == 0 else None, 0)
+def gather(src, dst, count, rank, size, root):
+    dist.gather(tensor(src, count), list(tensor(dst, count * size).chunk(size)) if rank == root else None, root)
 
 
-def scatter(src, dst, count, rank, size):
-    dist.scatter(tensor(dst, count), list(tensor(src, count * size).chunk(size)) if rank == 0 else None, 0)
+def scatter(src, dst, count, rank, size, root):
+    dist.scatter(tensor(dst, count), list(tensor(src, count * size).chunk(size)) if rank == root else None, root)
 
 
 OPERATIONS = [all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier, ping_pong, gather,
@@ -79,9 +80,9 @@ def main():
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method="file://" + os.environ["GLOO_STORE"], rank=rank, world_size=size)
 
-    def run(collective, src, dst, count):
+    def run(collective, src, dst, count, root):
         try:
-            OPERATIONS[collective](src, dst, count, rank, size)
+            OPERATIONS[collective](src, dst, count, rank, size, root)
             return 0
         except (RuntimeError, ValueError, NotImplementedError) as error:
             print("gloo:", str(error).split("\n")[0], file=sys.stderr, flush=True)

@@ -30,6 +30,7 @@ def add_options(parser):
     root = os.path.dirname(os.path.dirname(peers.HERE))
     add("--rounds", type=int, help="5, quick: 1")
     add("--python", default=sys.executable, help="a python with PyTorch, for Gloo (%(default)s)")
+    add("--peers", metavar="FOLDER", help="UCX, UCC and Gloo that bench/build_peers has put there")
     add("--build", default=os.path.join(root, "build"), help="Tutti's build folder (build)")
     add("--near-ns", type=float, default=80, help="cores are near below this way of a cache line (%(default)s)")
     add("--others", type=float, default=4, help="per cent of all cores that others may use in a launch (%(default)s)")

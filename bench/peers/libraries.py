@@ -71,6 +71,97 @@ def build_tutti(options, drivers):
                          "-Wl,-rpath," + os.path.abspath(folder))
 
 
+# --------------------------------------------------------------------------- peers built from source (bench/build_peers)
+
+
+def built(options, name):
+    """Whether the folder of --peers has a library."""
+    return options.peers is not None and os.path.exists(os.path.join(options.peers, "lib", name))
+
+
+def with_peers(options):
+    """What makes Open MPI take the UCX of --peers."""
+    if not built(options, "libucp.so.0"):
+        return {}
+    found = [os.path.join(os.path.abspath(options.peers), "lib")] + os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return {"LD_LIBRARY_PATH": ":".join(path for path in found if path)}
+
+
+def ucx_version(options):
+    """Of the UCX that Open MPI and UCC use, as words."""
+    if not built(options, "libucp.so.0"):
+        return "the system's UCX"
+    said = output([os.path.join(options.peers, "bin", "ucx_info"), "-v"])
+    return " ".join(["UCX"] + [word for line in said.split("\n") for word in line.split() if word[:1].isdigit()][:1])
+
+
+NO_UCC = "UCC (ucc): not built; bench/build_peers builds it, and --peers names it"
+NO_GLOO = "Gloo by itself (gloo): not built; bench/build_peers builds it, and --peers names it"
+GLOO_NOTE = "not pinned, as its helper threads would share the core"
+
+
+def build_ucc(options, drivers):
+    """The driver, or None."""
+    if not built(options, "libucc.so"):
+        return None
+    folder = os.path.abspath(options.peers)
+    return drivers.build("cc", "ucc.c", "ucc", "-isystem", folder + "/include", "-L%s/lib" % folder, "-lucc",
+                         "-Wl,-rpath,%s/lib" % folder, "-Wl,-rpath-link,%s/lib" % folder)
+
+
+def build_gloo(options, drivers):
+    """The driver, or None."""
+    if not built(options, "libgloo.a"):
+        return None
+    folder, program = os.path.abspath(options.peers), os.path.join(drivers.folder, "gloo")
+    core = os.path.dirname(drivers.build_core())
+    flags = ["-std=c++17"] + [flag for flag in COMPILE if not flag.startswith("-std=")]
+    subprocess.run(["c++", *flags, "-isystem", folder + "/include", drivers.source("gloo_native.cc"), "-o", program, "-L" + core,
+                    "-lcore", "-L%s/lib" % folder, "-lgloo", "-lpthread", "-Wl,-rpath," + core], check=True)
+    return program
+
+
+def find_ucc(options, drivers):
+    program = build_ucc(options, drivers)
+    if program is None:
+        return [], [NO_UCC]
+
+    def start(ranks, arguments):
+        common = {"WORLD_SIZE": str(ranks), "UCX_TLS": "sm,self", "UCX_LOG_LEVEL": "error"}
+        return [([program] + arguments, dict(common, RANK=str(rank))) for rank in range(ranks)]
+
+    return [UCC("ucc", "UCC by its own interface, on %s, UCX_TLS=sm,self" % ucx_version(options), start)], []
+
+
+class UCC(Library):
+    """It has no messages, and on the host no scatter."""
+
+    def measures(self, collective, size):
+        return collective not in ("ping_pong", "scatter")
+
+
+def find_gloo_native(options, drivers):
+    program = build_gloo(options, drivers)
+    if program is None:
+        return [], [NO_GLOO]
+
+    def start(ranks, arguments):
+        common = {"WORLD_SIZE": str(ranks), "GLOO_STORE": make_store(arguments)}
+        return [([program] + arguments, dict(common, RANK=str(rank))) for rank in range(ranks)]
+
+    return [Library("gloo", "Gloo by its own interface; " + GLOO_NOTE, start, pin="free")], []
+
+
+def make_store(arguments):
+    """A folder of a launch for Gloo's store, beside the meeting's file."""
+    folder = arguments[0] + ".store"
+    os.mkdir(folder)
+    return folder
+
+
+# -------------------------------------------------------------------------------------------------- finders
+
+
 def find_tutti(options, drivers):
     program = build_tutti(options, drivers)
     tuttirun = os.path.join(options.build, "bin", "tuttirun")
@@ -95,18 +186,24 @@ def find_limits(libraries, drivers):
     return {library.name: limits[library.name] for library in libraries if library.name in limits}
 
 
+def has_header(compiler):
+    """Debian has the compiler's wrapper in one package and the header in another."""
+    done = subprocess.run([compiler, "-xc", "-c", "-", "-o", os.devnull], input="#include <mpi.h>", text=True, capture_output=True, check=False)
+    return done.returncode == 0
+
+
 def find_mpi(kind, mark):
     """(compiler, launcher) of an MPI whose launcher names itself with `mark`, or None."""
     for suffix in ("." + kind, ""):
         compiler, launcher = shutil.which("mpicc" + suffix), shutil.which("mpirun" + suffix)
-        if compiler and launcher and mark in output([launcher, "--version"]):
+        if compiler and launcher and mark in output([launcher, "--version"]) and has_header(compiler):
             return compiler, launcher
     return None
 
 
-NO_OPENMPI = "Open MPI (ompi): no mpicc and mpirun of it found"
+NO_OPENMPI = "Open MPI (ompi): no mpirun of it and no mpicc that finds mpi.h (Debian: openmpi-bin, libopenmpi-dev)"
 NO_OMPI_UCX = "Open MPI over UCX (ompi-ucx): this Open MPI has no pml ucx"
-NO_MPICH = "MPICH (mpich): no mpicc and mpirun of it found"
+NO_MPICH = "MPICH (mpich): no mpirun of it and no mpicc that finds mpi.h (Debian: mpich, libmpich-dev)"
 
 
 def build_openmpi(drivers):
@@ -124,7 +221,7 @@ def find_openmpi(options, drivers):
     if found is None:
         return [], [NO_OPENMPI]
     launcher, program, info = found
-    cores = os.cpu_count()
+    cores, newer = os.cpu_count(), with_peers(options)
 
     def starter(settings):
         def start(ranks, arguments):
@@ -133,7 +230,7 @@ def find_openmpi(options, drivers):
             command += ["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"] if ranks > cores else []
             for name, value in settings:
                 command += ["--mca", name, value]
-            return [(command + [program] + arguments, {"UCX_TLS": "sm,self", "UCX_LOG_LEVEL": "error"})]
+            return [(command + [program] + arguments, dict(newer, UCX_TLS="sm,self", UCX_LOG_LEVEL="error"))]
         return start
 
     shared = [("pml", "ob1"), ("btl", "self,vader")]
@@ -142,14 +239,9 @@ def find_openmpi(options, drivers):
     missing = []
     if "mca:pml:ucx:" in info:
         ucx = [("pml", "ucx"), ("opal_common_ucx_tls", "any"), ("opal_common_ucx_devices", "any")]
-        libraries.append(Library("ompi-ucx", "Open MPI; pml ucx, UCX_TLS=sm,self", starter(ucx)))
-        if "mca:coll:ucc:" in info:
-            ucc = ucx + [("coll_ucc_enable", "1"), ("coll_ucc_priority", "100")]
-            libraries.append(Library("ucc", "UCC through Open MPI's coll/ucc, UCX_TLS=sm,self", starter(ucc)))
+        libraries.append(Library("ompi-ucx", "Open MPI; pml ucx on %s, UCX_TLS=sm,self" % ucx_version(options), starter(ucx)))
     else:
         missing.append(NO_OMPI_UCX)
-    if "mca:coll:ucc:" not in info:
-        missing.append("UCC (ucc): this Open MPI has no coll/ucc, through which it would be driven")
     return libraries, missing
 
 
@@ -171,10 +263,10 @@ def miss_gloo(options):
     """Lines that say why Gloo is not compared."""
     if output([options.python, "-c", "import torch.distributed as d; assert d.is_gloo_available(); print(1)"]):
         return []
-    return ["Gloo (gloo): %s has no PyTorch with Gloo; name one by --python" % options.python]
+    return ["Gloo through PyTorch (torch-gloo): %s has no PyTorch with Gloo; name one by --python" % options.python]
 
 
-def find_gloo(options, drivers):
+def find_torch_gloo(options, drivers):
     if miss_gloo(options):
         return [], miss_gloo(options)
     core = drivers.build_core()
@@ -186,12 +278,11 @@ def find_gloo(options, drivers):
         command = [options.python, drivers.source("gloo.py")] + arguments
         return [(command, dict(common, RANK=str(rank))) for rank in range(ranks)]
 
-    return [Library("gloo", "Gloo through PyTorch; not pinned, as its helper threads would share the core", start,
-                    pin="free")], []
+    return [Library("torch-gloo", "Gloo through PyTorch; " + GLOO_NOTE, start, pin="free")], []
 
 
-FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-sm", "ompi-ucx", "ucc"]),
-           (find_mpich, ["mpich"]), (find_gloo, ["gloo"])]
+FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-sm", "ompi-ucx"]),
+           (find_ucc, ["ucc"]), (find_mpich, ["mpich"]), (find_gloo_native, ["gloo"]), (find_torch_gloo, ["torch-gloo"])]
 
 
 def find(options, drivers, finders=None):

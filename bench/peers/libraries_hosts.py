@@ -91,11 +91,15 @@ def find_sockets(drivers):
     return Sockets("limit", "bare sockets, one per pair of ranks, moving what must cross (peers/sockets.c)", start)
 
 
+UCX = {"UCX_TLS": "tcp,sm,self", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "error"}
+
+
 def find_openmpi(options, drivers):
     found = peers.build_openmpi(drivers)
     if found is None:
         return [], [peers.NO_OPENMPI]
     launcher, program, info = found
+    newer = peers.with_peers(options)
 
     def starter(settings, environment):
         def start(world, arguments):
@@ -114,13 +118,10 @@ def find_openmpi(options, drivers):
 
     tcp = [("pml", "ob1"), ("btl", "self,vader,tcp"), ("btl_tcp_if_include", "eth0")]
     libraries, missing = [peers.Library("ompi", "Open MPI; pml ob1, btl self,vader,tcp", starter(tcp, {}))], []
-    variables = {"UCX_TLS": "tcp,sm,self", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "error"}
     if "mca:pml:ucx:" in info:
         ucx = [("pml", "ucx"), ("opal_common_ucx_tls", "any"), ("opal_common_ucx_devices", "any")]
-        libraries.append(peers.Library("ompi-ucx", "Open MPI; pml ucx, UCX_TLS=tcp,sm,self", starter(ucx, variables)))
-        if "mca:coll:ucc:" in info:
-            ucc = ucx + [("coll_ucc_enable", "1"), ("coll_ucc_priority", "100")]
-            libraries.append(peers.Library("ucc", "UCC through Open MPI's coll/ucc, over the same", starter(ucc, variables)))
+        note = "Open MPI; pml ucx on %s, UCX_TLS=tcp,sm,self" % peers.ucx_version(options)
+        libraries.append(peers.Library("ompi-ucx", note, starter(ucx, dict(newer, **UCX))))
     else:
         missing.append(peers.NO_OMPI_UCX)
     return libraries, missing
@@ -137,7 +138,7 @@ def find_mpich(options, drivers):
         command = world.hosts.prefix(0) + [launcher, "-launcher", "ssh", "-launcher-exec",
                                            world.hosts.agent(drivers.folder), "-iface", "eth0", "-hosts", world.host_list(),
                                            "-n", str(world.size), program]
-        environment = {"UCX_TLS": "tcp,sm,self", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "error"}
+        environment = dict(UCX)
         if world.crowded():
             environment["MPIR_CVAR_POLLS_BEFORE_YIELD"] = "1"
         return [(command + arguments, environment)]
@@ -145,7 +146,31 @@ def find_mpich(options, drivers):
     return [peers.Library("mpich", "MPICH, UCX_TLS=tcp,sm,self", start)], []
 
 
-def find_gloo(options, drivers):
+def find_ucc(options, drivers):
+    program = peers.build_ucc(options, drivers)
+    if program is None:
+        return [], [peers.NO_UCC]
+
+    def start(world, arguments):
+        return world.start_ranks([program] + arguments, UCX)
+
+    note = "UCC by its own interface, on %s, UCX_TLS=tcp,sm,self" % peers.ucx_version(options)
+    return [peers.UCC("ucc", note, start)], []
+
+
+def find_gloo_native(options, drivers):
+    program = peers.build_gloo(options, drivers)
+    if program is None:
+        return [], [peers.NO_GLOO]
+
+    def start(world, arguments):
+        environment = {"GLOO_STORE": peers.make_store(arguments), "GLOO_SOCKET_IFNAME": "eth0"}
+        return world.start_ranks([program] + arguments, environment)
+
+    return [peers.Library("gloo", "Gloo by its own interface; " + peers.GLOO_NOTE, start, pin="free")], []
+
+
+def find_torch_gloo(options, drivers):
     if peers.miss_gloo(options):
         return [], peers.miss_gloo(options)
     core = drivers.build_core()
@@ -155,9 +180,8 @@ def find_gloo(options, drivers):
                        "GLOO_SOCKET_IFNAME": "eth0"}
         return world.start_ranks([options.python, drivers.source("gloo.py")] + arguments, environment)
 
-    return [peers.Library("gloo", "Gloo through PyTorch; not pinned, as its helper threads would share the core", start,
-                          pin="free")], []
+    return [peers.Library("torch-gloo", "Gloo through PyTorch; " + peers.GLOO_NOTE, start, pin="free")], []
 
 
-FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-ucx", "ucc"]), (find_mpich, ["mpich"]),
-           (find_gloo, ["gloo"])]
+FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-ucx"]), (find_ucc, ["ucc"]),
+           (find_mpich, ["mpich"]), (find_gloo_native, ["gloo"]), (find_torch_gloo, ["torch-gloo"])]

@@ -58,6 +58,7 @@ typedef struct operation {
     const float *src;
     float *dst;
     size_t count;
+    int root;
     int ring_past, result_past; /* the caches */
 } operation;
 
@@ -180,8 +181,8 @@ static void reduce_scatter(const operation *o) {
 static void broadcast(const operation *o) {
     for (size_t start = 0, round = 0; start < o->count; start += chunk, round++) {
         size_t count = least(chunk, o->count - start);
-        if (rank == 0) loop_copy(slot_of(0, round), o->dst + start, count, o->ring_past);
-        else loop_copy(o->dst + start, slot_of(0, round), count, o->result_past);
+        if (rank == o->root) loop_copy(slot_of(rank, round), o->dst + start, count, o->ring_past);
+        else loop_copy(o->dst + start, slot_of(o->root, round), count, o->result_past);
     }
 }
 
@@ -237,7 +238,7 @@ static int run_lent(int collective, const operation *o) {
     case CORE_ALL_GATHER: copy_lent(o, 0); return 0;
     case CORE_REDUCE_SCATTER: reduce_lent(o, scattered(o), o->src + (size_t)rank * o->count, o->count); return 0;
     case CORE_BROADCAST:
-        if (rank != 0) loop_copy(o->dst, in_area(0, o->dst), o->count, o->result_past);
+        if (rank != o->root) loop_copy(o->dst, in_area(o->root, o->dst), o->count, o->result_past);
         return 0;
     case CORE_ALL_TO_ALL: copy_lent(o, (size_t)rank * o->count); return 0;
     default: return -1;
@@ -281,9 +282,9 @@ static int try_ways(trials *t, int collective, operation *o) {
     return status;
 }
 
-static int run(int collective, const float *src, float *dst, size_t count) {
+static int run(int collective, const float *src, float *dst, size_t count, int root) {
     static trials known;
-    operation o = {.src = src, .dst = dst, .count = count};
+    operation o = {.src = src, .dst = dst, .count = count, .root = root};
     if (known.count != count || known.in_place != (src == dst))
         known = (trials){.count = count, .in_place = src == dst};
     int status = known.done < TRIALS ? try_ways(&known, collective, &o) : run_way(collective, &o, quickest(&known));

@@ -8,7 +8,7 @@ import shares
 FIELDS = ["round", "ranks", "library", "collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns",
           "slow", "pace_ns", "state", "others_percent", "quiet"]
 OWN = ("tutti", "tutti-mem")
-COLORS = ["#c0392b", "#e67e22", "#2c6fbb", "#17a2b8", "#6c3fa0", "#2e8b57", "#7f7f7f", "#000000"]
+COLORS = ["#c0392b", "#e67e22", "#2c6fbb", "#17a2b8", "#6c3fa0", "#2e8b57", "#7f7f7f", "#b08900", "#000000"]
 
 
 def size_text(count):
@@ -143,16 +143,6 @@ def summary_lines(tables):
     widths = [max(len(line[column]) for line in lines) for column in range(len(peers) + 2)]
     for line in lines:
         yield "  ".join([line[0].ljust(widths[0])] + [text.rjust(width) for text, width in zip(line[1:], widths[1:])])
-
-
-def behind_lines(tables):
-    yield "where the best peer is ahead of Tutti"
-    found = [(table, place) for table in tables for place in table.behind()]
-    for table, (size, own, ratio, doubt) in found:
-        where = "%s, %s, %s" % (table.title(), size_text(size) if size else "-", own)
-        yield "  %-72s %s: %.2f%s" % (where, table.best_peer(size)[0], ratio, doubt)
-    if not found:
-        yield "  nowhere"
 
 
 def write_csv(path, rows):

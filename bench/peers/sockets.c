@@ -57,7 +57,7 @@ static int move(const void *src, size_t send_bytes, void *dst, size_t recv_bytes
     return status;
 }
 
-static int run(int collective, const float *src, float *dst, size_t count) {
+static int run(int collective, const float *src, float *dst, size_t count, int root) {
     size_t each = (size_t)size / 2, bytes = count * sizeof *src;
     int first = rank < size / 2;
     char byte = 0;
@@ -71,7 +71,8 @@ static int run(int collective, const float *src, float *dst, size_t count) {
     case CORE_ALL_GATHER:
     case CORE_REDUCE_SCATTER: return move(src, bytes, dst, bytes);
     case CORE_ALL_TO_ALL: return move(src, bytes * each, dst, bytes * each);
-    case CORE_BROADCAST: return first ? move(dst, bytes / each, NULL, 0) : move(NULL, 0, dst, bytes / each);
+    case CORE_BROADCAST:
+        return first == (root < size / 2) ? move(dst, bytes / each, NULL, 0) : move(NULL, 0, dst, bytes / each);
     case CORE_BARRIER: return move(&byte, 1, &byte, 1);
     case CORE_PING_PONG:
         if (first && move(src, bytes, NULL, 0) != 0) return -1;

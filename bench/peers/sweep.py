@@ -7,23 +7,27 @@ import launches
 import report
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier", "ping_pong"]
-ON_DEMAND = ["gather", "scatter"]  # rooted at rank 0
+ON_DEMAND = ["gather", "scatter"]  # rooted, like broadcast: each rank in turn
 NAMES = ["collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns", "slow", "pace_ns"]  # as core.c
 QUICK = {"factor": 64, "max_bytes": 16 << 20, "samples": 3, "sample_ms": 5.0}
 FULL = {"factor": 4, "max_bytes": 256 << 20, "samples": 7, "sample_ms": 20.0}
 
 
-def add_options(parser, libraries):
+def add_options(parser, libraries, full=None):
+    """full: defaults without --quick, where they are not FULL's."""
+    full = dict(FULL, **(full or {}))
+    parser.set_defaults(full=full)
     add = parser.add_argument
-    add("--out", metavar="FOLDER", help="write compare.txt, compare.csv (all rows), compare.svg and all_reduce.svg there, and "
-        "launches.jsonl as they end")
+    add("--out", metavar="FOLDER", help="write compare.txt, compare.csv (all rows), behind.md, compare.svg and all_reduce.svg there, "
+        "and launches.jsonl as they end")
+    add("--check", action="store_true", help="exit with 1 where a cell is behind a peer beyond the spread")
     add("--resume", action="store_true", help="go on with what --out's launches.jsonl has, of the same build")
     add("--quick", action="store_true", help="a small sweep: other defaults for what follows where two are named")
     add("--collectives", default=",".join(COLLECTIVES), help="%(default)s; also " + ",".join(ON_DEMAND))
     add("--libraries", help="only these, and tutti: " + libraries)
     add("--min-bytes", type=launches.bytes_of, default=8, help="smallest size, with K, M or G if wanted (%(default)s)")
-    add("--max-bytes", type=launches.bytes_of, help="largest size (256M, quick: 16M); always measured")
-    add("--factor", type=int, help="from one size to the next (4, quick: 64)")
+    add("--max-bytes", type=launches.bytes_of, help="largest size (%dM, quick: 16M); always measured" % (full["max_bytes"] >> 20))
+    add("--factor", type=int, help="from one size to the next (%d, quick: 64)" % full["factor"])
     add("--samples", type=int, help="samples of a row, at most 64 (7, quick: 3)")
     add("--sample-ms", type=float, help="time of a sample; at least one operation (20, quick: 5)")
     launches.add_options(parser)
@@ -31,7 +35,7 @@ def add_options(parser, libraries):
 
 def read_options(parser):
     options = parser.parse_args()
-    launches.set_defaults(options, QUICK, FULL)
+    launches.set_defaults(options, QUICK, options.full)
     options.collectives = options.collectives.split(",")
     for name in options.collectives:
         if name not in COLLECTIVES + ON_DEMAND:
@@ -83,13 +87,15 @@ def measure(libraries, number, world, options, work, journal):
     return rows
 
 
-def write(options, text, rows, tables, names):
-    """The files of --out."""
+def write(options, text, rows, tables, names, page):
+    """The files of --out. page: lines of behind.md."""
     if not options.out:
         return
     with open(os.path.join(options.out, "compare.txt"), "w", encoding="utf-8") as file:
         file.write(text + "\n")
     report.write_csv(os.path.join(options.out, "compare.csv"), rows)
+    with open(os.path.join(options.out, "behind.md"), "w", encoding="utf-8") as file:
+        file.write("\n".join(page) + "\n")
     caption = text.split("\n")[1]
     report.write_plot(os.path.join(options.out, "compare.svg"), tables, names, caption)
     short = [table for table in tables if table.collective == "all_reduce" and table.state == "near"]

@@ -27,23 +27,23 @@ static tutti_status reduce_scatter(const float *src, float *dst, size_t count) {
     return tutti_reduce_scatter(world, src, dst, count, TUTTI_FLOAT32, TUTTI_SUM, NULL);
 }
 
-static tutti_status start(int collective, const float *src, float *dst, size_t count) {
+static tutti_status start(int collective, const float *src, float *dst, size_t count, int root) {
     switch (collective) {
     case CORE_ALL_REDUCE: return tutti_all_reduce(world, src, dst, count, TUTTI_FLOAT32, TUTTI_SUM, NULL);
     case CORE_ALL_GATHER: return tutti_all_gather(world, src, dst, count, TUTTI_FLOAT32, NULL);
     case CORE_REDUCE_SCATTER: return reduce_scatter(src, dst, count);
-    case CORE_BROADCAST: return tutti_broadcast(world, dst, count, TUTTI_FLOAT32, 0, NULL);
+    case CORE_BROADCAST: return tutti_broadcast(world, dst, count, TUTTI_FLOAT32, root, NULL);
     case CORE_ALL_TO_ALL: return tutti_all_to_all(world, src, dst, count, TUTTI_FLOAT32, NULL);
     case CORE_BARRIER: return tutti_barrier(world, NULL);
     case CORE_PING_PONG: return ping_pong(src, dst, count);
-    case CORE_GATHER: return tutti_gather(world, src, dst, count, TUTTI_FLOAT32, 0, NULL);
-    case CORE_SCATTER: return tutti_scatter(world, src, dst, count, TUTTI_FLOAT32, 0, NULL);
+    case CORE_GATHER: return tutti_gather(world, src, dst, count, TUTTI_FLOAT32, root, NULL);
+    case CORE_SCATTER: return tutti_scatter(world, src, dst, count, TUTTI_FLOAT32, root, NULL);
     default: return TUTTI_ERR_UNSUPPORTED;
     }
 }
 
-static int run(int collective, const float *src, float *dst, size_t count) {
-    if (start(collective, src, dst, count) == TUTTI_OK) return 0;
+static int run(int collective, const float *src, float *dst, size_t count, int root) {
+    if (start(collective, src, dst, count, root) == TUTTI_OK) return 0;
     fprintf(stderr, "%s\n", tutti_last_error());
     return 1;
 }

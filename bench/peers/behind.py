@@ -1,0 +1,64 @@
+"""The cells of a comparison in which a peer is ahead of Tutti: as lines, as a number, and as the page docs/measurements/behind.md."""
+import os
+import shlex
+import sys
+import time
+
+import report
+
+
+PLACES = {"--python": "PYTHON_WITH_TORCH", "--peers": "PEERS", "--out": "FOLDER", "--build": "BUILD"}  # of this machine only
+
+
+def command():
+    """The command line, as it would be on another machine."""
+    words = [os.path.basename(sys.argv[0])] + sys.argv[1:]
+    return "bench/" + shlex.join([PLACES.get(before, word) for before, word in zip([""] + words, words)])
+
+
+class Behind:
+    """What is behind in some tables. A cell is one size of one table, for one kind of Tutti's memory."""
+
+    def __init__(self, tables):
+        self.tables = tables
+        self.cells = sum(table.ratio(size, own) is not None for table in tables for size in table.sizes for own in report.OWN)
+        self.found = [(table, *place) for table in tables for place in table.behind()]
+        self.clear = [place for place in self.found if not place[4]]
+
+    def summary(self):
+        within = sum("spread" in place[4] for place in self.found)
+        return "%d of %d cells are behind a peer beyond the spread of the run; %d more within it, %d were disturbed" % (
+            len(self.clear), self.cells, within, len(self.found) - len(self.clear) - within)
+
+    def lines(self):
+        yield "where the best peer is ahead of Tutti"
+        for table, size, own, ratio, doubt in self.found:
+            where = "%s, %s, %s" % (table.title(), report.size_text(size) if size else "-", own)
+            yield "  %-72s %s: %.2f%s" % (where, table.best_peer(size)[0], ratio, doubt)
+        yield "  " + self.summary()
+
+    def page(self, machine, libraries):
+        """In Markdown. machine: lines about it; libraries: those that took part."""
+        yield "# Where a peer is ahead"
+        yield ""
+        yield "%s. Written by" % time.strftime("%d %B %Y", time.gmtime()).lstrip("0")
+        yield ""
+        yield "    " + command()
+        yield ""
+        yield "%s." % self.summary().capitalize()
+        yield "The spread is the slowest round over the quickest one, of the cell that spreads more."
+        yield ""
+        yield from ("    " + line for line in machine)
+        yield ""
+        yield from ("- `%s`: %s" % (library.name, library.note) for library in libraries)
+        yield ""
+        if not self.found:
+            yield "There is no such cell."
+            return
+        yield "| operation | size | Tutti | us | best peer | us | peer / Tutti | |"
+        yield "| --- | ---: | --- | ---: | --- | ---: | ---: | --- |"
+        for table, size, own, ratio, doubt in sorted(self.found, key=lambda place: (bool(place[4]), place[3])):
+            name, peer = table.best_peer(size)
+            cells = (table.title(), report.size_text(size) if size else "-", own, table.cells[size, own].text(), name, peer.text(),
+                     "%.2f" % ratio, doubt.strip(" ()"))
+            yield "| %s |" % " | ".join(cells)
