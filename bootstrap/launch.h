@@ -35,8 +35,9 @@ typedef struct tutti_launch_options {
     bool module, no_python;
     bool standalone;
     int max_restarts;
-    const char *logdir; /* OneFlow's, with redirect_all: <logdir>/local_rank_<n>/{stdout,stderr} */
-    bool redirect_all;
+    const char *logdir;             /* OneFlow's: <logdir>/local_rank_<n>/{stdout,stderr} */
+    bool redirect_all;              /* only there */
+    const char *rank_dirs;          /* MindSpore's: ranks run in <rank_dirs><rank>, with log<rank> and env<rank>.log */
     const char *log_dir;            /* torchrun's */
     const char *tee, *redirects;    /* "3" or "0:1,1:3" */
     const char *local_ranks_filter; /* "0,2": whose output is shown; NULL: all */

@@ -52,8 +52,18 @@ static tutti_status check_python(const tutti_launch_options *options, const char
     return TUTTI_OK;
 }
 
+/* Ranks with folders of their own start there. */
+static tutti_status make_absolute(char *path, size_t capacity) {
+    char folder[4096], relative[4096];
+    if (strchr(path, '/') == NULL || path[0] == '/') return TUTTI_OK; /* found in PATH, or absolute */
+    if (getcwd(folder, sizeof folder) == NULL) return tutti_fail_errno(errno, "cannot tell this folder");
+    snprintf(relative, sizeof relative, "%s", path);
+    if ((size_t)snprintf(path, capacity, "%s/%s", folder, relative) < capacity) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "the path of %s in this folder is too long", relative);
+}
+
 tutti_status tutti_launch_command(const tutti_launch_options *options, char ***argv_out) {
-    static char path[4096];
+    static char path[4096], script[4096];
     static char unbuffered[] = "-u", module[] = "-m";
     const char *chosen = getenv("PYTHON_EXEC");
     char **argv;
@@ -65,12 +75,21 @@ tutti_status tutti_launch_command(const tutti_launch_options *options, char ***a
     } else {
         TUTTI_TRY(check_program(options->program[0], path, sizeof path));
     }
+    if (options->rank_dirs != NULL) TUTTI_TRY(make_absolute(path, sizeof path));
     while (options->program[count] != NULL) count++;
     TUTTI_TRY(tutti_calloc(count + 4, sizeof(char *), &argv));
     argv[used++] = path;
     if (python) argv[used++] = unbuffered;
     if (python && options->module) argv[used++] = module;
     for (size_t i = python ? 0 : 1; i < count; i++) argv[used++] = options->program[i];
+    if (python && !options->module && options->rank_dirs != NULL) {
+        snprintf(script, sizeof script, "%s%s", strchr(options->program[0], '/') == NULL ? "./" : "",
+                 options->program[0]);
+        const tutti_status status = make_absolute(script, sizeof script);
+        if (status != TUTTI_OK) free(argv);
+        TUTTI_TRY(status);
+        argv[2] = script; /* behind the interpreter and -u */
+    }
     *argv_out = argv;
     return TUTTI_OK;
 }

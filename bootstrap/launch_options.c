@@ -49,7 +49,9 @@ static const option_row rows[] = {
     {"local-ranks-filter", 0, TEXT, AT(local_ranks_filter), 0, 0, "0,2   show only these ranks' output"},
     {"no-prefix", 0, FLAG, AT(no_prefix), 0, 0, "   lines of output as they are, without [local rank]"},
     {"redirect-stdout-and-stderr", 0, FLAG, AT(redirect_all), 0, 0, "   only to files below --logdir"},
-    {"logdir", 0, TEXT, AT(logdir), 0, 0, "DIR   DIR/local_rank_<n>/stdout and stderr"},
+    {"logdir", 0, TEXT, AT(logdir), 0, 0, "DIR   also to files: DIR/local_rank_<n>/stdout and stderr"},
+    {"rank-dirs", 0, TEXT, AT(rank_dirs), 0, 0,
+     "NAME   rank n runs in the folder NAME<n>: output only in log<n>, env<n>.log"},
     {"bind", 0, TEXT, AT(bind), 0, 0, "WHERE   a rank's cores: auto, none, core, l3, numa, socket (auto)"},
     {"numa-binding", 0, TEXT, AT(numa_binding), 0, 0, "KIND   near its GPU: node, socket, exclusive, core-complex"},
     {"rdzv-endpoint", 0, TEXT, AT(endpoint), 0, 0, "HOST:PORT   the same as --master-addr and --master-port"},
@@ -315,6 +317,8 @@ static tutti_status check_conflicts(const tutti_launch_options *options) {
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--module and --no-python exclude each other");
     if (options->redirect_all && options->logdir == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--redirect-stdout-and-stderr needs --logdir DIR");
+    if (options->rank_dirs != NULL && options->rank_dirs[0] == '\0')
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "--rank-dirs needs the beginning of the folders' names, such as device");
     if (options->standalone && options->nnodes > 1)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--standalone means one node, but --nnodes is %d", options->nnodes);
     if (options->nnodes > 1 && options->master_port == 0)
@@ -322,11 +326,16 @@ static tutti_status check_conflicts(const tutti_launch_options *options) {
     if (strcmp(options->backend, "static") != 0 && strcmp(options->backend, "c10d") != 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--rdzv-backend %s is not supported; static and c10d are",
                           options->backend);
-    for (int i = 0, mask; i < options->nproc; i++) {
-        TUTTI_TRY(tutti_launch_mask(options->tee, i, &mask));
-        TUTTI_TRY(tutti_launch_mask(options->redirects, i, &mask));
+    bool files = options->redirect_all || options->logdir != NULL || options->log_dir != NULL;
+    for (int i = 0, tee, redirects; i < options->nproc; i++) {
+        TUTTI_TRY(tutti_launch_mask(options->tee, i, &tee));
+        TUTTI_TRY(tutti_launch_mask(options->redirects, i, &redirects));
+        files |= tee != 0 || redirects != 0;
     }
-    return TUTTI_OK;
+    if (options->rank_dirs == NULL || !files) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_ARGUMENT,
+                      "--rank-dirs says where output goes; leave out --logdir, --log-dir, --tee, --redirects and "
+                      "--redirect-stdout-and-stderr");
 }
 
 tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_options *options_out) {

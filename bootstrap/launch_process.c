@@ -66,6 +66,9 @@ static tutti_status set_places(const tutti_launch_job *job, int local_rank, vari
     TUTTI_TRY(set_variable(list, "ROLE_RANK=%d", rank));
     TUTTI_TRY(set_variable(list, "ROLE_WORLD_SIZE=%d", size));
     TUTTI_TRY(set_variable(list, "ROLE_NAME=%.200s", options->role));
+    TUTTI_TRY(set_variable(list, "RANK_ID=%d", rank)); /* MindSpore's names */
+    TUTTI_TRY(set_variable(list, "RANK_SIZE=%d", size));
+    TUTTI_TRY(set_variable(list, "DEVICE_ID=%d", local_rank));
     TUTTI_TRY(set_variable(list, "MASTER_ADDR=%.255s", job->master_addr));
     return set_variable(list, "MASTER_PORT=%d", job->master_port);
 }
@@ -124,11 +127,16 @@ static bool wants_files(const tutti_launch_options *options) {
     return mask != 0;
 }
 
+/* OneFlow's files: --logdir without options of torchrun's that choose others. */
+static bool has_old_names(const tutti_launch_options *options) {
+    return options->redirect_all || (options->logdir != NULL && options->log_dir == NULL && !wants_files(options));
+}
+
 tutti_status tutti_launch_log_root(tutti_launch_job *job) {
     const tutti_launch_options *options = job->options;
     const char *folder = options->log_dir != NULL ? options->log_dir : options->logdir;
     job->log_root[0] = '\0';
-    if (options->redirect_all) {
+    if (has_old_names(options)) {
         snprintf(job->log_root, sizeof job->log_root, "%s", options->logdir);
         return make_folder(job->log_root);
     }
@@ -148,7 +156,10 @@ tutti_status tutti_launch_log_root(tutti_launch_job *job) {
 /* The rank's folder, made, and the names of its two files there. */
 static tutti_status log_folder(const tutti_launch_job *job, int attempt, int local_rank, char *folder,
                                size_t capacity) {
-    if (job->options->redirect_all) snprintf(folder, capacity, "%s/local_rank_%d", job->log_root, local_rank);
+    const tutti_launch_options *options = job->options;
+    const int rank = options->node_rank * options->nproc + local_rank;
+    if (options->rank_dirs != NULL) snprintf(folder, capacity, "%s%d", options->rank_dirs, rank);
+    else if (has_old_names(options)) snprintf(folder, capacity, "%s/local_rank_%d", job->log_root, local_rank);
     else snprintf(folder, capacity, "%s/attempt_%d/%d", job->log_root, attempt, local_rank);
     return make_folder(folder);
 }
@@ -170,13 +181,16 @@ static tutti_status open_file(const char *folder, const char *name, int *fd_out)
 static tutti_status open_route(const tutti_launch_job *job, int local_rank, int which, const char *folder, route *way) {
     const tutti_launch_options *options = job->options;
     int tee = 0, redirects = 0, file_fd = -1, ends[2];
-    char name[16];
-    bool old_names = options->redirect_all;
+    char name[32];
+    bool old_names = has_old_names(options);
     TUTTI_TRY(tutti_launch_mask(options->tee, local_rank, &tee));
     TUTTI_TRY(tutti_launch_mask(options->redirects, local_rank, &redirects));
-    bool only_file = old_names || (redirects & which & ~tee);
+    if (old_names) tee = TUTTI_LAUNCH_BOTH;
+    bool only_file = options->redirect_all || options->rank_dirs != NULL || (redirects & which & ~tee);
     bool shown = !only_file && tutti_launch_listed(options->local_ranks_filter, local_rank);
     snprintf(name, sizeof name, "%s%s", which == TUTTI_LAUNCH_OUT ? "stdout" : "stderr", old_names ? "" : ".log");
+    if (options->rank_dirs != NULL)
+        snprintf(name, sizeof name, "log%d", options->node_rank * options->nproc + local_rank);
     if (only_file || (tee & which)) TUTTI_TRY(open_file(folder, name, &file_fd));
     if (only_file) {
         way->rank_fd = file_fd;
@@ -193,11 +207,39 @@ static tutti_status open_route(const tutti_launch_job *job, int local_rank, int 
                                     &way->stream);
 }
 
+/* What `env` prints, but for the job's secret. */
+static tutti_status write_environment(const char *folder, int rank, const variables *list) {
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/env%d.log", folder, rank);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (file == NULL) {
+        const int error = errno;
+        if (fd >= 0) close(fd);
+        return tutti_fail_errno(error, "cannot write %s", path);
+    }
+    for (size_t i = 0; i < list->count; i++)
+        if (strncmp(list->items[i], "TUTTI_SECRET=", name_bytes("TUTTI_SECRET=")) != 0)
+            fprintf(file, "%s\n", list->items[i]);
+    const bool failed = ferror(file) != 0;
+    if (fclose(file) != 0 || failed) return tutti_fail_errno(errno, "cannot write %s", path);
+    return TUTTI_OK;
+}
+
 /* ------------------------------------------------------------------------------------------------- start */
 
+/* In the child: only async-signal-safe calls. */
+static void fail_child(const char *const *parts, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        ssize_t written = write(STDERR_FILENO, parts[i], strlen(parts[i]));
+        (void)written;
+    }
+    _exit(127);
+}
+
 /* In the child. stdin goes to the first rank, as with mpirun; a terminal to none: they are not in its foreground. */
-static void become_rank(const tutti_launch_job *job, pid_t parent, int out_fd, int err_fd, int local_rank,
-                        char **environment) {
+static void become_rank(const tutti_launch_job *job, pid_t parent, const char *folder, int out_fd, int err_fd,
+                        int local_rank, char **environment) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1); /* it died before we asked */
     setpgid(0, 0);
@@ -211,22 +253,20 @@ static void become_rank(const tutti_launch_job *job, pid_t parent, int out_fd, i
     tutti_launch_bind_self(&job->binding, local_rank);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &job->child_signals, NULL);
-    execvpe(job->argv[0], job->argv, environment);
+    const bool moved = job->options->rank_dirs == NULL || chdir(folder) == 0;
+    if (moved) execvpe(job->argv[0], job->argv, environment);
     const char *reason = strerrordesc_np(errno);
-    const char *parts[] = {"tuttirun: cannot run ", job->argv[0], ": ", reason != NULL ? reason : "?", "\n"};
-    for (size_t i = 0; i < TUTTI_COUNT_OF(parts); i++) {
-        ssize_t written = write(STDERR_FILENO, parts[i], strlen(parts[i]));
-        (void)written;
-    }
-    _exit(127);
+    const char *parts[] = {moved ? "tuttirun: cannot run " : "tuttirun: cannot go to the folder ",
+                           moved ? job->argv[0] : folder, ": ", reason != NULL ? reason : "?", "\n"};
+    fail_child(parts, TUTTI_COUNT_OF(parts));
 }
 
-static tutti_status fork_rank(const tutti_launch_job *job, int out_fd, int err_fd, char **environment,
-                              tutti_launch_rank *rank) {
+static tutti_status fork_rank(const tutti_launch_job *job, const char *folder, int out_fd, int err_fd,
+                              char **environment, tutti_launch_rank *rank) {
     pid_t parent = getpid();
     rank->pid = fork();
     if (rank->pid < 0) return tutti_fail_errno(errno, "cannot start rank %d", rank->rank);
-    if (rank->pid == 0) become_rank(job, parent, out_fd, err_fd, rank->local_rank, environment);
+    if (rank->pid == 0) become_rank(job, parent, folder, out_fd, err_fd, rank->local_rank, environment);
     setpgid(rank->pid, rank->pid); /* whoever comes first */
     tutti_launch_keeper_add(job->keeper_fd, rank->pid);
     rank->running = true;
@@ -242,14 +282,16 @@ tutti_status tutti_launch_rank_start(const tutti_launch_job *job, int attempt, i
     tutti_launch_rank rank = {.local_rank = local_rank,
                               .rank = job->options->node_rank * job->options->nproc + local_rank};
     tutti_status status = TUTTI_OK;
-    if (job->log_root[0] != '\0') {
+    if (job->log_root[0] != '\0' || job->options->rank_dirs != NULL)
         TUTTI_TRY(log_folder(job, attempt, local_rank, folder, sizeof folder));
+    if (job->log_root[0] != '\0') {
         snprintf(rank.error_file, sizeof rank.error_file, "%.490s/error.json", folder);
     }
     TUTTI_TRY_GOTO(status, open_route(job, local_rank, TUTTI_LAUNCH_OUT, folder, &out), done);
     TUTTI_TRY_GOTO(status, open_route(job, local_rank, TUTTI_LAUNCH_ERR, folder, &err), done);
     TUTTI_TRY_GOTO(status, make_environment(job, attempt, &rank, &list), done);
-    TUTTI_TRY_GOTO(status, fork_rank(job, out.rank_fd, err.rank_fd, list.items, &rank), done);
+    if (job->options->rank_dirs != NULL) TUTTI_TRY_GOTO(status, write_environment(folder, rank.rank, &list), done);
+    TUTTI_TRY_GOTO(status, fork_rank(job, folder, out.rank_fd, err.rank_fd, list.items, &rank), done);
     rank.out = out.stream;
     rank.err = err.stream;
     *rank_out = rank;

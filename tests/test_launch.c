@@ -24,14 +24,15 @@ LAUNCH_TEST(each_rank_gets_torchruns_variables) {
                  0, "%s", shell_output);
     char line[64];
     for (int rank = 0; rank < 3; rank++) {
-        static const char *const names[] = {"RANK", "LOCAL_RANK", "ROLE_RANK"};
-        for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"RANK", "LOCAL_RANK", "ROLE_RANK", "RANK_ID", "DEVICE_ID"};
+        for (int i = 0; i < 5; i++) {
             snprintf(line, sizeof line, "of-%d-%s=%d\n", rank, names[i], rank);
             HAS(line);
         }
         static const char *const equal[] = {"WORLD_SIZE=3",
                                             "LOCAL_WORLD_SIZE=3",
                                             "ROLE_WORLD_SIZE=3",
+                                            "RANK_SIZE=3",
                                             "GROUP_RANK=0",
                                             "GROUP_WORLD_SIZE=1",
                                             "ROLE_NAME=worker",
@@ -251,6 +252,40 @@ LAUNCH_TEST(files_are_where_oneflow_puts_them) {
     cr_assert_str_eq(shell_output, "out 0\nerr 0\nout 1\nerr 1\n");
     cr_assert_eq(shell_run("$T --redirect_stdout_and_stderr true"), 2);
     HAS("needs --logdir");
+    cr_assert_eq(
+        shell_run("$T --standalone --nproc_per_node 2 --logdir c/d sh -c 'echo out $RANK; echo err $RANK >&2'\n"
+                  "for r in 0 1; do cat c/d/local_rank_$r/stdout c/d/local_rank_$r/stderr; done"),
+        0);
+    HAS("\nout 0\nerr 0\nout 1\nerr 1\n");
+    cr_assert_eq(shell_count("out 0\n"), 2, "shown, and in its file:\n%s", shell_output);
+    cr_assert_eq(shell_count("err 1\n"), 2, "%s", shell_output);
+    cr_assert_eq(shell_run("$T -n 1 --logdir one sh -c 'echo alone'; cat one/local_rank_0/stdout"), 0);
+    cr_assert_str_eq(shell_output, "alone\nalone\n");
+}
+
+/* As scripts of MindSpore's documents do: "per rank i: mkdir device$i, cd there, env > env$i.log, output to log$i". */
+LAUNCH_TEST(ranks_run_in_folders_of_their_own_as_mindspores_scripts_make_them) {
+    cr_assert_eq(
+        shell_run("mkdir sub && printf '#!/bin/sh\\necho out $RANK_ID of $RANK_SIZE on $DEVICE_ID\\necho err >&2\\n"
+                  "touch made\\n' >sub/program && chmod +x sub/program\n"
+                  "$T --standalone --nproc_per_node 2 --rank-dirs a/device sub/program && "
+                  "for r in 0 1; do cd a/device$r && ls && cat log$r && cd ../..; done"),
+        0, "%s", shell_output);
+    cr_assert_str_eq(shell_output, "env0.log\nlog0\nmade\nout 0 of 2 on 0\nerr\n"
+                                   "env1.log\nlog1\nmade\nout 1 of 2 on 1\nerr\n");
+    cr_assert_eq(shell_run("cat a/device1/env1.log; stat -c %%a a/device1/env1.log"), 0);
+    HAS("RANK_ID=1\n");
+    HAS("PATH=");
+    HAS("\n600\n");
+    cr_assert_null(strstr(shell_output, "TUTTI_SECRET="), "the secret is in a file");
+    cr_assert_eq(shell_run("echo 'import os; print(os.path.basename(os.getcwd()))' >cwd.py; "
+                           "$T --standalone --nproc_per_node 2 --rank-dirs py cwd.py && cat py1/log1"),
+                 0, "%s", shell_output);
+    cr_assert_str_eq(shell_output, "py1\n");
+    cr_assert_eq(shell_run("$T --rank-dirs device --tee 3 true"), 2);
+    HAS("--rank-dirs says where output goes; leave out");
+    cr_assert_eq(shell_run("touch taken0; $T --rank-dirs taken true"), 1);
+    HAS("taken0");
 }
 
 /* ---------------------------------------------------------------------------------------------- mistakes */
