@@ -111,7 +111,17 @@ static tutti_status begin_stream(tutti_data_source *base, const tutti_data_pass 
 static tutti_status open_part(const ofrecord_source *source, int part, tutti_ofrecord_file *file_out) {
     char path[PATH_BYTES];
     TUTTI_TRY(tutti_ofrecord_part_path(source->folder, source->prefix, source->digits, part, path, sizeof path));
-    return tutti_ofrecord_file_open(path, file_out);
+    const tutti_status status = tutti_ofrecord_file_open(path, file_out);
+    if (status != TUTTI_ERR_CONFIG) return status;
+    char words[PATH_BYTES + 128], suffix[32];
+    snprintf(words, sizeof words, "%s", tutti_last_error());
+    if (source->digits > 0) snprintf(suffix, sizeof suffix, "%d digits", source->digits);
+    else snprintf(suffix, sizeof suffix, "no digits in front");
+    return tutti_fail(status,
+                      "%s; expected %d files whose names are %s and a number from 0 on with %s: see data_part_num, "
+                      "part_name_prefix and part_name_suffix_length (tutti-train --data-part-num, --test-part-num, "
+                      "--part-prefix and --part-suffix-length)",
+                      words, source->nparts, source->prefix, suffix);
 }
 
 static void to_hwc(const ofrecord_source *source, const void *decoded, void *image) {
@@ -200,8 +210,10 @@ static tutti_status check_blob(const tutti_ofrecord_blob *blob) {
     case TUTTI_FLOAT64: return TUTTI_OK;
     default: break;
     }
-    return tutti_fail(TUTTI_ERR_ARGUMENT, "blob %s: type %d, expected uint8, int8, int32, int64, float32 or float64",
-                      blob->name, (int)blob->type);
+    return tutti_fail(
+        TUTTI_ERR_ARGUMENT,
+        "blob %s: type %s, expected uint8 or float32 for an image, uint8, int8, int32 or int64 for a label", blob->name,
+        tutti_type_name(blob->type));
 }
 
 static bool is_label(const tutti_ofrecord_blob *blob) {

@@ -63,6 +63,27 @@ typedef struct tutti_ofrecord_values {
 tutti_status tutti_ofrecord_read_entry(tutti_ofrecord_span record, tutti_ofrecord_span entry,
                                        tutti_ofrecord_values *values);
 
+typedef struct tutti_ofrecord_feature {
+    tutti_ofrecord_span name;
+    tutti_ofrecord_kind kind;
+} tutti_ofrecord_feature;
+
+/* Starts as zeros. */
+typedef struct tutti_ofrecord_features {
+    tutti_ofrecord_feature *all;
+    int count;
+    uint8_t *names; /* NULL: there was no record yet */
+} tutti_ofrecord_features;
+
+/* Reads all of a record. `unlike`: in which way the names or kinds of its features are not those of `first`; empty: they are, or
+ * `first` was empty and has taken them. Numbers of values may differ. */
+tutti_status tutti_ofrecord_compare(tutti_ofrecord_span record, tutti_ofrecord_features *first, char *unlike,
+                                    size_t bytes);
+void tutti_ofrecord_features_free(tutti_ofrecord_features *features);
+
+/* "img_raw (float_list of 784), label (int32_list of 1)", as far as it fits. */
+void tutti_ofrecord_list_features(tutti_ofrecord_span record, char *text, size_t bytes);
+
 /* Reads a blob of a record into dst, an array of its type; scratch holds 8 bytes for each of its elements. */
 tutti_status tutti_ofrecord_decode(tutti_ofrecord_span record, const tutti_ofrecord_blob *blob, bool truncate,
                                    void *scratch, void *dst);

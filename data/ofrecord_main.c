@@ -33,7 +33,8 @@ static const char usage[] =
     "      prints the first N records (default: 1): each feature, its kind, how many values, the first of them\n\n"
     "  tutti-ofrecord check FILE|DIR...\n"
     "      reads every record of these files, or of all files in a folder; names file, offset and record of what is "
-    "damaged\n";
+    "damaged;\n      says which records have other features than the first one of the file or folder, which the format "
+    "allows\n";
 
 static int fail(void) {
     fprintf(stderr, "tutti-ofrecord: %s\n", tutti_last_error());
@@ -178,20 +179,12 @@ static int run_show(int argc, char **argv) {
 
 /* ------------------------------------------------------------------------------------------------ check */
 
-static tutti_status check_record(tutti_ofrecord_span record) {
-    for (size_t at = 0;;) {
-        tutti_ofrecord_span entry, key;
-        tutti_ofrecord_values values = {.capacity = 0};
-        TUTTI_TRY(tutti_ofrecord_next(record, &at, &entry, &key));
-        if (entry.data == NULL) return TUTTI_OK;
-        TUTTI_TRY(tutti_ofrecord_read_entry(record, entry, &values));
-    }
-}
-
-/* Goes on after a record whose length holds: all that is damaged inside is named. */
-static int check_file(const char *path) {
+/* Goes on after a record whose length holds: all that is damaged inside is named. Of records that are only unlike the first one, the
+ * first is: a set in which all are has a reason. */
+static int check_file(const char *path, tutti_ofrecord_features *first) {
     tutti_ofrecord_file file;
     int failures = 0;
+    long long others = 0;
     if (tutti_ofrecord_file_open(path, &file) != TUTTI_OK) return fail();
     for (;;) {
         tutti_ofrecord_span record;
@@ -201,15 +194,20 @@ static int check_file(const char *path) {
             break;
         }
         if (record.data == NULL) break;
-        tutti_status status = check_record(record);
+        char unlike[256];
+        tutti_status status = tutti_ofrecord_compare(record, first, unlike, sizeof unlike);
+        if (unlike[0] != '\0' && others++ == 0)
+            fprintf(stderr, "tutti-ofrecord: note: %s: record %lld at offset %lld: %s\n", path,
+                    (long long)file.record - 1, (long long)offset, unlike);
         if (status == TUTTI_OK) continue;
         file.record--;
         (void)tutti_ofrecord_file_blame(&file, status, offset);
         file.record++;
         failures += fail();
     }
-    printf("%s: %lld records, %lld bytes%s\n", path, (long long)file.record, (long long)file.bytes,
-           failures > 0 ? ", DAMAGED" : "");
+    printf("%s: %lld records, %lld bytes", path, (long long)file.record, (long long)file.bytes);
+    if (others > 0) printf(", %lld with other features than the first one", others);
+    printf("%s\n", failures > 0 ? ", DAMAGED" : "");
     tutti_ofrecord_file_close(&file);
     return failures;
 }
@@ -220,6 +218,7 @@ static int is_seen(const struct dirent *entry) {
 
 static int check_folder(const char *folder) {
     struct dirent **entries;
+    tutti_ofrecord_features first = {.all = NULL};
     int failures = 0, files = 0, count = scandir(folder, &entries, is_seen, versionsort);
     if (count < 0) {
         tutti_fail(TUTTI_ERR_SYSTEM, "%s: %s", folder, strerror(errno));
@@ -229,10 +228,11 @@ static int check_folder(const char *folder) {
         char path[PATH_BYTES];
         struct stat about;
         bool fits = snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < PATH_BYTES;
-        if (fits && stat(path, &about) == 0 && S_ISREG(about.st_mode)) failures += check_file(path), files++;
+        if (fits && stat(path, &about) == 0 && S_ISREG(about.st_mode)) failures += check_file(path, &first), files++;
         free(entries[i]);
     }
     free(entries);
+    tutti_ofrecord_features_free(&first);
     if (files > 0) return failures;
     tutti_fail(TUTTI_ERR_CONFIG, "%s: no files in it", folder);
     return fail();
@@ -247,7 +247,9 @@ static int run_check(int argc, char **argv) {
     for (int i = 0; i < argc; i++) {
         struct stat about;
         bool folder = stat(argv[i], &about) == 0 && S_ISDIR(about.st_mode);
-        failures += folder ? check_folder(argv[i]) : check_file(argv[i]);
+        tutti_ofrecord_features first = {.all = NULL};
+        failures += folder ? check_folder(argv[i]) : check_file(argv[i], &first);
+        tutti_ofrecord_features_free(&first);
     }
     return failures > 0;
 }
@@ -258,6 +260,10 @@ int main(int argc, char **argv) {
     if (strcmp(verb, "show") == 0) return run_show(argc - 2, argv + 2);
     if (strcmp(verb, "check") == 0) return run_check(argc - 2, argv + 2);
     bool help = strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0;
-    fputs(usage, help ? stdout : stderr);
-    return help ? 0 : 1;
+    if (help || verb[0] == '\0') {
+        fputs(usage, help ? stdout : stderr);
+        return help ? 0 : 1;
+    }
+    tutti_fail(TUTTI_ERR_CONFIG, "%s: expected pack, show or check (--help says more)", verb);
+    return fail();
 }

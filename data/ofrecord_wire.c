@@ -310,20 +310,48 @@ static tutti_status decode_bytes(const tutti_ofrecord_values *values, const tutt
     return TUTTI_OK;
 }
 
+static tutti_status fail_missing(tutti_ofrecord_span record, const tutti_ofrecord_blob *blob) {
+    char text[512];
+    tutti_ofrecord_list_features(record, text, sizeof text);
+    return tutti_fail(TUTTI_ERR_DATA, "there is no feature %s; the record has %s", blob->name, text);
+}
+
+static bool is_integer(tutti_type type) {
+    return type != TUTTI_FLOAT32 && type != TUTTI_FLOAT64;
+}
+
+/* Numbers between 0 and 1 are pixels that were divided, or probabilities: as integers nearly all of them would be 0. */
+static tutti_status check_reals(const tutti_ofrecord_values *values, const tutti_ofrecord_blob *blob) {
+    const size_t count = values->count < values->capacity ? values->count : values->capacity;
+    double between = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!(values->reals[i] >= 0 && values->reals[i] <= 1)) return TUTTI_OK;
+        if (values->reals[i] > 0 && values->reals[i] < 1) between = values->reals[i];
+    }
+    if (between == 0) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_DATA,
+                      "feature %s has a %s with values from 0 to 1, such as %g, which would be 0 in a blob of type %s; "
+                      "give the blob the type float32",
+                      blob->name, tutti_ofrecord_kind_name(values->kind), between, tutti_type_name(blob->type));
+}
+
 tutti_status tutti_ofrecord_decode(tutti_ofrecord_span record, const tutti_ofrecord_blob *blob, bool truncate,
                                    void *scratch, void *dst) {
     const size_t count = tutti_ofrecord_blob_count(blob);
     tutti_ofrecord_span entry;
     tutti_ofrecord_values values = {.capacity = count, .reals = scratch, .integers = scratch};
     TUTTI_TRY(tutti_ofrecord_find(record, blob->name, &entry));
-    if (entry.data == NULL) return tutti_fail(TUTTI_ERR_DATA, "there is no feature %s", blob->name);
+    if (entry.data == NULL) return fail_missing(record, blob);
     TUTTI_TRY(tutti_ofrecord_read_entry(record, entry, &values));
     if (values.kind == TUTTI_OFRECORD_BYTES) return decode_bytes(&values, blob, count, dst);
     if (values.kind == TUTTI_OFRECORD_NONE)
         return tutti_fail(TUTTI_ERR_DATA, "feature %s is empty: it has none of the lists", blob->name);
     if (values.count != count && !truncate)
-        return tutti_fail(TUTTI_ERR_DATA, "feature %s has a %s of %zu values, expected %zu; truncate cuts or fills up",
+        return tutti_fail(TUTTI_ERR_DATA,
+                          "feature %s has a %s of %zu values, expected %zu; truncate (tutti-train "
+                          "--truncate) cuts or fills up",
                           blob->name, tutti_ofrecord_kind_name(values.kind), values.count, count);
+    if (is_integer(blob->type) && values.kind <= TUTTI_OFRECORD_DOUBLE) TUTTI_TRY(check_reals(&values, blob));
     for (size_t i = 0; i < count; i++) {
         if (i >= values.count) store_integer(blob->type, false, 0, i, dst);
         else if (values.kind <= TUTTI_OFRECORD_DOUBLE) store_real(blob->type, values.reals[i], i, dst);

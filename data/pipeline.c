@@ -163,7 +163,9 @@ static tutti_status open_data(tutti_data *data, const tutti_data_op *ops, int no
                                          .samples = maker->samples,
                                          .batches = tutti_data_make_batches(maker),
                                          .num_shards = maker->share.nshards,
-                                         .shard_id = maker->share.shard};
+                                         .shard_id = maker->share.shard,
+                                         .drop_remainder = maker->drops,
+                                         .repeat = maker->passes};
     return TUTTI_OK;
 }
 

@@ -27,8 +27,8 @@ tutti_status tutti_data_source_check_shape(const tutti_data_source_details *abou
                               "%s: images of %dx%dx%d (height, width, channels), expected 1 to %d each", name,
                               about->height, about->width, about->channels, TUTTI_DATA_MOST_EXTENT);
     if (about->type != TUTTI_UINT8 && about->type != TUTTI_FLOAT32)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: images of type %d, expected TUTTI_UINT8 or TUTTI_FLOAT32", name,
-                          (int)about->type);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: images of type %s, expected uint8 or float32", name,
+                          tutti_type_name(about->type));
     return TUTTI_OK;
 }
 

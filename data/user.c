@@ -21,9 +21,27 @@ static bool is_wrong(const user_source *source, int32_t label) {
     return source->user.classes > 0 && (label < 0 || label >= source->user.classes);
 }
 
+/* Lest the text of an older failure of the thread pass for that of the caller's function. */
+static void forget_errors(void) {
+    tutti_fail(TUTTI_OK, "%s", "");
+}
+
+/* `function` has failed at `place`, "sample 3". */
+static tutti_status fail_call(tutti_status status, const char *function, const char *place, int64_t number) {
+    const char *text = tutti_last_error();
+    if (text[0] != '\0') return tutti_fail(status, "the caller's source, %s %lld: %s", place, (long long)number, text);
+    return tutti_fail(
+        status,
+        "the caller's source, %s %lld: its %s returned status %d (%s) and gave no reason; tutti_fail sets "
+        "one",
+        place, (long long)number, function, (int)status, tutti_status_name(status));
+}
+
 static tutti_status read_user(tutti_data_source *base, int64_t index, void *image, int32_t *label) {
     user_source *source = (user_source *)base;
-    TUTTI_TRY(source->user.read(source->user.context, index, image, label));
+    forget_errors();
+    const tutti_status status = source->user.read(source->user.context, index, image, label);
+    if (status != TUTTI_OK) return fail_call(status, "read", "sample", index);
     return is_wrong(source, *label) ? fail_label(source, index, *label) : TUTTI_OK;
 }
 
@@ -39,7 +57,9 @@ static int64_t count_user(const tutti_data_source *base, int shard, int nshards)
 
 static tutti_status begin_user(tutti_data_source *base, const tutti_data_pass *pass, void **stream_out) {
     user_source *source = (user_source *)base;
-    TUTTI_TRY(source->user.begin(source->user.context, pass->pass, pass->shard, pass->nshards));
+    forget_errors();
+    const tutti_status status = source->user.begin(source->user.context, pass->pass, pass->shard, pass->nshards);
+    if (status != TUTTI_OK) return fail_call(status, "begin", "pass", pass->pass);
     source->given = 0;
     *stream_out = source;
     return TUTTI_OK;
@@ -48,7 +68,9 @@ static tutti_status begin_user(tutti_data_source *base, const tutti_data_pass *p
 static tutti_status next_user(void *stream, void *image, int32_t *label, int64_t *index_out, bool *end_out) {
     user_source *source = stream;
     int end = 0;
-    TUTTI_TRY(source->user.next(source->user.context, image, label, &end));
+    forget_errors();
+    const tutti_status status = source->user.next(source->user.context, image, label, &end);
+    if (status != TUTTI_OK) return fail_call(status, "next", "sample", source->given);
     *end_out = end != 0;
     if (end != 0) return TUTTI_OK;
     *index_out = source->given++;

@@ -59,7 +59,8 @@ TUTTI_API tutti_status tutti_data_open_digits(uint64_t seed, tutti_data_part par
 
 /* A source of the caller's. Either samples by number: count and read; or one after the other: begin and next. Calls come
  * from the thread of a pipeline, and from the caller of tutti_data_seek or, with options.ahead -1, of tutti_data_next; where
- * several pipelines read the source they must allow calls from several threads at a time. A failure is said with tutti_fail, and given to the caller of tutti_data_next. */
+ * several pipelines read the source they must allow calls from several threads at a time. A failure is said
+ * with tutti_fail, and given to the caller of tutti_data_next with the number of the sample. */
 typedef struct tutti_data_user {
     size_t struct_bytes TUTTI_SIZE_OF(tutti_data_user); /* of this struct */
     void *context TUTTI_ZERO;                           /* given to each call */
@@ -86,7 +87,7 @@ typedef struct tutti_ofrecord_blob {
     const char *name; /* of the feature */
     int ndims;
     int64_t shape[TUTTI_OFRECORD_DIMS];
-    tutti_type type; /* uint8, int8, int32, int64, float32 or float64: what values become */
+    tutti_type type; /* what values become: of an image uint8 or float32, of a label uint8, int8, int32 or int64 */
 } tutti_ofrecord_blob;
 
 typedef struct tutti_ofrecord_options {
@@ -109,8 +110,8 @@ typedef struct tutti_ofrecord_options {
  * shape (height, width, channels), or (channels, height, width) where the first extent is 1 or 3 and the last is not. A
  * feature that is a list of numbers must have as many as the blob (see truncate). A feature of bytes must hold one
  * value; its bytes are read as int8, as OneFlow does: 200 becomes -56 in a float32 blob, and is 200 again in a uint8 one.
- * More bytes than the blob has are cut, fewer are an error. Record r of file p is sample p * 2^32 + r. Errors of records
- * name file, offset and record. */
+ * Floats from 0 to 1 in an integer blob are an error: nearly all would be 0. More bytes than the blob has are cut, fewer are
+ * an error. Record r of file p is sample p * 2^32 + r. Errors of records name file, offset and record. */
 TUTTI_API tutti_status tutti_ofrecord_open(const char *folder, const tutti_ofrecord_blob *blobs, int nblobs,
                                            const tutti_ofrecord_options *options, tutti_data_source **source_out);
 
@@ -202,6 +203,8 @@ typedef struct tutti_data_details {
     int64_t samples;             /* of this shard in a pass; -1: unknown */
     int64_t batches;             /* of this shard in a pass; -1: unknown */
     int num_shards, shard_id;
+    int drop_remainder; /* 1: an incomplete last batch is dropped */
+    int64_t repeat;     /* passes; -1: without end */
 } tutti_data_details;
 
 TUTTI_API tutti_status tutti_data_get(const tutti_data *data, tutti_data_details *details_out);

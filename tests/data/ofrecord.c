@@ -149,6 +149,61 @@ Test(ofrecord, lists_of_another_length_are_errors_or_cut_or_filled_up) {
     cr_assert_arr_eq(f, ((float[]){1, 2, 3, 0, 0}), sizeof f);
 }
 
+Test(ofrecord, floats_from_0_to_1_do_not_become_integers) {
+    static const float pixels[3] = {0, 0.25f, 1}, whole[3] = {0, 1, 1}, more[3] = {0, 0.25f, 1.5f};
+    const text record = entry("x", LIST_FLOAT, field(1, floats(pixels, 3)));
+    uint8_t u8[3];
+    int64_t i64[3];
+    float f[3];
+    expect_error(decode(record, "x", 3, TUTTI_UINT8, false, u8), TUTTI_ERR_DATA, "feature x has a float_list", "0.25",
+                 "a blob of type uint8; give the blob the type float32");
+    expect_error(decode(record, "x", 3, TUTTI_INT64, false, i64), TUTTI_ERR_DATA, "type int64");
+    expect_ok(decode(record, "x", 3, TUTTI_FLOAT32, false, f));
+    cr_assert_arr_eq(f, pixels, sizeof f);
+    expect_ok(decode(entry("x", LIST_FLOAT, field(1, floats(whole, 3))), "x", 3, TUTTI_UINT8, false, u8));
+    cr_assert(u8[0] == 0 && u8[1] == 1 && u8[2] == 1);
+    expect_ok(decode(entry("x", LIST_FLOAT, field(1, floats(more, 3))), "x", 3, TUTTI_UINT8, false, u8));
+    cr_assert(u8[0] == 0 && u8[1] == 0 && u8[2] == 1);
+}
+
+static tutti_status compare(text record, tutti_ofrecord_features *first, char unlike[256]) {
+    uint8_t *exact =
+        malloc(record.bytes + 1); /* a read beyond it, or of a name that was not kept, is found by the sanitizer */
+    memcpy(exact, record.data, record.bytes);
+    const tutti_status status = tutti_ofrecord_compare((tutti_ofrecord_span){exact, record.bytes}, first, unlike, 256);
+    memset(exact, 0, record.bytes);
+    free(exact);
+    return status;
+}
+
+Test(ofrecord, a_record_whose_features_are_not_those_of_the_first_is_told) {
+    const text one = field(1, BYTES(1)), two = field(1, BYTES(1, 2)), label = entry("label", LIST_INT32, one);
+    const struct {
+        text record;
+        const char *said; /* NULL: as the first */
+    } cases[] = {
+        {join(entry("x", LIST_INT64, two), label), NULL},
+        {join(label, entry("x", LIST_INT64, two)), NULL},
+        {join(entry("x", LIST_INT64, one), join(label, entry("x", LIST_INT64, two))),
+         NULL}, /* the last of a name counts */
+        {join(entry("x\xff", LIST_INT64, two), label),
+         "it has a feature x?, and no feature x, which the first record has"},
+        {label, "it has no feature x, which"},
+        {join(label, join(entry("x", LIST_INT64, two), entry("y", LIST_INT64, two))), "it has a feature y, which"},
+        {join(entry("x", LIST_INT32, two), label), "feature x has a int32_list, that of the first record a int64_list"},
+        {join(entry("x", LIST_INT64, one), label), NULL}, /* of another length */
+    };
+    tutti_ofrecord_features first = {.all = NULL};
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        char unlike[256];
+        expect_ok(compare(cases[i].record, &first, unlike));
+        if (cases[i].said == NULL) cr_assert_str_empty(unlike, "case %d: %s", i, unlike);
+        else cr_assert_neq(strstr(unlike, cases[i].said), NULL, "case %d: \"%s\"", i, unlike);
+    }
+    expect_error(compare(BYTES(0x0a, 5, 1), &first, (char[256]){""}), TUTTI_ERR_DATA, "longer than what is left");
+    tutti_ofrecord_features_free(&first);
+}
+
 Test(ofrecord, unknown_fields_orders_and_duplicates_are_as_in_protobuf) {
     const text one = field(1, BYTES(1)), two = field(1, BYTES(2));
     const text strange =
@@ -397,7 +452,8 @@ Test(ofrecord, damage_inside_a_record_names_it) {
     const tutti_ofrecord_blob wrong[] = {{"image", 3, {2, 2, 3}, TUTTI_FLOAT32}, {"label", 0, {0}, TUTTI_INT32}};
     expect_ok(tutti_ofrecord_open(folder, wrong, 2, &TUTTI_OFRECORD_OPTIONS(.part_name_suffix_length = 5), &source));
     expect_ok(tutti_data_create(source, NULL, 0, NULL, &data));
-    expect_error(tutti_data_next(data, &batch), TUTTI_ERR_DATA, "part-00000: record 0 at offset 0", "no feature image");
+    expect_error(tutti_data_next(data, &batch), TUTTI_ERR_DATA, "part-00000: record 0 at offset 0", "no feature image",
+                 "; the record has img_raw (float_list of 12), label (int32_list of 1)");
     tutti_data_destroy(data), tutti_data_source_destroy(source);
     free(file);
 }
@@ -405,16 +461,19 @@ Test(ofrecord, damage_inside_a_record_names_it) {
 Test(ofrecord, wrong_arguments_say_what_is_right) {
     tutti_data_source *source;
     const tutti_ofrecord_blob label = {"label", 0, {0}, TUTTI_INT32}, image = {"x", 3, {2, 2, 3}, TUTTI_FLOAT32},
-                              none = {"x", 3, {2, 0, 3}, TUTTI_FLOAT32}, half = {"x", 3, {2, 2, 3}, TUTTI_FLOAT16};
+                              none = {"x", 3, {2, 0, 3}, TUTTI_FLOAT32}, half = {"x", 3, {2, 2, 3}, TUTTI_FLOAT16},
+                              wide = {"x", 3, {2, 2, 3}, TUTTI_FLOAT64};
     expect_error(tutti_ofrecord_open(folder, &label, 1, NULL, &source), TUTTI_ERR_ARGUMENT, "1 blobs, expected two");
     expect_error(tutti_ofrecord_open(folder, (tutti_ofrecord_blob[]){image, image}, 2, NULL, &source),
                  TUTTI_ERR_ARGUMENT, "neither x nor x is a label");
     expect_error(tutti_ofrecord_open(folder, (tutti_ofrecord_blob[]){none, label}, 2, NULL, &source),
                  TUTTI_ERR_ARGUMENT, "blob x", "below 1");
     expect_error(tutti_ofrecord_open(folder, (tutti_ofrecord_blob[]){half, label}, 2, NULL, &source),
-                 TUTTI_ERR_ARGUMENT, "blob x: type", "float32");
+                 TUTTI_ERR_ARGUMENT, "blob x: type float16, ", "float32");
+    expect_error(tutti_ofrecord_open(folder, (tutti_ofrecord_blob[]){wide, label}, 2, NULL, &source),
+                 TUTTI_ERR_ARGUMENT, "x: images of type float64, expected uint8 or float32");
     expect_error(tutti_ofrecord_open(folder, (tutti_ofrecord_blob[]){image, label}, 2, NULL, &source), TUTTI_ERR_CONFIG,
-                 "/part-0", "No such file");
+                 "/part-0", "No such file", "expected 1 files whose names are part- and a number", "--data-part-num");
     expect_error(tutti_ofrecord_open(folder, (tutti_ofrecord_blob[]){image, label}, 2,
                                      &TUTTI_OFRECORD_OPTIONS(.data_part_num = -3), &source),
                  TUTTI_ERR_ARGUMENT, "data_part_num -3");

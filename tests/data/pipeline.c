@@ -116,6 +116,7 @@ typedef struct stream {
     int64_t given, fails_at, end; /* of a pass */
     int passes, shard, nshards;
     bool unmasked; /* a signal could come to the thread */
+    bool silent;   /* fails without words */
 } stream;
 
 static tutti_status begin(void *context, int64_t pass, int shard, int nshards) {
@@ -126,6 +127,12 @@ static tutti_status begin(void *context, int64_t pass, int shard, int nshards) {
     return TUTTI_OK;
 }
 
+static tutti_status read_but_one(void *context, int64_t index, void *image, int32_t *label) {
+    *(float *)image = 0;
+    *label = 0;
+    return index == *(const int *)context ? TUTTI_ERR_REFUSED : TUTTI_OK;
+}
+
 static tutti_status next(void *context, void *image, int32_t *label, int *end_out) {
     stream *s = context;
     sigset_t mask;
@@ -133,6 +140,7 @@ static tutti_status next(void *context, void *image, int32_t *label, int *end_ou
     s->unmasked = s->unmasked || !sigismember(&mask, SIGTERM) || !sigismember(&mask, SIGALRM);
     *end_out = s->given == s->end;
     if (*end_out) return TUTTI_OK;
+    if (s->given == s->fails_at && s->silent) return TUTTI_ERR_DATA;
     if (s->given == s->fails_at) return tutti_fail(TUTTI_ERR_DATA, "the caller's camera is off");
     *(float *)image = (float)s->given;
     *label = (int32_t)(s->given++ % 7);
@@ -195,7 +203,8 @@ Test(pipeline, a_failure_comes_where_it_happened_and_stays_until_a_seek) {
         expect_ok(tutti_data_create(source, ops, 1, &TUTTI_DATA_OPTIONS(.ahead = ahead), &data));
         for (int i = 0; i < 2; i++) expect_ok(tutti_data_next(data, &batch));
         for (int i = 0; i < 2; i++)
-            expect_error(tutti_data_next(data, &batch), TUTTI_ERR_DATA, "the caller's camera is off");
+            expect_error(tutti_data_next(data, &batch), TUTTI_ERR_DATA,
+                         "the caller's source, sample 12: the caller's camera is off");
         s.fails_at = -1;
         expect_ok(tutti_data_seek(data, 0, 2));
         expect_ok(tutti_data_next(data, &batch));
@@ -211,6 +220,33 @@ Test(pipeline, a_failure_comes_where_it_happened_and_stays_until_a_seek) {
     expect_error(tutti_data_next(data, &batch), TUTTI_ERR_DATA, "sample 6 has label 6", "expected 0 to 5");
     tutti_data_destroy(data);
     tutti_data_source_destroy(source);
+}
+
+/* Older failures of the thread that calls have texts of their own. */
+Test(pipeline, a_callers_function_that_gives_no_reason_is_told_with_its_sample_and_status) {
+    for (int ahead = -1; ahead < 1; ahead++) {
+        stream s = {.fails_at = 7, .end = 23, .silent = true};
+        int fails_at = 8;
+        tutti_data_source *sources[] = {stream_source(&s, 0), NULL};
+        expect_ok(tutti_data_open_user(&TUTTI_DATA_USER(.context = &fails_at, .height = 1, .width = 1, .channels = 1,
+                                                        .type = TUTTI_FLOAT32, .count = 20, .read = read_but_one),
+                                       &sources[1]));
+        const tutti_status statuses[] = {TUTTI_ERR_DATA, TUTTI_ERR_REFUSED};
+        const char *const words[] = {"the caller's source, sample 7: its next returned status ",
+                                     "the caller's source, sample 8: its read returned status "};
+        for (int i = 0; i < 2; i++) {
+            const tutti_data_op ops[] = {{"batch", {5}}};
+            tutti_data *data;
+            tutti_data_batch batch;
+            expect_ok(tutti_data_create(sources[i], ops, 1, &TUTTI_DATA_OPTIONS(.ahead = ahead, .in_order = 1), &data));
+            expect_ok(tutti_data_next(data, &batch));
+            tutti_fail(TUTTI_ERR_SYSTEM, "an older failure");
+            expect_error(tutti_data_next(data, &batch), statuses[i], words[i], tutti_status_name(statuses[i]),
+                         ") and gave no reason; tutti_fail sets one");
+            tutti_data_destroy(data);
+            tutti_data_source_destroy(sources[i]);
+        }
+    }
 }
 
 Test(pipeline, data_without_samples_ends_even_if_it_repeats_without_end) {
