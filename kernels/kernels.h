@@ -117,6 +117,12 @@ struct tutti_kernels {
                     const tutti_real *src, tutti_real *dst);
     /* sums[0] becomes, or with args->adds grows by, the batch's losses; sums[1] its number of right answers. */
     void (*softmax_loss)(tutti_compute *compute, const tutti_softmax_loss_args *args, bool adds, double *sums);
+    /* The same where ranks have some of the classes each. All that parts names is memory of the compute. */
+    void (*softmax_largest)(tutti_compute *compute, const tutti_softmax_parts *parts);
+    void (*softmax_sums)(tutti_compute *compute, const tutti_softmax_parts *parts);
+    /* parts' sums and best are used up. */
+    void (*softmax_losses)(tutti_compute *compute, const tutti_softmax_parts *parts, tutti_real scale,
+                           tutti_real *dlogits, bool adds, double *sums);
     void (*truncated_normal)(tutti_compute *compute, const tutti_normal *normal, size_t count, tutti_real *data);
     void (*fill)(tutti_compute *compute, size_t count, tutti_real value, tutti_real *data);
 

@@ -201,12 +201,16 @@ typedef struct tutti_softmax_parts {
     const tutti_real *distributions; /* NULL: one hot; else [batch, all_classes], and labels are not read */
     int all_classes;
     double *largest, *sums; /* [batch]: the largest logit; the sum of exp(logit - largest) */
+    int32_t *best;          /* [batch]: the class of the largest logit, the first of equals; NULL: not wanted */
 } tutti_softmax_parts;
 
-/* largest[b]; best_out[b], unless NULL: its class, the first of equals. */
-void tutti_softmax_largest(const tutti_softmax_parts *parts, int32_t *best_out);
+/* largest and best, of this rank's classes. */
+void tutti_softmax_largest(const tutti_softmax_parts *parts);
+/* sums; best becomes INT32_MAX where the largest logit of all is none of this rank's: of all ranks' the minimum counts. */
 void tutti_softmax_sums(const tutti_softmax_parts *parts);
-/* This rank's part of the sum of the losses; dlogits (may be NULL, may be logits) as of tutti_softmax_loss. */
-double tutti_softmax_losses(const tutti_softmax_parts *parts, tutti_real scale, tutti_real *dlogits);
+/* This rank's part of the sum of the losses; dlogits (may be NULL, may be logits) as of tutti_softmax_loss. right_out, unless NULL:
+ * how often best is the label's class, of a distribution the first of the largest; 0 without best. */
+double tutti_softmax_losses(const tutti_softmax_parts *parts, tutti_real scale, tutti_real *dlogits,
+                            int64_t *right_out);
 
 #endif

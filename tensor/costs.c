@@ -9,6 +9,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "kernels/box.h"
+#include "tensor/gpu.h"
 
 static const size_t point_bytes[TUTTI_COST_POINTS] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 
@@ -73,32 +74,52 @@ typedef struct trial {
     tutti_cost_kind kind;
     size_t bytes;
     tutti_box_copy copy;
+    const tutti_device *device; /* NULL: in host memory; else all is enqueued */
+    tutti_stream stream;
 } trial;
 
+static tutti_options options_of(const trial *t) {
+    return TUTTI_OPTIONS(.memory = t->device != NULL ? TUTTI_MEMORY_CUDA : TUTTI_MEMORY_HOST, .stream = t->stream);
+}
+
 static tutti_status pass_on(const trial *t) {
+    const tutti_options options = options_of(t);
     enum { TAG = 0 };
     int next = (t->me + 1) % t->nranks, before = (t->me + t->nranks - 1) % t->nranks;
     TUTTI_TRY(tutti_group_begin(t->comm));
-    tutti_status status = tutti_recv(t->comm, t->to, t->bytes, TUTTI_UINT8, before, TAG, NULL);
-    if (status == TUTTI_OK) status = tutti_send(t->comm, t->from, t->bytes, TUTTI_UINT8, next, TAG, NULL);
-    if (status == TUTTI_OK) return tutti_group_end(t->comm, NULL);
+    tutti_status status = tutti_recv(t->comm, t->to, t->bytes, TUTTI_UINT8, before, TAG, &options);
+    if (status == TUTTI_OK) status = tutti_send(t->comm, t->from, t->bytes, TUTTI_UINT8, next, TAG, &options);
+    if (status == TUTTI_OK) return tutti_group_end(t->comm, &options);
     (void)tutti_group_cancel(t->comm);
     return status;
 }
 
+static tutti_status write_freshly(const trial *t, size_t bytes) {
+    if (t->device != NULL) return t->device->copy(t->from, t->from + bytes, bytes, t->stream);
+    memcpy(t->from, t->from + bytes, bytes);
+    return TUTTI_OK;
+}
+
+static tutti_status copy_box(const trial *t) {
+    if (t->device != NULL) return t->device->copy_box(&t->copy, t->to, t->from, t->stream);
+    tutti_box_run(&t->copy, t->to, t->from);
+    return TUTTI_OK;
+}
+
 static tutti_status run(const trial *t) {
-    size_t share = t->bytes / (size_t)t->nranks / 4;
-    if (t->kind == TUTTI_COST_FRESH && t->nranks > 1) memcpy(t->from, t->from + 4 * share, 4 * share);
+    const size_t share = t->bytes / (size_t)t->nranks / 4;
+    const tutti_options options = options_of(t);
+    if (t->kind == TUTTI_COST_FRESH && t->nranks > 1) TUTTI_TRY(write_freshly(t, 4 * share));
     switch (t->kind) {
     case TUTTI_COST_FRESH:
     case TUTTI_COST_PULL:
-    case TUTTI_COST_GATHER: return tutti_all_gather(t->comm, t->from, t->to, share, TUTTI_FLOAT32, NULL);
+    case TUTTI_COST_GATHER: return tutti_all_gather(t->comm, t->from, t->to, share, TUTTI_FLOAT32, &options);
     case TUTTI_COST_REDUCE:
-        return tutti_all_reduce(t->comm, t->from, t->to, t->bytes / 4, TUTTI_FLOAT32, TUTTI_SUM, NULL);
+        return tutti_all_reduce(t->comm, t->from, t->to, t->bytes / 4, TUTTI_FLOAT32, TUTTI_SUM, &options);
     case TUTTI_COST_SCATTER:
-        return tutti_reduce_scatter(t->comm, t->from, t->to, share, TUTTI_FLOAT32, TUTTI_SUM, NULL);
+        return tutti_reduce_scatter(t->comm, t->from, t->to, share, TUTTI_FLOAT32, TUTTI_SUM, &options);
     case TUTTI_COST_MESSAGE: return pass_on(t);
-    default: tutti_box_run(&t->copy, t->to, t->from); return TUTTI_OK;
+    default: return copy_box(t);
     }
 }
 
@@ -126,6 +147,7 @@ static tutti_status time_calls(const trial *t, int rounds, int calls, double *us
         TUTTI_TRY(tutti_barrier(t->comm, NULL)); /* behind works of plans, whose messages would meet these */
         int64_t start_ns = tutti_now_ns();
         for (int i = 0; i < (round < 0 ? 1 : calls); i++) TUTTI_TRY(run(t));
+        if (t->device != NULL) TUTTI_TRY(t->device->stream_sync(t->stream));
         double us = (double)(tutti_now_ns() - start_ns) / 1e3 / calls;
         int at = round;
         if (round < 0) continue;
@@ -234,7 +256,7 @@ static tutti_status find_near(tutti_rank_groups *groups, const int *ranks, int n
     TUTTI_TRY(tutti_comm_get(comm, &details));
     costs->nhosts = details.hosts;
     costs->crowd = (double)details.local_size / details.host_cores;
-    if (costs->crowd < 1) costs->crowd = 1;
+    if (costs->crowd < 1 || costs->on_gpu) costs->crowd = 1;
     *near_out = comm;
     if (details.hosts == 1) return TUTTI_OK;
     own = details.host;
@@ -277,6 +299,8 @@ static tutti_status measure_far(trial *t, tutti_costs *costs) {
 
 /* --------------------------------------------------------------------------------------------- agreeing */
 
+enum { LEAST_ON_GPU = 4 };
+
 static int level_for(size_t bytes) {
     static const size_t above[] = {4 << 10, 8 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20};
     int level = 0;
@@ -305,48 +329,86 @@ static tutti_status agree(tutti_comm *comm, tutti_costs *costs) {
     return costs->nhosts > 1 ? tutti_broadcast(comm, &costs->crowd, count, TUTTI_FLOAT64, 0, NULL) : TUTTI_OK;
 }
 
-/* A rank without memory keeps all from measuring. */
-static tutti_status measure(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm,
-                            tutti_costs *costs, bool *done_out) {
-    trial t = {0};
-    size_t points = (size_t)costs->level - 1, room = point_bytes[points > 0 ? points - 1 : 0];
+/* Of so many bytes, from->to. */
+static tutti_status take_memory(trial *t, size_t bytes) {
     void *memory = NULL;
-    tutti_status status = find_near(groups, ranks, nranks, comm, costs, &t.comm);
-    TUTTI_TRY(status);
+    TUTTI_TRY(t->device != NULL ? t->device->alloc(2 * bytes, &memory) : tutti_mem_alloc(2 * bytes, &memory));
+    t->to = memory;
+    t->from = t->to + bytes;
+    if (t->device != NULL) return t->device->fill(t->from, 0, bytes, t->stream);
+    memset(t->from, 0, bytes);
+    return TUTTI_OK;
+}
+
+static void free_memory(const trial *t) {
+    if (t->device == NULL) (void)tutti_mem_free(t->to);
+    else if (t->to != NULL) (void)t->device->free(t->to);
+}
+
+/* A rank without memory keeps all from measuring. */
+static tutti_status measure_with(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm, trial *t,
+                                 tutti_costs *costs, bool *done_out) {
+    size_t points = (size_t)costs->level - 1, room = point_bytes[points > 0 ? points - 1 : 0];
+    TUTTI_TRY(find_near(groups, ranks, nranks, comm, costs, &t->comm));
     room = tutti_max_size(room, costs->nhosts > 1 ? FAR_BYTES : 0) + (size_t)nranks * 4;
-    int32_t good = tutti_mem_alloc(2 * room, &memory) == TUTTI_OK;
-    status = tutti_all_reduce(comm, &good, &good, 1, TUTTI_INT32, TUTTI_MIN, NULL);
+    int32_t good = take_memory(t, room) == TUTTI_OK;
+    tutti_status status = tutti_all_reduce(comm, &good, &good, 1, TUTTI_INT32, TUTTI_MIN, NULL);
     *done_out = good != 0;
-    if (status == TUTTI_OK && good != 0) {
-        t.to = memory;
-        t.from = t.to + room;
-        memset(t.from, 0, room);
-        status = measure_all(&t, comm, nranks, costs);
-        if (status == TUTTI_OK) status = agree(comm, costs);
-    }
-    (void)tutti_mem_free(memory);
+    if (status == TUTTI_OK && good != 0) status = measure_all(t, comm, nranks, costs);
+    if (status == TUTTI_OK && good != 0) status = agree(comm, costs);
+    free_memory(t);
     return status;
 }
 
-tutti_status tutti_costs_measure(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm,
+/* In a stream of its own. To free memory waits for the GPU, and so for the calls of other ranks that are threads: they wait until
+ * this rank has done that. */
+static tutti_status measure_on_gpu(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm, int gpu,
+                                   tutti_costs *costs, bool *done_out) {
+    tutti_gpu_visit visit;
+    trial t = {0};
+    TUTTI_TRY(tutti_gpu_enter(gpu, &visit));
+    t.device = visit.device;
+    tutti_status status = t.device->stream_create(&t.stream);
+    if (status == TUTTI_OK) {
+        status = measure_with(groups, ranks, nranks, comm, &t, costs, done_out);
+        (void)t.device->stream_destroy(t.stream);
+    }
+    tutti_gpu_leave(&visit);
+    return status == TUTTI_OK ? tutti_barrier(comm, NULL) : status;
+}
+
+static tutti_status measure(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm, int gpu,
+                            tutti_costs *costs, bool *done_out) {
+    trial t = {0};
+    if (gpu >= 0) return measure_on_gpu(groups, ranks, nranks, comm, gpu, costs, done_out);
+    return measure_with(groups, ranks, nranks, comm, &t, costs, done_out);
+}
+
+tutti_status tutti_costs_measure(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm, int gpu,
                                  size_t bytes) {
     bool done;
     int level = level_for(bytes);
-    if (nranks == 1 && level > 3) level = 3; /* there is nothing to choose */
-    const tutti_costs *older = tutti_costs_of(groups, ranks, nranks);
+    if (nranks == 1 && level > 3) level = 3;                    /* there is nothing to choose */
+    if (gpu >= 0 && level < LEAST_ON_GPU) level = LEAST_ON_GPU; /* no ordinary machine tells what a byte costs there */
+    const tutti_costs *older = tutti_rank_groups_costs(groups, ranks, nranks, gpu >= 0);
+    if (older == NULL) older = &tutti_costs_ordinary;
     if (older->level >= level) return TUTTI_OK;
     tutti_costs *costs = calloc(1, sizeof *costs + (size_t)nranks * sizeof *costs->host_of);
     if (costs == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the costs of %d ranks", nranks);
     *costs = *older;
     costs->older_level = older->level;
     costs->level = level;
-    tutti_status status = measure(groups, ranks, nranks, comm, costs, &done);
+    costs->on_gpu = gpu >= 0;
+    tutti_status status = measure(groups, ranks, nranks, comm, gpu, costs, &done);
     if (status == TUTTI_OK && done) tutti_rank_groups_set_costs(groups, comm, costs);
     else free(costs);
+    if (status == TUTTI_OK && !done && gpu >= 0)
+        return tutti_fail(TUTTI_ERR_MEMORY, "a rank's GPU lacks the memory to measure what moves tensors of %zu bytes",
+                          bytes);
     return status;
 }
 
 const tutti_costs *tutti_costs_of(tutti_rank_groups *groups, const int *ranks, int nranks) {
-    const tutti_costs *costs = tutti_rank_groups_costs(groups, ranks, nranks);
+    const tutti_costs *costs = tutti_rank_groups_costs(groups, ranks, nranks, /* on_gpu */ false);
     return costs != NULL ? costs : &tutti_costs_ordinary;
 }

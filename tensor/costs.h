@@ -6,6 +6,9 @@
  * run touches, so it is measured for several sizes; larger ones only when a plan is that large (levels). One list of ranks has one
  * set of costs, which are equal on all of them. Of ranks that have measured nothing yet, those of an ordinary machine serve.
  *
+ * Costs of a GPU's memory are another set, which is measured only when the program asks for it: in plain memory of the GPU, with calls
+ * in a stream, until that is done with them.
+ *
  *     level                          1         2         3         4         5         6         7
  *     plans with boxes of more than  4 KiB     8 KiB     128 KiB   512 KiB   2 MiB     8 MiB     32 MiB
  *     measures                       latency   64 KiB    256 KiB   1 MiB     4 MiB     16 MiB    64 MiB
@@ -35,6 +38,7 @@ enum { TUTTI_COST_POINTS = 6, TUTTI_COST_ROW_BYTES = 1024 };
 typedef struct tutti_costs {
     struct tutti_costs *older; /* of a lower level, which others may be reading */
     int level, older_level;
+    bool on_gpu;
     double crowd;                                        /* ranks of a host for each of its cores; at least 1 */
     double base_us[TUTTI_COST_KINDS];                    /* of a call that moves next to nothing */
     double byte_ns[TUTTI_COST_KINDS][TUTTI_COST_POINTS]; /* beyond that */
@@ -51,11 +55,11 @@ extern const tutti_costs tutti_costs_ordinary;
 /* What a byte costs, in a plan that touches so much memory of each rank. */
 double tutti_costs_byte_ns(const tutti_costs *costs, tutti_cost_kind kind, double touched);
 
-/* Makes sure that the costs of the ranks of `comm`, which the groups have made for that list, suffice for boxes of so many bytes.
- * Collective over them, with equal arguments. */
-tutti_status tutti_costs_measure(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm,
+/* Makes sure that the costs of the ranks of `comm`, which the groups have made for that list, suffice for boxes of so many bytes,
+ * in memory of this rank's GPU, or for -1 of the host. Collective over them, with equal arguments but for the GPU. */
+tutti_status tutti_costs_measure(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm, int gpu,
                                  size_t bytes);
-/* Of the listed ranks, in rising order; never NULL, and valid as long as the groups. Local. */
+/* In host memory, of the listed ranks, in rising order; never NULL, and valid as long as the groups. Local. */
 const tutti_costs *tutti_costs_of(tutti_rank_groups *groups, const int *ranks, int nranks);
 
 #endif

@@ -22,7 +22,7 @@ enum { KNOWN_PRICES = 256 };
 typedef struct rank_group {
     struct rank_group *next;
     tutti_comm *comm;
-    tutti_costs *costs;
+    tutti_costs *costs[2]; /* in host memory, in that of GPUs */
     atomic_int works;
     int nranks;
     int ranks[];
@@ -103,11 +103,12 @@ static void release_groups(tutti_rank_groups *groups) {
         rank_group *group = groups->first;
         groups->first = group->next;
         (void)tutti_comm_destroy(group->comm);
-        while (group->costs != NULL) {
-            tutti_costs *older = group->costs->older;
-            free(group->costs);
-            group->costs = older;
-        }
+        for (int where = 0; where < 2; where++)
+            while (group->costs[where] != NULL) {
+                tutti_costs *older = group->costs[where]->older;
+                free(group->costs[where]);
+                group->costs[where] = older;
+            }
         free(group);
     }
     pthread_mutex_destroy(&groups->lock);
@@ -146,7 +147,7 @@ static tutti_status make_group(tutti_rank_groups *groups, const int *ranks, int 
             "place of the program, naming the same ranks",
             text);
     }
-    made->costs = NULL;
+    made->costs[0] = made->costs[1] = NULL;
     atomic_init(&made->works, 0);
     made->nranks = nranks;
     memcpy(made->ranks, ranks, (size_t)nranks * sizeof *ranks);
@@ -194,10 +195,10 @@ tutti_status tutti_works_await(tutti_comm *comm, const atomic_int *works) {
     return tutti_submit(comm, do_nothing, NULL, NULL, NULL);
 }
 
-const tutti_costs *tutti_rank_groups_costs(tutti_rank_groups *groups, const int *ranks, int nranks) {
+const tutti_costs *tutti_rank_groups_costs(tutti_rank_groups *groups, const int *ranks, int nranks, bool on_gpu) {
     pthread_mutex_lock(&groups->lock);
     const rank_group *group = find_group(groups, ranks, nranks);
-    const tutti_costs *costs = group != NULL ? group->costs : NULL;
+    const tutti_costs *costs = group != NULL ? group->costs[on_gpu] : NULL;
     pthread_mutex_unlock(&groups->lock);
     return costs;
 }
@@ -206,8 +207,8 @@ void tutti_rank_groups_set_costs(tutti_rank_groups *groups, const tutti_comm *co
     pthread_mutex_lock(&groups->lock);
     rank_group *group = groups->first;
     while (group->comm != comm) group = group->next;
-    costs->older = group->costs;
-    group->costs = costs;
+    costs->older = group->costs[costs->on_gpu];
+    group->costs[costs->on_gpu] = costs;
     pthread_mutex_unlock(&groups->lock);
 }
 

@@ -61,10 +61,10 @@ tutti_status tutti_works_await(tutti_comm *comm, const atomic_int *works);
  * the same. Errors of such communicators name ranks by their own numbers. */
 void tutti_rank_groups_text(tutti_rank_groups *groups, const tutti_comm *comm, char *text, size_t bytes);
 
-/* What plans among these ranks cost (costs.h), as it was set last; NULL: nothing was. Local. `costs` are kept, and freed with the
+/* What plans among these ranks cost (costs.h), in host memory or that of GPUs, as it was set last; NULL: nothing was. Local. `costs` are kept, and freed with the
  * groups. */
 struct tutti_costs;
-const struct tutti_costs *tutti_rank_groups_costs(tutti_rank_groups *groups, const int *ranks, int nranks);
+const struct tutti_costs *tutti_rank_groups_costs(tutti_rank_groups *groups, const int *ranks, int nranks, bool on_gpu);
 
 /* What conversions were predicted to take by certain costs: a table in which new entries replace old ones. Any thread. */
 typedef struct tutti_known_price {

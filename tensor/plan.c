@@ -140,7 +140,7 @@ static tutti_status measure_costs(const tutti_plan *plan) {
     double bytes = 0;
     if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK; /* they are of the host's memory */
     for (size_t i = 0; i < plan->npairs; i++) bytes += tutti_price_touched(&plan->routes[i]);
-    return tutti_costs_measure(plan->groups, plan->ranks, plan->nranks, plan->comm, (size_t)(bytes / 2));
+    return tutti_costs_measure(plan->groups, plan->ranks, plan->nranks, plan->comm, /* gpu */ -1, (size_t)(bytes / 2));
 }
 
 /* Ranks have different parts, and must all take options.work, or all refuse it. */
@@ -275,7 +275,7 @@ tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t byte
         used += (size_t)snprintf(text + used, bytes - used, "%s: receives %llu bytes of at least %llu",
                                  plan->nsteps == 0 ? "nothing" : "", (unsigned long long)plan->received_bytes,
                                  (unsigned long long)plan->least_bytes);
-    if (used < bytes && plan->place == TUTTI_PLAN_HOST)
+    if (used < bytes && (plan->place == TUTTI_PLAN_HOST || plan->predicted_us > 0))
         used += (size_t)snprintf(text + used, bytes - used, ", predicted %.3g us", plan->predicted_us);
     if (used < bytes && receives_more(plan)) {
         char words[80];

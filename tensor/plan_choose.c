@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
 #include "tensor/plan.h"
 
 enum { FEW = 64 };
@@ -86,10 +87,29 @@ static int join_ranks(const tutti_placement *a, const tutti_placement *b, int *r
     return count;
 }
 
-/* What some ranks only have measured the others do not know, who may ask as well: so all come to the same layouts. */
-static const tutti_costs *costs_for(const tutti_placement *placement, const int *ranks, int nranks) {
-    if (nranks != tutti_comm_size(placement->comm)) return &tutti_costs_ordinary;
-    return tutti_costs_of(placement->groups, ranks, nranks);
+/* What some ranks only have measured the others do not know, who may ask as well: so all come to the same layouts. On GPUs nothing
+ * is ordinary. */
+static tutti_status costs_for(const tutti_placement *placement, const int *ranks, int nranks,
+                              const tutti_costs **costs_out) {
+    const bool all = nranks == tutti_comm_size(placement->comm), on_gpu = placement->memory == TUTTI_MEMORY_CUDA;
+    const tutti_costs *costs = all ? tutti_rank_groups_costs(placement->groups, ranks, nranks, on_gpu) : NULL;
+    if (costs == NULL && on_gpu)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "tutti_layout_predict: what moves tensors in CUDA memory is known of all ranks of a "
+                          "communicator only, after tutti_placement_measure");
+    *costs_out = costs != NULL ? costs : &tutti_costs_ordinary;
+    return TUTTI_OK;
+}
+
+/* Of the plan that would be made: in CUDA memory its steps follow from the layouts. */
+static tutti_status price_pair(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
+                               double *us_out) {
+    tutti_choice choice;
+    const bool chooses = !wish->any && !pricing->costs->on_gpu;
+    TUTTI_TRY(chooses ? tutti_price_choose(pricing, route, &choice)
+                      : tutti_price_plan(pricing, route, wish, &choice.price));
+    *us_out = choice.price.us;
+    return TUTTI_OK;
 }
 
 static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, double *us_out) {
@@ -100,8 +120,8 @@ static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_
                          .element_bytes = tutti_type_bytes(src->view.type)};
     tutti_known_price known = {.src = src->hash, .dst = dst->hash};
     tutti_plan_wish wish;
-    tutti_choice choice;
     tutti_pricing pricing = {0};
+    bool is_known = false;
     TUTTI_TRY(tutti_plan_read_wish(&wish));
     *us_out = 0;
     if (tutti_layout_is_equal(src, dst)) return TUTTI_OK;
@@ -109,28 +129,23 @@ static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_
         TUTTI_TRY(tutti_calloc((size_t)(from->nranks + to->nranks), sizeof *ranks, &ranks));
     pricing.ranks = ranks;
     pricing.nranks = join_ranks(from, to, ranks);
-    known.costs = pricing.costs = costs_for(from, ranks, pricing.nranks);
-    bool is_known = !wish.any && tutti_rank_groups_find_price(from->groups, &known);
-    tutti_status status = is_known ? TUTTI_OK : tutti_route_list_wants(&route);
-    if (status == TUTTI_OK && !is_known)
-        status = wish.any ? tutti_price_plan(&pricing, &route, &wish, &choice.price)
-                          : tutti_price_choose(&pricing, &route, &choice);
+    tutti_status status = costs_for(from, ranks, pricing.nranks, &pricing.costs);
+    known.costs = pricing.costs;
+    if (status == TUTTI_OK) is_known = !wish.any && tutti_rank_groups_find_price(from->groups, &known);
+    if (status == TUTTI_OK && !is_known) status = tutti_route_list_wants(&route);
+    if (status == TUTTI_OK && !is_known) status = price_pair(&pricing, &route, &wish, &known.us);
     free(route.wants);
     if (ranks != few) free(ranks);
     if (status != TUTTI_OK) return status;
-    if (!is_known) known.us = choice.price.us;
     if (!is_known && !wish.any) tutti_rank_groups_keep_price(from->groups, &known);
     *us_out = known.us;
     return TUTTI_OK;
 }
 
-static tutti_status check_memory(const tutti_kept_layout *layout) {
-    char text[300];
-    if (layout->view.placement->memory == TUTTI_MEMORY_HOST) return TUTTI_OK;
-    tutti_layout_text(layout, text, sizeof text);
+static tutti_status check_memory(const tutti_kept_layout *src, const tutti_kept_layout *dst) {
+    if (src->view.placement->memory == dst->view.placement->memory) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                      "tutti_layout_predict: what moves tensors is measured in host memory only, and %s lies elsewhere",
-                      text);
+                      "tutti_layout_predict: what goes from host memory to CUDA memory, or back, is not measured");
 }
 
 tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out) {
@@ -140,11 +155,23 @@ tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *d
     TUTTI_TRY(tutti_layout_keep(src, &from));
     tutti_status status = tutti_layout_keep(dst, &to);
     if (status == TUTTI_OK) status = tutti_plan_check_pair(from, to, src->placement->comm);
-    if (status == TUTTI_OK) status = check_memory(from);
-    if (status == TUTTI_OK) status = check_memory(to);
+    if (status == TUTTI_OK) status = check_memory(from, to);
     if (status == TUTTI_OK) status = predict_pair(from, to, &us);
     tutti_layout_release(to);
     tutti_layout_release(from);
     if (status == TUTTI_OK) *microseconds_out = us;
     return status;
+}
+
+tutti_status tutti_placement_measure(tutti_placement *placement, size_t bytes) {
+    if (placement == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_measure: NULL argument");
+    if (placement->me < 0) return TUTTI_OK;
+    tutti_comm *comm;
+    int *ranks;
+    TUTTI_TRY(tutti_calloc((size_t)placement->nranks, sizeof *ranks, &ranks));
+    const int nranks = join_ranks(placement, placement, ranks);
+    tutti_status status = tutti_rank_groups_get(placement->groups, ranks, nranks, &comm);
+    if (status == TUTTI_OK) status = tutti_costs_measure(placement->groups, ranks, nranks, comm, placement->gpu, bytes);
+    free(ranks);
+    return status == TUTTI_OK ? TUTTI_OK : tutti_fail_context(status, "tutti_placement_measure");
 }

@@ -90,10 +90,11 @@ static void add_rows(load *l, double bytes, double row_bytes) {
     l->bytes[TUTTI_COST_COPY] -= bytes;
 }
 
-/* Will a step be one that reads (plan_reads.c)? Not so where its ranks are on several hosts. */
+/* Will a step be one that reads (plan_reads.c)? Not so where its ranks are on several hosts, nor on GPUs. */
 static bool is_read(const bill *b, int nranks, bool all_meet) {
     double bytes = bytes_of(b, b->route->dst->nelements) + b->pricing->touched_more / 2 * nranks;
-    return b->pricing->costs->nhosts == 1 && tutti_reads_pay_for((uint64_t)bytes, nranks, all_meet, b->wish);
+    const tutti_costs *costs = b->pricing->costs;
+    return costs->nhosts == 1 && !costs->on_gpu && tutti_reads_pay_for((uint64_t)bytes, nranks, all_meet, b->wish);
 }
 
 static double local_us(const load *l, const double *ns, double row_ns) {
@@ -119,6 +120,9 @@ static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count
         const load *l = &loads[i];
         /* Where ranks meet, those of a core copy one after the other until all have come. */
         double us = local_us(l, ns, costs->row_ns) * (talks ? costs->crowd : 1);
+        /* Of a GPU a short copy is mostly the launch of its kernel. */
+        if (costs->on_gpu && l->bytes[TUTTI_COST_COPY] + l->bytes[TUTTI_COST_STRIDED] > 0)
+            us += costs->base_us[TUTTI_COST_COPY];
         for (int k = 0; k < TUTTI_COST_KINDS; k++)
             if (k != TUTTI_COST_COPY && k != TUTTI_COST_STRIDED) us += l->bytes[k] * ns[k] * 1e-3;
         us += l->fresh * larger(ns[TUTTI_COST_FRESH] - ns[TUTTI_COST_PULL], 0) * 1e-3;

@@ -225,14 +225,20 @@ static tutti_status predict_all(tutti_plan *plan, tutti_pricing *pricing, const 
     return TUTTI_OK;
 }
 
-/* By TUTTI_PLAN, or the quickest by what the ranks have measured; prices are known of host memory only. */
+/* In CUDA memory where the ranks have measured it: predicted, not chosen by. */
+static tutti_status predict_on_gpu(tutti_plan *plan, tutti_pricing *pricing, const tutti_plan_wish *wish) {
+    pricing->costs = tutti_rank_groups_costs(plan->groups, plan->ranks, plan->nranks, /* on_gpu */ true);
+    return plan->place == TUTTI_PLAN_CUDA && pricing->costs != NULL ? predict_all(plan, pricing, wish) : TUTTI_OK;
+}
+
+/* By TUTTI_PLAN, or in host memory the quickest by what the ranks have measured. */
 static tutti_status choose_wish(tutti_plan *plan, tutti_plan_wish *wish_out) {
     tutti_pricing pricing = {
         .costs = tutti_costs_of(plan->groups, plan->ranks, plan->nranks), .ranks = plan->ranks, .nranks = plan->nranks};
     tutti_plan_wish wish;
     TUTTI_TRY(tutti_plan_read_wish(&wish));
     *wish_out = wish;
-    if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK;
+    if (plan->place != TUTTI_PLAN_HOST) return predict_on_gpu(plan, &pricing, &wish);
     if (plan->npairs > 1 || wish.any) return predict_all(plan, &pricing, &wish);
     TUTTI_TRY(tutti_price_choose(&pricing, &plan->routes[0], &plan->choice));
     plan->predicted_us = plan->choice.price.us;

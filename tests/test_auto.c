@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "ddp/trainer/auto/auto.h"
+#include "ddp/trainer/freeze.h"
 #include "ddp/trainer/models/models.h"
 #include "kernels/random.h"
 #include "tests/support/ranks.h"
@@ -115,8 +116,19 @@ static void fill_residual(const tutti_models_options *options, tutti_model_layer
     tutti_models_add(list, (tutti_layer){.name = "d", .kind = TUTTI_LAYER_DENSE, .units = 4});
 }
 
+/* Layers of one shape, of which one may be frozen. */
+static void fill_alike(const tutti_models_options *options, tutti_model_layers *list) {
+    (void)options;
+    for (int i = 0; i < 4; i++) {
+        static const char *const names[] = {"a", "b", "c", "d"};
+        tutti_models_add(list, (tutti_layer){.name = names[i], .kind = TUTTI_LAYER_DENSE, .units = 4});
+    }
+}
+
 typedef struct problem {
     tutti_model_layers list;
+    bool expanded;             /* the loss */
+    const char *const *frozen; /* up to two beginnings of parameters' names, and NULL; NULL: all are trained */
     tutti_compute *compute;
     tutti_model *whole;
     tutti_pieces pieces;
@@ -130,16 +142,18 @@ static void open_compute(problem *p) {
 static tutti_status open_problem(problem *p, tutti_comm *comm,
                                  void (*fill)(const tutti_models_options *, tutti_model_layers *), tutti_shape in,
                                  int batch, const int *sizes, int naxes) {
-    memset(p, 0, sizeof *p);
+    *p = (problem){.expanded = p->expanded, .frozen = p->frozen};
     open_compute(p);
     fill(&(tutti_models_options){.classes = 10, .dropout = -1}, &p->list);
+    if (p->frozen != NULL) TUTTI_TRY(tutti_freeze(&p->list, p->frozen, p->frozen[1] != NULL ? 2 : 1));
     TUTTI_TRY(tutti_model_create_outline(&p->list, in, 1, NULL, p->compute, &p->whole));
     const tutti_price_setup setup = {.comm = comm,
                                      .whole = p->whole,
                                      .batch = batch,
                                      .optimizer = "momentum",
                                      .update = {.momentum = -1},
-                                     .pieces = &p->pieces};
+                                     .pieces = &p->pieces,
+                                     .expanded = p->expanded};
     return tutti_prices_open(&p->prices, &setup, sizes, naxes);
 }
 
@@ -153,7 +167,8 @@ static void close_problem(problem *p) {
 /* What calibration does, but by chance: up to 100 microseconds. */
 static void draw_times(problem *p) {
     for (int i = 0; i < p->pieces.count; i++)
-        p->pieces.entries[i].times = (tutti_piece_times){100 * draw(1, (uint64_t)i), 100 * draw(2, (uint64_t)i)};
+        p->pieces.entries[i].times = (tutti_piece_times){
+            100 * draw(1, (uint64_t)i), p->pieces.entries[i].piece.backward > 0 ? 100 * draw(2, (uint64_t)i) : 0};
     p->prices.measured = true;
 }
 
@@ -183,11 +198,18 @@ static tutti_status least_of_all(problem *p, double *least_out, int *count_out) 
 typedef struct trial {
     void (*fill)(const tutti_models_options *options, tutti_model_layers *list);
     int sizes[2], naxes, batch;
+    bool expanded;
+    const char *const *frozen;
 } trial;
+
+static const char *const first_frozen[] = {"a.", NULL};
+static const char *const some_frozen[] = {"a.weight", "b.bias", NULL};
+static const char *const third_frozen[] = {"c.", NULL};
+static const char *const body_frozen[] = {"a.", "b.", NULL};
 
 static tutti_status compare(ranks_context *context) {
     const trial *t = context->argument;
-    problem p;
+    problem p = {.expanded = t->expanded, .frozen = t->frozen};
     double tried, found;
     int count;
     TUTTI_TRY(open_problem(&p, context->comm, t->fill, (tutti_shape){6, 6, 1}, t->batch, t->sizes, t->naxes));
@@ -213,9 +235,15 @@ static tutti_status compare(ranks_context *context) {
 }
 
 Test(auto_search, finds_the_strategy_that_trying_all_of_them_finds, .timeout = 100) {
-    static trial trials[] = {
-        {fill_chain, {2}, 1, 8}, {fill_residual, {2}, 1, 8}, {fill_residual, {3}, 1, 7}, {fill_chain, {2, 2}, 2, 8}};
-    static const int ranks[] = {2, 2, 3, 4};
+    static trial trials[] = {{.fill = fill_chain, .sizes = {2}, .naxes = 1, .batch = 8},
+                             {.fill = fill_residual, .sizes = {2}, .naxes = 1, .batch = 8},
+                             {.fill = fill_residual, .sizes = {3}, .naxes = 1, .batch = 7},
+                             {.fill = fill_chain, .sizes = {2, 2}, .naxes = 2, .batch = 8},
+                             {.fill = fill_chain, .sizes = {2}, .naxes = 1, .batch = 8, .expanded = true},
+                             {.fill = fill_chain, .sizes = {2}, .naxes = 1, .batch = 8, .frozen = body_frozen},
+                             {.fill = fill_residual, .sizes = {2}, .naxes = 1, .batch = 8, .frozen = first_frozen},
+                             {.fill = fill_alike, .sizes = {2}, .naxes = 1, .batch = 8, .frozen = third_frozen}};
+    static const int ranks[] = {2, 2, 3, 4, 2, 2, 2, 2};
     for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) {
         const char *failure =
             ranks_run(&(ranks_options){.kind = RANKS_THREADS, .nranks = ranks[i], .argument = &trials[i]}, compare);
@@ -239,11 +267,52 @@ static tutti_status sum_plans(const tutti_model *model, double *us_out) {
     return TUTTI_OK;
 }
 
-/* Random strategies, as prices add them up, next to the models that are really cut: what they move, and the memory. */
+/* What gradients' reductions bring a rank, and the elements that its optimizer updates: of the rank with most of them, as prices
+ * are. */
+static tutti_status count_parameters(const tutti_model *model, tutti_comm *comm, double *reduced_out,
+                                     double *updated_out) {
+    double both[2] = {0, 0};
+    for (int i = 0; i < model->nparameters; i++) {
+        const tutti_parameter *parameter = &model->parameters[i];
+        double ranks = 1;
+        if (parameter->frozen) continue;
+        for (int a = 0; a < model->parallel->strategy->naxes; a++)
+            if ((parameter->sums >> a & 1) != 0) ranks *= model->parallel->strategy->sizes[a];
+        both[0] += 2 * sizeof(float) * (double)parameter->count * (ranks - 1) / ranks;
+        both[1] += (double)parameter->count;
+    }
+    TUTTI_TRY(tutti_all_reduce(comm, both, both, 2, TUTTI_FLOAT64, TUTTI_MAX, NULL));
+    *reduced_out = both[0], *updated_out = both[1];
+    return TUTTI_OK;
+}
+
+/* Of an element, as it was drawn. */
+static double update_of_one(const problem *p) {
+    for (int i = 0; i < p->pieces.count; i++)
+        if (p->pieces.entries[i].piece.kind == TUTTI_PIECE_UPDATE)
+            return p->pieces.entries[i].times.forward_us / p->pieces.entries[i].piece.channels;
+    return 0;
+}
+
+/* Do layers run backwards, and bring gradients to their inputs, in prices as they do in the model? Those of no parameters, too. */
+static tutti_status compare_backwards(const problem *p, const tutti_model *model, const tutti_step_price *price) {
+    for (int i = 1; i < p->whole->nnodes; i++) {
+        bool runs = false;
+        for (int n = 1; n < model->nnodes; n++)
+            runs |= model->nodes[n].number == i && !tutti_node_is_redistribution(&model->nodes[n]) &&
+                    model->nodes[n].wants_gradient;
+        RANKS_CHECK((price->layers[i].backward_us > 0) == runs, "layer %d takes %g us backwards, and %s backwards", i,
+                    price->layers[i].backward_us, runs ? "runs" : "does not run");
+    }
+    return TUTTI_OK;
+}
+
+/* Random strategies, as prices add them up, next to the models that are really cut: what they move, reduce and update, and which
+ * layers run backwards. */
 static tutti_status compare_with_models(ranks_context *context) {
     const trial *t = context->argument;
     const tutti_shape in = {6, 6, 1};
-    problem p;
+    problem p = {.expanded = t->expanded, .frozen = t->frozen};
     TUTTI_TRY(open_problem(&p, context->comm, t->fill, in, t->batch, t->sizes, t->naxes));
     draw_times(&p);
     tutti_strategy strategy = *p.prices.mesh;
@@ -259,18 +328,35 @@ static tutti_status compare_with_models(ranks_context *context) {
         /* Two readers of one output that want the same of it share a redistribution. */
         for (int i = 1; i < p.list.count && round % 3 == 0; i++)
             memset(strategy.layers[i], TUTTI_SPLIT_SAMPLES, sizeof strategy.layers[i]);
-        const tutti_parallel parallel = {
-            .comm = context->comm, .placement = p.prices.placement, .strategy = &strategy, .batch = t->batch};
+        const tutti_parallel parallel = {.comm = context->comm,
+                                         .placement = p.prices.placement,
+                                         .strategy = &strategy,
+                                         .batch = t->batch,
+                                         .divided_classes = t->expanded};
         tutti_model *model;
-        double planned;
+        double planned, reduced, updated;
         TUTTI_TRY(tutti_model_create_part(&p.list, in, &parallel, p.compute, &model));
         TUTTI_TRY(tutti_model_connect(model));
         TUTTI_TRY(sum_plans(model, &planned));
+        TUTTI_TRY(count_parameters(model, context->comm, &reduced, &updated));
+        if (number >= 25) {
+            TUTTI_TRY(tutti_prices_step(&p.prices, &strategy, price)); /* notes pieces */
+            draw_times(&p);
+            TUTTI_TRY(tutti_prices_step(&p.prices, &strategy, price));
+            RANKS_CHECK(fabs(price->move_us - planned) <= 1e-2 * planned,
+                        "round %d: %.9g us are added up, %.9g planned", (int)round, price->move_us, planned);
+            RANKS_CHECK(fabs(price->reduced - reduced) <= 1e-6 * reduced, "round %d: %.9g bytes are reduced, of %.9g",
+                        (int)round, price->reduced, reduced);
+            double update_us = 0;
+            for (int i = 0; i < p.whole->nnodes; i++)
+                update_us += price->layers[i].update_us + price->outputs[i].update_us;
+            const double of_each = update_of_one(&p);
+            RANKS_CHECK(fabs(update_us - updated * of_each) <= 1e-6 * update_us,
+                        "round %d: %.9g us of updates, %.9g elements of %.9g us", (int)round, update_us, updated,
+                        of_each);
+            TUTTI_TRY(compare_backwards(&p, model, price));
+        }
         tutti_model_destroy(model);
-        if (number < 25) continue;
-        TUTTI_TRY(tutti_prices_step(&p.prices, &strategy, price));
-        RANKS_CHECK(fabs(price->move_us - planned) <= 1e-2 * planned, "round %d: %.9g us are added up, %.9g planned",
-                    (int)round, price->move_us, planned);
     }
     free(price);
     close_problem(&p);
@@ -278,7 +364,13 @@ static tutti_status compare_with_models(ranks_context *context) {
 }
 
 Test(auto_search, adds_up_the_redistributions_that_models_make, .timeout = 100) {
-    static trial trials[] = {{fill_chain, {2, 2}, 2, 9}, {fill_residual, {2, 2}, 2, 8}};
+    static trial trials[] = {{.fill = fill_chain, .sizes = {2, 2}, .naxes = 2, .batch = 9},
+                             {.fill = fill_residual, .sizes = {2, 2}, .naxes = 2, .batch = 8},
+                             {.fill = fill_chain, .sizes = {2, 2}, .naxes = 2, .batch = 9, .expanded = true},
+                             {.fill = fill_chain, .sizes = {2, 2}, .naxes = 2, .batch = 9, .frozen = first_frozen},
+                             {.fill = fill_chain, .sizes = {2, 2}, .naxes = 2, .batch = 9, .frozen = some_frozen},
+                             {.fill = fill_chain, .sizes = {2, 2}, .naxes = 2, .batch = 9, .frozen = body_frozen},
+                             {.fill = fill_residual, .sizes = {2, 2}, .naxes = 2, .batch = 8, .frozen = body_frozen}};
     for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) {
         const char *failure = ranks_run(&(ranks_options){.kind = RANKS_THREADS, .nranks = 4, .argument = &trials[i]},
                                         compare_with_models);
@@ -297,7 +389,7 @@ static double seconds(void) {
 /* All three axes of two: every mesh of fewer axes has fewer strategies. */
 static tutti_status search_resnet50(ranks_context *context) {
     static const int sizes[] = {2, 2, 2};
-    problem p;
+    problem p = {.expanded = false};
     double found;
     if (context->rank != 0) return TUTTI_OK;
     TUTTI_TRY(open_problem(&p, context->comm, tutti_resnet50_fill, (tutti_shape){32, 32, 3}, 256, sizes, 3));

@@ -216,15 +216,36 @@ Test(checkpoint, parameters_optimizer_and_position_come_back) {
     check_round_trip("mlp", "adamw");
 }
 
-Test(checkpoint, numbers_that_are_not_finite_are_an_error_that_names_the_tensor) {
-    static const float wrong[] = {NAN, INFINITY, -INFINITY};
+/* Puts a number into the file in place of another one, which it has once. */
+static void damage_file(float from, float to) {
+    char path[FILES_PATH_BYTES];
+    size_t bytes, found = 0;
+    files_join(folder, "step-00000007.safetensors", path);
+    uint8_t *content = files_read(path, &bytes);
+    cr_assert_not_null(content);
+    for (size_t at = bytes % sizeof from; at + sizeof from <= bytes; at += sizeof from)
+        if (memcmp(content + at, &from, sizeof from) == 0) memcpy(content + at, &to, sizeof to), found++;
+    cr_assert_eq(found, 1);
+    files_write(folder, "step-00000007.safetensors", false, content, bytes);
+    free(content);
+}
+
+Test(checkpoint, numbers_that_are_not_finite_are_neither_written_nor_read) {
+    static const float wrong[] = {NAN, INFINITY, -INFINITY}, mark = 12345.678f;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         fixture saved = make_fixture("mlp", "adam", 1, 0), loaded = make_fixture("mlp", "adam", 2, 0);
         const tutti_parameter *last = &saved.model->parameters[saved.model->nparameters - 1];
         tutti_checkpoint_position position;
-        if (i < 2) last->data[last->count - 1] = wrong[i];
-        else saved.update.states[0] = wrong[i]; /* the optimizer's */
+        char path[TUTTI_CHECKPOINT_PATH_BYTES];
+        float *place = i < 2 ? &last->data[last->count - 1] : &saved.update.states[0]; /* the optimizer's */
+        *place = mark;
         save_fixture(&saved);
+        *place = wrong[i];
+        cr_assert_eq(tutti_checkpoint_save(folder, &saved.content, &somewhere, path), TUTTI_ERR_SYSTEM);
+        cr_assert(strstr(tutti_last_error(), "training diverged, and nothing is written") != NULL, "%s",
+                  tutti_last_error());
+        cr_assert_eq(load_fixture(&loaded, &position), TUTTI_OK, "the one before is whole: %s", tutti_last_error());
+        damage_file(mark, wrong[i]);
         cr_assert_eq(load_fixture(&loaded, &position), TUTTI_ERR_DATA);
         cr_assert(strstr(tutti_last_error(), "expected finite numbers") != NULL, "%s", tutti_last_error());
         cr_assert(i == 2 || strstr(tutti_last_error(), last->name) != NULL, "%s", tutti_last_error());
@@ -273,25 +294,30 @@ Test(checkpoint, an_empty_or_missing_folder_cannot_be_resumed) {
 }
 
 Test(checkpoint, a_folder_with_checkpoints_is_refused_unless_overwritten_or_resumed) {
-    char path[FILES_PATH_BYTES], other[FILES_PATH_BYTES];
+    char path[FILES_PATH_BYTES], other[FILES_PATH_BYTES], newest[FILES_PATH_BYTES];
     struct stat about;
+    bool replaces = true;
     files_join(folder, "new", path);
-    cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL, &replaces), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_neq(stat(path, &about), 0, "it is made with the first checkpoint");
     cr_assert_eq(mkdir(path, 0777), 0);
     files_write(path, "notes.txt", false, "x", 1);
-    cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL, &replaces), TUTTI_OK, "%s", tutti_last_error());
     files_write(path, "step-00000012.safetensors", false, "x", 1);
-    cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL), TUTTI_ERR_CONFIG);
+    cr_assert_eq(tutti_checkpoint_prepare(path, false, NULL, &replaces), TUTTI_ERR_CONFIG);
     cr_assert_not_null(strstr(tutti_last_error(), "--overwrite"));
     files_join(path, "step-00000012.safetensors", other);
-    cr_assert_eq(tutti_checkpoint_prepare(path, false, path), TUTTI_OK);
-    cr_assert_eq(tutti_checkpoint_prepare(path, true, other), TUTTI_OK);
-    cr_assert_eq(stat(other, &about), 0, "resuming keeps the checkpoints");
-    cr_assert_eq(tutti_checkpoint_prepare(path, true, NULL), TUTTI_OK);
-    cr_assert_neq(stat(other, &about), 0, "overwriting removes the checkpoints");
+    cr_assert_eq(tutti_checkpoint_prepare(path, false, path, &replaces), TUTTI_OK);
+    cr_assert_eq(tutti_checkpoint_prepare(path, true, other, &replaces), TUTTI_OK);
+    cr_assert(!replaces, "resuming keeps the checkpoints");
+    cr_assert_eq(tutti_checkpoint_prepare(path, true, NULL, &replaces), TUTTI_OK);
+    cr_assert(replaces && stat(other, &about) == 0, "they stay until there is a new one");
+    files_write(path, "step-00000007.safetensors", false, "x", 1);
+    files_join(path, "step-00000007.safetensors", newest);
+    cr_assert_eq(tutti_checkpoint_remove_others(path, newest), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert(stat(newest, &about) == 0 && stat(other, &about) != 0, "the new one takes their place");
     files_join(path, "notes.txt", other);
     cr_assert_eq(stat(other, &about), 0, "and nothing else");
-    cr_assert_eq(tutti_checkpoint_prepare(other, false, NULL), TUTTI_ERR_CONFIG, "a file");
-    cr_assert_eq(tutti_checkpoint_prepare("/no/such/folder/new", false, NULL), TUTTI_ERR_SYSTEM);
+    cr_assert_eq(tutti_checkpoint_prepare(other, false, NULL, &replaces), TUTTI_ERR_CONFIG, "a file");
+    cr_assert_eq(tutti_checkpoint_prepare("/no/such/folder/new", false, NULL, &replaces), TUTTI_ERR_SYSTEM);
 }

@@ -31,6 +31,75 @@ Test(loss, gradients_are_the_hosts_and_sums_within_rounding) {
     }
 }
 
+/* Some of `all` classes, of both sides. */
+typedef struct parts_case {
+    int batch, classes, first, all;
+    bool shares, counts; /* labels are distributions; right answers are counted */
+} parts_case;
+
+static tutti_softmax_parts make_parts(const parts_case *c, const float *logits, const int32_t *labels,
+                                      const float *shares) {
+    const size_t count = (size_t)c->batch;
+    return (tutti_softmax_parts){.batch = c->batch,
+                                 .classes = c->classes,
+                                 .first_class = c->first,
+                                 .logits = logits,
+                                 .labels = labels,
+                                 .distributions = shares,
+                                 .all_classes = c->all,
+                                 .largest = bytes_array(count * sizeof(double)),
+                                 .sums = bytes_array(count * sizeof(double)),
+                                 .best = c->counts ? bytes_array(count * sizeof(int32_t)) : NULL};
+}
+
+/* Another rank has found a larger logit, of every third sample. */
+static void bring_together(const parts_case *c, tutti_softmax_parts *parts) {
+    for (int b = 0; b < c->batch; b += 3) parts->largest[b] += 0.5;
+}
+
+static void expect_doubles(const char *what, int count, const double *got, const double *expected) {
+    for (int i = 0; i < count; i++)
+        cr_assert_float_eq(got[i], expected[i], tolerance_of_sums() * (1 + fabs(expected[i])),
+                           "%s[%d]: %.17g, not %.17g", what, i, got[i], expected[i]);
+}
+
+static void check_parts(const parts_case *c) {
+    const size_t count = (size_t)c->batch * (size_t)c->classes, nshares = (size_t)c->batch * (size_t)c->all;
+    float *logits = array(count), *got = unwritten(count), *expected = unwritten(count), *shares = array(nshares);
+    int32_t *labels = bytes_array((size_t)c->batch * sizeof *labels);
+    for (size_t e = 0; e < count; e++) logits[e] = roundf(logits[e] * 20) / 2; /* equals among them */
+    for (size_t e = 0; e < nshares; e++) shares[e] = fmaxf(0, roundf(shares[e] * 4) / 4);
+    for (int b = 0; b < c->batch; b++) labels[b] = b * 7 % c->all;
+    tutti_softmax_parts on_gpu = make_parts(c, logits, labels, c->shares ? shares : NULL),
+                        on_host = make_parts(c, logits, labels, c->shares ? shares : NULL);
+    double sums[2] = {1.5, 3}, sums_expected[2] = {1.5, 3};
+    tutti_kernels_host.softmax_largest(NULL, &on_host);
+    tutti_gpu_softmax_largest(compute, &on_gpu);
+    expect_doubles("largest", c->batch, on_gpu.largest, on_host.largest);
+    for (int b = 0; b < c->batch && c->counts; b++) cr_assert_eq(on_gpu.best[b], on_host.best[b]);
+    bring_together(c, &on_host), bring_together(c, &on_gpu);
+    tutti_kernels_host.softmax_sums(NULL, &on_host);
+    tutti_gpu_softmax_sums(compute, &on_gpu);
+    expect_doubles("sums", c->batch, on_gpu.sums, on_host.sums);
+    for (int b = 0; b < c->batch && c->counts; b++) cr_assert_eq(on_gpu.best[b], on_host.best[b]);
+    tutti_kernels_host.softmax_losses(NULL, &on_host, 0.25f, expected, c->shares, sums_expected);
+    tutti_gpu_softmax_losses(compute, &on_gpu, 0.25f, got, c->shares, sums);
+    expect_near("dlogits", count, got, expected, 2e-6); /* the sums have another order */
+    expect_doubles("losses", 1, sums, sums_expected);
+    cr_assert_eq(sums[1], sums_expected[1], "%g right answers, not %g", sums[1], sums_expected[1]);
+    cr_assert(!c->counts || c->batch < 100 || c->all > 20 || sums[1] > 4, "no answer is right");
+    FREE(logits, got, expected, shares, labels, on_gpu.largest, on_gpu.sums, on_host.largest, on_host.sums);
+    if (c->counts) FREE(on_gpu.best, on_host.best);
+}
+
+Test(loss, parts_of_classes_give_the_hosts_sums_gradients_and_right_answers) {
+    static const parts_case cases[] = {
+        {1, 1, 0, 1, false, true},      {100, 5, 0, 10, false, true},  {100, 5, 5, 10, false, false},
+        {129, 4, 3, 10, true, true},    {100, 3, 7, 10, true, false},  {7, 127, 0, 500, false, true},
+        {7, 128, 200, 500, true, true}, {7, 129, 1, 500, false, true}, {3, 1000, 0, 1000, true, true}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) check_parts(&cases[i]);
+}
+
 typedef struct piece_arrays {
     size_t count;
     float *gradient, *states[2], *states_expected[2], *parameter, *parameter_expected;

@@ -375,14 +375,14 @@ static double evaluate_parts(const parts_data *data, double scale) {
                                          .all_classes = 7,
                                          .largest = largest[p],
                                          .sums = sums[p]};
-        tutti_softmax_largest(&parts[p], NULL);
+        tutti_softmax_largest(&parts[p]);
     }
     for (int b = 0; b < 3; b++) largest[0][b] = largest[1][b] = fmax(largest[0][b], largest[1][b]);
     for (int p = 0; p < 2; p++) tutti_softmax_sums(&parts[p]);
     for (int b = 0; b < 3; b++) sums[0][b] = sums[1][b] = sums[0][b] + sums[1][b];
     for (int p = 0; p < 2; p++) {
         const int classes = end[p] - first[p];
-        loss += tutti_softmax_losses(&parts[p], scale, data->dlogits != NULL ? gradient : NULL);
+        loss += tutti_softmax_losses(&parts[p], scale, data->dlogits != NULL ? gradient : NULL, NULL);
         for (int i = 0; i < 3 * classes && data->dlogits != NULL; i++)
             data->dlogits[i / classes * 7 + first[p] + i % classes] = gradient[i];
     }

@@ -65,6 +65,8 @@ Test(arguments, what_cannot_be_understood_is_refused_with_advice) {
     expect_refusal("--lr", "fast", "a number");
     expect_refusal("--lr", "nan", "a number");
     expect_refusal("--optimizer", "sg", "sgd|momentum|adam|adamw");
+    expect_refusal("--precision", "fp32|tf32", "--precision fp32|tf32: expected one of fp32|tf32|bf16");
+    expect_refusal("--optimizer", "adam|adamw", "--optimizer adam|adamw: expected one of sgd|momentum|adam|adamw");
     expect_refusal("--overwrite=1", NULL, "takes no value");
 }
 

@@ -127,6 +127,48 @@ Test(train_cuda, layers_that_are_divided_give_the_losses_of_one_rank) {
     }
 }
 
+#define EXPAND OPTIONS("--model", "mlp", "--view", "consistent", "--loss", "softmax_cross_entropy_expand")
+
+/* 0.9 for the label, the rest for a class that the sample's number chooses, where that is known. */
+static tutti_status smooth_labels(void *context, const int32_t *labels, const int64_t *indices, int count, int classes,
+                                  float *distributions_out) {
+    (void)context;
+    memset(distributions_out, 0, (size_t)count * (size_t)classes * sizeof *distributions_out);
+    for (int i = 0; i < count; i++) {
+        distributions_out[i * classes + labels[i]] += 0.9f;
+        distributions_out[i * classes + (indices != NULL ? (int)(indices[i] % classes) : 0)] += 0.1f;
+    }
+    return TUTTI_OK;
+}
+
+/* Of ranks with whole logits, whose steps are recorded; of ranks that have some of the classes, or of the classes and samples. */
+Test(train_cuda, the_expanded_loss_is_the_hosts_with_whole_and_with_divided_classes) {
+    static const struct {
+        int nranks;
+        const char *mode, *mesh;
+    } cases[] = {{1, "data_parallel", "1"},     {2, "data_parallel", "2"},      {2, "layerwise_parallel", "2"},
+                 {2, "hybrid_parallel", "1x2"}, {4, "layerwise_parallel", "4"}, {4, "hybrid_parallel", "2x2"}};
+    const size_t ncases = sizeof cases / sizeof *cases;
+    double first = 0;
+    for (size_t i = 0; i < 2 * ncases; i++) {
+        const int nranks = cases[i % ncases].nranks;
+        training_run host = {.options = {EXPAND, "--mesh", cases[i % ncases].mesh, "--parallel-mode",
+                                         cases[i % ncases].mode},
+                             .distribute = i < ncases ? NULL : smooth_labels},
+                     cuda = host;
+        cuda.options[16] = "--device", cuda.options[17] = "cuda";
+        double expected[TRAINING_LOSSES], got[TRAINING_LOSSES];
+        expect_run(nranks, &host, STEPS, expected);
+        expect_run(nranks, &cuda, STEPS, got);
+        expect_near(STEPS, got, expected, TRAINING_ROUNDING);
+        expect_near(1, &cuda.test_loss, &host.test_loss, TRAINING_ROUNDING);
+        cr_assert(cuda.test_accuracy > 0 && cuda.test_accuracy == host.test_accuracy, "case %zu: accuracy %g, not %g",
+                  i, cuda.test_accuracy, host.test_accuracy);
+        if (i == 0) first = got[0];
+        cr_assert(fabs(got[0] - first) > 1e-3 || i < ncases, "case %zu: labels were not made smooth", i);
+    }
+}
+
 Test(train_cuda, two_ranks_follow_one_rank_with_the_whole_batch) {
     training_run one = {.options = {OPTIONS("--device", "cuda")}, .smooth = true}, two = one;
     two.options[1] = "6";
@@ -271,7 +313,7 @@ Test(train_cuda, a_residual_network_trains_and_is_tested_as_on_the_host) {
 Test(train_cuda, divided_layers_of_a_residual_network_give_the_hosts_losses) {
     static const char *const modes[] = {"layerwise_parallel", "hybrid_parallel"};
     for (int i = 0; i < 2; i++) {
-        training_run host = {.options = {RESNET("host"), "--dropout", "0.3", "--parallel-mode", modes[i]}};
+        training_run host = {.options = {RESNET("host"), "--parallel-mode", modes[i]}};
         host.options[1] = "6";
         expect_host_and_cuda_agree(2, host);
     }

@@ -11,7 +11,7 @@
 
 #include "data/ofrecord_pack.h"
 #include "tests/support/files.h"
-#include "tests/support/training.h"
+#include "tests/support/training_run.h"
 
 static char folder[FILES_PATH_BYTES];
 
@@ -83,6 +83,41 @@ Test(train_data, files_of_ofrecord_train_as_the_idx_files_that_they_were_packed_
     cr_assert_neq(a[0], c[0]);
 }
 
+static double test_loss_of(int nranks, const training_run *what) {
+    training_run run = *what;
+    double losses[TRAINING_LOSSES];
+    int count;
+    run.data = folder;
+    const char *failure = training_losses(RANKS_PROCESSES, nranks, &run, losses, &count);
+    cr_assert_null(failure, "%s", failure);
+    return run.test_loss;
+}
+
+/* What follows the first samples would change the loss; batches of 3 and of 3, 6 or 9 do not divide their number. */
+Test(train_data, a_bounded_test_is_on_the_same_samples_with_any_number_of_ranks, .timeout = 60) {
+    files_write_mnist(folder, 123, 31);
+    pack(TUTTI_DATA_TRAIN, "train", 60);
+    pack(TUTTI_DATA_TEST, "test", 3);
+    training_run idx = {.options = {"--model", "mlp", "--batch-size", "3", "--steps", "0", "--eval-samples", "17"}};
+    training_run records = {
+        .options = {OFRECORD, "--model", "mlp", "--batch-size", "3", "--steps", "0", "--eval-samples", "17"}};
+    training_run all = {.options = {"--model", "mlp", "--batch-size", "3", "--steps", "0"}};
+    const double whole = test_loss_of(1, &all), expected = test_loss_of(1, &idx);
+    cr_assert(fabs(whole - expected) > 1e-3, "the test is not bounded: %.10f", whole);
+    for (int nranks = 1; nranks <= 3; nranks++)
+        for (int m = 0; m < 3; m++) {
+            training_run some = idx, streams = records;
+            if (m > 0) {
+                some.options[8] = streams.options[18] = m == 1 ? "--view" : "--parallel-mode";
+                some.options[9] = streams.options[19] = m == 1 ? "consistent" : "layerwise_parallel";
+            }
+            const double a = test_loss_of(nranks, &some), b = test_loss_of(nranks, &streams);
+            cr_assert(fabs(a - expected) < TRAINING_ROUNDING * (1 + expected) &&
+                          fabs(b - expected) < TRAINING_ROUNDING * (1 + expected),
+                      "%d ranks, way %d: %.10f and %.10f, expected %.10f", nranks, m, a, b, expected);
+        }
+}
+
 Test(train_data, more_ranks_than_files_are_refused, .timeout = 60) {
     files_write_mnist(folder, 60, 31);
     pack(TUTTI_DATA_TRAIN, "train", 60);
@@ -111,6 +146,43 @@ Test(train_data, drawn_images_of_cifars_form_are_learned, .timeout = 60) {
     cr_assert(late < 0.2, "mean loss of the last ten steps: %g", late);
 }
 
+/* Defaults of what is not named. */
+static tutti_status look_at_defaults(ranks_context *context) {
+    static const struct {
+        const char *options[4], *model;
+        double lr;
+    } rows[] = {{{NULL}, "resnet20", 0.1},
+                {{"--model", "lenet"}, "lenet", 0.1},
+                {{"--model", "resnet50"}, "resnet50", 0.01},
+                {{"--model", "resnet18", "--optimizer", "momentum"}, "resnet18", 0.01},
+                {{"--model", "resnet18", "--optimizer", "adam"}, "resnet18", 0.001}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        training_run run = {.options = {"--dataset", "cifar10", "--batch-size", "1"}, .data = folder};
+        tutti_arguments arguments;
+        tutti_trainer train;
+        for (int k = 0; k < 4; k++) run.options[4 + k] = rows[i].options[k];
+        files_join(folder, "metrics.jsonl", run.metrics);
+        TUTTI_TRY(training_open(&run, context->comm, &arguments, &train));
+        const bool same = strcmp(train.model_name, rows[i].model) == 0 && train.schedule.lr == rows[i].lr;
+        char found[64];
+        snprintf(found, sizeof found, "%s at %g", train.model_name, train.schedule.lr);
+        tutti_trainer_fini(&train);
+        RANKS_CHECK(same, "%s, expected %s at %g", found, rows[i].model, rows[i].lr);
+    }
+    return TUTTI_OK;
+}
+
+Test(train_data, the_default_model_of_cifar_and_rates_of_residual_networks_do_not_diverge, .timeout = 60) {
+    training_run what = {.options = {"--dataset", "cifar10", "--batch-size", "10", "--steps", "4"}};
+    const ranks_options options = {.kind = RANKS_PROCESSES, .nranks = 1};
+    double losses[TRAINING_LOSSES];
+    write_cifar10(40, 10);
+    const char *failure = ranks_run(&options, look_at_defaults);
+    cr_assert_null(failure, "%s", failure);
+    cr_assert_eq(losses_of(1, &what, losses), 4); /* none of which is NaN */
+    for (int i = 0; i < 4; i++) cr_assert(losses[i] < 5, "loss %d: %g", i + 1, losses[i]);
+}
+
 /* The same images, augmented in the same way, whatever the number of ranks; of two ranks, bit for bit. */
 Test(train_data, augmented_images_do_not_depend_on_the_number_of_ranks, .timeout = 60) {
     training_run one = {.options = {"--dataset", "cifar10", "--shuffle-buffer", "10", "--batch-size", "12", "--steps",
@@ -129,6 +201,7 @@ Test(train_data, augmented_images_do_not_depend_on_the_number_of_ranks, .timeout
     }
     training_run lenet = one;
     lenet.smooth = false;
+    lenet.options[10] = "--model", lenet.options[11] = "lenet";
     lenet.options[5] = "6";
     expect_parts(&lenet, 8);
 }

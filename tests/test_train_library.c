@@ -8,40 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tutti/train.h>
-
-#include "tests/support/files.h"
-#include "tests/support/ranks.h"
-
-enum { STEPS = 9, BATCH = 5, SAMPLES = 60 };
-
-static char folder[FILES_PATH_BYTES];
-
-static void make_folder(void) {
-    files_make_folder(folder);
-    files_write_mnist(folder, SAMPLES, 23);
-}
-
-static void remove_folder(void) {
-    files_remove(folder);
-}
+#include "tests/train_library.h"
 
 TestSuite(train_library, .init = make_folder, .fini = remove_folder);
-
-static void expect_ranks(int nranks, ranks_body body, void *argument) {
-    const ranks_options options = {.kind = RANKS_THREADS, .nranks = nranks, .argument = argument};
-    const char *failure = ranks_run(&options, body);
-    cr_assert_null(failure, "%s", failure);
-}
-
-/* The ready mlp's layers. */
-static const tutti_layer layers[] = {
-    {.name = "dense1", .kind = TUTTI_LAYER_DENSE, .units = 512, .relu = true, .stddev = 0.1},
-    {.name = "dense2", .kind = TUTTI_LAYER_DENSE, .units = 10, .stddev = 0.1},
-};
-
-static const tutti_train_options plain = {
-    .struct_bytes = sizeof plain, .steps = STEPS, .batch_size = BATCH, .lr = 0.01, .device = "host", .loss_every = 1};
 
 /* --------------------------------------------------------------------------------------------- losses */
 
@@ -115,6 +84,33 @@ Test(train_library, losses_are_the_same_however_model_and_data_are_given, .timeo
     for (int nranks = 1; nranks <= 2; nranks++) expect_ranks(nranks, use_all_ways, NULL);
 }
 
+/* Layers that say nothing of their weights begin as if their usual initializer had been named. */
+static tutti_status leave_weights_open(ranks_context *context) {
+    const tutti_train_data data = TUTTI_TRAIN_DATA(.folder = folder);
+    record open, named, zeros;
+    tutti_layer list[] = {
+        {.name = "conv", .kind = TUTTI_LAYER_CONV, .units = 4, .kernel = 3, .stride = 1, .no_bias = true},
+        {.name = "norm", .kind = TUTTI_LAYER_BATCH_NORM, .epsilon = 1e-5, .momentum = 0.1, .relu = true},
+        {.name = "dense1", .kind = TUTTI_LAYER_DENSE, .units = 32, .relu = true},
+        {.name = "dense2", .kind = TUTTI_LAYER_DENSE, .units = 10}};
+    TUTTI_TRY(losses_of(context->comm, &TUTTI_TRAIN_MODEL(.layers = list, .nlayers = 4), &data, &open));
+    list[0].initializer = list[3].initializer = TUTTI_INITIALIZER_XAVIER_UNIFORM;
+    list[1].initializer = TUTTI_INITIALIZER_CONSTANT, list[1].constant = 1;
+    list[2].initializer = TUTTI_INITIALIZER_HE_NORMAL;
+    TUTTI_TRY(losses_of(context->comm, &TUTTI_TRAIN_MODEL(.layers = list, .nlayers = 4), &data, &named));
+    TUTTI_TRY(expect_same(&named, &open, "layers without initializers"));
+    RANKS_CHECK(open.losses[STEPS - 1] != open.losses[0] && fabs(open.losses[0] - log(10)) > 1e-3, "weights of 0: %g",
+                open.losses[0]);
+    list[3].initializer = TUTTI_INITIALIZER_CONSTANT;
+    TUTTI_TRY(losses_of(context->comm, &TUTTI_TRAIN_MODEL(.layers = list, .nlayers = 4), &data, &zeros));
+    RANKS_CHECK(fabs(zeros.losses[0] - log(10)) < 1e-6, "no weights of 0: %g", zeros.losses[0]);
+    return TUTTI_OK;
+}
+
+Test(train_library, layers_that_name_no_initializer_do_not_begin_with_zeros, .timeout = 60) {
+    expect_ranks(1, leave_weights_open, NULL);
+}
+
 /* ------------------------------------------------------------------------------------------ expanded loss */
 
 /* Of a label: 0.9, and the rest in equal parts for all. */
@@ -186,6 +182,38 @@ static tutti_status expand(ranks_context *context) {
 
 Test(train_library, the_expanded_loss_is_the_fused_one_also_with_divided_classes, .timeout = 60) {
     for (int nranks = 1; nranks <= 4; nranks++) expect_ranks(nranks, expand, NULL);
+}
+
+static tutti_status wrong_labels(void *context, const int32_t *labels, const int64_t *indices, int count, int classes,
+                                 float *distributions_out) {
+    TUTTI_TRY(smooth_labels(&(float){0}, labels, indices, count, classes, distributions_out));
+    distributions_out[2 * classes + 3] = *(const float *)context;
+    return TUTTI_OK;
+}
+
+static tutti_status refuse_distributions(ranks_context *context) {
+    static const struct {
+        float number;
+        const char *said;
+    } wrong[] = {{-0.5f, "gave -0.5 for sample 2 of a batch and class 3"},
+                 {NAN, "nan for sample 2"},
+                 {INFINITY, "gave inf for sample 2"}};
+    const int which = *(const int *)context->argument;
+    float number = wrong[which].number;
+    tutti_train_options options = plain;
+    tutti_train_result result;
+    options.loss = "softmax_cross_entropy_expand";
+    options.distribute = wrong_labels;
+    options.distribute_context = &number;
+    const tutti_status status = tutti_train(context->comm, &TUTTI_TRAIN_MODEL(.name = "mlp"),
+                                            &TUTTI_TRAIN_DATA(.folder = folder), &options, &result);
+    RANKS_CHECK(status == TUTTI_ERR_DATA && strstr(tutti_last_error(), wrong[which].said) != NULL, "%s",
+                tutti_last_error());
+    return TUTTI_OK;
+}
+
+Test(train_library, labels_as_distributions_are_numbers_from_0_on, .timeout = 60) {
+    for (int which = 0; which < 3; which++) expect_ranks(1, refuse_distributions, &which);
 }
 
 /* Logits that stay where they are need no redistribution behind the last layer. */
@@ -380,120 +408,37 @@ Test(train_library, a_callback_that_fails_ends_all_ranks, .timeout = 60) {
     for (int nranks = 1; nranks <= 2; nranks++) expect_ranks(nranks, fail_early, NULL);
 }
 
-/* --------------------------------------------------------------------------------------------- errors */
-
-static tutti_status expect_refusal(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
-                                   const tutti_train_options *options, const char *said) {
-    tutti_trainer *trainer = NULL;
-    RANKS_CHECK(tutti_train_open(comm, model, data, options, &trainer) != TUTTI_OK, "taken, without \"%s\"", said);
-    RANKS_CHECK(strstr(tutti_last_error(), said) != NULL, "\"%s\" lacks \"%s\"", tutti_last_error(), said);
-    RANKS_CHECK(trainer == NULL && tutti_comm_error(comm) == TUTTI_OK, "a refusal has broken the communicator");
+/* What would call itself without end. */
+static tutti_status call_all(void *context, const tutti_train_moment *now) {
+    int *refused = context;
+    tutti_train_evaluation tested;
+    tutti_train_result result;
+    char text[64];
+    FILE *file = fmemopen(text, sizeof text, "w");
+    RANKS_CHECK(file != NULL, "no memory");
+    *refused = tutti_train_step(now->trainer, NULL) == TUTTI_ERR_ARGUMENT;
+    *refused += strstr(tutti_last_error(), "tutti_train_step must not be called by a callback") != NULL;
+    *refused += tutti_train_run(now->trainer, &result) == TUTTI_ERR_ARGUMENT;
+    *refused += tutti_train_explain(now->trainer, file) == TUTTI_ERR_ARGUMENT;
+    *refused += tutti_train_evaluate(now->trainer, &tested) == TUTTI_ERR_ARGUMENT;
+    tutti_train_close(now->trainer);
+    fclose(file);
     return TUTTI_OK;
 }
 
-static tutti_status refuse_models(ranks_context *context) {
-    const tutti_train_data data = TUTTI_TRAIN_DATA(.folder = folder);
-    const struct {
-        tutti_layer list[2];
-        int count;
-        const char *said;
-    } wrong[] = {
-        {{{.name = "a", .kind = (tutti_layer_kind)9, .units = 10}}, 1, "its kind, 9"},
-        {{{.name = NULL, .kind = TUTTI_LAYER_DENSE, .units = 10}}, 1, "its name is NULL"},
-        {{{.name = "a b", .kind = TUTTI_LAYER_DENSE, .units = 10}}, 1, "its name is a b"},
-        {{{.name = "input", .kind = TUTTI_LAYER_DENSE, .units = 10}}, 1, "its name is input"},
-        {{layers[0], layers[0]}, 2, "layer dense1 comes twice"},
-        {{{.name = "a", .kind = TUTTI_LAYER_DENSE}}, 1, "units is 0; expected at least 1"},
-        {{{.name = "a", .kind = TUTTI_LAYER_CONV, .units = 10, .kernel = 3}}, 1, "stride is 0"},
-        {{{.name = "a", .kind = TUTTI_LAYER_DENSE, .units = 10, .stddev = INFINITY}}, 1, "expected a finite one"},
-        {{{.name = "a", .kind = TUTTI_LAYER_DROPOUT, .rate = 1}}, 1, "rate is 1"},
-        {{{.name = "a", .kind = TUTTI_LAYER_DENSE, .units = 9}}, 1, "gives 9 logits"},
-        {{{.name = "a", .kind = TUTTI_LAYER_DENSE, .units = 10, .inputs = {"b"}}},
-         1,
-         "its input b is no earlier layer"},
-        {{layers[0]}, 0, "a list of 0 layers"},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        TUTTI_TRY(expect_refusal(context->comm, &TUTTI_TRAIN_MODEL(.layers = wrong[i].list, .nlayers = wrong[i].count),
-                                 &data, &plain, wrong[i].said));
-    TUTTI_TRY(expect_refusal(context->comm, &TUTTI_TRAIN_MODEL(.name = "lenet5"), &data, &plain, "--model lenet5"));
-    return expect_refusal(context->comm, &(tutti_train_model){.name = "mlp"}, &data, &plain, "TUTTI_TRAIN_MODEL");
-}
-
-static tutti_status refuse_options(ranks_context *context) {
-    const tutti_train_model model = TUTTI_TRAIN_MODEL(.name = "mlp");
-    const tutti_train_data data = TUTTI_TRAIN_DATA(.folder = folder);
-    const struct {
-        tutti_train_options options;
-        const char *said;
-    } wrong[] = {
-        {{.steps = 1}, "TUTTI_TRAIN_OPTIONS"},
-        {TUTTI_TRAIN_OPTIONS(.optimizer = "sg"), "--optimizer sg: expected one of sgd|"},
-        {TUTTI_TRAIN_OPTIONS(.view = ""), "--view : expected"},
-        {TUTTI_TRAIN_OPTIONS(.lr = NAN), "--lr nan"},
-        {TUTTI_TRAIN_OPTIONS(.batch_size = -1), "--batch-size -1"},
-        {TUTTI_TRAIN_OPTIONS(.batch_size = SAMPLES + 1), "lower --batch-size"},
-        {TUTTI_TRAIN_OPTIONS(.steps = -2), "--steps -2"},
-        {TUTTI_TRAIN_OPTIONS(.ncallbacks = 1), "1 callbacks"},
-        {TUTTI_TRAIN_OPTIONS(.resume = "/no/such"), "/no/such"},
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        TUTTI_TRY(expect_refusal(context->comm, &model, &data, &wrong[i].options, wrong[i].said));
-    TUTTI_TRY(expect_refusal(context->comm, &model, &TUTTI_TRAIN_DATA(.dataset = "mnis"), &plain, "--dataset mnis"));
-    TUTTI_TRY(expect_refusal(context->comm, &model, &TUTTI_TRAIN_DATA(.folder = folder, .ntest_ops = 1), &plain,
-                             "with sources only"));
-    return expect_refusal(context->comm, &model, NULL, &plain, "data must not be NULL");
-}
-
-Test(train_library, what_does_not_fit_is_refused_with_words, .timeout = 60) {
-    expect_ranks(1, refuse_models, NULL);
-    expect_ranks(1, refuse_options, NULL);
-}
-
-/* A folder that only rank 1 lacks, then different options, then a run: the communicator is whole. */
-static tutti_status differ(ranks_context *context) {
-    const tutti_train_model model = TUTTI_TRAIN_MODEL(.name = "mlp");
+static tutti_status call_from_callbacks(ranks_context *context) {
+    int refused = 0;
+    const tutti_train_callback callback = {.context = &refused, .evaluated = call_all};
     tutti_train_options options = plain;
     tutti_train_result result;
-    TUTTI_TRY(expect_refusal(context->comm, &model,
-                             &TUTTI_TRAIN_DATA(.folder = context->rank == 1 ? "/no/such" : folder), &plain,
-                             "rank 1: --data=/no/such is no folder"));
-    if (context->rank == 1) options.lr = 0.02;
-    TUTTI_TRY(expect_refusal(context->comm, &model, &TUTTI_TRAIN_DATA(.folder = folder), &options,
-                             "different options, layers or data"));
-    tutti_layer list[2] = {layers[0], layers[1]};
-    if (context->rank == 1) list[0].relu = false;
-    TUTTI_TRY(expect_refusal(context->comm, &TUTTI_TRAIN_MODEL(.layers = list, .nlayers = 2),
-                             &TUTTI_TRAIN_DATA(.folder = folder), &plain, "different options, layers or data"));
-    return tutti_train(context->comm, &model, &TUTTI_TRAIN_DATA(.folder = folder), &plain, &result);
-}
-
-Test(train_library, a_rank_that_differs_is_named_and_breaks_nothing, .timeout = 60) {
-    expect_ranks(2, differ, NULL);
-}
-
-static tutti_status read_wrong_label(void *context, int64_t index, void *image, int32_t *label) {
-    (void)context;
-    memset(image, 0, 28 * 28);
-    *label = index == 3 ? 10 : 0;
+    options.callbacks = &callback, options.ncallbacks = 1;
+    TUTTI_TRY(tutti_train(context->comm, &TUTTI_TRAIN_MODEL(.name = "mlp"), &TUTTI_TRAIN_DATA(.folder = folder),
+                          &options, &result));
+    RANKS_CHECK(refused == 5 && result.steps == STEPS && result.test.samples == 23, "%d were refused, %lld steps",
+                refused, (long long)result.steps);
     return TUTTI_OK;
 }
 
-static tutti_status train_on_wrong_labels(ranks_context *context) {
-    tutti_data_source *source;
-    tutti_train_result result;
-    const tutti_data_user user = TUTTI_DATA_USER(.height = 28, .width = 28, .channels = 1, .type = TUTTI_UINT8,
-                                                 .count = SAMPLES, .read = read_wrong_label);
-    TUTTI_TRY(tutti_data_open_user(&user, &source));
-    const tutti_status status =
-        tutti_train(context->comm, &TUTTI_TRAIN_MODEL(.layers = layers, .nlayers = 2),
-                    &TUTTI_TRAIN_DATA(.train_source = source, .no_shuffle = true), &plain, &result);
-    RANKS_CHECK(status == TUTTI_ERR_DATA && strstr(tutti_last_error(), "sample 3 of a batch has the label 10") != NULL,
-                "%s", tutti_last_error());
-    tutti_data_source_destroy(source);
-    return TUTTI_OK;
-}
-
-Test(train_library, a_label_without_a_logit_is_an_error, .timeout = 60) {
-    expect_ranks(1, train_on_wrong_labels, NULL);
+Test(train_library, callbacks_cannot_begin_steps_and_training_goes_on, .timeout = 60) {
+    for (int nranks = 1; nranks <= 2; nranks++) expect_ranks(nranks, call_from_callbacks, NULL);
 }

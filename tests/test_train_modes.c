@@ -258,6 +258,37 @@ Test(train_modes, a_wrong_strategy_is_an_error_with_file_and_line, .timeout = 10
     expect_bad_file("\n\npool1 inputs,none\n", ":3: layer pool1 (max_pool) cannot be divided by inputs");
     expect_bad_file("dense1 rows,none\n", ":1: layer dense1: \"rows\" is none of samples, inputs, outputs, none");
     expect_bad_file("conv1 samples,none\nconv1 none,none\n", ":2: layer conv1 comes twice");
+    expect_bad_file("conv1 samples\n",
+                    ":1: layer conv1 has 1 words, expected one for each of the mesh's 2 axes; give a word for "
+                    "each, or --mesh 2 (");
+    expect_bad_file("conv1 samples,none\nmesh 1x2\n", ":2: the file is for --mesh 1x2, not 2x1; leave out --mesh");
+    expect_bad_file("mesh 3 # of other ranks\n", ":1: mesh 3: expected the sizes");
+    expect_bad_file("conv1 sam\x1b[31mples\n", ":1: byte 0x1b in column 10 is no letter");
+    expect_bad_file("# caf\xc3\xa9\n\xc3\xa9", ":2: byte 0xc3 in column 1 ");
+}
+
+/* No --mesh is given: without the file's line a mesh of two axes is expected, 1x2. */
+Test(train_modes, a_strategy_that_names_its_mesh_is_read_as_it_was_saved, .timeout = 100) {
+    char path[FILES_PATH_BYTES], saved[FILES_PATH_BYTES], text[1024] = "";
+    double found[TRAINING_LOSSES], again[TRAINING_LOSSES];
+    files_join(training_folder, "saved", saved);
+    static const char *const modes[] = {"layerwise_parallel", "data_parallel", "hybrid_parallel"};
+    static const char *const meshes[] = {"mesh 2 ", "mesh 2 ", "mesh 1x2 "};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        training_run what = {.options = {"--model", "mlp", "--batch-size", "6", "--steps", "2", "--save-strategy",
+                                         saved, "--parallel-mode", modes[i]}};
+        cr_assert_eq(training_folder_losses(2, &what, found), 2);
+        FILE *file = fopen(saved, "re");
+        cr_assert(file != NULL && fread(text, 1, sizeof text - 1, file) > 0);
+        fclose(file);
+        cr_assert(strncmp(text, meshes[i], strlen(meshes[i])) == 0, "%s wrote \"%s\"", modes[i], text);
+        what.options[6] = "--strategy";
+        what.options[8] = what.options[9] = NULL;
+        cr_assert_eq(training_folder_losses(2, &what, again), 2, "%s", modes[i]);
+        cr_assert_arr_eq(found, again, 2 * sizeof *found, "%s", modes[i]);
+    }
+    write_strategy("mesh 4\ndense1 outputs\n", path);
+    expect_refusal(2, (training_run){.options = {"--strategy", path}}, ":1: mesh 4: expected the sizes of 1 to 8 axes");
 }
 
 Test(train_modes, what_cannot_be_divided_is_refused_with_advice, .timeout = 100) {

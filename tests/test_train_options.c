@@ -83,8 +83,6 @@ Test(train_options, zero_gives_the_bits_of_whole_optimizers_in_each_mode) {
     expect_equal_bits(2, text);
     with(mlp, "--parallel-mode hybrid_parallel --mesh 2x2 --view consistent", text);
     expect_equal_bits(4, text);
-    with(mlp, "--parallel-mode stand_alone", text);
-    expect_equal_bits(1, text);
     static const char lines[] = "dense1 samples,none\ndense2 none,samples\n";
     files_write(training_folder, "strategy", false, lines, strlen(lines));
     files_join(training_folder, "strategy", path);
@@ -277,4 +275,46 @@ Test(train_options, a_check_of_parameters_knows_which_ranks_of_a_mesh_hold_copie
     int count;
     const char *failure = training_run_body(&ranks, check_damaged, losses, &count);
     cr_assert_null(failure, "%s", failure);
+}
+
+/* --------------------------------------------------------------------------------------------- no effect */
+
+Test(train_options, what_would_be_ignored_is_refused_with_what_it_is_for) {
+    static const char *const wrong[][2] = {
+        {"--blob img_raw:28,28,1:float32", "--blob: it is for --dataset ofrecord, and would be ignored here"},
+        {"--data-part-num 1", "--data-part-num: it is for --dataset ofrecord"},
+        {"--test-part-num 1", "--test-part-num: it is for --dataset ofrecord"},
+        {"--part-prefix part-", "--part-prefix: it is for --dataset ofrecord"},
+        {"--part-suffix-length 5", "--part-suffix-length: it is for --dataset ofrecord"},
+        {"--classes 3", "--classes: it is for --dataset ofrecord"},
+        {"--no-augment", "--no-augment: it is for --dataset cifar10 and cifar100"},
+        {"--no-shuffle --shuffle-buffer 10", "--shuffle-buffer: it is for training without --no-shuffle"},
+        {"--model lenet --hidden 64", "--hidden: it is for --model mlp"},
+        {"--model resnet20 --dropout 0.5", "--dropout: it is for --model lenet and mlp"},
+        {"--optimizer adam --momentum 0.5", "--momentum: it is for --optimizer sgd and momentum"},
+        {"--lr-factor 0.1", "--lr-factor: it is for --lr-schedule step"},
+        {"--eager", "--eager: it is for training on a GPU"},
+        {"--overwrite", "--overwrite: it is for --checkpoint-dir"},
+        {"--parallel-mode stand_alone --zero 1", "--zero: it is for modes in which ranks train together"},
+        {"--parallel-mode stand_alone --check-parameters 2", "--check-parameters: it is for modes in which"},
+        {"--parallel-mode stand_alone --mirror-mean no", "--mirror-mean no: it is for modes in which"},
+        {"--parallel-mode stand_alone --parameter-broadcast no", "--parameter-broadcast no: it is for modes in which"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[1024];
+        with("--batch-size 5 --steps 1", wrong[i][0], text);
+        expect_refusal(2, text, wrong[i][1]);
+    }
+}
+
+Test(train_options, the_same_options_are_taken_where_they_have_an_effect) {
+    static const char *const right[] = {"--model mlp --hidden 64 --dropout 0.5 --momentum 0.5 --shuffle-buffer 10",
+                                        "--model lenet --dropout 0 --no-shuffle --zero 1 --check-parameters 2",
+                                        "--model mlp --lr-schedule step --lr-factor 0.5 --optimizer adam --momentum 0"};
+    double losses[TRAINING_LOSSES];
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        char text[1024];
+        with(right[i], "--batch-size 5 --steps 2", text);
+        cr_assert_eq(losses_of(2, text, losses), 2);
+    }
 }

@@ -65,6 +65,8 @@ tutti_status tutti_trainer_agree(const tutti_trainer *train) {
                          given->no_shuffle,
                          given->shuffle_buffer,
                          given->repeat,
+                         given->ofrecord != NULL && given->ofrecord->truncate,
+                         given->ofrecord != NULL && given->ofrecord->shuffle_after_epoch,
                          options->nesterov,
                          options->no_decay_norm_bias,
                          options->warmup_steps,

@@ -55,12 +55,17 @@ static tutti_status metrics_begin(void *context, const tutti_train_moment *now) 
     FILE *file = callbacks->metrics;
     tutti_train_details about;
     TUTTI_TRY(tutti_train_get(now->trainer, &about));
+    /* A pipe or a device has nothing to drop. */
+    if (about.resumed == NULL && ftruncate(fileno(file), 0) != 0 && errno != EINVAL)
+        return tutti_fail(TUTTI_ERR_SYSTEM, "--metrics %s: its old lines cannot be removed: %s",
+                          callbacks->metrics_path, strerror(errno));
     begin_line(callbacks, "start", now);
     put_text(file, "model", about.model);
     put_text(file, "data", about.data);
     put_number(file, "ranks", about.nranks);
     put_number(file, "batch_size", (double)about.rank_batch);
     put_number(file, "parameters", (double)about.parameters);
+    put_number(file, "frozen_parameters", (double)about.frozen);
     put_number(file, "states", (double)about.states);
     put_number(file, "memory_bytes", (double)about.memory_bytes);
     put_number(file, "flops_per_image", about.flops_per_sample);
@@ -113,8 +118,9 @@ static tutti_status losses_begin(void *context, const tutti_train_moment *now) {
     (void)context;
     tutti_train_details about;
     TUTTI_TRY(tutti_train_get(now->trainer, &about));
-    printf("%s: %llu trained parameters, %llu other values, %.1f MiB for a batch of %lld on each rank\n", about.model,
-           (unsigned long long)about.parameters, (unsigned long long)about.states,
+    printf("%s: %llu trained parameters, ", about.model, (unsigned long long)about.parameters);
+    if (about.frozen > 0) printf("%llu frozen ones, ", (unsigned long long)about.frozen);
+    printf("%llu other values, %.1f MiB for a batch of %lld on each rank\n", (unsigned long long)about.states,
            (double)about.memory_bytes / (1 << 20), (long long)about.rank_batch);
     fflush(stdout);
     return TUTTI_OK;
@@ -196,9 +202,10 @@ static tutti_status draw_step_end(void *context, const tutti_train_moment *now) 
 
 /* -------------------------------------------------------------------------------------------- the list */
 
+/* What is in the file stays until training begins: a preparation that fails loses nothing. */
 static tutti_status open_metrics(tutti_callbacks *callbacks, const tutti_train_options *options) {
     callbacks->metrics_path = options->metrics;
-    callbacks->metrics = fopen(options->metrics, options->resume != NULL ? "ae" : "we");
+    callbacks->metrics = fopen(options->metrics, "ae");
     if (callbacks->metrics != NULL) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_SYSTEM, "--metrics %s: cannot be written: %s", options->metrics, strerror(errno));
 }
@@ -266,20 +273,33 @@ static tutti_train_hook find_hook(const tutti_train_callback *callback, tutti_ev
     return NULL;
 }
 
+void tutti_callbacks_forget_errors(void) {
+    tutti_fail(TUTTI_OK, "%s", "");
+}
+
+tutti_status tutti_callbacks_fail(tutti_status status, const char *function) {
+    const char *text = tutti_last_error();
+    if (text[0] != '\0') return tutti_fail(status, "%s: %s", function, text);
+    return tutti_fail(status, "%s returned status %d (%s) and gave no reason; tutti_fail sets one", function,
+                      (int)status, tutti_status_name(status));
+}
+
 /* The trainer's own say enough. */
 static tutti_status fail_of(const tutti_callbacks *callbacks, int index, tutti_status status) {
-    char text[1024];
+    char function[256];
     const tutti_train_callback *callback = &callbacks->rows[index];
     if (callback->context == callbacks) return status;
-    snprintf(text, sizeof text, "%s", tutti_last_error());
-    if (callback->name != NULL) return tutti_fail(status, "callback %s: %s", callback->name, text);
-    return tutti_fail(status, "callback %d of the list: %s", index - callbacks->first, text);
+    if (callback->name != NULL) snprintf(function, sizeof function, "callback %s", callback->name);
+    else snprintf(function, sizeof function, "callback %d of the list", index - callbacks->first);
+    return tutti_callbacks_fail(status, function);
 }
 
 tutti_status tutti_callbacks_tell(const tutti_callbacks *callbacks, tutti_event event, const tutti_train_moment *now) {
     for (int i = 0; i < callbacks->count; i++) {
         const tutti_train_hook hook = find_hook(&callbacks->rows[i], event);
-        const tutti_status status = hook != NULL ? hook(callbacks->rows[i].context, now) : TUTTI_OK;
+        if (hook == NULL) continue;
+        tutti_callbacks_forget_errors();
+        const tutti_status status = hook(callbacks->rows[i].context, now);
         if (status != TUTTI_OK) return fail_of(callbacks, i, status);
     }
     return TUTTI_OK;

@@ -42,6 +42,11 @@ tutti_status tutti_callbacks_open(tutti_callbacks *callbacks, const tutti_train_
 tutti_status tutti_callbacks_tell(const tutti_callbacks *callbacks, tutti_event event, const tutti_train_moment *now);
 void tutti_callbacks_close(tutti_callbacks *callbacks);
 
+/* Around a call of a function of the caller's: the thread's older failures are forgotten before it, lest their text pass for the
+ * function's; a failure afterwards names the function, and what it said with tutti_fail, or its status. */
+void tutti_callbacks_forget_errors(void);
+tutti_status tutti_callbacks_fail(tutti_status status, const char *function);
+
 /* CLOCK_MONOTONIC. */
 int64_t tutti_callbacks_now_ns(void);
 

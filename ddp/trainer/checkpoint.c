@@ -69,20 +69,23 @@ static void remove_unfinished(const char *folder) {
     closedir(listing);
 }
 
-static tutti_status remove_checkpoints(const char *folder) {
+tutti_status tutti_checkpoint_remove_others(const char *folder, const char *path) {
+    const char *slash = strrchr(path, '/'), *kept = slash != NULL ? slash + 1 : path;
     DIR *listing = opendir(folder);
     if (listing == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: %s", folder, strerror(errno));
     tutti_status status = TUTTI_OK;
     for (struct dirent *entry; status == TUTTI_OK && (entry = readdir(listing)) != NULL;)
-        if (step_of_name(entry->d_name) >= 0 && unlinkat(dirfd(listing), entry->d_name, 0) != 0)
-            status =
-                tutti_fail(TUTTI_ERR_SYSTEM, "%s/%s: cannot be removed: %s", folder, entry->d_name, strerror(errno));
+        if (step_of_name(entry->d_name) >= 0 && strcmp(entry->d_name, kept) != 0 &&
+            unlinkat(dirfd(listing), entry->d_name, 0) != 0)
+            status = tutti_fail(TUTTI_ERR_SYSTEM, "--overwrite: %s/%s cannot be removed: %s", folder, entry->d_name,
+                                strerror(errno));
     closedir(listing);
     return status;
 }
 
-tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume) {
+tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume, bool *replaces_out) {
     struct stat about;
+    *replaces_out = false;
     if (mkdir(folder, 0777) == 0) { /* it can be made */
         rmdir(folder);
         return TUTTI_OK;
@@ -103,7 +106,8 @@ tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const 
                           "--overwrite to remove them",
                           folder, folder);
     remove_unfinished(folder);
-    return remove_checkpoints(folder);
+    *replaces_out = true;
+    return TUTTI_OK;
 }
 
 /* -------------------------------------------------------------------------------------------- reading */
@@ -232,6 +236,8 @@ static tutti_status read_content(const char *path, const tutti_safetensors *file
     TUTTI_TRY(read_number(path, file, "samples", 0, &position->samples));
     TUTTI_TRY(read_number(path, file, "ranks", 1, &position->ranks));
     TUTTI_TRY(read_number(path, file, "batch_size", 1, &position->batch_size));
+    if (tutti_safetensors_text_of(file, "norm_parts") != NULL)
+        TUTTI_TRY(read_number(path, file, "norm_parts", 0, &position->norm_parts));
 
     return read_tensors(file, content, position->step);
 }

@@ -27,10 +27,12 @@
 /* Where a run is. */
 typedef struct tutti_checkpoint_position {
     uint64_t seed;
-    int64_t step;    /* done */
-    int64_t epoch;   /* under way, from 0 */
-    int64_t samples; /* of it that all ranks together have trained on */
-    int64_t ranks, batch_size;
+    int64_t step;              /* done */
+    int64_t epoch;             /* under way, from 0 */
+    int64_t samples;           /* of it that all ranks together have trained on */
+    int64_t ranks, batch_size; /* whose product is the number of samples of a step */
+    int64_t
+        norm_parts; /* parts of a batch, each of which batch norm takes statistics of; 0: there is none, or it is unknown */
 } tutti_checkpoint_position;
 
 /* What a checkpoint holds besides. */
@@ -50,10 +52,12 @@ typedef struct tutti_checkpoint_found {
     char model[TUTTI_SAFETENSORS_NAME_BYTES], optimizer[TUTTI_SAFETENSORS_NAME_BYTES];
 } tutti_checkpoint_found;
 
-/* Looks whether the folder can be made, or written to. One with checkpoints is an error unless `overwrite` (then they are
- * removed) or unless the run resumes from it (`resume`, may be NULL: then they stay). It is made when the first checkpoint
- * is written, so that a run that ends before leaves nothing behind. */
-tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume);
+/* Looks whether the folder can be made, or written to. One with checkpoints is an error unless `overwrite` (then `replaces_out` is
+ * true: they are to be removed behind the run's first checkpoint) or unless the run resumes from it (`resume`, may be NULL: then
+ * they stay). It is made when the first checkpoint is written, so that a run that ends before leaves nothing behind. */
+tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const char *resume, bool *replaces_out);
+/* Removes the checkpoints of a folder, but for the one at `path`. */
+tutti_status tutti_checkpoint_remove_others(const char *folder, const char *path);
 
 /* Writes the checkpoint, or nothing; gives its path. Collective; the folder is rank 0's. */
 tutti_status tutti_checkpoint_save(const char *folder, const tutti_checkpoint_content *content,

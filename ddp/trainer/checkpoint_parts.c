@@ -80,8 +80,20 @@ static tutti_status read_bytes(int fd, const char *path, void *data, size_t byte
     return TUTTI_OK;
 }
 
+/* What is written can be read again: read_piece refuses such numbers. */
+static tutti_status check_finite(const char *path, size_t count, const float *piece) {
+    for (size_t i = 0; i < count; i++)
+        if (!isfinite(piece[i]))
+            return tutti_fail(TUTTI_ERR_DATA,
+                              "%s: the model or the optimizer's state has %f among its numbers: training diverged, and "
+                              "nothing is written; lower --lr, and resume from an earlier checkpoint",
+                              path, (double)piece[i]);
+    return TUTTI_OK;
+}
+
 static tutti_status write_piece(const tutti_checkpoint_part *part, int fd, const char *path, size_t at, size_t count,
                                 const float *piece) {
+    TUTTI_TRY(check_finite(path, count, piece));
     for (size_t done = 0; done < count;) {
         int64_t element;
         size_t run = find_run(part, at + done, &element);

@@ -34,7 +34,7 @@ void tutti_checkpoint_name(const tutti_parameter *parameter, const char *state,
 tutti_checkpoint_part tutti_checkpoint_part_of(const tutti_parameter *parameter, tutti_ddp_part range, float *data,
                                                int64_t offset);
 
-/* Writes the range. `path`: for errors, which tell the offset. */
+/* Writes the range. `path`: for errors, which tell the offset. Numbers that are not finite are one. */
 tutti_status tutti_checkpoint_part_write(const tutti_checkpoint_part *part, tutti_compute *compute, int fd,
                                          const char *path);
 /* Reads it. Numbers that are not finite are an error with tensor and index. */

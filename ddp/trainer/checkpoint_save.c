@@ -104,6 +104,7 @@ static void fill_texts(saving *s, const tutti_checkpoint_position *position) {
     add_number(file, "samples", (uint64_t)position->samples);
     add_number(file, "ranks", (uint64_t)position->ranks);
     add_number(file, "batch_size", (uint64_t)position->batch_size);
+    add_number(file, "norm_parts", (uint64_t)position->norm_parts);
     for (int i = 0; i < model->nparameters; i++) {
         char key[TUTTI_SAFETENSORS_NAME_BYTES];
         if (!model->parameters[i].frozen) continue;

@@ -138,6 +138,9 @@ static tutti_status put_step(const tutti_explanation *about, FILE *file) {
     fprintf(file, "step: predicted %.1f ms, measured %.1f ms (%.0f %% off); of the prediction ", about->price->us / 1e3,
             about->step_us / 1e3, 100 * fabs(about->price->us - about->step_us) / about->step_us);
     put_shares(about->price, file);
+    if (about->price->batch_us > 0)
+        fprintf(file, "batches: %.1f ms of the prediction, since no core is left to make them beside the steps\n",
+                about->price->batch_us / 1e3);
     fprintf(file, "memory of rank 0: %.1f MiB of parameters, gradients, optimizer's state and activations\n",
             bytes / 0x1p20);
     TUTTI_TRY(put_others(about, file));

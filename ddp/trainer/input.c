@@ -52,6 +52,7 @@ static tutti_status open_ofrecord(const tutti_input *input, const char *folder, 
     if (given->ofrecord != NULL) options = *given->ofrecord;
     if (options.classes == 0) options.classes = DEFAULT_CLASSES;
     if (part_num > 0) options.data_part_num = part_num;
+    if (strcmp(part, "test") == 0) options.shuffle_after_epoch = 0; /* tests add up; in order their number is known */
     if (snprintf(path, sizeof path, "%s/%s", folder, part) >= PATH_BYTES || !is_folder(path))
         return tutti_fail(
             TUTTI_ERR_CONFIG,
@@ -179,12 +180,31 @@ static tutti_status create_test(tutti_input *input) {
     TUTTI_TRY(tutti_data_source_get(input->test_source, &about));
     add_given(&list, input->given.test_ops, input->given.ntest_ops);
     add_common(input, &about, &list);
-    const tutti_input_division *division = &input->division;
-    add(&list, (tutti_data_op){"batch", {(double)(division->cut ? division->batch : division->rows)}});
-    tutti_data_options options = divide(division, division->cut);
+    tutti_input_division division = input->division;
+    if (division.bounded && !division.cut) division.batch = division.whole, division.first = division.row;
+    const bool together = division.cut || division.bounded;
+    add(&list, (tutti_data_op){"batch", {(double)(together ? division.batch : division.rows)}});
+    tutti_data_options options = divide(&division, together);
     options.in_order = 1;
     options.division = TUTTI_DATA_RANGES;
     return tutti_data_create(input->test_source, list.ops, list.count, &options, &input->test);
+}
+
+/* Training takes as many batches as it needs, all of one size. */
+static tutti_status check_pipeline(const tutti_input *input) {
+    const tutti_data_details *about = &input->details;
+    if (about->repeat >= 0)
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "the training pipeline ends after %lld passes, its operation repeat; a pipeline of the "
+                          "caller's must not end: add {\"repeat\", {-1}} behind batch, and set the number of passes by "
+                          "options.epochs",
+                          (long long)about->repeat);
+    if (about->drop_remainder || about->samples < 0 || about->samples % about->batch_size == 0) return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_CONFIG,
+        "the training pipeline's last batch of a pass has %lld samples, the others %d; batches must be of "
+        "one size: set drop_remainder, {\"batch\", {%d, 1}}",
+        (long long)(about->samples % about->batch_size), about->batch_size, about->batch_size);
 }
 
 /* Before memory is taken for a batch that is too large. */
@@ -193,6 +213,7 @@ static tutti_status check_counts(tutti_input *input) {
     const long long count = (long long)input->train_count;
     tutti_data_details tests;
     TUTTI_TRY(tutti_data_get(input->train, &input->details));
+    if (has_pipelines(input)) TUTTI_TRY(check_pipeline(input));
     if (input->details.chw)
         return tutti_fail(
             TUTTI_ERR_CONFIG,
@@ -215,7 +236,7 @@ static tutti_status check_counts(tutti_input *input) {
                           count, division->nranks, division->batch);
     if (input->test == NULL) return TUTTI_OK;
     TUTTI_TRY(tutti_data_get(input->test, &tests));
-    if (tests.batch_size > division->rows && !division->cut)
+    if (tests.batch_size > division->rows && !division->cut && (has_pipelines(input) || !division->bounded))
         return tutti_fail(TUTTI_ERR_CONFIG, "%s: test batches have %d samples, training batches %d; expected no more",
                           input->name, tests.batch_size, division->rows);
     if (tests.height == input->details.height && tests.width == input->details.width &&

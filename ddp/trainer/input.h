@@ -17,6 +17,8 @@ typedef struct tutti_input_division {
     int first, rows; /* them */
     bool cut;        /* test batches are the same on all ranks, too; else each tests on its share of the samples */
     bool all_labels; /* batches that are the same come with the labels of all rows */
+    bool bounded;   /* tests are on the first samples only: all ranks have the same batches, of `whole` samples, too, */
+    int whole, row; /* of which each reads its rows, from `row` on */
 } tutti_input_division;
 
 typedef struct tutti_input {

@@ -3,9 +3,11 @@
  */
 #include "ddp/trainer/loss.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ddp/trainer/callbacks.h"
 #include "ddp/trainer/parallel.h"
 
 bool tutti_loss_is_expanded(const tutti_train_options *options) {
@@ -27,9 +29,23 @@ static tutti_status find_mates(tutti_loss *loss, const tutti_model *model) {
     return axes != 0 ? tutti_placement_comm(model->parallel->placement, axes, &loss->comm) : TUTTI_OK;
 }
 
+/* One block, whose arrays begin at multiples of 16 bytes. */
+static tutti_status take_memory(tutti_loss *loss, size_t batch) {
+    const size_t count = (batch + 3) / 4 * 4, shares = loss->distribute != NULL ? count * (size_t)loss->all_classes : 0;
+    const size_t bytes = count * (2 * sizeof *loss->largest + sizeof *loss->best) + shares * sizeof(float);
+    TUTTI_TRY(loss->compute->kernels->alloc(loss->compute, bytes, &loss->memory));
+    loss->largest = loss->memory;
+    loss->sums = loss->largest + count;
+    loss->best = (int32_t *)(void *)(loss->sums + count);
+    if (shares == 0) return loss->compute->kernels->check(loss->compute);
+    loss->distributions = (float *)(void *)(loss->best + count);
+    loss->prepared = calloc(shares, sizeof *loss->prepared);
+    if (loss->prepared == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the labels of %zu samples", batch);
+    return loss->compute->kernels->check(loss->compute);
+}
+
 tutti_status tutti_loss_open(tutti_loss *loss, const tutti_train_options *options, const tutti_model *model,
                              int batch) {
-    const size_t count = (size_t)batch;
     *loss = (tutti_loss){
         .expanded = tutti_loss_is_expanded(options),
         .compute = model->compute,
@@ -40,21 +56,37 @@ tutti_status tutti_loss_open(tutti_loss *loss, const tutti_train_options *option
         .distribute_context = options->distribute_context,
     };
     if (!loss->expanded) return TUTTI_OK;
-    loss->largest = calloc(count, sizeof *loss->largest);
-    loss->own = calloc(count, sizeof *loss->own);
-    loss->sums = calloc(count, sizeof *loss->sums);
-    loss->best = calloc(count, sizeof *loss->best);
-    if (loss->distribute != NULL)
-        loss->distributions = calloc(count * (size_t)loss->all_classes, sizeof *loss->distributions);
-    if (loss->largest == NULL || loss->own == NULL || loss->sums == NULL || loss->best == NULL ||
-        (loss->distribute != NULL && loss->distributions == NULL))
-        return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the loss of a batch of %d samples", batch);
+    TUTTI_TRY(take_memory(loss, (size_t)batch));
     return find_mates(loss, model);
 }
 
 void tutti_loss_close(tutti_loss *loss) {
-    free(loss->largest), free(loss->own), free(loss->sums), free(loss->best), free(loss->distributions);
+    if (loss->compute == NULL) return;
+    loss->compute->kernels->free(loss->compute, loss->memory);
+    free(loss->prepared);
     *loss = (tutti_loss){.comm = NULL};
+}
+
+static tutti_status check_distributions(const tutti_loss *loss, int count) {
+    for (size_t i = 0; i < (size_t)count * (size_t)loss->all_classes; i++)
+        if (!(loss->prepared[i] >= 0 && isfinite(loss->prepared[i])))
+            return tutti_fail(
+                TUTTI_ERR_DATA,
+                "distribute gave %g for sample %d of a batch and class %d; expected finite numbers from 0 on",
+                (double)loss->prepared[i], (int)(i / (size_t)loss->all_classes), (int)(i % (size_t)loss->all_classes));
+    return TUTTI_OK;
+}
+
+tutti_status tutti_loss_prepare(tutti_loss *loss, const int32_t *labels, const int64_t *indices, int count) {
+    if (loss->distribute == NULL) return TUTTI_OK;
+    tutti_callbacks_forget_errors();
+    const tutti_status status =
+        loss->distribute(loss->distribute_context, labels, indices, count, loss->all_classes, loss->prepared);
+    if (status != TUTTI_OK) return tutti_callbacks_fail(status, "distribute");
+    TUTTI_TRY(check_distributions(loss, count));
+    loss->compute->kernels->upload(loss->compute, loss->distributions, loss->prepared,
+                                   (size_t)count * (size_t)loss->all_classes * sizeof *loss->prepared);
+    return TUTTI_OK;
 }
 
 static tutti_status run_fused(const tutti_loss *loss, const tutti_loss_batch *batch, double *sums) {
@@ -70,32 +102,19 @@ static tutti_status run_fused(const tutti_loss *loss, const tutti_loss_batch *ba
     return TUTTI_OK;
 }
 
-/* The class that a label is of. */
-static int32_t answer(const tutti_loss *loss, const tutti_loss_batch *batch, int sample) {
-    const float *shares = loss->distributions + (size_t)sample * (size_t)loss->all_classes;
-    int32_t best = 0;
-    if (loss->distributions == NULL) return batch->labels[sample];
-    for (int c = 1; c < loss->all_classes; c++)
-        if (shares[c] > shares[best]) best = c;
-    return best;
+/* Over the ranks that have the other classes. */
+static tutti_status reduce(const tutti_loss *loss, void *values, int count, tutti_type type, tutti_reduction op) {
+    const tutti_kernels *kernels = loss->compute->kernels;
+    if (loss->comm == NULL) return TUTTI_OK;
+    return tutti_all_reduce(loss->comm, values, values, (size_t)count, type, op,
+                            &TUTTI_OPTIONS(.memory = kernels->memory, .stream = kernels->stream(loss->compute)));
 }
 
-/* The first of the largest logits of all ranks. */
-static tutti_status count_right(tutti_loss *loss, const tutti_loss_batch *batch, const double *own, int64_t *right) {
-    const size_t count = (size_t)batch->count;
-    for (size_t b = 0; b < count && loss->comm != NULL; b++)
-        if (own[b] != loss->largest[b]) loss->best[b] = INT32_MAX;
-    if (loss->comm != NULL)
-        TUTTI_TRY(tutti_all_reduce(loss->comm, loss->best, loss->best, count, TUTTI_INT32, TUTTI_MIN, NULL));
-    for (int b = 0; b < batch->count && loss->counts; b++) *right += loss->best[b] == answer(loss, batch, b);
-    return TUTTI_OK;
-}
-
-static tutti_status run_expanded(tutti_loss *loss, const tutti_loss_batch *batch, double *sums) {
-    const size_t count = (size_t)batch->count;
-    const bool divided = loss->comm != NULL;
-    int64_t right = 0;
-    const tutti_softmax_parts parts = {
+/* In a test `best` tells which answers are right: of all ranks' largest logits the first. */
+static tutti_status run_expanded(const tutti_loss *loss, const tutti_loss_batch *batch, double *sums) {
+    const tutti_kernels *kernels = loss->compute->kernels;
+    const bool tests = batch->dlogits == NULL;
+    tutti_softmax_parts parts = {
         .batch = batch->count,
         .classes = loss->classes,
         .first_class = loss->first_class,
@@ -105,20 +124,15 @@ static tutti_status run_expanded(tutti_loss *loss, const tutti_loss_batch *batch
         .all_classes = loss->all_classes,
         .largest = loss->largest,
         .sums = loss->sums,
+        .best = tests ? loss->best : NULL,
     };
-    if (loss->distribute != NULL)
-        TUTTI_TRY(loss->distribute(loss->distribute_context, batch->labels, batch->indices, batch->count,
-                                   loss->all_classes, loss->distributions));
-    tutti_softmax_largest(&parts, loss->best);
-    memcpy(loss->own, loss->largest, count * sizeof *loss->own);
-    if (divided)
-        TUTTI_TRY(tutti_all_reduce(loss->comm, loss->largest, loss->largest, count, TUTTI_FLOAT64, TUTTI_MAX, NULL));
-    tutti_softmax_sums(&parts);
-    if (divided) TUTTI_TRY(tutti_all_reduce(loss->comm, loss->sums, loss->sums, count, TUTTI_FLOAT64, TUTTI_SUM, NULL));
-    if (batch->dlogits == NULL) TUTTI_TRY(count_right(loss, batch, loss->own, &right));
-    const double losses = tutti_softmax_losses(&parts, batch->scale, batch->dlogits);
-    sums[0] = batch->adds ? sums[0] + losses : losses;
-    sums[1] = batch->adds ? sums[1] + (double)right : (double)right;
+    kernels->softmax_largest(loss->compute, &parts);
+    TUTTI_TRY(reduce(loss, loss->largest, batch->count, TUTTI_FLOAT64, TUTTI_MAX));
+    kernels->softmax_sums(loss->compute, &parts);
+    TUTTI_TRY(reduce(loss, loss->sums, batch->count, TUTTI_FLOAT64, TUTTI_SUM));
+    if (tests) TUTTI_TRY(reduce(loss, loss->best, batch->count, TUTTI_INT32, TUTTI_MIN));
+    if (!loss->counts) parts.best = NULL;
+    kernels->softmax_losses(loss->compute, &parts, batch->scale, batch->dlogits, batch->adds, sums);
     return TUTTI_OK;
 }
 

@@ -27,6 +27,10 @@ static tutti_status connect_node(tutti_model *model, int index) {
     const tutti_layer_row *row = tutti_layers_row(layer->kind);
     for (int i = 0; i < row->ninputs; i++) {
         bool named = layer->inputs[i] != NULL;
+        if (i > 0 && !named)
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "layer %s (%s): it has no second input; name two earlier layers in inputs", layer->name,
+                              row->name);
         int from = named ? find_node(model, index, layer->inputs[i]) : index - 1;
         if (from < 0)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %s: its input %s is no earlier layer", layer->name,
@@ -442,13 +446,18 @@ static int64_t now_ns(void) {
     return (int64_t)now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* When a node begins; add_time when it has ended. */
+/* When a node begins; add_time when it has ended. On a GPU for that the stream is waited for, whose failure is told by the step's
+ * end. */
 static int64_t start_time(const tutti_model *model) {
-    return model->times != NULL ? now_ns() : 0;
+    if (model->times == NULL) return 0;
+    (void)model->compute->kernels->wait(model->compute);
+    return now_ns();
 }
 
 static void add_time(const tutti_model *model, int node, bool backward, int64_t since_ns) {
-    if (model->times != NULL) model->times[2 * node + backward] += now_ns() - since_ns;
+    if (model->times == NULL) return;
+    (void)model->compute->kernels->wait(model->compute);
+    model->times[2 * node + backward] += now_ns() - since_ns;
 }
 
 static void gather_inputs(const tutti_model *model, const tutti_node *node, const float **x) {
@@ -566,6 +575,13 @@ tutti_cost tutti_model_cost(const tutti_model *model) {
 size_t tutti_model_parameter_count(const tutti_model *model) {
     size_t count = 0;
     for (int i = 0; i < model->nparameters; i++) count += tutti_parameter_whole_count(&model->parameters[i]);
+    return count;
+}
+
+size_t tutti_model_frozen_count(const tutti_model *model) {
+    size_t count = 0;
+    for (int i = 0; i < model->nparameters; i++)
+        if (model->parameters[i].frozen) count += tutti_parameter_whole_count(&model->parameters[i]);
     return count;
 }
 

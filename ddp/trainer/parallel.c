@@ -392,3 +392,17 @@ tutti_status tutti_parallel_backward(const tutti_compute *compute, const tutti_n
 void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes) {
     tutti_sbp_format(sbp, parallel->strategy->naxes, text, bytes);
 }
+
+int tutti_parallel_norm_parts(const tutti_model *model, int nranks) {
+    int most = 0;
+    for (int i = 1; i < model->nnodes; i++) {
+        const tutti_node *node = &model->nodes[i];
+        if (node->layer->kind != TUTTI_LAYER_BATCH_NORM) continue;
+        int parts = node->part != NULL ? 1 : nranks;
+        for (int a = 0; node->part != NULL && a < model->parallel->strategy->naxes; a++)
+            if (node->part->y[a].kind == TUTTI_SBP_SPLIT && node->part->y[a].dim == 0)
+                parts *= model->parallel->strategy->sizes[a];
+        if (parts > most) most = parts;
+    }
+    return most;
+}

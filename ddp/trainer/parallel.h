@@ -60,4 +60,8 @@ void tutti_parallel_choose_bias(const tutti_strategy *mesh, const tutti_node *wh
 /* The layout of an activation, for explanations: "S0,B". */
 void tutti_parallel_format(const tutti_parallel *parallel, const tutti_sbp *sbp, char *text, size_t bytes);
 
+/* How many parts of a batch have statistics of their own in batch norm, where a model that is not cut is on `nranks`; 0: there is no
+ * batch norm. */
+int tutti_parallel_norm_parts(const tutti_model *model, int nranks);
+
 #endif

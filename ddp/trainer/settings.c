@@ -14,7 +14,6 @@
 #define DEFAULT_BATCH      100
 #define MOST_BATCH         65536
 #define DEFAULT_LOSS_EVERY 20
-#define DEFAULT_FACTOR     0.1
 #define MOST_CALLBACKS     1024
 #define NAME_LETTERS       40 /* with "moving_variance" and a state's name they fit into a checkpoint's */
 
@@ -56,6 +55,37 @@ static tutti_status check_numbers(const tutti_layer *layer) {
     return TUTTI_OK;
 }
 
+#define KIND(kind) (1u << TUTTI_LAYER_##kind)
+
+/* Members that a layer's kind does not use, and that would be ignored. */
+static tutti_status check_members(const tutti_layer *layer) {
+    const unsigned windows = KIND(CONV) | KIND(MAX_POOL) | KIND(AVERAGE_POOL), dense = KIND(CONV) | KIND(DENSE);
+    const unsigned weights = dense | KIND(BATCH_NORM);
+    const struct {
+        const char *member;
+        double value;
+        unsigned kinds; /* that use it */
+    } rows[] = {{"units", layer->units, dense},
+                {"kernel", layer->kernel, windows},
+                {"stride", layer->stride, windows},
+                {"padding", layer->padding, windows},
+                {"relu", layer->relu, weights | KIND(ADD)},
+                {"no_bias", layer->no_bias, dense},
+                {"rate", layer->rate, KIND(DROPOUT)},
+                {"epsilon", layer->epsilon, KIND(BATCH_NORM)},
+                {"momentum", layer->momentum, KIND(BATCH_NORM)},
+                {"initializer", layer->initializer, weights},
+                {"stddev", layer->stddev, weights},
+                {"limit", layer->limit, weights},
+                {"constant", layer->constant, weights},
+                {"bias", layer->bias, weights},
+                {"bias_limit", layer->bias_limit, weights}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].value != 0 && (rows[i].kinds >> layer->kind & 1) == 0)
+            return fail_member(layer, rows[i].member, rows[i].value, "0, since layers of this kind do not use it");
+    return TUTTI_OK;
+}
+
 static tutti_status check_layer(const tutti_layer *layers, int index) {
     const tutti_layer *layer = &layers[index];
     if ((unsigned)layer->kind > TUTTI_LAYER_AVERAGE_POOL)
@@ -67,7 +97,8 @@ static tutti_status check_layer(const tutti_layer *layers, int index) {
         if (strcmp(layers[i].name, layer->name) == 0)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "layer %s comes twice in the list; each has a name of its own",
                               layer->name);
-    return check_numbers(layer);
+    TUTTI_TRY(check_numbers(layer));
+    return check_members(layer);
 }
 
 static tutti_status take_model(const tutti_train_model *given, tutti_train_model *model) {
@@ -95,6 +126,17 @@ static tutti_status take_model(const tutti_train_model *given, tutti_train_model
     return TUTTI_OK;
 }
 
+void tutti_settings_fill_initializers(tutti_layer *layers, int nlayers) {
+    for (int i = 0; i < nlayers; i++) {
+        tutti_layer *layer = &layers[i];
+        if (layer->initializer != TUTTI_INITIALIZER_TRUNCATED_NORMAL || layer->stddev != 0) continue;
+        layer->initializer = layer->relu ? TUTTI_INITIALIZER_HE_NORMAL : TUTTI_INITIALIZER_XAVIER_UNIFORM;
+        if (layer->kind != TUTTI_LAYER_BATCH_NORM) continue;
+        layer->initializer = TUTTI_INITIALIZER_CONSTANT;
+        layer->constant = 1;
+    }
+}
+
 /* ------------------------------------------------------------------------------------------ options */
 
 /* One of "a|b|c"; NULL becomes `fallback`. */
@@ -104,8 +146,7 @@ static tutti_status take_choice(const char *option, const char *choices, const c
     const size_t count = strlen(*text);
     for (const char *next = choices; next != NULL; next = strchr(next, '|')) {
         if (*next == '|') next++;
-        if (count > 0 && strncmp(next, *text, count) == 0 && (next[count] == '|' || next[count] == '\0'))
-            return TUTTI_OK;
+        if (count > 0 && strcspn(next, "|") == count && memcmp(next, *text, count) == 0) return TUTTI_OK;
     }
     return tutti_fail(TUTTI_ERR_CONFIG, "--%s %s: expected one of %s", option, *text, choices);
 }
@@ -163,8 +204,6 @@ static tutti_status take_options(const tutti_train_options *given, tutti_train_o
         return tutti_fail(TUTTI_ERR_CONFIG, "--weight-decay %g: expected a number from 0 on", options->weight_decay);
     if (options->batch_size == 0) options->batch_size = DEFAULT_BATCH;
     if (options->loss_every == 0) options->loss_every = DEFAULT_LOSS_EVERY;
-    if (options->lr_factor == 0) options->lr_factor = DEFAULT_FACTOR;
-    if (options->lr_factor < 0) options->lr_factor = 0;
     return TUTTI_OK;
 }
 
@@ -177,4 +216,59 @@ tutti_status tutti_settings_take(const tutti_train_model *model, const tutti_tra
     return tutti_fail(TUTTI_ERR_ARGUMENT,
                       "data must not be NULL, and its struct_bytes be %zu: fill it with TUTTI_TRAIN_DATA(...)",
                       sizeof *data);
+}
+
+/* ------------------------------------------------------------------------------------------------- use */
+
+static bool is(const char *text, const char *name) {
+    return text != NULL && strcmp(text, name) == 0;
+}
+
+tutti_status tutti_settings_check_use(const tutti_train_model *model, const tutti_train_data *data,
+                                      const tutti_train_options *options, const tutti_settings_chosen *chosen) {
+    const tutti_ofrecord_options none = {.classes = 0}, *files = data->ofrecord != NULL ? data->ofrecord : &none;
+    const char *ready = model->layers == NULL ? chosen->model : NULL;
+    const bool records = is(data->dataset, "ofrecord");
+    const bool cifar = is(data->dataset, "cifar10") || is(data->dataset, "cifar100");
+    const bool by_name = data->train_source == NULL && data->train == NULL;
+    const bool together = !chosen->stand_alone;
+    const bool writes = options->checkpoint_dir != NULL || !chosen->is_first;
+    static const char shared[] = "modes in which ranks train together, not stand_alone";
+    const struct {
+        const char *option;
+        bool given, applies;
+        const char *what_for;
+    } rows[] = {
+        {"blob", data->nblobs != 0, records, "--dataset ofrecord"},
+        {"data-part-num", files->data_part_num != 0, records, "--dataset ofrecord"},
+        {"test-part-num", data->test_part_num != 0, records, "--dataset ofrecord"},
+        {"part-prefix", files->part_name_prefix != NULL, records, "--dataset ofrecord"},
+        {"part-suffix-length", files->part_name_suffix_length != 0, records, "--dataset ofrecord"},
+        {"truncate", files->truncate != 0, records, "--dataset ofrecord"},
+        {"shuffle-after-epoch", files->shuffle_after_epoch != 0, records, "--dataset ofrecord"},
+        {"classes", files->classes != 0, records, "--dataset ofrecord"},
+        {"classes", model->classes != 0, ready != NULL, "ready models; a list says it by its last layer"},
+        {"no-augment", data->no_augment, cifar, "--dataset cifar10 and cifar100"},
+        {"resize", data->resize != 0, by_name, "sets by name; sources and pipelines have the operation resize"},
+        {"no-shuffle", data->no_shuffle, data->train == NULL, "sets by name and sources; a pipeline has its own order"},
+        {"shuffle-buffer", data->shuffle_buffer != 0, data->train == NULL,
+         "sets by name and sources; a pipeline has the operation shuffle"},
+        {"shuffle-buffer", data->shuffle_buffer != 0, !data->no_shuffle, "training without --no-shuffle"},
+        {"hidden", model->hidden != 0, is(ready, "mlp"), "--model mlp"},
+        {"dropout", model->dropout > 0, is(ready, "lenet") || is(ready, "mlp"), "--model lenet and mlp"},
+        {"momentum", options->momentum > 0, is(chosen->optimizer, "sgd") || is(chosen->optimizer, "momentum"),
+         "--optimizer sgd and momentum"},
+        {"lr-factor", options->lr_factor != 0, is(options->lr_schedule, "step"), "--lr-schedule step"},
+        {"eager", options->eager, chosen->on_gpu, "training on a GPU"},
+        {"overwrite", options->overwrite, writes, "--checkpoint-dir"},
+        {"zero", options->zero != 0, together, shared},
+        {"check-parameters", options->check_parameters != 0, together, shared},
+        {"parameter-broadcast no", options->no_parameter_broadcast, together, shared},
+        {"mirror-mean no", options->no_mirror_mean, together, shared},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].given && !rows[i].applies)
+            return tutti_fail(TUTTI_ERR_CONFIG, "--%s: it is for %s, and would be ignored here; leave it out",
+                              rows[i].option, rows[i].what_for);
+    return TUTTI_OK;
 }

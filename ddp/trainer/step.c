@@ -89,6 +89,11 @@ static tutti_status upload_batch(tutti_step *step, const tutti_data_batch *batch
     return TUTTI_OK;
 }
 
+static tutti_status prepare_loss(const tutti_step *step, int losses) {
+    const int32_t *labels = (const int32_t *)((const tutti_step_values *)step->prepared + 1);
+    return tutti_loss_prepare(step->setup.loss, labels, step->indices, losses);
+}
+
 /* All that a step does after its batch is there. */
 static tutti_status launch(tutti_step *step) {
     const tutti_step_setup *setup = &step->setup;
@@ -104,7 +109,6 @@ static tutti_status launch(tutti_step *step) {
         .count = setup->loss_batch,
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
-        .indices = step->indices,
         .scale = 1.0f / (float)setup->divisor,
         .dlogits = tutti_model_logits_gradient(setup->model),
     };
@@ -176,7 +180,9 @@ tutti_status tutti_step_run(tutti_step *step, int64_t number, double lr, const t
     tutti_update_begin(step->setup.update, lr, values);
     int losses;
     TUTTI_TRY(upload_batch(step, batch, step->setup.batch, &losses));
-    if (step->recording != NULL) return compute->kernels->replay(compute, step->recording);
+    TUTTI_TRY(prepare_loss(step, losses));
+    const bool times_layers = step->setup.model->times != NULL; /* a replayed step has none */
+    if (step->recording != NULL && !times_layers) return compute->kernels->replay(compute, step->recording);
     step->launched++;
     return launch(step);
 }
@@ -191,40 +197,49 @@ tutti_status tutti_step_loss(tutti_step *step, double *loss_out) {
 
 /* --------------------------------------------------------------------------------------------- a test */
 
-/* One batch. Where the model is cut, ranks exchange activations of whole batches: behind an incomplete one come samples that
- * nobody counts. */
-static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch, int64_t *samples) {
+/* Of `count` samples, the first at place `first` of the pass, how many come before `most`. */
+static int count_before(int64_t most, int64_t first, int count) {
+    const int64_t left = most - first;
+    return left <= 0 ? 0 : left < count ? (int)left : count;
+}
+
+/* One batch, whose first sample has the place `at` in the pass. Where the model is cut, ranks exchange activations of whole batches:
+ * behind an incomplete one come samples that nobody counts. */
+static tutti_status test_batch(tutti_step *step, const tutti_data_batch *batch, tutti_step_bounds bounds, int64_t at,
+                               int64_t *samples) {
     const tutti_step_setup *setup = &step->setup;
-    const int rows = is_cut(step) ? setup->batch : batch->count;
     int losses;
+    int rows = setup->batch;
+    if (!is_cut(step)) rows = count_before(bounds.most, at + bounds.first_row, batch->count);
+    if (rows == 0) return TUTTI_OK;
     TUTTI_TRY(upload_batch(step, batch, rows, &losses));
+    losses = count_before(bounds.most, at + (is_cut(step) ? (int64_t)setup->first_loss : bounds.first_row), losses);
     tutti_pass pass = {.batch = rows, .training = false};
     tutti_loss_batch loss = {
         .count = losses,
         .logits = tutti_model_forward(setup->model, &pass),
         .labels = labels_of(step),
-        .indices = step->indices,
         .adds = true,
     };
     if (loss.logits == NULL) return setup->model->failure;
     if (!setup->counts || losses == 0) return TUTTI_OK;
+    TUTTI_TRY(prepare_loss(step, losses));
     TUTTI_TRY(tutti_loss_run(setup->loss, &loss, step->sums));
     if (setup->loss->counts) *samples += losses;
     return TUTTI_OK;
 }
 
-tutti_status tutti_step_test(tutti_step *step, tutti_data *test, int64_t most, tutti_step_sums *sums_out) {
+tutti_status tutti_step_test(tutti_step *step, tutti_data *test, tutti_step_bounds bounds, tutti_step_sums *sums_out) {
     tutti_compute *compute = step->setup.compute;
     tutti_data_batch batch;
     double sums[2];
-    int64_t samples = 0, seen = 0;
+    int64_t samples = 0;
     compute->kernels->zero(compute, step->sums, sizeof sums);
     TUTTI_TRY(tutti_data_seek(test, 0, 0));
-    while (most == 0 || seen < most) {
+    for (int64_t at = 0; at < bounds.most; at += batch.whole) {
         TUTTI_TRY(tutti_data_next(test, &batch));
         if (batch.whole == 0) break;
-        seen += batch.whole;
-        TUTTI_TRY(test_batch(step, &batch, &samples));
+        TUTTI_TRY(test_batch(step, &batch, bounds, at, &samples));
     }
     TUTTI_TRY(compute->kernels->download(compute, sums, step->sums, sizeof sums));
     *sums_out = (tutti_step_sums){sums[0], sums[1], samples};

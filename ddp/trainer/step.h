@@ -64,8 +64,13 @@ typedef struct tutti_step_sums {
     int64_t samples;
 } tutti_step_sums;
 
-/* One pass over test samples, which ends behind the batch that reaches `most` of those that this rank reads; 0: over all. In a model that is cut all ranks test the same batches, and the sums are of the losses that this rank
- * counts. */
-tutti_status tutti_step_test(tutti_step *step, tutti_data *test, int64_t most, tutti_step_sums *sums_out);
+/* One pass over test samples, of which those at the places [first_row, ...) of each batch are this rank's, up to the `most`-th of
+ * the pass: that of all ranks where they have the same batches, else of this rank's own. In a model that is cut the sums are of the
+ * losses that this rank counts. */
+typedef struct tutti_step_bounds {
+    int64_t most, first_row;
+} tutti_step_bounds;
+
+tutti_status tutti_step_test(tutti_step *step, tutti_data *test, tutti_step_bounds bounds, tutti_step_sums *sums_out);
 
 #endif

@@ -3,13 +3,14 @@
  */
 #include "ddp/trainer/strategy.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-enum { LINE_BYTES = 512 };
+enum { LINE_BYTES = 512, PATH_BYTES = 4096, MESH_BYTES = 12 * TUTTI_MOST_AXES };
 
 static const struct {
     const char *name;
@@ -48,12 +49,8 @@ static void make_mesh(int nranks, tutti_parallel_mode mode, tutti_strategy *stra
     strategy->sizes[1] = inner;
 }
 
-tutti_status tutti_strategy_read_mesh(const char *text, int nranks, tutti_parallel_mode mode,
-                                      tutti_strategy *strategy) {
-    if (text == NULL) {
-        make_mesh(nranks, mode, strategy);
-        return TUTTI_OK;
-    }
+/* "2x2". `from` names where it was given, for errors. */
+static tutti_status parse_mesh(const char *from, const char *text, int nranks, tutti_strategy *strategy) {
     long all = 1;
     strategy->naxes = 0;
     for (const char *next = text;; next++) {
@@ -61,20 +58,26 @@ tutti_status tutti_strategy_read_mesh(const char *text, int nranks, tutti_parall
         long size = strtol(next, &end, 10);
         if (end == next || size < 1 || size > nranks || (*end != 'x' && *end != 'X' && *end != '\0') ||
             strategy->naxes == TUTTI_MOST_AXES)
-            return tutti_fail(
-                TUTTI_ERR_CONFIG,
-                "--mesh %s: expected the sizes of 1 to %d axes, such as 2x2, each from 1 to the number of "
-                "ranks, %d",
-                text, TUTTI_MOST_AXES, nranks);
+            return tutti_fail(TUTTI_ERR_CONFIG,
+                              "%s %s: expected the sizes of 1 to %d axes, such as 2x2, each from 1 to the number of "
+                              "ranks, %d",
+                              from, text, TUTTI_MOST_AXES, nranks);
         strategy->sizes[strategy->naxes++] = (int)size;
         all = all > nranks ? all : all * size;
         next = end;
         if (*end == '\0') break;
     }
     if (all != nranks)
-        return tutti_fail(TUTTI_ERR_CONFIG, "--mesh %s: the product of its axes must be the number of ranks, %d", text,
-                          nranks);
+        return tutti_fail(TUTTI_ERR_CONFIG, "%s %s: the product of its axes must be the number of ranks, %d", from,
+                          text, nranks);
     return TUTTI_OK;
+}
+
+static void format_mesh(const tutti_strategy *strategy, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int a = 0; a < strategy->naxes && used < bytes; a++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%d", a > 0 ? "x" : "", strategy->sizes[a]);
 }
 
 /* ------------------------------------------------------------------------------------------- strategies */
@@ -156,10 +159,81 @@ static tutti_status read_split(place at, const tutti_layer *layer, const char *w
                       at.line, layer->name, word);
 }
 
-/* "dense1 outputs,none", without comment. */
+/* The next line without its comment. A file of another kind holds bytes that no terminal should get. */
+static tutti_status next_line(FILE *file, place at, char *line, bool *end_out) {
+    size_t used = 0;
+    bool comment = false;
+    int byte;
+    while ((byte = getc(file)) != EOF && byte != '\n') {
+        comment |= byte == '#';
+        if (comment) continue;
+        if ((byte < ' ' && byte != '\t' && byte != '\r') || byte > '~')
+            return tutti_fail(TUTTI_ERR_CONFIG,
+                              "%s:%d: byte 0x%02x in column %zu is no letter, digit or sign; expected lines such as "
+                              "\"dense1 outputs,none\": is it a file that --save-strategy wrote?",
+                              at.path, at.line, (unsigned)byte, used + 1);
+        if (used == LINE_BYTES - 1)
+            return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: the line is longer than %d bytes", at.path, at.line,
+                              LINE_BYTES - 1);
+        line[used++] = (char)byte;
+    }
+    line[used] = '\0';
+    *end_out = byte == EOF && used == 0;
+    if (ferror(file))
+        return tutti_fail(TUTTI_ERR_SYSTEM, "--strategy %s: cannot be read: %s", at.path, strerror(errno));
+    return TUTTI_OK;
+}
+
+/* Of the line "mesh 2x2" the sizes, else NULL. Words of a layer that is named mesh do not begin with a digit. */
+static const char *find_sizes(const char *line) {
+    const char *text = line + strspn(line, " \t\r");
+    if (strncmp(text, "mesh", 4) != 0) return NULL;
+    const size_t spaces = strspn(text + 4, " \t\r");
+    return spaces > 0 && isdigit((unsigned char)text[4 + spaces]) ? text + 4 + spaces : NULL;
+}
+
+static tutti_status read_file_mesh(place at, const char *sizes, int nranks, tutti_strategy *strategy) {
+    char from[PATH_BYTES], text[LINE_BYTES];
+    snprintf(from, sizeof from, "%s:%d: mesh", at.path, at.line);
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(sizes, " \t\r"), sizes);
+    return parse_mesh(from, text, nranks, strategy);
+}
+
+/* "mesh 2x2" */
+static tutti_status check_mesh(place at, const char *sizes, const tutti_strategy *strategy) {
+    tutti_strategy found = {.naxes = 0};
+    char own[MESH_BYTES], given[MESH_BYTES];
+    int nranks = 1;
+    for (int a = 0; a < strategy->naxes; a++) nranks *= strategy->sizes[a];
+    TUTTI_TRY(read_file_mesh(at, sizes, nranks, &found));
+    if (found.naxes == strategy->naxes &&
+        memcmp(found.sizes, strategy->sizes, (size_t)found.naxes * sizeof *found.sizes) == 0)
+        return TUTTI_OK;
+    format_mesh(&found, own, sizeof own);
+    format_mesh(strategy, given, sizeof given);
+    return tutti_fail(TUTTI_ERR_CONFIG,
+                      "%s:%d: the file is for --mesh %s, not %s; leave out --mesh, or change the file", at.path,
+                      at.line, own, given);
+}
+
+static tutti_status fail_words(place at, const char *name, int found, const tutti_strategy *strategy) {
+    int nranks = 1;
+    for (int a = 0; a < strategy->naxes; a++) nranks *= strategy->sizes[a];
+    char advice[64];
+    snprintf(advice, sizeof advice, found == 1 ? "--mesh %d" : "a --mesh of %d axes", found == 1 ? nranks : found);
+    return tutti_fail(
+        TUTTI_ERR_CONFIG,
+        "%s:%d: layer %s has %d words, expected one for each of the mesh's %d axes; give a word for each, "
+        "or %s (in the file: a line that begins with mesh)",
+        at.path, at.line, name, found, strategy->naxes, advice);
+}
+
+/* "dense1 outputs,none" */
 static tutti_status read_line(place at, char *line, const tutti_model_layers *list, tutti_strategy *strategy,
                               bool *given) {
-    char *rest, *name = strtok_r(line, " \t\r\n", &rest);
+    const char *sizes = find_sizes(line);
+    if (sizes != NULL) return check_mesh(at, sizes, strategy);
+    char *rest, *name = strtok_r(line, " \t\r", &rest);
     if (name == NULL) return TUTTI_OK;
     int index = 0;
     while (index < list->count && strcmp(list->layers[index].name, name) != 0) index++;
@@ -169,37 +243,62 @@ static tutti_status read_line(place at, char *line, const tutti_model_layers *li
     if (given[index]) return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: layer %s comes twice", at.path, at.line, name);
     given[index] = true;
     int axes = 0;
-    for (char *word; (word = strtok_r(NULL, ", \t\r\n", &rest)) != NULL; axes++) {
+    for (char *word; (word = strtok_r(NULL, ", \t\r", &rest)) != NULL; axes++) {
         uint8_t split = 0;
         TUTTI_TRY(read_split(at, &list->layers[index], word, &split));
         if (axes < strategy->naxes) strategy->layers[index][axes] = split;
     }
-    if (axes != strategy->naxes)
-        return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: layer %s has %d words, expected one for each of the mesh's %d axes",
-                          at.path, at.line, name, axes, strategy->naxes);
-    return TUTTI_OK;
+    return axes == strategy->naxes ? TUTTI_OK : fail_words(at, name, axes, strategy);
 }
 
 static tutti_status read_lines(FILE *file, const char *path, const tutti_model_layers *list, tutti_strategy *strategy,
                                bool *given) {
     char line[LINE_BYTES];
-    place at = {.path = path};
-    while (fgets(line, sizeof line, file) != NULL) {
-        at.line++;
-        if (strchr(line, '\n') == NULL && strlen(line) == sizeof line - 1)
-            return tutti_fail(TUTTI_ERR_CONFIG, "%s:%d: the line is longer than %zu bytes", path, at.line,
-                              sizeof line - 2);
-        line[strcspn(line, "#")] = '\0';
+    for (place at = {.path = path, .line = 1};; at.line++) {
+        bool end;
+        TUTTI_TRY(next_line(file, at, line, &end));
+        if (end) return TUTTI_OK;
         TUTTI_TRY(read_line(at, line, list, strategy, given));
     }
-    if (ferror(file)) return tutti_fail(TUTTI_ERR_SYSTEM, "--strategy %s: cannot be read: %s", path, strerror(errno));
-    return TUTTI_OK;
+}
+
+/* The mesh of the file, or the mode's own where it names none. */
+static tutti_status find_mesh(FILE *file, const char *path, int nranks, tutti_strategy *strategy) {
+    char line[LINE_BYTES];
+    for (place at = {.path = path, .line = 1};; at.line++) {
+        bool end;
+        TUTTI_TRY(next_line(file, at, line, &end));
+        const char *sizes = find_sizes(line);
+        if (sizes != NULL) return read_file_mesh(at, sizes, nranks, strategy);
+        if (!end) continue;
+        make_mesh(nranks, TUTTI_MODE_HYBRID_PARALLEL, strategy);
+        return TUTTI_OK;
+    }
+}
+
+static tutti_status open_file(const char *path, FILE **file_out) {
+    *file_out = fopen(path, "re");
+    return *file_out != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_CONFIG, "--strategy %s: %s", path, strerror(errno));
+}
+
+tutti_status tutti_strategy_read_mesh(const char *text, const char *path, int nranks, tutti_parallel_mode mode,
+                                      tutti_strategy *strategy) {
+    FILE *file;
+    if (text != NULL) return parse_mesh("--mesh", text, nranks, strategy);
+    if (path == NULL) {
+        make_mesh(nranks, mode, strategy);
+        return TUTTI_OK;
+    }
+    TUTTI_TRY(open_file(path, &file));
+    const tutti_status status = find_mesh(file, path, nranks, strategy);
+    fclose(file);
+    return status;
 }
 
 tutti_status tutti_strategy_read(const char *path, const tutti_model_layers *list, tutti_strategy *strategy) {
     bool given[TUTTI_MODEL_LAYERS] = {false};
-    FILE *file = fopen(path, "re");
-    if (file == NULL) return tutti_fail(TUTTI_ERR_CONFIG, "--strategy %s: %s", path, strerror(errno));
+    FILE *file;
+    TUTTI_TRY(open_file(path, &file));
     strategy->nlayers = list->count;
     tutti_status status = read_lines(file, path, list, strategy, given);
     fclose(file);
@@ -215,9 +314,9 @@ tutti_status tutti_strategy_read(const char *path, const tutti_model_layers *lis
 tutti_status tutti_strategy_write(const char *path, const tutti_model_layers *list, const tutti_strategy *strategy) {
     FILE *file = fopen(path, "we");
     if (file == NULL) return tutti_fail(TUTTI_ERR_SYSTEM, "--save-strategy %s: %s", path, strerror(errno));
-    fputs("# --mesh ", file);
-    for (int a = 0; a < strategy->naxes; a++) fprintf(file, "%s%d", a > 0 ? "x" : "", strategy->sizes[a]);
-    fputs("; a layer, and how it is divided along each axis of the mesh\n", file);
+    char mesh[MESH_BYTES];
+    format_mesh(strategy, mesh, sizeof mesh);
+    fprintf(file, "mesh %s # then layers, and how each is divided along each axis of the mesh\n", mesh);
     for (int i = 0; i < list->count; i++) {
         char text[16 * TUTTI_MOST_AXES];
         tutti_strategy_format(strategy, i, text, sizeof text);

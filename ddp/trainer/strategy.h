@@ -5,8 +5,8 @@
  *   inputs    channels that it reads, of   none      nothing: the ranks along the axis compute the same
  *             layers with weights
  *
- * A file has lines "dense1 outputs,none": a layer, and one word for each axis; what follows a # is a comment. Layers with weights that
- * it does not name are divided by samples; others as what they read.
+ * A file has lines "dense1 outputs,none": a layer, and one word for each axis; what follows a # is a comment. A line "mesh 2x2" names
+ * the mesh. Layers with weights that it does not name are divided by samples; others as what they read.
  */
 #ifndef TUTTI_TRAINER_STRATEGY_H
 #define TUTTI_TRAINER_STRATEGY_H
@@ -34,9 +34,10 @@ typedef struct tutti_strategy {
 /* In capitals or not. */
 tutti_status tutti_strategy_find_mode(const char *text, tutti_parallel_mode *mode_out);
 
-/* Reads "2x2", which must be all ranks. NULL: one axis; for hybrid_parallel d x m, m the largest divisor up to the square root, or
- * where that is 1, 1 x n. */
-tutti_status tutti_strategy_read_mesh(const char *text, int nranks, tutti_parallel_mode mode, tutti_strategy *strategy);
+/* Reads "2x2", which must be all ranks. NULL: that of the strategy's file at `path`; where that is NULL or names none, one axis; for
+ * hybrid_parallel d x m, m the largest divisor up to the square root, or where that is 1, 1 x n. */
+tutti_status tutti_strategy_read_mesh(const char *text, const char *path, int nranks, tutti_parallel_mode mode,
+                                      tutti_strategy *strategy);
 
 /* The mode's own strategy, of auto_parallel that of data_parallel; along axes before the last one layers are divided by samples. */
 void tutti_strategy_fill(tutti_parallel_mode mode, const tutti_model_layers *list, tutti_strategy *strategy);

@@ -55,7 +55,11 @@ static tutti_status tell(tutti_trainer *train, tutti_event event, tutti_train_mo
     now.epoch_step = begins ? train->batch + 1 : !ended ? train->batch : train->epoch > 0 ? now.epoch_steps : 0;
     now.loss = train->loss;
     now.stopped_by = train->stopped_by;
-    return tutti_callbacks_tell(&train->callbacks, event, &now);
+    const unsigned before = train->telling;
+    train->telling |= 1u << event;
+    const tutti_status status = tutti_callbacks_tell(&train->callbacks, event, &now);
+    train->telling = before;
+    return status;
 }
 
 /* Images per second since the clock started, which starts anew. */
@@ -82,13 +86,22 @@ static void leave_out(tutti_trainer *train, int64_t since_ns) {
 }
 
 static tutti_status fail_without_number(const tutti_trainer *train) {
+    char advice[256];
+    if (train->step == train->first_step + 1) /* the loss of the parameters as they began */
+        snprintf(
+            advice, sizeof advice,
+            "there was no update before it in this run, so images have numbers that are not finite or very large, or "
+            "weights begin too large; check the data, and how layers are initialized");
+    else
+        snprintf(advice, sizeof advice,
+                 "training diverged; lower --lr (now %g), or look for images whose numbers are not finite",
+                 train->schedule.lr);
     if (train->options.monitor_every > 0)
         return tutti_fail(TUTTI_ERR_DATA,
-                          "In epoch: %lld step: %lld, loss is NAN or INF, training process cannot continue; lower --lr "
-                          "(now %g)",
-                          (long long)train->epoch + 1, (long long)train->batch, train->schedule.lr);
-    return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: training diverged; lower --lr (now %g)",
-                      (long long)train->step, train->schedule.lr);
+                          "In epoch: %lld step: %lld, loss is NAN or INF, training process cannot continue: %s",
+                          (long long)train->epoch + (train->batch > 0),
+                          (long long)(train->batch > 0 ? train->batch : train->input.batches), advice);
+    return tutti_fail(TUTTI_ERR_DATA, "the loss at step %lld is no number: %s", (long long)train->step, advice);
 }
 
 /* The mean over all samples of the last step's loss. */
@@ -97,7 +110,13 @@ static tutti_status look_at_loss(tutti_trainer *train) {
     TUTTI_TRY(tutti_step_loss(&train->work, &loss));
     TUTTI_TRY(tutti_all_reduce(train->comm, &loss, &loss, 1, TUTTI_FLOAT64, train->sums ? TUTTI_SUM : TUTTI_AVG, NULL));
     train->loss = loss;
+    train->looked_step = train->step;
     return isfinite(loss) ? TUTTI_OK : fail_without_number(train);
+}
+
+/* Before a checkpoint, which diverged training must not get, and before a test, whose sums take the place of the step's. */
+static tutti_status look_at_last_loss(tutti_trainer *train) {
+    return train->looked_step == train->step ? TUTTI_OK : look_at_loss(train);
 }
 
 /* ----------------------------------------------------------------------------------------- evaluation */
@@ -128,21 +147,34 @@ static tutti_status share_states(tutti_trainer *train) {
         &TUTTI_OPTIONS(.memory = compute->kernels->memory, .stream = compute->kernels->stream(compute)));
 }
 
+/* The first samples of the data, which ranks divide by rows; of a pipeline of the caller's each rank takes its share of the number. */
+static tutti_step_bounds bound_test(const tutti_trainer *train) {
+    const int64_t most = train->options.eval_samples;
+    if (most == 0) return (tutti_step_bounds){.most = INT64_MAX};
+    if (train->input.given.test == NULL) return (tutti_step_bounds){.most = most, .first_row = train->first};
+    return (tutti_step_bounds){.most = most / train->nranks + (train->rank < most % train->nranks)};
+}
+
 tutti_status tutti_trainer_evaluate(tutti_trainer *train, tutti_train_evaluation *evaluation_out) {
     const int64_t begun_ns = tutti_callbacks_now_ns();
     tutti_step_sums sums = {.samples = 0};
     *evaluation_out = (tutti_train_evaluation){.samples = 0};
+    TUTTI_TRY(look_at_last_loss(train));
     TUTTI_TRY(share_states(train));
     if (train->input.test == NULL) return TUTTI_OK;
-    /* Ranks test samples of their own, except where layers are cut. */
-    const int64_t testers = train->cut ? 1 : train->nranks;
-    const int64_t most = (train->options.eval_samples + testers - 1) / testers;
-    TUTTI_TRY(tutti_step_test(&train->work, train->input.test, most, &sums));
+    TUTTI_TRY(tutti_step_test(&train->work, train->input.test, bound_test(train), &sums));
     double all[] = {sums.losses, sums.right, (double)sums.samples};
     TUTTI_TRY(tutti_all_reduce(train->comm, all, all, 3, TUTTI_FLOAT64, TUTTI_SUM, NULL));
     if (all[2] == 0) return tutti_fail(TUTTI_ERR_DATA, "%s: there are no test samples", train->input.name);
     *evaluation_out =
         (tutti_train_evaluation){.loss = all[0] / all[2], .accuracy = all[1] / all[2], .samples = (int64_t)all[2]};
+    if (!isfinite(all[0]))
+        return tutti_fail(
+            TUTTI_ERR_DATA,
+            "the test loss after step %lld is no number: training diverged, or too few steps have given "
+            "batch norm its moving values; lower --lr (now %g), or look for test images whose numbers are "
+            "not finite",
+            (long long)train->step, train->schedule.lr);
     leave_out(train, begun_ns);
     return tell(train, TUTTI_EVENT_EVALUATED, (tutti_train_moment){.test = evaluation_out});
 }
@@ -164,6 +196,7 @@ tutti_status tutti_trainer_save(tutti_trainer *train, char path_out[TUTTI_CHECKP
     TUTTI_TRY(agree_once(train));
     path_out[0] = '\0';
     if (!train->writes) return TUTTI_OK;
+    TUTTI_TRY(look_at_last_loss(train));
     const tutti_checkpoint_content content = {train->model_name, train->model, &train->update, train->comm,
                                               train->reduction.zero};
     int64_t begun_ns = tutti_callbacks_now_ns();
@@ -175,8 +208,11 @@ tutti_status tutti_trainer_save(tutti_trainer *train, char path_out[TUTTI_CHECKP
         .samples = train->batch * train->global_batch,
         .ranks = train->sums ? 1 : train->nranks, /* as of one rank */
         .batch_size = train->sums ? train->global_batch : train->options.batch_size,
+        .norm_parts = tutti_parallel_norm_parts(train->model, train->nranks),
     };
     TUTTI_TRY(tutti_checkpoint_save(train->options.checkpoint_dir, &content, &position, path_out));
+    if (train->replaces) TUTTI_TRY(tutti_checkpoint_remove_others(train->options.checkpoint_dir, path_out));
+    train->replaces = false;
     leave_out(train, begun_ns);
     return tell(train, TUTTI_EVENT_SAVED, (tutti_train_moment){.path = path_out});
 }
@@ -251,7 +287,7 @@ tutti_status tutti_trainer_step(tutti_trainer *train, double *loss_out) {
     train->step++;
     train->batch++;
     now.has_loss = is_looked_at(train, train->batch);
-    if (now.has_loss || loss_out != NULL) TUTTI_TRY(look_at_loss(train));
+    if (now.has_loss || loss_out != NULL || train->options.monitor_every > 0) TUTTI_TRY(look_at_loss(train));
     if (loss_out != NULL) *loss_out = train->loss;
     now.samples_per_second = measure_speed(train, now.has_loss);
     const bool epoch_ends = train->batch == train->input.batches;
@@ -284,7 +320,6 @@ static tutti_status advance(tutti_trainer *train) {
 /* Predicted, measured, printed. */
 static tutti_status explain_steps(tutti_trainer *train, FILE *file, tutti_explanation *about, tutti_step_price *price) {
     tutti_measured measured = {.step_us = 0};
-    if (train->automatic == NULL) TUTTI_TRY(tutti_trainer_open_auto(train, false));
     TUTTI_TRY(tutti_auto_price(train->automatic, &train->strategy, price));
     TUTTI_TRY(tutti_measure_steps(train, price->us, &measured));
     about->automatic = train->automatic;
@@ -297,10 +332,13 @@ static tutti_status explain_steps(tutti_trainer *train, FILE *file, tutti_explan
 }
 
 tutti_status tutti_trainer_explain(tutti_trainer *train, FILE *file) {
+    const bool predicts = train->strategy.naxes <= 3;
+    /* Before plans are made: those in CUDA memory predict by what was measured until then. */
+    if (predicts && train->automatic == NULL) TUTTI_TRY(tutti_trainer_open_auto(train, false));
     TUTTI_TRY(tutti_trainer_connect(train));
     tutti_explanation about = {
         train->model, train->list, &train->strategy, &train->gradients, train->global_batch, NULL, NULL, NULL, 0};
-    if (train->compute->kernels->memory == TUTTI_MEMORY_HOST && train->strategy.naxes <= 3) {
+    if (predicts) {
         tutti_step_price *price = malloc(sizeof *price);
         if (price == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the price of a strategy");
         const tutti_status status = explain_steps(train, file, &about, price);

@@ -54,6 +54,8 @@ struct tutti_trainer {
     tutti_callbacks callbacks;
 
     int64_t step;         /* done */
+    int64_t first_step;   /* at which this trainer began */
+    int64_t looked_step;  /* the loss of this one has been looked at */
     int64_t epoch, batch; /* the next batch of the epoch under way */
     int64_t total_steps;
     tutti_schedule schedule;
@@ -61,11 +63,13 @@ struct tutti_trainer {
     tutti_train_clock lately, row; /* of the progress line, and since the last loss */
     double images_per_second;      /* lately */
 
+    unsigned telling;       /* events that callbacks hear at this moment, as bits */
     bool begun;             /* callbacks know */
     bool in_epoch;          /* they know that an epoch is under way */
     bool asked;             /* a callback of this rank wants to stop */
     bool has_agreed;        /* the next two are known: */
     bool writes;            /* rank 0 writes checkpoints */
+    bool replaces;          /* its first one takes the place of those in the folder */
     bool any_callbacks;     /* some rank has callbacks of the caller's */
     bool stoppable;         /* a signal ends the run with a checkpoint: the same on all ranks */
     int stopped_by;         /* the signal that did; 0: none */

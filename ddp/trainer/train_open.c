@@ -8,12 +8,15 @@
 
 #include <tutti/tensor.h>
 
+#include "ddp/trainer/auto/batches.h"
 #include "ddp/trainer/freeze.h"
 #include "ddp/trainer/models/models.h"
 #include "ddp/trainer/settings.h"
 #include "ddp/trainer/stop.h"
 #include "ddp/trainer/train.h"
 #include "kernels/device.h"
+
+#define DEFAULT_FACTOR 0.1
 
 static tutti_status open_gpu(tutti_compute_options *options, tutti_compute **compute_out) {
     const tutti_kernels *kernels;
@@ -62,6 +65,7 @@ static tutti_status fill_list(tutti_trainer *train) {
     if (given->layers != NULL) {
         memcpy(train->list->layers, given->layers, (size_t)given->nlayers * sizeof *given->layers);
         train->list->count = given->nlayers;
+        tutti_settings_fill_initializers(train->list->layers, train->list->count);
         return tutti_freeze(train->list, train->options.freeze, train->options.nfreeze);
     }
     if (options.classes < 1)
@@ -101,15 +105,20 @@ static tutti_update_options update_options(const tutti_trainer *train) {
 
 tutti_status tutti_trainer_open_auto(tutti_trainer *train, bool searches) {
     const tutti_data_details *about = &train->input.details;
+    double sample_us;
+    TUTTI_TRY(tutti_measure_batches(&train->input, train->comm, &sample_us));
     const tutti_auto_setup setup = {
         .comm = train->comm,
         .compute = train->compute,
+        .precision = train->options.precision,
         .list = train->list,
         .in = {about->height, about->width, about->channels},
         .batch = (int)train->global_batch,
         .optimizer = train->optimizer_name,
         .update = update_options(train),
         .zero = train->options.zero == 1,
+        .expanded = tutti_loss_is_expanded(&train->options),
+        .sample_us = sample_us,
         .memory_limit = train->options.memory_limit,
         .naxes = searches && train->options.mesh != NULL ? train->strategy.naxes : 0,
         .sizes = train->strategy.sizes,
@@ -143,6 +152,19 @@ static tutti_status choose_reduction(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
+static tutti_status fail_pipeline(const tutti_trainer *train) {
+    const char *mode = train->options.parallel_mode != NULL ? train->options.parallel_mode : "hybrid_parallel";
+    if (!train->cut)
+        return tutti_fail(
+            TUTTI_ERR_CONFIG,
+            "view consistent divides each batch over the ranks, and a pipeline of the caller's gives each "
+            "rank batches of its own; set view mirrored, or give sources");
+    return tutti_fail(TUTTI_ERR_CONFIG,
+                      "parallel_mode %s divides layers, so ranks need samples of each other's batches, and a pipeline "
+                      "of the caller's gives each rank its own; set parallel_mode data_parallel, or give sources",
+                      mode);
+}
+
 /* Samples of a step; where layers are not cut, this rank's, too. A cut model says itself which ones it reads. */
 static tutti_status divide_batch(tutti_trainer *train) {
     const tutti_data_details *details = &train->input.details;
@@ -150,13 +172,12 @@ static tutti_status divide_batch(tutti_trainer *train) {
     const bool consistent = strcmp(train->options.view, "consistent") == 0;
     train->cut = !tutti_strategy_is_data_parallel(&train->strategy);
     if (train->input.given.train != NULL) { /* batches come as they are */
-        if (consistent || train->cut || details->num_shards != nranks || details->shard_id != train->rank)
-            return tutti_fail(
-                TUTTI_ERR_CONFIG,
-                "the training pipeline gives shard %d of %d to rank %d of %d; a pipeline of the caller's is for "
-                "view mirrored and layers divided by samples, with the shard of each rank: set comm in "
-                "tutti_data_options, or give sources",
-                details->shard_id, details->num_shards, train->rank, train->nranks);
+        if (consistent || train->cut) return fail_pipeline(train);
+        if (details->num_shards != nranks || details->shard_id != train->rank)
+            return tutti_fail(TUTTI_ERR_CONFIG,
+                              "the training pipeline gives shard %d of %d to rank %d of %d; expected the shard of each "
+                              "rank: set comm in tutti_data_options, or give sources",
+                              details->shard_id, details->num_shards, train->rank, train->nranks);
         train->options.batch_size = details->batch_size;
     }
     const int64_t batch_size = train->options.batch_size;
@@ -186,6 +207,9 @@ static tutti_status start_input(tutti_trainer *train) {
         .first = train->sums ? (int)train->first : 0,
         .rows = (int)train->rows,
         .cut = train->cut,
+        .bounded = train->options.eval_samples > 0,
+        .whole = (int)train->global_batch,
+        .row = (int)train->first,
     };
     if (train->model != NULL && train->cut) {
         const tutti_part *losses = tutti_model_output_part(train->model);
@@ -230,16 +254,25 @@ static tutti_status create_update(tutti_trainer *train) {
     return TUTTI_OK;
 }
 
+/* Where none is given. */
+static double default_lr(const tutti_trainer *train) {
+    const tutti_models_row *ready = train->given.layers == NULL ? tutti_models_find(train->model_name) : NULL;
+    const bool own = ready != NULL && ready->lr > 0 && train->update.row->has_momentum;
+    return own ? ready->lr : train->update.row->lr;
+}
+
 /* Once the number of steps is known. */
 static tutti_status make_schedule(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     const bool falls_in_steps = strcmp(options->lr_schedule, "step") == 0;
     train->schedule = (tutti_schedule){
         .name = options->lr_schedule,
-        .lr = options->lr == 0  ? train->update.row->lr
+        .lr = options->lr == 0  ? default_lr(train)
               : options->lr < 0 ? 0
                                 : options->lr,
-        .factor = options->lr_factor,
+        .factor = options->lr_factor == 0  ? DEFAULT_FACTOR
+                  : options->lr_factor < 0 ? 0
+                                           : options->lr_factor,
         .total = train->total_steps,
         .warmup = options->warmup_steps,
     };
@@ -250,6 +283,23 @@ static tutti_status make_schedule(tutti_trainer *train) {
     return tutti_schedule_read_milestones(options->lr_milestones, train->input.batches, &train->schedule);
 }
 
+/* What makes losses other ones than those of a run that had gone on. */
+static void warn_of_others(const tutti_trainer *train, const tutti_checkpoint_position *position) {
+    const int64_t batch = position->ranks * position->batch_size;
+    const int parts = tutti_parallel_norm_parts(train->model, train->nranks);
+    if (batch != train->global_batch)
+        fprintf(stderr,
+                "tutti-train: warning: the checkpoint was written with batches of %" PRId64
+                " samples of all ranks together, now %" PRId64
+                ": losses will differ from those of an uninterrupted run\n",
+                batch, train->global_batch);
+    else if (position->norm_parts > 0 && position->norm_parts != parts)
+        fprintf(stderr,
+                "tutti-train: warning: the checkpoint was written by ranks whose batch norm had statistics of %" PRId64
+                " parts of each batch, now %d: losses will differ from those of an uninterrupted run\n",
+                position->norm_parts, parts);
+}
+
 /* Goes on where the checkpoint was written; another division into batches cannot always hit the same place. */
 static tutti_status resume(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
@@ -257,20 +307,12 @@ static tutti_status resume(tutti_trainer *train) {
                                         train->reduction.zero};
     tutti_checkpoint_position position;
     TUTTI_TRY(tutti_checkpoint_load(train->resumed.path, &content, &position));
-    const int ranks = train->sums ? 1 : train->nranks; /* as of one rank */
-    const int64_t batch_size = train->sums ? train->global_batch : options->batch_size;
     train->seed = position.seed;
     train->step = position.step;
     train->epoch = position.epoch;
     train->batch = position.samples / train->global_batch;
-    const bool differs = train->sums ? position.ranks * position.batch_size != batch_size
-                                     : position.ranks != ranks || position.batch_size != batch_size;
-    if (train->rank == 0 && train->options.print && differs)
-        fprintf(stderr,
-                "tutti-train: warning: the checkpoint was written by %" PRId64 " ranks with batches of %" PRId64
-                ", now %d with %" PRId64 ": losses will differ from those of an uninterrupted run\n",
-                position.ranks, position.batch_size, ranks, batch_size);
-    if (train->rank == 0 && train->options.print && options->seed != position.seed)
+    if (train->rank == 0 && options->print) warn_of_others(train, &position);
+    if (train->rank == 0 && options->print && options->seed != position.seed)
         fprintf(stderr, "tutti-train: the checkpoint's seed is used, %" PRIu64 "\n", position.seed);
     return TUTTI_OK;
 }
@@ -288,6 +330,12 @@ static tutti_status choose_name(const tutti_trainer *train, const char *option, 
                       option, given, train->resumed.path, option, found);
 }
 
+/* LeNet is for images of one channel: on those of CIFAR it falls apart at the rate that is good for the others. */
+static const char *default_model(const tutti_trainer *train) {
+    const char *dataset = train->input.given.dataset;
+    return dataset != NULL && strncmp(dataset, "cifar", 5) == 0 ? "resnet20" : "lenet";
+}
+
 static tutti_status choose_names(tutti_trainer *train) {
     const tutti_train_options *options = &train->options;
     tutti_checkpoint_found *found = &train->resumed;
@@ -300,7 +348,7 @@ static tutti_status choose_names(tutti_trainer *train) {
                               "tutti-train?",
                               found->path, found->model, found->optimizer);
     }
-    TUTTI_TRY(choose_name(train, "model", train->given.name, found->model, "lenet", &train->model_name));
+    TUTTI_TRY(choose_name(train, "model", train->given.name, found->model, default_model(train), &train->model_name));
     return choose_name(train, "optimizer", options->optimizer, found->optimizer, "sgd", &train->optimizer_name);
 }
 
@@ -312,6 +360,7 @@ static void plan_steps(tutti_trainer *train) {
     const int64_t by_epochs = epochs < 0 ? 0 : epochs > 0 ? epochs * batches : INT64_MAX;
     const int64_t by_steps = options->steps < 0 ? 0 : options->steps > 0 ? options->steps : INT64_MAX;
     train->total_steps = by_steps < by_epochs ? by_steps : by_epochs;
+    train->first_step = train->looked_step = train->step;
     if (train->batch >= batches) { /* resumed with larger batches, at the end of an epoch */
         train->epoch++;
         train->batch = 0;
@@ -348,10 +397,6 @@ static tutti_status open_step(tutti_trainer *train) {
         setup.first_loss = part->first_sample;
         setup.counts = counts_losses(train);
     }
-    if (tutti_loss_is_expanded(&train->options) && train->compute->kernels->memory != TUTTI_MEMORY_HOST)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "--loss softmax_cross_entropy_expand: there are no kernels for it with "
-                          "--device cuda; train with --device host, or leave it out");
     return tutti_step_open(&train->work, &setup);
 }
 
@@ -361,7 +406,8 @@ static tutti_status open_outputs(tutti_trainer *train) {
     if (writes && options->save_strategy != NULL)
         TUTTI_TRY(tutti_strategy_write(options->save_strategy, train->list, &train->strategy));
     if (writes && options->checkpoint_dir != NULL)
-        TUTTI_TRY(tutti_checkpoint_prepare(options->checkpoint_dir, options->overwrite, options->resume));
+        TUTTI_TRY(
+            tutti_checkpoint_prepare(options->checkpoint_dir, options->overwrite, options->resume, &train->replaces));
     return tutti_callbacks_open(&train->callbacks, options, writes);
 }
 
@@ -388,10 +434,22 @@ tutti_status tutti_trainer_begin(tutti_trainer *train, const tutti_train_model *
     return choose_mode(train);
 }
 
+static tutti_status check_use(const tutti_trainer *train) {
+    const tutti_settings_chosen chosen = {
+        .model = train->model_name,
+        .optimizer = train->optimizer_name,
+        .stand_alone = train->mode == TUTTI_MODE_STAND_ALONE,
+        .on_gpu = train->compute->kernels->memory != TUTTI_MEMORY_HOST,
+        .is_first = tutti_comm_rank(train->whole) == 0,
+    };
+    return tutti_settings_check_use(&train->given, &train->input.given, &train->options, &chosen);
+}
+
 tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
     const tutti_train_data data = train->input.given;
     TUTTI_TRY(choose_comm(train, comm));
-    TUTTI_TRY(tutti_strategy_read_mesh(train->options.mesh, train->nranks, train->mode, &train->strategy));
+    TUTTI_TRY(tutti_strategy_read_mesh(train->options.mesh, train->options.strategy, train->nranks, train->mode,
+                                       &train->strategy));
     TUTTI_TRY(choose_names(train));
     TUTTI_TRY(tutti_input_open(&train->input, &data));
     TUTTI_TRY(fill_list(train));
@@ -400,11 +458,7 @@ tutti_status tutti_trainer_prepare(tutti_trainer *train, tutti_comm *comm) {
     TUTTI_TRY(choose_reduction(train));
     TUTTI_TRY(start_input(train)); /* before memory is taken for a batch that is too large */
     TUTTI_TRY(open_compute(train));
-    if (train->mode != TUTTI_MODE_AUTO_PARALLEL || train->compute->kernels->memory == TUTTI_MEMORY_HOST)
-        return TUTTI_OK;
-    return tutti_fail(
-        TUTTI_ERR_UNSUPPORTED,
-        "--parallel-mode auto_parallel: strategies are searched for on the processor only; give --device host");
+    return check_use(train);
 }
 
 /* Ranks that search wait for all others. */
@@ -447,8 +501,8 @@ tutti_status tutti_trainer_make(tutti_trainer *train) {
 
 void tutti_trainer_fini(tutti_trainer *train) {
     if (train->stoppable) tutti_stop_forget();
+    tutti_step_close(&train->work); /* a recorded step names the memory of buckets and of the loss, so it goes first */
     tutti_loss_close(&train->loss_of_batches);
-    tutti_step_close(&train->work); /* a recorded step names the buckets' memory, so it goes first */
     tutti_gradients_destroy(&train->gradients);
     tutti_callbacks_close(&train->callbacks);
     tutti_update_fini(&train->update);

@@ -54,6 +54,15 @@ static tutti_status open_agreed(tutti_trainer *trainer, tutti_comm *comm, const 
     return break_off(trainer, tutti_trainer_connect(trainer));
 }
 
+/* Callbacks that began steps, or tests behind each test, would call themselves without end. */
+static tutti_status check_caller(const tutti_trainer *trainer, const char *call, unsigned events, const char *where) {
+    if ((trainer->telling & events) == 0) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_ARGUMENT, "%s must not be called by a callback%s; see tutti_train_callback", call,
+                      where);
+}
+
+#define ANY_EVENT (~0u)
+
 tutti_status tutti_train_open(tutti_comm *comm, const tutti_train_model *model, const tutti_train_data *data,
                               const tutti_train_options *options, tutti_trainer **trainer_out) {
     if (comm == NULL || trainer_out == NULL)
@@ -68,7 +77,7 @@ tutti_status tutti_train_open(tutti_comm *comm, const tutti_train_model *model, 
 }
 
 void tutti_train_close(tutti_trainer *trainer) {
-    if (trainer == NULL) return;
+    if (trainer == NULL || trainer->telling != 0) return; /* the caller of the callback goes on with it */
     tutti_trainer_fini(trainer);
     free(trainer);
 }
@@ -96,7 +105,8 @@ tutti_status tutti_train_get(const tutti_trainer *trainer, tutti_train_details *
         .total_steps = trainer->total_steps,
         .step = trainer->step,
         .epoch = trainer->epoch,
-        .parameters = tutti_model_parameter_count(trainer->model),
+        .parameters = tutti_model_parameter_count(trainer->model) - tutti_model_frozen_count(trainer->model),
+        .frozen = tutti_model_frozen_count(trainer->model),
         .states = tutti_model_state_count(trainer->model),
         .memory_bytes = trainer->model->memory_bytes,
         .rank_batch = trainer->rows,
@@ -107,12 +117,14 @@ tutti_status tutti_train_get(const tutti_trainer *trainer, tutti_train_details *
 
 tutti_status tutti_train_step(tutti_trainer *trainer, double *loss_out) {
     if (trainer == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_step: trainer must not be NULL");
+    TUTTI_TRY(check_caller(trainer, "tutti_train_step", ANY_EVENT, ""));
     return break_off(trainer, tutti_trainer_step(trainer, loss_out));
 }
 
 tutti_status tutti_train_evaluate(tutti_trainer *trainer, tutti_train_evaluation *evaluation_out) {
     if (trainer == NULL || evaluation_out == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_evaluate: trainer and evaluation_out must not be NULL");
+    TUTTI_TRY(check_caller(trainer, "tutti_train_evaluate", 1u << TUTTI_EVENT_EVALUATED, "'s evaluated"));
     return break_off(trainer, tutti_trainer_evaluate(trainer, evaluation_out));
 }
 
@@ -120,6 +132,7 @@ tutti_status tutti_train_save(tutti_trainer *trainer, char *path_out, size_t cap
     if (trainer == NULL || (path_out == NULL && capacity > 0))
         return tutti_fail(TUTTI_ERR_ARGUMENT,
                           "tutti_train_save: trainer must not be NULL, nor path_out with a capacity");
+    TUTTI_TRY(check_caller(trainer, "tutti_train_save", 1u << TUTTI_EVENT_SAVED, "'s saved"));
     char path[TUTTI_CHECKPOINT_PATH_BYTES] = "";
     TUTTI_TRY(break_off(trainer, tutti_trainer_save(trainer, path)));
     if (path_out == NULL || (size_t)snprintf(path_out, capacity, "%s", path) < capacity) return TUTTI_OK;
@@ -130,6 +143,7 @@ tutti_status tutti_train_save(tutti_trainer *trainer, char *path_out, size_t cap
 tutti_status tutti_train_run(tutti_trainer *trainer, tutti_train_result *result_out) {
     if (trainer == NULL || result_out == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_run: trainer and result_out must not be NULL");
+    TUTTI_TRY(check_caller(trainer, "tutti_train_run", ANY_EVENT, ""));
     return break_off(trainer, tutti_trainer_run(trainer, result_out));
 }
 
@@ -142,6 +156,7 @@ tutti_status tutti_train_stop(tutti_trainer *trainer) {
 tutti_status tutti_train_explain(tutti_trainer *trainer, FILE *file) {
     if (trainer == NULL || file == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_train_explain: trainer and file must not be NULL");
+    TUTTI_TRY(check_caller(trainer, "tutti_train_explain", ANY_EVENT, ""));
     return break_off(trainer, tutti_trainer_explain(trainer, file));
 }
 

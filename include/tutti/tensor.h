@@ -84,6 +84,11 @@ TUTTI_API int tutti_placement_gpu(const tutti_placement *placement);
 /* The communicator of the ranks that differ from this one only on the axes of the mask (bit i: axis i), in their order. Made at the
  * first use, collective over its ranks, and kept by the placement. This rank must be in it. */
 TUTTI_API tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tutti_comm **comm_out);
+/* Collective over the placement's ranks, with equal arguments: they measure together what it costs to move tensors between them, whose
+ * shards are of up to `bytes`, in the placement's memory; for tutti_layout_predict. In host memory plans do so when they are made; in
+ * CUDA memory plans measure nothing, so that this is the only way. Takes some milliseconds, and up to 128 MiB of memory,
+ * which it gives back; on GPUs no calls may be under way, since that waits for the GPU. */
+TUTTI_API tutti_status tutti_placement_measure(tutti_placement *placement, size_t bytes);
 /* As tutti_comm_abort, of all communicators that placements on this one's communicator have made: what waits in a tensor's call ends
  * with TUTTI_ERR_ABORTED, here and on the ranks that it waits with. To be called after tutti_comm_abort of their own communicator. */
 TUTTI_API tutti_status tutti_placement_abort(tutti_placement *placement, const char *reason);
@@ -141,7 +146,8 @@ TUTTI_API tutti_status tutti_layout_box(const tutti_layout *layout, int index, i
  * for it, without making one, and without talking to any rank. 0 where the layouts are equal. Equal on all ranks of the communicator
  * that the placements belong to: where these have all its ranks it follows from costs that the ranks have measured together, when they
  * made their first plan and, for larger tensors than before, when they made one of these; elsewhere, and before that, from those of an
- * ordinary machine. Of host memory only: TUTTI_ERR_UNSUPPORTED where a placement is in CUDA memory. */
+ * ordinary machine. In CUDA memory TUTTI_ERR_UNSUPPORTED, unless both placements are there and have all ranks of the communicator, which
+ * have called tutti_placement_measure. */
 TUTTI_API tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out);
 
 /* --------------------------------------------------------------------------------------------- tensors */
@@ -230,8 +236,9 @@ typedef struct tutti_plan_details {
     uint64_t sent_bytes, received_bytes; /* of this rank in one run */
     uint64_t least_bytes;                /* that this rank must receive, whatever the plan */
     uint64_t scratch_bytes;              /* that the plan keeps; more once ranks of a host could not read a shard */
-    double
-        predicted_us; /* of one run, in memory of tutti_mem_alloc; the same on all ranks; 0 with CUDA memory: not known */
+    /* Of one run, in memory of tutti_mem_alloc; the same on all ranks. With CUDA memory 0, but for plans of it alone, between ranks that
+     * have called tutti_placement_measure before. */
+    double predicted_us;
 } tutti_plan_details;
 TUTTI_API tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_out);
 /* "reduce_scatter of 2 ranks, then messages to 3 and from 3 ranks: receives 1048576 bytes of at least 1048576, predicted 412 us";

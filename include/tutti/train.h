@@ -70,11 +70,13 @@ typedef enum tutti_padding {
 
 /* How weights start. fan_in and fan_out: how many products each output, or each gradient of an input, sums. */
 typedef enum tutti_initializer {
-    TUTTI_INITIALIZER_TRUNCATED_NORMAL = 0, /* of tutti_layer.stddev, cut at two of them */
-    TUTTI_INITIALIZER_HE_NORMAL,            /* truncated normal of variance 2 / fan_in (He et al., 2015) */
-    TUTTI_INITIALIZER_XAVIER_UNIFORM,       /* in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010) */
-    TUTTI_INITIALIZER_UNIFORM,              /* in +-tutti_layer.limit */
-    TUTTI_INITIALIZER_CONSTANT              /* tutti_layer.constant */
+    /* Of tutti_layer.stddev, cut at two of them. stddev 0, as in a layer that says nothing: HE_NORMAL for a convolution or dense layer
+     * with relu, XAVIER_UNIFORM for one without, 1 for batch norm's gamma. For weights of 0: CONSTANT. */
+    TUTTI_INITIALIZER_TRUNCATED_NORMAL = 0,
+    TUTTI_INITIALIZER_HE_NORMAL,      /* truncated normal of variance 2 / fan_in (He et al., 2015) */
+    TUTTI_INITIALIZER_XAVIER_UNIFORM, /* in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010) */
+    TUTTI_INITIALIZER_UNIFORM,        /* in +-tutti_layer.limit */
+    TUTTI_INITIALIZER_CONSTANT        /* tutti_layer.constant */
 } tutti_initializer;
 
 /* One layer of a list. Members that its kind does not use are 0. */
@@ -82,9 +84,10 @@ typedef struct tutti_layer {
     /* Unique, not "input", up to 40 letters, digits and ._-; its parameters are "<name>.weight" and so on. */
     const char *name;
     tutti_layer_kind kind;
-    const char *inputs[TUTTI_LAYER_INPUTS]; /* names of earlier layers, or "input"; inputs[0] NULL: the layer before */
-    int units;                              /* filters of a convolution, outputs of a dense layer */
-    int kernel, stride;                     /* of a window, pixels */
+    /* Names of earlier layers, or "input"; inputs[0] NULL: the layer before. An add names both. */
+    const char *inputs[TUTTI_LAYER_INPUTS];
+    int units;          /* filters of a convolution, outputs of a dense layer */
+    int kernel, stride; /* of a window, pixels */
     tutti_padding padding;
     bool relu;                     /* fused behind a convolution, dense layer, batch norm or add */
     bool no_bias;                  /* of a convolution or dense layer */
@@ -103,8 +106,8 @@ typedef struct tutti_layer {
  * a later one. */
 typedef struct tutti_train_model {
     size_t struct_bytes TUTTI_SIZE_OF(tutti_train_model); /* of this struct */
-    /* Without layers a ready model: "lenet", "mlp", "resnet20", "resnet18" or "resnet50" (docs/training.md); NULL: "lenet", or,
-     * with options.resume, the checkpoint's. With layers a name for checkpoints and messages; NULL: "model". */
+    /* Without layers a ready model: "lenet", "mlp", "resnet20", "resnet18" or "resnet50" (docs/training.md); NULL: "lenet", of
+     * CIFAR "resnet20", or, with options.resume, the checkpoint's. With layers a name for checkpoints and messages; NULL: "model". */
     const char *name TUTTI_ZERO;
     int classes TUTTI_ZERO;               /* of a ready model; 0: as many as the data have, which then must know it */
     double dropout TUTTI_ZERO;            /* rate of a ready model's; 0: its own (lenet: 0.5); below 0: none */
@@ -161,7 +164,8 @@ typedef struct tutti_train_data {
     int64_t repeat TUTTI_ZERO; /* passes over the data in an epoch; 0: 1 */
 
     /* Made with tutti_data_options.comm = comm, "batch" with drop_remainder 1, and "repeat" with -1. An epoch is `repeat` passes;
-     * the trainer seeks its first batch. Order and random numbers are those of the pipeline's seed. */
+     * the trainer seeks its first batch. drop_remainder may be 0 where batches divide the shard's samples. Order and random numbers
+     * are those of the pipeline's seed. */
     tutti_data *train TUTTI_ZERO;
     /* Made with comm and TUTTI_DATA_RANGES, in one pass; batches are no larger than those of train. NULL: there are no tests. */
     tutti_data *test TUTTI_ZERO;
@@ -202,8 +206,9 @@ typedef struct tutti_train_moment {
 typedef tutti_status (*tutti_train_hook)(void *context, const tutti_train_moment *now);
 
 /* Functions that hear how training goes, each NULL or called at its time on the rank that has it, by the thread that trains.
- * Anything but TUTTI_OK ends training as an error with the name of the callback, on all ranks. They must not call
- * tutti_train_step, tutti_train_run and tutti_train_close. */
+ * Anything but TUTTI_OK ends training as an error with the name of the callback, on all ranks. In one
+ * tutti_train_step, tutti_train_run and tutti_train_explain are errors, as are tutti_train_evaluate in evaluated and
+ * tutti_train_save in saved; tutti_train_close does nothing. */
 typedef struct tutti_train_callback {
     const char *name;       /* for errors; NULL: its number in the list */
     void *context;          /* handed to each function; the caller's */
@@ -238,8 +243,8 @@ typedef struct tutti_train_options {
     uint64_t seed TUTTI_ZERO; /* of parameters, order of samples and dropout; with resume the checkpoint's is taken */
 
     /* "softmax_cross_entropy", one kernel; or "softmax_cross_entropy_expand", in small steps: equal but for rounding, finite for
-     * all finite logits, on the host only. Where the last layer is divided by outputs the second leaves the logits of each class where
-     * they are, and reduces two numbers of each sample instead. NULL: the first. */
+     * all finite logits. Where the last layer is divided by outputs the second leaves the logits of each class where they are, and
+     * reduces two numbers of each sample instead. NULL: the first. */
     const char *loss TUTTI_ZERO;
     /* softmax_cross_entropy_expand: labels as distributions; NULL: they are classes. */
     tutti_train_distribute distribute TUTTI_ZERO;
@@ -248,7 +253,9 @@ typedef struct tutti_train_options {
     /* How parameters change. */
     /* "sgd", "momentum", "adam" or "adamw"; NULL: "sgd", or with resume the checkpoint's. */
     const char *optimizer TUTTI_ZERO;
-    double lr TUTTI_ZERO;               /* learning rate; 0: 0.1, of adam and adamw 0.001; below 0: a rate of 0 */
+    /* Learning rate; 0: 0.001 with adam and adamw; else 0.01 of the ready models resnet18 and resnet50, 0.1 of all others. Below 0: a
+     * rate of 0. */
+    double lr TUTTI_ZERO;
     double momentum TUTTI_ZERO;         /* of sgd and momentum, up to 1; 0: sgd none, momentum 0.9; below 0: none */
     double weight_decay TUTTI_ZERO;     /* of every optimizer; of adamw decoupled */
     bool nesterov TUTTI_ZERO;           /* of sgd and momentum, with a momentum above 0 */
@@ -266,8 +273,9 @@ typedef struct tutti_train_options {
     /* "stand_alone", "data_parallel", "layerwise_parallel", "hybrid_parallel" or "auto_parallel", in capitals or not; NULL:
      * "data_parallel", with strategy "hybrid_parallel". */
     const char *parallel_mode TUTTI_ZERO;
-    const char *mesh TUTTI_ZERO;          /* "2x2": ranks as an array; NULL: as the mode has it */
-    const char *strategy TUTTI_ZERO;      /* path of a file with lines "dense1 samples,outputs"; NULL: the mode's own */
+    const char *mesh TUTTI_ZERO; /* "2x2": ranks as an array; NULL: as strategy or the mode has it */
+    /* Path of a file with a line "mesh 2x2", unless mesh says it, and lines "dense1 samples,outputs"; NULL: the mode's own. */
+    const char *strategy TUTTI_ZERO;
     int64_t memory_limit TUTTI_ZERO;      /* of auto_parallel: bytes of each rank; 0: none */
     const char *save_strategy TUTTI_ZERO; /* path that it is written to; NULL: it is not */
 
@@ -290,7 +298,8 @@ typedef struct tutti_train_options {
      * tutti_train and tutti_train_run write one after each epoch and at the end. */
     /* A folder without checkpoints, or that of resume; made when it is needed; NULL: none are written. */
     const char *checkpoint_dir TUTTI_ZERO;
-    bool overwrite TUTTI_ZERO;     /* checkpoint_dir may have checkpoints; they are removed by tutti_train_open */
+    bool overwrite
+        TUTTI_ZERO; /* checkpoint_dir may have checkpoints; they are removed behind the first one that is written */
     const char *resume TUTTI_ZERO; /* a checkpoint, or a folder whose latest is taken; NULL: start anew */
     /* tutti_train and tutti_train_run, with a checkpoint_dir: SIGINT or SIGTERM to any rank ends the run on all, with a checkpoint.
      * Handlers are installed during the run only, and only where the default action was in place. One run at a time. */
@@ -298,9 +307,11 @@ typedef struct tutti_train_options {
 
     /* Output. Losses are means over the samples of all ranks. */
     int64_t eval_every TUTTI_ZERO; /* test after every N steps; 0: at the end only */
-    /* How many samples of all ranks together a test takes, rounded up to whole batches of each rank; 0: on all. */
+    /* Tests are on the first N samples of the test data, whatever the number of ranks; of pipelines of the caller's, on the first ones
+     * of each rank's, N together. 0: on all. */
     int64_t eval_samples TUTTI_ZERO;
-    /* The losses of step 1 and of every N-th are looked at, which takes a small reduction over ranks; 0: 20. */
+    /* The losses of step 1 and of every N-th are looked at, which takes a small reduction over ranks; 0: 20. Those before a test or
+     * a checkpoint are looked at, too, and with monitor_every all of them, but not told: one that is no number is an error. */
     int64_t loss_every TUTTI_ZERO;
     /* Rank 0 prints these losses, tests and checkpoints to stdout, and progress to stderr where that is a terminal. */
     bool print TUTTI_ZERO;
@@ -321,7 +332,7 @@ typedef struct tutti_train_options {
 
 typedef struct tutti_train_result {
     tutti_train_evaluation test; /* after the last step; of a run that a signal has stopped: zeros */
-    double loss;                 /* the last one that was looked at (loss_every); NaN: none */
+    double loss;                 /* the last one that was looked at, which a test does; NaN: none */
     int64_t steps;               /* done, those before a resume included */
     /* 0: all steps are done; TUTTI_TRAIN_STOPPED_BY_CALLBACK; above 0: the signal that stopped the run. */
     int stopped_by;
@@ -355,8 +366,9 @@ typedef struct tutti_train_details {
     int64_t total_steps;            /* at which the run ends, by steps and epochs */
     int64_t step;                   /* done */
     int64_t epoch;                  /* under way, from 0: whole epochs that are done */
-    uint64_t parameters;            /* trained numbers of this rank's part of the model */
-    uint64_t states;                /* numbers that are not trained: batch norm's moving values */
+    uint64_t parameters;            /* trained numbers of the whole model, of all ranks' parts together */
+    uint64_t frozen;                /* its parameters' numbers that are not trained (options.freeze) */
+    uint64_t states;                /* its other numbers: batch norm's moving values */
     uint64_t memory_bytes;          /* of the model with its activations, on this rank */
     double flops_per_sample;        /* forwards and backwards */
     tutti_ddp_statistics gradients; /* what their reduction took so far */

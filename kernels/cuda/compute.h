@@ -125,6 +125,10 @@ void tutti_gpu_fill(tutti_compute *compute, size_t count, float value, float *da
 void tutti_gpu_dropout(tutti_compute *compute, const tutti_dropout *dropout, const tutti_step_values *values,
                        size_t count, const float *src, float *dst);
 void tutti_gpu_softmax_loss(tutti_compute *compute, const tutti_softmax_loss_args *args, bool adds, double *sums);
+void tutti_gpu_softmax_largest(tutti_compute *compute, const tutti_softmax_parts *parts);
+void tutti_gpu_softmax_sums(tutti_compute *compute, const tutti_softmax_parts *parts);
+void tutti_gpu_softmax_losses(tutti_compute *compute, const tutti_softmax_parts *parts, float scale, float *dlogits,
+                              bool adds, double *sums);
 void tutti_gpu_truncated_normal(tutti_compute *compute, const tutti_normal *normal, size_t count, float *data);
 void tutti_gpu_sgd(tutti_compute *compute, const tutti_sgd *rule, const tutti_step_values *values,
                    const tutti_optimizer_piece *pieces, int npieces);

@@ -210,6 +210,25 @@ static void host_softmax_loss(tutti_compute *compute, const tutti_softmax_loss_a
     sums[1] = adds ? sums[1] + (double)correct : (double)correct;
 }
 
+static void host_softmax_largest(tutti_compute *compute, const tutti_softmax_parts *parts) {
+    (void)compute;
+    tutti_softmax_largest(parts);
+}
+
+static void host_softmax_sums(tutti_compute *compute, const tutti_softmax_parts *parts) {
+    (void)compute;
+    tutti_softmax_sums(parts);
+}
+
+static void host_softmax_losses(tutti_compute *compute, const tutti_softmax_parts *parts, tutti_real scale,
+                                tutti_real *dlogits, bool adds, double *sums) {
+    (void)compute;
+    int64_t right;
+    const double loss = tutti_softmax_losses(parts, scale, dlogits, &right);
+    sums[0] = adds ? sums[0] + loss : loss;
+    sums[1] = adds ? sums[1] + (double)right : (double)right;
+}
+
 static void host_truncated_normal(tutti_compute *compute, const tutti_normal *normal, size_t count, tutti_real *data) {
     (void)compute;
     tutti_random_truncated_normal(normal->seed, normal->stream, normal->stddev, count, data);
@@ -275,6 +294,9 @@ const tutti_kernels tutti_kernels_host = {
     .add_relu = host_add_relu,
     .dropout = host_dropout,
     .softmax_loss = host_softmax_loss,
+    .softmax_largest = host_softmax_largest,
+    .softmax_sums = host_softmax_sums,
+    .softmax_losses = host_softmax_losses,
     .truncated_normal = host_truncated_normal,
     .fill = host_fill,
     .sgd = host_sgd,

@@ -36,12 +36,12 @@ double tutti_softmax_loss(const tutti_softmax_loss_args *args) {
 
 /* ------------------------------------------------------------------------------------------- in parts */
 
-void tutti_softmax_largest(const tutti_softmax_parts *parts, int32_t *best_out) {
+void tutti_softmax_largest(const tutti_softmax_parts *parts) {
     for (int b = 0; b < parts->batch; b++) {
         const tutti_real *logits = parts->logits + (size_t)b * (size_t)parts->classes;
         const int best = index_of_largest(parts->classes, logits);
         parts->largest[b] = (double)logits[best];
-        if (best_out != NULL) best_out[b] = parts->first_class + best;
+        if (parts->best != NULL) parts->best[b] = parts->first_class + best;
     }
 }
 
@@ -51,6 +51,8 @@ void tutti_softmax_sums(const tutti_softmax_parts *parts) {
         double sum = 0;
         for (int c = 0; c < parts->classes; c++) sum += exp((double)logits[c] - parts->largest[b]);
         parts->sums[b] = sum;
+        if (parts->best != NULL && (double)logits[parts->best[b] - parts->first_class] != parts->largest[b])
+            parts->best[b] = INT32_MAX;
     }
 }
 
@@ -70,11 +72,20 @@ static double all_shares(const tutti_softmax_parts *parts, int b) {
     return sum;
 }
 
-double tutti_softmax_losses(const tutti_softmax_parts *parts, tutti_real scale, tutti_real *dlogits) {
+/* The class that the label of sample b is of. */
+static int32_t answer(const tutti_softmax_parts *parts, int b) {
+    if (parts->distributions == NULL) return parts->labels[b];
+    return index_of_largest(parts->all_classes, parts->distributions + (size_t)b * (size_t)parts->all_classes);
+}
+
+double tutti_softmax_losses(const tutti_softmax_parts *parts, tutti_real scale, tutti_real *dlogits,
+                            int64_t *right_out) {
     double loss = 0;
+    int64_t right = 0;
     for (int b = 0; b < parts->batch; b++) {
         const size_t at = (size_t)b * (size_t)parts->classes;
         const double largest = parts->largest[b], sum = parts->sums[b], whole = all_shares(parts, b);
+        right += parts->best != NULL && parts->best[b] == answer(parts, b);
         for (int c = 0; c < parts->classes; c++) {
             const double above = (double)parts->logits[at + (size_t)c] - largest, of_label = share(parts, b, c);
             if (of_label != 0) loss += of_label * (log(sum) - above);
@@ -82,5 +93,6 @@ double tutti_softmax_losses(const tutti_softmax_parts *parts, tutti_real scale, 
                 dlogits[at + (size_t)c] = (tutti_real)((double)scale * (exp(above) / sum * whole - of_label));
         }
     }
+    if (right_out != NULL) *right_out = right;
     return loss;
 }

@@ -18,7 +18,7 @@ PROGRAMS = ("tutti-info", "tuttirun", "tutti-train", "all_reduce_perf", "sendrec
             "redistribute_perf", "model_probe", "tutti_cuda")
 TESTS = ("device", "module_kernels", "nccl", "nccl_library", "same_device", "stream", "stream_async", "stream_failure",
          "stream_random", "stream_graph", "stream_shared", "stream_watch", "ops_cuda", "ops_rows_cuda", "tensor_cuda",
-         "tensor_cuda_failure", "tensor_dlpack_cuda", "tensor_stream", "train_cuda")
+         "tensor_cuda_failure", "tensor_dlpack_cuda", "tensor_stream", "train_auto_cuda", "train_cuda")
 
 
 def first_line(text):
@@ -146,7 +146,7 @@ def test(check, name, program, limit_s=60, pattern=None, **environment):
     if path is None:
         check.note(name, "left out", words="test_%s was not built" % program)
         return
-    if check.options.standin and program in ("train_cuda", "module_kernels", "ops_cuda", "ops_rows_cuda"):
+    if check.options.standin and program in ("train_auto_cuda", "train_cuda", "module_kernels", "ops_cuda", "ops_rows_cuda"):
         environment["TUTTI_CUDA_MODULE"] = check.standin("training")
     words = [path, "--jobs", "1"] + (["--filter", pattern] if pattern else [])
     check.step(name, words, limit_s, environment, summary=told)
@@ -258,7 +258,8 @@ def stress(check):
 
 
 def trainer(check):
-    test(check, "losses are the host's, with 1 and 2 ranks", "train_cuda", 80)
+    test(check, "losses are the host's, with 1 to 4 ranks", "train_cuda", 80)
+    test(check, "strategies are searched for and predicted", "train_auto_cuda", 60)
     train, run = check.program("tutti-train"), check.program("tuttirun")
     if train is None or run is None:
         check.note("tutti-train", "left out", words="it was not built")

@@ -46,6 +46,7 @@ tutti_status training_open(const training_run *run, tutti_comm *comm, tutti_argu
     tutti_arguments_settings settings;
     tutti_model_layers smooth = {.count = 0};
     TUTTI_TRY(tutti_arguments_fill(arguments, &settings));
+    settings.options.distribute = run->distribute;
     if (run->smooth) {
         fill_smooth(&smooth);
         settings.model = TUTTI_TRAIN_MODEL(.name = "smooth", .layers = smooth.layers, .nlayers = smooth.count);
@@ -90,11 +91,13 @@ const char *training_run_body(const ranks_options *options, ranks_body body, dou
         losses_out[*count_out] = strtod(at + strlen("\"loss\":"), &at);
     for (char *at = text; (at = strstr(at, "\"test_loss\":")) != NULL;)
         run->test_loss = strtod(at + strlen("\"test_loss\":"), &at);
+    for (char *at = text; (at = strstr(at, "\"test_accuracy\":")) != NULL;)
+        run->test_accuracy = strtod(at + strlen("\"test_accuracy\":"), &at);
     free(text);
     return NULL;
 }
 
 const char *training_losses(ranks_kind kind, int nranks, training_run *run, double *losses_out, int *count_out) {
-    ranks_options options = {.kind = kind, .nranks = nranks, .argument = run};
+    ranks_options options = {.kind = kind, .nranks = nranks, .timeout_s = run->timeout_s, .argument = run};
     return training_run_body(&options, run_rank, losses_out, count_out);
 }

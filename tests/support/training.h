@@ -15,11 +15,13 @@
 #ifndef TUTTI_TESTS_TRAINING_H
 #define TUTTI_TESTS_TRAINING_H
 
+#include <tutti/train.h>
+
 #include "kernels/kernels.h"
 #include "tests/support/files.h"
 #include "tests/support/ranks.h"
 
-#define TRAINING_LOSSES  64
+#define TRAINING_LOSSES  256
 #define TRAINING_OPTIONS 28
 
 /* Of losses that differ by rounding only, relative to 1 + loss. What they are made of are sums of up to some 10^4 products of float32,
@@ -36,9 +38,11 @@ typedef struct training_run {
     const char *data;               /* folder with MNIST's files; metrics are written into it for a while */
     char metrics[FILES_PATH_BYTES]; /* filled in by the run */
     bool own_gpus;                  /* each rank, a process, takes the GPU of its number */
-    bool smooth;      /* in place of the model that `options` name: convolutions, dense layers and dropout */
-    int parts;        /* filled in by training_losses_of_parts */
-    double test_loss; /* filled in by the run: its last test's */
+    bool smooth; /* in place of the model that `options` name: convolutions, dense layers and dropout */
+    tutti_train_distribute distribute; /* labels as distributions; NULL: as classes */
+    int parts;                         /* filled in by training_losses_of_parts */
+    double test_loss, test_accuracy;   /* filled in by the run: its last test's */
+    int timeout_s;                     /* of all ranks; 0: 60 */
 } training_run;
 
 /* Runs the ranks. losses_out: up to TRAINING_LOSSES losses, as the metrics hold them, ten digits. NULL when all went

@@ -424,7 +424,7 @@ static tutti_status keep_apart(ranks_context *context, cuda_rank *rank) {
         RANKS_CHECK((strstr(text, "by reading") != NULL) == host, "way %d: %s", way, text);
         if (host) TUTTI_TRY(tutti_layout_predict(&srcs[0], &dsts[0], &us));
         else
-            EXPECT_ERROR(TUTTI_ERR_UNSUPPORTED, "is measured in host memory only",
+            EXPECT_ERROR(TUTTI_ERR_UNSUPPORTED, way == 3 ? "tutti_placement_measure" : "is not measured",
                          tutti_layout_predict(&srcs[way & 1], &dsts[way >> 1], &us));
         if (way == 0) {
             TUTTI_TRY(both_tensor(rank, &srcs[1], true, &src));
@@ -444,6 +444,45 @@ static tutti_status keep_apart(ranks_context *context, cuda_rank *rank) {
             TUTTI_TRY(both_convert(context, rank, rank->streams[0], TUTTI_INT32, &from, &to, (both_where)where));
         }
     for (int i = 0; i < 2; i++) tutti_placement_destroy(places[i]);
+    return TUTTI_OK;
+}
+
+/* Ranks agree on what they have measured, and plans predict the same. Whether larger tensors take longer the noise of a machine decides. */
+static tutti_status measure(ranks_context *context, cuda_rank *rank) {
+    static const tutti_sbp rows = {TUTTI_SBP_SPLIT, 0, TUTTI_SUM}, columns = {TUTTI_SBP_SPLIT, 1, TUTTI_SUM},
+                           all = {TUTTI_SBP_BROADCAST, 0, TUTTI_SUM}, sum = {TUTTI_SBP_PARTIAL, 0, TUTTI_SUM};
+    static const tutti_sbp *const pairs[][2] = {{&rows, &columns}, {&rows, &all}, {&sum, &all}, {&sum, &rows}};
+    const int n = context->nranks;
+    tutti_placement *place;
+    tutti_plan *plan;
+    tutti_plan_details details;
+    (void)rank;
+    TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_CUDA, NULL, &n, 1, &place));
+    for (int round = 0; round < 2; round++) TUTTI_TRY(tutti_placement_measure(place, (size_t)4 << 20));
+    for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++) {
+        double us[3];
+        for (int size = 0; size < 3; size++) {
+            int64_t shape[] = {size < 2 ? 16 : 1024, 1024};
+            const tutti_layout src =
+                TUTTI_LAYOUT(.placement = place, .sbp = pairs[p][0], .type = TUTTI_FLOAT32, .ndims = 2, .shape = shape);
+            tutti_layout dst = src;
+            dst.sbp = pairs[p][1];
+            TUTTI_TRY(tutti_layout_predict(&src, &dst, &us[size]));
+            TUTTI_TRY(tutti_plan_create(&src, &dst, 1, &plan));
+            TUTTI_TRY(tutti_plan_get(plan, &details));
+            tutti_plan_destroy(plan);
+            RANKS_CHECK(details.predicted_us == us[size], "pair %zu: a plan predicts %g us, not %g", p,
+                        details.predicted_us, us[size]);
+        }
+        double most[3], least[3];
+        TUTTI_TRY(tutti_all_reduce(context->comm, us, most, 3, TUTTI_FLOAT64, TUTTI_MAX, NULL));
+        TUTTI_TRY(tutti_all_reduce(context->comm, us, least, 3, TUTTI_FLOAT64, TUTTI_MIN, NULL));
+        RANKS_CHECK(memcmp(most, least, sizeof most) == 0, "pair %zu: ranks predict %g and %g us", p, least[0],
+                    most[0]);
+        RANKS_CHECK(us[0] > 0 && us[0] == us[1] && us[2] > 0, "pair %zu: predicted %g, %g and %g us", p, us[0], us[1],
+                    us[2]);
+    }
+    tutti_placement_destroy(place);
     return TUTTI_OK;
 }
 
@@ -476,3 +515,10 @@ static tutti_status differ_body(ranks_context *context) {
 }
 
 ON_GPUS(ranks_that_mean_other_memory_are_told, 1, differ_body, 2)
+
+static tutti_status measure_body(ranks_context *context) {
+    return with_rank(context, measure);
+}
+
+ON_GPUS(what_moves_tensors_is_predicted_once_it_is_measured, 1, measure_body, 3)
+ON_GPUS(what_moves_tensors_is_predicted_once_it_is_measured, 2, measure_body, 2)

@@ -28,6 +28,10 @@ static double now_seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+static tutti_memory memory_of(const tutti_auto *automatic) {
+    return automatic->setup.compute->kernels->memory;
+}
+
 /* ------------------------------------------------------------------------------------------------ meshes */
 
 static tutti_prices *find_mesh(tutti_auto *automatic, const int *sizes, int naxes) {
@@ -39,37 +43,46 @@ static tutti_prices *find_mesh(tutti_auto *automatic, const int *sizes, int naxe
     return NULL;
 }
 
-/* Collective where it finds out whether gradients travel during backward, as the engine does (ddp.c). */
-static tutti_status find_overlap(const tutti_auto *automatic, bool *overlaps_out) {
+/* Collective: does each rank of every host have a second core? There gradients travel during backward, as the engine finds out, too
+ * (ddp.c), and batches are made beside the steps; a GPU needs no core for that. */
+static tutti_status find_spare_cores(const tutti_auto *automatic, bool *spare_out) {
     tutti_comm_details details;
     TUTTI_TRY(tutti_comm_get(automatic->setup.comm, &details));
-    int32_t spare = details.host_cores >= 2 * details.host_ranks;
+    int32_t spare = details.host_cores >= 2 * details.host_ranks || memory_of(automatic) != TUTTI_MEMORY_HOST;
     TUTTI_TRY(tutti_all_reduce(automatic->setup.comm, &spare, &spare, 1, TUTTI_INT32, TUTTI_MIN, NULL));
-    *overlaps_out = spare != 0 && tutti_comm_size(automatic->setup.comm) > 1;
+    *spare_out = spare != 0;
     return TUTTI_OK;
 }
 
-static tutti_status add_mesh(tutti_auto *automatic, bool overlaps, const int *sizes, int naxes) {
+static tutti_status add_mesh(tutti_auto *automatic, bool spare_cores, const int *sizes, int naxes) {
     const tutti_auto_setup *setup = &automatic->setup;
     if (automatic->nmeshes == TUTTI_AUTO_MESHES || find_mesh(automatic, sizes, naxes) != NULL) return TUTTI_OK;
-    const tutti_price_setup about = {setup->comm,   automatic->whole,   setup->batch, setup->optimizer,
-                                     setup->update, &automatic->pieces, overlaps,     setup->zero};
+    const tutti_price_setup about = {.comm = setup->comm,
+                                     .whole = automatic->whole,
+                                     .batch = setup->batch,
+                                     .optimizer = setup->optimizer,
+                                     .update = setup->update,
+                                     .pieces = &automatic->pieces,
+                                     .overlaps = spare_cores && tutti_comm_size(setup->comm) > 1,
+                                     .zero = setup->zero,
+                                     .expanded = setup->expanded,
+                                     .sample_us = spare_cores ? 0 : setup->sample_us};
     return tutti_prices_open(&automatic->meshes[automatic->nmeshes++], &about, sizes, naxes);
 }
 
 /* All ways to write n as a product of up to three numbers above 1, in any order; 1 as itself. Fewer axes come first. */
-static tutti_status add_meshes(tutti_auto *automatic, bool overlaps) {
+static tutti_status add_meshes(tutti_auto *automatic, bool spare_cores) {
     const int n = tutti_comm_size(automatic->setup.comm);
-    TUTTI_TRY(add_mesh(automatic, overlaps, (int[]){n}, 1));
+    TUTTI_TRY(add_mesh(automatic, spare_cores, (int[]){n}, 1));
     for (int a = 2; a < n; a++)
-        if (n % a == 0) TUTTI_TRY(add_mesh(automatic, overlaps, (int[]){a, n / a}, 2));
+        if (n % a == 0) TUTTI_TRY(add_mesh(automatic, spare_cores, (int[]){a, n / a}, 2));
     for (int a = 2; a < n; a++)
         for (int b = 2; n % a == 0 && b < n / a; b++)
-            if (n / a % b == 0) TUTTI_TRY(add_mesh(automatic, overlaps, (int[]){a, b, n / a / b}, 3));
+            if (n / a % b == 0) TUTTI_TRY(add_mesh(automatic, spare_cores, (int[]){a, b, n / a / b}, 3));
     return TUTTI_OK;
 }
 
-static tutti_status add_plain(tutti_auto *automatic, bool overlaps) {
+static tutti_status add_plain(tutti_auto *automatic, bool spare_cores) {
     static const tutti_parallel_mode modes[TUTTI_AUTO_PLAIN] = {TUTTI_MODE_DATA_PARALLEL, TUTTI_MODE_LAYERWISE_PARALLEL,
                                                                 TUTTI_MODE_HYBRID_PARALLEL};
     const int nranks = tutti_comm_size(automatic->setup.comm);
@@ -78,9 +91,9 @@ static tutti_status add_plain(tutti_auto *automatic, bool overlaps) {
         if (strategy == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a strategy");
         automatic->plain[i].mode = modes[i];
         automatic->plain[i].strategy = strategy;
-        TUTTI_TRY(tutti_strategy_read_mesh(NULL, nranks, modes[i], strategy));
+        TUTTI_TRY(tutti_strategy_read_mesh(NULL, NULL, nranks, modes[i], strategy));
         tutti_strategy_fill(modes[i], automatic->setup.list, strategy);
-        TUTTI_TRY(add_mesh(automatic, overlaps, strategy->sizes, strategy->naxes));
+        TUTTI_TRY(add_mesh(automatic, spare_cores, strategy->sizes, strategy->naxes));
         automatic->plain[i].allowed =
             tutti_prices_allow(find_mesh(automatic, strategy->sizes, strategy->naxes), strategy);
     }
@@ -89,29 +102,21 @@ static tutti_status add_plain(tutti_auto *automatic, bool overlaps) {
 
 /* --------------------------------------------------------------------------------------------- open, close */
 
-/* What joins the ranks is measured when they make a plan, for tensors up to that plan's. */
+/* What joins the ranks, for boxes of the model's largest tensor. */
 static tutti_status measure_links(const tutti_auto *automatic) {
     const tutti_model *whole = automatic->whole;
     const int nranks = tutti_comm_size(automatic->setup.comm);
     double most = sizeof(float) * (double)tutti_model_parameter_count(whole);
-    if (nranks == 1) return TUTTI_OK;
+    if (nranks == 1 && memory_of(automatic) == TUTTI_MEMORY_HOST) return TUTTI_OK;
     for (int i = 0; i < whole->nnodes; i++) {
         const double bytes =
             sizeof(float) * (double)automatic->setup.batch * (double)tutti_shape_count(whole->nodes[i].out);
         if (bytes > most) most = bytes;
     }
-    const int64_t rows =
-        (int64_t)((most < MOST_MEASURED_BYTES ? most : MOST_MEASURED_BYTES) / sizeof(float) / nranks) + 1;
-    const int64_t shape[2] = {rows, nranks};
+    if (most > MOST_MEASURED_BYTES) most = MOST_MEASURED_BYTES;
     tutti_placement *placement;
-    tutti_plan *plan = NULL;
-    TUTTI_TRY(tutti_placement_create(automatic->setup.comm, TUTTI_MEMORY_HOST, NULL, &nranks, 1, &placement));
-    const tutti_layout src = TUTTI_LAYOUT(.placement = placement, .sbp = &TUTTI_SPLIT(0), .type = TUTTI_FLOAT32,
-                                          .ndims = 2, .shape = shape, .name = "a measured tensor");
-    const tutti_layout dst = TUTTI_LAYOUT(.placement = placement, .sbp = &TUTTI_SPLIT(1), .type = TUTTI_FLOAT32,
-                                          .ndims = 2, .shape = shape, .name = "a measured tensor");
-    const tutti_status status = tutti_plan_create(&src, &dst, 1, &plan);
-    tutti_plan_destroy(plan);
+    TUTTI_TRY(tutti_placement_create(automatic->setup.comm, memory_of(automatic), NULL, &nranks, 1, &placement));
+    const tutti_status status = tutti_placement_measure(placement, (size_t)most / (size_t)nranks);
     tutti_placement_destroy(placement);
     return status;
 }
@@ -135,24 +140,21 @@ static tutti_status note_pieces(tutti_auto *automatic) {
 }
 
 tutti_status tutti_auto_open(tutti_auto *automatic, const tutti_auto_setup *setup) {
-    bool overlaps;
+    bool spare_cores;
     const char *path = getenv("TUTTI_SPEED_FILE");
     *automatic = (tutti_auto){.setup = *setup};
-    if (setup->compute->kernels->memory != TUTTI_MEMORY_HOST)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "strategies are searched for, and predicted, on the processor only: give --device host");
     automatic->meshes = calloc(TUTTI_AUTO_MESHES, sizeof *automatic->meshes);
     if (automatic->meshes == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the prices of a strategy");
     TUTTI_TRY(tutti_model_create_outline(setup->list, setup->in, 1, NULL, setup->compute, &automatic->whole));
-    TUTTI_TRY(find_overlap(automatic, &overlaps));
-    if (setup->naxes > 0) TUTTI_TRY(add_mesh(automatic, overlaps, setup->sizes, setup->naxes));
-    else if (setup->searches) TUTTI_TRY(add_meshes(automatic, overlaps));
-    if (setup->given != NULL) TUTTI_TRY(add_mesh(automatic, overlaps, setup->given->sizes, setup->given->naxes));
-    TUTTI_TRY(add_plain(automatic, overlaps));
+    TUTTI_TRY(find_spare_cores(automatic, &spare_cores));
+    if (setup->naxes > 0) TUTTI_TRY(add_mesh(automatic, spare_cores, setup->sizes, setup->naxes));
+    else if (setup->searches) TUTTI_TRY(add_meshes(automatic, spare_cores));
+    if (setup->given != NULL) TUTTI_TRY(add_mesh(automatic, spare_cores, setup->given->sizes, setup->given->naxes));
+    TUTTI_TRY(add_plain(automatic, spare_cores));
     TUTTI_TRY(measure_links(automatic));
     TUTTI_TRY(note_pieces(automatic));
-    const tutti_calibration calibration = {setup->comm, setup->compute, setup->optimizer, setup->update,
-                                           path != NULL ? path : ""};
+    const tutti_calibration calibration = {setup->comm,   setup->compute,   setup->optimizer,
+                                           setup->update, setup->precision, path != NULL ? path : ""};
     TUTTI_TRY(tutti_calibrate(&calibration, &automatic->pieces));
     for (int m = 0; m < automatic->nmeshes; m++) automatic->meshes[m].measured = true;
     return TUTTI_OK;
@@ -191,9 +193,12 @@ tutti_status tutti_auto_bytes(tutti_auto *automatic, const tutti_strategy *strat
     tutti_placement *placement = NULL;
     tutti_model *model;
     TUTTI_TRY(
-        tutti_placement_create(setup->comm, TUTTI_MEMORY_HOST, NULL, strategy->sizes, strategy->naxes, &placement));
-    const tutti_parallel parallel = {
-        .comm = setup->comm, .placement = placement, .strategy = strategy, .batch = setup->batch};
+        tutti_placement_create(setup->comm, memory_of(automatic), NULL, strategy->sizes, strategy->naxes, &placement));
+    const tutti_parallel parallel = {.comm = setup->comm,
+                                     .placement = placement,
+                                     .strategy = strategy,
+                                     .batch = setup->batch,
+                                     .divided_classes = setup->expanded};
     tutti_status status =
         tutti_model_create_outline(setup->list, setup->in, rows, cut ? &parallel : NULL, setup->compute, &model);
     if (status == TUTTI_OK) {

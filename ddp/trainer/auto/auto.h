@@ -20,13 +20,16 @@
 
 typedef struct tutti_auto_setup {
     tutti_comm *comm;
-    tutti_compute *compute; /* of the host */
+    tutti_compute *compute;
+    const char *precision; /* of a GPU's products; NULL: fp32 */
     const tutti_model_layers *list;
     tutti_shape in;
     int batch; /* of all ranks together */
     const char *optimizer;
     tutti_update_options update;
     bool zero;            /* ZeRO-1 */
+    bool expanded;        /* --loss softmax_cross_entropy_expand */
+    double sample_us;     /* what making a sample of a batch takes (batches.h) */
     int64_t memory_limit; /* bytes of each rank; 0: none */
     int naxes;            /* the mesh to take; 0: any */
     const int *sizes;

@@ -1,24 +1,33 @@
 /*
- * Measures pieces: all ranks run the same one at the same time, in blocks of memory that they all share.
+ * Measures pieces: of each host as many ranks as it has cores, its team, run the same one at the same time, in blocks of memory that
+ * all pieces share. Other ranks wait: where ranks share cores more of them would measure the same, in turns. With GPUs all ranks do.
  *
  *   inputs     what kernels only read, and gradients that they may change: random numbers
  *   outputs    what they write; what is kept and scratch lie apart, since they may be no floats
  *
- * What a run takes is the least of a few of the thread's own time: whatever else runs on a machine only adds, but ranks that compute
- * beside each other share its memory, which this sees. Of the ranks the slowest one counts. Where there are more of them than cores,
- * each gets a part of one only.
+ * What a run takes is the least of a few of the thread's own time: whatever else runs on a machine only adds, but ranks that
+ * compute beside each other share its memory, which this sees. Before each run the core's own cache is swept: in a step other layers
+ * come in between, and what a layer reads is no longer there. Of all teams' ranks the slowest one counts. Where there are more ranks
+ * than cores, each gets a part of one only: times are multiplied by the number of ranks of a core (crowding).
+ *
+ * On a GPU it is what the stream takes for some runs in a row, which a step enqueues without waiting, too; the first run, in which
+ * libraries prepare, does not count.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "ddp/trainer/auto/pieces.h"
+#include "ddp/trainer/auto/machine.h"
 
 #define ROUNDS     3 /* over all pieces: what else runs on the machine now does not run there all the time */
 #define LEAST_RUNS 1
 #define MOST_RUNS  20
 #define LEAST_NS   INT64_C(300000) /* of a round; shorter pieces are run more often */
+
+#define MOST_CACHE_BYTES  (8 << 20) /* some systems tell of a cache that all cores share */
+#define USUAL_SWEEP_BYTES (4 << 20)
 
 static int64_t read_clock(clockid_t clock) {
     struct timespec now;
@@ -40,9 +49,12 @@ tutti_status tutti_calibrate_agree(tutti_comm *comm, tutti_status status) {
         int32_t status;
         char text[1020];
     } told = {.status = status};
+    const int nranks = tutti_comm_size(comm);
+    int32_t failed = status != TUTTI_OK ? tutti_comm_rank(comm) : nranks;
     if (status != TUTTI_OK) snprintf(told.text, sizeof told.text, "%s", tutti_last_error());
-    TUTTI_TRY(tutti_broadcast(comm, &told, sizeof told, TUTTI_UINT8, 0, NULL));
-    if (told.status == TUTTI_OK) return TUTTI_OK;
+    TUTTI_TRY(tutti_all_reduce(comm, &failed, &failed, 1, TUTTI_INT32, TUTTI_MIN, NULL));
+    if (failed == nranks) return TUTTI_OK;
+    TUTTI_TRY(tutti_broadcast(comm, &told, sizeof told, TUTTI_UINT8, failed, NULL));
     told.text[sizeof told.text - 1] = '\0';
     return tutti_fail((tutti_status)told.status, "%s", told.text);
 }
@@ -55,13 +67,18 @@ typedef struct needs {
     size_t dy;
     size_t y, dx[TUTTI_LAYER_INPUTS], gradients[TUTTI_LAYER_PARAMETERS], states[TUTTI_LAYER_STATES]; /* outputs */
     size_t kept, scratch;
+    size_t images; /* on the host */
 } needs;
 
 typedef struct workroom {
+    tutti_comm *team; /* NULL: this rank measures nothing */
     float *inputs, *outputs, *kept, *scratch;
-    size_t ninputs, noutputs, nkept, nscratch;
+    float *images; /* on the host; the rest is the compute's memory */
+    size_t ninputs, noutputs, nkept, nscratch, nimages;
     double *sums;
     tutti_step_values *values;
+    char *sweep; /* of sweep_bytes; NULL: nothing is swept */
+    size_t sweep_bytes;
 } workroom;
 
 static size_t aligned(size_t count) {
@@ -104,7 +121,7 @@ static tutti_status find_needs(const tutti_calibration *calibration, const tutti
     *needs_out = (needs){.y = 0};
     switch (piece->kind) {
     case TUTTI_PIECE_INPUT:
-        needs_out->x[0] = needs_out->y = batch * (size_t)piece->height * (size_t)piece->width * channels;
+        needs_out->images = needs_out->y = batch * (size_t)piece->height * (size_t)piece->width * channels;
         return TUTTI_OK;
     case TUTTI_PIECE_LOSS:
         needs_out->x[0] = needs_out->y = batch * channels;
@@ -113,6 +130,11 @@ static tutti_status find_needs(const tutti_calibration *calibration, const tutti
     case TUTTI_PIECE_UPDATE:
         needs_out->x[0] = needs_out->dx[0] = channels;
         needs_out->states[0] = needs_out->states[1] = channels;
+        return TUTTI_OK;
+    case TUTTI_PIECE_EXPANDED_LOSS:
+        needs_out->x[0] = needs_out->y = batch * channels;
+        needs_out->kept = batch;                                 /* labels */
+        needs_out->states[0] = needs_out->states[1] = 2 * batch; /* doubles: the largest, the sums */
         return TUTTI_OK;
     default: break;
     }
@@ -158,9 +180,28 @@ static void bind(bench *b, const needs *n) {
     if (row != NULL && row->passes_gradient) b->gradients.dx[0] = b->gradients.dx[1] = NULL; /* shared, most often */
 }
 
+static tutti_update update_of(const tutti_calibration *calibration) {
+    tutti_update update = {.row = tutti_update_find(calibration->optimizer),
+                           .options = calibration->update,
+                           .compute = calibration->compute};
+    if (update.options.momentum < 0) update.options.momentum = update.row->momentum;
+    return update;
+}
+
+/* Once for all runs of a piece: labels of a loss, the rate and the like of an update. */
+static void prepare(const bench *b) {
+    tutti_compute *compute = b->calibration->compute;
+    tutti_step_values values = {.time = 0};
+    if (b->piece->kind == TUTTI_PIECE_LOSS || b->piece->kind == TUTTI_PIECE_EXPANDED_LOSS)
+        compute->kernels->zero(compute, b->room->kept, (size_t)b->piece->batch * sizeof(int32_t));
+    if (b->piece->kind != TUTTI_PIECE_UPDATE) return;
+    tutti_update update = update_of(b->calibration);
+    tutti_update_begin(&update, 1e-6, &values);
+    compute->kernels->upload(compute, b->room->values, &values, sizeof values);
+}
+
 static void run_loss(const bench *b) {
     tutti_compute *compute = b->calibration->compute;
-    memset(b->room->kept, 0, (size_t)b->piece->batch * sizeof(int32_t));
     const tutti_softmax_loss_args args = {.batch = b->piece->batch,
                                           .classes = b->piece->channels,
                                           .logits = b->x[0],
@@ -170,17 +211,27 @@ static void run_loss(const bench *b) {
     compute->kernels->softmax_loss(compute, &args, false, b->room->sums);
 }
 
+/* Of classes that this rank has all of. */
+static void run_expanded_loss(const bench *b) {
+    tutti_compute *compute = b->calibration->compute;
+    const tutti_softmax_parts parts = {.batch = b->piece->batch,
+                                       .classes = b->piece->channels,
+                                       .logits = b->x[0],
+                                       .labels = (const int32_t *)(const void *)b->room->kept,
+                                       .all_classes = b->piece->channels,
+                                       .largest = (double *)(void *)b->states[0],
+                                       .sums = (double *)(void *)b->states[1]};
+    compute->kernels->softmax_largest(compute, &parts);
+    compute->kernels->softmax_sums(compute, &parts);
+    compute->kernels->softmax_losses(compute, &parts, 1, b->y, false, b->room->sums);
+}
+
 static void run_update(const bench *b) {
-    const tutti_calibration *calibration = b->calibration;
-    tutti_update update = {.row = tutti_update_find(calibration->optimizer),
-                           .options = calibration->update,
-                           .compute = calibration->compute};
-    if (update.options.momentum < 0) update.options.momentum = update.row->momentum;
+    const tutti_update update = update_of(b->calibration);
     const tutti_optimizer_piece piece = {.count = (size_t)b->piece->channels,
                                          .gradient = b->x[0],
                                          .parameter = b->gradients.dx[0],
                                          .states = {b->states[0], b->states[1]}};
-    tutti_update_begin(&update, 1e-6, b->room->values);
     update.row->apply(&update, update.options.weight_decay, b->room->values, &piece, 1);
 }
 
@@ -189,11 +240,12 @@ static void run_forward(const bench *b) {
     const tutti_pass pass = {.batch = b->piece->batch, .training = true, .seed = 1, .values = b->room->values};
     switch (b->piece->kind) {
     case TUTTI_PIECE_INPUT:
-        compute->kernels->upload(compute, b->y, b->x[0],
+        compute->kernels->upload(compute, b->y, b->room->images,
                                  (size_t)b->piece->batch * (size_t)b->piece->height * (size_t)b->piece->width *
                                      (size_t)b->piece->channels * sizeof(float));
         return;
     case TUTTI_PIECE_LOSS: run_loss(b); return;
+    case TUTTI_PIECE_EXPANDED_LOSS: run_expanded_loss(b); return;
     case TUTTI_PIECE_UPDATE: run_update(b); return;
     default: tutti_layers_row(b->node.layer->kind)->forward(compute, &b->node, &pass, b->x);
     }
@@ -202,12 +254,46 @@ static void run_forward(const bench *b) {
 static void run_backward(const bench *b) {
     tutti_compute *compute = b->calibration->compute;
     const tutti_pass pass = {.batch = b->piece->batch, .training = true, .seed = 1, .values = b->room->values};
-    if (b->piece->backward == 0) return;
     tutti_layers_row(b->node.layer->kind)->backward(compute, &b->node, &pass, b->x, &b->gradients);
 }
 
 static double least(double a, double b) {
     return a < b ? a : b;
+}
+
+/* Runs in a row, until the stream is done with them. */
+static tutti_status time_in_stream(const bench *b, void (*run)(const bench *b), int runs, double *us_out) {
+    tutti_compute *compute = b->calibration->compute;
+    const int64_t start_ns = now_ns();
+    for (int i = 0; i < runs; i++) run(b);
+    TUTTI_TRY(compute->kernels->wait(compute));
+    *us_out = (double)(now_ns() - start_ns) / 1e3 / runs;
+    return TUTTI_OK;
+}
+
+static tutti_status measure_in_stream(const bench *b, void (*run)(const bench *b), double *best) {
+    double us;
+    TUTTI_TRY(time_in_stream(b, run, 1, &us));
+    TUTTI_TRY(time_in_stream(b, run, 1, &us));
+    const double wanted = (double)LEAST_NS / 1e3 / us;
+    TUTTI_TRY(time_in_stream(b, run,
+                             wanted < LEAST_RUNS  ? LEAST_RUNS
+                             : wanted < MOST_RUNS ? (int)wanted
+                                                  : MOST_RUNS,
+                             &us));
+    *best = least(*best, us);
+    return TUTTI_OK;
+}
+
+static bool is_on_gpu(const tutti_calibration *calibration) {
+    return calibration->compute->kernels->memory != TUTTI_MEMORY_HOST;
+}
+
+/* Reads so much else that the core's cache has nothing left of the piece. */
+static void sweep(const workroom *room) {
+    enum { LINE = 64 };
+    volatile const char *bytes = room->sweep;
+    for (size_t i = 0; bytes != NULL && i < room->sweep_bytes; i += LINE) (void)bytes[i];
 }
 
 static tutti_status measure(const tutti_calibration *calibration, const workroom *room, const tutti_piece *piece,
@@ -217,16 +303,27 @@ static tutti_status measure(const tutti_calibration *calibration, const workroom
     bench b = {.calibration = calibration, .piece = piece, .room = room};
     TUTTI_TRY(find_needs(calibration, piece, &layer, &b.node, &n));
     bind(&b, &n);
+    prepare(&b);
     tutti_piece_times best = *times;
-    TUTTI_TRY(tutti_barrier(calibration->comm, NULL));
+    if (piece->backward == 0) best.backward_us = 0;
+    TUTTI_TRY(tutti_barrier(room->team, NULL));
+    if (is_on_gpu(calibration)) {
+        TUTTI_TRY(measure_in_stream(&b, run_forward, &times->forward_us));
+        if (piece->backward != 0) return measure_in_stream(&b, run_backward, &times->backward_us);
+        times->backward_us = 0;
+        return TUTTI_OK;
+    }
     const int64_t begun_ns = now_ns();
     for (int run = 0; run < LEAST_RUNS || (run < MOST_RUNS && now_ns() - begun_ns < LEAST_NS); run++) {
-        const int64_t start_ns = computed_ns();
+        sweep(room);
+        int64_t start_ns = computed_ns();
         run_forward(&b);
-        const int64_t middle_ns = computed_ns();
+        best.forward_us = least(best.forward_us, (double)(computed_ns() - start_ns) / 1e3);
+        if (piece->backward == 0) continue;
+        sweep(room);
+        start_ns = computed_ns();
         run_backward(&b);
-        best.forward_us = least(best.forward_us, (double)(middle_ns - start_ns) / 1e3);
-        best.backward_us = least(best.backward_us, (double)(computed_ns() - middle_ns) / 1e3);
+        best.backward_us = least(best.backward_us, (double)(computed_ns() - start_ns) / 1e3);
     }
     *times = best;
     return calibration->compute->kernels->check(calibration->compute);
@@ -242,6 +339,17 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
+/* Twice the second-level cache. */
+static tutti_status open_sweep(const tutti_calibration *calibration, workroom *made) {
+    const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (is_on_gpu(calibration)) return TUTTI_OK;
+    made->sweep_bytes = cache > 0 && cache <= MOST_CACHE_BYTES ? 2 * (size_t)cache : USUAL_SWEEP_BYTES;
+    made->sweep = malloc(made->sweep_bytes);
+    if (made->sweep == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory to sweep a cache of %ld bytes", cache);
+    memset(made->sweep, 1, made->sweep_bytes);
+    return TUTTI_OK;
+}
+
 static tutti_status open_room(const tutti_calibration *calibration, const tutti_pieces *pieces, int count,
                               workroom *made) {
     tutti_compute *compute = calibration->compute;
@@ -255,6 +363,7 @@ static tutti_status open_room(const tutti_calibration *calibration, const tutti_
         made->noutputs = larger(made->noutputs, outputs_of(&n));
         made->nkept = larger(made->nkept, n.kept);
         made->nscratch = larger(made->nscratch, n.scratch);
+        made->nimages = larger(made->nimages, n.images);
     }
     float **arrays[] = {&made->inputs, &made->outputs, &made->kept, &made->scratch};
     const size_t counts[] = {made->ninputs, made->noutputs, made->nkept, made->nscratch};
@@ -263,11 +372,15 @@ static tutti_status open_room(const tutti_calibration *calibration, const tutti_
         TUTTI_TRY(compute->kernels->alloc(compute, counts[i] * sizeof(float) + 64, &memory));
         *arrays[i] = memory;
     }
+    made->images = malloc(made->nimages * sizeof *made->images + 1);
+    if (made->images == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the images of a batch");
+    memset(made->images, 1, made->nimages * sizeof *made->images); /* else its pages would be one of zeros */
     void *small;
     TUTTI_TRY(compute->kernels->alloc(compute, 2 * sizeof *made->sums, &small));
     made->sums = small;
     TUTTI_TRY(compute->kernels->alloc(compute, sizeof *made->values, &small));
     made->values = small;
+    TUTTI_TRY(open_sweep(calibration, made));
     const tutti_normal normal = {.seed = 1, .stream = 1, .stddev = 0.1};
     compute->kernels->truncated_normal(compute, &normal, made->ninputs, made->inputs);
     compute->kernels->fill(compute, made->noutputs, 1, made->outputs);
@@ -278,26 +391,47 @@ static void close_room(const tutti_calibration *calibration, workroom *made) {
     tutti_compute *compute = calibration->compute;
     void *memory[] = {made->inputs, made->outputs, made->kept, made->scratch, made->sums, made->values};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) compute->kernels->free(compute, memory[i]);
+    free(made->images);
+    free(made->sweep);
 }
 
-/* Where one rank fails the others do not wait: its status is the same for all, since it follows from the pieces; if not, the
- * communicator breaks when that rank ends. */
-static tutti_status measure_all(const tutti_calibration *calibration, tutti_pieces *pieces, int count) {
-    workroom made = {.inputs = NULL};
-    tutti_status status = open_room(calibration, pieces, count, &made);
+/* Collective: the first ranks of each host, one for each of its cores; all ranks where their GPUs compute. */
+static tutti_status make_team(const tutti_calibration *calibration, tutti_comm **team_out) {
+    tutti_comm_details details;
+    TUTTI_TRY(tutti_comm_get(calibration->comm, &details));
+    const bool measures = is_on_gpu(calibration) || details.local_rank < details.host_cores;
+    return tutti_comm_split(calibration->comm, measures ? 0 : TUTTI_COLOR_NONE, 0, NULL, team_out);
+}
+
+static tutti_status measure_wanted(const tutti_calibration *calibration, tutti_pieces *pieces, int count,
+                                   tutti_comm *team) {
+    workroom made = {.team = team};
+    tutti_status status = team != NULL ? open_room(calibration, pieces, count, &made) : TUTTI_OK;
     bool *wanted = calloc((size_t)count + 1, sizeof *wanted);
     if (wanted == NULL) status = tutti_fail(TUTTI_ERR_MEMORY, "no memory for the times of %d layers", count);
     for (int i = 0; status == TUTTI_OK && i < count; i++) {
         wanted[i] = is_wanted(pieces, i);
-        if (wanted[i]) pieces->entries[i].times = (tutti_piece_times){1e18, 1e18};
+        const double at_first = team != NULL ? 1e18 : 0;
+        if (wanted[i]) pieces->entries[i].times = (tutti_piece_times){at_first, at_first};
         pieces->measured += wanted[i];
     }
-    for (int round = 0; round < ROUNDS; round++)
+    for (int round = 0; round < ROUNDS && team != NULL; round++)
         for (int i = 0; status == TUTTI_OK && i < count; i++)
             if (wanted[i]) status = measure(calibration, &made, &pieces->entries[i].piece, &pieces->entries[i].times);
     free(wanted);
     close_room(calibration, &made);
     return status;
+}
+
+static tutti_status measure_all(const tutti_calibration *calibration, tutti_pieces *pieces, int count) {
+    tutti_comm *team = NULL;
+    TUTTI_TRY(make_team(calibration, &team));
+    const tutti_status status = measure_wanted(calibration, pieces, count, team);
+    if (status != TUTTI_OK && team != NULL)
+        (void)tutti_comm_abort(team, tutti_last_error()); /* else others would wait */
+    const tutti_status agreed = tutti_calibrate_agree(calibration->comm, status);
+    tutti_comm_destroy(team);
+    return agreed;
 }
 
 /* Rank 0's times, before; the slowest rank's, afterwards. */
@@ -317,9 +451,11 @@ static tutti_status share_times(const tutti_calibration *calibration, tutti_piec
     return status;
 }
 
-/* More ranks than cores: the worst host's. Collective. */
+/* More ranks than cores: the worst host's. Where they share a GPU they have done so while they measured. Collective. */
 static tutti_status find_crowding(const tutti_calibration *calibration, double *factor_out) {
     tutti_comm_details details;
+    *factor_out = 1;
+    if (is_on_gpu(calibration)) return TUTTI_OK;
     TUTTI_TRY(tutti_comm_get(calibration->comm, &details));
     double factor = details.host_cores > 0 ? (double)details.host_ranks / details.host_cores : 1;
     TUTTI_TRY(tutti_all_reduce(calibration->comm, &factor, &factor, 1, TUTTI_FLOAT64, TUTTI_MAX, NULL));
@@ -327,24 +463,12 @@ static tutti_status find_crowding(const tutti_calibration *calibration, double *
     return TUTTI_OK;
 }
 
-static void name_machine(const tutti_calibration *calibration, char *text, size_t bytes) {
-    char line[256], processor[128] = "unknown";
-    tutti_comm_details details = {.host_ranks = 0};
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "model name : %127[^\n]", processor) == 1) break;
-    if (file != NULL) fclose(file);
-    (void)tutti_comm_get(calibration->comm, &details);
-    snprintf(text, bytes, "%s, %d ranks on %d cores, %s", processor, details.host_ranks, details.host_cores,
-             calibration->compute->kernels->name);
-}
-
 tutti_status tutti_calibrate(const tutti_calibration *calibration, tutti_pieces *pieces) {
     const int64_t begun_ns = now_ns();
     const int count = pieces->count;
     const bool keeps = calibration->path[0] != '\0', first = tutti_comm_rank(calibration->comm) == 0;
     char machine[256];
-    name_machine(calibration, machine, sizeof machine);
+    TUTTI_TRY(tutti_machine_name(calibration, machine, sizeof machine));
     pieces->measured = 0;
     TUTTI_TRY(pieces->failure);
     tutti_status status = TUTTI_OK;

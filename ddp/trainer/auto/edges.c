@@ -35,16 +35,8 @@ static int32_t code_of(const tutti_prices *prices, const tutti_sbp *sbp) {
     return code;
 }
 
-/* FNV-1a. */
-static size_t hash(const key *k) {
-    uint64_t digest = UINT64_C(0xcbf29ce484222325);
-    const unsigned char *bytes = (const unsigned char *)k;
-    for (size_t i = 0; i < sizeof *k; i++) digest = (digest ^ bytes[i]) * UINT64_C(0x100000001b3);
-    return (size_t)(digest >> 8);
-}
-
 static struct tutti_price_edge *find(const tutti_prices *prices, const key *k) {
-    size_t at = hash(k) % prices->edges_size;
+    size_t at = tutti_pieces_hash(k, sizeof *k) % prices->edges_size;
     while (prices->edges[at].used && memcmp(&prices->edges[at].key, k, sizeof *k) != 0)
         at = (at + 1) % prices->edges_size;
     return &prices->edges[at];
@@ -95,22 +87,30 @@ double tutti_edges_price(tutti_prices *prices, const tutti_edge *edge) {
     return known->us;
 }
 
-double tutti_edges_reduction(tutti_prices *prices, unsigned axes, double count) {
+/* An all_reduce over the ranks of some axes. */
+static double predict_sum(tutti_prices *prices, unsigned axes, tutti_type type, int64_t count, const char *name) {
     tutti_sbp from[TUTTI_MOST_AXES] = {{.dim = 0}}, to[TUTTI_MOST_AXES] = {{.dim = 0}};
     for (int a = 0; a < TUTTI_MOST_AXES; a++)
         if ((axes >> a & 1) != 0) from[a] = TUTTI_PARTIAL(TUTTI_SUM);
     double us = 0;
-    for (double left = count; left > 0; left -= BUCKET_ELEMENTS) {
-        int64_t some[1] = {(int64_t)(left < BUCKET_ELEMENTS ? left : BUCKET_ELEMENTS)};
-        double one = 0;
-        const tutti_layout src = TUTTI_LAYOUT(.placement = prices->placement, .sbp = from, .type = TUTTI_FLOAT32,
-                                              .ndims = 1, .shape = some, .name = "gradients");
-        const tutti_layout dst = TUTTI_LAYOUT(.placement = prices->placement, .sbp = to, .type = TUTTI_FLOAT32,
-                                              .ndims = 1, .shape = some, .name = "gradients");
-        const tutti_status status = tutti_layout_predict(&src, &dst, &one);
-        if (status != TUTTI_OK) note_failure(prices, status);
-        us += one;
-    }
+    const tutti_layout src = TUTTI_LAYOUT(.placement = prices->placement, .sbp = from, .type = type, .ndims = 1,
+                                          .shape = &count, .name = name);
+    const tutti_layout dst = TUTTI_LAYOUT(.placement = prices->placement, .sbp = to, .type = type, .ndims = 1,
+                                          .shape = &count, .name = name);
+    const tutti_status status = tutti_layout_predict(&src, &dst, &us);
+    if (status != TUTTI_OK) note_failure(prices, status);
+    return us;
+}
+
+double tutti_edges_agreement(tutti_prices *prices, unsigned axes, int count) {
+    if (axes == 0 || !prices->measured) return 0;
+    return 2 * predict_sum(prices, axes, TUTTI_FLOAT64, count, "what the loss adds up");
+}
+
+double tutti_edges_reduction(tutti_prices *prices, unsigned axes, double count) {
+    double us = 0;
+    for (double left = count; left > 0; left -= BUCKET_ELEMENTS)
+        us += predict_sum(prices, axes, TUTTI_FLOAT32, (int64_t)fmin(left, BUCKET_ELEMENTS), "gradients");
     return us;
 }
 

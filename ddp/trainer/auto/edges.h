@@ -18,6 +18,9 @@ double tutti_edges_price(tutti_prices *prices, const tutti_edge *edge);
 double tutti_edges_received(const tutti_prices *prices, const tutti_edge *edge);
 /* Elements of the rank's part. */
 double tutti_edges_part(const tutti_prices *prices, const tutti_sbp *sbp, tutti_shape shape);
+/* Microseconds to reduce two numbers (doubles) of each of `count` samples over the ranks of these axes; 0 where nothing is
+ * predicted yet. */
+double tutti_edges_agreement(tutti_prices *prices, unsigned axes, int count);
 /* Microseconds to sum `count` elements, in buckets as the engine cuts them, over the ranks of these axes. */
 double tutti_edges_reduction(tutti_prices *prices, unsigned axes, double count);
 

@@ -5,14 +5,17 @@
 
 #include <stdlib.h>
 
-enum { WARM_STEPS = 3, LEAST_STEPS = 5, MOST_STEPS = 60 };
+/* Steps in a row are a block, whose mean counts: where ranks share cores some steps wait for others to have had their turn, and the
+ * next ones are the shorter for it. */
+enum { WARM_STEPS = 3, LEAST_STEPS = 5, MOST_BLOCKS = 15, MOST_STEPS = MOST_BLOCKS * 40 };
 
-#define SECONDS 1.5
+#define SECONDS 1.0
 
 static tutti_status run_step(tutti_trainer *train) {
     tutti_data_batch batch;
     TUTTI_TRY(tutti_input_next(&train->input, &batch));
-    return tutti_step_run(&train->work, train->step, tutti_schedule_lr(&train->schedule, train->step), &batch);
+    TUTTI_TRY(tutti_step_run(&train->work, train->step, tutti_schedule_lr(&train->schedule, train->step), &batch));
+    return train->compute->kernels->wait(train->compute);
 }
 
 static int compare(const void *a, const void *b) {
@@ -21,15 +24,16 @@ static int compare(const void *a, const void *b) {
 }
 
 static tutti_status time_steps(tutti_trainer *train, int steps, double *middle_out) {
-    double us[MOST_STEPS];
-    for (int i = 0; i < WARM_STEPS; i++) TUTTI_TRY(run_step(train));
-    for (int i = 0; i < steps; i++) {
+    double us[MOST_BLOCKS];
+    const int blocks = steps < MOST_BLOCKS ? steps : MOST_BLOCKS, of_each = steps / blocks;
+    for (int i = 0; i < WARM_STEPS || i < of_each; i++) TUTTI_TRY(run_step(train));
+    for (int b = 0; b < blocks; b++) {
         const int64_t start_ns = tutti_callbacks_now_ns();
-        TUTTI_TRY(run_step(train));
-        us[i] = (double)(tutti_callbacks_now_ns() - start_ns) / 1e3;
+        for (int i = 0; i < of_each; i++) TUTTI_TRY(run_step(train));
+        us[b] = (double)(tutti_callbacks_now_ns() - start_ns) / 1e3 / of_each;
     }
-    qsort(us, (size_t)steps, sizeof *us, compare);
-    *middle_out = us[steps / 2];
+    qsort(us, (size_t)blocks, sizeof *us, compare);
+    *middle_out = us[blocks / 2];
     return TUTTI_OK;
 }
 
@@ -63,7 +67,7 @@ tutti_status tutti_measure_steps(tutti_trainer *train, double predicted_us, tutt
     double *node_us = calloc(2 * (size_t)train->model->nnodes, sizeof *node_us);
     if (node_us == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the times of layers");
     tutti_status status = time_steps(train, steps, &measured_out->step_us);
-    if (status == TUTTI_OK) status = time_nodes(train, steps, node_us);
+    if (status == TUTTI_OK) status = time_nodes(train, (steps + 2) / 3, node_us);
     if (status == TUTTI_OK) measured_out->node_us = node_us;
     else free(node_us);
     return status;

@@ -12,7 +12,7 @@ typedef struct tutti_measured {
         node_us; /* [2 * nnodes]: forwards and backwards, the means of other steps, since looking at the clock takes time; malloc's */
 } tutti_measured;
 
-/* Collective: trains for some steps, which take about two seconds; parameters change. Ranks are connected. */
+/* Collective: trains for some steps, which take about a second and a half; parameters change. Ranks are connected. */
 tutti_status tutti_measure_steps(tutti_trainer *train, double predicted_us, tutti_measured *measured_out);
 
 #endif

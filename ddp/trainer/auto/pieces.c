@@ -16,17 +16,20 @@ void tutti_pieces_fini(tutti_pieces *pieces) {
     *pieces = (tutti_pieces){.count = 0};
 }
 
-/* FNV-1a. */
-static size_t hash(const tutti_piece *piece) {
+size_t tutti_pieces_hash(const void *key, size_t bytes) {
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
-    const unsigned char *bytes = (const unsigned char *)piece;
-    for (size_t i = 0; i < sizeof *piece; i++) digest = (digest ^ bytes[i]) * UINT64_C(0x100000001b3);
-    return (size_t)(digest >> 8);
+    for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, (const char *)key + i, sizeof word);
+        digest = (digest ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        digest ^= digest >> 32;
+    }
+    return (size_t)digest;
 }
 
 /* Its place in the table, or the free one where it belongs. */
 static int *slot(const tutti_pieces *pieces, const tutti_piece *piece) {
-    size_t at = hash(piece) % (size_t)pieces->index_size;
+    size_t at = tutti_pieces_hash(piece, sizeof *piece) % (size_t)pieces->index_size;
     while (pieces->index[at] >= 0 && memcmp(&pieces->entries[pieces->index[at]].piece, piece, sizeof *piece) != 0)
         at = (at + 1) % (size_t)pieces->index_size;
     return &pieces->index[at];
@@ -98,6 +101,10 @@ int tutti_pieces_find(tutti_pieces *pieces, const tutti_piece *piece) {
     return add(pieces, piece);
 }
 
+double tutti_pieces_crowding(const tutti_pieces *pieces) {
+    return pieces->crowding > 1 ? pieces->crowding : 1;
+}
+
 tutti_piece_times tutti_pieces_get(tutti_pieces *pieces, const tutti_piece *piece) {
     const tutti_piece_times none = {0, 0};
     const int known = pieces->count;
@@ -117,6 +124,6 @@ tutti_piece_times tutti_pieces_get(tutti_pieces *pieces, const tutti_piece *piec
     const tutti_piece_entry *entry = &pieces->entries[at];
     const tutti_piece_times *times = &pieces->entries[entry->measured].times;
     if (times->forward_us < 0) return none;
-    const double factor = entry->factor * (pieces->crowding > 1 ? pieces->crowding : 1);
+    const double factor = entry->factor * tutti_pieces_crowding(pieces);
     return (tutti_piece_times){factor * times->forward_us, factor * times->backward_us};
 }

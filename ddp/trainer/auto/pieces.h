@@ -17,6 +17,7 @@
 enum {
     TUTTI_PIECE_INPUT = TUTTI_LAYER_KIND_COUNT, /* a batch's way into the model */
     TUTTI_PIECE_LOSS,                           /* softmax and its gradient, of `channels` classes */
+    TUTTI_PIECE_EXPANDED_LOSS,                  /* the same in steps (loss.h) */
     TUTTI_PIECE_UPDATE,                         /* the optimizer, of `channels` elements */
     TUTTI_PIECE_KIND_COUNT
 };
@@ -56,6 +57,8 @@ typedef struct tutti_pieces {
 void tutti_pieces_fini(tutti_pieces *pieces);
 /* The times of a piece; of one that is not known yet 0, and it is noted. */
 tutti_piece_times tutti_pieces_get(tutti_pieces *pieces, const tutti_piece *piece);
+/* By which times are multiplied: at least 1. */
+double tutti_pieces_crowding(const tutti_pieces *pieces);
 /* The entry of a piece, which is added if it is new; -1: no memory. */
 int tutti_pieces_find(tutti_pieces *pieces, const tutti_piece *piece);
 /* What the piece would be as a node of a model, without parameters and buffers. `layer` lives as long. */
@@ -67,14 +70,15 @@ typedef struct tutti_calibration {
     tutti_compute *compute;
     const char *optimizer;
     tutti_update_options update;
-    const char *path; /* of a file that keeps times; "": none */
+    const char *precision; /* of a GPU's products; NULL: fp32 */
+    const char *path;      /* of a file that keeps times; "": none */
 } tutti_calibration;
 
-/* Collective; all ranks have noted the same pieces. Measures those whose times are not known, on all ranks at once, since ranks of a
- * host share its memory; the slowest rank's times become those of all. Rank 0 reads and writes the file. */
+/* Collective; all ranks have noted the same pieces. Measures those whose times are not known, on as many ranks of each host at once
+ * as it has cores, since these share its memory; the slowest rank's times become those of all. Rank 0 reads and writes the file. */
 tutti_status tutti_calibrate(const tutti_calibration *calibration, tutti_pieces *pieces);
 
-/* Collective: rank 0's status, and its text, become those of all ranks. */
+/* Collective: the status of the lowest rank that failed, and its text, become those of all ranks. */
 tutti_status tutti_calibrate_agree(tutti_comm *comm, tutti_status status);
 
 /* ------------------------------------------------------------------------------------------ speed_file.c */
@@ -84,5 +88,8 @@ tutti_status tutti_calibrate_agree(tutti_comm *comm, tutti_status status);
 tutti_status tutti_speed_file_read(const char *path, const char *machine, tutti_pieces *pieces);
 /* All pieces whose times are known, in place of what was there. */
 tutti_status tutti_speed_file_write(const char *path, const char *machine, const tutti_pieces *pieces);
+
+/* Of a key without padding, of a multiple of 4 bytes: as FNV-1a, by words, whose high bits come down. */
+size_t tutti_pieces_hash(const void *key, size_t bytes);
 
 #endif

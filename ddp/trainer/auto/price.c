@@ -36,6 +36,38 @@ static tutti_status list_readers(tutti_prices *prices) {
     return TUTTI_OK;
 }
 
+#define WORDS         4 /* along an axis */
+#define PARTS_OF_KIND ((size_t)WORDS * WORDS * WORDS)
+
+static const uint8_t words[WORDS] = {TUTTI_SPLIT_SAMPLES, TUTTI_SPLIT_OUTPUTS, TUTTI_SPLIT_INPUTS, 0};
+
+/* The splits at this place of all. */
+static void splits_at(const tutti_prices *prices, size_t place, uint8_t *splits_out) {
+    for (int a = prices->mesh->naxes - 1; a >= 0; a--, place /= WORDS) splits_out[a] = words[place % WORDS];
+}
+
+static size_t place_of(const tutti_prices *prices, const uint8_t *splits) {
+    size_t place = 0;
+    for (int a = 0; a < prices->mesh->naxes; a++) {
+        const uint8_t split = splits[a];
+        place = WORDS * place + (split == TUTTI_SPLIT_SAMPLES   ? 0
+                                 : split == TUTTI_SPLIT_OUTPUTS ? 1
+                                 : split == TUTTI_SPLIT_INPUTS  ? 2
+                                                                : 3);
+    }
+    return place;
+}
+
+static tutti_status list_parts(tutti_prices *prices) {
+    prices->parts = calloc(TUTTI_LAYER_KIND_COUNT * PARTS_OF_KIND, sizeof *prices->parts);
+    if (prices->parts == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the prices of a strategy");
+    for (size_t i = 0; i < TUTTI_LAYER_KIND_COUNT * PARTS_OF_KIND; i++) {
+        splits_at(prices, i % PARTS_OF_KIND, prices->parts[i].splits);
+        tutti_parallel_fill_layouts(prices->mesh, (tutti_layer_kind)(i / PARTS_OF_KIND), &prices->parts[i]);
+    }
+    return TUTTI_OK;
+}
+
 tutti_status tutti_prices_open(tutti_prices *prices, const tutti_price_setup *setup, const int *sizes, int naxes) {
     *prices = (tutti_prices){.setup = *setup, .gradient_weight = 1};
     for (int i = 0; i < 1 << 3; i++) prices->reduce_us[i] = -1;
@@ -46,15 +78,19 @@ tutti_status tutti_prices_open(tutti_prices *prices, const tutti_price_setup *se
                           naxes);
     prices->mesh = calloc(1, sizeof *prices->mesh);
     if (prices->mesh == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the prices of a strategy");
+    for (int i = 0; i < setup->whole->nparameters; i++)
+        if (!setup->whole->parameters[i].frozen) prices->trained += (double)setup->whole->parameters[i].count;
     prices->mesh->naxes = naxes;
     memcpy(prices->mesh->sizes, sizes, (size_t)naxes * sizeof *sizes);
     TUTTI_TRY(list_readers(prices));
-    return tutti_placement_create(setup->comm, TUTTI_MEMORY_HOST, NULL, sizes, naxes, &prices->placement);
+    TUTTI_TRY(list_parts(prices));
+    return tutti_placement_create(setup->comm, setup->whole->compute->kernels->memory, NULL, sizes, naxes,
+                                  &prices->placement);
 }
 
 void tutti_prices_close(tutti_prices *prices) {
     tutti_placement_destroy(prices->placement);
-    free(prices->edges), free(prices->mesh), free(prices->readers), free(prices->first_reader);
+    free(prices->edges), free(prices->mesh), free(prices->parts), free(prices->readers), free(prices->first_reader);
     *prices = (tutti_prices){.nedges = 0};
 }
 
@@ -94,12 +130,12 @@ static bool is_allowed(const tutti_prices *prices, const tutti_node *node, const
 }
 
 int tutti_prices_list(const tutti_prices *prices, int whole, uint8_t (*choices_out)[TUTTI_MOST_AXES]) {
-    static const uint8_t words[] = {TUTTI_SPLIT_SAMPLES, TUTTI_SPLIT_OUTPUTS, TUTTI_SPLIT_INPUTS, 0};
-    int count = 0, all = 1;
-    for (int a = 0; a < prices->mesh->naxes; a++) all *= 4;
-    for (int i = 0; i < all; i++) {
+    int count = 0;
+    size_t all = 1;
+    for (int a = 0; a < prices->mesh->naxes; a++) all *= WORDS;
+    for (size_t i = 0; i < all; i++) {
         uint8_t splits[TUTTI_MOST_AXES] = {0};
-        for (int a = prices->mesh->naxes - 1, rest = i; a >= 0; a--, rest /= 4) splits[a] = words[rest % 4];
+        splits_at(prices, i, splits);
         if (is_allowed(prices, node_of(prices, whole), splits)) memcpy(choices_out[count++], splits, sizeof splits);
     }
     return count;
@@ -167,7 +203,7 @@ static tutti_piece piece_of(const tutti_prices *prices, const tutti_node *node, 
 /* Elements of a state of the optimizer's, and what updating an element takes: measured with as many as the model has, since few of
  * them stay in caches. */
 static double update_us(tutti_prices *prices) {
-    const double all = (double)tutti_model_parameter_count(prices->setup.whole);
+    const double all = prices->trained;
     const tutti_update_row *row = tutti_update_find(prices->setup.optimizer);
     const double momentum = prices->setup.update.momentum;
     const tutti_piece piece = {.kind = TUTTI_PIECE_UPDATE,
@@ -183,7 +219,7 @@ static int states_of(const tutti_prices *prices) {
 }
 
 double tutti_prices_reduce(tutti_prices *prices, unsigned axes, double count) {
-    const double all = (double)tutti_model_parameter_count(prices->setup.whole);
+    const double all = prices->trained;
     if (axes == 0 || !prices->measured) return 0;
     if (prices->reduce_us[axes] < 0) prices->reduce_us[axes] = tutti_edges_reduction(prices, axes, all) / all;
     return count * prices->reduce_us[axes];
@@ -196,16 +232,20 @@ static unsigned axes_of(const tutti_prices *prices, const uint8_t *splits) {
     return axes;
 }
 
-/* Of parameters that the rank has: their gradients are summed along axes of samples. */
-static void add_parameters(tutti_prices *prices, const uint8_t *splits, double count, tutti_price *price) {
+/* Of a parameter that the rank has: its gradient is summed along axes of samples. */
+static void add_parameter(tutti_prices *prices, const uint8_t *splits, double count, bool frozen, tutti_price *price) {
     double ranks = 1;
+    if (frozen) {
+        price->bytes += sizeof(float) * count;
+        return;
+    }
     for (int a = 0; a < prices->mesh->naxes; a++)
         if ((axes_of(prices, splits) >> a & 1) != 0) ranks *= prices->mesh->sizes[a];
     price->gradient_us += tutti_prices_reduce(prices, axes_of(prices, splits), count);
     const double sharers = prices->setup.zero ? ranks : 1; /* of the optimizer's state and work */
     price->update_us += count * update_us(prices) / sharers;
     price->bytes += sizeof(float) * count * (2 + states_of(prices) / sharers);
-    price->received += 2 * sizeof(float) * count * (ranks - 1) / ranks;
+    price->reduced += 2 * sizeof(float) * count * (ranks - 1) / ranks;
 }
 
 /* What the rank has of the layer's output. */
@@ -224,16 +264,16 @@ tutti_price tutti_prices_layer(tutti_prices *prices, int whole, const uint8_t *s
     price.bytes = sizeof(float) * output_count(prices, node, splits);
     if (node->layer->kind == TUTTI_LAYER_MAX_POOL) price.bytes *= 2; /* where each maximum was */
     if (tutti_piece_place(&piece, &layer, &placed) != TUTTI_OK) return price;
-    const double count = (double)(placed.parameter_counts[0] + placed.parameter_counts[1]);
-    if (count > 0) add_parameters(prices, splits, count, &price);
+    for (int p = 0; p < TUTTI_LAYER_PARAMETERS && placed.parameter_counts[p] > 0; p++)
+        add_parameter(prices, splits, (double)placed.parameter_counts[p], (node->frozen >> p & 1) != 0, &price);
     return price;
 }
 
 /* ---------------------------------------------------------------------------------------------- outputs */
 
-static void take_splits(const tutti_prices *prices, tutti_layer_kind kind, const uint8_t *splits, tutti_part *part) {
-    memcpy(part->splits, splits, sizeof part->splits);
-    tutti_parallel_fill_layouts(prices->mesh, kind, part);
+/* A search asks for the same ones over and over. */
+static const tutti_part *part_with(const tutti_prices *prices, tutti_layer_kind kind, const uint8_t *splits) {
+    return &prices->parts[(size_t)kind * PARTS_OF_KIND + place_of(prices, splits)];
 }
 
 static bool is_edge(const tutti_prices *prices, const tutti_part *has, bool backwards, const tutti_part *wants,
@@ -267,33 +307,35 @@ static void add_edge(tutti_prices *prices, const tutti_part *has, bool backwards
                      tutti_shape shape, tutti_price *price) {
     const tutti_edge forward = {has->y, wants->x, has->out, shape}, backward = {wants->dx, has->dy, shape, has->out};
     price->forward_us += edge_us(prices, &forward, price);
-    price->received += tutti_edges_received(prices, &forward);
+    if (prices->counts_bytes) price->received += tutti_edges_received(prices, &forward);
     price->bytes += sizeof(float) * tutti_edges_part(prices, wants->x, shape);
     if (!backwards) return;
     price->backward_us += edge_us(prices, &backward, price);
-    price->received += tutti_edges_received(prices, &backward);
+    if (prices->counts_bytes) price->received += tutti_edges_received(prices, &backward);
 }
 
 /* Behind the product: the sums, then bias and ReLU, whose part becomes what readers find. */
 static void add_bias(tutti_prices *prices, int whole, const int *readers, int nreaders, const uint8_t *const *splits,
                      tutti_part *has, tutti_price *price) {
     const tutti_node *node = node_of(prices, whole), *reader = nreaders > 0 ? node_of(prices, readers[0]) : NULL;
-    tutti_part next = {.batch = 0}, bias = *has;
-    if (reader != NULL) take_splits(prices, reader->layer->kind, splits[readers[0]], &next);
-    tutti_parallel_choose_bias(prices->mesh, node, reader, &next, &bias);
-    if (is_edge(prices, has, true, &bias, node->out)) add_edge(prices, has, true, &bias, node->out, price);
+    tutti_part bias = *has;
+    tutti_parallel_choose_bias(prices->mesh, node, reader,
+                               reader != NULL ? part_with(prices, reader->layer->kind, splits[readers[0]]) : NULL,
+                               &bias);
+    const bool backwards = node->wants_gradient;
+    if (is_edge(prices, has, backwards, &bias, node->out)) add_edge(prices, has, backwards, &bias, node->out, price);
     const tutti_piece piece = {
         .kind = TUTTI_LAYER_BIAS,
         .relu = node->layer->relu,
         .bias = !node->layer->no_bias,
-        .backward = 2,
+        .backward = backwards ? 2 : 0,
         .height = node->out.height,
         .width = node->out.width,
         .channels = part_of(prices, node->out.channels, bias.splits, TUTTI_SPLIT_OUTPUTS),
         .batch = part_of(prices, prices->setup.batch, bias.splits, TUTTI_SPLIT_SAMPLES),
     };
     add_times(price, times_of(prices, &piece));
-    if (piece.bias) add_parameters(prices, bias.splits, piece.channels, price);
+    if (piece.bias) add_parameter(prices, bias.splits, piece.channels, (node->frozen >> 1 & 1) != 0, price);
     price->bytes += sizeof(float) * output_count(prices, node, bias.splits);
     *has = bias;
 }
@@ -310,19 +352,26 @@ static void add_sum(tutti_prices *prices, const tutti_node *node, const tutti_pa
     price->backward_us += times_of(prices, &piece).forward_us;
 }
 
-/* As parallel.c does it: the loss wants samples' logits whole. */
+/* As parallel.c and loss.c do it: the loss wants samples' logits whole, unless it is the expanded one. */
 static void add_loss(tutti_prices *prices, const tutti_node *node, const tutti_part *has, tutti_price *price) {
     tutti_part wants = {.batch = 0};
-    int batch = prices->setup.batch;
+    int batch = prices->setup.batch, classes = (int)tutti_shape_count(node->out);
+    unsigned axes = 0; /* along which ranks have other classes */
     for (int a = 0; a < prices->mesh->naxes; a++) {
-        if (has->y[a].kind != TUTTI_SBP_SPLIT || has->y[a].dim != SAMPLES) continue;
-        wants.x[a] = wants.dx[a] = has->y[a];
-        batch = (batch + prices->mesh->sizes[a] - 1) / prices->mesh->sizes[a];
+        const int size = prices->mesh->sizes[a];
+        const bool samples = has->y[a].kind == TUTTI_SBP_SPLIT && has->y[a].dim == SAMPLES;
+        const bool divided = has->y[a].kind == TUTTI_SBP_SPLIT && !samples && prices->setup.expanded;
+        if (samples || divided) wants.x[a] = wants.dx[a] = has->y[a];
+        if (samples) batch = (batch + size - 1) / size;
+        if (divided) classes = (classes + size - 1) / size;
+        if (divided && size > 1) axes |= 1u << a;
     }
     if (is_edge(prices, has, true, &wants, has->out)) add_edge(prices, has, true, &wants, has->out, price);
-    const tutti_piece piece = {
-        .kind = TUTTI_PIECE_LOSS, .channels = (int32_t)tutti_shape_count(node->out), .batch = batch};
+    const tutti_piece piece = {.kind = prices->setup.expanded ? TUTTI_PIECE_EXPANDED_LOSS : TUTTI_PIECE_LOSS,
+                               .channels = classes,
+                               .batch = batch};
     add_times(price, times_of(prices, &piece));
+    price->forward_us += tutti_edges_agreement(prices, axes, batch);
 }
 
 /* The model's input is divided into samples as the first layer wants them, and not otherwise. */
@@ -336,35 +385,37 @@ static void fill_input(tutti_prices *prices, const uint8_t *splits, tutti_part *
                                .channels = out.channels,
                                .batch = part_of(prices, prices->setup.batch, splits, TUTTI_SPLIT_SAMPLES)};
     add_times(price, times_of(prices, &piece));
+    price->batch_us = prices->setup.sample_us * piece.batch * tutti_pieces_crowding(prices->setup.pieces);
+    price->forward_us += price->batch_us;
 }
 
 tutti_price tutti_prices_output(tutti_prices *prices, int whole, const uint8_t *const *splits) {
     const tutti_node *node = node_of(prices, whole);
     tutti_price price = {.forward_us = 0};
-    tutti_part has = {.out = node->out};
+    tutti_part has = {.batch = 0};
     const int *readers;
     const int nreaders = tutti_prices_readers(prices, whole, &readers);
-    if (whole == 0) fill_input(prices, splits[readers[0]], &has, &price);
-    else take_splits(prices, node->layer->kind, splits[whole], &has);
+    if (whole > 0) has = *part_with(prices, node->layer->kind, splits[whole]);
+    else fill_input(prices, splits[readers[0]], &has, &price);
+    has.out = node->out;
     if (whole > 0 && needs_bias(prices, node, splits[whole]))
         add_bias(prices, whole, readers, nreaders, splits, &has, &price);
     if (nreaders == 0) add_loss(prices, node, &has, &price);
     for (int r = 0; r < nreaders; r++) {
         const tutti_node *reader = node_of(prices, readers[r]);
         const tutti_shape shape = tutti_parallel_seen_by(reader);
-        tutti_part wants = {.batch = 0};
-        take_splits(prices, reader->layer->kind, splits[readers[r]], &wants);
+        const tutti_part *wants = part_with(prices, reader->layer->kind, splits[readers[r]]);
         if (r > 0 && node->wants_gradient) add_sum(prices, node, &has, &price);
-        if (!is_edge(prices, &has, node->wants_gradient, &wants, shape)) continue;
+        if (!is_edge(prices, &has, node->wants_gradient, wants, shape)) continue;
         bool shared = false; /* with an earlier reader that wants the same */
         for (int other = 0; other < r; other++) {
-            const tutti_shape seen = tutti_parallel_seen_by(node_of(prices, readers[other]));
-            tutti_part its = {.batch = 0};
-            take_splits(prices, node_of(prices, readers[other])->layer->kind, splits[readers[other]], &its);
-            shared |= memcmp(&seen, &shape, sizeof seen) == 0 && memcmp(its.x, wants.x, sizeof its.x) == 0 &&
-                      memcmp(its.dx, wants.dx, sizeof its.dx) == 0;
+            const tutti_node *earlier = node_of(prices, readers[other]);
+            const tutti_shape seen = tutti_parallel_seen_by(earlier);
+            const tutti_part *its = part_with(prices, earlier->layer->kind, splits[readers[other]]);
+            shared |= memcmp(&seen, &shape, sizeof seen) == 0 && memcmp(its->x, wants->x, sizeof its->x) == 0 &&
+                      memcmp(its->dx, wants->dx, sizeof its->dx) == 0;
         }
-        if (!shared) add_edge(prices, &has, node->wants_gradient, &wants, shape, &price);
+        if (!shared) add_edge(prices, &has, node->wants_gradient, wants, shape, &price);
     }
     return price;
 }
@@ -394,6 +445,7 @@ tutti_status tutti_prices_step(tutti_prices *prices, const tutti_strategy *strat
     const int nnodes = prices->setup.whole->nnodes;
     for (int i = 1; i < nnodes; i++) splits[i] = strategy->layers[i - 1];
     memset(price_out, 0, sizeof *price_out);
+    prices->counts_bytes = true;
     for (int i = 0; i < nnodes; i++) {
         tutti_price *layer = &price_out->layers[i], *output = &price_out->outputs[i];
         if (i > 0) *layer = tutti_prices_layer(prices, i, splits[i]);
@@ -401,10 +453,12 @@ tutti_status tutti_prices_step(tutti_prices *prices, const tutti_strategy *strat
         price_out->us += layer->forward_us + layer->backward_us + layer->update_us;
         price_out->us += output->forward_us + output->backward_us + output->update_us;
         price_out->bytes += layer->bytes + output->bytes;
-        price_out->reduced += layer->received;
+        price_out->reduced += layer->reduced + output->reduced;
         price_out->received += output->received;
         price_out->move_us += output->moved_us;
+        price_out->batch_us += output->batch_us;
     }
+    prices->counts_bytes = false;
     follow_backward(prices, price_out);
     price_out->us += price_out->reduce_us;
     TUTTI_TRY(prices->setup.pieces->failure);

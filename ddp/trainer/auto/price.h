@@ -4,6 +4,9 @@
  *   of a layer        its kernels at the shape that the rank has, the reduction of its parameters' gradients, their update
  *   of its output     the redistributions to its readers, forwards and backwards; bias and ReLU behind partial sums; the sums of
  *                     several readers' gradients; of the last layer the way to the loss, and the loss
+ *   of the input      making the samples that the rank reads, where the thread that does so has no core of its own
+ *
+ * Layers before which nothing is trained do not run backwards; frozen parameters are neither reduced nor updated.
  *
  * A layer's price depends on its own splits only, that of an output on the layer's and its readers'. So a strategy's price is a
  * sum of small tables, which search.h makes as small as possible. All is of coordinate 0 of the mesh, whose parts are the largest.
@@ -22,10 +25,12 @@
 typedef struct tutti_price {
     double forward_us, backward_us; /* kernels, of an output: what is moved, too */
     double moved_us;                /* of these: redistributions */
+    double batch_us;                /* of these: making the rank's samples */
     double gradient_us;             /* its parameters' gradients, reduced one after the other */
     double update_us;
     double bytes;    /* of memory: parameters, gradients, optimizer's state, activations */
-    double received; /* bytes that a step brings the rank */
+    double received; /* bytes that a step brings the rank: activations and their gradients, */
+    double reduced;  /* and parameters' gradients */
 } tutti_price;
 
 typedef struct tutti_price_setup {
@@ -35,8 +40,10 @@ typedef struct tutti_price_setup {
     const char *optimizer;
     tutti_update_options update;
     tutti_pieces *pieces;
-    bool overlaps; /* gradients travel while backward computes */
-    bool zero;     /* the optimizer's state is divided over the ranks whose gradients are summed */
+    bool overlaps;    /* gradients travel while backward computes */
+    bool zero;        /* the optimizer's state is divided over the ranks whose gradients are summed */
+    bool expanded;    /* the loss takes logits of some classes each, too, and reduces two numbers of each sample */
+    double sample_us; /* what making a sample takes from each rank's core; 0: another core makes them */
 } tutti_price_setup;
 
 /* Of one mesh. */
@@ -46,9 +53,12 @@ typedef struct tutti_prices {
     tutti_placement *placement;
     int *readers,
         *first_reader; /* of all nodes, one after the other; of node i from first_reader[i] to first_reader[i + 1] */
+    bool counts_bytes; /* that travel: a search does not look at them */
     bool measured;     /* false: pieces are noted, and nothing is predicted */
     double gradient_weight;   /* what is counted of gradients' reductions, in a search */
-    double reduce_us[1 << 3]; /* of an element, for each set of axes, as a part of all parameters; below 0: not known */
+    double trained;           /* parameters that are not frozen */
+    double reduce_us[1 << 3]; /* of an element, for each set of axes, as a part of all that are; below 0: not known */
+    tutti_part *parts;              /* the layouts of each kind of layer, by its splits */
     struct tutti_price_edge *edges; /* a hash table of predictions */
     size_t nedges, edges_size;
     tutti_status failure; /* the first one */
@@ -83,6 +93,7 @@ typedef struct tutti_step_price {
     double us;        /* of all */
     double reduce_us; /* of it: gradients that backward does not hide */
     double move_us;   /* of it: redistributions */
+    double batch_us;  /* of it: making batches */
     double received;  /* bytes that it brings a rank: activations and their gradients, */
     double reduced;   /* and parameters' gradients */
     double bytes;     /* of memory, about */

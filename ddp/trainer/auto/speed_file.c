@@ -24,6 +24,7 @@ static const char *name_of(int kind) {
     switch (kind) {
     case TUTTI_PIECE_INPUT: return "input";
     case TUTTI_PIECE_LOSS: return "loss";
+    case TUTTI_PIECE_EXPANDED_LOSS: return "loss_expand";
     case TUTTI_PIECE_UPDATE: return "update";
     default: return tutti_layers_row((tutti_layer_kind)kind)->name;
     }

@@ -13,7 +13,7 @@ static bool are_alike(const tutti_node *a, const tutti_node *b) {
     const tutti_layer *la = a->layer, *lb = b->layer;
     if ((la == NULL) != (lb == NULL)) return false;
     if (memcmp(&a->in, &b->in, sizeof a->in) != 0 || memcmp(&a->out, &b->out, sizeof a->out) != 0 ||
-        a->wants_gradient != b->wants_gradient)
+        a->wants_gradient != b->wants_gradient || a->frozen != b->frozen)
         return false;
     return la == NULL || (la->kind == lb->kind && la->units == lb->units && la->kernel == lb->kernel &&
                           la->stride == lb->stride && la->padding == lb->padding && la->relu == lb->relu &&

@@ -7,9 +7,11 @@
 #include <string.h>
 
 static const tutti_models_row rows[] = {
-    {.name = "lenet", .fill = tutti_lenet_fill},       {.name = "mlp", .fill = tutti_mlp_fill},
-    {.name = "resnet20", .fill = tutti_resnet20_fill}, {.name = "resnet18", .fill = tutti_resnet18_fill},
-    {.name = "resnet50", .fill = tutti_resnet50_fill},
+    {.name = "lenet", .fill = tutti_lenet_fill},
+    {.name = "mlp", .fill = tutti_mlp_fill},
+    {.name = "resnet20", .fill = tutti_resnet20_fill},
+    {.name = "resnet18", .fill = tutti_resnet18_fill, .lr = 0.01},
+    {.name = "resnet50", .fill = tutti_resnet50_fill, .lr = 0.01},
 };
 
 const tutti_models_row *tutti_models_find(const char *name) {

@@ -15,6 +15,7 @@ typedef struct tutti_models_options {
 typedef struct tutti_models_row {
     const char *name;
     void (*fill)(const tutti_models_options *options, tutti_model_layers *list);
+    double lr; /* at which sgd and momentum begin without falling apart; 0: the optimizer's own */
 } tutti_models_row;
 
 /* Names split by '|'. */

@@ -35,8 +35,8 @@ typedef struct option_row {
 
 /* clang-format off */
 static const option_row rows[] = {
-    {"model", OPTION_CHOICE, AT(model), NULL, 0, 0, "lenet|mlp|resnet20|resnet18|resnet50", "what is trained (default: lenet; with --resume the "
-     "checkpoint's)"},
+    {"model", OPTION_CHOICE, AT(model), NULL, 0, 0, "lenet|mlp|resnet20|resnet18|resnet50", "what is trained (default: lenet, of CIFAR "
+     "resnet20; with --resume the checkpoint's)"},
     {"dataset", OPTION_CHOICE, AT(dataset), NULL, 0, 0, "mnist|digits|cifar10|cifar100|ofrecord", "form of the data (default: "
      "mnist, or digits that are drawn where none is found)"},
     {"data", OPTION_TEXT, AT(data), NULL, 0, 0, "DIR", "folder with its files: MNIST's four, those of CIFAR's binary version, or "
@@ -47,13 +47,17 @@ static const option_row rows[] = {
     {"shuffle-buffer", OPTION_INT, AT(shuffle_buffer), NULL, 1, 1e8, "N", "shuffle through a buffer of N samples; OFRecord files "
      "are read in order otherwise"},
     {"repeat", OPTION_INT, AT(repeat), "1", 1, 1e6, "N", "an epoch is N passes over the data"},
-    {"data-part-num", OPTION_INT, AT(data_part_num), "1", 1, 1e6, "N", "ofrecord: files of the training data"},
+    {"data-part-num", OPTION_INT, AT(data_part_num), NULL, 1, 1e6, "N", "ofrecord: files of the training data (default: 1)"},
     {"test-part-num", OPTION_INT, AT(test_part_num), NULL, 1, 1e6, "N", "ofrecord: files of the test data (default: as many)"},
-    {"part-prefix", OPTION_TEXT, AT(part_prefix), "part-", 0, 0, "TEXT", "ofrecord: files' names before their number"},
-    {"part-suffix-length", OPTION_INT, AT(part_suffix_length), "-1", -1, 18, "N", "ofrecord: digits of the number, filled up with "
-     "zeros; -1: as needed"},
+    {"part-prefix", OPTION_TEXT, AT(part_prefix), NULL, 0, 0, "TEXT", "ofrecord: files' names before their number (default: part-)"},
+    {"part-suffix-length", OPTION_INT, AT(part_suffix_length), NULL, -1, 18, "N", "ofrecord: digits of the number, filled up with "
+     "zeros; -1, the default: as needed"},
     {"blob", OPTION_LIST, AT(blobs), NULL, 0, 0, "NAME:SHAPE:TYPE", "ofrecord: a feature, such as img_raw:28,28,1:float32 and "
      "label:1,1:int32; given twice"},
+    {"truncate", OPTION_FLAG, AT(truncate), NULL, 0, 0, NULL, "ofrecord: lists of another length than the blob's are cut, or "
+     "filled up with zeros"},
+    {"shuffle-after-epoch", OPTION_FLAG, AT(shuffle_after_epoch), NULL, 0, 0, NULL, "ofrecord: each pass takes the training files "
+     "in another order"},
     {"classes", OPTION_INT, AT(classes), NULL, 2, 1e6, "N", "ofrecord: number of classes (default: 10)"},
     {"batch-size", OPTION_INT, AT(batch_size), "100", 1, 65536, "N", "images per step, of each rank, or with "
      "--view consistent of all"},
@@ -63,9 +67,9 @@ static const option_row rows[] = {
      "auto_parallel", "what is divided over ranks; auto_parallel: as a search finds it; capitals or not (default: data_parallel)"},
     {"mesh", OPTION_TEXT, AT(mesh), NULL, 0, 0, "NxM", "ranks as an array of axes; the last one is that of layerwise_parallel and "
      "hybrid_parallel"},
-    {"strategy", OPTION_TEXT, AT(strategy), NULL, 0, 0, "FILE", "hybrid_parallel: lines \"dense1 samples,outputs\", a layer and "
-     "what is divided along each axis (samples, inputs, outputs, none)"},
-    {"save-strategy", OPTION_TEXT, AT(save_strategy), NULL, 0, 0, "FILE", "write how layers are divided"},
+    {"strategy", OPTION_TEXT, AT(strategy), NULL, 0, 0, "FILE", "hybrid_parallel: a line \"mesh 2x2\", unless --mesh is given, and "
+     "lines \"dense1 samples,outputs\", a layer and what is divided along each axis (samples, inputs, outputs, none)"},
+    {"save-strategy", OPTION_TEXT, AT(save_strategy), NULL, 0, 0, "FILE", "write how layers are divided, for --strategy"},
     {"parameter-broadcast", OPTION_CHOICE, AT(parameter_broadcast), "yes", 0, 0, "yes|no", "start with rank 0's parameters on all "
      "ranks; no: each with its own, and seeds may differ"},
     {"mirror-mean", OPTION_CHOICE, AT(mirror_mean), "yes", 0, 0, "yes|no", "gradients are averaged over ranks; no: summed"},
@@ -85,7 +89,8 @@ static const option_row rows[] = {
     {"epochs", OPTION_INT, AT(epochs), NULL, 0, 1e6, "N", "end after epoch N (default: 1, or by --steps); 0 only tests"},
     {"loss", OPTION_CHOICE, AT(loss), "softmax_cross_entropy", 0, 0, "softmax_cross_entropy|softmax_cross_entropy_expand",
      "the second in small steps: logits that are divided by classes stay where they are"},
-    {"lr", OPTION_REAL, AT(lr), NULL, 0, 1e6, "RATE", "learning rate (default: 0.1; adam and adamw: 0.001)"},
+    {"lr", OPTION_REAL, AT(lr), NULL, 0, 1e6, "RATE", "learning rate (default: 0.1; resnet18 and resnet50: 0.01; adam and "
+     "adamw: 0.001)"},
     {"optimizer", OPTION_CHOICE, AT(optimizer), NULL, 0, 0, "sgd|momentum|adam|adamw", "how parameters are updated (default: sgd; "
      "with --resume the checkpoint's)"},
     {"momentum", OPTION_REAL, AT(momentum), NULL, 0, 1, "M", "of sgd (default: 0) and momentum (default: 0.9)"},
@@ -95,18 +100,19 @@ static const option_row rows[] = {
     {"lr-schedule", OPTION_CHOICE, AT(lr_schedule), "constant", 0, 0, "constant|linear|cosine|step", "how the rate falls"},
     {"lr-milestones", OPTION_TEXT, AT(lr_milestones), NULL, 0, 0, "LIST", "of the schedule step: epochs, as 80,120 (default: "
      "after a half and three quarters of all steps)"},
-    {"lr-factor", OPTION_REAL, AT(lr_factor), "0.1", 0, 1, "F", "of the schedule step: the rate is multiplied by it"},
+    {"lr-factor", OPTION_REAL, AT(lr_factor), NULL, 0, 1, "F", "of the schedule step: the rate is multiplied by it (default: 0.1)"},
     {"warmup-steps", OPTION_INT, AT(warmup_steps), "0", 0, MOST_STEPS, "N", "in which the rate grows to --lr"},
     {"hidden", OPTION_INT, AT(hidden), NULL, 1, 1e6, "N", "of mlp: units of its hidden layer (default: 512)"},
     {"dropout", OPTION_REAL, AT(dropout), NULL, 0, 0.99, "RATE", "instead of the model's own (lenet: 0.5)"},
     {"seed", OPTION_INT, AT(seed), "1", 0, 9e15, "N", "of parameters, order of images and dropout"},
-    {"eval-samples", OPTION_INT, AT(eval_samples), "0", 0, MOST_STEPS, "N", "test on the first N samples of each test, rounded up to "
-     "whole batches of each rank (default: all)"},
+    {"eval-samples", OPTION_INT, AT(eval_samples), "0", 0, MOST_STEPS, "N", "test on the first N samples of the test data (default: "
+     "all)"},
     {"eval-every", OPTION_INT, AT(eval_every), "0", 0, MOST_STEPS, "N", "test after every N steps (default: at the end)"},
     {"checkpoint-dir", OPTION_TEXT, AT(checkpoint_dir), NULL, 0, 0, "DIR", "written after each epoch, at the end, and "
      "on Ctrl-C; a folder without checkpoints, or that of --resume"},
     {"resume", OPTION_TEXT, AT(resume), NULL, 0, 0, "PATH", "go on from a checkpoint, or from the latest in a folder"},
-    {"overwrite", OPTION_FLAG, AT(overwrite), NULL, 0, 0, NULL, "--checkpoint-dir may have checkpoints; they go"},
+    {"overwrite", OPTION_FLAG, AT(overwrite), NULL, 0, 0, NULL, "--checkpoint-dir may have checkpoints; they go when the "
+     "first new one is complete"},
     {"metrics", OPTION_TEXT, AT(metrics), NULL, 0, 0, "FILE", "JSON lines: losses, rates, speed, tests"},
     {"log-every", OPTION_INT, AT(log_every), "20", 1, MOST_STEPS, "N", "print the loss of every N-th step"},
     {"monitor", OPTION_TEXT, AT(monitor), NULL, 0, 0, "loss[:N]", "instead, of each N-th step of an epoch (default: 1) print "
@@ -125,7 +131,7 @@ static bool is_choice(const char *choices, const char *text) {
     size_t count = strlen(text);
     for (const char *next = choices; next != NULL; next = strchr(next, '|')) {
         if (*next == '|') next++;
-        if (strncmp(next, text, count) == 0 && (next[count] == '|' || next[count] == '\0')) return count > 0;
+        if (strcspn(next, "|") == count && memcmp(next, text, count) == 0) return count > 0;
     }
     return false;
 }
@@ -237,7 +243,8 @@ static void read_name(const char *argument, char name_out[NAME_BYTES]) {
 }
 
 tutti_status tutti_arguments_parse(int argc, char **argv, tutti_arguments *arguments_out) {
-    tutti_arguments arguments = {.steps = -1, .epochs = -1, .lr = NAN, .momentum = NAN, .dropout = NAN};
+    tutti_arguments arguments = {
+        .steps = -1, .epochs = -1, .lr = NAN, .momentum = NAN, .dropout = NAN, .lr_factor = NAN};
     for (size_t i = 0; i < NROWS; i++)
         if (rows[i].fallback != NULL) TUTTI_TRY(store(&rows[i], rows[i].fallback, &arguments));
     for (int i = 1; i < argc; i++) {

@@ -30,12 +30,13 @@ typedef struct tutti_arguments {
     int64_t zero, check_parameters;
     const char *checkpoint_dir, *resume, *metrics, *monitor, *loss;
     int64_t batch_size, seed, eval_every, eval_samples, log_every, warmup_steps;
-    int64_t resize, shuffle_buffer, classes, test_part_num, hidden; /* 0: not given */
-    int64_t repeat, data_part_num, part_suffix_length;
-    int64_t steps, epochs;                      /* below 0: not given */
-    double lr, momentum, weight_decay, dropout; /* NaN: not given */
-    double lr_factor;
-    bool no_augment, no_shuffle, nesterov, no_decay_norm_bias;
+    int64_t resize, shuffle_buffer, classes, hidden;          /* 0: not given */
+    int64_t data_part_num, test_part_num, part_suffix_length; /* 0: not given */
+    int64_t repeat;
+    int64_t steps, epochs;                   /* below 0: not given */
+    double lr, momentum, dropout, lr_factor; /* NaN: not given */
+    double weight_decay;
+    bool no_augment, no_shuffle, truncate, shuffle_after_epoch, nesterov, no_decay_norm_bias;
     bool eager, overwrite, explain, help, version;
 } tutti_arguments;
 

@@ -12,14 +12,14 @@
 static tutti_status fail_blob(const char *text) {
     return tutti_fail(
         TUTTI_ERR_CONFIG,
-        "--blob %s: expected NAME:SHAPE:TYPE, such as img_raw:28,28,1:float32 or label:1,1:int32; types are uint8, "
-        "int8, int32, int64, float32 and float64",
+        "--blob %s: expected NAME:SHAPE:TYPE, such as img_raw:28,28,1:float32 or label:1,1:int32; types of images "
+        "are uint8 and float32, of labels uint8, int8, int32 and int64",
         text);
 }
 
 /* "img_raw:28,28,1:float32" in a copy, which the blob's name then points into. */
 static tutti_status read_blob(const char *text, char *copy, size_t capacity, tutti_ofrecord_blob *blob) {
-    static const tutti_type types[] = {TUTTI_UINT8, TUTTI_INT8, TUTTI_INT32, TUTTI_INT64, TUTTI_FLOAT32, TUTTI_FLOAT64};
+    static const tutti_type types[] = {TUTTI_UINT8, TUTTI_INT8, TUTTI_INT32, TUTTI_INT64, TUTTI_FLOAT32};
     if (snprintf(copy, capacity, "%s", text) >= (int)capacity) return fail_blob(text);
     char *type = strrchr(copy, ':'), *shape = NULL, *end;
     if (type != NULL) *type++ = '\0', shape = strrchr(copy, ':');
@@ -45,10 +45,12 @@ static tutti_status fill_ofrecord(const tutti_arguments *arguments, tutti_argume
     for (int i = 0; i < arguments->blobs.count; i++)
         TUTTI_TRY(
             read_blob(arguments->blobs.texts[i], settings->names[i], sizeof settings->names[i], &settings->blobs[i]));
-    settings->ofrecord = TUTTI_OFRECORD_OPTIONS(.data_part_num = (int)arguments->data_part_num,
-                                                .part_name_prefix = arguments->part_prefix,
-                                                .part_name_suffix_length = (int)arguments->part_suffix_length,
-                                                .classes = (int)arguments->classes);
+    settings->ofrecord =
+        TUTTI_OFRECORD_OPTIONS(.data_part_num = (int)arguments->data_part_num,
+                               .part_name_prefix = arguments->part_prefix,
+                               .part_name_suffix_length = (int)arguments->part_suffix_length,
+                               .truncate = arguments->truncate, .shuffle_after_epoch = arguments->shuffle_after_epoch,
+                               .classes = (int)arguments->classes);
     settings->data.blobs = settings->blobs;
     settings->data.nblobs = arguments->blobs.count;
     settings->data.ofrecord = &settings->ofrecord;
@@ -108,5 +110,9 @@ tutti_status tutti_arguments_fill(const tutti_arguments *arguments, tutti_argume
                             .freeze = arguments->freeze.texts, .nfreeze = arguments->freeze.count,
                             .loss_every = arguments->log_every, .print = true, .metrics = arguments->metrics);
     TUTTI_TRY(read_monitor(arguments->monitor, &settings->options.monitor_every));
+    if (arguments->explain) { /* ends before training, and leaves the files of other runs alone */
+        settings->options.checkpoint_dir = settings->options.metrics = NULL;
+        settings->options.overwrite = false;
+    }
     return fill_ofrecord(arguments, settings);
 }

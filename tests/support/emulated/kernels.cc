@@ -6,6 +6,7 @@
 #include "kernels/cuda/bias.cu"
 #include "kernels/cuda/elements.cu"
 #include "kernels/cuda/loss.cu"
+#include "kernels/cuda/loss_parts.cu"
 #include "kernels/cuda/norm.cu"
 #include "kernels/cuda/optimizer.cu"
 #include "kernels/cuda/random.cu"

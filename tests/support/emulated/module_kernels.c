@@ -307,6 +307,36 @@ void tutti_gpu_softmax_loss(tutti_compute *by, const tutti_softmax_loss_args *ar
     memcpy(sums, the_corner()->sums, sizeof the_corner()->sums);
 }
 
+static tutti_softmax_parts parts_there(const tutti_softmax_parts *parts) {
+    tutti_softmax_parts on_gpu = *parts;
+    open_module();
+    on_gpu.logits = there(parts->logits), on_gpu.labels = there(parts->labels);
+    on_gpu.distributions = there(parts->distributions), on_gpu.largest = there(parts->largest);
+    on_gpu.sums = there(parts->sums), on_gpu.best = there(parts->best);
+    return on_gpu;
+}
+
+void tutti_gpu_softmax_largest(tutti_compute *by, const tutti_softmax_parts *parts) {
+    (void)by;
+    const tutti_softmax_parts on_gpu = parts_there(parts);
+    CALL(softmax_largest, &on_gpu);
+}
+
+void tutti_gpu_softmax_sums(tutti_compute *by, const tutti_softmax_parts *parts) {
+    (void)by;
+    const tutti_softmax_parts on_gpu = parts_there(parts);
+    CALL(softmax_sums, &on_gpu);
+}
+
+void tutti_gpu_softmax_losses(tutti_compute *by, const tutti_softmax_parts *parts, float scale, float *dlogits,
+                              bool adds, double *sums) {
+    (void)by;
+    const tutti_softmax_parts on_gpu = parts_there(parts);
+    memcpy(the_corner()->sums, sums, sizeof the_corner()->sums);
+    CALL(softmax_losses, &on_gpu, scale, there(dlogits), adds, there(the_corner()->sums));
+    memcpy(sums, the_corner()->sums, sizeof the_corner()->sums);
+}
+
 /* The list itself stays on the host. */
 static const tutti_optimizer_piece *put_pieces(const tutti_optimizer_piece *pieces, int npieces) {
     static tutti_optimizer_piece on_gpu[128];

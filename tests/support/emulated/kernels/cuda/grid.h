@@ -71,6 +71,12 @@ static inline tutti_softmax_loss_args reach(tutti_softmax_loss_args args) {
     args.logits = reach(args.logits), args.labels = reach(args.labels), args.dlogits = reach(args.dlogits);
     return args;
 }
+static inline tutti_softmax_parts reach(tutti_softmax_parts parts) {
+    parts.logits = reach(parts.logits), parts.labels = reach(parts.labels);
+    parts.distributions = reach(parts.distributions), parts.largest = reach(parts.largest);
+    parts.sums = reach(parts.sums), parts.best = reach(parts.best);
+    return parts;
+}
 /* Where a kernel has other structures with addresses, their reach() is beside it (kernels.cc). */
 
 /* ------------------------------------------------------------------------------------------------- launch */
