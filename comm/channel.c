@@ -24,12 +24,17 @@
 typedef struct directory_entry {
     uint8_t id[TUTTI_PROCESS_ID_BYTES];
     tutti_channel_block *block;
+    size_t ring_bytes;
     bool open, spare;
     int pidfd; /* resting: tells when the peer has ended; -1: no way to know */
 } directory_entry;
 
 static directory_entry directory[TUTTI_LOBBY_ENTRIES];
 static size_t directory_count;
+static int large_rings;
+
+/* A process has no more of them: with many ranks on a host each would have many peers. */
+#define MOST_LARGE_RINGS 8
 
 void tutti_channel_break(tutti_channels *channel, const char *format, ...) {
     if (channel->broken) return;
@@ -78,6 +83,26 @@ static bool has_ended(directory_entry *entry) {
     return true;
 }
 
+/* A new entry, with a block whose ring is large, as long as there are few of them and the heap has room. */
+static directory_entry *new_entry(void) {
+    void *memory = NULL;
+    if (directory_count == TUTTI_LOBBY_ENTRIES) {
+        tutti_fail(TUTTI_ERR_MEMORY, "messages to more than %zu processes of this host", directory_count);
+        return NULL;
+    }
+    size_t ring_bytes = large_rings < MOST_LARGE_RINGS ? TUTTI_CHANNEL_LARGE_RING_BYTES : TUTTI_CHANNEL_RING_BYTES;
+    tutti_status status = tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof(tutti_channel_block) + ring_bytes, &memory);
+    if (status != TUTTI_OK && ring_bytes > TUTTI_CHANNEL_RING_BYTES) {
+        ring_bytes = TUTTI_CHANNEL_RING_BYTES;
+        status = tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof(tutti_channel_block) + ring_bytes, &memory);
+    }
+    if (status != TUTTI_OK) return NULL;
+    large_rings += ring_bytes > TUTTI_CHANNEL_RING_BYTES;
+    directory_entry *entry = &directory[directory_count++];
+    *entry = (directory_entry){.block = memory, .ring_bytes = ring_bytes, .pidfd = -1};
+    return entry;
+}
+
 /* An entry whose block nobody reads any more, or a new one; NULL: shortage, recorded. */
 static directory_entry *free_entry(void) {
     for (size_t i = 0; i < directory_count; i++) {
@@ -86,15 +111,7 @@ static directory_entry *free_entry(void) {
         memset(entry->block, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
         return entry;
     }
-    void *memory;
-    if (directory_count == TUTTI_LOBBY_ENTRIES)
-        tutti_fail(TUTTI_ERR_MEMORY, "messages to more than %zu processes of this host", directory_count);
-    else if (tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof(tutti_channel_block), &memory) == TUTTI_OK) {
-        directory_entry *entry = &directory[directory_count++];
-        *entry = (directory_entry){.block = memory, .pidfd = -1};
-        return entry;
-    }
-    return NULL;
+    return new_entry();
 }
 
 tutti_status tutti_channel_make(tutti_channels *channel) {
@@ -109,8 +126,9 @@ tutti_status tutti_channel_make(tutti_channels *channel) {
     entry->open = true;
     memcpy(entry->block->owner, self->id, sizeof self->id);
     entry->block->magic = TUTTI_CHANNEL_MAGIC;
-    entry->block->ring_bytes = TUTTI_CHANNEL_RING_BYTES;
+    entry->block->ring_bytes = entry->ring_bytes;
     channel->own = entry->block;
+    channel->own_bytes = entry->ring_bytes;
     publish_entry((size_t)(entry - directory));
     tutti_lobby *theirs = (tutti_lobby *)channel->peer->base;
     atomic_fetch_add_explicit(&theirs->callers, 1, memory_order_release); /* pairs with tutti_channel_callers */
@@ -124,6 +142,7 @@ static void resume(tutti_channels *channel, directory_entry *entry) {
     if (entry->pidfd >= 0) close(entry->pidfd);
     entry->pidfd = -1;
     channel->own = block;
+    channel->own_bytes = entry->ring_bytes;
     channel->tail = atomic_load_explicit(&block->tail, memory_order_relaxed); /* own values: any order */
     channel->came = channel->matched = atomic_load_explicit(&block->matched, memory_order_relaxed);
     channel->head = block->head;
@@ -192,8 +211,14 @@ static bool accept_block(tutti_channels *channel, uint64_t offset) {
         return false;
     }
     const tutti_channel_block *block = (const tutti_channel_block *)(peer->base + offset);
-    if (block->magic != TUTTI_CHANNEL_MAGIC || block->ring_bytes != TUTTI_CHANNEL_RING_BYTES) {
+    uint64_t ring_bytes = *(const volatile uint64_t *)&block->ring_bytes; /* once: the peer may change it */
+    bool known = ring_bytes == TUTTI_CHANNEL_RING_BYTES || ring_bytes == TUTTI_CHANNEL_LARGE_RING_BYTES;
+    if (block->magic != TUTTI_CHANNEL_MAGIC || !known) {
         tutti_channel_break(channel, "its channel is none of this version of the library");
+        return false;
+    }
+    if (ring_bytes > peer->bytes - offset - sizeof *block) {
+        tutti_channel_break(channel, "its channel lies outside of its heap");
         return false;
     }
     if (tutti_channel_make(channel) != TUTTI_OK) {
@@ -201,6 +226,7 @@ static bool accept_block(tutti_channels *channel, uint64_t offset) {
         return false;
     }
     channel->theirs = block;
+    channel->their_bytes = ring_bytes;
     return true;
 }
 

@@ -30,7 +30,11 @@
 #include "comm/heap.h"
 #include "comm/peer.h"
 
+/* Of a ring to another host, and of the smallest ring of a pair of processes. No payload is larger. */
 #define TUTTI_CHANNEL_RING_BYTES ((size_t)256 << 10)
+/* Of the rings to the first processes of this host: twice a core's own cache, so that a line has left the reader's cache
+ * when it is written again. To take it back from there takes 3 times as long as to write it. */
+#define TUTTI_CHANNEL_LARGE_RING_BYTES ((size_t)2 << 20)
 /* Room that only answers (CLEAR, DONE) may use, so that they hardly ever wait. */
 #define TUTTI_CHANNEL_RESERVE_BYTES ((size_t)4 << 10)
 #define TUTTI_RECORD_TINY_BYTES     24
@@ -115,12 +119,12 @@ _Static_assert(sizeof(tutti_lobby) <= TUTTI_HEAP_LOBBY_BYTES, "the lobby fits");
 
 /* What one process shows the other. Written by its owner only. */
 typedef struct tutti_channel_block {
-    uint64_t magic, ring_bytes;
+    uint64_t magic, ring_bytes; /* a power of two */
     uint8_t owner[TUTTI_PROCESS_ID_BYTES];
     uint64_t head, sent, tail_seen;           /* the owner's notes while the channel is closed */
     TUTTI_ALIGNED_LINE _Atomic uint64_t tail; /* bytes read of the peer's ring; release, pairs with has_room */
     _Atomic uint64_t matched;                 /* cost of the peer's eager messages that have found a receive */
-    TUTTI_ALIGNED_LINE uint8_t ring[TUTTI_CHANNEL_RING_BYTES];
+    TUTTI_ALIGNED_LINE uint8_t ring[];        /* ring_bytes */
 } tutti_channel_block;
 
 TAILQ_HEAD(tutti_requests, tutti_request);
@@ -131,12 +135,14 @@ typedef struct tutti_channels {
     TAILQ_ENTRY(tutti_channels) link;
     tutti_channel_block *own;          /* NULL until something is sent or received */
     const tutti_channel_block *theirs; /* NULL until found */
+    size_t own_bytes, their_bytes;     /* of the rings of the two */
     uint64_t generation;               /* of their lobby, at the last look */
     uint64_t head, tail_seen;          /* our ring: written; read by the peer, at the last look */
     uint64_t tail;                     /* their ring: read */
     uint64_t sent, matched_seen;       /* cost of eager messages to the peer: all; that found a receive, last look */
     uint64_t came, matched;            /* cost of eager messages from the peer: all; that found a receive */
     bool distant;                      /* the peer's caches were far when that was last looked at; channel_ring.c */
+    bool doubted;                      /* the last look found the other distance, once */
     unsigned streamed;                 /* payloads written past the caches because of that */
     struct tutti_far *far;             /* to a process of another host: its pipes; far.h */
     int64_t dead_since_ns;             /* far: when the peer was found to have ended; 0: it has not */

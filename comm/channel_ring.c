@@ -19,10 +19,10 @@
 #define MOST_PART_BYTES  ((size_t)4 << 10)
 #define LARGE_PART_BYTES ((size_t)8 << 10)
 #define LARGE_BYTES      ((size_t)16 << 10)
-/* Payloads from these sizes on go past the caches, between near and between far caches. */
+/* Payloads from these sizes on go past the caches: in small rings between near caches, and between far caches. */
 #define STREAM_NEAR_BYTES ((size_t)16 << 10)
 #define STREAM_FAR_BYTES  ((size_t)2 << 10)
-#define FAR_LINE_NS       14                /* to write a line of the ring: near 5 to 7, far 27 */
+#define FAR_LINE_NS       14                /* to write a line of the ring: near 1 to 7, far 27 */
 #define STRAIGHT_BYTES    ((size_t)1 << 10) /* to another host: payloads from this size on go from the caller's memory */
 #define STREAMS_PER_LOOK  256               /* between two looks at the distance */
 #define LOOKS_FOR_PART    4096
@@ -59,7 +59,7 @@ static size_t part_offset(const tutti_channels *channel, const tutti_record *rec
 
 bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
     size_t wanted = span(channel, record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
-    if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= TUTTI_CHANNEL_RING_BYTES)) return true;
+    if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= channel->own_bytes)) return true;
     if (channel->theirs == NULL || channel->broken) return false;
     uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
     if (tail - channel->tail_seen > channel->head - channel->tail_seen) {
@@ -67,26 +67,31 @@ bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record,
         return false;
     }
     channel->tail_seen = tail;
-    return channel->head - tail + wanted <= TUTTI_CHANNEL_RING_BYTES;
+    return channel->head - tail + wanted <= channel->own_bytes;
 }
 
-/* Does this payload go past the caches? The lines of the ring are in the reader's, and to take them back costs more
+/* Does this payload go past the caches? The lines of a small ring are in the reader's, and to take them back costs more
  * than memory does: from some size on, and far sooner between distant caches. Those are known by what it costs. */
 static bool streams(tutti_channels *channel, size_t payload_bytes) {
-    if (payload_bytes >= STREAM_NEAR_BYTES) return true;
-    return channel->distant && ++channel->streamed % STREAMS_PER_LOOK != 0;
+    if (channel->distant) return ++channel->streamed % STREAMS_PER_LOOK != 0;
+    return channel->own_bytes < TUTTI_CHANNEL_LARGE_RING_BYTES && payload_bytes >= STREAM_NEAR_BYTES;
 }
 
+/* Two looks in a row decide: one may contain the time of another thread. */
 static void note_distance(tutti_channels *channel, uint64_t ticks, size_t bytes) {
-    channel->distant = tutti_ticks_to_ns(ticks) * TUTTI_CACHE_LINE > FAR_LINE_NS * (int64_t)bytes;
+    bool distant = tutti_ticks_to_ns(ticks) * TUTTI_CACHE_LINE > FAR_LINE_NS * (int64_t)bytes;
+    bool other = distant != channel->distant;
+    if (other && (!distant || channel->doubted)) channel->distant = distant;
+    channel->doubted = other && channel->distant != distant;
 }
 
-static void ring_write(tutti_channel_block *block, uint64_t at, const void *src, size_t bytes,
+static void ring_write(const tutti_channels *channel, uint64_t at, const void *src, size_t bytes,
                        void (*copy)(void *, const void *, size_t)) {
-    size_t offset = at & (TUTTI_CHANNEL_RING_BYTES - 1);
-    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
-    copy(block->ring + offset, src, first);
-    if (TUTTI_UNLIKELY(first < bytes)) copy(block->ring, (const char *)src + first, bytes - first);
+    uint8_t *ring = channel->own->ring;
+    size_t offset = at & (channel->own_bytes - 1);
+    size_t first = tutti_min_size(bytes, channel->own_bytes - offset);
+    copy(ring + offset, src, first);
+    if (TUTTI_UNLIKELY(first < bytes)) copy(ring, (const char *)src + first, bytes - first);
 }
 
 static void copy_cached(void *dst, const void *src, size_t bytes) {
@@ -95,7 +100,7 @@ static void copy_cached(void *dst, const void *src, size_t bytes) {
 
 /* The record that begins at a position of our ring. */
 static tutti_record *record_at(tutti_channels *channel, uint64_t at) {
-    return (tutti_record *)(void *)(channel->own->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1)));
+    return (tutti_record *)(void *)(channel->own->ring + (at & (channel->own_bytes - 1)));
 }
 
 static _Atomic uint32_t *kind_at(tutti_channels *channel, uint64_t at) {
@@ -151,7 +156,7 @@ static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record
     for (size_t part = 0, done = 0; done < total; part++) {
         uint64_t line = at + part_offset(channel, record, part);
         size_t bytes = tutti_min_size(total - done, part_bytes(channel, record));
-        ring_write(channel->own, line + sizeof *record, payload + done, bytes, past ? tutti_copy_stream : copy_cached);
+        ring_write(channel, line + sizeof *record, payload + done, bytes, past ? tutti_copy_stream : copy_cached);
         if (part == 0) write_line(channel, line, record, payload);
         else atomic_store_explicit(kind_at(channel, line), record->kind, memory_order_release); /* pairs with _copy */
         done += bytes;
@@ -168,7 +173,7 @@ static void write_record(tutti_channels *channel, const tutti_record *record, co
     }
     atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end comes first */
     if (!is_tiny(record) && record->payload_bytes > 0)
-        ring_write(channel->own, at + sizeof *record, payload, record->payload_bytes, copy_cached);
+        ring_write(channel, at + sizeof *record, payload, record->payload_bytes, copy_cached);
     write_line(channel, at, record, payload);
     /* The lines of the next such record, and the one after it: they come back from the reader while nobody waits. */
     for (uint64_t next = sizeof *record; next <= span(channel, record); next += sizeof *record)
@@ -183,7 +188,7 @@ static void write_far(tutti_channels *channel, const tutti_record *record, const
     bool straight = bytes >= STRAIGHT_BYTES && tutti_far_send_straight(channel, payload, bytes, span(channel, record));
     channel->head += span(channel, record);
     if (straight && tutti_far_has_straight(channel)) return;
-    if (bytes > 0) ring_write(channel->own, at + sizeof *record, payload, bytes, copy_cached);
+    if (bytes > 0) ring_write(channel, at + sizeof *record, payload, bytes, copy_cached);
     if (straight) tutti_far_send_rest(channel, span(channel, record));
     tutti_far_flush(channel);
 }
@@ -197,7 +202,7 @@ void tutti_channel_write(tutti_channels *channel, const tutti_record *record, co
 
 const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel) {
     return (const _Atomic uint32_t *)(const void *)(channel->theirs->ring +
-                                                    (channel->tail & (TUTTI_CHANNEL_RING_BYTES - 1)));
+                                                    (channel->tail & (channel->their_bytes - 1)));
 }
 
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
@@ -206,7 +211,7 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
     memcpy(record_out, (const void *)next, sizeof *record_out);
     if (!is_tiny(record_out)) __builtin_prefetch((const char *)next + sizeof *record_out);
-    size_t most = channel->far != NULL ? tutti_far_unread(channel) : TUTTI_CHANNEL_RING_BYTES - 1;
+    size_t most = channel->far != NULL ? tutti_far_unread(channel) : channel->their_bytes - 1;
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
         record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out) > most) {
         tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,
@@ -218,7 +223,7 @@ bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
 
 static uint32_t part_kind(const tutti_channels *channel, const tutti_record *record, size_t part) {
     uint64_t at = channel->tail + part_offset(channel, record, part);
-    const void *line = channel->theirs->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1));
+    const void *line = channel->theirs->ring + (at & (channel->their_bytes - 1));
     return atomic_load_explicit((const _Atomic uint32_t *)line, memory_order_acquire); /* pairs with write_parts */
 }
 
@@ -235,11 +240,12 @@ static bool wait_for_part(const tutti_channels *channel, const tutti_record *rec
     return false;
 }
 
-static void ring_read(const tutti_channel_block *block, uint64_t at, char *dst, size_t bytes) {
-    size_t offset = at & (TUTTI_CHANNEL_RING_BYTES - 1);
-    size_t first = tutti_min_size(bytes, TUTTI_CHANNEL_RING_BYTES - offset);
-    memcpy(dst, block->ring + offset, first);
-    if (TUTTI_UNLIKELY(first < bytes)) memcpy(dst + first, block->ring, bytes - first);
+static void ring_read(const tutti_channels *channel, uint64_t at, char *dst, size_t bytes) {
+    const uint8_t *ring = channel->theirs->ring;
+    size_t offset = at & (channel->their_bytes - 1);
+    size_t first = tutti_min_size(bytes, channel->their_bytes - offset);
+    memcpy(dst, ring + offset, first);
+    if (TUTTI_UNLIKELY(first < bytes)) memcpy(dst + first, ring, bytes - first);
 }
 
 bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes) {
@@ -251,7 +257,7 @@ bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *recor
         size_t here = tutti_min_size(bytes - done, part_bytes(channel, record));
         if (part > 0 && !wait_for_part(channel, record, part)) return false;
         uint64_t line = channel->tail + part_offset(channel, record, part);
-        ring_read(channel->theirs, line + sizeof *record, (char *)dst + done, here);
+        ring_read(channel, line + sizeof *record, (char *)dst + done, here);
         done += here;
     }
     return true;

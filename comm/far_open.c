@@ -25,15 +25,18 @@ void tutti_far_lose(tutti_channels *channel, const char *why) {
 }
 
 /* What a peer has said that has said nothing. */
-static const tutti_channel_block silence;
+static const union {
+    tutti_channel_block block;
+    uint8_t bytes[sizeof(tutti_channel_block) + TUTTI_CHANNEL_RING_BYTES];
+} silence;
 
 tutti_status tutti_far_equip(tutti_channels *channel) {
     struct tutti_far *far = channel->far;
     if (channel->own != NULL) return TUTTI_OK;
-    far->copy = aligned_alloc(TUTTI_CACHE_LINE, sizeof *far->copy);
+    far->copy = aligned_alloc(TUTTI_CACHE_LINE, sizeof *far->copy + TUTTI_CHANNEL_RING_BYTES);
     far->body = malloc(TUTTI_CHANNEL_RING_BYTES);
     far->stream = malloc(TUTTI_FAR_STREAM_BYTES);
-    tutti_channel_block *own = aligned_alloc(TUTTI_CACHE_LINE, sizeof *own);
+    tutti_channel_block *own = aligned_alloc(TUTTI_CACHE_LINE, sizeof *own + TUTTI_CHANNEL_RING_BYTES);
     if (far->copy == NULL || own == NULL || far->body == NULL || far->stream == NULL) {
         free(far->copy);
         free(far->body);
@@ -47,6 +50,7 @@ tutti_status tutti_far_equip(tutti_channels *channel) {
     memset(own, 0, offsetof(tutti_channel_block, ring) + TUTTI_CACHE_LINE);
     channel->own = own;
     channel->theirs = far->copy;
+    channel->own_bytes = channel->their_bytes = TUTTI_CHANNEL_RING_BYTES;
     return TUTTI_OK;
 }
 
@@ -164,7 +168,8 @@ tutti_status tutti_far_open(tutti_channels *channel) {
     TUTTI_TRY(tutti_calloc(1, sizeof *far, &far));
     channel->far = far;
     channel->probed = true; /* its memory cannot be read from here */
-    channel->theirs = &silence;
+    channel->theirs = &silence.block;
+    channel->their_bytes = TUTTI_CHANNEL_RING_BYTES;
     return write_tickets(channel->peer, far);
 }
 
