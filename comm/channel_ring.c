@@ -26,6 +26,7 @@
 #define STRAIGHT_BYTES    ((size_t)1 << 10) /* to another host: payloads from this size on go from the caller's memory */
 #define STREAMS_PER_LOOK  256               /* between two looks at the distance */
 #define LOOKS_FOR_PART    4096
+#define PREFETCHED_BYTES  ((size_t)512)
 
 /* --------------------------------------------------------------------------------------------- writing */
 
@@ -205,12 +206,18 @@ const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel) {
                                                     (channel->tail & (channel->their_bytes - 1)));
 }
 
+/* Its first lines, all at once: the processor's own prefetching begins when a few have come. */
+static void prefetch_payload(const char *payload, size_t bytes) {
+    for (size_t at = 0; at < tutti_min_size(bytes, PREFETCHED_BYTES); at += TUTTI_CACHE_LINE)
+        __builtin_prefetch(payload + at);
+}
+
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     const _Atomic uint32_t *next = tutti_channel_next(channel);
     /* Acquire: the record is there; pairs with tutti_channel_write. */
     if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
     memcpy(record_out, (const void *)next, sizeof *record_out);
-    if (!is_tiny(record_out)) __builtin_prefetch((const char *)next + sizeof *record_out);
+    if (!is_tiny(record_out)) prefetch_payload((const char *)next + sizeof *record_out, record_out->payload_bytes);
     size_t most = channel->far != NULL ? tutti_far_unread(channel) : channel->their_bytes - 1;
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
         record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out) > most) {
