@@ -148,7 +148,7 @@ void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint
 
 #define LEAST_MEASURED_BYTES ((size_t)2 << 10)
 #define TRIAL_BYTES          ((size_t)8 << 10) /* more than the store buffer takes without waiting */
-#define WRITES_PER_LOOK      4                 /* through the caches */
+#define WRITES_PER_LOOK      16                /* through the caches: a look takes 60 ns */
 #define WRITES_PER_TRIAL     64                /* past them */
 /* What a line costs through the caches: 1 to 3 ns where the readers share our last-level cache, 12 to 28 where they do
  * not. Past the caches it is 1 to 5 ns anywhere, but readers that share the cache then wait some 6 ns longer for it. */
