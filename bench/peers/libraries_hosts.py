@@ -16,7 +16,9 @@ class World:
 
     def __str__(self):
         limits = "".join(", " + word for word in (self.congestion, self.rate) if word)
-        return "%s ranks%s" % ("+".join(map(str, self.per_host)), limits)
+        alike = len(self.per_host) > 3 and len(set(self.per_host)) == 1
+        layout = "%dx%d" % (len(self.per_host), self.per_host[0]) if alike else "+".join(map(str, self.per_host))
+        return "%s ranks%s" % (layout, limits)
 
     def gigabytes(self):
         """The rate in GB/s, or None."""
@@ -70,6 +72,33 @@ def find_tutti(options, drivers):
 
     return [peers.Library("tutti", "ordinary memory", start),
             peers.Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
+
+
+# The rows of the table of algorithms between hosts (comm/algorithms/rail_table.c), and what they carry out.
+ROWS = {"direct_whole": "all_reduce", "direct": "all_reduce reduce_scatter all_gather broadcast all_to_all gather scatter",
+        "ring": "all_reduce reduce_scatter all_gather", "chain": "broadcast", "doubling": "all_reduce", "halving": "all_reduce",
+        "tree": "all_reduce broadcast", "double_tree": "all_reduce broadcast", "pairwise": "all_to_all",
+        "bruck": "all_gather all_to_all"}
+
+
+class Row(peers.Library):
+    """Tutti with one row for all sizes."""
+
+    def measures(self, collective, size):
+        return collective in ROWS[self.name].split()
+
+
+def find_rows(options, drivers):
+    """Tutti by each row, sums in any order, and by what it chooses then."""
+    program = peers.build_tutti(options, drivers)
+
+    def starter(environment):
+        return lambda world, arguments: world.start_ranks([program] + arguments, environment)
+
+    any_order = {"TUTTI_DETERMINISTIC": "0"}
+    rows = [Row(name, "TUTTI_ALGORITHM=%s TUTTI_DETERMINISTIC=0" % name, starter(dict(any_order, TUTTI_ALGORITHM=name)))
+            for name in ROWS]
+    return [peers.Library("any-order", "TUTTI_DETERMINISTIC=0", starter(any_order))] + rows, []
 
 
 class Sockets(peers.Library):
@@ -185,3 +214,4 @@ def find_torch_gloo(options, drivers):
 
 FINDERS = [(find_tutti, ["tutti", "tutti-mem"]), (find_openmpi, ["ompi", "ompi-ucx"]), (find_ucc, ["ucc"]),
            (find_mpich, ["mpich"]), (find_gloo_native, ["gloo"]), (find_torch_gloo, ["torch-gloo"])]
+ROW_FINDERS = [FINDERS[0], (find_rows, ["any-order", *ROWS])]
