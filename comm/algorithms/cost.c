@@ -1,8 +1,9 @@
 /*
  * Measures or reads what a rail costs. See cost.h.
  *
- * Two ranks exchange short messages, then two long ones, whose lengths follow from what the shorter ones took; that costs
- * some milliseconds. All do so two by two, and the worst of what they found is what rank 0 says.
+ * All ranks exchange messages with neighbours at the same time, since in a collective all of them need the cores and the
+ * network at once: short ones, then long ones, whose length follows from what the shorter ones took. That costs some
+ * milliseconds. The worst of what the ranks find is what rank 0 says.
  */
 #include "comm/algorithms/cost.h"
 
@@ -78,9 +79,10 @@ tutti_status tutti_cost_read(const char *path, tutti_cost *cost_out) {
 
 /* ----------------------------------------------------------------------------------------------------- measuring */
 
-#define SHORT_EXCHANGES  16
-#define SHORT_BURST      16
-#define LONG_TAKES_NS    INT64_C(10000000) /* the longest exchange is to take about that */
+#define SHORT_TIMES      16
+#define LONG_TIMES       3
+#define MOST_NEIGHBOURS  7
+#define LONG_TAKES_US    10000.0 /* the longest exchange is to take about that */
 #define LEAST_LONG_BYTES ((size_t)256 << 10)
 #define MOST_LONG_BYTES  (TUTTI_COST_SCRATCH_BYTES / 2)
 #define REDUCED_BYTES    ((size_t)128 << 10)
@@ -95,28 +97,69 @@ static double smaller(double a, double b) {
     return a < b ? a : b;
 }
 
-/* The best of a few exchanges of `bytes` with rank `peer`. */
-static tutti_status time_exchanges(const tutti_rail *rail, int peer, char *scratch, size_t bytes, int times,
-                                   double *us_out) {
-    int64_t best_ns = INT64_MAX;
-    for (int i = 0; i < times; i++) {
+static int compare_times(const void *one, const void *other) {
+    int64_t a = *(const int64_t *)one, b = *(const int64_t *)other;
+    return (a > b) - (a < b);
+}
+
+static double median_us(int64_t *taken_ns, int times) {
+    qsort(taken_ns, (size_t)times, sizeof *taken_ns, compare_times);
+    return larger((double)taken_ns[times / 2] / 1e3, LEAST_US);
+}
+
+/* To the rank `distance` further on, from the one as far back. */
+static tutti_status pass_on(const tutti_rail *rail, int distance, char *scratch, size_t bytes) {
+    int to = (rail->me + distance) % rail->n, from = (rail->me + rail->n - distance) % rail->n;
+    return tutti_link_exchange(rail, to, scratch, bytes, from, scratch + MOST_LONG_BYTES, bytes);
+}
+
+/* One step of several, each of which needs what the one before brought, as in a barrier. */
+static tutti_status time_step(const tutti_rail *rail, char *scratch, double *us_out) {
+    int64_t taken_ns[SHORT_TIMES];
+    int steps = 0;
+    for (int i = 0; i < SHORT_TIMES; i++) {
         int64_t start_ns = tutti_now_ns();
-        TUTTI_TRY(tutti_link_exchange(rail, peer, scratch, bytes, peer, scratch + MOST_LONG_BYTES, bytes));
-        best_ns = tutti_min_i64(best_ns, tutti_now_ns() - start_ns);
+        steps = 0;
+        for (int64_t distance = 1; distance < rail->n; distance *= 2, steps++)
+            TUTTI_TRY(pass_on(rail, (int)distance, scratch, 8));
+        taken_ns[i] = tutti_now_ns() - start_ns;
     }
-    *us_out = larger((double)best_ns / 1e3, LEAST_US);
+    *us_out = median_us(taken_ns, SHORT_TIMES) / steps;
     return TUTTI_OK;
 }
 
-/* What the next of many messages costs: they are sent one after the other, and the last is answered. */
-static tutti_status time_burst(const tutti_rail *rail, int peer, char *scratch, double *us_out) {
-    int64_t start_ns = tutti_now_ns();
-    for (int i = 0; i < SHORT_BURST; i++) {
-        if (rail->me < peer) TUTTI_TRY(tutti_link_send(rail, peer, scratch, 8));
-        else TUTTI_TRY(tutti_link_recv(rail, peer, scratch, 8));
+/* What one more message costs that is sent, and one that comes, at the same time as others: with several neighbours, since
+ * each message wakes another rank. */
+static tutti_status time_message(const tutti_rail *rail, char *scratch, double step_us, double *us_out) {
+    tutti_link_part parts[2 * MOST_NEIGHBOURS];
+    int64_t taken_ns[SHORT_TIMES];
+    int neighbours = rail->n - 1 < MOST_NEIGHBOURS ? rail->n - 1 : MOST_NEIGHBOURS, nparts = 0;
+    for (int i = 1; i <= neighbours; i++) {
+        int to = (rail->me + i) % rail->n, from = (rail->me + rail->n - i) % rail->n;
+        char *received = scratch + (ptrdiff_t)i * TUTTI_CACHE_LINE;
+        parts[nparts++] = (tutti_link_part){.rank = to, .sends = true, .data = scratch, .bytes = 8};
+        parts[nparts++] = (tutti_link_part){.rank = from, .data = received, .bytes = 8};
     }
-    double us = (double)(tutti_now_ns() - start_ns) / 1e3 / SHORT_BURST;
-    *us_out = larger(us, LEAST_US);
+    for (int i = 0; i < SHORT_TIMES; i++) {
+        int64_t start_ns = tutti_now_ns();
+        TUTTI_TRY(tutti_link_move(rail, parts, nparts));
+        taken_ns[i] = tutti_now_ns() - start_ns;
+    }
+    double more_us = neighbours > 1 ? (median_us(taken_ns, SHORT_TIMES) - step_us) / (neighbours - 1) : 0;
+    *us_out = smaller(larger(more_us, LEAST_US), step_us);
+    return TUTTI_OK;
+}
+
+/* All links between neighbours in both directions at once. */
+static tutti_status time_long(const tutti_rail *rail, char *scratch, size_t bytes, tutti_cost *cost) {
+    int64_t taken_ns[LONG_TIMES];
+    for (int i = 0; i < LONG_TIMES; i++) {
+        int64_t start_ns = tutti_now_ns();
+        TUTTI_TRY(pass_on(rail, 1, scratch, bytes));
+        taken_ns[i] = tutti_now_ns() - start_ns;
+    }
+    double us = median_us(taken_ns, LONG_TIMES);
+    cost->bandwidth_gbs = (double)bytes / larger(us - cost->latency_us, us / 2) / 1e3;
     return TUTTI_OK;
 }
 
@@ -137,36 +180,26 @@ static double time_reducing(char *scratch) {
     return 2.0 * (double)REDUCED_BYTES / larger((double)best_ns, 1);
 }
 
-/* How long the long exchange is to be; the lower rank says it, since clocks differ. */
-static tutti_status agree_on_length(const tutti_rail *rail, int peer, double least_us, uint64_t *bytes_out) {
-    double bytes = (double)LONG_TAKES_NS / 1e3 / least_us * (double)LEAST_LONG_BYTES;
-    *bytes_out = bytes < (double)MOST_LONG_BYTES ? (uint64_t)bytes : MOST_LONG_BYTES;
-    if (rail->me < peer) return tutti_link_send(rail, peer, bytes_out, sizeof *bytes_out);
-    TUTTI_TRY(tutti_link_recv(rail, peer, bytes_out, sizeof *bytes_out));
-    if (*bytes_out <= MOST_LONG_BYTES) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_DATA, "rank %d of a rail asks for an exchange of too many bytes", peer);
+static double cores_per_rank(const tutti_comm *comm) {
+    return comm->host_cores >= comm->host_ranks ? 1 : (double)comm->host_cores / comm->host_ranks;
 }
 
-/* By two ranks of the rail. */
-static tutti_status measure(const tutti_rail *rail, int peer, char *scratch, tutti_cost *cost_out) {
-    uint64_t long_bytes;
-    double short_us, burst_us, middle_us, long_us;
+/* With short messages, and the bandwidth of ones that are long enough to tell how long the longest may be. */
+static tutti_status measure_short(const tutti_rail *rail, char *scratch, tutti_cost *cost) {
     memset(scratch, 0, TUTTI_COST_SCRATCH_BYTES);
-    TUTTI_TRY(time_exchanges(rail, peer, scratch, 8, SHORT_EXCHANGES, &short_us));
-    TUTTI_TRY(time_burst(rail, peer, scratch, &burst_us));
-    TUTTI_TRY(time_exchanges(rail, peer, scratch, LEAST_LONG_BYTES, 2, &middle_us));
-    TUTTI_TRY(agree_on_length(rail, peer, middle_us, &long_bytes));
-    size_t bytes = LEAST_LONG_BYTES;
-    long_us = middle_us;
-    if (long_bytes > LEAST_LONG_BYTES) {
-        bytes = (size_t)long_bytes;
-        TUTTI_TRY(time_exchanges(rail, peer, scratch, bytes, 3, &long_us));
-    }
-    *cost_out = (tutti_cost){.latency_us = short_us,
-                             .message_us = smaller(burst_us, short_us),
-                             .bandwidth_gbs = (double)bytes / larger(long_us - short_us, long_us / 2) / 1e3,
-                             .reduce_gbs = time_reducing(scratch)};
+    TUTTI_TRY(time_step(rail, scratch, &cost->latency_us));
+    TUTTI_TRY(time_message(rail, scratch, cost->latency_us, &cost->message_us));
+    TUTTI_TRY(time_long(rail, scratch, LEAST_LONG_BYTES, cost));
+    cost->reduce_gbs = time_reducing(scratch);
+    cost->cores = cores_per_rank(rail->comm);
     return TUTTI_OK;
+}
+
+/* The bandwidth so far is equal on all ranks. */
+static tutti_status measure_long(const tutti_rail *rail, char *scratch, tutti_cost *cost) {
+    double bytes = LONG_TAKES_US * 1e3 * cost->bandwidth_gbs;
+    if (bytes <= (double)LEAST_LONG_BYTES) return TUTTI_OK;
+    return time_long(rail, scratch, bytes < (double)MOST_LONG_BYTES ? (size_t)bytes : MOST_LONG_BYTES, cost);
 }
 
 /* Each number is the worse one: what the slowest host takes, all wait for. */
@@ -176,24 +209,6 @@ static tutti_cost worse(const tutti_cost *one, const tutti_cost *other) {
                         .bandwidth_gbs = smaller(one->bandwidth_gbs, other->bandwidth_gbs),
                         .reduce_gbs = smaller(one->reduce_gbs, other->reduce_gbs),
                         .cores = smaller(one->cores, other->cores)};
-}
-
-static double cores_per_rank(const tutti_comm *comm) {
-    return comm->host_cores >= comm->host_ranks ? 1 : (double)comm->host_cores / comm->host_ranks;
-}
-
-/* Two by two, at the same time; of an odd number the last one then with rank 0. */
-static tutti_status measure_pairs(const tutti_rail *rail, char *scratch, tutti_cost *cost_out) {
-    int last = rail->n - 1, partner = rail->me ^ 1;
-    tutti_cost cost, more;
-    if (partner <= last) TUTTI_TRY(measure(rail, partner, scratch, &cost));
-    if (rail->n % 2 != 0 && (rail->me == 0 || rail->me == last)) {
-        TUTTI_TRY(measure(rail, last - rail->me, scratch, &more));
-        cost = rail->me == 0 ? worse(&cost, &more) : more;
-    }
-    cost.cores = cores_per_rank(rail->comm);
-    *cost_out = cost;
-    return TUTTI_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------------ agreeing */
@@ -239,6 +254,11 @@ static tutti_status spread(const tutti_rail *rail, verdict *v) {
     return TUTTI_OK;
 }
 
+static tutti_status agree_on_worst(const tutti_rail *rail, verdict *v) {
+    TUTTI_TRY(gather_worst(rail, &v->cost));
+    return spread(rail, v);
+}
+
 static bool is_sane(const tutti_cost *cost) {
     return isfinite(cost->latency_us) && isfinite(cost->message_us) && isfinite(cost->bandwidth_gbs) &&
            isfinite(cost->reduce_gbs) && isfinite(cost->cores) && cost->latency_us >= 0 && cost->message_us >= 0 &&
@@ -254,9 +274,10 @@ tutti_status tutti_cost_agree(const tutti_rail *rail, const char *path, char *sc
     if (rail->me == 0) v = decide(rail, path);
     TUTTI_TRY(spread(rail, &v));
     if (v.measures) {
-        TUTTI_TRY(measure_pairs(rail, scratch, &v.cost));
-        TUTTI_TRY(gather_worst(rail, &v.cost));
-        TUTTI_TRY(spread(rail, &v));
+        TUTTI_TRY(measure_short(rail, scratch, &v.cost));
+        TUTTI_TRY(agree_on_worst(rail, &v));
+        TUTTI_TRY(measure_long(rail, scratch, &v.cost));
+        TUTTI_TRY(agree_on_worst(rail, &v));
     }
     v.text[sizeof v.text - 1] = '\0';
     if (v.status != TUTTI_OK) return tutti_fail(TUTTI_ERR_CONFIG, "%s", v.text);

@@ -1,10 +1,10 @@
 /*
- * What a rail costs: numbers from which the time of an algorithm is predicted. They are measured by a few exchanges of
- * ranks two by two when a communicator is made, of which the worst counts, or read from the file that TUTTI_COST_FILE
- * names:
+ * What a rail costs: numbers from which the time of an algorithm is predicted. They are measured by a few exchanges of all
+ * ranks at the same time when a communicator is made, of which the worst counts, or read from the file that
+ * TUTTI_COST_FILE names:
  *
  *   # a line is a name and a number; all four
- *   latency_us    18.5     a short message, one way
+ *   latency_us    18.5     a step: a short message to one rank while one comes from another
  *   message_us    1.8      what each further message at the same time adds
  *   bandwidth_gbs 1.15     of a link, each direction, while both are in use (1e9 bytes per second)
  *   reduce_gbs    12       input that one rank adds up

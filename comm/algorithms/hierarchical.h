@@ -3,7 +3,7 @@
  * Each byte crosses the network once per host, not once per rank. Long calls of several ranks on a host go in pieces, so that
  * both parts work at the same time.
  *
- * Sums are in rank order within a host, then in the order of the hosts. float16 and smaller are rounded once per host, and
+ * Sums are in rank order within a host, then in that of rails (rail.h). float16 and smaller are rounded once per host, and
  * once at the end.
  */
 #ifndef TUTTI_HIERARCHICAL_H

@@ -71,10 +71,6 @@ double tutti_predict_tree_reduce(const tutti_question *q) {
     return tutti_predict_tree(q) + reducing(q, 2 * q->log_n * q->bytes);
 }
 
-double tutti_predict_tree_all_reduce(const tutti_question *q) {
-    return tutti_predict_tree(q) + tutti_predict_tree_reduce(q);
-}
-
 double tutti_predict_double_tree(const tutti_question *q) {
     double npieces = pieces(q->bytes / 2, q->piece_bytes), steps = npieces + q->log_n;
     return moving(q, steps, 2 * steps, q->bytes / npieces * steps);
@@ -104,11 +100,6 @@ double tutti_predict_direct(const tutti_question *q) {
 
 double tutti_predict_ring(const tutti_question *q) {
     return moving(q, q->n - 1, q->n - 1, (q->n - 1) * q->bytes);
-}
-
-double tutti_predict_pairwise(const tutti_question *q) {
-    double steps = (q->n - 1) * pieces(q->bytes, q->piece_bytes);
-    return moving(q, steps, steps, (q->n - 1) * q->bytes);
 }
 
 double tutti_predict_direct_all_to_all(const tutti_question *q) {

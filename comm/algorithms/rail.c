@@ -20,18 +20,19 @@ static tutti_rail_call make_call(const tutti_rail *rail, const tutti_rail_setup 
                              .scratch_bytes = setup->scratch_bytes};
 }
 
-/* Integers, bool, and least and greatest of all come out the same in any order, and so does a sum of two. But the mean of
- * small floats is rounded once: it takes an algorithm that has all inputs when it divides. */
-static bool order_matters(const tutti_rail *rail, const tutti_rail_vector *vector) {
+/* Integers, bool, and least and greatest of all come out the same in any order, and so does a sum of two. But sums and means
+ * of small floats are rounded once: they take an algorithm that has all inputs when it adds. */
+static tutti_rail_order order_of(const tutti_rail *rail, const tutti_rail_vector *vector) {
     bool is_float = vector->type > TUTTI_BOOL;
     bool is_small = is_float && vector->type != TUTTI_FLOAT32 && vector->type != TUTTI_FLOAT64;
-    if (!is_float || vector->reduction == TUTTI_MIN || vector->reduction == TUTTI_MAX) return false;
-    return rail->n > 2 || (is_small && vector->reduction == TUTTI_AVG);
+    if (!is_float || vector->reduction == TUTTI_MIN || vector->reduction == TUTTI_MAX) return TUTTI_RAIL_ANY_ORDER;
+    if (is_small && (rail->n > 2 || vector->reduction == TUTTI_AVG)) return TUTTI_RAIL_ALL_TOGETHER;
+    return rail->n > 2 ? TUTTI_RAIL_IN_PAIRS : TUTTI_RAIL_ANY_ORDER;
 }
 
 tutti_status tutti_rail_barrier(const tutti_rail *rail, const tutti_rail_setup *setup) {
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_BARRIER, 0);
-    return tutti_rail_choose_and_run(setup->table, TUTTI_KIND_BARRIER, false, &call);
+    return tutti_rail_choose_and_run(setup->table, TUTTI_KIND_BARRIER, TUTTI_RAIL_ANY_ORDER, &call);
 }
 
 tutti_status tutti_rail_broadcast(const tutti_rail *rail, const tutti_rail_setup *setup, int root, void *buffer,
@@ -41,7 +42,7 @@ tutti_status tutti_rail_broadcast(const tutti_rail *rail, const tutti_rail_setup
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_BROADCAST, bytes);
     call.root = root;
     call.receives = &whole;
-    return tutti_rail_choose_and_run(setup->table, call.kind, false, &call);
+    return tutti_rail_choose_and_run(setup->table, call.kind, TUTTI_RAIL_ANY_ORDER, &call);
 }
 
 /* ------------------------------------------------------------------------------------------------------ reducing */
@@ -58,7 +59,7 @@ tutti_status tutti_rail_all_reduce(const tutti_rail *rail, const tutti_rail_setu
     if (bytes == 0) return tutti_rail_barrier(rail, setup);
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_ALL_REDUCE, bytes);
     call.vector = *vector;
-    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(rail, vector), &call);
+    return tutti_rail_choose_and_run(setup->table, call.kind, order_of(rail, vector), &call);
 }
 
 tutti_status tutti_rail_reduce(const tutti_rail *rail, const tutti_rail_setup *setup, int root,
@@ -69,7 +70,7 @@ tutti_status tutti_rail_reduce(const tutti_rail *rail, const tutti_rail_setup *s
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_REDUCE, bytes);
     call.vector = *vector;
     call.root = root;
-    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(rail, vector), &call);
+    return tutti_rail_choose_and_run(setup->table, call.kind, order_of(rail, vector), &call);
 }
 
 tutti_status tutti_rail_reduce_scatter(const tutti_rail *rail, const tutti_rail_setup *setup, const void *const *srcs,
@@ -82,7 +83,7 @@ tutti_status tutti_rail_reduce_scatter(const tutti_rail *rail, const tutti_rail_
     call.vector = *vector;
     call.srcs = srcs;
     call.counts = counts;
-    return tutti_rail_choose_and_run(setup->table, call.kind, order_matters(rail, vector), &call);
+    return tutti_rail_choose_and_run(setup->table, call.kind, order_of(rail, vector), &call);
 }
 
 /* -------------------------------------------------------------------------------------------------------- moving */
@@ -101,7 +102,7 @@ tutti_status tutti_rail_all_gather(const tutti_rail *rail, const tutti_rail_setu
     tutti_rail_call call = make_call(rail, setup, TUTTI_KIND_ALL_GATHER, most);
     call.receives = blocks;
     call.watch = watch;
-    if (most > 0) return tutti_rail_choose_and_run(setup->table, call.kind, false, &call);
+    if (most > 0) return tutti_rail_choose_and_run(setup->table, call.kind, TUTTI_RAIL_ANY_ORDER, &call);
     TUTTI_TRY(tutti_rail_barrier(rail, setup));
     for (int i = 1; i < rail->n; i++) TUTTI_TRY(tutti_rail_tell(&call, tutti_rail_next(&call, rail->me, i)));
     return TUTTI_OK;
@@ -117,7 +118,7 @@ tutti_status tutti_rail_all_to_all(const tutti_rail *rail, const tutti_rail_setu
     call.sends = sends;
     call.receives = receives;
     tutti_kind row_kind = uniform ? TUTTI_KIND_ALL_TO_ALL : TUTTI_KIND_ALL_TO_ALL_V;
-    return tutti_rail_choose_and_run(setup->table, row_kind, false, &call);
+    return tutti_rail_choose_and_run(setup->table, row_kind, TUTTI_RAIL_ANY_ORDER, &call);
 }
 
 /* The rooted ones have one algorithm each: sizes are known to the two ends only. */

@@ -6,9 +6,10 @@
  *   tutti_rail_scratch_bytes()   before a call: how much memory it needs
  *   tutti_rail_all_reduce() ...  block until this rank's part is done; keep nothing, allocate nothing
  *
- * Sums are in the order of the rail, float16 and smaller in float32 and rounded once, so results are equal bit for bit on
- * all ranks and whatever the sizes. Where the table allows another order (`reorders`) floats may use it; where the order
- * makes no difference (integers, bool, min and max) the fastest algorithm is taken.
+ * Sums and products of float32 and float64 are made in pairs of ranks, then pairs of pairs (tutti_rail_pairs); those of
+ * float16 and smaller from the first rank to the last, in float32 and rounded once. So results are equal bit for bit on all
+ * ranks, whatever the sizes and the algorithm. Where the table allows another order (`reorders`) floats may use it; where
+ * the order makes no difference (integers, bool, min and max) the fastest algorithm is taken.
  *
  * Invariant: what chooses an algorithm, and the size of its pieces, is equal on all ranks: the table, and arguments that are
  * equal by contract. Scratch memory may be anywhere and may be larger than needed.
@@ -44,14 +45,22 @@ typedef struct tutti_rail_watch {
 
 #define TUTTI_RAIL_CLASSES 48 /* class c: from 2^c bytes on; 0: up to 1 byte */
 
+/* What the bits of a result ask of an algorithm. */
+typedef enum tutti_rail_order {
+    TUTTI_RAIL_ANY_ORDER,
+    TUTTI_RAIL_IN_PAIRS,     /* sums of pairs, then of pairs of pairs */
+    TUTTI_RAIL_ALL_TOGETHER, /* a rank has all inputs of an element when it adds: one rounding */
+    TUTTI_RAIL_ORDERS
+} tutti_rail_order;
+
 /* Which row carries out which call. Equal on all ranks of the rail. */
 typedef struct tutti_rail_table {
     int n;
     tutti_cost cost;
     size_t piece_bytes; /* of what is pipelined */
     const char *forced; /* rows of that name are taken where they fit; NULL: none */
-    /* By: does the order of the sum matter? all_to_all_v: all_to_all of blocks that are not uniform. */
-    uint8_t rows[2][TUTTI_KIND_COUNT][TUTTI_RAIL_CLASSES];
+    /* all_to_all_v: all_to_all of blocks that are not uniform. */
+    uint8_t rows[TUTTI_RAIL_ORDERS][TUTTI_KIND_COUNT][TUTTI_RAIL_CLASSES];
     size_t scratch_below[TUTTI_KIND_COUNT][TUTTI_RAIL_CLASSES]; /* what the rows of all lesser classes need at most */
 } tutti_rail_table;
 
@@ -67,13 +76,13 @@ void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost
 bool tutti_rail_has_row(const char *name);
 const char *tutti_rail_row_names(void);
 
-/* Name of the row for a size as in tutti_rail_scratch_bytes; `ordered`: the order of the sum matters. */
-const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered);
+/* Name of the row for a size as in tutti_rail_scratch_bytes. */
+const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, tutti_rail_order order);
 
-/* Microseconds that a call for which the order of sums matters is to take. */
+/* Microseconds that a call is to take, a sum of float32. */
 double tutti_rail_predict(const tutti_rail_table *table, tutti_kind kind, size_t bytes);
 
-/* Lines that explain the choices for `kind`: from how many bytes, which algorithm, the predicted time, what would have been
+/* Lines that explain the choices for `kind` (sums of float32): from how many bytes, which algorithm, the predicted time, what would have been
  * second. NULL after the last; `text` else. */
 const char *tutti_rail_explain(const tutti_rail_table *table, tutti_kind kind, int line, char *text, size_t capacity);
 

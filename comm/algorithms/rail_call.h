@@ -58,9 +58,31 @@ static inline tutti_rail_piece tutti_rail_piece_of(size_t bytes, size_t piece_by
     return (tutti_rail_piece){.start = start, .bytes = tutti_min_size(piece_bytes, bytes - start)};
 }
 
-/* dst = srcs[0] op srcs[1] ..., avg divides. */
+/*
+ * Pairwise summation: of n ranks the first 2 * extra make pairs, so that a power of two of members is left; then
+ * neighbouring members are added, then neighbouring sums, until there is one. That is the order in which pairs of ranks
+ * add while they exchange vectors (doubling.c).
+ */
+typedef struct tutti_rail_pairs {
+    int members; /* a power of two */
+    int extra;   /* members that are pairs of ranks */
+} tutti_rail_pairs;
+static inline tutti_rail_pairs tutti_rail_pair_up(int n) {
+    tutti_rail_pairs pairs = {.members = 1};
+    while (2 * pairs.members <= n) pairs.members *= 2;
+    pairs.extra = n - pairs.members;
+    return pairs;
+}
+/* The first rank of a member. */
+static inline int tutti_rail_rank_of(tutti_rail_pairs pairs, int member) {
+    return member < pairs.extra ? 2 * member : member + pairs.extra;
+}
+
+/* dst = srcs[0] op srcs[1] ..., from the first to the last; avg divides. */
 void tutti_rail_reduce_now(const tutti_rail_vector *vector, void *dst, const void *const *srcs, int nsrcs,
                            size_t bytes);
+/* The same, in the order that sums on rails have: srcs are the inputs of all n ranks. */
+void tutti_rail_sum(const tutti_rail_vector *vector, void *dst, const void *const *srcs, int nsrcs, size_t bytes);
 /* What links fold with: avg sums; tutti_rail_divide does the rest, once. */
 tutti_fold tutti_rail_fold_of(const tutti_rail_vector *vector);
 void tutti_rail_divide(const tutti_rail_vector *vector, void *data, size_t bytes);
@@ -74,7 +96,7 @@ tutti_status tutti_rail_move(const tutti_rail_call *call, tutti_link_part *parts
 /* The work of adding up. */
 typedef struct tutti_rail_adding {
     const tutti_rail_vector *vector;
-    const void **views; /* nviews sources in the order of the rail; they move on */
+    const void **views; /* the inputs of all ranks; they move on */
     int nviews;
     char *dst;
     size_t left; /* bytes */
@@ -84,15 +106,15 @@ bool tutti_rail_add_some(void *adding);
 /* Slice `rank` of the call's vector, in bytes. */
 tutti_rail_piece tutti_rail_slice(const tutti_rail_call *call, int rank);
 
-/* The row of the table for that kind and the call's size. ordered: the order of its sum matters. */
-tutti_status tutti_rail_choose_and_run(const tutti_rail_table *table, tutti_kind kind, bool ordered,
+/* The row of the table for that kind and the call's size. */
+tutti_status tutti_rail_choose_and_run(const tutti_rail_table *table, tutti_kind kind, tutti_rail_order order,
                                        tutti_rail_call *call);
 
 /*
  * The algorithms. Each has a function that says how much scratch it takes for n ranks and `bytes` (see rail.h).
  */
 
-/* direct.c: everybody sends to everybody at once; sums in the order of the rail. */
+/* direct.c: each rank sends to all others at once. */
 tutti_status tutti_direct_whole(tutti_rail_call *call);  /* all_reduce, reduce: whole vectors are sent */
 tutti_status tutti_direct_sliced(tutti_rail_call *call); /* all_reduce, reduce, reduce_scatter: slices are sent */
 tutti_status tutti_direct_move(tutti_rail_call *call);   /* all_gather, gather, scatter */
@@ -113,23 +135,17 @@ size_t tutti_ring_scratch(int n, size_t bytes, size_t piece_bytes);
 /* doubling.c: pairs of ranks at growing or shrinking distance. */
 tutti_status tutti_doubling_all_reduce(tutti_rail_call *call);
 tutti_status tutti_doubling_halving(tutti_rail_call *call); /* all_reduce of long vectors: Rabenseifner */
-size_t tutti_doubling_scratch(int n, size_t bytes, size_t piece_bytes);
-
-/* tree.c: binomial trees for short vectors, two binary trees for long ones. */
-tutti_status tutti_tree_broadcast(tutti_rail_call *call);
 tutti_status tutti_tree_reduce(tutti_rail_call *call);
-tutti_status tutti_tree_all_reduce(tutti_rail_call *call);
-size_t tutti_tree_scratch(int n, size_t bytes, size_t piece_bytes);
+size_t tutti_doubling_scratch(int n, size_t bytes, size_t piece_bytes); /* all_reduce by doubling, reduce */
 
-/* double_tree.c */
+/* tree.c: a binomial tree, for short vectors. */
+tutti_status tutti_tree_broadcast(tutti_rail_call *call);
+
+/* double_tree.c: two binary trees, for long vectors. */
 tutti_status tutti_double_tree_broadcast(tutti_rail_call *call);
 tutti_status tutti_double_tree_reduce(tutti_rail_call *call);
 tutti_status tutti_double_tree_all_reduce(tutti_rail_call *call);
 size_t tutti_double_tree_scratch(int n, size_t bytes, size_t piece_bytes);
-
-/* pairwise.c: one partner after the other. */
-tutti_status tutti_pairwise_all_to_all(tutti_rail_call *call);
-size_t tutti_pairwise_scratch(int n, size_t bytes, size_t piece_bytes);
 
 /* bruck.c: log2(n) steps, blocks travel together. */
 tutti_status tutti_bruck_all_gather(tutti_rail_call *call);

@@ -17,12 +17,13 @@
 #define MOST_PIECE_BYTES  ((size_t)16 << 20)
 
 #define KIND(name) (1u << TUTTI_KIND_##name)
+#define SUMS       (KIND(ALL_REDUCE) | KIND(REDUCE) | KIND(REDUCE_SCATTER))
 
 typedef struct row {
     const char *name;
     unsigned kinds;
-    bool reorders;    /* sums in an order of its own */
-    bool only_pieces; /* its scratch grows with `bytes`: for no more than a piece, unless it is forced */
+    tutti_rail_order order; /* of its sums */
+    bool only_pieces;       /* its scratch grows with `bytes`: for no more than a piece, unless it is forced */
     double (*predict_us)(const tutti_question *q);
     size_t (*scratch)(int n, size_t bytes, size_t piece_bytes); /* NULL: none */
     tutti_status (*run)(tutti_rail_call *call);
@@ -37,16 +38,19 @@ static const row rows[] = {
      .run = tutti_dissemination_barrier},
     {.name = "direct_whole",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .order = TUTTI_RAIL_ALL_TOGETHER,
      .predict_us = tutti_predict_whole,
      .scratch = tutti_direct_whole_scratch,
      .run = tutti_direct_whole},
     {.name = "direct",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .order = TUTTI_RAIL_ALL_TOGETHER,
      .predict_us = tutti_predict_sliced,
      .scratch = tutti_direct_sliced_scratch,
      .run = tutti_direct_sliced},
     {.name = "direct",
      .kinds = KIND(REDUCE_SCATTER),
+     .order = TUTTI_RAIL_ALL_TOGETHER,
      .predict_us = tutti_predict_scattered,
      .scratch = tutti_direct_sliced_scratch,
      .run = tutti_direct_sliced},
@@ -67,12 +71,10 @@ static const row rows[] = {
      .run = tutti_direct_broadcast},
     {.name = "ring",
      .kinds = KIND(ALL_REDUCE),
-     .reorders = true,
      .predict_us = tutti_predict_ring_all_reduce,
      .run = tutti_ring_all_reduce},
     {.name = "ring",
      .kinds = KIND(REDUCE_SCATTER),
-     .reorders = true,
      .predict_us = tutti_predict_ring_scatter,
      .scratch = tutti_ring_scratch,
      .run = tutti_ring_reduce_scatter},
@@ -80,50 +82,38 @@ static const row rows[] = {
     {.name = "chain", .kinds = KIND(BROADCAST), .predict_us = tutti_predict_chain, .run = tutti_ring_broadcast},
     {.name = "doubling",
      .kinds = KIND(ALL_REDUCE),
-     .reorders = true,
+     .order = TUTTI_RAIL_IN_PAIRS,
      .predict_us = tutti_predict_doubling,
      .scratch = tutti_doubling_scratch,
      .only_pieces = true,
      .run = tutti_doubling_all_reduce},
     {.name = "halving",
      .kinds = KIND(ALL_REDUCE),
-     .reorders = true,
+     .order = TUTTI_RAIL_IN_PAIRS,
      .predict_us = tutti_predict_halving,
      .run = tutti_doubling_halving},
     {.name = "tree", .kinds = KIND(BROADCAST), .predict_us = tutti_predict_tree, .run = tutti_tree_broadcast},
     {.name = "tree",
      .kinds = KIND(REDUCE),
-     .reorders = true,
+     .order = TUTTI_RAIL_IN_PAIRS,
      .predict_us = tutti_predict_tree_reduce,
-     .scratch = tutti_tree_scratch,
+     .scratch = tutti_doubling_scratch,
      .only_pieces = true,
      .run = tutti_tree_reduce},
-    {.name = "tree",
-     .kinds = KIND(ALL_REDUCE),
-     .reorders = true,
-     .predict_us = tutti_predict_tree_all_reduce,
-     .run = tutti_tree_all_reduce},
     {.name = "double_tree",
      .kinds = KIND(BROADCAST),
      .predict_us = tutti_predict_double_tree,
      .run = tutti_double_tree_broadcast},
     {.name = "double_tree",
      .kinds = KIND(REDUCE),
-     .reorders = true,
      .predict_us = tutti_predict_double_tree_reduce,
      .scratch = tutti_double_tree_scratch,
      .run = tutti_double_tree_reduce},
     {.name = "double_tree",
      .kinds = KIND(ALL_REDUCE),
-     .reorders = true,
      .predict_us = tutti_predict_double_tree_all_reduce,
      .scratch = tutti_double_tree_scratch,
      .run = tutti_double_tree_all_reduce},
-    {.name = "pairwise",
-     .kinds = KIND(ALL_TO_ALL) | KIND(ALL_TO_ALL_V),
-     .predict_us = tutti_predict_pairwise,
-     .scratch = tutti_pairwise_scratch,
-     .run = tutti_pairwise_all_to_all},
     {.name = "bruck",
      .kinds = KIND(ALL_GATHER),
      .predict_us = tutti_predict_bruck_gather,
@@ -138,8 +128,9 @@ static const row rows[] = {
      .run = tutti_bruck_all_to_all},
 };
 
-static bool fits(const row *candidate, tutti_kind kind, bool ordered) {
-    return (candidate->kinds >> kind & 1) != 0 && !(ordered && candidate->reorders);
+static bool fits(const row *candidate, tutti_kind kind, tutti_rail_order order) {
+    bool adds = (SUMS >> kind & 1) != 0;
+    return (candidate->kinds >> kind & 1) != 0 && (!adds || candidate->order >= order);
 }
 
 /* ------------------------------------------------------------------------------------------------------- filling */
@@ -177,13 +168,13 @@ static bool is_forced(const tutti_rail_table *table, const row *candidate) {
 }
 
 /* The best row but `without` (-1: of all); -1: there is none. */
-static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, bool ordered, int without) {
+static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, tutti_rail_order order, int without) {
     tutti_question q = ask(table, middle_of(class));
     bool is_short = (size_t)2 << class <= table->piece_bytes;
     int best = -1;
     double best_us = 0;
     for (int i = 0; i < (int)TUTTI_COUNT_OF(rows); i++) {
-        if (i == without || !fits(&rows[i], kind, ordered)) continue;
+        if (i == without || !fits(&rows[i], kind, order)) continue;
         if (without < 0 && is_forced(table, &rows[i])) return i;
         double us = rows[i].predict_us(&q);
         if ((rows[i].only_pieces && !is_short) || (best >= 0 && us >= best_us)) continue;
@@ -195,8 +186,8 @@ static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, b
 
 static size_t scratch_of_class(const tutti_rail_table *table, tutti_kind kind, int class, size_t bytes) {
     size_t most = 0;
-    for (int ordered = 0; ordered < 2; ordered++) {
-        const row *chosen = &rows[table->rows[ordered][kind][class]];
+    for (int order = 0; order < TUTTI_RAIL_ORDERS; order++) {
+        const row *chosen = &rows[table->rows[order][kind][class]];
         if ((chosen->kinds >> kind & 1) == 0 || chosen->scratch == NULL) continue;
         most = tutti_max_size(most, chosen->scratch(table->n, bytes, table->piece_bytes));
     }
@@ -212,12 +203,13 @@ void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost
     table.piece_bytes = tutti_align_up(table.piece_bytes, TUTTI_CACHE_LINE);
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows) && rules->forced != NULL; i++)
         if (strcmp(rules->forced, rows[i].name) == 0) table.forced = rows[i].name;
-    for (int ordered = 0; ordered < 2; ordered++)
+    for (int order = 0; order < TUTTI_RAIL_ORDERS; order++)
         for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
             for (int class = 0; class < TUTTI_RAIL_CLASSES; class ++) {
                 int size = kind == TUTTI_KIND_ALL_TO_ALL_V ? TYPICAL_CLASS : class;
-                int best = best_row(&table, (tutti_kind)kind, size, ordered && !rules->reorders, -1);
-                table.rows[ordered][kind][class] = (uint8_t)(best >= 0 ? best : 0);
+                tutti_rail_order least = rules->reorders ? TUTTI_RAIL_ANY_ORDER : (tutti_rail_order)order;
+                int best = best_row(&table, (tutti_kind)kind, size, least, -1);
+                table.rows[order][kind][class] = (uint8_t)(best >= 0 ? best : 0);
             }
     for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
         for (int class = 1; class < TUTTI_RAIL_CLASSES; class ++)
@@ -234,13 +226,13 @@ bool tutti_rail_has_row(const char *name) {
 }
 
 const char *tutti_rail_row_names(void) {
-    return "dissemination, direct_whole, direct, ring, chain, doubling, halving, tree, double_tree, pairwise, bruck";
+    return "dissemination, direct_whole, direct, ring, chain, doubling, halving, tree, double_tree, bruck";
 }
 
 /* -------------------------------------------------------------------------------------------------------- using */
 
-static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered) {
-    return &rows[table->rows[ordered][kind][class_of(bytes)]];
+static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t bytes, tutti_rail_order order) {
+    return &rows[table->rows[order][kind][class_of(bytes)]];
 }
 
 /* Of all rows for up to that size: who asks for the longest of several calls has enough for the others, too. */
@@ -255,13 +247,13 @@ size_t tutti_rail_scratch_bytes(const tutti_rail_table *table, tutti_kind kind, 
     return most;
 }
 
-tutti_status tutti_rail_choose_and_run(const tutti_rail_table *table, tutti_kind kind, bool ordered,
+tutti_status tutti_rail_choose_and_run(const tutti_rail_table *table, tutti_kind kind, tutti_rail_order order,
                                        tutti_rail_call *call) {
-    return look_up(table, kind, call->bytes, ordered)->run(call);
+    return look_up(table, kind, call->bytes, order)->run(call);
 }
 
-const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, bool ordered) {
-    return look_up(table, kind, bytes, ordered)->name;
+const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, tutti_rail_order order) {
+    return look_up(table, kind, bytes, order)->name;
 }
 
 static double predict(const tutti_rail_table *table, int index, double bytes) {
@@ -270,7 +262,7 @@ static double predict(const tutti_rail_table *table, int index, double bytes) {
 }
 
 double tutti_rail_predict(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
-    return predict(table, table->rows[1][kind][class_of(bytes)], (double)bytes);
+    return predict(table, table->rows[TUTTI_RAIL_IN_PAIRS][kind][class_of(bytes)], (double)bytes);
 }
 
 /* ---------------------------------------------------------------------------------------------------- explaining */
@@ -288,7 +280,7 @@ static int end_of_range(const uint8_t *chosen, int first) {
 }
 
 const char *tutti_rail_explain(const tutti_rail_table *table, tutti_kind kind, int line, char *text, size_t capacity) {
-    const uint8_t *chosen = table->rows[1][kind];
+    const uint8_t *chosen = table->rows[TUTTI_RAIL_IN_PAIRS][kind];
     int first = 0;
     if ((rows[chosen[0]].kinds >> kind & 1) == 0) return NULL;
     for (; line > 0 && first < TUTTI_RAIL_CLASSES; line--) first = end_of_range(chosen, first);
@@ -298,7 +290,7 @@ const char *tutti_rail_explain(const tutti_rail_table *table, tutti_kind kind, i
     write_bytes(from, sizeof from, first);
     size_t used = (size_t)snprintf(text, capacity, "%s from %s: %s, %.4g us at %.4g bytes", tutti_kind_name(kind), from,
                                    rows[chosen[first]].name, predict(table, chosen[first], bytes), bytes);
-    int second = best_row(table, kind, first, true, chosen[first]);
+    int second = best_row(table, kind, first, TUTTI_RAIL_IN_PAIRS, chosen[first]);
     if (second >= 0 && used < capacity)
         snprintf(text + used, capacity - used, " (%s: %.4g)", rows[second].name, predict(table, second, bytes));
     return text;

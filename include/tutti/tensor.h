@@ -13,7 +13,7 @@
  * The value of a tensor with partial axes: neighbouring partial axes (those between them left out) of one reduction are one
  * reduction over their ranks in row-major order; such runs are reduced from the last to the first. So neither the value nor a bit
  * of it depends on the route by which it is computed. Where such ranks lie on several hosts, sums and products of floats are in
- * rank order within each host, then in the order of the hosts' lowest ranks, as those of tutti_all_reduce: copies that are
+ * rank order within each host, then in pairs of hosts, as those of tutti_all_reduce (docs/hosts.md): copies that are
  * computed by ranks which lie on the hosts in other ways may then differ by a rounding. A target with partial axes holds the
  * value on coordinate 0 of its sum, prod and bxor axes and the identity elsewhere (for sums of floats -0.0, which changes no
  * number); along min, max, avg, band and bor all hold the value.
@@ -29,8 +29,9 @@
  *     then wait for each other. What fails behind the call is told by the next one between the same ranks.
  *   - Reductions are those of tutti_all_reduce on CUDA memory. Where all ranks share one GPU, or go by way of host memory, all
  *     values are the host's, bit for bit, by every route. With a GPU for each rank sums, products and averages of floats are
- *     NCCL's, in its order, unless TUTTI_DETERMINISTIC=1 makes them the host's. Where some ranks share GPUs they may differ from
- *     the host's by roundings, and by the route; with TUTTI_DETERMINISTIC=1 not from run to run. All else is exact everywhere.
+ *     NCCL's, in its order, or, with TUTTI_DETERMINISTIC=1, in rank order, as the host's where the ranks are on one host. Where
+ *     some ranks share GPUs they may differ from the host's by roundings, and by the route; with TUTTI_DETERMINISTIC=1 not from
+ *     run to run. All else is exact everywhere.
  *   - From CUDA to host memory and back whole shards go by way of host memory: such a call waits for its stream, and for its own
  *     end.
  *   - Graphs may capture runs, after a first one, as far as collectives can be captured (docs/cuda.md); messages cannot. They use

@@ -209,21 +209,45 @@ static bool host_element(const void *const *srcs, int nsrcs, int host, size_t i,
     return any;
 }
 
+#define MOST_HOSTS 64
+
+/* One after the other. */
+static double in_turn(const double *values, int count, bool wide, tutti_reduction reduction) {
+    double acc = values[0];
+    for (int k = 1; k < count; k++) acc = reduce_floats(acc, values[k], wide, reduction);
+    return acc;
+}
+
+/* Pairs, until a power of two is left; then all neighbours, until one is left. */
+static double in_pairs(double *values, int count, bool wide, tutti_reduction reduction) {
+    int power = 1, left = 0;
+    while (2 * power <= count) power *= 2;
+    int pairs = count - power;
+    for (int k = 0; k < pairs; k++) values[left++] = reduce_floats(values[2 * k], values[2 * k + 1], wide, reduction);
+    for (int k = 2 * pairs; k < count; k++) values[left++] = values[k];
+    for (; left > 1; left /= 2)
+        for (int k = 0; k < left / 2; k++) values[k] = reduce_floats(values[2 * k], values[2 * k + 1], wide, reduction);
+    return values[0];
+}
+
 /* One element of floats; rounding to float32 after each step, except for float64, and to the type after each host. */
 static double float_element(const void *const *srcs, int nsrcs, size_t i, tutti_type type, tutti_reduction reduction) {
     bool wide = type == TUTTI_FLOAT64;
-    double acc = 0, next;
-    for (int host = 0; host_element(srcs, nsrcs, host, i, type, reduction, &next); host++) {
+    double of_hosts[MOST_HOSTS], value;
+    int count = 0;
+    while (count < MOST_HOSTS && host_element(srcs, nsrcs, count, i, type, reduction, &value)) {
         uint64_t rounded;
         if (hosts != NULL) {
-            reference_store_float(&rounded, 0, type, next);
-            next = reference_load_float(&rounded, 0, type);
+            reference_store_float(&rounded, 0, type, value);
+            value = reference_load_float(&rounded, 0, type);
         }
-        acc = host == 0 ? next : reduce_floats(acc, next, wide, reduction);
+        of_hosts[count++] = value;
         if (hosts == NULL) break;
     }
-    if (reduction == TUTTI_AVG) acc /= nsrcs;
-    return wide ? acc : (float)acc;
+    value = wide || type == TUTTI_FLOAT32 ? in_pairs(of_hosts, count, wide, reduction)
+                                          : in_turn(of_hosts, count, wide, reduction);
+    if (reduction == TUTTI_AVG) value /= nsrcs;
+    return wide ? value : (float)value;
 }
 
 void reference_reduce(void *dst, const void *const *srcs, int nsrcs, size_t count, tutti_type type,

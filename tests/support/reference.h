@@ -29,8 +29,8 @@ void reference_reduce(void *dst, const void *const *srcs, int nsrcs, size_t coun
                       tutti_reduction reduction);
 
 /* Sources that are on several hosts: host_of[k] is that of source k, hosts being numbered by their lowest source. Each
- * host's result is rounded to the type, then those are reduced in the order of hosts. NULL: there is one host. The array
- * must stay. */
+ * host's result is rounded to the type; then those of float32 and float64 are reduced in pairs, then pairs of pairs, others in
+ * the order of hosts. NULL: there is one host. The array must stay. At most 64 hosts. */
 void reference_set_hosts(const int *host_of);
 
 /* Element i of a buffer: of integers and bool sign-extended to 64 bits, of floats as a number. Storing a number rounds it to nearest
