@@ -77,7 +77,7 @@ def find_tutti(options, drivers):
 # The rows of the table of algorithms between hosts (comm/algorithms/rail_table.c), and what they carry out.
 ROWS = {"direct_whole": "all_reduce", "direct": "all_reduce reduce_scatter all_gather broadcast all_to_all gather scatter",
         "ring": "all_reduce reduce_scatter all_gather", "chain": "broadcast", "doubling": "all_reduce", "halving": "all_reduce",
-        "tree": "all_reduce broadcast", "double_tree": "all_reduce broadcast", "pairwise": "all_to_all",
+        "tree": "broadcast", "double_tree": "all_reduce broadcast",
         "bruck": "all_gather all_to_all"}
 
 

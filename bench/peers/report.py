@@ -8,7 +8,8 @@ import shares
 FIELDS = ["round", "ranks", "library", "collective", "form", "bytes", "us", "iterations", "wrong", "before_ns", "after_ns",
           "slow", "pace_ns", "state", "others_percent", "quiet"]
 OWN = ("tutti", "tutti-mem")
-COLORS = ["#c0392b", "#e67e22", "#2c6fbb", "#17a2b8", "#6c3fa0", "#2e8b57", "#7f7f7f", "#b08900", "#000000"]
+COLORS = ["#c0392b", "#e67e22", "#2c6fbb", "#17a2b8", "#6c3fa0", "#2e8b57", "#7f7f7f", "#b08900", "#000000", "#d81b8c",
+          "#4caf50", "#00695c", "#5d4037", "#9fa8da"]
 
 
 def size_text(count):

@@ -84,7 +84,7 @@ def goal_lines(tables, rates, worlds):
 
 # ------------------------------------------------------------------------------------------- the page
 
-PAGE = """# Collectives between hosts, next to other libraries
+PAGE = """# %s
 
 %s. `bench/compare_hosts` wrote this page: it makes hosts of network namespaces, joined by veth, and runs each library
 between them in turn, with one timing core; each rank rewrites its input and reads its result between operations, and every
@@ -111,6 +111,7 @@ def again(options):
     values = [(name, getattr(options, name)) for name in names]
     words = ["--%s %s" % (name.replace("_", "-"), ",".join(value) if isinstance(value, list) else value)
              for name, value in values if value not in ("", None)]
+    words = ["--rows"] * options.rows + words
     return " \\\n        ".join(" ".join(words[part:part + 4]) for part in range(0, len(words), 4))
 
 
@@ -143,7 +144,8 @@ def page_table(table, world, rates):
 
 def page_lines(rows, rates, tables, libraries, missing, machine, options):
     wrong, named = sum(row["wrong"] or 0 for row in rows), {str(world): world for world in options.worlds}
-    yield PAGE % (time.strftime("%-d %B %Y", time.gmtime()), wrong, again(options), options.near_ns)
+    title = "Algorithms between hosts, next to each other" if options.rows else "Collectives between hosts, next to other libraries"
+    yield PAGE % (title, time.strftime("%-d %B %Y", time.gmtime()), wrong, again(options), options.near_ns)
     yield from ("- `%s`: %s" % (library.name, library.note) for library in libraries)
     yield from ("- not compared: " + reason for reason in missing)
     yield ""
