@@ -8,16 +8,20 @@
  */
 #include "comm/channel.h"
 
+#include <limits.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "comm/comm.h"
 #include "comm/far.h"
 #include "comm/heap.h"
 
@@ -132,6 +136,7 @@ tutti_status tutti_channel_make(tutti_channels *channel) {
     publish_entry((size_t)(entry - directory));
     tutti_lobby *theirs = (tutti_lobby *)channel->peer->base;
     atomic_fetch_add_explicit(&theirs->callers, 1, memory_order_release); /* pairs with tutti_channel_callers */
+    tutti_channel_ring(channel);
     return TUTTI_OK;
 }
 
@@ -238,6 +243,37 @@ bool tutti_channel_is_attended(const tutti_channels *channel) {
 void tutti_channel_attend(int threads) {
     tutti_lobby *own = (tutti_lobby *)tutti_heap_base();
     atomic_fetch_add_explicit(&own->attending, threads, memory_order_relaxed);
+}
+
+/* ---------------------------------------------------------------------------------------------- sleeping */
+
+static tutti_lobby *own_lobby(void) {
+    return (tutti_lobby *)tutti_heap_base();
+}
+
+void tutti_channel_sleep_begin(uint32_t *bell_out) {
+    atomic_fetch_add_explicit(&own_lobby()->sleepers, 1, memory_order_seq_cst);
+    *bell_out = atomic_load_explicit(&own_lobby()->bell, memory_order_seq_cst);
+}
+
+void tutti_channel_sleep(uint32_t bell, int64_t most_ns) {
+    struct timespec most = {.tv_sec = most_ns / 1000000000, .tv_nsec = most_ns % 1000000000};
+    syscall(SYS_futex, &own_lobby()->bell, FUTEX_WAIT, bell, &most, NULL, 0);
+}
+
+void tutti_channel_sleep_end(void) {
+    atomic_fetch_sub_explicit(&own_lobby()->sleepers, 1, memory_order_relaxed);
+}
+
+void tutti_channel_ring_bell(tutti_lobby *lobby) {
+    atomic_fetch_add_explicit(&lobby->bell, 1, memory_order_seq_cst);
+    syscall(SYS_futex, &lobby->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void tutti_channel_ring_own(void) {
+    tutti_lobby *own = own_lobby();
+    if (own == NULL || tutti_forked()) return;
+    if (atomic_load_explicit(&own->sleepers, memory_order_seq_cst) > 0) tutti_channel_ring_bell(own);
 }
 
 uint64_t tutti_channel_callers(void) {

@@ -18,7 +18,7 @@
  * A block outlives the mapping of the peer: when the two meet again both go on where they stopped. It is used anew
  * for another process once the peer has ended.
  *
- * Invariant: a process writes only its own block and lobby, but for the count of callers. What is read from a peer is checked; what cannot be true
+ * Invariant: a process writes only its own block and lobby, but for the count of callers and the bell. What is read from a peer is checked; what cannot be true
  * breaks the channel. A channel is used under the lock of p2p.
  */
 #ifndef TUTTI_CHANNEL_H
@@ -95,7 +95,7 @@ typedef struct tutti_lobby_entry {
     uint64_t unused;
 } tutti_lobby_entry;
 
-#define TUTTI_LOBBY_ENTRIES ((TUTTI_HEAP_LOBBY_BYTES - sizeof(tutti_obituaries)) / sizeof(tutti_lobby_entry) - 6)
+#define TUTTI_LOBBY_ENTRIES ((TUTTI_HEAP_LOBBY_BYTES - sizeof(tutti_obituaries)) / sizeof(tutti_lobby_entry) - 8)
 
 /* The first bytes of each heap. Written by its owner only, but for `callers`. */
 typedef struct tutti_lobby {
@@ -109,13 +109,17 @@ typedef struct tutti_lobby {
     /* How often a process has entered a block for this one in its lobby. Written by them: so that this one looks into their
      * lobbies only then, and the heap of a process that sends nothing is never touched. */
     TUTTI_ALIGNED_LINE _Atomic uint64_t callers;
+    /* Threads of the owner that sleep until a peer has done something for them, and the word on which they sleep: whoever
+     * finds sleepers after a change that they may wait for counts it up. Lies on a line that hardly ever changes. */
+    TUTTI_ALIGNED_LINE atomic_int sleepers;
+    _Atomic uint32_t bell;
     tutti_obituaries obituaries;
     TUTTI_ALIGNED_LINE tutti_lobby_entry entries[TUTTI_LOBBY_ENTRIES];
 } tutti_lobby;
 
 _Static_assert(sizeof(tutti_lobby) <= TUTTI_HEAP_LOBBY_BYTES, "the lobby fits");
 
-#define TUTTI_CHANNEL_MAGIC UINT64_C(0x54757474694c6e32)
+#define TUTTI_CHANNEL_MAGIC UINT64_C(0x54757474694c6e33)
 
 /* What one process shows the other. Written by its owner only. */
 typedef struct tutti_channel_block {
@@ -171,6 +175,24 @@ tutti_status tutti_channel_make(tutti_channels *channel);
 bool tutti_channel_find(tutti_channels *channel);
 /* Grows when a peer has made its block for this process: a look that costs nothing, before tutti_channel_find. */
 uint64_t tutti_channel_callers(void);
+
+/* A thread of this process that has nothing to do until a peer writes, reads or gives credit, or tutti_channel_ring_own is
+ * called: from _begin on all that rings the bell. *bell_out is for _sleep, which returns when the bell has rung since
+ * _begin, or after most_ns; between the two the thread looks once more for what it waits for. A peer's change may be missed
+ * until tutti_page_order has been called after _begin. */
+void tutti_channel_sleep_begin(uint32_t *bell_out);
+void tutti_channel_sleep(uint32_t bell, int64_t most_ns);
+void tutti_channel_sleep_end(void);
+/* Wakes threads of this process. */
+void tutti_channel_ring_own(void);
+/* Wakes the peer's threads that sleep. After a change that they may wait for. */
+void tutti_channel_ring_bell(tutti_lobby *lobby);
+static inline void tutti_channel_ring(const tutti_channels *channel) {
+    tutti_lobby *theirs = (tutti_lobby *)channel->peer->base;
+    atomic_signal_fence(memory_order_seq_cst); /* the processor's part is the sleeper's barrier */
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&theirs->sleepers, memory_order_relaxed) > 0))
+        tutti_channel_ring_bell(theirs);
+}
 
 /* Is there room for a record with this payload, leaving reserve_bytes free? Needs tutti_channel_make. */
 bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes);

@@ -170,12 +170,14 @@ static void write_record(tutti_channels *channel, const tutti_record *record, co
     channel->head += span(channel, record);
     if (record->payload_bytes >= STREAM_FAR_BYTES) {
         write_parts(channel, at, record, payload);
+        tutti_channel_ring(channel);
         return;
     }
     atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end comes first */
     if (!is_tiny(record) && record->payload_bytes > 0)
         ring_write(channel, at + sizeof *record, payload, record->payload_bytes, copy_cached);
     write_line(channel, at, record, payload);
+    tutti_channel_ring(channel);
     /* The lines of the next such record, and the one after it: they come back from the reader while nobody waits. */
     for (uint64_t next = sizeof *record; next <= span(channel, record); next += sizeof *record)
         tutti_prefetch_to_write(record_at(channel, channel->head + next));
@@ -274,6 +276,8 @@ void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
     channel->tail += span(channel, record);
     /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
     atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
+    /* Writers hardly ever wait for the room of a line, and for credit they are woken below. */
+    if (!is_tiny(record) && channel->far == NULL) tutti_channel_ring(channel);
 }
 
 /* --------------------------------------------------------------------------------------------- backlog */
@@ -290,4 +294,5 @@ bool tutti_channel_has_credit(tutti_channels *channel, uint64_t bytes) {
 void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes) {
     channel->matched += tutti_channel_cost(bytes);
     atomic_store_explicit(&channel->own->matched, channel->matched, memory_order_relaxed); /* a hint: any order */
+    if (channel->far == NULL) tutti_channel_ring(channel);
 }

@@ -234,8 +234,12 @@ void tutti_transfer_pull(tutti_request *request) {
         return;
     }
     request->moved += bytes;
-    if (request->moved == request->wanted) finish_pull(request);
-    else tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
+    if (request->moved == request->wanted) {
+        finish_pull(request);
+        return;
+    }
+    tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
+    tutti_channel_ring_own();                                           /* whoever waits goes on with it */
 }
 
 void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address) {

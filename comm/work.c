@@ -62,6 +62,7 @@ static void end_now(tutti_work *work) {
     pthread_mutex_unlock(&work->lock);
     if (atomic_load_explicit(&work->sleepers, memory_order_seq_cst) > 0)
         syscall(SYS_futex, &work->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    tutti_channel_ring_own(); /* somebody may wait for this who also waits for peers */
     if (callback != NULL) tutti_pool_run(work);
 }
 
@@ -97,20 +98,47 @@ static void nap(tutti_work *work, int64_t most_ns) {
 
 #define ROUNDS_BEFORE_NAP 400
 #define NAP_NS            INT64_C(1000000)
+#define SHORTEST_NAP_NS   INT64_C(250000)
+#define LONGEST_NAP_NS    INT64_C(20000000) /* where peers wake this thread */
+
+/* Of a thread that waits for messages: until a peer has done something, or a request is complete. */
+static void sleep_for_peers(tutti_work *work, int64_t most_ns) {
+    uint32_t bell;
+    tutti_channel_sleep_begin(&bell);
+    if (!tutti_page_order(work->comm->page)) most_ns = SHORTEST_NAP_NS; /* a change may be missed */
+    if (!tutti_p2p_progress() && !tutti_work_done(work)) tutti_channel_sleep(bell, most_ns);
+    tutti_channel_sleep_end();
+}
+
+/* Naps become longer, as far as nothing has to be looked after. */
+static void rest(tutti_work *work, int64_t *nap_ns) {
+    if (!tutti_p2p_pending()) {
+        nap(work, NAP_NS);
+    } else if (work->streamed || !tutti_queue_is_empty(work->comm)) {
+        nap(work, SHORTEST_NAP_NS);
+    } else {
+        sleep_for_peers(work, *nap_ns);
+        if (work->comm->hosts == NULL) *nap_ns = tutti_min_i64(2 * *nap_ns, LONGEST_NAP_NS); /* others do not wake us */
+    }
+}
 
 static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
     tutti_backoff backoff = {.yields = !work->comm->spins};
+    int64_t nap_ns = SHORTEST_NAP_NS;
     for (unsigned round = 0; !tutti_work_done(work); round++) {
         /* An operation run here lasts as long as its peers take: not for one who wants to be back in time. */
         if (deadline->budget_ns == INT64_MAX && tutti_queue_run_next(work->comm)) continue;
-        if (tutti_p2p_progress()) backoff.rounds = 0; /* more is on its way */
+        if (tutti_p2p_progress()) { /* more is on its way */
+            backoff.rounds = 0;
+            nap_ns = SHORTEST_NAP_NS;
+        }
         if (tutti_work_done(work)) break;
-        if (round % 16 == 15) {
+        if (round % 16 == 15 || nap_ns > NAP_NS) {
             TUTTI_TRY(tutti_interrupt_check());
             if (tutti_deadline_passed(deadline)) return TUTTI_NOT_YET;
         }
         if (backoff.rounds < ROUNDS_BEFORE_NAP) tutti_backoff_pause(&backoff);
-        else nap(work, tutti_p2p_pending() ? NAP_NS / 4 : NAP_NS);
+        else rest(work, &nap_ns);
     }
     return TUTTI_OK;
 }

@@ -184,6 +184,10 @@ static bool run_next(tutti_comm *comm, bool worker) {
     return true;
 }
 
+bool tutti_queue_is_empty(const tutti_comm *comm) {
+    return atomic_load_explicit(&comm->queue->queued, memory_order_acquire) == 0;
+}
+
 bool tutti_queue_run_next(tutti_comm *comm) {
     return run_next(comm, /* worker */ false);
 }

@@ -69,6 +69,8 @@ tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op);
 tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work);
 /* Runs the oldest queued operation on this thread, if there is one and nobody is running any. False: there was not. */
 bool tutti_queue_run_next(tutti_comm *comm);
+/* Does no operation wait to be run? */
+bool tutti_queue_is_empty(const tutti_comm *comm);
 /* The operation itself, for a work's `run`: numbers it, carries it out, breaks the communicator when it fails. */
 tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op);
 /* The same when it could not even begin. */
