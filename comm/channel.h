@@ -18,8 +18,8 @@
  * A block outlives the mapping of the peer: when the two meet again both go on where they stopped. It is used anew
  * for another process once the peer has ended.
  *
- * Invariant: a process writes only its own block and lobby, but for the count of callers and the bell. What is read from a peer is checked; what cannot be true
- * breaks the channel. A channel is used under the lock of p2p.
+ * Invariant: a process writes only its own block and lobby, but for the count of callers and the bell. What is read from a
+ * peer is checked; what cannot be true breaks the channel. A channel is used under the lock of p2p.
  */
 #ifndef TUTTI_CHANNEL_H
 #define TUTTI_CHANNEL_H

@@ -149,9 +149,8 @@ static void carry_out(const tutti_verdict *verdict) {
     tutti_p2p_unlock();
 }
 
-bool tutti_p2p_progress(void) {
-    if (atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed) == 0 && !tutti_p2p_pending()) return false;
-    if (tutti_forked() || pthread_mutex_trylock(&tutti_p2p.lock) != 0) return false;
+/* Under the lock, which it gives back. */
+static bool progress(void) {
     tutti_verdict verdict;
     tutti_p2p.moved = false;
     tutti_transfer_progress();
@@ -160,6 +159,18 @@ bool tutti_p2p_progress(void) {
     tutti_p2p_unlock();
     if (TUTTI_UNLIKELY(verdict.port != NULL)) carry_out(&verdict);
     return moved;
+}
+
+bool tutti_p2p_progress(void) {
+    if (atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed) == 0 && !tutti_p2p_pending()) return false;
+    if (tutti_forked() || pthread_mutex_trylock(&tutti_p2p.lock) != 0) return false;
+    return progress();
+}
+
+bool tutti_p2p_progress_in_turn(void) {
+    if (tutti_forked()) return false;
+    pthread_mutex_lock(&tutti_p2p.lock);
+    return progress();
 }
 
 bool tutti_p2p_pending(void) {

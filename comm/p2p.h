@@ -29,6 +29,8 @@ tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int p
 /* Moves some of what can be moved; never blocks. Cheap when nothing is under way. Any thread may call it. True when it
  * moved something: who waits should come again soon. */
 bool tutti_p2p_progress(void);
+/* The same, after other threads that are at it, instead of leaving it to them. */
+bool tutti_p2p_progress_in_turn(void);
 /* Are there sends or receives in this process that have not completed? */
 bool tutti_p2p_pending(void);
 /* The communicator appears (all members known) and goes. Creation ends with a meeting of all its ranks after open, so

@@ -105,8 +105,9 @@ static void nap(tutti_work *work, int64_t most_ns) {
 static void sleep_for_peers(tutti_work *work, int64_t most_ns) {
     uint32_t bell;
     tutti_channel_sleep_begin(&bell);
-    if (!tutti_page_order(work->comm->page)) most_ns = SHORTEST_NAP_NS; /* a change may be missed */
-    if (!tutti_p2p_progress() && !tutti_work_done(work)) tutti_channel_sleep(bell, most_ns);
+    bool fenced = atomic_load_explicit(&work->comm->page->fenced, memory_order_relaxed) != 0; /* no membarrier here */
+    if (fenced || !tutti_page_order(work->comm->page)) most_ns = SHORTEST_NAP_NS; /* a change may be missed */
+    if (!tutti_p2p_progress_in_turn() && !tutti_work_done(work)) tutti_channel_sleep(bell, most_ns);
     tutti_channel_sleep_end();
 }
 

@@ -82,8 +82,8 @@ const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, si
 /* Microseconds that a call is to take, a sum of float32. */
 double tutti_rail_predict(const tutti_rail_table *table, tutti_kind kind, size_t bytes);
 
-/* Lines that explain the choices for `kind` (sums of float32): from how many bytes, which algorithm, the predicted time, what would have been
- * second. NULL after the last; `text` else. */
+/* Lines that explain the choices for `kind` (sums of float32): from how many bytes, which algorithm, the predicted time, what
+ * would have been second. NULL after the last; `text` else. */
 const char *tutti_rail_explain(const tutti_rail_table *table, tutti_kind kind, int line, char *text, size_t capacity);
 
 /* ------------------------------------------------------------------------------------------------ the calls */
