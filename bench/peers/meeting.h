@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define MEETING_RANKS 64 /* at most */
+#define MEETING_RANKS 256 /* at most */
 
 typedef struct meeting {
     int rank, size;
