@@ -7,21 +7,23 @@
  *
  * What an empty region takes, the marks among it, is subtracted. A step that leaves the program counter where it was
  * is a further turn of an instruction that repeats itself (rep movsb): processors step through those turn by turn.
- * They are counted apart. What the system does within a step (a page fault, a system call) counts nothing.
+ * They are counted apart. What the system does within a step (a page fault, a system call) counts nothing, and neither do
+ * the clocks that the system maps into each process (vdso): they read again when a tick falls between two of their steps.
  *
  * A step takes 1 to 25 us, the more in virtual machines. So a size of more than MOST_STEPS instructions, as the next
  * smaller one lets expect, is left out, unless with --all.
  *
  *   instructions [--all] [BYTES...]     default: 64 4096 65536; exits with 77 where processes may not be traced
  */
-#include <elf.h>
 #include <gnu/libc-version.h>
+#include <link.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 #include <sys/user.h>
@@ -129,6 +131,24 @@ static uintptr_t program_counter(pid_t child) {
 #endif
 }
 
+/* The pages of the vdso; a child of fork has them at the same place. Empty where there is none. */
+typedef struct range {
+    uintptr_t from, to;
+} range;
+
+static range find_vdso(void) {
+    const char *image = (const char *)getauxval(AT_SYSINFO_EHDR);
+    if (image == NULL) return (range){0};
+    const ElfW(Ehdr) *head = (const void *)image;
+    const ElfW(Phdr) *segments = (const void *)(image + head->e_phoff);
+    range r = {.from = (uintptr_t)image, .to = (uintptr_t)image};
+    for (int i = 0; i < head->e_phnum; i++) {
+        uintptr_t end = (uintptr_t)image + segments[i].p_offset + segments[i].p_memsz;
+        if (segments[i].p_type == PT_LOAD && end > r.to) r.to = end;
+    }
+    return r;
+}
+
 static _Noreturn void be_child(region r) {
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(EXIT_SKIP);
     if (!tutti_reduce_use_variant(r.variant)) _exit(EXIT_FAILURE);
@@ -143,6 +163,7 @@ static _Noreturn void be_child(region r) {
 /* From the first mark, at which the child stands, to the second. */
 static bool count_steps(pid_t child, counts *counts_out) {
     counts c = {0};
+    const range vdso = find_vdso();
     uintptr_t last = program_counter(child);
     int status;
     for (;;) {
@@ -150,8 +171,9 @@ static bool count_steps(pid_t child, counts *counts_out) {
         if (!WIFSTOPPED(status)) return false;
         if (WSTOPSIG(status) == SIGSTOP) break;
         uintptr_t now = program_counter(child);
-        if (now == last) c.turns++;
-        else c.instructions++;
+        bool in_clock = last >= vdso.from && last < vdso.to;
+        if (!in_clock && now == last) c.turns++;
+        if (!in_clock && now != last) c.instructions++;
         last = now;
     }
     *counts_out = c;
@@ -182,8 +204,8 @@ static int compare_counts(const void *a, const void *b) {
     return (one->instructions > other->instructions) - (one->instructions < other->instructions);
 }
 
-/* Calls look at clocks: what a tick brings is counted now and then, the more on a busy machine, and what a wait looks at after a
- * while is counted nearly always, since steps are slow. So the median of several counts is what comes again. */
+/* What a call does only after some time has passed is counted in most runs, since steps are slow, but not in all: so a call's count
+ * is the median of several. */
 static counts count(const region *r) {
     static counts empty;
     counts several[CALL_REPEATS];
