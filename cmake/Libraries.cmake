@@ -31,6 +31,13 @@ if(TUTTI_LTO)
                      COMMAND ${CMAKE_OBJCOPY} --remove-section=.gnu.lto_* --remove-section=.gnu.debuglto_* $<TARGET_FILE:tutti_static>
                      COMMAND ${CMAKE_RANLIB} $<TARGET_FILE:tutti_static>)
 endif()
+# What the library calls of its own public functions need not be replaceable from outside: such calls are direct, or inlined.
+include(CheckCCompilerFlag)
+check_c_compiler_flag(-fno-semantic-interposition TUTTI_CAN_BIND_OWN)
+if(TUTTI_CAN_BIND_OWN)
+  target_compile_options(tutti_objects PRIVATE -fno-semantic-interposition)
+endif()
+target_link_options(tutti PRIVATE -Wl,-Bsymbolic-functions)
 target_link_libraries(tutti PRIVATE Threads::Threads)
 target_link_options(tutti PRIVATE -Wl,--no-undefined)
 target_link_libraries(tutti_static PUBLIC Threads::Threads)

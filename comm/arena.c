@@ -88,12 +88,12 @@ void tutti_page_wake(tutti_page *page) {
 void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     tutti_post *post = tutti_post_own(comm, op);
     post->call = tutti_call_of(op);
+    atomic_store_explicit(&post->begun_ns, op->begun_ns, memory_order_relaxed);
     /* Last, and all at once: who waits looks at this line, and would take it back in between. */
     atomic_store_explicit(&post->signature, op->signature, memory_order_relaxed);
     post->factor = op->factor;
     publish(comm->page, &post->sequence, op->sequence);
     /* What only tells of this rank need not be there sooner. */
-    atomic_store_explicit(&post->start_ticks, tutti_ticks(), memory_order_relaxed);
     int core = sched_getcpu(); /* from the thread's restartable-sequence area: no system call */
     if (core != atomic_load_explicit(&comm->page->core, memory_order_relaxed))
         atomic_store_explicit(&comm->page->core, core, memory_order_relaxed);
@@ -112,12 +112,13 @@ void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress)
 /* ---------------------------------------------------------------------------------------------- waiting */
 
 void tutti_patience_begin(tutti_comm *comm, const tutti_op *op) {
-    comm->patience = (tutti_patience){
-        .op = op,
-        .yields = thread_yields || !comm->spins,
-        .crowded = !thread_yields && !comm->spins,
-        .glances = tutti_op_has_source(op),
-    };
+    tutti_patience *p = &comm->patience; /* the deadlines are set when the clocks start */
+    p->op = op;
+    p->started = false;
+    p->reported = false;
+    p->yields = thread_yields || !comm->spins;
+    p->crowded = !thread_yields && !comm->spins;
+    p->glances = tutti_op_has_source(op);
 }
 
 static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaited awaited) {
@@ -238,6 +239,8 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
 
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
     const tutti_page *page = comm->members[rank].page;
+    for (int i = 0; i < 24; i++)
+        if (tutti_flag_reached(flag, target)) return TUTTI_OK;
     if (!comm->patience.yields && spin(page, flag, target)) return TUTTI_OK;
     if (comm->patience.glances && glance(page, flag, target)) return TUTTI_OK;
     if (comm->patience.crowded) {
@@ -261,7 +264,10 @@ tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank) {
 }
 
 tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
-    for (int i = 1; i < comm->nranks; i++) TUTTI_TRY(tutti_meet_rank(comm, op, (comm->rank + i) % comm->nranks));
+    for (int rank = comm->rank, i = 1; i < comm->nranks; i++) {
+        if (++rank == comm->nranks) rank = 0;
+        TUTTI_TRY(tutti_meet_rank(comm, op, rank));
+    }
     comm->finished = op->sequence - 1;
     return TUTTI_OK;
 }

@@ -24,7 +24,7 @@ static uint64_t mix(uint64_t x) {
 static void sign(tutti_op *op, uint64_t count) {
     uint64_t call = (uint64_t)op->kind | (uint64_t)op->type << 8 | (uint64_t)op->reduction << 16 |
                     (uint64_t)(uint32_t)op->root << 24;
-    op->signature = (mix(call + UINT64_C(0x9e3779b97f4a7c15)) ^ mix(count * UINT64_C(0xff51afd7ed558ccd) + 1)) >> 1;
+    op->signature = mix(call * UINT64_C(0x9e3779b97f4a7c15) + count * UINT64_C(0xff51afd7ed558ccd)) >> 1;
 }
 
 /* Counts that must be equal, entry by entry. */

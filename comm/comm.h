@@ -75,6 +75,7 @@ typedef struct tutti_op {
     void *const *dsts;
     const size_t *dst_counts;
     int64_t timeout_ms;             /* 0: the communicator's */
+    int64_t begun_ns;               /* tutti_coarse_now_ns() when the call began, for reports; 0: when it runs */
     uint64_t signature;             /* equal on all ranks, else it is a mismatch */
     uint64_t sequence;              /* number on its communicator, from 1; set when it runs */
     const struct tutti_op *part_of; /* of a part of another operation: that one, for what is told; NULL */
@@ -92,7 +93,7 @@ typedef struct tutti_call {
 } tutti_call;
 
 /* Bytes of a payload that travels in the post itself, from its first line on. */
-#define TUTTI_POST_PAYLOAD_BYTES 1000
+#define TUTTI_POST_PAYLOAD_BYTES 4200
 
 /* No call has it. Who arrives late at a call that the others have given up finds it in their posts: so a rank that
  * was stopped does not take a broken call for a good one, and a good one needs no look at anyone's state. */
@@ -121,7 +122,7 @@ typedef struct tutti_post {
         uint8_t payload[TUTTI_POST_PAYLOAD_BYTES];
     };
     TUTTI_ALIGNED_LINE tutti_call call;
-    _Atomic uint64_t start_ticks; /* of the call: tutti_ticks(), a moment after the post; 0: never */
+    _Atomic int64_t begun_ns; /* of the call: tutti_coarse_now_ns() */
 } TUTTI_ALIGNED_LINE tutti_post;
 
 _Static_assert(offsetof(tutti_post, call) % 128 == 0, "a payload fills whole pairs of lines");

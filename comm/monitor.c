@@ -207,8 +207,7 @@ static void describe_missing(const tutti_comm *comm, const tutti_op *op, int ran
     char last[256] = "it has made no call yet", name[160];
     uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
     if (call.sequence != 0) {
-        uint64_t start_ticks = atomic_load_explicit(&post->start_ticks, memory_order_relaxed);
-        double ago_s = (double)tutti_ticks_to_ns(tutti_ticks() - start_ticks) / 1e9;
+        double ago_s = (double)(tutti_now_ns() - atomic_load_explicit(&post->begun_ns, memory_order_relaxed)) / 1e9;
         bool over = step >= tutti_step_at(call.sequence, TUTTI_STEP_DONE);
         tutti_call_describe(&call, name, sizeof name);
         snprintf(last, sizeof last, "%s %s, begun %.1f s ago",

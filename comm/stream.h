@@ -153,9 +153,9 @@ tutti_status tutti_stream_gather(tutti_comm *comm, const void *mine, void *all, 
 #define TUTTI_PLACE_HOST (-1)
 
 /* Can the buffers of a call with these options be CUDA memory? The first question of every call. */
-static inline bool tutti_stream_concerns(const tutti_options *options) {
+static inline bool tutti_stream_concerns(const tutti_options *options, int64_t coarse_now_ns) {
     tutti_memory said = options != NULL ? options->memory : TUTTI_MEMORY_ASK;
-    return said == TUTTI_MEMORY_CUDA || (said == TUTTI_MEMORY_ASK && tutti_device_in_use() != NULL);
+    return said == TUTTI_MEMORY_CUDA || (said == TUTTI_MEMORY_ASK && tutti_device_in_use_at(coarse_now_ns) != NULL);
 }
 
 /* On which GPU the buffers of op are, or TUTTI_PLACE_HOST. TUTTI_ERR_ARGUMENT: on several, or not where the caller said. */

@@ -51,7 +51,8 @@ static tutti_memory said_by(const tutti_options *options) {
 tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options *options) {
     TUTTI_TRY(tutti_comm_check(comm));
     int gpu = TUTTI_PLACE_HOST;
-    if (TUTTI_UNLIKELY(tutti_stream_concerns(options)))
+    op->begun_ns = tutti_coarse_now_ns();
+    if (TUTTI_UNLIKELY(tutti_stream_concerns(options, op->begun_ns)))
         TUTTI_TRY(tutti_stream_place_op(comm, op, said_by(options), &gpu));
     if (TUTTI_UNLIKELY(gpu != TUTTI_PLACE_HOST && tutti_task_comm == comm))
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
@@ -129,7 +130,7 @@ tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, cons
     TUTTI_TRY(tutti_comm_check(comm));
     message->gpu = TUTTI_PLACE_HOST;
     message->direct = false;
-    if (TUTTI_UNLIKELY(tutti_stream_concerns(options))) {
+    if (TUTTI_UNLIKELY(tutti_stream_concerns(options, tutti_coarse_now_ns()))) {
         TUTTI_TRY(tutti_stream_place_message(message, said_by(options), &message->gpu));
         message->stream = options != NULL ? options->stream : NULL;
         if (message->gpu != TUTTI_PLACE_HOST && message->received != NULL)

@@ -128,6 +128,7 @@ tutti_status tutti_queue_give_up(tutti_comm *comm, tutti_status status) {
  * longer agree on what comes next. */
 static tutti_status run(tutti_comm *comm, tutti_op *op) {
     TUTTI_TRY(tutti_comm_check(comm));
+    if (TUTTI_UNLIKELY(op->begun_ns == 0)) op->begun_ns = tutti_coarse_now_ns();
     op->sequence = ++comm->sequence;
     chain_signature(comm, op);
     tutti_patience_begin(comm, op);
@@ -175,7 +176,7 @@ static bool run_next(tutti_comm *comm, bool worker) {
         leave_busy(queue);
         return false;
     }
-    work->start_ns = tutti_now_ns();
+    work->start_ns = work->op.begun_ns = tutti_now_ns();
     tutti_status status = work->run != NULL ? work->run(work) : run(comm, &work->op);
     work->sequence = work->op.sequence;
     leave_busy(queue);

@@ -5,8 +5,8 @@
  * context at all. That answer must be had in some ns by processes that never see a GPU, and must never be a stale no: host
  * code that touches device memory crashes. A no holds for as long as it takes to make a context, or less: loading the
  * driver's library and making a context are a matter of tens of ms at the least, so a no is taken anew with each tick of the
- * system's coarse clock, of 10 ms at the most. That clock is read in 5 ns, half of what the processor's counter takes. Who has
- * opened the module through this table can have a context sooner, and is asked each time.
+ * system's coarse clock, of 10 ms at the most. A process that has opened the module through this table can have a context
+ * sooner, so there the module is asked each time.
  *
  * Invariant: in_use never loads the driver's library and never starts it (cuInit): both would be new to this process,
  * and a process that forks after cuInit has children that cannot use a GPU.
@@ -22,6 +22,7 @@
 #include <time.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
@@ -142,12 +143,6 @@ tutti_status tutti_device_choose(int *device_out) {
 
 /* ------------------------------------------------------------------------------------------------- in use */
 
-/* When the tick began that runs, in ns. */
-static inline int64_t tick(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads_out) {
     (void)bytes;
@@ -188,11 +183,14 @@ __attribute__((noinline)) static const tutti_device *look(int64_t now) {
     return &module->device;
 }
 
-const tutti_device *tutti_device_in_use(void) {
+const tutti_device *tutti_device_in_use_at(int64_t coarse_now_ns) {
     const tutti_device *device = atomic_load_explicit(&use.device, memory_order_acquire);
     if (device != NULL) return device;
-    int64_t now = tick();
-    bool fresh = now == atomic_load_explicit(&use.looked, memory_order_relaxed);
+    bool fresh = coarse_now_ns == atomic_load_explicit(&use.looked, memory_order_relaxed);
     if (TUTTI_LIKELY(fresh && !atomic_load_explicit(&state.opened, memory_order_acquire))) return NULL;
-    return look(now);
+    return look(coarse_now_ns);
+}
+
+const tutti_device *tutti_device_in_use(void) {
+    return tutti_device_in_use_at(tutti_coarse_now_ns());
 }

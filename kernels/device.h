@@ -169,5 +169,7 @@ TUTTI_API tutti_status tutti_device_choose(int *device_out);
  * a moment ago, one load once it is yes. Only in_use, locate and current may be called without asking tutti_device_open: it
  * says whether this module can work with the driver that is there. Never starts CUDA itself. */
 const tutti_device *tutti_device_in_use(void);
+/* The same for a caller that has just read tutti_coarse_now_ns(). */
+const tutti_device *tutti_device_in_use_at(int64_t coarse_now_ns);
 
 #endif

@@ -4,6 +4,7 @@
  */
 #include "comm/algorithms/choose.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,70 +19,70 @@
     (KIND(BROADCAST) | KIND(ALL_GATHER) | KIND(ALL_TO_ALL) | KIND(GATHER) | KIND(SCATTER) | KIND(ALL_GATHER_V) |       \
      KIND(ALL_TO_ALL_V) | KIND(GATHER_V) | KIND(SCATTER_V))
 
+/* Data, not functions: a short call looks at several rows. A row fits where its shape and one of its two sizes do. */
 typedef struct row {
     const char *name;
     unsigned kinds;
-    bool (*fits)(const tutti_comm *comm, const tutti_op *op); /* NULL: always */
+    enum { ANY_SHAPE, ONE_RANK, SEVERAL_HOSTS } shape;
+    size_t most_bytes; /* of a rank's input, with any number of ranks */
+    int most_ranks;    /* with any size */
     tutti_status (*run)(tutti_comm *comm, const tutti_op *op);
     const char *when;
 } row;
 
-static bool is_alone(const tutti_comm *comm, const tutti_op *op) {
-    (void)op;
-    return comm->nranks == 1;
-}
-
-static bool spans_hosts(const tutti_comm *comm, const tutti_op *op) {
-    (void)op;
-    return comm->hosts != NULL;
-}
-
-static bool fits_line(const tutti_comm *comm, const tutti_op *op) {
-    return tutti_op_input_bytes(comm, op) <= TUTTI_POST_PAYLOAD_BYTES;
-}
-
 /* Up to here a second step costs more than reducing everything n times. */
 #define MOST_WHOLE_BYTES ((size_t)16 << 10)
 
-static bool is_short(const tutti_comm *comm, const tutti_op *op) {
-    return comm->nranks == 2 || tutti_op_input_bytes(comm, op) <= MOST_WHOLE_BYTES;
-}
-
 static const row rows[] = {
-    {.name = "solo", .kinds = ALL_KINDS, .fits = is_alone, .run = tutti_solo, .when = "one rank"},
+    {.name = "solo", .kinds = ALL_KINDS, .shape = ONE_RANK, .most_ranks = INT_MAX, .run = tutti_solo, .when = "one rank"},
     {.name = "hierarchical",
      .kinds = ALL_KINDS,
-     .fits = spans_hosts,
+     .shape = SEVERAL_HOSTS,
+     .most_ranks = INT_MAX,
      .run = tutti_hierarchical,
      .when =
          "several hosts: shared memory on each, rails between them; long calls in pieces, so that both work at a time"},
     {.name = "line",
      .kinds = ALL_KINDS,
-     .fits = fits_line,
+     .most_bytes = TUTTI_POST_PAYLOAD_BYTES,
      .run = tutti_shared_line,
-     .when = "input of at most 1000 bytes, equal counts"},
+     .when = "input of at most 4200 bytes, equal counts"},
     {.name = "whole",
      .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
-     .fits = is_short,
+     .most_bytes = MOST_WHOLE_BYTES,
+     .most_ranks = 2,
      .run = tutti_shared_reduce_whole,
      .when = "2 ranks, or at most 16 KiB"},
-    {.name = "sliced", .kinds = KIND(ALL_REDUCE) | KIND(REDUCE), .run = tutti_shared_reduce_sliced, .when = "always"},
+    {.name = "sliced",
+     .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .most_ranks = INT_MAX,
+     .run = tutti_shared_reduce_sliced,
+     .when = "always"},
     {.name = "reduce_scatter",
      .kinds = KIND(REDUCE_SCATTER) | KIND(REDUCE_SCATTER_V),
+     .most_ranks = INT_MAX,
      .run = tutti_shared_reduce_scatter,
      .when = "always"},
-    {.name = "move", .kinds = MOVING_KINDS, .run = tutti_shared_move, .when = "always"},
+    {.name = "move", .kinds = MOVING_KINDS, .most_ranks = INT_MAX, .run = tutti_shared_move, .when = "always"},
 };
 
-static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *op) {
-    return (candidate->kinds >> op->kind & 1) != 0 && (candidate->fits == NULL || candidate->fits(comm, op));
+static bool has_shape(const row *candidate, const tutti_comm *comm) {
+    if (candidate->shape == ANY_SHAPE) return true;
+    return candidate->shape == ONE_RANK ? comm->nranks == 1 : comm->hosts != NULL;
+}
+
+static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *op, size_t input_bytes) {
+    return (candidate->kinds >> op->kind & 1) != 0 && has_shape(candidate, comm) &&
+           (input_bytes <= candidate->most_bytes || comm->nranks <= candidate->most_ranks);
 }
 
 static const row *choose(const tutti_comm *comm, const tutti_op *op) {
-    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->hosts == NULL && fits(&rows[comm->forced_row], comm, op))
+    size_t input_bytes = tutti_op_input_bytes(comm, op);
+    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->hosts == NULL &&
+        fits(&rows[comm->forced_row], comm, op, input_bytes))
         return &rows[comm->forced_row];
     const row *first = rows;
-    while (!fits(first, comm, op)) first++; /* some row fits every operation */
+    while (!fits(first, comm, op, input_bytes)) first++; /* some row fits every operation */
     return first;
 }
 

@@ -1,5 +1,5 @@
 /*
- * Tiny inputs, one meeting: each rank shows its whole input in its post, and, when all whose data it needs have posted,
+ * Short inputs, one meeting: each rank shows its whole input in its post, and, when all whose data it needs have posted,
  * takes what it needs from theirs. Up to 40 bytes flag and bytes are one cache line: nothing else crosses.
  *
  * Nobody waits for the readers: the line is written again only once all have finished this call (tutti_post_claim).
@@ -26,7 +26,7 @@ static void take_moved(tutti_comm *comm, const tutti_op *op) {
     if (segment_bytes == 0) return;
     for (int rank = 0; rank < comm->nranks; rank++)
         if (tutti_op_has_input(op, rank))
-            memmove((void *)tutti_op_output(comm, op, rank).data, shown(comm, op, rank, offset), segment_bytes);
+            tutti_copy_lines((void *)tutti_op_output(comm, op, rank).data, shown(comm, op, rank, offset), segment_bytes);
 }
 
 static void take(tutti_comm *comm, const tutti_op *op) {
@@ -41,7 +41,7 @@ static void take(tutti_comm *comm, const tutti_op *op) {
 tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op) {
     size_t input_bytes = tutti_op_input_bytes(comm, op);
     if (input_bytes > 0 && tutti_op_has_input(op, comm->rank))
-        memcpy(tutti_post_own(comm, op)->payload, op->src, input_bytes);
+        tutti_copy_lines(tutti_post_own(comm, op)->payload, op->src, input_bytes);
     tutti_post_publish(comm, op);
     TUTTI_TRY(tutti_shared_meet(comm, op));
     if (tutti_op_has_output(op, comm->rank)) take(comm, op);
