@@ -77,6 +77,13 @@ tutti_status tutti_socket_tune(int socket, bool *is_tcp_out) {
     return choose_congestion(socket);
 }
 
+size_t tutti_socket_call_bytes(int socket) {
+    char name[16] = ""; /* TCP_CA_NAME_MAX */
+    socklen_t bytes = sizeof name - 1;
+    if (getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) != 0) return TUTTI_SOCKET_CALL_BYTES;
+    return strncmp(name, "bbr", 3) == 0 ? TUTTI_SOCKET_PACED_CALL_BYTES : TUTTI_SOCKET_CALL_BYTES;
+}
+
 /* ------------------------------------------------------------------------------------------------ errors */
 
 bool tutti_socket_is_passing(int error) {

@@ -33,6 +33,7 @@
 typedef struct tcp_pipe {
     tutti_pipe pipe; /* first */
     int socket;
+    size_t call_bytes; /* most bytes of a system call */
     tutti_socket_parts parts;
     char *dst;      /* where the next byte goes */
     int send_error; /* the connection takes no more; 0: it does */
@@ -61,6 +62,7 @@ static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline 
     }
     tcp->pipe.transport = &tutti_tcp_transport;
     tcp->socket = socket;
+    tcp->call_bytes = tutti_socket_call_bytes(socket);
     tutti_fork_closes(socket);
     tcp->pipe.lane = connection->lane;
     /* The blocks of a lane are too short to wait for notes about each. */
@@ -74,8 +76,8 @@ static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline 
 /* ------------------------------------------------------------------------------------------------ moving */
 
 /* The next parts, as much as goes in one call. */
-static struct msghdr next_parts(const tutti_socket_parts *parts, struct iovec next[TUTTI_SOCKET_PARTS]) {
-    size_t left = TUTTI_SOCKET_CALL_BYTES, count = 0;
+static struct msghdr next_parts(const tutti_socket_parts *parts, size_t most, struct iovec next[TUTTI_SOCKET_PARTS]) {
+    size_t left = most, count = 0;
     for (int i = parts->first; i < parts->count && left > 0; i++) {
         next[count] = parts->all[i];
         next[count].iov_len = tutti_min_size(next[count].iov_len, left);
@@ -104,7 +106,7 @@ static ssize_t send_few(const tcp_pipe *tcp) {
 
 static ssize_t send_parts(const tcp_pipe *tcp, bool lends) {
     struct iovec next[TUTTI_SOCKET_PARTS];
-    struct msghdr message = next_parts(&tcp->parts, next);
+    struct msghdr message = next_parts(&tcp->parts, tcp->call_bytes, next);
     return sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (lends ? MSG_ZEROCOPY : 0));
 }
 
@@ -145,7 +147,7 @@ static void take_ahead(tcp_pipe *tcp) {
 
 /* After few bytes, a header perhaps, more are likely to be there: they come with the same call. */
 static tutti_status pull(tcp_pipe *tcp) {
-    size_t wanted = tutti_min_size(tcp->pipe.to_receive - tcp->pipe.received, TUTTI_SOCKET_CALL_BYTES);
+    size_t wanted = tutti_min_size(tcp->pipe.to_receive - tcp->pipe.received, tcp->call_bytes);
     bool few = wanted <= AHEAD_AFTER_BYTES;
     ssize_t got = recv(tcp->socket, few ? tcp->ahead : tcp->dst, few ? AHEAD_BYTES : wanted, MSG_DONTWAIT);
     if (got < 0) return tutti_socket_is_passing(errno) ? TUTTI_OK : tutti_socket_fail(&tcp->pipe, errno);

@@ -29,6 +29,7 @@
 typedef struct tls_pipe {
     tutti_pipe pipe; /* first */
     int socket;
+    size_t call_bytes; /* most bytes between two turns */
     tutti_tls_session *session;
     tutti_socket_parts parts;
     bool under_way;      /* the next record has been begun: some of it may be on its way */
@@ -83,6 +84,7 @@ static tutti_status tls_open(const tutti_connection *connection, tutti_deadline 
     tls->pipe.movable = true;
     tls->pipe.lane = connection->lane;
     tls->socket = connection->socket;
+    tls->call_bytes = tutti_socket_call_bytes(tls->socket);
     tutti_fork_closes(tls->socket);
     *pipe_out = &tls->pipe;
     return TUTTI_OK;
@@ -121,7 +123,7 @@ static const void *next_record(tls_pipe *tls, size_t *bytes_out) {
 /* A failure is told by progress(): what the other side said last may still be there to be received. */
 static void push(tls_pipe *tls) {
     tutti_pipe *pipe = &tls->pipe;
-    for (size_t moved = 0; moved < TUTTI_SOCKET_CALL_BYTES && !tutti_pipe_has_sent(pipe);) {
+    for (size_t moved = 0; moved < tls->call_bytes && !tutti_pipe_has_sent(pipe);) {
         const void *record = next_record(tls, &tls->record_bytes);
         size_t bytes = tls->record_bytes;
         tls->under_way = !calls()->write(tls->session, record, bytes);
@@ -137,7 +139,7 @@ static void push(tls_pipe *tls) {
 static tutti_status pull(tls_pipe *tls) {
     tutti_pipe *pipe = &tls->pipe;
     tls->dry = false;
-    for (size_t moved = 0; moved < TUTTI_SOCKET_CALL_BYTES && !tls->dry && !tutti_pipe_has_received(pipe);) {
+    for (size_t moved = 0; moved < tls->call_bytes && !tls->dry && !tutti_pipe_has_received(pipe);) {
         size_t got = 0, wanted = pipe->to_receive - pipe->received;
         tutti_status status = calls()->read(tls->session, tls->dst, wanted, &got);
         if (status != TUTTI_OK) return tutti_pipe_fail(pipe, status, "tls: %s", tutti_last_error());
