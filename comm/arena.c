@@ -27,6 +27,7 @@
 #include "comm/op.h"
 #include "comm/p2p.h"
 
+#define FIRST_LOOKS       24 /* about as long as a line is on its way, without pauses, of which one takes as long */
 #define SPINS_PER_SERVICE 64  /* looks at the flag between two looks at point to point */
 #define GLANCES           128 /* about as long as a switch to another thread and back */
 #define BACKOFF_SPINS     12  /* rounds of a backoff, some microseconds in all */
@@ -239,7 +240,7 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
 
 tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
     const tutti_page *page = comm->members[rank].page;
-    for (int i = 0; i < 24; i++)
+    for (int i = 0; i < FIRST_LOOKS; i++)
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
     if (!comm->patience.yields && spin(page, flag, target)) return TUTTI_OK;
     if (comm->patience.glances && glance(page, flag, target)) return TUTTI_OK;
