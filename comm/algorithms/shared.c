@@ -139,7 +139,7 @@ void tutti_staging_end(const tutti_staging *staging, uint64_t rounds) {
 
 /* ---------------------------------------------------------------------------------------------- output */
 
-#define LEAST_STREAMED_BYTES ((size_t)8 << 20)
+#define LEAST_STREAMED_BYTES ((size_t)16 << 20)
 
 bool tutti_shared_streams(size_t output_bytes) {
     return output_bytes >= LEAST_STREAMED_BYTES;

@@ -20,22 +20,17 @@ static void take_reduced(tutti_comm *comm, const tutti_op *op) {
     tutti_shared_reduce_views(comm, op, op->dst, op->count);
 }
 
-static void take_moved(tutti_comm *comm, const tutti_op *op) {
-    size_t segment_bytes = op->count * tutti_type_bytes(op->type);
-    size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * segment_bytes : 0;
-    if (segment_bytes == 0) return;
-    for (int rank = 0; rank < comm->nranks; rank++)
-        if (tutti_op_has_input(op, rank))
-            tutti_copy_lines((void *)tutti_op_output(comm, op, rank).data, shown(comm, op, rank, offset), segment_bytes);
+static void take_segment(tutti_comm *comm, const tutti_op *op, int source) {
+    size_t bytes = op->count * tutti_type_bytes(op->type);
+    size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * bytes : 0;
+    if (bytes > 0 && tutti_op_has_input(op, source))
+        tutti_copy_lines((void *)tutti_op_output(comm, op, source).data, shown(comm, op, source, offset), bytes);
 }
 
-static void take(tutti_comm *comm, const tutti_op *op) {
-    switch (op->kind) {
-    case TUTTI_KIND_ALL_REDUCE:
-    case TUTTI_KIND_REDUCE:
-    case TUTTI_KIND_REDUCE_SCATTER: take_reduced(comm, op); return;
-    default: take_moved(comm, op);
-    }
+/* All but my own, which has been taken while the others' posts were on their way. */
+static void take_moved(tutti_comm *comm, const tutti_op *op) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (rank != comm->rank) take_segment(comm, op, rank);
 }
 
 tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op) {
@@ -43,8 +38,11 @@ tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op) {
     if (input_bytes > 0 && tutti_op_has_input(op, comm->rank))
         tutti_copy_lines(tutti_post_own(comm, op)->payload, op->src, input_bytes);
     tutti_post_publish(comm, op);
+    bool takes = tutti_op_has_output(op, comm->rank), reduces = tutti_op_reduces(op);
+    if (takes && !reduces) take_segment(comm, op, comm->rank);
     TUTTI_TRY(tutti_shared_meet(comm, op));
-    if (tutti_op_has_output(op, comm->rank)) take(comm, op);
+    if (takes && reduces) take_reduced(comm, op);
+    else if (takes) take_moved(comm, op);
     tutti_post_prefetch(comm, op, input_bytes);
     return tutti_shared_finish(comm, op, /* lends */ false);
 }
