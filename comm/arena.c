@@ -76,9 +76,17 @@ static void register_barriers(void) {
     registered = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
 }
 
-void tutti_page_prepare(tutti_page *page) {
+bool tutti_can_order(void) {
     pthread_once(&register_once, register_barriers);
-    atomic_store_explicit(&page->fenced, registered ? 0 : 1, memory_order_release);
+    return registered;
+}
+
+bool tutti_order(void) {
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
+void tutti_page_prepare(tutti_page *page) {
+    atomic_store_explicit(&page->fenced, tutti_can_order() ? 0 : 1, memory_order_release);
 }
 
 void tutti_page_wake(tutti_page *page) {
@@ -205,8 +213,7 @@ static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t tar
 
 bool tutti_page_order(tutti_page *page) {
     atomic_fetch_add_explicit(&page->sleepers, 0, memory_order_seq_cst); /* pairs with a publisher's exchange */
-    return atomic_load_explicit(&page->fenced, memory_order_relaxed) != 0 ||
-           syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+    return atomic_load_explicit(&page->fenced, memory_order_relaxed) != 0 || tutti_order();
 }
 
 static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64_t most_ns) {

@@ -12,6 +12,12 @@
 #include "comm/comm.h"
 #include "comm/lines.h"
 
+/* Can a thread order the others' stores and loads (membarrier)? The same answer for as long as the process lives. */
+bool tutti_can_order(void);
+/* Puts a barrier into all threads of all processes that use Tutti; false: the system has refused it. Takes microseconds, so that
+ * those who are looked at need none. */
+bool tutti_order(void);
+
 /* Before the owner of a new page publishes anything. */
 void tutti_page_prepare(tutti_page *page);
 /* Orders what this thread has stored before what it reads next, as if all who publish had done the same; false: that is

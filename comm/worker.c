@@ -1,7 +1,10 @@
 /*
  * The queue of a communicator and its worker thread. See worker.h.
  *
- * `busy` is held by the one thread that runs an operation; who sets it back sees to the worker if more is queued.
+ * `busy` is held by the one thread that runs an operation; the thread that sets it back sees to the worker if more is queued. It
+ * stores `busy` and loads `queued`, the worker has seen `queued` and loads `busy`: one of the two must see the other's store. A
+ * barrier between store and load would take a twentieth of a short call, so the worker, before it sleeps, puts one into all threads
+ * (tutti_order).
  */
 #include "comm/worker.h"
 
@@ -34,6 +37,7 @@ struct tutti_work_queue {
     atomic_int busy;         /* 1: a thread runs an operation */
     bool alive, closed;      /* of the worker; under lock */
     bool serves_p2p;         /* the worker stays while point to point is under way; under lock */
+    bool fenced;             /* the worker cannot order others: threads that leave do it themselves */
 };
 
 TUTTI_THREAD_LOCAL tutti_comm *tutti_task_comm;
@@ -45,6 +49,7 @@ tutti_status tutti_queue_create(tutti_comm *comm) {
     pthread_cond_init(&queue->left, NULL);
     queue->alarm.fd = -1;
     queue->patience_ns = LEAST_PATIENCE_NS;
+    queue->fenced = !tutti_can_order();
     comm->queue = queue;
     return TUTTI_OK;
 }
@@ -92,7 +97,12 @@ static void wake_worker(struct tutti_work_queue *queue) {
 }
 
 static void leave_busy(struct tutti_work_queue *queue) {
-    atomic_store_explicit(&queue->busy, 0, memory_order_seq_cst);
+    if (TUTTI_LIKELY(!queue->fenced)) {
+        atomic_store_explicit(&queue->busy, 0, memory_order_release);
+        atomic_signal_fence(memory_order_seq_cst); /* the processor's part is the worker's barrier */
+    } else {
+        atomic_store_explicit(&queue->busy, 0, memory_order_seq_cst);
+    }
     if (TUTTI_LIKELY(atomic_load_explicit(&queue->queued, memory_order_seq_cst) == 0)) return;
     pthread_mutex_lock(&queue->lock);
     wake_worker(queue);
@@ -250,7 +260,8 @@ static bool has_work(struct tutti_work_queue *queue) {
 /* Waits for work; false when the worker is to end: closed, or a second of idleness. Lock held. */
 static bool wait_for_work(struct tutti_work_queue *queue) {
     while (!queue->closed && !has_work(queue)) {
-        if (!is_busy(queue)) wake_worker(queue); /* else the one who is busy does */
+        bool ordered = queue->fenced || queue->head == NULL || tutti_order();
+        if (!ordered || !is_busy(queue)) wake_worker(queue); /* else the thread that is busy does */
         pthread_mutex_unlock(&queue->lock);
         bool rang = tutti_alarm_sleep(&queue->alarm, WORKER_IDLE_MS);
         pthread_mutex_lock(&queue->lock);
