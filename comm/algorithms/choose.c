@@ -71,18 +71,16 @@ static bool has_shape(const row *candidate, const tutti_comm *comm) {
     return candidate->shape == ONE_RANK ? comm->nranks == 1 : comm->hosts != NULL;
 }
 
-static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *op, size_t input_bytes) {
+static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *op) {
     return (candidate->kinds >> op->kind & 1) != 0 && has_shape(candidate, comm) &&
-           (input_bytes <= candidate->most_bytes || comm->nranks <= candidate->most_ranks);
+           (comm->nranks <= candidate->most_ranks || tutti_op_input_bytes(comm, op) <= candidate->most_bytes);
 }
 
 static const row *choose(const tutti_comm *comm, const tutti_op *op) {
-    size_t input_bytes = tutti_op_input_bytes(comm, op);
-    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->hosts == NULL &&
-        fits(&rows[comm->forced_row], comm, op, input_bytes))
+    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->hosts == NULL && fits(&rows[comm->forced_row], comm, op))
         return &rows[comm->forced_row];
     const row *first = rows;
-    while (!fits(first, comm, op, input_bytes)) first++; /* some row fits every operation */
+    while (!fits(first, comm, op)) first++; /* some row fits every operation */
     return first;
 }
 
