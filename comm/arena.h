@@ -14,8 +14,8 @@
 
 /* Can a thread order the others' stores and loads (membarrier)? The same answer for as long as the process lives. */
 bool tutti_can_order(void);
-/* Puts a barrier into all threads of all processes that use Tutti; false: the system has refused it. Takes microseconds, so that
- * those who are looked at need none. */
+/* Puts a barrier into all threads of all processes that use Tutti; false: the system has refused it. It takes microseconds;
+ * in return the threads whose stores are looked at need no barrier of their own. */
 bool tutti_order(void);
 
 /* Before the owner of a new page publishes anything. */

@@ -17,8 +17,8 @@
  *     4 FRAGMENT(answer, bytes) ... ---->  5 copies from the ring; the last one completes the receive
  *       the last one completes the send
  *
- * Small means up to TUTTI_EAGER_BYTES (or less, where the receiver can copy from the sender's buffer), as long as the
- * peer keeps no more than a bounded backlog of unmatched bytes; what exceeds it is announced. The way over the ring
+ * Small means up to TUTTI_EAGER_BYTES, to another host half of it (or less, where the receiver can copy from the sender's
+ * buffer), as long as the peer keeps no more than a bounded backlog of unmatched bytes; what exceeds it is announced. The way over the ring
  * takes two copies, at once on two cores and past their caches, and is quicker than the one that the system makes; but
  * the sender must be there for it. A send that finds no room in the ring waits in line; fragments leave room for others.
  * Answers never wait for anything but room, and reading never waits, so both directions at once cannot block.
