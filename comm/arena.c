@@ -24,12 +24,10 @@
 #include "comm/crowd.h"
 #include "comm/hosts.h"
 #include "comm/monitor.h"
-#include "comm/op.h"
 #include "comm/p2p.h"
 
 #define FIRST_LOOKS       24 /* about as long as a line is on its way, without pauses, of which one takes as long */
 #define SPINS_PER_SERVICE 64  /* looks at the flag between two looks at point to point */
-#define GLANCES           128 /* about as long as a switch to another thread and back */
 #define BACKOFF_SPINS     12  /* rounds of a backoff, some microseconds in all */
 #define YIELDS_BEFORE_NAP 200
 #define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
@@ -127,7 +125,6 @@ void tutti_patience_begin(tutti_comm *comm, const tutti_op *op) {
     p->reported = false;
     p->yields = thread_yields || !comm->spins;
     p->crowded = !thread_yields && !comm->spins;
-    p->glances = tutti_op_has_source(op);
 }
 
 static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaited awaited) {
@@ -178,18 +175,6 @@ static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target
         }
         tutti_p2p_progress();
         if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
-    }
-    return false;
-}
-
-/* With more ranks than cores, too, the root of a broadcast that is on another core may be about to come: waiting for it
- * costs no more than a switch to another thread and the one back. (Where all wait for all this does not pay: most likely
- * the one who is missing waits for this core.) */
-static bool glance(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
-    if (atomic_load_explicit(&page->core, memory_order_relaxed) == sched_getcpu()) return false;
-    for (int i = 0; i < GLANCES; i++) {
-        if (tutti_flag_reached(flag, target)) return true;
-        tutti_relax();
     }
     return false;
 }
@@ -250,7 +235,6 @@ tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag,
     for (int i = 0; i < FIRST_LOOKS; i++)
         if (tutti_flag_reached(flag, target)) return TUTTI_OK;
     if (!comm->patience.yields && spin(page, flag, target)) return TUTTI_OK;
-    if (comm->patience.glances && glance(page, flag, target)) return TUTTI_OK;
     if (comm->patience.crowded) {
         if (tutti_crowd_linger(comm, page, flag, target)) return TUTTI_OK;
         tutti_crowd_spread(comm);

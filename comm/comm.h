@@ -197,7 +197,6 @@ typedef struct tutti_patience {
     bool reported;
     bool yields;  /* this thread shares its core: do not spin */
     bool crowded; /* it shares it with ranks, of which there are more than cores; crowd.h */
-    bool glances; /* but look for a moment */
 } tutti_patience;
 
 /* When to look next at where the ranks are; crowd.c. */

@@ -19,6 +19,7 @@
 #define SERVICES           32 /* then the long way, with its deadline */
 #define YIELDS             64 /* the same where ranks share cores */
 #define YIELDS_PER_SERVICE 4
+#define LOOKS_BEFORE_YIELD 128 /* about as long as a switch to another thread and back */
 
 /* The process's channel to a rank of another process; NULL: there is none. */
 static tutti_channels *channel_to(const tutti_comm *comm, int peer) {
@@ -89,8 +90,15 @@ static bool spin(const _Atomic uint32_t *next, int looks) {
     return false;
 }
 
-/* Until something has come, for a while; in between everything else is served. */
-static bool look(const tutti_comm *comm, bool far, const _Atomic uint32_t *next) {
+/* Whether the rank was last seen on another core. */
+static bool is_elsewhere(const tutti_comm *comm, int rank) {
+    return atomic_load_explicit(&comm->members[rank].page->core, memory_order_relaxed) != sched_getcpu();
+}
+
+/* Until a record has come, for a while; in between everything else is served. */
+static bool look(const tutti_comm *comm, int peer, bool far, const _Atomic uint32_t *next) {
+    /* A peer that runs on another core answers sooner than a yield returns. */
+    if (!comm->spins && !far && is_elsewhere(comm, peer) && spin(next, LOOKS_BEFORE_YIELD)) return true;
     int services = comm->spins ? SERVICES : YIELDS;
     int looks = comm->spins && !far ? LOOKS_PER_SERVICE : 1; /* what comes from far away is put there by progress */
     for (int service = 1; service <= services; service++) {
@@ -114,7 +122,7 @@ tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int p
     const _Atomic uint32_t *place = tutti_channel_next(r.channel);
     r.port->pins++;
     pthread_mutex_unlock(&tutti_p2p.lock);
-    bool came = look(comm, r.channel->far != NULL, place);
+    bool came = look(comm, peer, r.channel->far != NULL, place);
     pthread_mutex_lock(&tutti_p2p.lock);
     r.port->pins--;
     taken = came && receive_is_next(&r) && take(&r);
