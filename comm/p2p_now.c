@@ -19,7 +19,7 @@
 #define SERVICES           32 /* then the long way, with its deadline */
 #define YIELDS             64 /* the same where ranks share cores */
 #define YIELDS_PER_SERVICE 4
-#define LOOKS_BEFORE_YIELD 128 /* about as long as a switch to another thread and back */
+#define LOOKS_BEFORE_YIELD 64 /* about as long as a switch to another thread */
 
 /* The process's channel to a rank of another process; NULL: there is none. */
 static tutti_channels *channel_to(const tutti_comm *comm, int peer) {
@@ -97,12 +97,14 @@ static bool is_elsewhere(const tutti_comm *comm, int rank) {
 
 /* Until a record has come, for a while; in between everything else is served. */
 static bool look(const tutti_comm *comm, int peer, bool far, const _Atomic uint32_t *next) {
-    /* A peer that runs on another core answers sooner than a yield returns. */
-    if (!comm->spins && !far && is_elsewhere(comm, peer) && spin(next, LOOKS_BEFORE_YIELD)) return true;
     int services = comm->spins ? SERVICES : YIELDS;
     int looks = comm->spins && !far ? LOOKS_PER_SERVICE : 1; /* what comes from far away is put there by progress */
     for (int service = 1; service <= services; service++) {
-        if (!comm->spins) sched_yield();
+        if (!comm->spins) {
+            /* A peer that runs on another core answers sooner than a yield returns. */
+            if (!far && is_elsewhere(comm, peer) && spin(next, LOOKS_BEFORE_YIELD)) return true;
+            sched_yield();
+        }
         if (spin(next, looks)) return true;
         if (comm->spins || service % YIELDS_PER_SERVICE == 0) tutti_p2p_progress();
     }
