@@ -4,10 +4,10 @@
 #include "bootstrap/async_call.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <time.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/thread.h"
 #include "bootstrap/module.h"
 
 void tutti_async_call_init(tutti_async_call *call, void (*run)(tutti_async_call *call),
@@ -46,15 +46,9 @@ static void *call_thread(void *argument) {
 }
 
 int tutti_async_call_start(tutti_async_call *call) {
-    pthread_t thread;
-    sigset_t all, before; /* signals are for the program's threads */
     call->references++;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, call_thread, call);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) pthread_detach(thread);
-    else call->references--;
+    int error = tutti_thread_start("tutti-lookup", call_thread, call, NULL);
+    if (error != 0) call->references--;
     return error;
 }
 

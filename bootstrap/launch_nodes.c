@@ -14,6 +14,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "bootstrap/launch_nodes_state.h"
 #include "bootstrap/slurm.h"
 
@@ -316,15 +317,11 @@ void tutti_launch_nodes_testify(const tutti_launch_nodes_options *options) {
 /* ---------------------------------------------------------------------------------------------- the loop's */
 
 static tutti_status start(tutti_launch_nodes *nodes) {
-    sigset_t all, before; /* signals are the loop's */
     nodes->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (nodes->event_fd < 0) return tutti_fail_errno(errno, "eventfd");
     if (nodes->options.node == 0)
         TUTTI_TRY(tutti_calloc((size_t)nodes->options.nnodes, sizeof *nodes->beats, &nodes->beats));
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&nodes->thread, NULL, talk, nodes);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tutti_thread_start("tuttirun-nodes", talk, nodes, &nodes->thread);
     return error == 0 ? TUTTI_OK : tutti_fail_errno(error, "cannot start a thread");
 }
 

@@ -16,6 +16,7 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
@@ -330,11 +331,11 @@ tutti_status tutti_rank_table_world(tutti_world *world_out) {
 
 /* FNV-1a: equal for the same devices, whatever the file looks like. */
 static uint64_t hash(const tutti_rank_table *table) {
-    uint64_t value = UINT64_C(0xcbf29ce484222325);
+    uint64_t value = TUTTI_FNV_BASIS;
     for (int i = 0; i < table->count; i++) {
         char line[128];
         snprintf(line, sizeof line, "%s/%d;", table->entries[i].server, table->entries[i].device);
-        for (const char *c = line; *c != '\0'; c++) value = (value ^ (uint8_t)*c) * UINT64_C(0x100000001b3);
+        value = tutti_fnv_bytes(value, line, strlen(line));
     }
     return value;
 }

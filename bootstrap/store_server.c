@@ -28,6 +28,7 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "bootstrap/secret.h"
 #include "bootstrap/store.h"
 #include "bootstrap/store_connection.h"
@@ -396,11 +397,7 @@ static void *serve_all(void *argument) {
 }
 
 static tutti_status start_thread(tutti_store_server *server) {
-    sigset_t all, before; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&server->thread, NULL, serve_all, server);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tutti_thread_start("tutti-store", serve_all, server, &server->thread);
     if (error != 0) return tutti_fail_errno(error, "cannot start the store's thread");
     server->has_thread = true;
     return TUTTI_OK;

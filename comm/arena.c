@@ -34,6 +34,7 @@
 #define SHORTEST_NAP_NS   INT64_C(200000)
 #define LONGEST_NAP_NS    INT64_C(20000000)
 #define SERVING_NAP_NS    INT64_C(500000) /* while messages are under way, naps are no longer than this */
+#define FEW_RANKS         4 /* whose steps each rank reads by itself */
 #define DEATHS_EVERY_NS   INT64_C(100000000)
 
 static TUTTI_THREAD_LOCAL bool thread_yields;
@@ -264,9 +265,10 @@ tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
     return TUTTI_OK;
 }
 
-tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
-    if (TUTTI_LIKELY(comm->finished >= sequence)) return TUTTI_OK;
-    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE), least = UINT64_MAX;
+/* Looks at the steps of all ranks, and waits for those that have not finished the call. */
+static tutti_status look_at_steps(tutti_comm *comm, uint64_t sequence) {
+    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
+    uint64_t least = atomic_load_explicit(&comm->page->step, memory_order_relaxed); /* others may be ahead of this rank */
     for (int i = 1; i < comm->nranks; i++) {
         int rank = (comm->rank + i) % comm->nranks;
         _Atomic uint64_t *step = &comm->members[rank].page->step;
@@ -275,6 +277,23 @@ tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
         if (reached_step < least) least = reached_step;
     }
     comm->finished = ((least + 1) >> TUTTI_STEP_BITS) - 1; /* the call of that step, or the one before if it goes on */
+    return TUTTI_OK;
+}
+
+/* Of many ranks the first one to look at the steps tells the others what it has found: else each rank would read a line of
+ * every other one, which takes longer than the call. (Two ranks may write at a time, and the older value stay: it is true,
+ * too.) */
+tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
+    if (TUTTI_LIKELY(comm->finished >= sequence)) return TUTTI_OK;
+    if (comm->nranks <= FEW_RANKS) return look_at_steps(comm, sequence);
+    _Atomic uint64_t *known = &comm->members[0].page->finished;
+    uint64_t found = atomic_load_explicit(known, memory_order_acquire);
+    if (found >= sequence) {
+        comm->finished = found;
+        return TUTTI_OK;
+    }
+    TUTTI_TRY(look_at_steps(comm, sequence));
+    if (comm->finished > found) atomic_store_explicit(known, comm->finished, memory_order_release);
     return TUTTI_OK;
 }
 

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -18,6 +17,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "comm/beat_state.h"
 #include "comm/comm.h"
 #include "comm/wards.h"
@@ -130,17 +130,11 @@ static void ring(void) {
 
 /* Lock held. */
 static tutti_status start_thread(void) {
-    sigset_t all, before;
-    pthread_t thread;
     if (watch.runs) return TUTTI_OK;
     if (watch.bell < 0) watch.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (watch.bell < 0) return tutti_fail_errno(errno, "cannot make an eventfd for heartbeats");
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, beat_thread, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tutti_thread_start("tutti-heartbeat", beat_thread, NULL, NULL);
     if (error != 0) return tutti_fail_errno(error, "cannot start the thread of heartbeats");
-    pthread_detach(thread);
     watch.runs = true;
     return TUTTI_OK;
 }

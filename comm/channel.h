@@ -47,7 +47,6 @@ typedef enum tutti_record_kind {
     TUTTI_RECORD_DONE,      /* answer: `transfer` has been taken (bytes: 0), or nobody will take it (1) */
     TUTTI_RECORD_BROKEN, /* between hosts: the communicator is broken; bytes: the status, negated; payload: the reason */
     TUTTI_RECORD_LEFT,   /* between hosts: `source` has destroyed the communicator */
-    TUTTI_RECORD_CALLS,  /* between hosts: payload: calls that `source` has made on CUDA memory; stream_ledger.h */
     TUTTI_RECORD_END
 } tutti_record_kind;
 

@@ -9,28 +9,22 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/hash.h"
 #include "comm/buffers.h"
 #include "comm/submit.h"
 #include "kernels/reduce.h"
-
-static uint64_t mix(uint64_t x) {
-    x ^= x >> 32;
-    x *= UINT64_C(0xd6e8feb86659fd93);
-    x ^= x >> 32;
-    return x;
-}
 
 /* `count` as far as it must be equal on all ranks, else 0. */
 static void sign(tutti_op *op, uint64_t count) {
     uint64_t call = (uint64_t)op->kind | (uint64_t)op->type << 8 | (uint64_t)op->reduction << 16 |
                     (uint64_t)(uint32_t)op->root << 24;
-    op->signature = mix(call * UINT64_C(0x9e3779b97f4a7c15) + count * UINT64_C(0xff51afd7ed558ccd)) >> 1;
+    op->signature = tutti_hash_mix(call * UINT64_C(0x9e3779b97f4a7c15) + count * UINT64_C(0xff51afd7ed558ccd)) >> 1;
 }
 
 /* Counts that must be equal, entry by entry. */
 static uint64_t sign_counts(const size_t *counts, int nranks) {
     uint64_t sum = 0;
-    for (int rank = 0; rank < nranks; rank++) sum = mix(sum + counts[rank] + 1);
+    for (int rank = 0; rank < nranks; rank++) sum = tutti_hash_mix(sum + counts[rank] + 1);
     return sum;
 }
 

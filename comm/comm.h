@@ -29,31 +29,11 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
+#include "comm/kinds.h"
 #include <tutti/tutti.h>
 
 /* For the few bytes of a thread that every call reads: found without a call, though the library was loaded late. */
 #define TUTTI_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
-
-typedef enum tutti_kind {
-    TUTTI_KIND_BARRIER,
-    TUTTI_KIND_ALL_REDUCE,
-    TUTTI_KIND_REDUCE,
-    TUTTI_KIND_BROADCAST,
-    TUTTI_KIND_ALL_GATHER,
-    TUTTI_KIND_REDUCE_SCATTER,
-    TUTTI_KIND_ALL_TO_ALL,
-    TUTTI_KIND_GATHER,
-    TUTTI_KIND_SCATTER,
-    TUTTI_KIND_ALL_GATHER_V,
-    TUTTI_KIND_REDUCE_SCATTER_V,
-    TUTTI_KIND_ALL_TO_ALL_V,
-    TUTTI_KIND_GATHER_V,
-    TUTTI_KIND_SCATTER_V,
-    TUTTI_KIND_COUNT
-} tutti_kind;
-
-/* "all_reduce" and so on. */
-const char *tutti_kind_name(tutti_kind kind);
 
 /*
  * One collective. Uniform kinds use src, dst and count; v-kinds the arrays, which have one entry per rank:
@@ -148,13 +128,14 @@ typedef struct tutti_stream_record {
 /* So many of them are kept: as far ranks can be apart, and be compared. */
 #define TUTTI_STREAM_RECORDS 128
 
-/* What one rank shows the others. Written by its owner only, but for `sleepers`. */
+/* What one rank shows the others. Written by its owner only, but for `sleepers` and `finished`. */
 typedef struct tutti_page {
     _Atomic uint64_t comm_id;  /* 0: the owner has left and taken the memory back */
     _Atomic uint32_t departed; /* the owner destroyed its communicator */
     _Atomic int32_t core;      /* on which the owner last posted; a hint */
     _Atomic uint32_t fenced;   /* the owner orders its flags and its looks at `sleepers` itself; else sleepers must */
     TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers;     /* waiters asleep on this page's flags; they count themselves */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t finished; /* in the page of rank 0: a call that all ranks have finished; arena.c */
     TUTTI_ALIGNED_LINE tutti_post posts[TUTTI_POSTS]; /* call k uses posts[k % TUTTI_POSTS] */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
     _Atomic uint64_t quiet; /* the owner left this call by a failure and writes no more into others' buffers */
@@ -231,7 +212,7 @@ struct tutti_comm {
     tutti_member *members;     /* nranks entries */
     struct tutti_hosts *hosts; /* NULL: all ranks are on this host; hosts.h */
     struct tutti_hall *hall;   /* one reference: made through a store, or split from such a one; else NULL */
-    tutti_comm *outer;         /* of a part: a host's of a communicator over hosts, or stream_part.h; NULL */
+    tutti_comm *outer;         /* of the communicator of one host within one over several: that one; else NULL */
     const int *shown_ranks;    /* then: by which numbers the user knows the ranks */
     tutti_page *page;          /* own: members[rank].page */
     uint64_t sequence;         /* collectives started */

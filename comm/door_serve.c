@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "bootstrap/interfaces.h"
 #include "comm/comm.h"
 #include "comm/door_state.h"
@@ -223,16 +223,6 @@ static bool watch(server *s, watched *w) {
     return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, w->fd, &event) == 0;
 }
 
-/* Signals are for the program's own threads. */
-static int start_thread(server *s) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, serve, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 tutti_status tutti_door_serve(const int *listeners, int nlisteners, const uint8_t self[16]) {
     server *s;
     tutti_status status = tutti_calloc(1, sizeof *s, &s);
@@ -249,7 +239,7 @@ tutti_status tutti_door_serve(const int *listeners, int nlisteners, const uint8_
         s->listeners[s->nlisteners++] = (watched){.kind = LISTENER, .fd = listeners[i]};
         ready = ready && watch(s, &s->listeners[i]);
     }
-    int error = ready ? start_thread(s) : errno;
+    int error = ready ? tutti_thread_start("tutti-listener", serve, s, &s->thread) : errno;
     if (error != 0) {
         destroy(s);
         return tutti_fail_errno(error, "cannot start the thread that answers connections of other hosts");

@@ -84,7 +84,7 @@ static tutti_status start_messages(group *g, tutti_work *whole, bool queued, boo
     for (size_t i = 0; i < g->nmessages; i++) {
         const tutti_message *message = &g->messages[i];
         bool cuda = message->gpu != TUTTI_PLACE_HOST;
-        if (message->direct || (cuda && !message->sends) != waiting_ones) continue;
+        if ((cuda && !message->sends) != waiting_ones) continue;
         if (cuda)
             TUTTI_TRY(tutti_stream_submit_message(g->comm, message, queued ? whole : NULL,
                                                   queued ? &g->message_works[i] : NULL));
@@ -108,8 +108,6 @@ static tutti_status start(group *g, tutti_work *whole, bool queued) {
     tutti_work *unseen = NULL;
     TUTTI_TRY(tutti_calloc(g->nmessages, sizeof *g->message_works, &g->message_works));
     TUTTI_TRY(start_messages(g, whole, queued, /* waiting_ones */ false));
-    TUTTI_TRY(tutti_stream_submit_direct(g->comm, g->messages, g->nmessages, queued ? whole : NULL,
-                                         queued ? g->message_works : NULL));
     TUTTI_TRY(start_messages(g, whole, queued, /* waiting_ones */ true));
     for (size_t i = 0; i < g->nops; i++) {
         tutti_work *work = g->ops[i];

@@ -243,26 +243,21 @@ static void print_single_copy(void) {
         printf("  %-26s %s (0: any process of this user, 1: only children, ...)\n", "yama ptrace_scope", scope);
 }
 
-/* The choices between so many hosts, at the costs of TUTTI_COST_FILE or of an ordinary network. */
-static int print_rails(int nhosts) {
-    const char *path = tutti_setting_text(TUTTI_SETTING_COST_FILE);
-    tutti_cost cost = tutti_cost_ordinary;
+/* The choices between so many hosts, at the costs of an ordinary network. */
+static void print_rails(int nhosts) {
+    const tutti_cost cost = tutti_cost_ordinary;
     tutti_rail_table table;
     char text[512];
-    if (path[0] != '\0' && tutti_cost_read(path, &cost) != TUTTI_OK) {
-        fprintf(stderr, "%s\n", tutti_last_error());
-        return 1;
-    }
     tutti_rail_rules rules = {.n = nhosts,
                               .reorders = tutti_setting_int(TUTTI_SETTING_DETERMINISTIC) == 0,
                               .forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM)};
     tutti_rail_table_fill(&rules, &cost, &table);
-    printf("\nBetween %d hosts, floats, where a message takes %.4g us and a link carries %.4g GB/s (%s)\n", nhosts,
-           cost.latency_us, cost.bandwidth_gbs, path[0] != '\0' ? path : "an ordinary network; jobs measure theirs");
+    printf("\nBetween %d hosts, floats, where a message takes %.4g us and a link carries %.4g GB/s (an "
+           "ordinary network; jobs measure theirs)\n",
+           nhosts, cost.latency_us, cost.bandwidth_gbs);
     for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
         for (int line = 0; tutti_rail_explain(&table, (tutti_kind)kind, line, text, sizeof text) != NULL; line++)
             printf("  %s\n", text);
-    return 0;
 }
 
 static int print_algorithms(const char *hosts) {
@@ -278,7 +273,8 @@ static int print_algorithms(const char *hosts) {
     for (int i = 0; tutti_choose_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
     printf("On CUDA memory, one for all calls of a communicator:\n");
     for (int i = 0; tutti_engines_row(i, text, sizeof text) != NULL; i++) printf("  %s\n", text);
-    return print_rails((int)nhosts);
+    print_rails((int)nhosts);
+    return 0;
 }
 
 int main(int argc, char **argv) {

@@ -21,7 +21,6 @@
 #include "comm/monitor.h"
 #include "comm/p2p.h"
 #include "comm/peer.h"
-#include "comm/stream_ledger.h"
 
 #define ROUNDS_PER_SERVICE 16
 #define ROUNDS_PER_CLOCK   64
@@ -74,11 +73,9 @@ static tutti_status look_at_host(tutti_comm *comm) {
     if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
     tutti_comm *local = comm->hosts->local;
     for (int rank = 0; rank < local->nranks; rank++) {
-        const tutti_page *page = local->members[rank].page;
-        if (page == NULL || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) continue;
-        char reason[TUTTI_BROKEN_TEXT_BYTES];
-        snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, page->broken_text);
-        return tutti_monitor_told(comm, comm->hosts->all[comm->hosts->host].ranks[rank], page->broken_status, reason);
+        tutti_broken broken;
+        if (!tutti_broken_read(local, rank, &broken)) continue;
+        return tutti_monitor_told(comm, comm->hosts->all[comm->hosts->host].ranks[rank], broken.status, broken.text);
     }
     return TUTTI_OK;
 }
@@ -171,7 +168,6 @@ static tutti_status look(tutti_link_wait *wait) {
     TUTTI_TRY(look_at_host(comm));
     TUTTI_TRY(tutti_link_admit(comm));
     TUTTI_TRY(look_at_links(comm, comm->patience.op));
-    TUTTI_TRY(tutti_stream_ledger_cross(comm, comm->patience.op));
     TUTTI_TRY(look_for_deaths(wait));
     return tutti_patience_mind(comm, tell_awaited);
 }

@@ -9,48 +9,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/arena.h"
 #include "comm/peer.h"
 
-static const char *const kind_names[TUTTI_KIND_COUNT] = {
-    [TUTTI_KIND_BARRIER] = "barrier",
-    [TUTTI_KIND_ALL_REDUCE] = "all_reduce",
-    [TUTTI_KIND_REDUCE] = "reduce",
-    [TUTTI_KIND_BROADCAST] = "broadcast",
-    [TUTTI_KIND_ALL_GATHER] = "all_gather",
-    [TUTTI_KIND_REDUCE_SCATTER] = "reduce_scatter",
-    [TUTTI_KIND_ALL_TO_ALL] = "all_to_all",
-    [TUTTI_KIND_GATHER] = "gather",
-    [TUTTI_KIND_SCATTER] = "scatter",
-    [TUTTI_KIND_ALL_GATHER_V] = "all_gather_v",
-    [TUTTI_KIND_REDUCE_SCATTER_V] = "reduce_scatter_v",
-    [TUTTI_KIND_ALL_TO_ALL_V] = "all_to_all_v",
-    [TUTTI_KIND_GATHER_V] = "gather_v",
-    [TUTTI_KIND_SCATTER_V] = "scatter_v",
-};
-
-const char *tutti_kind_name(tutti_kind kind) {
-    return (unsigned)kind < TUTTI_KIND_COUNT ? kind_names[kind] : "?";
-}
-
-static bool has_reduction(unsigned kind) {
-    return kind == TUTTI_KIND_ALL_REDUCE || kind == TUTTI_KIND_REDUCE || kind == TUTTI_KIND_REDUCE_SCATTER ||
-           kind == TUTTI_KIND_REDUCE_SCATTER_V;
-}
-
-static bool has_root(unsigned kind) {
-    return kind == TUTTI_KIND_REDUCE || kind == TUTTI_KIND_BROADCAST || kind == TUTTI_KIND_GATHER ||
-           kind == TUTTI_KIND_SCATTER || kind == TUTTI_KIND_GATHER_V || kind == TUTTI_KIND_SCATTER_V;
-}
-
 const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity) {
     char reduction[32] = "", root[32] = "";
     const char *memory = call->cuda != 0 ? " on CUDA memory" : "";
-    if (has_reduction(call->kind))
+    if (tutti_kind_has((tutti_kind)call->kind, TUTTI_KIND_REDUCES))
         snprintf(reduction, sizeof reduction, ", %s", tutti_reduction_name((tutti_reduction)call->reduction));
-    if (has_root(call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
+    if (tutti_kind_has_root((tutti_kind)call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
     if (call->kind == TUTTI_KIND_BARRIER)
         snprintf(text, capacity, "barrier%s #%llu", memory, (unsigned long long)call->shown);
     else
@@ -116,13 +86,27 @@ tutti_status tutti_monitor_told(tutti_comm *comm, int rank, int32_t broken_statu
     return tutti_comm_break(comm, status);
 }
 
-/* Copies a peer's reason; the page is its owner's, so the text may lack its end. */
-static tutti_status adopt_reason(tutti_comm *comm, int rank) {
+/* In the barrier that ends a creation, a page may not have its id yet: members learn it one after the other. */
+static bool is_unborn(const tutti_comm *comm, uint64_t page_id) {
+    return page_id == 0 && comm->sequence <= 1;
+}
+
+bool tutti_broken_read(const tutti_comm *comm, int rank, tutti_broken *broken_out) {
     const tutti_page *page = comm->members[rank].page;
-    char reason[TUTTI_BROKEN_TEXT_BYTES];
-    memcpy(reason, page->broken_text, sizeof reason);
-    reason[sizeof reason - 1] = '\0';
-    return tutti_monitor_told(comm, rank, page->broken_status, reason);
+    if (page == NULL || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
+    broken_out->status = page->broken_status;
+    memcpy(broken_out->text, page->broken_text, sizeof broken_out->text);
+    broken_out->text[sizeof broken_out->text - 1] = '\0'; /* the page is its owner's, and may lack it */
+    /* The id is read after the text. (gcc's thread sanitizer knows no C11 fence, and warns.) */
+    __sync_synchronize();
+    uint64_t page_id = atomic_load_explicit(&page->comm_id, memory_order_relaxed);
+    return page_id == comm->id || is_unborn(comm, page_id);
+}
+
+tutti_status tutti_monitor_died(const tutti_comm *comm, int rank, const char *what) {
+    const tutti_peer *peer = comm->members[rank].process;
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on",
+                      tutti_comm_shown(comm, rank), peer->host, (int)peer->pid, what, comm->name);
 }
 
 /* Has `rank` done all that op needs of it? */
@@ -134,33 +118,27 @@ static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
 static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths) {
     tutti_member *member = &comm->members[rank];
     if (finished(comm, op, rank)) return TUTTI_OK; /* whatever became of it since is not this call's affair */
-    if (atomic_load_explicit(&member->page->state, memory_order_acquire) == TUTTI_PAGE_BROKEN)
-        return adopt_reason(comm, rank);
+    tutti_broken broken;
+    if (tutti_broken_read(comm, rank, &broken)) return tutti_monitor_told(comm, rank, broken.status, broken.text);
     bool dead = deaths && tutti_peer_ended(member->process);
     uint64_t page_id = atomic_load_explicit(&member->page->comm_id, memory_order_relaxed);
-    /* In the barrier that ends a creation, a page may not have its id yet: members learn it one after the other. */
-    bool unborn = page_id == 0 && op->sequence <= 1;
-    bool departed =
-        atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 || (page_id != comm->id && !unborn);
+    bool departed = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
+                    (page_id != comm->id && !is_unborn(comm, page_id));
     /* Once more: the last thing that it did may have been to finish. */
     if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
     char call[160];
     tutti_call record = tutti_call_of(op);
     tutti_call_describe(&record, call, sizeof call);
-    if (dead && !departed) {
-        tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on",
-                   tutti_comm_shown(comm, rank), member->process->host, (int)member->process->pid, call, comm->name);
-        return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
-    }
+    if (dead && !departed) return tutti_comm_break(comm, tutti_monitor_died(comm, rank, call));
     tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s",
                tutti_comm_shown(comm, rank), comm->name, call);
     return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
 }
 
 uint64_t tutti_call_pack(const tutti_call *call) {
-    uint64_t hash = call->count * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)call->kind << 48 ^
-                    (uint64_t)call->type << 40 ^ (uint64_t)call->reduction << 32 ^ (uint32_t)call->root;
-    hash *= UINT64_C(0xd6e8feb86659fd93);
+    uint64_t what = (uint64_t)call->kind << 48 | (uint64_t)call->type << 40 | (uint64_t)call->reduction << 32 |
+                    (uint32_t)call->root;
+    uint64_t hash = tutti_hash_add(tutti_hash_add(0, call->count), what);
     return call->shown << TUTTI_STREAM_CALL_BITS | hash >> (64 - TUTTI_STREAM_CALL_BITS);
 }
 
@@ -296,8 +274,13 @@ tutti_status tutti_monitor_calls_differ(tutti_comm *comm, const tutti_call *own,
 }
 
 tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post) {
-    if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN)
-        return adopt_reason(comm, rank);
+    if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN) {
+        tutti_broken broken;
+        if (tutti_broken_read(comm, rank, &broken)) return tutti_monitor_told(comm, rank, broken.status, broken.text);
+        tutti_fail(TUTTI_ERR_BROKEN, "rank %d has given up communicator \"%s\", and its reason is gone",
+                   tutti_comm_shown(comm, rank), comm->name);
+        return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
+    }
     tutti_call own = tutti_call_of(op), other = post->call;
     find_difference(comm, op, comm->members[rank].page->posts, &own, &other);
     return tutti_monitor_calls_differ(comm, &own, rank, &other, " (their counts per rank differ)");

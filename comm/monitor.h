@@ -34,6 +34,17 @@ tutti_status tutti_monitor_calls_differ(tutti_comm *comm, const tutti_call *own,
                                         const char *hint);
 /* A reason as `rank` gives it: with who found it. Who only passes it on is not added. Gives `text` back. */
 const char *tutti_monitor_quote(const char *reason, int rank, char *text, size_t capacity);
+/* The reason for which a rank's page is broken. */
+typedef struct tutti_broken {
+    int32_t status; /* as its owner has it; tutti_monitor_status_told() makes it another rank's */
+    char text[TUTTI_BROKEN_TEXT_BYTES];
+} tutti_broken;
+/* Reads it. False: the page of `rank` is not broken, or its owner has taken it back meanwhile. */
+bool tutti_broken_read(const tutti_comm *comm, int rank, tutti_broken *broken_out);
+
+/* Sets the error "rank 3 (host a, pid 17) died; WHAT of communicator "c" cannot go on", and returns its status. */
+tutti_status tutti_monitor_died(const tutti_comm *comm, int rank, const char *what);
+
 /* Breaks the communicator for the reason that `rank` gives. */
 tutti_status tutti_monitor_told(tutti_comm *comm, int rank, int32_t broken_status, const char *reason);
 

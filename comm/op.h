@@ -14,53 +14,44 @@ typedef struct tutti_span {
 } tutti_span;
 
 static inline bool tutti_op_is_split(const tutti_op *op) {
-    switch (op->kind) {
-    case TUTTI_KIND_REDUCE_SCATTER:
-    case TUTTI_KIND_REDUCE_SCATTER_V:
-    case TUTTI_KIND_ALL_TO_ALL:
-    case TUTTI_KIND_ALL_TO_ALL_V:
-    case TUTTI_KIND_SCATTER:
-    case TUTTI_KIND_SCATTER_V: return true;
-    default: return false;
-    }
+    return tutti_kind_has(op->kind, TUTTI_KIND_SPLITS);
 }
 
 static inline bool tutti_op_reduces(const tutti_op *op) {
-    return op->kind == TUTTI_KIND_ALL_REDUCE || op->kind == TUTTI_KIND_REDUCE ||
-           op->kind == TUTTI_KIND_REDUCE_SCATTER || op->kind == TUTTI_KIND_REDUCE_SCATTER_V;
+    return tutti_kind_has(op->kind, TUTTI_KIND_REDUCES);
+}
+
+/* Kinds with an output that has a segment from each rank. */
+static inline bool tutti_op_collects(const tutti_op *op) {
+    return tutti_kind_has(op->kind, TUTTI_KIND_COLLECTS);
+}
+
+/* Kinds whose counts differ by rank. */
+static inline bool tutti_op_has_counts(const tutti_op *op) {
+    return tutti_kind_has(op->kind, TUTTI_KIND_COUNTS);
 }
 
 /* Kinds whose data comes from the root only. */
 static inline bool tutti_op_has_source(const tutti_op *op) {
-    return op->kind == TUTTI_KIND_BROADCAST || op->kind == TUTTI_KIND_SCATTER || op->kind == TUTTI_KIND_SCATTER_V;
+    return tutti_kind_has(op->kind, TUTTI_KIND_FROM_ROOT);
 }
 
 /* Kinds whose data goes to the root only. */
 static inline bool tutti_op_has_sink(const tutti_op *op) {
-    return op->kind == TUTTI_KIND_REDUCE || op->kind == TUTTI_KIND_GATHER || op->kind == TUTTI_KIND_GATHER_V;
+    return tutti_kind_has(op->kind, TUTTI_KIND_TO_ROOT);
 }
 
 /* Does `rank` have an input? (Only the root of broadcast and scatter has.) */
 static inline bool tutti_op_has_input(const tutti_op *op, int rank) {
-    switch (op->kind) {
-    case TUTTI_KIND_BARRIER: return false;
-    case TUTTI_KIND_BROADCAST:
-    case TUTTI_KIND_SCATTER:
-    case TUTTI_KIND_SCATTER_V: return rank == op->root;
-    default: return true;
-    }
+    if (tutti_op_has_source(op)) return rank == op->root;
+    return !tutti_kind_has(op->kind, TUTTI_KIND_MOVES_NONE);
 }
 
 /* Does `rank` get an output? (Only the root of reduce and gather does; the root of a broadcast has its own.) */
 static inline bool tutti_op_has_output(const tutti_op *op, int rank) {
-    switch (op->kind) {
-    case TUTTI_KIND_BARRIER: return false;
-    case TUTTI_KIND_BROADCAST: return rank != op->root;
-    case TUTTI_KIND_REDUCE:
-    case TUTTI_KIND_GATHER:
-    case TUTTI_KIND_GATHER_V: return rank == op->root;
-    default: return true;
-    }
+    if (tutti_op_has_sink(op)) return rank == op->root;
+    if (op->kind == TUTTI_KIND_BROADCAST) return rank != op->root;
+    return !tutti_kind_has(op->kind, TUTTI_KIND_MOVES_NONE);
 }
 
 /* This rank's input for `reader`: a segment of a split input, or the whole common one. */

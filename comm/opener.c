@@ -7,7 +7,6 @@
 #include "comm/opener.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "comm/transports/bundle.h"
 #include "comm/ways.h"
 
@@ -139,18 +139,6 @@ static void *opener_thread(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static int start_thread(tutti_opener *opener) {
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, opener_thread, opener);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) pthread_detach(thread);
-    return error;
-}
-
 tutti_status tutti_opener_start(const tutti_door_card *door, const tutti_ticket *ticket, const tutti_connection *taken,
                                 int64_t timeout_ms, tutti_opener **opener_out) {
     tutti_opener *opener = NULL;
@@ -162,7 +150,7 @@ tutti_status tutti_opener_start(const tutti_door_card *door, const tutti_ticket 
         opener->calls = taken == NULL;
         if (taken != NULL) memcpy(opener->connections, taken, ticket->lanes * sizeof *taken);
         opener->timeout_ms = timeout_ms;
-        int error = start_thread(opener);
+        int error = tutti_thread_start("tutti-connect", opener_thread, opener, NULL);
         if (error != 0) status = tutti_fail_errno(error, "cannot start a thread that opens a connection");
     }
     if (status != TUTTI_OK) {

@@ -33,6 +33,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
 #include "comm/arena.h"
 #include "comm/far.h"
@@ -180,8 +181,7 @@ bool tutti_p2p_pending(void) {
 /* --------------------------------------------------------------------------------------- communicators */
 
 static tutti_port **bucket_of(uint64_t comm_id, int rank) {
-    uint64_t hash = (comm_id + (uint64_t)(unsigned)rank) * UINT64_C(0x9e3779b97f4a7c15);
-    return &tutti_p2p.ports[hash >> 56];
+    return &tutti_p2p.ports[tutti_hash_add(comm_id, (unsigned)rank) >> 56];
 }
 
 _Static_assert(TUTTI_PORT_BUCKETS == 256, "eight bits of the hash name the bucket");

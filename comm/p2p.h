@@ -39,9 +39,6 @@ tutti_status tutti_p2p_open(tutti_comm *comm);
 void tutti_p2p_close(tutti_comm *comm);
 /* The communicator is broken: ranks of other hosts that wait for messages of this one are told so, once. Without locks. */
 void tutti_p2p_tell_broken(tutti_comm *comm);
-/* Tells a rank of another host of calls on CUDA memory (stream_ledger.h): if there is a connection, and room; waits for neither.
- * Not from within this file's lock. */
-void tutti_p2p_tell_calls(const tutti_comm *comm, int rank, const void *entries, size_t bytes);
 /* The communicator is closed, and its processes stay known (wards.h): what was sent to those of other hosts is on its way, and
  * connections that nobody else uses have ended, when this returns. Without locks. */
 void tutti_p2p_see_off(const tutti_comm *comm);

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "comm/p2p_state.h"
-#include "comm/stream_ledger.h"
 
 #define RECORDS_AT_ONCE 256
 /* A peer may have sent this much that we have not matched before it breaks the rules; see tutti_channel_has_credit. */
@@ -160,20 +159,6 @@ static bool on_left(tutti_channels *channel, const tutti_record *record) {
     return true;
 }
 
-static bool on_calls(tutti_channels *channel, const tutti_record *record) {
-    tutti_port *port;
-    tutti_stream_entry entries[TUTTI_STREAM_ENTRIES_TOLD];
-    if (record->payload_bytes > sizeof entries || record->payload_bytes % sizeof *entries != 0) {
-        tutti_channel_break(channel, "it told of calls in a way that makes no sense");
-        return false;
-    }
-    if (!find_port(channel, record, &port)) return false;
-    if (port == NULL) return true;
-    tutti_channel_copy(channel, record, entries, record->payload_bytes);
-    tutti_stream_ledger_hear(port->comm, record->source, entries, record->payload_bytes / sizeof *entries);
-    return true;
-}
-
 static bool handle(tutti_channels *channel, const tutti_record *record) {
     switch ((tutti_record_kind)record->kind) {
     case TUTTI_RECORD_EAGER: return on_eager(channel, record);
@@ -183,7 +168,6 @@ static bool handle(tutti_channels *channel, const tutti_record *record) {
     case TUTTI_RECORD_DONE: return on_done(channel, record);
     case TUTTI_RECORD_BROKEN: return on_broken(channel, record);
     case TUTTI_RECORD_LEFT: return on_left(channel, record);
-    case TUTTI_RECORD_CALLS: return on_calls(channel, record);
     case TUTTI_RECORD_END: break;
     }
     return false;

@@ -53,23 +53,6 @@ void tutti_p2p_tell_left(const tutti_comm *comm) {
     if (comm->hosts != NULL) tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_LEFT}, NULL);
 }
 
-/* Of no use to who cannot be reached, and nothing waits for room: what is told later tells of it as well. */
-void tutti_p2p_tell_calls(const tutti_comm *comm, int rank, const void *entries, size_t bytes) {
-    tutti_record record = {.kind = TUTTI_RECORD_CALLS,
-                           .payload_bytes = (uint32_t)bytes,
-                           .comm_id = comm->id,
-                           .source = comm->rank,
-                           .destination = rank};
-    pthread_mutex_lock(&tutti_p2p.lock);
-    tutti_channels *channel = comm->members[rank].process->channels;
-    bool reached = channel != NULL && channel->far != NULL && !channel->broken && !channel->gone &&
-                   tutti_far_is_open(channel) && STAILQ_EMPTY(&channel->notes);
-    if (reached && tutti_channel_make(channel) == TUTTI_OK &&
-        tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES))
-        tutti_channel_write(channel, &record, entries);
-    tutti_p2p_unlock();
-}
-
 /* ---------------------------------------------------------------------------------------------- hearing of it */
 
 bool tutti_told_broken(tutti_channels *channel, const tutti_record *record, tutti_port *port) {

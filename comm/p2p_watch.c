@@ -151,31 +151,21 @@ static void fail_deserted(tutti_port *port) {
 /* -------------------------------------------------------------------------------------------- verdicts
  * Each judge_ function says true when it has found a reason to break the port's communicator. */
 
-/* Plain data that was read before is read before the flag that follows and tells whether it is valid. */
-static void finish_reading(void) {
-    __sync_synchronize(); /* gcc's thread sanitizer knows no C11 fence, and warns */
-}
-
-/* The reason with which a rank's page is broken, or false. Its owner may take the page back meanwhile. */
+/* The reason with which a rank's page is broken, or false. */
 static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict) {
-    const tutti_page *page = port->comm->members[rank].page;
-    if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
-    tutti_status status =
-        rank == port->rank ? (tutti_status)page->broken_status : tutti_monitor_status_told(page->broken_status);
-    char reason[TUTTI_BROKEN_TEXT_BYTES];
-    memcpy(reason, page->broken_text, sizeof reason);
-    reason[sizeof reason - 1] = '\0';
-    finish_reading();
-    if (atomic_load_explicit(&page->comm_id, memory_order_relaxed) != port->comm_id) return false;
-    verdict->status = status;
-    if (port->comm->hosts != NULL && page == port->comm->hosts->elsewhere) rank = port->comm->hosts->told_by;
-    if (rank == port->rank) snprintf(verdict->text, sizeof verdict->text, "%s", reason);
-    else tutti_monitor_quote(reason, rank, verdict->text, sizeof verdict->text);
+    const tutti_comm *comm = port->comm;
+    tutti_broken broken;
+    if (!tutti_broken_read(comm, rank, &broken)) return false;
+    bool own = rank == port->rank;
+    verdict->status = own ? (tutti_status)broken.status : tutti_monitor_status_told(broken.status);
+    if (comm->hosts != NULL && comm->members[rank].page == comm->hosts->elsewhere) rank = comm->hosts->told_by;
+    if (own) snprintf(verdict->text, sizeof verdict->text, "%s", broken.text);
+    else tutti_monitor_quote(broken.text, rank, verdict->text, sizeof verdict->text);
     return true;
 }
 
 bool tutti_watch_distrust(tutti_request *request) {
-    finish_reading();
+    __sync_synchronize(); /* the bytes were copied before; gcc's thread sanitizer knows no C11 fence, and warns */
     int rank = request->source_rank;
     const tutti_page *page = request->port->comm->members[rank].page;
     tutti_verdict reason;

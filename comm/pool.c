@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "bootstrap/base/log.h"
+#include "bootstrap/base/thread.h"
 
 typedef struct job {
     tutti_work *work; /* one reference */
@@ -68,8 +69,6 @@ void tutti_pool_run(tutti_work *work) {
     bool add_thread = ++queued > idle;
     pthread_cond_signal(&pool_wake);
     pthread_mutex_unlock(&pool_lock);
-    pthread_t thread;
-    if (!add_thread) return;
-    if (pthread_create(&thread, NULL, serve, NULL) == 0) pthread_detach(thread);
-    else tutti_log(TUTTI_LOG_WARN, "no thread for callbacks could be started; they wait for a running one");
+    if (add_thread && tutti_thread_start("tutti-callback", serve, NULL, NULL) != 0)
+        tutti_log(TUTTI_LOG_WARN, "no thread for callbacks could be started; they wait for a running one");
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/hash.h"
 #include "comm/algorithms/hierarchical.h"
 #include "comm/arena.h"
 #include "comm/create.h"
@@ -26,13 +27,6 @@ typedef struct ticket {
     uint64_t page; /* address in its process; 0: it has no memory for one, or wants none */
     uint64_t id;   /* of the new communicator; create_group: chosen by the first member */
 } ticket;
-
-static uint64_t mix(uint64_t x) {
-    x ^= x >> 31;
-    x *= UINT64_C(0x9e3779b97f4a7c15);
-    x ^= x >> 29;
-    return x * UINT64_C(0xbf58476d1ce4e5b9);
-}
 
 static void inherit(tutti_comm *comm, const tutti_comm *parent, const tutti_comm_options *options) {
     if (options == NULL || options->timeout_ms == 0) comm->timeout_ms = parent->timeout_ms;
@@ -169,7 +163,7 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
     ticket *tickets, own = {.color = color, .key = key};
     uint64_t number = ++comm->splits;
     snprintf(name, sizeof name, "%.40s/%llu", comm->name, (unsigned long long)number);
-    own.id = mix(mix(comm->id ^ mix(number)) + (uint64_t)color) | 1;
+    own.id = tutti_hash_add(tutti_hash_add(comm->id, number), (uint64_t)color) | 1;
     TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *tickets, &tickets));
     tutti_status begun = color >= 0 ? tutti_create_begin(0, comm->nranks, options, name, &new) : TUTTI_OK;
     if (new != NULL) {
@@ -182,7 +176,7 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
                        .src = &own,
                        .dst = tickets,
                        .count = sizeof own,
-                       .signature = mix(number) >> 1};
+                       .signature = tutti_hash_add(0, number) >> 1};
     tutti_status status = tutti_queue_run(comm, &gather);
     bool met = status == TUTTI_OK;
     if (status == TUTTI_OK) status = begun;

@@ -43,7 +43,6 @@ static void gpu_free(tutti_stream_comm *gpu) {
     if (gpu == NULL) return;
     if (gpu->tracks != NULL) pthread_mutex_destroy(&gpu->tracks->lock);
     pthread_mutex_destroy(&gpu->order);
-    tutti_stream_ledger_destroy(gpu->ledger);
     free(gpu->tracks);
     free(gpu->facts);
     free(gpu);
@@ -63,7 +62,6 @@ static tutti_status gpu_make(tutti_comm *comm, int index, tutti_stream_comm **gp
     TAILQ_INIT(&gpu->tracks->messages);
     TUTTI_TRY_GOTO(status, tutti_device_open(&gpu->device), fail);
     TUTTI_TRY_GOTO(status, gpu->device->facts(index, &gpu->own), fail);
-    TUTTI_TRY_GOTO(status, tutti_stream_ledger_create(gpu), fail);
     if (gpu->own.stream_waits) gpu->fault = tutti_stream_fault_of(gpu->device, index);
     *gpu_out = gpu;
     return TUTTI_OK;
@@ -98,11 +96,8 @@ tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **g
 
 /* Is a collective under way? */
 static bool is_busy(tutti_stream_comm *gpu) {
-    const tutti_track *track;
-    bool busy = false;
     pthread_mutex_lock(&gpu->tracks->lock);
-    TAILQ_FOREACH(track, &gpu->tracks->under_way, link) busy = busy || !track->message.direct;
-    busy = busy && !gpu->tracks->aborted;
+    bool busy = !TAILQ_EMPTY(&gpu->tracks->under_way) && !gpu->tracks->aborted;
     pthread_mutex_unlock(&gpu->tracks->lock);
     return busy;
 }

@@ -56,7 +56,6 @@ typedef struct tutti_stream_comm {
     void *staged_state;                 /* of the staged engine, which also serves what the chosen one does not take */
     uint64_t number;                    /* collectives enqueued; under order */
     uint64_t history;                   /* hash of them; under order */
-    struct tutti_stream_ledger *ledger; /* of other hosts' calls; NULL but on the first rank of a host of several */
     pthread_mutex_t order;              /* held by the call that is being enqueued */
     struct tutti_stream_tracks *tracks; /* what is under way; stream_state.h */
     bool watched;                       /* in the watcher's list; under its lock */
@@ -108,10 +107,6 @@ typedef struct tutti_stream_engine {
     /* A call was refused in a stream that is being captured, so that nothing has run: can the communicator go on? What became
      * of the capture is CUDA's to say. Caller. NULL: yes. */
     bool (*spares)(tutti_comm *comm);
-    /* Only with TUTTI_CUDA_MESSAGES=nccl: puts messages between this rank and others that are known into their streams, as
-     * one: none of them waits for another. May wait until the other ranks make the calls that these meet. Any error breaks the
-     * communicator. Caller. NULL: messages are staged (stream_message.c), as all are without that setting. */
-    tutti_status (*messages)(tutti_comm *comm, const tutti_message *const *list, size_t count, int64_t timeout_ms);
     /* The communicator is being split; every rank is inside, as in open, and its streams have passed what was under way.
      * Gives the child a seed (comm->seed), if it can. child NULL: this rank has none. A failure breaks the parent. Caller.
      * NULL: nothing. */
@@ -167,12 +162,6 @@ tutti_status tutti_stream_submit(tutti_comm *comm, const tutti_op *op, int index
                                  tutti_work *whole, tutti_work **work_out);
 tutti_status tutti_stream_submit_message(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
                                          tutti_work **work_out);
-
-/* Does the engine carry it (message->direct)? An error where it would have to, and cannot. */
-tutti_status tutti_stream_direct_message(tutti_comm *comm, tutti_message *message);
-/* Starts those of the messages that are direct, as one; works_out: as many as messages, or NULL. */
-tutti_status tutti_stream_submit_direct(tutti_comm *comm, const tutti_message *messages, size_t count,
-                                        tutti_work *whole, tutti_work **works_out);
 
 /* In tutti_comm_split, on all ranks of the parent. child NULL: none was made here. */
 tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color);

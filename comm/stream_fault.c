@@ -7,7 +7,6 @@
  * Invariant: a GPU that has failed stays so until the process ends, as with CUDA. The text is written before the status.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "comm/stream_mark.h"
 
 #define EVERY_NS INT64_C(50000000)
@@ -108,18 +108,11 @@ static void *ask(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
 static void start(void) {
-    sigset_t all, before;
-    pthread_t thread;
     pthread_mutex_lock(&faults.lock);
     if (!atomic_load_explicit(&faults.alive, memory_order_relaxed)) {
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        bool alive = pthread_create(&thread, NULL, ask, NULL) == 0; /* else the next call tries again */
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        bool alive = tutti_thread_start("tutti-cuda-poll", ask, NULL, NULL) == 0; /* else the next call tries again */
         atomic_store_explicit(&faults.alive, alive, memory_order_relaxed);
-        if (alive) pthread_detach(thread);
     }
     pthread_mutex_unlock(&faults.lock);
 }

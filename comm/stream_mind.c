@@ -21,26 +21,17 @@
 #define DEFER_NS      TUTTI_NS_PER_S      /* between the deadlines of ranks of several hosts, at most */
 
 const char *tutti_track_describe(const tutti_track *track, char *text, size_t capacity) {
-    const tutti_message *m = &track->message;
-    if (m->direct) {
-        snprintf(text, capacity, "%s of %zu bytes %s rank %d", m->sends ? "send" : "recv", m->bytes,
-                 m->sends ? "to" : "from", m->peer);
-        return text;
-    }
     tutti_call call = tutti_call_of(&track->op);
     return tutti_call_describe(&call, text, capacity);
 }
 
 tutti_status tutti_stream_hear_of_break(tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++) {
-        const tutti_page *page = comm->members[rank].page;
-        if (rank == comm->rank || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN)
-            continue;
-        char reason[TUTTI_BROKEN_TEXT_BYTES];
-        snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, page->broken_text);
-        bool far = comm->hosts != NULL && page == comm->hosts->elsewhere;
+        tutti_broken broken;
+        if (rank == comm->rank || !tutti_broken_read(comm, rank, &broken)) continue;
+        bool far = comm->hosts != NULL && comm->members[rank].page == comm->hosts->elsewhere;
         return tutti_comm_give_up(
-            comm, tutti_monitor_told(comm, far ? comm->hosts->told_by : rank, page->broken_status, reason));
+            comm, tutti_monitor_told(comm, far ? comm->hosts->told_by : rank, broken.status, broken.text));
     }
     return TUTTI_OK;
 }
@@ -53,7 +44,7 @@ static void report_stall(const tutti_comm *comm, const tutti_track *track) {
               "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes, by \"%s\")%s", comm->rank,
               (long long)(track->stall.spent_ns / TUTTI_NS_PER_MS), tutti_track_describe(track, name, sizeof name),
               comm->name,
-              track->message.direct ? track->message.bytes : track->op.count * tutti_type_bytes(track->op.type),
+              track->op.count * tutti_type_bytes(track->op.type),
               track->engine->name, tutti_stream_ledger_missing(comm, track->op.sequence, missing, sizeof missing));
 }
 
@@ -83,12 +74,12 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_track *track) {
     return tutti_deadline_passed(&track->deadline) ? end_late(gpu->comm, track) : TUTTI_OK;
 }
 
-/* The first rank that has died or left of those that the call needs; -1: none. */
-static int gone_rank(const tutti_comm *comm, const tutti_track *track) {
+/* The first rank that has died or left; -1: none. */
+static int gone_rank(const tutti_comm *comm) {
     if (comm->hosts != NULL) tutti_hosts_hear(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_member *member = &comm->members[rank];
-        if (rank == comm->rank || (track->message.direct && rank != track->message.peer)) continue;
+        if (rank == comm->rank) continue;
         if (tutti_peer_ended(member->process)) return rank;
         if (atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0) return rank;
     }
@@ -101,12 +92,11 @@ static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_track *track) {
     char name[160];
     if (comm->hosts != NULL) tutti_p2p_progress(); /* for what they say */
     TUTTI_TRY(tutti_stream_hear_of_break(comm));
-    int rank = gone_rank(comm, track);
+    int rank = gone_rank(comm);
     int64_t now_ns = tutti_now_ns();
     if (rank < 0) track->ended_ns = 0;
     else if (track->ended_ns == 0) track->ended_ns = now_ns;
     if (rank < 0) return TUTTI_OK;
-    const tutti_peer *peer = comm->members[rank].process;
     bool left = !tutti_peer_ended(comm->members[rank].process);
     if (now_ns - track->ended_ns < (left ? LEFT_GRACE_NS : GRACE_NS)) return TUTTI_OK;
     if (left) {
@@ -114,9 +104,7 @@ static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_track *track) {
                    comm->name, tutti_track_describe(track, name, sizeof name));
         return tutti_comm_give_up(comm, TUTTI_ERR_BROKEN);
     }
-    tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on", rank,
-               peer->host, (int)peer->pid, tutti_track_describe(track, name, sizeof name), comm->name);
-    return tutti_comm_give_up(comm, TUTTI_ERR_PEER_DIED);
+    return tutti_comm_give_up(comm, tutti_monitor_died(comm, rank, tutti_track_describe(track, name, sizeof name)));
 }
 
 tutti_status tutti_stream_mind(tutti_stream_comm *gpu) {
@@ -127,9 +115,9 @@ tutti_status tutti_stream_mind(tutti_stream_comm *gpu) {
     TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
         if (track->engine->minds_deaths) continue;
         TUTTI_TRY(mind_deadline(gpu, track));
-        if (!track->has_begun || (begun && !track->message.direct)) continue;
+        if (!track->has_begun || begun) continue;
         TUTTI_TRY(mind_deaths(gpu, track));
-        begun = begun || !track->message.direct;
+        begun = true;
     }
     if (engine == NULL || engine->health == NULL || TAILQ_EMPTY(&gpu->tracks->under_way)) return TUTTI_OK;
     tutti_status status = engine->health(gpu->comm);
@@ -158,10 +146,7 @@ static tutti_status judge_graphs(tutti_stream_comm *gpu) {
     else if (gpu->tracks->dead_ns == 0) gpu->tracks->dead_ns = now_ns;
     if (rank < 0 && gpu->engine->health != NULL) return gpu->engine->health(gpu->comm);
     if (rank < 0 || now_ns - gpu->tracks->dead_ns < GRACE_NS) return TUTTI_OK;
-    const tutti_peer *peer = comm->members[rank].process;
-    return tutti_fail(TUTTI_ERR_PEER_DIED,
-                      "rank %d (host %s, pid %d) died; CUDA graphs with calls of communicator \"%s\" cannot go on",
-                      rank, peer->host, (int)peer->pid, comm->name);
+    return tutti_monitor_died(comm, rank, "CUDA graphs with calls");
 }
 
 tutti_status tutti_stream_mind_graphs(tutti_stream_comm *gpu) {

@@ -18,7 +18,6 @@ typedef struct tutti_track {
     TAILQ_ENTRY(tutti_track) link;
     const tutti_stream_engine *engine;
     tutti_op op;           /* for what is told: without buffers */
-    tutti_message message; /* instead, where it is direct */
     tutti_mark *begun;     /* the stream has reached the call; not put where the engine minds deadlines itself */
     tutti_mark *done;      /* it has passed it */
     bool has_begun, reported;

@@ -10,7 +10,6 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 #include "comm/algorithms/engines.h"
-#include "comm/stream_ledger.h"
 #include "comm/stream_state.h"
 
 /* ---------------------------------------------------------------------------------------------- the list */
@@ -40,7 +39,7 @@ tutti_status tutti_track_take(tutti_stream_comm *gpu, tutti_track **track_out) {
     if (track != NULL) TAILQ_REMOVE(&gpu->tracks->spare, track, link);
     pthread_mutex_unlock(&gpu->tracks->lock);
     if (track == NULL) TUTTI_TRY(track_make(gpu, &track));
-    track->has_begun = track->reported = track->message.direct = false;
+    track->has_begun = track->reported = false;
     track->ended_ns = track->late_ns = 0;
     track->work = NULL;
     *track_out = track;
@@ -176,8 +175,7 @@ bool tutti_stream_look(tutti_stream_comm *gpu) {
     bool goes_on = !gpu->tracks->closed;
     if (goes_on) {
         look(gpu);
-        bool minds = gpu->tracks->captured || tutti_stream_ledger_is_behind(gpu);
-        goes_on = is_busy(gpu) || (minds && !gpu->tracks->aborted);
+        goes_on = is_busy(gpu) || (gpu->tracks->captured && !gpu->tracks->aborted);
     }
     pthread_mutex_unlock(&gpu->tracks->lock);
     return goes_on;
@@ -185,7 +183,7 @@ bool tutti_stream_look(tutti_stream_comm *gpu) {
 
 bool tutti_stream_is_busy(tutti_stream_comm *gpu) {
     pthread_mutex_lock(&gpu->tracks->lock);
-    bool busy = is_busy(gpu) || (!gpu->tracks->aborted && tutti_stream_ledger_is_behind(gpu));
+    bool busy = is_busy(gpu);
     pthread_mutex_unlock(&gpu->tracks->lock);
     return busy;
 }

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "comm/p2p.h"
 #include "comm/stream_state.h"
 
@@ -93,10 +94,8 @@ static void *watch(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. Lock held. */
+/* Lock held. */
 static void start(void) {
-    sigset_t all, before;
-    pthread_t thread;
     if (!watcher.ready) {
         pthread_condattr_t attributes;
         pthread_condattr_init(&attributes);
@@ -105,11 +104,7 @@ static void start(void) {
         pthread_condattr_destroy(&attributes);
         watcher.ready = true;
     }
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    watcher.alive = pthread_create(&thread, NULL, watch, NULL) == 0; /* else the next call tries again */
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (watcher.alive) pthread_detach(thread);
+    watcher.alive = tutti_thread_start("tutti-cuda-wait", watch, NULL, NULL) == 0; /* else the next call tries again */
 }
 
 void tutti_stream_watch(tutti_stream_comm *gpu) {

@@ -129,7 +129,6 @@ static tutti_status message_finish(tutti_comm *comm, const tutti_message *messag
 tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, const tutti_options *options) {
     TUTTI_TRY(tutti_comm_check(comm));
     message->gpu = TUTTI_PLACE_HOST;
-    message->direct = false;
     if (TUTTI_UNLIKELY(tutti_stream_concerns(options, tutti_coarse_now_ns()))) {
         TUTTI_TRY(tutti_stream_place_message(message, said_by(options), &message->gpu));
         message->stream = options != NULL ? options->stream : NULL;
@@ -137,15 +136,12 @@ tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, cons
             return tutti_fail(TUTTI_ERR_ARGUMENT,
                               "recv: on CUDA memory the call returns before the message has come: instead of "
                               "options.received use options.work and tutti_work_get");
-        if (message->gpu != TUTTI_PLACE_HOST) TUTTI_TRY(tutti_stream_direct_message(comm, message));
     }
     bool queued = options != NULL && options->work != NULL;
     if (TUTTI_UNLIKELY(tutti_group_is_open(comm))) {
         if (queued) return tutti_fail(TUTTI_ERR_ARGUMENT, "inside a group only tutti_group_end takes options.work");
         return tutti_group_add_message(comm, message);
     }
-    if (TUTTI_UNLIKELY(message->direct))
-        return tutti_stream_submit_direct(comm, message, 1, NULL, queued ? options->work : NULL);
     if (TUTTI_UNLIKELY(message->gpu != TUTTI_PLACE_HOST))
         return tutti_stream_submit_message(comm, message, NULL, queued ? options->work : NULL);
     if (!queued) {

@@ -18,7 +18,6 @@ typedef struct tutti_message {
     tutti_received *received;
     int gpu; /* where the buffer is; TUTTI_PLACE_HOST */
     void *stream;
-    bool direct; /* the engine for CUDA memory carries it: stream_direct.c */
 } tutti_message;
 
 /* options may be NULL. The op's arrays are copied where they must outlive the call. */

@@ -9,11 +9,12 @@
 #include "comm/worker.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "comm/alarm.h"
 #include "comm/algorithms/choose.h"
 #include "comm/arena.h"
@@ -120,8 +121,7 @@ void tutti_queue_hurry(tutti_work *work) {
 /* Makes the signature that of all calls up to this one, so that a difference in a call in which not everyone looked at
  * everyone is found by the next that does. */
 static void chain_signature(tutti_comm *comm, tutti_op *op) {
-    comm->history = (comm->history ^ op->signature) * UINT64_C(0x9e3779b97f4a7c15);
-    comm->history ^= comm->history >> 32;
+    comm->history = tutti_hash_add(comm->history, op->signature);
     op->signature = comm->history >> 1;
 }
 
@@ -307,22 +307,16 @@ static void *work_thread(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. Lock held. */
+/* Lock held. */
 static tutti_status start_worker(tutti_comm *comm) {
-    sigset_t all, before;
-    pthread_t thread;
     TUTTI_TRY(tutti_alarm_open(&comm->queue->alarm));
-    sigfillset(&all);
     tutti_comm_retain(comm);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, work_thread, comm);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tutti_thread_start("tutti-queue", work_thread, comm, NULL);
     if (error != 0) {
         tutti_alarm_close(&comm->queue->alarm);
         tutti_comm_release(comm);
         return tutti_fail_errno(error, "cannot start the worker thread of communicator \"%s\"", comm->name);
     }
-    pthread_detach(thread);
     comm->queue->alive = true;
     return TUTTI_OK;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
 #include "kernels/reduce.h"
 
@@ -140,11 +141,6 @@ static tutti_status tile(const tutti_layout *layout, tutti_kept_layout *kept) {
     return TUTTI_OK;
 }
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ hash >> 29;
-}
-
 static bool is_partial_on(const tutti_kept_layout *kept, int axis) {
     return kept->sbp[axis].kind == TUTTI_SBP_PARTIAL && kept->view.placement->sizes[axis] > 1;
 }
@@ -153,15 +149,15 @@ static bool is_partial_on(const tutti_kept_layout *kept, int axis) {
 static uint64_t hash_of(const tutti_kept_layout *kept) {
     const tutti_placement *placement = kept->view.placement;
     const tutti_tiling *tiling = &kept->tiling;
-    uint64_t hash = mix((uint64_t)kept->view.type << 32 | (uint64_t)tiling->ndims, placement->hash);
+    uint64_t hash = tutti_hash_add((uint64_t)kept->view.type << 32 | (uint64_t)tiling->ndims, placement->hash);
     for (int axis = 0; axis < placement->naxes; axis++) {
         uint64_t reduction = is_partial_on(kept, axis) ? (uint64_t)kept->sbp[axis].reduction + 1 : 0;
-        hash = mix(hash, (uint64_t)placement->sizes[axis] << 32 | reduction);
+        hash = tutti_hash_add(hash, (uint64_t)placement->sizes[axis] << 32 | reduction);
     }
     for (int d = 0; d < tiling->ndims; d++) {
-        hash = mix(hash, (uint64_t)tiling->shape[d]);
-        for (int i = 0; i < tiling->nsplits[d]; i++) hash = mix(hash, (uint64_t)tiling->axes[d][i] + 1);
-        for (int part = 1; part < tiling->nparts[d]; part++) hash = mix(hash, (uint64_t)tiling->offsets[d][part]);
+        hash = tutti_hash_add(hash, (uint64_t)tiling->shape[d]);
+        for (int i = 0; i < tiling->nsplits[d]; i++) hash = tutti_hash_add(hash, (uint64_t)tiling->axes[d][i] + 1);
+        for (int part = 1; part < tiling->nparts[d]; part++) hash = tutti_hash_add(hash, (uint64_t)tiling->offsets[d][part]);
     }
     return hash;
 }

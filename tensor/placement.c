@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
 #include "tensor/costs.h"
 #include "tensor/gpu.h"
@@ -117,8 +118,8 @@ static void release_groups(tutti_rank_groups *groups) {
 
 /* Tells apart groups that overlapping sets of ranks make at the same time: FNV-1a of the list. */
 static int64_t tag_of(const int *ranks, int nranks) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (int i = 0; i < nranks; i++) hash = (hash ^ (uint32_t)ranks[i]) * UINT64_C(0x100000001b3);
+    uint64_t hash = TUTTI_FNV_BASIS;
+    for (int i = 0; i < nranks; i++) hash = tutti_fnv_add(hash, (uint32_t)ranks[i]);
     return (int64_t)(hash >> 2);
 }
 

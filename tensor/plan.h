@@ -86,7 +86,6 @@ typedef struct tutti_step {
         *recvs; /* of reduce_scatter: what is packed for each rank; of all_gather: what comes from each */
     int nsends, nrecvs, nwaves;
     atomic_int *works; /* runs with works on the communicator: placement.h */
-    bool has_met;      /* of messages in CUDA memory: the ranks have begun */
     tutti_part *locals;
     size_t nlocals;
     /* Of exchanges and all_gathers: ranks copy from each other's shards (run.c, read_all). */

@@ -7,33 +7,26 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/hash.h"
 #include "tensor/plan.h"
 
 enum { TEXT_BYTES = 512 };
 
-/* FNV-1a. */
-#define BASIS UINT64_C(0xcbf29ce484222325)
-
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 static uint64_t hash_layout(uint64_t hash, const tutti_kept_layout *layout) {
     const tutti_placement *placement = layout->view.placement;
-    hash = hash_bytes(hash, placement->ranks, (size_t)placement->nranks * sizeof *placement->ranks);
-    hash = hash_bytes(hash, placement->sizes, (size_t)placement->naxes * sizeof *placement->sizes);
+    hash = tutti_fnv_bytes(hash, placement->ranks, (size_t)placement->nranks * sizeof *placement->ranks);
+    hash = tutti_fnv_bytes(hash, placement->sizes, (size_t)placement->naxes * sizeof *placement->sizes);
     for (int axis = 0; axis < placement->naxes; axis++) {
         int words[3] = {(int)layout->sbp[axis].kind, layout->sbp[axis].dim, (int)layout->sbp[axis].reduction};
-        hash = hash_bytes(hash, words, sizeof words);
+        hash = tutti_fnv_bytes(hash, words, sizeof words);
     }
-    hash = hash_bytes(hash, layout->shape, (size_t)layout->view.ndims * sizeof *layout->shape);
+    hash = tutti_fnv_bytes(hash, layout->shape, (size_t)layout->view.ndims * sizeof *layout->shape);
     for (int d = 0; d < layout->view.ndims; d++)
         if (layout->tiling.offsets[d] != NULL)
-            hash = hash_bytes(hash, layout->tiling.offsets[d],
+            hash = tutti_fnv_bytes(hash, layout->tiling.offsets[d],
                               ((size_t)layout->tiling.nparts[d] + 1) * sizeof *layout->tiling.offsets[d]);
     int kinds[2] = {(int)layout->view.type, (int)placement->memory};
-    return hash_bytes(hash_bytes(hash, kinds, sizeof kinds), layout->name, strlen(layout->name) + 1);
+    return tutti_fnv_bytes(tutti_fnv_bytes(hash, kinds, sizeof kinds), layout->name, strlen(layout->name) + 1);
 }
 
 static uint64_t hash_pair(uint64_t hash, const tutti_route *route) {
@@ -96,7 +89,7 @@ static tutti_status name_difference(const tutti_plan *plan) {
         return compare_texts(plan, own, other);
     }
     TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *hashes, &hashes));
-    for (size_t i = 0; i < plan->npairs; i++) hashes[i] = hash_pair(BASIS, &plan->routes[i]);
+    for (size_t i = 0; i < plan->npairs; i++) hashes[i] = hash_pair(TUTTI_FNV_BASIS, &plan->routes[i]);
     tutti_status status = find_different(plan, hashes, plan->npairs, &which, &other, &found);
     free(hashes);
     TUTTI_TRY(status);
@@ -106,7 +99,7 @@ static tutti_status name_difference(const tutti_plan *plan) {
 }
 
 tutti_status tutti_plan_agree(tutti_plan *plan) {
-    uint64_t hash = hash_bytes(BASIS, &plan->npairs, sizeof plan->npairs);
+    uint64_t hash = tutti_fnv_bytes(TUTTI_FNV_BASIS, &plan->npairs, sizeof plan->npairs);
     size_t which;
     int other;
     bool found;

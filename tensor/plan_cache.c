@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/common.h"
+#include "bootstrap/base/hash.h"
 #include "tensor/plan.h"
 
 enum { LISTS = 1024 };
@@ -50,8 +51,7 @@ static tutti_status table_of(tutti_rank_groups *groups, table **table_out) {
 }
 
 static uint64_t hash_of(const tutti_kept_layout *src, const tutti_kept_layout *dst) {
-    uint64_t hash = (src->hash ^ dst->hash << 1 ^ dst->hash >> 63) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ hash >> 32;
+    return tutti_hash_add(src->hash, dst->hash << 1 ^ dst->hash >> 63);
 }
 
 static tutti_plan *find(const table *t, uint64_t hash, const tutti_kept_layout *src, const tutti_kept_layout *dst) {

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/base/settings.h"
 #include "tensor/gpu.h"
 #include "tensor/plan.h"
 
@@ -126,16 +125,7 @@ static tutti_status post_wave(const run *r, const tutti_step *step, int wave) {
     return TUTTI_OK;
 }
 
-/* NCCL carries messages only after a collective. */
-static tutti_status meet(const run *r, tutti_step *step) {
-    if (r->device == NULL || step->has_met) return TUTTI_OK;
-    if (tutti_setting_int(TUTTI_SETTING_CUDA_MESSAGES) == 1) TUTTI_TRY(tutti_barrier(step->comm, r->options));
-    step->has_met = true;
-    return TUTTI_OK;
-}
-
 static tutti_status send_all(const run *r, tutti_step *step) {
-    TUTTI_TRY(meet(r, step));
     for (int wave = 0; wave < step->nwaves; wave++) {
         TUTTI_TRY(tutti_group_begin(step->comm));
         tutti_status status = post_wave(r, step, wave);

@@ -17,8 +17,8 @@ TestSuite(hosts_cuda, .timeout = 200);
 
 static const char *const staged[] = {"STANDIN_GPUS=4", "TUTTI_ALGORITHM=staged", "TUTTI_CUDA_STAGE_BYTES=4096", NULL};
 
-static const char *const nccl[] = {"STANDIN_GPUS=4",           "TUTTI_ALGORITHM=nccl", "STANDIN_NCCL_ORDER=ranks",
-                                   "TUTTI_CUDA_MESSAGES=nccl", "TUTTI_STALL_MS=500",   NULL};
+static const char *const nccl[] = {"STANDIN_GPUS=4", "TUTTI_ALGORITHM=nccl", "STANDIN_NCCL_ORDER=ranks",
+                                   "TUTTI_STALL_MS=500", NULL};
 
 static void run(const int *ranks_per_host, const char *const *environment, ranks_body body) {
     HOSTS_NEED(0);

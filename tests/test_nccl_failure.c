@@ -228,7 +228,7 @@ static tutti_status lose_sender(ranks_context *context) {
 }
 
 Test(nccl_failure, a_message_of_a_rank_that_died_is_an_error_that_names_it) {
-    static const char *const environment[] = {"STANDIN_GPUS=8", "TUTTI_CUDA_MESSAGES=nccl", NULL};
+    static const char *const environment[] = {"STANDIN_GPUS=8", NULL};
     if (!ranks_have_processes()) cr_skip_test("needs ranks that are processes");
     nccl_set_stage();
     nccl_run_as(3, RANKS_PROCESSES, environment, lose_sender);

@@ -54,7 +54,7 @@ static tutti_status set_up(ranks_context *context, stage *s) {
     RANKS_CHECK(s->setup.scratch != NULL, "no memory");
     s->cost = tutti_cost_ordinary;
     next_call(s, NULL, 0);
-    return tutti_cost_agree(&s->rail, "", s->setup.scratch, &s->cost);
+    return tutti_cost_agree(&s->rail, s->setup.scratch, &s->cost);
 }
 
 static void tear_down(stage *s) {

@@ -341,52 +341,18 @@ Test(rails_move, the_choice_is_explained_for_every_size) {
     cr_assert_null(tutti_rail_explain(&table, TUTTI_KIND_SCATTER_V, 0, text, sizeof text));
 }
 
-static void write_file(const char *path, const char *text) {
-    FILE *file = fopen(path, "w");
-    cr_assert(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
-}
-
-Test(rails_move, a_cost_file_is_read_and_a_wrong_one_named) {
-    char path[] = "cost_file_XXXXXX";
-    int fd = mkstemp(path);
-    cr_assert(fd >= 0);
-    close(fd);
-    tutti_cost cost;
-    write_file(path, "# ours\nlatency_us 12.5 # one way\n\n message_us 0\nbandwidth_gbs 1e1\nreduce_gbs 20\n");
-    cr_assert_eq(tutti_cost_read(path, &cost), TUTTI_OK, "%s", tutti_last_error());
-    cr_assert(cost.latency_us == 12.5 && cost.message_us == 0 && cost.bandwidth_gbs == 10 && cost.reduce_gbs == 20);
-    static const char *const wrong[] = {"latency_us 1\nmessage_us 1\nbandwidth_gbs 0\nreduce_gbs 1\n",
-                                        "latency_us 1\nmessage_us 1\nreduce_gbs 1\n",
-                                        "speed 3\n",
-                                        "latency_us\n",
-                                        "latency_us -1\n",
-                                        "latency_us nan\n",
-                                        "latency_us 1 2\n",
-                                        "latency_us 1e999\n"};
-    for (size_t i = 0; i < TUTTI_COUNT_OF(wrong); i++) {
-        write_file(path, wrong[i]);
-        cr_assert_eq(tutti_cost_read(path, &cost), TUTTI_ERR_CONFIG, "%s", wrong[i]);
-        cr_assert(strstr(tutti_last_error(), path) != NULL && strstr(tutti_last_error(), "bandwidth_gbs") != NULL);
-    }
-    cr_assert_eq(unlink(path), 0);
-    cr_assert_eq(tutti_cost_read(path, &cost), TUTTI_ERR_CONFIG);
-    cr_assert(cost.latency_us == 12.5, "a failure changed the costs");
-}
-
 static tutti_status cost_body(rails_rank *rank) {
     static tutti_cost told[MOST_RANKS];
     char *scratch;
     TUTTI_TRY(tutti_calloc(TUTTI_COST_SCRATCH_BYTES, 1, &scratch));
     rails_next(rank, NULL, 0);
-    TUTTI_TRY(tutti_cost_agree(&rank->rail, "", scratch, &told[rank->rail.me]));
+    TUTTI_TRY(tutti_cost_agree(&rank->rail, scratch, &told[rank->rail.me]));
     rails_next(rank, NULL, 0);
     TUTTI_TRY(rails_prepare(rank, TUTTI_KIND_BARRIER, 0));
     TUTTI_TRY(tutti_rail_barrier(&rank->rail, &rank->setup));
     const tutti_cost *cost = &told[rank->rail.me];
     RANKS_CHECK(memcmp(&told[0], cost, sizeof *cost) == 0, "ranks have different costs");
     RANKS_CHECK(cost->latency_us > 0 && cost->bandwidth_gbs > 0 && cost->reduce_gbs > 0, "costs are missing");
-    rails_next(rank, NULL, 0);
-    RANKS_EXPECT(TUTTI_ERR_CONFIG, tutti_cost_agree(&rank->rail, "no_such_file", scratch, &told[rank->rail.me]));
     free(scratch);
     return TUTTI_OK;
 }

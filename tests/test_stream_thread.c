@@ -105,7 +105,7 @@ Test(stream_thread, so_they_do_on_one_gpu) {
 }
 
 Test(stream_thread, so_they_do_on_some_gpus_of_several) {
-    run("aba", "mixed");
+    run("aba", "staged");
 }
 
 Test(stream_thread, so_they_do_by_way_of_the_host) {

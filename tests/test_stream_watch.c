@@ -31,10 +31,6 @@ static const char *const staged[] = {"STANDIN_FREE_ALONE=1", "TUTTI_ALGORITHM=st
 static const char *const same_device[] = {"STANDIN_FREE_ALONE=1", "STANDIN_GPUS=1", "TUTTI_ALGORITHM=same_device",
                                           NULL};
 static const char *const nccl[] = {"STANDIN_FREE_ALONE=1", "STANDIN_GPUS=3", "TUTTI_ALGORITHM=nccl", NULL};
-static const char *const mixed[] = {"STANDIN_FREE_ALONE=1", "STANDIN_GPUS=3", "STANDIN_IDS=a,a,b",
-                                    "TUTTI_ALGORITHM=mixed", NULL};
-static const char *const direct[] = {"STANDIN_FREE_ALONE=1", "STANDIN_GPUS=3", "TUTTI_CUDA_MESSAGES=nccl",
-                                     "TUTTI_ALGORITHM=nccl", NULL};
 
 static atomic_int *met; /* calls of meet; shared by the ranks of a run */
 
@@ -188,11 +184,6 @@ Test(stream_watch, so_does_one_by_nccl) {
     run(nccl, end_collective);
 }
 
-Test(stream_watch, so_does_one_of_several_gpus_that_ranks_share) {
-    need_standin();
-    run(mixed, end_collective);
-}
-
 /* ------------------------------------------------------------------------------------------------ messages */
 
 /* Around the ring; the receive's stream waits, and is free again only when something has come. */
@@ -220,32 +211,6 @@ static tutti_status end_messages(ranks_context *context) {
 
 Test(stream_watch, messages_come_while_the_program_is_inside_cuda) {
     run(staged, end_messages);
-}
-
-/* By NCCL both ends are in one group, or each would wait for the other's return. */
-static tutti_status end_direct_messages(ranks_context *context) {
-    scene s;
-    void *received = NULL;
-    tutti_work *work = NULL;
-    int n = context->nranks, to = (context->rank + 1) % n, from = (context->rank + n - 1) % n;
-    TUTTI_TRY(open_scene(context, &s));
-    TUTTI_TRY(cuda_alloc(&s.rank, sizeof(int32_t[ITEMS]), &received));
-    TUTTI_TRY(cuda_gate_close(&s.rank, &s.first, s.rank.streams[0]));
-    tutti_options inside = TUTTI_OPTIONS(.stream = s.rank.streams[0], .memory = TUTTI_MEMORY_CUDA);
-    TUTTI_TRY(tutti_group_begin(context->comm));
-    TUTTI_TRY(tutti_send(context->comm, s.memory, ITEMS, TUTTI_INT32, to, 0, &inside));
-    TUTTI_TRY(tutti_recv(context->comm, received, ITEMS, TUTTI_INT32, from, 0, &inside));
-    TUTTI_TRY(tutti_group_end(context->comm, &TUTTI_OPTIONS(.work = &work)));
-    TUTTI_TRY(go_inside(context, &s));
-    TUTTI_TRY(end_inside(&s, tutti_work_wait(work, PATIENCE_MS)));
-    tutti_work_free(work);
-    TUTTI_TRY(expect_all(&s, received, n));
-    return close_scene(context, &s);
-}
-
-Test(stream_watch, so_do_messages_by_nccl) {
-    need_standin();
-    run(direct, end_direct_messages);
 }
 
 /* -------------------------------------------------------------------------------------------------- deaths */
@@ -283,11 +248,6 @@ Test(stream_watch, and_one_of_ranks_that_share_a_gpu) {
 Test(stream_watch, and_one_by_nccl) {
     need_standin();
     lose(nccl);
-}
-
-Test(stream_watch, and_one_of_several_gpus_that_ranks_share) {
-    need_standin();
-    lose(mixed);
 }
 
 /* ---------------------------------------------------------------------------------------- GPUs that fail */

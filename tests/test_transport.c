@@ -224,10 +224,3 @@ Test(transport, tcp_takes_a_congestion_control_and_says_which_there_are) {
     cr_assert(strstr(tutti_last_error(), "hope") && strstr(tutti_last_error(), "reno"), "%s", tutti_last_error());
 }
 
-/* The loopback interface copies in any case, and says so: the notes are taken, and it is turned off. */
-Test(transport, tcp_lends_large_sends_if_told_to) {
-    setenv("TUTTI_TCP_ZEROCOPY", "1", 1);
-    tutti_settings_reload();
-    pipes_each(move_sizes);
-    pipes_each(slow_reader);
-}

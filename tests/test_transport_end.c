@@ -173,10 +173,3 @@ Test(transport_end, tells_within_two_seconds_that_the_other_process_was_killed) 
     if (!ranks_have_processes()) cr_skip("needs processes");
     pipes_each_kind(check_killed, NULL);
 }
-
-Test(transport_end, is_told_as_well_where_tcp_lends_large_sends) {
-    setenv("TUTTI_TCP_ZEROCOPY", "1", 1);
-    tutti_settings_reload();
-    pipes_each(cancel_all);
-    pipes_each(sender_learns_of_the_end);
-}

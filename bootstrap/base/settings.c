@@ -133,10 +133,6 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                      .help = "sums of floats: 1: always in Tutti's fixed order; 0: in any order where "
                                              "that is quicker; auto: in the fixed order, but in NCCL's on several "
                                              "GPUs"},
-    [TUTTI_SETTING_COST_FILE] = {.name = "TUTTI_COST_FILE",
-                                 .kind = TUTTI_SETTING_KIND_TEXT,
-                                 .fallback = "",
-                                 .help = "what the network between hosts costs, instead of measuring it"},
     [TUTTI_SETTING_FAULT] = {.name = "TUTTI_FAULT",
                              .kind = TUTTI_SETTING_KIND_TEXT,
                              .fallback = "",
@@ -164,12 +160,6 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                       .fallback = "",
                                       .help = "congestion control of TCP connections, for example reno or bbr; "
                                               "default: the system's"},
-    [TUTTI_SETTING_TCP_ZEROCOPY] = {.name = "TUTTI_TCP_ZEROCOPY",
-                                    .kind = TUTTI_SETTING_KIND_BOOL,
-                                    .fallback = "0",
-                                    .least = 0,
-                                    .most = 1,
-                                    .help = "1: large sends over TCP are not copied, where the adapter can do that"},
     [TUTTI_SETTING_RDMA_DEVICE] =
         {.name = "TUTTI_RDMA_DEVICE",
          .kind = TUTTI_SETTING_KIND_TEXT,
@@ -234,14 +224,6 @@ static const tutti_setting_row rows[TUTTI_SETTING_COUNT] = {
                                         .help =
                                             "CUDA memory that goes through host memory does so in pieces of so many "
                                             "bytes"},
-    [TUTTI_SETTING_CUDA_MESSAGES] = {.name = "TUTTI_CUDA_MESSAGES",
-                                     .kind = TUTTI_SETTING_KIND_CHOICE,
-                                     .fallback = "staged",
-                                     .choices = "staged|nccl",
-                                     .agreed = true,
-                                     .help =
-                                         "nccl: where NCCL serves a communicator, send and recv on CUDA memory are its "
-                                         "own, under its rules; staged: by way of the host"},
     [TUTTI_SETTING_BLOCKING_WAIT] = {.name = "TUTTI_BLOCKING_WAIT",
                                      .kind = TUTTI_SETTING_KIND_BOOL,
                                      .fallback = "0",

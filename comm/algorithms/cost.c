@@ -1,5 +1,5 @@
 /*
- * Measures or reads what a rail costs. See cost.h.
+ * Measures what a rail costs. See cost.h.
  *
  * All ranks exchange messages with neighbours at the same time, since in a collective all of them need the cores and the
  * network at once: short ones, then long ones, whose length follows from what the shorter ones took. That costs some
@@ -7,9 +7,7 @@
  */
 #include "comm/algorithms/cost.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,64 +16,6 @@
 
 const tutti_cost tutti_cost_ordinary = {
     .latency_us = 25, .message_us = 3, .bandwidth_gbs = 1.2, .reduce_gbs = 12, .cores = 1};
-
-/* ------------------------------------------------------------------------------------------------------- reading */
-
-typedef struct name_of_cost {
-    const char *name;
-    size_t offset;
-    bool zero; /* is 0 allowed? */
-} name_of_cost;
-
-static const name_of_cost names[] = {
-    {.name = "latency_us", .offset = offsetof(tutti_cost, latency_us), .zero = true},
-    {.name = "message_us", .offset = offsetof(tutti_cost, message_us), .zero = true},
-    {.name = "bandwidth_gbs", .offset = offsetof(tutti_cost, bandwidth_gbs)},
-    {.name = "reduce_gbs", .offset = offsetof(tutti_cost, reduce_gbs)},
-};
-
-static const char expected[] = "lines of a name and a number, names are latency_us, message_us, bandwidth_gbs and "
-                               "reduce_gbs, numbers are not negative (the last two above 0); # starts a comment";
-
-/* `seen`: bit i is set when names[i] has come. */
-static tutti_status read_line(const char *path, int number, char *line, tutti_cost *cost, unsigned *seen) {
-    char name[32], rest;
-    double value;
-    line[strcspn(line, "#")] = '\0';
-    if (line[strspn(line, " \t\r\n")] == '\0') return TUTTI_OK;
-    if (sscanf(line, "%31s %lf %c", name, &value, &rest) == 2 && isfinite(value))
-        for (unsigned i = 0; i < TUTTI_COUNT_OF(names); i++) {
-            if (strcmp(name, names[i].name) != 0 || value < 0 || (value == 0 && !names[i].zero)) continue;
-            memcpy((char *)cost + names[i].offset, &value, sizeof value);
-            *seen |= 1u << i;
-            return TUTTI_OK;
-        }
-    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_COST_FILE: %s, line %d is wrong: expected are %s", path, number,
-                      expected);
-}
-
-static tutti_status read_lines(const char *path, FILE *file, tutti_cost *cost_out) {
-    char line[256];
-    tutti_cost cost = {0};
-    unsigned seen = 0;
-    for (int number = 1; fgets(line, sizeof line, file) != NULL; number++)
-        TUTTI_TRY(read_line(path, number, line, &cost, &seen));
-    for (unsigned i = 0; i < TUTTI_COUNT_OF(names); i++)
-        if ((seen >> i & 1) == 0)
-            return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_COST_FILE: %s does not say %s: expected are %s", path,
-                              names[i].name, expected);
-    *cost_out = cost;
-    return TUTTI_OK;
-}
-
-tutti_status tutti_cost_read(const char *path, tutti_cost *cost_out) {
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_COST_FILE: %s cannot be opened: %s", path, strerror(errno));
-    tutti_status status = read_lines(path, file, cost_out);
-    fclose(file);
-    return status;
-}
 
 /* ----------------------------------------------------------------------------------------------------- measuring */
 
@@ -213,22 +153,6 @@ static tutti_cost worse(const tutti_cost *one, const tutti_cost *other) {
 
 /* ------------------------------------------------------------------------------------------------------ agreeing */
 
-/* Rank 0's words to the others. */
-typedef struct verdict {
-    int32_t status; /* of reading the file */
-    int32_t measures;
-    char text[500];
-    tutti_cost cost;
-} verdict;
-
-static verdict decide(const tutti_rail *rail, const char *path) {
-    verdict v = {.measures = path[0] == '\0'};
-    if (!v.measures) v.status = tutti_cost_read(path, &v.cost);
-    v.cost.cores = cores_per_rank(rail->comm);
-    if (v.status != TUTTI_OK) snprintf(v.text, sizeof v.text, "%s", tutti_last_error());
-    return v;
-}
-
 /* A binomial tree, up and down: there is no table of algorithms yet. A rank's parent is the one without its lowest bit. */
 static int lowest_bit(const tutti_rail *rail) {
     int bit = 1;
@@ -246,17 +170,17 @@ static tutti_status gather_worst(const tutti_rail *rail, tutti_cost *cost) {
     return rail->me > 0 ? tutti_link_send(rail, rail->me - top, cost, sizeof *cost) : TUTTI_OK;
 }
 
-static tutti_status spread(const tutti_rail *rail, verdict *v) {
+static tutti_status spread(const tutti_rail *rail, tutti_cost *cost) {
     int top = lowest_bit(rail);
-    if (rail->me > 0) TUTTI_TRY(tutti_link_recv(rail, rail->me - top, v, sizeof *v));
+    if (rail->me > 0) TUTTI_TRY(tutti_link_recv(rail, rail->me - top, cost, sizeof *cost));
     for (int bit = top / 2; bit > 0; bit /= 2)
-        if (rail->me + bit < rail->n) TUTTI_TRY(tutti_link_send(rail, rail->me + bit, v, sizeof *v));
+        if (rail->me + bit < rail->n) TUTTI_TRY(tutti_link_send(rail, rail->me + bit, cost, sizeof *cost));
     return TUTTI_OK;
 }
 
-static tutti_status agree_on_worst(const tutti_rail *rail, verdict *v) {
-    TUTTI_TRY(gather_worst(rail, &v->cost));
-    return spread(rail, v);
+static tutti_status agree_on_worst(const tutti_rail *rail, tutti_cost *cost) {
+    TUTTI_TRY(gather_worst(rail, cost));
+    return spread(rail, cost);
 }
 
 static bool is_sane(const tutti_cost *cost) {
@@ -265,23 +189,15 @@ static bool is_sane(const tutti_cost *cost) {
            cost->bandwidth_gbs > 0 && cost->reduce_gbs > 0 && cost->cores >= 0;
 }
 
-tutti_status tutti_cost_agree(const tutti_rail *rail, const char *path, char *scratch, tutti_cost *cost_out) {
-    verdict v = {0};
-    if (rail->n == 1) {
-        *cost_out = tutti_cost_ordinary;
-        return path[0] != '\0' ? tutti_cost_read(path, cost_out) : TUTTI_OK;
+tutti_status tutti_cost_agree(const tutti_rail *rail, char *scratch, tutti_cost *cost_out) {
+    tutti_cost cost = tutti_cost_ordinary;
+    if (rail->n > 1) {
+        TUTTI_TRY(measure_short(rail, scratch, &cost));
+        TUTTI_TRY(agree_on_worst(rail, &cost));
+        TUTTI_TRY(measure_long(rail, scratch, &cost));
+        TUTTI_TRY(agree_on_worst(rail, &cost));
     }
-    if (rail->me == 0) v = decide(rail, path);
-    TUTTI_TRY(spread(rail, &v));
-    if (v.measures) {
-        TUTTI_TRY(measure_short(rail, scratch, &v.cost));
-        TUTTI_TRY(agree_on_worst(rail, &v));
-        TUTTI_TRY(measure_long(rail, scratch, &v.cost));
-        TUTTI_TRY(agree_on_worst(rail, &v));
-    }
-    v.text[sizeof v.text - 1] = '\0';
-    if (v.status != TUTTI_OK) return tutti_fail(TUTTI_ERR_CONFIG, "%s", v.text);
-    if (!is_sane(&v.cost)) return tutti_fail(TUTTI_ERR_DATA, "rank 0 of a rail tells costs that cannot be");
-    *cost_out = v.cost;
+    if (!is_sane(&cost)) return tutti_fail(TUTTI_ERR_DATA, "rank 0 of a rail sent costs that no network has");
+    *cost_out = cost;
     return TUTTI_OK;
 }

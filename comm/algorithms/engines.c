@@ -14,7 +14,6 @@ static const tutti_stream_engine *const rows[] = {
     &tutti_engine_solo,
     &tutti_engine_same_device,
     &tutti_engine_nccl,
-    &tutti_engine_mixed,
     &tutti_engine_staged,
 };
 
@@ -45,8 +44,7 @@ const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm) {
             tutti_log(TUTTI_LOG_WARN, "TUTTI_ALGORITHM=%s does not fit communicator \"%s\": %s", forced, comm->name,
                       reason);
         if (fits && first == NULL) first = rows[i];
-        /* What keeps "nccl" away keeps "mixed" away, too. */
-        bool tells = rows[i] == &tutti_engine_same_device || rows[i] == &tutti_engine_mixed;
+        bool tells = rows[i] == &tutti_engine_same_device || rows[i] == &tutti_engine_nccl;
         if (!fits && tells && used < sizeof reasons)
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
                                      rows[i]->name, reason);

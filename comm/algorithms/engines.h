@@ -6,8 +6,7 @@
 
 #include "comm/stream.h"
 
-extern const tutti_stream_engine tutti_engine_solo, tutti_engine_same_device, tutti_engine_nccl, tutti_engine_mixed,
-    tutti_engine_staged;
+extern const tutti_stream_engine tutti_engine_solo, tutti_engine_same_device, tutti_engine_nccl, tutti_engine_staged;
 
 /* Room for why an engine does not fit. */
 #define TUTTI_ENGINES_REASON_BYTES 384

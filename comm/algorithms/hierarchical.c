@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/slice.h"
@@ -29,8 +30,7 @@ static size_t most_delegated_bytes(const tutti_comm *comm) {
 /* ----------------------------------------------------------------------------------------------- common */
 
 static uint64_t sign_part(const tutti_op *op, const tutti_op *part) {
-    uint64_t x = op->signature ^ (uint64_t)(part->kind + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    return (x ^ x >> 29) >> 1;
+    return tutti_hash_add(op->signature, (uint64_t)part->kind + 1) >> 1;
 }
 
 void tutti_hierarchical_describe(const tutti_op *op, tutti_op *part) {
@@ -222,7 +222,7 @@ static tutti_status prepare(tutti_comm *comm, const tutti_op *op) {
     char *scratch;
     if (is_delegate(&rail)) {
         TUTTI_TRY(tutti_hosts_scratch(comm, TUTTI_COST_SCRATCH_BYTES, &scratch));
-        TUTTI_TRY(tutti_cost_agree(&rail, tutti_setting_text(TUTTI_SETTING_COST_FILE), scratch, &cost));
+        TUTTI_TRY(tutti_cost_agree(&rail, scratch, &cost));
     }
     tutti_op tell = {.kind = TUTTI_KIND_BROADCAST,
                      .type = TUTTI_UINT8,

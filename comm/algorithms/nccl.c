@@ -16,6 +16,7 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "comm/algorithms/engines.h"
 #include "comm/algorithms/nccl_state.h"
 
@@ -114,17 +115,12 @@ tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream
 
 /* ------------------------------------------------------------------------------------------ health and abort */
 
-/* What NCCL says of its communicators; under the lock. */
+/* What NCCL says of its communicator; under the lock. */
 static tutti_nccl_result ask(const tutti_nccl_state *state) {
-    tutti_nccl_result result = TUTTI_NCCL_SUCCESS, one = TUTTI_NCCL_SUCCESS;
-    for (int use = 0; use < TUTTI_NCCL_USES; use++) {
-        if (state->handles[use] == NULL) continue;
-        tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handles[use], &one);
-        if (answer != TUTTI_NCCL_SUCCESS) one = answer;
-        if (result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS)
-            result = one != TUTTI_NCCL_SUCCESS ? one : result;
-    }
-    return result;
+    tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
+    if (state->handle == NULL) return result;
+    tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handle, &result);
+    return answer != TUTTI_NCCL_SUCCESS ? answer : result;
 }
 
 static tutti_status health(tutti_comm *comm) {
@@ -208,32 +204,29 @@ static tutti_nccl_ending *make_ending(const tutti_nccl *nccl, const tutti_device
 }
 
 /* Takes the handle. Under the lock. */
-static tutti_nccl_ending *take_ending(tutti_nccl_state *state, tutti_nccl_use use) {
+static tutti_nccl_ending *take_ending(tutti_nccl_state *state) {
     const tutti_stream_comm *gpu = state->comm->gpu;
-    tutti_nccl_ending *ending = make_ending(state->nccl, gpu->device, gpu->index, state->handles[use]);
-    if (ending != NULL) state->handles[use] = NULL; /* what was registered with it goes as well */
+    tutti_nccl_ending *ending = make_ending(state->nccl, gpu->device, gpu->index, state->handle);
+    if (ending != NULL) state->handle = NULL; /* what was registered with it goes as well */
     return ending;
 }
 
 /* Where there is no thread for it, it is done here. */
 static void run_ending(tutti_nccl_ending *ending) {
-    pthread_t thread;
-    if (ending == NULL) return;
-    if (pthread_create(&thread, NULL, end_thread, ending) == 0) pthread_detach(thread);
-    else end_thread(ending);
+    if (ending != NULL && tutti_thread_start("tutti-nccl-end", end_thread, ending, NULL) != 0) end_thread(ending);
 }
 
-/* Each on a thread of its own: what hangs in a stream may stand behind what hangs there for another. Under the lock. */
-static void abort_all(tutti_nccl_state *state) {
+/* On a thread of its own: what hangs in a stream may stand behind what hangs there for another communicator. Under the
+ * lock. */
+static void abort_handle(tutti_nccl_state *state) {
     state->aborted = true;
-    for (tutti_nccl_use use = 0; use < TUTTI_NCCL_USES; use++)
-        if (state->handles[use] != NULL) run_ending(state->endings[use] = take_ending(state, use));
+    if (state->handle != NULL) run_ending(state->ending = take_ending(state));
 }
 
 static void *abort_later(void *context) {
     tutti_nccl_state *state = context;
     pthread_mutex_lock(&state->lock);
-    abort_all(state);
+    abort_handle(state);
     pthread_mutex_unlock(&state->lock);
     return NULL;
 }
@@ -243,11 +236,11 @@ static void abort_engine(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     if (state == NULL) return;
     if (pthread_mutex_trylock(&state->lock) != 0) {
-        state->has_aborter = pthread_create(&state->aborter, NULL, abort_later, state) == 0;
+        state->has_aborter = tutti_thread_start("tutti-nccl-stop", abort_later, state, &state->aborter) == 0;
         if (state->has_aborter) return;
         pthread_mutex_lock(&state->lock);
     }
-    abort_all(state);
+    abort_handle(state);
     pthread_mutex_unlock(&state->lock);
 }
 
@@ -269,27 +262,22 @@ void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int 
 static void close_engine(tutti_comm *comm) {
     tutti_stream_comm *gpu = comm->gpu;
     tutti_nccl_state *state = gpu->engine_state;
-    tutti_nccl_ending *endings[TUTTI_NCCL_USES];
     if (state == NULL) return;
     bool whole = tutti_comm_check(comm) == TUTTI_OK;
     if (state->has_aborter) pthread_join(state->aborter, NULL); /* whose call it waited for is over */
     tutti_nccl_memory_leave(state);
     pthread_mutex_lock(&state->lock);
-    for (tutti_nccl_use use = 0; use < TUTTI_NCCL_USES; use++) {
-        endings[use] = take_ending(state, use);
-        if (endings[use] != NULL) endings[use]->peaceful = whole && !state->aborted;
-    }
+    tutti_nccl_ending *ending = take_ending(state);
+    if (ending != NULL) ending->peaceful = whole && !state->aborted;
     pthread_mutex_unlock(&state->lock);
-    if (endings[0] != NULL) {
-        endings[0]->memory[0] = state->token;
-        endings[0]->memory[1] = state->scratch;
+    if (ending != NULL) {
+        ending->memory[0] = state->token;
+        ending->memory[1] = state->scratch;
     }
-    for (int use = 0; use < TUTTI_NCCL_USES; use++) run_ending(endings[use]);
+    run_ending(ending);
     int64_t end_ns = tutti_now_ns() + 2 * LINGER_NS;
-    for (int use = 0; use < TUTTI_NCCL_USES; use++) {
-        linger(state->endings[use], end_ns);
-        linger(endings[use], end_ns);
-    }
+    linger(state->ending, end_ns);
+    linger(ending, end_ns);
     if (state->scratch_free != NULL) gpu->device->event_destroy(state->scratch_free);
     if (state->joint != NULL) gpu->device->event_destroy(state->joint);
     if (state->aside != NULL) gpu->device->stream_destroy(state->aside);
@@ -306,7 +294,6 @@ const tutti_stream_engine tutti_engine_nccl = {
     .open = open_engine,
     .enqueue = tutti_nccl_enqueue,
     .spares = spares,
-    .messages = tutti_nccl_messages,
     .split = tutti_nccl_split,
     .health = health,
     .abort = abort_engine,

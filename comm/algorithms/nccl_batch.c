@@ -16,17 +16,11 @@
 #include "comm/hosts.h"
 #include "comm/monitor.h"
 #include "comm/stream_ledger.h"
-#include "comm/stream_part.h"
 
 #define YIELDS      200                    /* before a wait sleeps */
 #define NAP_NS      (50 * INT64_C(1000))   /* between two questions */
 #define LOOK_NS     (10 * TUTTI_NS_PER_MS) /* between two looks at the peers */
 #define NO_SEQUENCE (UINT64_C(1) << 39)    /* of no call on host memory: no page says that it is over */
-
-/* The user's communicator: where it is in parts, its calls are compared, not theirs. */
-static tutti_comm *whole_of(const tutti_nccl_state *state) {
-    return state->comm->outer != NULL ? state->comm->outer : state->comm;
-}
 
 /* Is every peer there, nothing broken, and have all made the same calls? What is told is op. */
 static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
@@ -34,8 +28,7 @@ static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
     asked.sequence = NO_SEQUENCE;
     asked.part_of = op;
     if (state->comm->hosts != NULL) tutti_hosts_hear(state->comm);
-    TUTTI_TRY(tutti_stream_part_look(state->comm, &asked));
-    TUTTI_TRY(tutti_stream_ledger_look(whole_of(state)));
+    TUTTI_TRY(tutti_stream_ledger_look(state->comm));
     return tutti_monitor_look(state->comm, &asked, /* deaths */ true);
 }
 
@@ -54,7 +47,7 @@ tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tut
     TUTTI_TRY(look(state, op));
     pthread_mutex_lock(&state->lock);
     const char *last = state->nccl->ncclGetLastError != NULL && !state->aborted
-                           ? state->nccl->ncclGetLastError(state->handles[0])
+                           ? state->nccl->ncclGetLastError(state->handle)
                            : NULL;
     if (last != NULL && last[0] != '\0') snprintf(detail, sizeof detail, " (%s)", last);
     pthread_mutex_unlock(&state->lock);
@@ -85,11 +78,11 @@ static tutti_status look_again(const tutti_nccl_state *state, const tutti_op *op
 }
 
 /* False: it was aborted. */
-static bool ask(tutti_nccl_state *state, tutti_nccl_use use, tutti_nccl_result *result_out) {
+static bool ask(tutti_nccl_state *state, tutti_nccl_result *result_out) {
     pthread_mutex_lock(&state->lock);
     bool whole = !state->aborted;
     if (whole) {
-        tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handles[use], result_out);
+        tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handle, result_out);
         if (answer != TUTTI_NCCL_SUCCESS) *result_out = answer;
     }
     pthread_mutex_unlock(&state->lock);
@@ -108,7 +101,7 @@ static tutti_status timed_out(const tutti_nccl_state *state, const tutti_nccl_re
                       "%s of NCCL was in progress for %lld ms on rank %d of communicator \"%s\": a rank has not "
                       "come, or the network between GPUs does not work (NCCL_DEBUG=INFO tells more)%s",
                       reason->name, (long long)reason->timeout_ms, state->comm->rank, state->comm->name,
-                      tutti_stream_ledger_missing(whole_of(state), shown->sequence, missing, sizeof missing));
+                      tutti_stream_ledger_missing(state->comm, shown->sequence, missing, sizeof missing));
 }
 
 tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *reason) {
@@ -117,7 +110,7 @@ tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *r
     int64_t next_look_ns = tutti_now_ns() + LOOK_NS, gone_ns = 0;
     for (unsigned asked = 0;; asked++) {
         tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
-        if (!ask(state, reason->use, &result)) return aborted(state);
+        if (!ask(state, &result)) return aborted(state);
         if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
         if (result == TUTTI_NCCL_REMOTE_ERROR) TUTTI_TRY(await_death(state, op));
         if (result != TUTTI_NCCL_IN_PROGRESS) return tutti_nccl_failure(state, op, result, reason->name);
@@ -151,29 +144,18 @@ tutti_status tutti_nccl_step_back(tutti_nccl_state *state, tutti_stream stream, 
     return stream == aside ? TUTTI_OK : follow(state, stream, aside);
 }
 
-static tutti_status begin(const tutti_nccl_batch *batch, tutti_nccl_batch *batch_out) {
-    tutti_nccl_state *state = batch->state;
-    *batch_out = *batch;
+tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out) {
+    *batch_out = (tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms};
     pthread_mutex_lock(&state->lock);
     if (state->aborted) {
         pthread_mutex_unlock(&state->lock);
         return aborted(state);
     }
-    batch_out->handle = state->handles[batch->use];
+    batch_out->handle = state->handle;
     tutti_nccl_result result = state->nccl->ncclGroupStart();
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
     pthread_mutex_unlock(&state->lock);
-    return tutti_nccl_failure(state, batch->op, result, "ncclGroupStart");
-}
-
-tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out) {
-    return begin(&(tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms}, batch_out);
-}
-
-tutti_status tutti_nccl_begin_messages(tutti_nccl_state *state, int64_t timeout_ms, tutti_nccl_batch *batch_out) {
-    static const tutti_op op = {.kind = TUTTI_KIND_ALL_TO_ALL_V, .cuda = true}; /* it is sends and receives as well */
-    return begin(&(tutti_nccl_batch){.state = state, .use = TUTTI_NCCL_MESSAGES, .op = &op, .timeout_ms = timeout_ms},
-                 batch_out);
+    return tutti_nccl_failure(state, call->op, result, "ncclGroupStart");
 }
 
 void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const char *name) {
@@ -190,10 +172,7 @@ tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {
     pthread_mutex_unlock(&state->lock);
     if (batch->failed != NULL) return tutti_nccl_failure(state, batch->op, batch->result, batch->failed);
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
-    return tutti_nccl_wait(state, &(tutti_nccl_reason){.use = batch->use,
-                                                       .op = batch->op,
+    return tutti_nccl_wait(state, &(tutti_nccl_reason){.op = batch->op,
                                                        .timeout_ms = batch->timeout_ms,
-                                                       .name = batch->use == TUTTI_NCCL_MESSAGES
-                                                                   ? "a group of messages"
-                                                                   : tutti_kind_name(batch->op->kind)});
+                                                       .name = tutti_kind_name(batch->op->kind)});
 }

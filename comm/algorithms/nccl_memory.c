@@ -57,7 +57,7 @@ tutti_status tutti_nccl_mem_free(void *memory) {
 static tutti_nccl_comm settle(tutti_nccl_state *state) {
     tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
     int64_t end_ns = tutti_now_ns() + SETTLE_NS;
-    for (tutti_nccl_comm comm; (comm = state->handles[TUTTI_NCCL_COLLECTIVES]) != NULL;) {
+    for (tutti_nccl_comm comm; (comm = state->handle) != NULL;) {
         if (state->nccl->ncclCommGetAsyncError(comm, &result) != TUTTI_NCCL_SUCCESS) return comm;
         if (result != TUTTI_NCCL_IN_PROGRESS || tutti_now_ns() >= end_ns) return comm;
         pthread_mutex_unlock(&state->lock);
@@ -121,7 +121,7 @@ static void hold_block(tutti_nccl_state *state, void *block, size_t bytes) {
     if (tutti_calloc(1, sizeof *hold, &hold) != TUTTI_OK) return;
     pthread_mutex_lock(&state->lock);
     tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
-    tutti_nccl_comm comm = state->handles[TUTTI_NCCL_COLLECTIVES];
+    tutti_nccl_comm comm = state->handle;
     if (comm != NULL) result = state->nccl->ncclCommRegister(comm, block, bytes, &hold->handle);
     pthread_mutex_unlock(&state->lock);
     if (result != TUTTI_NCCL_SUCCESS) {

@@ -38,10 +38,9 @@ static bool is_good(tutti_nccl_result result) {
     return result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS;
 }
 
-static tutti_status await(tutti_nccl_state *state, tutti_nccl_use use, const char *name) {
+static tutti_status await(tutti_nccl_state *state, const char *name) {
     return tutti_nccl_wait(
-        state,
-        &(tutti_nccl_reason){.use = use, .op = &opening, .timeout_ms = state->comm->connect_timeout_ms, .name = name});
+        state, &(tutti_nccl_reason){.op = &opening, .timeout_ms = state->comm->connect_timeout_ms, .name = name});
 }
 
 /* Until all ranks are here. */
@@ -83,19 +82,19 @@ static tutti_status invite(tutti_nccl_state *state, tutti_nccl_id *id_out) {
     return TUTTI_OK;
 }
 
-static tutti_status join(tutti_nccl_state *state, tutti_nccl_use use) {
+static tutti_status join(tutti_nccl_state *state) {
     static const char name[] = "ncclCommInitRankConfig";
     tutti_comm *comm = state->comm;
     tutti_nccl_config config = make_config();
     tutti_nccl_id id;
     TUTTI_TRY(invite(state, &id));
     pthread_mutex_lock(&state->lock);
-    tutti_nccl_result result = state->aborted ? TUTTI_NCCL_IN_PROGRESS
-                                              : state->nccl->ncclCommInitRankConfig(&state->handles[use], comm->nranks,
-                                                                                    id, comm->rank, &config);
+    tutti_nccl_result result =
+        state->aborted ? TUTTI_NCCL_IN_PROGRESS
+                       : state->nccl->ncclCommInitRankConfig(&state->handle, comm->nranks, id, comm->rank, &config);
     pthread_mutex_unlock(&state->lock);
     if (!is_good(result)) return tutti_nccl_failure(state, &opening, result, name);
-    return await(state, use, name);
+    return await(state, name);
 }
 
 /* ----------------------------------------------------------------------------------------------- by a split */
@@ -125,12 +124,12 @@ static tutti_status split_off(tutti_nccl_state *state, int color, int key, seed 
     s->nccl = state->nccl;
     s->device = gpu->device;
     pthread_mutex_lock(&state->lock);
-    tutti_nccl_comm parent = state->handles[TUTTI_NCCL_COLLECTIVES];
+    tutti_nccl_comm parent = state->handle;
     tutti_nccl_result result =
         state->aborted ? TUTTI_NCCL_IN_PROGRESS : state->nccl->ncclCommSplit(parent, color, key, &s->handle, &config);
     pthread_mutex_unlock(&state->lock);
     if (!is_good(result)) return tutti_nccl_failure(state, &opening, result, name);
-    TUTTI_TRY(await(state, TUTTI_NCCL_COLLECTIVES, name));
+    TUTTI_TRY(await(state, name));
     *seed_out = s;
     return TUTTI_OK;
 }
@@ -196,26 +195,12 @@ static tutti_status acquaint_hosts(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-static tutti_status connect_messages(tutti_nccl_state *state) {
-    seed *s = NULL;
-    if (state->nccl->ncclCommSplit == NULL) return join(state, TUTTI_NCCL_MESSAGES);
-    TUTTI_TRY(split_off(state, 0, state->comm->rank, &s));
-    pthread_mutex_lock(&state->lock);
-    state->handles[TUTTI_NCCL_MESSAGES] = s->handle;
-    pthread_mutex_unlock(&state->lock);
-    s->handle = NULL;
-    drop_seed(&s->base);
-    return TUTTI_OK;
-}
-
 tutti_status tutti_nccl_connect(tutti_nccl_state *state) {
     tutti_nccl_comm given = take_seed(state->comm);
     pthread_mutex_lock(&state->lock);
-    state->handles[TUTTI_NCCL_COLLECTIVES] = given;
+    state->handle = given;
     pthread_mutex_unlock(&state->lock);
-    if (given == NULL) TUTTI_TRY(join(state, TUTTI_NCCL_COLLECTIVES));
-    bool is_part = state->comm->gpu->facts == NULL; /* stream_part.h: messages are the whole's */
-    if (tutti_nccl_wants_messages() && !is_part) TUTTI_TRY(connect_messages(state));
+    if (given == NULL) TUTTI_TRY(join(state));
     TUTTI_TRY(acquaint_hosts(state->comm));
     return meet(state->comm);
 }

@@ -8,9 +8,8 @@
  *   nccl_reduce.c   kinds that reduce: which of them NCCL does as we promise
  *   nccl_ordered.c  and the others: NCCL moves, our kernel reduces in the order of ranks
  *   nccl_memory.c   memory of ncclMemAlloc, registered where it is used
- *   nccl_message.c  sends and receives
  *
- * Invariant: `handles` are touched under `lock` only; who finds `aborted` there has none. NCCL's communicators are
+ * Invariant: `handle` is touched under `lock` only; who finds `aborted` there has none. NCCL's communicators are
  * non-blocking, so its calls hold the lock for long only where CUDA keeps them waiting; an abort that does not get it waits on a
  * thread of its own.
  */
@@ -27,24 +26,17 @@
 
 struct tutti_nccl_ending;
 
-/* What a communicator of NCCL's is for. */
-typedef enum tutti_nccl_use {
-    TUTTI_NCCL_COLLECTIVES,
-    TUTTI_NCCL_MESSAGES, /* only with TUTTI_CUDA_MESSAGES=nccl */
-    TUTTI_NCCL_USES
-} tutti_nccl_use;
-
 typedef struct tutti_nccl_state {
     tutti_comm *comm;
     const tutti_nccl *nccl;
     pthread_mutex_t lock;
-    tutti_nccl_comm handles[TUTTI_NCCL_USES]; /* under lock; NULL: not yet, or aborted */
-    bool aborted;                             /* under lock */
-    bool has_aborter;                         /* a thread that waits for the lock to abort; joined by close */
+    tutti_nccl_comm handle; /* under lock; NULL: not yet, or aborted */
+    bool aborted;           /* under lock */
+    bool has_aborter;       /* a thread that waits for the lock to abort; joined by close */
     pthread_t aborter;
-    const char *failed;                                 /* under lock: the call that failed; NULL */
-    struct tutti_nccl_ending *endings[TUTTI_NCCL_USES]; /* under lock: aborts under way; NULL */
-    int64_t remote_error_ns;                            /* when the watcher first saw one; 0: none */
+    const char *failed;               /* under lock: the call that failed; NULL */
+    struct tutti_nccl_ending *ending; /* under lock: the abort under way; NULL */
+    int64_t remote_error_ns;          /* when the watcher first saw one; 0: none */
     bool rank_order;                 /* floats are summed in the order of ranks: TUTTI_DETERMINISTIC=1 */
     void *token;                     /* a byte of the GPU's, for barriers */
     void *scratch;                   /* of the GPU, made when first needed; NULL; used in stream order */
@@ -70,7 +62,6 @@ void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int 
 /* Calls that NCCL takes as one, between begin and finish. */
 typedef struct tutti_nccl_batch {
     tutti_nccl_state *state;
-    tutti_nccl_use use;
     const tutti_op *op;
     int64_t timeout_ms;
     tutti_nccl_comm handle;   /* for the calls */
@@ -80,8 +71,6 @@ typedef struct tutti_nccl_batch {
 
 /* Takes the lock and opens a group. */
 tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out);
-/* The same for messages. */
-tutti_status tutti_nccl_begin_messages(tutti_nccl_state *state, int64_t timeout_ms, tutti_nccl_batch *batch_out);
 /* Notes what a call has answered. */
 void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const char *name);
 /* Ends the group, gives the lock back, and waits until its calls are in the stream: what is enqueued from then on comes
@@ -90,7 +79,6 @@ tutti_status tutti_nccl_finish(tutti_nccl_batch *batch);
 
 /* What a wait is for, and what is told when it goes wrong. */
 typedef struct tutti_nccl_reason {
-    tutti_nccl_use use;
     const tutti_op *op;
     int64_t timeout_ms;
     const char *name; /* of NCCL's call, or the op's */
@@ -120,13 +108,6 @@ tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream
 tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call);
 tutti_status tutti_nccl_reduce(tutti_nccl_state *state, const tutti_stream_call *call);
 tutti_status tutti_nccl_ordered(tutti_nccl_state *state, const tutti_stream_call *call);
-
-/* --------------------------------------------------------------------------------------- nccl_message.c */
-
-/* TUTTI_CUDA_MESSAGES=nccl? */
-bool tutti_nccl_wants_messages(void);
-/* tutti_stream_engine.messages */
-tutti_status tutti_nccl_messages(tutti_comm *comm, const tutti_message *const *list, size_t count, int64_t timeout_ms);
 
 /* ---------------------------------------------------------------------------------------- nccl_memory.c */
 

@@ -226,7 +226,12 @@ bool tutti_rail_has_row(const char *name) {
 }
 
 const char *tutti_rail_row_names(void) {
-    return "dissemination, direct_whole, direct, ring, chain, doubling, halving, tree, double_tree, bruck";
+    static _Thread_local char names[256];
+    size_t used = 0;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows) && used < sizeof names; i++)
+        if (i == 0 || strcmp(rows[i].name, rows[i - 1].name) != 0) /* rows of a name stand together */
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
+    return names;
 }
 
 /* -------------------------------------------------------------------------------------------------------- using */

@@ -14,7 +14,7 @@
 #include "comm/algorithms/engines.h"
 #include "comm/device_memory.h"
 #include "comm/monitor.h"
-#include "comm/stream_part.h"
+#include "comm/stream.h"
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
 #define GRANULE          256 /* bytes: pieces begin where a kernel reads best */
@@ -81,11 +81,31 @@ static tutti_status make_scratch(tutti_same_device *s) {
 static tutti_status need_slot(tutti_same_device *s, tutti_same_device_slot *slot, size_t half_bytes);
 
 /* Whether memory can be pinned and mapped is only known when it is done: a container may forbid it. */
+/* How trying it out went on one rank. */
+typedef struct verdict {
+    int32_t status;
+    char reason[252];
+} verdict;
+
+/* Where it failed on any rank, all get TUTTI_ERR_UNSUPPORTED, and its reason. */
+static tutti_status agree(tutti_comm *comm, tutti_status status) {
+    verdict mine = {.status = status}, *all;
+    if (status != TUTTI_OK) snprintf(mine.reason, sizeof mine.reason, "%s", tutti_last_error());
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *all, &all));
+    status = tutti_stream_gather(comm, &mine, all, sizeof mine);
+    for (int rank = 0; rank < comm->nranks && status == TUTTI_OK; rank++)
+        if (all[rank].status != TUTTI_OK)
+            status = tutti_fail(TUTTI_ERR_UNSUPPORTED, "rank %d: %.*s", tutti_comm_shown(comm, rank),
+                                (int)sizeof all[rank].reason - 1, all[rank].reason);
+    free(all);
+    return status;
+}
+
 static tutti_status try_out(tutti_comm *comm, tutti_same_device *s) {
     tutti_status status = tutti_same_device_open_counters(comm, s);
     if (status == TUTTI_OK && !s->alone) status = need_slot(s, &s->in, LEAST_SLOT_BYTES);
-    TUTTI_TRY(tutti_stream_agree(comm, status));
-    return s->alone ? TUTTI_OK : tutti_stream_agree(comm, tutti_same_device_try_import(comm, s));
+    TUTTI_TRY(agree(comm, status));
+    return s->alone ? TUTTI_OK : agree(comm, tutti_same_device_try_import(comm, s));
 }
 
 static tutti_status open_engine(tutti_comm *comm) {
@@ -147,7 +167,7 @@ static tutti_same_device_slot *slot_of(tutti_same_device *s, const tutti_same_de
 
 static int count_segments(const tutti_comm *comm, const tutti_op *op, bool input) {
     bool has = input ? tutti_op_has_input(op, comm->rank) : tutti_op_has_output(op, comm->rank);
-    bool list = input ? tutti_op_is_split(op) : tutti_same_device_gathers(op);
+    bool list = input ? tutti_op_is_split(op) : tutti_op_collects(op);
     return !has ? 0 : list ? comm->nranks : 1;
 }
 
@@ -180,7 +200,7 @@ static bool swaps_in_place(const tutti_op *op) {
 
 /* Ranks must agree on it, so it knows kinds only, and settings that all have. */
 static size_t segment_bytes_of(const tutti_same_device *s, const tutti_op *op, size_t item_bytes) {
-    bool list = tutti_op_is_split(op) || tutti_same_device_gathers(op);
+    bool list = tutti_op_is_split(op) || tutti_op_collects(op);
     size_t bytes = s->most_slot_bytes / (list ? (size_t)s->nranks : 1) / GRANULE * GRANULE;
     return tutti_max_size(bytes, GRANULE) / item_bytes * item_bytes;
 }

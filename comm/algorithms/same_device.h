@@ -139,22 +139,6 @@ typedef struct tutti_same_device_plan {
 static inline tutti_same_device_post *tutti_same_device_post_at(const tutti_same_device *s, int rank, uint64_t place) {
     return (tutti_same_device_post *)(void *)(s->boards[rank]->posts + place % TUTTI_SAME_DEVICE_DEPTH * s->post_bytes);
 }
-/* Does a rank's output consist of a segment from each rank? */
-static inline bool tutti_same_device_gathers(const tutti_op *op) {
-    switch (op->kind) {
-    case TUTTI_KIND_ALL_GATHER:
-    case TUTTI_KIND_ALL_GATHER_V:
-    case TUTTI_KIND_ALL_TO_ALL:
-    case TUTTI_KIND_ALL_TO_ALL_V:
-    case TUTTI_KIND_GATHER:
-    case TUTTI_KIND_GATHER_V: return true;
-    default: return false;
-    }
-}
-static inline bool tutti_same_device_reduces(const tutti_op *op) {
-    return op->kind == TUTTI_KIND_ALL_REDUCE || op->kind == TUTTI_KIND_REDUCE ||
-           op->kind == TUTTI_KIND_REDUCE_SCATTER || op->kind == TUTTI_KIND_REDUCE_SCATTER_V;
-}
 /* Of a segment of `bytes`, what belongs to that piece. */
 static inline size_t tutti_same_device_piece(size_t bytes, size_t segment_bytes, uint64_t piece, size_t *start_out) {
     *start_out = tutti_min_size(bytes, segment_bytes * piece);

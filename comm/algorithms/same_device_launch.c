@@ -112,12 +112,12 @@ static tutti_status compare_streams(const tutti_same_device_launch *launch) {
 /* What one sends, the other expects: v-kinds, whose counts are no part of the signature. */
 static tutti_status compare_sizes(tutti_same_device_launch *launch) {
     int n = launch->s->nranks;
-    if (!tutti_same_device_gathers(launch->plan->op) && !tutti_op_is_split(launch->plan->op)) return TUTTI_OK;
+    if (!tutti_op_collects(launch->plan->op) && !tutti_op_is_split(launch->plan->op)) return TUTTI_OK;
     for (int to = 0; to < n; to++)
         for (int from = 0; from < n; from++) {
             const party *source = &launch->parties[from], *target = &launch->parties[to];
             if (source->post->nin == 0 || target->post->nout == 0) continue;
-            if (tutti_same_device_reduces(launch->plan->op) && from != to) continue;
+            if (tutti_op_reduces(launch->plan->op) && from != to) continue;
             if (source->in_bytes[to] == target->out_bytes[from]) continue;
             return tutti_fail(TUTTI_ERR_MISMATCH,
                               "%s of communicator \"%s\": rank %d has %zu bytes for rank %d, which expects %zu",
@@ -236,7 +236,7 @@ tutti_status tutti_same_device_launch_piece(tutti_same_device_launch *launch, ui
     const tutti_same_device_plan *plan = launch->plan;
     /* Who counts fewer pieces has said that all of his are ready. */
     TUTTI_TRY(tutti_same_device_wait_ready(s, plan, piece + 1));
-    if (tutti_same_device_reduces(plan->op)) TUTTI_TRY(reduce_piece(launch, piece));
+    if (tutti_op_reduces(plan->op)) TUTTI_TRY(reduce_piece(launch, piece));
     else if (plan->op->kind != TUTTI_KIND_BARRIER) TUTTI_TRY(move_piece(launch, piece));
     bool last = piece + 1 == launch->pieces;
     return tutti_same_device_say_done(s, plan, last ? TUTTI_SAME_DEVICE_END : piece + 1);

@@ -11,7 +11,6 @@
  * calls in the same order, one set of counters therefore does for all graphs of a communicator.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
 #include "comm/algorithms/same_device.h"
 
 /* ----------------------------------------------------------------------------------------------------- steps */
@@ -132,18 +132,6 @@ static void *keep_releasing(void *argument) {
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static bool start(void *(*body)(void *), void *argument) {
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&thread, NULL, body, argument) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (started) pthread_detach(thread);
-    return started;
-}
-
 void tutti_same_device_release_streams(tutti_same_device *s) {
     if (atomic_exchange(&s->released, true)) return;
     atomic_store_explicit(&s->counters->released, true, memory_order_release);
@@ -154,7 +142,7 @@ void tutti_same_device_release_streams(tutti_same_device *s) {
     *r = (tutti_same_device_release){.counters = s->counters, .nranks = s->nranks, .lasts = lasts, .nslots = s->nkept};
     memcpy(r->slots, s->kept, sizeof r->slots);
     s->nkept = 0;
-    if (!start(keep_releasing, r)) free(r);
+    if (tutti_thread_start("tutti-gpu-free", keep_releasing, r, NULL) != 0) free(r);
     else if (lasts) s->release = r;
 }
 

@@ -40,11 +40,6 @@ typedef struct move {
 #define LEAST_PART_BYTES         ((size_t)2 << 10)
 #define LEAST_CROWDED_PART_BYTES ((size_t)4 << 10)
 
-static bool has_table(tutti_kind kind) {
-    return kind == TUTTI_KIND_ALL_GATHER_V || kind == TUTTI_KIND_ALL_TO_ALL_V || kind == TUTTI_KIND_GATHER_V ||
-           kind == TUTTI_KIND_SCATTER_V;
-}
-
 /* Equal on all ranks: counts per rank do not matter. */
 static size_t piece_bytes(const move *m) {
     size_t share = m->split ? (size_t)m->comm->nranks : 1, bytes = m->op->count * tutti_type_bytes(m->op->type);
@@ -86,7 +81,7 @@ static void fill_table(const move *m) {
 static tutti_status begin(move *m) {
     tutti_comm *comm = m->comm;
     m->split = tutti_op_is_split(m->op);
-    m->tables = has_table(m->op->kind);
+    m->tables = tutti_kind_has(m->op->kind, TUTTI_KIND_COUNTS);
     m->piece_bytes = piece_bytes(m);
     /* An all_to_all in place overwrites its inputs meanwhile. */
     bool overwrites = m->op->kind == TUTTI_KIND_ALL_TO_ALL && m->op->src == m->op->dst;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/status.h"
+#include "bootstrap/base/hash.h"
 #include "comm/algorithms/staged.h"
 #include "comm/op.h"
 
@@ -14,10 +15,6 @@
 
 static bool counts_are_known(const tutti_op *op) {
     return op->kind != TUTTI_KIND_ALL_TO_ALL_V && op->kind != TUTTI_KIND_GATHER_V && op->kind != TUTTI_KIND_SCATTER_V;
-}
-
-static bool is_v(const tutti_op *op) {
-    return op->kind >= TUTTI_KIND_ALL_GATHER_V;
 }
 
 /* Slices of a piece in the slot of the rank that has most of them. */
@@ -53,23 +50,11 @@ static size_t own_slice(const tutti_comm *comm, const tutti_op *op) {
     }
 }
 
-static bool gathers(const tutti_op *op) {
-    switch (op->kind) {
-    case TUTTI_KIND_ALL_GATHER:
-    case TUTTI_KIND_ALL_GATHER_V:
-    case TUTTI_KIND_ALL_TO_ALL:
-    case TUTTI_KIND_ALL_TO_ALL_V:
-    case TUTTI_KIND_GATHER:
-    case TUTTI_KIND_GATHER_V: return true;
-    default: return false;
-    }
-}
-
 static void list_parts(const tutti_comm *comm, tutti_staged_job *job) {
     const tutti_op *op = &job->op;
     size_t item_bytes = tutti_type_bytes(op->type);
     int ins = !tutti_op_has_input(op, comm->rank) ? 0 : tutti_op_is_split(op) ? comm->nranks : 1;
-    int outs = !tutti_op_has_output(op, comm->rank) ? 0 : gathers(op) ? comm->nranks : 1;
+    int outs = !tutti_op_has_output(op, comm->rank) ? 0 : tutti_op_collects(op) ? comm->nranks : 1;
     for (int i = 0; i < ins; i++)
         add(job->ins, &job->nins, tutti_op_input(comm, op, i), item_bytes, ins > 1 ? (size_t)i : own_slice(comm, op));
     for (int i = 0; i < outs; i++)
@@ -132,7 +117,7 @@ tutti_status tutti_staged_job_make(tutti_comm *comm, const tutti_op *op, size_t 
     job->src_counts = (size_t *)(void *)(job->dsts + n);
     job->dst_counts = job->src_counts + n;
     job->op = *op;
-    job->equal = !is_v(op);
+    job->equal = !tutti_op_has_counts(op);
     list_parts(comm, job);
     cut(comm, job, slot_bytes);
     job->op.src = job->op.dst = NULL; /* not what the host may touch; nor are the arrays there any longer */
@@ -172,10 +157,8 @@ char *tutti_staged_part_place(const tutti_staged_job *job, const tutti_staged_pa
 
 /* Entry by entry, where the kind has a list of them. */
 static void fill_lists(tutti_staged_job *job, size_t k, tutti_op *piece) {
-    bool input_list = piece->kind == TUTTI_KIND_REDUCE_SCATTER_V || piece->kind == TUTTI_KIND_ALL_TO_ALL_V ||
-                      piece->kind == TUTTI_KIND_SCATTER_V;
-    bool output_list = piece->kind == TUTTI_KIND_ALL_GATHER_V || piece->kind == TUTTI_KIND_ALL_TO_ALL_V ||
-                       piece->kind == TUTTI_KIND_GATHER_V;
+    bool lists = tutti_op_has_counts(piece);
+    bool input_list = lists && tutti_op_is_split(piece), output_list = lists && tutti_op_collects(piece);
     for (int i = 0; i < job->nins && input_list; i++) {
         job->srcs[i] = tutti_staged_part_place(job, &job->ins[i], k);
         job->src_counts[i] = tutti_staged_part_count(job, &job->ins[i], k);
@@ -206,7 +189,7 @@ tutti_op tutti_staged_piece(tutti_comm *comm, tutti_staged_job *job, size_t k) {
     const tutti_op *op = &job->op;
     tutti_op piece = *op;
     piece.part_of = op;
-    piece.signature = (op->signature + k * UINT64_C(0x9e3779b97f4a7c15)) >> 1;
+    piece.signature = tutti_hash_add(op->signature, k) >> 1;
     if (!job->equal) {
         piece.count = 0;
         fill_lists(job, k, &piece);

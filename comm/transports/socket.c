@@ -60,12 +60,11 @@ static void set_option(int socket, int level, int option, int value) {
     setsockopt(socket, level, option, &value, sizeof value); /* what a system lacks it works without */
 }
 
-tutti_status tutti_socket_tune(int socket, bool *is_tcp_out) {
+tutti_status tutti_socket_tune(int socket) {
     int domain = AF_UNSPEC;
     socklen_t bytes = sizeof domain;
     if (getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0) return tutti_fail_errno(errno, "not a socket");
-    *is_tcp_out = domain == AF_INET || domain == AF_INET6;
-    if (!*is_tcp_out) return TUTTI_OK;
+    if (domain != AF_INET && domain != AF_INET6) return TUTTI_OK;
     int timeout_ms = (int)tutti_min_i64(tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS), INT32_MAX);
     int probe_s = timeout_ms < 4000 ? 1 : timeout_ms / 4000;
     set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);

@@ -29,7 +29,7 @@ size_t tutti_socket_parts_set(tutti_socket_parts *parts, const struct iovec *giv
 void tutti_socket_parts_drop(tutti_socket_parts *parts, size_t bytes);
 
 /* Timeouts, probes and congestion control, as the settings say, where it is a TCP connection; others are left as they are. */
-tutti_status tutti_socket_tune(int socket, bool *is_tcp_out);
+tutti_status tutti_socket_tune(int socket);
 /* Which of the two holds for this connection. */
 size_t tutti_socket_call_bytes(int socket);
 /* Not now, but perhaps soon. */

@@ -3,8 +3,7 @@
  *
  * Calls never block. send() hands the kernel all parts in one call; what it does not take goes with progress(). Bytes come
  * straight into the caller's buffer, as many at a time as there are. A peer that says nothing any more is noticed by the
- * kernel: unanswered data (TCP_USER_TIMEOUT) and unanswered probes end the connection after TUTTI_PEER_TIMEOUT_MS. With
- * TUTTI_TCP_ZEROCOPY the kernel reads large sends from the caller's memory; these count as sent once it needs that no more.
+ * kernel: unanswered data (TCP_USER_TIMEOUT) and unanswered probes end the connection after TUTTI_PEER_TIMEOUT_MS.
  *
  * Invariant: what `sent` counts is the kernel's, so the caller's buffer is free; what `received` counts is in place.
  */
@@ -20,15 +19,12 @@
 #include "bootstrap/base/status.h"
 #include "comm/fork.h"
 #include "comm/transports/socket.h"
-#include "comm/transports/zerocopy.h"
 
 /* What comes after so few bytes is read with them, up to AHEAD_BYTES. */
 #define AHEAD_AFTER_BYTES ((size_t)256)
 #define AHEAD_BYTES       ((size_t)8 << 10)
 /* So few bytes are put together from their parts. */
 #define FEW_BYTES ((size_t)4608)
-/* Below, copying is cheaper than what the kernel does to lend memory. */
-#define ZEROCOPY_BYTES ((size_t)1 << 20)
 
 typedef struct tcp_pipe {
     tutti_pipe pipe; /* first */
@@ -37,8 +33,6 @@ typedef struct tcp_pipe {
     tutti_socket_parts parts;
     char *dst;      /* where the next byte goes */
     int send_error; /* the connection takes no more; 0: it does */
-    size_t handed;  /* bytes of this send that the kernel has; `sent` lacks one of them while it reads them from us */
-    tutti_zerocopy zerocopy;
     size_t ahead_start, ahead_bytes; /* of `ahead`: received, and not asked for yet */
     char ahead[AHEAD_BYTES];
 } tcp_pipe;
@@ -52,9 +46,8 @@ static tutti_status check(void) {
 static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
     int socket = connection->socket;
     tcp_pipe *tcp;
-    bool is_tcp = false;
     (void)deadline; /* nothing is exchanged */
-    tutti_status status = tutti_socket_tune(socket, &is_tcp);
+    tutti_status status = tutti_socket_tune(socket);
     if (status == TUTTI_OK) status = tutti_calloc(1, sizeof *tcp, &tcp);
     if (status != TUTTI_OK) {
         close(socket);
@@ -65,10 +58,7 @@ static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline 
     tcp->call_bytes = tutti_socket_call_bytes(socket);
     tutti_fork_closes(socket);
     tcp->pipe.lane = connection->lane;
-    /* The blocks of a lane are too short to wait for notes about each. */
-    bool lends = is_tcp && !connection->lane && tutti_setting_int(TUTTI_SETTING_TCP_ZEROCOPY) != 0;
-    if (lends) tutti_zerocopy_open(&tcp->zerocopy, socket);
-    tcp->pipe.movable = !tcp->zerocopy.on;
+    tcp->pipe.movable = true;
     *pipe_out = &tcp->pipe;
     return TUTTI_OK;
 }
@@ -86,12 +76,6 @@ static struct msghdr next_parts(const tutti_socket_parts *parts, size_t most, st
     return (struct msghdr){.msg_iov = next, .msg_iovlen = count};
 }
 
-/* How far the send has come: what the kernel still reads from the caller's memory has not been sent. */
-static void count_sent(tcp_pipe *tcp) {
-    if (TUTTI_UNLIKELY(tutti_zerocopy_busy(&tcp->zerocopy))) tutti_zerocopy_reap(&tcp->zerocopy, tcp->socket);
-    tcp->pipe.sent = tcp->handed - (tutti_zerocopy_busy(&tcp->zerocopy) ? 1 : 0);
-}
-
 /* Few bytes in one piece: a list of parts costs the kernel more than it costs us to put them together. */
 static ssize_t send_few(const tcp_pipe *tcp) {
     const tutti_socket_parts *parts = &tcp->parts;
@@ -104,30 +88,23 @@ static ssize_t send_few(const tcp_pipe *tcp) {
     return send(tcp->socket, all, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static ssize_t send_parts(const tcp_pipe *tcp, bool lends) {
+static ssize_t send_parts(const tcp_pipe *tcp) {
     struct iovec next[TUTTI_SOCKET_PARTS];
     struct msghdr message = next_parts(&tcp->parts, tcp->call_bytes, next);
-    return sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (lends ? MSG_ZEROCOPY : 0));
+    return sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* A failure is told by progress(): what the other side said last may still be there to be received. */
 static tutti_status push(tcp_pipe *tcp) {
-    bool lends = tcp->zerocopy.on && tcp->pipe.to_send >= ZEROCOPY_BYTES;
-    bool few = tcp->pipe.to_send - tcp->handed <= FEW_BYTES;
-    ssize_t sent = few ? send_few(tcp) : send_parts(tcp, lends);
-    if (sent < 0 && lends && errno == ENOBUFS) { /* too much is lent already, or may be at all */
-        lends = false;
-        sent = send_parts(tcp, lends);
-    }
+    bool few = tcp->pipe.to_send - tcp->pipe.sent <= FEW_BYTES;
+    ssize_t sent = few ? send_few(tcp) : send_parts(tcp);
     if (sent < 0) {
         if (!tutti_socket_is_passing(errno)) tcp->send_error = errno;
         return TUTTI_OK;
     }
-    tcp->zerocopy.issued += lends && !few && sent > 0;
-    tcp->handed += (size_t)sent;
+    tcp->pipe.sent += (size_t)sent;
     tcp->pipe.bytes_out += (size_t)sent;
     tutti_socket_parts_drop(&tcp->parts, (size_t)sent);
-    count_sent(tcp);
     return TUTTI_OK;
 }
 
@@ -169,18 +146,16 @@ static tutti_status tcp_progress(tutti_pipe *pipe) {
     bool receives = !tutti_pipe_has_received(pipe);
     if (receives) TUTTI_TRY(pull(tcp));
     if (TUTTI_UNLIKELY(tcp->send_error != 0)) return tutti_socket_fail_send(pipe, tcp->send_error, receives);
-    if (tcp->handed < pipe->to_send) return push(tcp);
-    if (TUTTI_UNLIKELY(!tutti_pipe_has_sent(pipe))) count_sent(tcp);
-    return TUTTI_OK;
+    return tutti_pipe_has_sent(pipe) ? TUTTI_OK : push(tcp);
 }
 
 static tutti_status tcp_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
     tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     bool moves = !tutti_pipe_has_sent(pipe);
-    if (!moves) pipe->sent = tcp->handed = 0;
+    if (!moves) pipe->sent = 0;
     pipe->to_send = tutti_socket_parts_set(&tcp->parts, parts, nparts);
-    if (TUTTI_UNLIKELY(moves)) tutti_socket_parts_drop(&tcp->parts, tcp->handed);
+    if (TUTTI_UNLIKELY(moves)) tutti_socket_parts_drop(&tcp->parts, pipe->sent);
     return pipe->to_send == 0 || tcp->send_error != 0 ? TUTTI_OK : push(tcp);
 }
 
@@ -202,7 +177,7 @@ static int sleep_on(tutti_pipe *pipe, short *events_out) {
     const tcp_pipe *tcp = (tcp_pipe *)pipe;
     short events = 0;
     if (!tutti_pipe_has_received(pipe)) events |= POLLIN;
-    if (tcp->handed < pipe->to_send) events |= POLLOUT; /* notes of lent memory wake in any case */
+    if (!tutti_pipe_has_sent(pipe)) events |= POLLOUT;
     *events_out = events;
     return tcp->socket;
 }
@@ -210,20 +185,17 @@ static int sleep_on(tutti_pipe *pipe, short *events_out) {
 /* ------------------------------------------------------------------------------------------------ ending */
 
 static void tcp_cancel(tutti_pipe *pipe) {
-    tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (pipe == NULL) return;
     bool cut =
         (pipe->sent != 0 && !tutti_pipe_has_sent(pipe)) || (pipe->received != 0 && !tutti_pipe_has_received(pipe));
     if (cut) tutti_pipe_fail(pipe, TUTTI_ERR_ABORTED, "tcp: a transfer was cut off");
-    if (tutti_zerocopy_busy(&tcp->zerocopy)) tutti_zerocopy_abort(&tcp->zerocopy, tcp->socket);
-    pipe->to_send = pipe->sent = tcp->handed = 0;
+    pipe->to_send = pipe->sent = 0;
     pipe->to_receive = pipe->received = 0;
 }
 
 static void tcp_close(tutti_pipe *pipe) {
     tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (pipe == NULL) return;
-    if (tutti_zerocopy_busy(&tcp->zerocopy)) tutti_zerocopy_abort(&tcp->zerocopy, tcp->socket);
     tutti_socket_close(tcp->socket, /* see_off */ pipe->status == TUTTI_OK);
     free(tcp);
 }

@@ -74,10 +74,9 @@ static const tutti_tls_module *calls(void) {
 
 static tutti_status tls_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
     tls_pipe *tls = NULL;
-    bool is_tcp;
     tutti_status status = TUTTI_OK;
     TUTTI_TRY_GOTO(status, check(), fail);
-    TUTTI_TRY_GOTO(status, tutti_socket_tune(connection->socket, &is_tcp), fail);
+    TUTTI_TRY_GOTO(status, tutti_socket_tune(connection->socket), fail);
     TUTTI_TRY_GOTO(status, tutti_calloc(1, sizeof *tls, &tls), fail);
     TUTTI_TRY_GOTO(status, calls()->open(connection, deadline, &tls->session), fail);
     tls->pipe.transport = &tutti_tls_transport;

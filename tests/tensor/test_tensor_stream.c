@@ -167,11 +167,6 @@ ON_GPUS(calls_return_before_their_stream_comes_to_them, 3, "", return_at_once)
 ON_GPUS(so_they_do_with_messages, 1, "messages,pieces", return_at_once)
 ON_GPUS(so_they_do_with_messages, 2, "messages,pieces", return_at_once)
 
-Test(tensor_stream, so_they_do_with_messages_of_nccl) {
-    setenv("TUTTI_CUDA_MESSAGES", "nccl", 1);
-    run("3", "messages,pieces", (const int[]){2, 3, 0}, return_at_once);
-}
-
 /* The first stream is held up; the second one runs the same plan with other tensors, before and behind it. */
 static tutti_status run_in_two(ranks_context *context) {
     for (int way = 0; way < WAYS; way++) {
