@@ -1,4 +1,4 @@
-# Modules: libtutti_<name>.so, beside libtutti and opened by it when first needed (bootstrap/module.h). They hold what
+# Modules: libtutti_<name>.so, beside libtutti and opened by it when first needed (bootstrap/machine/module.h). They hold what
 # needs a library that libtutti must load without. Each has an option AUTO (built if its library is found), ON or OFF.
 #
 # tutti_module(name LIBRARY file INCLUDE folder SOURCES sources...)

@@ -20,7 +20,7 @@
 
 #include <tutti/tutti.h>
 
-#include "bootstrap/module.h"
+#include "bootstrap/machine/module.h"
 #include "kernels/box.h"
 #include "kernels/reduce.h"
 
@@ -145,7 +145,7 @@ typedef struct tutti_device {
 
 #define TUTTI_DEVICE_MOST_BUFFERS 64
 
-/* What libtutti_cuda.so exports (bootstrap/module.h). */
+/* What libtutti_cuda.so exports (bootstrap/machine/module.h). */
 typedef struct tutti_cuda_module {
     tutti_module_calls calls; /* first */
     tutti_device device;

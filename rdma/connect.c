@@ -37,7 +37,7 @@ static const char note_magic[4] = "TVrb";
 
 /* ------------------------------------------------------------------------------------------------------- notes */
 
-static bool say(int socket, tutti_note *note, tutti_note_kind kind) {
+static bool say(int socket, tutti_rdma_note *note, tutti_rdma_note_kind kind) {
     memcpy(note->magic, note_magic, sizeof note->magic);
     note->version = TUTTI_MODULE_VERSION;
     note->kind = kind;
@@ -57,37 +57,37 @@ static bool say(int socket, tutti_note *note, tutti_note_kind kind) {
     return true;
 }
 
-static void say_simple(tutti_stream *stream, tutti_note_kind kind) {
-    tutti_note note = {.round = stream->round};
+static void say_simple(tutti_rdma_stream *stream, tutti_rdma_note_kind kind) {
+    tutti_rdma_note note = {.round = stream->round};
     say(stream->socket, &note, kind);
 }
 
-static void say_hello(tutti_stream *stream) {
-    tutti_note note = {.round = stream->round,
-                       .nlanes = (uint32_t)stream->nlanes,
-                       .region = (uint64_t)(uintptr_t)stream->in,
-                       .pieces_in = tutti_direct_settle(stream)};
-    for (int i = 0; i < stream->nlanes; i++) tutti_lane_address_of(&stream->lanes[i], &note.lanes[i]);
-    stream->phase = TUTTI_PHASE_HELLO;
-    say(stream->socket, &note, TUTTI_NOTE_HELLO);
+static void say_hello(tutti_rdma_stream *stream) {
+    tutti_rdma_note note = {.round = stream->round,
+                            .nlanes = (uint32_t)stream->nlanes,
+                            .region = (uint64_t)(uintptr_t)stream->in,
+                            .pieces_in = tutti_rdma_direct_settle(stream)};
+    for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_address_of(&stream->lanes[i], &note.lanes[i]);
+    stream->phase = TUTTI_RDMA_PHASE_HELLO;
+    say(stream->socket, &note, TUTTI_RDMA_NOTE_HELLO);
 }
 
-void tutti_connect_bye(tutti_stream *stream, tutti_status status, const char *text) {
+void tutti_rdma_connect_bye(tutti_rdma_stream *stream, tutti_status status, const char *text) {
     if (stream->socket < 0) return;
-    tutti_note note = {.status = status, .pieces_in = tutti_direct_settle(stream)};
+    tutti_rdma_note note = {.status = status, .pieces_in = tutti_rdma_direct_settle(stream)};
     snprintf(note.text, sizeof note.text, "%s", text);
-    say(stream->socket, &note, TUTTI_NOTE_BYE);
+    say(stream->socket, &note, TUTTI_RDMA_NOTE_BYE);
 }
 
 /* The next note, if it is there as a whole. */
-static bool read_note(tutti_stream *stream) {
+static bool read_note(tutti_rdma_stream *stream) {
     while (stream->note_bytes < sizeof stream->note && stream->ended_ns == 0) {
         ssize_t now = recv(stream->socket, (char *)&stream->note + stream->note_bytes,
                            sizeof stream->note - stream->note_bytes, MSG_DONTWAIT);
         if (now > 0) stream->note_bytes += (size_t)now;
         else if (now < 0 && errno == EINTR) continue;
         else if (now < 0 && errno == EAGAIN) return false;
-        else stream->ended_ns = tutti_host_now_ns();
+        else stream->ended_ns = tutti_rdma_host_now_ns();
     }
     if (stream->note_bytes < sizeof stream->note) return false;
     stream->note_bytes = 0;
@@ -98,26 +98,26 @@ static bool read_note(tutti_stream *stream) {
 
 static uint32_t random_sequence(void) {
     uint32_t sequence = 0;
-    if (getentropy(&sequence, sizeof sequence) != 0) sequence = (uint32_t)tutti_host_now_ns();
+    if (getentropy(&sequence, sizeof sequence) != 0) sequence = (uint32_t)tutti_rdma_host_now_ns();
     return sequence & 0xffffff;
 }
 
 /* This side's lanes down and ready to be connected anew; says hello. */
-static void begin_round(tutti_stream *stream) {
-    for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
+static void begin_round(tutti_rdma_stream *stream) {
+    for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
     stream->round++;
-    stream->round_ns = tutti_host_now_ns();
+    stream->round_ns = tutti_rdma_host_now_ns();
     stream->pipe.counters.repairs++;
     for (int i = 0; i < stream->nlanes; i++) {
-        if (tutti_lane_renew(&stream->lanes[i], random_sequence()) == TUTTI_OK) continue;
-        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "%s", tutti_host->last_error());
+        if (tutti_rdma_lane_renew(&stream->lanes[i], random_sequence()) == TUTTI_OK) continue;
+        tutti_rdma_stream_break(stream, TUTTI_ERR_SYSTEM, "%s", tutti_rdma_host->last_error());
         return;
     }
     say_hello(stream);
 }
 
 /* A process that ends loses its memory before its socket: what then looks like a fault of ours is its death. */
-static bool ends(const tutti_stream *stream) {
+static bool ends(const tutti_rdma_stream *stream) {
     for (int waited_ms = 0; waited_ms < DEATH_MS; waited_ms++) {
         char byte;
         ssize_t got = recv(stream->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -128,216 +128,218 @@ static bool ends(const tutti_stream *stream) {
 }
 
 /* Nothing comes from the other side any more, and nothing reaches it. */
-static void gone(tutti_stream *stream) {
-    for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
-    stream->phase = TUTTI_PHASE_GONE;
+static void gone(tutti_rdma_stream *stream) {
+    for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
+    stream->phase = TUTTI_RDMA_PHASE_GONE;
 }
 
 /* It has closed the pipe: the adapter may not have heard that the last pieces came, but it did. */
-static void closed(tutti_stream *stream, const tutti_note *note) {
+static void closed(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     gone(stream);
-    stream->ended_ns = tutti_host_now_ns();
-    tutti_direct_closed(stream, note->pieces_in);
-    if (stream->pieces_done == stream->pieces_posted) tutti_memory_release(&stream->source);
+    stream->ended_ns = tutti_rdma_host_now_ns();
+    tutti_rdma_direct_closed(stream, note->pieces_in);
+    if (stream->pieces_done == stream->pieces_posted) tutti_rdma_memory_release(&stream->source);
 }
 
 /* The lanes do not work: they are given up now, and made anew soon, unless that has been tried for long enough. */
-static void again(tutti_stream *stream, bool may, const char *text) {
-    int64_t now = tutti_host_now_ns();
-    int64_t limit_ns = tutti_host->setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS) * TUTTI_NS_PER_MS;
+static void again(tutti_rdma_stream *stream, bool may, const char *text) {
+    int64_t now = tutti_rdma_host_now_ns();
+    int64_t limit_ns = tutti_rdma_host->setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS) * TUTTI_NS_PER_MS;
     tutti_log_level level = stream->broken_ns == 0 ? TUTTI_LOG_INFO : TUTTI_LOG_DEBUG; /* the first of a series */
     if (stream->broken_ns == 0) stream->broken_ns = now;
     if (!may && ends(stream)) may = true; /* the socket will tell */
     if (!may || now - stream->broken_ns > limit_ns) {
-        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
-                           may ? "; connecting again did not help" : "");
+        tutti_rdma_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
+                                may ? "; connecting again did not help" : "");
         return;
     }
-    tutti_host->log(level, "RDMA to %s: %s; connecting again", stream->peer, text);
-    for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
-    stream->phase = TUTTI_PHASE_BROKEN;
+    tutti_rdma_host->log(level, "RDMA to %s: %s; connecting again", stream->peer, text);
+    for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
+    stream->phase = TUTTI_RDMA_PHASE_BROKEN;
     if (now - stream->round_ns >= PAUSE_NS) begin_round(stream);
 }
 
-void tutti_connect_again(tutti_stream *stream) {
+void tutti_rdma_connect_again(tutti_rdma_stream *stream) {
     char text[320] = "";
     bool may = true;
     for (int i = 0; i < stream->nlanes; i++) {
         if (stream->lanes[i].error == 0) continue;
         if (text[0] == '\0' || stream->lanes[i].error != IBV_WC_WR_FLUSH_ERR)
-            tutti_lane_explain(&stream->lanes[i], text, sizeof text);
-        may = may && tutti_lane_may_retry(stream->lanes[i].error);
+            tutti_rdma_lane_explain(&stream->lanes[i], text, sizeof text);
+        may = may && tutti_rdma_lane_may_retry(stream->lanes[i].error);
     }
     again(stream, may, text);
 }
 
 /* All that the peer may lack. */
-static void replay(tutti_stream *stream) {
-    tutti_lane *lane = &stream->lanes[0];
-    tutti_lane_post(lane, &(tutti_lane_write){.from = stream->out->ring,
-                                              .bytes = sizeof stream->out->ring,
-                                              .local_key = lane->out->lkey,
-                                              .to = stream->remote,
-                                              .remote_key = lane->remote_key,
-                                              .signaled = true});
+static void replay(tutti_rdma_stream *stream) {
+    tutti_rdma_lane *lane = &stream->lanes[0];
+    tutti_rdma_lane_post(lane, &(tutti_rdma_lane_write){.from = stream->out->ring,
+                                                        .bytes = sizeof stream->out->ring,
+                                                        .local_key = lane->out->lkey,
+                                                        .to = stream->remote,
+                                                        .remote_key = lane->remote_key,
+                                                        .signaled = true});
     stream->replayed = lane->posted;
     stream->announced = false; /* what would have ended the sleep may be lost */
-    tutti_direct_replay(stream);
-    tutti_stream_tell(stream);
+    tutti_rdma_direct_replay(stream);
+    tutti_rdma_stream_tell(stream);
 }
 
 /* ----------------------------------------------------------------------------------------------- what notes say */
 
 /* The first hello: as many lanes as both have. */
-static void agree_on_lanes(tutti_stream *stream, const tutti_note *note) {
+static void agree_on_lanes(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     snprintf(stream->peer, sizeof stream->peer, "%.63s (pid %u)", note->host, note->pid);
     stream->remote = note->region;
-    while (stream->nlanes > (int)note->nlanes) tutti_lane_destroy(&stream->lanes[--stream->nlanes]);
+    while (stream->nlanes > (int)note->nlanes) tutti_rdma_lane_destroy(&stream->lanes[--stream->nlanes]);
 }
 
-static void hello(tutti_stream *stream, const tutti_note *note) {
-    if (note->status != TUTTI_OK || note->nlanes < 1 || note->nlanes > TUTTI_DEVICES_PORTS) {
-        tutti_stream_break(stream, TUTTI_ERR_UNSUPPORTED, "%.63s (pid %u) has no RDMA: %s", note->host, note->pid,
-                           note->text);
+static void hello(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
+    if (note->status != TUTTI_OK || note->nlanes < 1 || note->nlanes > TUTTI_RDMA_DEVICES_PORTS) {
+        tutti_rdma_stream_break(stream, TUTTI_ERR_UNSUPPORTED, "%.63s (pid %u) has no RDMA: %s", note->host, note->pid,
+                                note->text);
         return;
     }
     if (note->round == stream->round + 1) begin_round(stream); /* the fault was seen only there */
     if (stream->pipe.status != TUTTI_OK) return;
-    if (note->round != stream->round || stream->phase != TUTTI_PHASE_HELLO) {
-        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s said hello out of turn", stream->peer);
+    if (note->round != stream->round || stream->phase != TUTTI_RDMA_PHASE_HELLO) {
+        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s said hello out of turn", stream->peer);
         return;
     }
     if (note->round == 0) agree_on_lanes(stream, note);
-    if (!tutti_direct_settled(stream, note->pieces_in)) {
-        tutti_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s broke and lost data that had been acknowledged",
-                           stream->peer);
+    if (!tutti_rdma_direct_settled(stream, note->pieces_in)) {
+        tutti_rdma_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s broke and lost data that had been acknowledged",
+                                stream->peer);
         return;
     }
     for (int i = 0; i < stream->nlanes; i++) {
-        tutti_status status = tutti_lane_connect(&stream->lanes[i], &note->lanes[i]);
+        tutti_status status = tutti_rdma_lane_connect(&stream->lanes[i], &note->lanes[i]);
         if (status == TUTTI_OK) continue;
-        if (note->round == 0) tutti_stream_break(stream, status, "%s", tutti_host->last_error());
-        else again(stream, true, tutti_host->last_error()); /* the port may be down for now */
+        if (note->round == 0) tutti_rdma_stream_break(stream, status, "%s", tutti_rdma_host->last_error());
+        else again(stream, true, tutti_rdma_host->last_error()); /* the port may be down for now */
         return;
     }
-    stream->phase = TUTTI_PHASE_READY;
-    say_simple(stream, TUTTI_NOTE_READY);
+    stream->phase = TUTTI_RDMA_PHASE_READY;
+    say_simple(stream, TUTTI_RDMA_NOTE_READY);
 }
 
-static void ready(tutti_stream *stream, const tutti_note *note) {
-    if (note->round != stream->round || stream->phase != TUTTI_PHASE_READY)
+static void ready(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
+    if (note->round != stream->round || stream->phase != TUTTI_RDMA_PHASE_READY)
         return; /* of a round that has failed here */
-    stream->phase = TUTTI_PHASE_UP;
+    stream->phase = TUTTI_RDMA_PHASE_UP;
     if (stream->round > 0) replay(stream);
 }
 
-void tutti_connect_step(tutti_stream *stream) {
+void tutti_rdma_connect_step(tutti_rdma_stream *stream) {
     while (stream->pipe.status == TUTTI_OK && read_note(stream)) {
-        tutti_note *note = &stream->note;
+        tutti_rdma_note *note = &stream->note;
         note->host[sizeof note->host - 1] = note->text[sizeof note->text - 1] = '\0';
         if (memcmp(note->magic, note_magic, sizeof note_magic) != 0 || note->version != TUTTI_MODULE_VERSION) {
-            tutti_stream_break(stream, TUTTI_ERR_DATA, "%s speaks another version of the RDMA protocol", stream->peer);
-        } else if (note->kind == TUTTI_NOTE_HELLO) {
+            tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s speaks another version of the RDMA protocol",
+                                    stream->peer);
+        } else if (note->kind == TUTTI_RDMA_NOTE_HELLO) {
             hello(stream, note);
-        } else if (note->kind == TUTTI_NOTE_READY) {
+        } else if (note->kind == TUTTI_RDMA_NOTE_READY) {
             ready(stream, note);
-        } else if (note->kind == TUTTI_NOTE_PROBED) {
+        } else if (note->kind == TUTTI_RDMA_NOTE_PROBED) {
             stream->peer_probed = true;
-        } else if (note->kind == TUTTI_NOTE_BYE && note->status != TUTTI_OK) {
-            tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s gave up: %s", stream->peer, note->text);
-        } else if (note->kind == TUTTI_NOTE_BYE) {
+        } else if (note->kind == TUTTI_RDMA_NOTE_BYE && note->status != TUTTI_OK) {
+            tutti_rdma_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s gave up: %s", stream->peer, note->text);
+        } else if (note->kind == TUTTI_RDMA_NOTE_BYE) {
             closed(stream, note);
         }
     }
     if (stream->pipe.status != TUTTI_OK) return;
-    if (stream->ended_ns != 0 && stream->phase != TUTTI_PHASE_UP) gone(stream);
-    else if (stream->phase == TUTTI_PHASE_BROKEN && tutti_host_now_ns() - stream->round_ns >= PAUSE_NS)
+    if (stream->ended_ns != 0 && stream->phase != TUTTI_RDMA_PHASE_UP) gone(stream);
+    else if (stream->phase == TUTTI_RDMA_PHASE_BROKEN && tutti_rdma_host_now_ns() - stream->round_ns >= PAUSE_NS)
         begin_round(stream);
 }
 
-void tutti_connect_nap(const tutti_stream *stream) {
+void tutti_rdma_connect_nap(const tutti_rdma_stream *stream) {
     poll(&(struct pollfd){.fd = stream->socket, .events = POLLIN}, 1, 1);
 }
 
 /* ----------------------------------------------------------------------------------------------------- opening */
 
-static tutti_status map_region(tutti_region **region_out) {
-    void *memory =
-        mmap(NULL, sizeof(tutti_region), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+static tutti_status map_region(tutti_rdma_region **region_out) {
+    void *memory = mmap(NULL, sizeof(tutti_rdma_region), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
-        return tutti_host->fail(TUTTI_ERR_MEMORY, "no memory for an RDMA ring: %s", strerror(errno));
-    madvise(memory, sizeof(tutti_region),
+        return tutti_rdma_host->fail(TUTTI_ERR_MEMORY, "no memory for an RDMA ring: %s", strerror(errno));
+    madvise(memory, sizeof(tutti_rdma_region),
             MADV_DONTFORK); /* a child's copy would move the parent off the adapter's pages */
-    madvise(memory, sizeof(tutti_region), MADV_DONTDUMP);
+    madvise(memory, sizeof(tutti_rdma_region), MADV_DONTDUMP);
     *region_out = memory;
     return TUTTI_OK;
 }
 
-static tutti_status create(tutti_stream *stream) {
-    const tutti_port *ports;
+static tutti_status create(tutti_rdma_stream *stream) {
+    const tutti_rdma_port *ports;
     int nports;
-    TUTTI_TRY(tutti_devices_get(&ports, &nports));
+    TUTTI_TRY(tutti_rdma_devices_get(&ports, &nports));
     TUTTI_TRY(map_region(&stream->in));
     TUTTI_TRY(map_region(&stream->out));
-    stream->out->state.waiting_at = TUTTI_STREAM_NOWHERE;
-    stream->peer_state.waiting_at = TUTTI_STREAM_NOWHERE;
-    stream->direct_bytes = (size_t)tutti_host->setting_int(TUTTI_SETTING_RDMA_DIRECT_BYTES);
+    stream->out->state.waiting_at = TUTTI_RDMA_STREAM_NOWHERE;
+    stream->peer_state.waiting_at = TUTTI_RDMA_STREAM_NOWHERE;
+    stream->direct_bytes = (size_t)tutti_rdma_host->setting_int(TUTTI_SETTING_RDMA_DIRECT_BYTES);
     stream->piece_bytes = PIECE_BYTES;
     for (int i = 0; i < nports; i++) {
         stream->ports[i] = &ports[i];
         stream->nlanes = i + 1;
-        TUTTI_TRY(tutti_lane_create(&stream->lanes[i], &ports[i], stream->in, stream->out, sizeof *stream->in));
+        TUTTI_TRY(tutti_rdma_lane_create(&stream->lanes[i], &ports[i], stream->in, stream->out, sizeof *stream->in));
         stream->lanes[i].sequence = random_sequence();
         stream->piece_bytes = tutti_min_size(stream->piece_bytes, ports[i].max_message_bytes);
     }
-    return tutti_sleep_open(stream);
+    return tutti_rdma_sleep_open(stream);
 }
 
 /* Waits until something may be read; the deadline. */
-static tutti_status wait_note(tutti_stream *stream, tutti_deadline *deadline) {
-    if (tutti_host->deadline_passed(deadline))
-        return tutti_host->fail(TUTTI_ERR_TIMEOUT, "RDMA to %s did not come up in time: the other side did not answer",
-                                stream->peer);
-    int left_ms = tutti_host->deadline_left_ms(deadline);
+static tutti_status wait_note(tutti_rdma_stream *stream, tutti_deadline *deadline) {
+    if (tutti_rdma_host->deadline_passed(deadline))
+        return tutti_rdma_host->fail(TUTTI_ERR_TIMEOUT,
+                                     "RDMA to %s did not come up in time: the other side did not answer", stream->peer);
+    int left_ms = tutti_rdma_host->deadline_left_ms(deadline);
     poll(&(struct pollfd){.fd = stream->socket, .events = POLLIN}, 1, left_ms < 100 ? left_ms : 100);
     return TUTTI_OK;
 }
 
 /* A write on each lane: addresses that look right may still lead nowhere. */
-static tutti_status probe(tutti_stream *stream, tutti_deadline *deadline) {
+static tutti_status probe(tutti_rdma_stream *stream, tutti_deadline *deadline) {
     char text[320];
     for (int i = 0; i < stream->nlanes; i++) {
-        tutti_lane *lane = &stream->lanes[i];
-        tutti_lane_post(lane, &(tutti_lane_write){.from = &stream->out->probe,
-                                                  .bytes = sizeof stream->out->probe,
-                                                  .local_key = lane->out->lkey,
-                                                  .to = stream->remote + offsetof(tutti_region, probe),
-                                                  .remote_key = lane->remote_key,
-                                                  .signaled = true});
+        tutti_rdma_lane *lane = &stream->lanes[i];
+        tutti_rdma_lane_post(lane, &(tutti_rdma_lane_write){.from = &stream->out->probe,
+                                                            .bytes = sizeof stream->out->probe,
+                                                            .local_key = lane->out->lkey,
+                                                            .to = stream->remote + offsetof(tutti_rdma_region, probe),
+                                                            .remote_key = lane->remote_key,
+                                                            .signaled = true});
         while (lane->completed < lane->posted) {
-            if (!tutti_lane_poll(lane)) {
-                tutti_lane_explain(lane, text, sizeof text);
-                return tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA to %s does not work: %s", stream->peer, text);
+            if (!tutti_rdma_lane_poll(lane)) {
+                tutti_rdma_lane_explain(lane, text, sizeof text);
+                return tutti_rdma_host->fail(TUTTI_ERR_SYSTEM, "RDMA to %s does not work: %s", stream->peer, text);
             }
-            if (tutti_host->deadline_passed(deadline))
-                return tutti_host->fail(TUTTI_ERR_TIMEOUT, "RDMA to %s: a first write was not acknowledged in time",
-                                        stream->peer);
+            if (tutti_rdma_host->deadline_passed(deadline))
+                return tutti_rdma_host->fail(TUTTI_ERR_TIMEOUT,
+                                             "RDMA to %s: a first write was not acknowledged in time", stream->peer);
         }
     }
-    say_simple(stream, TUTTI_NOTE_PROBED);
+    say_simple(stream, TUTTI_RDMA_NOTE_PROBED);
     return TUTTI_OK;
 }
 
-static tutti_status bring_up(tutti_stream *stream, tutti_deadline *deadline) {
+static tutti_status bring_up(tutti_rdma_stream *stream, tutti_deadline *deadline) {
     bool probed = false;
     say_hello(stream);
     for (;;) {
-        tutti_connect_step(stream);
-        if (stream->pipe.status != TUTTI_OK) return tutti_host->fail(stream->pipe.status, "%s", stream->pipe.error);
+        tutti_rdma_connect_step(stream);
+        if (stream->pipe.status != TUTTI_OK)
+            return tutti_rdma_host->fail(stream->pipe.status, "%s", stream->pipe.error);
         if (probed && stream->peer_probed) break; /* even if the peer has used the pipe and closed it by now */
         if (stream->ended_ns != 0)
-            return tutti_host->fail(TUTTI_ERR_PEER_DIED, "%s ended while RDMA came up", stream->peer);
-        if (stream->phase == TUTTI_PHASE_UP && !probed) {
+            return tutti_rdma_host->fail(TUTTI_ERR_PEER_DIED, "%s ended while RDMA came up", stream->peer);
+        if (stream->phase == TUTTI_RDMA_PHASE_UP && !probed) {
             TUTTI_TRY(probe(stream, deadline));
             probed = true;
         } else {
@@ -348,14 +350,14 @@ static tutti_status bring_up(tutti_stream *stream, tutti_deadline *deadline) {
 }
 
 /* Has the other side come, and heard of the failure? A timeout, or an end without a word, tells of no failure there. */
-static bool has_heard(const tutti_stream *stream, tutti_status status) {
+static bool has_heard(const tutti_rdma_stream *stream, tutti_status status) {
     if (status == TUTTI_ERR_TIMEOUT) return false;
     return status != TUTTI_ERR_PEER_DIED || (stream != NULL && stream->pipe.status != TUTTI_OK);
 }
 
-tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stream **stream_out) {
-    tutti_stream *stream = NULL;
-    tutti_status status = tutti_host->calloc(1, sizeof *stream, &stream);
+tutti_status tutti_rdma_connect_open(int socket, tutti_deadline *deadline, tutti_rdma_stream **stream_out) {
+    tutti_rdma_stream *stream = NULL;
+    tutti_status status = tutti_rdma_host->calloc(1, sizeof *stream, &stream);
     if (status == TUTTI_OK) {
         stream->socket = socket;
         stream->bells = -1;
@@ -363,18 +365,19 @@ tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stre
         status = create(stream);
     }
     if (status != TUTTI_OK) {
-        tutti_note note = {.status = status}; /* the other side waits for a hello: it is told why there is none */
-        snprintf(note.text, sizeof note.text, "%s", tutti_host->last_error());
-        say(socket, &note, TUTTI_NOTE_HELLO);
+        tutti_rdma_note note = {.status = status}; /* the other side waits for a hello: it is told why there is none */
+        snprintf(note.text, sizeof note.text, "%s", tutti_rdma_host->last_error());
+        say(socket, &note, TUTTI_RDMA_NOTE_HELLO);
         if (stream == NULL) close(socket);
     } else {
         status = bring_up(stream, deadline);
         if (status != TUTTI_OK && stream->pipe.status == TUTTI_OK)
-            tutti_connect_bye(stream, status, tutti_host->last_error());
+            tutti_rdma_connect_bye(stream, status, tutti_rdma_host->last_error());
     }
     if (status != TUTTI_OK) {
-        if (has_heard(stream, status)) status = tutti_host->fail(TUTTI_ERR_UNSUPPORTED, "%s", tutti_host->last_error());
-        tutti_connect_close(stream);
+        if (has_heard(stream, status))
+            status = tutti_rdma_host->fail(TUTTI_ERR_UNSUPPORTED, "%s", tutti_rdma_host->last_error());
+        tutti_rdma_connect_close(stream);
         return status;
     }
     stream->pipe.counters = (tutti_rdma_counters){0};
@@ -383,14 +386,14 @@ tutti_status tutti_connect_open(int socket, tutti_deadline *deadline, tutti_stre
     return TUTTI_OK;
 }
 
-void tutti_connect_close(tutti_stream *stream) {
+void tutti_rdma_connect_close(tutti_rdma_stream *stream) {
     if (stream == NULL) return;
     for (int i = 0; i < stream->nlanes; i++) {
-        tutti_lane_down(&stream->lanes[i]);
-        tutti_lane_destroy(&stream->lanes[i]);
+        tutti_rdma_lane_down(&stream->lanes[i]);
+        tutti_rdma_lane_destroy(&stream->lanes[i]);
     }
-    tutti_memory_release(&stream->source);
-    tutti_memory_release(&stream->target);
+    tutti_rdma_memory_release(&stream->source);
+    tutti_rdma_memory_release(&stream->target);
     if (stream->in != NULL) munmap(stream->in, sizeof *stream->in);
     if (stream->out != NULL) munmap(stream->out, sizeof *stream->out);
     if (stream->bells >= 0) close(stream->bells);

@@ -13,7 +13,7 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/gpus.h"
+#include "bootstrap/machine/gpus.h"
 #include "rdma/host.h"
 #include "rdma/near.h"
 
@@ -21,15 +21,15 @@ enum { MOST_SEEN = 32, MOST_GIDS = 256 };
 
 /* A port that was looked at. */
 typedef struct seen {
-    tutti_port port;
+    tutti_rdma_port port;
     char device[64];
     char reason[192]; /* not usable; "": it is */
 } seen;
 
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
-static tutti_adapter adapters[TUTTI_DEVICES_PORTS];
+static tutti_rdma_adapter adapters[TUTTI_RDMA_DEVICES_PORTS];
 static int nadapters;
-static tutti_port ports[TUTTI_DEVICES_PORTS];
+static tutti_rdma_port ports[TUTTI_RDMA_DEVICES_PORTS];
 static int nports;
 
 static int speed_of(const struct ibv_port_attr *port) {
@@ -44,25 +44,25 @@ static int speed_of(const struct ibv_port_attr *port) {
 }
 
 static int wanted_gid(void) {
-    const char *text = tutti_host->setting_text(TUTTI_SETTING_RDMA_GID_INDEX);
+    const char *text = tutti_rdma_host->setting_text(TUTTI_SETTING_RDMA_GID_INDEX);
     return *text == '\0' ? -1 : atoi(text);
 }
 
 /* The port's addresses, and the one to use. */
 static void look_at_gids(struct ibv_context *context, seen *item) {
     struct ibv_gid_entry *entries = calloc(MOST_GIDS, sizeof *entries);
-    tutti_gid *gids = calloc(MOST_GIDS, sizeof *gids);
+    tutti_rdma_gid *gids = calloc(MOST_GIDS, sizeof *gids);
     ssize_t all = entries != NULL && gids != NULL ? ibv_query_gid_table(context, entries, MOST_GIDS, 0) : 0;
     int count = 0;
     for (ssize_t i = 0; i < all; i++) {
         if (entries[i].port_num != item->port.number) continue;
         gids[count].index = (int)entries[i].gid_index;
-        gids[count].type = entries[i].gid_type == IBV_GID_TYPE_ROCE_V2   ? TUTTI_GID_ROCE_V2
-                           : entries[i].gid_type == IBV_GID_TYPE_ROCE_V1 ? TUTTI_GID_ROCE_V1
-                                                                         : TUTTI_GID_IB;
+        gids[count].type = entries[i].gid_type == IBV_GID_TYPE_ROCE_V2   ? TUTTI_RDMA_GID_ROCE_V2
+                           : entries[i].gid_type == IBV_GID_TYPE_ROCE_V1 ? TUTTI_RDMA_GID_ROCE_V1
+                                                                         : TUTTI_RDMA_GID_IB;
         memcpy(gids[count++].raw, entries[i].gid.raw, sizeof gids[0].raw);
     }
-    int best = tutti_gid_choose(gids, count, wanted_gid(), item->port.why, sizeof item->port.why);
+    int best = tutti_rdma_gid_choose(gids, count, wanted_gid(), item->port.why, sizeof item->port.why);
     if (best >= 0) item->port.gid = gids[best];
     else snprintf(item->reason, sizeof item->reason, "%s", item->port.why);
     free(gids);
@@ -87,7 +87,7 @@ static void look_at_port(struct ibv_context *context, seen *item) {
 
 /* The GPU that this process takes (TUTTI_DEVICE, or its place on the host), if there is one. */
 static bool find_gpu(char address[TUTTI_GPU_ADDRESS_BYTES]) {
-    const char *device = tutti_host->setting_text(TUTTI_SETTING_DEVICE);
+    const char *device = tutti_rdma_host->setting_text(TUTTI_SETTING_DEVICE);
     if (strcmp(device, "auto") == 0) device = getenv("LOCAL_RANK");
     return device != NULL && tutti_gpus_address("", getenv("CUDA_VISIBLE_DEVICES"), atoi(device), address);
 }
@@ -105,9 +105,9 @@ static int look_at_all(struct ibv_device **list, int ndevices, seen *all) {
         for (int number = 1; number <= last && nseen < MOST_SEEN; number++) {
             seen *item = &all[nseen++];
             *item = (seen){.port.number = (uint8_t)number};
-            item->port.distance = has_gpu && tutti_near_shares_switch("", name, gpu)
-                                      ? TUTTI_NEAR_SAME_SWITCH
-                                      : tutti_near_distance("", name, cpu);
+            item->port.distance = has_gpu && tutti_rdma_near_shares_switch("", name, gpu)
+                                      ? TUTTI_RDMA_NEAR_SAME_SWITCH
+                                      : tutti_rdma_near_distance("", name, cpu);
             snprintf(item->device, sizeof item->device, "%s", name);
             if (context != NULL) look_at_port(context, item);
             else snprintf(item->reason, sizeof item->reason, "cannot be opened: %s", strerror(errno));
@@ -130,22 +130,22 @@ static int compare(const void *a, const void *b) {
 
 /* The adapter's name in `adapters`, opened if it is not yet there. */
 static tutti_status open_adapter(struct ibv_device **list, int ndevices, const char *name,
-                                 tutti_adapter **adapter_out) {
+                                 tutti_rdma_adapter **adapter_out) {
     for (int i = 0; i < nadapters; i++)
         if (strcmp(adapters[i].name, name) == 0) return *adapter_out = &adapters[i], TUTTI_OK;
-    tutti_adapter *adapter = &adapters[nadapters];
+    tutti_rdma_adapter *adapter = &adapters[nadapters];
     struct ibv_device *device = NULL;
     for (int i = 0; i < ndevices; i++)
         if (strcmp(ibv_get_device_name(list[i]), name) == 0) device = list[i];
-    *adapter = (tutti_adapter){.index = nadapters};
+    *adapter = (tutti_rdma_adapter){.index = nadapters};
     snprintf(adapter->name, sizeof adapter->name, "%s", name);
     adapter->context = device != NULL ? ibv_open_device(device) : NULL;
     if (adapter->context == NULL)
-        return tutti_host->fail(TUTTI_ERR_SYSTEM, "cannot open RDMA adapter %s: %s", name, strerror(errno));
+        return tutti_rdma_host->fail(TUTTI_ERR_SYSTEM, "cannot open RDMA adapter %s: %s", name, strerror(errno));
     adapter->domain = ibv_alloc_pd(adapter->context);
     if (adapter->domain == NULL || ibv_query_device(adapter->context, &adapter->attributes) != 0) {
         tutti_status status =
-            tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA adapter %s cannot be used: %s", name, strerror(errno));
+            tutti_rdma_host->fail(TUTTI_ERR_SYSTEM, "RDMA adapter %s cannot be used: %s", name, strerror(errno));
         if (adapter->domain != NULL) ibv_dealloc_pd(adapter->domain);
         ibv_close_device(adapter->context);
         return status;
@@ -167,31 +167,31 @@ static const seen *find(const seen *all, int nseen, const char *text) {
 
 static tutti_status use(struct ibv_device **list, int ndevices, const seen *item) {
     char detail[256] = "";
-    tutti_port *port = &ports[nports];
+    tutti_rdma_port *port = &ports[nports];
     *port = item->port;
     TUTTI_TRY(open_adapter(list, ndevices, item->device, &port->adapter));
-    if (port->distance == TUTTI_NEAR_SAME_SWITCH) snprintf(detail, sizeof detail, ", at the GPU's PCI switch");
-    else if (port->distance != TUTTI_NEAR_UNKNOWN)
+    if (port->distance == TUTTI_RDMA_NEAR_SAME_SWITCH) snprintf(detail, sizeof detail, ", at the GPU's PCI switch");
+    else if (port->distance != TUTTI_RDMA_NEAR_UNKNOWN)
         snprintf(detail, sizeof detail, ", NUMA distance %d", port->distance);
-    tutti_host->log(TUTTI_LOG_INFO, "RDMA: lane %d on %s port %d (%s, %d Mbit/s%s), %s", nports, item->device,
-                    port->number, port->ethernet ? "Ethernet" : "InfiniBand", port->speed_mbit, detail, port->why);
+    tutti_rdma_host->log(TUTTI_LOG_INFO, "RDMA: lane %d on %s port %d (%s, %d Mbit/s%s), %s", nports, item->device,
+                         port->number, port->ethernet ? "Ethernet" : "InfiniBand", port->speed_mbit, detail, port->why);
     nports++;
     return TUTTI_OK;
 }
 
 static tutti_status use_named(struct ibv_device **list, int ndevices, const seen *all, int nseen) {
     char names[256], *rest = NULL;
-    snprintf(names, sizeof names, "%s", tutti_host->setting_text(TUTTI_SETTING_RDMA_DEVICE));
+    snprintf(names, sizeof names, "%s", tutti_rdma_host->setting_text(TUTTI_SETTING_RDMA_DEVICE));
     for (char *name = strtok_r(names, ",", &rest); name != NULL; name = strtok_r(NULL, ",", &rest)) {
         const seen *item = find(all, nseen, name);
-        if (nports == TUTTI_DEVICES_PORTS)
-            return tutti_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE names more than %d ports",
-                                    TUTTI_DEVICES_PORTS);
+        if (nports == TUTTI_RDMA_DEVICES_PORTS)
+            return tutti_rdma_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE names more than %d ports",
+                                         TUTTI_RDMA_DEVICES_PORTS);
         if (item == NULL)
-            return tutti_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE: there is no RDMA port '%s' here", name);
+            return tutti_rdma_host->fail(TUTTI_ERR_CONFIG, "TUTTI_RDMA_DEVICE: there is no RDMA port '%s' here", name);
         if (item->reason[0] != '\0')
-            return tutti_host->fail(TUTTI_ERR_UNSUPPORTED, "TUTTI_RDMA_DEVICE: '%s' cannot be used: %s", name,
-                                    item->reason);
+            return tutti_rdma_host->fail(TUTTI_ERR_UNSUPPORTED, "TUTTI_RDMA_DEVICE: '%s' cannot be used: %s", name,
+                                         item->reason);
         TUTTI_TRY(use(list, ndevices, item));
     }
     return TUTTI_OK;
@@ -199,7 +199,7 @@ static tutti_status use_named(struct ibv_device **list, int ndevices, const seen
 
 /* The first, and those that are its equals. */
 static tutti_status use_best(struct ibv_device **list, int ndevices, const seen *all, int nseen) {
-    for (int i = 0; i < nseen && nports < TUTTI_DEVICES_PORTS; i++) {
+    for (int i = 0; i < nseen && nports < TUTTI_RDMA_DEVICES_PORTS; i++) {
         bool equal = all[i].port.distance == all[0].port.distance && all[i].port.speed_mbit == all[0].port.speed_mbit &&
                      all[i].port.ethernet == all[0].port.ethernet;
         if (all[i].reason[0] == '\0' && equal) TUTTI_TRY(use(list, ndevices, &all[i]));
@@ -212,20 +212,20 @@ static tutti_status choose(void) {
     struct ibv_device **list = ibv_get_device_list(&ndevices);
     if (list == NULL || ndevices == 0) {
         if (list != NULL) ibv_free_device_list(list);
-        return tutti_host->fail(TUTTI_ERR_UNSUPPORTED,
-                                "this machine has no RDMA adapter (none in /sys/class/infiniband, or "
-                                "/dev/infiniband is not accessible)");
+        return tutti_rdma_host->fail(TUTTI_ERR_UNSUPPORTED,
+                                     "this machine has no RDMA adapter (none in /sys/class/infiniband, or "
+                                     "/dev/infiniband is not accessible)");
     }
     seen *all = calloc(MOST_SEEN, sizeof *all);
     tutti_status status = TUTTI_ERR_MEMORY;
     if (all != NULL) {
         int nseen = look_at_all(list, ndevices, all);
         qsort(all, (size_t)nseen, sizeof *all, compare);
-        bool named = tutti_host->setting_text(TUTTI_SETTING_RDMA_DEVICE)[0] != '\0';
+        bool named = tutti_rdma_host->setting_text(TUTTI_SETTING_RDMA_DEVICE)[0] != '\0';
         status = named ? use_named(list, ndevices, all, nseen) : use_best(list, ndevices, all, nseen);
         if (status == TUTTI_OK && nports == 0)
-            status = tutti_host->fail(TUTTI_ERR_UNSUPPORTED, "no RDMA port can be used; %s port %d: %s", all[0].device,
-                                      all[0].port.number, all[0].reason);
+            status = tutti_rdma_host->fail(TUTTI_ERR_UNSUPPORTED, "no RDMA port can be used; %s port %d: %s",
+                                           all[0].device, all[0].port.number, all[0].reason);
         if (status != TUTTI_OK) nports = 0; /* asked anew next time; adapters that are open stay so */
     }
     free(all);
@@ -233,7 +233,7 @@ static tutti_status choose(void) {
     return status;
 }
 
-tutti_status tutti_devices_get(const tutti_port **ports_out, int *nports_out) {
+tutti_status tutti_rdma_devices_get(const tutti_rdma_port **ports_out, int *nports_out) {
     pthread_mutex_lock(&devices_lock);
     tutti_status status = nports > 0 ? TUTTI_OK : choose();
     pthread_mutex_unlock(&devices_lock);
@@ -254,12 +254,12 @@ static bool in_use(const seen *item) {
     return false;
 }
 
-void tutti_devices_describe(char *text, size_t capacity) {
-    const tutti_port *unused;
+void tutti_rdma_devices_describe(char *text, size_t capacity) {
+    const tutti_rdma_port *unused;
     int nunused, ndevices = 0;
     size_t used = 0;
     text[0] = '\0';
-    if (tutti_devices_get(&unused, &nunused) != TUTTI_OK) snprintf(text, capacity, "none in use; ");
+    if (tutti_rdma_devices_get(&unused, &nunused) != TUTTI_OK) snprintf(text, capacity, "none in use; ");
     used = strlen(text);
     struct ibv_device **list = ibv_get_device_list(&ndevices);
     seen *all = calloc(MOST_SEEN, sizeof *all);

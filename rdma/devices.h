@@ -16,33 +16,33 @@
 
 #include "rdma/gid.h"
 
-enum { TUTTI_DEVICES_PORTS = 4 }; /* used at once, at most; also lanes of a pipe */
+enum { TUTTI_RDMA_DEVICES_PORTS = 4 }; /* used at once, at most; also lanes of a pipe */
 
-typedef struct tutti_adapter {
+typedef struct tutti_rdma_adapter {
     char name[64];
     struct ibv_context *context;
     struct ibv_pd *domain;
     struct ibv_device_attr attributes;
-    int index; /* 0..TUTTI_DEVICES_PORTS-1 among those that are open */
-} tutti_adapter;
+    int index; /* 0..TUTTI_RDMA_DEVICES_PORTS-1 among those that are open */
+} tutti_rdma_adapter;
 
-typedef struct tutti_port {
-    tutti_adapter *adapter;
+typedef struct tutti_rdma_port {
+    tutti_rdma_adapter *adapter;
     uint8_t number; /* from 1 on */
     bool ethernet;  /* else InfiniBand */
     uint16_t lid;
     enum ibv_mtu mtu;
     uint32_t max_message_bytes;
     int speed_mbit, distance;
-    tutti_gid gid;
+    tutti_rdma_gid gid;
     char why[192]; /* this GID */
-} tutti_port;
+} tutti_rdma_port;
 
 /* The ports to use, nearest first; valid until the process ends. TUTTI_ERR_UNSUPPORTED: there is none, and why. */
-tutti_status tutti_devices_get(const tutti_port **ports_out, int *nports_out);
+tutti_status tutti_rdma_devices_get(const tutti_rdma_port **ports_out, int *nports_out);
 /* In a forked child: what the parent has opened is not for it, so the child opens its own. */
 void tutti_devices_forked(void);
 /* One line per port: in use or not, and why. */
-void tutti_devices_describe(char *text, size_t capacity);
+void tutti_rdma_devices_describe(char *text, size_t capacity);
 
 #endif

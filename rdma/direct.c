@@ -22,54 +22,55 @@ enum {
 
 /* ---------------------------------------------------------------------------------------------------- sending */
 
-size_t tutti_direct_grant(tutti_stream *stream, uint64_t *address_out) {
-    tutti_ring_state *state = &stream->peer_state;
+size_t tutti_rdma_direct_grant(tutti_rdma_stream *stream, uint64_t *address_out) {
+    tutti_rdma_ring_state *state = &stream->peer_state;
     uint64_t position = stream->out_position;
-    tutti_ring_read_state(&stream->in->state, state);
+    tutti_rdma_ring_read_state(&stream->in->state, state);
     if (position < state->granted_at || position - state->granted_at >= state->granted_bytes) return 0;
     *address_out = state->address != 0 ? state->address + (position - state->granted_at) : 0;
     return state->granted_bytes - (position - state->granted_at);
 }
 
-static size_t share_of(const tutti_piece *piece) {
+static size_t share_of(const tutti_rdma_piece *piece) {
     return tutti_align_up((piece->bytes + (size_t)piece->nlanes - 1) / (size_t)piece->nlanes, 4096);
 }
 
 /* Each lane gets its share, which may be empty: its immediate data is waited for. */
-static void post_piece(tutti_stream *stream, tutti_piece *piece) {
+static void post_piece(tutti_rdma_stream *stream, tutti_rdma_piece *piece) {
     size_t share = share_of(piece);
     uint32_t value = piece->bytes | (uint32_t)(piece->nlanes - 1) << LENGTH_BITS;
     for (int i = 0; i < piece->nlanes; i++) {
-        tutti_lane *lane = &stream->lanes[i];
+        tutti_rdma_lane *lane = &stream->lanes[i];
         size_t from = tutti_min_size((size_t)i * share, piece->bytes);
-        tutti_lane_post(lane, &(tutti_lane_write){.from = piece->from + from,
-                                                  .bytes = tutti_min_size(share, piece->bytes - from),
-                                                  .local_key = stream->source.mrs[lane->port->adapter->index]->lkey,
-                                                  .to = piece->to + from,
-                                                  .remote_key = piece->keys[i],
-                                                  .signaled = true,
-                                                  .immediate = true,
-                                                  .value = value});
+        tutti_rdma_lane_post(lane,
+                             &(tutti_rdma_lane_write){.from = piece->from + from,
+                                                      .bytes = tutti_min_size(share, piece->bytes - from),
+                                                      .local_key = stream->source.mrs[lane->port->adapter->index]->lkey,
+                                                      .to = piece->to + from,
+                                                      .remote_key = piece->keys[i],
+                                                      .signaled = true,
+                                                      .immediate = true,
+                                                      .value = value});
         piece->numbers[i] = lane->posted;
         stream->pipe.counters.work_requests++;
     }
 }
 
-static bool is_done(const tutti_stream *stream, const tutti_piece *piece) {
+static bool is_done(const tutti_rdma_stream *stream, const tutti_rdma_piece *piece) {
     for (int i = 0; i < piece->nlanes; i++)
         if (piece->numbers[i] > stream->lanes[i].completed) return false;
     return true;
 }
 
-static tutti_piece *piece_at(tutti_stream *stream, uint32_t number) {
-    return &stream->pieces[number % TUTTI_STREAM_PIECES];
+static tutti_rdma_piece *piece_at(tutti_rdma_stream *stream, uint32_t number) {
+    return &stream->pieces[number % TUTTI_RDMA_STREAM_PIECES];
 }
 
 /* Bytes are sent when the peer's adapter has acknowledged them: then the buffer may change. */
-static bool retire(tutti_stream *stream) {
+static bool retire(tutti_rdma_stream *stream) {
     bool any = false;
     while (stream->pieces_done != stream->pieces_posted) {
-        const tutti_piece *piece = piece_at(stream, stream->pieces_done);
+        const tutti_rdma_piece *piece = piece_at(stream, stream->pieces_done);
         if (!is_done(stream, piece)) break;
         stream->pieces_done++;
         stream->pipe.sent += piece->bytes;
@@ -80,24 +81,24 @@ static bool retire(tutti_stream *stream) {
 }
 
 /* False: the part, the grant or what is registered of the part is at its end, or enough is posted. */
-static bool post_next(tutti_stream *stream) {
+static bool post_next(tutti_rdma_stream *stream) {
     uint64_t address;
-    if (stream->pieces_posted - stream->pieces_done == TUTTI_STREAM_PIECES) return false;
+    if (stream->pieces_posted - stream->pieces_done == TUTTI_RDMA_STREAM_PIECES) return false;
     for (int i = 0; i < stream->nlanes; i++)
-        if (!tutti_lane_has_room(&stream->lanes[i], 1)) return false;
-    size_t left = tutti_parts_left(&stream->parts);
+        if (!tutti_rdma_lane_has_room(&stream->lanes[i], 1)) return false;
+    size_t left = tutti_rdma_parts_left(&stream->parts);
     if (left == 0) return false;
-    const char *here = tutti_parts_here(&stream->parts), *end = stream->source.address + stream->source.bytes;
+    const char *here = tutti_rdma_parts_here(&stream->parts), *end = stream->source.address + stream->source.bytes;
     if (here < stream->source.address || here >= end) return false;
-    size_t granted = tutti_direct_grant(stream, &address);
+    size_t granted = tutti_rdma_direct_grant(stream, &address);
     if (granted == 0 || address == 0) return false;
     size_t bytes =
         tutti_min_size(tutti_min_size(left, granted), tutti_min_size((size_t)(end - here), stream->piece_bytes));
-    tutti_piece *piece = piece_at(stream, stream->pieces_posted);
+    tutti_rdma_piece *piece = piece_at(stream, stream->pieces_posted);
     int nlanes = (int)tutti_min_size((size_t)stream->nlanes, tutti_max_size(1, bytes / SHARE_LEAST_BYTES));
-    *piece = (tutti_piece){.from = here, .bytes = (uint32_t)bytes, .nlanes = nlanes, .to = address};
+    *piece = (tutti_rdma_piece){.from = here, .bytes = (uint32_t)bytes, .nlanes = nlanes, .to = address};
     memcpy(piece->keys, stream->peer_state.keys, sizeof piece->keys);
-    if (TUTTI_UNLIKELY(tutti_host->fault("rdma_bad_key"))) piece->keys[0] ^= 0xffff00;
+    if (TUTTI_UNLIKELY(tutti_rdma_host->fault("rdma_bad_key"))) piece->keys[0] ^= 0xffff00;
     post_piece(stream, piece);
     stream->pieces_posted++;
     stream->parts.offset += bytes;
@@ -107,82 +108,82 @@ static bool post_next(tutti_stream *stream) {
 }
 
 /* Registers the part at hand for a grant that covers it. False: there is none, or the ring has to do. */
-static bool start(tutti_stream *stream) {
+static bool start(tutti_rdma_stream *stream) {
     uint64_t address;
-    size_t granted = tutti_direct_grant(stream, &address), left = tutti_parts_left(&stream->parts);
-    if (granted == 0) return tutti_direct_wait(stream), false;
-    void *here = (void *)(uintptr_t)tutti_parts_here(&stream->parts);
-    bool held = address != 0 && tutti_memory_hold(here, tutti_min_size(left, granted), TUTTI_MEMORY_SOURCE,
-                                                  stream->ports, stream->nlanes, &stream->source) == TUTTI_OK;
+    size_t granted = tutti_rdma_direct_grant(stream, &address), left = tutti_rdma_parts_left(&stream->parts);
+    if (granted == 0) return tutti_rdma_direct_wait(stream), false;
+    void *here = (void *)(uintptr_t)tutti_rdma_parts_here(&stream->parts);
+    bool held = address != 0 && tutti_rdma_memory_hold(here, tutti_min_size(left, granted), TUTTI_RDMA_MEMORY_SOURCE,
+                                                       stream->ports, stream->nlanes, &stream->source) == TUTTI_OK;
     if (!held) stream->ring_until = stream->out_position + granted;
     else if (stream->source.range != NULL) stream->pipe.counters.cache_hits++;
     else stream->pipe.counters.registrations++;
     return true;
 }
 
-bool tutti_direct_send(tutti_stream *stream) {
-    if (!tutti_memory_is_held(&stream->source)) return start(stream);
-    if (!tutti_stream_poll(stream)) return false;
+bool tutti_rdma_direct_send(tutti_rdma_stream *stream) {
+    if (!tutti_rdma_memory_is_held(&stream->source)) return start(stream);
+    if (!tutti_rdma_stream_poll(stream)) return false;
     bool moved = retire(stream);
     while (post_next(stream)) moved = true;
     if (stream->pieces_done == stream->pieces_posted) {
-        tutti_memory_release(&stream->source);
+        tutti_rdma_memory_release(&stream->source);
         moved = true;
     }
     return moved;
 }
 
-void tutti_direct_wait(tutti_stream *stream) {
-    tutti_ring_state *state = &stream->out->state;
+void tutti_rdma_direct_wait(tutti_rdma_stream *stream) {
+    tutti_rdma_ring_state *state = &stream->out->state;
     if (state->waiting_at == stream->out_position || ++stream->looks < LOOKS_BEFORE_WAITING) return;
     state->waiting_at = stream->out_position;
-    tutti_stream_tell(stream);
+    tutti_rdma_stream_tell(stream);
 }
 
 /* -------------------------------------------------------------------------------------------------- receiving */
 
-static void grant(tutti_stream *stream, size_t bytes) {
-    tutti_ring_state *state = &stream->out->state;
+static void grant(tutti_rdma_stream *stream, size_t bytes) {
+    tutti_rdma_ring_state *state = &stream->out->state;
     state->granted_at = stream->in_position;
     state->granted_bytes = bytes;
     state->address = (uint64_t)(uintptr_t)stream->target.address;
     for (int i = 0; i < stream->nlanes && state->address != 0; i++)
         state->keys[i] = stream->target.mrs[stream->lanes[i].port->adapter->index]->rkey;
-    tutti_stream_tell(stream);
+    tutti_rdma_stream_tell(stream);
 }
 
 /* The buffer, or as much of it as can be registered at once. */
-static void grant_buffer(tutti_stream *stream, size_t bytes) {
-    tutti_status status = tutti_memory_hold(stream->dst + stream->pipe.received, bytes, TUTTI_MEMORY_TARGET,
-                                            stream->ports, stream->nlanes, &stream->target);
+static void grant_buffer(tutti_rdma_stream *stream, size_t bytes) {
+    tutti_status status = tutti_rdma_memory_hold(stream->dst + stream->pipe.received, bytes, TUTTI_RDMA_MEMORY_TARGET,
+                                                 stream->ports, stream->nlanes, &stream->target);
     if (status == TUTTI_OK) bytes = stream->target.bytes;
     if (status == TUTTI_OK && stream->target.range != NULL) stream->pipe.counters.cache_hits++;
     else if (status == TUTTI_OK) stream->pipe.counters.registrations++;
     grant(stream, bytes);
 }
 
-void tutti_direct_ask(tutti_stream *stream) {
-    const tutti_ring_state *given = &stream->out->state;
+void tutti_rdma_direct_ask(tutti_rdma_stream *stream) {
+    const tutti_rdma_ring_state *given = &stream->out->state;
     size_t left = stream->pipe.to_receive - stream->pipe.received;
-    if (stream->phase != TUTTI_PHASE_UP || stream->pipe.status != TUTTI_OK) return;
+    if (stream->phase != TUTTI_RDMA_PHASE_UP || stream->pipe.status != TUTTI_OK) return;
     if (stream->in_offset > 0) return; /* the rest of a record is on its way */
     if (stream->in_position >= given->granted_at && stream->in_position - given->granted_at < given->granted_bytes)
         return;
-    tutti_memory_release(&stream->target); /* that of the range before */
+    tutti_rdma_memory_release(&stream->target); /* that of the range before */
     if (left > stream->direct_bytes) {
         grant_buffer(stream, left);
         return;
     }
-    tutti_ring_read_state(&stream->in->state, &stream->peer_state);
+    tutti_rdma_ring_read_state(&stream->in->state, &stream->peer_state);
     if (stream->peer_state.waiting_at == stream->in_position) grant(stream, tutti_max_size(left, AHEAD_BYTES));
 }
 
 /* The piece at the head of the lanes; false: it has not come, or not on all lanes. */
-static bool piece_came(const tutti_stream *stream, const uint32_t heads[TUTTI_DEVICES_PORTS], uint32_t *bytes_out,
-                       int *nlanes_out) {
-    const tutti_lane *lane = &stream->lanes[0];
+static bool piece_came(const tutti_rdma_stream *stream, const uint32_t heads[TUTTI_RDMA_DEVICES_PORTS],
+                       uint32_t *bytes_out, int *nlanes_out) {
+    const tutti_rdma_lane *lane = &stream->lanes[0];
     if (heads[0] == lane->came_tail) return false;
-    uint32_t value = lane->came[heads[0] % TUTTI_LANE_RECEIVES];
+    uint32_t value = lane->came[heads[0] % TUTTI_RDMA_LANE_RECEIVES];
     *bytes_out = value & ((UINT32_C(1) << LENGTH_BITS) - 1);
     *nlanes_out = (int)(value >> LENGTH_BITS) + 1;
     for (int i = 1; i < *nlanes_out; i++)
@@ -190,28 +191,29 @@ static bool piece_came(const tutti_stream *stream, const uint32_t heads[TUTTI_DE
     return true;
 }
 
-bool tutti_direct_take(tutti_stream *stream) {
-    uint32_t heads[TUTTI_DEVICES_PORTS] = {0}, bytes;
+bool tutti_rdma_direct_take(tutti_rdma_stream *stream) {
+    uint32_t heads[TUTTI_RDMA_DEVICES_PORTS] = {0}, bytes;
     int nlanes;
-    if (stream->phase == TUTTI_PHASE_UP && !tutti_stream_poll(stream)) return false;
-    if (tutti_stream_take_record(stream)) return true; /* was posted before the piece, hence is there if the piece is */
+    if (stream->phase == TUTTI_RDMA_PHASE_UP && !tutti_rdma_stream_poll(stream)) return false;
+    if (tutti_rdma_stream_take_record(stream))
+        return true; /* was posted before the piece, hence is there if the piece is */
     for (int i = 0; i < stream->nlanes; i++) heads[i] = stream->lanes[i].came_head;
     if (!piece_came(stream, heads, &bytes, &nlanes)) return false;
     if (bytes > stream->pipe.to_receive - stream->pipe.received) {
-        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s wrote %u bytes, more than it was asked for", stream->peer,
-                           bytes);
+        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s wrote %u bytes, more than it was asked for", stream->peer,
+                                bytes);
         return false;
     }
     for (int i = 0; i < nlanes; i++) stream->lanes[i].came_head++;
     stream->pieces_in++;
-    tutti_stream_note_received(stream, bytes);
+    tutti_rdma_stream_note_received(stream, bytes);
     return true;
 }
 
 /* ------------------------------------------------------------------------------------------------ after a fault */
 
-uint32_t tutti_direct_settle(tutti_stream *stream) {
-    uint32_t heads[TUTTI_DEVICES_PORTS] = {0}, count = stream->pieces_in, bytes;
+uint32_t tutti_rdma_direct_settle(tutti_rdma_stream *stream) {
+    uint32_t heads[TUTTI_RDMA_DEVICES_PORTS] = {0}, count = stream->pieces_in, bytes;
     int nlanes;
     for (int i = 0; i < stream->nlanes; i++) heads[i] = stream->lanes[i].came_head;
     for (; piece_came(stream, heads, &bytes, &nlanes); count++)
@@ -220,26 +222,26 @@ uint32_t tutti_direct_settle(tutti_stream *stream) {
     return count;
 }
 
-bool tutti_direct_settled(tutti_stream *stream, uint32_t pieces_in) {
+bool tutti_rdma_direct_settled(tutti_rdma_stream *stream, uint32_t pieces_in) {
     uint32_t more = pieces_in - stream->pieces_done, posted = stream->pieces_posted - stream->pieces_done;
     if (more > posted) return false; /* also when it is "negative" */
     for (uint32_t i = 0; i < posted; i++) {
-        tutti_piece *piece = piece_at(stream, stream->pieces_done + i);
+        tutti_rdma_piece *piece = piece_at(stream, stream->pieces_done + i);
         for (int lane = 0; lane < piece->nlanes; lane++) piece->numbers[lane] = i < more ? 0 : UINT64_MAX;
     }
     return true;
 }
 
-void tutti_direct_closed(tutti_stream *stream, uint32_t pieces_in) {
+void tutti_rdma_direct_closed(tutti_rdma_stream *stream, uint32_t pieces_in) {
     for (uint32_t number = stream->pieces_done; number != stream->pieces_posted; number++)
         if ((int32_t)(pieces_in - number) > 0)
             memset(piece_at(stream, number)->numbers, 0, sizeof piece_at(stream, number)->numbers);
     retire(stream);
 }
 
-void tutti_direct_replay(tutti_stream *stream) {
+void tutti_rdma_direct_replay(tutti_rdma_stream *stream) {
     for (uint32_t number = stream->pieces_done; number != stream->pieces_posted; number++) {
-        tutti_piece *piece = piece_at(stream, number);
+        tutti_rdma_piece *piece = piece_at(stream, number);
         if (piece->numbers[0] != 0) post_piece(stream, piece);
     }
 }

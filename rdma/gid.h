@@ -11,18 +11,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum tutti_gid_type { TUTTI_GID_IB, TUTTI_GID_ROCE_V1, TUTTI_GID_ROCE_V2 } tutti_gid_type;
+typedef enum tutti_rdma_gid_type {
+    TUTTI_RDMA_GID_IB,
+    TUTTI_RDMA_GID_ROCE_V1,
+    TUTTI_RDMA_GID_ROCE_V2
+} tutti_rdma_gid_type;
 
-typedef struct tutti_gid {
+typedef struct tutti_rdma_gid {
     int index; /* in the port's table */
-    tutti_gid_type type;
+    tutti_rdma_gid_type type;
     uint8_t raw[16];
-} tutti_gid;
+} tutti_rdma_gid;
 
-bool tutti_gid_is_ipv4(const tutti_gid *gid);
+bool tutti_rdma_gid_is_ipv4(const tutti_rdma_gid *gid);
 /* "RoCE v2, IPv4 10.0.0.1" */
-void tutti_gid_text(const tutti_gid *gid, char *text, size_t capacity);
+void tutti_rdma_gid_text(const tutti_rdma_gid *gid, char *text, size_t capacity);
 /* Position in gids of the one to use, with the reason; -1: none fits, with the reason. wanted_index < 0: choose. */
-int tutti_gid_choose(const tutti_gid *gids, int ngids, int wanted_index, char *why, size_t capacity);
+int tutti_rdma_gid_choose(const tutti_rdma_gid *gids, int ngids, int wanted_index, char *why, size_t capacity);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What the host does for the module (bootstrap/module.h), set when the module is started; and its clock.
+ * What the host does for the module (bootstrap/machine/module.h), set when the module is started; and its clock.
  */
 #ifndef TUTTI_RDMA_HOST_H
 #define TUTTI_RDMA_HOST_H
@@ -7,11 +7,11 @@
 #include <time.h>
 
 #include "bootstrap/base/common.h"
-#include "bootstrap/module.h"
+#include "bootstrap/machine/module.h"
 
-extern const tutti_module_host *tutti_host;
+extern const tutti_module_host *tutti_rdma_host;
 
-static inline int64_t tutti_host_now_ns(void) {
+static inline int64_t tutti_rdma_host_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * TUTTI_NS_PER_S + now.tv_nsec;

@@ -27,15 +27,15 @@ enum {
 #define ID_RECEIVE       UINT64_C(2)
 #define ID_WRITE(number) ((uint64_t)(number) << 2)
 
-static tutti_status failed(const tutti_lane *lane, const char *what, int error) {
+static tutti_status failed(const tutti_rdma_lane *lane, const char *what, int error) {
     const char *hint = error == ENOMEM      ? " (is 'ulimit -l' too low, or is the adapter out of resources?)"
                        : error == ETIMEDOUT ? " (is the peer's address reachable over this port?)"
                                             : "";
-    return tutti_host->fail(TUTTI_ERR_SYSTEM, "RDMA %s port %d: %s: %s%s", lane->port->adapter->name,
-                            lane->port->number, what, strerror(error), hint);
+    return tutti_rdma_host->fail(TUTTI_ERR_SYSTEM, "RDMA %s port %d: %s: %s%s", lane->port->adapter->name,
+                                 lane->port->number, what, strerror(error), hint);
 }
 
-static bool post_receive(tutti_lane *lane) {
+static bool post_receive(tutti_rdma_lane *lane) {
     struct ibv_recv_wr *bad, receive = {.wr_id = ID_RECEIVE}; /* immediate data needs no buffer */
     if (ibv_post_recv(lane->pair, &receive, &bad) != 0) return false;
     lane->receives++;
@@ -45,12 +45,12 @@ static bool post_receive(tutti_lane *lane) {
 /* ------------------------------------------------------------------------------------------------- going up */
 
 /* The adapter may not have room for as much as is wanted in the requests themselves: halve until it has. */
-static tutti_status create_pair(tutti_lane *lane) {
+static tutti_status create_pair(tutti_rdma_lane *lane) {
     struct ibv_qp_init_attr wanted = {.send_cq = lane->completions,
                                       .recv_cq = lane->completions,
                                       .qp_type = IBV_QPT_RC,
-                                      .cap = {.max_send_wr = TUTTI_LANE_WRITES + 1, /* and a marker */
-                                              .max_recv_wr = TUTTI_LANE_RECEIVES + 1,
+                                      .cap = {.max_send_wr = TUTTI_RDMA_LANE_WRITES + 1, /* and a marker */
+                                              .max_recv_wr = TUTTI_RDMA_LANE_RECEIVES + 1,
                                               .max_send_sge = 1,
                                               .max_recv_sge = 1,
                                               .max_inline_data = INLINE_WANTED}};
@@ -64,21 +64,22 @@ static tutti_status create_pair(tutti_lane *lane) {
     }
 }
 
-static tutti_status to_init(tutti_lane *lane) {
+static tutti_status to_init(tutti_rdma_lane *lane) {
     struct ibv_qp_attr attributes = {
         .qp_state = IBV_QPS_INIT, .port_num = lane->port->number, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
     int error =
         ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     if (error != 0) return failed(lane, "cannot prepare a queue pair", error);
     int kept = (int)(lane->came_tail - lane->came_head);
-    while (lane->receives + kept < TUTTI_LANE_RECEIVES)
+    while (lane->receives + kept < TUTTI_RDMA_LANE_RECEIVES)
         if (!post_receive(lane)) return failed(lane, "cannot post receives", errno);
     return TUTTI_OK;
 }
 
-tutti_status tutti_lane_create(tutti_lane *lane, const tutti_port *port, void *in, void *out, size_t bytes) {
+tutti_status tutti_rdma_lane_create(tutti_rdma_lane *lane, const tutti_rdma_port *port, void *in, void *out,
+                                    size_t bytes) {
     struct ibv_pd *domain = port->adapter->domain;
-    *lane = (tutti_lane){.port = port, .capacity = TUTTI_LANE_WRITES};
+    *lane = (tutti_rdma_lane){.port = port, .capacity = TUTTI_RDMA_LANE_WRITES};
     lane->in = ibv_reg_mr(domain, in, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     lane->out = lane->in != NULL ? ibv_reg_mr(domain, out, bytes, 0) : NULL;
     if (lane->out == NULL) return failed(lane, "cannot register the ring", errno);
@@ -86,26 +87,26 @@ tutti_status tutti_lane_create(tutti_lane *lane, const tutti_port *port, void *i
     if (lane->bell == NULL || fcntl(lane->bell->fd, F_SETFL, O_NONBLOCK) != 0)
         return failed(lane, "cannot create a channel for completions", errno);
     /* All that is posted may complete by itself, when it is flushed. */
-    lane->completions =
-        ibv_create_cq(port->adapter->context, TUTTI_LANE_WRITES + TUTTI_LANE_RECEIVES + 2, NULL, lane->bell, 0);
+    lane->completions = ibv_create_cq(port->adapter->context, TUTTI_RDMA_LANE_WRITES + TUTTI_RDMA_LANE_RECEIVES + 2,
+                                      NULL, lane->bell, 0);
     if (lane->completions == NULL) return failed(lane, "cannot create a completion queue", errno);
     TUTTI_TRY(create_pair(lane));
     return to_init(lane);
 }
 
-void tutti_lane_address_of(const tutti_lane *lane, tutti_lane_address *address_out) {
-    *address_out = (tutti_lane_address){.number = lane->pair->qp_num,
-                                        .sequence = lane->sequence,
-                                        .key = lane->in->rkey,
-                                        .lid = lane->port->lid,
-                                        .mtu = (uint8_t)lane->port->mtu,
-                                        .ethernet = lane->port->ethernet};
+void tutti_rdma_lane_address_of(const tutti_rdma_lane *lane, tutti_rdma_lane_address *address_out) {
+    *address_out = (tutti_rdma_lane_address){.number = lane->pair->qp_num,
+                                             .sequence = lane->sequence,
+                                             .key = lane->in->rkey,
+                                             .lid = lane->port->lid,
+                                             .mtu = (uint8_t)lane->port->mtu,
+                                             .ethernet = lane->port->ethernet};
     memcpy(address_out->gid, lane->port->gid.raw, sizeof address_out->gid);
 }
 
 /* Ready to receive: where the peer is. InfiniBand goes by the LID, within a subnet; Ethernet by GID. */
-static struct ibv_qp_attr receive_attributes(const tutti_lane *lane, const tutti_lane_address *peer) {
-    const tutti_port *port = lane->port;
+static struct ibv_qp_attr receive_attributes(const tutti_rdma_lane *lane, const tutti_rdma_lane_address *peer) {
+    const tutti_rdma_port *port = lane->port;
     struct ibv_qp_attr attributes = {
         .qp_state = IBV_QPS_RTR,
         .path_mtu = peer->mtu < port->mtu ? (enum ibv_mtu)peer->mtu : port->mtu,
@@ -115,37 +116,37 @@ static struct ibv_qp_attr receive_attributes(const tutti_lane *lane, const tutti
         .min_rnr_timer = RECEIVE_TIMER,
         .ah_attr = {.port_num = port->number,
                     .dlid = peer->lid,
-                    .sl = (uint8_t)tutti_host->setting_int(TUTTI_SETTING_RDMA_SERVICE_LEVEL)}};
+                    .sl = (uint8_t)tutti_rdma_host->setting_int(TUTTI_SETTING_RDMA_SERVICE_LEVEL)}};
     if (port->ethernet) {
         attributes.ah_attr.is_global = 1;
         memcpy(attributes.ah_attr.grh.dgid.raw, peer->gid, sizeof peer->gid);
         attributes.ah_attr.grh.sgid_index = (uint8_t)port->gid.index;
         attributes.ah_attr.grh.hop_limit = 64;
-        attributes.ah_attr.grh.traffic_class = (uint8_t)tutti_host->setting_int(TUTTI_SETTING_RDMA_TRAFFIC_CLASS);
+        attributes.ah_attr.grh.traffic_class = (uint8_t)tutti_rdma_host->setting_int(TUTTI_SETTING_RDMA_TRAFFIC_CLASS);
     }
     return attributes;
 }
 
 /* What cannot be connected is said here; the system would only say "Invalid argument". */
-static tutti_status check_address(const tutti_lane *lane, const tutti_lane_address *peer) {
-    const tutti_port *port = lane->port;
+static tutti_status check_address(const tutti_rdma_lane *lane, const tutti_rdma_lane_address *peer) {
+    const tutti_rdma_port *port = lane->port;
     char ours[96], theirs[96];
-    tutti_gid gid = {.type = port->gid.type};
+    tutti_rdma_gid gid = {.type = port->gid.type};
     memcpy(gid.raw, peer->gid, sizeof gid.raw);
     if (peer->ethernet != port->ethernet || peer->mtu < IBV_MTU_256 || peer->mtu > IBV_MTU_4096)
-        return tutti_host->fail(TUTTI_ERR_UNSUPPORTED, "RDMA %s port %d is %s, the peer's port is not",
-                                port->adapter->name, port->number, port->ethernet ? "Ethernet" : "InfiniBand");
-    if (!port->ethernet || tutti_gid_is_ipv4(&gid) == tutti_gid_is_ipv4(&port->gid)) return TUTTI_OK;
-    tutti_gid_text(&port->gid, ours, sizeof ours);
-    tutti_gid_text(&gid, theirs, sizeof theirs);
-    return tutti_host->fail(
+        return tutti_rdma_host->fail(TUTTI_ERR_UNSUPPORTED, "RDMA %s port %d is %s, the peer's port is not",
+                                     port->adapter->name, port->number, port->ethernet ? "Ethernet" : "InfiniBand");
+    if (!port->ethernet || tutti_rdma_gid_is_ipv4(&gid) == tutti_rdma_gid_is_ipv4(&port->gid)) return TUTTI_OK;
+    tutti_rdma_gid_text(&port->gid, ours, sizeof ours);
+    tutti_rdma_gid_text(&gid, theirs, sizeof theirs);
+    return tutti_rdma_host->fail(
         TUTTI_ERR_UNSUPPORTED,
         "RDMA %s port %d has the address %s, the peer's port %s: give both an address of one kind, or "
         "choose one by TUTTI_RDMA_GID_INDEX",
         port->adapter->name, port->number, ours, theirs);
 }
 
-tutti_status tutti_lane_connect(tutti_lane *lane, const tutti_lane_address *peer) {
+tutti_status tutti_rdma_lane_connect(tutti_rdma_lane *lane, const tutti_rdma_lane_address *peer) {
     TUTTI_TRY(check_address(lane, peer));
     struct ibv_qp_attr attributes = receive_attributes(lane, peer);
     int error = ibv_modify_qp(lane->pair, &attributes,
@@ -169,7 +170,7 @@ tutti_status tutti_lane_connect(tutti_lane *lane, const tutti_lane_address *peer
 
 /* ------------------------------------------------------------------------------------------------- when it is up */
 
-void tutti_lane_post(tutti_lane *lane, const tutti_lane_write *write) {
+void tutti_rdma_lane_post(tutti_rdma_lane *lane, const tutti_rdma_lane_write *write) {
     bool signaled = write->signaled || lane->quiet + 1 >= SIGNAL_EVERY;
     struct ibv_sge piece = {
         .addr = (uint64_t)(uintptr_t)write->from, .length = (uint32_t)write->bytes, .lkey = write->local_key};
@@ -188,7 +189,7 @@ void tutti_lane_post(tutti_lane *lane, const tutti_lane_write *write) {
     lane->quiet = signaled ? 0 : lane->quiet + 1;
 }
 
-static void take(tutti_lane *lane, const struct ibv_wc *done) {
+static void take(tutti_rdma_lane *lane, const struct ibv_wc *done) {
     bool receive = (done->wr_id & 3) == ID_RECEIVE, marker = (done->wr_id & 3) == MARKER;
     lane->taken++;
     if (receive) lane->receives--;
@@ -201,20 +202,20 @@ static void take(tutti_lane *lane, const struct ibv_wc *done) {
     } else if (receive && done->imm_data == 0) {
         lane->wakes++;
     } else if (receive) {
-        lane->came[lane->came_tail++ % TUTTI_LANE_RECEIVES] = ntohl(done->imm_data);
+        lane->came[lane->came_tail++ % TUTTI_RDMA_LANE_RECEIVES] = ntohl(done->imm_data);
     } else if (!marker) {
         lane->completed = done->wr_id >> 2;
     }
 }
 
 /* Receives are posted again only for what was taken, so that `came` never overflows. */
-static void refill(tutti_lane *lane) {
+static void refill(tutti_rdma_lane *lane) {
     int kept = (int)(lane->came_tail - lane->came_head);
-    while (lane->up && lane->error == 0 && lane->receives + kept < TUTTI_LANE_RECEIVES && post_receive(lane))
+    while (lane->up && lane->error == 0 && lane->receives + kept < TUTTI_RDMA_LANE_RECEIVES && post_receive(lane))
         lane->reposted++;
 }
 
-bool tutti_lane_poll(tutti_lane *lane) {
+bool tutti_rdma_lane_poll(tutti_rdma_lane *lane) {
     struct ibv_wc done[16];
     int count;
     do {
@@ -226,7 +227,7 @@ bool tutti_lane_poll(tutti_lane *lane) {
     return lane->error == 0;
 }
 
-bool tutti_lane_arm(tutti_lane *lane) {
+bool tutti_rdma_lane_arm(tutti_rdma_lane *lane) {
     struct ibv_cq *of;
     void *context;
     while (lane->armed && ibv_get_cq_event(lane->bell, &of, &context) == 0) { /* it has rung */
@@ -239,30 +240,30 @@ bool tutti_lane_arm(tutti_lane *lane) {
 
 /* --------------------------------------------------------------------------------------------------- going down */
 
-void tutti_lane_fail(tutti_lane *lane) {
+void tutti_rdma_lane_fail(tutti_rdma_lane *lane) {
     struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_ERR};
     ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
 }
 
 /* Completions come in order, so a last request, which can only be flushed, tells that all before it are done. */
-static void flush(tutti_lane *lane) {
+static void flush(tutti_rdma_lane *lane) {
     struct ibv_send_wr *bad, marker = {.wr_id = MARKER, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
     lane->flushed = ibv_post_send(lane->pair, &marker, &bad) != 0;
-    int64_t end = tutti_host_now_ns() + FLUSH_NS;
-    while ((!lane->flushed || lane->receives > 0) && tutti_host_now_ns() < end) tutti_lane_poll(lane);
+    int64_t end = tutti_rdma_host_now_ns() + FLUSH_NS;
+    while ((!lane->flushed || lane->receives > 0) && tutti_rdma_host_now_ns() < end) tutti_rdma_lane_poll(lane);
 }
 
 /* Soft-RoCE holds on to memory that is written in part until then: deregistering it would take 50 s. */
-static int reset(tutti_lane *lane) {
+static int reset(tutti_rdma_lane *lane) {
     struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_RESET};
     return ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
 }
 
-void tutti_lane_down(tutti_lane *lane) {
+void tutti_rdma_lane_down(tutti_rdma_lane *lane) {
     if (lane->pair == NULL || !lane->up) return;
     int error = lane->error, vendor_error = (int)lane->vendor_error;
     lane->up = false;
-    tutti_lane_fail(lane);
+    tutti_rdma_lane_fail(lane);
     flush(lane);
     reset(lane);
     if (error != 0 && error != IBV_WC_WR_FLUSH_ERR) {
@@ -271,7 +272,7 @@ void tutti_lane_down(tutti_lane *lane) {
     }
 }
 
-tutti_status tutti_lane_renew(tutti_lane *lane, uint32_t sequence) {
+tutti_status tutti_rdma_lane_renew(tutti_rdma_lane *lane, uint32_t sequence) {
     struct ibv_wc done;
     int error = reset(lane);
     if (error != 0) return failed(lane, "cannot reset a queue pair", error);
@@ -283,25 +284,25 @@ tutti_status tutti_lane_renew(tutti_lane *lane, uint32_t sequence) {
     return to_init(lane);
 }
 
-void tutti_lane_destroy(tutti_lane *lane) {
+void tutti_rdma_lane_destroy(tutti_rdma_lane *lane) {
     if (lane->pair != NULL) ibv_destroy_qp(lane->pair);
     if (lane->completions != NULL) ibv_destroy_cq(lane->completions);
     if (lane->bell != NULL) ibv_destroy_comp_channel(lane->bell);
     if (lane->in != NULL) ibv_dereg_mr(lane->in);
     if (lane->out != NULL) ibv_dereg_mr(lane->out);
-    *lane = (tutti_lane){0};
+    *lane = (tutti_rdma_lane){0};
 }
 
 /* -------------------------------------------------------------------------------------------------------- words */
 
-bool tutti_lane_may_retry(int error) {
+bool tutti_rdma_lane_may_retry(int error) {
     return error == IBV_WC_RETRY_EXC_ERR || error == IBV_WC_RNR_RETRY_EXC_ERR || error == IBV_WC_WR_FLUSH_ERR ||
            error == IBV_WC_RESP_TIMEOUT_ERR || error == IBV_WC_REM_ABORT_ERR ||
            error == IBV_WC_REM_INV_REQ_ERR || /* Soft-RoCE, where packets come late and were sent again meanwhile */
            error == IBV_WC_LOC_QP_OP_ERR;     /* also where the own port is down */
 }
 
-void tutti_lane_explain(const tutti_lane *lane, char *text, size_t capacity) {
+void tutti_rdma_lane_explain(const tutti_rdma_lane *lane, char *text, size_t capacity) {
     static const struct {
         enum ibv_wc_status status;
         const char *cause;

@@ -17,42 +17,42 @@
 /* Of memory that is registered for one transfer: pinning more at once would only delay the first byte. */
 #define MOST_AT_ONCE ((size_t)64 << 20)
 
-typedef struct tutti_memory_range {
-    struct tutti_memory_range *before, *after;
+typedef struct tutti_rdma_memory_range {
+    struct tutti_rdma_memory_range *before, *after;
     char *address;
     size_t bytes;
-    struct ibv_mr *mrs[TUTTI_DEVICES_PORTS];
+    struct ibv_mr *mrs[TUTTI_RDMA_DEVICES_PORTS];
     bool registered; /* with any adapter */
     bool lasting;    /* dma-buf: cannot be made anew */
     bool found;      /* by `finder` */
     int uses;
     bool removed; /* by its owner, while in use */
-} tutti_memory_range;
+} tutti_rdma_memory_range;
 
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
-static tutti_memory_range *first, *last; /* under memory_lock, with all that is in them */
+static tutti_rdma_memory_range *first, *last; /* under memory_lock, with all that is in them */
 static size_t cached_bytes;
 static bool (*finder)(const void *memory, void **start_out, size_t *bytes_out); /* set once, before all pipes */
 
 static void deregister(struct ibv_mr **mrs) {
-    for (int i = 0; i < TUTTI_DEVICES_PORTS; i++) {
+    for (int i = 0; i < TUTTI_RDMA_DEVICES_PORTS; i++) {
         if (mrs[i] != NULL) ibv_dereg_mr(mrs[i]);
         mrs[i] = NULL;
     }
 }
 
-static tutti_status register_with(const tutti_adapter *adapter, void *address, size_t bytes, int access,
+static tutti_status register_with(const tutti_rdma_adapter *adapter, void *address, size_t bytes, int access,
                                   struct ibv_mr **mr) {
     errno = 0;
     if (*mr != NULL) return TUTTI_OK; /* two ports of one adapter */
-    *mr = tutti_host->fault("rdma_register") ? NULL : ibv_reg_mr(adapter->domain, address, bytes, access);
+    *mr = tutti_rdma_host->fault("rdma_register") ? NULL : ibv_reg_mr(adapter->domain, address, bytes, access);
     if (*mr != NULL) return TUTTI_OK;
-    return tutti_host->fail(TUTTI_ERR_SYSTEM, "cannot register %zu bytes with RDMA adapter %s: %s%s", bytes,
-                            adapter->name, strerror(errno), errno == ENOMEM ? " (is 'ulimit -l' too low?)" : "");
+    return tutti_rdma_host->fail(TUTTI_ERR_SYSTEM, "cannot register %zu bytes with RDMA adapter %s: %s%s", bytes,
+                                 adapter->name, strerror(errno), errno == ENOMEM ? " (is 'ulimit -l' too low?)" : "");
 }
 
-static tutti_status register_all(void *address, size_t bytes, int access, const tutti_port *const *ports, int nports,
-                                 struct ibv_mr **mrs) {
+static tutti_status register_all(void *address, size_t bytes, int access, const tutti_rdma_port *const *ports,
+                                 int nports, struct ibv_mr **mrs) {
     tutti_status status = TUTTI_OK;
     for (int i = 0; i < nports && status == TUTTI_OK; i++)
         status = register_with(ports[i]->adapter, address, bytes, access, &mrs[ports[i]->adapter->index]);
@@ -61,19 +61,19 @@ static tutti_status register_all(void *address, size_t bytes, int access, const 
 
 /* ---------------------------------------------------------------------------------------- the list of ranges */
 
-static void unlink_range(tutti_memory_range *range) {
+static void unlink_range(tutti_rdma_memory_range *range) {
     *(range->before != NULL ? &range->before->after : &first) = range->after;
     *(range->after != NULL ? &range->after->before : &last) = range->before;
 }
 
-static void put_first(tutti_memory_range *range) {
+static void put_first(tutti_rdma_memory_range *range) {
     range->before = NULL;
     range->after = first;
     *(first != NULL ? &first->before : &last) = range;
     first = range;
 }
 
-static void forget(tutti_memory_range *range) {
+static void forget(tutti_rdma_memory_range *range) {
     deregister(range->mrs);
     if (range->registered) cached_bytes -= range->bytes;
     range->registered = false;
@@ -81,20 +81,20 @@ static void forget(tutti_memory_range *range) {
 
 /* Gives up what was used longest ago until `bytes` more have room. */
 static void make_room(size_t bytes) {
-    size_t limit = (size_t)tutti_host->setting_int(TUTTI_SETTING_RDMA_CACHE_BYTES);
-    for (tutti_memory_range *range = last; range != NULL && cached_bytes + bytes > limit; range = range->before)
+    size_t limit = (size_t)tutti_rdma_host->setting_int(TUTTI_SETTING_RDMA_CACHE_BYTES);
+    for (tutti_rdma_memory_range *range = last; range != NULL && cached_bytes + bytes > limit; range = range->before)
         if (range->registered && range->uses == 0 && !range->lasting) forget(range);
 }
 
-static tutti_memory_range *range_of(const char *address) {
-    for (tutti_memory_range *range = first; range != NULL; range = range->after)
+static tutti_rdma_memory_range *range_of(const char *address) {
+    for (tutti_rdma_memory_range *range = first; range != NULL; range = range->after)
         if (!range->removed && address >= range->address && address < range->address + range->bytes) return range;
     return NULL;
 }
 
 /* Under memory_lock. */
-static tutti_status hold_range(tutti_memory_range *range, char *address, size_t bytes, const tutti_port *const *ports,
-                               int nports, tutti_memory_use *use_out) {
+static tutti_status hold_range(tutti_rdma_memory_range *range, char *address, size_t bytes,
+                               const tutti_rdma_port *const *ports, int nports, tutti_rdma_memory_use *use_out) {
     if (!range->lasting) {
         if (!range->registered) make_room(range->bytes);
         int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
@@ -105,7 +105,7 @@ static tutti_status hold_range(tutti_memory_range *range, char *address, size_t 
         range->registered = true;
     }
     size_t left = (size_t)(range->address + range->bytes - address);
-    *use_out = (tutti_memory_use){.address = address, .bytes = bytes < left ? bytes : left, .range = range};
+    *use_out = (tutti_rdma_memory_use){.address = address, .bytes = bytes < left ? bytes : left, .range = range};
     memcpy(use_out->mrs, range->mrs, sizeof use_out->mrs);
     range->uses++;
     unlink_range(range);
@@ -113,9 +113,9 @@ static tutti_status hold_range(tutti_memory_range *range, char *address, size_t 
     return TUTTI_OK;
 }
 
-static tutti_status add(const tutti_memory_range *values, void **registration_out) {
-    tutti_memory_range *range;
-    TUTTI_TRY(tutti_host->calloc(1, sizeof *range, &range));
+static tutti_status add(const tutti_rdma_memory_range *values, void **registration_out) {
+    tutti_rdma_memory_range *range;
+    TUTTI_TRY(tutti_rdma_host->calloc(1, sizeof *range, &range));
     *range = *values;
     pthread_mutex_lock(&memory_lock);
     put_first(range);
@@ -131,15 +131,15 @@ static void look_for(const void *address) {
     void *start, *range;
     size_t bytes;
     if (!finder(address, &start, &bytes)) return;
-    (void)add(&(tutti_memory_range){.address = start, .bytes = bytes, .found = true}, &range);
+    (void)add(&(tutti_rdma_memory_range){.address = start, .bytes = bytes, .found = true}, &range);
 }
 
 /* -------------------------------------------------------------------------------------------------- transfers */
 
-tutti_status tutti_memory_hold(void *address, size_t bytes, tutti_memory_purpose purpose,
-                               const tutti_port *const *ports, int nports, tutti_memory_use *use_out) {
+tutti_status tutti_rdma_memory_hold(void *address, size_t bytes, tutti_rdma_memory_purpose purpose,
+                                    const tutti_rdma_port *const *ports, int nports, tutti_rdma_memory_use *use_out) {
     pthread_mutex_lock(&memory_lock);
-    tutti_memory_range *range = range_of(address);
+    tutti_rdma_memory_range *range = range_of(address);
     if (range == NULL && finder != NULL) {
         pthread_mutex_unlock(&memory_lock);
         look_for(address);
@@ -151,18 +151,18 @@ tutti_status tutti_memory_hold(void *address, size_t bytes, tutti_memory_purpose
     if (range != NULL) return status;
     /* A source may be memory that cannot be written. Relaxed order lets the bus overtake; that all has come is told by the
      * completion of the write with immediate, not by looking at the memory. */
-    int access = purpose == TUTTI_MEMORY_SOURCE
+    int access = purpose == TUTTI_RDMA_MEMORY_SOURCE
                      ? 0
                      : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-    tutti_memory_use use = {.address = address, .bytes = bytes < MOST_AT_ONCE ? bytes : MOST_AT_ONCE};
+    tutti_rdma_memory_use use = {.address = address, .bytes = bytes < MOST_AT_ONCE ? bytes : MOST_AT_ONCE};
     status = register_all(address, use.bytes, access, ports, nports, use.mrs);
     if (status != TUTTI_OK) deregister(use.mrs);
     else *use_out = use;
     return status;
 }
 
-void tutti_memory_release(tutti_memory_use *use) {
-    tutti_memory_range *range = use->range;
+void tutti_rdma_memory_release(tutti_rdma_memory_use *use) {
+    tutti_rdma_memory_range *range = use->range;
     if (use->address == NULL) return;
     if (range == NULL) {
         deregister(use->mrs);
@@ -175,27 +175,28 @@ void tutti_memory_release(tutti_memory_use *use) {
         }
         pthread_mutex_unlock(&memory_lock);
     }
-    *use = (tutti_memory_use){0};
+    *use = (tutti_rdma_memory_use){0};
 }
 
 /* ----------------------------------------------------------------------------------------------------- ranges */
 
-tutti_status tutti_memory_add(void *memory, size_t bytes, void **registration_out) {
-    return add(&(tutti_memory_range){.address = memory, .bytes = bytes}, registration_out);
+tutti_status tutti_rdma_memory_add(void *memory, size_t bytes, void **registration_out) {
+    return add(&(tutti_rdma_memory_range){.address = memory, .bytes = bytes}, registration_out);
 }
 
-tutti_status tutti_memory_add_dmabuf(int file, uint64_t offset, void *memory, size_t bytes, void **registration_out) {
-    const tutti_port *ports;
+tutti_status tutti_rdma_memory_add_dmabuf(int file, uint64_t offset, void *memory, size_t bytes,
+                                          void **registration_out) {
+    const tutti_rdma_port *ports;
     int nports;
-    TUTTI_TRY(tutti_devices_get(&ports, &nports));
-    tutti_memory_range values = {.address = memory, .bytes = bytes, .registered = true, .lasting = true};
+    TUTTI_TRY(tutti_rdma_devices_get(&ports, &nports));
+    tutti_rdma_memory_range values = {.address = memory, .bytes = bytes, .registered = true, .lasting = true};
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
     for (int i = 0; i < nports; i++) {
         struct ibv_mr **mr = &values.mrs[ports[i].adapter->index];
         if (*mr == NULL)
             *mr = ibv_reg_dmabuf_mr(ports[i].adapter->domain, offset, bytes, (uint64_t)(uintptr_t)memory, file, access);
         if (*mr != NULL) continue;
-        tutti_status status = tutti_host->fail(
+        tutti_status status = tutti_rdma_host->fail(
             TUTTI_ERR_UNSUPPORTED,
             "RDMA adapter %s cannot reach this memory by its dma-buf: %s; the bytes must go by host memory",
             ports[i].adapter->name, strerror(errno));
@@ -207,7 +208,7 @@ tutti_status tutti_memory_add_dmabuf(int file, uint64_t offset, void *memory, si
     return status;
 }
 
-static void drop(tutti_memory_range *range) {
+static void drop(tutti_rdma_memory_range *range) {
     range->removed = true;
     if (range->uses > 0) return;
     unlink_range(range);
@@ -215,30 +216,30 @@ static void drop(tutti_memory_range *range) {
     free(range);
 }
 
-void tutti_memory_remove(void *registration) {
+void tutti_rdma_memory_remove(void *registration) {
     if (registration == NULL) return;
     pthread_mutex_lock(&memory_lock);
     drop(registration);
     pthread_mutex_unlock(&memory_lock);
 }
 
-void tutti_memory_ask(bool (*find)(const void *memory, void **start_out, size_t *bytes_out)) {
+void tutti_rdma_memory_ask(bool (*find)(const void *memory, void **start_out, size_t *bytes_out)) {
     finder = find;
 }
 
-void tutti_memory_forget(void *start) {
+void tutti_rdma_memory_forget(void *start) {
     pthread_mutex_lock(&memory_lock);
-    for (tutti_memory_range *range = first, *after; range != NULL; range = after) {
+    for (tutti_rdma_memory_range *range = first, *after; range != NULL; range = after) {
         after = range->after;
         if (range->found && !range->removed && range->address == start) drop(range);
     }
     pthread_mutex_unlock(&memory_lock);
 }
 
-void tutti_memory_forked(void) {
+void tutti_rdma_memory_forked(void) {
     pthread_mutex_init(&memory_lock, NULL);
     cached_bytes = 0;
-    for (tutti_memory_range *range = first; range != NULL; range = range->after) {
+    for (tutti_rdma_memory_range *range = first; range != NULL; range = range->after) {
         memset(range->mrs, 0, sizeof range->mrs); /* they are the parent's */
         range->registered = false;
         range->uses = 0;

@@ -6,17 +6,17 @@
 #include "rdma/host.h"
 #include "rdma/stream.h"
 
-const tutti_module_host *tutti_host;
+const tutti_module_host *tutti_rdma_host;
 
 static tutti_status check(void) {
-    const tutti_port *ports;
+    const tutti_rdma_port *ports;
     int nports;
-    return tutti_devices_get(&ports, &nports);
+    return tutti_rdma_devices_get(&ports, &nports);
 }
 
 static void forked(void) {
     tutti_devices_forked();
-    tutti_memory_forked();
+    tutti_rdma_memory_forked();
 }
 
 __attribute__((visibility("default"))) tutti_status tutti_module_start(const tutti_module_host *caller,
@@ -25,16 +25,16 @@ __attribute__((visibility("default"))) tutti_status tutti_module_start(const tut
 tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
     static tutti_rdma_module calls = {.head.version = TUTTI_MODULE_VERSION,
                                       .check = check,
-                                      .register_memory = tutti_memory_add,
-                                      .register_dmabuf = tutti_memory_add_dmabuf,
-                                      .deregister_memory = tutti_memory_remove,
-                                      .ask = tutti_memory_ask,
-                                      .forget_memory = tutti_memory_forget,
-                                      .describe = tutti_devices_describe};
+                                      .register_memory = tutti_rdma_memory_add,
+                                      .register_dmabuf = tutti_rdma_memory_add_dmabuf,
+                                      .deregister_memory = tutti_rdma_memory_remove,
+                                      .ask = tutti_rdma_memory_ask,
+                                      .forget_memory = tutti_rdma_memory_forget,
+                                      .describe = tutti_rdma_devices_describe};
     tutti_pipe_calls(&calls);
-    if (caller->version == TUTTI_MODULE_VERSION && tutti_host == NULL) pthread_atfork(NULL, NULL, forked);
+    if (caller->version == TUTTI_MODULE_VERSION && tutti_rdma_host == NULL) pthread_atfork(NULL, NULL, forked);
     if (caller->version == TUTTI_MODULE_VERSION)
-        tutti_host = caller; /* else the caller sees the difference, and calls nothing */
+        tutti_rdma_host = caller; /* else the caller sees the difference, and calls nothing */
     *calls_out = &calls.head;
     return TUTTI_OK;
 }

@@ -29,20 +29,20 @@ static int node_of_cpu(const char *root, int cpu, int nnodes) {
     return -1;
 }
 
-int tutti_near_distance(const char *root, const char *adapter, int cpu) {
+int tutti_rdma_near_distance(const char *root, const char *adapter, int cpu) {
     enum { MOST_NODES = 1024 };
     char path[PATH_MAX];
     int node = -1, distance;
     snprintf(path, sizeof path, "%s/sys/class/infiniband/%s/device/numa_node", root, adapter);
     if (!read_int(path, &node) || node < 0)
-        return TUTTI_NEAR_UNKNOWN; /* -1: the machine has one node, or a poor BIOS */
+        return TUTTI_RDMA_NEAR_UNKNOWN; /* -1: the machine has one node, or a poor BIOS */
     int mine = node_of_cpu(root, cpu, MOST_NODES);
-    if (mine < 0) return TUTTI_NEAR_UNKNOWN;
-    if (mine == node) return TUTTI_NEAR_SAME_NODE;
+    if (mine < 0) return TUTTI_RDMA_NEAR_UNKNOWN;
+    if (mine == node) return TUTTI_RDMA_NEAR_SAME_NODE;
     snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/distance", root, mine);
     FILE *file = fopen(path, "r");
-    if (file == NULL) return TUTTI_NEAR_UNKNOWN;
-    int column = 0, found = TUTTI_NEAR_UNKNOWN;
+    if (file == NULL) return TUTTI_RDMA_NEAR_UNKNOWN;
+    int column = 0, found = TUTTI_RDMA_NEAR_UNKNOWN;
     for (; fscanf(file, "%d", &distance) == 1; column++)
         if (column == node) found = distance; /* columns are the nodes that are there, as a rule without gaps */
     fclose(file);
@@ -56,7 +56,7 @@ static const char *below_host_bridge(const char *link, char path[PATH_MAX]) {
     return below != NULL ? below + 1 : NULL;
 }
 
-bool tutti_near_shares_switch(const char *root, const char *adapter, const char *gpu) {
+bool tutti_rdma_near_shares_switch(const char *root, const char *adapter, const char *gpu) {
     char link[PATH_MAX], path[2][PATH_MAX];
     snprintf(link, sizeof link, "%s/sys/class/infiniband/%s/device", root, adapter);
     const char *one = below_host_bridge(link, path[0]);

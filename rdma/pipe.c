@@ -24,58 +24,58 @@ enum {
 #define LINGER_MOST_NS (5 * TUTTI_NS_PER_S)   /* in all */
 #define SPIN_NS        TUTTI_NS_PER_MS        /* of that */
 
-tutti_status tutti_stream_break(tutti_stream *stream, tutti_status status, const char *format, ...) {
+tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status status, const char *format, ...) {
     tutti_rdma_pipe *pipe = &stream->pipe;
     if (pipe->status != TUTTI_OK) return pipe->status;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(pipe->error, sizeof pipe->error, format, arguments);
     va_end(arguments);
-    tutti_connect_bye(stream, status, pipe->error);
-    for (int i = 0; i < stream->nlanes; i++) tutti_lane_down(&stream->lanes[i]);
-    tutti_memory_release(&stream->source); /* only now: nobody uses them any more */
-    tutti_memory_release(&stream->target);
+    tutti_rdma_connect_bye(stream, status, pipe->error);
+    for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
+    tutti_rdma_memory_release(&stream->source); /* only now: nobody uses them any more */
+    tutti_rdma_memory_release(&stream->target);
     pipe->status = status;
-    return tutti_host->fail(status, "%s", pipe->error);
+    return tutti_rdma_host->fail(status, "%s", pipe->error);
 }
 
-bool tutti_stream_poll(tutti_stream *stream) {
+bool tutti_rdma_stream_poll(tutti_rdma_stream *stream) {
     bool good = true;
-    if (stream->phase != TUTTI_PHASE_UP || stream->pipe.status != TUTTI_OK) return false;
+    if (stream->phase != TUTTI_RDMA_PHASE_UP || stream->pipe.status != TUTTI_OK) return false;
     stream->pipe.counters.receives = 0;
     for (int i = 0; i < stream->nlanes; i++) {
-        good = tutti_lane_poll(&stream->lanes[i]) && good;
+        good = tutti_rdma_lane_poll(&stream->lanes[i]) && good;
         stream->pipe.counters.receives += stream->lanes[i].reposted;
     }
     stream->pipe.counters.wakes = stream->lanes[0].wakes;
     if (stream->broken_ns != 0 && good && stream->lanes[0].completed >= stream->replayed) stream->broken_ns = 0;
-    if (!good) tutti_connect_again(stream);
+    if (!good) tutti_rdma_connect_again(stream);
     return good;
 }
 
 /* Room for writes on lane 0. */
-static bool has_room(tutti_stream *stream) {
-    if (TUTTI_LIKELY(tutti_lane_has_room(&stream->lanes[0], 1))) return true;
-    return tutti_stream_poll(stream) && tutti_lane_has_room(&stream->lanes[0], 1);
+static bool has_room(tutti_rdma_stream *stream) {
+    if (TUTTI_LIKELY(tutti_rdma_lane_has_room(&stream->lanes[0], 1))) return true;
+    return tutti_rdma_stream_poll(stream) && tutti_rdma_lane_has_room(&stream->lanes[0], 1);
 }
 
 /* Writes part of our copy of the peer's region to its place, in one work request, which wakes the peer if it sleeps. */
-static void write_region(tutti_stream *stream, const void *from, size_t bytes) {
-    tutti_lane *lane = &stream->lanes[0];
+static void write_region(tutti_rdma_stream *stream, const void *from, size_t bytes) {
+    tutti_rdma_lane *lane = &stream->lanes[0];
     size_t offset = (size_t)((const char *)from - (const char *)stream->out);
-    tutti_lane_post(lane, &(tutti_lane_write){.from = from,
-                                              .bytes = bytes,
-                                              .local_key = lane->out->lkey,
-                                              .to = stream->remote + offset,
-                                              .remote_key = lane->remote_key,
-                                              .immediate = tutti_sleep_ends(stream)});
+    tutti_rdma_lane_post(lane, &(tutti_rdma_lane_write){.from = from,
+                                                        .bytes = bytes,
+                                                        .local_key = lane->out->lkey,
+                                                        .to = stream->remote + offset,
+                                                        .remote_key = lane->remote_key,
+                                                        .immediate = tutti_rdma_sleep_ends(stream)});
     stream->pipe.counters.work_requests++;
 }
 
-void tutti_stream_tell(tutti_stream *stream) {
-    tutti_ring_state *state = &stream->out->state;
+void tutti_rdma_stream_tell(tutti_rdma_stream *stream) {
+    tutti_rdma_ring_state *state = &stream->out->state;
     stream->untold = true;
-    if (stream->phase != TUTTI_PHASE_UP || !has_room(stream)) return;
+    if (stream->phase != TUTTI_RDMA_PHASE_UP || !has_room(stream)) return;
     state->consumed = (uint32_t)stream->in_line;
     state->first++;
     state->last = state->first;
@@ -87,18 +87,18 @@ void tutti_stream_tell(tutti_stream *stream) {
 
 /* ---------------------------------------------------------------------------------------------------- sending */
 
-static void note_consumed(tutti_stream *stream, uint32_t consumed) {
+static void note_consumed(tutti_rdma_stream *stream, uint32_t consumed) {
     int32_t more = (int32_t)(consumed - (uint32_t)stream->out_consumed);
     if (more > 0) stream->out_consumed += (uint32_t)more;
 }
 
 /* Bytes from here on that go by the ring: whole small parts, as far as one record holds them, or what was asked for. */
-static size_t ring_run(tutti_stream *stream, size_t left) {
+static size_t ring_run(tutti_rdma_stream *stream, size_t left) {
     if (stream->out_position < stream->ring_until)
         return tutti_min_size(left, stream->ring_until - stream->out_position);
     if (left > stream->direct_bytes) return 0;
-    const tutti_parts *parts = &stream->parts;
-    for (int i = parts->at + 1; i < parts->count && left < TUTTI_RING_RECORD_BYTES; i++) {
+    const tutti_rdma_parts *parts = &stream->parts;
+    for (int i = parts->at + 1; i < parts->count && left < TUTTI_RDMA_RING_RECORD_BYTES; i++) {
         if (parts->part[i].iov_len > stream->direct_bytes) break;
         left += parts->part[i].iov_len;
     }
@@ -106,21 +106,21 @@ static size_t ring_run(tutti_stream *stream, size_t left) {
 }
 
 /* False: no room. */
-static bool push_record(tutti_stream *stream, size_t run) {
+static bool push_record(tutti_rdma_stream *stream, size_t run) {
     uint64_t line = stream->out_line;
-    tutti_ring_head head = {.position = stream->out_position,
-                            .consumed = (uint32_t)stream->in_line,
-                            .bytes = (uint32_t)tutti_min_size(run, TUTTI_RING_RECORD_BYTES)};
-    uint32_t step = tutti_ring_step(line, head.bytes);
-    if (line + step - stream->out_consumed > TUTTI_RING_LINES) {
-        tutti_ring_read_state(&stream->in->state, &stream->peer_state);
+    tutti_rdma_ring_head head = {.position = stream->out_position,
+                                 .consumed = (uint32_t)stream->in_line,
+                                 .bytes = (uint32_t)tutti_min_size(run, TUTTI_RDMA_RING_RECORD_BYTES)};
+    uint32_t step = tutti_rdma_ring_step(line, head.bytes);
+    if (line + step - stream->out_consumed > TUTTI_RDMA_RING_LINES) {
+        tutti_rdma_ring_read_state(&stream->in->state, &stream->peer_state);
         note_consumed(stream, stream->peer_state.consumed);
-        if (line + step - stream->out_consumed > TUTTI_RING_LINES) return false;
+        if (line + step - stream->out_consumed > TUTTI_RDMA_RING_LINES) return false;
     }
     if (!has_room(stream)) return false;
-    tutti_ring_pack(stream->out->ring, line, &head, &stream->parts);
-    write_region(stream, stream->out->ring + tutti_ring_slot(line),
-                 (size_t)tutti_ring_lines_of(head.bytes) * TUTTI_RING_LINE_BYTES);
+    tutti_rdma_ring_pack(stream->out->ring, line, &head, &stream->parts);
+    write_region(stream, stream->out->ring + tutti_rdma_ring_slot(line),
+                 (size_t)tutti_rdma_ring_lines_of(head.bytes) * TUTTI_RDMA_RING_LINE_BYTES);
     stream->out_line += step;
     stream->out_position += head.bytes;
     stream->told_line = stream->in_line;
@@ -130,74 +130,74 @@ static bool push_record(tutti_stream *stream, size_t run) {
     return true;
 }
 
-static void send_step(tutti_stream *stream) {
+static void send_step(tutti_rdma_stream *stream) {
     tutti_rdma_pipe *pipe = &stream->pipe;
-    while (pipe->sent < pipe->to_send && stream->phase == TUTTI_PHASE_UP) {
-        size_t left = tutti_parts_left(&stream->parts);
-        bool direct = tutti_memory_is_held(&stream->source) || stream->pieces_done != stream->pieces_posted;
+    while (pipe->sent < pipe->to_send && stream->phase == TUTTI_RDMA_PHASE_UP) {
+        size_t left = tutti_rdma_parts_left(&stream->parts);
+        bool direct = tutti_rdma_memory_is_held(&stream->source) || stream->pieces_done != stream->pieces_posted;
         size_t run = direct ? 0 : ring_run(stream, left);
-        if (run > 0 ? !push_record(stream, run) : !tutti_direct_send(stream)) break;
+        if (run > 0 ? !push_record(stream, run) : !tutti_rdma_direct_send(stream)) break;
     }
 }
 
 static tutti_status send_parts(tutti_rdma_pipe *pipe, const struct iovec *parts, int nparts) {
-    tutti_stream *stream = (tutti_stream *)pipe;
+    tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
     size_t bytes = 0;
     for (int i = 0; i < nparts; i++) bytes += parts[i].iov_len;
     pipe->to_send = bytes;
     pipe->sent = 0;
-    if (pipe->status != TUTTI_OK) return tutti_host->fail(pipe->status, "%s", pipe->error);
-    tutti_parts_set(&stream->parts, parts, nparts);
+    if (pipe->status != TUTTI_OK) return tutti_rdma_host->fail(pipe->status, "%s", pipe->error);
+    tutti_rdma_parts_set(&stream->parts, parts, nparts);
     stream->looks = 0;
-    if (TUTTI_UNLIKELY(tutti_host->fault("rdma_break"))) tutti_lane_fail(&stream->lanes[0]);
+    if (TUTTI_UNLIKELY(tutti_rdma_host->fault("rdma_break"))) tutti_rdma_lane_fail(&stream->lanes[0]);
     send_step(stream);
     return pipe->status;
 }
 
 /* -------------------------------------------------------------------------------------------------- receiving */
 
-bool tutti_stream_take_record(tutti_stream *stream) {
+bool tutti_rdma_stream_take_record(tutti_rdma_stream *stream) {
     tutti_rdma_pipe *pipe = &stream->pipe;
-    tutti_ring_head head;
-    if (!tutti_ring_look(stream->in->ring, stream->in_line, &head)) return false;
+    tutti_rdma_ring_head head;
+    if (!tutti_rdma_ring_look(stream->in->ring, stream->in_line, &head)) return false;
     if (head.position + stream->in_offset != stream->in_position) return false; /* pieces come before it */
-    if (TUTTI_UNLIKELY(head.bytes <= stream->in_offset || head.bytes > TUTTI_RING_RECORD_BYTES)) {
-        tutti_stream_break(stream, TUTTI_ERR_DATA, "%s sent a record of %u bytes, which cannot be", stream->peer,
-                           head.bytes);
+    if (TUTTI_UNLIKELY(head.bytes <= stream->in_offset || head.bytes > TUTTI_RDMA_RING_RECORD_BYTES)) {
+        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s sent a record of %u bytes, which cannot be", stream->peer,
+                                head.bytes);
         return false;
     }
     size_t wanted = tutti_min_size(head.bytes - stream->in_offset, pipe->to_receive - pipe->received);
-    size_t got =
-        tutti_ring_unpack(stream->in->ring, stream->in_line, stream->in_offset, stream->dst + pipe->received, wanted);
-    tutti_stream_note_received(stream, got);
+    size_t got = tutti_rdma_ring_unpack(stream->in->ring, stream->in_line, stream->in_offset,
+                                        stream->dst + pipe->received, wanted);
+    tutti_rdma_stream_note_received(stream, got);
     stream->in_offset += got;
     if (stream->in_offset == head.bytes) {
         note_consumed(stream, head.consumed);
-        stream->in_line += tutti_ring_step(stream->in_line, head.bytes);
+        stream->in_line += tutti_rdma_ring_step(stream->in_line, head.bytes);
         stream->in_offset = 0;
-        if (stream->in_line - stream->told_line >= TUTTI_RING_LINES / 4) tutti_stream_tell(stream);
+        if (stream->in_line - stream->told_line >= TUTTI_RDMA_RING_LINES / 4) tutti_rdma_stream_tell(stream);
     }
     return got > 0;
 }
 
-static void recv_step(tutti_stream *stream) {
+static void recv_step(tutti_rdma_stream *stream) {
     tutti_rdma_pipe *pipe = &stream->pipe;
-    bool may_take = stream->phase == TUTTI_PHASE_UP || stream->phase == TUTTI_PHASE_GONE;
+    bool may_take = stream->phase == TUTTI_RDMA_PHASE_UP || stream->phase == TUTTI_RDMA_PHASE_GONE;
     while (pipe->received < pipe->to_receive && may_take && pipe->status == TUTTI_OK) {
-        if (tutti_stream_take_record(stream)) continue;
-        if (tutti_memory_is_held(&stream->target) && tutti_direct_take(stream)) continue;
-        tutti_direct_ask(stream);
+        if (tutti_rdma_stream_take_record(stream)) continue;
+        if (tutti_rdma_memory_is_held(&stream->target) && tutti_rdma_direct_take(stream)) continue;
+        tutti_rdma_direct_ask(stream);
         break;
     }
-    if (tutti_memory_is_held(&stream->target) && pipe->received == pipe->to_receive)
-        tutti_memory_release(&stream->target);
+    if (tutti_rdma_memory_is_held(&stream->target) && pipe->received == pipe->to_receive)
+        tutti_rdma_memory_release(&stream->target);
 }
 
 static tutti_status receive(tutti_rdma_pipe *pipe, void *dst, size_t bytes) {
-    tutti_stream *stream = (tutti_stream *)pipe;
+    tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
     pipe->to_receive = bytes;
     pipe->received = 0;
-    if (pipe->status != TUTTI_OK) return tutti_host->fail(pipe->status, "%s", pipe->error);
+    if (pipe->status != TUTTI_OK) return tutti_rdma_host->fail(pipe->status, "%s", pipe->error);
     stream->dst = dst;
     recv_step(stream);
     return pipe->status;
@@ -210,24 +210,24 @@ static bool under_way(const tutti_rdma_pipe *pipe) {
 }
 
 /* Nothing moved: is something wrong? Rarely, since it costs a system call. */
-static void look_around(tutti_stream *stream) {
-    if (++stream->idle % POLL_EVERY == 0) tutti_stream_poll(stream);
-    if (stream->idle % CLOCK_EVERY != 0 && stream->phase == TUTTI_PHASE_UP) return;
-    bool over = stream->phase == TUTTI_PHASE_GONE; /* before the last look into the ring */
-    int64_t now = tutti_host_now_ns();
-    if (now - stream->checked_ns < SOCKET_NS && stream->phase == TUTTI_PHASE_UP) return;
+static void look_around(tutti_rdma_stream *stream) {
+    if (++stream->idle % POLL_EVERY == 0) tutti_rdma_stream_poll(stream);
+    if (stream->idle % CLOCK_EVERY != 0 && stream->phase == TUTTI_RDMA_PHASE_UP) return;
+    bool over = stream->phase == TUTTI_RDMA_PHASE_GONE; /* before the last look into the ring */
+    int64_t now = tutti_rdma_host_now_ns();
+    if (now - stream->checked_ns < SOCKET_NS && stream->phase == TUTTI_RDMA_PHASE_UP) return;
     stream->checked_ns = now;
-    tutti_connect_step(stream);
+    tutti_rdma_connect_step(stream);
     over = over || (stream->ended_ns != 0 && now - stream->ended_ns > GRACE_NS);
     if (over && under_way(&stream->pipe))
-        tutti_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s has ended, or closed the connection", stream->peer);
+        tutti_rdma_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s has ended, or closed the connection", stream->peer);
 }
 
 static tutti_status progress(tutti_rdma_pipe *pipe) {
-    tutti_stream *stream = (tutti_stream *)pipe;
-    if (pipe->status != TUTTI_OK) return tutti_host->fail(pipe->status, "%s", pipe->error);
+    tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
+    if (pipe->status != TUTTI_OK) return tutti_rdma_host->fail(pipe->status, "%s", pipe->error);
     uint64_t before = pipe->bytes_out + pipe->bytes_in;
-    if (stream->untold) tutti_stream_tell(stream);
+    if (stream->untold) tutti_rdma_stream_tell(stream);
     if (pipe->sent < pipe->to_send) send_step(stream);
     if (pipe->received < pipe->to_receive) recv_step(stream);
     if (pipe->bytes_out + pipe->bytes_in == before) look_around(stream);
@@ -235,65 +235,68 @@ static tutti_status progress(tutti_rdma_pipe *pipe) {
 }
 
 /* A receive that has not begun can be taken back: no byte has come, and no buffer is granted to the peer. */
-static bool is_cut(const tutti_stream *stream) {
+static bool is_cut(const tutti_rdma_stream *stream) {
     const tutti_rdma_pipe *pipe = &stream->pipe;
     bool receiving = pipe->received != pipe->to_receive;
-    return pipe->sent != pipe->to_send || (receiving && (pipe->received > 0 || tutti_memory_is_held(&stream->target)));
+    return pipe->sent != pipe->to_send ||
+           (receiving && (pipe->received > 0 || tutti_rdma_memory_is_held(&stream->target)));
 }
 
 static void cancel(tutti_rdma_pipe *pipe) {
-    tutti_stream *stream = (tutti_stream *)pipe;
-    if (is_cut(stream)) tutti_stream_break(stream, TUTTI_ERR_ABORTED, "the transfer with %s was cut off", stream->peer);
-    tutti_memory_release(&stream->source);
+    tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
+    if (is_cut(stream))
+        tutti_rdma_stream_break(stream, TUTTI_ERR_ABORTED, "the transfer with %s was cut off", stream->peer);
+    tutti_rdma_memory_release(&stream->source);
     pipe->to_send = pipe->sent;
     pipe->to_receive = pipe->received;
 }
 
 /* Is all that was written in the peer's memory? Pieces are, since they count as sent only then; so lane 0 tells. */
-static bool has_arrived(tutti_stream *stream) {
-    tutti_lane *lane = &stream->lanes[0];
-    if (!tutti_stream_poll(stream)) return false;
+static bool has_arrived(tutti_rdma_stream *stream) {
+    tutti_rdma_lane *lane = &stream->lanes[0];
+    if (!tutti_rdma_stream_poll(stream)) return false;
     if (lane->completed == lane->posted) return true;
-    if (lane->quiet > 0 && tutti_lane_has_room(lane, 1)) /* a write that says when those before it are done */
-        tutti_lane_post(lane,
-                        &(tutti_lane_write){.to = stream->remote, .remote_key = lane->remote_key, .signaled = true});
+    if (lane->quiet > 0 && tutti_rdma_lane_has_room(lane, 1)) /* a write that says when those before it are done */
+        tutti_rdma_lane_post(
+            lane, &(tutti_rdma_lane_write){.to = stream->remote, .remote_key = lane->remote_key, .signaled = true});
     return false;
 }
 
 /* What was sent has to arrive, also if the lanes have to be made anew for that: waits as long as that goes on. */
-static void linger(tutti_stream *stream) {
-    int64_t start = tutti_host_now_ns(), now = start, moved = start;
-    tutti_phase phase = stream->phase;
+static void linger(tutti_rdma_stream *stream) {
+    int64_t start = tutti_rdma_host_now_ns(), now = start, moved = start;
+    tutti_rdma_phase phase = stream->phase;
     while (now - moved < LINGER_NS && now - start < LINGER_MOST_NS) {
-        tutti_connect_step(stream);
+        tutti_rdma_connect_step(stream);
         if (stream->pipe.status != TUTTI_OK || stream->ended_ns != 0 || has_arrived(stream)) return;
-        now = tutti_host_now_ns();
+        now = tutti_rdma_host_now_ns();
         if (stream->phase != phase) moved = now;
         phase = stream->phase;
-        if (now - start > SPIN_NS) tutti_connect_nap(stream);
+        if (now - start > SPIN_NS) tutti_rdma_connect_nap(stream);
     }
 }
 
 static void close_pipe(tutti_rdma_pipe *pipe) {
-    tutti_stream *stream = (tutti_stream *)pipe;
+    tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
     if (stream == NULL) return;
     const tutti_rdma_counters *counters = &pipe->counters;
-    tutti_host->log(TUTTI_LOG_DEBUG,
-                    "RDMA to %s is closed: %llu bytes sent, %llu received; %llu records, %llu pieces, %llu buffers "
-                    "registered, %llu known, made anew %llu times",
-                    stream->peer, (unsigned long long)pipe->bytes_out, (unsigned long long)pipe->bytes_in,
-                    (unsigned long long)counters->records, (unsigned long long)counters->pieces,
-                    (unsigned long long)counters->registrations, (unsigned long long)counters->cache_hits,
-                    (unsigned long long)counters->repairs);
+    tutti_rdma_host->log(
+        TUTTI_LOG_DEBUG,
+        "RDMA to %s is closed: %llu bytes sent, %llu received; %llu records, %llu pieces, %llu buffers "
+        "registered, %llu known, made anew %llu times",
+        stream->peer, (unsigned long long)pipe->bytes_out, (unsigned long long)pipe->bytes_in,
+        (unsigned long long)counters->records, (unsigned long long)counters->pieces,
+        (unsigned long long)counters->registrations, (unsigned long long)counters->cache_hits,
+        (unsigned long long)counters->repairs);
     if (pipe->sent != pipe->to_send) cancel(pipe);
     if (pipe->status == TUTTI_OK) linger(stream);
-    if (pipe->status == TUTTI_OK) tutti_connect_bye(stream, TUTTI_OK, "closed");
-    tutti_connect_close(stream);
+    if (pipe->status == TUTTI_OK) tutti_rdma_connect_bye(stream, TUTTI_OK, "closed");
+    tutti_rdma_connect_close(stream);
 }
 
 static tutti_status open_pipe(int socket, tutti_deadline *deadline, tutti_rdma_pipe **pipe_out) {
-    tutti_stream *stream;
-    TUTTI_TRY(tutti_connect_open(socket, deadline, &stream));
+    tutti_rdma_stream *stream;
+    TUTTI_TRY(tutti_rdma_connect_open(socket, deadline, &stream));
     *pipe_out = &stream->pipe;
     return TUTTI_OK;
 }
@@ -303,7 +306,7 @@ void tutti_pipe_calls(tutti_rdma_module *calls) {
     calls->send = send_parts;
     calls->recv = receive;
     calls->progress = progress;
-    calls->sleep_on = tutti_sleep_on;
+    calls->sleep_on = tutti_rdma_sleep_on;
     calls->cancel = cancel;
     calls->close = close_pipe;
 }

@@ -1,7 +1,7 @@
 /*
  * RDMA: reliable pipes over ibverbs, and memory that adapters know. Nothing here knows of communicators.
  *
- *   comm/transports/verbs.c  --opens-->  libtutti_verbs.so:  module.c   the table below
+ *   comm/net/transport/verbs.c  --opens-->  libtutti_verbs.so:  module.c   the table below
  *                                                            connect.c  pairs come up, and come up again after a fault
  *                                                            pipe.c     small messages: records in the peer's ring
  *                                                            direct.c   large ones: straight into the peer's buffer
@@ -10,7 +10,7 @@
  *                                                            memory.c   registrations
  *                                                            devices.c  which adapters, ports and addresses
  *
- * A pipe is a stream of bytes in both directions; its calls are those of a transport (comm/transports/transport.h).
+ * A pipe is a stream of bytes in both directions; its calls are those of a transport (comm/net/transport/transport.h).
  * Invariant: a pipe is used by one thread at a time. Once `status` is not TUTTI_OK its queue pairs are gone, so that
  * nobody reads or writes the user's buffers any more.
  */
@@ -20,7 +20,7 @@
 #include <sys/uio.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/module.h"
+#include "bootstrap/machine/module.h"
 
 /* Since the pipe was opened; the opening itself does not count. */
 typedef struct tutti_rdma_counters {

@@ -16,14 +16,14 @@ static inline void order_after_device(void) {
 #endif
 }
 
-void tutti_parts_set(tutti_parts *parts, const struct iovec *list, int count) {
+void tutti_rdma_parts_set(tutti_rdma_parts *parts, const struct iovec *list, int count) {
     memcpy(parts->part, list, (size_t)count * sizeof *list);
     parts->count = count;
     parts->at = 0;
     parts->offset = 0;
 }
 
-size_t tutti_parts_left(tutti_parts *parts) {
+size_t tutti_rdma_parts_left(tutti_rdma_parts *parts) {
     while (parts->at < parts->count) {
         size_t left = parts->part[parts->at].iov_len - parts->offset;
         if (left > 0) return left;
@@ -33,63 +33,64 @@ size_t tutti_parts_left(tutti_parts *parts) {
     return 0;
 }
 
-void tutti_parts_take(tutti_parts *parts, void *dst, size_t bytes) {
+void tutti_rdma_parts_take(tutti_rdma_parts *parts, void *dst, size_t bytes) {
     char *to = dst;
     while (bytes > 0) {
-        size_t left = tutti_parts_left(parts), now = bytes < left ? bytes : left;
-        memcpy(to, tutti_parts_here(parts), now);
+        size_t left = tutti_rdma_parts_left(parts), now = bytes < left ? bytes : left;
+        memcpy(to, tutti_rdma_parts_here(parts), now);
         parts->offset += now;
         to += now;
         bytes -= now;
     }
 }
 
-/* As tutti_parts_take, for a whole line within one part: the compiler knows the length. */
-static inline void take_line(tutti_parts *parts, uint8_t *dst) {
+/* As tutti_rdma_parts_take, for a whole line within one part: the compiler knows the length. */
+static inline void take_line(tutti_rdma_parts *parts, uint8_t *dst) {
     const struct iovec *part = &parts->part[parts->at];
-    if (parts->at < parts->count && part->iov_len - parts->offset >= TUTTI_RING_NEXT_BYTES) {
-        memcpy(dst, tutti_parts_here(parts), TUTTI_RING_NEXT_BYTES);
-        parts->offset += TUTTI_RING_NEXT_BYTES;
+    if (parts->at < parts->count && part->iov_len - parts->offset >= TUTTI_RDMA_RING_NEXT_BYTES) {
+        memcpy(dst, tutti_rdma_parts_here(parts), TUTTI_RDMA_RING_NEXT_BYTES);
+        parts->offset += TUTTI_RDMA_RING_NEXT_BYTES;
     } else {
-        tutti_parts_take(parts, dst, TUTTI_RING_NEXT_BYTES);
+        tutti_rdma_parts_take(parts, dst, TUTTI_RDMA_RING_NEXT_BYTES);
     }
 }
 
-void tutti_ring_pack(tutti_ring_line *ring, uint64_t line, const tutti_ring_head *head, tutti_parts *parts) {
-    tutti_ring_line *at = ring + tutti_ring_slot(line);
-    uint32_t stamp = tutti_ring_stamp(line);
-    size_t left = head->bytes, now = left < TUTTI_RING_FIRST_BYTES ? left : TUTTI_RING_FIRST_BYTES;
+void tutti_rdma_ring_pack(tutti_rdma_ring_line *ring, uint64_t line, const tutti_rdma_ring_head *head,
+                          tutti_rdma_parts *parts) {
+    tutti_rdma_ring_line *at = ring + tutti_rdma_ring_slot(line);
+    uint32_t stamp = tutti_rdma_ring_stamp(line);
+    size_t left = head->bytes, now = left < TUTTI_RDMA_RING_FIRST_BYTES ? left : TUTTI_RDMA_RING_FIRST_BYTES;
     memcpy(at->data, head, sizeof *head);
-    tutti_parts_take(parts, at->data + sizeof *head, now);
+    tutti_rdma_parts_take(parts, at->data + sizeof *head, now);
     at->stamp = stamp;
     for (left -= now; left > 0; left -= now) {
         at++;
-        now = left < TUTTI_RING_NEXT_BYTES ? left : TUTTI_RING_NEXT_BYTES;
-        if (now == TUTTI_RING_NEXT_BYTES) take_line(parts, at->data);
-        else tutti_parts_take(parts, at->data, now);
+        now = left < TUTTI_RDMA_RING_NEXT_BYTES ? left : TUTTI_RDMA_RING_NEXT_BYTES;
+        if (now == TUTTI_RDMA_RING_NEXT_BYTES) take_line(parts, at->data);
+        else tutti_rdma_parts_take(parts, at->data, now);
         at->stamp = stamp;
     }
 }
 
-bool tutti_ring_look(const tutti_ring_line *ring, uint64_t line, tutti_ring_head *head_out) {
-    const tutti_ring_line *at = ring + tutti_ring_slot(line);
-    if (__atomic_load_n(&at->stamp, __ATOMIC_RELAXED) != tutti_ring_stamp(line)) return false;
+bool tutti_rdma_ring_look(const tutti_rdma_ring_line *ring, uint64_t line, tutti_rdma_ring_head *head_out) {
+    const tutti_rdma_ring_line *at = ring + tutti_rdma_ring_slot(line);
+    if (__atomic_load_n(&at->stamp, __ATOMIC_RELAXED) != tutti_rdma_ring_stamp(line)) return false;
     order_after_device();
     memcpy(head_out, at->data, sizeof *head_out);
     return true;
 }
 
-size_t tutti_ring_unpack(const tutti_ring_line *ring, uint64_t line, size_t offset, void *dst, size_t bytes) {
-    const tutti_ring_line *at = ring + tutti_ring_slot(line);
-    uint32_t stamp = tutti_ring_stamp(line);
+size_t tutti_rdma_ring_unpack(const tutti_rdma_ring_line *ring, uint64_t line, size_t offset, void *dst, size_t bytes) {
+    const tutti_rdma_ring_line *at = ring + tutti_rdma_ring_slot(line);
+    uint32_t stamp = tutti_rdma_ring_stamp(line);
     char *to = dst;
-    size_t skip = offset + sizeof(tutti_ring_head), left = bytes; /* the head is data of the first line */
-    for (at += skip / TUTTI_RING_NEXT_BYTES, skip %= TUTTI_RING_NEXT_BYTES; left > 0; at++, skip = 0) {
+    size_t skip = offset + sizeof(tutti_rdma_ring_head), left = bytes; /* the head is data of the first line */
+    for (at += skip / TUTTI_RDMA_RING_NEXT_BYTES, skip %= TUTTI_RDMA_RING_NEXT_BYTES; left > 0; at++, skip = 0) {
         if (__atomic_load_n(&at->stamp, __ATOMIC_RELAXED) != stamp) break;
         order_after_device();
-        size_t now = TUTTI_RING_NEXT_BYTES - skip;
-        if (now == TUTTI_RING_NEXT_BYTES && left >= now) {
-            memcpy(to, at->data, TUTTI_RING_NEXT_BYTES);
+        size_t now = TUTTI_RDMA_RING_NEXT_BYTES - skip;
+        if (now == TUTTI_RDMA_RING_NEXT_BYTES && left >= now) {
+            memcpy(to, at->data, TUTTI_RDMA_RING_NEXT_BYTES);
         } else {
             if (now > left) now = left;
             memcpy(to, at->data + skip, now);
@@ -100,8 +101,8 @@ size_t tutti_ring_unpack(const tutti_ring_line *ring, uint64_t line, size_t offs
     return bytes - left;
 }
 
-bool tutti_ring_read_state(const tutti_ring_state *shared, tutti_ring_state *state) {
-    tutti_ring_state copy;
+bool tutti_rdma_ring_read_state(const tutti_rdma_ring_state *shared, tutti_rdma_ring_state *state) {
+    tutti_rdma_ring_state copy;
     /* Read from its end to its beginning, as it rises the other way: equal numbers, then all between them is of one state. */
     uint32_t last = __atomic_load_n(&shared->last, __ATOMIC_RELAXED);
     if (last == state->last) return false;

@@ -28,71 +28,74 @@
 #include <sys/uio.h>
 
 enum {
-    TUTTI_RING_LINE_BYTES = 64,
-    TUTTI_RING_LINES = 1024,        /* of a lap; a power of two */
-    TUTTI_RING_RECORD_BYTES = 8192, /* payload of a record, at most */
-    TUTTI_RING_FIRST_BYTES = 44,    /* payload in a record's first line */
-    TUTTI_RING_NEXT_BYTES = 60,
-    TUTTI_RING_RECORD_LINES =
-        1 + (TUTTI_RING_RECORD_BYTES - TUTTI_RING_FIRST_BYTES + TUTTI_RING_NEXT_BYTES - 1) / TUTTI_RING_NEXT_BYTES,
-    TUTTI_RING_ALL_LINES = TUTTI_RING_LINES + TUTTI_RING_RECORD_LINES
+    TUTTI_RDMA_RING_LINE_BYTES = 64,
+    TUTTI_RDMA_RING_LINES = 1024,        /* of a lap; a power of two */
+    TUTTI_RDMA_RING_RECORD_BYTES = 8192, /* payload of a record, at most */
+    TUTTI_RDMA_RING_FIRST_BYTES = 44,    /* payload in a record's first line */
+    TUTTI_RDMA_RING_NEXT_BYTES = 60,
+    TUTTI_RDMA_RING_RECORD_LINES = 1 +
+        (TUTTI_RDMA_RING_RECORD_BYTES - TUTTI_RDMA_RING_FIRST_BYTES + TUTTI_RDMA_RING_NEXT_BYTES - 1) /
+            TUTTI_RDMA_RING_NEXT_BYTES,
+    TUTTI_RDMA_RING_ALL_LINES = TUTTI_RDMA_RING_LINES + TUTTI_RDMA_RING_RECORD_LINES
 };
 
-typedef struct tutti_ring_line {
-    uint8_t data[TUTTI_RING_NEXT_BYTES];
+typedef struct tutti_rdma_ring_line {
+    uint8_t data[TUTTI_RDMA_RING_NEXT_BYTES];
     uint32_t stamp;
-} __attribute__((aligned(64))) tutti_ring_line;
+} __attribute__((aligned(64))) tutti_rdma_ring_line;
 
 /* What a record's first line begins with. */
-typedef struct tutti_ring_head {
+typedef struct tutti_rdma_ring_head {
     uint64_t position; /* of its first byte in the stream */
     uint32_t consumed; /* lines that its writer has consumed of its own ring, modulo 2^32 */
     uint32_t bytes;
-} tutti_ring_head;
+} tutti_rdma_ring_head;
 
 /* Where in the parts of a send the next byte is. */
-typedef struct tutti_parts {
+typedef struct tutti_rdma_parts {
     struct iovec part[4];
     int count, at;
     size_t offset; /* in part[at] */
-} tutti_parts;
+} tutti_rdma_parts;
 
-void tutti_parts_set(tutti_parts *parts, const struct iovec *list, int count);
+void tutti_rdma_parts_set(tutti_rdma_parts *parts, const struct iovec *list, int count);
 /* Bytes left in the part at hand; goes on to the next part that has any. 0: no more. */
-size_t tutti_parts_left(tutti_parts *parts);
-static inline const char *tutti_parts_here(const tutti_parts *parts) {
+size_t tutti_rdma_parts_left(tutti_rdma_parts *parts);
+static inline const char *tutti_rdma_parts_here(const tutti_rdma_parts *parts) {
     return (const char *)parts->part[parts->at].iov_base + parts->offset;
 }
 /* Copies the next bytes, over parts' bounds. */
-void tutti_parts_take(tutti_parts *parts, void *dst, size_t bytes);
+void tutti_rdma_parts_take(tutti_rdma_parts *parts, void *dst, size_t bytes);
 
-static inline uint32_t tutti_ring_lines_of(size_t bytes) {
-    return bytes <= TUTTI_RING_FIRST_BYTES
+static inline uint32_t tutti_rdma_ring_lines_of(size_t bytes) {
+    return bytes <= TUTTI_RDMA_RING_FIRST_BYTES
                ? 1
-               : 1 + (uint32_t)((bytes - TUTTI_RING_FIRST_BYTES + TUTTI_RING_NEXT_BYTES - 1) / TUTTI_RING_NEXT_BYTES);
+               : 1 + (uint32_t)((bytes - TUTTI_RDMA_RING_FIRST_BYTES + TUTTI_RDMA_RING_NEXT_BYTES - 1) /
+                                TUTTI_RDMA_RING_NEXT_BYTES);
 }
-static inline uint32_t tutti_ring_slot(uint64_t line) {
-    return (uint32_t)line & (TUTTI_RING_LINES - 1);
+static inline uint32_t tutti_rdma_ring_slot(uint64_t line) {
+    return (uint32_t)line & (TUTTI_RDMA_RING_LINES - 1);
 }
 /* The memory holds 0 at first. */
-static inline uint32_t tutti_ring_stamp(uint64_t line) {
-    return (uint32_t)(line / TUTTI_RING_LINES) + 1;
+static inline uint32_t tutti_rdma_ring_stamp(uint64_t line) {
+    return (uint32_t)(line / TUTTI_RDMA_RING_LINES) + 1;
 }
 /* By how much `line` rises over a record that begins there: what lies behind the lap's end is not counted. */
-static inline uint32_t tutti_ring_step(uint64_t line, size_t bytes) {
-    uint32_t lines = tutti_ring_lines_of(bytes), left = TUTTI_RING_LINES - tutti_ring_slot(line);
+static inline uint32_t tutti_rdma_ring_step(uint64_t line, size_t bytes) {
+    uint32_t lines = tutti_rdma_ring_lines_of(bytes), left = TUTTI_RDMA_RING_LINES - tutti_rdma_ring_slot(line);
     return lines < left ? lines : left;
 }
 
 /* Writes a record at its place in `ring`; takes head->bytes from parts. */
-void tutti_ring_pack(tutti_ring_line *ring, uint64_t line, const tutti_ring_head *head, tutti_parts *parts);
+void tutti_rdma_ring_pack(tutti_rdma_ring_line *ring, uint64_t line, const tutti_rdma_ring_head *head,
+                          tutti_rdma_parts *parts);
 /* Has the record there begun to arrive? */
-bool tutti_ring_look(const tutti_ring_line *ring, uint64_t line, tutti_ring_head *head_out);
+bool tutti_rdma_ring_look(const tutti_rdma_ring_line *ring, uint64_t line, tutti_rdma_ring_head *head_out);
 /* Copies bytes [offset, offset + bytes) of that record's payload, as far as they have arrived; says how many. */
-size_t tutti_ring_unpack(const tutti_ring_line *ring, uint64_t line, size_t offset, void *dst, size_t bytes);
+size_t tutti_rdma_ring_unpack(const tutti_rdma_ring_line *ring, uint64_t line, size_t offset, void *dst, size_t bytes);
 
 /* The line that tells a peer's state; always written whole, so that the last one says all, and a lost one does not matter. */
-typedef struct tutti_ring_state {
+typedef struct tutti_rdma_ring_state {
     uint32_t first;         /* number of the state */
     uint32_t consumed;      /* lines of the ring that its writer has read, modulo 2^32 */
     uint64_t granted_at;    /* position in the stream from which on it asks for bytes, */
@@ -102,12 +105,12 @@ typedef struct tutti_ring_state {
     uint64_t waiting_at;    /* it has bytes to send from this position on, and waits to be asked */
     uint32_t sleeps;        /* times that its writer has gone to sleep */
     uint32_t last;          /* the same as `first`, else it is just being written */
-} __attribute__((aligned(64))) tutti_ring_state;
+} __attribute__((aligned(64))) tutti_rdma_ring_state;
 
-_Static_assert(sizeof(tutti_ring_line) == TUTTI_RING_LINE_BYTES, "a line");
-_Static_assert(sizeof(tutti_ring_state) == TUTTI_RING_LINE_BYTES, "a line");
+_Static_assert(sizeof(tutti_rdma_ring_line) == TUTTI_RDMA_RING_LINE_BYTES, "a line");
+_Static_assert(sizeof(tutti_rdma_ring_state) == TUTTI_RDMA_RING_LINE_BYTES, "a line");
 
 /* Reads a peer's state if it is newer than *state and whole. */
-bool tutti_ring_read_state(const tutti_ring_state *shared, tutti_ring_state *state);
+bool tutti_rdma_ring_read_state(const tutti_rdma_ring_state *shared, tutti_rdma_ring_state *state);
 
 #endif

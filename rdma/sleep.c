@@ -19,47 +19,48 @@
 #include "rdma/host.h"
 #include "rdma/stream.h"
 
-tutti_status tutti_sleep_open(tutti_stream *stream) {
+tutti_status tutti_rdma_sleep_open(tutti_rdma_stream *stream) {
     struct epoll_event event = {.events = EPOLLIN};
     stream->bells = epoll_create1(EPOLL_CLOEXEC);
     bool good = epoll_ctl(stream->bells, EPOLL_CTL_ADD, stream->socket, &event) == 0;
     for (int i = 0; i < stream->nlanes; i++)
         good = good && epoll_ctl(stream->bells, EPOLL_CTL_ADD, stream->lanes[i].bell->fd, &event) == 0;
     if (good) return TUTTI_OK;
-    return tutti_host->fail(TUTTI_ERR_SYSTEM, "cannot wait for RDMA: %s (is 'ulimit -n' too low?)", strerror(errno));
+    return tutti_rdma_host->fail(TUTTI_ERR_SYSTEM, "cannot wait for RDMA: %s (is 'ulimit -n' too low?)",
+                                 strerror(errno));
 }
 
-bool tutti_sleep_ends(tutti_stream *stream) {
-    tutti_ring_read_state(&stream->in->state, &stream->peer_state);
+bool tutti_rdma_sleep_ends(tutti_rdma_stream *stream) {
+    tutti_rdma_ring_read_state(&stream->in->state, &stream->peer_state);
     if (TUTTI_LIKELY(stream->peer_state.sleeps == stream->woken)) return false;
     stream->woken = stream->peer_state.sleeps;
     return true;
 }
 
 /* Unless the peer knows, since it has not ended the sleep before. */
-static void announce(tutti_stream *stream) {
+static void announce(tutti_rdma_stream *stream) {
     if (stream->announced && stream->wakes == stream->lanes[0].wakes) return;
     stream->announced = true;
     stream->wakes = stream->lanes[0].wakes;
     stream->out->state.sleeps++;
     stream->pipe.counters.sleeps++;
-    tutti_stream_tell(stream);
+    tutti_rdma_stream_tell(stream);
 }
 
-static uint64_t completions(const tutti_stream *stream) {
+static uint64_t completions(const tutti_rdma_stream *stream) {
     uint64_t sum = 0;
     for (int i = 0; i < stream->nlanes; i++) sum += stream->lanes[i].taken;
     return sum;
 }
 
-int tutti_sleep_on(tutti_rdma_pipe *pipe) {
-    tutti_stream *stream = (tutti_stream *)pipe;
+int tutti_rdma_sleep_on(tutti_rdma_pipe *pipe) {
+    tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
     if (pipe->status != TUTTI_OK) return -1;
-    tutti_connect_step(stream); /* what is there would keep it awake */
+    tutti_rdma_connect_step(stream); /* what is there would keep it awake */
     uint64_t before = completions(stream);
-    if (stream->ended_ns != 0 || !tutti_stream_poll(stream)) return -1;
+    if (stream->ended_ns != 0 || !tutti_rdma_stream_poll(stream)) return -1;
     for (int i = 0; i < stream->nlanes; i++)
-        if (!tutti_lane_arm(&stream->lanes[i])) return -1;
+        if (!tutti_rdma_lane_arm(&stream->lanes[i])) return -1;
     announce(stream);
-    return tutti_stream_poll(stream) && completions(stream) == before ? stream->bells : -1;
+    return tutti_rdma_stream_poll(stream) && completions(stream) == before ? stream->bells : -1;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/store.h"
+#include "bootstrap/store/store.h"
 
 static int fail(const char *what) {
     fprintf(stderr, "store_probe: %s: %s\n", what, tutti_last_error());

@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "bootstrap/async_call.h"
 #include "bootstrap/base/common.h"
+#include "bootstrap/machine/async_call.h"
 
 #define PATIENCE_MS 20000
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/algorithms/choose.h"
+#include "comm/api/select.h"
 #include "kernels/reduce.h"
 #include "tests/support/call.h"
 #include "tests/support/ranks.h"
@@ -309,7 +309,7 @@ Test(bit_equal, every_algorithm_gives_the_same_bits, .timeout = 250) {
     const char *values[MOST_ROWS];
     char text[512];
     int rows = 0;
-    for (; rows < MOST_ROWS && tutti_choose_row(rows, text, sizeof text) != NULL; rows++) {
+    for (; rows < MOST_ROWS && tutti_select_row(rows, text, sizeof text) != NULL; rows++) {
         cr_assert_eq(sscanf(text, "%31s", names[rows]), 1);
         values[rows] = names[rows];
     }

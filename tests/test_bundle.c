@@ -12,12 +12,12 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/transports/bundle.h"
+#include "comm/net/transport/multi_socket.h"
 #include "tests/support/mesh.h"
 #include "tests/support/pipes.h"
 
 #define LANES 3
-#define BLOCK TUTTI_BUNDLE_BLOCK_BYTES
+#define BLOCK TUTTI_MULTI_SOCKET_BLOCK_BYTES
 
 static tutti_pipe *pipe_;          /* the bundle */
 static int ends[TUTTI_LANES_MOST]; /* of its lanes */
@@ -33,7 +33,7 @@ static void make_bundle(void) {
         connections[lane] = (tutti_connection){.socket = sockets[0]};
         ends[lane] = sockets[1];
     }
-    cr_assert_eq(tutti_bundle_open(&tutti_tcp_transport, connections, LANES, &deadline, &pipe_), TUTTI_OK);
+    cr_assert_eq(tutti_multi_socket_open(&tutti_tcp_transport, connections, LANES, &deadline, &pipe_), TUTTI_OK);
     cr_assert_neq(pipe_->transport, &tutti_tcp_transport);
     src = malloc(64 * BLOCK);
     dst = calloc(64, BLOCK);
@@ -327,7 +327,7 @@ Test(bundle, of_one_is_the_transports_own_pipe) {
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
     cr_assert_eq(mesh_pair(MESH_TCP, sockets), TUTTI_OK);
     tutti_connection connection = {.socket = sockets[0]};
-    cr_assert_eq(tutti_bundle_open(&tutti_tcp_transport, &connection, 1, &deadline, &own), TUTTI_OK);
+    cr_assert_eq(tutti_multi_socket_open(&tutti_tcp_transport, &connection, 1, &deadline, &own), TUTTI_OK);
     cr_assert_eq(own->transport, &tutti_tcp_transport);
     own->transport->close(own);
     close(sockets[1]);
@@ -344,7 +344,7 @@ Test(bundle, that_cannot_be_opened_leaves_no_connection_behind) {
         cr_assert_eq(mesh_pair(lane == 1 ? MESH_TCP : MESH_UNIX, sockets[lane]), TUTTI_OK);
         connections[lane] = (tutti_connection){.socket = sockets[lane][0]};
     }
-    tutti_status status = tutti_bundle_open(&tutti_tcp_transport, connections, LANES, &deadline, &none);
+    tutti_status status = tutti_multi_socket_open(&tutti_tcp_transport, connections, LANES, &deadline, &none);
     cr_assert(status == TUTTI_ERR_CONFIG && strstr(tutti_last_error(), "hope"), "%s", tutti_last_error());
     for (int lane = 0; lane < LANES; lane++) {
         char byte;
@@ -354,13 +354,13 @@ Test(bundle, that_cannot_be_opened_leaves_no_connection_behind) {
 }
 
 Test(bundle, is_for_transports_made_of_sockets_and_as_wide_as_was_set) {
-    cr_assert_eq(tutti_bundle_lanes(&tutti_tcp_transport), 1);
+    cr_assert_eq(tutti_multi_socket_lanes(&tutti_tcp_transport), 1);
     setenv("TUTTI_TCP_SOCKETS", "5", 1);
     tutti_settings_reload();
-    cr_assert_eq(tutti_bundle_lanes(&tutti_tcp_transport), 5);
-    cr_assert_eq(tutti_bundle_lanes(&tutti_tls_transport), 5);
-    cr_assert_eq(tutti_bundle_lanes(&tutti_verbs_transport), 1);
-    cr_assert_eq(tutti_bundle_lanes(&tutti_ucx_transport), 1);
+    cr_assert_eq(tutti_multi_socket_lanes(&tutti_tcp_transport), 5);
+    cr_assert_eq(tutti_multi_socket_lanes(&tutti_tls_transport), 5);
+    cr_assert_eq(tutti_multi_socket_lanes(&tutti_verbs_transport), 1);
+    cr_assert_eq(tutti_multi_socket_lanes(&tutti_ucx_transport), 1);
     setenv("TUTTI_TCP_SOCKETS", "17", 1);
     tutti_settings_reload();
     cr_assert_eq(tutti_settings_check(), TUTTI_ERR_CONFIG);

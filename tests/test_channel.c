@@ -11,8 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "comm/channel.h"
-#include "comm/p2p.h"
+#include "comm/p2p/channel.h"
+#include "comm/p2p/p2p.h"
 #include "tests/support/ranks.h"
 
 static tutti_peer *self;
@@ -144,7 +144,7 @@ Test(channel, a_channel_that_was_closed_goes_on_where_it_stopped) {
 /* ----------------------------------------------------------------------------------------- the stranger */
 
 #define STRANGE_HEAP_BYTES ((size_t)1 << 20)
-#define BLOCK_OFFSET       TUTTI_HEAP_LOBBY_BYTES
+#define BLOCK_OFFSET       TUTTI_HEAP_DIRECTORY_BYTES
 
 static tutti_peer stranger;
 
@@ -164,14 +164,14 @@ static void make_stranger(uint64_t offset) {
     stranger.remote_base = UINT64_C(0x10000000);
     stranger.base = mmap(NULL, STRANGE_HEAP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     cr_assert(stranger.base != MAP_FAILED);
-    tutti_lobby *lobby = (tutti_lobby *)stranger.base;
-    memcpy(lobby->entries[0].id, self->id, sizeof self->id);
-    atomic_store(&lobby->entries[0].offset, offset);
-    atomic_store(&lobby->count, 1);
-    atomic_store(&lobby->generation, 1);
+    tutti_channel_directory *directory = (tutti_channel_directory *)stranger.base;
+    memcpy(directory->entries[0].id, self->id, sizeof self->id);
+    atomic_store(&directory->entries[0].offset, offset);
+    atomic_store(&directory->count, 1);
+    atomic_store(&directory->generation, 1);
     strange_block()->magic = TUTTI_CHANNEL_MAGIC;
     strange_block()->ring_bytes = TUTTI_CHANNEL_RING_BYTES;
-    atomic_fetch_add(&((tutti_lobby *)tutti_heap_base())->callers, 1);
+    atomic_fetch_add(&((tutti_channel_directory *)tutti_heap_base())->callers, 1);
 }
 
 static tutti_channels *open_stranger(uint64_t offset) {
@@ -200,7 +200,7 @@ Test(channel, a_block_of_another_kind_is_refused) {
 
 Test(channel, a_lobby_with_more_entries_than_it_holds_is_read_to_its_end_only) {
     tutti_channels *channel = open_stranger(0);
-    atomic_store(&((tutti_lobby *)stranger.base)->count, UINT64_MAX);
+    atomic_store(&((tutti_channel_directory *)stranger.base)->count, UINT64_MAX);
     cr_assert(!tutti_channel_find(channel) && !channel->broken);
     tutti_channel_close(channel);
 }

@@ -11,16 +11,16 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/door.h"
-#include "comm/door_state.h"
+#include "comm/net/listener.h"
+#include "comm/net/listener_state.h"
 #include "tests/support/at_door.h"
 
 #define KEY "the job's key"
 
 static void open_door(void) {
     setenv("TUTTI_LOG", "error", 1); /* refusals are what is tested */
-    cr_assert_eq(tutti_door_add_key(KEY, sizeof KEY), TUTTI_OK);
-    cr_assert_eq(tutti_door_open(&card), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_listener_add_key(KEY, sizeof KEY), TUTTI_OK);
+    cr_assert_eq(tutti_listener_open(&card), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_neq(card.port, 0, "%s", card.why);
 }
 
@@ -35,59 +35,60 @@ typedef struct false_door {
     int listener;
     enum { SAYS_NOTHING, SAYS_GARBAGE, KNOWS_NOTHING, CLOSES } manner;
     bool saw_proof;
-    tutti_door_card card;
+    tutti_listener_info card;
     pthread_t thread;
 } false_door;
 
 static void *be_false(void *argument) {
-    false_door *door = argument;
-    for (int fd; (fd = accept(door->listener, NULL, NULL)) >= 0; close(fd)) {
+    false_door *listener = argument;
+    for (int fd; (fd = accept(listener->listener, NULL, NULL)) >= 0; close(fd)) {
         struct timeval limit = {.tv_sec = 2};
-        tutti_door_hello hello;
-        tutti_door_proof proof;
-        tutti_door_reply reply = {.magic = TUTTI_DOOR_MAGIC, .verdict = TUTTI_DOOR_WELCOME};
+        tutti_listener_hello hello;
+        tutti_listener_proof proof;
+        tutti_listener_reply reply = {.magic = TUTTI_LISTENER_MAGIC, .verdict = TUTTI_LISTENER_ACCEPTED};
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        if (door->manner == CLOSES || !receive(fd, &hello, sizeof hello)) continue;
-        if (door->manner == SAYS_GARBAGE) memset(&reply, 'G', sizeof reply);
-        if (door->manner != SAYS_NOTHING) (void)!send(fd, &reply, sizeof reply, MSG_NOSIGNAL);
-        if (receive(fd, &proof, sizeof proof)) door->saw_proof = true;
+        if (listener->manner == CLOSES || !receive(fd, &hello, sizeof hello)) continue;
+        if (listener->manner == SAYS_GARBAGE) memset(&reply, 'G', sizeof reply);
+        if (listener->manner != SAYS_NOTHING) (void)!send(fd, &reply, sizeof reply, MSG_NOSIGNAL);
+        if (receive(fd, &proof, sizeof proof)) listener->saw_proof = true;
     }
     return NULL;
 }
 
-static void stand_false(false_door *door) {
+static void stand_false(false_door *listener) {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof name;
-    door->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    cr_assert_eq(bind(door->listener, (struct sockaddr *)&name, bytes), 0);
-    cr_assert_eq(listen(door->listener, 10), 0);
-    getsockname(door->listener, (struct sockaddr *)&name, &bytes);
-    door->card = card;
-    door->card.naddresses = 1;
-    door->card.port = ntohs(name.sin_port);
-    door->card.addresses[0] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 1}, .interface = "lo"};
-    cr_assert_eq(pthread_create(&door->thread, NULL, be_false, door), 0);
+    listener->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(bind(listener->listener, (struct sockaddr *)&name, bytes), 0);
+    cr_assert_eq(listen(listener->listener, 10), 0);
+    getsockname(listener->listener, (struct sockaddr *)&name, &bytes);
+    listener->card = card;
+    listener->card.naddresses = 1;
+    listener->card.port = ntohs(name.sin_port);
+    listener->card.addresses[0] =
+        (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 1}, .interface = "lo"};
+    cr_assert_eq(pthread_create(&listener->thread, NULL, be_false, listener), 0);
 }
 
-static tutti_status knock_at(false_door *door, int64_t timeout_ms) {
-    tutti_ticket ticket = ticket_of(20);
+static tutti_status knock_at(false_door *listener, int64_t timeout_ms) {
+    tutti_conn_id ticket = ticket_of(20);
     tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
     tutti_connection got = {.socket = -1};
-    stand_false(door);
-    tutti_status status = tutti_door_connect(&door->card, &ticket, &deadline, &got);
-    shutdown(door->listener, SHUT_RDWR);
-    pthread_join(door->thread, NULL);
-    close(door->listener);
+    stand_false(listener);
+    tutti_status status = tutti_listener_connect(&listener->card, &ticket, &deadline, &got);
+    shutdown(listener->listener, SHUT_RDWR);
+    pthread_join(listener->thread, NULL);
+    close(listener->listener);
     cr_assert_lt(got.socket, 0);
     return status;
 }
 
 Test(door_connect, proves_nothing_to_who_does_not_know_the_key) {
-    false_door door = {.manner = KNOWS_NOTHING};
-    cr_assert_eq(knock_at(&door, 5000), TUTTI_ERR_REFUSED);
+    false_door listener = {.manner = KNOWS_NOTHING};
+    cr_assert_eq(knock_at(&listener, 5000), TUTTI_ERR_REFUSED);
     cr_assert(strstr(tutti_last_error(), "127.0.0.1") && strstr(tutti_last_error(), "secret"), "%s",
               tutti_last_error());
-    cr_assert_not(door.saw_proof);
+    cr_assert_not(listener.saw_proof);
 }
 
 Test(door_connect, says_of_every_address_why_it_does_not_lead_there) {
@@ -99,25 +100,25 @@ Test(door_connect, says_of_every_address_why_it_does_not_lead_there) {
     cr_assert_eq(knock_at(&closing, 1000), TUTTI_ERR_TIMEOUT);
     cr_assert(strstr(tutti_last_error(), "closed the connection"), "%s", tutti_last_error());
     cr_assert_not(garbage.saw_proof || silent.saw_proof || closing.saw_proof);
-    tutti_door_card nowhere = {.why = "no network"};
-    tutti_ticket ticket = ticket_of(21);
+    tutti_listener_info nowhere = {.why = "no network"};
+    tutti_conn_id ticket = ticket_of(21);
     tutti_deadline deadline = tutti_deadline_after_ms(1000);
     tutti_connection got;
-    cr_assert_eq(tutti_door_connect(&nowhere, &ticket, &deadline, &got), TUTTI_ERR_UNSUPPORTED);
+    cr_assert_eq(tutti_listener_connect(&nowhere, &ticket, &deadline, &got), TUTTI_ERR_UNSUPPORTED);
     cr_assert(strstr(tutti_last_error(), "no network"));
 }
 
 Test(door_connect, lists_all_addresses_where_none_leads_there) {
-    tutti_door_card many = card;
+    tutti_listener_info many = card;
     many.addresses[0] =
-        (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"}; /* RFC 5737 */
-    many.addresses[1] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "near"};
+        (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"}; /* RFC 5737 */
+    many.addresses[1] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "near"};
     many.naddresses = 2;
     many.port = 1; /* nobody's */
-    tutti_ticket ticket = ticket_of(23);
+    tutti_conn_id ticket = ticket_of(23);
     tutti_deadline deadline = tutti_deadline_after_ms(500);
     tutti_connection got = {.socket = -1};
-    cr_assert_neq(tutti_door_connect(&many, &ticket, &deadline, &got), TUTTI_OK);
+    cr_assert_neq(tutti_listener_connect(&many, &ticket, &deadline, &got), TUTTI_OK);
     const char *error = tutti_last_error();
     cr_assert(strstr(error, "\n  192.0.2.1 port 1 (its far): ") != NULL, "%s", error);
     cr_assert(strstr(error, "\n  127.0.0.9 port 1 (its near): connection refused") != NULL, "%s", error);
@@ -126,17 +127,17 @@ Test(door_connect, lists_all_addresses_where_none_leads_there) {
 }
 
 Test(door_connect, finds_the_right_address_among_wrong_ones) {
-    tutti_door_card many = card;
+    tutti_listener_info many = card;
     /* Nobody answers there (RFC 5737); something else may, or nothing; then the right one. */
-    many.addresses[0] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"};
-    many.addresses[1] = (tutti_door_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "lo"};
+    many.addresses[0] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 192, 0, 2, 1}, .interface = "far"};
+    many.addresses[1] = (tutti_listener_address){.bytes = {[10] = 0xff, 0xff, 127, 0, 0, 9}, .interface = "lo"};
     many.addresses[2] = card.addresses[0];
     many.naddresses = 3;
-    tutti_ticket ticket = ticket_of(22);
+    tutti_conn_id ticket = ticket_of(22);
     tutti_deadline deadline = tutti_deadline_after_ms(10000);
     tutti_connection got = {.socket = -1};
     int64_t start_ns = tutti_now_ns();
-    cr_assert_eq(tutti_door_connect(&many, &ticket, &deadline, &got), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_listener_connect(&many, &ticket, &deadline, &got), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_lt(tutti_now_ns() - start_ns, 2 * TUTTI_NS_PER_S);
     cr_assert_geq(take(&ticket, 5000), 0);
 }

@@ -10,48 +10,48 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/door_state.h"
-#include "comm/opener.h"
-#include "comm/transports/bundle.h"
+#include "comm/net/async_connect.h"
+#include "comm/net/listener_state.h"
+#include "comm/net/transport/multi_socket.h"
 
 #define KEY   "the job's key"
 #define LANES 3
 
-static tutti_door_card card;
+static tutti_listener_info card;
 
 static void open_door(void) {
     setenv("TUTTI_LOG", "error", 1); /* refusals are what is tested */
-    cr_assert_eq(tutti_door_add_key(KEY, sizeof KEY), TUTTI_OK);
-    cr_assert_eq(tutti_door_open(&card), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_listener_add_key(KEY, sizeof KEY), TUTTI_OK);
+    cr_assert_eq(tutti_listener_open(&card), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_neq(card.port, 0, "%s", card.why);
 }
 
 TestSuite(door_lanes, .init = open_door, .timeout = 60);
 
-static tutti_ticket ticket_of(uint64_t comm_id, uint32_t lane) {
-    tutti_ticket ticket;
+static tutti_conn_id ticket_of(uint64_t comm_id, uint32_t lane) {
+    tutti_conn_id ticket;
     memset(&ticket, 0, sizeof ticket);
     memset(ticket.from, 7, sizeof ticket.from);
     memcpy(ticket.to, card.process, sizeof ticket.to);
     ticket.comm_id = comm_id;
-    ticket.use = TUTTI_TICKET_LINK;
+    ticket.use = TUTTI_CONN_LINK;
     while (tutti_transports[ticket.transport] != &tutti_tcp_transport) ticket.transport++;
     ticket.lane = lane;
     ticket.lanes = LANES;
     return ticket;
 }
 
-static tutti_status knock(tutti_ticket ticket, tutti_connection *connection_out) {
+static tutti_status knock(tutti_conn_id ticket, tutti_connection *connection_out) {
     tutti_deadline deadline = tutti_deadline_after_ms(10000);
-    return tutti_door_connect(&card, &ticket, &deadline, connection_out);
+    return tutti_listener_connect(&card, &ticket, &deadline, connection_out);
 }
 
 static tutti_status take(uint64_t comm_id, tutti_connection *taken, int64_t within_ms) {
-    tutti_ticket ticket = ticket_of(comm_id, 0);
+    tutti_conn_id ticket = ticket_of(comm_id, 0);
     tutti_deadline deadline = tutti_deadline_after_ms(within_ms);
     tutti_status status;
-    while ((status = tutti_door_take(&ticket, taken)) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
-        poll(&(struct pollfd){.fd = tutti_door_bell(), .events = POLLIN}, 1, 1);
+    while ((status = tutti_listener_take(&ticket, taken)) == TUTTI_NOT_YET && !tutti_deadline_passed(&deadline))
+        poll(&(struct pollfd){.fd = tutti_listener_notify_fd(), .events = POLLIN}, 1, 1);
     return status;
 }
 
@@ -81,7 +81,7 @@ Test(door_lanes, that_cannot_be_are_refused) {
     static const uint32_t wrong[][2] = {{LANES, LANES}, {UINT32_MAX, LANES}, {0, 0}, {0, TUTTI_LANES_MOST + 1}};
     tutti_connection none;
     for (size_t i = 0; i < TUTTI_COUNT_OF(wrong); i++) {
-        tutti_ticket ticket = ticket_of(2, wrong[i][0]);
+        tutti_conn_id ticket = ticket_of(2, wrong[i][0]);
         ticket.lanes = wrong[i][1];
         cr_assert_neq(knock(ticket, &none), TUTTI_OK, "lane %u of %u", ticket.lane, ticket.lanes);
     }
@@ -90,42 +90,42 @@ Test(door_lanes, that_cannot_be_are_refused) {
 /* Says hello for a lane with a key that is not the job's, or garbage. */
 static void intrude(uint32_t lane, bool garbage) {
     struct sockaddr_storage name;
-    unsigned bytes = tutti_door_sockaddr(&card.addresses[0], card.port, &name);
-    tutti_ticket ticket = ticket_of(3, lane);
-    tutti_door_key wrong = {.bytes = 5, .key = "wrong"};
-    tutti_door_hello hello;
-    tutti_door_reply reply;
+    unsigned bytes = tutti_listener_sockaddr(&card.addresses[0], card.port, &name);
+    tutti_conn_id ticket = ticket_of(3, lane);
+    tutti_listener_key wrong = {.bytes = 5, .key = "wrong"};
+    tutti_listener_hello hello;
+    tutti_listener_reply reply;
     int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     cr_assert_eq(connect(fd, (struct sockaddr *)&name, bytes), 0);
-    cr_assert_eq(tutti_door_make_hello(&ticket, &wrong, 1, &hello), TUTTI_OK);
-    hello.called = tutti_door_called(fd, /* by_this_side */ true);
+    cr_assert_eq(tutti_listener_make_hello(&ticket, &wrong, 1, &hello), TUTTI_OK);
+    hello.called = tutti_listener_called(fd, /* by_this_side */ true);
     if (garbage) memset(&hello, 'G', sizeof hello);
     cr_assert_eq(send(fd, &hello, sizeof hello, MSG_NOSIGNAL), (ssize_t)sizeof hello);
     ssize_t got = recv(fd, &reply, sizeof reply, MSG_WAITALL);
-    cr_assert(got <= 0 || reply.verdict != TUTTI_DOOR_WELCOME);
+    cr_assert(got <= 0 || reply.verdict != TUTTI_LISTENER_ACCEPTED);
     close(fd);
 }
 
-static tutti_status await(tutti_opener *opener, tutti_pipe **pipe_out) {
+static tutti_status await(tutti_async_connect *attempt, tutti_pipe **pipe_out) {
     tutti_status status;
-    while ((status = tutti_opener_take(opener, pipe_out)) == TUTTI_NOT_YET) usleep(1000);
+    while ((status = tutti_async_connect_take(attempt, pipe_out)) == TUTTI_NOT_YET) usleep(1000);
     return status;
 }
 
 /* One of the job itself connects twice for a lane: the one that is taken is the newest, and the pipe is whole. */
 Test(door_lanes, become_one_pipe_whoever_else_knocks) {
     tutti_connection taken[LANES], early;
-    tutti_opener *calls = NULL, *takes = NULL;
+    tutti_async_connect *calls = NULL, *takes = NULL;
     tutti_pipe *one = NULL, *other = NULL;
-    tutti_ticket ticket = ticket_of(3, 0);
-    static unsigned char src[5 * TUTTI_BUNDLE_BLOCK_BYTES], dst[sizeof src];
+    tutti_conn_id ticket = ticket_of(3, 0);
+    static unsigned char src[5 * TUTTI_MULTI_SOCKET_BLOCK_BYTES], dst[sizeof src];
     cr_assert_eq(knock(ticket_of(3, 1), &early), TUTTI_OK);
     for (uint32_t lane = 0; lane < LANES; lane++) intrude(lane, /* garbage */ lane == 1);
-    cr_assert_eq(tutti_opener_start(&card, &ticket, NULL, 10000, &calls), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&card, &ticket, NULL, 10000, &calls), TUTTI_OK);
     cr_assert_eq(await(calls, &one), TUTTI_OK, "%s", tutti_last_error());
     for (uint32_t lane = 0; lane < LANES; lane++) intrude(lane, /* garbage */ lane == 2);
     cr_assert_eq(take(3, taken, 5000), TUTTI_OK);
-    cr_assert_eq(tutti_opener_start(&card, &ticket, taken, 10000, &takes), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&card, &ticket, taken, 10000, &takes), TUTTI_OK);
     cr_assert_eq(await(takes, &other), TUTTI_OK, "%s", tutti_last_error());
     for (size_t i = 0; i < sizeof src; i++) src[i] = (unsigned char)(i * 7 + i / 251);
     struct iovec part = {src, sizeof src};
@@ -143,14 +143,14 @@ Test(door_lanes, become_one_pipe_whoever_else_knocks) {
 
 /* The other side's door has no key of ours: nothing is left of the lanes that were made before. */
 Test(door_lanes, are_given_up_together) {
-    tutti_opener *opener = NULL;
+    tutti_async_connect *attempt = NULL;
     tutti_pipe *none = NULL;
-    tutti_ticket ticket = ticket_of(4, 0);
+    tutti_conn_id ticket = ticket_of(4, 0);
     tutti_connection taken[LANES];
     ticket.to[0] ^= 1; /* another process than the one that listens */
-    cr_assert_eq(tutti_opener_start(&card, &ticket, NULL, 1000, &opener), TUTTI_OK);
-    cr_assert_neq(await(opener, &none), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&card, &ticket, NULL, 1000, &attempt), TUTTI_OK);
+    cr_assert_neq(await(attempt, &none), TUTTI_OK);
     cr_assert_null(none);
     cr_assert_eq(take(4, taken, 0), TUTTI_NOT_YET);
-    tutti_opener_abandon(NULL);
+    tutti_async_connect_abandon(NULL);
 }

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/buffers.h"
+#include "comm/api/arguments.h"
 #include "tests/support/call.h"
 #include "tests/support/ranks.h"
 
@@ -144,7 +144,7 @@ Test(failure_arguments, lists_of_buffers_that_overlap_are_refused) {
                        .dsts = l.dsts,
                        .dst_counts = l.dst_counts};
         bool expected = is_wrong(&l, n, rank);
-        tutti_status status = tutti_buffers_check_lists(&op, n, rank);
+        tutti_status status = tutti_arguments_check_lists(&op, n, rank);
         cr_assert_eq(status, expected ? TUTTI_ERR_ARGUMENT : TUTTI_OK, "case %d of %d ranks: %s, %s", i, n,
                      tutti_status_name(status), tutti_last_error());
         wrong += expected;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/heap.h"
+#include "comm/shm/heap.h"
 #include "tests/support/ranks.h"
 
 #define MIB ((size_t)1 << 20)

@@ -6,8 +6,8 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "comm/algorithms/rail.h"
-#include "comm/hosts.h"
+#include "comm/net/coll/rail.h"
+#include "comm/net/hosts.h"
 #include "tests/support/scene.h"
 
 #define SLOW_GBS 0.0125 /* 100 Mbit/s */

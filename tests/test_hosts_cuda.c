@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/stream.h"
+#include "comm/gpu/stream.h"
 #include "tests/support/cuda_call.h"
 #include "tests/support/hosts.h"
 

@@ -10,7 +10,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "comm/stream.h"
+#include "comm/gpu/stream.h"
 #include "tests/support/hosts.h"
 #include "tests/support/nccl_scene.h"
 

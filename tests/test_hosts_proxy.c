@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "comm/doors.h"
-#include "comm/transports/transport.h"
+#include "comm/init/address_exchange.h"
+#include "comm/net/transport/transport.h"
 #include "tests/support/scene.h"
 
 TestSuite(hosts_proxy, .timeout = 150);
@@ -46,7 +46,7 @@ typedef struct play {
 /* ------------------------------------------------------------------------------------------------ the proxy */
 
 typedef struct pass {
-    int rank, door; /* sockets: who has called, and whom */
+    int rank, listener; /* sockets: who has called, and whom */
     bool changes;
 } pass;
 
@@ -67,13 +67,13 @@ static bool pass_on(int from, int to, bool changes) {
 
 static void *pass_both_ways(void *argument) {
     pass *p = argument;
-    struct pollfd waited[] = {{.fd = p->rank, .events = POLLIN}, {.fd = p->door, .events = POLLIN}};
+    struct pollfd waited[] = {{.fd = p->rank, .events = POLLIN}, {.fd = p->listener, .events = POLLIN}};
     while (poll(waited, 2, -1) > 0) {
-        if (waited[0].revents != 0 && !pass_on(p->rank, p->door, p->changes)) break;
-        if (waited[1].revents != 0 && !pass_on(p->door, p->rank, p->changes)) break;
+        if (waited[0].revents != 0 && !pass_on(p->rank, p->listener, p->changes)) break;
+        if (waited[1].revents != 0 && !pass_on(p->listener, p->rank, p->changes)) break;
     }
     close(p->rank);
-    close(p->door);
+    close(p->listener);
     free(p);
     return NULL;
 }
@@ -95,9 +95,9 @@ static void begin_pass(int rank, bool changes) {
     struct sockaddr_in meant;
     pass *p = malloc(sizeof *p);
     pthread_t thread;
-    int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (p != NULL && find_meant(rank, &meant) && connect(door, (struct sockaddr *)&meant, sizeof meant) == 0) {
-        *p = (pass){.rank = rank, .door = door, .changes = changes};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (p != NULL && find_meant(rank, &meant) && connect(listener, (struct sockaddr *)&meant, sizeof meant) == 0) {
+        *p = (pass){.rank = rank, .listener = listener, .changes = changes};
         if (pthread_create(&thread, NULL, pass_both_ways, p) == 0) {
             pthread_detach(thread);
             return;
@@ -105,7 +105,7 @@ static void begin_pass(int rank, bool changes) {
     }
     free(p);
     close(rank);
-    close(door);
+    close(listener);
 }
 
 /* Until the others have done. */

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/far.h"
-#include "comm/hosts.h"
-#include "comm/link.h"
-#include "comm/transports/transport.h"
+#include "comm/net/hosts.h"
+#include "comm/net/link.h"
+#include "comm/net/transport/transport.h"
+#include "comm/p2p/remote_channel.h"
 #include "tests/support/hosts.h"
 
 #define LAYOUT(...) ((const int[]){__VA_ARGS__, 0})
@@ -73,13 +73,14 @@ static tutti_status count_ways(const tutti_comm *comm, const tutti_transport *tr
     *links = *messages = 0;
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_peer *process = comm->members[rank].process;
-        if (!process->far) continue;
+        if (!process->remote) continue;
         const tutti_pipe *pipe = tutti_link_pipe(comm, rank);
         RANKS_CHECK(pipe == NULL || pipe->transport == transport, "the link to rank %d is of %s", rank,
                     pipe->transport->name);
         *links += pipe != NULL && pipe->bytes_out > 0;
-        if (process->channels == NULL || !tutti_far_is_open(process->channels)) continue;
-        RANKS_CHECK(tutti_far_not_by(process->channels, transport) == NULL, "messages to rank %d go another way", rank);
+        if (process->channels == NULL || !tutti_remote_is_open(process->channels)) continue;
+        RANKS_CHECK(tutti_remote_not_by(process->channels, transport) == NULL, "messages to rank %d go another way",
+                    rank);
         ++*messages;
     }
     return TUTTI_OK;

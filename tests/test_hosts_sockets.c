@@ -16,7 +16,7 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "comm/transports/transport.h"
+#include "comm/net/transport/transport.h"
 #include "tests/support/scene.h"
 #include "tests/support/sweep.h"
 

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/door_state.h"
-#include "comm/peer.h"
+#include "comm/net/listener_state.h"
+#include "comm/shm/peer.h"
 #include "tests/support/reference.h"
 #include "tests/support/scene.h"
 
@@ -268,13 +268,13 @@ static const char secret[] = "our word";
 static uint8_t (*processes)[16]; /* of ranks 0 and 1, shared */
 
 /* A connection to a door that has read this hello, and what it has answered; -1: no door listens there. */
-static int say_hello(int host, int port, tutti_door_hello *hello, tutti_door_reply *reply_out) {
+static int say_hello(int host, int port, tutti_listener_hello *hello, tutti_listener_reply *reply_out) {
     struct timeval limit = {.tv_sec = 5};
     int fd = knock(host, port);
     if (fd < 0) return -1;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    hello->called = tutti_door_called(fd, /* by_this_side */ true);
+    hello->called = tutti_listener_called(fd, /* by_this_side */ true);
     if (send(fd, hello, sizeof *hello, MSG_NOSIGNAL) == (ssize_t)sizeof *hello &&
         recv(fd, reply_out, sizeof *reply_out, MSG_WAITALL) == (ssize_t)sizeof *reply_out)
         return fd;
@@ -283,33 +283,33 @@ static int say_hello(int host, int port, tutti_door_hello *hello, tutti_door_rep
 }
 
 /* What the door says to that proof; closes the connection. */
-static tutti_door_verdict judge(int fd, const tutti_door_proof *proof) {
-    tutti_door_welcome welcome = {.verdict = TUTTI_DOOR_VERDICTS};
+static tutti_listener_verdict judge(int fd, const tutti_listener_proof *proof) {
+    tutti_listener_accepted welcome = {.verdict = TUTTI_LISTENER_VERDICTS};
     (void)!send(fd, proof, sizeof *proof, MSG_NOSIGNAL);
     (void)!recv(fd, &welcome, sizeof welcome, MSG_WAITALL);
     close(fd);
-    return (tutti_door_verdict)welcome.verdict;
+    return (tutti_listener_verdict)welcome.verdict;
 }
 
 /* Somebody who knows the secret gets in; who has overheard him and says the same, word by word, does not. */
 static tutti_status replay_at(int host, int port, int *replays) {
-    tutti_ticket ticket = {.use = TUTTI_TICKET_LINK, .lanes = 1, .comm_id = 1};
-    tutti_door_key key = {.bytes = strlen(secret)};
-    tutti_door_hello hello;
-    tutti_door_reply reply;
-    tutti_door_proof heard;
+    tutti_conn_id ticket = {.use = TUTTI_CONN_LINK, .lanes = 1, .comm_id = 1};
+    tutti_listener_key key = {.bytes = strlen(secret)};
+    tutti_listener_hello hello;
+    tutti_listener_reply reply;
+    tutti_listener_proof heard;
     uint8_t session[TUTTI_CONNECTION_KEY_BYTES];
     memcpy(key.key, secret, key.bytes);
     memcpy(ticket.to, processes[host], sizeof ticket.to);
-    TUTTI_TRY(tutti_door_make_hello(&ticket, &key, 1, &hello));
+    TUTTI_TRY(tutti_listener_make_hello(&ticket, &key, 1, &hello));
     int fd = say_hello(host, port, &hello, &reply);
     if (fd < 0) return TUTTI_OK; /* the store listens there */
-    RANKS_CHECK(tutti_door_check_reply(&hello, &reply, &key, 1, &heard, session) == TUTTI_DOOR_WELCOME, "verdict %u",
-                reply.verdict);
-    RANKS_CHECK(judge(fd, &heard) == TUTTI_DOOR_WELCOME, "who knows the secret does not get in");
+    RANKS_CHECK(tutti_listener_check_reply(&hello, &reply, &key, 1, &heard, session) == TUTTI_LISTENER_ACCEPTED,
+                "verdict %u", reply.verdict);
+    RANKS_CHECK(judge(fd, &heard) == TUTTI_LISTENER_ACCEPTED, "who knows the secret does not get in");
     fd = say_hello(host, port, &hello, &reply);
     RANKS_CHECK(fd >= 0, "no answer to a repeated hello");
-    RANKS_CHECK(judge(fd, &heard) == TUTTI_DOOR_UNPROVED, "a repeated proof was taken");
+    RANKS_CHECK(judge(fd, &heard) == TUTTI_LISTENER_UNPROVED, "a repeated proof was taken");
     ++*replays;
     return TUTTI_OK;
 }

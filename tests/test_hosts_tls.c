@@ -21,7 +21,7 @@
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/hmac.h"
 #include "bootstrap/base/settings.h"
-#include "comm/doors.h"
+#include "comm/init/address_exchange.h"
 #include "tests/support/hosts.h"
 #include "tests/support/sweep.h"
 
@@ -264,15 +264,15 @@ static tutti_status lying_get(void *context, const char *key, void *value, size_
                               int64_t timeout_ms) {
     TUTTI_TRY(true_store->get(context, key, value, capacity, bytes_out, timeout_ms));
     if (strstr(key, "/doors") == NULL) return TUTTI_OK; /* of one host, and of all */
-    tutti_door_card before, door;
+    tutti_listener_info before, listener;
     uint8_t *bytes = value;
     size_t at = 4 * sizeof(uint32_t);                                                /* behind the head */
     for (size_t took, end = *bytes_out - TUTTI_SHA256_BYTES; at < end; at += took) { /* up to the proof */
-        took = tutti_door_unpack(bytes + at, end - at, at > 4 * sizeof(uint32_t) ? &before : NULL, &door);
+        took = tutti_listener_unpack(bytes + at, end - at, at > 4 * sizeof(uint32_t) ? &before : NULL, &listener);
         RANKS_CHECK(took > 0, "no doors in %s", key);
-        door.transports = UINT32_C(1) << 1;
-        took = tutti_door_pack(&door, at > 4 * sizeof(uint32_t) ? &before : NULL, bytes + at);
-        before = door;
+        listener.transports = UINT32_C(1) << 1;
+        took = tutti_listener_pack(&listener, at > 4 * sizeof(uint32_t) ? &before : NULL, bytes + at);
+        before = listener;
     }
     return TUTTI_OK;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/interfaces.h"
+#include "bootstrap/machine/interfaces.h"
 
 TestSuite(interfaces, .timeout = 60);
 

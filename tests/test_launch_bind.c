@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/sysinfo.h>
 
-#include "bootstrap/topology.h"
+#include "bootstrap/machine/topology.h"
 #include "tests/support/shell.h"
 
 TestSuite(launch_bind, .timeout = 90);

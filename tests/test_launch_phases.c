@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/store.h"
+#include "bootstrap/store/store.h"
 #include "tests/support/phases.h"
 #include "tests/support/served_store.h"
 #include "tests/support/shell.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/link.h"
+#include "comm/net/link.h"
 #include "tests/support/links.h"
 #include "tests/support/reference.h"
 

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/link.h"
-#include "comm/transports/transport.h"
+#include "comm/net/link.h"
+#include "comm/net/transport/transport.h"
 #include "tests/support/links.h"
 
 static tutti_status differ(ranks_context *context) {

@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/interfaces.h"
-#include "bootstrap/meeting.h"
-#include "bootstrap/secret.h"
-#include "bootstrap/world.h"
+#include "bootstrap/launcher/meeting.h"
+#include "bootstrap/launcher/world.h"
+#include "bootstrap/machine/interfaces.h"
+#include "bootstrap/store/secret.h"
 #include "tests/support/variables.h"
 
 TestSuite(meeting, .timeout = 60);

@@ -3,7 +3,7 @@
  * they are gone. Looked at from two sides: what the library's heap has handed out, and what the system counts as
  * resident in this process, pages of peers' heaps included.
  *
- * How much a communicator stages is the library's own affair; here it is asked (comm/slots.h), never assumed.
+ * How much a communicator stages is the library's own affair; here it is asked (comm/shm/slots.h), never assumed.
  */
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "comm/heap.h"
-#include "comm/slots.h"
+#include "comm/shm/heap.h"
+#include "comm/shm/slots.h"
 #include "tests/support/ranks.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/nccl_library.h"
+#include "comm/gpu/nccl/nccl_library.h"
 
 static char file[512];
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/opener.h"
+#include "comm/net/async_connect.h"
 #include "tests/support/at_door.h"
 
 enum { CALLER, CALLEE, SIDES, PATIENCE_MS = 20000 };
@@ -17,12 +17,12 @@ enum { CALLER, CALLEE, SIDES, PATIENCE_MS = 20000 };
 static void open_door(void) {
     setenv("TUTTI_LOG", "error", 1); /* what leads nowhere is told, and tested */
     setenv("TUTTI_RDMA_DEVICE", "none", 1);
-    cr_assert_eq(tutti_door_add_key("the job's key", 13), TUTTI_OK);
-    cr_assert_eq(tutti_door_open(&card), TUTTI_OK, "%s", tutti_last_error());
+    cr_assert_eq(tutti_listener_add_key("the job's key", 13), TUTTI_OK);
+    cr_assert_eq(tutti_listener_open(&card), TUTTI_OK, "%s", tutti_last_error());
     cr_assert_neq(card.port, 0, "%s", card.why);
 }
 
-TestSuite(opener, .init = open_door, .timeout = 60);
+TestSuite(attempt, .init = open_door, .timeout = 60);
 
 static int index_of(const tutti_transport *transport) {
     int i = 0;
@@ -33,23 +33,23 @@ static int index_of(const tutti_transport *transport) {
 /* What both sides come to, by a ticket for verbs between two that have these transports, too. */
 static void open_both(uint64_t comm_id, uint32_t others, tutti_pipe *pipes[SIDES], tutti_status statuses[SIDES],
                       char errors[SIDES][256]) {
-    tutti_opener *openers[SIDES] = {NULL, NULL};
-    tutti_ticket ticket = ticket_of(comm_id);
-    tutti_door_card door = card;
+    tutti_async_connect *openers[SIDES] = {NULL, NULL};
+    tutti_conn_id ticket = ticket_of(comm_id);
+    tutti_listener_info listener = card;
     ticket.transport = (uint32_t)index_of(&tutti_verbs_transport);
-    door.transports = others | UINT32_C(1) << ticket.transport;
-    cr_assert_eq(tutti_opener_start(&door, &ticket, NULL, PATIENCE_MS, &openers[CALLER]), TUTTI_OK);
+    listener.transports = others | UINT32_C(1) << ticket.transport;
+    cr_assert_eq(tutti_async_connect_start(&listener, &ticket, NULL, PATIENCE_MS, &openers[CALLER]), TUTTI_OK);
     tutti_connection taken = take_connection(&ticket, PATIENCE_MS);
     cr_assert_geq(taken.socket, 0, "nobody has called");
-    cr_assert_eq(tutti_opener_start(&door, &ticket, &taken, PATIENCE_MS, &openers[CALLEE]), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&listener, &ticket, &taken, PATIENCE_MS, &openers[CALLEE]), TUTTI_OK);
     for (int i = 0; i < SIDES; i++) {
         pipes[i] = NULL;
-        while ((statuses[i] = tutti_opener_take(openers[i], &pipes[i])) == TUTTI_NOT_YET) poll(NULL, 0, 1);
+        while ((statuses[i] = tutti_async_connect_take(openers[i], &pipes[i])) == TUTTI_NOT_YET) poll(NULL, 0, 1);
         snprintf(errors[i], sizeof errors[i], "%s", statuses[i] == TUTTI_OK ? "" : tutti_last_error());
     }
 }
 
-Test(opener, turns_to_the_next_transport_where_one_leads_nowhere) {
+Test(attempt, turns_to_the_next_transport_where_one_leads_nowhere) {
     tutti_pipe *pipes[SIDES];
     tutti_status statuses[SIDES];
     char errors[SIDES][256], there[] = "bytes", here[sizeof there] = "";
@@ -67,7 +67,7 @@ Test(opener, turns_to_the_next_transport_where_one_leads_nowhere) {
     for (int i = 0; i < SIDES; i++) pipes[i]->transport->close(pipes[i]);
 }
 
-Test(opener, says_why_where_there_is_no_other) {
+Test(attempt, says_why_where_there_is_no_other) {
     tutti_pipe *pipes[SIDES];
     tutti_status statuses[SIDES];
     char errors[SIDES][256];

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/slice.h"
+#include "comm/base/slice.h"
 #include "tests/support/rails.h"
 #include "tests/support/reference.h"
 #include "tests/support/strict_links.h"

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/algorithms/rail.h"
-#include "comm/link_state.h"
+#include "comm/net/coll/rail.h"
+#include "comm/net/link_state.h"
 #include "tests/support/mesh.h"
 #include "tests/support/ranks.h"
 #include "tests/support/reference.h"

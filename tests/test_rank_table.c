@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "bootstrap/meeting.h"
-#include "bootstrap/rank_table.h"
-#include "bootstrap/world.h"
+#include "bootstrap/launcher/meeting.h"
+#include "bootstrap/launcher/rank_table.h"
+#include "bootstrap/launcher/world.h"
 #include "tests/support/shell.h"
 
 TestSuite(rank_table, .timeout = 60);

@@ -11,14 +11,14 @@
 
 #include <tutti/tutti.h>
 
-#include "bootstrap/gpus.h"
+#include "bootstrap/machine/gpus.h"
 #include "rdma/gid.h"
 #include "rdma/near.h"
 #include "rdma/ring.h"
 #include "tests/support/shell.h"
 
-enum { MOST = TUTTI_RING_RECORD_BYTES };
-static tutti_ring_line here[TUTTI_RING_ALL_LINES], there[TUTTI_RING_ALL_LINES];
+enum { MOST = TUTTI_RDMA_RING_RECORD_BYTES };
+static tutti_rdma_ring_line here[TUTTI_RDMA_RING_ALL_LINES], there[TUTTI_RDMA_RING_ALL_LINES];
 static uint8_t data[MOST], copy[MOST + 1];
 
 static uint32_t next_random(uint32_t *state) {
@@ -29,12 +29,12 @@ static uint32_t next_random(uint32_t *state) {
 /* Packs a record of that many bytes at `line`, from two parts. */
 static void pack(uint64_t line, uint32_t bytes, uint32_t seed) {
     for (uint32_t i = 0; i < bytes; i++) data[i] = (uint8_t)(i * 13 + seed);
-    tutti_parts parts;
+    tutti_rdma_parts parts;
     struct iovec list[3] = {{data, bytes / 3}, {NULL, 0}, {data + bytes / 3, bytes - bytes / 3}};
-    tutti_ring_head head = {.position = line * 1000, .consumed = seed, .bytes = bytes};
-    tutti_parts_set(&parts, list, 3);
-    tutti_ring_pack(here, line, &head, &parts);
-    cr_assert_eq(tutti_parts_left(&parts), 0);
+    tutti_rdma_ring_head head = {.position = line * 1000, .consumed = seed, .bytes = bytes};
+    tutti_rdma_parts_set(&parts, list, 3);
+    tutti_rdma_ring_pack(here, line, &head, &parts);
+    cr_assert_eq(tutti_rdma_parts_left(&parts), 0);
 }
 
 /* ---------------------------------------------------------------------------------------------------- the ring */
@@ -42,17 +42,17 @@ static void pack(uint64_t line, uint32_t bytes, uint32_t seed) {
 Test(rdma_ring, records_of_all_lengths_come_out_as_they_went_in, .timeout = 60) {
     uint64_t line = 0;
     for (uint32_t bytes = 1; bytes <= MOST; bytes += bytes < 300 ? 1 : 97) {
-        tutti_ring_head head;
+        tutti_rdma_ring_head head;
         pack(line, bytes, bytes);
         memcpy(there, here, sizeof there);
-        cr_assert(tutti_ring_look(there, line, &head));
+        cr_assert(tutti_rdma_ring_look(there, line, &head));
         cr_assert(head.bytes == bytes && head.position == line * 1000 && head.consumed == bytes);
         size_t half = bytes / 2;
-        cr_assert_eq(tutti_ring_unpack(there, line, 0, copy, half), half);
-        cr_assert_eq(tutti_ring_unpack(there, line, half, copy + half, bytes - half), bytes - half);
+        cr_assert_eq(tutti_rdma_ring_unpack(there, line, 0, copy, half), half);
+        cr_assert_eq(tutti_rdma_ring_unpack(there, line, half, copy + half, bytes - half), bytes - half);
         cr_assert_eq(memcmp(copy, data, bytes), 0, "%u bytes", bytes);
-        line += tutti_ring_step(line, bytes);
-        cr_assert_not(tutti_ring_look(there, line, &head), "nothing has come behind the record");
+        line += tutti_rdma_ring_step(line, bytes);
+        cr_assert_not(tutti_rdma_ring_look(there, line, &head), "nothing has come behind the record");
     }
 }
 
@@ -60,85 +60,85 @@ Test(rdma_ring, records_of_all_lengths_come_out_as_they_went_in, .timeout = 60) 
 static size_t believable(const bool *came, uint32_t lines, size_t bytes) {
     uint32_t whole = 0;
     while (whole < lines && came[whole]) whole++;
-    size_t most = whole == 0 ? 0 : TUTTI_RING_FIRST_BYTES + (size_t)(whole - 1) * TUTTI_RING_NEXT_BYTES;
+    size_t most = whole == 0 ? 0 : TUTTI_RDMA_RING_FIRST_BYTES + (size_t)(whole - 1) * TUTTI_RDMA_RING_NEXT_BYTES;
     return most < bytes ? most : bytes;
 }
 
 Test(rdma_ring, lines_may_come_in_any_order, .timeout = 60) {
     uint32_t state = 17;
     uint64_t line = 0;
-    while (line < 5 * TUTTI_RING_LINES) { /* several laps, so that old records are in the way */
-        bool came[TUTTI_RING_RECORD_LINES] = {false};
-        uint32_t bytes = 1 + next_random(&state) % 1500, lines = tutti_ring_lines_of(bytes),
-                 slot = tutti_ring_slot(line);
+    while (line < 5 * TUTTI_RDMA_RING_LINES) { /* several laps, so that old records are in the way */
+        bool came[TUTTI_RDMA_RING_RECORD_LINES] = {false};
+        uint32_t bytes = 1 + next_random(&state) % 1500, lines = tutti_rdma_ring_lines_of(bytes),
+                 slot = tutti_rdma_ring_slot(line);
         pack(line, bytes, next_random(&state));
         for (uint32_t i = 0; i < lines; i++) {
             uint32_t at = next_random(&state) % lines;
             while (came[at]) at = (at + 1) % lines;
             there[slot + at] = here[slot + at];
             came[at] = true;
-            tutti_ring_head head;
-            cr_assert_eq(tutti_ring_look(there, line, &head), came[0]);
+            tutti_rdma_ring_head head;
+            cr_assert_eq(tutti_rdma_ring_look(there, line, &head), came[0]);
             if (!came[0]) continue;
             memset(copy, 0, bytes);
-            size_t good = tutti_ring_unpack(there, line, 0, copy, bytes);
+            size_t good = tutti_rdma_ring_unpack(there, line, 0, copy, bytes);
             cr_assert_eq(good, believable(came, lines, bytes));
             cr_assert_eq(memcmp(copy, data, good), 0);
         }
-        line += tutti_ring_step(line, bytes);
+        line += tutti_rdma_ring_step(line, bytes);
     }
 }
 
 Test(rdma_ring, a_record_goes_on_behind_the_lap_and_the_next_one_begins_with_the_next_lap) {
-    uint64_t line = TUTTI_RING_LINES - 2;
-    cr_assert_eq(tutti_ring_step(line, MOST), 2);
-    cr_assert_eq(tutti_ring_slot(line + 2), 0);
-    cr_assert_neq(tutti_ring_stamp(line), tutti_ring_stamp(line + 2));
-    cr_assert_leq(tutti_ring_slot(line) + tutti_ring_lines_of(MOST), TUTTI_RING_ALL_LINES);
+    uint64_t line = TUTTI_RDMA_RING_LINES - 2;
+    cr_assert_eq(tutti_rdma_ring_step(line, MOST), 2);
+    cr_assert_eq(tutti_rdma_ring_slot(line + 2), 0);
+    cr_assert_neq(tutti_rdma_ring_stamp(line), tutti_rdma_ring_stamp(line + 2));
+    cr_assert_leq(tutti_rdma_ring_slot(line) + tutti_rdma_ring_lines_of(MOST), TUTTI_RDMA_RING_ALL_LINES);
 }
 
 Test(rdma_ring, a_state_that_is_being_written_is_not_taken) {
-    tutti_ring_state old = {.first = 1, .last = 1, .consumed = 10, .waiting_at = 5}, new = old, shared = old,
-                     seen = old;
+    tutti_rdma_ring_state old = {.first = 1, .last = 1, .consumed = 10, .waiting_at = 5}, new = old, shared = old,
+                          seen = old;
     new.first = new.last = 2;
     new.consumed = 20;
     new.granted_bytes = 4711;
-    cr_assert_not(tutti_ring_read_state(&shared, &seen), "nothing new");
+    cr_assert_not(tutti_rdma_ring_read_state(&shared, &seen), "nothing new");
     for (size_t bytes = 1; bytes < sizeof new; bytes++) { /* from its beginning to its end, as adapters write */
         shared = old;
         memcpy(&shared, &new, bytes);
-        bool taken = tutti_ring_read_state(&shared, &seen);
+        bool taken = tutti_rdma_ring_read_state(&shared, &seen);
         cr_assert(!taken || memcmp(&seen, &new, sizeof new) == 0, "%zu bytes have come", bytes);
         seen = old;
     }
     shared = new;
-    cr_assert(tutti_ring_read_state(&shared, &seen));
+    cr_assert(tutti_rdma_ring_read_state(&shared, &seen));
     cr_assert(seen.consumed == 20 && seen.granted_bytes == 4711 && seen.waiting_at == 5);
 }
 
 /* ------------------------------------------------------------------------------------------------ the choice */
 
-static tutti_gid gid(int index, tutti_gid_type type, const char *address) {
-    tutti_gid made = {.index = index, .type = type};
+static tutti_rdma_gid gid(int index, tutti_rdma_gid_type type, const char *address) {
+    tutti_rdma_gid made = {.index = index, .type = type};
     cr_assert_eq(inet_pton(AF_INET6, address, made.raw), 1);
     return made;
 }
 
 Test(rdma_choice, roce_v2_with_ipv4_comes_first) {
     char why[192];
-    const tutti_gid gids[] = {
-        gid(0, TUTTI_GID_ROCE_V1, "fe80::1"),         gid(1, TUTTI_GID_ROCE_V2, "fe80::1"),
-        gid(2, TUTTI_GID_ROCE_V1, "::ffff:10.0.0.1"), gid(3, TUTTI_GID_ROCE_V2, "::ffff:10.0.0.1"),
-        gid(5, TUTTI_GID_ROCE_V2, "2001:db8::1"),
+    const tutti_rdma_gid gids[] = {
+        gid(0, TUTTI_RDMA_GID_ROCE_V1, "fe80::1"),         gid(1, TUTTI_RDMA_GID_ROCE_V2, "fe80::1"),
+        gid(2, TUTTI_RDMA_GID_ROCE_V1, "::ffff:10.0.0.1"), gid(3, TUTTI_RDMA_GID_ROCE_V2, "::ffff:10.0.0.1"),
+        gid(5, TUTTI_RDMA_GID_ROCE_V2, "2001:db8::1"),
     };
-    cr_assert_eq(tutti_gid_choose(gids, 5, -1, why, sizeof why), 3);
+    cr_assert_eq(tutti_rdma_gid_choose(gids, 5, -1, why, sizeof why), 3);
     cr_assert(strstr(why, "index 3") != NULL && strstr(why, "RoCE v2, IPv4 10.0.0.1") != NULL, "%s", why);
-    cr_assert_eq(tutti_gid_choose(gids + 4, 1, -1, why, sizeof why), 0);
-    cr_assert_eq(tutti_gid_choose(gids, 3, -1, why, sizeof why), 1, "RoCE v2, even link-local, before v1");
-    cr_assert_eq(tutti_gid_choose(gids, 5, 5, why, sizeof why), 4);
+    cr_assert_eq(tutti_rdma_gid_choose(gids + 4, 1, -1, why, sizeof why), 0);
+    cr_assert_eq(tutti_rdma_gid_choose(gids, 3, -1, why, sizeof why), 1, "RoCE v2, even link-local, before v1");
+    cr_assert_eq(tutti_rdma_gid_choose(gids, 5, 5, why, sizeof why), 4);
     cr_assert(strstr(why, "TUTTI_RDMA_GID_INDEX") != NULL, "%s", why);
-    cr_assert_eq(tutti_gid_choose(gids, 5, 4, why, sizeof why), -1, "there is no index 4");
-    cr_assert_eq(tutti_gid_choose(gids, 0, -1, why, sizeof why), -1);
+    cr_assert_eq(tutti_rdma_gid_choose(gids, 5, 4, why, sizeof why), -1, "there is no index 4");
+    cr_assert_eq(tutti_rdma_gid_choose(gids, 0, -1, why, sizeof why), -1);
     cr_assert(strstr(why, "no address") != NULL, "%s", why);
 }
 
@@ -152,12 +152,12 @@ Test(rdma_choice, nearness_is_the_distance_between_numa_nodes, .init = shell_ent
                   "for n in 0 1; do mkdir -p sys/devices/system/node/node$n; done; cd sys/devices/system/node;"
                   "mkdir node0/cpu0 node0/cpu1 node1/cpu2; echo 10 32 >node0/distance; echo 32 10 >node1/distance"),
         0, "%s", shell_output);
-    cr_assert_eq(tutti_near_distance(".", "a0", 1), TUTTI_NEAR_SAME_NODE);
-    cr_assert_eq(tutti_near_distance(".", "a1", 1), 32);
-    cr_assert_eq(tutti_near_distance(".", "a0", 2), 32);
-    cr_assert_eq(tutti_near_distance(".", "a2", 2), TUTTI_NEAR_UNKNOWN, "the adapter's node is not known");
-    cr_assert_eq(tutti_near_distance(".", "a0", 7), TUTTI_NEAR_UNKNOWN, "the CPU's node is not known");
-    cr_assert_eq(tutti_near_distance(".", "a9", 0), TUTTI_NEAR_UNKNOWN, "there is no such adapter");
+    cr_assert_eq(tutti_rdma_near_distance(".", "a0", 1), TUTTI_RDMA_NEAR_SAME_NODE);
+    cr_assert_eq(tutti_rdma_near_distance(".", "a1", 1), 32);
+    cr_assert_eq(tutti_rdma_near_distance(".", "a0", 2), 32);
+    cr_assert_eq(tutti_rdma_near_distance(".", "a2", 2), TUTTI_RDMA_NEAR_UNKNOWN, "the adapter's node is not known");
+    cr_assert_eq(tutti_rdma_near_distance(".", "a0", 7), TUTTI_RDMA_NEAR_UNKNOWN, "the CPU's node is not known");
+    cr_assert_eq(tutti_rdma_near_distance(".", "a9", 0), TUTTI_RDMA_NEAR_UNKNOWN, "there is no such adapter");
 }
 
 Test(rdma_choice, adapters_at_the_gpus_switch_are_known, .init = shell_enter_folder, .fini = shell_leave_folder,
@@ -181,14 +181,14 @@ Test(rdma_choice, adapters_at_the_gpus_switch_are_known, .init = shell_enter_fol
         cr_assert(tutti_gpus_address(".", NULL, i, gpu));
         for (int adapter = 0; adapter < 4; adapter++) {
             char name[3] = {'a', (char)('0' + adapter), '\0'};
-            cr_expect_eq(tutti_near_shares_switch(".", name, gpu), adapter == i, "%s and %s", name, gpu);
+            cr_expect_eq(tutti_rdma_near_shares_switch(".", name, gpu), adapter == i, "%s and %s", name, gpu);
         }
     }
     cr_assert(tutti_gpus_address(".", "1", 0, gpu));
     cr_assert_str_eq(gpu, "0000:22:01.0");
     cr_assert_not(tutti_gpus_address(".", NULL, 2, gpu));
-    cr_assert_not(tutti_near_shares_switch(".", "a9", "0000:21:01.0"), "there is no such adapter");
-    cr_assert_not(tutti_near_shares_switch(".", "a0", "0000:99:00.0"), "there is no such GPU");
+    cr_assert_not(tutti_rdma_near_shares_switch(".", "a9", "0000:21:01.0"), "there is no such adapter");
+    cr_assert_not(tutti_rdma_near_shares_switch(".", "a0", "0000:99:00.0"), "there is no such GPU");
 }
 
 Test(rdma_choice, a_machine_without_an_adapter_says_so, .timeout = 60) {

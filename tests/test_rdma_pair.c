@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "comm/fork.h"
-#include "comm/heap.h"
+#include "comm/base/fork.h"
+#include "comm/shm/heap.h"
 #include "tests/support/rdma_cases.h"
 
 /* -------------------------------------------------------------------------------------------- what goes well */

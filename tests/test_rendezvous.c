@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bootstrap/store.h"
-#include "bootstrap/world.h"
+#include "bootstrap/launcher/world.h"
+#include "bootstrap/store/store.h"
 #include "tests/support/ranks.h"
 #include "tests/support/served_store.h"
 #include "tests/support/wire.h"

@@ -16,8 +16,8 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
-#include "comm/algorithms/same_device.h"
-#include "comm/stream.h"
+#include "comm/gpu/same_gpu/same_gpu.h"
+#include "comm/gpu/stream.h"
 #include "tests/support/cuda_call.h"
 
 #define SLOT_BYTES 4096 /* so that little data goes in pieces */
@@ -93,7 +93,7 @@ Test(same_device, all_types_and_reductions_are_right, .timeout = 300) {
 
 /* More blocks than the directory of those that peers map has room for: the last ones, and ordinary memory, go by way of slots. */
 static tutti_status use_many_blocks(ranks_context *context, cuda_rank *rank) {
-    enum { BLOCKS = TUTTI_SAME_DEVICE_EXPORTS + 10 };
+    enum { BLOCKS = TUTTI_SAME_GPU_EXPORTS + 10 };
     static void *blocks[BLOCKS];
     int value = context->rank + 1;
     const int expected = context->nranks * (context->nranks + 1) / 2;
@@ -268,7 +268,7 @@ Test(same_device, calls_that_differ_are_an_error_on_all_ranks_that_shows_both, .
 static tutti_status call_in_too_many_pieces(ranks_context *context) {
     cuda_rank rank;
     void *memory = NULL;
-    size_t count = (TUTTI_SAME_DEVICE_END + 1) * (size_t)SLOT_BYTES;
+    size_t count = (TUTTI_SAME_GPU_END + 1) * (size_t)SLOT_BYTES;
     TUTTI_TRY(cuda_rank_open(context, (size_t)1 << 20, &rank));
     TUTTI_TRY(cuda_alloc(&rank, 1000, &memory));
     tutti_options options = TUTTI_OPTIONS(.stream = rank.streams[0], .memory = TUTTI_MEMORY_CUDA);

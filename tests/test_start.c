@@ -15,9 +15,9 @@
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "bootstrap/store.h"
-#include "comm/doors.h"
-#include "comm/roll.h"
+#include "bootstrap/store/store.h"
+#include "comm/init/address_exchange.h"
+#include "comm/init/peer_table.h"
 #include "tests/support/counting_store.h"
 #include "tests/support/hashed_store.h"
 #include "tests/support/ranks.h"
@@ -139,8 +139,8 @@ static int log2_up(int n) {
 /* Round trips at the store, one after another: counting oneself; two for each level of both trees, and for each thing that
  * comes down. */
 static int depth_limit(int nranks, int nhosts) {
-    int roll = 2 * (log2_up(nranks) + 2), doors = nhosts > 1 ? 2 * (log2_up(nhosts) + 2) : 0;
-    return 1 + roll + doors;
+    int table = 2 * (log2_up(nranks) + 2), listeners = nhosts > 1 ? 2 * (log2_up(nhosts) + 2) : 0;
+    return 1 + table + listeners;
 }
 
 /* Runs the world and prints its account; gives the time that it took. */
@@ -213,37 +213,38 @@ typedef struct simulated {
 
 /* One rank's part: the roll, and where it leads its host, the doors. */
 static tutti_status take_part(world *w, int rank, const tutti_store *store) {
-    tutti_card card = {.rank = rank, .nranks = w->nranks, .pid = 1000 + rank, .most_cores = RANKS_PER_HOST};
+    tutti_peer_info card = {.rank = rank, .nranks = w->nranks, .pid = 1000 + rank, .most_cores = RANKS_PER_HOST};
     tutti_deadline deadline = tutti_deadline_after_ms(60000);
     tutti_place place;
-    tutti_roll *roll;
+    tutti_peer_table *table;
     int host = rank / RANKS_PER_HOST;
     snprintf(card.version, sizeof card.version, "%s", tutti_version());
     snprintf(card.host_id, sizeof card.host_id, "host-%d", host);
     snprintf(card.host, sizeof card.host, "node%d", host);
     snprintf(card.socket_name, sizeof card.socket_name, "socket-%d", rank);
     card.cores.words[0] = UINT64_C(1) << rank % RANKS_PER_HOST;
-    TUTTI_TRY(tutti_roll_exchange(store, "simulated", &card, &deadline, &place, &roll));
+    TUTTI_TRY(tutti_peer_table_exchange(store, "simulated", &card, &deadline, &place, &table));
     char expected[64];
     snprintf(expected, sizeof expected, "socket-%d", host * RANKS_PER_HOST);
     RANKS_CHECK(place.host == host && place.nhosts == w->nhosts && place.leader == host * RANKS_PER_HOST &&
-                    strcmp(place.socket_name, expected) == 0 && (roll != NULL) == (place.leader == rank),
+                    strcmp(place.socket_name, expected) == 0 && (table != NULL) == (place.leader == rank),
                 "rank %d is told host %d of %d, leader %d at %s", rank, place.host, place.nhosts, place.leader,
                 place.socket_name);
-    if (roll == NULL) return TUTTI_OK;
-    RANKS_CHECK(tutti_roll_hosts(roll)[host].cores.words[0] == (UINT64_C(1) << RANKS_PER_HOST) - 1,
-                "host %d has cores %llx", host, (unsigned long long)tutti_roll_hosts(roll)[host].cores.words[0]);
-    tutti_door_card *doors;
-    TUTTI_TRY(tutti_calloc((size_t)w->nranks, sizeof *doors, &doors));
+    if (table == NULL) return TUTTI_OK;
+    RANKS_CHECK(tutti_peer_table_hosts(table)[host].cores.words[0] == (UINT64_C(1) << RANKS_PER_HOST) - 1,
+                "host %d has cores %llx", host, (unsigned long long)tutti_peer_table_hosts(table)[host].cores.words[0]);
+    tutti_listener_info *listeners;
+    TUTTI_TRY(tutti_calloc((size_t)w->nranks, sizeof *listeners, &listeners));
     for (int i = place.leader; i < place.leader + RANKS_PER_HOST; i++)
-        doors[i] =
-            (tutti_door_card){.port = (uint16_t)(1 + i), .naddresses = 1, .addresses[0].bytes[15] = (uint8_t)host};
-    tutti_status status = tutti_doors_exchange(store, "simulated", roll, host, &deadline, doors);
+        listeners[i] =
+            (tutti_listener_info){.port = (uint16_t)(1 + i), .naddresses = 1, .addresses[0].bytes[15] = (uint8_t)host};
+    tutti_status status = tutti_address_exchange(store, "simulated", table, host, &deadline, listeners);
     for (int i = 0; i < w->nranks && status == TUTTI_OK; i++)
-        if (doors[i].port != (uint16_t)(1 + i) || doors[i].addresses[0].bytes[15] != (uint8_t)(i / RANKS_PER_HOST))
+        if (listeners[i].port != (uint16_t)(1 + i) ||
+            listeners[i].addresses[0].bytes[15] != (uint8_t)(i / RANKS_PER_HOST))
             status = tutti_fail(TUTTI_ERR_DATA, "rank %d got a wrong door of rank %d", rank, i);
-    free(doors);
-    free(roll);
+    free(listeners);
+    free(table);
     return status;
 }
 

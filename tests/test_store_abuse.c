@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bootstrap/store.h"
+#include "bootstrap/store/store.h"
 #include "tests/support/wire.h"
 
 #define TALK(fd, request, reply)                                                                                       \

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/store.h"
+#include "bootstrap/store/store.h"
 #include "tests/support/wire.h"
 
 TestSuite(store_client, .timeout = 60);

@@ -12,9 +12,9 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
-#include "bootstrap/store.h"
-#include "bootstrap/store_proof.h"
-#include "bootstrap/store_wire.h"
+#include "bootstrap/store/store.h"
+#include "bootstrap/store/store_proof.h"
+#include "bootstrap/store/store_wire.h"
 #include "tests/support/wire.h"
 
 #define SECRET "our word"
@@ -60,8 +60,7 @@ typedef struct attempt {
     size_t other_bytes;
 } attempt;
 
-#define ATTEMPT(what, op, rest)                                                                                        \
-    { what, BYTES(op GUARDED rest), BYTES(op OTHER rest) }
+#define ATTEMPT(what, op, rest) {what, BYTES(op GUARDED rest), BYTES(op OTHER rest)}
 
 static const attempt attempts[] = {
     ATTEMPT("set", "\1", "\1\0\0\0\0\0\0\0x"),

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/store_wire.h"
+#include "bootstrap/store/store_wire.h"
 #include "tests/support/wire.h"
 
 #define TALK(fd, request, reply)                                                                                       \

@@ -19,8 +19,8 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
-#include "bootstrap/store_connection.h"
-#include "bootstrap/store_crowd.h"
+#include "bootstrap/store/store_connection.h"
+#include "bootstrap/store/store_crowd.h"
 #include "tests/support/guests.h"
 #include "tests/support/wire.h"
 

@@ -23,7 +23,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "bootstrap/store_peer.h"
+#include "bootstrap/store/store_peer.h"
 #include "tests/support/guests.h"
 #include "tests/support/wire.h"
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/stream.h"
+#include "comm/gpu/stream.h"
 #include "tests/support/cuda_call.h"
 #include "tests/support/cuda_graph.h"
 

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/deadline.h"
-#include "comm/stream.h"
+#include "comm/gpu/stream.h"
 #include "tests/support/cuda_call.h"
 
 TestSuite(stream_watch, .timeout = 120);

@@ -9,7 +9,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/opener.h"
+#include "comm/net/async_connect.h"
 #include "tests/support/mesh.h"
 
 static const tutti_transport *const tls = &tutti_tls_transport;
@@ -52,17 +52,17 @@ Test(tls_choice, is_the_only_choice_where_encryption_is_demanded) {
 Test(tls_choice, no_other_pipe_is_opened_where_encryption_is_demanded) {
     uint32_t mask;
     int sockets[2];
-    tutti_opener *opener = NULL;
+    tutti_async_connect *attempt = NULL;
     tutti_pipe *pipe;
-    tutti_door_card door = {.port = 0};
-    tutti_ticket ticket = {.transport = 0, .lanes = 1};
+    tutti_listener_info listener = {.port = 0};
+    tutti_conn_id ticket = {.transport = 0, .lanes = 1};
     cr_assert_eq(available("1", "", &mask), TUTTI_OK, "%s", tutti_last_error());
     while (tutti_transports[ticket.transport] != &tutti_tcp_transport) ticket.transport++;
     cr_assert_eq(mesh_pair(MESH_UNIX, sockets), TUTTI_OK);
     tutti_connection taken = {.socket = sockets[0]};
-    cr_assert_eq(tutti_opener_start(&door, &ticket, &taken, 5000, &opener), TUTTI_OK);
+    cr_assert_eq(tutti_async_connect_start(&listener, &ticket, &taken, 5000, &attempt), TUTTI_OK);
     tutti_status status;
-    while ((status = tutti_opener_take(opener, &pipe)) == TUTTI_NOT_YET) usleep(1000);
+    while ((status = tutti_async_connect_take(attempt, &pipe)) == TUTTI_NOT_YET) usleep(1000);
     cr_assert(status == TUTTI_ERR_REFUSED && strstr(tutti_last_error(), "tcp") != NULL, "%s", tutti_last_error());
     char byte;
     cr_assert_eq(recv(sockets[1], &byte, 1, 0), 0, "the connection was left open");

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/launch.h"
-#include "bootstrap/topology.h"
+#include "bootstrap/machine/topology.h"
 #include "tests/support/shell.h"
+#include "tools/tuttirun/launch.h"
 
 TestSuite(topology, .timeout = 60);
 
@@ -195,7 +195,7 @@ Test(topology, lists_are_written_as_ranges) {
 enum { MOST_RANKS = 300 };
 static tutti_place_range ranges[MOST_RANKS];
 
-static void place(const tutti_topology *topology, tutti_place where, int nranks) {
+static void place(const tutti_topology *topology, tutti_launch_place where, int nranks) {
     cr_assert_eq(tutti_place_ranks(topology, where, nranks, NULL, ranges), TUTTI_OK, "%s", tutti_last_error());
 }
 
@@ -212,7 +212,7 @@ static const char *placed(const tutti_topology *topology, int nranks) {
     return text;
 }
 
-static void expect_placed(const machine *m, tutti_place where, int nranks, const char *wanted) {
+static void expect_placed(const machine *m, tutti_launch_place where, int nranks, const char *wanted) {
     tutti_topology topology = make(m, false);
     place(&topology, where, nranks);
     cr_assert_str_eq(placed(&topology, nranks), wanted, "%d ranks: %s, not %s", nranks, placed(&topology, nranks),
@@ -323,7 +323,7 @@ Test(topology, numa_binding_follows_the_gpus) {
     const int nodes[] = {1, 0, 1, 1};
     tutti_topology topology = make(&m, false);
     static const struct {
-        tutti_place place;
+        tutti_launch_place place;
         const char *wanted;
     } cases[] = {{TUTTI_PLACE_NODE, "10-19 0-9 10-19 10-19"},
                  {TUTTI_PLACE_PACKAGE, "10-19 0-9 10-19 10-19"},

@@ -9,7 +9,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/transports/transport.h"
+#include "comm/net/transport/transport.h"
 #include "tests/support/mesh.h"
 #include "tests/support/pipes.h"
 #include "tests/support/ranks.h"
@@ -223,4 +223,3 @@ Test(transport, tcp_takes_a_congestion_control_and_says_which_there_are) {
                  TUTTI_ERR_CONFIG);
     cr_assert(strstr(tutti_last_error(), "hope") && strstr(tutti_last_error(), "reno"), "%s", tutti_last_error());
 }
-

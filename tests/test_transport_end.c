@@ -11,8 +11,8 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/transports/bundle.h"
-#include "comm/transports/transport.h"
+#include "comm/net/transport/multi_socket.h"
+#include "comm/net/transport/transport.h"
 #include "tests/support/mesh.h"
 #include "tests/support/pipes.h"
 #include "tests/support/ranks.h"
@@ -141,7 +141,7 @@ static tutti_status killed(const pipes_pair *kind) {
         connections[lane] =
             (tutti_connection){.socket = sockets[lane][child == 0 ? 1 : 0], .called = child == 0, .key = "a key"};
     }
-    tutti_status status = tutti_bundle_open(kind->of, connections, kind->nlanes, &deadline, &pipe);
+    tutti_status status = tutti_multi_socket_open(kind->of, connections, kind->nlanes, &deadline, &pipe);
     if (child == 0) {
         if (status == TUTTI_OK) pipes_send(pipe, "x", 1);
         for (;;) pause();

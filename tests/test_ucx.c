@@ -15,7 +15,7 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/transports/transport.h"
+#include "comm/net/transport/transport.h"
 #include "tests/support/mesh.h"
 #include "tests/support/ranks.h"
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bootstrap/slurm.h"
-#include "bootstrap/world.h"
+#include "bootstrap/launcher/slurm.h"
+#include "bootstrap/launcher/world.h"
 #include "tests/support/variables.h"
 
 TestSuite(world, .timeout = 60);

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/world.h"
+#include "bootstrap/launcher/world.h"
 #include "tests/support/call.h"
 
 #ifdef __SANITIZE_ADDRESS__

@@ -74,7 +74,7 @@ def find_tutti(options, drivers):
             peers.Library("tutti-mem", "memory from tutti_mem_alloc", start, memory="tutti")], []
 
 
-# The rows of the table of algorithms between hosts (comm/algorithms/rail_table.c), and what they carry out.
+# The rows of the table of algorithms between hosts (comm/net/coll/rail_table.c), and what they carry out.
 ROWS = {"direct_whole": "all_reduce", "direct": "all_reduce reduce_scatter all_gather broadcast all_to_all gather scatter",
         "ring": "all_reduce reduce_scatter all_gather", "chain": "broadcast", "doubling": "all_reduce", "halving": "all_reduce",
         "tree": "broadcast", "double_tree": "all_reduce broadcast",

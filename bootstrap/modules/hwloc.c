@@ -7,7 +7,7 @@
 #include <hwloc.h>
 #include <stdio.h>
 
-#include "bootstrap/topology.h"
+#include "bootstrap/machine/topology.h"
 
 static const tutti_module_host *host;
 

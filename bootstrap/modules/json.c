@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/rank_table.h"
+#include "bootstrap/launcher/rank_table.h"
 
 enum { MOST_ENTRIES = 1 << 20 };
 

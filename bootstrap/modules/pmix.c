@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bootstrap/pmix.h"
+#include "bootstrap/launcher/pmix.h"
 
 #define STORE_KEY "tutti.store"
 

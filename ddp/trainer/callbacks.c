@@ -294,7 +294,7 @@ static tutti_status fail_of(const tutti_callbacks *callbacks, int index, tutti_s
     return tutti_callbacks_fail(status, function);
 }
 
-tutti_status tutti_callbacks_tell(const tutti_callbacks *callbacks, tutti_event event, const tutti_train_moment *now) {
+tutti_status tutti_callbacks_run(const tutti_callbacks *callbacks, tutti_event event, const tutti_train_moment *now) {
     for (int i = 0; i < callbacks->count; i++) {
         const tutti_train_hook hook = find_hook(&callbacks->rows[i], event);
         if (hook == NULL) continue;

@@ -39,7 +39,7 @@ typedef struct tutti_callbacks {
 /* Stays where it is until closed. `speaks`: with the trainer's own. Metrics are written anew, or, with resume, continued. */
 tutti_status tutti_callbacks_open(tutti_callbacks *callbacks, const tutti_train_options *options, bool speaks);
 /* In the order of the list, up to the first that fails. */
-tutti_status tutti_callbacks_tell(const tutti_callbacks *callbacks, tutti_event event, const tutti_train_moment *now);
+tutti_status tutti_callbacks_run(const tutti_callbacks *callbacks, tutti_event event, const tutti_train_moment *now);
 void tutti_callbacks_close(tutti_callbacks *callbacks);
 
 /* Around a call of a function of the caller's: the thread's older failures are forgotten before it, lest their text pass for the

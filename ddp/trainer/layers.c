@@ -3,16 +3,16 @@
  */
 #include "ddp/trainer/layers.h"
 
-static tutti_cost element_wise_cost(const tutti_node *node) {
+static tutti_layer_cost element_wise_cost(const tutti_node *node) {
     double in = (double)tutti_shape_count(node->in), out = (double)tutti_shape_count(node->out);
-    return (tutti_cost){.flops = out, .bytes = sizeof(float) * (in + out)};
+    return (tutti_layer_cost){.flops = out, .bytes = sizeof(float) * (in + out)};
 }
 
 /* Of a matrix product that gives `outputs` elements, each a sum over `terms`. */
-static tutti_cost product_cost(const tutti_node *node, double terms) {
+static tutti_layer_cost product_cost(const tutti_node *node, double terms) {
     double in = (double)tutti_shape_count(node->in), out = (double)tutti_shape_count(node->out);
     double parameters = (double)(node->parameter_counts[0] + node->parameter_counts[1]);
-    return (tutti_cost){.flops = out * (2 * terms + 1), .bytes = sizeof(float) * (in + out + parameters)};
+    return (tutti_layer_cost){.flops = out * (2 * terms + 1), .bytes = sizeof(float) * (in + out + parameters)};
 }
 
 static tutti_status place_window(const tutti_node *node, tutti_window *window) {
@@ -98,7 +98,7 @@ static void conv_backward(tutti_compute *compute, const tutti_node *node, const 
     compute->kernels->conv_backward(compute, &node->plan.conv, &args);
 }
 
-static tutti_cost conv_cost(const tutti_node *node) {
+static tutti_layer_cost conv_cost(const tutti_node *node) {
     return product_cost(node, (double)node->parameter_counts[0] / (double)node->plan.conv.filters);
 }
 
@@ -129,8 +129,8 @@ static void max_pool_backward(tutti_compute *compute, const tutti_node *node, co
                                         (const void *)node->kept, gradients->dx[0]);
 }
 
-static tutti_cost max_pool_cost(const tutti_node *node) {
-    tutti_cost cost = element_wise_cost(node);
+static tutti_layer_cost max_pool_cost(const tutti_node *node) {
+    tutti_layer_cost cost = element_wise_cost(node);
     cost.flops *= (double)node->plan.pool.kernel * (double)node->plan.pool.kernel;
     return cost;
 }
@@ -200,7 +200,7 @@ static void dense_backward(tutti_compute *compute, const tutti_node *node, const
     compute->kernels->dense_backward(compute, &node->plan.dense, &args);
 }
 
-static tutti_cost dense_cost(const tutti_node *node) {
+static tutti_layer_cost dense_cost(const tutti_node *node) {
     return product_cost(node, (double)tutti_shape_count(node->in));
 }
 
@@ -272,9 +272,9 @@ static void add_backward(tutti_compute *compute, const tutti_node *node, const t
             compute->kernels->copy(compute, gradients->dx[i], node->dy, count * sizeof(float));
 }
 
-static tutti_cost add_cost(const tutti_node *node) {
+static tutti_layer_cost add_cost(const tutti_node *node) {
     double count = (double)tutti_shape_count(node->out);
-    return (tutti_cost){.flops = count, .bytes = sizeof(float) * 3 * count};
+    return (tutti_layer_cost){.flops = count, .bytes = sizeof(float) * 3 * count};
 }
 
 /* ----------------------------------------------------------------------------------------- batch norm */
@@ -339,8 +339,8 @@ static void batch_norm_backward(tutti_compute *compute, const tutti_node *node, 
     compute->kernels->batch_norm_backward(compute, &node->plan.norm, &args);
 }
 
-static tutti_cost batch_norm_cost(const tutti_node *node) {
-    tutti_cost cost = element_wise_cost(node);
+static tutti_layer_cost batch_norm_cost(const tutti_node *node) {
+    tutti_layer_cost cost = element_wise_cost(node);
     cost.flops *= 4;
     return cost;
 }
@@ -424,9 +424,9 @@ static tutti_status redistribute_place(tutti_node *node) {
     return TUTTI_OK;
 }
 
-static tutti_cost no_cost(const tutti_node *node) {
+static tutti_layer_cost no_cost(const tutti_node *node) {
     (void)node;
-    return (tutti_cost){0, 0};
+    return (tutti_layer_cost){0, 0};
 }
 
 /* ----------------------------------------------------------------------------------------------- table */

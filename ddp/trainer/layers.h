@@ -44,9 +44,9 @@ typedef enum tutti_split_axis {
 } tutti_split_axis;
 
 /* Of one sample, forwards. Bytes: inputs and parameters read, outputs written. */
-typedef struct tutti_cost {
+typedef struct tutti_layer_cost {
     double flops, bytes;
-} tutti_cost;
+} tutti_layer_cost;
 
 /* How the gradient of an input gets there. */
 typedef enum tutti_gradient_way {
@@ -152,7 +152,7 @@ typedef struct tutti_layer_row {
     void (*forward)(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x);
     void (*backward)(tutti_compute *compute, const tutti_node *node, const tutti_pass *pass, const float *const *x,
                      const tutti_layer_gradients *gradients);
-    tutti_cost (*cost)(const tutti_node *node);
+    tutti_layer_cost (*cost)(const tutti_node *node);
 } tutti_layer_row;
 
 const tutti_layer_row *tutti_layers_row(tutti_layer_kind kind);

@@ -560,11 +560,11 @@ static double share_of(const tutti_model *model, const tutti_node *node) {
     return (double)node->part->batch / model->parallel->batch * tutti_placement_size(model->parallel->placement, -1);
 }
 
-tutti_cost tutti_model_cost(const tutti_model *model) {
-    tutti_cost sum = {0, 0};
+tutti_layer_cost tutti_model_cost(const tutti_model *model) {
+    tutti_layer_cost sum = {0, 0};
     for (int i = 1; i < model->nnodes; i++) {
         const tutti_node *node = &model->nodes[i];
-        tutti_cost cost = tutti_layers_row(node->layer->kind)->cost(node);
+        tutti_layer_cost cost = tutti_layers_row(node->layer->kind)->cost(node);
         const double share = share_of(model, node);
         sum.flops += share * cost.flops;
         sum.bytes += share * cost.bytes;

@@ -113,7 +113,7 @@ void tutti_parameter_copy_box(const tutti_parameter *parameter, float *part, con
 /* Elements of all ranks' parts together. */
 size_t tutti_parameter_whole_count(const tutti_parameter *parameter);
 /* Sum over the layers, one sample, forwards; what several ranks compute counts as often. */
-tutti_cost tutti_model_cost(const tutti_model *model);
+tutti_layer_cost tutti_model_cost(const tutti_model *model);
 /* Of the whole model, all ranks' parts together: numbers of parameters; of those of them that are not trained; of states. */
 size_t tutti_model_parameter_count(const tutti_model *model);
 size_t tutti_model_frozen_count(const tutti_model *model);

@@ -57,7 +57,7 @@ static tutti_status tell(tutti_trainer *train, tutti_event event, tutti_train_mo
     now.stopped_by = train->stopped_by;
     const unsigned before = train->telling;
     train->telling |= 1u << event;
-    const tutti_status status = tutti_callbacks_tell(&train->callbacks, event, &now);
+    const tutti_status status = tutti_callbacks_run(&train->callbacks, event, &now);
     train->telling = before;
     return status;
 }

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#include "bootstrap/module.h"
+#include "bootstrap/machine/module.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 

@@ -11,7 +11,7 @@
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 
-#include "bootstrap/module.h"
+#include "bootstrap/machine/module.h"
 #include "kernels/device.h"
 
 extern const tutti_module_host *tutti_cuda_host;

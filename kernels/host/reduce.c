@@ -95,7 +95,7 @@ typedef struct plan {
     bool divide_after; /* avg of integers */
 } plan;
 
-static tutti_fold bool_fold(tutti_reduction reduction) {
+static tutti_reduce_fold bool_fold(tutti_reduction reduction) {
     switch (reduction) {
     case TUTTI_PROD:
     case TUTTI_MIN:
@@ -105,8 +105,8 @@ static tutti_fold bool_fold(tutti_reduction reduction) {
     }
 }
 
-static tutti_fold fold_of(tutti_type type, tutti_reduction reduction) {
-    static const tutti_fold folds[TUTTI_REDUCTION_COUNT] = {
+static tutti_reduce_fold fold_of(tutti_type type, tutti_reduction reduction) {
+    static const tutti_reduce_fold folds[TUTTI_REDUCTION_COUNT] = {
         [TUTTI_SUM] = TUTTI_FOLD_SUM, [TUTTI_PROD] = TUTTI_FOLD_PROD, [TUTTI_MIN] = TUTTI_FOLD_MIN,
         [TUTTI_MAX] = TUTTI_FOLD_MAX, [TUTTI_AVG] = TUTTI_FOLD_SUM,   [TUTTI_BAND] = TUTTI_FOLD_AND,
         [TUTTI_BOR] = TUTTI_FOLD_OR,  [TUTTI_BXOR] = TUTTI_FOLD_XOR,  [TUTTI_PREMUL_SUM] = TUTTI_FOLD_PREMUL,
@@ -115,7 +115,7 @@ static tutti_fold fold_of(tutti_type type, tutti_reduction reduction) {
 }
 
 /* Multiplying by the reciprocal of a power of two gives the same bits as dividing, sooner. */
-static tutti_fold plan_scale(plan *p, int divisor) {
+static tutti_reduce_fold plan_scale(plan *p, int divisor) {
     const bool power_of_two = (divisor & (divisor - 1)) == 0;
     p->scale = power_of_two ? 1.0 / divisor : (double)divisor;
     return power_of_two ? TUTTI_FOLD_SUM_TIMES : TUTTI_FOLD_SUM_OVER;
@@ -123,7 +123,7 @@ static tutti_fold plan_scale(plan *p, int divisor) {
 
 static plan make_plan(const tutti_reduce_args *args) {
     const tutti_reduce_variant *variant = current_variant();
-    const tutti_fold fold = fold_of(args->type, args->reduction);
+    const tutti_reduce_fold fold = fold_of(args->type, args->reduction);
     plan p = {.args = args, .widen = variant->widen[args->type], .narrow = variant->narrow[args->type]};
     p.element_bytes = tutti_type_bytes(args->type);
     p.count = args->count;
@@ -133,7 +133,7 @@ static plan make_plan(const tutti_reduce_args *args) {
         p.count *= p.element_bytes;
         p.element_bytes = 1;
     }
-    tutti_fold last_fold = fold;
+    tutti_reduce_fold last_fold = fold;
     if (args->reduction == TUTTI_AVG) {
         p.divide_after = is_integer(args->type);
         if (!p.divide_after) last_fold = plan_scale(&p, args->divisor);

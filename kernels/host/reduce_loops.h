@@ -10,10 +10,10 @@
 
 /* Products and sums of the narrow unsigned types are computed in unsigned int: no signed overflow, same low bits. */
 #define INTEGER_OPERATIONS(suffix, element)                                                                            \
-    REDUCE_INLINE element start_##suffix(tutti_fold fold, element x, element factor) {                                 \
+    REDUCE_INLINE element start_##suffix(tutti_reduce_fold fold, element x, element factor) {                          \
         return fold == TUTTI_FOLD_PREMUL ? (element)(1u * x * factor) : x;                                             \
     }                                                                                                                  \
-    REDUCE_INLINE element combine_##suffix(tutti_fold fold, element x, element y) {                                    \
+    REDUCE_INLINE element combine_##suffix(tutti_reduce_fold fold, element x, element y) {                             \
         switch (fold) {                                                                                                \
         case TUTTI_FOLD_PROD: return (element)(1u * x * y);                                                            \
         case TUTTI_FOLD_MIN: return x < y ? x : y;                                                                     \
@@ -24,20 +24,20 @@
         default: return (element)(1u * x + y);                                                                         \
         }                                                                                                              \
     }                                                                                                                  \
-    REDUCE_INLINE element finish_##suffix(tutti_fold fold, element x, element scale) {                                 \
+    REDUCE_INLINE element finish_##suffix(tutti_reduce_fold fold, element x, element scale) {                          \
         (void)fold, (void)scale;                                                                                       \
         return x;                                                                                                      \
     }
 
 #define SIGNED_ORDER(suffix, element)                                                                                  \
-    REDUCE_INLINE element start_##suffix(tutti_fold fold, element x, element factor) {                                 \
+    REDUCE_INLINE element start_##suffix(tutti_reduce_fold fold, element x, element factor) {                          \
         (void)fold, (void)factor;                                                                                      \
         return x;                                                                                                      \
     }                                                                                                                  \
-    REDUCE_INLINE element combine_##suffix(tutti_fold fold, element x, element y) {                                    \
+    REDUCE_INLINE element combine_##suffix(tutti_reduce_fold fold, element x, element y) {                             \
         return (fold == TUTTI_FOLD_MIN) == (x < y) ? x : y;                                                            \
     }                                                                                                                  \
-    REDUCE_INLINE element finish_##suffix(tutti_fold fold, element x, element scale) {                                 \
+    REDUCE_INLINE element finish_##suffix(tutti_reduce_fold fold, element x, element scale) {                          \
         (void)fold, (void)scale;                                                                                       \
         return x;                                                                                                      \
     }
@@ -46,10 +46,10 @@
     REDUCE_INLINE element quiet_##suffix(element x) {                                                                  \
         return x == x ? x : (element)__builtin_nanf("");                                                               \
     }                                                                                                                  \
-    REDUCE_INLINE element start_##suffix(tutti_fold fold, element x, element factor) {                                 \
+    REDUCE_INLINE element start_##suffix(tutti_reduce_fold fold, element x, element factor) {                          \
         return fold == TUTTI_FOLD_PREMUL ? x * factor : x;                                                             \
     }                                                                                                                  \
-    REDUCE_INLINE element combine_##suffix(tutti_fold fold, element x, element y) {                                    \
+    REDUCE_INLINE element combine_##suffix(tutti_reduce_fold fold, element x, element y) {                             \
         switch (fold) {                                                                                                \
         case TUTTI_FOLD_PROD: return x * y;                                                                            \
         case TUTTI_FOLD_MIN:                                                                                           \
@@ -57,23 +57,23 @@
         default: return x + y;                                                                                         \
         }                                                                                                              \
     }                                                                                                                  \
-    REDUCE_INLINE element finish_##suffix(tutti_fold fold, element x, element scale) {                                 \
+    REDUCE_INLINE element finish_##suffix(tutti_reduce_fold fold, element x, element scale) {                          \
         if (fold == TUTTI_FOLD_SUM_TIMES) x = x * scale;                                                               \
         if (fold == TUTTI_FOLD_SUM_OVER) x = x / scale;                                                                \
         return quiet_##suffix(x);                                                                                      \
     }
 
 /* Any byte but 0 is true: each input is normalised before it is combined. */
-REDUCE_INLINE uint8_t start_b8(tutti_fold fold, uint8_t x, uint8_t factor) {
+REDUCE_INLINE uint8_t start_b8(tutti_reduce_fold fold, uint8_t x, uint8_t factor) {
     (void)fold, (void)factor;
     return x != 0;
 }
 
-REDUCE_INLINE uint8_t combine_b8(tutti_fold fold, uint8_t x, uint8_t y) {
+REDUCE_INLINE uint8_t combine_b8(tutti_reduce_fold fold, uint8_t x, uint8_t y) {
     return fold == TUTTI_FOLD_AND ? x & y : fold == TUTTI_FOLD_OR ? x | y : x ^ y;
 }
 
-REDUCE_INLINE uint8_t finish_b8(tutti_fold fold, uint8_t x, uint8_t scale) {
+REDUCE_INLINE uint8_t finish_b8(tutti_reduce_fold fold, uint8_t x, uint8_t scale) {
     (void)fold, (void)scale;
     return x;
 }
@@ -167,10 +167,8 @@ FLOAT_OPERATIONS(f64, double)
 #define STEPS_BITWISE
 #include "kernels/host/reduce_steps.h"
 
-#define TO_2(word, suffix)                                                                                             \
-    { word##_1_##suffix, word##_2_##suffix }
-#define TO_4(word, suffix)                                                                                             \
-    { word##_1_##suffix, word##_2_##suffix, word##_3_##suffix, word##_4_##suffix }
+#define TO_2(word, suffix) {word##_1_##suffix, word##_2_##suffix}
+#define TO_4(word, suffix) {word##_1_##suffix, word##_2_##suffix, word##_3_##suffix, word##_4_##suffix}
 #define ARITHMETIC_STEPS(suffix)                                                                                       \
     [TUTTI_FOLD_SUM] = TO_4(sum, suffix), [TUTTI_FOLD_PROD] = TO_2(prod, suffix),                                      \
     [TUTTI_FOLD_PREMUL] = TO_2(premul, suffix)

@@ -9,7 +9,7 @@
 #define GLUE(a, b)  GLUE_(a, b)
 #define NAME(word)  GLUE(word, SUFFIX)
 
-REDUCE_INLINE void NAME(fold)(tutti_fold fold, int inputs, void *result, const void *const *ins,
+REDUCE_INLINE void NAME(fold)(tutti_reduce_fold fold, int inputs, void *result, const void *const *ins,
                               const tutti_fold_scalars *scalars, size_t count) {
     ELEMENT *out = result;
     const ELEMENT *a = ins[0], *b = inputs > 1 ? ins[1] : a, *c = inputs > 2 ? ins[2] : a, *d = inputs > 3 ? ins[3] : a;

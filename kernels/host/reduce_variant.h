@@ -16,7 +16,7 @@
 
 #define TUTTI_REDUCE_MAX_INPUTS 4
 
-typedef enum tutti_fold {
+typedef enum tutti_reduce_fold {
     TUTTI_FOLD_SUM,
     TUTTI_FOLD_SUM_TIMES, /* (a + b + ...) * scale: avg where 1 / divisor is exact */
     TUTTI_FOLD_SUM_OVER,  /* (a + b + ...) / scale */
@@ -28,7 +28,7 @@ typedef enum tutti_fold {
     TUTTI_FOLD_OR,
     TUTTI_FOLD_XOR,
     TUTTI_FOLD_COUNT
-} tutti_fold;
+} tutti_reduce_fold;
 
 typedef struct tutti_fold_scalars {
     double factor[TUTTI_REDUCE_MAX_INPUTS];         /* of each input, for floats */

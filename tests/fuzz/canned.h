@@ -5,7 +5,7 @@
 #ifndef TUTTI_TESTS_CANNED_H
 #define TUTTI_TESTS_CANNED_H
 
-#include "comm/transports/transport.h"
+#include "comm/net/transport/transport.h"
 
 typedef struct canned_pipe {
     tutti_pipe pipe; /* first */

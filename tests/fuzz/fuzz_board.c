@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/doors.h"
-#include "comm/roll.h"
+#include "comm/init/address_exchange.h"
+#include "comm/init/peer_table.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { RANKS = 3, MOST_KEYS = 16, MOST_VALUE = 8192 };
@@ -66,8 +66,8 @@ static tutti_status no_check(void *context, const char *key, int *exists_out) {
 /* ----------------------------------------------------------------------------------------------- parts */
 
 /* Ranks 0 and 2 are on one host. */
-static tutti_card card_of(int rank) {
-    tutti_card card = {.rank = rank, .nranks = RANKS, .pid = 1000 + rank, .most_cores = 2};
+static tutti_peer_info card_of(int rank) {
+    tutti_peer_info card = {.rank = rank, .nranks = RANKS, .pid = 1000 + rank, .most_cores = 2};
     strcpy(card.version, "1");
     strcpy(card.settings, "all");
     strcpy(card.host_id, rank == 1 ? "one" : "zero");
@@ -77,55 +77,55 @@ static tutti_card card_of(int rank) {
 }
 
 static void meet(const tutti_store *store, int rank) {
-    tutti_card card = card_of(rank);
+    tutti_peer_info card = card_of(rank);
     tutti_deadline deadline = tutti_deadline_after_ms(0); /* who is not there will not come */
     tutti_place place;
-    tutti_roll *roll = NULL;
-    if (tutti_roll_exchange(store, "fuzz", &card, &deadline, &place, &roll) != TUTTI_OK) return;
+    tutti_peer_table *table = NULL;
+    if (tutti_peer_table_exchange(store, "fuzz", &card, &deadline, &place, &table) != TUTTI_OK) return;
     check(place.host >= 0 && place.host < place.nhosts && place.nhosts <= RANKS);
     check(place.leader >= 0 && place.leader <= rank && place.neighbours >= 1 && place.neighbours <= RANKS);
-    check((roll != NULL) == (rank == 0 || place.leader == rank));
-    if (roll != NULL) check(tutti_roll_check(roll, tutti_roll_bytes(roll), RANKS) == TUTTI_OK);
-    for (int i = 0; roll != NULL && i < roll->nhosts; i++) {
-        const tutti_roll_host *host = &tutti_roll_hosts(roll)[i];
+    check((table != NULL) == (rank == 0 || place.leader == rank));
+    if (table != NULL) check(tutti_peer_table_check(table, tutti_peer_table_bytes(table), RANKS) == TUTTI_OK);
+    for (int i = 0; table != NULL && i < table->nhosts; i++) {
+        const tutti_peer_table_host *host = &tutti_peer_table_hosts(table)[i];
         int found = 0;
-        for (int r = 0; r < RANKS; r++) found += tutti_roll_ranks(roll)[r].host == i;
+        for (int r = 0; r < RANKS; r++) found += tutti_peer_table_ranks(table)[r].host == i;
         check(host->nranks == found && memchr(host->name, '\0', sizeof host->name) != NULL);
     }
-    free(roll);
+    free(table);
 }
 
 /* A roll of RANKS hosts with one rank each. */
-static const tutti_roll *roll_of_hosts(void) {
+static const tutti_peer_table *roll_of_hosts(void) {
     static struct {
-        tutti_roll head;
-        tutti_roll_host hosts[RANKS];
-        tutti_roll_rank ranks[RANKS];
-    } roll = {.head = {.nranks = RANKS, .count = RANKS, .nhosts = RANKS}};
+        tutti_peer_table head;
+        tutti_peer_table_host hosts[RANKS];
+        tutti_peer_table_rank ranks[RANKS];
+    } table = {.head = {.nranks = RANKS, .count = RANKS, .nhosts = RANKS}};
     for (int i = 0; i < RANKS; i++) {
-        roll.hosts[i] = (tutti_roll_host){.first = i, .nranks = 1};
-        roll.ranks[i].host = i;
+        table.hosts[i] = (tutti_peer_table_host){.first = i, .nranks = 1};
+        table.ranks[i].host = i;
     }
-    return &roll.head;
+    return &table.head;
 }
 
-static tutti_door_card door_of(int rank) {
-    tutti_door_card door = {.port = (uint16_t)(1000 + rank), .naddresses = (uint16_t)rank, .transports = 2};
-    for (int i = 0; i < rank; i++) door.addresses[i] = (tutti_door_address){.bytes = {1}, .interface = "eth0"};
-    if (rank == 0) strcpy(door.why, "no network");
-    return door;
+static tutti_listener_info door_of(int rank) {
+    tutti_listener_info listener = {.port = (uint16_t)(1000 + rank), .naddresses = (uint16_t)rank, .transports = 2};
+    for (int i = 0; i < rank; i++) listener.addresses[i] = (tutti_listener_address){.bytes = {1}, .interface = "eth0"};
+    if (rank == 0) strcpy(listener.why, "no network");
+    return listener;
 }
 
 static void exchange_doors(const tutti_store *store, int host) {
-    tutti_door_card doors[RANKS];
+    tutti_listener_info listeners[RANKS];
     tutti_deadline deadline = tutti_deadline_after_ms(0);
-    for (int rank = 0; rank < RANKS; rank++) doors[rank] = door_of(rank);
-    if (tutti_doors_exchange(store, "fuzz", roll_of_hosts(), host, &deadline, doors) != TUTTI_OK) return;
+    for (int rank = 0; rank < RANKS; rank++) listeners[rank] = door_of(rank);
+    if (tutti_address_exchange(store, "fuzz", roll_of_hosts(), host, &deadline, listeners) != TUTTI_OK) return;
     for (int rank = 0; rank < RANKS; rank++) {
-        check(doors[rank].naddresses <= TUTTI_DOOR_ADDRESSES);
-        check(memchr(doors[rank].why, '\0', sizeof doors[rank].why) != NULL);
-        for (int i = 0; i < doors[rank].naddresses; i++)
-            check(memchr(doors[rank].addresses[i].interface, '\0', 16) != NULL);
+        check(listeners[rank].naddresses <= TUTTI_LISTENER_ADDRESSES);
+        check(memchr(listeners[rank].why, '\0', sizeof listeners[rank].why) != NULL);
+        for (int i = 0; i < listeners[rank].naddresses; i++)
+            check(memchr(listeners[rank].addresses[i].interface, '\0', 16) != NULL);
     }
 }
 
@@ -160,11 +160,11 @@ static struct {
     kept keys[MOST_KEYS];
     uint8_t *log; /* what is read, as an input; NULL: nobody wants to know */
     size_t log_bytes;
-} board;
+} tree;
 
 static kept *find(const char *key) {
-    for (int i = 0; i < board.nkeys; i++)
-        if (strcmp(board.keys[i].key, key) == 0) return &board.keys[i];
+    for (int i = 0; i < tree.nkeys; i++)
+        if (strcmp(tree.keys[i].key, key) == 0) return &tree.keys[i];
     return NULL;
 }
 
@@ -172,19 +172,19 @@ static tutti_status board_get(void *context, const char *key, void *value, size_
                               int64_t timeout_ms) {
     const kept *found = find(key);
     (void)context, (void)timeout_ms;
-    if (found == NULL && board.waited) return tutti_fail(TUTTI_ERR_SYSTEM, "the store has ended");
+    if (found == NULL && tree.waited) return tutti_fail(TUTTI_ERR_SYSTEM, "the store has ended");
     if (found == NULL) {
-        board.waited = true;
+        tree.waited = true;
         return tutti_fail(TUTTI_ERR_TIMEOUT, "it is not there");
     }
     check(found->bytes <= capacity);
     memcpy(value, found->value, found->bytes);
     *bytes_out = found->bytes;
-    if (board.log == NULL) return TUTTI_OK;
-    board.log[board.log_bytes++] = (uint8_t)found->bytes;
-    board.log[board.log_bytes++] = (uint8_t)(found->bytes >> 8);
-    memcpy(board.log + board.log_bytes, found->value, found->bytes);
-    board.log_bytes += found->bytes;
+    if (tree.log == NULL) return TUTTI_OK;
+    tree.log[tree.log_bytes++] = (uint8_t)found->bytes;
+    tree.log[tree.log_bytes++] = (uint8_t)(found->bytes >> 8);
+    memcpy(tree.log + tree.log_bytes, found->value, found->bytes);
+    tree.log_bytes += found->bytes;
     return TUTTI_OK;
 }
 
@@ -192,8 +192,8 @@ static tutti_status board_set(void *context, const char *key, const void *value,
     kept *place = find(key);
     (void)context;
     if (place == NULL) {
-        check(board.nkeys < MOST_KEYS);
-        place = &board.keys[board.nkeys++];
+        check(tree.nkeys < MOST_KEYS);
+        place = &tree.keys[tree.nkeys++];
     }
     check(bytes <= MOST_VALUE && strlen(key) < sizeof place->key);
     strcpy(place->key, key);
@@ -203,22 +203,22 @@ static tutti_status board_set(void *context, const char *key, const void *value,
 }
 
 static void leave_part(const tutti_store *store, int part) {
-    board.waited = false;
+    tree.waited = false;
     take_part(store, part);
 }
 
 size_t fuzz_example(int index, uint8_t *data, size_t capacity) {
     const tutti_store store = {.set = board_set, .get = board_get, .add = same_add, .check = no_check};
     if (index >= 2 * RANKS || capacity < (size_t)MOST_KEYS * MOST_VALUE / 4) return 0;
-    board.nkeys = 0;
-    board.log = NULL;
+    tree.nkeys = 0;
+    tree.log = NULL;
     for (int part = RANKS - 1; part >= 0; part--) {
         leave_part(&store, part); /* rank 0 comes last: the others' cards are there */
         leave_part(&store, RANKS + part);
     }
     data[0] = (uint8_t)index;
-    board.log = data + 1;
-    board.log_bytes = 0;
+    tree.log = data + 1;
+    tree.log_bytes = 0;
     leave_part(&store, index);
-    return 1 + board.log_bytes;
+    return 1 + tree.log_bytes;
 }

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/board.h"
-#include "comm/contact_state.h"
-#include "comm/contact_wire.h"
+#include "comm/init/kv_tree.h"
+#include "comm/init/local_state.h"
+#include "comm/init/local_wire.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { RANKS = 3, VISITORS = 4, MOST_MESSAGE = 2048, PATIENCE_MS = 2, MOST_VALUE = 300 };
@@ -57,7 +57,7 @@ static void say(int fd, const message *m) {
     if (null < 0) null = open("/dev/null", O_RDWR | O_CLOEXEC);
     const int fds[4] = {null, null, null, null};
     tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
-    (void)tutti_wire_send(fd, m->data, m->bytes, fds, m->nfds, &deadline);
+    (void)tutti_local_wire_send(fd, m->data, m->bytes, fds, m->nfds, &deadline);
     if (m->ends) shutdown(fd, SHUT_WR);
 }
 
@@ -91,25 +91,25 @@ int __wrap_poll(struct pollfd *fds, nfds_t nfds, int timeout_ms) {
 static tutti_place place = {.comm_id = 7, .nonce = "the random key of the place", .nhosts = 1, .neighbours = RANKS};
 
 /* RANKS ranks of this host. They are this process, or others. */
-static const tutti_roll *roll_of(bool these) {
+static const tutti_peer_table *roll_of(bool these) {
     static struct {
-        tutti_roll head;
-        tutti_roll_host host;
-        tutti_roll_rank ranks[RANKS];
-    } roll = {.head = {.nranks = RANKS, .count = RANKS, .nhosts = 1}, .host = {.nranks = RANKS}};
+        tutti_peer_table head;
+        tutti_peer_table_host host;
+        tutti_peer_table_rank ranks[RANKS];
+    } table = {.head = {.nranks = RANKS, .count = RANKS, .nhosts = 1}, .host = {.nranks = RANKS}};
     for (int i = 0; i < RANKS; i++)
-        roll.ranks[i] = (tutti_roll_rank){.pid = getpid(), .pid_space = these ? tutti_card_pid_space() : 1};
-    return &roll.head;
+        table.ranks[i] = (tutti_peer_table_rank){.pid = getpid(), .pid_space = these ? tutti_peer_info_pid_space() : 1};
+    return &table.head;
 }
 
-static tutti_contact contact_of(int rank, tutti_deadline *deadline) {
-    return (tutti_contact){.place = &place,
-                           .prefix = "fuzz",
-                           .rank = rank,
-                           .nranks = RANKS,
-                           .deadline = deadline,
-                           .listen_fd = -1,
-                           .connection = -1};
+static tutti_local_bootstrap contact_of(int rank, tutti_deadline *deadline) {
+    return (tutti_local_bootstrap){.place = &place,
+                                   .prefix = "fuzz",
+                                   .rank = rank,
+                                   .nranks = RANKS,
+                                   .deadline = deadline,
+                                   .listen_fd = -1,
+                                   .connection = -1};
 }
 
 static void lead(input *in, bool these) {
@@ -117,41 +117,41 @@ static void lead(input *in, bool these) {
     message m;
     bool right[RANKS] = {false};
     tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
-    tutti_contact c = contact_of(0, &deadline);
-    check(tutti_contact_listen(place.socket_name, &c.listen_fd) == TUTTI_OK);
+    tutti_local_bootstrap c = contact_of(0, &deadline);
+    check(tutti_local_bootstrap_listen(place.socket_name, &c.listen_fd) == TUTTI_OK);
     memcpy(c.key, place.nonce, sizeof place.nonce);
     c.key_bytes = sizeof place.nonce;
     for (int i = 0; i < VISITORS; i++)
-        check(tutti_wire_connect(place.socket_name, &deadline, &visitors[i]) == TUTTI_OK);
+        check(tutti_local_wire_connect(place.socket_name, &deadline, &visitors[i]) == TUTTI_OK);
     while (next_message(in, &m)) {
-        tutti_contact_entry e;
-        tutti_contact_hello h = {.rank = 0};
-        uint8_t nonce[TUTTI_CONTACT_NONCE_BYTES] = {0}, mac[TUTTI_SHA256_BYTES];
+        tutti_local_entry e;
+        tutti_local_hello h = {.rank = 0};
+        uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES] = {0}, mac[TUTTI_SHA256_BYTES];
         say(visitors[m.visitor], &m);
         if (m.bytes != sizeof e || m.nfds == 0) continue; /* of several descriptors the others are closed */
         memcpy(&e, m.data, sizeof e);                     /* all examples' nonces are zeros */
         h.rank = e.rank;
-        tutti_contact_mac(&c, 'r', &h, nonce, mac);
+        tutti_local_mac(&c, 'r', &h, nonce, mac);
         if (e.rank > 0 && e.rank < RANKS && memcmp(mac, e.mac, sizeof mac) == 0) right[e.rank] = true;
     }
-    (void)tutti_contact_open(&c, roll_of(these));
-    for (int seat = 1; c.guests != NULL && seat < RANKS; seat++) check(c.guests[seat].connection < 0 || right[seat]);
+    (void)tutti_local_bootstrap_open(&c, roll_of(these));
+    for (int seat = 1; c.peers != NULL && seat < RANKS; seat++) check(c.peers[seat].connection < 0 || right[seat]);
     for (int i = 0; i < VISITORS; i++) close(visitors[i]);
-    tutti_contact_close(&c);
-    tutti_hall_release(c.hall);
+    tutti_local_bootstrap_close(&c);
+    tutti_shm_segment_release(c.segment);
 }
 
 /* A false leader knows no key, or the right one; it has no hall to give. */
 static void be_led(input *in) {
     tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
-    tutti_contact c = contact_of(1, &deadline);
-    check(tutti_contact_listen(place.socket_name, &stage.listener) == TUTTI_OK);
+    tutti_local_bootstrap c = contact_of(1, &deadline);
+    check(tutti_local_bootstrap_listen(place.socket_name, &stage.listener) == TUTTI_OK);
     stage.says = in;
-    check(tutti_contact_open(&c, NULL) != TUTTI_OK);
+    check(tutti_local_bootstrap_open(&c, NULL) != TUTTI_OK);
     if (stage.connection >= 0) close(stage.connection);
     close(stage.listener);
     stage.listener = stage.connection = -1;
-    tutti_contact_close(&c);
+    tutti_local_bootstrap_close(&c);
 }
 
 /* ----------------------------------------------------------------------------------------------- values */
@@ -177,8 +177,8 @@ static tutti_status keep(void *context, const char *key, const void *value, size
     return TUTTI_OK;
 }
 
-static tutti_board board_over(const tutti_store *store, tutti_deadline *deadline) {
-    return (tutti_board){
+static tutti_kv_tree board_over(const tutti_store *store, tutti_deadline *deadline) {
+    return (tutti_kv_tree){
         .store = store, .prefix = "fuzz", .deadline = deadline, .proves = true, .key = "what follows from a secret"};
 }
 
@@ -186,16 +186,16 @@ static tutti_board board_over(const tutti_store *store, tutti_deadline *deadline
 static void read_value(input in) {
     tutti_deadline deadline = tutti_deadline_after_ms(0);
     tutti_store store = {.context = &in, .get = give, .set = keep};
-    tutti_board board = board_over(&store, &deadline);
+    tutti_kv_tree tree = board_over(&store, &deadline);
     if (in.left < 2) return;
     size_t capacity = (size_t)(in.next[0] | in.next[1] << 8) % MOST_VALUE, bytes = 0;
     uint8_t *value = malloc(capacity > 0 ? capacity : 1); /* so that a look beyond its end is found */
     check(value != NULL);
     in.next += 2;
     in.left -= 2;
-    if (tutti_board_get(&board, "fuzz/value", value, capacity, 0, &bytes) == TUTTI_OK) {
+    if (tutti_kv_tree_get(&tree, "fuzz/value", value, capacity, 0, &bytes) == TUTTI_OK) {
         check(bytes <= capacity && bytes + TUTTI_SHA256_BYTES == in.left);
-        check(tutti_board_set(&board, "fuzz/value", value, bytes) == TUTTI_OK);
+        check(tutti_kv_tree_set(&tree, "fuzz/value", value, bytes) == TUTTI_OK);
         check(kept_bytes == in.left && memcmp(kept, in.next, in.left) == 0);
     }
     free(value);
@@ -231,16 +231,16 @@ static size_t put(uint8_t *data, size_t at, int visitor, int flags, const void *
 
 static size_t visit(uint8_t *data, int part) {
     tutti_deadline deadline = tutti_deadline_after_ms(0);
-    tutti_contact c = contact_of(0, &deadline);
-    uint8_t nonce[TUTTI_CONTACT_NONCE_BYTES] = {0};
+    tutti_local_bootstrap c = contact_of(0, &deadline);
+    uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES] = {0};
     size_t at = 1;
     data[0] = (uint8_t)part;
     memcpy(c.key, place.nonce, sizeof place.nonce);
     c.key_bytes = sizeof place.nonce;
     for (int rank = 1; rank < RANKS; rank++) {
-        tutti_contact_hello h = {.rank = rank};
-        tutti_contact_entry e = {.rank = rank};
-        tutti_contact_mac(&c, 'r', &h, nonce, e.mac);
+        tutti_local_hello h = {.rank = rank};
+        tutti_local_entry e = {.rank = rank};
+        tutti_local_mac(&c, 'r', &h, nonce, e.mac);
         at = put(data, at, rank, 0, &h, sizeof h);
         at = put(data, at, rank, 1, &e, sizeof e);
     }
@@ -249,16 +249,16 @@ static size_t visit(uint8_t *data, int part) {
 
 static size_t answer(uint8_t *data, bool knows) {
     tutti_deadline deadline = tutti_deadline_after_ms(0);
-    tutti_contact c = contact_of(1, &deadline);
-    tutti_contact_hello h = {.rank = 1};
-    tutti_contact_proof p = {.nonce = {0}};
-    tutti_contact_word w;
+    tutti_local_bootstrap c = contact_of(1, &deadline);
+    tutti_local_hello h = {.rank = 1};
+    tutti_local_proof p = {.nonce = {0}};
+    tutti_local_message w;
     memcpy(c.key, place.nonce, sizeof place.nonce);
     c.key_bytes = sizeof place.nonce;
-    if (knows) tutti_contact_mac(&c, '0', &h, p.nonce, p.mac);
+    if (knows) tutti_local_mac(&c, '0', &h, p.nonce, p.mac);
     data[0] = MEMBER;
     size_t at = put(data, 1, 0, 0, &p, sizeof p);
-    tutti_contact_fill_word(&w, TUTTI_OK);
+    tutti_local_fill_message(&w, TUTTI_OK);
     at = put(data, at, 0, 1, &w, sizeof w);
     w.status = TUTTI_ERR_CONFIG;
     memset(w.text, 'x', sizeof w.text);
@@ -269,8 +269,8 @@ static size_t prove_value(uint8_t *data, size_t capacity, size_t bytes) {
     static const uint8_t value[MOST_VALUE] = "a value";
     tutti_deadline deadline = tutti_deadline_after_ms(0);
     tutti_store store = {.get = give, .set = keep};
-    tutti_board board = board_over(&store, &deadline);
-    check(tutti_board_set(&board, "fuzz/value", value, bytes) == TUTTI_OK);
+    tutti_kv_tree tree = board_over(&store, &deadline);
+    check(tutti_kv_tree_set(&tree, "fuzz/value", value, bytes) == TUTTI_OK);
     data[0] = VALUE;
     data[1] = (uint8_t)capacity;
     data[2] = (uint8_t)(capacity >> 8);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/arena.h"
-#include "comm/link_state.h"
+#include "comm/net/link_state.h"
+#include "comm/shm/flags.h"
 #include "tests/fuzz/canned.h"
 #include "tests/fuzz/fuzz.h"
 

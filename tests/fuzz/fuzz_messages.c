@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/far_state.h"
-#include "comm/hosts.h"
-#include "comm/p2p.h"
+#include "comm/net/hosts.h"
+#include "comm/p2p/p2p.h"
+#include "comm/p2p/remote_state.h"
 #include "tests/fuzz/canned.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -20,8 +20,8 @@ typedef struct scene {
     tutti_hosts hosts;
     tutti_member members[2];
     tutti_comm comm;
-    tutti_peer far;
-    tutti_door_card door;
+    tutti_peer remote;
+    tutti_listener_info listener;
     canned_pipe pipe;
     int nworks;
     tutti_work *works[8];
@@ -45,11 +45,12 @@ static tutti_channels *set_up(scene *s, int me, const canned_pipe *pipe) {
     choose_settings();
     check(tutti_peer_self(&self) == TUTTI_OK);
     memset(s, 0, sizeof *s);
-    s->door.transports = UINT32_MAX;
-    s->far = (tutti_peer){.id = {1}, .pid = 4711, .host = "far", .far = true, .door = &s->door, .references = 1};
+    s->listener.transports = UINT32_MAX;
+    s->remote =
+        (tutti_peer){.id = {1}, .pid = 4711, .host = "far", .remote = true, .listener = &s->listener, .references = 1};
     s->hosts = (tutti_hosts){.elsewhere = &s->elsewhere};
     s->members[me] = (tutti_member){.process = self, .page = &s->page};
-    s->members[1 - me] = (tutti_member){.process = &s->far, .page = &s->elsewhere};
+    s->members[1 - me] = (tutti_member){.process = &s->remote, .page = &s->elsewhere};
     s->comm = (tutti_comm){.rank = me,
                            .nranks = 2,
                            .id = COMM_ID,
@@ -64,11 +65,11 @@ static tutti_channels *set_up(scene *s, int me, const canned_pipe *pipe) {
     s->pipe = *pipe;
     tutti_p2p.last_id = 0; /* the same numbers each time */
     check(tutti_p2p_open(&s->comm) == TUTTI_OK);
-    tutti_channels *channel = s->far.channels;
-    struct tutti_far *far = channel->far;
-    check(tutti_far_equip(channel) == TUTTI_OK);
-    far->made[TUTTI_FAR_OURS] = &s->pipe.pipe; /* as tutti_far_connect does */
-    s->pipe.pipe.transport->recv(&s->pipe.pipe, &far->in_frames[TUTTI_FAR_OURS], sizeof far->in_frames[0]);
+    tutti_channels *channel = s->remote.channels;
+    struct tutti_remote_channel *remote = channel->remote;
+    check(tutti_remote_equip(channel) == TUTTI_OK);
+    remote->made[TUTTI_REMOTE_OURS] = &s->pipe.pipe; /* as tutti_remote_connect does */
+    s->pipe.pipe.transport->recv(&s->pipe.pipe, &remote->in_frames[TUTTI_REMOTE_OURS], sizeof remote->in_frames[0]);
     return channel;
 }
 
@@ -89,7 +90,7 @@ static void go_on(int turns) {
 
 static void take_down(scene *s) {
     tutti_p2p_close(&s->comm);
-    tutti_p2p_forget(&s->far);
+    tutti_p2p_forget(&s->remote);
     for (int i = 0; i < s->nworks; i++) {
         check(tutti_work_done(s->works[i]));
         tutti_work_free(s->works[i]);
@@ -108,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     check(tutti_p2p_recv(&s.comm, many, LONG_BYTES, 1, TUTTI_ANY_SOURCE, TUTTI_ANY_TAG, add_work(&s)) == TUTTI_OK);
     check(tutti_p2p_send(&s.comm, out, LONG_BYTES, 1, TAG, add_work(&s)) == TUTTI_OK);
     go_on(TURNS);
-    check(channel->tail <= channel->far->came); /* nothing is read that has not come */
+    check(channel->tail <= channel->remote->came); /* nothing is read that has not come */
     take_down(&s);
     free(few);
     free(many);

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bootstrap/store_connection.h"
-#include "bootstrap/store_wire.h"
+#include "bootstrap/store/store_connection.h"
+#include "bootstrap/store/store_wire.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/wire.h"
 

@@ -4,14 +4,14 @@
 #ifndef TUTTI_TESTS_AT_DOOR_H
 #define TUTTI_TESTS_AT_DOOR_H
 
-#include "comm/door.h"
+#include "comm/net/listener.h"
 
-extern tutti_door_card card; /* of the door that a test has opened */
+extern tutti_listener_info card; /* of the door that a test has opened */
 
 /* From a made-up process to this one, of one lane. */
-tutti_ticket ticket_of(uint64_t comm_id);
+tutti_conn_id ticket_of(uint64_t comm_id);
 /* What has come for the ticket; its socket is -1: nothing within that time. */
-tutti_connection take_connection(const tutti_ticket *ticket, int64_t within_ms);
-int take(const tutti_ticket *ticket, int64_t within_ms);
+tutti_connection take_connection(const tutti_conn_id *ticket, int64_t within_ms);
+int take(const tutti_conn_id *ticket, int64_t within_ms);
 
 #endif

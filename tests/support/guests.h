@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "bootstrap/store.h"
+#include "bootstrap/store/store.h"
 #include "tests/support/netns.h"
 
 /* Memory and times are not those of the product where a sanitizer keeps freed memory, and is slow. */

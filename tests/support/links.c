@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/arena.h"
+#include "comm/shm/flags.h"
 #include "tests/support/mesh.h"
 
 tutti_status links_set_up(ranks_context *context, links_stage *s) {
@@ -30,7 +30,7 @@ tutti_status links_set_up(ranks_context *context, links_stage *s) {
 void links_next_op(links_stage *s) {
     s->op.sequence++;
     s->op.signature += 1000;
-    tutti_patience_begin(s->rail.comm, &s->op);
+    tutti_wait_state_begin(s->rail.comm, &s->op);
 }
 
 const char *links_run(int nranks, ranks_kind kind, links_setting *given, ranks_body body) {
@@ -71,10 +71,10 @@ tutti_status links_compare(const char *data, int rank, size_t bytes) {
 }
 
 tutti_status links_open_doors(ranks_context *context, links_doors *d) {
-    tutti_door_card own;
-    TUTTI_TRY(tutti_door_add_key("key", 3));
-    TUTTI_TRY(tutti_door_open(&own));
-    d->hosts = (tutti_hosts){.nhosts = context->nranks, .host = context->rank, .doors = d->cards};
+    tutti_listener_info own;
+    TUTTI_TRY(tutti_listener_add_key("key", 3));
+    TUTTI_TRY(tutti_listener_open(&own));
+    d->hosts = (tutti_hosts){.nhosts = context->nranks, .host = context->rank, .listeners = d->cards};
     return tutti_all_gather(context->comm, &own, d->cards, sizeof own, TUTTI_UINT8, NULL);
 }
 

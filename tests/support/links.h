@@ -8,9 +8,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "comm/comm.h"
-#include "comm/hosts.h"
-#include "comm/link.h"
+#include "comm/base/comm.h"
+#include "comm/net/hosts.h"
+#include "comm/net/link.h"
 #include "tests/support/mesh.h"
 #include "tests/support/ranks.h"
 
@@ -43,7 +43,7 @@ tutti_status links_compare(const char *data, int rank, size_t bytes);
 
 /* As if every rank were a host of its own: all connect by their doors. */
 typedef struct links_doors {
-    tutti_door_card cards[LINKS_MOST_RANKS];
+    tutti_listener_info cards[LINKS_MOST_RANKS];
     tutti_hosts hosts;
 } links_doors;
 

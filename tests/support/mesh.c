@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/transports/transport.h"
+#include "comm/net/transport/transport.h"
 
 struct mesh {
     int nranks;

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "comm/link.h"
+#include "comm/net/link.h"
 
 typedef struct mesh mesh;
 

@@ -4,7 +4,7 @@
  */
 #include <nccl.h>
 
-#include "comm/nccl_abi.h"
+#include "comm/gpu/nccl/nccl_abi.h"
 
 int nccl_abi_magic_is_same(void);
 

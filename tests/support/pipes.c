@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/transports/bundle.h"
+#include "comm/net/transport/multi_socket.h"
 #include "tests/support/mesh.h"
 #include "tests/support/ranks.h"
 
@@ -25,7 +25,7 @@ typedef struct opening {
 static void *open_end(void *argument) {
     opening *o = argument;
     tutti_deadline deadline = tutti_deadline_after_ms(PIPES_PATIENCE_MS);
-    o->status = tutti_bundle_open(o->pair->of, o->connections, o->pair->nlanes, &deadline, &o->pipe);
+    o->status = tutti_multi_socket_open(o->pair->of, o->connections, o->pair->nlanes, &deadline, &o->pipe);
     return NULL;
 }
 

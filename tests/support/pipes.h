@@ -1,6 +1,6 @@
 /*
  * Both ends of a pipe in one process, for the tests that every transport must pass, whatever it is made of: a body runs on a
- * fresh pair of each transport that this machine has, and on bundles (comm/transports/bundle.h) of those that are made of
+ * fresh pair of each transport that this machine has, and on bundles (comm/net/transport/multi_socket.h) of those that are made of
  * sockets.
  */
 #ifndef TUTTI_TESTS_PIPES_H
@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-#include "comm/transports/transport.h"
+#include "comm/net/transport/transport.h"
 
 #define PIPES_PATIENCE_MS 20000
 

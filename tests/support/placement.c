@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "bootstrap/base/settings.h"
-#include "comm/stream.h"
+#include "comm/gpu/stream.h"
 #include "tests/support/reference.h"
 
 enum { MOST_RANKS = 16, MOST_SETTINGS = 16 };

@@ -5,7 +5,7 @@
 #ifndef TUTTI_TESTS_RAILS_H
 #define TUTTI_TESTS_RAILS_H
 
-#include "comm/algorithms/rail.h"
+#include "comm/net/coll/rail.h"
 #include "tests/support/ranks.h"
 
 typedef struct rails_rank {

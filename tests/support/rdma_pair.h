@@ -6,7 +6,7 @@
 #ifndef TUTTI_TEST_RDMA_PAIR_H
 #define TUTTI_TEST_RDMA_PAIR_H
 
-#include "comm/transports/verbs.h"
+#include "comm/net/transport/verbs.h"
 
 typedef struct rdma_pair {
     bool first;   /* the one that serves */

@@ -9,13 +9,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bootstrap/store.h"
+#include "bootstrap/store/store.h"
 
 /* Tells the port, 0 for a failure, and serves until it is killed. */
 static void serve(int tell) {
     tutti_store_server *server;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int port = tutti_store_server_start("127.0.0.1", 0, NULL, &server) == TUTTI_OK ? tutti_store_server_port(server) : 0;
+    int port =
+        tutti_store_server_start("127.0.0.1", 0, NULL, &server) == TUTTI_OK ? tutti_store_server_port(server) : 0;
     if (write(tell, &port, sizeof port) == (ssize_t)sizeof port && port > 0) pause();
     _exit(0);
 }

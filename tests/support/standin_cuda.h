@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bootstrap/module.h"
+#include "bootstrap/machine/module.h"
 #include "kernels/device.h"
 
 #define STANDIN_MOST_GPUS 16

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/nccl_abi.h"
+#include "comm/gpu/nccl/nccl_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define MAGIC  UINT64_C(0x7374616e64696e21)

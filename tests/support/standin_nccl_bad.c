@@ -4,7 +4,7 @@
  */
 #include <stddef.h>
 
-#include "comm/nccl_abi.h"
+#include "comm/gpu/nccl/nccl_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm/transports/transport.h"
+#include "comm/net/transport/transport.h"
 #include "rdma/rdma.h"
 
 enum { NAME_BYTES = 16 };

@@ -1,6 +1,6 @@
 /*
  * Links between threads that keep nothing: a byte leaves its sender when its receiver takes it. What works over these waits
- * for no buffer of a network. For programs that compile algorithms anew, with the verbs of comm/link.h renamed (see
+ * for no buffer of a network. For programs that compile algorithms anew, with the verbs of comm/net/link.h renamed (see
  * STRICT_LINKS in tests/CMakeLists.txt); the ranks are threads of one process, and one set of links is in use at a time.
  *
  * A wait of 20 s is a deadlock, and an error that names who waits for whom; transfers must be of equal
@@ -9,7 +9,7 @@
 #ifndef TUTTI_TESTS_STRICT_LINKS_H
 #define TUTTI_TESTS_STRICT_LINKS_H
 
-#include "comm/link.h"
+#include "comm/net/link.h"
 
 tutti_status strict_links_create(int nranks);
 void strict_links_destroy(void);

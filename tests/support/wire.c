@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bootstrap/store.h"
+#include "bootstrap/store/store.h"
 
 enum { LIMIT_MS = 20000 };
 

@@ -29,7 +29,8 @@ OLDEST = (2, 4)
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FACTS = os.path.join(HERE, "backend", "pytorch_facts.py")  # run by the candidate
-LIBRARY = ("CMakeLists.txt", "LICENSE", "bench", "bootstrap", "cmake", "comm", "data", "ddp", "include", "kernels", "ops", "rdma", "tensor")
+LIBRARY = ("CMakeLists.txt", "LICENSE", "bench", "bootstrap", "cmake", "comm", "data", "ddp", "include", "kernels", "ops", "rdma", "tensor",
+           "tools")
 VERSION_FROM = '"../../CMakeLists.txt"'
 
 

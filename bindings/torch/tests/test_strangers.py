@@ -34,7 +34,7 @@ SLACK_S = 4      # beyond it, on a busy machine
 PROGRAM_S = 100  # for torchrun and its ranks, which import torch
 SECRET = "our word"
 
-# What ranks leave in the store (comm/roll.c), and say at the socket of the first of them (comm/contact.h).
+# What ranks leave in the store (comm/init/peer_table.c), and say at the socket of the first of them (comm/init/local_bootstrap.h).
 ROLL_MAGIC = 0x32306C6C6F727474
 VERDICT = struct.Struct("<QQ32sii")
 HOST_LINE = struct.Struct("<Qqiiii48s")

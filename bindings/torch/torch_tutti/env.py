@@ -13,7 +13,7 @@ from . import _C
 
 __all__ = ["get_world_size", "get_rank", "get_local_rank", "get_node_size", "init_rdma", "rdma_is_initialized"]
 
-# One of these is set in every process that a launcher has started (bootstrap/launcher_variables.c, rank_table.c).
+# One of these is set in every process that a launcher has started (bootstrap/launcher/launcher_variables.c, rank_table.c).
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
              "SLURM_PROCID", "RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH")
 

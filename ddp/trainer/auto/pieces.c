@@ -81,7 +81,7 @@ static int samples_of(const tutti_piece *piece) {
     tutti_node node;
     if (piece->kind >= TUTTI_LAYER_KIND_COUNT) return piece->batch;               /* these take little time */
     if (tutti_piece_place(piece, &layer, &node) != TUTTI_OK) return piece->batch; /* measuring it tells the error */
-    const tutti_cost cost = tutti_layers_row(layer.kind)->cost(&node);
+    const tutti_layer_cost cost = tutti_layers_row(layer.kind)->cost(&node);
     const double parameters = 4.0 * (double)(node.parameter_counts[0] + node.parameter_counts[1]);
     const double by_flops = MOST_FLOPS / (3 * cost.flops), by_bytes = MOST_BYTES / (cost.bytes - parameters);
     const double most = by_flops < by_bytes ? by_flops : by_bytes;

@@ -1,0 +1,161 @@
+/*
+ * Who am I and how many are we: what the launcher says, completed and checked.
+ *
+ * Nothing is guessed silently. Rank and size come together or not at all; what launchers leave out about the hosts is filled
+ * in and said; whatever contradicts is one error that shows all that was found. torchrun's variables count before a rank
+ * table, that before those of MPI and Slurm: who sets them up by hand inside such a job means what he sets.
+ */
+#include "bootstrap/launcher/world.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/launcher/launcher.h"
+#include "bootstrap/launcher/pmix.h"
+#include "bootstrap/launcher/rank_table.h"
+
+enum { UNSET = TUTTI_UNTOLD };
+
+/* --------------------------------------------------------------------------------- from a row of variables */
+
+/* `index` counts from 0 up to `count`; both are known here. */
+static tutti_status check_index(const tutti_launcher_row *row, tutti_told index, tutti_told count, const int *values) {
+    char problem[160], label[64];
+    if (values[index] < values[count]) return TUTTI_OK;
+    snprintf(label, sizeof label, "%s", row->names[count] != NULL ? row->names[count] : "the number of its kind");
+    snprintf(problem, sizeof problem, "%s=%d must be less than %s=%d", row->names[index], values[index], label,
+             values[count]);
+    return tutti_launcher_row_fail(row, problem);
+}
+
+static tutti_status check_positive(const tutti_launcher_row *row, tutti_told which, const int *values) {
+    char problem[160];
+    if (values[which] > 0) return TUTTI_OK;
+    snprintf(problem, sizeof problem, "%s must be at least 1", row->names[which]);
+    return tutti_launcher_row_fail(row, problem);
+}
+
+static void say_assumed(const tutti_launcher_row *row, const int *values) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&told)) return;
+    const char *rank = row->names[TUTTI_TOLD_LOCAL_RANK], *size = row->names[TUTTI_TOLD_LOCAL_SIZE];
+    tutti_log(values[TUTTI_TOLD_RANK] == 0 ? TUTTI_LOG_WARN : TUTTI_LOG_INFO,
+              "%s or %s is not set: takes all %d ranks to be on one host", rank != NULL ? rank : "LOCAL_RANK",
+              size != NULL ? size : "LOCAL_WORLD_SIZE", values[TUTTI_TOLD_SIZE]);
+}
+
+/* One of the two may follow from the other; else all ranks count as one host's. */
+static tutti_status fill_local(const tutti_launcher_row *row, int *values) {
+    int nodes = values[TUTTI_TOLD_NODES], *local_size = &values[TUTTI_TOLD_LOCAL_SIZE];
+    int *local_rank = &values[TUTTI_TOLD_LOCAL_RANK];
+    if (*local_size == UNSET && nodes > 0 && values[TUTTI_TOLD_SIZE] % nodes == 0)
+        *local_size = values[TUTTI_TOLD_SIZE] / nodes;
+    if (*local_size != UNSET) {
+        TUTTI_TRY(check_positive(row, TUTTI_TOLD_LOCAL_SIZE, values));
+        if (*local_rank == UNSET) *local_rank = values[TUTTI_TOLD_RANK] % *local_size;
+        return TUTTI_OK;
+    }
+    if (*local_rank != UNSET && *local_rank != values[TUTTI_TOLD_RANK]) {
+        char problem[200];
+        const char *name = row->names[TUTTI_TOLD_LOCAL_SIZE];
+        snprintf(problem, sizeof problem, "%s differs from %s, so there are several hosts: %s is needed",
+                 row->names[TUTTI_TOLD_LOCAL_RANK], row->names[TUTTI_TOLD_RANK],
+                 name != NULL ? name : "SLURM_STEP_TASKS_PER_NODE");
+        return tutti_launcher_row_fail(row, problem);
+    }
+    if (values[TUTTI_TOLD_SIZE] > 1) say_assumed(row, values);
+    *local_rank = values[TUTTI_TOLD_RANK];
+    *local_size = values[TUTTI_TOLD_SIZE];
+    return TUTTI_OK;
+}
+
+/* MPI's launchers do not say which node this is: ranks go to the nodes in blocks, or by turns. */
+static void fill_node(int *values) {
+    int rank = values[TUTTI_TOLD_RANK], local_rank = values[TUTTI_TOLD_LOCAL_RANK];
+    int local_size = values[TUTTI_TOLD_LOCAL_SIZE], *nodes = &values[TUTTI_TOLD_NODES];
+    if (*nodes == UNSET) *nodes = (values[TUTTI_TOLD_SIZE] + local_size - 1) / local_size;
+    if (values[TUTTI_TOLD_NODE] != UNSET) return;
+    bool by_turns = rank % local_size != local_rank && rank / *nodes == local_rank;
+    values[TUTTI_TOLD_NODE] = by_turns ? rank % *nodes : (int)tutti_min_i64(rank / local_size, *nodes - 1);
+}
+
+static tutti_status complete(const tutti_launcher_row *row, int *values) {
+    if (values[TUTTI_TOLD_RANK] == UNSET || values[TUTTI_TOLD_SIZE] == UNSET) {
+        char problem[64];
+        snprintf(problem, sizeof problem, "%s is missing",
+                 row->names[values[TUTTI_TOLD_RANK] == UNSET ? TUTTI_TOLD_RANK : TUTTI_TOLD_SIZE]);
+        return tutti_launcher_row_fail(row, problem);
+    }
+    TUTTI_TRY(check_index(row, TUTTI_TOLD_RANK, TUTTI_TOLD_SIZE, values));
+    TUTTI_TRY(fill_local(row, values));
+    TUTTI_TRY(check_index(row, TUTTI_TOLD_LOCAL_RANK, TUTTI_TOLD_LOCAL_SIZE, values));
+    if (values[TUTTI_TOLD_LOCAL_SIZE] > values[TUTTI_TOLD_SIZE]) {
+        char problem[160];
+        const char *local = row->names[TUTTI_TOLD_LOCAL_SIZE];
+        snprintf(problem, sizeof problem, "%s is more than %s", local != NULL ? local : "SLURM_STEP_TASKS_PER_NODE",
+                 row->names[TUTTI_TOLD_SIZE]);
+        return tutti_launcher_row_fail(row, problem);
+    }
+    if (values[TUTTI_TOLD_NODES] != UNSET) TUTTI_TRY(check_positive(row, TUTTI_TOLD_NODES, values));
+    fill_node(values);
+    return check_index(row, TUTTI_TOLD_NODE, TUTTI_TOLD_NODES, values);
+}
+
+static tutti_status read_row(const tutti_launcher_row *row, tutti_world *world_out) {
+    int values[TUTTI_TOLD_COUNT];
+    TUTTI_TRY(tutti_launcher_row_read(row, values));
+    TUTTI_TRY(complete(row, values));
+    *world_out = (tutti_world){.rank = values[TUTTI_TOLD_RANK],
+                               .size = values[TUTTI_TOLD_SIZE],
+                               .local_rank = values[TUTTI_TOLD_LOCAL_RANK],
+                               .local_size = values[TUTTI_TOLD_LOCAL_SIZE],
+                               .node = values[TUTTI_TOLD_NODE],
+                               .nodes = values[TUTTI_TOLD_NODES],
+                               .restart = values[TUTTI_TOLD_RESTART] == UNSET ? 0 : values[TUTTI_TOLD_RESTART]};
+    return TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------- all sources */
+
+/* Processes that were started together without a rank: each would be a world of its own, which nobody wants. */
+static void warn_of_other_launchers(void) {
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"};
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(sizes); i++) {
+        const char *text = tutti_launcher_variable(sizes[i]);
+        if (text == NULL || atoi(text) < 2 || atomic_flag_test_and_set(&told)) continue;
+        tutti_log(TUTTI_LOG_WARN, "%s=%s but no launcher has given this process a rank: it is a world of 1%s", sizes[i],
+                  text, i == TUTTI_COUNT_OF(sizes) - 1 ? "; in a batch script, start the program with srun" : "");
+    }
+}
+
+tutti_status tutti_world_read(tutti_world *world_out, tutti_launcher *launcher_out) {
+    const tutti_launcher_row *row = tutti_launcher_row_present();
+    bool torchrun = row != NULL && row->launcher == TUTTI_LAUNCHER_TORCHRUN;
+    *launcher_out = row != NULL ? row->launcher : TUTTI_LAUNCHER_NONE;
+    if (!torchrun && tutti_rank_table_present(row != NULL)) {
+        *launcher_out = TUTTI_LAUNCHER_RANK_TABLE;
+        return tutti_rank_table_world(world_out);
+    }
+    if (row != NULL) return read_row(row, world_out);
+    if (tutti_pmix_present()) {
+        *launcher_out = TUTTI_LAUNCHER_PMIX;
+        return tutti_pmix_world(world_out);
+    }
+    warn_of_other_launchers();
+    *world_out = (tutti_world){.size = 1, .local_size = 1, .nodes = 1};
+    return TUTTI_OK;
+}
+
+tutti_status tutti_world_get(tutti_world *world_out) {
+    tutti_launcher launcher;
+    tutti_world world;
+    if (world_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_world_get: world_out is NULL");
+    TUTTI_TRY(tutti_world_read(&world, &launcher));
+    *world_out = world;
+    return TUTTI_OK;
+}

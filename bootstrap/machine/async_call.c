@@ -1,0 +1,78 @@
+/*
+ * Threads for calls without a time limit. See async_call.h.
+ */
+#include "bootstrap/machine/async_call.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/thread.h"
+#include "bootstrap/machine/module.h"
+
+void tutti_async_call_init(tutti_async_call *call, void (*run)(tutti_async_call *call),
+                           void (*destroy)(tutti_async_call *call)) {
+    pthread_condattr_t monotonic;
+    pthread_mutex_init(&call->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&call->completed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    call->references = 1;
+    call->done = false;
+    call->run = run;
+    call->destroy = destroy;
+}
+
+static void drop_reference(tutti_async_call *call) {
+    pthread_mutex_lock(&call->lock);
+    bool last = --call->references == 0;
+    pthread_mutex_unlock(&call->lock);
+    if (!last) return;
+    pthread_cond_destroy(&call->completed);
+    pthread_mutex_destroy(&call->lock);
+    call->destroy(call);
+}
+
+static void *call_thread(void *argument) {
+    tutti_async_call *call = argument;
+    call->run(call);
+    pthread_mutex_lock(&call->lock);
+    call->done = true;
+    pthread_cond_signal(&call->completed);
+    pthread_mutex_unlock(&call->lock);
+    drop_reference(call);
+    return NULL;
+}
+
+int tutti_async_call_start(tutti_async_call *call) {
+    call->references++;
+    int error = tutti_thread_start("tutti-lookup", call_thread, call, NULL);
+    if (error != 0) call->references--;
+    return error;
+}
+
+static struct timespec in_ms(int64_t ms) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    int64_t ns = at.tv_nsec + ms * TUTTI_NS_PER_MS;
+    return (struct timespec){.tv_sec = at.tv_sec + (time_t)(ns / TUTTI_NS_PER_S),
+                             .tv_nsec = (long)(ns % TUTTI_NS_PER_S)};
+}
+
+bool tutti_async_call_wait(tutti_async_call *call, int64_t wait_ms) {
+    struct timespec until = in_ms(wait_ms);
+    pthread_mutex_lock(&call->lock);
+    while (!call->done && pthread_cond_timedwait(&call->completed, &call->lock, &until) != ETIMEDOUT) {}
+    bool done = call->done;
+    pthread_mutex_unlock(&call->lock);
+    return done;
+}
+
+void tutti_async_call_release(tutti_async_call *call) {
+    pthread_mutex_lock(&call->lock);
+    bool runs = call->references > 1 && !call->done;
+    pthread_mutex_unlock(&call->lock);
+    if (runs) tutti_module_pin_library(); /* the thread returns to its code */
+    drop_reference(call);
+}

@@ -1,0 +1,166 @@
+/*
+ * See store_crowd.h. A descriptor's number is the lowest that was free, so all below it are in use: a high one says how many the
+ * process has left, whatever else it has opened. That is believed for a while, since low ones, which say nothing, get free when
+ * others go.
+ */
+#include "bootstrap/store/store_crowd.h"
+
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/store/store_connection.h"
+
+tutti_status tutti_store_crowd_open(tutti_store_crowd *crowd) {
+    struct rlimit limit;
+    int most = 1 << 20;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < (rlim_t)most) most = (int)limit.rlim_cur;
+    crowd->limit = most;
+    return tutti_random_bytes(&crowd->seed, sizeof crowd->seed);
+}
+
+/* ------------------------------------------------------------------------------------------- addresses */
+
+static void key_of(const struct sockaddr_storage *address, uint8_t key[16]) {
+    memset(key, 0, 16);
+    if (address->ss_family == AF_INET6) {
+        memcpy(key, &((const struct sockaddr_in6 *)address)->sin6_addr, 16);
+        return;
+    }
+    key[10] = key[11] = 0xFF; /* IPv4 in IPv6's form */
+    memcpy(key + 12, &((const struct sockaddr_in *)address)->sin_addr, 4);
+}
+
+static tutti_store_address **bucket_of(tutti_store_crowd *crowd, const uint8_t key[16]) {
+    uint64_t words[2];
+    memcpy(words, key, sizeof words);
+    unsigned __int128 product = (unsigned __int128)(words[0] ^ crowd->seed) * ((words[1] ^ (crowd->seed >> 7)) | 1);
+    uint64_t hash = (uint64_t)product ^ (uint64_t)(product >> 64);
+    return &crowd->addresses[(hash ^ (hash >> 32)) % TUTTI_STORE_ADDRESS_BUCKETS];
+}
+
+static tutti_status find_address(tutti_store_crowd *crowd, const uint8_t key[16], tutti_store_address **address_out) {
+    tutti_store_address **bucket = bucket_of(crowd, key), *address = *bucket;
+    while (address != NULL && memcmp(address->key, key, sizeof address->key) != 0) address = address->chain;
+    if (address == NULL) {
+        TUTTI_TRY(tutti_calloc(1, sizeof *address, &address));
+        memcpy(address->key, key, sizeof address->key);
+        address->number = ++crowd->naddresses;
+        address->chain = *bucket;
+        *bucket = address;
+    }
+    *address_out = address;
+    return TUTTI_OK;
+}
+
+static void leave_address(tutti_store_crowd *crowd, tutti_store_address *address) {
+    if (--address->nconnections > 0) return;
+    tutti_store_address **link = bucket_of(crowd, address->key);
+    while (*link != address) link = &(*link)->chain;
+    *link = address->chain;
+    free(address);
+}
+
+/* ----------------------------------------------------------------------------------------- coming and going */
+
+static void end_strangeness(tutti_store_crowd *crowd, tutti_store_connection *c) {
+    if (!c->stranger) return;
+    c->stranger = false;
+    crowd->nstrangers--;
+    if (c->previous_stranger != NULL) c->previous_stranger->next_stranger = c->next_stranger;
+    else crowd->first_stranger = c->next_stranger;
+    if (c->next_stranger != NULL) c->next_stranger->previous_stranger = c->previous_stranger;
+    else crowd->last_stranger = c->previous_stranger;
+}
+
+tutti_status tutti_store_crowd_join(tutti_store_crowd *crowd, tutti_store_connection *c,
+                                    const struct sockaddr_storage *address) {
+    uint8_t key[16];
+    if (tutti_store_is_own(c)) return TUTTI_OK;
+    key_of(address, key);
+    TUTTI_TRY(find_address(crowd, key, &c->address));
+    c->address->nconnections++;
+    c->foreign = c->stranger = true;
+    crowd->nforeign++;
+    crowd->nstrangers++;
+    c->previous_stranger = crowd->last_stranger;
+    if (c->previous_stranger != NULL) c->previous_stranger->next_stranger = c;
+    else crowd->first_stranger = c;
+    crowd->last_stranger = c;
+    return TUTTI_OK;
+}
+
+void tutti_store_crowd_leave(tutti_store_crowd *crowd, tutti_store_connection *c) {
+    if (!c->foreign) return;
+    end_strangeness(crowd, c);
+    leave_address(crowd, c->address);
+    c->address = NULL;
+    c->foreign = false;
+    crowd->nforeign--;
+}
+
+bool tutti_store_crowd_update(tutti_store_crowd *crowd, tutti_store_budget *budget, tutti_store_connection *c) {
+    if (c->validated) end_strangeness(crowd, c);
+    if (!c->foreign || !tutti_store_is_own(c)) return false;
+    tutti_store_budget_leave(budget, c);
+    tutti_store_crowd_leave(crowd, c);
+    tutti_store_budget_settle(budget, c);
+    return true;
+}
+
+/* ----------------------------------------------------------------------------------------------- who goes */
+
+static int most_strangers(const tutti_store_crowd *crowd) {
+    return crowd->limit / 8 < TUTTI_STORE_MOST_STRANGERS ? crowd->limit / 8 : TUTTI_STORE_MOST_STRANGERS;
+}
+
+static int descriptors_to_leave(const tutti_store_crowd *crowd) {
+    return crowd->limit / 4 < TUTTI_STORE_FREE_DESCRIPTORS ? crowd->limit / 4 : TUTTI_STORE_FREE_DESCRIPTORS;
+}
+
+static int most_foreign(const tutti_store_crowd *crowd) {
+    int most = crowd->limit - crowd->limit / 4;
+    if (most > TUTTI_STORE_MOST_FOREIGN) most = TUTTI_STORE_MOST_FOREIGN;
+    return crowd->learned_ns != 0 && crowd->most_now < most ? crowd->most_now : most;
+}
+
+void tutti_store_crowd_learn(tutti_store_crowd *crowd, const tutti_store_connection *newcomer) {
+    int too_many = newcomer->fd + 1 - (crowd->limit - descriptors_to_leave(crowd));
+    if (too_many > 0) {
+        crowd->most_now = crowd->nforeign > too_many ? crowd->nforeign - too_many : 0;
+        crowd->learned_ns = newcomer->opened_ns;
+    } else if (newcomer->opened_ns - crowd->learned_ns > TUTTI_STORE_LEARNED_MS * TUTTI_NS_PER_MS) {
+        crowd->learned_ns = 0;
+    }
+}
+
+static tutti_store_connection *oldest_stranger(const tutti_store_crowd *crowd, const tutti_store_connection *but) {
+    tutti_store_connection *c = crowd->first_stranger;
+    return c != NULL && c == but ? c->next_stranger : c;
+}
+
+/* Of the address with the most connections the one that has been idle for the longest; of addresses with equally many the
+ * same. */
+static tutti_store_connection *idlest(tutti_store_connection *connections, const tutti_store_connection *but) {
+    tutti_store_connection *chosen = NULL;
+    for (tutti_store_connection *c = connections; c != NULL; c = c->next) {
+        if (!c->foreign || c == but) continue;
+        int more = chosen == NULL ? 1 : c->address->nconnections - chosen->address->nconnections;
+        if (more > 0 || (more == 0 && c->active_ns < chosen->active_ns)) chosen = c;
+    }
+    return chosen;
+}
+
+tutti_store_connection *tutti_store_crowd_victim(const tutti_store_crowd *crowd, tutti_store_connection *connections,
+                                                 const tutti_store_connection *newcomer) {
+    if (crowd->nforeign == 0) return NULL;
+    if (newcomer != NULL && crowd->nstrangers > most_strangers(crowd) &&
+        newcomer->opened_ns - crowd->first_stranger->opened_ns > TUTTI_STORE_GREETING_MS * TUTTI_NS_PER_MS)
+        return crowd->first_stranger;
+    if (newcomer != NULL && crowd->nforeign <= most_foreign(crowd)) return NULL;
+    tutti_store_connection *victim = oldest_stranger(crowd, newcomer);
+    if (victim == NULL) victim = idlest(connections, newcomer);
+    return victim != NULL ? victim : crowd->first_stranger;
+}

@@ -1,0 +1,297 @@
+/*
+ * Communicators: how they are made, break and go. See comm.h for the words.
+ *
+ * Creation: every rank has its page (a store's: in the segment) before the others hear of it; then all map each other's pages, and a first
+ * meeting on them ends the creation, so that a communicator that one rank has is one that all have.
+ * Destruction is local: the rank says that it has departed, and its page waits in retire.c until nobody looks.
+ */
+#include "comm/base/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/launcher/world.h"
+#include "comm/api/select.h"
+#include "comm/shm/flags.h"
+#include "comm/api/create.h"
+#include "comm/base/fork.h"
+#include "comm/shm/retire.h"
+#include "comm/shm/segment.h"
+#include "comm/shm/heap.h"
+#include "comm/net/hosts.h"
+#include "comm/net/link.h"
+#include "comm/p2p/p2p.h"
+#include "comm/shm/peer.h"
+#include "comm/shm/slots.h"
+#include "comm/init/timing.h"
+#include "comm/gpu/stream.h"
+#include "comm/net/route_log.h"
+#include "comm/base/queue.h"
+
+/* --------------------------------------------------------------------------------------- life of the struct */
+
+void tutti_comm_retain(tutti_comm *comm) {
+    atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
+}
+
+void tutti_comm_release(tutti_comm *comm) {
+    if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) return;
+    tutti_stream_free(comm);
+    tutti_queue_destroy(comm);
+    tutti_hosts_free(comm->hosts);
+    tutti_shm_segment_release(comm->segment);
+    free(comm->views);
+    free(comm->factors);
+    free(comm->buffers);
+    free(comm);
+}
+
+/* What works on a broken one, on one whose creation failed half-way, and on a whole one. */
+static void dismantle(tutti_comm *comm) {
+    tutti_queue_close(comm);
+    tutti_link_close_all(comm);
+    if (comm->page != NULL) {
+        if (comm->hosts == NULL) tutti_slots_delist(comm);
+        tutti_p2p_close(comm);
+        tutti_stream_close(comm);
+        atomic_store_explicit(&comm->page->departed, 1, memory_order_release);
+        tutti_page_wake(comm->page);
+        if (comm->hosts == NULL) tutti_retire_comm(comm);
+        else tutti_hosts_leave(comm);
+    }
+    tutti_comm_release(comm);
+}
+
+tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *options, const char *name,
+                                tutti_comm **comm_out) {
+    tutti_comm *comm;
+    void *page = NULL;
+    tutti_fork_watch();
+    if (options != NULL && options->struct_bytes != sizeof *options)
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "communicator options: struct_bytes is %zu, this library's tutti_comm_options has %zu: use "
+                          "TUTTI_COMM_OPTIONS(...), and a library of the header's version",
+                          options->struct_bytes, sizeof *options);
+    if (options != NULL && (options->timeout_ms < 0 || options->connect_timeout_ms < 0))
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "communicator options: timeout_ms is %lld and connect_timeout_ms %lld, both must be at least 0 (0: the "
+            "setting's)",
+            (long long)options->timeout_ms, (long long)options->connect_timeout_ms);
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
+    TUTTI_TRY(tutti_settings_check());
+    TUTTI_TRY(tutti_calloc(1, sizeof *comm, &comm));
+    atomic_init(&comm->references, 1);
+    comm->rank = rank;
+    comm->nranks = nranks;
+    comm->timeout_ms =
+        options != NULL && options->timeout_ms > 0 ? options->timeout_ms : tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
+    comm->connect_timeout_ms = options != NULL && options->connect_timeout_ms > 0
+                                   ? options->connect_timeout_ms
+                                   : tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
+    snprintf(comm->name, sizeof comm->name, "%s", options != NULL && options->name != NULL ? options->name : name);
+    tutti_status status;
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->members, &comm->members), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->views, &comm->views), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->factors, &comm->factors), fail);
+    TUTTI_TRY_GOTO(status, tutti_calloc((size_t)nranks, sizeof *comm->buffers, &comm->buffers), fail);
+    TUTTI_TRY_GOTO(status, tutti_select_forced(&comm->forced_row), fail);
+    TUTTI_TRY_GOTO(status, tutti_queue_create(comm), fail);
+    TUTTI_TRY_GOTO(status, tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof *comm->page, &page), fail);
+    comm->page = page;
+    tutti_page_prepare(comm->page);
+    *comm_out = comm;
+    return TUTTI_OK;
+fail:
+    free(comm->members);
+    tutti_comm_release(comm);
+    return status;
+}
+
+void tutti_create_identify(tutti_comm *comm, uint64_t id) {
+    comm->id = id;
+    atomic_store_explicit(&comm->page->comm_id, id, memory_order_release);
+}
+
+/* What a communicator of one host is to know of its ranks. */
+static void equip(tutti_comm *comm) {
+    comm->one_process = true;
+    for (int rank = 0; rank < comm->nranks; rank++)
+        comm->one_process = comm->one_process && comm->members[rank].process->self;
+    comm->spins = comm->host_cores >= comm->host_ranks;
+    comm->chunk_bytes = tutti_slots_chunk_bytes(comm->nranks);
+    tutti_slots_enlist(comm);
+}
+
+tutti_status tutti_create_end(tutti_comm *comm) {
+    if (comm->hosts == NULL) {
+        equip(comm);
+    } else {
+        comm->hosts->local->host_ranks = comm->host_ranks;
+        comm->hosts->local->host_cores = comm->host_cores;
+        equip(comm->hosts->local);
+        comm->spins = comm->hosts->local->spins;
+    }
+    TUTTI_TRY(tutti_p2p_open(comm));
+    if (comm->hosts != NULL) TUTTI_TRY(tutti_hosts_watch(comm));
+    tutti_op meeting = {.kind = TUTTI_KIND_BARRIER, .timeout_ms = comm->connect_timeout_ms};
+    comm->meeting = true;
+    tutti_status status = tutti_queue_run(comm, &meeting);
+    comm->meeting = false;
+    return status;
+}
+
+void tutti_create_cancel(tutti_comm *comm) {
+    if (comm == NULL) return;
+    tutti_fail(TUTTI_ERR_ABORTED, "the creation of communicator \"%s\" failed on rank %d: %s", comm->name, comm->rank,
+               tutti_last_error());
+    tutti_comm_break(comm, TUTTI_ERR_ABORTED);
+    dismantle(comm);
+}
+
+/* ------------------------------------------------------------------------------------------------ creation */
+
+static tutti_status meet_alone(tutti_comm *comm) {
+    uint64_t id;
+    tutti_peer *self;
+    TUTTI_TRY(tutti_random_bytes(&id, sizeof id));
+    TUTTI_TRY(tutti_peer_self(&self));
+    tutti_create_identify(comm, id | 1);
+    tutti_peer_retain(self);
+    comm->members[0] = (tutti_member){.process = self, .page = comm->page};
+    comm->host_ranks = comm->host_cores = 1;
+    return tutti_create_end(comm);
+}
+
+static tutti_status create(int rank, int nranks, const tutti_store *store, const char *prefix,
+                           const tutti_comm_options *options, const char *name, tutti_comm **comm_out) {
+    tutti_comm *comm = NULL;
+    TUTTI_TRY(tutti_create_begin(rank, nranks, options, name, &comm));
+    tutti_status status = nranks > 1 ? tutti_meet_in_store(comm, store, prefix) : meet_alone(comm);
+    if (status != TUTTI_OK) {
+        char text[TUTTI_ERROR_TEXT_BYTES];
+        snprintf(text, sizeof text, "%s", tutti_last_error());
+        tutti_create_cancel(comm);
+        return tutti_fail(status, "%s", text);
+    }
+    tutti_route_log_hosts(comm);
+    *comm_out = comm;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, const char *prefix,
+                               const tutti_comm_options *options, tutti_comm **comm_out) {
+    if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: comm_out is NULL");
+    if (nranks < 1 || rank < 0 || rank >= nranks)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: rank %d of %d ranks cannot be", rank, nranks);
+    if (nranks > 1 &&
+        (store == NULL || store->struct_bytes != sizeof *store || store->set == NULL || store->get == NULL ||
+         store->add == NULL || store->check == NULL || prefix == NULL || strlen(prefix) > 256))
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_comm_create: a store (struct_bytes, set, get, add, check) and a prefix of at "
+                          "most 256 characters are needed for more than one rank");
+    tutti_timing_begin();
+    return create(rank, nranks, store, prefix, options, "comm", comm_out);
+}
+
+tutti_status tutti_comm_create_world(tutti_comm **comm_out) {
+    tutti_world world;
+    tutti_rendezvous *rendezvous = NULL;
+    if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_world: comm_out is NULL");
+    tutti_timing_begin();
+    TUTTI_TRY(tutti_world_get(&world));
+    tutti_timing_over(TUTTI_TIMING_LAUNCHER);
+    tutti_log_set_rank(world.size > 1 ? world.rank : -1);
+    if (world.size == 1) return create(0, 1, NULL, NULL, NULL, "world", comm_out);
+    TUTTI_TRY(tutti_rendezvous_open(&world, &rendezvous));
+    tutti_timing_over(TUTTI_TIMING_STORE);
+    tutti_status status = create(world.rank, world.size, tutti_rendezvous_store(rendezvous),
+                                 tutti_rendezvous_prefix(rendezvous), NULL, "world", comm_out);
+    if (status != TUTTI_OK) tutti_rendezvous_hurry(rendezvous);
+    tutti_rendezvous_close(rendezvous);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------- breaking, ending */
+
+tutti_status tutti_comm_check(tutti_comm *comm) {
+    if (TUTTI_UNLIKELY(tutti_forked()))
+        return tutti_fail(TUTTI_ERR_FORKED, "communicator \"%s\" belongs to the process that this one was forked from",
+                          comm->name);
+    if (TUTTI_LIKELY(atomic_load_explicit(&comm->page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN))
+        return TUTTI_OK;
+    return tutti_fail((tutti_status)comm->page->broken_status, "%s", comm->page->broken_text);
+}
+
+tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status) {
+    tutti_page *page = comm->page;
+    uint32_t whole = TUTTI_PAGE_WHOLE;
+    if (atomic_compare_exchange_strong_explicit(&page->state, &whole, TUTTI_PAGE_BREAKING, memory_order_acq_rel,
+                                                memory_order_acquire)) {
+        page->broken_status = status;
+        snprintf(page->broken_text, sizeof page->broken_text, "%s", tutti_last_error());
+        atomic_store_explicit(&page->state, TUTTI_PAGE_BROKEN, memory_order_release);
+        for (int i = 0; i < TUTTI_POSTS; i++)
+            if (atomic_load(&page->step) < tutti_step_at(atomic_load(&page->posts[i].sequence), TUTTI_STEP_DONE))
+                atomic_store_explicit(&page->posts[i].signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
+        tutti_page_wake(page);
+    }
+    while (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) {}
+    return tutti_fail((tutti_status)page->broken_status, "%s", page->broken_text);
+}
+
+tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status) {
+    status = tutti_comm_break(comm, status);
+    if (comm->hosts != NULL && tutti_queue_try_enter(comm)) { /* else whoever runs the operation tells the others */
+        tutti_link_break_all(comm);
+        tutti_queue_leave(comm);
+    }
+    tutti_p2p_notify_broken(comm);
+    return tutti_fail(status, "%s", comm->page->broken_text);
+}
+
+tutti_status tutti_comm_abort(tutti_comm *comm, const char *reason) {
+    if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_abort: comm is NULL");
+    if (tutti_forked()) return tutti_comm_check(comm);
+    tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted by rank %d (pid %d): %s", comm->name, comm->rank,
+               (int)getpid(), reason != NULL ? reason : "no reason given");
+    tutti_comm_give_up(comm, TUTTI_ERR_ABORTED);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_comm_error(tutti_comm *comm) {
+    if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_error: comm is NULL");
+    return tutti_comm_check(comm);
+}
+
+tutti_status tutti_comm_destroy(tutti_comm *comm) {
+    if (comm == NULL) return TUTTI_OK;
+    if (tutti_forked()) return TUTTI_OK; /* its memory is the parent's, or not here at all */
+    if (tutti_task_comm == comm)
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "tutti_comm_destroy: communicator \"%s\" runs the calling function of tutti_submit; destroy it elsewhere",
+            comm->name);
+    atomic_store_explicit(&comm->destroyed, true, memory_order_release);
+    tutti_stream_abandon(comm);
+    if (tutti_queue_is_active(comm)) {
+        tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed by rank %d while operations were under way",
+                   comm->name, comm->rank);
+        tutti_comm_break(comm, TUTTI_ERR_ABORTED);
+    }
+    dismantle(comm);
+    return TUTTI_OK;
+}
+
+int tutti_comm_rank(const tutti_comm *comm) {
+    return comm != NULL ? comm->rank : -1;
+}
+
+int tutti_comm_size(const tutti_comm *comm) {
+    return comm != NULL ? comm->nranks : -1;
+}

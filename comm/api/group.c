@@ -1,0 +1,180 @@
+/*
+ * Group calls: what a thread calls between begin and end is recorded, and started together by end.
+ *
+ * All sends and receives are posted first, so none of them waits for another; the collectives follow in the order of
+ * their calls. Of messages on CUDA memory the sends come first: a receive makes what follows in its stream wait.
+ * The group's work ends with its last part; it counts one part more while parts are being added.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/p2p/channel.h"
+#include "comm/gpu/stream.h"
+#include "comm/api/submit.h"
+#include "comm/base/queue.h"
+
+typedef struct group {
+    tutti_comm *comm; /* NULL: no group is open on this thread */
+    tutti_work **ops; /* works whose op is filled in; not started */
+    size_t nops, ops_capacity;
+    tutti_message *messages;
+    tutti_work **message_works; /* as many as messages; NULL: not started */
+    size_t nmessages, messages_capacity;
+} group;
+
+static TUTTI_THREAD_LOCAL group open_group;
+
+bool tutti_group_is_open(const tutti_comm *comm) {
+    return open_group.comm == comm;
+}
+
+static tutti_status grow(void *array_pointer, size_t count, size_t *capacity, size_t item_bytes) {
+    void *array;
+    if (count < *capacity) return TUTTI_OK;
+    size_t wanted = *capacity > 0 ? 2 * *capacity : 16;
+    memcpy(&array, array_pointer, sizeof array);
+    array = realloc(array, wanted * item_bytes);
+    if (array == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a group of %zu calls", wanted);
+    memcpy(array_pointer, &array, sizeof array);
+    *capacity = wanted;
+    return TUTTI_OK;
+}
+
+static void forget(group *g) {
+    for (size_t i = 0; i < g->nops; i++) tutti_work_free(g->ops[i]);
+    for (size_t i = 0; i < g->nmessages && g->message_works != NULL; i++) tutti_work_free(g->message_works[i]);
+    free(g->ops);
+    free(g->messages);
+    free(g->message_works);
+    *g = (group){.comm = NULL};
+}
+
+tutti_status tutti_group_begin(tutti_comm *comm) {
+    if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_begin: comm is NULL");
+    TUTTI_TRY(tutti_comm_check(comm));
+    if (open_group.comm != NULL)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_begin: this thread has a group open; end it first");
+    open_group = (group){.comm = comm};
+    return TUTTI_OK;
+}
+
+tutti_status tutti_group_add_op(tutti_comm *comm, const tutti_op *op, int gpu, void *stream) {
+    group *g = &open_group;
+    TUTTI_TRY(grow(&g->ops, g->nops, &g->ops_capacity, sizeof *g->ops));
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op = *op;
+    work->gpu = gpu;
+    work->stream = stream;
+    g->ops[g->nops++] = work;
+    return tutti_op_own_arrays(comm, work);
+}
+
+tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *message) {
+    (void)comm;
+    group *g = &open_group;
+    TUTTI_TRY(grow(&g->messages, g->nmessages, &g->messages_capacity, sizeof *g->messages));
+    g->messages[g->nmessages++] = *message;
+    return TUTTI_OK;
+}
+
+/* Those on host memory and the sends, or the receives on CUDA memory. */
+static tutti_status start_messages(group *g, tutti_work *whole, bool queued, bool waiting_ones) {
+    for (size_t i = 0; i < g->nmessages; i++) {
+        const tutti_message *message = &g->messages[i];
+        bool cuda = message->gpu != TUTTI_PLACE_HOST;
+        if ((cuda && !message->sends) != waiting_ones) continue;
+        if (cuda)
+            TUTTI_TRY(tutti_stream_submit_message(g->comm, message, queued ? whole : NULL,
+                                                  queued ? &g->message_works[i] : NULL));
+        else TUTTI_TRY(tutti_message_start(g->comm, message, whole, &g->message_works[i]));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status queue_op(group *g, tutti_work *work, tutti_work *whole) {
+    work->whole = whole;
+    tutti_work_retain(whole);
+    atomic_fetch_add_explicit(&whole->parts, 1, memory_order_relaxed);
+    tutti_status status = tutti_queue_push(g->comm, work);
+    if (status != TUTTI_OK) tutti_work_end(work, status); /* the queue refuses: end the part here */
+    return status;
+}
+
+/* Posts all messages, then runs or queues the collectives. What could not be started fails the whole. Who does not ask for a
+ * work waits for what is on host memory only: the rest is done in stream order. */
+static tutti_status start(group *g, tutti_work *whole, bool queued) {
+    tutti_work *unseen = NULL;
+    TUTTI_TRY(tutti_calloc(g->nmessages, sizeof *g->message_works, &g->message_works));
+    TUTTI_TRY(start_messages(g, whole, queued, /* waiting_ones */ false));
+    TUTTI_TRY(start_messages(g, whole, queued, /* waiting_ones */ true));
+    for (size_t i = 0; i < g->nops; i++) {
+        tutti_work *work = g->ops[i];
+        if (work->gpu != TUTTI_PLACE_HOST) {
+            TUTTI_TRY(tutti_stream_submit(g->comm, &work->op, work->gpu, work->stream, queued ? whole : NULL,
+                                          queued ? &unseen : NULL));
+            tutti_work_free(unseen);
+            unseen = NULL;
+        } else if (queued) {
+            TUTTI_TRY(queue_op(g, work, whole));
+        } else {
+            TUTTI_TRY(tutti_queue_run(g->comm, &work->op));
+        }
+    }
+    return TUTTI_OK;
+}
+
+static void tell_received(const group *g) {
+    for (size_t i = 0; i < g->nmessages; i++) {
+        const tutti_work *work = g->message_works[i];
+        if (g->messages[i].received != NULL && work != NULL && tutti_work_done(work))
+            *g->messages[i].received = (tutti_received){.source = work->source, .tag = work->tag, .count = work->count};
+    }
+}
+
+tutti_status tutti_group_cancel(tutti_comm *comm) {
+    if (comm == NULL || open_group.comm != comm)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_cancel: this thread has no group open on that communicator");
+    group mine = open_group;
+    open_group = (group){.comm = NULL};
+    forget(&mine);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
+    group *g = &open_group;
+    if (comm == NULL || g->comm != comm)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_end: this thread has no group open on that communicator");
+    group mine = *g;
+    *g = (group){.comm = NULL}; /* from here on calls are plain ones */
+    bool queued = options != NULL && options->work != NULL;
+    tutti_work *whole;
+    tutti_status status = tutti_work_create(comm, &whole);
+    if (status != TUTTI_OK) {
+        forget(&mine);
+        return status;
+    }
+    atomic_init(&whole->parts, 1);
+    if (!queued) tutti_channel_attend(1); /* as in tutti_submit_message */
+    tutti_work *guard = NULL;             /* the part that keeps the whole open while others are added */
+    status = tutti_work_create(comm, &guard);
+    if (status == TUTTI_OK) {
+        guard->whole = whole;
+        tutti_work_retain(whole);
+        status = start(&mine, whole, queued);
+        tutti_work_end(guard, status);
+        if (queued && mine.nmessages > 0 && !tutti_work_done(whole)) tutti_queue_serve_p2p(comm);
+    }
+    tutti_work_free(guard);
+    if (status == TUTTI_OK && !queued) {
+        status = tutti_work_finish(whole);
+        tutti_queue_serve_rest(comm);
+    }
+    if (!queued) tutti_channel_attend(-1);
+    if (!queued) tell_received(&mine);
+    forget(&mine);
+    if (queued && status == TUTTI_OK) *options->work = whole;
+    else tutti_work_free(whole);
+    return status;
+}

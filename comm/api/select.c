@@ -1,0 +1,118 @@
+/*
+ * The algorithm table. The first row whose kinds and size fit wins; a row named by TUTTI_ALGORITHM comes first where
+ * it fits. Only kind, counts and what the communicator agreed on at its creation decide, so every rank chooses alike.
+ */
+#include "comm/api/select.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/settings.h"
+#include "comm/gpu/engines.h"
+#include "comm/net/hier/hierarchical.h"
+#include "comm/shm/coll/shared.h"
+
+#define KIND(name) (1u << TUTTI_KIND_##name)
+#define ALL_KINDS  ((1u << TUTTI_KIND_COUNT) - 1)
+#define MOVING_KINDS                                                                                                   \
+    (KIND(BROADCAST) | KIND(ALL_GATHER) | KIND(ALL_TO_ALL) | KIND(GATHER) | KIND(SCATTER) | KIND(ALL_GATHER_V) |       \
+     KIND(ALL_TO_ALL_V) | KIND(GATHER_V) | KIND(SCATTER_V))
+
+/* Data, not functions: a short call looks at several rows. A row fits where its shape and one of its two sizes do. */
+typedef struct row {
+    const char *name;
+    unsigned kinds;
+    enum { ANY_SHAPE, ONE_RANK, SEVERAL_HOSTS } shape;
+    size_t most_bytes; /* of a rank's input, with any number of ranks */
+    int most_ranks;    /* with any size */
+    tutti_status (*run)(tutti_comm *comm, const tutti_op *op);
+    const char *when;
+} row;
+
+/* Up to here a second step costs more than reducing everything n times. */
+#define MOST_WHOLE_BYTES ((size_t)16 << 10)
+
+static const row rows[] = {
+    {.name = "solo", .kinds = ALL_KINDS, .shape = ONE_RANK, .most_ranks = INT_MAX, .run = tutti_solo, .when = "one rank"},
+    {.name = "hierarchical",
+     .kinds = ALL_KINDS,
+     .shape = SEVERAL_HOSTS,
+     .most_ranks = INT_MAX,
+     .run = tutti_hierarchical,
+     .when =
+         "several hosts: shared memory on each, rails between them; long calls in pieces, so that both work at a time"},
+    {.name = "line",
+     .kinds = ALL_KINDS,
+     .most_bytes = TUTTI_POST_PAYLOAD_BYTES,
+     .run = tutti_shared_line,
+     .when = "input of at most 4200 bytes, equal counts"},
+    {.name = "whole",
+     .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .most_bytes = MOST_WHOLE_BYTES,
+     .most_ranks = 2,
+     .run = tutti_shared_reduce_whole,
+     .when = "2 ranks, or at most 16 KiB"},
+    {.name = "sliced",
+     .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .most_ranks = INT_MAX,
+     .run = tutti_shared_reduce_sliced,
+     .when = "always"},
+    {.name = "reduce_scatter",
+     .kinds = KIND(REDUCE_SCATTER) | KIND(REDUCE_SCATTER_V),
+     .most_ranks = INT_MAX,
+     .run = tutti_shared_reduce_scatter,
+     .when = "always"},
+    {.name = "move", .kinds = MOVING_KINDS, .most_ranks = INT_MAX, .run = tutti_shared_move, .when = "always"},
+};
+
+static bool has_shape(const row *candidate, const tutti_comm *comm) {
+    if (candidate->shape == ANY_SHAPE) return true;
+    return candidate->shape == ONE_RANK ? comm->nranks == 1 : comm->hosts != NULL;
+}
+
+static bool fits(const row *candidate, const tutti_comm *comm, const tutti_op *op) {
+    return (candidate->kinds >> op->kind & 1) != 0 && has_shape(candidate, comm) &&
+           (comm->nranks <= candidate->most_ranks || tutti_op_input_bytes(comm, op) <= candidate->most_bytes);
+}
+
+static const row *choose(const tutti_comm *comm, const tutti_op *op) {
+    if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->hosts == NULL && fits(&rows[comm->forced_row], comm, op))
+        return &rows[comm->forced_row];
+    const row *first = rows;
+    while (!fits(first, comm, op)) first++; /* some row fits every operation */
+    return first;
+}
+
+tutti_status tutti_select_forced(int *row_out) {
+    const char *name = tutti_setting_text(TUTTI_SETTING_ALGORITHM);
+    char known[256] = "";
+    size_t used = 0;
+    *row_out = -1;
+    if (name[0] == '\0' || tutti_rail_has_row(name) || tutti_engines_have(name)) return TUTTI_OK; /* chosen there */
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
+        if (strcmp(name, rows[i].name) == 0) {
+            *row_out = (int)i;
+            return TUTTI_OK;
+        }
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
+    }
+    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_ALGORITHM=%s: there are %s; between hosts %s; for CUDA memory %s", name,
+                      known, tutti_rail_row_names(), tutti_engines_names());
+}
+
+tutti_status tutti_select_and_run(tutti_comm *comm, const tutti_op *op) {
+    return choose(comm, op)->run(comm, op);
+}
+
+const char *tutti_select_row(int index, char *text, size_t capacity) {
+    if (index < 0 || (size_t)index >= TUTTI_COUNT_OF(rows)) return NULL;
+    size_t used = (size_t)snprintf(text, capacity, "%-16s", rows[index].name);
+    for (int kind = 0; kind < TUTTI_KIND_COUNT && used < capacity; kind++)
+        if ((rows[index].kinds >> kind & 1) != 0 && rows[index].kinds != ALL_KINDS)
+            used += (size_t)snprintf(text + used, capacity - used, "%s ", tutti_kind_name((tutti_kind)kind));
+    if (used < capacity)
+        snprintf(text + used, capacity - used, "%s(%s)", rows[index].kinds == ALL_KINDS ? "all " : "",
+                 rows[index].when);
+    return text;
+}

@@ -1,0 +1,287 @@
+/*
+ * Communicators made from others, without a store: pages are told through the parent.
+ *
+ * split: one all_gather on the parent of (colour, key, page); the id is a hash of the parent's id, the number of the
+ * split and the colour, so that every page carries it before it is told. create_group: only the members talk, over
+ * point to point; the first of the list gathers and hands out.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "bootstrap/base/hash.h"
+#include "comm/net/hier/hierarchical.h"
+#include "comm/shm/flags.h"
+#include "comm/api/create.h"
+#include "comm/shm/segment.h"
+#include "comm/net/hosts.h"
+#include "comm/p2p/p2p.h"
+#include "comm/shm/peer.h"
+#include "comm/gpu/stream.h"
+#include "comm/base/queue.h"
+
+/* What a rank tells of itself. */
+typedef struct ticket {
+    int64_t color, key;
+    uint64_t page; /* address in its process; 0: it has no memory for one, or wants none */
+    uint64_t id;   /* of the new communicator; create_group: chosen by the first member */
+} ticket;
+
+static void inherit(tutti_comm *comm, const tutti_comm *parent, const tutti_comm_options *options) {
+    if (options == NULL || options->timeout_ms == 0) comm->timeout_ms = parent->timeout_ms;
+    if (options == NULL || options->connect_timeout_ms == 0) comm->connect_timeout_ms = parent->connect_timeout_ms;
+    if (parent->segment != NULL) tutti_shm_segment_retain(parent->segment);
+    comm->segment = parent->segment;
+    comm->host_ranks = parent->host_ranks;
+    comm->host_cores = parent->host_cores;
+}
+
+static tutti_status take_member(tutti_comm *comm, int rank, const tutti_comm *parent, int parent_rank, uint64_t page) {
+    tutti_peer *process = parent->members[parent_rank].process;
+    tutti_member member = {.process = process, .page = tutti_peer_translate(process, page, sizeof(tutti_page))};
+    if (page == 0)
+        return tutti_fail(TUTTI_ERR_MEMORY, "rank %d has no shared memory for a new communicator", parent_rank);
+    if (member.page == NULL || page % TUTTI_CACHE_LINE != 0)
+        return tutti_fail(TUTTI_ERR_DATA, "rank %d shows a page outside of its heap", parent_rank);
+    tutti_peer_retain(process);
+    comm->members[rank] = member;
+    return TUTTI_OK;
+}
+
+static int host_of(const tutti_comm *parent, int parent_rank) {
+    return parent->hosts != NULL ? parent->hosts->host_of[parent_rank] : 0;
+}
+
+/* Lays the new communicator out over hosts if its members are on several. */
+static tutti_status lay_out(tutti_comm *comm, const tutti_comm *parent, const int *parent_ranks) {
+    bool several = false;
+    int *keys;
+    for (int rank = 1; rank < comm->nranks; rank++)
+        several = several || host_of(parent, parent_ranks[rank]) != host_of(parent, parent_ranks[0]);
+    if (!several) return TUTTI_OK;
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *keys, &keys));
+    for (int rank = 0; rank < comm->nranks; rank++) keys[rank] = host_of(parent, parent_ranks[rank]);
+    tutti_status status = tutti_hosts_create(comm, keys);
+    free(keys);
+    TUTTI_TRY(status);
+    tutti_hosts *hosts = comm->hosts;
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *hosts->own_doors, &hosts->own_doors));
+    for (int rank = 0; rank < comm->nranks; rank++) hosts->own_doors[rank] = parent->hosts->listeners[parent_ranks[rank]];
+    hosts->listeners = hosts->own_doors;
+    return tutti_hierarchical_inherit(comm, parent);
+}
+
+/* Makes the parent's ranks, in that order, the members of comm; tickets[i] is that of the i-th. */
+static tutti_status take_members(tutti_comm *comm, const tutti_comm *parent, const int *parent_ranks,
+                                 const ticket *tickets) {
+    TUTTI_TRY(lay_out(comm, parent, parent_ranks));
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        int parent_rank = parent_ranks[rank];
+        tutti_peer *process = parent->members[parent_rank].process;
+        if (!process->remote) {
+            TUTTI_TRY(take_member(comm, rank, parent, parent_rank, tickets[rank].page));
+        } else {
+            tutti_peer_retain(process);
+            tutti_hosts_enter_remote(comm, rank, process);
+        }
+    }
+    if (comm->hosts != NULL) tutti_hosts_fill_local(comm);
+    return TUTTI_OK;
+}
+
+static tutti_status cancel_with(tutti_comm *comm, tutti_status status) {
+    char text[TUTTI_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    tutti_create_cancel(comm);
+    return tutti_fail(status, "%s", text);
+}
+
+/* ------------------------------------------------------------------------------------------------- split */
+
+typedef struct place {
+    int64_t key;
+    int parent_rank;
+} place;
+
+static int by_key(const void *a, const void *b) {
+    const place *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->parent_rank - y->parent_rank;
+}
+
+/* The parent's ranks of this colour in their new order; gives their number. */
+static int sort_members(const ticket *tickets, int nranks, int64_t color, place *places) {
+    int count = 0;
+    for (int rank = 0; rank < nranks; rank++)
+        if (tickets[rank].color == color) places[count++] = (place){.key = tickets[rank].key, .parent_rank = rank};
+    qsort(places, (size_t)count, sizeof *places, by_key);
+    return count;
+}
+
+static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticket *tickets) {
+    size_t n = (size_t)parent->nranks;
+    place *places;
+    ticket *own = NULL; /* of the new ranks, in their order */
+    int *parent_ranks = NULL;
+    tutti_status status = TUTTI_OK;
+    TUTTI_TRY(tutti_calloc(n, sizeof *places, &places));
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *own, &own), done);
+    TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *parent_ranks, &parent_ranks), done);
+    /* It was made for the parent's number of ranks, so all arrays are large enough. */
+    comm->nranks = sort_members(tickets, parent->nranks, tickets[parent->rank].color, places);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        parent_ranks[rank] = places[rank].parent_rank;
+        own[rank] = tickets[places[rank].parent_rank];
+        if (places[rank].parent_rank == parent->rank) comm->rank = rank;
+    }
+    TUTTI_TRY_GOTO(status, take_members(comm, parent, parent_ranks, own), done);
+    status = tutti_create_end(comm);
+done:
+    free(parent_ranks);
+    free(own);
+    free(places);
+    return status;
+}
+
+/* All ranks of the parent are inside, those as well whose own part has failed; which is told first. */
+static tutti_status split_streams(tutti_comm *parent, tutti_comm *child, int color, tutti_status so_far) {
+    char text[TUTTI_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", so_far != TUTTI_OK ? tutti_last_error() : "");
+    tutti_status status = tutti_stream_split(parent, so_far == TUTTI_OK ? child : NULL, color);
+    return so_far == TUTTI_OK ? status : tutti_fail(so_far, "%s", text);
+}
+
+tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_comm_options *options,
+                              tutti_comm **comm_out) {
+    if (comm == NULL || comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_split: NULL argument");
+    if (color < 0 && color != TUTTI_COLOR_NONE)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_split: color %d; 0 and above, or TUTTI_COLOR_NONE", color);
+    TUTTI_TRY(tutti_comm_check(comm));
+    char name[64];
+    tutti_comm *new = NULL;
+    ticket *tickets, own = {.color = color, .key = key};
+    uint64_t number = ++comm->splits;
+    snprintf(name, sizeof name, "%.40s/%llu", comm->name, (unsigned long long)number);
+    own.id = tutti_hash_add(tutti_hash_add(comm->id, number), (uint64_t)color) | 1;
+    TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *tickets, &tickets));
+    tutti_status begun = color >= 0 ? tutti_create_begin(0, comm->nranks, options, name, &new) : TUTTI_OK;
+    if (new != NULL) {
+        inherit(new, comm, options);
+        tutti_create_identify(new, own.id);
+        own.page = (uint64_t)(uintptr_t) new->page;
+    }
+    tutti_op gather = {.kind = TUTTI_KIND_ALL_GATHER,
+                       .type = TUTTI_UINT8,
+                       .src = &own,
+                       .dst = tickets,
+                       .count = sizeof own,
+                       .signature = tutti_hash_add(0, number) >> 1};
+    tutti_status status = tutti_queue_run(comm, &gather);
+    bool met = status == TUTTI_OK;
+    if (status == TUTTI_OK) status = begun;
+    if (status == TUTTI_OK && new != NULL) status = join_split(comm, new, tickets);
+    free(tickets);
+    if (met) status = split_streams(comm, new, color, status);
+    if (status != TUTTI_OK) return cancel_with(new, status);
+    *comm_out = new;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- group */
+
+static tutti_status wait_and_free(tutti_work *work, tutti_status started) {
+    tutti_status status = started == TUTTI_OK ? tutti_work_wait(work, -1) : started;
+    tutti_work_free(work);
+    return status;
+}
+
+static tutti_status send_bytes(tutti_comm *comm, const void *data, size_t bytes, int peer, int64_t tag,
+                               int64_t timeout_ms) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op.timeout_ms = timeout_ms;
+    return wait_and_free(work, tutti_p2p_send(comm, data, bytes, peer, tag, work));
+}
+
+static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, int peer, int64_t tag,
+                                  int64_t timeout_ms) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op.timeout_ms = timeout_ms;
+    return wait_and_free(work, tutti_p2p_recv(comm, data, bytes, 1, peer, tag, work));
+}
+
+/* Every member gets all members' tickets, in the list's order. The first member knows which rank is missing, so its deadline ends
+ * first: the others hear its reason. */
+static tutti_status share_tickets(tutti_comm *parent, const int *ranks, int nranks, int me, int64_t tag,
+                                  int64_t timeout_ms, ticket *tickets) {
+    size_t bytes = (size_t)nranks * sizeof *tickets;
+    if (me != 0) {
+        TUTTI_TRY(send_bytes(parent, &tickets[me], sizeof *tickets, ranks[0], tag, timeout_ms));
+        return receive_bytes(parent, tickets, bytes, ranks[0], tag, timeout_ms + timeout_ms / 8 + 100);
+    }
+    for (int rank = 1; rank < nranks; rank++)
+        TUTTI_TRY(receive_bytes(parent, &tickets[rank], sizeof *tickets, ranks[rank], tag, timeout_ms));
+    for (int rank = 1; rank < nranks; rank++)
+        TUTTI_TRY(send_bytes(parent, tickets, bytes, ranks[rank], tag, timeout_ms));
+    return TUTTI_OK;
+}
+
+static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *ranks, int64_t tag, ticket *tickets) {
+    tickets[comm->rank].page = (uint64_t)(uintptr_t)comm->page;
+    if (comm->rank == 0) {
+        TUTTI_TRY(tutti_random_bytes(&tickets[0].id, sizeof tickets[0].id));
+        tickets[0].id |= 1;
+        tutti_create_identify(comm, tickets[0].id);
+    }
+    TUTTI_TRY(share_tickets(parent, ranks, comm->nranks, comm->rank, tag, comm->connect_timeout_ms, tickets));
+    tutti_create_identify(comm, tickets[0].id);
+    TUTTI_TRY(take_members(comm, parent, ranks, tickets));
+    return tutti_create_end(comm);
+}
+
+static tutti_status check_list(const tutti_comm *comm, const int *ranks, int nranks, int *me_out) {
+    bool found = false;
+    if (nranks < 1 || nranks > comm->nranks)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: %d ranks of %d", nranks, comm->nranks);
+    for (int i = 0; i < nranks; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->nranks)
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d of %d cannot be", ranks[i],
+                              comm->nranks);
+        for (int before = 0; before < i; before++)
+            if (ranks[before] == ranks[i])
+                return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d is listed twice", ranks[i]);
+        if (ranks[i] == comm->rank) {
+            *me_out = i;
+            found = true;
+        }
+    }
+    if (!found)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d calls it but is not in the list",
+                          comm->rank);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_comm_create_group(tutti_comm *comm, const int *ranks, int nranks, int64_t tag,
+                                     const tutti_comm_options *options, tutti_comm **comm_out) {
+    int me = 0;
+    if (comm == NULL || ranks == NULL || comm_out == NULL || tag < 0 || tag > INT64_MAX / 2)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: NULL argument or a tag below 0");
+    TUTTI_TRY(tutti_comm_check(comm));
+    TUTTI_TRY(check_list(comm, ranks, nranks, &me));
+    char name[64];
+    tutti_comm *new;
+    ticket *tickets;
+    snprintf(name, sizeof name, "%.32s/group %lld", comm->name, (long long)tag);
+    TUTTI_TRY(tutti_create_begin(me, nranks, options, name, &new));
+    inherit(new, comm, options);
+    tutti_status status = tutti_calloc((size_t)nranks, sizeof *tickets, &tickets);
+    if (status == TUTTI_OK) {
+        status = join_group(comm, new, ranks, TUTTI_TAG_GROUP - tag, tickets);
+        free(tickets);
+    }
+    if (status != TUTTI_OK) return cancel_with(new, status);
+    *comm_out = new;
+    return TUTTI_OK;
+}

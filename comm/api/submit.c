@@ -1,0 +1,159 @@
+/*
+ * Carrying out checked calls. See submit.h.
+ */
+#include "comm/api/submit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/p2p/channel.h"
+#include "comm/p2p/p2p.h"
+#include "comm/gpu/stream.h"
+#include "comm/base/queue.h"
+
+tutti_status tutti_op_own_arrays(const tutti_comm *comm, tutti_work *work) {
+    tutti_op *op = &work->op;
+    size_t n = (size_t)comm->nranks, entry_bytes = n * sizeof(void *);
+    _Static_assert(sizeof(size_t) == sizeof(void *), "pointers and counts share one block");
+    if (op->srcs == NULL && op->dsts == NULL) return TUTTI_OK;
+    char *block;
+    TUTTI_TRY(tutti_calloc(4 * n, sizeof(void *), &block));
+    work->arrays = block;
+    const void *sources[4] = {op->srcs, op->src_counts, op->dsts, op->dst_counts};
+    for (int i = 0; i < 4; i++)
+        if (sources[i] != NULL) memcpy(block + (size_t)i * entry_bytes, sources[i], entry_bytes);
+    if (op->srcs != NULL) op->srcs = (const void *const *)(void *)block;
+    if (op->src_counts != NULL) op->src_counts = (const size_t *)(void *)(block + entry_bytes);
+    if (op->dsts != NULL) op->dsts = (void *const *)(void *)(block + 2 * entry_bytes);
+    if (op->dst_counts != NULL) op->dst_counts = (const size_t *)(void *)(block + 3 * entry_bytes);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_submit_queued(tutti_comm *comm, const tutti_op *op, tutti_work **work_out) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op = *op;
+    tutti_status status = tutti_op_own_arrays(comm, work);
+    if (status == TUTTI_OK) status = tutti_queue_push(comm, work);
+    if (status != TUTTI_OK) {
+        tutti_work_free(work);
+        return status;
+    }
+    *work_out = work;
+    return TUTTI_OK;
+}
+
+static tutti_memory said_by(const tutti_options *options) {
+    return options != NULL ? options->memory : TUTTI_MEMORY_ASK;
+}
+
+tutti_status tutti_submit_op(tutti_comm *comm, tutti_op *op, const tutti_options *options) {
+    TUTTI_TRY(tutti_comm_check(comm));
+    int gpu = TUTTI_PLACE_HOST;
+    op->begun_ns = tutti_coarse_now_ns();
+    if (TUTTI_UNLIKELY(tutti_stream_concerns(options, op->begun_ns)))
+        TUTTI_TRY(tutti_pointer_place_op(comm, op, said_by(options), &gpu));
+    if (TUTTI_UNLIKELY(gpu != TUTTI_PLACE_HOST && tutti_task_comm == comm))
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "%s: a function of tutti_submit cannot call collectives on CUDA memory on its communicator",
+                          tutti_kind_name(op->kind));
+    op->timeout_ms = options != NULL ? options->timeout_ms : 0;
+    bool queued = options != NULL && options->work != NULL;
+    if (TUTTI_UNLIKELY(tutti_group_is_open(comm))) {
+        if (queued) return tutti_fail(TUTTI_ERR_ARGUMENT, "inside a group only tutti_group_end takes options.work");
+        return tutti_group_add_op(comm, op, gpu, options != NULL ? options->stream : NULL);
+    }
+    if (TUTTI_UNLIKELY(gpu != TUTTI_PLACE_HOST))
+        return tutti_stream_submit(comm, op, gpu, options != NULL ? options->stream : NULL, NULL,
+                                   queued ? options->work : NULL);
+    return queued ? tutti_submit_queued(comm, op, options->work) : tutti_queue_run(comm, op);
+}
+
+tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message, tutti_work *whole,
+                                 tutti_work **work_out) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op.timeout_ms = message->timeout_ms;
+    if (whole != NULL) {
+        work->whole = whole;
+        tutti_work_retain(whole);
+        atomic_fetch_add_explicit(&whole->parts, 1, memory_order_relaxed);
+    }
+    tutti_status status = message->sends
+                              ? tutti_p2p_send(comm, message->src, message->bytes, message->peer, message->tag, work)
+                              : tutti_p2p_recv(comm, message->dst, message->bytes, message->item_bytes, message->peer,
+                                               message->tag, work);
+    if (status != TUTTI_OK) {
+        if (whole != NULL) {
+            atomic_fetch_sub_explicit(&whole->parts, 1, memory_order_relaxed);
+            tutti_work_free(whole);
+        }
+        tutti_work_free(work);
+        return status;
+    }
+    *work_out = work;
+    return TUTTI_OK;
+}
+
+/* A blocking message by the short way; false: by the long one. */
+static bool message_now(tutti_comm *comm, const tutti_message *message) {
+    if (message->sends)
+        return tutti_p2p_send_now(comm, message->src, message->bytes, message->peer, message->tag) == TUTTI_OK;
+    tutti_received received;
+    if (tutti_p2p_recv_now(comm, message->dst, message->bytes, message->peer, message->tag, &received) != TUTTI_OK)
+        return false;
+    if (TUTTI_UNLIKELY(message->received != NULL)) {
+        received.count /= message->item_bytes;
+        *message->received = received;
+    }
+    return true;
+}
+
+static void tell_received(const tutti_message *message, const tutti_work *work) {
+    if (message->received == NULL) return;
+    *message->received = (tutti_received){.source = work->source, .tag = work->tag, .count = work->count};
+}
+
+/* The long way of a blocking message. */
+static tutti_status message_finish(tutti_comm *comm, const tutti_message *message) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
+    tutti_status status = tutti_work_finish(work);
+    tutti_queue_serve_rest(comm);
+    if (status == TUTTI_OK || status == TUTTI_ERR_TRUNCATED) tell_received(message, work);
+    tutti_work_free(work);
+    return status;
+}
+
+tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, const tutti_options *options) {
+    TUTTI_TRY(tutti_comm_check(comm));
+    message->gpu = TUTTI_PLACE_HOST;
+    if (TUTTI_UNLIKELY(tutti_stream_concerns(options, tutti_coarse_now_ns()))) {
+        TUTTI_TRY(tutti_pointer_place_message(message, said_by(options), &message->gpu));
+        message->stream = options != NULL ? options->stream : NULL;
+        if (message->gpu != TUTTI_PLACE_HOST && message->received != NULL)
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "recv: on CUDA memory the call returns before the message has come: instead of "
+                              "options.received use options.work and tutti_work_get");
+    }
+    bool queued = options != NULL && options->work != NULL;
+    if (TUTTI_UNLIKELY(tutti_group_is_open(comm))) {
+        if (queued) return tutti_fail(TUTTI_ERR_ARGUMENT, "inside a group only tutti_group_end takes options.work");
+        return tutti_group_add_message(comm, message);
+    }
+    if (TUTTI_UNLIKELY(message->gpu != TUTTI_PLACE_HOST))
+        return tutti_stream_submit_message(comm, message, NULL, queued ? options->work : NULL);
+    if (!queued) {
+        if (message_now(comm, message)) return TUTTI_OK;
+        tutti_channel_attend(1); /* before the announcement: who reads that looks whether we wait */
+        tutti_status status = message_finish(comm, message);
+        tutti_channel_attend(-1);
+        return status;
+    }
+    tutti_work *work;
+    TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
+    if (!tutti_work_done(work)) tutti_queue_serve_p2p(comm);
+    *options->work = work;
+    return TUTTI_OK;
+}

@@ -1,0 +1,68 @@
+/*
+ * Tasks: functions of the caller's that have a turn in a communicator's queue (tutti_submit), for what consists of several
+ * collectives, or of collectives and messages with work between them, and is to be one asynchronous operation.
+ *
+ * The worker thread runs them, and nobody else: a thread that waits for something may hold locks that the function wants. While
+ * one runs, its thread holds the queue (queue.c, `busy`), and collectives that it calls are carried out there and then.
+ */
+#include <stdio.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/api/arguments.h"
+#include "comm/net/link.h"
+#include "comm/p2p/p2p.h"
+#include "comm/api/submit.h"
+#include "comm/base/queue.h"
+
+/* A break in between, by tutti_comm_abort, found the queue taken, so the links to other hosts were left to its holder. */
+static void tell_hosts_if_broken(tutti_comm *comm) {
+    if (comm->hosts == NULL || tutti_comm_check(comm) == TUTTI_OK) return;
+    tutti_link_break_all(comm);
+    tutti_p2p_notify_broken(comm);
+}
+
+static tutti_status run(tutti_work *work) {
+    char text[TUTTI_ERROR_TEXT_BYTES];
+    TUTTI_TRY(tutti_comm_check(work->comm));
+    tutti_task_comm = work->comm;
+    tutti_status status = work->function(work->context);
+    tutti_task_comm = NULL;
+    if (status != TUTTI_OK) snprintf(text, sizeof text, "%s", tutti_last_error());
+    tell_hosts_if_broken(work->comm);
+    return status == TUTTI_OK ? status : tutti_fail(status, "%s", text);
+}
+
+static tutti_status check(tutti_comm *comm, const tutti_options *options) {
+    TUTTI_TRY(tutti_comm_check(comm));
+    TUTTI_TRY(tutti_options_check(options, "tutti_submit"));
+    if (tutti_group_is_open(comm))
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_submit: this thread has a group open on communicator \"%s\"; end it first",
+                          comm->name);
+    if (options != NULL && (options->timeout_ms != 0 || options->stream != NULL || options->received != NULL))
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "tutti_submit: of the options only work counts; a timeout or a stream is for the calls that the "
+            "function makes");
+    return TUTTI_OK;
+}
+
+tutti_status tutti_submit(tutti_comm *comm, tutti_status (*function)(void *context), void (*release)(void *context),
+                          void *context, const tutti_options *options) {
+    tutti_work *work;
+    if (comm == NULL || function == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_submit: NULL argument");
+    TUTTI_TRY(check(comm, options));
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->run = run;
+    work->function = function;
+    work->release = release;
+    work->context = context;
+    tutti_status status = tutti_queue_push(comm, work);
+    if (status == TUTTI_OK && options != NULL && options->work != NULL) {
+        *options->work = work;
+        return TUTTI_OK;
+    }
+    if (status == TUTTI_OK) status = tutti_work_finish(work);
+    tutti_work_free(work);
+    return status;
+}

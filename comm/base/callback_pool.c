@@ -1,0 +1,74 @@
+/*
+ * The callback pool. See callback_pool.h.
+ */
+#include "comm/base/callback_pool.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/thread.h"
+
+typedef struct job {
+    tutti_work *work; /* one reference */
+    struct job *next;
+} job;
+
+static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t pool_wake = PTHREAD_COND_INITIALIZER;
+static job *first, **last = &first;
+static int idle, queued; /* threads that wait for a job, jobs that wait for a thread */
+
+static void run(tutti_work *work) {
+    work->callback(work->status, work->callback_context);
+    tutti_work_free(work);
+}
+
+/* The next job, or NULL after a second without any; called and returns with the lock held. */
+static job *next_job(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    int status = 0;
+    idle++;
+    while (first == NULL && status == 0) status = pthread_cond_timedwait(&pool_wake, &pool_lock, &until);
+    idle--;
+    job *found = first;
+    if (found == NULL) return NULL;
+    first = found->next;
+    if (first == NULL) last = &first;
+    queued--;
+    return found;
+}
+
+static void *serve(void *unused) {
+    (void)unused;
+    pthread_mutex_lock(&pool_lock);
+    for (job *found; (found = next_job()) != NULL;) {
+        pthread_mutex_unlock(&pool_lock);
+        run(found->work);
+        free(found);
+        pthread_mutex_lock(&pool_lock);
+    }
+    pthread_mutex_unlock(&pool_lock);
+    return NULL;
+}
+
+void tutti_callback_pool_run(tutti_work *work) {
+    job *new = malloc(sizeof *new);
+    tutti_work_retain(work);
+    if (new == NULL) { /* better late on this thread than never */
+        tutti_log(TUTTI_LOG_WARN, "no memory to queue a callback; it runs on the completing thread");
+        run(work);
+        return;
+    }
+    *new = (job){.work = work};
+    pthread_mutex_lock(&pool_lock);
+    *last = new;
+    last = &new->next;
+    bool add_thread = ++queued > idle;
+    pthread_cond_signal(&pool_wake);
+    pthread_mutex_unlock(&pool_lock);
+    if (add_thread && tutti_thread_start("tutti-callback", serve, NULL, NULL) != 0)
+        tutti_log(TUTTI_LOG_WARN, "no thread for callbacks could be started; they wait for a running one");
+}

@@ -1,0 +1,65 @@
+/*
+ * Reading a tutti_op: what a rank has for whom, whatever the kind. Uniform kinds and v-kinds look alike from here on.
+ *
+ * An input is either `common` (every reader takes the whole) or `split` (rank i takes segment i).
+ */
+#ifndef TUTTI_OP_H
+#define TUTTI_OP_H
+
+#include "comm/base/comm.h"
+
+typedef struct tutti_span {
+    const char *data;
+    size_t bytes;
+} tutti_span;
+
+static inline bool tutti_op_is_split(const tutti_op *op) {
+    return tutti_kind_has(op->kind, TUTTI_KIND_SPLITS);
+}
+
+static inline bool tutti_op_reduces(const tutti_op *op) {
+    return tutti_kind_has(op->kind, TUTTI_KIND_REDUCES);
+}
+
+/* Kinds with an output that has a segment from each rank. */
+static inline bool tutti_op_collects(const tutti_op *op) {
+    return tutti_kind_has(op->kind, TUTTI_KIND_COLLECTS);
+}
+
+/* Kinds whose counts differ by rank. */
+static inline bool tutti_op_has_counts(const tutti_op *op) {
+    return tutti_kind_has(op->kind, TUTTI_KIND_COUNTS);
+}
+
+/* Kinds whose data comes from the root only. */
+static inline bool tutti_op_has_source(const tutti_op *op) {
+    return tutti_kind_has(op->kind, TUTTI_KIND_FROM_ROOT);
+}
+
+/* Kinds whose data goes to the root only. */
+static inline bool tutti_op_has_sink(const tutti_op *op) {
+    return tutti_kind_has(op->kind, TUTTI_KIND_TO_ROOT);
+}
+
+/* Does `rank` have an input? (Only the root of broadcast and scatter has.) */
+static inline bool tutti_op_has_input(const tutti_op *op, int rank) {
+    if (tutti_op_has_source(op)) return rank == op->root;
+    return !tutti_kind_has(op->kind, TUTTI_KIND_MOVES_NONE);
+}
+
+/* Does `rank` get an output? (Only the root of reduce and gather does; the root of a broadcast has its own.) */
+static inline bool tutti_op_has_output(const tutti_op *op, int rank) {
+    if (tutti_op_has_sink(op)) return rank == op->root;
+    if (op->kind == TUTTI_KIND_BROADCAST) return rank != op->root;
+    return !tutti_kind_has(op->kind, TUTTI_KIND_MOVES_NONE);
+}
+
+/* This rank's input for `reader`: a segment of a split input, or the whole common one. */
+tutti_span tutti_op_input(const tutti_comm *comm, const tutti_op *op, int reader);
+/* Where this rank's output from `source` goes; `source` is ignored by kinds that reduce. */
+tutti_span tutti_op_output(const tutti_comm *comm, const tutti_op *op, int source);
+/* Bytes of this rank's whole input when it is contiguous and its size the same on all ranks that have one; SIZE_MAX
+ * for kinds whose counts differ by rank. */
+size_t tutti_op_input_bytes(const tutti_comm *comm, const tutti_op *op);
+
+#endif

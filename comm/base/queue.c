@@ -1,0 +1,382 @@
+/*
+ * The queue of a communicator and its worker thread. See queue.h.
+ *
+ * `busy` is held by the one thread that runs an operation; the thread that sets it back sees to the worker if more is queued. It
+ * stores `busy` and loads `queued`, the worker has seen `queued` and loads `busy`: one of the two must see the other's store. A
+ * barrier between store and load would take a twentieth of a short call, so the worker, before it sleeps, puts one into all threads
+ * (tutti_membarrier).
+ */
+#include "comm/base/queue.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "bootstrap/base/hash.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
+#include "comm/base/wake_timer.h"
+#include "comm/api/select.h"
+#include "comm/shm/flags.h"
+#include "comm/net/link.h"
+#include "comm/p2p/p2p.h"
+#include "comm/shm/quiesce.h"
+
+#define WORKER_IDLE_MS    1000
+#define LEAST_PATIENCE_NS INT64_C(100000)
+#define MOST_PATIENCE_NS  INT64_C(400000)    /* where the worker has always looked in vain */
+#define MOST_SHORT_BYTES  ((size_t)64 << 10) /* takes some 10 us: not worth a switch to another thread */
+
+struct tutti_work_queue {
+    pthread_mutex_t lock;
+    tutti_wake_timer alarm;       /* the worker sleeps on it; open while it is alive */
+    int64_t patience_ns;     /* how old a short operation gets before the worker takes it; under lock */
+    pthread_cond_t left;     /* close: the worker has left */
+    tutti_work *head, *tail; /* under lock */
+    atomic_int queued;       /* changed under lock, read without */
+    atomic_bool for_worker;  /* nobody else may run the oldest one; the same */
+    atomic_int busy;         /* 1: a thread runs an operation */
+    bool alive, closed;      /* of the worker; under lock */
+    bool serves_p2p;         /* the worker stays while point to point is under way; under lock */
+    bool fenced;             /* the worker cannot order others: threads that leave do it themselves */
+};
+
+TUTTI_THREAD_LOCAL tutti_comm *tutti_task_comm;
+
+tutti_status tutti_queue_create(tutti_comm *comm) {
+    struct tutti_work_queue *queue;
+    TUTTI_TRY(tutti_calloc(1, sizeof *queue, &queue));
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->left, NULL);
+    queue->alarm.fd = -1;
+    queue->patience_ns = LEAST_PATIENCE_NS;
+    queue->fenced = !tutti_can_membarrier();
+    comm->queue = queue;
+    return TUTTI_OK;
+}
+
+void tutti_queue_destroy(tutti_comm *comm) {
+    struct tutti_work_queue *queue = comm->queue;
+    if (queue == NULL) return;
+    pthread_mutex_destroy(&queue->lock);
+    pthread_cond_destroy(&queue->left);
+    free(queue);
+    comm->queue = NULL;
+}
+
+/* ---------------------------------------------------------------------------------------------- running */
+
+static bool is_short(const tutti_op *op) {
+    return op->src_counts == NULL && op->dst_counts == NULL &&
+           op->count * tutti_type_bytes(op->type) <= MOST_SHORT_BYTES;
+}
+
+static bool try_busy(struct tutti_work_queue *queue) {
+    int free_ = 0;
+    return atomic_compare_exchange_strong_explicit(&queue->busy, &free_, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+static bool is_busy(struct tutti_work_queue *queue) {
+    return atomic_load_explicit(&queue->busy, memory_order_seq_cst) != 0;
+}
+
+/* How long the worker leaves the oldest operation to others. Whoever started a short one most likely waits for it next, and
+ * then runs it himself: the worker, who would take his core, gives him the time. Lock held. */
+static int64_t head_start_ns(const struct tutti_work_queue *queue) {
+    const tutti_work *head = queue->head;
+    if (head == NULL) return queue->patience_ns; /* messages under way */
+    if (head->run != NULL || atomic_load_explicit(&head->hurried, memory_order_relaxed) || !is_short(&head->op))
+        return 0;
+    int64_t left_ns = queue->patience_ns - (tutti_now_ns() - head->created_ns);
+    return left_ns > 0 ? left_ns : 0;
+}
+
+/* Sees to it that the worker looks at the queue. Lock held. */
+static void wake_worker(struct tutti_work_queue *queue) {
+    if (queue->alive && (queue->head != NULL || queue->serves_p2p))
+        tutti_wake_timer_set(&queue->alarm, head_start_ns(queue));
+}
+
+static void leave_busy(struct tutti_work_queue *queue) {
+    if (TUTTI_LIKELY(!queue->fenced)) {
+        atomic_store_explicit(&queue->busy, 0, memory_order_release);
+        atomic_signal_fence(memory_order_seq_cst); /* the processor's part is the worker's barrier */
+    } else {
+        atomic_store_explicit(&queue->busy, 0, memory_order_seq_cst);
+    }
+    if (TUTTI_LIKELY(atomic_load_explicit(&queue->queued, memory_order_seq_cst) == 0)) return;
+    pthread_mutex_lock(&queue->lock);
+    wake_worker(queue);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void tutti_queue_hurry(tutti_work *work) {
+    struct tutti_work_queue *queue = work->comm->queue;
+    atomic_store_explicit(&work->hurried, true, memory_order_relaxed);
+    pthread_mutex_lock(&queue->lock);
+    if (queue->alive) tutti_wake_timer_set(&queue->alarm, 0);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Makes the signature that of all calls up to this one, so that a difference in a call in which not everyone looked at
+ * everyone is found by the next that does. */
+static void chain_signature(tutti_comm *comm, tutti_op *op) {
+    comm->history = tutti_hash_add(comm->history, op->signature);
+    op->signature = comm->history >> 1;
+}
+
+tutti_status tutti_queue_give_up(tutti_comm *comm, tutti_status status) {
+    status = tutti_comm_break(comm, status);
+    if (comm->hosts != NULL) {
+        tutti_link_break_all(comm);
+        tutti_p2p_notify_broken(comm);
+    }
+    return status;
+}
+
+/* The collective itself, on the thread that holds busy. Any failure breaks the communicator: its ranks would no
+ * longer agree on what comes next. */
+static tutti_status run(tutti_comm *comm, tutti_op *op) {
+    TUTTI_TRY(tutti_comm_check(comm));
+    if (TUTTI_UNLIKELY(op->begun_ns == 0)) op->begun_ns = tutti_coarse_now_ns();
+    op->sequence = ++comm->sequence;
+    chain_signature(comm, op);
+    tutti_wait_state_begin(comm, op);
+    tutti_status status = comm->hosts == NULL ? tutti_post_claim(comm, op) : TUTTI_OK;
+    if (TUTTI_LIKELY(status == TUTTI_OK)) status = tutti_select_and_run(comm, op);
+    if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
+    status = tutti_queue_give_up(comm, status);
+    if (comm->hosts != NULL) return status;
+    tutti_post_spoil(comm, op);
+    if (comm->exposed == op->sequence) tutti_quiesce(comm, op);
+    return status;
+}
+
+tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op) {
+    return run(comm, op);
+}
+
+/* Lock held, after the list has changed. */
+static void note_head(struct tutti_work_queue *queue) {
+    atomic_store_explicit(&queue->for_worker, queue->head != NULL && queue->head->run != NULL, memory_order_relaxed);
+}
+
+/* all: what only the worker runs, too. */
+static tutti_work *pop(struct tutti_work_queue *queue, bool all) {
+    pthread_mutex_lock(&queue->lock);
+    tutti_work *work = queue->head;
+    if (work != NULL && work->run != NULL && !all) work = NULL;
+    if (work != NULL) {
+        queue->head = work->next;
+        if (queue->head == NULL) queue->tail = NULL;
+        note_head(queue);
+        atomic_fetch_sub_explicit(&queue->queued, 1, memory_order_seq_cst);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return work;
+}
+
+static bool run_next(tutti_comm *comm, bool worker) {
+    struct tutti_work_queue *queue = comm->queue;
+    if (atomic_load_explicit(&queue->queued, memory_order_acquire) == 0) return false;
+    if (!worker && atomic_load_explicit(&queue->for_worker, memory_order_relaxed)) return false;
+    if (!try_busy(queue)) return false;
+    tutti_work *work = pop(queue, worker);
+    if (work == NULL) {
+        leave_busy(queue);
+        return false;
+    }
+    work->start_ns = work->op.begun_ns = tutti_now_ns();
+    tutti_status status = work->run != NULL ? work->run(work) : run(comm, &work->op);
+    work->sequence = work->op.sequence;
+    leave_busy(queue);
+    tutti_work_end(work, status);
+    tutti_work_free(work);
+    return true;
+}
+
+bool tutti_queue_is_empty(const tutti_comm *comm) {
+    return atomic_load_explicit(&comm->queue->queued, memory_order_acquire) == 0;
+}
+
+bool tutti_queue_run_next(tutti_comm *comm) {
+    return run_next(comm, /* worker */ false);
+}
+
+static tutti_status append(struct tutti_work_queue *queue, tutti_work *work) {
+    if (queue->closed) return tutti_fail(TUTTI_ERR_ABORTED, "the communicator is being destroyed");
+    tutti_work_retain(work);
+    work->next = NULL;
+    if (queue->tail != NULL) queue->tail->next = work;
+    else queue->head = work;
+    queue->tail = work;
+    note_head(queue);
+    atomic_fetch_add_explicit(&queue->queued, 1, memory_order_seq_cst);
+    return TUTTI_OK;
+}
+
+/* Another thread is at work here: queue up behind what it has queued, and help. */
+static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op) {
+    tutti_work *work;
+    TUTTI_TRY(tutti_work_create(comm, &work));
+    work->op = *op;
+    pthread_mutex_lock(&comm->queue->lock);
+    tutti_status status = append(comm->queue, work);
+    pthread_mutex_unlock(&comm->queue->lock);
+    if (status == TUTTI_OK) {
+        status = tutti_work_finish(work);
+    }
+    tutti_work_free(work);
+    return status;
+}
+
+bool tutti_queue_try_enter(tutti_comm *comm) {
+    return try_busy(comm->queue);
+}
+
+void tutti_queue_leave(tutti_comm *comm) {
+    leave_busy(comm->queue);
+}
+
+tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op) {
+    struct tutti_work_queue *queue = comm->queue;
+    if (TUTTI_UNLIKELY(!try_busy(queue)))
+        return tutti_task_comm == comm ? run(comm, op) : run_in_turn(comm, op); /* a task is busy itself */
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&queue->queued, memory_order_acquire) > 0)) {
+        leave_busy(queue);
+        return run_in_turn(comm, op);
+    }
+    tutti_status status = run(comm, op);
+    leave_busy(queue);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------- worker */
+
+static bool has_work(struct tutti_work_queue *queue) {
+    return queue->serves_p2p || (queue->head != NULL && !is_busy(queue) && head_start_ns(queue) == 0);
+}
+
+/* Waits for work; false when the worker is to end: closed, or a second of idleness. Lock held. */
+static bool wait_for_work(struct tutti_work_queue *queue) {
+    while (!queue->closed && !has_work(queue)) {
+        bool ordered = queue->fenced || queue->head == NULL || tutti_membarrier();
+        if (!ordered || !is_busy(queue)) wake_worker(queue); /* else the thread that is busy does */
+        pthread_mutex_unlock(&queue->lock);
+        bool rang = tutti_wake_timer_sleep(&queue->alarm, WORKER_IDLE_MS);
+        pthread_mutex_lock(&queue->lock);
+        if (!rang && queue->head == NULL && !queue->serves_p2p) return false;
+        queue->patience_ns =
+            has_work(queue) ? LEAST_PATIENCE_NS : tutti_min_i64(2 * queue->patience_ns, MOST_PATIENCE_NS);
+    }
+    return !queue->closed;
+}
+
+static void serve_p2p(tutti_comm *comm) {
+    struct tutti_work_queue *queue = comm->queue;
+    tutti_backoff backoff = {.yields = true};
+    while (tutti_p2p_pending() && atomic_load_explicit(&queue->queued, memory_order_relaxed) == 0 &&
+           !atomic_load_explicit(&comm->destroyed, memory_order_relaxed)) {
+        if (tutti_p2p_progress()) backoff.rounds = 0; /* more is on its way */
+        tutti_backoff_pause(&backoff);
+    }
+    pthread_mutex_lock(&queue->lock);
+    if (!tutti_p2p_pending()) queue->serves_p2p = false;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static void *work_thread(void *argument) {
+    tutti_comm *comm = argument;
+    struct tutti_work_queue *queue = comm->queue;
+    tutti_wait_state_yields(true); /* the process computes meanwhile */
+    pthread_mutex_lock(&queue->lock);
+    while (wait_for_work(queue)) {
+        bool serves = queue->serves_p2p;
+        pthread_mutex_unlock(&queue->lock);
+        if (!run_next(comm, /* worker */ true)) {
+            if (serves) serve_p2p(comm);
+            sched_yield(); /* somebody else runs what we were woken for */
+        }
+        pthread_mutex_lock(&queue->lock);
+    }
+    queue->alive = false;
+    tutti_wake_timer_close(&queue->alarm);
+    pthread_cond_broadcast(&queue->left);
+    pthread_mutex_unlock(&queue->lock);
+    tutti_comm_release(comm);
+    return NULL;
+}
+
+/* Lock held. */
+static tutti_status start_worker(tutti_comm *comm) {
+    TUTTI_TRY(tutti_wake_timer_open(&comm->queue->alarm));
+    tutti_comm_retain(comm);
+    int error = tutti_thread_start("tutti-queue", work_thread, comm, NULL);
+    if (error != 0) {
+        tutti_wake_timer_close(&comm->queue->alarm);
+        tutti_comm_release(comm);
+        return tutti_fail_errno(error, "cannot start the worker thread of communicator \"%s\"", comm->name);
+    }
+    comm->queue->alive = true;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
+    struct tutti_work_queue *queue = comm->queue;
+    if (tutti_task_comm == comm)
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "a function of tutti_submit on communicator \"%s\" has started something that would wait for the end of "
+            "the function: leave options.work NULL in collectives there, and call tutti_submit from elsewhere",
+            comm->name);
+    pthread_mutex_lock(&queue->lock);
+    tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
+    if (status == TUTTI_OK) status = append(queue, work);
+    /* Earlier works, for which the timer was set, have been run by the threads that waited for them. */
+    if (queue->alive && queue->head == work && !queue->serves_p2p)
+        tutti_wake_timer_postpone(&queue->alarm, head_start_ns(queue));
+    else wake_worker(queue);
+    pthread_mutex_unlock(&queue->lock);
+    return status;
+}
+
+void tutti_queue_serve_p2p(tutti_comm *comm) {
+    struct tutti_work_queue *queue = comm->queue;
+    pthread_mutex_lock(&queue->lock);
+    queue->serves_p2p = true;
+    /* Without a thread the transfer goes on whenever the program waits for something. */
+    if (!queue->closed && (queue->alive || start_worker(comm) == TUTTI_OK)) wake_worker(queue);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void tutti_queue_serve_rest(tutti_comm *comm) {
+    if (TUTTI_UNLIKELY(comm->hosts != NULL) && tutti_p2p_pending()) tutti_queue_serve_p2p(comm);
+}
+
+bool tutti_queue_is_active(tutti_comm *comm) {
+    return atomic_load_explicit(&comm->queue->queued, memory_order_acquire) > 0 ||
+           atomic_load_explicit(&comm->queue->busy, memory_order_acquire) != 0;
+}
+
+#define SETTLE_MS 100
+
+void tutti_queue_settle(tutti_comm *comm) {
+    tutti_deadline deadline = tutti_deadline_after_ms(SETTLE_MS);
+    while (is_busy(comm->queue) && !tutti_deadline_passed(&deadline)) sched_yield();
+}
+
+void tutti_queue_close(tutti_comm *comm) {
+    struct tutti_work_queue *queue = comm->queue;
+    if (queue == NULL) return;
+    pthread_mutex_lock(&queue->lock);
+    queue->closed = true;
+    if (queue->alive) tutti_wake_timer_set(&queue->alarm, 0);
+    pthread_mutex_unlock(&queue->lock);
+    for (tutti_work *work; (work = pop(queue, /* all */ true)) != NULL; tutti_work_free(work))
+        tutti_work_end(work, tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed before the operation ran",
+                                        comm->name));
+    while (!try_busy(queue)) sched_yield(); /* the running operation sees the broken communicator and leaves */
+    pthread_mutex_lock(&queue->lock);
+    while (queue->alive) pthread_cond_wait(&queue->left, &queue->lock);
+    pthread_mutex_unlock(&queue->lock);
+}

@@ -1,0 +1,183 @@
+/*
+ * <tutti/device.h>: the process's GPU, and blocks of its memory, kept in a list: programs allocate few and large ones.
+ */
+#include "comm/gpu/device_memory.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include <tutti/device.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+#include "comm/gpu/nccl/nccl_memory.h"
+#include "comm/base/comm.h"
+#include "comm/base/fork.h"
+
+typedef struct block {
+    struct block *next;
+    char *memory;
+    size_t bytes;
+    int index;    /* of its GPU */
+    bool of_nccl; /* ncclMemAlloc's */
+    bool shared;  /* a peer may have it mapped */
+    bool free;    /* then: to be handed out again */
+} block;
+
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+static block *_Atomic blocks; /* changed under the lock; that there is none is seen without */
+static atomic_int sharings;   /* communicators whose peers map memory of this process */
+
+/* ---------------------------------------------------------------------------------------------- which GPU */
+
+tutti_status tutti_device_count(int *count_out) {
+    const tutti_device *device = NULL;
+    if (count_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_count: count_out is NULL");
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
+    TUTTI_TRY(tutti_device_open(&device));
+    return device->count(count_out);
+}
+
+tutti_status tutti_device_get(int *device_out) {
+    if (device_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_get: device_out is NULL");
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
+    return tutti_device_choose(device_out);
+}
+
+tutti_status tutti_device_use(int index) {
+    const tutti_device *device = NULL;
+    int count = 0;
+    TUTTI_TRY(tutti_device_count(&count));
+    if (index == -1) TUTTI_TRY(tutti_device_get(&index));
+    if (index < 0 || index >= count)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_use: GPU %d of %d cannot be", index, count);
+    TUTTI_TRY(tutti_device_open(&device));
+    return device->use(index);
+}
+
+/* -------------------------------------------------------------------------------------------------- blocks */
+
+void tutti_device_memory_expect_peers(int change) {
+    atomic_fetch_add_explicit(&sharings, change, memory_order_relaxed);
+}
+
+/* NCCL's is the better one between GPUs. On one, peers cannot map it: all that they get from it goes through slots. */
+static tutti_status allocate(const tutti_device *device, block *new) {
+    void *memory;
+    TUTTI_TRY(device->current(&new->index));
+    TUTTI_TRY(device->use(new->index)); /* a thread that has chosen none may have no context yet */
+    bool mapped = atomic_load_explicit(&sharings, memory_order_relaxed) > 0;
+    new->of_nccl = !mapped &&tutti_nccl_mem_alloc(new->bytes, &memory) == TUTTI_OK;
+    if (!new->of_nccl) TUTTI_TRY(device->alloc(new->bytes, &memory));
+    new->memory = memory;
+    return TUTTI_OK;
+}
+
+/* A block of that many bytes that was shared and freed. */
+static void *reuse(size_t bytes, int index) {
+    pthread_mutex_lock(&blocks_lock);
+    block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
+    while (b != NULL && !(b->free && b->bytes == bytes && b->index == index)) b = b->next;
+    if (b != NULL) b->free = false;
+    pthread_mutex_unlock(&blocks_lock);
+    return b != NULL ? b->memory : NULL;
+}
+
+tutti_status tutti_mem_alloc_cuda(size_t bytes, void **memory_out) {
+    const tutti_device *device = NULL;
+    int index;
+    block *new;
+    if (memory_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_alloc_cuda: memory_out is NULL");
+    tutti_fork_watch();
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
+    TUTTI_TRY(tutti_device_open(&device));
+    TUTTI_TRY(device->current(&index));
+    void *known = reuse(tutti_max_size(bytes, 1), index);
+    if (known != NULL) {
+        *memory_out = known;
+        return TUTTI_OK;
+    }
+    TUTTI_TRY(tutti_calloc(1, sizeof *new, &new));
+    new->bytes = tutti_max_size(bytes, 1);
+    tutti_status status = allocate(device, new);
+    if (status != TUTTI_OK) {
+        free(new);
+        return status;
+    }
+    pthread_mutex_lock(&blocks_lock);
+    new->next = atomic_load_explicit(&blocks, memory_order_relaxed);
+    atomic_store_explicit(&blocks, new, memory_order_release);
+    pthread_mutex_unlock(&blocks_lock);
+    *memory_out = new->memory;
+    return TUTTI_OK;
+}
+
+static bool find(const void *memory, size_t bytes, bool shares, void **block_out, size_t *block_bytes_out) {
+    if (atomic_load_explicit(&blocks, memory_order_acquire) == NULL) return false;
+    pthread_mutex_lock(&blocks_lock);
+    block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
+    while (b != NULL &&
+           !((uintptr_t)memory >= (uintptr_t)b->memory && (uintptr_t)memory - (uintptr_t)b->memory <= b->bytes &&
+             bytes <= b->bytes - ((uintptr_t)memory - (uintptr_t)b->memory)))
+        b = b->next;
+    if (b != NULL && shares && b->of_nccl) b = NULL; /* CUDA's IPC exports only what cudaMalloc gave */
+    if (b != NULL) {
+        b->shared = b->shared || shares;
+        *block_out = b->memory;
+        *block_bytes_out = b->bytes;
+    }
+    pthread_mutex_unlock(&blocks_lock);
+    return b != NULL;
+}
+
+bool tutti_device_memory_find(const void *memory, size_t bytes, void **block_out, size_t *block_bytes_out) {
+    return find(memory, bytes, /* shares */ false, block_out, block_bytes_out);
+}
+
+bool tutti_device_memory_share(const void *memory, size_t bytes, void **block_out, size_t *block_bytes_out) {
+    return find(memory, bytes, /* shares */ true, block_out, block_bytes_out);
+}
+
+/* Takes it off the list; NULL: it is not there. What was shared stays there, and is kept. */
+static block *take(const void *memory, bool *kept_out) {
+    pthread_mutex_lock(&blocks_lock);
+    block *found = atomic_load_explicit(&blocks, memory_order_relaxed), *before = NULL;
+    while (found != NULL && (found->memory != memory || found->free)) {
+        before = found;
+        found = found->next;
+    }
+    *kept_out = found != NULL && found->shared;
+    if (found != NULL && !*kept_out && before != NULL) before->next = found->next;
+    else if (found != NULL && !*kept_out) atomic_store_explicit(&blocks, found->next, memory_order_release);
+    pthread_mutex_unlock(&blocks_lock);
+    return found;
+}
+
+/* To be handed out again. */
+static void keep(block *b) {
+    pthread_mutex_lock(&blocks_lock);
+    b->free = true;
+    pthread_mutex_unlock(&blocks_lock);
+}
+
+bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
+    if (tutti_forked() || atomic_load_explicit(&blocks, memory_order_acquire) == NULL) return false;
+    bool kept;
+    block *found = take(memory, &kept);
+    const tutti_device *device = NULL;
+    int before = 0;
+    if (found == NULL) return false;
+    tutti_status status = tutti_device_open(&device);
+    if (status == TUTTI_OK) status = device->current(&before);
+    if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
+    if (status == TUTTI_OK) (void)device->sync(); /* a call may still be at work on it; free tells what failed */
+    if (!kept) tutti_nccl_memory_forget(found->memory);
+    if (status == TUTTI_OK && !kept)
+        status = found->of_nccl ? tutti_nccl_mem_free(found->memory) : device->free(found->memory);
+    if (device != NULL && before != found->index) device->leave(before);
+    if (kept) keep(found);
+    else free(found);
+    *status_out = status;
+    return true;
+}

@@ -1,0 +1,74 @@
+/*
+ * The table of engines for CUDA memory. The first that fits what all ranks have told wins; the last fits always.
+ */
+#include "comm/gpu/engines.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+
+static const tutti_stream_engine *const rows[] = {
+    &tutti_engine_solo,
+    &tutti_engine_same_device,
+    &tutti_engine_nccl,
+    &tutti_engine_staged,
+};
+
+void tutti_engines_fill_caps(const tutti_comm *comm, tutti_stream_caps *own) {
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++)
+        if (rows[i]->tell != NULL) rows[i]->tell(comm, own);
+}
+
+/* Nobody who has GPUs expects the way through host memory. It is said once: the next communicators are mostly alike. */
+static void tell_slow(const tutti_comm *comm, const char *reasons) {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (comm->rank != 0) return;
+    tutti_log(atomic_flag_test_and_set(&told) ? TUTTI_LOG_INFO : TUTTI_LOG_WARN,
+              "communicator \"%s\": calls on CUDA memory go through host memory, which is slow (%s)", comm->name,
+              reasons);
+}
+
+const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm) {
+    const char *forced = tutti_setting_text(TUTTI_SETTING_ALGORITHM);
+    char reason[TUTTI_ENGINES_REASON_BYTES] = "", reasons[2 * TUTTI_ENGINES_REASON_BYTES + 64] = "";
+    size_t used = 0;
+    const tutti_stream_engine *first = NULL;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
+        bool named = strcmp(rows[i]->name, forced) == 0;
+        bool fits = rows[i]->fits(comm, reason, sizeof reason);
+        if (fits && named) return rows[i];
+        if (named && comm->rank == 0)
+            tutti_log(TUTTI_LOG_WARN, "TUTTI_ALGORITHM=%s does not fit communicator \"%s\": %s", forced, comm->name,
+                      reason);
+        if (fits && first == NULL) first = rows[i];
+        bool tells = rows[i] == &tutti_engine_same_device || rows[i] == &tutti_engine_nccl;
+        if (!fits && tells && used < sizeof reasons)
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
+                                     rows[i]->name, reason);
+    }
+    if (first == &tutti_engine_staged) tell_slow(comm, reasons);
+    return first;
+}
+
+bool tutti_engines_have(const char *name) {
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++)
+        if (strcmp(rows[i]->name, name) == 0) return true;
+    return false;
+}
+
+const char *tutti_engines_names(void) {
+    static _Thread_local char names[128];
+    size_t used = 0;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows) && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", rows[i]->name);
+    return names;
+}
+
+const char *tutti_engines_row(int index, char *text, size_t capacity) {
+    if (index < 0 || (size_t)index >= TUTTI_COUNT_OF(rows)) return NULL;
+    snprintf(text, capacity, "%-16s(%s)", rows[index]->name, rows[index]->when);
+    return text;
+}

@@ -1,0 +1,123 @@
+/*
+ * Has a GPU failed? Nothing in its streams runs any more then, so that no mark tells it (event.h); only CUDA does, when it is
+ * asked for anything. A thread of its own asks, since it may be kept waiting, and the watcher must not.
+ *
+ * The thread starts when calls are under way, asks every 50 ms for those GPUs that have some, and ends after a second without any.
+ *
+ * Invariant: a GPU that has failed stays so until the process ends, as with CUDA. The text is written before the status.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
+#include "comm/gpu/event.h"
+
+#define EVERY_NS INT64_C(50000000)
+#define IDLE_NS  TUTTI_NS_PER_S
+
+struct tutti_error_poll {
+    tutti_error_poll *next;
+    const tutti_device *device;
+    int index;
+    _Atomic int64_t expected_ns;       /* when somebody last had calls under way */
+    _Atomic(tutti_event_handle) event; /* never recorded: the answer tells of the GPU alone; NULL: not open */
+    atomic_int status;                 /* written by the thread, release; pairs with the acquire in status */
+    char text[TUTTI_ERROR_TEXT_BYTES];
+};
+
+static struct {
+    pthread_mutex_t lock;
+    tutti_error_poll *first;
+    atomic_bool alive; /* the thread; written under the lock */
+} faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index) {
+    pthread_mutex_lock(&faults.lock);
+    tutti_error_poll *fault = faults.first;
+    while (fault != NULL && fault->index != index) fault = fault->next;
+    if (fault == NULL && (fault = calloc(1, sizeof *fault)) != NULL) {
+        fault->device = device;
+        fault->index = index;
+        fault->next = faults.first;
+        faults.first = fault;
+    }
+    pthread_mutex_unlock(&faults.lock);
+    return fault;
+}
+
+/* Here, since a thread that asks may do so while the process ends, when CUDA makes none any more. */
+tutti_status tutti_error_poll_open(tutti_error_poll *fault) {
+    tutti_event_handle event, none = NULL;
+    if (atomic_load_explicit(&fault->event, memory_order_relaxed) != NULL) return TUTTI_OK;
+    TUTTI_TRY(fault->device->event_create(&event));
+    if (!atomic_compare_exchange_strong(&fault->event, &none, event)) fault->device->event_destroy(event);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_error_poll_status(const tutti_error_poll *fault) {
+    tutti_status status = (tutti_status)atomic_load_explicit(&fault->status, memory_order_acquire);
+    return status == TUTTI_OK ? TUTTI_OK : tutti_fail(status, "%s", fault->text);
+}
+
+/* -------------------------------------------------------------------------------------------- the thread */
+
+static tutti_status ask_cuda(const tutti_error_poll *fault) {
+    tutti_event_handle event = atomic_load_explicit(&fault->event, memory_order_acquire);
+    if (event == NULL) return TUTTI_OK;
+    TUTTI_TRY(fault->device->use(fault->index));
+    return fault->device->event_query(event);
+}
+
+static void look(tutti_error_poll *fault) {
+    if (atomic_load_explicit(&fault->status, memory_order_relaxed) != TUTTI_OK) return;
+    tutti_status status = ask_cuda(fault);
+    if (status == TUTTI_OK || status == TUTTI_NOT_YET) return;
+    snprintf(fault->text, sizeof fault->text, "%s", tutti_last_error());
+    atomic_store_explicit(&fault->status, (int)status, memory_order_release);
+}
+
+/* Gives the time since anybody had calls under way. The list only grows, at its beginning. */
+static int64_t look_at_all(tutti_error_poll *first) {
+    int64_t idle_ns = INT64_MAX;
+    for (tutti_error_poll *fault = first; fault != NULL; fault = fault->next) {
+        int64_t since_ns = tutti_now_ns() - atomic_load_explicit(&fault->expected_ns, memory_order_relaxed);
+        if (since_ns < 2 * EVERY_NS) look(fault);
+        if (since_ns < idle_ns) idle_ns = since_ns;
+    }
+    return idle_ns;
+}
+
+static void *ask(void *argument) {
+    (void)argument;
+    for (int64_t idle_ns = 0; idle_ns < IDLE_NS;) {
+        nanosleep(&(struct timespec){.tv_nsec = EVERY_NS}, NULL);
+        pthread_mutex_lock(&faults.lock);
+        tutti_error_poll *first = faults.first;
+        pthread_mutex_unlock(&faults.lock);
+        idle_ns = look_at_all(first);
+    }
+    pthread_mutex_lock(&faults.lock);
+    atomic_store_explicit(&faults.alive, false, memory_order_relaxed); /* who expects one meanwhile does so again */
+    pthread_mutex_unlock(&faults.lock);
+    return NULL;
+}
+
+static void start(void) {
+    pthread_mutex_lock(&faults.lock);
+    if (!atomic_load_explicit(&faults.alive, memory_order_relaxed)) {
+        bool alive = tutti_thread_start("tutti-cuda-poll", ask, NULL, NULL) == 0; /* else the next call tries again */
+        atomic_store_explicit(&faults.alive, alive, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&faults.lock);
+}
+
+void tutti_error_poll_expect(tutti_error_poll *fault) {
+    atomic_store_explicit(&fault->expected_ns, tutti_now_ns(), memory_order_relaxed);
+    if (!atomic_load_explicit(&faults.alive, memory_order_relaxed)) start();
+}

@@ -1,0 +1,139 @@
+/*
+ * Marks: words of pinned memory, a page of them at a time, or events. See event.h.
+ *
+ * The numbers that streams write to a word only grow, also from one user of the word to the next. One that a stream may still
+ * write to is given to nobody: the old number would come after the new one.
+ */
+#include "comm/gpu/event.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "bootstrap/base/common.h"
+#include "comm/gpu/pinned.h"
+
+#define PAGE_BYTES ((size_t)4096)
+#define PAGE_MARKS (PAGE_BYTES / sizeof(uint64_t))
+
+struct tutti_stream_event {
+    const tutti_device *device;
+    const tutti_error_poll *fault;
+    tutti_event_handle event; /* NULL: it has a word */
+    _Atomic uint64_t *word;   /* written in streams */
+    void *word_on_device;
+    uint64_t number; /* the last one put; its user's */
+    int holders;     /* under the lock, like the next */
+    tutti_stream_event *next;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    tutti_stream_event *free; /* with words; the stream may not have passed them */
+    struct page *pages;
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Stays until the process ends, as pinned memory does. */
+typedef struct page {
+    struct page *next;
+    tutti_pinned *memory;
+    tutti_stream_event marks[PAGE_MARKS];
+} page;
+
+/* Acquire: pairs with the stream's write, before which all else that it wrote is seen. */
+static bool has_passed(const tutti_stream_event *mark) {
+    return atomic_load_explicit(mark->word, memory_order_acquire) >= mark->number;
+}
+
+/* The first free one that no stream writes to any more. */
+static tutti_stream_event *take_free(void) {
+    pthread_mutex_lock(&pool.lock);
+    tutti_stream_event **link = &pool.free, *mark;
+    while ((mark = *link) != NULL && !has_passed(mark)) link = &mark->next;
+    if (mark != NULL) *link = mark->next;
+    pthread_mutex_unlock(&pool.lock);
+    return mark;
+}
+
+static tutti_status add_page(const tutti_device *device) {
+    page *p;
+    TUTTI_TRY(tutti_calloc(1, sizeof *p, &p));
+    tutti_status status = tutti_pinned_lease(device, PAGE_BYTES, &p->memory);
+    if (status != TUTTI_OK) {
+        free(p);
+        return status;
+    }
+    pthread_mutex_lock(&pool.lock);
+    for (size_t i = 0; i < PAGE_MARKS; i++) {
+        size_t at = i * sizeof(uint64_t);
+        p->marks[i] = (tutti_stream_event){.word = (_Atomic uint64_t *)(void *)(p->memory->memory + at),
+                                   .word_on_device = p->memory->on_device + at,
+                                   .next = pool.free};
+        pool.free = &p->marks[i];
+    }
+    p->next = pool.pages;
+    pool.pages = p;
+    pthread_mutex_unlock(&pool.lock);
+    return TUTTI_OK;
+}
+
+static tutti_status take_event(const tutti_device *device, tutti_stream_event **mark_out) {
+    tutti_stream_event *mark;
+    TUTTI_TRY(tutti_calloc(1, sizeof *mark, &mark));
+    tutti_status status = device->event_create(&mark->event);
+    if (status != TUTTI_OK) {
+        free(mark);
+        return status;
+    }
+    mark->device = device;
+    mark->holders = 1;
+    *mark_out = mark;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_stream_event_take(const tutti_device *device, tutti_error_poll *fault, tutti_stream_event **mark_out) {
+    tutti_stream_event *mark;
+    if (fault == NULL) return take_event(device, mark_out);
+    TUTTI_TRY(tutti_error_poll_open(fault));
+    while ((mark = take_free()) == NULL) TUTTI_TRY(add_page(device));
+    mark->device = device;
+    mark->fault = fault;
+    mark->holders = 1;
+    *mark_out = mark;
+    return TUTTI_OK;
+}
+
+tutti_stream_event *tutti_stream_event_share(tutti_stream_event *mark) {
+    pthread_mutex_lock(&pool.lock);
+    mark->holders++;
+    pthread_mutex_unlock(&pool.lock);
+    return mark;
+}
+
+void tutti_stream_event_free(tutti_stream_event *mark) {
+    if (mark == NULL) return;
+    pthread_mutex_lock(&pool.lock);
+    bool last = --mark->holders == 0;
+    if (last && mark->event == NULL) {
+        mark->next = pool.free;
+        pool.free = mark;
+    }
+    pthread_mutex_unlock(&pool.lock);
+    if (!last || mark->event == NULL) return;
+    mark->device->event_destroy(mark->event);
+    free(mark);
+}
+
+tutti_status tutti_stream_event_put(tutti_stream_event *mark, tutti_stream stream) {
+    if (mark->event != NULL) return mark->device->event_record(mark->event, stream);
+    TUTTI_TRY(mark->device->write_value(stream, mark->word_on_device, mark->number + 1));
+    mark->number++;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_stream_event_ask(const tutti_stream_event *mark) {
+    if (mark->event != NULL) return mark->device->event_query(mark->event);
+    if (has_passed(mark)) return TUTTI_OK;
+    tutti_status status = tutti_error_poll_status(mark->fault);
+    return status == TUTTI_OK ? TUTTI_NOT_YET : status;
+}

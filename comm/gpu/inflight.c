@@ -1,0 +1,246 @@
+/*
+ * Collectives under way in streams, and how they end. See stream_state.h.
+ *
+ * A call ends well if the stream has passed its mark and the communicator was whole until then. When the communicator breaks,
+ * its engine releases the streams, works end at once, and tracks go when their marks have passed.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/status.h"
+#include "comm/gpu/engines.h"
+#include "comm/gpu/stream_state.h"
+
+/* ---------------------------------------------------------------------------------------------- the list */
+
+static void track_free(tutti_inflight *track) {
+    tutti_stream_event_free(track->begun);
+    tutti_stream_event_free(track->done);
+    free(track);
+}
+
+static tutti_status track_make(const tutti_stream_comm *gpu, tutti_inflight **track_out) {
+    tutti_inflight *track;
+    tutti_status status;
+    TUTTI_TRY(tutti_calloc(1, sizeof *track, &track));
+    TUTTI_TRY_GOTO(status, tutti_stream_event_make(gpu, &track->begun), fail);
+    TUTTI_TRY_GOTO(status, tutti_stream_event_make(gpu, &track->done), fail);
+    *track_out = track;
+    return TUTTI_OK;
+fail:
+    track_free(track);
+    return status;
+}
+
+tutti_status tutti_inflight_take(tutti_stream_comm *gpu, tutti_inflight **track_out) {
+    pthread_mutex_lock(&gpu->tracks->lock);
+    tutti_inflight *track = TAILQ_FIRST(&gpu->tracks->spare);
+    if (track != NULL) TAILQ_REMOVE(&gpu->tracks->spare, track, link);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    if (track == NULL) TUTTI_TRY(track_make(gpu, &track));
+    track->has_begun = track->reported = false;
+    track->ended_ns = track->late_ns = 0;
+    track->work = NULL;
+    *track_out = track;
+    return TUTTI_OK;
+}
+
+static void put_back(tutti_stream_comm *gpu, tutti_inflight *track) {
+    tutti_work_free(track->work);
+    track->work = NULL;
+    TAILQ_INSERT_HEAD(&gpu->tracks->spare, track, link);
+}
+
+void tutti_inflight_drop(tutti_stream_comm *gpu, tutti_inflight *track) {
+    if (track == NULL) return;
+    pthread_mutex_lock(&gpu->tracks->lock);
+    put_back(gpu, track);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+}
+
+void tutti_inflight_add(tutti_stream_comm *gpu, tutti_inflight *track) {
+    pthread_mutex_lock(&gpu->tracks->lock);
+    TAILQ_INSERT_TAIL(&gpu->tracks->under_way, track, link);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_stream_watch(gpu);
+}
+
+void tutti_inflight_capture(tutti_stream_comm *gpu) {
+    if (gpu->comm->nranks == 1) return;
+    pthread_mutex_lock(&gpu->tracks->lock);
+    gpu->tracks->captured = true;
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_stream_watch(gpu);
+}
+
+/* ------------------------------------------------------------------------------------------- how they end */
+
+static void end_work(tutti_inflight *track, tutti_status status) {
+    if (track->work == NULL) return;
+    tutti_work_end(track->work, status);
+    tutti_work_free(track->work);
+    track->work = NULL;
+}
+
+/* Has the stream passed it? A GPU that fails breaks the communicator. */
+static bool has_passed(tutti_stream_comm *gpu, tutti_inflight *track) {
+    char name[160], error[TUTTI_ERROR_TEXT_BYTES];
+    tutti_status status = tutti_stream_event_ask(track->done);
+    if (status == TUTTI_NOT_YET) return false;
+    if (status != TUTTI_OK) {
+        snprintf(error, sizeof error, "%s", tutti_last_error());
+        status = tutti_fail(status, "%s of communicator \"%s\" failed in its stream on rank %d: %s",
+                            tutti_inflight_describe(track, name, sizeof name), gpu->comm->name, gpu->comm->rank, error);
+        tutti_comm_give_up(gpu->comm, status);
+    }
+    return true;
+}
+
+/* Who breaks a communicator says so before his engine releases streams, his own and those of others. */
+static tutti_status outcome(tutti_comm *comm) {
+    TUTTI_TRY(tutti_comm_check(comm));
+    return tutti_stream_check_broken(comm);
+}
+
+static void end_passed(tutti_stream_comm *gpu) {
+    tutti_inflight *track = TAILQ_FIRST(&gpu->tracks->under_way), *next;
+    for (; track != NULL; track = next) {
+        next = TAILQ_NEXT(track, link);
+        if (!has_passed(gpu, track)) continue;
+        TAILQ_REMOVE(&gpu->tracks->under_way, track, link);
+        end_work(track, outcome(gpu->comm));
+        put_back(gpu, track);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- looking */
+
+/* Who asked for no work goes on with what is in his buffers, and hears of this at his next call, if there is one. */
+static void tell_unheard(const tutti_stream_comm *gpu) {
+    const tutti_inflight *track;
+    char name[160];
+    TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
+        if (track->work != NULL) continue;
+        tutti_comm_check(gpu->comm); /* its text */
+        tutti_log(TUTTI_LOG_WARN, "what %s should have brought is not in its buffers: %s",
+                  tutti_inflight_describe(track, name, sizeof name), tutti_last_error());
+        return;
+    }
+}
+
+/* Streams go on, works end. Under the lock. */
+static void release_all(tutti_stream_comm *gpu, tutti_status status) {
+    tutti_inflight *track;
+    if (!gpu->tracks->aborted) {
+        gpu->tracks->aborted = true;
+        tell_unheard(gpu);
+        if (gpu->engine != NULL && gpu->engine->abort != NULL) gpu->engine->abort(gpu->comm);
+        if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.abort(gpu->comm);
+    }
+    TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
+        tutti_comm_check(gpu->comm); /* its text */
+        end_work(track, status);
+    }
+    tutti_stream_messages_fail(gpu);
+}
+
+static bool is_busy(const tutti_stream_comm *gpu) {
+    return !TAILQ_EMPTY(&gpu->tracks->under_way) || !TAILQ_EMPTY(&gpu->tracks->messages);
+}
+
+/* Marks that are events are asked for on the communicator's GPU: a thread that has none yet would get GPU 0. */
+static void prepare_to_ask(tutti_stream_comm *gpu) {
+    if (gpu->fault != NULL) {
+        tutti_error_poll_expect(gpu->fault);
+        return;
+    }
+    tutti_status status = gpu->device->use(gpu->index);
+    if (status != TUTTI_OK) tutti_comm_give_up(gpu->comm, status);
+}
+
+/* Under the lock. */
+static void look(tutti_stream_comm *gpu) {
+    if (is_busy(gpu)) prepare_to_ask(gpu);
+    end_passed(gpu);
+    tutti_stream_messages_advance(gpu);
+    tutti_status status = tutti_comm_check(gpu->comm);
+    if (status == TUTTI_OK) status = tutti_stream_check(gpu);
+    if (status == TUTTI_OK && gpu->tracks->captured) status = tutti_stream_check_graphs(gpu);
+    if (status != TUTTI_OK) release_all(gpu, status);
+}
+
+bool tutti_stream_look(tutti_stream_comm *gpu) {
+    pthread_mutex_lock(&gpu->tracks->lock);
+    bool goes_on = !gpu->tracks->closed;
+    if (goes_on) {
+        look(gpu);
+        goes_on = is_busy(gpu) || (gpu->tracks->captured && !gpu->tracks->aborted);
+    }
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    return goes_on;
+}
+
+bool tutti_stream_is_busy(tutti_stream_comm *gpu) {
+    pthread_mutex_lock(&gpu->tracks->lock);
+    bool busy = is_busy(gpu);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    return busy;
+}
+
+/* ------------------------------------------------------------------------------------------------- the end */
+
+void tutti_stream_abandon(tutti_comm *comm) {
+    tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
+    int before = gpu != NULL ? gpu->index : 0;
+    if (gpu == NULL) return;
+    tutti_stream_enter(gpu, &before); /* a GPU that has failed is left all the same */
+    pthread_mutex_lock(&gpu->tracks->lock);
+    look(gpu);
+    if (is_busy(gpu)) {
+        tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed by rank %d while operations were under way",
+                   comm->name, comm->rank);
+        release_all(gpu, tutti_comm_give_up(comm, TUTTI_ERR_ABORTED));
+    }
+    bool idle = !is_busy(gpu);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    tutti_stream_leave(gpu, before);
+    if (idle && gpu->staged) tutti_queue_settle(comm); /* who stored the last result is about to leave */
+}
+
+static void close_engines(tutti_stream_comm *gpu) {
+    if (gpu->engine != NULL && gpu->engine->close != NULL) gpu->engine->close(gpu->comm);
+    if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.close(gpu->comm);
+}
+
+/* Out of the lists under the lock, and away without it: CUDA may keep whom it is asked by waiting. */
+static void free_tracks(tutti_stream_comm *gpu) {
+    struct tutti_inflight_list left = TAILQ_HEAD_INITIALIZER(left);
+    tutti_inflight *track;
+    pthread_mutex_lock(&gpu->tracks->lock);
+    TAILQ_CONCAT(&left, &gpu->tracks->spare, link);
+    TAILQ_CONCAT(&left, &gpu->tracks->under_way, link);
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    while ((track = TAILQ_FIRST(&left)) != NULL) {
+        TAILQ_REMOVE(&left, track, link);
+        track_free(track);
+    }
+}
+
+void tutti_stream_close(tutti_comm *comm) {
+    tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
+    int before = gpu != NULL ? gpu->index : 0;
+    if (comm->seed != NULL) comm->seed->drop(comm->seed);
+    comm->seed = NULL;
+    if (gpu == NULL) return;
+    tutti_stream_enter(gpu, &before);
+    pthread_mutex_lock(&gpu->tracks->lock);
+    gpu->tracks->closed = true; /* from here on the watcher leaves it alone, and need not wait for the engine */
+    bool dozes = gpu->tracks->captured;
+    pthread_mutex_unlock(&gpu->tracks->lock);
+    if (dozes) tutti_stream_attend(0); /* for the watcher to give up its reference now */
+    close_engines(gpu);
+    tutti_stream_messages_free(gpu);
+    free_tracks(gpu);
+    tutti_stream_leave(gpu, before);
+}

@@ -1,0 +1,302 @@
+/*
+ * The engine "nccl": all ranks have GPUs of their own, and the same NCCL. See nccl_state.h for its parts.
+ *
+ * What ends a communicator is on a thread of its own: memory is freed then, which waits for all kernels on the GPU, those of other
+ * communicators that hang as well; their aborts must not wait for this one.
+ *
+ * A sum of floats is in NCCL's order, which depends on topology and size, unless TUTTI_DETERMINISTIC=1: NCCL reduces while it
+ * moves, through NVLink's switches where there are some, and that is worth it between GPUs.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
+#include "comm/gpu/engines.h"
+#include "comm/gpu/nccl/nccl_state.h"
+
+#define SCRATCH_BYTES          ((size_t)16 << 20)
+#define SCRATCH_BYTES_PER_RANK ((size_t)256 << 10)
+#define LINGER_NS              (2 * TUTTI_NS_PER_S) /* for what is left to do when a communicator is destroyed */
+
+/* ------------------------------------------------------------------------------------- which ranks have what */
+
+/* One rank needs no NCCL, but TUTTI_ALGORITHM=nccl may ask for it: to try it where there is one GPU. */
+static bool is_asked_for(void) {
+    return strcmp(tutti_setting_text(TUTTI_SETTING_ALGORITHM), "nccl") == 0;
+}
+
+/* It overrides what we ask for: a call that waits for a peer would keep even an abort waiting. */
+static bool is_made_to_block(void) {
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
+    return blocking != NULL && strcmp(blocking, "1") == 0;
+}
+
+static void tell(const tutti_comm *comm, tutti_stream_caps *own) {
+    const tutti_nccl *nccl;
+    own->nccl_version = 0;
+    own->nccl_seed = comm->seed != NULL && comm->seed->index == comm->gpu->index;
+    if (comm->nranks == 1 && !is_asked_for()) return; /* it is large, and takes its time to load */
+    if (is_made_to_block()) {
+        snprintf(own->nccl_missing, sizeof own->nccl_missing,
+                 "NCCL_COMM_BLOCKING=1 would keep aborts from it; unset it");
+        tutti_log(TUTTI_LOG_WARN, "communicator \"%s\" does without NCCL: %s", comm->name, own->nccl_missing);
+        return;
+    }
+    if (tutti_nccl_open(&nccl) == TUTTI_OK) own->nccl_version = nccl->version;
+    else snprintf(own->nccl_missing, sizeof own->nccl_missing, "%.255s", tutti_last_error());
+}
+
+static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
+    const tutti_stream_comm *gpu = comm->gpu;
+    const tutti_stream_caps *facts = gpu->facts;
+    char reason[TUTTI_ENGINES_REASON_BYTES] = "", a[16], b[16];
+    if (comm->nranks == 1 && !is_asked_for()) snprintf(reason, sizeof reason, "there is one rank");
+    for (int rank = 0; rank < comm->nranks && reason[0] == '\0'; rank++) {
+        if (facts[rank].nccl_version == 0)
+            snprintf(reason, sizeof reason, "rank %d: %.*s", rank, (int)sizeof facts[rank].nccl_missing - 1,
+                     facts[rank].nccl_missing);
+        else if (facts[rank].nccl_version != facts[0].nccl_version)
+            snprintf(reason, sizeof reason, "rank 0 has NCCL %s, rank %d %s",
+                     tutti_nccl_version_text(facts[0].nccl_version, a), rank,
+                     tutti_nccl_version_text(facts[rank].nccl_version, b));
+        for (int other = 0; other < rank && reason[0] == '\0'; other++)
+            if (tutti_stream_same_gpu(comm, rank, other)) /* NCCL knows GPUs by their PCI addresses */
+                snprintf(reason, sizeof reason, "ranks %d and %d share a GPU%s", other, rank,
+                         tutti_stream_same_device(comm, rank, other) ? "" : ", in different MIG instances");
+    }
+    if (reason_out != NULL && reason[0] != '\0') snprintf(reason_out, capacity, "%s", reason);
+    return reason[0] == '\0';
+}
+
+/* ------------------------------------------------------------------------------------------------- opening */
+
+static tutti_status open_engine(tutti_comm *comm) {
+    tutti_stream_comm *gpu = comm->gpu;
+    tutti_nccl_state *state;
+    TUTTI_TRY(tutti_calloc(1, sizeof *state, &state));
+    gpu->engine_state = state;
+    state->comm = comm;
+    state->rank_order = tutti_setting_int(TUTTI_SETTING_DETERMINISTIC) == 1;
+    state->scratch_bytes = tutti_max_size(SCRATCH_BYTES, (size_t)comm->nranks * SCRATCH_BYTES_PER_RANK);
+    pthread_mutex_init(&state->lock, NULL);
+    TUTTI_TRY(tutti_nccl_open(&state->nccl));
+    TUTTI_TRY(gpu->device->alloc(TUTTI_CACHE_LINE, &state->token));
+    TUTTI_TRY(gpu->device->event_create(&state->scratch_free));
+    TUTTI_TRY(gpu->device->event_create(&state->joint));
+    TUTTI_TRY(tutti_nccl_connect(state));
+    tutti_nccl_memory_enter(state);
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- scratch */
+
+tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call) {
+    const tutti_device *device = state->comm->gpu->device;
+    if (call->captured)
+        return tutti_fail(
+            TUTTI_ERR_UNSUPPORTED,
+            "%s of %s (%s) cannot be captured into a CUDA graph: NCCL does not have it, and what takes its "
+            "place uses memory that other calls use as well",
+            tutti_kind_name(call->op->kind), tutti_type_name(call->op->type),
+            tutti_reduction_name(call->op->reduction));
+    if (state->scratch == NULL) return device->alloc(state->scratch_bytes, &state->scratch);
+    return device->stream_wait_event(call->stream, state->scratch_free);
+}
+
+tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream_call *call) {
+    return state->comm->gpu->device->event_record(state->scratch_free, call->stream);
+}
+
+/* ------------------------------------------------------------------------------------------ health and abort */
+
+/* What NCCL says of its communicator; under the lock. */
+static tutti_nccl_result ask(const tutti_nccl_state *state) {
+    tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
+    if (state->handle == NULL) return result;
+    tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handle, &result);
+    return answer != TUTTI_NCCL_SUCCESS ? answer : result;
+}
+
+static tutti_status health(tutti_comm *comm) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    const tutti_op op = {.kind = TUTTI_KIND_BARRIER, .cuda = true};
+    if (state == NULL || pthread_mutex_trylock(&state->lock) != 0) return TUTTI_OK; /* a call is being made */
+    tutti_nccl_result result = ask(state);
+    const char *name = state->failed != NULL ? state->failed : "what is under way";
+    pthread_mutex_unlock(&state->lock);
+    if (result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS) return TUTTI_OK;
+    if (state->remote_error_ns == 0) state->remote_error_ns = tutti_now_ns();
+    bool doubtful = tutti_now_ns() - state->remote_error_ns < TUTTI_NCCL_DOUBT_NS;
+    if (result == TUTTI_NCCL_REMOTE_ERROR && doubtful) return TUTTI_OK;
+    return tutti_nccl_failure(state, &op, result, name);
+}
+
+/* A communicator of NCCL's that does not block keeps its first error, and takes no call from then on. */
+static bool spares(tutti_comm *comm) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    pthread_mutex_lock(&state->lock);
+    bool whole = !state->aborted && ask(state) == TUTTI_NCCL_SUCCESS;
+    if (whole) state->failed = NULL;
+    pthread_mutex_unlock(&state->lock);
+    return whole;
+}
+
+/* The end of a communicator of NCCL's, on a thread of its own; freed by the last of its two holders. */
+typedef struct tutti_nccl_ending {
+    const tutti_nccl *nccl;
+    const tutti_device *device;
+    int index;
+    tutti_nccl_comm handle; /* NULL: only memory is left */
+    bool peaceful;          /* what is on its way to peers is delivered first; else an abort */
+    void *memory[2];        /* of the GPU; NULL */
+    atomic_bool done;
+    atomic_int holders;
+} tutti_nccl_ending;
+
+static void doze(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
+/* False: it does not come to an end. */
+static bool finalize(const tutti_nccl_ending *ending) {
+    tutti_nccl_result result = ending->nccl->ncclCommFinalize(ending->handle);
+    int64_t end_ns = tutti_now_ns() + LINGER_NS;
+    while (result == TUTTI_NCCL_IN_PROGRESS && tutti_now_ns() < end_ns) {
+        doze();
+        if (ending->nccl->ncclCommGetAsyncError(ending->handle, &result) != TUTTI_NCCL_SUCCESS) return false;
+    }
+    return result == TUTTI_NCCL_SUCCESS;
+}
+
+static void ending_release(tutti_nccl_ending *ending) {
+    if (ending != NULL && atomic_fetch_sub(&ending->holders, 1) == 1) free(ending);
+}
+
+static void *end_thread(void *context) {
+    tutti_nccl_ending *ending = context;
+    ending->device->use(ending->index); /* where that fails NCCL must be told all the same */
+    bool gone = ending->handle == NULL;
+    if (!gone && ending->peaceful && finalize(ending)) {
+        ending->nccl->ncclCommDestroy(ending->handle); /* it is gone, or goes, whatever the answer */
+        gone = true;
+    }
+    if (!gone) ending->nccl->ncclCommAbort(ending->handle);
+    for (size_t i = 0; i < TUTTI_COUNT_OF(ending->memory); i++)
+        if (ending->memory[i] != NULL) ending->device->free(ending->memory[i]); /* waits for the streams that use it */
+    atomic_store_explicit(&ending->done, true, memory_order_release);
+    ending_release(ending);
+    return NULL;
+}
+
+/* NULL: no memory; then it stays as it is. */
+static tutti_nccl_ending *make_ending(const tutti_nccl *nccl, const tutti_device *device, int index,
+                                      tutti_nccl_comm handle) {
+    tutti_nccl_ending *ending = NULL;
+    if (tutti_calloc(1, sizeof *ending, &ending) != TUTTI_OK) return NULL;
+    *ending = (tutti_nccl_ending){.nccl = nccl, .device = device, .index = index, .handle = handle, .holders = 2};
+    return ending;
+}
+
+/* Takes the handle. Under the lock. */
+static tutti_nccl_ending *take_ending(tutti_nccl_state *state) {
+    const tutti_stream_comm *gpu = state->comm->gpu;
+    tutti_nccl_ending *ending = make_ending(state->nccl, gpu->device, gpu->index, state->handle);
+    if (ending != NULL) state->handle = NULL; /* what was registered with it goes as well */
+    return ending;
+}
+
+/* Where there is no thread for it, it is done here. */
+static void run_ending(tutti_nccl_ending *ending) {
+    if (ending != NULL && tutti_thread_start("tutti-nccl-end", end_thread, ending, NULL) != 0) end_thread(ending);
+}
+
+/* On a thread of its own: what hangs in a stream may stand behind what hangs there for another communicator. Under the
+ * lock. */
+static void abort_handle(tutti_nccl_state *state) {
+    state->aborted = true;
+    if (state->handle != NULL) run_ending(state->ending = take_ending(state));
+}
+
+static void *abort_later(void *context) {
+    tutti_nccl_state *state = context;
+    pthread_mutex_lock(&state->lock);
+    abort_handle(state);
+    pthread_mutex_unlock(&state->lock);
+    return NULL;
+}
+
+/* Who has the lock may be inside of CUDA, kept waiting by a stream that another communicator's end releases. */
+static void abort_engine(tutti_comm *comm) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    if (state == NULL) return;
+    if (pthread_mutex_trylock(&state->lock) != 0) {
+        state->has_aborter = tutti_thread_start("tutti-nccl-stop", abort_later, state, &state->aborter) == 0;
+        if (state->has_aborter) return;
+        pthread_mutex_lock(&state->lock);
+    }
+    abort_handle(state);
+    pthread_mutex_unlock(&state->lock);
+}
+
+/* ------------------------------------------------------------------------------------------------- closing */
+
+/* A program that ends now should not cut off what peers are still to receive; but nothing is waited for much longer. */
+static void linger(tutti_nccl_ending *ending, int64_t end_ns) {
+    while (ending != NULL && !atomic_load_explicit(&ending->done, memory_order_acquire) && tutti_now_ns() < end_ns)
+        doze();
+    ending_release(ending);
+}
+
+void tutti_nccl_discard(const tutti_nccl *nccl, const tutti_device *device, int index, tutti_nccl_comm handle) {
+    tutti_nccl_ending *ending = make_ending(nccl, device, index, handle);
+    run_ending(ending);
+    linger(ending, tutti_now_ns() + LINGER_NS);
+}
+
+static void close_engine(tutti_comm *comm) {
+    tutti_stream_comm *gpu = comm->gpu;
+    tutti_nccl_state *state = gpu->engine_state;
+    if (state == NULL) return;
+    bool whole = tutti_comm_check(comm) == TUTTI_OK;
+    if (state->has_aborter) pthread_join(state->aborter, NULL); /* whose call it waited for is over */
+    tutti_nccl_memory_leave(state);
+    pthread_mutex_lock(&state->lock);
+    tutti_nccl_ending *ending = take_ending(state);
+    if (ending != NULL) ending->peaceful = whole && !state->aborted;
+    pthread_mutex_unlock(&state->lock);
+    if (ending != NULL) {
+        ending->memory[0] = state->token;
+        ending->memory[1] = state->scratch;
+    }
+    run_ending(ending);
+    int64_t end_ns = tutti_now_ns() + 2 * LINGER_NS;
+    linger(state->ending, end_ns);
+    linger(ending, end_ns);
+    if (state->scratch_free != NULL) gpu->device->event_destroy(state->scratch_free);
+    if (state->joint != NULL) gpu->device->event_destroy(state->joint);
+    if (state->aside != NULL) gpu->device->stream_destroy(state->aside);
+    pthread_mutex_destroy(&state->lock);
+    free(state);
+    gpu->engine_state = NULL;
+}
+
+const tutti_stream_engine tutti_engine_nccl = {
+    .name = "nccl",
+    .when = "every rank has a GPU of its own, and NCCL 2.18 or newer, the same everywhere",
+    .tell = tell,
+    .fits = fits,
+    .open = open_engine,
+    .enqueue = tutti_nccl_enqueue,
+    .spares = spares,
+    .split = tutti_nccl_split,
+    .health = health,
+    .abort = abort_engine,
+    .close = close_engine,
+    .captures = true,
+};

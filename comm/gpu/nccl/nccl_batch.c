@@ -1,0 +1,178 @@
+/*
+ * Calling NCCL: groups, waiting, and what its answers mean. See nccl_state.h.
+ *
+ * A non-blocking communicator answers "in progress" while another thread of NCCL connects to peers and launches kernels. Until
+ * it answers otherwise nothing may be called on it, and nothing else may be enqueued that is to come after: the call may
+ * not be in the stream yet.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/status.h"
+#include "comm/gpu/nccl/nccl_state.h"
+#include "comm/net/hosts.h"
+#include "comm/health/monitor.h"
+#include "comm/gpu/call_log.h"
+
+#define YIELDS      200                    /* before a wait sleeps */
+#define NAP_NS      (50 * INT64_C(1000))   /* between two questions */
+#define LOOK_NS     (10 * TUTTI_NS_PER_MS) /* between two looks at the peers */
+#define NO_SEQUENCE (UINT64_C(1) << 39)    /* of no call on host memory: no page says that it is over */
+
+/* Is every peer there, nothing broken, and have all made the same calls? What is told is op. */
+static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
+    tutti_op asked = *op;
+    asked.sequence = NO_SEQUENCE;
+    asked.part_of = op;
+    if (state->comm->hosts != NULL) tutti_hosts_read_deaths(state->comm);
+    TUTTI_TRY(tutti_call_log_look(state->comm));
+    return tutti_monitor_look(state->comm, &asked, /* deaths */ true);
+}
+
+static tutti_status status_of(tutti_nccl_result result) {
+    switch (result) {
+    case TUTTI_NCCL_INVALID_ARGUMENT:
+    case TUTTI_NCCL_INVALID_USAGE: return TUTTI_ERR_UNSUPPORTED;
+    case TUTTI_NCCL_REMOTE_ERROR: return TUTTI_ERR_BROKEN;
+    default: return TUTTI_ERR_SYSTEM;
+    }
+}
+
+tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tutti_nccl_result result,
+                                const char *name) {
+    char detail[512] = "";
+    TUTTI_TRY(look(state, op));
+    pthread_mutex_lock(&state->lock);
+    const char *last = state->nccl->ncclGetLastError != NULL && !state->aborted
+                           ? state->nccl->ncclGetLastError(state->handle)
+                           : NULL;
+    if (last != NULL && last[0] != '\0') snprintf(detail, sizeof detail, " (%s)", last);
+    pthread_mutex_unlock(&state->lock);
+    return tutti_fail(status_of(result),
+                      "NCCL failed in %s on rank %d of communicator \"%s\": %s%s; NCCL_DEBUG=WARN tells more", name,
+                      state->comm->rank, state->comm->name, state->nccl->ncclGetErrorString(result), detail);
+}
+
+/* NCCL hears of a peer's end before us, at times: its connections close at once. */
+static tutti_status await_death(const tutti_nccl_state *state, const tutti_op *op) {
+    for (int64_t waited_ns = 0; waited_ns < TUTTI_NCCL_DOUBT_NS; waited_ns += LOOK_NS) {
+        TUTTI_TRY(look(state, op));
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    }
+    return TUTTI_OK;
+}
+
+/* A peer that has gone may have done its part before: NCCL's word counts for a while. `gone_ns`: since when one is missing; 0 at
+ * first. */
+static tutti_status look_again(const tutti_nccl_state *state, const tutti_op *op, int64_t *gone_ns) {
+    int64_t now_ns = tutti_now_ns();
+    TUTTI_TRY(tutti_comm_check(state->comm));
+    tutti_status status = look(state, op);
+    if (*gone_ns == 0) *gone_ns = now_ns;
+    if (status != TUTTI_OK && now_ns - *gone_ns < TUTTI_NCCL_DOUBT_NS) return TUTTI_OK;
+    if (status == TUTTI_OK) *gone_ns = 0;
+    return status;
+}
+
+/* False: it was aborted. */
+static bool ask(tutti_nccl_state *state, tutti_nccl_result *result_out) {
+    pthread_mutex_lock(&state->lock);
+    bool whole = !state->aborted;
+    if (whole) {
+        tutti_nccl_result answer = state->nccl->ncclCommGetAsyncError(state->handle, result_out);
+        if (answer != TUTTI_NCCL_SUCCESS) *result_out = answer;
+    }
+    pthread_mutex_unlock(&state->lock);
+    return whole;
+}
+
+static tutti_status aborted(tutti_nccl_state *state) {
+    TUTTI_TRY(tutti_comm_check(state->comm)); /* who aborts has broken it */
+    return tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted", state->comm->name);
+}
+
+static tutti_status timed_out(const tutti_nccl_state *state, const tutti_nccl_reason *reason) {
+    const tutti_op *shown = reason->op->part_of != NULL ? reason->op->part_of : reason->op;
+    char missing[800];
+    return tutti_fail(TUTTI_ERR_TIMEOUT,
+                      "%s of NCCL was in progress for %lld ms on rank %d of communicator \"%s\": a rank has not "
+                      "come, or the network between GPUs does not work (NCCL_DEBUG=INFO tells more)%s",
+                      reason->name, (long long)reason->timeout_ms, state->comm->rank, state->comm->name,
+                      tutti_call_log_missing(state->comm, shown->sequence, missing, sizeof missing));
+}
+
+tutti_status tutti_nccl_wait(tutti_nccl_state *state, const tutti_nccl_reason *reason) {
+    const tutti_op *op = reason->op;
+    tutti_deadline deadline = tutti_deadline_after_ms(reason->timeout_ms > 0 ? reason->timeout_ms : -1);
+    int64_t next_look_ns = tutti_now_ns() + LOOK_NS, gone_ns = 0;
+    for (unsigned asked = 0;; asked++) {
+        tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
+        if (!ask(state, &result)) return aborted(state);
+        if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
+        if (result == TUTTI_NCCL_REMOTE_ERROR) TUTTI_TRY(await_death(state, op));
+        if (result != TUTTI_NCCL_IN_PROGRESS) return tutti_nccl_failure(state, op, result, reason->name);
+        if (asked < YIELDS) {
+            sched_yield();
+            continue;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        if (tutti_now_ns() < next_look_ns) continue;
+        TUTTI_TRY(look_again(state, op, &gone_ns));
+        if (tutti_deadline_passed(&deadline)) return timed_out(state, reason);
+        next_look_ns = tutti_now_ns() + LOOK_NS;
+    }
+}
+
+static tutti_status follow(tutti_nccl_state *state, tutti_stream stream, tutti_stream leader) {
+    const tutti_device *device = state->comm->gpu->device;
+    TUTTI_TRY(device->event_record(state->joint, leader));
+    return device->stream_wait_event(stream, state->joint);
+}
+
+tutti_status tutti_nccl_step_aside(tutti_nccl_state *state, tutti_stream stream, tutti_stream *stream_out) {
+    *stream_out = stream;
+    if ((uintptr_t)stream != TUTTI_STREAM_OF_THREAD) return TUTTI_OK;
+    if (state->aside == NULL) TUTTI_TRY(state->comm->gpu->device->stream_create(&state->aside));
+    *stream_out = state->aside;
+    return follow(state, state->aside, stream);
+}
+
+tutti_status tutti_nccl_step_back(tutti_nccl_state *state, tutti_stream stream, tutti_stream aside) {
+    return stream == aside ? TUTTI_OK : follow(state, stream, aside);
+}
+
+tutti_status tutti_nccl_begin(tutti_nccl_state *state, const tutti_stream_call *call, tutti_nccl_batch *batch_out) {
+    *batch_out = (tutti_nccl_batch){.state = state, .op = call->op, .timeout_ms = call->timeout_ms};
+    pthread_mutex_lock(&state->lock);
+    if (state->aborted) {
+        pthread_mutex_unlock(&state->lock);
+        return aborted(state);
+    }
+    batch_out->handle = state->handle;
+    tutti_nccl_result result = state->nccl->ncclGroupStart();
+    if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
+    pthread_mutex_unlock(&state->lock);
+    return tutti_nccl_failure(state, call->op, result, "ncclGroupStart");
+}
+
+void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const char *name) {
+    if (batch->failed != NULL || result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS) return;
+    batch->result = result;
+    batch->failed = name;
+}
+
+tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {
+    tutti_nccl_state *state = batch->state;
+    tutti_nccl_result result = state->nccl->ncclGroupEnd(); /* in any case: else this thread's group stays open */
+    tutti_nccl_note(batch, result, "ncclGroupEnd");
+    if (state->failed == NULL) state->failed = batch->failed;
+    pthread_mutex_unlock(&state->lock);
+    if (batch->failed != NULL) return tutti_nccl_failure(state, batch->op, batch->result, batch->failed);
+    if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
+    return tutti_nccl_wait(state, &(tutti_nccl_reason){.op = batch->op,
+                                                       .timeout_ms = batch->timeout_ms,
+                                                       .name = tutti_kind_name(batch->op->kind)});
+}

@@ -1,0 +1,172 @@
+/*
+ * A collective as calls of NCCL: kinds that move data, in bytes, so that every type goes; those that reduce are in
+ * nccl_reduce.c. What has no call of its own in NCCL 2.18 is sends and receives in one group; a rank's own part is a copy.
+ *
+ * NCCL compares nothing: what one rank sends the other must expect, as it is for all ranks by contract.
+ */
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+#include "comm/gpu/nccl/nccl_state.h"
+#include "comm/base/op.h"
+
+static tutti_status barrier(tutti_nccl_state *state, const tutti_stream_call *call) {
+    tutti_nccl_batch batch;
+    TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
+    tutti_nccl_result result = state->nccl->ncclAllReduce(state->token, state->token, 1, TUTTI_NCCL_UINT8,
+                                                          TUTTI_NCCL_MAX, batch.handle, call->stream);
+    tutti_nccl_note(&batch, result, "ncclAllReduce");
+    return tutti_nccl_finish(&batch);
+}
+
+static tutti_status broadcast(tutti_nccl_state *state, const tutti_stream_call *call) {
+    const tutti_op *op = call->op;
+    tutti_nccl_batch batch;
+    TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
+    tutti_nccl_result result = state->nccl->ncclBroadcast(op->dst, op->dst, op->count * tutti_type_bytes(op->type),
+                                                          TUTTI_NCCL_UINT8, op->root, batch.handle, call->stream);
+    tutti_nccl_note(&batch, result, "ncclBroadcast");
+    return tutti_nccl_finish(&batch);
+}
+
+static tutti_status all_gather(tutti_nccl_state *state, const tutti_stream_call *call) {
+    const tutti_op *op = call->op;
+    tutti_nccl_batch batch;
+    TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
+    tutti_nccl_result result = state->nccl->ncclAllGather(op->src, op->dst, op->count * tutti_type_bytes(op->type),
+                                                          TUTTI_NCCL_UINT8, batch.handle, call->stream);
+    tutti_nccl_note(&batch, result, "ncclAllGather");
+    return tutti_nccl_finish(&batch);
+}
+
+/* A broadcast from each rank that has something: every byte goes to each GPU once, by NCCL's rings and trees. */
+static tutti_status all_gather_v(tutti_nccl_state *state, const tutti_stream_call *call) {
+    const tutti_op *op = call->op;
+    tutti_nccl_batch batch;
+    TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
+    for (int root = 0; root < state->comm->nranks; root++) {
+        tutti_span output = tutti_op_output(state->comm, op, root);
+        const void *input = root == state->comm->rank ? op->src : output.data;
+        if (output.bytes == 0) continue;
+        tutti_nccl_result result = state->nccl->ncclBroadcast(input, (void *)output.data, output.bytes,
+                                                              TUTTI_NCCL_UINT8, root, batch.handle, call->stream);
+        tutti_nccl_note(&batch, result, "ncclBroadcast");
+    }
+    return tutti_nccl_finish(&batch);
+}
+
+/* What this rank has for `peer`, and expects from it. */
+static tutti_span outgoing(const tutti_comm *comm, const tutti_op *op, int peer) {
+    bool goes = tutti_op_has_input(op, comm->rank) && (!tutti_op_has_sink(op) || peer == op->root);
+    return goes ? tutti_op_input(comm, op, peer) : (tutti_span){.data = NULL};
+}
+
+static tutti_span incoming(const tutti_comm *comm, const tutti_op *op, int peer) {
+    bool comes = tutti_op_has_output(op, comm->rank) && (!tutti_op_has_source(op) || peer == op->root);
+    return comes ? tutti_op_output(comm, op, peer) : (tutti_span){.data = NULL};
+}
+
+static void add_send(tutti_nccl_batch *batch, tutti_span span, int peer, tutti_stream stream) {
+    const tutti_nccl *nccl = batch->state->nccl;
+    if (span.bytes == 0) return;
+    tutti_nccl_note(batch, nccl->ncclSend(span.data, span.bytes, TUTTI_NCCL_UINT8, peer, batch->handle, stream),
+                    "ncclSend");
+}
+
+static void add_recv(tutti_nccl_batch *batch, tutti_span span, int peer, tutti_stream stream) {
+    const tutti_nccl *nccl = batch->state->nccl;
+    if (span.bytes == 0) return;
+    tutti_nccl_note(batch, nccl->ncclRecv((void *)span.data, span.bytes, TUTTI_NCCL_UINT8, peer, batch->handle, stream),
+                    "ncclRecv");
+}
+
+/* all_to_all, gather, scatter and their v-variants. */
+static tutti_status exchange(tutti_nccl_state *state, const tutti_stream_call *call) {
+    tutti_comm *comm = state->comm;
+    tutti_nccl_batch batch;
+    tutti_span own = outgoing(comm, call->op, comm->rank), to = incoming(comm, call->op, comm->rank);
+    if (own.bytes > 0 && own.data != to.data)
+        TUTTI_TRY(comm->gpu->device->copy((void *)to.data, own.data, own.bytes, call->stream));
+    TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
+    for (int peer = 0; peer < comm->nranks; peer++) {
+        if (peer == comm->rank) continue;
+        add_send(&batch, outgoing(comm, call->op, peer), peer, call->stream);
+        add_recv(&batch, incoming(comm, call->op, peer), peer, call->stream);
+    }
+    return tutti_nccl_finish(&batch);
+}
+
+/* One round of an all_to_all: `bytes` from offset `at` of every block. In place what is sent is moved aside first, since
+ * NCCL receives while it sends. */
+static tutti_status exchange_round(tutti_nccl_state *state, const tutti_stream_call *call, size_t at, size_t bytes) {
+    tutti_comm *comm = state->comm;
+    const tutti_device *device = comm->gpu->device;
+    tutti_nccl_batch batch;
+    char *aside = call->op->src == call->op->dst ? state->scratch : NULL;
+    for (int peer = 0; peer < comm->nranks && aside != NULL; peer++)
+        TUTTI_TRY(
+            device->copy(aside + (size_t)peer * bytes, outgoing(comm, call->op, peer).data + at, bytes, call->stream));
+    TUTTI_TRY(tutti_nccl_begin(state, call, &batch));
+    for (int peer = 0; peer < comm->nranks; peer++) {
+        const char *from = aside != NULL ? aside + (size_t)peer * bytes : outgoing(comm, call->op, peer).data + at;
+        if (peer == comm->rank) continue;
+        add_send(&batch, (tutti_span){.data = from, .bytes = bytes}, peer, call->stream);
+        add_recv(&batch, (tutti_span){.data = incoming(comm, call->op, peer).data + at, .bytes = bytes}, peer,
+                 call->stream);
+    }
+    return tutti_nccl_finish(&batch);
+}
+
+/* Every rank makes the same rounds, though only those that work in place need them. */
+static tutti_status all_to_all(tutti_nccl_state *state, const tutti_stream_call *call) {
+    const tutti_op *op = call->op;
+    bool in_place = op->src == op->dst;
+    size_t bytes = op->count * tutti_type_bytes(op->type);
+    size_t most = state->scratch_bytes / (size_t)state->comm->nranks / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
+    tutti_span own = outgoing(state->comm, op, state->comm->rank);
+    if (!in_place)
+        TUTTI_TRY(state->comm->gpu->device->copy((void *)incoming(state->comm, op, state->comm->rank).data, own.data,
+                                                 own.bytes, call->stream));
+    if (in_place) TUTTI_TRY(tutti_nccl_scratch_take(state, call));
+    for (size_t at = 0; at < bytes; at += most)
+        TUTTI_TRY(exchange_round(state, call, at, tutti_min_size(most, bytes - at)));
+    return in_place ? tutti_nccl_scratch_give(state, call) : TUTTI_OK;
+}
+
+/* Memory of tutti_nccl_mem_alloc is registered at its first use. */
+static void use_memory(tutti_nccl_state *state, const tutti_op *op) {
+    tutti_nccl_memory_use(state, op->src);
+    tutti_nccl_memory_use(state, op->dst);
+    for (int rank = 0; rank < state->comm->nranks; rank++) {
+        if (op->srcs != NULL) tutti_nccl_memory_use(state, op->srcs[rank]);
+        if (op->dsts != NULL) tutti_nccl_memory_use(state, op->dsts[rank]);
+    }
+}
+
+static tutti_status carry_out(tutti_nccl_state *state, const tutti_stream_call *call) {
+    switch (call->op->kind) {
+    case TUTTI_KIND_BARRIER: return barrier(state, call);
+    case TUTTI_KIND_BROADCAST: return broadcast(state, call);
+    case TUTTI_KIND_ALL_GATHER: return all_gather(state, call);
+    case TUTTI_KIND_ALL_GATHER_V: return all_gather_v(state, call);
+    case TUTTI_KIND_ALL_TO_ALL: return all_to_all(state, call);
+    case TUTTI_KIND_ALL_TO_ALL_V:
+    case TUTTI_KIND_GATHER:
+    case TUTTI_KIND_GATHER_V:
+    case TUTTI_KIND_SCATTER:
+    case TUTTI_KIND_SCATTER_V: return exchange(state, call);
+    default: return tutti_nccl_reduce(state, call);
+    }
+}
+
+tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call) {
+    tutti_nccl_state *state = comm->gpu->engine_state;
+    const tutti_op *op = call->op;
+    tutti_stream_call own = *call;
+    bool uniform =
+        op->srcs == NULL && op->dsts == NULL && op->kind != TUTTI_KIND_GATHER_V && op->kind != TUTTI_KIND_SCATTER_V;
+    if (uniform && op->count == 0 && op->kind != TUTTI_KIND_BARRIER) return TUTTI_OK; /* so it is on all ranks */
+    if (!call->captured) use_memory(state, op); /* to register it is forbidden meanwhile */
+    TUTTI_TRY(tutti_nccl_step_aside(state, call->stream, &own.stream));
+    TUTTI_TRY(carry_out(state, &own));
+    return tutti_nccl_step_back(state, call->stream, own.stream);
+}

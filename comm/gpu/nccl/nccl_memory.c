@@ -1,0 +1,144 @@
+/*
+ * Memory of ncclMemAlloc, and where blocks are registered. See nccl_memory.h.
+ *
+ * A communicator holds the blocks that are registered with it, until it ends or they are freed; so an address that is given
+ * out again is never taken for the block that was there before. Lock order: that of the holds, then a communicator's.
+ */
+#include "comm/gpu/nccl/nccl_memory.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/status.h"
+#include "comm/gpu/nccl/nccl_state.h"
+#include "comm/gpu/device_memory.h"
+
+#define SETTLE_NS (2 * TUTTI_NS_PER_S)
+
+typedef struct tutti_nccl_hold {
+    struct tutti_nccl_hold *next;
+    const void *block;
+    void *handle; /* NCCL's; NULL: it was refused, and is not asked again */
+} tutti_nccl_hold;
+
+static pthread_mutex_t holds_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_nccl_state *states; /* under holds_lock: communicators that work with NCCL */
+
+static bool can_register(const tutti_nccl *nccl) {
+    return nccl->ncclCommRegister != NULL && nccl->ncclCommDeregister != NULL;
+}
+
+tutti_status tutti_nccl_mem_alloc(size_t bytes, void **memory_out) {
+    pthread_mutex_lock(&holds_lock);
+    const tutti_nccl *nccl = states != NULL ? states->nccl : NULL;
+    pthread_mutex_unlock(&holds_lock);
+    if (nccl == NULL) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no communicator of this process works with NCCL");
+    if (nccl->ncclMemAlloc == NULL || nccl->ncclMemFree == NULL || !can_register(nccl))
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s lacks %s", nccl->file, nccl->lacking);
+    tutti_nccl_result result = nccl->ncclMemAlloc(memory_out, bytes);
+    if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_MEMORY, "NCCL has no %zu bytes of the GPU's memory: %s", bytes,
+                      nccl->ncclGetErrorString(result));
+}
+
+tutti_status tutti_nccl_mem_free(void *memory) {
+    const tutti_nccl *nccl;
+    TUTTI_TRY(tutti_nccl_open(&nccl));
+    tutti_nccl_result result = nccl->ncclMemFree(memory);
+    if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_SYSTEM, "ncclMemFree: %s", nccl->ncclGetErrorString(result));
+}
+
+/* The communicator once it is not in progress, when it would refuse; a call of another thread may have begun that. NULL: it was
+ * aborted. Under its lock, which is let go meanwhile. */
+static tutti_nccl_comm settle(tutti_nccl_state *state) {
+    tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
+    int64_t end_ns = tutti_now_ns() + SETTLE_NS;
+    for (tutti_nccl_comm comm; (comm = state->handle) != NULL;) {
+        if (state->nccl->ncclCommGetAsyncError(comm, &result) != TUTTI_NCCL_SUCCESS) return comm;
+        if (result != TUTTI_NCCL_IN_PROGRESS || tutti_now_ns() >= end_ns) return comm;
+        pthread_mutex_unlock(&state->lock);
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+        pthread_mutex_lock(&state->lock);
+    }
+    return NULL;
+}
+
+/* Under the lock. An aborted communicator has given its registrations back itself. */
+static void let_go(tutti_nccl_state *state, tutti_nccl_hold *hold) {
+    pthread_mutex_lock(&state->lock);
+    tutti_nccl_comm comm = settle(state);
+    if (comm != NULL && hold->handle != NULL) state->nccl->ncclCommDeregister(comm, hold->handle);
+    pthread_mutex_unlock(&state->lock);
+    free(hold);
+}
+
+void tutti_nccl_memory_forget(const void *block) {
+    pthread_mutex_lock(&holds_lock);
+    for (tutti_nccl_state *state = states; state != NULL; state = state->next)
+        for (tutti_nccl_hold **at = &state->holds; *at != NULL;) {
+            tutti_nccl_hold *hold = *at;
+            if (hold->block != block) {
+                at = &hold->next;
+                continue;
+            }
+            *at = hold->next;
+            let_go(state, hold);
+        }
+    pthread_mutex_unlock(&holds_lock);
+}
+
+void tutti_nccl_memory_enter(tutti_nccl_state *state) {
+    pthread_mutex_lock(&holds_lock);
+    state->next = states;
+    states = state;
+    pthread_mutex_unlock(&holds_lock);
+}
+
+void tutti_nccl_memory_leave(tutti_nccl_state *state) {
+    pthread_mutex_lock(&holds_lock);
+    for (tutti_nccl_state **at = &states; *at != NULL; at = &(*at)->next)
+        if (*at == state) {
+            *at = state->next;
+            break;
+        }
+    while (state->holds != NULL) {
+        tutti_nccl_hold *first = state->holds;
+        state->holds = first->next;
+        let_go(state, first);
+    }
+    pthread_mutex_unlock(&holds_lock);
+}
+
+/* Under the lock. */
+static void hold_block(tutti_nccl_state *state, void *block, size_t bytes) {
+    tutti_nccl_hold *hold;
+    for (hold = state->holds; hold != NULL; hold = hold->next)
+        if (hold->block == block) return;
+    if (tutti_calloc(1, sizeof *hold, &hold) != TUTTI_OK) return;
+    pthread_mutex_lock(&state->lock);
+    tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
+    tutti_nccl_comm comm = state->handle;
+    if (comm != NULL) result = state->nccl->ncclCommRegister(comm, block, bytes, &hold->handle);
+    pthread_mutex_unlock(&state->lock);
+    if (result != TUTTI_NCCL_SUCCESS) {
+        hold->handle = NULL;
+        tutti_log(TUTTI_LOG_INFO, "NCCL does not register %zu bytes: %s", bytes,
+                  state->nccl->ncclGetErrorString(result));
+    }
+    hold->block = block;
+    hold->next = state->holds;
+    state->holds = hold;
+}
+
+void tutti_nccl_memory_use(tutti_nccl_state *state, const void *memory) {
+    void *block;
+    size_t bytes;
+    if (memory == NULL || !can_register(state->nccl) || !tutti_device_memory_find(memory, 1, &block, &bytes)) return;
+    pthread_mutex_lock(&holds_lock);
+    hold_block(state, block, bytes);
+    pthread_mutex_unlock(&holds_lock);
+}

@@ -1,0 +1,171 @@
+/*
+ * What ranks on one GPU keep when a communicator goes: slots, counters and what is mapped of peers. To give any of it back to
+ * CUDA waits for all streams of the GPU, so also for those that wait for a peer; a rank that destroys a communicator must
+ * not. So it is used again by the next one, and goes with the process.
+ *
+ * Invariant: counters and slots come back only when no stream uses them any more.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/gpu/same_gpu/same_gpu.h"
+#include "comm/shm/heap.h"
+#include "comm/shm/peer.h"
+
+/* Counters as the GPU sees them: pinned once in a process, however many of its threads are ranks. */
+typedef struct pin {
+    tutti_same_gpu_counters *counters, *on_device;
+    struct pin *next;
+} pin;
+
+typedef struct mapping {
+    tutti_device_export exported;
+    void *base;
+    struct mapping *next;
+} mapping;
+
+/* A slot that nobody uses, or one that somebody does. */
+typedef struct slot {
+    char *memory;
+    size_t bytes;
+    int index; /* of its GPU */
+    bool in_use;
+    struct slot *next;
+} slot;
+
+typedef struct spare_counters {
+    tutti_same_gpu_counters *counters;
+    struct spare_counters *next;
+} spare_counters;
+
+static struct {
+    pthread_mutex_t lock;
+    pin *pins;
+    mapping *mappings;
+    slot *slots;
+    spare_counters *counters;
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ------------------------------------------------------------------------------------------------ counters */
+
+/* The lock is held. */
+static tutti_status add_pin(const tutti_device *device, tutti_peer *owner, tutti_same_gpu_counters *counters,
+                            pin **pin_out) {
+    pin *p;
+    void *on_device;
+    TUTTI_TRY(tutti_calloc(1, sizeof *p, &p));
+    tutti_status status = device->pin(counters, sizeof *counters, &on_device);
+    if (status != TUTTI_OK) {
+        free(p);
+        return tutti_fail_context(status, "counters of ranks on one GPU");
+    }
+    tutti_peer_retain(owner); /* its heap stays mapped where it is */
+    *p = (pin){.counters = counters, .on_device = on_device, .next = kept.pins};
+    kept.pins = p;
+    *pin_out = p;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_same_gpu_pin(const tutti_device *device, tutti_peer *owner, tutti_same_gpu_counters *counters,
+                                   tutti_same_gpu_counters **on_device_out) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&kept.lock);
+    pin *p = kept.pins;
+    while (p != NULL && p->counters != counters) p = p->next;
+    if (p == NULL) status = add_pin(device, owner, counters, &p);
+    if (status == TUTTI_OK) *on_device_out = p->on_device;
+    pthread_mutex_unlock(&kept.lock);
+    return status;
+}
+
+tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out) {
+    void *memory = NULL;
+    pthread_mutex_lock(&kept.lock);
+    spare_counters *spare = kept.counters;
+    if (spare != NULL) kept.counters = spare->next;
+    pthread_mutex_unlock(&kept.lock);
+    if (spare == NULL) TUTTI_TRY(tutti_heap_alloc(TUTTI_HEAP_CONTROL, sizeof **counters_out, &memory));
+    else memory = memset(spare->counters, 0, sizeof *spare->counters);
+    free(spare);
+    *counters_out = memory;
+    return TUTTI_OK;
+}
+
+/* All ranks have gone. Where one has released its streams, it may go on doing so, and streams may still count: then, and
+ * without memory for a note, they are lost, which harms nobody. */
+void tutti_same_gpu_return_counters(void *memory) {
+    tutti_same_gpu_counters *counters = memory;
+    if (atomic_load_explicit(&counters->released, memory_order_acquire)) return;
+    spare_counters *spare = malloc(sizeof *spare);
+    if (spare == NULL) return;
+    pthread_mutex_lock(&kept.lock);
+    *spare = (spare_counters){.counters = counters, .next = kept.counters};
+    kept.counters = spare;
+    pthread_mutex_unlock(&kept.lock);
+}
+
+/* ------------------------------------------------------------------------------------------------- imports */
+
+tutti_status tutti_same_gpu_import(const tutti_device *device, const tutti_device_export *exported,
+                                      void **base_out) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&kept.lock);
+    mapping *m = kept.mappings;
+    while (m != NULL && memcmp(&m->exported, exported, sizeof *exported) != 0) m = m->next;
+    if (m == NULL) {
+        void *base;
+        status = tutti_calloc(1, sizeof *m, &m);
+        if (status == TUTTI_OK) status = device->import_memory(exported, &base);
+        if (status == TUTTI_OK) {
+            *m = (mapping){.exported = *exported, .base = base, .next = kept.mappings};
+            kept.mappings = m;
+        } else {
+            free(m);
+            m = NULL;
+        }
+    }
+    if (m != NULL) *base_out = m->base;
+    pthread_mutex_unlock(&kept.lock);
+    return status;
+}
+
+/* --------------------------------------------------------------------------------------------------- slots */
+
+/* The lock is held. */
+static tutti_status add_slot(const tutti_device *device, int index, size_t bytes, slot **slot_out) {
+    slot *new;
+    void *memory;
+    TUTTI_TRY(tutti_calloc(1, sizeof *new, &new));
+    tutti_status status = device->alloc(bytes, &memory);
+    if (status != TUTTI_OK) {
+        free(new);
+        return status;
+    }
+    *new = (slot){.memory = memory, .bytes = bytes, .index = index, .next = kept.slots};
+    kept.slots = new;
+    *slot_out = new;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_same_gpu_take_slot(const tutti_device *device, int index, size_t bytes, char **memory_out) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&kept.lock);
+    slot *found = kept.slots;
+    while (found != NULL && (found->in_use || found->bytes != bytes || found->index != index)) found = found->next;
+    if (found == NULL) status = add_slot(device, index, bytes, &found);
+    if (status == TUTTI_OK) {
+        found->in_use = true;
+        *memory_out = found->memory;
+    }
+    pthread_mutex_unlock(&kept.lock);
+    return status;
+}
+
+void tutti_same_gpu_return_slot(const char *memory) {
+    pthread_mutex_lock(&kept.lock);
+    for (slot *s = kept.slots; s != NULL; s = s->next)
+        if (s->memory == memory) s->in_use = false;
+    pthread_mutex_unlock(&kept.lock);
+}

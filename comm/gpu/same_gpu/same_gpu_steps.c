@@ -1,0 +1,152 @@
+/*
+ * How the streams of ranks on one GPU wait for each other, and how they are released. See same_gpu.h.
+ *
+ *   calls            counters only grow: nothing is ever taken back
+ *   calls in graphs  what is written and waited for is the same in each replay: pieces alone, from 0. Who launches waits for
+ *                    all others, writes 0 to their `ready`, then says done to each; each waits for its own `done` and writes
+ *                    0 there.
+ *
+ * Invariant of graphs: a rank counts on `ready` again only behind its `done`, so after it was set back; and who launches
+ * counts on a `done` again only behind that rank's `ready`, so after that rank has set it back. Where all ranks replay the same
+ * calls in the same order, one set of counters therefore does for all graphs of a communicator.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
+#include "comm/gpu/same_gpu/same_gpu.h"
+
+/* ----------------------------------------------------------------------------------------------------- steps */
+
+static uint64_t step_of(const tutti_same_gpu_plan *plan, uint64_t pieces) {
+    return plan->captured ? pieces : tutti_same_gpu_step(plan->number, pieces);
+}
+
+static tutti_same_gpu_counter *ready_of(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, int rank) {
+    return plan->captured ? &s->on_device->graph_ready[rank] : &s->on_device->ready[rank];
+}
+
+tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+                                         uint64_t pieces) {
+    return s->device->write_value(plan->stream, &ready_of(s, plan, s->rank)->value, step_of(plan, pieces));
+}
+
+tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+                                         uint64_t pieces) {
+    tutti_same_gpu_counter *done = plan->captured ? &s->on_device->graph_done[s->rank] : &s->on_device->done;
+    TUTTI_TRY(s->device->wait_value(plan->stream, &done->value, step_of(plan, pieces)));
+    if (!plan->captured || pieces != TUTTI_SAME_GPU_END) return TUTTI_OK;
+    return s->device->write_value(plan->stream, &done->value, 0);
+}
+
+tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+                                          uint64_t pieces) {
+    void *others[TUTTI_DEVICE_MOST_BUFFERS];
+    int nothers = 0;
+    for (int rank = 0; rank < s->nranks; rank++)
+        if (rank != s->rank) others[nothers++] = &ready_of(s, plan, rank)->value;
+    return s->device->wait_values(plan->stream, others, nothers, step_of(plan, pieces));
+}
+
+static tutti_status write_to_others(const tutti_same_gpu *s, tutti_stream stream,
+                                    tutti_same_gpu_counter *counters, uint64_t value) {
+    for (int rank = 0; rank < s->nranks; rank++)
+        if (rank != s->rank) TUTTI_TRY(s->device->write_value(stream, &counters[rank].value, value));
+    return TUTTI_OK;
+}
+
+tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
+                                        uint64_t pieces) {
+    if (!plan->captured) return s->device->write_value(plan->stream, &s->on_device->done.value, step_of(plan, pieces));
+    if (pieces == TUTTI_SAME_GPU_END) TUTTI_TRY(write_to_others(s, plan->stream, s->on_device->graph_ready, 0));
+    return write_to_others(s, plan->stream, s->on_device->graph_done, pieces);
+}
+
+/* --------------------------------------------------------------------------------------------------- capturing */
+
+/* Can the driver capture what counters need? Tried on one that nobody waits for. */
+static tutti_status try_counter(tutti_same_gpu *s, tutti_stream stream) {
+    _Atomic uint64_t *trial = &s->on_device->trial.value;
+    TUTTI_TRY(s->device->write_value(stream, trial, 1));
+    return s->device->wait_value(stream, trial, 1);
+}
+
+tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tutti_stream stream) {
+    char reason[TUTTI_ERROR_TEXT_BYTES];
+    if (!comm->gpu->own.stream_waits) /* else a function of the host's waits, which can run but once */
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "calls of communicator \"%s\" cannot be captured into a CUDA graph (carried out by "
+                          "\"same_device\"): streams of this GPU cannot wait for memory by themselves",
+                          comm->name);
+    if (!atomic_load(&s->graphs) && try_counter(s, stream) != TUTTI_OK) {
+        snprintf(reason, sizeof reason, "%s", tutti_last_error());
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "calls of communicator \"%s\" cannot be captured into a CUDA graph (carried out by "
+                          "\"same_device\"): the driver does not capture waits for memory: %s",
+                          comm->name, reason);
+    }
+    atomic_store(&s->graphs, true); /* before the look: an abort sees it, or is seen */
+    return atomic_load(&s->released) ? tutti_comm_check(comm) : TUTTI_OK;
+}
+
+/* --------------------------------------------------------------------------------------------------- releasing */
+
+/* All waits end at it; not more, since devices compare by the sign of the difference. */
+#define RELEASED ((uint64_t)INT64_MAX)
+
+/* Streams that had gone on may count once more and so take a release back: it is given again until they have ended. */
+#define RELEASE_MS 10000
+
+typedef struct tutti_same_gpu_release {
+    tutti_same_gpu_counters *counters;
+    int nranks;
+    atomic_bool lasts; /* graphs may still be launched; written by the communicator, for which it is there until then */
+    char *slots[TUTTI_SAME_GPU_SLOTS]; /* to be returned */
+    int nslots;
+} tutti_same_gpu_release;
+
+static void release_once(tutti_same_gpu_counters *counters, int nranks) {
+    atomic_store_explicit(&counters->done.value, RELEASED, memory_order_release);
+    for (int rank = 0; rank < nranks; rank++) {
+        atomic_store_explicit(&counters->ready[rank].value, RELEASED, memory_order_release);
+        atomic_store_explicit(&counters->graph_done[rank].value, RELEASED, memory_order_release);
+        atomic_store_explicit(&counters->graph_ready[rank].value, RELEASED, memory_order_release);
+    }
+}
+
+static void *keep_releasing(void *argument) {
+    tutti_same_gpu_release *r = argument;
+    const struct timespec moment = {.tv_nsec = TUTTI_NS_PER_MS};
+    for (int64_t end_ns = tutti_now_ns() + RELEASE_MS * TUTTI_NS_PER_MS; tutti_now_ns() < end_ns;) {
+        if (atomic_load(&r->lasts)) end_ns = tutti_now_ns() + RELEASE_MS * TUTTI_NS_PER_MS;
+        release_once(r->counters, r->nranks);
+        nanosleep(&moment, NULL);
+    }
+    for (int i = 0; i < r->nslots; i++) tutti_same_gpu_return_slot(r->slots[i]);
+    free(r);
+    return NULL;
+}
+
+void tutti_same_gpu_release_streams(tutti_same_gpu *s) {
+    if (atomic_exchange(&s->released, true)) return;
+    atomic_store_explicit(&s->counters->released, true, memory_order_release);
+    release_once(s->counters, s->nranks);
+    tutti_same_gpu_release *r = malloc(sizeof *r);
+    if (r == NULL) return; /* it is given only once, and the slots are lost */
+    bool lasts = atomic_load(&s->graphs);
+    *r = (tutti_same_gpu_release){.counters = s->counters, .nranks = s->nranks, .lasts = lasts, .nslots = s->nkept};
+    memcpy(r->slots, s->kept, sizeof r->slots);
+    s->nkept = 0;
+    if (tutti_thread_start("tutti-gpu-free", keep_releasing, r, NULL) != 0) free(r);
+    else if (lasts) s->release = r;
+}
+
+void tutti_same_gpu_release_leave(tutti_same_gpu *s) {
+    if (s->release != NULL) atomic_store(&s->release->lasts, false);
+    s->release = NULL;
+}

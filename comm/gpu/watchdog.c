@@ -1,0 +1,132 @@
+/*
+ * The watcher: one thread that looks after all communicators of this process with calls under way in streams.
+ *
+ * It looks about every millisecond, more often while somebody waits for a work or messages are on their way, less often
+ * where there are only calls in graphs. It starts with the first such call and ends after a second without any. Each
+ * communicator in its list has one reference of it.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
+#include "comm/p2p/p2p.h"
+#include "comm/gpu/stream_state.h"
+
+#define NAP_NS       INT64_C(1000000)
+#define SHORT_NAP_NS INT64_C(30000)
+#define LONG_NAP_NS  INT64_C(50000000)
+#define IDLE_NS      TUTTI_NS_PER_S
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool ready; /* wake is made */
+    bool alive;
+    bool woken;               /* since the last look */
+    bool busy;                /* at the last look calls were under way */
+    tutti_stream_comm *first; /* the list; by gpu->next_watched */
+} watcher = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static atomic_int attended; /* threads that wait for works */
+
+/* Lock held. Wakes up early when told to. */
+static void nap(int64_t most_ns) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    int64_t ns = until.tv_nsec + most_ns;
+    until.tv_sec += (time_t)(ns / TUTTI_NS_PER_S);
+    until.tv_nsec = (long)(ns % TUTTI_NS_PER_S);
+    int result = 0;
+    while (!watcher.woken && result == 0) result = pthread_cond_timedwait(&watcher.wake, &watcher.lock, &until);
+    watcher.woken = false;
+}
+
+/* Looks at all of the list; those that need it no more are taken out, and given to the caller with their references. */
+static tutti_stream_comm *look_at_all(void) {
+    tutti_stream_comm **link = &watcher.first, *gpu, *idle = NULL;
+    watcher.busy = false;
+    while ((gpu = *link) != NULL) {
+        if (tutti_stream_look(gpu)) {
+            watcher.busy = watcher.busy || tutti_stream_is_busy(gpu);
+            link = &gpu->next_watched;
+            continue;
+        }
+        *link = gpu->next_watched;
+        gpu->watched = false;
+        gpu->next_idle = idle; /* not next_watched: it may come back as soon as the lock is free */
+        idle = gpu;
+    }
+    return idle;
+}
+
+static void release(tutti_stream_comm *idle) {
+    while (idle != NULL) {
+        tutti_stream_comm *next = idle->next_idle;
+        tutti_comm_release(idle->comm);
+        idle = next;
+    }
+}
+
+static void *watch(void *argument) {
+    (void)argument;
+    int64_t idle_since_ns = 0;
+    pthread_mutex_lock(&watcher.lock);
+    for (;;) {
+        tutti_stream_comm *idle = look_at_all();
+        if (watcher.first != NULL) idle_since_ns = 0;
+        else if (idle_since_ns == 0) idle_since_ns = tutti_now_ns();
+        else if (tutti_now_ns() - idle_since_ns >= IDLE_NS) break; /* idle is NULL: the list was empty before */
+        if (idle != NULL) {
+            pthread_mutex_unlock(&watcher.lock);
+            release(idle); /* may free a communicator */
+            pthread_mutex_lock(&watcher.lock);
+            continue;
+        }
+        bool hurries =
+            watcher.busy && (atomic_load_explicit(&attended, memory_order_relaxed) > 0 || tutti_p2p_pending());
+        nap(hurries ? SHORT_NAP_NS : watcher.busy ? NAP_NS : watcher.first != NULL ? LONG_NAP_NS : IDLE_NS);
+    }
+    watcher.alive = false;
+    pthread_mutex_unlock(&watcher.lock);
+    return NULL;
+}
+
+/* Lock held. */
+static void start(void) {
+    if (!watcher.ready) {
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        pthread_cond_init(&watcher.wake, &attributes);
+        pthread_condattr_destroy(&attributes);
+        watcher.ready = true;
+    }
+    watcher.alive = tutti_thread_start("tutti-cuda-wait", watch, NULL, NULL) == 0; /* else the next call tries again */
+}
+
+void tutti_stream_watch(tutti_stream_comm *gpu) {
+    pthread_mutex_lock(&watcher.lock);
+    if (!gpu->watched) {
+        tutti_comm_retain(gpu->comm);
+        gpu->watched = true;
+        gpu->next_watched = watcher.first;
+        watcher.first = gpu;
+        watcher.woken = true;
+    }
+    watcher.woken |= !watcher.busy; /* it sleeps for long */
+    if (!watcher.alive) start();
+    else if (watcher.woken) pthread_cond_signal(&watcher.wake);
+    pthread_mutex_unlock(&watcher.lock);
+}
+
+void tutti_stream_attend(int change) {
+    atomic_fetch_add_explicit(&attended, change, memory_order_relaxed);
+    if (change < 0) return;
+    pthread_mutex_lock(&watcher.lock);
+    watcher.woken = true;
+    if (watcher.alive) pthread_cond_signal(&watcher.wake);
+    pthread_mutex_unlock(&watcher.lock);
+}

@@ -1,0 +1,287 @@
+/*
+ * Diagnosis: who is missing, who died, whose call differs. See monitor.h.
+ *
+ * All ranks read the same pages, so they all tell the same story. A broken communicator's reason is written once, in
+ * the page of the rank that found it; the others copy it and say who found it.
+ */
+#include "comm/health/monitor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/hash.h"
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/status.h"
+#include "comm/shm/flags.h"
+#include "comm/shm/peer.h"
+
+const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity) {
+    char reduction[32] = "", root[32] = "";
+    const char *memory = call->cuda != 0 ? " on CUDA memory" : "";
+    if (tutti_kind_has((tutti_kind)call->kind, TUTTI_KIND_REDUCES))
+        snprintf(reduction, sizeof reduction, ", %s", tutti_reduction_name((tutti_reduction)call->reduction));
+    if (tutti_kind_has_root((tutti_kind)call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
+    if (call->kind == TUTTI_KIND_BARRIER)
+        snprintf(text, capacity, "barrier%s #%llu", memory, (unsigned long long)call->shown);
+    else
+        snprintf(text, capacity, "%s(%s, %llu%s%s)%s #%llu", tutti_kind_name((tutti_kind)call->kind),
+                 tutti_type_name((tutti_type)call->type), (unsigned long long)call->count, reduction, root, memory,
+                 (unsigned long long)call->shown);
+    return text;
+}
+
+tutti_call tutti_call_of(const tutti_op *op) {
+    const tutti_op *shown = op->part_of != NULL ? op->part_of : op;
+    return (tutti_call){.sequence = op->sequence,
+                        .shown = shown->sequence,
+                        .count = shown->count,
+                        .root = shown->root,
+                        .kind = (uint8_t)shown->kind,
+                        .type = (uint8_t)shown->type,
+                        .reduction = (uint8_t)shown->reduction,
+                        .cuda = (uint8_t)shown->cuda};
+}
+
+const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
+    tutti_peer *peer = comm->members[rank].process;
+    if (peer->self) return "is a thread of this process";
+    if (tutti_peer_ended(peer)) return "has ended";
+    char path[64], line[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)peer->pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return "lives";
+    bool read_it = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    const char *after_name = read_it ? strrchr(line, ')') : NULL;
+    char state = after_name != NULL && after_name[1] == ' ' ? after_name[2] : '?';
+    return state == 'T' || state == 't' ? "is stopped" : state == 'Z' ? "has ended" : "lives";
+}
+
+tutti_status tutti_monitor_peer_status(int32_t broken_status) {
+    if (broken_status == TUTTI_ERR_INTERRUPTED) return TUTTI_ERR_ABORTED; /* it was not this rank that was */
+    return broken_status < TUTTI_OK && broken_status >= TUTTI_ERR_DATA ? (tutti_status)broken_status : TUTTI_ERR_BROKEN;
+}
+
+/* Does the reason end with " (told by rank 5)"? */
+static bool names_teller(const char *reason) {
+    static const char mark[] = " (told by rank ";
+    const char *last = NULL;
+    for (const char *at = reason; (at = strstr(at, mark)) != NULL; at++) last = at;
+    if (last == NULL) return false;
+    const char *digits = last + sizeof mark - 1;
+    size_t count = strspn(digits, "0123456789");
+    return count > 0 && strcmp(digits + count, ")") == 0;
+}
+
+const char *tutti_monitor_quote(const char *reason, int rank, char *text, size_t capacity) {
+    if (names_teller(reason)) snprintf(text, capacity, "%s", reason);
+    else snprintf(text, capacity, "%s (told by rank %d)", reason, rank);
+    return text;
+}
+
+tutti_status tutti_monitor_adopt(tutti_comm *comm, int rank, int32_t broken_status, const char *reason) {
+    char text[TUTTI_BROKEN_TEXT_BYTES + 32];
+    tutti_status status = tutti_monitor_peer_status(broken_status);
+    tutti_fail(status, "%s", tutti_monitor_quote(reason, tutti_comm_shown(comm, rank), text, sizeof text));
+    return tutti_comm_break(comm, status);
+}
+
+/* In the barrier that ends a creation, a page may not have its id yet: members learn it one after the other. */
+static bool is_unborn(const tutti_comm *comm, uint64_t page_id) {
+    return page_id == 0 && comm->sequence <= 1;
+}
+
+bool tutti_broken_read(const tutti_comm *comm, int rank, tutti_broken *broken_out) {
+    const tutti_page *page = comm->members[rank].page;
+    if (page == NULL || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
+    broken_out->status = page->broken_status;
+    memcpy(broken_out->text, page->broken_text, sizeof broken_out->text);
+    broken_out->text[sizeof broken_out->text - 1] = '\0'; /* the page is its owner's, and may lack it */
+    /* The id is read after the text. (gcc's thread sanitizer knows no C11 fence, and warns.) */
+    __sync_synchronize();
+    uint64_t page_id = atomic_load_explicit(&page->comm_id, memory_order_relaxed);
+    return page_id == comm->id || is_unborn(comm, page_id);
+}
+
+tutti_status tutti_monitor_died(const tutti_comm *comm, int rank, const char *what) {
+    const tutti_peer *peer = comm->members[rank].process;
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %d) died; %s of communicator \"%s\" cannot go on",
+                      tutti_comm_shown(comm, rank), peer->host, (int)peer->pid, what, comm->name);
+}
+
+/* Has `rank` done all that op needs of it? */
+static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
+    uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
+    return step >= tutti_step_at(op->sequence, TUTTI_STEP_DONE);
+}
+
+static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths) {
+    tutti_member *member = &comm->members[rank];
+    if (finished(comm, op, rank)) return TUTTI_OK; /* whatever became of it since is not this call's affair */
+    tutti_broken broken;
+    if (tutti_broken_read(comm, rank, &broken)) return tutti_monitor_adopt(comm, rank, broken.status, broken.text);
+    bool dead = deaths && tutti_peer_ended(member->process);
+    uint64_t page_id = atomic_load_explicit(&member->page->comm_id, memory_order_relaxed);
+    bool departed = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
+                    (page_id != comm->id && !is_unborn(comm, page_id));
+    /* Once more: the last thing that it did may have been to finish. */
+    if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
+    char call[160];
+    tutti_call record = tutti_call_of(op);
+    tutti_call_describe(&record, call, sizeof call);
+    if (dead && !departed) return tutti_comm_break(comm, tutti_monitor_died(comm, rank, call));
+    tutti_fail(TUTTI_ERR_BROKEN, "rank %d has destroyed communicator \"%s\" and does not take part in %s",
+               tutti_comm_shown(comm, rank), comm->name, call);
+    return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
+}
+
+uint64_t tutti_call_pack(const tutti_call *call) {
+    uint64_t what = (uint64_t)call->kind << 48 | (uint64_t)call->type << 40 | (uint64_t)call->reduction << 32 |
+                    (uint32_t)call->root;
+    uint64_t hash = tutti_hash_add(tutti_hash_add(0, call->count), what);
+    return call->shown << TUTTI_STREAM_CALL_BITS | hash >> (64 - TUTTI_STREAM_CALL_BITS);
+}
+
+/* Has `rank` made this very call on CUDA memory, past the posts, and not come here? It never will. */
+static tutti_status look_at_stream(tutti_comm *comm, const tutti_op *op, int rank) {
+    const tutti_page *page = comm->members[rank].page;
+    uint64_t theirs = atomic_load_explicit(&page->stream_call, memory_order_acquire);
+    uint64_t ours = atomic_load_explicit(&comm->page->stream_call, memory_order_relaxed);
+    tutti_call own = tutti_call_of(op), other = own;
+    other.shown = theirs >> TUTTI_STREAM_CALL_BITS;
+    other.cuda = 1;
+    bool further = (theirs >> TUTTI_STREAM_CALL_BITS) > (ours >> TUTTI_STREAM_CALL_BITS);
+    if (TUTTI_LIKELY(!further) || own.cuda != 0 || tutti_call_pack(&other) != theirs) return TUTTI_OK;
+    const tutti_post *post = &page->posts[op->sequence % TUTTI_POSTS];
+    if (atomic_load_explicit(&post->sequence, memory_order_acquire) >= op->sequence) return TUTTI_OK;
+    return tutti_monitor_calls_differ(comm, &own, rank, &other, "");
+}
+
+tutti_status tutti_monitor_look(tutti_comm *comm, const tutti_op *op, bool deaths) {
+    TUTTI_TRY(tutti_comm_check(comm));
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (rank != comm->rank) {
+            TUTTI_TRY(look_at(comm, op, rank, deaths));
+            TUTTI_TRY(look_at_stream(comm, op, rank));
+        }
+    return TUTTI_OK;
+}
+
+/* The newest of a rank's posts. */
+static const tutti_post *last_post(const tutti_comm *comm, int rank) {
+    const tutti_post *posts = comm->members[rank].page->posts;
+    uint64_t newest = 0;
+    for (int i = 0; i < TUTTI_POSTS; i++) {
+        uint64_t sequence = atomic_load_explicit(&posts[i].sequence, memory_order_acquire);
+        if (sequence > newest) newest = sequence;
+    }
+    return &posts[newest % TUTTI_POSTS];
+}
+
+static void describe_missing(const tutti_comm *comm, const tutti_op *op, int rank, char *text, size_t capacity) {
+    const tutti_peer *peer = comm->members[rank].process;
+    const tutti_post *post = last_post(comm, rank);
+    tutti_call call = post->call;
+    char last[256] = "it has made no call yet", name[160];
+    uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
+    if (call.sequence != 0) {
+        double ago_s = (double)(tutti_now_ns() - atomic_load_explicit(&post->begun_ns, memory_order_relaxed)) / 1e9;
+        bool over = step >= tutti_step_at(call.sequence, TUTTI_STEP_DONE);
+        tutti_call_describe(&call, name, sizeof name);
+        snprintf(last, sizeof last, "%s %s, begun %.1f s ago",
+                 call.sequence == op->sequence ? "it is inside"
+                 : over                        ? "last it finished"
+                                               : "it is inside",
+                 name, ago_s);
+    }
+    snprintf(text, capacity, "rank %d (host %s, pid %d, %s; %s)", tutti_comm_shown(comm, rank), peer->host,
+             (int)peer->pid, tutti_monitor_process_state(comm, rank), last);
+}
+
+void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, size_t capacity) {
+    size_t used = 0;
+    int missing = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < comm->nranks && used + 1 < capacity; rank++) {
+        if (rank == comm->rank || finished(comm, op, rank)) continue;
+        bool arrived = atomic_load_explicit(&comm->members[rank].page->posts[op->sequence % TUTTI_POSTS].sequence,
+                                            memory_order_acquire) >= op->sequence;
+        const tutti_peer *peer = comm->members[rank].process;
+        bool quiet = arrived && !peer->self && strcmp(tutti_monitor_process_state(comm, rank), "lives") == 0;
+        if (quiet) continue; /* it waits like we do */
+        char one[600];
+        describe_missing(comm, op, rank, one, sizeof one);
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", missing++ > 0 ? ", " : "", one);
+    }
+    if (missing == 0) snprintf(text, capacity, "nobody: all ranks are inside the call");
+}
+
+static int arrived_count(const tutti_comm *comm, const tutti_op *op) {
+    int arrived = 0;
+    for (int rank = 0; rank < comm->nranks; rank++)
+        arrived += atomic_load_explicit(&comm->members[rank].page->posts[op->sequence % TUTTI_POSTS].sequence,
+                                        memory_order_acquire) >= op->sequence;
+    return arrived;
+}
+
+void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_ms, const char *told) {
+    char call[160], missing[3000];
+    tutti_call record = tutti_call_of(op);
+    tutti_call_describe(&record, call, sizeof call);
+    if (told != NULL) {
+        tutti_log(TUTTI_LOG_WARN,
+                  "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); missing: %s",
+                  comm->rank, (long long)waited_ms, call, comm->name, op->count * tutti_type_bytes(op->type), told);
+        return;
+    }
+    tutti_monitor_missing(comm, op, missing, sizeof missing);
+    tutti_log(TUTTI_LOG_WARN,
+              "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); %d of %d "
+              "ranks have arrived; missing: %s",
+              tutti_comm_shown(comm, comm->rank), (long long)waited_ms, call, comm->name,
+              op->count * tutti_type_bytes(op->type), arrived_count(comm, op), comm->nranks, missing);
+}
+
+/* The first of the last calls up to op that differs from the rank's: in a loose one nobody may have looked. */
+static void find_difference(const tutti_comm *comm, const tutti_op *op, const tutti_post *posts, tutti_call *own_out,
+                            tutti_call *other_out) {
+    for (uint64_t ago = TUTTI_POSTS - 1; ago > 0; ago--) {
+        if (op->sequence <= ago) continue;
+        uint64_t sequence = op->sequence - ago;
+        tutti_call own = comm->page->posts[sequence % TUTTI_POSTS].call, other = posts[sequence % TUTTI_POSTS].call;
+        bool differ = own.kind != other.kind || own.type != other.type || own.reduction != other.reduction ||
+                      own.root != other.root || own.count != other.count || own.cuda != other.cuda;
+        if (own.sequence != sequence || other.sequence != sequence || !differ) continue;
+        *own_out = own;
+        *other_out = other;
+        return;
+    }
+}
+
+tutti_status tutti_monitor_calls_differ(tutti_comm *comm, const tutti_call *own, int rank, const tutti_call *other,
+                                        const char *hint) {
+    char mine[160], theirs[160];
+    tutti_call_describe(own, mine, sizeof mine);
+    tutti_call_describe(other, theirs, sizeof theirs);
+    if (strcmp(mine, theirs) != 0) hint = "";
+    bool first = comm->rank < rank;
+    tutti_fail(TUTTI_ERR_MISMATCH,
+               "calls differ on communicator \"%s\": rank %d %s, rank %d %s%s; all ranks must make "
+               "the same calls in the same order",
+               comm->name, tutti_comm_shown(comm, first ? comm->rank : rank), first ? mine : theirs,
+               tutti_comm_shown(comm, first ? rank : comm->rank), first ? theirs : mine, hint);
+    return tutti_comm_break(comm, TUTTI_ERR_MISMATCH);
+}
+
+tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int rank, const tutti_post *post) {
+    if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN) {
+        tutti_broken broken;
+        if (tutti_broken_read(comm, rank, &broken)) return tutti_monitor_adopt(comm, rank, broken.status, broken.text);
+        tutti_fail(TUTTI_ERR_BROKEN, "rank %d has given up communicator \"%s\", and its reason is gone",
+                   tutti_comm_shown(comm, rank), comm->name);
+        return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
+    }
+    tutti_call own = tutti_call_of(op), other = post->call;
+    find_difference(comm, op, comm->members[rank].page->posts, &own, &other);
+    return tutti_monitor_calls_differ(comm, &own, rank, &other, " (their counts per rank differ)");
+}

@@ -1,0 +1,249 @@
+/*
+ * Ranks that meet in a store: the members of a new communicator, from what each of them knows.
+ *
+ *   all          the peer table: who is there, on which host; which rank leads the host (peer_table.h)
+ *   one host     first contact with the leader: its segment, with a seat and a page for each, then everybody's memory (local_bootstrap.h)
+ *   several      in between, where each process can be reached from other hosts: into the segment, and from leader to leader
+ *                through the store (address_exchange.h)
+ */
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/launcher/launcher.h"
+#include "bootstrap/store/secret.h"
+#include "comm/shm/flags.h"
+#include "comm/init/local_bootstrap.h"
+#include "comm/api/create.h"
+#include "comm/net/listener.h"
+#include "comm/init/address_exchange.h"
+#include "comm/shm/segment.h"
+#include "comm/shm/heap.h"
+#include "comm/net/hosts.h"
+#include "comm/shm/peer.h"
+#include "comm/init/timing.h"
+
+typedef struct meeting {
+    tutti_comm *comm;
+    tutti_comm *local; /* of this host's ranks: comm itself, or its hosts->local */
+    const tutti_store *store;
+    const char *prefix;
+    tutti_deadline deadline;
+    tutti_peer_info own;
+    tutti_place place;
+    tutti_peer_table *table; /* leader */
+    tutti_local_bootstrap bootstrap;
+} meeting;
+
+/* ---------------------------------------------------------------------------------------- several hosts */
+
+/* By rank 0 of the first communicator over several hosts, so once for the world and not for its parts. */
+static void warn_unprotected(const meeting *m) {
+    static atomic_flag seen = ATOMIC_FLAG_INIT;
+    bool first = !atomic_flag_test_and_set(&seen);
+    if (!first || m->comm->rank != 0) return;
+    if (getenv(tutti_setting_row_of(TUTTI_SETTING_SECRET_REQUIRED)->name) != NULL) return; /* 0: it is meant so */
+    tutti_log(
+        TUTTI_LOG_WARN,
+        "ranks are on %d hosts without a secret: any process that reaches the store can join the job or send ranks "
+        "elsewhere, and data goes unencrypted; set TUTTI_SECRET_FILE on all ranks, and TUTTI_ENCRYPT=1 to encrypt "
+        "(TUTTI_SECRET_REQUIRED=0 ends this warning)",
+        m->place.nhosts);
+}
+
+/* The key that processes of other hosts must know. */
+static tutti_status add_key(const meeting *m) {
+    char secret[TUTTI_SECRET_BYTES];
+    bool set;
+    TUTTI_TRY(tutti_secret_get(secret, sizeof secret, &set));
+    if (!set && tutti_setting_int(TUTTI_SETTING_SECRET_REQUIRED) != 0)
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "TUTTI_SECRET_REQUIRED is set, but neither TUTTI_SECRET nor TUTTI_SECRET_FILE");
+    if (!set && tutti_setting_int(TUTTI_SETTING_ENCRYPT) != 0)
+        return tutti_fail(
+            TUTTI_ERR_REFUSED,
+            "TUTTI_ENCRYPT=1 needs TUTTI_SECRET or TUTTI_SECRET_FILE, equal on all hosts: without one, the "
+            "key would go through the store, where others can read it");
+    tutti_status status =
+        set ? tutti_listener_add_key(secret, strlen(secret)) : tutti_listener_add_key(m->place.nonce, sizeof m->place.nonce);
+    explicit_bzero(secret, sizeof secret);
+    if (!set) warn_unprotected(m);
+    return status;
+}
+
+/* The launcher has put all ranks of the world on one host: how many; 0: it has not, or does not say. */
+static int ranks_of_only_host(void) {
+    const tutti_launcher_row *row = tutti_launcher_row_present();
+    int values[TUTTI_TOLD_COUNT];
+    if (row == NULL || tutti_launcher_row_read(row, values) != TUTTI_OK) return 0;
+    return values[TUTTI_TOLD_SIZE] == values[TUTTI_TOLD_LOCAL_SIZE] && values[TUTTI_TOLD_SIZE] > 0
+               ? values[TUTTI_TOLD_SIZE]
+               : 0;
+}
+
+/* Without a secret, a process of another user that can write the store becomes a rank by saying that it is on another host. So
+ * what the launcher says of the hosts counts more than the store, which may not be the job's alone. */
+static tutti_status check_hosts(const meeting *m) {
+    char secret[TUTTI_SECRET_BYTES];
+    bool set;
+    if (m->place.nhosts == 1) return TUTTI_OK;
+    TUTTI_TRY(tutti_secret_get(secret, sizeof secret, &set));
+    explicit_bzero(secret, sizeof secret);
+    int only = set || *tutti_setting_text(TUTTI_SETTING_HOST_ID) != '\0' ? 0 : ranks_of_only_host();
+    if (only == 0) return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_REFUSED,
+        "the store says that ranks are on %d hosts, but the launcher has started all %d on this one: another "
+        "process has written into the store, or ranks run in network namespaces of their own; to allow "
+        "that, set TUTTI_SECRET or TUTTI_SECRET_FILE, equal on all ranks",
+        m->place.nhosts, only);
+}
+
+/* Lays the communicator out over the hosts of the peer table. */
+static tutti_status lay_out(meeting *m) {
+    const tutti_peer_table *table = tutti_shm_segment_peer_table(m->bootstrap.segment);
+    int nranks = m->comm->nranks, *keys;
+    TUTTI_TRY(tutti_calloc((size_t)nranks, sizeof *keys, &keys));
+    for (int rank = 0; rank < nranks; rank++) keys[rank] = tutti_peer_table_ranks(table)[rank].host;
+    tutti_status status = tutti_hosts_create(m->comm, keys);
+    free(keys);
+    TUTTI_TRY(status);
+    m->local = m->comm->hosts->local;
+    tutti_listener_info *listeners = tutti_shm_segment_listeners(m->bootstrap.segment);
+    m->comm->hosts->listeners = listeners;
+    TUTTI_TRY(add_key(m));
+    return tutti_listener_open(&listeners[m->comm->rank]);
+}
+
+/* The ranks of other hosts become members. */
+static tutti_status enter_far(const meeting *m) {
+    const tutti_peer_table *table = tutti_shm_segment_peer_table(m->bootstrap.segment);
+    for (int rank = 0; rank < m->comm->nranks; rank++) {
+        const tutti_peer_table_rank *there = &tutti_peer_table_ranks(table)[rank];
+        const tutti_listener_info *listener = &m->comm->hosts->listeners[rank];
+        if (there->host == m->place.host) continue;
+        tutti_peer_card card = {.pid = there->pid};
+        tutti_peer *process;
+        memcpy(card.id, listener->process, sizeof card.id);
+        memcpy(card.host, tutti_peer_table_hosts(table)[there->host].name, sizeof card.host);
+        TUTTI_TRY(tutti_peer_admit_remote(&card, m->bootstrap.segment, listener, &process));
+        tutti_hosts_enter_remote(m->comm, rank, process);
+    }
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ hosts */
+
+/* Moves the rank's page, which nobody has seen yet, into the segment. */
+static void move_page(meeting *m, tutti_comm *comm) {
+    comm->page = tutti_shm_segment_page(m->bootstrap.segment, m->bootstrap.seat);
+    tutti_shm_segment_retain(m->bootstrap.segment);
+    comm->segment = m->bootstrap.segment;
+}
+
+static tutti_status take_seat(meeting *m) {
+    tutti_peer *self;
+    tutti_shm_member *seat = tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.seat);
+    TUTTI_TRY(tutti_peer_self(&self));
+    seat->card = (tutti_peer_card){.heap_base = self->remote_base, .heap_bytes = self->bytes, .pid = self->pid};
+    memcpy(seat->card.id, self->id, sizeof self->id);
+    memcpy(seat->card.host, self->host, sizeof self->host);
+    seat->pid_space = m->own.pid_space;
+    tutti_heap_free(m->comm->page);
+    m->comm->page = NULL;
+    move_page(m, m->comm);
+    tutti_page_prepare(m->comm->page);
+    tutti_create_identify(m->comm, m->place.comm_id);
+    if (m->place.nhosts == 1) return TUTTI_OK;
+    TUTTI_TRY(lay_out(m));
+    move_page(m, m->local);
+    return TUTTI_OK;
+}
+
+/* What this host's ranks may use of it; or what those of all hosts on its machine (containers, say) may use of that, where
+ * it is less for each. */
+static void count_cores(const meeting *m) {
+    const tutti_peer_table *table = tutti_shm_segment_peer_table(m->bootstrap.segment);
+    const tutti_peer_table_host *hosts = tutti_peer_table_hosts(table), *own = &hosts[m->place.host];
+    tutti_core_mask cores = own->cores;
+    int nranks = 0;
+    for (int host = 0; host < table->nhosts; host++) {
+        if (hosts[host].machine != own->machine) continue;
+        tutti_cpus_add(&cores, &hosts[host].cores);
+        nranks += hosts[host].nranks;
+    }
+    m->comm->host_ranks = own->nranks;
+    m->comm->host_cores = tutti_cpus_count(&own->cores, own->most_cores);
+    if (own->machine == 0 || tutti_setting_int(TUTTI_SETTING_CPUS) > 0) return;
+    int ncores = tutti_cpus_count(&cores, INT_MAX); /* limits are each host's own */
+    if ((int64_t)ncores * own->nranks >= (int64_t)m->comm->host_cores * nranks) return;
+    m->comm->host_ranks = nranks;
+    m->comm->host_cores = ncores;
+}
+
+/* All of this host's ranks have their seats: the leader tells of them elsewhere, then all get each other's memory. */
+static tutti_status share(meeting *m, tutti_status status) {
+    bool leads = m->table != NULL;
+    if (status == TUTTI_OK && leads && m->place.nhosts > 1) {
+        tutti_timing_over(TUTTI_TIMING_CONTACT);
+        status = tutti_address_exchange(m->store, m->prefix, m->table, m->place.host, &m->deadline,
+                                      tutti_shm_segment_listeners(m->bootstrap.segment));
+        tutti_timing_over(TUTTI_TIMING_DOORS);
+    }
+    TUTTI_TRY(tutti_local_bootstrap_share(&m->bootstrap, status, m->local->members));
+    if (m->place.nhosts == 1) return TUTTI_OK;
+    tutti_hosts_adopt_local(m->comm);
+    return enter_far(m);
+}
+
+static tutti_status meet(meeting *m) {
+    tutti_status status = tutti_local_bootstrap_open(&m->bootstrap, m->table);
+    if (status == TUTTI_OK) status = take_seat(m);
+    status = tutti_local_bootstrap_ready(&m->bootstrap, status);
+    if (status != TUTTI_OK && m->table == NULL) return status;
+    TUTTI_TRY(share(m, status));
+    count_cores(m);
+    tutti_timing_over(TUTTI_TIMING_CONTACT);
+    tutti_timing_store(tutti_shm_segment_member(m->bootstrap.segment, m->bootstrap.seat));
+    TUTTI_TRY(tutti_create_end(m->comm));
+    tutti_shm_segment_close_fd(m->bootstrap.segment);
+    tutti_timing_over(TUTTI_TIMING_MEETING);
+    if (m->comm->rank == 0)
+        tutti_timing_log(m->comm->name, m->comm->nranks, m->place.nhosts, m->bootstrap.segment, m->place.neighbours);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix) {
+    meeting m = {.comm = comm, .local = comm, .store = store, .prefix = prefix};
+    m.deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
+    m.bootstrap = (tutti_local_bootstrap){.place = &m.place,
+                                .rank = comm->rank,
+                                .nranks = comm->nranks,
+                                .prefix = prefix,
+                                .deadline = &m.deadline,
+                                .listen_fd = -1,
+                                .connection = -1};
+    tutti_timing_over(TUTTI_TIMING_MEMORY);
+    tutti_status status = tutti_peer_info_fill(comm->rank, comm->nranks, &m.own);
+    if (status == TUTTI_OK) status = tutti_local_bootstrap_listen(m.own.socket_name, &m.bootstrap.listen_fd);
+    if (status == TUTTI_OK) status = tutti_peer_table_exchange(store, prefix, &m.own, &m.deadline, &m.place, &m.table);
+    tutti_timing_over(TUTTI_TIMING_ROLL);
+    if (status == TUTTI_OK) status = check_hosts(&m);
+    if (status == TUTTI_OK && m.table == NULL) { /* another rank leads */
+        close(m.bootstrap.listen_fd);
+        m.bootstrap.listen_fd = -1;
+    } else if (status == TUTTI_OK) { /* where this rank listens it knows better than the store */
+        memcpy(m.place.socket_name, m.own.socket_name, sizeof m.place.socket_name);
+    }
+    if (status == TUTTI_OK) status = meet(&m);
+    tutti_local_bootstrap_close(&m.bootstrap);
+    tutti_shm_segment_release(m.bootstrap.segment);
+    free(m.table);
+    return status;
+}

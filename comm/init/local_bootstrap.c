@@ -1,0 +1,330 @@
+/*
+ * First contact on a host: what both sides need, and the side of those who connect. See local_bootstrap.h for what is said.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/init/local_state.h"
+#include "comm/init/local_wire.h"
+#include "comm/shm/heap.h"
+
+#define LOOK_MS 100
+
+static tutti_status choose_key(tutti_local_bootstrap *c) {
+    bool secret;
+    TUTTI_TRY(tutti_secret_get((char *)c->key, sizeof c->key, &secret));
+    if (!secret && tutti_setting_int(TUTTI_SETTING_SECRET_REQUIRED) != 0)
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "TUTTI_SECRET_REQUIRED is set, but neither TUTTI_SECRET nor TUTTI_SECRET_FILE");
+    c->others = tutti_setting_int(TUTTI_SETTING_OTHER_USERS) != 0;
+    if (c->others && !secret)
+        return tutti_fail(
+            TUTTI_ERR_REFUSED,
+            "TUTTI_OTHER_USERS=1 needs TUTTI_SECRET or TUTTI_SECRET_FILE, equal on all ranks: without one, "
+            "any user of this host could join");
+    c->key_bytes = secret ? strlen((char *)c->key) : sizeof c->place->nonce;
+    if (!secret) memcpy(c->key, c->place->nonce, sizeof c->place->nonce);
+    return TUTTI_OK;
+}
+
+void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
+                       const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
+    struct {
+        uint8_t side[8];
+        tutti_local_hello hello;
+        uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES];
+        char socket_name[TUTTI_SOCKET_NAME_BYTES];
+    } text;
+    memset(&text, 0, sizeof text);
+    text.side[0] = (uint8_t)side;
+    text.hello = *h;
+    memcpy(text.nonce, nonce, sizeof text.nonce);
+    snprintf(text.socket_name, sizeof text.socket_name, "%s", c->place->socket_name);
+    tutti_hmac hash;
+    tutti_hmac_init(&hash, c->key, c->key_bytes);
+    tutti_hmac_update(&hash, &text, sizeof text);
+    tutti_hmac_update(&hash, c->prefix, strlen(c->prefix));
+    tutti_hmac_final(&hash, mac);
+}
+
+tutti_status tutti_local_fail_secret(int rank) {
+    return tutti_fail(
+        TUTTI_ERR_REFUSED,
+        "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal on all ranks; or it "
+        "makes another communicator than this one, into which a false value in the store has led it",
+        rank);
+}
+
+void tutti_local_fill_message(tutti_local_message *w, tutti_status status) {
+    memset(w, 0, sizeof *w);
+    w->status = status;
+    if (status != TUTTI_OK) snprintf(w->text, sizeof w->text, "%s", tutti_last_error());
+}
+
+tutti_status tutti_local_admit(tutti_local_message *w, int from) {
+    if (w->status == TUTTI_OK) return TUTTI_OK;
+    w->text[sizeof w->text - 1] = '\0';
+    tutti_make_printable(w->text);
+    tutti_status status =
+        w->status < TUTTI_OK && w->status >= TUTTI_ERR_DATA ? (tutti_status)w->status : TUTTI_ERR_BROKEN;
+    return tutti_fail(status, "%s (told by rank %d)", w->text, from);
+}
+
+tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table) {
+    TUTTI_TRY(tutti_calloc((size_t)tutti_local_nmembers(c), sizeof *c->ranks, &c->ranks));
+    int count = 0;
+    for (int rank = 0; rank < c->nranks; rank++) {
+        if (tutti_peer_table_ranks(table)[rank].host != c->place->host) continue;
+        if (count == tutti_local_nmembers(c))
+            return tutti_fail(TUTTI_ERR_DATA, "the list of all ranks contradicts this host's line");
+        if (rank == c->rank) c->seat = count;
+        c->ranks[count++] = rank;
+    }
+    if (count == tutti_local_nmembers(c) && c->ranks[0] == c->place->leader && c->ranks[c->seat] == c->rank)
+        return TUTTI_OK;
+    return tutti_fail(TUTTI_ERR_DATA, "the list of all ranks contradicts this host's line");
+}
+
+/* Members of a host wait for the same: its first rank speaks for them, and of it the one or two next to it. */
+static bool speaks(const tutti_local_bootstrap *c) {
+    int next = c->rank - c->place->leader;
+    return next == 0 || next == 1 || next == c->place->nhosts;
+}
+
+bool tutti_local_is_late(tutti_local_bootstrap *c, int fd) {
+    struct pollfd waited = {.fd = fd, .events = POLLIN};
+    if (!speaks(c)) return false;
+    for (;;) {
+        int ready = poll(&waited, 1, (int)tutti_min_i64(tutti_deadline_left_ms(c->deadline), LOOK_MS));
+        if (ready != 0 && !(ready < 0 && errno == EINTR)) return false;
+        if (tutti_deadline_passed(c->deadline)) return false;
+        if (tutti_notice_due(&c->notice, c->deadline->spent_ns - c->begin_ns)) return true;
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- members */
+
+static tutti_status fail_silent(const tutti_local_bootstrap *c) {
+    return tutti_fail(TUTTI_ERR_TIMEOUT,
+                      "rank %d (pid %lld), the first of this host, has not said before the deadline "
+                      "(TUTTI_CONNECT_TIMEOUT_MS) how to go on: it waits for others, or stands still",
+                      c->place->leader, (long long)c->place->leader_pid);
+}
+
+static void await_leader(tutti_local_bootstrap *c) {
+    while (tutti_local_is_late(c, c->connection))
+        tutti_log(
+            TUTTI_LOG_WARN,
+            "the start has waited %lld s for rank %d (pid %lld), the first of this host, which waits for others or "
+            "does not go on; waits until TUTTI_CONNECT_TIMEOUT_MS",
+            (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, c->place->leader,
+            (long long)c->place->leader_pid);
+}
+
+static tutti_status fail_leader(const tutti_local_bootstrap *c, const char *what) {
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (pid %lld), the first of this host, %s", c->place->leader,
+                      (long long)c->place->leader_pid, what);
+}
+
+/* A word from the leader, with at most `capacity` descriptors. */
+static tutti_status hear(tutti_local_bootstrap *c, int *fds, int capacity, int *nfds_out) {
+    tutti_local_message w;
+    int nfds = 0;
+    await_leader(c);
+    tutti_status status =
+        tutti_local_wire_receive(c->connection, &w, sizeof w, fds, capacity, &nfds, c->deadline, "word of the first rank");
+    if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
+    if (status == TUTTI_ERR_TIMEOUT) return fail_silent(c);
+    TUTTI_TRY(status);
+    status = tutti_local_admit(&w, c->place->leader);
+    for (int i = 0; i < nfds && status != TUTTI_OK; i++) close(fds[i]);
+    TUTTI_TRY(status);
+    *nfds_out = nfds;
+    return TUTTI_OK;
+}
+
+static tutti_status connect_to_leader(tutti_local_bootstrap *c) {
+    int64_t pid;
+    tutti_status status = tutti_local_wire_connect(c->place->socket_name, c->deadline, &c->connection);
+    if (status == TUTTI_ERR_PEER_DIED)
+        return fail_leader(c, "has ended or given up, or TUTTI_HOST_ID joins two network namespaces, which share no "
+                              "memory");
+    if (status == TUTTI_ERR_TIMEOUT)
+        return tutti_fail(status,
+                          "rank %d (pid %lld), the first of this host, has not taken a connection before the deadline "
+                          "(TUTTI_CONNECT_TIMEOUT_MS): the queue of its socket is full, and it stands still",
+                          c->place->leader, (long long)c->place->leader_pid);
+    TUTTI_TRY(status);
+    if (!tutti_local_wire_is_same_user(c->connection, &pid) && !c->others)
+        return tutti_fail(
+            TUTTI_ERR_REFUSED,
+            "rank %d, the first of this host, runs as another user, or another user has changed where it is "
+            "said to listen; to allow ranks of several users, set TUTTI_SECRET and TUTTI_OTHER_USERS=1 on all",
+            c->place->leader);
+    return TUTTI_OK;
+}
+
+/* Proves itself, and gives the heap. */
+static tutti_status prove(tutti_local_bootstrap *c) {
+    tutti_local_hello h = {.rank = c->rank};
+    tutti_local_proof p;
+    uint8_t expected[TUTTI_SHA256_BYTES];
+    TUTTI_TRY(tutti_random_bytes(h.nonce, sizeof h.nonce));
+    TUTTI_TRY(tutti_local_wire_send(c->connection, &h, sizeof h, NULL, 0, c->deadline));
+    await_leader(c);
+    TUTTI_TRY(tutti_local_wire_receive(c->connection, &p, sizeof p, NULL, 0, NULL, c->deadline, "proof of the first rank"));
+    tutti_local_mac(c, '0', &h, p.nonce, expected);
+    if (!tutti_hmac_equal(expected, p.mac, sizeof expected)) return tutti_local_fail_secret(c->place->leader);
+    tutti_local_entry e = {.rank = c->rank};
+    tutti_local_mac(c, 'r', &h, p.nonce, e.mac);
+    TUTTI_TRY(tutti_heap_init());
+    int heap_fd = tutti_heap_fd();
+    return tutti_local_wire_send(c->connection, &e, sizeof e, &heap_fd, 1, c->deadline);
+}
+
+static tutti_status open_member(tutti_local_bootstrap *c) {
+    int fd = -1, nfds = 0;
+    TUTTI_TRY(connect_to_leader(c));
+    tutti_status status = prove(c);
+    if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
+    if (status == TUTTI_ERR_TIMEOUT) return fail_silent(c);
+    TUTTI_TRY(status);
+    TUTTI_TRY(hear(c, &fd, 1, &nfds));
+    if (nfds != 1) return fail_leader(c, "has sent no shared memory");
+    TUTTI_TRY(tutti_shm_segment_join(fd, c->nranks, tutti_local_nmembers(c), &c->segment));
+    return tutti_local_list_ranks(c, tutti_shm_segment_peer_table(c->segment));
+}
+
+/* ------------------------------------------------------------------------------------------------ both */
+
+tutti_status tutti_local_bootstrap_listen(char name_out[TUTTI_SOCKET_NAME_BYTES], int *fd_out) {
+    uint8_t random[16];
+    TUTTI_TRY(tutti_random_bytes(random, sizeof random));
+    int used = snprintf(name_out, TUTTI_SOCKET_NAME_BYTES, "tutti-");
+    for (size_t i = 0; i < sizeof random; i++)
+        used += snprintf(name_out + used, TUTTI_SOCKET_NAME_BYTES - (size_t)used, "%02x", random[i]);
+    return tutti_local_wire_listen(name_out, fd_out);
+}
+
+tutti_status tutti_local_bootstrap_open(tutti_local_bootstrap *c, const tutti_peer_table *table) {
+    c->begin_ns = c->deadline->spent_ns;
+    TUTTI_TRY(choose_key(c));
+    TUTTI_TRY(tutti_local_leads(c) ? tutti_local_open_leader(c, table) : open_member(c));
+    return tutti_shm_segment_enter(c->segment, c->seat);
+}
+
+tutti_status tutti_local_bootstrap_ready(tutti_local_bootstrap *c, tutti_status status) {
+    tutti_local_message w;
+    if (!tutti_local_leads(c)) {
+        char text[TUTTI_LOCAL_TEXT_BYTES];
+        snprintf(text, sizeof text, "%s", tutti_last_error());
+        tutti_local_fill_message(&w, status);
+        if (c->connection < 0) return status;
+        tutti_status sent = tutti_local_wire_send(c->connection, &w, sizeof w, NULL, 0, c->deadline);
+        if (sent == TUTTI_ERR_PEER_DIED) sent = TUTTI_OK; /* its last word, which tells why, is yet to be heard */
+        return status != TUTTI_OK ? tutti_fail(status, "%s", text) : sent;
+    }
+    for (int seat = 1; seat < tutti_local_nmembers(c) && status == TUTTI_OK; seat++) {
+        while (tutti_local_is_late(c, c->peers[seat].connection))
+            tutti_log(TUTTI_LOG_WARN,
+                      "the start has waited %lld s for rank %d of this host, which does not go on; waits until "
+                      "TUTTI_CONNECT_TIMEOUT_MS",
+                      (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, c->ranks[seat]);
+        status = tutti_local_wire_receive(c->peers[seat].connection, &w, sizeof w, NULL, 0, NULL, c->deadline,
+                                    "readiness of a rank");
+        if (status == TUTTI_ERR_PEER_DIED) status = tutti_local_fail_death(c, tutti_shm_segment_peer_table(c->segment), seat);
+        if (status == TUTTI_OK) status = tutti_local_admit(&w, c->ranks[seat]);
+    }
+    return status;
+}
+
+/* The seats that are the first of their process, from `seat` on; nseats: there is none. */
+static int next_process(const tutti_local_bootstrap *c, int seat) {
+    for (; seat < tutti_local_nmembers(c); seat++) {
+        const uint8_t *id = tutti_shm_segment_member(c->segment, seat)->card.id;
+        int before = 0;
+        while (before < seat && memcmp(tutti_shm_segment_member(c->segment, before)->card.id, id, TUTTI_PROCESS_ID_BYTES) != 0)
+            before++;
+        if (before == seat) return seat;
+    }
+    return seat;
+}
+
+/* Gives all heaps to all, some at a time. */
+static tutti_status hand_out(tutti_local_bootstrap *c) {
+    tutti_local_message w;
+    tutti_local_fill_message(&w, TUTTI_OK);
+    for (int next = next_process(c, 0); next < tutti_local_nmembers(c);) {
+        int fds[TUTTI_LOCAL_WIRE_FDS], count = 0;
+        for (; next < tutti_local_nmembers(c) && count < TUTTI_LOCAL_WIRE_FDS; next = next_process(c, next + 1))
+            fds[count++] = next == 0 ? tutti_heap_fd() : c->peers[next].heap_fd;
+        for (int seat = 1; seat < tutti_local_nmembers(c); seat++)
+            TUTTI_TRY(tutti_local_wire_send(c->peers[seat].connection, &w, sizeof w, fds, count, c->deadline));
+    }
+    return TUTTI_OK;
+}
+
+/* Maps the process of that seat, unless it is known; takes the descriptor. */
+static tutti_status map_member(tutti_local_bootstrap *c, int seat, int heap_fd, tutti_member *members) {
+    TUTTI_TRY(tutti_peer_admit(c->segment, seat, heap_fd, &members[seat].process));
+    members[seat].page = tutti_shm_segment_page(c->segment, seat);
+    return TUTTI_OK;
+}
+
+static tutti_status map_from_leader(tutti_local_bootstrap *c, tutti_member *members) {
+    int next = next_process(c, 0);
+    while (next < tutti_local_nmembers(c)) {
+        int fds[TUTTI_LOCAL_WIRE_FDS], count = 0, used = 0;
+        TUTTI_TRY(hear(c, fds, TUTTI_LOCAL_WIRE_FDS, &count));
+        tutti_status status = count > 0 ? TUTTI_OK : fail_leader(c, "has sent too little");
+        for (; next < tutti_local_nmembers(c) && used < count && status == TUTTI_OK; next = next_process(c, next + 1))
+            status = map_member(c, next, fds[used++], members);
+        while (used < count) close(fds[used++]);
+        TUTTI_TRY(status);
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status map_own(tutti_local_bootstrap *c, tutti_member *members) {
+    for (int next = next_process(c, 0); next < tutti_local_nmembers(c); next = next_process(c, next + 1)) {
+        int fd = c->peers[next].heap_fd;
+        c->peers[next].heap_fd = -1;
+        TUTTI_TRY(map_member(c, next, fd, members));
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_local_bootstrap_share(tutti_local_bootstrap *c, tutti_status status, tutti_member *members) {
+    if (tutti_local_leads(c)) {
+        if (status == TUTTI_OK) status = hand_out(c);
+        if (status != TUTTI_OK) tutti_local_send_all(c, status);
+        TUTTI_TRY(status);
+        TUTTI_TRY(map_own(c, members));
+    } else {
+        TUTTI_TRY(map_from_leader(c, members));
+    }
+    for (int seat = 0; seat < tutti_local_nmembers(c); seat++) /* further ranks of a process that is known by now */
+        if (members[seat].process == NULL) TUTTI_TRY(map_member(c, seat, -1, members));
+    return TUTTI_OK;
+}
+
+void tutti_local_bootstrap_close(tutti_local_bootstrap *c) {
+    for (int seat = 0; c->peers != NULL && seat < tutti_local_nmembers(c); seat++) {
+        const tutti_local_peer *peer = &c->peers[seat];
+        if (peer->connection >= 0) close(peer->connection);
+        if (peer->heap_fd >= 0) close(peer->heap_fd);
+        if (peer->pidfd >= 0) close(peer->pidfd);
+    }
+    if (c->connection >= 0) close(c->connection);
+    if (c->listen_fd >= 0) close(c->listen_fd);
+    explicit_bzero(c->key, sizeof c->key);
+    free(c->peers);
+    free(c->ranks);
+}

@@ -1,0 +1,345 @@
+/*
+ * The leader lets the others of its host in. See local_bootstrap.h for what is said.
+ *
+ * It hears all visitors at once; each says a few messages. Processes that the peer table names have until the deadline, and their
+ * failure is the communicator's. All others are strangers: a few at a time, for a short time, with few lines in the log. The
+ * process ids of the peer table tell, too, when one of those that are missing has ended.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/status.h"
+#include "comm/init/local_state.h"
+#include "comm/init/local_wire.h"
+
+#define STRANGER_MS    2000 /* a process that is not in the peer table must prove itself within this */
+#define MOST_STRANGERS 32   /* at a time; one more takes the place of the oldest */
+#define MOST_ACCEPTED  64   /* before those that are here are heard again */
+#define DEATH_MS       1000 /* what has ended may have left words, which are heard first */
+#define LOOK_MS        200  /* how often to look whether those that are missing have ended */
+
+/* A connection that has not proved itself yet. */
+typedef struct visitor {
+    int fd, seat;
+    int64_t pid;      /* in this process's space; 0: not known */
+    bool awaited;     /* the peer table names that process */
+    bool is_answered; /* its hello has come, and the proof is sent: its entry is due */
+    int64_t born_ns;
+    tutti_local_hello hello;
+    uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES]; /* of the proof that was sent */
+} visitor;
+
+typedef struct directory {
+    tutti_local_bootstrap *local;
+    const tutti_peer_table *table;
+    visitor *visitors;     /* oldest first */
+    struct pollfd *polled; /* the listening socket, then the visitors in their order */
+    int nvisitors, capacity;
+    uint64_t refused;
+    int64_t death_ns; /* when one that is missing was first seen to have ended; 0: none was */
+} directory;
+
+static int seat_of(const tutti_local_bootstrap *c, int rank) {
+    int seat = 0;
+    while (seat < tutti_local_nmembers(c) && c->ranks[seat] != rank) seat++;
+    return seat;
+}
+
+/* Is that process one of the ranks that are missing? */
+static bool is_awaited(const tutti_local_bootstrap *c, const tutti_peer_table *table, int64_t pid) {
+    uint64_t space = tutti_peer_info_pid_space();
+    for (int seat = 1; seat < tutti_local_nmembers(c) && pid > 0; seat++) {
+        const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[c->ranks[seat]];
+        if (c->peers[seat].connection < 0 && rank->pid == pid && rank->pid_space == space) return true;
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------------ visitors */
+
+static void remove_visitor(directory *l, int index) {
+    l->nvisitors--;
+    memmove(l->visitors + index, l->visitors + index + 1, (size_t)(l->nvisitors - index) * sizeof l->visitors[0]);
+}
+
+/* With a line in the log; the more there are, the fewer. */
+static void refuse(directory *l, int fd, const char *why) {
+    uint64_t count = ++l->refused;
+    close(fd);
+    if (count > 8 && (count & (count - 1)) != 0) return;
+    tutti_log(TUTTI_LOG_WARN, "refused connection %llu to the first rank of this host: %s", (unsigned long long)count,
+              why);
+}
+
+static void refuse_visitor(directory *l, int index, const char *why) {
+    int fd = l->visitors[index].fd;
+    remove_visitor(l, index);
+    refuse(l, fd, why);
+}
+
+static int oldest_stranger(const directory *l) {
+    int index = 0;
+    while (index < l->nvisitors && l->visitors[index].awaited) index++;
+    return index;
+}
+
+static int count_strangers(const directory *l) {
+    int count = 0;
+    for (int i = 0; i < l->nvisitors; i++) count += !l->visitors[i].awaited;
+    return count;
+}
+
+static tutti_status make_room(directory *l) {
+    if (l->nvisitors < l->capacity) return TUTTI_OK;
+    int capacity = l->capacity > 0 ? 2 * l->capacity : 16;
+    visitor *visitors = realloc(l->visitors, (size_t)capacity * sizeof *visitors);
+    if (visitors != NULL) l->visitors = visitors;
+    struct pollfd *polled = realloc(l->polled, (size_t)(capacity + 1) * sizeof *polled);
+    if (polled != NULL) l->polled = polled;
+    if (visitors == NULL || polled == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for connections of ranks");
+    l->capacity = capacity;
+    return TUTTI_OK;
+}
+
+/* No descriptor is free: a stranger has to go; without one it is an error. */
+static tutti_status free_descriptor(directory *l, int error) {
+    int index = oldest_stranger(l);
+    if (index == l->nvisitors)
+        return tutti_fail_errno(error,
+                                "the first rank of a host needs two descriptors for each other one; raise 'ulimit -n'");
+    refuse_visitor(l, index, "no descriptor is free for it");
+    return TUTTI_OK;
+}
+
+/* TUTTI_NOT_YET: nobody else is there. */
+static tutti_status accept_one(directory *l) {
+    tutti_local_bootstrap *c = l->local;
+    int64_t pid = 0;
+    int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) return free_descriptor(l, errno);
+    if (fd < 0) return TUTTI_NOT_YET;
+    bool same_user = tutti_local_wire_is_same_user(fd, &pid), awaited = is_awaited(c, l->table, pid);
+    if (!same_user && !c->others && awaited) {
+        close(fd);
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "a rank of this host (pid %lld) runs as another user; to allow that, set TUTTI_SECRET and "
+                          "TUTTI_OTHER_USERS=1 on all ranks",
+                          (long long)pid);
+    }
+    if (!same_user && !c->others) {
+        refuse(l, fd, "it belongs to another user");
+        return TUTTI_OK;
+    }
+    if (!awaited && count_strangers(l) == MOST_STRANGERS)
+        refuse_visitor(l, oldest_stranger(l), "too many others came before it had proved itself");
+    tutti_status status = make_room(l);
+    if (status != TUTTI_OK) {
+        close(fd);
+        return status;
+    }
+    l->visitors[l->nvisitors++] = (visitor){.fd = fd, .pid = pid, .awaited = awaited, .born_ns = tutti_now_ns()};
+    return TUTTI_OK;
+}
+
+static tutti_status answer_hello(const directory *l, visitor *v) {
+    tutti_local_bootstrap *c = l->local;
+    tutti_local_proof p;
+    TUTTI_TRY(tutti_local_wire_receive(v->fd, &v->hello, sizeof v->hello, NULL, 0, NULL, c->deadline, "hello"));
+    v->seat = seat_of(c, v->hello.rank);
+    if (v->seat == 0 || v->seat == tutti_local_nmembers(c) || c->peers[v->seat].connection >= 0)
+        return tutti_fail(TUTTI_ERR_REFUSED, "it says that it is rank %d, which is %s", v->hello.rank,
+                          v->seat == 0                         ? "this process's own"
+                          : v->seat == tutti_local_nmembers(c) ? "not one of this host's"
+                                                               : "there already");
+    TUTTI_TRY(tutti_random_bytes(p.nonce, sizeof p.nonce));
+    memcpy(v->nonce, p.nonce, sizeof v->nonce);
+    tutti_local_mac(c, '0', &v->hello, p.nonce, p.mac);
+    TUTTI_TRY(tutti_local_wire_send(v->fd, &p, sizeof p, NULL, 0, c->deadline));
+    v->is_answered = true;
+    return TUTTI_OK;
+}
+
+/* It has proved itself, or not: gives it the segment, and keeps the connection. */
+static tutti_status take_entry(const directory *l, visitor *v) {
+    tutti_local_bootstrap *c = l->local;
+    tutti_local_entry e;
+    uint8_t expected[TUTTI_SHA256_BYTES];
+    int heap_fd = -1, nfds = 0;
+    tutti_status status = tutti_local_wire_receive(v->fd, &e, sizeof e, &heap_fd, 1, &nfds, c->deadline, "entry");
+    if (status == TUTTI_ERR_PEER_DIED) return tutti_local_fail_secret(v->hello.rank); /* it did not take our proof */
+    TUTTI_TRY(status);
+    tutti_local_mac(c, 'r', &v->hello, v->nonce, expected);
+    bool proved = tutti_hmac_equal(expected, e.mac, sizeof expected) && e.rank == v->hello.rank && nfds == 1;
+    if (!proved || c->peers[v->seat].connection >= 0) {
+        if (nfds == 1) close(heap_fd);
+        return tutti_local_fail_secret(v->hello.rank);
+    }
+    tutti_local_message welcome;
+    int hall_fd = tutti_shm_segment_fd(c->segment);
+    tutti_local_fill_message(&welcome, TUTTI_OK);
+    c->peers[v->seat].connection = v->fd; /* from now on closed with the contact */
+    c->peers[v->seat].heap_fd = heap_fd;
+    return tutti_local_wire_send(v->fd, &welcome, sizeof welcome, &hall_fd, 1, c->deadline);
+}
+
+/* A visitor has said something, or has gone. */
+static tutti_status hear(directory *l, int index) {
+    visitor *v = &l->visitors[index];
+    int fd = v->fd, seat = v->seat;
+    bool is_entry = v->is_answered, awaited = v->awaited;
+    tutti_status status = is_entry ? take_entry(l, v) : answer_hello(l, v);
+    bool kept = is_entry && l->local->peers[seat].connection == fd;
+    if (kept) {
+        remove_visitor(l, index);
+        return status;
+    }
+    if (status == TUTTI_OK) return TUTTI_OK;
+    if (!awaited) {
+        refuse_visitor(l, index, tutti_last_error());
+        return TUTTI_OK;
+    }
+    remove_visitor(l, index);
+    close(fd);
+    return status;
+}
+
+/* Sends strangers away that have not proved themselves in time. */
+static void expire(directory *l) {
+    int64_t now_ns = tutti_now_ns();
+    for (int i = l->nvisitors - 1; i >= 0; i--)
+        if (!l->visitors[i].awaited && now_ns - l->visitors[i].born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
+            refuse_visitor(l, i, "it took too long to prove itself");
+}
+
+/* Waits for at most LOOK_MS; hears all that have something to say, and takes new connections. */
+static tutti_status serve(directory *l) {
+    TUTTI_TRY(make_room(l));
+    l->polled[0] = (struct pollfd){.fd = l->local->listen_fd, .events = POLLIN};
+    for (int i = 0; i < l->nvisitors; i++)
+        l->polled[1 + i] = (struct pollfd){.fd = l->visitors[i].fd, .events = POLLIN};
+    int polled = l->nvisitors, ready = poll(l->polled, (nfds_t)polled + 1, LOOK_MS);
+    if (ready < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll while waiting for ranks of this host");
+    if (ready <= 0) return TUTTI_OK;
+    for (int i = polled - 1; i >= 0; i--) /* from the end: hear may remove the one that it hears */
+        if (l->polled[1 + i].revents != 0) TUTTI_TRY(hear(l, i));
+    tutti_status status = l->polled[0].revents != 0 ? TUTTI_OK : TUTTI_NOT_YET;
+    for (int i = 0; i < MOST_ACCEPTED && status == TUTTI_OK; i++) status = accept_one(l);
+    return status == TUTTI_NOT_YET ? TUTTI_OK : status;
+}
+
+/* ------------------------------------------------------------------------------------------------ the missing */
+
+static void list_missing(const tutti_local_bootstrap *c, const tutti_peer_table *table, char *text, size_t capacity) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int seat = 1; seat < tutti_local_nmembers(c) && used < capacity; seat++)
+        if (c->peers[seat].connection < 0)
+            used += (size_t)snprintf(text + used, capacity - used, "%srank %d (host %s, pid %lld)",
+                                     used > 0 ? ", " : "", c->ranks[seat], tutti_peer_table_hosts(table)[c->place->host].name,
+                                     (long long)tutti_peer_table_ranks(table)[c->ranks[seat]].pid);
+}
+
+tutti_status tutti_local_fail_death(const tutti_local_bootstrap *c, const tutti_peer_table *table, int seat) {
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %lld) died while the communicator was made",
+                      c->ranks[seat], tutti_peer_table_hosts(table)[c->place->host].name,
+                      (long long)tutti_peer_table_ranks(table)[c->ranks[seat]].pid);
+}
+
+/* May that process, which has ended, have said something that was not heard yet? */
+static bool is_visiting(directory *l, int64_t pid) {
+    struct pollfd listener = {.fd = l->local->listen_fd, .events = POLLIN};
+    if (l->death_ns == 0) l->death_ns = tutti_now_ns();
+    if (tutti_now_ns() - l->death_ns > DEATH_MS * TUTTI_NS_PER_MS) return false;
+    for (int i = 0; i < l->nvisitors; i++)
+        if (l->visitors[i].pid == pid) return true;
+    return poll(&listener, 1, 0) > 0;
+}
+
+/* Has one of the missing ranks ended, or one of those that are here? */
+static tutti_status look_for_deaths(directory *l) {
+    const tutti_local_bootstrap *c = l->local;
+    const tutti_peer_table *table = l->table;
+    uint64_t space = tutti_peer_info_pid_space();
+    for (int seat = 1; seat < tutti_local_nmembers(c); seat++) {
+        tutti_local_peer *peer = &c->peers[seat];
+        const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[c->ranks[seat]];
+        struct pollfd look = {.fd = peer->connection, .events = 0};
+        if (peer->connection < 0) {
+            if (rank->pid_space != space || space == 0) continue;
+            if (peer->pidfd < 0) peer->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)rank->pid, 0);
+            if (peer->pidfd < 0 && errno == ESRCH) return tutti_local_fail_death(c, table, seat);
+            look = (struct pollfd){.fd = peer->pidfd, .events = POLLIN};
+        }
+        if (look.fd >= 0 && poll(&look, 1, 0) > 0) {
+            if (peer->connection >= 0 || !is_visiting(l, rank->pid)) return tutti_local_fail_death(c, table, seat);
+        }
+    }
+    return TUTTI_OK;
+}
+
+static int count_missing(const tutti_local_bootstrap *c) {
+    int missing = 0;
+    for (int seat = 1; seat < tutti_local_nmembers(c); seat++) missing += c->peers[seat].connection < 0;
+    return missing;
+}
+
+static tutti_status await_guests(directory *l) {
+    tutti_local_bootstrap *c = l->local;
+    char missing[600];
+    int64_t looked_ns = tutti_now_ns();
+    while (count_missing(c) > 0) {
+        TUTTI_TRY(serve(l));
+        expire(l);
+        if (tutti_now_ns() - looked_ns >= LOOK_MS * TUTTI_NS_PER_MS) {
+            looked_ns = tutti_now_ns();
+            TUTTI_TRY(look_for_deaths(l));
+        }
+        if (!tutti_deadline_passed(c->deadline)) {
+            if (!tutti_notice_due(&c->notice, c->deadline->spent_ns - c->begin_ns)) continue;
+            list_missing(c, l->table, missing, sizeof missing);
+            tutti_log(TUTTI_LOG_WARN,
+                      "the start has waited %lld s for ranks of this host that do not go on: %s; waits until "
+                      "TUTTI_CONNECT_TIMEOUT_MS",
+                      (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, missing);
+            continue;
+        }
+        list_missing(c, l->table, missing, sizeof missing);
+        return tutti_fail(TUTTI_ERR_TIMEOUT,
+                          "not all ranks of this host have connected before the deadline "
+                          "(TUTTI_CONNECT_TIMEOUT_MS); missing: %s",
+                          missing);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_table *table) {
+    TUTTI_TRY(tutti_calloc((size_t)tutti_local_nmembers(c), sizeof *c->peers, &c->peers));
+    for (int seat = 0; seat < tutti_local_nmembers(c); seat++)
+        c->peers[seat] = (tutti_local_peer){.connection = -1, .heap_fd = -1, .pidfd = -1};
+    TUTTI_TRY(tutti_local_list_ranks(c, table));
+    TUTTI_TRY(tutti_shm_segment_create(table, c->place->host, &c->segment));
+    directory l = {.local = c, .table = table};
+    tutti_status status = await_guests(&l);
+    for (int i = 0; i < l.nvisitors; i++) close(l.visitors[i].fd);
+    free(l.visitors);
+    free(l.polled);
+    return status;
+}
+
+void tutti_local_send_all(const tutti_local_bootstrap *c, tutti_status status) {
+    tutti_local_message w;
+    char text[TUTTI_LOCAL_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    tutti_local_fill_message(&w, status);
+    for (int seat = 1; seat < tutti_local_nmembers(c) && c->peers != NULL; seat++)
+        if (c->peers[seat].connection >= 0)
+            (void)tutti_local_wire_send(c->peers[seat].connection, &w, sizeof w, NULL, 0, c->deadline);
+    tutti_fail(status, "%s", text);
+}

@@ -1,0 +1,302 @@
+/*
+ * The table of algorithms on a rail. For each kind and size class the row whose predicted time (predict.h) is least
+ * among those that fit is written into the table once, when a communicator is made; a call looks it up.
+ *
+ * Only what is equal on all ranks decides (see rail.h), so every rank takes the same row.
+ */
+#include "comm/net/coll/rail.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/net/coll/predict.h"
+#include "comm/net/coll/rail_call.h"
+
+#define LEAST_PIECE_BYTES ((size_t)256 << 10)
+#define CACHE_PIECE_BYTES TUTTI_PREDICT_CACHE_BYTES
+#define MOST_PIECE_BYTES  ((size_t)16 << 20)
+
+#define KIND(name) (1u << TUTTI_KIND_##name)
+#define SUMS       (KIND(ALL_REDUCE) | KIND(REDUCE) | KIND(REDUCE_SCATTER))
+
+typedef struct row {
+    const char *name;
+    unsigned kinds;
+    tutti_rail_order order; /* of its sums */
+    bool only_pieces;       /* its scratch grows with `bytes`: for no more than a piece, unless it is forced */
+    double (*predict_us)(const tutti_question *q);
+    size_t (*scratch)(int n, size_t bytes, size_t piece_bytes); /* NULL: none */
+    tutti_status (*run)(tutti_rail_call *call);
+} row;
+
+/* ---------------------------------------------------------------------------------------------------- the table */
+
+static const row rows[] = {
+    {.name = "dissemination",
+     .kinds = KIND(BARRIER),
+     .predict_us = tutti_predict_dissemination,
+     .run = tutti_dissemination_barrier},
+    {.name = "direct_whole",
+     .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .order = TUTTI_RAIL_ALL_TOGETHER,
+     .predict_us = tutti_predict_whole,
+     .scratch = tutti_direct_whole_scratch,
+     .run = tutti_direct_whole},
+    {.name = "direct",
+     .kinds = KIND(ALL_REDUCE) | KIND(REDUCE),
+     .order = TUTTI_RAIL_ALL_TOGETHER,
+     .predict_us = tutti_predict_sliced,
+     .scratch = tutti_direct_sliced_scratch,
+     .run = tutti_direct_sliced},
+    {.name = "direct",
+     .kinds = KIND(REDUCE_SCATTER),
+     .order = TUTTI_RAIL_ALL_TOGETHER,
+     .predict_us = tutti_predict_scattered,
+     .scratch = tutti_direct_sliced_scratch,
+     .run = tutti_direct_sliced},
+    {.name = "direct",
+     .kinds = KIND(ALL_GATHER) | KIND(GATHER) | KIND(SCATTER),
+     .predict_us = tutti_predict_direct,
+     .scratch = tutti_direct_move_scratch,
+     .run = tutti_direct_move},
+    {.name = "direct",
+     .kinds = KIND(ALL_TO_ALL) | KIND(ALL_TO_ALL_V),
+     .predict_us = tutti_predict_direct_all_to_all,
+     .scratch = tutti_direct_all_to_all_scratch,
+     .run = tutti_direct_all_to_all},
+    {.name = "direct",
+     .kinds = KIND(BROADCAST),
+     .predict_us = tutti_predict_direct_broadcast,
+     .scratch = tutti_direct_move_scratch,
+     .run = tutti_direct_broadcast},
+    {.name = "ring",
+     .kinds = KIND(ALL_REDUCE),
+     .predict_us = tutti_predict_ring_all_reduce,
+     .run = tutti_ring_all_reduce},
+    {.name = "ring",
+     .kinds = KIND(REDUCE_SCATTER),
+     .predict_us = tutti_predict_ring_scatter,
+     .scratch = tutti_ring_scratch,
+     .run = tutti_ring_reduce_scatter},
+    {.name = "ring", .kinds = KIND(ALL_GATHER), .predict_us = tutti_predict_ring, .run = tutti_ring_all_gather},
+    {.name = "chain", .kinds = KIND(BROADCAST), .predict_us = tutti_predict_chain, .run = tutti_ring_broadcast},
+    {.name = "doubling",
+     .kinds = KIND(ALL_REDUCE),
+     .order = TUTTI_RAIL_IN_PAIRS,
+     .predict_us = tutti_predict_doubling,
+     .scratch = tutti_doubling_scratch,
+     .only_pieces = true,
+     .run = tutti_doubling_all_reduce},
+    {.name = "halving",
+     .kinds = KIND(ALL_REDUCE),
+     .order = TUTTI_RAIL_IN_PAIRS,
+     .predict_us = tutti_predict_halving,
+     .run = tutti_doubling_halving},
+    {.name = "tree", .kinds = KIND(BROADCAST), .predict_us = tutti_predict_tree, .run = tutti_tree_broadcast},
+    {.name = "tree",
+     .kinds = KIND(REDUCE),
+     .order = TUTTI_RAIL_IN_PAIRS,
+     .predict_us = tutti_predict_tree_reduce,
+     .scratch = tutti_doubling_scratch,
+     .only_pieces = true,
+     .run = tutti_tree_reduce},
+    {.name = "double_tree",
+     .kinds = KIND(BROADCAST),
+     .predict_us = tutti_predict_double_tree,
+     .run = tutti_double_tree_broadcast},
+    {.name = "double_tree",
+     .kinds = KIND(REDUCE),
+     .predict_us = tutti_predict_double_tree_reduce,
+     .scratch = tutti_double_tree_scratch,
+     .run = tutti_double_tree_reduce},
+    {.name = "double_tree",
+     .kinds = KIND(ALL_REDUCE),
+     .predict_us = tutti_predict_double_tree_all_reduce,
+     .scratch = tutti_double_tree_scratch,
+     .run = tutti_double_tree_all_reduce},
+    {.name = "bruck",
+     .kinds = KIND(ALL_GATHER),
+     .predict_us = tutti_predict_bruck_gather,
+     .scratch = tutti_bruck_scratch,
+     .only_pieces = true,
+     .run = tutti_bruck_all_gather},
+    {.name = "bruck",
+     .kinds = KIND(ALL_TO_ALL),
+     .predict_us = tutti_predict_bruck_all_to_all,
+     .scratch = tutti_bruck_scratch,
+     .only_pieces = true,
+     .run = tutti_bruck_all_to_all},
+};
+
+static bool fits(const row *candidate, tutti_kind kind, tutti_rail_order order) {
+    bool adds = (SUMS >> kind & 1) != 0;
+    return (candidate->kinds >> kind & 1) != 0 && (!adds || candidate->order >= order);
+}
+
+/* ------------------------------------------------------------------------------------------------------- filling */
+
+/* Between two pieces a link is idle for about a latency. That is to be a 50th of the time, as long as pieces stay in a
+ * cache; on slow links that are far away a 10th. */
+static size_t choose_piece_bytes(const tutti_cost *cost) {
+    double latency_bytes = cost->latency_us * cost->bandwidth_gbs * 1e3;
+    size_t piece_bytes = LEAST_PIECE_BYTES;
+    while (piece_bytes < CACHE_PIECE_BYTES && (double)piece_bytes < 50 * latency_bytes) piece_bytes *= 2;
+    while (piece_bytes < MOST_PIECE_BYTES && (double)piece_bytes < 10 * latency_bytes) piece_bytes *= 2;
+    return piece_bytes;
+}
+
+static int class_of(size_t bytes) {
+    int class = 0;
+    while (class + 1 < TUTTI_RAIL_CLASSES && bytes >> (class + 1) != 0) class ++;
+    return class;
+}
+
+static tutti_question ask(const tutti_rail_table *table, double bytes) {
+    tutti_question q = {.cost = &table->cost, .n = table->n, .bytes = bytes, .piece_bytes = (double)table->piece_bytes};
+    while ((1 << (int)q.log_n) < table->n) q.log_n++;
+    q.is_power = (1 << (int)q.log_n) == table->n;
+    return q;
+}
+
+/* A size in the middle of a class. */
+static double middle_of(int class) {
+    return 1.5 * (double)(UINT64_C(1) << class);
+}
+
+static bool is_forced(const tutti_rail_table *table, const row *candidate) {
+    return table->forced != NULL && strcmp(table->forced, candidate->name) == 0;
+}
+
+/* The best row but `without` (-1: of all); -1: there is none. */
+static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, tutti_rail_order order, int without) {
+    tutti_question q = ask(table, middle_of(class));
+    bool is_short = (size_t)2 << class <= table->piece_bytes;
+    int best = -1;
+    double best_us = 0;
+    for (int i = 0; i < (int)TUTTI_COUNT_OF(rows); i++) {
+        if (i == without || !fits(&rows[i], kind, order)) continue;
+        if (without < 0 && is_forced(table, &rows[i])) return i;
+        double us = rows[i].predict_us(&q);
+        if ((rows[i].only_pieces && !is_short) || (best >= 0 && us >= best_us)) continue;
+        best = i;
+        best_us = us;
+    }
+    return best;
+}
+
+static size_t scratch_of_class(const tutti_rail_table *table, tutti_kind kind, int class, size_t bytes) {
+    size_t most = 0;
+    for (int order = 0; order < TUTTI_RAIL_ORDERS; order++) {
+        const row *chosen = &rows[table->rows[order][kind][class]];
+        if ((chosen->kinds >> kind & 1) == 0 || chosen->scratch == NULL) continue;
+        most = tutti_max_size(most, chosen->scratch(table->n, bytes, table->piece_bytes));
+    }
+    return most;
+}
+
+/* The sizes of blocks that differ are not known to all: one choice for all of them. */
+#define TYPICAL_CLASS 16
+
+void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost, tutti_rail_table *table_out) {
+    tutti_rail_table table = {.n = rules->n, .cost = *cost, .piece_bytes = rules->piece_bytes};
+    if (table.piece_bytes == 0) table.piece_bytes = choose_piece_bytes(cost);
+    table.piece_bytes = tutti_align_up(table.piece_bytes, TUTTI_CACHE_LINE);
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows) && rules->forced != NULL; i++)
+        if (strcmp(rules->forced, rows[i].name) == 0) table.forced = rows[i].name;
+    for (int order = 0; order < TUTTI_RAIL_ORDERS; order++)
+        for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
+            for (int class = 0; class < TUTTI_RAIL_CLASSES; class ++) {
+                int size = kind == TUTTI_KIND_ALL_TO_ALL_V ? TYPICAL_CLASS : class;
+                tutti_rail_order least = rules->reorders ? TUTTI_RAIL_ANY_ORDER : (tutti_rail_order)order;
+                int best = best_row(&table, (tutti_kind)kind, size, least, -1);
+                table.rows[order][kind][class] = (uint8_t)(best >= 0 ? best : 0);
+            }
+    for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
+        for (int class = 1; class < TUTTI_RAIL_CLASSES; class ++)
+            table.scratch_below[kind][class] =
+                tutti_max_size(table.scratch_below[kind][class - 1],
+                               scratch_of_class(&table, (tutti_kind)kind, class - 1, ((size_t)1 << class) - 1));
+    *table_out = table;
+}
+
+bool tutti_rail_has_row(const char *name) {
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++)
+        if (strcmp(name, rows[i].name) == 0) return true;
+    return false;
+}
+
+const char *tutti_rail_row_names(void) {
+    static _Thread_local char names[256];
+    size_t used = 0;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(rows) && used < sizeof names; i++)
+        if (i == 0 || strcmp(rows[i].name, rows[i - 1].name) != 0) /* rows of a name stand together */
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
+    return names;
+}
+
+/* -------------------------------------------------------------------------------------------------------- using */
+
+static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t bytes, tutti_rail_order order) {
+    return &rows[table->rows[order][kind][class_of(bytes)]];
+}
+
+/* Of all rows for up to that size: who asks for the longest of several calls has enough for the others, too. */
+static size_t scratch_of(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
+    int class = class_of(bytes);
+    return tutti_max_size(table->scratch_below[kind][class], scratch_of_class(table, kind, class, bytes));
+}
+
+size_t tutti_rail_scratch_bytes(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
+    size_t most = scratch_of(table, kind, bytes);
+    if (kind == TUTTI_KIND_ALL_TO_ALL) most = tutti_max_size(most, scratch_of(table, TUTTI_KIND_ALL_TO_ALL_V, bytes));
+    return most;
+}
+
+tutti_status tutti_rail_choose_and_run(const tutti_rail_table *table, tutti_kind kind, tutti_rail_order order,
+                                       tutti_rail_call *call) {
+    return look_up(table, kind, call->bytes, order)->run(call);
+}
+
+const char *tutti_rail_chosen(const tutti_rail_table *table, tutti_kind kind, size_t bytes, tutti_rail_order order) {
+    return look_up(table, kind, bytes, order)->name;
+}
+
+static double predict(const tutti_rail_table *table, int index, double bytes) {
+    tutti_question q = ask(table, bytes);
+    return rows[index].predict_us(&q);
+}
+
+double tutti_rail_predict(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
+    return predict(table, table->rows[TUTTI_RAIL_IN_PAIRS][kind][class_of(bytes)], (double)bytes);
+}
+
+/* ---------------------------------------------------------------------------------------------------- explaining */
+
+static void write_bytes(char *text, size_t capacity, int class) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    snprintf(text, capacity, "%d %s", class == 0 ? 0 : 1 << class % 10, units[class / 10]);
+}
+
+/* Classes [first, end) share a row. */
+static int end_of_range(const uint8_t *chosen, int first) {
+    int end = first + 1;
+    while (end < TUTTI_RAIL_CLASSES && chosen[end] == chosen[first]) end++;
+    return end;
+}
+
+const char *tutti_rail_explain(const tutti_rail_table *table, tutti_kind kind, int line, char *text, size_t capacity) {
+    const uint8_t *chosen = table->rows[TUTTI_RAIL_IN_PAIRS][kind];
+    int first = 0;
+    if ((rows[chosen[0]].kinds >> kind & 1) == 0) return NULL;
+    for (; line > 0 && first < TUTTI_RAIL_CLASSES; line--) first = end_of_range(chosen, first);
+    if (first >= TUTTI_RAIL_CLASSES) return NULL;
+    double bytes = middle_of(first);
+    char from[32];
+    write_bytes(from, sizeof from, first);
+    size_t used = (size_t)snprintf(text, capacity, "%s from %s: %s, %.4g us at %.4g bytes", tutti_kind_name(kind), from,
+                                   rows[chosen[first]].name, predict(table, chosen[first], bytes), bytes);
+    int second = best_row(table, kind, first, TUTTI_RAIL_IN_PAIRS, chosen[first]);
+    if (second >= 0 && used < capacity)
+        snprintf(text + used, capacity - used, " (%s: %.4g)", rows[second].name, predict(table, second, bytes));
+    return text;
+}

@@ -1,0 +1,325 @@
+/*
+ * The side that knocks: all addresses of a card at once, and the proof on the first that leads to the right process.
+ *
+ *   WAITING (its turn) -> CONNECTING -> REPLY (hello sent) -> PROVED (reply was right; kept) -> WELCOME (proof sent) -> done
+ *
+ * Addresses that lead elsewhere or nowhere (another host with the same private address, a bridge inside the other host) are
+ * told from the right one by the listener's own proof, before we prove anything. Only one connection at a time gets as far as
+ * the proof, so that one arrives.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bootstrap/base/interrupt.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/machine/interfaces.h"
+#include "comm/base/comm.h"
+#include "comm/net/listener_state.h"
+
+#define STAGGER_MS      20
+#define MOST_CANDIDATES 16
+#define FRESH_RETRY_MS  2000 /* a listener that refuses connections may just be opening, or be flooded */
+#define SHORTEST_NAP_MS 20
+#define LONGEST_NAP_MS  500
+
+#define CLOSED "it closed the connection: no process of this job, or too busy"
+
+typedef enum stage { WAITING, CONNECTING, REPLY, PROVED, WELCOME, FAILED } stage;
+
+typedef struct candidate {
+    tutti_listener_address address;
+    stage stage;
+    int64_t start_ns; /* not before */
+    int fd;
+    size_t got;             /* of the message that is due */
+    tutti_listener_hello hello; /* the knock's, with the address that is called */
+    tutti_listener_reply reply;
+    tutti_listener_accepted welcome;
+    tutti_listener_proof proof;
+    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once the listener has proved itself */
+    int64_t retry_ms;                        /* FAILED: for so long after the start another try may help */
+    bool stranger;                           /* FAILED: it does not know the secret */
+    char reason[160];
+} candidate;
+
+typedef struct knock {
+    const tutti_listener_info *card;
+    tutti_listener_hello hello;
+    tutti_listener_key *keys;
+    int nkeys, ncandidates;
+    candidate candidates[MOST_CANDIDATES];
+    tutti_deadline *deadline;
+    int64_t start_ns;
+} knock;
+
+/* -------------------------------------------------------------------------------------------- candidates */
+
+static bool is_link_local(const uint8_t bytes[16]) {
+    return bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80;
+}
+
+static void add_candidate(knock *k, const tutti_listener_address *address, uint32_t scope) {
+    if (k->ncandidates == MOST_CANDIDATES) return;
+    candidate *c = &k->candidates[k->ncandidates++];
+    *c = (candidate){.address = *address, .fd = -1};
+    c->address.scope = scope;
+    c->address.interface[sizeof c->address.interface - 1] = '\0';
+}
+
+/* Most likely in the same network, by the first 24 bits (IPv4) or 64 (IPv6). */
+static bool is_near(const tutti_listener_address *address, const tutti_interface *own, int nown) {
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    size_t same = memcmp(address->bytes, mapped, sizeof mapped) == 0 ? 15 : 8;
+    for (int i = 0; i < nown; i++)
+        if (memcmp(address->bytes, own[i].address, same) == 0) return true;
+    return false;
+}
+
+static void list_candidates(knock *k) {
+    tutti_interface own[TUTTI_LISTENER_ADDRESSES];
+    int nown = 0;
+    if (tutti_interfaces_list(own, TUTTI_LISTENER_ADDRESSES, &nown) != TUTTI_OK) nown = 0;
+    int naddresses = k->card->naddresses < TUTTI_LISTENER_ADDRESSES ? k->card->naddresses : TUTTI_LISTENER_ADDRESSES;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < naddresses; i++) {
+            const tutti_listener_address *address = &k->card->addresses[i];
+            if (is_near(address, own, nown) != (pass == 0)) continue;
+            if (!is_link_local(address->bytes)) add_candidate(k, address, 0);
+            /* Valid on one link, and only we know which of ours that may be. */
+            for (int o = 0; o < nown && is_link_local(address->bytes); o++)
+                if (own[o].scope != 0) add_candidate(k, address, own[o].scope);
+        }
+}
+
+static void give_up(candidate *c, int64_t retry_ms, const char *reason) {
+    if (c->fd >= 0) close(c->fd);
+    c->fd = -1;
+    c->stage = FAILED;
+    c->retry_ms = retry_ms;
+    snprintf(c->reason, sizeof c->reason, "%s", reason);
+}
+
+static void give_up_errno(candidate *c, int error) {
+    bool closed = error == ECONNRESET || error == EPIPE, refused = error == ECONNREFUSED;
+    int64_t retry_ms = closed || refused ? FRESH_RETRY_MS : tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS);
+    give_up(c, retry_ms,
+            closed    ? CLOSED
+            : refused ? "connection refused: the process has ended, or a firewall is between"
+                      : strerror(error));
+}
+
+/* ------------------------------------------------------------------------------------------------ stages */
+
+static void start(knock *k, candidate *c) {
+    struct sockaddr_storage name;
+    int one = 1;
+    unsigned bytes = tutti_listener_sockaddr(&c->address, k->card->port, &name);
+    c->fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    c->got = 0;
+    c->stage = CONNECTING;
+    if (c->fd >= 0) setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (c->fd < 0 || (connect(c->fd, (struct sockaddr *)&name, bytes) != 0 && errno != EINPROGRESS))
+        give_up_errno(c, errno);
+}
+
+static void say(candidate *c, const void *message, size_t bytes, stage next) {
+    c->got = 0;
+    c->stage = next;
+    if (send(c->fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)bytes) give_up_errno(c, errno);
+}
+
+/* More of the message that is due; true when it is whole. */
+static bool hear(candidate *c, void *message, size_t bytes) {
+    ssize_t got = recv(c->fd, (char *)message + c->got, bytes - c->got, MSG_DONTWAIT);
+    if (got > 0) c->got += (size_t)got;
+    else if (got == 0) give_up(c, FRESH_RETRY_MS, CLOSED);
+    else if (errno != EAGAIN && errno != EINTR) give_up_errno(c, errno);
+    return c->stage != FAILED && c->got == bytes;
+}
+
+static void check_reply(knock *k, candidate *c) {
+    tutti_listener_verdict verdict = tutti_listener_check_reply(&c->hello, &c->reply, k->keys, k->nkeys, &c->proof, c->key);
+    c->stage = PROVED;
+    if (verdict == TUTTI_LISTENER_ACCEPTED) return;
+    c->stranger = verdict == TUTTI_LISTENER_UNKNOWN || verdict == TUTTI_LISTENER_UNPROVED;
+    give_up(c, /* retry_ms */ 0, tutti_listener_verdict_text(verdict));
+}
+
+static void advance(knock *k, candidate *c) {
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    switch (c->stage) {
+    case CONNECTING:
+        if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
+        if (error != 0) {
+            give_up_errno(c, error);
+            break;
+        }
+        c->hello = k->hello;
+        c->hello.called = tutti_listener_called(c->fd, /* by_this_side */ true);
+        say(c, &c->hello, sizeof c->hello, REPLY);
+        break;
+    case REPLY:
+        if (hear(c, &c->reply, sizeof c->reply)) check_reply(k, c);
+        break;
+    case WELCOME:
+        if (!hear(c, &c->welcome, sizeof c->welcome)) break;
+        if (c->welcome.magic != TUTTI_LISTENER_MAGIC || c->welcome.verdict != TUTTI_LISTENER_ACCEPTED)
+            give_up(c, 0, "it did not take our proof");
+        break;
+    default: break;
+    }
+}
+
+static bool is_welcome(const candidate *c) {
+    return c->stage == WELCOME && c->got == sizeof c->welcome;
+}
+
+/* ------------------------------------------------------------------------------------------------ rounds */
+
+/* Waits for any of them, until the next one's turn at most. */
+static void wait_for_any(knock *k) {
+    struct pollfd waited[MOST_CANDIDATES];
+    int which[MOST_CANDIDATES], count = 0;
+    int64_t now_ns = tutti_now_ns(), next_ns = now_ns + 100 * TUTTI_NS_PER_MS;
+    for (int i = 0; i < k->ncandidates; i++) {
+        candidate *c = &k->candidates[i];
+        if (c->stage == WAITING) next_ns = tutti_min_i64(next_ns, c->start_ns);
+        if (c->stage != CONNECTING && c->stage != REPLY && c->stage != WELCOME) continue;
+        which[count] = i;
+        waited[count++] = (struct pollfd){.fd = c->fd, .events = c->stage == CONNECTING ? POLLOUT : POLLIN};
+    }
+    struct timespec most = {.tv_nsec = next_ns > now_ns ? next_ns - now_ns : 0};
+    if (ppoll(waited, (nfds_t)count, &most, NULL) <= 0) return;
+    for (int i = 0; i < count; i++)
+        if (waited[i].revents != 0) advance(k, &k->candidates[which[i]]);
+}
+
+/* Starts whose turn it is: after a moment, or when those before have failed. Proves us to the first listener that has proved
+ * itself, if no proof is on its way. False: none is left. */
+static bool look(knock *k) {
+    int64_t now_ns = tutti_now_ns();
+    bool under_way = false, proving = false, left = false;
+    for (int i = 0; i < k->ncandidates; i++) proving = proving || k->candidates[i].stage == WELCOME;
+    for (int i = 0; i < k->ncandidates; i++) {
+        candidate *c = &k->candidates[i];
+        if (c->stage == WAITING && (now_ns >= c->start_ns || !under_way)) start(k, c);
+        if (c->stage == PROVED && !proving) {
+            proving = true;
+            say(c, &c->proof, sizeof c->proof, WELCOME);
+        }
+        under_way = under_way || (c->stage != WAITING && c->stage != FAILED);
+        left = left || c->stage != FAILED;
+    }
+    return left;
+}
+
+static void close_others(knock *k, const candidate *taken) {
+    for (int i = 0; i < k->ncandidates; i++) {
+        candidate *c = &k->candidates[i];
+        if (c == taken || c->fd < 0) continue;
+        close(c->fd);
+        c->fd = -1;
+    }
+}
+
+/* One try of all. TUTTI_NOT_YET: all have failed. */
+static tutti_status try_all(knock *k, tutti_connection *connection_out) {
+    for (int i = 0; i < k->ncandidates; i++) {
+        k->candidates[i].stage = WAITING;
+        k->candidates[i].start_ns = tutti_now_ns() + i * STAGGER_MS * TUTTI_NS_PER_MS;
+    }
+    while (look(k)) {
+        wait_for_any(k);
+        for (int i = 0; i < k->ncandidates; i++) {
+            candidate *c = &k->candidates[i];
+            if (!is_welcome(c)) continue;
+            close_others(k, c);
+            fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) & ~O_NONBLOCK);
+            *connection_out = (tutti_connection){.socket = c->fd, .called = true};
+            memcpy(connection_out->key, c->key, sizeof c->key);
+            return TUTTI_OK;
+        }
+        TUTTI_TRY(tutti_interrupt_check());
+        if (tutti_deadline_passed(k->deadline)) return TUTTI_ERR_TIMEOUT;
+    }
+    return TUTTI_NOT_YET;
+}
+
+static tutti_status unreachable(knock *k, tutti_status status) {
+    char table[1400] = "", text[TUTTI_ADDRESS_TEXT_BYTES];
+    size_t used = 0;
+    bool stranger = false;
+    int64_t waited_ms = (tutti_now_ns() - k->start_ns) / TUTTI_NS_PER_MS;
+    for (int i = 0; i < k->ncandidates && used < sizeof table; i++) {
+        candidate *c = &k->candidates[i];
+        if (c->stage != FAILED && c->reason[0] == '\0') /* an earlier try may have said more */
+            snprintf(c->reason, sizeof c->reason, "%s within %lld ms",
+                     c->stage <= CONNECTING ? "no answer" : "it answers, but says nothing", (long long)waited_ms);
+        stranger = stranger || c->stranger;
+        tutti_address_text(c->address.bytes, c->address.scope, text);
+        used += (size_t)snprintf(table + used, sizeof table - used, "\n  %s port %u (its %s): %s%s", text,
+                                 k->card->port, c->address.interface, c->reason,
+                                 tutti_address_is_loopback(c->address.bytes) ? "; it means each host itself" : "");
+    }
+    if (stranger) status = TUTTI_ERR_REFUSED;
+    else if (status == TUTTI_NOT_YET) status = TUTTI_ERR_SYSTEM;
+    return tutti_fail(status,
+                      "none of its addresses leads to it; tried:%s\nSet TUTTI_SOCKET_IFNAME on its host to the "
+                      "interfaces that this one can reach",
+                      table);
+}
+
+static tutti_status retry(knock *k, tutti_connection *connection_out) {
+    int64_t nap_ms = SHORTEST_NAP_MS;
+    for (;;) {
+        tutti_status status = try_all(k, connection_out);
+        if (status == TUTTI_OK || status == TUTTI_ERR_INTERRUPTED) return status;
+        int64_t retry_ms = 0, spent_ms = (tutti_now_ns() - k->start_ns) / TUTTI_NS_PER_MS;
+        for (int i = 0; i < k->ncandidates; i++)
+            if (k->candidates[i].retry_ms > retry_ms) retry_ms = k->candidates[i].retry_ms;
+        if (status != TUTTI_NOT_YET || spent_ms >= retry_ms) return unreachable(k, status);
+        struct timespec nap = {.tv_nsec = nap_ms * TUTTI_NS_PER_MS};
+        nanosleep(&nap, NULL);
+        nap_ms = tutti_min_i64(2 * nap_ms, LONGEST_NAP_MS);
+        if (tutti_deadline_passed(k->deadline)) return unreachable(k, TUTTI_ERR_TIMEOUT);
+    }
+}
+
+tutti_status tutti_listener_connect(const tutti_listener_info *card, const tutti_conn_id *ticket, tutti_deadline *deadline,
+                                tutti_connection *connection_out) {
+    knock *k;
+    if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
+    if (card->port == 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "it listens nowhere: %.*s", (int)sizeof card->why, card->why);
+    TUTTI_TRY(tutti_calloc(1, sizeof *k, &k));
+    tutti_status status = tutti_calloc(TUTTI_LISTENER_KEYS, sizeof *k->keys, &k->keys);
+    if (status == TUTTI_OK) {
+        k->card = card;
+        k->deadline = deadline;
+        k->start_ns = tutti_now_ns();
+        k->nkeys = tutti_listener_keys(k->keys);
+        status = k->nkeys > 0 ? tutti_listener_make_hello(ticket, k->keys, k->nkeys, &k->hello)
+                              : tutti_fail(TUTTI_ERR_CONFIG, "this process has no key to prove itself with");
+    }
+    if (status == TUTTI_OK) {
+        list_candidates(k);
+        status = retry(k, connection_out);
+        if (status != TUTTI_OK) close_others(k, NULL);
+        tutti_listener_forget(k->keys, TUTTI_LISTENER_KEYS);
+    }
+    free(k->keys);
+    explicit_bzero(k, sizeof *k);
+    free(k);
+    return status;
+}

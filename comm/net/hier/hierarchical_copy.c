@@ -1,0 +1,273 @@
+/*
+ * Kinds that only move data, over several hosts.
+ *
+ * all_gather: on hosts with as many ranks each, a rail gathers the blocks of its ranks, straight to their places in the outputs,
+ * and from there they go in shared memory to the ranks beside; long blocks in pieces (hierarchical_pieces.c). Where hosts
+ * differ, a block goes to one rank of each other host (rank j of a host to rank j modulo the number of ranks there).
+ *
+ * all_to_all, gather, scatter: every byte has one receiver. With one rank on each host they are calls on the rail. Else what
+ * stays on the host goes through shared memory, the rest from its owner to its receiver; small blocks together
+ * (hierarchical_exchange.c, hierarchical_rooted.c).
+ */
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/net/hier/hierarchical.h"
+
+/* All ranks, with links to those of other hosts. */
+static tutti_rail everyone(tutti_comm *comm, const tutti_op *op) {
+    tutti_rail rail = {.comm = comm, .op = op, .n = comm->nranks, .me = comm->rank, .ranks = comm->hosts->everyone};
+    return rail;
+}
+
+/* ------------------------------------------------------------------------------------------- all_gather */
+
+/* The rank of `host` that takes the block of a rank that is `local` on its own. */
+static int taker(const tutti_hosts *hosts, int host, int local) {
+    return hosts->all[host].ranks[local % hosts->all[host].nranks];
+}
+
+/* Sends the own block to one rank of each other host, and takes others' blocks for this one. */
+static tutti_status exchange_blocks(tutti_comm *comm, const tutti_op *op) {
+    tutti_hosts *hosts = comm->hosts;
+    tutti_link_part *parts = hosts->parts;
+    int nparts = 0;
+    tutti_span own = tutti_op_input(comm, op, comm->rank);
+    for (int host = 0; host < hosts->nhosts; host++) {
+        if (host == hosts->host) continue;
+        parts[nparts++] = (tutti_link_part){.rank = taker(hosts, host, hosts->local->rank),
+                                            .sends = true,
+                                            .data = (void *)(uintptr_t)own.data, /* only read */
+                                            .bytes = own.bytes};
+        for (int i = 0; i < hosts->all[host].nranks; i++) {
+            if (i % hosts->local->nranks != hosts->local->rank) continue;
+            int rank = hosts->all[host].ranks[i];
+            tutti_span output = tutti_op_output(comm, op, rank);
+            parts[nparts++] =
+                (tutti_link_part){.rank = rank, .data = (void *)(uintptr_t)output.data, .bytes = output.bytes};
+        }
+    }
+    tutti_rail all = everyone(comm, op);
+    return tutti_link_move(&all, parts, nparts);
+}
+
+/* All_gathers in shared memory the blocks of `count` ranks of some host, which ranks 0, 1, ... of this host have; of each,
+ * the part that `window` says. */
+typedef struct window {
+    size_t start, bytes;
+} window;
+
+static tutti_span cut(tutti_span block, window w) {
+    size_t start = tutti_min_size(w.start, block.bytes);
+    return (tutti_span){.data = start > 0 ? block.data + start : block.data,
+                        .bytes = tutti_min_size(w.bytes, block.bytes - start)};
+}
+
+static tutti_op rounds_of(tutti_comm *comm, const tutti_op *op, const int *ranks, int count, window w) {
+    tutti_hosts *hosts = comm->hosts;
+    const tutti_comm *local = hosts->local;
+    size_t item_bytes = tutti_type_bytes(op->type);
+    for (int i = 0; i < local->nranks; i++) {
+        tutti_span output = {.data = NULL, .bytes = 0};
+        if (i < count) output = cut(tutti_op_output(comm, op, ranks[i]), w);
+        hosts->dsts[i] = (void *)(uintptr_t)output.data;
+        hosts->counts[i] = output.bytes / item_bytes;
+    }
+    bool own_host = ranks == hosts->all[hosts->host].ranks;
+    return (tutti_op){.kind = TUTTI_KIND_ALL_GATHER_V,
+                      .src = own_host ? cut(tutti_op_input(comm, op, comm->rank), w).data : hosts->dsts[local->rank],
+                      .count = hosts->counts[local->rank],
+                      .dsts = hosts->dsts,
+                      .dst_counts = hosts->counts};
+}
+
+static tutti_status gather_uneven(tutti_comm *comm, const tutti_op *op) {
+    const tutti_hosts *hosts = comm->hosts;
+    int nlocal = hosts->local->nranks;
+    TUTTI_TRY(exchange_blocks(comm, op));
+    for (int host = 0; host < hosts->nhosts; host++) {
+        const tutti_host *one = &hosts->all[host];
+        for (int first = 0; first < one->nranks; first += nlocal) {
+            int count = one->nranks - first < nlocal ? one->nranks - first : nlocal;
+            tutti_op part = rounds_of(comm, op, one->ranks + first, count, (window){.bytes = SIZE_MAX});
+            TUTTI_TRY(tutti_hierarchical_local(comm, op, part));
+        }
+    }
+    return TUTTI_OK;
+}
+
+/* Blocks on rails, in pieces. */
+typedef struct gathered {
+    tutti_rail rail;
+    tutti_rail_setup setup;
+    size_t piece_bytes; /* of a block */
+    tutti_rail_block *blocks;
+} gathered;
+
+static window window_of(const gathered *g, size_t k) {
+    return (window){.start = k * g->piece_bytes, .bytes = g->piece_bytes};
+}
+
+static tutti_status gather_piece(tutti_pieces *pieces, size_t k) {
+    const gathered *g = pieces->context;
+    for (int host = 0; host < g->rail.n; host++) {
+        tutti_span block = tutti_op_output(pieces->comm, pieces->op, g->rail.ranks[host]);
+        if (host == g->rail.me) block = tutti_op_input(pieces->comm, pieces->op, pieces->comm->rank);
+        block = cut(block, window_of(g, k));
+        g->blocks[host] = (tutti_rail_block){.data = (void *)(uintptr_t)block.data, .bytes = block.bytes};
+    }
+    return tutti_rail_all_gather(&g->rail, &g->setup, g->blocks, /* watch */ NULL);
+}
+
+static tutti_status hand_round(tutti_pieces *pieces, size_t k) {
+    const tutti_hosts *hosts = pieces->comm->hosts;
+    window w = window_of(pieces->context, k);
+    for (int host = 0; host < hosts->nhosts; host++) {
+        const tutti_host *one = &hosts->all[host];
+        TUTTI_TRY(tutti_pieces_start(pieces, rounds_of(pieces->comm, pieces->op, one->ranks, one->nranks, w)));
+    }
+    return TUTTI_OK;
+}
+
+static void copy_own(tutti_comm *comm, const tutti_op *op) {
+    tutti_span from = tutti_op_input(comm, op, comm->rank), to = tutti_op_output(comm, op, comm->rank);
+    if (to.data != from.data && to.bytes > 0) memcpy((void *)(uintptr_t)to.data, from.data, to.bytes);
+}
+
+static tutti_status gather_on_rails(tutti_comm *comm, const tutti_op *op) {
+    const tutti_hosts *hosts = comm->hosts;
+    size_t longest = 0, all_bytes = 0;
+    bool flat = comm->nranks == hosts->nhosts;
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        size_t bytes = tutti_op_output(comm, op, rank).bytes;
+        longest = tutti_max_size(longest, bytes);
+        all_bytes += bytes;
+    }
+    gathered g = {.rail = tutti_hierarchical_rail(comm, op)};
+    g.piece_bytes =
+        tutti_hierarchical_piece_bytes(comm, TUTTI_KIND_ALL_GATHER, hosts->local->nranks, longest, all_bytes);
+    char *blocks;
+    TUTTI_TRY(tutti_hierarchical_setup(comm, TUTTI_KIND_ALL_GATHER, tutti_min_size(g.piece_bytes, longest),
+                                       (size_t)hosts->nhosts * sizeof *g.blocks, &g.setup, &blocks));
+    g.blocks = (tutti_rail_block *)(void *)blocks;
+    if (flat) copy_own(comm, op);
+    tutti_pieces pieces = {.comm = comm,
+                           .op = op,
+                           .context = &g,
+                           .npieces = tutti_hierarchical_pieces(longest, g.piece_bytes),
+                           .across = gather_piece,
+                           .after = flat ? NULL : hand_round};
+    return tutti_pieces_run(&pieces);
+}
+
+tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op) {
+    return comm->hosts->uniform ? gather_on_rails(comm, op) : gather_uneven(comm, op);
+}
+
+/* --------------------------------------------------------------------------------------------- personal */
+
+/* Does this rank have something for the other one, or get something from it? */
+static bool sends_to(const tutti_comm *comm, const tutti_op *op, int other) {
+    return tutti_op_has_input(op, comm->rank) && (!tutti_op_has_sink(op) || other == op->root);
+}
+
+static bool receives_from(const tutti_comm *comm, const tutti_op *op, int other) {
+    return tutti_op_has_output(op, comm->rank) && (!tutti_op_has_source(op) || other == op->root);
+}
+
+static tutti_status move_far(tutti_comm *comm, const tutti_op *op) {
+    tutti_hosts *hosts = comm->hosts;
+    int nparts = 0;
+    for (int i = 1; i < comm->nranks; i++) {
+        int to = (comm->rank + i) % comm->nranks, from = (comm->rank + comm->nranks - i) % comm->nranks;
+        if (hosts->host_of[to] != hosts->host && sends_to(comm, op, to)) {
+            tutti_span input = tutti_op_input(comm, op, to);
+            hosts->parts[nparts++] = (tutti_link_part){
+                .rank = to, .sends = true, .data = (void *)(uintptr_t)input.data, .bytes = input.bytes};
+        }
+        if (hosts->host_of[from] != hosts->host && receives_from(comm, op, from)) {
+            tutti_span output = tutti_op_output(comm, op, from);
+            hosts->parts[nparts++] =
+                (tutti_link_part){.rank = from, .data = (void *)(uintptr_t)output.data, .bytes = output.bytes};
+        }
+    }
+    tutti_rail all = everyone(comm, op);
+    return nparts > 0 ? tutti_link_move(&all, hosts->parts, nparts) : TUTTI_OK;
+}
+
+/* The same kind among this host's ranks, as the v-variant, with the entries of those. */
+static tutti_status move_near(tutti_comm *comm, const tutti_op *op) {
+    tutti_hosts *hosts = comm->hosts;
+    const tutti_host *host = &hosts->all[hosts->host];
+    const tutti_comm *local = hosts->local;
+    size_t item_bytes = tutti_type_bytes(op->type);
+    size_t *src_counts = hosts->counts, *dst_counts = hosts->counts + local->nranks;
+    for (int i = 0; i < host->nranks; i++) {
+        tutti_span input = {0}, output = {0};
+        if (sends_to(comm, op, host->ranks[i])) input = tutti_op_input(comm, op, host->ranks[i]);
+        if (receives_from(comm, op, host->ranks[i])) output = tutti_op_output(comm, op, host->ranks[i]);
+        hosts->srcs[i] = input.data;
+        hosts->dsts[i] = (void *)(uintptr_t)output.data;
+        src_counts[i] = input.bytes / item_bytes;
+        dst_counts[i] = output.bytes / item_bytes;
+    }
+    return tutti_hierarchical_local(comm, op,
+                                    (tutti_op){.kind = TUTTI_KIND_ALL_TO_ALL_V,
+                                               .srcs = hosts->srcs,
+                                               .src_counts = src_counts,
+                                               .dsts = hosts->dsts,
+                                               .dst_counts = dst_counts});
+}
+
+/* In place, what comes would overwrite what has not been sent: a copy is sent. */
+static tutti_status set_aside(tutti_comm *comm, const tutti_op *op, tutti_op *apart_out) {
+    size_t bytes = op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks;
+    char *copy;
+    *apart_out = *op;
+    if (op->kind != TUTTI_KIND_ALL_TO_ALL || op->src != op->dst || bytes == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_hosts_scratch(comm, bytes, &copy));
+    apart_out->src = memcpy(copy, op->src, bytes);
+    return TUTTI_OK;
+}
+
+/* One rank on each host: its blocks for and from the others, as calls on a rail take them. */
+static tutti_status move_flat(tutti_comm *comm, const tutti_op *op) {
+    tutti_rail rail = tutti_hierarchical_rail(comm, op);
+    tutti_rail_setup setup;
+    size_t n = (size_t)comm->nranks, longest = 0;
+    tutti_rail_block *sends, *receives, own_in = {0}, own_out = {0};
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        if (sends_to(comm, op, rank)) longest = tutti_max_size(longest, tutti_op_input(comm, op, rank).bytes);
+        if (receives_from(comm, op, rank)) longest = tutti_max_size(longest, tutti_op_output(comm, op, rank).bytes);
+    }
+    bool uniform = op->kind == TUTTI_KIND_ALL_TO_ALL, gathers = tutti_op_has_sink(op),
+         scatters = tutti_op_has_source(op);
+    tutti_kind kind = gathers ? TUTTI_KIND_GATHER : scatters ? TUTTI_KIND_SCATTER : TUTTI_KIND_ALL_TO_ALL;
+    char *blocks;
+    TUTTI_TRY(tutti_hierarchical_setup(comm, kind, longest, 2 * n * sizeof *sends, &setup, &blocks));
+    sends = (tutti_rail_block *)(void *)blocks;
+    receives = sends + n;
+    for (int host = 0; host < rail.n; host++) {
+        tutti_span input = {0}, output = {0};
+        if (sends_to(comm, op, rail.ranks[host])) input = tutti_op_input(comm, op, rail.ranks[host]);
+        if (receives_from(comm, op, rail.ranks[host])) output = tutti_op_output(comm, op, rail.ranks[host]);
+        sends[host] = (tutti_rail_block){.data = (void *)(uintptr_t)input.data, .bytes = input.bytes};
+        receives[host] = (tutti_rail_block){.data = (void *)(uintptr_t)output.data, .bytes = output.bytes};
+    }
+    if (kind == TUTTI_KIND_ALL_TO_ALL) return tutti_rail_all_to_all(&rail, &setup, sends, receives, uniform);
+    int root = comm->hosts->host_of[op->root];
+    own_in = sends[root];
+    own_out = receives[root];
+    if (gathers) return tutti_rail_gather(&rail, &setup, root, own_in, receives, /* watch */ NULL);
+    return tutti_rail_scatter(&rail, &setup, root, own_out, sends);
+}
+
+tutti_status tutti_hierarchical_personal(tutti_comm *comm, const tutti_op *op) {
+    if (comm->nranks == comm->hosts->nhosts) return move_flat(comm, op);
+    if (tutti_hierarchical_exchanges(comm, op)) return tutti_hierarchical_exchange(comm, op);
+    if (tutti_hierarchical_is_rooted(comm, op)) return tutti_hierarchical_rooted(comm, op);
+    tutti_op apart;
+    TUTTI_TRY(set_aside(comm, op, &apart));
+    TUTTI_TRY(move_far(comm, &apart));
+    return move_near(comm, &apart);
+}

@@ -1,0 +1,259 @@
+/*
+ * How links come and go. Of two processes, the one with the lower id connects, and the other one takes the connection from
+ * its listener while it waits; so both may begin at any time, and there is one connection (or as many as
+ * TUTTI_TCP_SOCKETS says); for exchanges a second one, the twin.
+ *
+ * Who gives up says why on all of his links, where that fits between two transfers; on the others the connection ends. Who
+ * destroys his communicator says that, too: it matters to those only who still want something of him.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/net/listener.h"
+#include "comm/net/hosts.h"
+#include "comm/net/link_state.h"
+#include "comm/shm/peer.h"
+#include "comm/net/transport/multi_socket.h"
+#include "comm/net/verbs_only.h"
+
+/* The process of that rank; NULL: not known. */
+static const tutti_peer *process_of(const tutti_comm *comm, int rank) {
+    return comm->members != NULL ? comm->members[rank].process : NULL;
+}
+
+const char *tutti_link_peer_name(const tutti_comm *comm, int rank, char *text, size_t capacity) {
+    const tutti_peer *process = process_of(comm, rank);
+    if (process != NULL) snprintf(text, capacity, "rank %d (host %s, pid %d)", rank, process->host, (int)process->pid);
+    else snprintf(text, capacity, "rank %d", rank);
+    return text;
+}
+
+/* ------------------------------------------------------------------------------------------------ making */
+
+static tutti_status get_links(tutti_comm *comm, tutti_links **links_out) {
+    tutti_links *links = comm->links;
+    if (links == NULL) {
+        TUTTI_TRY(tutti_calloc(1, sizeof *links + 2 * (size_t)comm->nranks * sizeof links->all[0], &links));
+        tutti_status status = tutti_calloc(2 * (size_t)comm->nranks, sizeof links->busy[0], &links->busy);
+        if (status != TUTTI_OK) {
+            free(links);
+            return status;
+        }
+        comm->links = links;
+    }
+    *links_out = links;
+    return TUTTI_OK;
+}
+
+static tutti_status get_link(tutti_comm *comm, int rank, bool twin, tutti_link **link_out) {
+    tutti_links *links;
+    TUTTI_TRY(get_links(comm, &links));
+    int place = twin ? comm->nranks + rank : rank;
+    if (links->all[place] == NULL) {
+        tutti_link *link = aligned_alloc(TUTTI_CACHE_LINE, sizeof *link);
+        if (link == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link (%zu bytes)", sizeof *link);
+        memset(link, 0, offsetof(tutti_link, in.buffer)); /* its pages come when they are used */
+        link->rank = rank;
+        link->is_twin = twin;
+        links->all[place] = link;
+    }
+    *link_out = links->all[place];
+    return TUTTI_OK;
+}
+
+/* The transport that both sides have, the best one: equal on both. */
+static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t *transport_out) {
+    const tutti_listener_info *own = &comm->hosts->listeners[comm->rank], *other = &comm->hosts->listeners[rank];
+    int common =
+        tutti_transport_common(own->transports, other->transports & tutti_verbs_only_mask(process_of(comm, rank)));
+    if (common < 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "the two have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
+                          own->transports == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
+    *transport_out = (uint32_t)common;
+    return TUTTI_OK;
+}
+
+/* Of the connection between this rank and another, and whether we are the one who makes it. */
+static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tutti_conn_id *ticket,
+                                 bool *connects_out) {
+    const tutti_listener_info *own = &comm->hosts->listeners[comm->rank], *other = &comm->hosts->listeners[rank];
+    int order = memcmp(own->process, other->process, sizeof own->process);
+    bool connects = order != 0 ? order < 0 : comm->rank < rank;
+    const tutti_listener_info *from = connects ? own : other, *to = connects ? other : own;
+    memset(ticket, 0, sizeof *ticket);
+    memcpy(ticket->from, from->process, sizeof ticket->from);
+    memcpy(ticket->to, to->process, sizeof ticket->to);
+    ticket->comm_id = comm->id;
+    ticket->from_rank = connects ? comm->rank : rank;
+    ticket->to_rank = connects ? rank : comm->rank;
+    ticket->use = twin ? TUTTI_CONN_LINK_TWIN : TUTTI_CONN_LINK;
+    *connects_out = connects;
+    TUTTI_TRY(choose_transport(comm, rank, &ticket->transport));
+    ticket->lanes = tutti_multi_socket_lanes(tutti_transports[ticket->transport]);
+    return TUTTI_OK;
+}
+
+static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_conn_id *ticket,
+                              const tutti_connection *taken) {
+    tutti_listener_info listener = comm->hosts->listeners[link->rank];
+    listener.transports &= tutti_verbs_only_mask(process_of(comm, link->rank)); /* so there is no other to turn to */
+    return tutti_async_connect_start(&listener, ticket, taken, comm->connect_timeout_ms, &link->attempt);
+}
+
+static tutti_status admit(tutti_comm *comm, int rank, bool twin) {
+    tutti_link *link = twin ? tutti_link_twin(comm, rank) : tutti_link_first(comm, rank);
+    tutti_conn_id ticket;
+    bool connects;
+    tutti_connection taken[TUTTI_LANES_MOST];
+    if (link != NULL && (link->pipe != NULL || link->attempt != NULL)) return TUTTI_OK;
+    if (write_ticket(comm, rank, twin, &ticket, &connects) != TUTTI_OK || connects) return TUTTI_OK;
+    if (tutti_listener_take(&ticket, taken) != TUTTI_OK) return TUTTI_OK;
+    tutti_status status = get_link(comm, rank, twin, &link);
+    if (status == TUTTI_OK) return open_link(comm, link, &ticket, taken);
+    for (uint32_t lane = 0; lane < ticket.lanes; lane++) close(taken[lane].socket);
+    return status;
+}
+
+tutti_status tutti_link_admit(tutti_comm *comm) {
+    uint64_t count = tutti_listener_count();
+    if (comm->hosts == NULL || count == comm->links->door_seen) return TUTTI_OK;
+    comm->links->door_seen = count;
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        if (rank == comm->rank) continue;
+        TUTTI_TRY(admit(comm, rank, /* twin */ false));
+        TUTTI_TRY(admit(comm, rank, /* twin */ true));
+    }
+    return TUTTI_OK;
+}
+
+/* Until the link is there: the other side may come to the operation as late as its deadline allows. */
+static tutti_status await_link(tutti_comm *comm, tutti_link *link) {
+    tutti_link_wait wait = {.comm = comm, .sleep_ns = 50000};
+    for (;;) {
+        TUTTI_TRY(tutti_link_admit(comm));
+        tutti_status status = link->attempt != NULL ? tutti_async_connect_take(link->attempt, &link->pipe) : TUTTI_NOT_YET;
+        if (status != TUTTI_NOT_YET) {
+            link->attempt = NULL;
+            if (status == TUTTI_OK) status = tutti_verbs_only_admit(process_of(comm, link->rank), link->pipe);
+            if (status != TUTTI_OK) link->pipe = NULL;
+            return status;
+        }
+        TUTTI_TRY(tutti_link_pause(&wait, /* moved */ false));
+    }
+}
+
+static tutti_status make(tutti_comm *comm, tutti_link *link) {
+    char name[128];
+    bool connects;
+    tutti_conn_id ticket;
+    if (comm->hosts == NULL || comm->hosts->listeners == NULL)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no link leads to rank %d", link->rank);
+    tutti_status status = write_ticket(comm, link->rank, link->is_twin, &ticket, &connects);
+    if (status == TUTTI_OK && connects && link->attempt == NULL)
+        status = open_link(comm, link, &ticket, /* taken */ NULL);
+    comm->links->awaited = link;
+    if (status == TUTTI_OK) status = await_link(comm, link);
+    comm->links->awaited = NULL;
+    if (status == TUTTI_OK || tutti_comm_check(comm) != TUTTI_OK) return status;
+    return tutti_fail_context(status, "rank %d cannot make a link to %s", comm->rank,
+                              tutti_link_peer_name(comm, link->rank, name, sizeof name));
+}
+
+/* Only sockets have twins, and not where a link has several already (multi_socket.h). */
+static bool has_twin(const tutti_comm *comm, const tutti_link *link) {
+    const tutti_transport *transport = link->pipe->transport;
+    return (transport == &tutti_tcp_transport || transport == &tutti_tls_transport) && comm->hosts != NULL &&
+           comm->hosts->listeners != NULL;
+}
+
+tutti_status tutti_link_make(const tutti_rail *rail, int rank, bool exchanges) {
+    tutti_comm *comm = rail->comm;
+    assert(rank >= 0 && rank < rail->n && rank != rail->me);
+    tutti_link *link = NULL;
+    TUTTI_TRY(get_link(comm, rail->ranks[rank], /* twin */ false, &link));
+    if (TUTTI_UNLIKELY(link->pipe == NULL)) TUTTI_TRY(make(comm, link));
+    if (!exchanges || !has_twin(comm, link)) return TUTTI_OK;
+    TUTTI_TRY(get_link(comm, link->rank, /* twin */ true, &link));
+    return TUTTI_LIKELY(link->pipe != NULL) ? TUTTI_OK : make(comm, link);
+}
+
+const tutti_pipe *tutti_link_pipe(const tutti_comm *comm, int rank) {
+    const tutti_link *link = comm->links != NULL ? tutti_link_first(comm, rank) : NULL;
+    return link != NULL ? link->pipe : NULL;
+}
+
+tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {
+    tutti_link *link = NULL;
+    tutti_status status = get_link(comm, rank, /* twin */ false, &link);
+    if (status == TUTTI_OK && link->pipe != NULL)
+        status = tutti_fail(TUTTI_ERR_ARGUMENT, "there is a link to rank %d already", rank);
+    if (status != TUTTI_OK) {
+        pipe->transport->close(pipe);
+        return status;
+    }
+    link->pipe = pipe;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ ending */
+
+/* Last words, if they fit between two transfers and go out at once; then nothing more. */
+static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const char *reason, bool goodbye) {
+    tutti_pipe *pipe = link->pipe;
+    tutti_async_connect_abandon(link->attempt); /* it closes what the other side may already have */
+    link->attempt = NULL;
+    if (pipe == NULL) return;
+    if (pipe->status == TUTTI_OK && tutti_pipe_has_sent(pipe) && !link->out.ended) {
+        tutti_op none = {.kind = TUTTI_KIND_BARRIER, .signature = TUTTI_SIGNATURE_BROKEN, .sequence = comm->sequence};
+        tutti_link_record record = tutti_link_record_of(&none, 0);
+        record.status = status;
+        record.goodbye = goodbye;
+        record.reason_bytes = (uint32_t)tutti_min_size(strlen(reason), TUTTI_BROKEN_TEXT_BYTES - 1);
+        struct iovec parts[2] = {{.iov_base = &record, .iov_len = sizeof record},
+                                 {.iov_base = (void *)reason, .iov_len = record.reason_bytes}};
+        if (pipe->transport->send(pipe, parts, 2) == TUTTI_OK) pipe->transport->progress(pipe);
+    }
+    link->out.ended = true;
+    bool cut = !tutti_pipe_has_sent(pipe);
+    pipe->transport->cancel(pipe);
+    link->out.wanted = link->in.wanted = link->busy = false;
+    link->in.stage = TUTTI_LINK_IDLE;
+    if (!cut) return;
+    pipe->transport->close(pipe); /* so that the other side hears of it at all */
+    link->pipe = NULL;
+}
+
+void tutti_link_break_all(tutti_comm *comm) {
+    char reason[TUTTI_ERROR_TEXT_BYTES];
+    tutti_status status = comm->links != NULL ? tutti_comm_check(comm) : TUTTI_OK;
+    if (status == TUTTI_OK) return;
+    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    comm->links->nbusy = 0;
+    for (int i = 0; i < 2 * comm->nranks; i++)
+        if (comm->links->all[i] != NULL) say(comm, comm->links->all[i], status, reason, /* goodbye */ false);
+    tutti_fail(status, "%s", reason);
+}
+
+void tutti_link_close_all(tutti_comm *comm) {
+    tutti_links *links = comm->links;
+    char reason[160];
+    if (links == NULL) return;
+    snprintf(reason, sizeof reason, "rank %d has destroyed communicator \"%s\" and does not take part", comm->rank,
+             comm->name);
+    for (int i = 0; i < 2 * comm->nranks; i++) {
+        tutti_link *link = links->all[i];
+        if (link == NULL) continue;
+        say(comm, link, TUTTI_ERR_BROKEN, reason, /* goodbye */ true);
+        if (link->pipe != NULL) link->pipe->transport->close(link->pipe);
+        free(link);
+    }
+    free(links->pieces);
+    free(links->busy);
+    free(links);
+    comm->links = NULL;
+}

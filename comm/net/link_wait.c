@@ -1,0 +1,262 @@
+/*
+ * Waiting for links. Bytes that come soon are spun for: no clock and no system call but those of the pipes. Later one
+ * yields, then sleeps on the pipes' descriptors, for 4 ms at most; before each sleep, and every millisecond of a
+ * long transfer, one looks around: for the deadline, for who asks to end the call, for a communicator that another thread
+ * or another rank of this host has broken, and for ranks that say on their link that they have given up.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bootstrap/base/interrupt.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/shm/flags.h"
+#include "comm/net/listener.h"
+#include "comm/net/hosts.h"
+#include "comm/net/link_state.h"
+#include "comm/health/monitor.h"
+#include "comm/p2p/p2p.h"
+#include "comm/shm/peer.h"
+
+#define ROUNDS_PER_SERVICE 16
+#define ROUNDS_PER_CLOCK   64
+#define LOOK_EVERY_NS      INT64_C(1000000)
+#define LEGACY_NS          INT64_C(1000000000)
+#define REASON_MS          700 /* heartbeats, which tell of deaths, go every 500 */
+#define SHORTEST_SLEEP_NS  INT64_C(50000)
+#define LONGEST_SLEEP_NS   INT64_C(4000000) /* a thousand looks per second would be 2 % of a core */
+#define MOST_DESCRIPTORS   32
+
+/* ------------------------------------------------------------------------------------------ telling of it */
+
+/* "has taken 5 of 10 bytes and has sent 0 of 10 bytes". */
+static const char *describe_progress(const tutti_comm *comm, int rank, char *text, size_t capacity) {
+    char sends[64] = "", receives[96] = "";
+    const tutti_link *both[2] = {tutti_link_first(comm, rank), tutti_link_twin(comm, rank)};
+    for (int i = 0; i < 2 && both[i] != NULL; i++) {
+        const tutti_pipe *pipe = both[i]->pipe;
+        const tutti_link_in *in = &both[i]->in;
+        if (both[i]->out.wanted) snprintf(sends, sizeof sends, "has taken %zu of %zu bytes", pipe->sent, pipe->to_send);
+        if (in->wanted) snprintf(receives, sizeof receives, "has sent %zu of %zu bytes", in->done, in->bytes);
+    }
+    snprintf(text, capacity, "%s%s%s", sends, *sends != '\0' && *receives != '\0' ? " and " : "", receives);
+    return text;
+}
+
+/* What the waiting call still needs, for reports and errors. */
+static void tell_awaited(const tutti_comm *comm, char *text, size_t capacity) {
+    const tutti_links *links = comm->links;
+    char name[128];
+    size_t used = 0;
+    text[0] = '\0';
+    if (links->awaited != NULL)
+        snprintf(text, capacity, "%s, which has not connected",
+                 tutti_link_peer_name(comm, links->awaited->rank, name, sizeof name));
+    for (int i = 0; i < links->nbusy && used + 1 < capacity; i++) {
+        char progress[160];
+        int rank = links->busy[i]->rank;
+        if (links->busy[i]->is_twin && tutti_link_first(comm, rank)->busy) continue; /* told with that one */
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s, which %s", used > 0 ? ", " : "",
+                                 tutti_link_peer_name(comm, rank, name, sizeof name),
+                                 describe_progress(comm, rank, progress, sizeof progress));
+    }
+}
+
+/* --------------------------------------------------------------------------------------- looking around */
+
+/* Another rank of this host may have found out first. */
+static tutti_status look_at_host(tutti_comm *comm) {
+    if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
+    tutti_comm *local = comm->hosts->local;
+    for (int rank = 0; rank < local->nranks; rank++) {
+        tutti_broken broken;
+        if (!tutti_broken_read(local, rank, &broken)) continue;
+        return tutti_monitor_adopt(comm, comm->hosts->all[comm->hosts->host].ranks[rank], broken.status, broken.text);
+    }
+    return TUTTI_OK;
+}
+
+/* On all links: who gives up says so to all that he has links with, not only to those that wait for him. */
+static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
+    for (int i = 0; i < 2 * comm->nranks; i++) {
+        tutti_link *link = comm->links->all[i];
+        if (link == NULL || link->pipe == NULL || link->busy || link->pipe->status != TUTTI_OK) continue;
+        /* It may have finished, and gone, which is no failure here: whoever needs something of it will see. */
+        if (tutti_link_listen(link) != TUTTI_OK || link->pipe->transport->progress(link->pipe) != TUTTI_OK) continue;
+        tutti_link_receive_advance(comm, op, link);
+        TUTTI_TRY(tutti_comm_check(comm));
+        TUTTI_TRY(tutti_link_receive_unasked(comm, op, link));
+    }
+    return TUTTI_OK;
+}
+
+/* Others often end because of a first one, a launcher's doing, say: it is the one to name. */
+static int first_to_die(const tutti_comm *comm, int rank) {
+    int first = rank;
+    for (int other = 0; other < comm->nranks; other++)
+        if (tutti_peer_death_turn(comm->members[other].process) < tutti_peer_death_turn(comm->members[first].process))
+            first = other;
+    return first;
+}
+
+static tutti_status mourn(tutti_comm *comm, int rank) {
+    char name[128], call[160];
+    if (!tutti_peer_ended(comm->members[rank].process)) return TUTTI_OK;
+    rank = first_to_die(comm, rank);
+    tutti_call record = tutti_call_of(comm->patience.op);
+    tutti_fail(TUTTI_ERR_PEER_DIED,
+               "%s died, or its host does not answer any more; %s of communicator \"%s\" cannot go on",
+               tutti_link_peer_name(comm, rank, name, sizeof name), tutti_call_describe(&record, call, sizeof call),
+               comm->name);
+    return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
+}
+
+/* A lost connection may be but the echo of a death elsewhere, after which its other side had no room for last words. Then
+ * word of that is on its way: by heartbeats, on another link, or to another rank of this host. */
+static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
+    const struct timespec moment = {.tv_nsec = 2 * TUTTI_NS_PER_MS};
+    tutti_deadline deadline = tutti_deadline_after_ms(REASON_MS);
+    if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
+    while (!tutti_deadline_passed(&deadline)) {
+        TUTTI_TRY(tutti_comm_check(comm));
+        TUTTI_TRY(look_at_host(comm));
+        TUTTI_TRY(look_at_links(comm, op));
+        tutti_hosts_read_deaths(comm);
+        for (int rank = 0; rank < comm->nranks; rank++)
+            if (comm->hosts->host_of[rank] != comm->hosts->host) TUTTI_TRY(mourn(comm, rank));
+        nanosleep(&moment, NULL);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *link, tutti_status status) {
+    if (link->pipe->status == TUTTI_OK) return status; /* something else */
+    TUTTI_TRY(await_reason(comm, op));
+    char name[128], progress[160], call[160];
+    tutti_call record = tutti_call_of(op);
+    tutti_fail(
+        link->pipe->status,
+        "rank %d lost its connection to %s, which has ended, has given up (its own output says why) or cannot be "
+        "reached any more (%s; it %s); %s of communicator \"%s\" cannot go on",
+        comm->rank, tutti_link_peer_name(comm, link->rank, name, sizeof name), link->pipe->error,
+        describe_progress(comm, link->rank, progress, sizeof progress), tutti_call_describe(&record, call, sizeof call),
+        comm->name);
+    return tutti_comm_break(comm, link->pipe->status);
+}
+
+/* A link tells of a death only where a connection was, and where the network still works. */
+static tutti_status look_for_deaths(const tutti_link_wait *wait) {
+    tutti_comm *comm = wait->comm;
+    const tutti_links *links = comm->links;
+    if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
+    tutti_hosts_read_deaths(comm);
+    if (links->awaited != NULL) TUTTI_TRY(mourn(comm, links->awaited->rank));
+    /* What it sent before it ended may still be on its way. */
+    if (wait->quiet_since == 0 || tutti_ticks_to_ns(tutti_ticks() - wait->quiet_since) < LEGACY_NS) return TUTTI_OK;
+    for (int i = 0; i < links->nbusy; i++) TUTTI_TRY(mourn(comm, links->busy[i]->rank));
+    return TUTTI_OK;
+}
+
+static tutti_status look(tutti_link_wait *wait) {
+    tutti_comm *comm = wait->comm;
+    TUTTI_TRY(tutti_comm_check(comm));
+    TUTTI_TRY(tutti_interrupt_check());
+    TUTTI_TRY(look_at_host(comm));
+    TUTTI_TRY(tutti_link_admit(comm));
+    TUTTI_TRY(look_at_links(comm, comm->patience.op));
+    TUTTI_TRY(look_for_deaths(wait));
+    return tutti_wait_state_check(comm, tell_awaited);
+}
+
+/* ---------------------------------------------------------------------------------------------- sleeping */
+
+static void nap(tutti_link_wait *wait) {
+    struct pollfd waited[MOST_DESCRIPTORS];
+    const tutti_links *links = wait->comm->links;
+    int count = 0;
+    int64_t most_ns = wait->sleep_ns;
+    if (links->awaited != NULL) waited[count++] = (struct pollfd){.fd = tutti_listener_notify_fd(), .events = POLLIN};
+    if (links->nbusy > MOST_DESCRIPTORS - count)
+        most_ns = tutti_min_i64(most_ns, LOOK_EVERY_NS); /* some ring no bell */
+    for (int i = 0; i < links->nbusy && count < MOST_DESCRIPTORS; i++) {
+        tutti_pipe *pipe = links->busy[i]->pipe;
+        waited[count].fd = pipe->transport->sleep_on(pipe, &waited[count].events);
+        if (waited[count].fd >= 0) count++;
+        else most_ns = SHORTEST_SLEEP_NS;
+    }
+    if (tutti_p2p_pending()) most_ns = SHORTEST_SLEEP_NS;
+    struct timespec most = {.tv_nsec = most_ns};
+    if (ppoll(waited, (nfds_t)count, &most, NULL) > 0 && links->awaited != NULL && waited[0].revents != 0) {
+        uint64_t rings; /* it rings until somebody hears it; others who wait look again soon */
+        (void)!read(waited[0].fd, &rings, sizeof rings);
+    }
+    wait->sleep_ns = tutti_min_i64(2 * wait->sleep_ns, LONGEST_SLEEP_NS);
+}
+
+tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved) {
+    unsigned round = ++wait->rounds;
+    if (round % ROUNDS_PER_SERVICE == 0 || wait->sleep_ns == LONGEST_SLEEP_NS) tutti_p2p_progress();
+    if (moved) {
+        wait->quiet_since = 0;
+        wait->sleep_ns = SHORTEST_SLEEP_NS;
+        if (round % ROUNDS_PER_CLOCK != 0) return TUTTI_OK;
+    }
+    uint64_t now = tutti_ticks();
+    if (wait->looked_at == 0) wait->looked_at = now;
+    if (!moved && wait->quiet_since == 0) wait->quiet_since = now;
+    bool tired =
+        !moved && tutti_ticks_to_ns(now - wait->quiet_since) >= tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
+    if (tired || tutti_ticks_to_ns(now - wait->looked_at) >= LOOK_EVERY_NS) {
+        wait->looked_at = now;
+        TUTTI_TRY(look(wait));
+    }
+    if (tired) nap(wait);
+    else if (!moved && wait->comm->patience.yields) sched_yield();
+    else if (!moved) tutti_relax();
+    return TUTTI_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------- driving */
+
+/* Moves what can be moved on one link; counts bytes. */
+static tutti_status drive_link(const tutti_rail *rail, tutti_link *link, uint64_t *moved) {
+    tutti_pipe *pipe = link->pipe;
+    uint64_t before = pipe->bytes_in + pipe->bytes_out + link->in.done;
+    tutti_status status = pipe->transport->progress(pipe);
+    if (link->out.wanted && tutti_pipe_has_sent(pipe)) link->out.wanted = false;
+    /* Also after a failure: the other side's last words may have come. */
+    if (link->in.stage != TUTTI_LINK_IDLE) {
+        tutti_status received = tutti_link_receive_advance(rail->comm, rail->op, link);
+        if (status == TUTTI_OK) status = received;
+    }
+    *moved += pipe->bytes_in + pipe->bytes_out + link->in.done - before;
+    if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
+    TUTTI_TRY(tutti_comm_check(rail->comm)); /* it has told us why */
+    return link->in.wanted || link->out.wanted ? tutti_link_lost(rail->comm, rail->op, link, status) : TUTTI_OK;
+}
+
+tutti_status tutti_link_drive(const tutti_rail *rail, const tutti_link_work *work) {
+    tutti_links *links = rail->comm->links;
+    tutti_link_wait wait = {.comm = rail->comm, .sleep_ns = SHORTEST_SLEEP_NS};
+    for (;;) {
+        uint64_t moved = 0;
+        for (int i = 0; i < links->nbusy;) {
+            tutti_link *link = links->busy[i];
+            TUTTI_TRY(drive_link(rail, link, &moved));
+            if (link->in.wanted || link->out.wanted) {
+                i++;
+                continue;
+            }
+            link->busy = false;
+            links->busy[i] = links->busy[--links->nbusy];
+        }
+        bool worked = work != NULL;
+        if (worked && !work->some(work->context)) work = NULL;
+        if (links->nbusy == 0 && work == NULL) return TUTTI_OK;
+        TUTTI_TRY(tutti_link_pause(&wait, moved > 0 || worked));
+    }
+}

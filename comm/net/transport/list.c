@@ -1,0 +1,109 @@
+/*
+ * The transports. Their places in the list are told to other processes, so every build has all of them, in this order; what
+ * is not to be had says so in check().
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/net/transport/transport.h"
+
+const tutti_transport *const tutti_transports[] = {&tutti_verbs_transport, &tutti_tcp_transport, &tutti_ucx_transport,
+                                                   &tutti_tls_transport, NULL};
+
+const tutti_transport *tutti_transport_named(const char *name) {
+    for (int i = 0; tutti_transports[i] != NULL; i++)
+        if (strcmp(tutti_transports[i]->name, name) == 0) return tutti_transports[i];
+    return NULL;
+}
+
+static bool must_encrypt(void) {
+    return tutti_setting_int(TUTTI_SETTING_ENCRYPT) != 0;
+}
+
+static bool encrypts(const tutti_transport *transport) {
+    return transport == &tutti_tls_transport;
+}
+
+/* Bits of the names in "a,b"; all where there are none. None where only shared memory is named. */
+static tutti_status read_allowed(const char *names, uint32_t *mask_out) {
+    *mask_out = *names == '\0' ? UINT32_MAX : 0;
+    while (*names != '\0') {
+        char name[32];
+        size_t span = strcspn(names, ", ");
+        snprintf(name, sizeof name, "%.*s", (int)tutti_min_size(span, sizeof name - 1), names);
+        names += span;
+        names += strspn(names, ", ");
+        if (span == 0 || strcmp(name, "shm") == 0) continue; /* serves the ranks of one host in any case */
+        int i = 0;
+        while (tutti_transports[i] != NULL && strcmp(tutti_transports[i]->name, name) != 0) i++;
+        if (tutti_transports[i] == NULL)
+            return tutti_fail(TUTTI_ERR_CONFIG,
+                              "TUTTI_TRANSPORT names \"%s\", which is no transport; tutti-info lists them", name);
+        *mask_out |= UINT32_C(1) << i;
+    }
+    return TUTTI_OK;
+}
+
+/* TUTTI_ENCRYPT allows those that encrypt. What was asked for by name must not be left out in silence. */
+static tutti_status restrict_to_encrypted(bool named, uint32_t *mask) {
+    for (int i = 0; tutti_transports[i] != NULL; i++) {
+        if (encrypts(tutti_transports[i]) || (*mask >> i & 1) == 0) continue;
+        if (named)
+            return tutti_fail(
+                TUTTI_ERR_CONFIG,
+                "TUTTI_ENCRYPT=1 and TUTTI_TRANSPORT=%s contradict each other: %s does not encrypt; leave "
+                "TUTTI_TRANSPORT out, or set it to %s",
+                tutti_setting_text(TUTTI_SETTING_TRANSPORT), tutti_transports[i]->name, tutti_tls_transport.name);
+        *mask &= ~(UINT32_C(1) << i);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_transport_permit(const tutti_transport *transport) {
+    if (!must_encrypt() || encrypts(transport)) return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_REFUSED,
+        "TUTTI_ENCRYPT=1, but what the store says of the two sides leads to a connection by %s, which does "
+        "not encrypt: somebody has changed it",
+        transport->name);
+}
+
+const char *tutti_transport_left_out(const tutti_transport *transport) {
+    if (must_encrypt() && !encrypts(transport)) return "TUTTI_ENCRYPT=1 forbids it";
+    if (*tutti_setting_text(TUTTI_SETTING_TRANSPORT) != '\0') return "TUTTI_TRANSPORT does not name it";
+    if (encrypts(transport)) return "used where TUTTI_ENCRYPT=1 or TUTTI_TRANSPORT asks for it";
+    return "used where TUTTI_TRANSPORT names it";
+}
+
+tutti_status tutti_transports_available(uint32_t *mask_out) {
+    char reasons[1024] = "";
+    size_t used = 0;
+    uint32_t allowed, mask = 0;
+    const char *names = tutti_setting_text(TUTTI_SETTING_TRANSPORT);
+    bool named = *names != '\0', encrypted = must_encrypt();
+    TUTTI_TRY(read_allowed(names, &allowed));
+    if (encrypted) TUTTI_TRY(restrict_to_encrypted(named, &allowed));
+    for (int i = 0; tutti_transports[i] != NULL; i++) {
+        if ((allowed >> i & 1) == 0) continue;
+        if (tutti_transports[i]->check() == TUTTI_OK) {
+            mask |= UINT32_C(1) << i;
+            if (!named && tutti_transports[i] == &tutti_tcp_transport) break;
+        } else if (used < sizeof reasons) {
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "; %s: %s", tutti_transports[i]->name,
+                                     tutti_last_error());
+        }
+    }
+    if (mask == 0 && allowed != 0)
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no transport that %s allows is to be had%s",
+                          encrypted ? "TUTTI_ENCRYPT=1" : "TUTTI_TRANSPORT", reasons);
+    *mask_out = mask;
+    return TUTTI_OK;
+}
+
+int tutti_transport_common(uint32_t one, uint32_t other) {
+    for (int i = 0; tutti_transports[i] != NULL; i++)
+        if ((one & other) >> i & 1) return i;
+    return -1;
+}

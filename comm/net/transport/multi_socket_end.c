@@ -1,0 +1,147 @@
+/*
+ * How bundles sleep, fail and end. See multi_socket.h.
+ *
+ * A bundle is of no use without one of its lanes. But who leaves closes them one by one, and what he said last may lie
+ * on one lane while another tells of the end: so a failure is told when the lane fails whose turn it is, when
+ * nothing is to be received, or when nothing has come for a second. Then all lanes are closed, so that the other side, which may
+ * wait on any of them, hears of it.
+ *
+ * Who sleeps for one lane polls its descriptor, for several an epoll descriptor over them. The lane whose turn it is would not
+ * do: that of the send and that of the receive may be two, and both sides might wait for the wrong one.
+ */
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/base/fork.h"
+#include "comm/net/transport/multi_socket_state.h"
+
+#define MOST_LATE_NS  INT64_C(1000000000)
+#define MOST_CLOSE_NS INT64_C(2000000000)
+
+_Static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT, "events are told alike");
+
+/* What was sent is waited for on all lanes at once, in effect; but not anew for each lane of a peer that takes nothing. */
+static void close_lanes(tutti_multi_socket *b, bool see_off) {
+    int64_t start_ns = tutti_now_ns();
+    for (int i = 0; i < b->nlanes; i++) {
+        tutti_pipe *lane = b->lanes[i];
+        if (lane == NULL) continue;
+        see_off = see_off && tutti_now_ns() - start_ns < MOST_CLOSE_NS;
+        if (!see_off && lane->status == TUTTI_OK) lane->status = TUTTI_ERR_ABORTED; /* then it does not wait */
+        lane->transport->close(lane);
+        b->lanes[i] = NULL;
+    }
+}
+
+/* ----------------------------------------------------------------------------------------------- failing */
+
+/* May something come that was sent before the lane failed? */
+static bool may_still_come(tutti_multi_socket *b, bool receives) {
+    const tutti_pipe *pipe = &b->pipe;
+    if (tutti_pipe_has_received(pipe)) return receives; /* just now: then who calls may want more */
+    if (b->lanes[tutti_multi_socket_lane_at(b, b->in.start + pipe->received)]->status != TUTTI_OK) return false;
+    int64_t now_ns = tutti_now_ns();
+    if (b->heard != pipe->bytes_in) b->quiet_ns = now_ns;
+    b->heard = pipe->bytes_in;
+    return now_ns - b->quiet_ns < MOST_LATE_NS;
+}
+
+tutti_status tutti_multi_socket_judge(tutti_multi_socket *b, bool receives) {
+    tutti_pipe *lane = b->lanes[b->failed];
+    if (may_still_come(b, receives)) return TUTTI_OK;
+    if (lane->status == TUTTI_OK) tutti_socket_fail(lane, lane->send_error);
+    tutti_pipe_fail(&b->pipe, lane->status, "socket %d of %d: %s", b->failed + 1, b->nlanes, lane->error);
+    close_lanes(b, /* see_off */ false);
+    return tutti_fail(b->pipe.status, "%s", b->pipe.error);
+}
+
+/* ---------------------------------------------------------------------------------------------- sleeping */
+
+typedef struct wish {
+    int fd;
+    short events;
+} wish;
+
+/* What each lane that has something to do waits for. Gives the number of these lanes; -1: one is not to be slept on. */
+static int list_wishes(const tutti_multi_socket *b, wish wishes[TUTTI_LANES_MOST], wish *last_out) {
+    int count = 0;
+    uint32_t lanes = tutti_multi_socket_busy(b, &b->in) | tutti_multi_socket_busy(b, &b->out);
+    for (int lane = 0; lane < b->nlanes; lane++) {
+        tutti_pipe *pipe = b->lanes[lane];
+        wishes[lane] = (wish){.fd = -1};
+        if (pipe->status != TUTTI_OK || (lanes >> lane & 1) == 0) continue; /* one that has failed would always wake */
+        wishes[lane].fd = pipe->transport->sleep_on(pipe, &wishes[lane].events);
+        if (wishes[lane].fd < 0) return -1;
+        if (pipe->send_error != 0) wishes[lane].events &= (short)~POLLOUT;
+        *last_out = wishes[lane];
+        count++;
+    }
+    return count;
+}
+
+/* A lane that nothing is wanted of is not watched at all: its end would always wake. */
+static bool watch(tutti_multi_socket *b, int lane, wish wanted) {
+    struct epoll_event event = {.events = (uint32_t)wanted.events};
+    if (wanted.events == b->watched[lane]) return true;
+    int change = wanted.events == 0 ? EPOLL_CTL_DEL : b->watched[lane] == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    if (wanted.fd >= 0) b->fds[lane] = wanted.fd;
+    if (epoll_ctl(b->epoll_fd, change, b->fds[lane], &event) != 0) return false;
+    b->watched[lane] = wanted.events;
+    return true;
+}
+
+int tutti_multi_socket_sleep_on(tutti_pipe *pipe, short *events_out) {
+    tutti_multi_socket *b = (tutti_multi_socket *)pipe;
+    wish wishes[TUTTI_LANES_MOST], last = {.fd = -1};
+    *events_out = 0;
+    int count = pipe->status == TUTTI_OK ? list_wishes(b, wishes, &last) : -1;
+    if (count == 1) *events_out = last.events;
+    if (count <= 1) return count < 0 ? -1 : last.fd;
+    if (b->epoll_fd < 0 && (b->epoll_fd = epoll_create1(EPOLL_CLOEXEC)) >= 0) tutti_fork_closes(b->epoll_fd);
+    for (int lane = 0; lane < b->nlanes; lane++)
+        if (b->epoll_fd < 0 || !watch(b, lane, wishes[lane])) return -1;
+    *events_out = POLLIN;
+    return b->epoll_fd;
+}
+
+/* ------------------------------------------------------------------------------------------------ ending */
+
+/* Takes a transfer back of which nothing has moved; false: it was cut off. */
+static bool take_back(tutti_multi_socket_way *way) {
+    if (way->moved != 0 && way->moved != way->end - way->start) return false;
+    if (way->moved == 0) way->end = way->start;
+    way->start = way->end;
+    way->moved = 0;
+    way->count = 0;
+    return true;
+}
+
+void tutti_multi_socket_cancel(tutti_pipe *pipe) {
+    tutti_multi_socket *b = (tutti_multi_socket *)pipe;
+    if (pipe == NULL) return;
+    bool whole = take_back(&b->out);
+    whole = take_back(&b->in) && whole;
+    for (int i = 0; i < b->nlanes; i++) {
+        tutti_pipe *lane = b->lanes[i];
+        if (lane != NULL) lane->transport->cancel(lane);
+        whole = whole && (lane == NULL || lane->status == TUTTI_OK);
+    }
+    b->out.count = b->in.count = 0;
+    if (!whole) tutti_pipe_fail(pipe, TUTTI_ERR_ABORTED, "a transfer over %d sockets was cut off", b->nlanes);
+    pipe->to_send = pipe->sent = 0;
+    pipe->to_receive = pipe->received = 0;
+}
+
+void tutti_multi_socket_close(tutti_pipe *pipe) {
+    tutti_multi_socket *b = (tutti_multi_socket *)pipe;
+    if (pipe == NULL) return;
+    if (b->epoll_fd >= 0) {
+        tutti_fork_forget(b->epoll_fd);
+        close(b->epoll_fd);
+    }
+    close_lanes(b, /* see_off */ pipe->status == TUTTI_OK);
+    free(b);
+}

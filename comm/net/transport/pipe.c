@@ -1,0 +1,19 @@
+/*
+ * What all pipes have in common. See transport.h.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/net/transport/transport.h"
+
+tutti_status tutti_pipe_fail(tutti_pipe *pipe, tutti_status status, const char *format, ...) {
+    if (pipe->status == TUTTI_OK) { /* the first reason is the one that tells */
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(pipe->error, sizeof pipe->error, format, arguments);
+        va_end(arguments);
+        pipe->status = status;
+    }
+    return tutti_fail(pipe->status, "%s", pipe->error);
+}

@@ -1,0 +1,157 @@
+/*
+ * UCX, on this side of its module: libtutti_ucx.so is opened when somebody first asks for it, and its pipes call it
+ * directly from then on.
+ *
+ * UCX stands after tcp in the list: it is for who asks for it, on fabrics that the transport verbs does not know. Its own
+ * connections go beside the one that was proved, and UCX proves nothing by itself.
+ */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/launcher/launcher.h"
+#include "comm/base/fork.h"
+#include "comm/net/transport/ucx/ucx.h"
+
+static struct {
+    pthread_mutex_t lock;
+    bool asked;                     /* what follows is known */
+    const tutti_ucx_module *module; /* NULL: it cannot be used */
+    tutti_ucx_survey survey;
+    char reason[1024]; /* why not */
+} ucx = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static tutti_status open_module(void) {
+    static const char left_out[] = TUTTI_UCX_LEFT_OUT; /* why this build has no such module; "": it has */
+    static const tutti_ucx_host host = {.row = &tutti_ucx_transport,
+                                        .pipe_fail = tutti_pipe_fail,
+                                        .deadline_passed = tutti_deadline_passed,
+                                        .fork_closes = tutti_fork_closes,
+                                        .fork_forget = tutti_fork_forget};
+    const tutti_module_calls *calls;
+    if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
+    TUTTI_TRY(tutti_module_open("ucx", &calls));
+    const tutti_ucx_module *module = (const tutti_ucx_module *)calls;
+    module->attach(&host);
+    TUTTI_TRY(module->survey(&ucx.survey));
+    ucx.module = module;
+    return TUTTI_OK;
+}
+
+/* UCX catches signals when it is loaded, in order to print where a program failed. That is the program's to decide. */
+static tutti_status open_quietly(void) {
+    static const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+    struct sigaction actions[TUTTI_COUNT_OF(caught)];
+    bool wanted = getenv("UCX_HANDLE_ERRORS") != NULL;
+    for (size_t i = 0; i < TUTTI_COUNT_OF(caught); i++) sigaction(caught[i], NULL, &actions[i]);
+    tutti_status status = open_module();
+    for (size_t i = 0; i < TUTTI_COUNT_OF(caught) && !wanted; i++) sigaction(caught[i], &actions[i], NULL);
+    return status;
+}
+
+static tutti_status need_module(void) {
+    pthread_mutex_lock(&ucx.lock);
+    if (!ucx.asked && open_quietly() != TUTTI_OK) snprintf(ucx.reason, sizeof ucx.reason, "%s", tutti_last_error());
+    ucx.asked = true;
+    pthread_mutex_unlock(&ucx.lock);
+    return ucx.module != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", ucx.reason);
+}
+
+/* The kernel probes a peer that says nothing, as for the transport tcp: nothing is ever sent on this socket. */
+static void tune(int socket) {
+    int timeout_ms = (int)tutti_min_i64(tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS), INT32_MAX);
+    int probe_s = timeout_ms < 4000 ? 1 : timeout_ms / 4000, probes = 3, on = 1;
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &probe_s, sizeof probe_s);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &probe_s, sizeof probe_s);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+/* Said by rank 0 for all, when UCX is first used: its sockets end a process that gets nonsense on them. */
+static void warn_open_ports(void) {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const char *rank = tutti_launcher_variable("RANK");
+    bool speaks = rank == NULL || strcmp(rank, "0") == 0;
+    if (strstr(ucx.survey.ways, "tcp/") == NULL || atomic_flag_test_and_set(&said) || !speaks) return;
+    tutti_log(
+        TUTTI_LOG_WARN,
+        "UCX listens at TCP ports of its own, which know no secret: a process that reaches them can end a rank. Set "
+        "UCX_TLS=^tcp where the network has RDMA, or let only the job's hosts reach ranks (UCX_NET_DEVICES)");
+}
+
+static tutti_status ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+    tutti_status status = need_module();
+    if (status != TUTTI_OK) {
+        close(connection->socket);
+        return status;
+    }
+    warn_open_ports();
+    tune(connection->socket);
+    return ucx.module->pipes->open(connection, deadline, pipe_out);
+}
+
+static tutti_status ucx_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
+    return ucx.module->pipes->send(pipe, parts, nparts);
+}
+
+static tutti_status ucx_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
+    return ucx.module->pipes->recv(pipe, dst, bytes);
+}
+
+static tutti_status progress(tutti_pipe *pipe) {
+    return ucx.module->pipes->progress(pipe);
+}
+
+static int sleep_on(tutti_pipe *pipe, short *events_out) {
+    return ucx.module->pipes->sleep_on(pipe, events_out);
+}
+
+static void cancel(tutti_pipe *pipe) {
+    if (pipe != NULL) ucx.module->pipes->cancel(pipe);
+}
+
+static void ucx_close(tutti_pipe *pipe) {
+    if (pipe != NULL) ucx.module->pipes->close(pipe);
+}
+
+/* UCX keeps a cache of the memory that it has made known to adapters. */
+static tutti_status register_memory(void *memory, size_t bytes, void **registration_out) {
+    (void)memory;
+    (void)bytes;
+    *registration_out = NULL;
+    return TUTTI_OK;
+}
+
+static void deregister_memory(void *registration) {
+    (void)registration;
+}
+
+static void describe(char *text, size_t capacity) {
+    if (need_module() == TUTTI_OK) snprintf(text, capacity, "UCX %s: %s", ucx.survey.version, ucx.survey.ways);
+    else snprintf(text, capacity, "%s", ucx.reason);
+}
+
+const tutti_transport tutti_ucx_transport = {
+    .name = "ucx",
+    .check = need_module,
+    .open = ucx_open,
+    .send = ucx_send,
+    .recv = ucx_recv,
+    .progress = progress,
+    .sleep_on = sleep_on,
+    .cancel = cancel,
+    .close = ucx_close,
+    .register_memory = register_memory,
+    .deregister_memory = deregister_memory,
+    .describe = describe,
+};

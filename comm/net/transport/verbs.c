@@ -1,0 +1,190 @@
+/*
+ * The transport "verbs": RDMA, by the module libtutti_verbs.so (rdma/rdma.h), opened when first asked for.
+ *
+ * The module knows nothing of transports, so its pipes have a state of their own, which is copied after each call: counts
+ * and a status, a few words.
+ */
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/base/fork.h"
+#include "comm/shm/heap.h"
+#include "comm/shm/memory_registry.h"
+#include "comm/net/transport/verbs.h"
+
+typedef struct verbs_pipe {
+    tutti_pipe pipe;
+    tutti_rdma_pipe *rdma;
+    int socket; /* the module's; watched for forks here */
+} verbs_pipe;
+
+static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
+static const tutti_rdma_module *_Atomic module; /* NULL: not opened; release pairs with the acquire in get_module */
+static atomic_bool initialized;                 /* its adapters are open */
+
+/* What stays registered with adapters between transfers. */
+static bool find_lasting(const void *memory, void **start_out, size_t *bytes_out) {
+    return tutti_heap_piece_of(memory, start_out, bytes_out) || tutti_memory_registry_find(memory, start_out, bytes_out);
+}
+
+static tutti_status open_module(void) {
+    static const char left_out[] = TUTTI_VERBS_LEFT_OUT; /* why this build has no such module; "": it has */
+    const tutti_module_calls *calls;
+    if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
+    TUTTI_TRY(tutti_module_open("verbs", &calls));
+    const tutti_rdma_module *opened = (const tutti_rdma_module *)calls;
+    opened->ask(find_lasting);
+    tutti_memory_registry_watch(opened->forget_memory);
+    atomic_store_explicit(&module, opened, memory_order_release);
+    return TUTTI_OK;
+}
+
+static tutti_status get_module(const tutti_rdma_module **module_out) {
+    tutti_status status = TUTTI_OK;
+    if (atomic_load_explicit(&module, memory_order_acquire) == NULL) {
+        pthread_mutex_lock(&module_lock);
+        if (atomic_load_explicit(&module, memory_order_relaxed) == NULL) status = open_module();
+        pthread_mutex_unlock(&module_lock);
+    }
+    if (status == TUTTI_OK) *module_out = atomic_load_explicit(&module, memory_order_acquire);
+    return status;
+}
+
+/* Of a pipe, so it is open. */
+static const tutti_rdma_module *calls(void) {
+    return atomic_load_explicit(&module, memory_order_relaxed);
+}
+
+static tutti_status check(void) {
+    const tutti_rdma_module *opened;
+    TUTTI_TRY(get_module(&opened));
+    TUTTI_TRY(opened->check());
+    atomic_store_explicit(&initialized, true, memory_order_release);
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------- pipes */
+
+static tutti_status copy_state(tutti_pipe *pipe) {
+    const tutti_rdma_pipe *rdma = ((verbs_pipe *)pipe)->rdma;
+    pipe->sent = rdma->sent;
+    pipe->received = rdma->received;
+    pipe->bytes_out = rdma->bytes_out;
+    pipe->bytes_in = rdma->bytes_in;
+    if (TUTTI_LIKELY(rdma->status == TUTTI_OK)) return TUTTI_OK;
+    return tutti_pipe_fail(pipe, rdma->status, "%s", rdma->error);
+}
+
+static tutti_status verbs_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
+    int socket = connection->socket;
+    verbs_pipe *pipe = NULL;
+    const tutti_rdma_module *opened;
+    tutti_status status = tutti_calloc(1, sizeof *pipe, &pipe);
+    if (status == TUTTI_OK) status = get_module(&opened);
+    if (status != TUTTI_OK) { /* the other side sees the connection end */
+        close(socket);
+        free(pipe);
+        return status;
+    }
+    pipe->pipe.transport = &tutti_verbs_transport;
+    status = opened->open(socket, deadline, &pipe->rdma); /* if there is no adapter, the other side is told so */
+    if (status != TUTTI_OK) {
+        free(pipe);
+        return status;
+    }
+    atomic_store_explicit(&initialized, true, memory_order_release);
+    pipe->socket = socket;
+    tutti_fork_closes(socket);
+    *pipe_out = &pipe->pipe;
+    return TUTTI_OK;
+}
+
+static tutti_status verbs_send(tutti_pipe *pipe, const struct iovec *parts, int nparts) {
+    tutti_rdma_pipe *rdma = ((verbs_pipe *)pipe)->rdma;
+    calls()->send(rdma, parts, nparts);
+    pipe->to_send = rdma->to_send;
+    return copy_state(pipe);
+}
+
+static tutti_status verbs_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
+    pipe->to_receive = bytes;
+    calls()->recv(((verbs_pipe *)pipe)->rdma, dst, bytes);
+    return copy_state(pipe);
+}
+
+static tutti_status verbs_progress(tutti_pipe *pipe) {
+    calls()->progress(((verbs_pipe *)pipe)->rdma);
+    return copy_state(pipe);
+}
+
+static int sleep_on(tutti_pipe *pipe, short *events_out) {
+    *events_out = POLLIN;
+    return calls()->sleep_on(((verbs_pipe *)pipe)->rdma);
+}
+
+static void verbs_cancel(tutti_pipe *pipe) {
+    if (pipe == NULL) return;
+    calls()->cancel(((verbs_pipe *)pipe)->rdma);
+    copy_state(pipe);
+    pipe->to_send = pipe->sent;
+    pipe->to_receive = pipe->received;
+}
+
+static void verbs_close(tutti_pipe *pipe) {
+    if (pipe == NULL) return;
+    tutti_fork_forget(((verbs_pipe *)pipe)->socket);
+    calls()->close(((verbs_pipe *)pipe)->rdma);
+    free(pipe);
+}
+
+const tutti_rdma_counters *tutti_verbs_counters(const tutti_pipe *pipe) {
+    return &((const verbs_pipe *)pipe)->rdma->counters;
+}
+
+/* ------------------------------------------------------------------------------------------------------ memory */
+
+static tutti_status register_memory(void *memory, size_t bytes, void **registration_out) {
+    TUTTI_TRY(check());
+    return calls()->register_memory(memory, bytes, registration_out);
+}
+
+static void deregister_memory(void *registration) {
+    if (registration != NULL) calls()->deregister_memory(registration);
+}
+
+static void describe(char *text, size_t capacity) {
+    const tutti_rdma_module *opened;
+    if (get_module(&opened) == TUTTI_OK) opened->describe(text, capacity);
+    else snprintf(text, capacity, "%s", tutti_last_error());
+}
+
+const tutti_transport tutti_verbs_transport = {
+    .name = "verbs",
+    .check = check,
+    .open = verbs_open,
+    .send = verbs_send,
+    .recv = verbs_recv,
+    .progress = verbs_progress,
+    .sleep_on = sleep_on,
+    .cancel = verbs_cancel,
+    .close = verbs_close,
+    .register_memory = register_memory,
+    .deregister_memory = deregister_memory,
+    .describe = describe,
+};
+
+/* -------------------------------------------------------------------------------------------------- public API */
+
+tutti_status tutti_init_rdma(void) {
+    return check();
+}
+
+int tutti_rdma_is_initialized(void) {
+    return atomic_load_explicit(&initialized, memory_order_acquire);
+}

@@ -1,0 +1,298 @@
+/*
+ * Records in the rings of a channel: writing, reading, and the bound of what is kept for the peer. See channel.h.
+ *
+ * A writer first clears the lines that come after what it writes, then writes, and last says in the record's first word
+ * that it is there; a reader sees in that word, and nowhere else, whether something has come. Payloads of some size go
+ * past the caches (kernels/copy.h).
+ */
+#include <string.h>
+
+#include "bootstrap/base/deadline.h"
+#include "comm/p2p/channel.h"
+#include "comm/p2p/remote_channel.h"
+#include "comm/base/cacheline.h"
+#include "kernels/copy.h"
+
+#define BACKLOG_BYTES (UINT64_C(1) << 20)
+/* Parts are halves, in these bounds; the last one for messages of more than LARGE_BYTES. */
+#define LEAST_PART_BYTES ((size_t)2 << 10)
+#define MOST_PART_BYTES  ((size_t)4 << 10)
+#define LARGE_PART_BYTES ((size_t)8 << 10)
+#define LARGE_BYTES      ((size_t)16 << 10)
+/* Payloads from these sizes on go past the caches: in small rings between near caches, and between far caches. */
+#define STREAM_NEAR_BYTES ((size_t)16 << 10)
+#define STREAM_FAR_BYTES  ((size_t)2 << 10)
+#define FAR_LINE_NS       14                /* to write a line of the ring: near 1 to 7, far 27 */
+#define STRAIGHT_BYTES    ((size_t)1 << 10) /* to another host: payloads from this size on go from the caller's memory */
+#define STREAMS_PER_LOOK  256               /* between two looks at the distance */
+#define LOOKS_FOR_PART    4096
+#define PREFETCHED_BYTES  ((size_t)512)
+
+/* --------------------------------------------------------------------------------------------- writing */
+
+static bool is_tiny(const tutti_record *record) {
+    return record->kind == TUTTI_RECORD_EAGER && record->payload_bytes <= TUTTI_RECORD_TINY_BYTES;
+}
+
+/* Only messages come in parts: fragments of a stream follow each other anyway. */
+static size_t part_bytes(const tutti_channels *channel, const tutti_record *record) {
+    if (record->kind != TUTTI_RECORD_EAGER || channel->remote != NULL) return TUTTI_CHANNEL_RING_BYTES;
+    size_t half = tutti_align_up(record->payload_bytes / 2, TUTTI_CACHE_LINE);
+    size_t most = record->payload_bytes <= LARGE_BYTES ? MOST_PART_BYTES : LARGE_PART_BYTES;
+    return tutti_min_size(tutti_max_size(half, LEAST_PART_BYTES), most);
+}
+
+static size_t part_count(const tutti_channels *channel, const tutti_record *record) {
+    size_t bytes = part_bytes(channel, record);
+    return record->payload_bytes <= bytes ? 1 : (record->payload_bytes - 1) / bytes + 1;
+}
+
+/* Bytes of the ring that the record takes. */
+static size_t span(const tutti_channels *channel, const tutti_record *record) {
+    if (is_tiny(record)) return sizeof *record;
+    return part_count(channel, record) * sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE);
+}
+
+/* Where, from the record on, the line in front of a part is. */
+static size_t part_offset(const tutti_channels *channel, const tutti_record *record, size_t part) {
+    return part * (sizeof *record + part_bytes(channel, record));
+}
+
+bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record, size_t reserve_bytes) {
+    size_t wanted = span(channel, record) + TUTTI_CACHE_LINE + reserve_bytes; /* and the line that ends it */
+    if (TUTTI_LIKELY(channel->head - channel->tail_seen + wanted <= channel->own_bytes)) return true;
+    if (channel->theirs == NULL || channel->broken) return false;
+    uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
+    if (tail - channel->tail_seen > channel->head - channel->tail_seen) {
+        tutti_channel_break(channel, "it says that it has read what was never sent");
+        return false;
+    }
+    channel->tail_seen = tail;
+    return channel->head - tail + wanted <= channel->own_bytes;
+}
+
+/* Does this payload go past the caches? The lines of a small ring are in the reader's, and to take them back costs more
+ * than memory does: from some size on, and far sooner between distant caches. Those are known by what it costs. */
+static bool streams(tutti_channels *channel, size_t payload_bytes) {
+    if (channel->distant) return ++channel->streamed % STREAMS_PER_LOOK != 0;
+    return channel->own_bytes < TUTTI_CHANNEL_LARGE_RING_BYTES && payload_bytes >= STREAM_NEAR_BYTES;
+}
+
+/* Two looks in a row decide: one may contain the time of another thread. */
+static void note_distance(tutti_channels *channel, uint64_t ticks, size_t bytes) {
+    bool distant = tutti_ticks_to_ns(ticks) * TUTTI_CACHE_LINE > FAR_LINE_NS * (int64_t)bytes;
+    bool other = distant != channel->distant;
+    if (other && (!distant || channel->doubted)) channel->distant = distant;
+    channel->doubted = other && channel->distant != distant;
+}
+
+static void ring_write(const tutti_channels *channel, uint64_t at, const void *src, size_t bytes,
+                       void (*copy)(void *, const void *, size_t)) {
+    uint8_t *ring = channel->own->ring;
+    size_t offset = at & (channel->own_bytes - 1);
+    size_t first = tutti_min_size(bytes, channel->own_bytes - offset);
+    copy(ring + offset, src, first);
+    if (TUTTI_UNLIKELY(first < bytes)) copy(ring, (const char *)src + first, bytes - first);
+}
+
+static void copy_cached(void *dst, const void *src, size_t bytes) {
+    memcpy(dst, src, bytes);
+}
+
+/* The record that begins at a position of our ring. */
+static tutti_record *record_at(tutti_channels *channel, uint64_t at) {
+    return (tutti_record *)(void *)(channel->own->ring + (at & (channel->own_bytes - 1)));
+}
+
+static _Atomic uint32_t *kind_at(tutti_channels *channel, uint64_t at) {
+    return (_Atomic uint32_t *)&record_at(channel, at)->kind;
+}
+
+/* Position of the line after a part of the record at a position. */
+static uint64_t part_end(const tutti_channels *channel, uint64_t at, const tutti_record *record, size_t part) {
+    size_t bytes =
+        tutti_min_size(record->payload_bytes - part * part_bytes(channel, record), part_bytes(channel, record));
+    return at + part_offset(channel, record, part) + sizeof *record + tutti_align_up(bytes, TUTTI_CACHE_LINE);
+}
+
+/* Clears the lines after all parts. Fetched together first: one after the other each would take the way to the reader
+ * and back. */
+static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record *record) {
+    size_t parts = part_count(channel, record);
+    for (size_t i = 0; i < parts; i++) tutti_prefetch_to_write(record_at(channel, part_end(channel, at, record, i)));
+    for (size_t i = 0; i < parts; i++)
+        atomic_store_explicit(kind_at(channel, part_end(channel, at, record, i)), 0, memory_order_relaxed);
+}
+
+/* Writes the record's own line, all at once and last: the reader looks at it all the time, and would take it back in
+ * between. */
+static void write_line(tutti_channels *channel, uint64_t at, const tutti_record *record, const void *payload) {
+    tutti_record *line = record_at(channel, at);
+    uint64_t tiny[TUTTI_RECORD_TINY_BYTES / sizeof(uint64_t)];
+    bool carries = is_tiny(record);
+    if (carries && record->payload_bytes > 0) memcpy(tiny, payload, record->payload_bytes);
+    /* Field by field: the record was only just written so, and wider loads would wait for that. */
+    line->payload_bytes = record->payload_bytes;
+    line->comm_id = record->comm_id;
+    __atomic_store_n(&line->source, record->source, __ATOMIC_RELAXED); /* not both at once */
+    __atomic_store_n(&line->destination, record->destination, __ATOMIC_RELAXED);
+    line->tag = record->tag;
+    line->bytes = record->bytes;
+    if (carries) {
+        if (record->payload_bytes > 0) memcpy(line->tiny, tiny, record->payload_bytes);
+    } else {
+        line->transfer = record->transfer;
+        line->answer = record->answer;
+        line->address = record->address;
+    }
+    atomic_store_explicit(kind_at(channel, at), record->kind, memory_order_release); /* pairs with _peek */
+}
+
+/* Writes a record with a payload of STREAM_FAR_BYTES or more, and says of each part that it is there. */
+static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record *record, const char *payload) {
+    size_t total = record->payload_bytes;
+    bool past = streams(channel, total);
+    uint64_t start = tutti_ticks();
+    clear_marks(channel, at, record);
+    for (size_t part = 0, done = 0; done < total; part++) {
+        uint64_t line = at + part_offset(channel, record, part);
+        size_t bytes = tutti_min_size(total - done, part_bytes(channel, record));
+        ring_write(channel, line + sizeof *record, payload + done, bytes, past ? tutti_copy_stream : copy_cached);
+        if (part == 0) write_line(channel, line, record, payload);
+        else atomic_store_explicit(kind_at(channel, line), record->kind, memory_order_release); /* pairs with _copy */
+        done += bytes;
+    }
+    if (!past) note_distance(channel, tutti_ticks() - start, total);
+}
+
+static void write_record(tutti_channels *channel, const tutti_record *record, const void *payload) {
+    uint64_t at = channel->head;
+    channel->head += span(channel, record);
+    if (record->payload_bytes >= STREAM_FAR_BYTES) {
+        write_parts(channel, at, record, payload);
+        tutti_channel_ring(channel);
+        return;
+    }
+    atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end comes first */
+    if (!is_tiny(record) && record->payload_bytes > 0)
+        ring_write(channel, at + sizeof *record, payload, record->payload_bytes, copy_cached);
+    write_line(channel, at, record, payload);
+    tutti_channel_ring(channel);
+    /* The lines of the next such record, and the one after it: they come back from the reader while nobody waits. */
+    for (uint64_t next = sizeof *record; next <= span(channel, record); next += sizeof *record)
+        tutti_prefetch_to_write(record_at(channel, channel->head + next));
+}
+
+/* To another host: nobody reads our ring but the system, at once if it can. */
+static void write_far(tutti_channels *channel, const tutti_record *record, const void *payload) {
+    uint64_t at = channel->head;
+    size_t bytes = is_tiny(record) ? 0 : record->payload_bytes;
+    write_line(channel, at, record, payload);
+    bool straight = bytes >= STRAIGHT_BYTES && tutti_remote_send_straight(channel, payload, bytes, span(channel, record));
+    channel->head += span(channel, record);
+    if (straight && tutti_remote_has_straight(channel)) return;
+    if (bytes > 0) ring_write(channel, at + sizeof *record, payload, bytes, copy_cached);
+    if (straight) tutti_remote_send_rest(channel, span(channel, record));
+    tutti_remote_flush(channel);
+}
+
+void tutti_channel_write(tutti_channels *channel, const tutti_record *record, const void *payload) {
+    if (TUTTI_UNLIKELY(channel->remote != NULL)) write_far(channel, record, payload);
+    else write_record(channel, record, payload);
+}
+
+/* --------------------------------------------------------------------------------------------- reading */
+
+const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel) {
+    return (const _Atomic uint32_t *)(const void *)(channel->theirs->ring +
+                                                    (channel->tail & (channel->their_bytes - 1)));
+}
+
+/* Its first lines, all at once: the processor's own prefetching begins when a few have come. */
+static void prefetch_payload(const char *payload, size_t bytes) {
+    for (size_t at = 0; at < tutti_min_size(bytes, PREFETCHED_BYTES); at += TUTTI_CACHE_LINE)
+        __builtin_prefetch(payload + at);
+}
+
+bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
+    const _Atomic uint32_t *next = tutti_channel_next(channel);
+    /* Acquire: the record is there; pairs with tutti_channel_write. */
+    if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
+    memcpy(record_out, (const void *)next, sizeof *record_out);
+    if (!is_tiny(record_out)) prefetch_payload((const char *)next + sizeof *record_out, record_out->payload_bytes);
+    size_t most = channel->remote != NULL ? tutti_remote_unread(channel) : channel->their_bytes - 1;
+    if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
+        record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out) > most) {
+        tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,
+                            record_out->payload_bytes);
+        return false;
+    }
+    return true;
+}
+
+static uint32_t part_kind(const tutti_channels *channel, const tutti_record *record, size_t part) {
+    uint64_t at = channel->tail + part_offset(channel, record, part);
+    const void *line = channel->theirs->ring + (at & (channel->their_bytes - 1));
+    return atomic_load_explicit((const _Atomic uint32_t *)line, memory_order_acquire); /* pairs with write_parts */
+}
+
+bool tutti_channel_is_whole(const tutti_channels *channel, const tutti_record *record) {
+    size_t parts = is_tiny(record) ? 1 : part_count(channel, record);
+    return parts == 1 || part_kind(channel, record, parts - 1) != 0;
+}
+
+static bool wait_for_part(const tutti_channels *channel, const tutti_record *record, size_t part) {
+    for (int i = 0; i < LOOKS_FOR_PART; i++) {
+        if (part_kind(channel, record, part) != 0) return true;
+        tutti_relax();
+    }
+    return false;
+}
+
+static void ring_read(const tutti_channels *channel, uint64_t at, char *dst, size_t bytes) {
+    const uint8_t *ring = channel->theirs->ring;
+    size_t offset = at & (channel->their_bytes - 1);
+    size_t first = tutti_min_size(bytes, channel->their_bytes - offset);
+    memcpy(dst, ring + offset, first);
+    if (TUTTI_UNLIKELY(first < bytes)) memcpy(dst + first, ring, bytes - first);
+}
+
+bool tutti_channel_copy(const tutti_channels *channel, const tutti_record *record, void *dst, size_t bytes) {
+    if (is_tiny(record)) {
+        if (bytes > 0) memcpy(dst, record->tiny, bytes);
+        return true;
+    }
+    for (size_t part = 0, done = 0; done < bytes; part++) {
+        size_t here = tutti_min_size(bytes - done, part_bytes(channel, record));
+        if (part > 0 && !wait_for_part(channel, record, part)) return false;
+        uint64_t line = channel->tail + part_offset(channel, record, part);
+        ring_read(channel, line + sizeof *record, (char *)dst + done, here);
+        done += here;
+    }
+    return true;
+}
+
+void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
+    channel->tail += span(channel, record);
+    /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
+    atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
+    /* Writers hardly ever wait for the room of a line, and for credit they are woken below. */
+    if (!is_tiny(record) && channel->remote == NULL) tutti_channel_ring(channel);
+}
+
+/* --------------------------------------------------------------------------------------------- backlog */
+
+bool tutti_channel_has_credit(tutti_channels *channel, uint64_t bytes) {
+    uint64_t sent = channel->sent + tutti_channel_cost(bytes);
+    if (TUTTI_LIKELY(sent - channel->matched_seen <= BACKLOG_BYTES)) return true;
+    if (channel->theirs == NULL) return false;
+    channel->matched_seen =
+        atomic_load_explicit(&channel->theirs->matched, memory_order_relaxed); /* a hint: any order */
+    return sent - channel->matched_seen <= BACKLOG_BYTES;
+}
+
+void tutti_channel_give_credit(tutti_channels *channel, uint64_t bytes) {
+    channel->matched += tutti_channel_cost(bytes);
+    atomic_store_explicit(&channel->own->matched, channel->matched, memory_order_relaxed); /* a hint: any order */
+    if (channel->remote == NULL) tutti_channel_ring(channel);
+}

@@ -1,0 +1,133 @@
+/*
+ * The short way of blocking sends and receives: a small message straight into the ring, and straight from it into the
+ * buffer of a caller who waits for it, without a work or a request.
+ *
+ * It is taken only when nothing else is in line: no send waits for the same process, no receive is posted, no message
+ * that fits has been kept. So order is the same as by the long way. A receiver looks at the place where the next record
+ * of that process will appear, without the lock, and leaves to the long way whatever it is if it is not his message.
+ *
+ * Invariant: while it looks without the lock the port is pinned, so that the channel stays.
+ */
+#include <sched.h>
+
+#include "comm/p2p/remote_channel.h"
+#include "comm/base/cacheline.h"
+#include "comm/p2p/p2p.h"
+#include "comm/p2p/p2p_state.h"
+
+#define LOOKS_PER_SERVICE  32 /* at one place, between two looks at everything else */
+#define SERVICES           32 /* then the long way, with its deadline */
+#define YIELDS             64 /* the same where ranks share cores */
+#define YIELDS_PER_SERVICE 4
+#define LOOKS_BEFORE_YIELD 64 /* about as long as a switch to another thread */
+
+/* The process's channel to a rank of another process; NULL: there is none. */
+static tutti_channels *channel_to(const tutti_comm *comm, int peer) {
+    return comm->members[peer].process->channels; /* self: NULL */
+}
+
+static bool send_is_next(const tutti_port *port, const tutti_channels *channel, int peer) {
+    return port != NULL && channel->own != NULL && TAILQ_EMPTY(&channel->waiting) && !channel->broken &&
+           !atomic_load_explicit(&channel->peer->dead, memory_order_relaxed) && !tutti_watch_has_left(port, peer);
+}
+
+tutti_status tutti_p2p_send_now(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag) {
+    if (tutti_forked()) return TUTTI_NOT_YET;
+    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
+    tutti_channels *channel = channel_to(comm, peer);
+    bool sent = channel != NULL && send_is_next(port, channel, peer) &&
+                tutti_transfer_is_eager(channel, port, src, bytes) &&
+                tutti_transfer_put_eager(channel, port, peer, tag, src, bytes);
+    pthread_mutex_unlock(&tutti_p2p.lock);
+    if (sent) tutti_queue_serve_rest(comm);
+    return sent ? TUTTI_OK : TUTTI_NOT_YET;
+}
+
+/* ------------------------------------------------------------------------------------------- receiving */
+
+typedef struct receive {
+    tutti_port *port;
+    tutti_channels *channel;
+    void *dst;
+    size_t bytes;
+    int peer;
+    int64_t tag;
+    tutti_received *received_out;
+} receive;
+
+static bool is_wanted(const receive *r, const tutti_record *record) {
+    return record->kind == TUTTI_RECORD_EAGER && record->comm_id == r->port->comm_id &&
+           record->destination == r->port->rank && record->source == r->peer &&
+           (record->tag == r->tag || (r->tag == TUTTI_ANY_TAG && record->tag >= 0)) &&
+           record->bytes == record->payload_bytes && record->bytes <= r->bytes;
+}
+
+/* Takes the next record if it is the message that is waited for, while it is being written; false: there is none, it is
+ * something else, or its writer has stopped. */
+static bool take(const receive *r) {
+    tutti_record record;
+    tutti_channels *channel = r->channel;
+    if (!tutti_channel_peek(channel, &record) || !is_wanted(r, &record)) return false;
+    if (!tutti_channel_copy(channel, &record, r->dst, record.bytes)) return false;
+    tutti_channel_skip(channel, &record);
+    channel->came += tutti_channel_cost(record.bytes);
+    tutti_channel_give_credit(channel, record.bytes);
+    *r->received_out = (tutti_received){.source = record.source, .tag = record.tag, .count = record.bytes};
+    return true;
+}
+
+static bool receive_is_next(const receive *r) {
+    return r->port != NULL && r->channel != NULL && r->channel->theirs != NULL && TAILQ_EMPTY(&r->port->posted) &&
+           TAILQ_EMPTY(&r->port->unexpected);
+}
+
+static bool spin(const _Atomic uint32_t *next, int looks) {
+    for (int i = 0; i < looks; i++) {
+        if (atomic_load_explicit(next, memory_order_relaxed) != 0) return true;
+        tutti_relax();
+    }
+    return false;
+}
+
+/* Whether the rank was last seen on another core. */
+static bool is_elsewhere(const tutti_comm *comm, int rank) {
+    return atomic_load_explicit(&comm->members[rank].page->core, memory_order_relaxed) != sched_getcpu();
+}
+
+/* Until a record has come, for a while; in between everything else is served. */
+static bool look(const tutti_comm *comm, int peer, bool remote, const _Atomic uint32_t *next) {
+    int services = comm->spins ? SERVICES : YIELDS;
+    int looks = comm->spins && !remote ? LOOKS_PER_SERVICE : 1; /* what comes from far away is put there by progress */
+    for (int service = 1; service <= services; service++) {
+        if (!comm->spins) {
+            /* A peer that runs on another core answers sooner than a yield returns. */
+            if (!remote && is_elsewhere(comm, peer) && spin(next, LOOKS_BEFORE_YIELD)) return true;
+            sched_yield();
+        }
+        if (spin(next, looks)) return true;
+        if (comm->spins || service % YIELDS_PER_SERVICE == 0) tutti_p2p_progress();
+    }
+    return false;
+}
+
+tutti_status tutti_p2p_recv_now(tutti_comm *comm, void *dst, size_t bytes, int peer, int64_t tag,
+                                tutti_received *received_out) {
+    if (peer == TUTTI_ANY_SOURCE || tutti_forked()) return TUTTI_NOT_YET;
+    pthread_mutex_lock(&tutti_p2p.lock);
+    receive r = {tutti_p2p_port(comm->id, comm->rank), channel_to(comm, peer), dst, bytes, peer, tag, received_out};
+    bool next = receive_is_next(&r), taken = next && take(&r);
+    if (!next || taken) {
+        pthread_mutex_unlock(&tutti_p2p.lock);
+        return taken ? TUTTI_OK : TUTTI_NOT_YET;
+    }
+    const _Atomic uint32_t *place = tutti_channel_next(r.channel);
+    r.port->pins++;
+    pthread_mutex_unlock(&tutti_p2p.lock);
+    bool came = look(comm, peer, r.channel->remote != NULL, place);
+    pthread_mutex_lock(&tutti_p2p.lock);
+    r.port->pins--;
+    taken = came && receive_is_next(&r) && take(&r);
+    pthread_mutex_unlock(&tutti_p2p.lock);
+    return taken ? TUTTI_OK : TUTTI_NOT_YET;
+}

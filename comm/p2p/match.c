@@ -1,0 +1,211 @@
+/*
+ * Matching: which receive takes which message.
+ *
+ * A port keeps its posted receives and its unexpected messages in the order in which they came. A message takes the
+ * first posted receive that fits, a receive the first message that fits; at any time no posted receive fits an
+ * unexpected message. Messages of one pair of ranks come in the order of their sending, so that order holds per tag.
+ *
+ * TUTTI_ANY_TAG takes users' tags only (>= 0), never the library's.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/p2p/remote_channel.h"
+#include "comm/p2p/p2p_state.h"
+
+#define LOCAL_BACKLOG_BYTES ((size_t)1 << 20)
+
+/* --------------------------------------------------------------------------------------------- requests */
+
+tutti_status tutti_match_request(tutti_port *port, tutti_work *work, tutti_request **request_out) {
+    tutti_request *request = TAILQ_FIRST(&tutti_p2p.spare);
+    if (request != NULL) TAILQ_REMOVE(&tutti_p2p.spare, request, state_link);
+    else TUTTI_TRY(tutti_calloc(1, sizeof *request, &request));
+    memset(request, 0, sizeof *request);
+    request->port = port;
+    request->work = work;
+    tutti_work_retain(work);
+    TAILQ_INSERT_TAIL(&port->all, request, all_link);
+    atomic_fetch_add_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+    *request_out = request;
+    return TUTTI_OK;
+}
+
+void tutti_match_move(tutti_request *request, tutti_phase phase, struct tutti_requests *list) {
+    if (request->list != NULL) TAILQ_REMOVE(request->list, request, state_link);
+    if (list != NULL) TAILQ_INSERT_TAIL(list, request, state_link);
+    request->phase = phase;
+    request->list = list;
+}
+
+void tutti_match_end(tutti_request *request, tutti_status status, const char *text) {
+    if (TUTTI_UNLIKELY(request->channel != NULL && request->channel->remote != NULL))
+        tutti_remote_let_go(request->channel, request);
+    tutti_match_move(request, TUTTI_PHASE_ENDED, &tutti_p2p.ended);
+    TAILQ_REMOVE(&request->port->all, request, all_link);
+    request->status = status;
+    if (status != TUTTI_OK) request->error = strdup(text);
+    atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+}
+
+/* Where a local send waits as a message, it goes, too. */
+static void withdraw(tutti_request *send) {
+    TAILQ_REMOVE(&send->message->port->unexpected, send->message, link);
+    free(send->message);
+    send->message = NULL;
+}
+
+void tutti_match_fail(tutti_request *request, tutti_status status, const char *text) {
+    if (request->message != NULL) withdraw(request);
+    tutti_request *partner = request->partner;
+    if (partner != NULL) {
+        partner->partner = NULL;
+        tutti_match_end(partner, status, text);
+    } else if (request->phase == TUTTI_PHASE_PULLING) {
+        tutti_transfer_done(request->channel, request->answer, /* taken */ false);
+    }
+    tutti_match_end(request, status, text);
+}
+
+/* ------------------------------------------------------------------------------------------- receiving */
+
+static bool fits(const tutti_request *receive, int source, int64_t tag) {
+    if (receive->peer != TUTTI_ANY_SOURCE && receive->peer != source) return false;
+    return receive->tag == tag || (receive->tag == TUTTI_ANY_TAG && tag >= 0);
+}
+
+tutti_request *tutti_match_posted(tutti_port *port, int source, int64_t tag) {
+    tutti_request *request;
+    for (request = TAILQ_FIRST(&port->posted); request != NULL; request = TAILQ_NEXT(request, state_link))
+        if (fits(request, source, tag)) {
+            tutti_match_move(request, TUTTI_PHASE_POSTED, NULL);
+            return request;
+        }
+    return NULL;
+}
+
+void tutti_match_accept(tutti_request *request, int source, int64_t tag, size_t message_bytes) {
+    request->source_rank = source;
+    request->source_tag = tag;
+    request->message_bytes = message_bytes;
+    request->wanted = tutti_min_size(message_bytes, request->bytes);
+}
+
+void tutti_match_received(tutti_request *request) {
+    tutti_work *work = request->work;
+    work->source = request->source_rank;
+    work->tag = request->source_tag;
+    work->count = request->wanted / request->item_bytes;
+    if (TUTTI_LIKELY(request->message_bytes <= request->bytes)) {
+        tutti_match_end(request, TUTTI_OK, "");
+        return;
+    }
+    char text[256];
+    snprintf(text, sizeof text,
+             "the message from rank %d under tag %lld has %zu bytes, the receive takes %zu; the rest is lost",
+             request->source_rank, (long long)request->source_tag, request->message_bytes, request->bytes);
+    tutti_match_end(request, TUTTI_ERR_TRUNCATED, text);
+}
+
+void tutti_match_keep(tutti_port *port, tutti_unexpected *message) {
+    message->port = port;
+    TAILQ_INSERT_TAIL(&port->unexpected, message, link);
+}
+
+/* What an eager message counts against its backlog. */
+static void release_backlog(tutti_port *port, const tutti_unexpected *message) {
+    if (message->channel != NULL) tutti_channel_give_credit(message->channel, message->bytes);
+    else port->kept_bytes -= tutti_channel_cost(message->bytes);
+}
+
+/* The receiver's side copies from the buffer of a send of this process. */
+static void pull_local(tutti_request *receive, tutti_request *send) {
+    receive->partner = send;
+    send->partner = receive;
+    send->message = NULL;
+    receive->source = send->buffer;
+    tutti_transfer_pull(receive);
+}
+
+static void take(tutti_request *request, tutti_unexpected *message) {
+    tutti_port *port = request->port;
+    TAILQ_REMOVE(&port->unexpected, message, link);
+    tutti_match_accept(request, message->source, message->tag, message->bytes);
+    if (message->whole) {
+        if (request->wanted > 0) memcpy(request->buffer, message->payload, request->wanted);
+        release_backlog(port, message);
+        tutti_match_received(request);
+    } else if (message->sender != NULL) {
+        pull_local(request, message->sender);
+    } else {
+        tutti_transfer_accept(request, message->channel, message->transfer, message->address);
+    }
+    free(message);
+}
+
+void tutti_match_receive(tutti_request *request) {
+    tutti_unexpected *message;
+    for (message = TAILQ_FIRST(&request->port->unexpected); message != NULL; message = TAILQ_NEXT(message, link))
+        if (fits(request, message->source, message->tag)) {
+            take(request, message);
+            return;
+        }
+    tutti_match_move(request, TUTTI_PHASE_POSTED, &request->port->posted);
+}
+
+void tutti_match_drop_unexpected(tutti_port *port) {
+    tutti_unexpected *message;
+    while ((message = TAILQ_FIRST(&port->unexpected)) != NULL) {
+        if (message->sender != NULL) {
+            tutti_watch_fail_left(message->sender, port->rank); /* frees the message */
+            continue;
+        }
+        TAILQ_REMOVE(&port->unexpected, message, link);
+        if (message->whole) release_backlog(port, message);
+        else tutti_transfer_done(message->channel, message->transfer, /* taken */ false);
+        free(message);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ local sends */
+
+/* The message waits for its receive: small ones as a copy, so that the send is complete. */
+static void leave_local(tutti_request *request, tutti_port *to) {
+    size_t cost = tutti_channel_cost(request->bytes);
+    bool copies = request->bytes <= (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES) &&
+                  to->kept_bytes + cost <= LOCAL_BACKLOG_BYTES;
+    tutti_unexpected *message = malloc(sizeof *message + (copies ? request->bytes : 0));
+    if (message == NULL) {
+        tutti_match_end(request, TUTTI_ERR_MEMORY, "no memory for a message that waits for its receive");
+        return;
+    }
+    *message =
+        (tutti_unexpected){.source = request->port->rank, .tag = request->tag, .bytes = request->bytes, .whole = copies};
+    tutti_match_keep(to, message);
+    if (!copies) {
+        message->sender = request;
+        request->message = message;
+        return;
+    }
+    if (request->bytes > 0) memcpy(message->payload, request->buffer, request->bytes);
+    to->kept_bytes += cost;
+    tutti_match_end(request, TUTTI_OK, "");
+}
+
+void tutti_match_send_local(tutti_request *request, tutti_port *to) {
+    tutti_match_move(request, TUTTI_PHASE_ANNOUNCED, NULL);
+    if (to == NULL) {
+        tutti_watch_fail_left(request, request->peer);
+        return;
+    }
+    tutti_request *receive = tutti_match_posted(to, request->port->rank, request->tag);
+    if (receive == NULL) {
+        leave_local(request, to);
+        return;
+    }
+    tutti_match_accept(receive, request->port->rank, request->tag, request->bytes);
+    pull_local(receive, request);
+}

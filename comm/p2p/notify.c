@@ -1,0 +1,72 @@
+/*
+ * What ranks of other hosts are told about a communicator outside of calls that they take part in: that it is broken, that a
+ * rank has left, and which calls a rank has made on CUDA memory. Ranks of this host read that in shared pages.
+ *
+ * It is a record like any other, so it comes after what was sent before it. That a rank has left goes where messages have
+ * gone: nobody makes a connection to say goodbye. A failure also goes to whoever has connected: who waits for a message of a
+ * rank does (tutti_remote_reach). Ranks that have links hear of failures there, too; who comes first is believed.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/shm/flags.h"
+#include "comm/p2p/remote_channel.h"
+#include "comm/net/hosts.h"
+#include "comm/health/monitor.h"
+#include "comm/p2p/p2p.h"
+#include "comm/p2p/p2p_state.h"
+
+static void tell_rank(const tutti_comm *comm, int rank, tutti_record record, const char *text) {
+    tutti_channels *channel = comm->members[rank].process->channels;
+    if (channel == NULL || channel->remote == NULL || channel->broken || channel->gone) return;
+    tutti_remote_progress(channel); /* whoever has connected is let in */
+    bool reached = record.kind == TUTTI_RECORD_LEFT ? tutti_remote_is_open(channel) : tutti_remote_is_used(channel);
+    if (!reached || tutti_channel_make(channel) != TUTTI_OK) return;
+    record.comm_id = comm->id;
+    record.source = comm->rank;
+    record.destination = rank;
+    record.payload_bytes = text != NULL ? (uint32_t)strlen(text) : 0;
+    tutti_transfer_notify(channel, &record, text);
+}
+
+static void tell_all(const tutti_comm *comm, tutti_record record, const char *text) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (comm->members[rank].process != NULL) tell_rank(comm, rank, record, text);
+}
+
+void tutti_p2p_notify_broken(tutti_comm *comm) {
+    if (comm->hosts == NULL || atomic_exchange(&comm->hosts->told, true)) return;
+    char reason[TUTTI_BROKEN_TEXT_BYTES];
+    tutti_status status = tutti_comm_check(comm);
+    if (status == TUTTI_OK) return;
+    snprintf(reason, sizeof reason, "%s", tutti_last_error());
+    pthread_mutex_lock(&tutti_p2p.lock);
+    tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_BROKEN, .bytes = (uint64_t) - (int64_t)status}, reason);
+    tutti_p2p_unlock();
+    tutti_queue_serve_rest(comm);
+    tutti_fail(status, "%s", reason);
+}
+
+void tutti_p2p_notify_left(const tutti_comm *comm) {
+    if (comm->hosts != NULL) tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_LEFT}, NULL);
+}
+
+/* ---------------------------------------------------------------------------------------------- hearing of it */
+
+bool tutti_notify_received_broken(tutti_channels *channel, const tutti_record *record, tutti_port *port) {
+    tutti_hosts *hosts = port->comm->hosts;
+    tutti_page *page = hosts != NULL ? hosts->elsewhere : NULL;
+    if (page == NULL || record->payload_bytes >= TUTTI_BROKEN_TEXT_BYTES || record->bytes > INT32_MAX) return false;
+    if (atomic_load_explicit(&page->state, memory_order_relaxed) != TUTTI_PAGE_WHOLE) return true; /* known */
+    tutti_channel_copy(channel, record, page->broken_text, record->payload_bytes);
+    page->broken_text[record->payload_bytes] = '\0';
+    if (record->payload_bytes == 0) /* there was no room for it */
+        snprintf(page->broken_text, sizeof page->broken_text, "rank %d has found communicator \"%s\" broken",
+                 record->source, port->comm->name);
+    page->broken_status = -(int32_t)record->bytes;
+    hosts->told_by = record->source;
+    atomic_store_explicit(&page->state, TUTTI_PAGE_BROKEN, memory_order_release); /* read by tutti_watch_check */
+    return true;
+}

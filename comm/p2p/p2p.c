@@ -1,0 +1,321 @@
+/*
+ * Point to point: sends and receives of this process's ranks. This file holds the entries; immediate.c is the short way
+ * of blocking calls, match.c finds the receive for a message, transfer.c moves bytes, incoming.c handles
+ * what comes, peer_read.c reads a peer's private memory, watchdog.c looks after what waits too long, channel*.c are the
+ * rings, far*.c mirrors them between hosts, notify.c tells other hosts of communicators that broke or were left.
+ *
+ *   sender                                 receiver
+ *   small:
+ *     1 EAGER(bytes) ------------------->  2 matches: copies from the ring; else keeps a copy
+ *   large:
+ *     1 ANNOUNCE(id, address) ---------->  2 matches, or keeps the announcement
+ *   then, from tutti_mem_alloc memory, or while nobody waits at the sender and the system permits to read his memory:
+ *                                          3 copies slice by slice from the sender's memory
+ *     5 the send is complete <-----------  4 DONE(id)
+ *   or else, or as soon as somebody waits there, for the rest:
+ *            <---------------------------  3 CLEAR(id, answer, from)
+ *     4 FRAGMENT(answer, bytes) ... ---->  5 copies from the ring; the last one completes the receive
+ *       the last one completes the send
+ *
+ * Small means up to TUTTI_EAGER_BYTES, to another host half of it (or less, where the receiver can copy from the sender's
+ * buffer), as long as the peer keeps no more than a bounded backlog of unmatched bytes; what exceeds it is announced. The way over the ring
+ * takes two copies, at once on two cores and past their caches, and is quicker than the one that the system makes; but
+ * the sender must be there for it. A send that finds no room in the ring waits in line; fragments leave room for others.
+ * Answers never wait for anything but room, and reading never waits, so both directions at once cannot block.
+ * Ranks of one process use no ring: the receiver's side copies straight from the sender's buffer.
+ *
+ * Invariant: one lock guards all of it and is never held while a work ends, a communicator breaks or anything waits.
+ */
+#include "comm/p2p/p2p.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/hash.h"
+#include "bootstrap/base/status.h"
+#include "comm/shm/flags.h"
+#include "comm/p2p/remote_channel.h"
+#include "comm/p2p/p2p_state.h"
+#include "comm/net/transport/transport.h"
+
+tutti_p2p_state tutti_p2p = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .found = TAILQ_HEAD_INITIALIZER(tutti_p2p.found),
+    .unfound = TAILQ_HEAD_INITIALIZER(tutti_p2p.unfound),
+    .pulling = TAILQ_HEAD_INITIALIZER(tutti_p2p.pulling),
+    .ended = TAILQ_HEAD_INITIALIZER(tutti_p2p.ended),
+    .spare = TAILQ_HEAD_INITIALIZER(tutti_p2p.spare),
+};
+
+/* ---------------------------------------------------------------------------------------------- ending */
+
+#define ENDINGS_AT_ONCE 16
+
+typedef struct ending {
+    tutti_work *work;
+    tutti_status status;
+    char *error;
+} ending;
+
+/* Takes ended requests off their list, for use without the lock, and gives the requests back. */
+static size_t take_endings(ending endings[ENDINGS_AT_ONCE]) {
+    size_t count = 0;
+    tutti_request *request;
+    while (count < ENDINGS_AT_ONCE && (request = TAILQ_FIRST(&tutti_p2p.ended)) != NULL) {
+        TAILQ_REMOVE(&tutti_p2p.ended, request, state_link);
+        endings[count++] = (ending){request->work, request->status, request->error};
+        TAILQ_INSERT_HEAD(&tutti_p2p.spare, request, state_link);
+    }
+    return count;
+}
+
+void tutti_p2p_unlock(void) {
+    ending endings[ENDINGS_AT_ONCE];
+    for (bool more = true; more;) {
+        size_t count = take_endings(endings);
+        more = !TAILQ_EMPTY(&tutti_p2p.ended);
+        pthread_mutex_unlock(&tutti_p2p.lock);
+        for (size_t i = 0; i < count; i++) {
+            tutti_status status = endings[i].status;
+            if (status != TUTTI_OK) tutti_fail(status, "%s", endings[i].error != NULL ? endings[i].error : "");
+            free(endings[i].error);
+            tutti_work_end(endings[i].work, status);
+            tutti_work_free(endings[i].work); /* point to point's reference */
+        }
+        if (more) pthread_mutex_lock(&tutti_p2p.lock);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- sends, receives */
+
+/* Locks, and makes a request of the communicator's port; on failure the lock is free again. */
+static tutti_status begin(tutti_comm *comm, tutti_work *work, tutti_request **request_out) {
+    if (tutti_forked())
+        return tutti_fail(TUTTI_ERR_FORKED, "this process was forked after communicator \"%s\" was made", comm->name);
+    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
+    tutti_status status = port == NULL
+                              ? tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" is being destroyed", comm->name)
+                              : tutti_match_request(port, work, request_out);
+    if (status != TUTTI_OK) pthread_mutex_unlock(&tutti_p2p.lock);
+    return status;
+}
+
+tutti_status tutti_p2p_send(tutti_comm *comm, const void *src, size_t bytes, int peer, int64_t tag, tutti_work *work) {
+    tutti_request *request;
+    TUTTI_TRY(begin(comm, work, &request));
+    request->peer = peer;
+    request->tag = tag;
+    request->buffer = (char *)(uintptr_t)src; /* only read */
+    request->bytes = bytes;
+    if (comm->members[peer].process->self) tutti_match_send_local(request, tutti_p2p_port(comm->id, peer));
+    else tutti_transfer_send(request);
+    tutti_p2p_unlock();
+    return TUTTI_OK;
+}
+
+tutti_status tutti_p2p_recv(tutti_comm *comm, void *dst, size_t bytes, size_t item_bytes, int peer, int64_t tag,
+                            tutti_work *work) {
+    tutti_request *request;
+    TUTTI_TRY(begin(comm, work, &request));
+    request->peer = peer;
+    request->tag = tag;
+    request->buffer = dst;
+    request->bytes = bytes;
+    request->item_bytes = item_bytes > 0 ? item_bytes : 1;
+    tutti_match_receive(request);
+    tutti_p2p_unlock();
+    return TUTTI_OK;
+}
+
+/* -------------------------------------------------------------------------------------------- progress */
+
+static void fail_all(tutti_port *port, tutti_status status, const char *text) {
+    tutti_request *request;
+    while ((request = TAILQ_FIRST(&port->all)) != NULL) tutti_match_fail(request, status, text);
+}
+
+/* Breaks a communicator, without the lock, and fails all of its requests. */
+static void carry_out(const tutti_verdict *verdict) {
+    tutti_fail(verdict->status, "%s", verdict->text);
+    tutti_status status = tutti_comm_break(verdict->port->comm, verdict->status);
+    tutti_p2p_notify_broken(verdict->port->comm);
+    char text[TUTTI_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    pthread_mutex_lock(&tutti_p2p.lock);
+    fail_all(verdict->port, status, text);
+    verdict->port->pins--;
+    tutti_p2p_unlock();
+}
+
+/* Under the lock, which it gives back. */
+static bool progress(void) {
+    tutti_verdict verdict;
+    tutti_p2p.moved = false;
+    tutti_transfer_progress();
+    tutti_watch_check(&verdict);
+    bool moved = tutti_p2p.moved;
+    tutti_p2p_unlock();
+    if (TUTTI_UNLIKELY(verdict.port != NULL)) carry_out(&verdict);
+    return moved;
+}
+
+bool tutti_p2p_progress(void) {
+    if (atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed) == 0 && !tutti_p2p_pending()) return false;
+    if (tutti_forked() || pthread_mutex_trylock(&tutti_p2p.lock) != 0) return false;
+    return progress();
+}
+
+bool tutti_p2p_progress_in_turn(void) {
+    if (tutti_forked()) return false;
+    pthread_mutex_lock(&tutti_p2p.lock);
+    return progress();
+}
+
+bool tutti_p2p_pending(void) {
+    return atomic_load_explicit(&tutti_p2p.pending, memory_order_relaxed) > 0;
+}
+
+/* --------------------------------------------------------------------------------------- communicators */
+
+static tutti_port **bucket_of(uint64_t comm_id, int rank) {
+    return &tutti_p2p.ports[tutti_hash_add(comm_id, (unsigned)rank) >> 56];
+}
+
+_Static_assert(TUTTI_PORT_BUCKETS == 256, "eight bits of the hash name the bucket");
+
+tutti_port *tutti_p2p_port(uint64_t comm_id, int rank) {
+    tutti_port *port = *bucket_of(comm_id, rank);
+    while (port != NULL && (port->comm_id != comm_id || port->rank != rank)) port = port->next;
+    return port;
+}
+
+/* Opens channels to the processes of all members. Under the lock. */
+static tutti_status open_channels(tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        tutti_peer *peer = comm->members[rank].process;
+        if (peer->self || peer->channels != NULL) continue;
+        TUTTI_TRY(tutti_channel_open(peer, &peer->channels));
+        TAILQ_INSERT_TAIL(peer->remote ? &tutti_p2p.found : &tutti_p2p.unfound, peer->channels, link);
+        atomic_fetch_add_explicit(&tutti_p2p.channels, 1, memory_order_relaxed);
+        tutti_p2p.callers_seen = 0; /* it may have called before */
+    }
+    return TUTTI_OK;
+}
+
+/* Under the lock. */
+static void count_users(const tutti_comm *comm, int change) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (!comm->members[rank].process->self) comm->members[rank].process->channels->users += change;
+}
+
+tutti_status tutti_p2p_open(tutti_comm *comm) {
+    tutti_ticks_to_ns(0); /* calibrates now, not within the first wait */
+    tutti_port *port;
+    TUTTI_TRY(tutti_calloc(1, sizeof *port + (size_t)comm->nranks * sizeof *port->left, &port));
+    port->left = (bool *)(port + 1);
+    port->comm = comm;
+    port->comm_id = comm->id;
+    port->rank = comm->rank;
+    TAILQ_INIT(&port->all);
+    TAILQ_INIT(&port->posted);
+    TAILQ_INIT(&port->unexpected);
+    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_status status = open_channels(comm);
+    if (status == TUTTI_OK) {
+        tutti_port **bucket = bucket_of(port->comm_id, port->rank);
+        port->next = *bucket;
+        *bucket = port;
+        count_users(comm, 1);
+    }
+    pthread_mutex_unlock(&tutti_p2p.lock);
+    if (status != TUTTI_OK) free(port); /* channels stay until their peer is forgotten */
+    return status;
+}
+
+const struct tutti_transport *tutti_p2p_not_by(const tutti_peer *peer, const struct tutti_transport *transport,
+                                               char *why, size_t capacity) {
+    pthread_mutex_lock(&tutti_p2p.lock);
+    const tutti_pipe *pipe = peer->channels != NULL ? tutti_remote_not_by(peer->channels, transport) : NULL;
+    const struct tutti_transport *other = pipe != NULL ? pipe->transport : NULL;
+    if (pipe != NULL) snprintf(why, capacity, "%s", pipe->error);
+    tutti_p2p_unlock();
+    return other;
+}
+
+void tutti_p2p_close(tutti_comm *comm) {
+    if (tutti_forked()) return; /* the parent's channels are not mapped here */
+    char text[256];
+    snprintf(text, sizeof text, "communicator \"%s\" was destroyed while this was under way", comm->name);
+    pthread_mutex_lock(&tutti_p2p.lock);
+    tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
+    while (port != NULL && port->pins > 0) { /* somebody is about to break the communicator */
+        tutti_p2p_unlock();
+        sched_yield();
+        pthread_mutex_lock(&tutti_p2p.lock);
+    }
+    if (port != NULL) {
+        tutti_p2p_notify_left(comm);
+        tutti_port **link = bucket_of(comm->id, comm->rank);
+        while (*link != port) link = &(*link)->next;
+        *link = port->next;
+        count_users(comm, -1);
+        fail_all(port, TUTTI_ERR_ABORTED, text);
+        tutti_match_drop_unexpected(port);
+        free(port);
+    }
+    tutti_p2p_unlock();
+}
+
+#define FLUSH_MS 5000
+
+/* What was sent to a process of another host is given to the system before the pipe is closed. */
+static void flush_far(tutti_peer *peer) {
+    if (!peer->remote) return;
+    tutti_deadline deadline = tutti_deadline_after_ms(FLUSH_MS);
+    tutti_backoff backoff = {.yields = true};
+    for (bool busy = true; busy && !tutti_deadline_passed(&deadline); tutti_backoff_pause(&backoff)) {
+        pthread_mutex_lock(&tutti_p2p.lock);
+        if (peer->channels != NULL) tutti_remote_progress(peer->channels);
+        busy = peer->channels != NULL && tutti_remote_is_busy(peer->channels);
+        pthread_mutex_unlock(&tutti_p2p.lock);
+    }
+}
+
+/* Under the lock. */
+static void close_channel(tutti_peer *peer) {
+    tutti_channels *channel = peer->channels;
+    if (channel->busy) atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+    tutti_note *note;
+    while ((note = STAILQ_FIRST(&channel->notes)) != NULL) {
+        STAILQ_REMOVE_HEAD(&channel->notes, link);
+        atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+        free(note);
+    }
+    if (channel->theirs != NULL) TAILQ_REMOVE(&tutti_p2p.found, channel, link);
+    else TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
+    tutti_channel_close(channel);
+    peer->channels = NULL;
+    atomic_fetch_sub_explicit(&tutti_p2p.channels, 1, memory_order_relaxed);
+}
+
+void tutti_p2p_forget(tutti_peer *peer) {
+    if (tutti_forked()) return;
+    flush_far(peer);
+    pthread_mutex_lock(&tutti_p2p.lock);
+    if (peer->channels != NULL) close_channel(peer);
+    tutti_p2p_unlock();
+}
+
+void tutti_p2p_see_off(const tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        tutti_peer *peer = comm->members[rank].process;
+        if (!peer->remote) continue;
+        flush_far(peer);
+        pthread_mutex_lock(&tutti_p2p.lock);
+        if (peer->channels != NULL && peer->channels->users == 0) close_channel(peer);
+        tutti_p2p_unlock();
+    }
+}

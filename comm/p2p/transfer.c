@@ -1,0 +1,291 @@
+/*
+ * Moving bytes: what goes into the rings, and copies from the sender's memory. See p2p.c for the protocol.
+ *
+ * Each call does a bounded amount of work. A channel's answers go first, then sends in their order, then a few
+ * fragments of its streams in turn, for which part of the ring stays free, so that a small message overtakes a large
+ * transfer.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/p2p/remote_channel.h"
+#include "comm/p2p/p2p_state.h"
+#include "kernels/copy.h"
+
+#define FRAGMENT_BYTES       ((size_t)32 << 10)
+#define FRAGMENTS_AT_ONCE    8
+#define STREAM_RESERVE_BYTES (TUTTI_CHANNEL_RING_BYTES / 4) /* of the ring, not for fragments */
+#define LARGEST_EAGER_BYTES  (TUTTI_CHANNEL_RING_BYTES / 2)
+#define SLICE_BYTES          ((size_t)128 << 10) /* of a pull */
+#define DIRECT_BYTES         ((size_t)8 << 10)   /* what is larger is pulled where the receiver has it mapped */
+#define STREAM_BYTES         ((size_t)16 << 20)  /* from this size on a message is copied past the caches */
+#define PULLS_AT_ONCE        4
+#define RECORDS_AT_ONCE      256
+#define LOOKS_AT_ONCE        8 /* at lobbies of processes that have not written to us */
+
+/* --------------------------------------------------------------------------------------------- answers */
+
+/* Sends an answer, or keeps it until there is room. */
+static void answer(tutti_channels *channel, const tutti_record *record) {
+    if (STAILQ_EMPTY(&channel->notes) && tutti_channel_has_room(channel, record, 0)) {
+        tutti_channel_write(channel, record, NULL);
+        return;
+    }
+    tutti_note *note = malloc(sizeof *note);
+    if (note == NULL) {
+        tutti_channel_break(channel, "no memory for an answer");
+        return;
+    }
+    note->record = *record;
+    STAILQ_INSERT_TAIL(&channel->notes, note, link);
+    atomic_fetch_add_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+}
+
+void tutti_transfer_notify(tutti_channels *channel, const tutti_record *record, const char *text) {
+    tutti_record bare = *record;
+    bare.payload_bytes = 0;
+    if (STAILQ_EMPTY(&channel->notes) && tutti_channel_has_room(channel, record, 0))
+        tutti_channel_write(channel, record, text);
+    else answer(channel, &bare);
+}
+
+static void send_notes(tutti_channels *channel) {
+    tutti_note *note;
+    while ((note = STAILQ_FIRST(&channel->notes)) != NULL && tutti_channel_has_room(channel, &note->record, 0)) {
+        tutti_channel_write(channel, &note->record, NULL);
+        STAILQ_REMOVE_HEAD(&channel->notes, link);
+        atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
+        free(note);
+    }
+}
+
+void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken) {
+    answer(channel, &(tutti_record){.kind = TUTTI_RECORD_DONE, .transfer = transfer, .bytes = taken ? 0 : 1});
+}
+
+/* ----------------------------------------------------------------------------------------------- sends */
+
+bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes) {
+    size_t most = (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES);
+    bool direct = bytes > DIRECT_BYTES && channel->remote == NULL && tutti_heap_holds(src, bytes);
+    /* On shared cores the answer to an announcement costs a turn of every rank, and so more than the copy that it saves. */
+    if (port->comm->spins && direct) return false;
+    if (channel->remote != NULL) most /= 2;
+    return bytes <= tutti_min_size(most, LARGEST_EAGER_BYTES) && tutti_channel_has_credit(channel, bytes);
+}
+
+bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
+                              size_t bytes) {
+    tutti_record record = {.kind = TUTTI_RECORD_EAGER,
+                           .payload_bytes = (uint32_t)bytes,
+                           .comm_id = port->comm_id,
+                           .source = port->rank,
+                           .destination = peer,
+                           .tag = tag,
+                           .bytes = bytes};
+    if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
+    tutti_channel_write(channel, &record, src);
+    channel->sent += tutti_channel_cost(bytes);
+    return true;
+}
+
+/* Writes the message or its announcement; false: there is no room now. */
+static bool put(tutti_channels *channel, tutti_request *request) {
+    if (tutti_transfer_is_eager(channel, request->port, request->buffer, request->bytes)) {
+        if (!tutti_transfer_put_eager(channel, request->port, request->peer, request->tag, request->buffer,
+                                      request->bytes))
+            return false;
+        tutti_match_end(request, TUTTI_OK, "");
+        return true;
+    }
+    tutti_record record = {.kind = TUTTI_RECORD_ANNOUNCE,
+                           .comm_id = request->port->comm_id,
+                           .source = request->port->rank,
+                           .destination = request->peer,
+                           .tag = request->tag,
+                           .bytes = request->bytes,
+                           .transfer = tutti_p2p.last_id + 1,
+                           .address = (uint64_t)(uintptr_t)request->buffer};
+    if (!tutti_channel_has_room(channel, &record, TUTTI_CHANNEL_RESERVE_BYTES)) return false;
+    request->id = ++tutti_p2p.last_id;
+    tutti_channel_write(channel, &record, NULL);
+    tutti_match_move(request, TUTTI_PHASE_ANNOUNCED, &channel->announced);
+    return true;
+}
+
+/* Nothing is begun with a process that has ended: tutti_watch_check fails what waits for it. */
+static void send_waiting(tutti_channels *channel) {
+    if (atomic_load_explicit(&channel->peer->dead, memory_order_relaxed) || channel->broken) return;
+    tutti_request *request;
+    while ((request = TAILQ_FIRST(&channel->waiting)) != NULL && put(channel, request)) tutti_p2p.moved = true;
+}
+
+void tutti_transfer_send(tutti_request *request) {
+    tutti_channels *channel = request->port->comm->members[request->peer].process->channels;
+    request->channel = channel;
+    tutti_match_move(request, TUTTI_PHASE_WAITING, &channel->waiting);
+    if (tutti_channel_make(channel) != TUTTI_OK) {
+        tutti_match_end(request, TUTTI_ERR_MEMORY, tutti_last_error());
+        return;
+    }
+    if (TUTTI_UNLIKELY(tutti_watch_has_left(request->port, request->peer))) {
+        tutti_watch_fail_left(request, request->peer);
+        return;
+    }
+    send_waiting(channel);
+}
+
+static void send_fragment(tutti_channels *channel, tutti_request *request) {
+    size_t bytes = tutti_min_size(FRAGMENT_BYTES, request->wanted - request->moved);
+    tutti_record record = {.kind = TUTTI_RECORD_FRAGMENT,
+                           .payload_bytes = (uint32_t)bytes,
+                           .transfer = request->answer,
+                           .bytes = request->moved};
+    tutti_channel_write(channel, &record, request->buffer + request->moved);
+    tutti_p2p.moved = true;
+    request->moved += bytes;
+    if (request->moved == request->wanted) tutti_match_end(request, TUTTI_OK, "");
+    else tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the line */
+}
+
+/* Streams to another host go beside the ring. */
+static void stream_far(tutti_channels *channel) {
+    tutti_request *request;
+    for (int i = 0; i < FRAGMENTS_AT_ONCE && (request = TAILQ_FIRST(&channel->streaming)) != NULL; i++) {
+        if (!tutti_remote_can_stream(channel)) return;
+        if (request->moved == request->wanted) { /* the system has all of it: nobody need come back for the rest */
+            tutti_match_end(request, TUTTI_OK, "");
+            continue;
+        }
+        tutti_remote_stream(channel, request);
+        tutti_p2p.moved = true;
+        if (request->moved < request->wanted) /* to the end of the line */
+            tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
+    }
+}
+
+static void send_fragments(tutti_channels *channel) {
+    if (channel->remote != NULL) {
+        stream_far(channel);
+        return;
+    }
+    static const tutti_record largest = {.kind = TUTTI_RECORD_FRAGMENT, .payload_bytes = FRAGMENT_BYTES};
+    for (int i = 0; i < FRAGMENTS_AT_ONCE; i++) {
+        tutti_request *request = TAILQ_FIRST(&channel->streaming);
+        if (request == NULL || !tutti_channel_has_room(channel, &largest, STREAM_RESERVE_BYTES)) return;
+        send_fragment(channel, request);
+    }
+}
+
+/* -------------------------------------------------------------------------------------------- receives */
+
+/* Has the sender stream what is still missing. */
+static void ask(tutti_request *request) {
+    tutti_channels *channel = request->channel;
+    request->id = ++tutti_p2p.last_id;
+    tutti_match_move(request, TUTTI_PHASE_RECEIVING, &channel->receiving);
+    answer(channel, &(tutti_record){.kind = TUTTI_RECORD_CLEAR,
+                                    .transfer = request->answer,
+                                    .answer = request->id,
+                                    .bytes = request->wanted,
+                                    .from = request->moved});
+}
+
+static void finish_pull(tutti_request *request) {
+    tutti_request *partner = request->partner;
+    if (partner != NULL) {
+        request->partner = partner->partner = NULL;
+        tutti_match_end(partner, TUTTI_OK, "");
+    } else {
+        if (tutti_watch_check_sender(request)) return;
+        tutti_transfer_done(request->channel, request->answer, /* taken */ true);
+    }
+    tutti_match_received(request);
+}
+
+/* Copies a part of the message; false: it cannot be read. */
+static bool copy_slice(tutti_request *request, size_t bytes) {
+    if (bytes == 0) return true; /* buffers may be NULL then */
+    char *dst = request->buffer + request->moved;
+    if (request->source != NULL) {
+        bool past = request->wanted >= STREAM_BYTES && request->partner == NULL; /* within a process they may overlap */
+        if (past) tutti_copy_stream(dst, request->source + request->moved, bytes);
+        else memmove(dst, request->source + request->moved, bytes);
+        return true;
+    }
+    bool last = request->moved + bytes == request->wanted;
+    return tutti_read_peer(request->channel, request->address + request->moved, dst, bytes) &&
+           !(last && tutti_peer_ended(request->channel->peer)); /* its number might be another process's by now */
+}
+
+/* Over the ring two cores copy at once; but the sender must be there for it, and may have come since the last slice. */
+static bool is_better_streamed(const tutti_request *request) {
+    return request->channel != NULL && request->source == NULL && tutti_channel_is_attended(request->channel);
+}
+
+void tutti_transfer_pull(tutti_request *request) {
+    size_t bytes = tutti_min_size(SLICE_BYTES, request->wanted - request->moved);
+    tutti_p2p.moved = true;
+    if (is_better_streamed(request) || !copy_slice(request, bytes)) {
+        ask(request);
+        return;
+    }
+    request->moved += bytes;
+    if (request->moved == request->wanted) {
+        finish_pull(request);
+        return;
+    }
+    tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
+    tutti_channel_ring_own();                                           /* whoever waits goes on with it */
+}
+
+void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address) {
+    request->channel = channel;
+    request->answer = transfer;
+    request->address = address;
+    if (request->wanted == 0) {
+        tutti_transfer_done(channel, transfer, /* taken */ true);
+        tutti_match_received(request);
+        return;
+    }
+    request->source = tutti_peer_translate(channel->peer, address, request->message_bytes);
+    if (request->source != NULL || tutti_read_is_possible(channel)) tutti_transfer_pull(request);
+    else ask(request);
+}
+
+/* -------------------------------------------------------------------------------------------- progress */
+
+/* Somebody has begun to write: looks which of the processes that were silent so far. They take turns. */
+static void look_for_channels(void) {
+    uint64_t callers = tutti_channel_callers();
+    if (TUTTI_UNLIKELY(callers != tutti_p2p.callers_seen)) {
+        tutti_p2p.callers_seen = callers;
+        tutti_p2p.looks_left = atomic_load_explicit(&tutti_p2p.channels, memory_order_relaxed);
+    }
+    tutti_channels *last = TAILQ_LAST(&tutti_p2p.unfound, tutti_channel_list), *channel = NULL;
+    for (int i = 0; i < LOOKS_AT_ONCE && tutti_p2p.looks_left > 0 && channel != last; i++) {
+        tutti_p2p.looks_left--;
+        channel = TAILQ_FIRST(&tutti_p2p.unfound);
+        tutti_incoming_read(channel);
+        if (channel->theirs != NULL) continue;
+        TAILQ_REMOVE(&tutti_p2p.unfound, channel, link);
+        TAILQ_INSERT_TAIL(&tutti_p2p.unfound, channel, link);
+    }
+}
+
+void tutti_transfer_progress(void) {
+    look_for_channels();
+    tutti_channels *channel;
+    for (channel = TAILQ_FIRST(&tutti_p2p.found); channel != NULL; channel = TAILQ_NEXT(channel, link)) {
+        if (TUTTI_UNLIKELY(channel->remote != NULL) && tutti_remote_progress(channel)) tutti_p2p.moved = true;
+        tutti_incoming_read(channel);
+        if (TUTTI_UNLIKELY(!STAILQ_EMPTY(&channel->notes))) send_notes(channel);
+        if (!TAILQ_EMPTY(&channel->waiting)) send_waiting(channel);
+        if (!TAILQ_EMPTY(&channel->streaming)) send_fragments(channel);
+    }
+    for (int i = 0; i < PULLS_AT_ONCE && !TAILQ_EMPTY(&tutti_p2p.pulling); i++)
+        tutti_transfer_pull(TAILQ_FIRST(&tutti_p2p.pulling));
+}

@@ -1,0 +1,283 @@
+/*
+ * What goes wrong with sends and receives: deadlines, stalls, deaths, departures, broken communicators and channels.
+ *
+ * Runs at most every CHECK_NS, while requests are pending, inside tutti_p2p_progress. What a process has sent before
+ * it died or left is read first; only what still needs something of it then fails. A departure fails the requests
+ * that need that rank; everything else breaks the communicator (the verdict, carried out without the lock).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/log.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/p2p/remote_channel.h"
+#include "comm/net/hosts.h"
+#include "comm/health/monitor.h"
+#include "comm/p2p/p2p_state.h"
+
+#define CHECK_NS     (50 * TUTTI_NS_PER_MS)
+#define DRAIN_ROUNDS 64
+#define LEGACY_NS    INT64_C(1000000000)
+
+enum { NEEDS_NOBODY = -2 };
+
+/* The rank from which the request still needs something; TUTTI_ANY_SOURCE, or NEEDS_NOBODY. */
+static int needed_rank(const tutti_request *request) {
+    switch (request->phase) {
+    case TUTTI_PHASE_PULLING:
+    case TUTTI_PHASE_ENDED: return NEEDS_NOBODY;
+    case TUTTI_PHASE_RECEIVING: return request->source_rank;
+    default: return request->peer;
+    }
+}
+
+static bool is_receive(const tutti_request *request) {
+    return request->phase <= TUTTI_PHASE_RECEIVING;
+}
+
+static const char *phase_text(const tutti_request *request) {
+    switch (request->phase) {
+    case TUTTI_PHASE_POSTED: return "no such message has come";
+    case TUTTI_PHASE_PULLING:
+    case TUTTI_PHASE_RECEIVING:
+    case TUTTI_PHASE_STREAMING: return "the message is under way";
+    case TUTTI_PHASE_WAITING: return "that process does not read its messages";
+    case TUTTI_PHASE_ANNOUNCED: return "it has posted no receive for this, or does not call the library";
+    case TUTTI_PHASE_ENDED: break;
+    }
+    return "it has ended";
+}
+
+static void describe_rank(const tutti_comm *comm, int rank, char *text, size_t capacity) {
+    if (rank < 0) snprintf(text, capacity, "any rank");
+    else
+        snprintf(text, capacity, "rank %d (host %s, pid %d)", rank, comm->members[rank].process->host,
+                 (int)comm->members[rank].process->pid);
+}
+
+const char *tutti_watch_describe(const tutti_request *request, char *text, size_t capacity) {
+    const tutti_comm *comm = request->port->comm;
+    char rank[128], tag[32] = "any tag", moved[64] = "";
+    describe_rank(comm, request->peer, rank, sizeof rank);
+    if (request->tag != TUTTI_ANY_TAG) snprintf(tag, sizeof tag, "tag %lld", (long long)request->tag);
+    if (request->moved > 0) snprintf(moved, sizeof moved, " (%zu of %zu bytes)", request->moved, request->wanted);
+    bool receives = is_receive(request);
+    snprintf(text, capacity, "rank %d's %s %zu bytes %s %s under %s on communicator \"%s\": %s%s", comm->rank,
+             receives ? "receive of up to" : "send of", request->bytes, receives ? "from" : "to", rank, tag, comm->name,
+             phase_text(request), moved);
+    return text;
+}
+
+/* --------------------------------------------------------------------------------------------- looking */
+
+bool tutti_watch_has_left(const tutti_port *port, int rank) {
+    const tutti_page *page = port->comm->members[rank].page;
+    return atomic_load_explicit(&page->departed, memory_order_acquire) != 0 ||
+           atomic_load_explicit(&page->comm_id, memory_order_acquire) != port->comm_id;
+}
+
+/* Reads all that the process has sent; false: there is more, or no memory to keep it. */
+static bool drain(tutti_channels *channel) {
+    for (int i = 0; i < DRAIN_ROUNDS; i++)
+        if (tutti_incoming_read(channel)) return true;
+    return false;
+}
+
+/* What a process of another host sent before it ended may be on its way for a moment. */
+static bool may_still_come(tutti_channels *channel) {
+    int64_t now_ns = tutti_now_ns();
+    if (channel->remote == NULL) return false;
+    if (channel->dead_since_ns == 0) channel->dead_since_ns = now_ns;
+    return now_ns - channel->dead_since_ns < LEGACY_NS;
+}
+
+static void look_for_deaths(struct tutti_channel_list *list) {
+    tutti_channels *next;
+    for (tutti_channels *channel = TAILQ_FIRST(list); channel != NULL; channel = next) {
+        next = TAILQ_NEXT(channel, link); /* draining may move the channel to the other list */
+        if (!channel->gone && tutti_peer_ended(channel->peer) && !may_still_come(channel))
+            channel->gone = drain(channel);
+    }
+}
+
+static void look_for_departures(tutti_port *port) {
+    if (port->comm->hosts != NULL) tutti_hosts_read_deaths(port->comm);
+    for (int rank = 0; rank < port->comm->nranks; rank++) {
+        if (port->left[rank] || rank == port->rank || !tutti_watch_has_left(port, rank)) continue;
+        tutti_peer *process = port->comm->members[rank].process;
+        port->left[rank] = process->self || drain(process->channels);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ departures */
+
+static bool all_others_left(const tutti_port *port) {
+    for (int rank = 0; rank < port->comm->nranks; rank++) {
+        const tutti_peer *process = port->comm->members[rank].process;
+        bool lost = process->remote && process->channels->gone;
+        if (rank != port->rank && !port->left[rank] && !lost) return false;
+    }
+    return port->comm->nranks > 1;
+}
+
+static tutti_request *first_deserted(const tutti_port *port) {
+    tutti_request *request;
+    for (request = TAILQ_FIRST(&port->all); request != NULL; request = TAILQ_NEXT(request, all_link)) {
+        int rank = needed_rank(request);
+        if (rank == NEEDS_NOBODY) continue;
+        /* This rank may still send to itself: it gets until the stall to do so. */
+        if (rank == TUTTI_ANY_SOURCE ? request->reported && all_others_left(port) : port->left[rank]) return request;
+    }
+    return NULL;
+}
+
+void tutti_watch_fail_left(tutti_request *request, int rank) {
+    const char *name = request->port->comm->name;
+    char what[512], text[768];
+    tutti_watch_describe(request, what, sizeof what);
+    if (rank == TUTTI_ANY_SOURCE)
+        snprintf(text, sizeof text, "all other ranks have destroyed communicator \"%s\"; %s", name, what);
+    else snprintf(text, sizeof text, "rank %d has destroyed communicator \"%s\"; %s", rank, name, what);
+    tutti_match_fail(request, TUTTI_ERR_BROKEN, text);
+}
+
+/* Starts anew after each failure, since it may end other requests, too. */
+static void fail_deserted(tutti_port *port) {
+    tutti_request *request;
+    while ((request = first_deserted(port)) != NULL) tutti_watch_fail_left(request, needed_rank(request));
+}
+
+/* -------------------------------------------------------------------------------------------- verdicts
+ * Each judge_ function says true when it has found a reason to break the port's communicator. */
+
+/* The reason with which a rank's page is broken, or false. */
+static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict) {
+    const tutti_comm *comm = port->comm;
+    tutti_broken broken;
+    if (!tutti_broken_read(comm, rank, &broken)) return false;
+    bool own = rank == port->rank;
+    verdict->status = own ? (tutti_status)broken.status : tutti_monitor_peer_status(broken.status);
+    if (comm->hosts != NULL && comm->members[rank].page == comm->hosts->elsewhere) rank = comm->hosts->told_by;
+    if (own) snprintf(verdict->text, sizeof verdict->text, "%s", broken.text);
+    else tutti_monitor_quote(broken.text, rank, verdict->text, sizeof verdict->text);
+    return true;
+}
+
+bool tutti_watch_check_sender(tutti_request *request) {
+    __sync_synchronize(); /* the bytes were copied before; gcc's thread sanitizer knows no C11 fence, and warns */
+    int rank = request->source_rank;
+    const tutti_page *page = request->port->comm->members[rank].page;
+    tutti_verdict reason;
+    if (read_reason(request->port, rank, &reason)) tutti_match_fail(request, reason.status, reason.text);
+    else if (atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_WHOLE ||
+             tutti_watch_has_left(request->port, rank))
+        tutti_watch_fail_left(request, rank);
+    else return false;
+    return true;
+}
+
+static bool judge_pages(const tutti_port *port, tutti_verdict *verdict) {
+    for (int rank = 0; rank < port->comm->nranks; rank++)
+        if (read_reason(port, rank, verdict)) return true;
+    return false;
+}
+
+static bool judge_process(const tutti_request *request, int rank, tutti_verdict *verdict) {
+    tutti_peer *process = request->port->comm->members[rank].process;
+    tutti_channels *channel = process->channels;
+    if (process->remote && !channel->gone && !channel->broken) tutti_remote_reach(channel);
+    if (process->self || request->port->left[rank] || (!channel->gone && !channel->broken)) return false;
+    /* A far one that is gone may have left; who waits for any rank needs nothing of it. */
+    bool died = !process->remote || tutti_peer_ended(process);
+    if (needed_rank(request) < 0 && !channel->broken && !died) return false;
+    char what[512];
+    tutti_watch_describe(request, what, sizeof what);
+    verdict->status = channel->broken ? TUTTI_ERR_DATA : TUTTI_ERR_PEER_DIED;
+    if (channel->broken)
+        snprintf(verdict->text, sizeof verdict->text, "messages from rank %d (host %s, pid %d) cannot be read: %s; %s",
+                 rank, process->host, (int)process->pid, channel->error, what);
+    else if (died)
+        snprintf(verdict->text, sizeof verdict->text, "rank %d (host %s, pid %d) died; %s", rank, process->host,
+                 (int)process->pid, what);
+    else
+        snprintf(verdict->text, sizeof verdict->text,
+                 "rank %d (host %s, pid %d) has ended or cannot be reached any more (%s); %s", rank, process->host,
+                 (int)process->pid, channel->error, what);
+    return true;
+}
+
+static bool judge_peers(const tutti_request *request, tutti_verdict *verdict) {
+    int needed = needed_rank(request);
+    if (needed >= 0) return judge_process(request, needed, verdict);
+    if (needed == NEEDS_NOBODY) return false;
+    for (int rank = 0; rank < request->port->comm->nranks; rank++)
+        if (judge_process(request, rank, verdict)) return true;
+    return false;
+}
+
+static void report_stall(const tutti_request *request) {
+    char what[512];
+    int rank = needed_rank(request);
+    bool other = rank >= 0 && !request->port->comm->members[rank].process->self;
+    tutti_log(TUTTI_LOG_WARN, "stalled for %lld ms: %s%s%s", (long long)(request->stall.spent_ns / TUTTI_NS_PER_MS),
+              tutti_watch_describe(request, what, sizeof what), other ? "; that process " : "",
+              other ? tutti_monitor_process_state(request->port->comm, rank) : "");
+}
+
+static bool judge_clocks(tutti_request *request, tutti_verdict *verdict) {
+    const tutti_comm *comm = request->port->comm;
+    int64_t timeout_ms = request->work->op.timeout_ms > 0 ? request->work->op.timeout_ms : comm->timeout_ms;
+    if (!request->clocks) {
+        request->deadline = tutti_deadline_after_ms(timeout_ms);
+        request->stall = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_STALL_MS));
+        request->clocks = true;
+        return false;
+    }
+    if (!request->reported && tutti_deadline_passed(&request->stall)) {
+        request->reported = true;
+        report_stall(request);
+    }
+    if (!tutti_deadline_passed(&request->deadline)) return false;
+    char what[512];
+    verdict->status = TUTTI_ERR_TIMEOUT;
+    snprintf(verdict->text, sizeof verdict->text, "%s; its deadline of %lld ms has passed",
+             tutti_watch_describe(request, what, sizeof what), (long long)timeout_ms);
+    return true;
+}
+
+static bool judge(const tutti_port *port, tutti_verdict *verdict) {
+    tutti_request *request;
+    for (request = TAILQ_FIRST(&port->all); request != NULL; request = TAILQ_NEXT(request, all_link))
+        if (judge_peers(request, verdict) || judge_clocks(request, verdict)) return true;
+    return false;
+}
+
+/* True when the port got the verdict. */
+static bool check_port(tutti_port *port, tutti_verdict *verdict) {
+    if (TAILQ_EMPTY(&port->all)) return false;
+    bool broken =
+        judge_pages(port, verdict); /* first, so that who breaks it and leaves at once still gives the reason */
+    if (!broken) {
+        look_for_departures(port);
+        fail_deserted(port);
+        broken = judge(port, verdict);
+    }
+    if (!broken) return false;
+    verdict->port = port;
+    port->pins++;
+    return true;
+}
+
+void tutti_watch_check(tutti_verdict *verdict_out) {
+    verdict_out->port = NULL;
+    if (atomic_load_explicit(&tutti_p2p.pending, memory_order_relaxed) == 0) return;
+    uint64_t ticks = tutti_ticks();
+    if (TUTTI_LIKELY(tutti_ticks_to_ns(ticks - tutti_p2p.last_check_ticks) < CHECK_NS)) return;
+    look_for_deaths(&tutti_p2p.found);
+    look_for_deaths(&tutti_p2p.unfound);
+    for (size_t i = 0; i < TUTTI_PORT_BUCKETS; i++)
+        for (tutti_port *port = tutti_p2p.ports[i]; port != NULL; port = port->next)
+            if (check_port(port, verdict_out)) return; /* the next call looks at the others */
+    tutti_p2p.last_check_ticks = ticks;
+}

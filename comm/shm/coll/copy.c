@@ -1,0 +1,214 @@
+/*
+ * Kinds that only move data: broadcast, all_gather, all_to_all, gather, scatter and the v-variants, any size.
+ *
+ * Each rank is a source of segments, one per reader, or one for all of them. A source whose buffers the others can
+ * read lends them; any other one stages its segments, a piece of each at a time:
+ *
+ *   1. copy piece 0 of each segment into the first slot; post, meet
+ *   2. round k > 0: wait until the slot is free; copy piece k of each segment into it; say "staged k"
+ *   3. each round, for each staging source: wait for its "staged k", copy my piece out
+ *   4. copy from those who lend
+ *
+ *      slot of a common input:  | piece                            |
+ *      slot of a split input:   | for rank 0 | for rank 1 | ...    |   piece bytes each
+ *
+ * All go through as many rounds as the source with most pieces has posted. The v-kinds post a table of addresses and
+ * counts, and each reader compares its count with the source's.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/shm/coll/shared.h"
+#include "comm/health/monitor.h"
+
+typedef struct move {
+    tutti_comm *comm;
+    const tutti_op *op;
+    tutti_staging staging;
+    bool split, tables; /* segments differ by reader; addresses and counts are in tables */
+    bool lends;         /* my buffers are read where they are */
+    bool streams;       /* my outputs are large */
+    size_t piece_bytes; /* of a segment that is staged in a round */
+    uint64_t pieces;    /* that I stage */
+    uint64_t rounds;    /* the most that one whom I meet stages */
+} move;
+
+/* A reader follows its source through the slots: pieces of a broadcast are a part of it, so that both copy at a time. On
+ * shared cores a second piece may cost a turn of every rank. */
+#define PARTS                    4
+#define LEAST_PART_BYTES         ((size_t)2 << 10)
+#define LEAST_CROWDED_PART_BYTES ((size_t)4 << 10)
+
+/* Equal on all ranks: counts per rank do not matter. */
+static size_t piece_bytes(const move *m) {
+    size_t share = m->split ? (size_t)m->comm->nranks : 1, bytes = m->op->count * tutti_type_bytes(m->op->type);
+    if (m->tables) return tutti_staging_piece(m->comm, SIZE_MAX / 2, share);
+    if (m->op->kind == TUTTI_KIND_BROADCAST)
+        bytes = tutti_min_size(
+            bytes, tutti_max_size(bytes / PARTS, m->comm->spins ? LEAST_PART_BYTES : LEAST_CROWDED_PART_BYTES));
+    return tutti_staging_piece(m->comm, bytes, share);
+}
+
+static size_t largest_segment(const move *m) {
+    size_t largest = 0;
+    for (int reader = 0; reader < m->comm->nranks; reader++)
+        if (reader != m->comm->rank) largest = tutti_max_size(largest, tutti_op_input(m->comm, m->op, reader).bytes);
+    return largest;
+}
+
+static void stage(const move *m, uint64_t round) {
+    char *slot = tutti_staging_own(&m->staging, round);
+    size_t start = round * m->piece_bytes;
+    for (int reader = 0; reader < m->comm->nranks; reader++) {
+        bool skip = m->split ? reader == m->comm->rank : reader > 0;
+        tutti_span segment = tutti_op_input(m->comm, m->op, reader);
+        if (skip || segment.bytes <= start) continue;
+        tutti_slots_write(m->comm, slot + (m->split ? (size_t)reader * m->piece_bytes : 0), segment.data + start,
+                          tutti_min_size(m->piece_bytes, segment.bytes - start));
+    }
+}
+
+static void fill_table(const move *m) {
+    tutti_count_entry *table = tutti_slots_table(m->comm->slots, m->op->sequence);
+    for (int reader = 0; reader < m->comm->nranks; reader++) {
+        tutti_span segment = tutti_op_input(m->comm, m->op, reader);
+        table[reader] = (tutti_count_entry){.address = (uint64_t)(uintptr_t)segment.data,
+                                        .count = segment.bytes / tutti_type_bytes(m->op->type)};
+    }
+}
+
+static tutti_status begin(move *m) {
+    tutti_comm *comm = m->comm;
+    m->split = tutti_op_is_split(m->op);
+    m->tables = tutti_kind_has(m->op->kind, TUTTI_KIND_COUNTS);
+    m->piece_bytes = piece_bytes(m);
+    /* An all_to_all in place overwrites its inputs meanwhile. */
+    bool overwrites = m->op->kind == TUTTI_KIND_ALL_TO_ALL && m->op->src == m->op->dst;
+    m->lends = !overwrites && tutti_shared_lends_segments(comm, m->op);
+    bool unread = m->lends || (tutti_op_has_sink(m->op) && comm->rank == m->op->root);
+    m->pieces = unread ? 0 : (largest_segment(m) + m->piece_bytes - 1) / m->piece_bytes;
+    TUTTI_TRY(tutti_staging_begin(comm, m->op, m->piece_bytes * (m->split ? (size_t)comm->nranks : 1), &m->staging));
+    if (m->tables) fill_table(m);
+    if (m->pieces > 0) stage(m, 0);
+    tutti_post *post = tutti_post_own(comm, m->op);
+    post->src = (uint64_t)(uintptr_t)m->op->src;
+    post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
+    post->flags = m->lends ? TUTTI_POST_SRC_DIRECT : 0;
+    post->rounds = m->pieces;
+    post->first = m->staging.first;
+    tutti_post_publish(comm, m->op);
+    return TUTTI_OK;
+}
+
+/* What the source has for me, and that I expect just that. */
+static tutti_status compare_counts(const move *m, int source, size_t expected_bytes) {
+    size_t expected = expected_bytes / tutti_type_bytes(m->op->type);
+    size_t count = tutti_shared_table_of(m->comm, m->op, source)[m->comm->rank].count;
+    if (count == expected) return TUTTI_OK;
+    tutti_call call = tutti_call_of(m->op);
+    return tutti_fail(TUTTI_ERR_MISMATCH,
+                      "calls differ on communicator \"%s\": in %s #%llu rank %d sends %zu %s to rank "
+                      "%d, which expects %zu",
+                      m->comm->name, tutti_kind_name((tutti_kind)call.kind), (unsigned long long)call.sequence, source,
+                      count, tutti_type_name(m->op->type), m->comm->rank, expected);
+}
+
+static tutti_span output_from(const move *m, int source) {
+    bool takes = tutti_op_has_output(m->op, m->comm->rank) && tutti_op_has_input(m->op, source);
+    return takes ? tutti_op_output(m->comm, m->op, source) : (tutti_span){.data = NULL};
+}
+
+static bool has_large_output(const move *m) {
+    size_t bytes = 0;
+    for (int source = 0; source < m->comm->nranks; source++) bytes += output_from(m, source).bytes;
+    return tutti_shared_streams(bytes);
+}
+
+/* Posts are read of those only who have been met: the sources of this rank's outputs. */
+static tutti_status check(move *m) {
+    m->rounds = m->pieces;
+    for (int source = 0; source < m->comm->nranks; source++) {
+        if (!tutti_op_has_input(m->op, source) || !tutti_op_has_output(m->op, m->comm->rank)) continue;
+        if (m->tables) TUTTI_TRY(compare_counts(m, source, output_from(m, source).bytes));
+        uint64_t rounds = tutti_post_of(m->comm, m->op, source)->rounds;
+        if (rounds > m->rounds) m->rounds = rounds;
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status pull_lent(const move *m, int source) {
+    tutti_span output = output_from(m, source);
+    if (output.bytes == 0) return TUTTI_OK;
+    uint64_t address =
+        tutti_post_of(m->comm, m->op, source)->src + (m->split ? (size_t)m->comm->rank * output.bytes : 0);
+    if (m->tables) address = tutti_shared_table_of(m->comm, m->op, source)[m->comm->rank].address;
+    const char *segment = tutti_shared_at(m->comm, source, address, output.bytes);
+    if (segment == NULL) return tutti_shared_outside(source);
+    tutti_shared_copy_out((char *)output.data, segment, output.bytes, m->streams);
+    return TUTTI_OK;
+}
+
+static tutti_status pull_staged(const move *m, int source, uint64_t round) {
+    tutti_span output = output_from(m, source);
+    size_t start = round * m->piece_bytes;
+    if (output.bytes <= start) return TUTTI_OK;
+    if (round > 0) TUTTI_TRY(tutti_step_wait(m->comm, m->op, source, round + 1));
+    size_t offset = m->split ? (size_t)m->comm->rank * m->piece_bytes : 0;
+    tutti_shared_copy_out((char *)output.data + start, tutti_staging_of(&m->staging, source, round) + offset,
+                          tutti_min_size(m->piece_bytes, output.bytes - start), m->streams);
+    return TUTTI_OK;
+}
+
+/* My part of my own output, in the same rounds as what I stage, so that it is read from memory once. */
+static void copy_own(const move *m, uint64_t round) {
+    tutti_span own = output_from(m, m->comm->rank), input = tutti_op_input(m->comm, m->op, m->comm->rank);
+    size_t piece = m->split || m->pieces == 0 ? own.bytes : m->piece_bytes, start = round * piece;
+    if (own.bytes > start && own.data != input.data)
+        tutti_shared_copy_out((char *)own.data + start, input.data + start, tutti_min_size(piece, own.bytes - start),
+                              m->streams);
+}
+
+static tutti_status run_round(const move *m, uint64_t round) {
+    tutti_comm *comm = m->comm;
+    if (round > 0) {
+        if (round < m->pieces) {
+            TUTTI_TRY(tutti_staging_await(&m->staging, round, 1));
+            stage(m, round);
+        }
+        tutti_step_publish(comm, m->op, round + 1);
+        copy_own(m, round);
+    }
+    for (int i = 1; i < comm->nranks; i++) {
+        int source = (comm->rank + i) % comm->nranks;
+        if (output_from(m, source).bytes == 0) continue;
+        if (!tutti_shared_posted(comm, m->op, source, TUTTI_POST_SRC_DIRECT)) TUTTI_TRY(pull_staged(m, source, round));
+    }
+    return TUTTI_OK;
+}
+
+static tutti_status run(move *m) {
+    tutti_comm *comm = m->comm;
+    TUTTI_TRY(begin(m));
+    m->streams = has_large_output(m);
+    copy_own(m, 0); /* while the others' posts are on their way */
+    TUTTI_TRY(tutti_shared_meet(comm, m->op));
+    TUTTI_TRY(check(m));
+    for (uint64_t round = 0; round < m->rounds; round++) TUTTI_TRY(run_round(m, round));
+    tutti_staging_end(&m->staging, m->pieces);
+    /* After the rounds: in place, what is pulled overwrites what had to be staged first. */
+    for (int i = 1; i < comm->nranks; i++) {
+        int source = (comm->rank + i) % comm->nranks;
+        if (output_from(m, source).bytes > 0 && tutti_shared_posted(comm, m->op, source, TUTTI_POST_SRC_DIRECT))
+            TUTTI_TRY(pull_lent(m, source));
+    }
+    return tutti_shared_finish(comm, m->op, m->lends && tutti_op_has_input(m->op, comm->rank));
+}
+
+tutti_status tutti_shared_move(tutti_comm *comm, const tutti_op *op) {
+    move m = {.comm = comm, .op = op};
+    TUTTI_TRY(tutti_slots_acquire(comm, op));
+    tutti_status status = run(&m);
+    tutti_slots_release(comm);
+    return status;
+}

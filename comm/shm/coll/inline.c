@@ -1,0 +1,48 @@
+/*
+ * Short inputs, one meeting: each rank shows its whole input in its post, and, when all whose data it needs have posted,
+ * takes what it needs from theirs. Up to 40 bytes flag and bytes are one cache line: nothing else crosses.
+ *
+ * Nobody waits for the readers: the line is written again only once all have finished this call (tutti_post_claim).
+ */
+#include <string.h>
+
+#include "comm/shm/coll/shared.h"
+
+/* My own input is still where it was: my post may be on its way to another core. */
+static const char *shown(const tutti_comm *comm, const tutti_op *op, int rank, size_t offset) {
+    if (rank == comm->rank) return (const char *)op->src + offset;
+    return (const char *)tutti_post_of(comm, op, rank)->payload + offset;
+}
+
+static void take_reduced(tutti_comm *comm, const tutti_op *op) {
+    size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * op->count * tutti_type_bytes(op->type) : 0;
+    for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = shown(comm, op, rank, offset);
+    tutti_shared_reduce_views(comm, op, op->dst, op->count);
+}
+
+static void take_segment(tutti_comm *comm, const tutti_op *op, int source) {
+    size_t bytes = op->count * tutti_type_bytes(op->type);
+    size_t offset = tutti_op_is_split(op) ? (size_t)comm->rank * bytes : 0;
+    if (bytes > 0 && tutti_op_has_input(op, source))
+        tutti_copy_lines((void *)tutti_op_output(comm, op, source).data, shown(comm, op, source, offset), bytes);
+}
+
+/* All but my own, which has been taken while the others' posts were on their way. */
+static void take_moved(tutti_comm *comm, const tutti_op *op) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (rank != comm->rank) take_segment(comm, op, rank);
+}
+
+tutti_status tutti_shared_line(tutti_comm *comm, const tutti_op *op) {
+    size_t input_bytes = tutti_op_input_bytes(comm, op);
+    if (input_bytes > 0 && tutti_op_has_input(op, comm->rank))
+        tutti_copy_lines(tutti_post_own(comm, op)->payload, op->src, input_bytes);
+    tutti_post_publish(comm, op);
+    bool takes = tutti_op_has_output(op, comm->rank), reduces = tutti_op_reduces(op);
+    if (takes && !reduces) take_segment(comm, op, comm->rank);
+    TUTTI_TRY(tutti_shared_meet(comm, op));
+    if (takes && reduces) take_reduced(comm, op);
+    else if (takes) take_moved(comm, op);
+    tutti_post_prefetch(comm, op, input_bytes);
+    return tutti_shared_finish(comm, op, /* lends */ false);
+}

@@ -1,0 +1,123 @@
+/*
+ * all_reduce and reduce where every rank that has an output reduces all of it: one meeting, and one step a chunk. For 2
+ * ranks, where it moves as many bytes between them as reducing half each would, and for vectors so short that a second
+ * step costs more than reducing them n times.
+ *
+ *   1. copy chunk 0 into the first slot; post, meet
+ *   2. chunk c > 0: wait until the slot is free; copy chunk c into it; say c + 1
+ *   3. each chunk: when the others have said c + 1: my dst = x0 + x1 + ... in rank order, from their slots and my src
+ *
+ * A source that the others can read is not copied, unless its owner overwrites it (in place) while they still read it.
+ * Where everybody lends input and output, slices are better (push.c). Whether that is so is known after the meeting
+ * only: who overwrites what he could lend stages nothing before.
+ */
+#include "comm/shm/coll/shared.h"
+
+/* A line that its reader has in his cache is dear to write: with short vectors that costs more than reducing them twice. */
+#define LEAST_SLICED_BYTES ((size_t)96 << 10)
+
+typedef struct whole {
+    tutti_comm *comm;
+    const tutti_op *op;
+    tutti_staging staging;
+    size_t item_bytes, chunk_bytes, bytes;
+    uint64_t rounds;
+    bool stages, lends;
+    bool late;    /* stages, if at all, after the meeting */
+    bool streams; /* my output is large */
+} whole;
+
+static size_t bytes_of(const whole *w, uint64_t round) {
+    return tutti_min_size(w->chunk_bytes, w->bytes - round * w->chunk_bytes);
+}
+
+static void stage(const whole *w, uint64_t round) {
+    tutti_slots_write(w->comm, tutti_staging_own(&w->staging, round), (const char *)w->op->src + round * w->chunk_bytes,
+                      bytes_of(w, round));
+}
+
+static tutti_status begin(whole *w) {
+    tutti_comm *comm = w->comm;
+    const tutti_op *op = w->op;
+    bool read = !tutti_op_has_sink(op) || comm->rank != op->root;
+    bool overwrites = op->kind == TUTTI_KIND_ALL_REDUCE && op->src == op->dst;
+    w->item_bytes = tutti_type_bytes(op->type);
+    w->bytes = op->count * w->item_bytes;
+    w->chunk_bytes = tutti_staging_piece(comm, w->bytes, 1);
+    w->rounds = (w->bytes + w->chunk_bytes - 1) / w->chunk_bytes;
+    uint32_t flags = tutti_shared_flags(comm, op);
+    bool src_lent = (flags & TUTTI_POST_SRC_DIRECT) != 0;
+    w->lends = read && src_lent && !overwrites;
+    w->stages = read && !w->lends && w->bytes > 0;
+    w->late = w->stages && src_lent;
+    w->streams = op->src != op->dst && tutti_shared_streams(w->bytes);
+    TUTTI_TRY(tutti_staging_begin(comm, op, w->chunk_bytes, &w->staging));
+    if (w->stages && !w->late) stage(w, 0);
+    tutti_post *post = tutti_post_own(comm, op);
+    post->src = (uint64_t)(uintptr_t)op->src;
+    post->dst = (uint64_t)(uintptr_t)op->dst;
+    post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
+    post->rounds = w->rounds;
+    post->first = w->staging.first;
+    post->flags = flags | (w->late ? 0 : TUTTI_POST_STAGED);
+    tutti_post_publish(comm, op);
+    return tutti_shared_meet(comm, op);
+}
+
+/* Everybody lends input and output, and somebody overwrites his input, or the vector is long. */
+static bool is_for_slices(const whole *w) {
+    if (w->op->kind != TUTTI_KIND_ALL_REDUCE || !tutti_shared_all_lend(w->comm, w->op)) return false;
+    return w->bytes >= LEAST_SLICED_BYTES || tutti_shared_any_in_place(w->comm, w->op);
+}
+
+static bool is_direct(const whole *w, int rank) {
+    return (tutti_post_of(w->comm, w->op, rank)->flags & (TUTTI_POST_SRC_DIRECT | TUTTI_POST_IN_PLACE)) ==
+           TUTTI_POST_SRC_DIRECT;
+}
+
+/* Step 3. */
+static tutti_status reduce_chunk(const whole *w, uint64_t round) {
+    tutti_comm *comm = w->comm;
+    size_t start = round * w->chunk_bytes, bytes = bytes_of(w, round);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        if (rank == comm->rank) {
+            comm->views[rank] = (const char *)w->op->src + start;
+        } else if (is_direct(w, rank)) {
+            comm->views[rank] = tutti_shared_at(comm, rank, tutti_post_of(comm, w->op, rank)->src + start, bytes);
+            if (comm->views[rank] == NULL) return tutti_shared_outside(rank);
+        } else {
+            if (round > 0 || !tutti_shared_posted(comm, w->op, rank, TUTTI_POST_STAGED))
+                TUTTI_TRY(tutti_step_wait(comm, w->op, rank, round + 1));
+            comm->views[rank] = tutti_staging_of(&w->staging, rank, round);
+        }
+    }
+    void *dst = (char *)w->op->dst + start;
+    if (w->streams) tutti_shared_stream_views(comm, w->op, &dst, 1, bytes / w->item_bytes);
+    else tutti_shared_reduce_views(comm, w->op, dst, bytes / w->item_bytes);
+    return TUTTI_OK;
+}
+
+static tutti_status run(whole *w) {
+    tutti_comm *comm = w->comm;
+    TUTTI_TRY(begin(w));
+    if (is_for_slices(w)) return tutti_shared_reduce_push(comm, w->op);
+    for (uint64_t round = 0; round < w->rounds; round++) {
+        bool staged = round == 0 && !w->late;
+        if (!staged && w->stages) {
+            if (round > 0) TUTTI_TRY(tutti_staging_await(&w->staging, round, 1));
+            stage(w, round);
+        }
+        if (!staged) tutti_step_publish(comm, w->op, round + 1);
+        if (tutti_op_has_output(w->op, comm->rank)) TUTTI_TRY(reduce_chunk(w, round));
+    }
+    if (w->stages) tutti_staging_end(&w->staging, w->rounds);
+    return tutti_shared_finish(comm, w->op, w->lends);
+}
+
+tutti_status tutti_shared_reduce_whole(tutti_comm *comm, const tutti_op *op) {
+    whole w = {.comm = comm, .op = op};
+    TUTTI_TRY(tutti_slots_acquire(comm, op));
+    tutti_status status = run(&w);
+    tutti_slots_release(comm);
+    return status;
+}

@@ -1,0 +1,100 @@
+/*
+ * all_reduce where everybody lends input and output: each rank reduces its slice of the vector and writes the result into
+ * everybody's output. Two meetings, whatever the size: the posts, and the end.
+ *
+ *        rank 0:  | S(0) | S(1) |      rank 0 reads S(0) of both inputs, writes S(0) of both outputs
+ *        rank 1:  | S(0) | S(1) |      rank 1 reads S(1) of both inputs, writes S(1) of both outputs
+ *
+ * In place, a line is fetched once, to be written (prefetchw): reading it first and writing it later would cost a second
+ * way to its owner's cache. Large outputs elsewhere go past the caches. Nobody else touches S(r) than rank r.
+ *
+ * It is the only algorithm that writes into peers' memory: see quiesce.h for what that takes when it fails.
+ */
+#include <signal.h>
+#include <string.h>
+
+#include "bootstrap/base/fault.h"
+#include "comm/shm/coll/shared.h"
+#include "comm/base/slice.h"
+
+/* One of each rank stays in the first-level cache. */
+#define BLOCK_BYTES ((size_t)8 << 10)
+
+static inline void prefetch_to_write(const char *line) {
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*line)); /* the builtin would emit a read */
+#else
+    __builtin_prefetch(line, /* write */ 1, /* locality */ 3);
+#endif
+}
+
+/* `offset`: of a block in my slice, up to `end`. */
+static void prefetch_block(const tutti_comm *comm, size_t offset, size_t end) {
+    size_t stop = tutti_min_size(offset + BLOCK_BYTES, end);
+    for (int rank = 0; rank < comm->nranks; rank++)
+        for (size_t i = offset; i < stop && rank != comm->rank; i += TUTTI_CACHE_LINE)
+            prefetch_to_write(comm->buffers[rank] + i);
+}
+
+/* Everybody overwrites his input: comm->views are comm->buffers, here moved on by `offset`. */
+static void push_block_in_place(tutti_comm *comm, const tutti_op *op, size_t offset, size_t bytes) {
+    for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = comm->buffers[rank] + offset;
+    char *own = comm->buffers[comm->rank] + offset;
+    tutti_shared_reduce_views(comm, op, own, bytes / tutti_type_bytes(op->type));
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (rank != comm->rank) memcpy(comm->buffers[rank] + offset, own, bytes);
+}
+
+static void push_in_place(tutti_comm *comm, const tutti_op *op, size_t end) {
+    prefetch_block(comm, 0, end);
+    for (size_t offset = 0; offset < end; offset += BLOCK_BYTES) {
+        prefetch_block(comm, offset + BLOCK_BYTES, end);
+        push_block_in_place(comm, op, offset, tutti_min_size(BLOCK_BYTES, end - offset));
+        if (TUTTI_UNLIKELY(tutti_fault("push_stop"))) raise(SIGSTOP);
+    }
+}
+
+/* Not in place: the others may have the old lines of their outputs in their caches, which makes them dear to write. */
+static void push_apart(tutti_comm *comm, const tutti_op *op, size_t end) {
+    for (size_t offset = 0; offset < end; offset += BLOCK_BYTES) {
+        size_t bytes = tutti_min_size(BLOCK_BYTES, end - offset);
+        char *own = comm->buffers[comm->rank] + offset;
+        tutti_shared_reduce_views(comm, op, own, bytes / tutti_type_bytes(op->type));
+        for (int rank = 0; rank < comm->nranks; rank++) {
+            if (rank != comm->rank) tutti_slots_write(comm, comm->buffers[rank] + offset, own, bytes);
+            comm->views[rank] = (const char *)comm->views[rank] + bytes;
+        }
+        if (TUTTI_UNLIKELY(tutti_fault("push_stop"))) raise(SIGSTOP);
+    }
+}
+
+static bool is_in_place(const tutti_comm *comm) {
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (comm->views[rank] != comm->buffers[rank]) return false;
+    return true;
+}
+
+/* Sets comm->views to all ranks' inputs from `offset` on, comm->buffers to their outputs. */
+static tutti_status find_buffers(tutti_comm *comm, const tutti_op *op, size_t offset, size_t bytes) {
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const tutti_post *post = tutti_post_of(comm, op, rank);
+        bool own = rank == comm->rank;
+        const char *src = own ? op->src : tutti_shared_at(comm, rank, post->src + offset, bytes);
+        const char *dst = own ? op->dst : tutti_shared_at(comm, rank, post->dst + offset, bytes);
+        if (src == NULL || dst == NULL) return tutti_shared_outside(rank);
+        comm->views[rank] = own ? src + offset : src;
+        comm->buffers[rank] = (char *)(uintptr_t)(own ? dst + offset : dst);
+    }
+    return TUTTI_OK;
+}
+
+tutti_status tutti_shared_reduce_push(tutti_comm *comm, const tutti_op *op) {
+    size_t item_bytes = tutti_type_bytes(op->type);
+    tutti_slice own = tutti_slice_of(op->count, item_bytes, comm->nranks, comm->rank);
+    TUTTI_TRY(find_buffers(comm, op, own.start * item_bytes, own.count * item_bytes));
+    if (is_in_place(comm)) push_in_place(comm, op, own.count * item_bytes);
+    else if (tutti_shared_streams(op->count * item_bytes))
+        tutti_shared_stream_views(comm, op, (void *const *)comm->buffers, comm->nranks, own.count);
+    else push_apart(comm, op, own.count * item_bytes);
+    return tutti_shared_finish(comm, op, /* lends */ true);
+}

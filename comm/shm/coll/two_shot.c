@@ -1,0 +1,176 @@
+/*
+ * all_reduce and reduce of any size where each rank reduces a slice, sums in rank order.
+ *
+ * Chunk c of the vector (a chunk is what one slot holds); S(r) is rank r's slice of the chunk. A slot has the chunk's
+ * layout: the owner's input for the others, and in the place of its own slice the result.
+ *
+ *      slot of rank 1:  | x1 for S(0) | result of S(1) | x1 for S(2) | ...
+ *
+ *   1. copy the chunk, all but S(me), into the slot; say 2c+1 (chunk 0: before the post, which says so)
+ *   2. when all have said 2c+1: S(me) of the result = x0 + x1 + ... in rank order, read from all ranks' slots (my own from
+ *      my buffer), into my dst and my slot; say 2c+2
+ *   3. for each other rank q, when it has said 2c+2: copy S(q) of the result from its slot to my dst
+ *
+ * Steps 1 and 2's copy into the slot vanish for buffers that the others can read where they are; if those are all, the rest
+ * is for push.c. reduce: only the root does step 3. The slot is written again for chunk c + depth, after all said 2(c+1)+1, hence have read it.
+ */
+#include "comm/shm/coll/shared.h"
+#include "comm/base/slice.h"
+
+/* The result goes from dst to the slot in blocks that stay in the first-level cache. */
+#define BLOCK_BYTES ((size_t)16 << 10)
+
+typedef struct reduction {
+    tutti_comm *comm;
+    const tutti_op *op;
+    tutti_staging staging;
+    size_t item_bytes;
+    bool src_lent, dst_lent; /* my buffers */
+    bool streams;            /* my output is large */
+} reduction;
+
+typedef struct chunk {
+    uint64_t index;
+    size_t start, count; /* elements */
+} chunk;
+
+static tutti_slice slice(const reduction *x, const chunk *c, int rank) {
+    return tutti_slice_of(c->count, x->item_bytes, x->comm->nranks, rank);
+}
+
+/* Step 1: all but my own slice. */
+static void stage(const reduction *x, const chunk *c) {
+    char *slot = tutti_staging_own(&x->staging, c->index);
+    const char *src = (const char *)x->op->src + c->start * x->item_bytes;
+    tutti_slice own = slice(x, c, x->comm->rank);
+    size_t before = own.start * x->item_bytes, after = (own.start + own.count) * x->item_bytes;
+    if (before > 0) tutti_slots_write(x->comm, slot, src, before);
+    if (after < c->count * x->item_bytes)
+        tutti_slots_write(x->comm, slot + after, src + after, c->count * x->item_bytes - after);
+}
+
+static chunk chunk_at(const reduction *x, uint64_t index, size_t most) {
+    size_t start = (size_t)index * most;
+    return (chunk){.index = index, .start = start, .count = tutti_min_size(most, x->op->count - start)};
+}
+
+static tutti_status begin(reduction *x, size_t staged_count) {
+    tutti_comm *comm = x->comm;
+    const tutti_op *op = x->op;
+    uint32_t flags = tutti_shared_flags(comm, op);
+    x->src_lent = (flags & TUTTI_POST_SRC_DIRECT) != 0;
+    x->dst_lent = (flags & TUTTI_POST_DST_DIRECT) != 0;
+    TUTTI_TRY(tutti_staging_begin(comm, op, staged_count * x->item_bytes, &x->staging));
+    if (!x->src_lent && op->count > 0) {
+        chunk first = chunk_at(x, 0, staged_count);
+        stage(x, &first);
+    }
+    tutti_post *post = tutti_post_own(comm, op);
+    post->src = (uint64_t)(uintptr_t)op->src;
+    post->dst = (uint64_t)(uintptr_t)op->dst;
+    post->slots = (uint64_t)(uintptr_t)comm->slots->memory;
+    post->rounds = 0;
+    post->first = x->staging.first;
+    post->flags = flags;
+    tutti_post_publish(comm, op);
+    return tutti_meet(comm, op);
+}
+
+/* Sets comm->views to where all ranks' inputs for my slice are; `offset`: of the slice in the vector, `in_chunk`: in its
+ * chunk. */
+static tutti_status find_inputs(const reduction *x, const chunk *c, size_t offset, size_t in_chunk, size_t bytes) {
+    tutti_comm *comm = x->comm;
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        if (rank == comm->rank) {
+            comm->views[rank] = (const char *)x->op->src + offset;
+        } else if (tutti_shared_posted(comm, x->op, rank, TUTTI_POST_SRC_DIRECT)) {
+            comm->views[rank] = tutti_shared_at(comm, rank, tutti_post_of(comm, x->op, rank)->src + offset, bytes);
+            if (comm->views[rank] == NULL) return tutti_shared_outside(rank);
+        } else {
+            comm->views[rank] = tutti_staging_of(&x->staging, rank, c->index) + in_chunk;
+        }
+    }
+    return TUTTI_OK;
+}
+
+/* Step 2. */
+static tutti_status reduce_slice(const reduction *x, const chunk *c) {
+    tutti_comm *comm = x->comm;
+    tutti_slice own = slice(x, c, comm->rank);
+    size_t in_chunk = own.start * x->item_bytes, offset = c->start * x->item_bytes + in_chunk;
+    size_t bytes = own.count * x->item_bytes;
+    if (bytes == 0) return TUTTI_OK;
+    TUTTI_TRY(find_inputs(x, c, offset, in_chunk, bytes));
+    bool has_output = tutti_op_has_output(x->op, comm->rank);
+    bool shows = !x->dst_lent && (x->op->kind == TUTTI_KIND_ALL_REDUCE || !has_output);
+    char *shown = shows ? tutti_staging_own(&x->staging, c->index) + in_chunk : NULL;
+    size_t block = shows && has_output ? BLOCK_BYTES : bytes;
+    for (size_t done = 0; done < bytes; done += block) {
+        size_t part = tutti_min_size(block, bytes - done);
+        char *result = has_output ? (char *)x->op->dst + offset + done : shown + done;
+        tutti_shared_reduce_views(comm, x->op, result, part / x->item_bytes);
+        if (shows && has_output) tutti_slots_write(comm, shown + done, result, part);
+        for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = (const char *)comm->views[rank] + part;
+    }
+    return TUTTI_OK;
+}
+
+/* Step 3. */
+static tutti_status pull_slice(const reduction *x, const chunk *c, int rank) {
+    tutti_comm *comm = x->comm;
+    tutti_slice theirs = slice(x, c, rank);
+    size_t in_chunk = theirs.start * x->item_bytes, offset = c->start * x->item_bytes + in_chunk;
+    size_t bytes = theirs.count * x->item_bytes;
+    if (bytes == 0) return TUTTI_OK;
+    TUTTI_TRY(tutti_step_wait(comm, x->op, rank, 2 * c->index + 2));
+    const char *result;
+    if (tutti_shared_posted(comm, x->op, rank, TUTTI_POST_DST_DIRECT)) {
+        result = tutti_shared_at(comm, rank, tutti_post_of(comm, x->op, rank)->dst + offset, bytes);
+        if (result == NULL) return tutti_shared_outside(rank);
+    } else {
+        result = tutti_staging_of(&x->staging, rank, c->index) + in_chunk;
+    }
+    tutti_shared_copy_out((char *)x->op->dst + offset, result, bytes, x->streams);
+    return TUTTI_OK;
+}
+
+static tutti_status reduce_chunk(const reduction *x, const chunk *c) {
+    tutti_comm *comm = x->comm;
+    if (c->index > 0) {
+        TUTTI_TRY(tutti_staging_await(&x->staging, c->index, 2));
+        if (!x->src_lent) stage(x, c);
+        tutti_step_publish(comm, x->op, 2 * c->index + 1);
+        TUTTI_TRY(tutti_step_wait_all(comm, x->op, 2 * c->index + 1));
+    }
+    TUTTI_TRY(reduce_slice(x, c));
+    tutti_step_publish(comm, x->op, 2 * c->index + 2);
+    for (int i = 1; i < comm->nranks && tutti_op_has_output(x->op, comm->rank); i++)
+        TUTTI_TRY(pull_slice(x, c, (comm->rank + i) % comm->nranks));
+    return TUTTI_OK;
+}
+
+static tutti_status reduce_chunks(reduction *x, size_t most) {
+    uint64_t index = 0;
+    x->streams = x->op->src != x->op->dst && tutti_shared_streams(x->op->count * x->item_bytes);
+    for (; (size_t)index * most < x->op->count; index++) {
+        chunk c = chunk_at(x, index, most);
+        TUTTI_TRY(reduce_chunk(x, &c));
+    }
+    tutti_staging_end(&x->staging, index);
+    return tutti_shared_finish(x->comm, x->op, x->src_lent || x->dst_lent);
+}
+
+static tutti_status run(reduction *x) {
+    size_t staged = tutti_staging_piece(x->comm, x->op->count * x->item_bytes, 1) / x->item_bytes;
+    TUTTI_TRY(begin(x, staged));
+    bool pushes = x->op->kind == TUTTI_KIND_ALL_REDUCE && tutti_shared_all_lend(x->comm, x->op);
+    return pushes ? tutti_shared_reduce_push(x->comm, x->op) : reduce_chunks(x, staged);
+}
+
+tutti_status tutti_shared_reduce_sliced(tutti_comm *comm, const tutti_op *op) {
+    reduction x = {.comm = comm, .op = op, .item_bytes = tutti_type_bytes(op->type)};
+    TUTTI_TRY(tutti_slots_acquire(comm, op));
+    tutti_status status = run(&x);
+    tutti_slots_release(comm);
+    return status;
+}

@@ -1,0 +1,320 @@
+/*
+ * Flags between ranks of one host. See flags.h.
+ *
+ * Publishing is a store and a look at `sleepers`; a sleeper counts himself and looks at the flag once more. Of the two
+ * orders at least one must hold, so that either the publisher sees the sleeper or the sleeper the new value. Sleeping is
+ * the slow path, so sleepers pay: membarrier(2) puts a barrier into all threads that publish. Where the system does not
+ * offer it the publisher's exchange does (page->fenced).
+ */
+#include "comm/shm/flags.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bootstrap/base/interrupt.h"
+#include "bootstrap/base/notice.h"
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/shm/oversubscribed.h"
+#include "comm/net/hosts.h"
+#include "comm/health/monitor.h"
+#include "comm/p2p/p2p.h"
+
+#define FIRST_LOOKS       24 /* about as long as a line is on its way, without pauses, of which one takes as long */
+#define SPINS_PER_SERVICE 64  /* looks at the flag between two looks at point to point */
+#define BACKOFF_SPINS     12  /* rounds of a backoff, some microseconds in all */
+#define YIELDS_BEFORE_NAP 200
+#define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
+#define SHORTEST_NAP_NS   INT64_C(200000)
+#define LONGEST_NAP_NS    INT64_C(20000000)
+#define SERVING_NAP_NS    INT64_C(500000) /* while messages are under way, naps are no longer than this */
+#define FEW_RANKS         4 /* whose steps each rank reads by itself */
+#define DEATHS_EVERY_NS   INT64_C(100000000)
+
+static TUTTI_THREAD_LOCAL bool thread_yields;
+
+void tutti_wait_state_yields(bool yields) {
+    thread_yields = yields;
+}
+
+/* ------------------------------------------------------------------------------------------- publishing */
+
+/* A futex word: the low half of a flag. */
+static uint32_t *futex_word(_Atomic uint64_t *flag) {
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return (uint32_t *)flag + 1;
+#else
+    return (uint32_t *)flag;
+#endif
+}
+
+static void wake(_Atomic uint64_t *flag) {
+    syscall(SYS_futex, futex_word(flag), FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
+    if (TUTTI_LIKELY(atomic_load_explicit(&page->fenced, memory_order_relaxed) == 0)) {
+        atomic_store_explicit(flag, value, memory_order_release);
+        atomic_signal_fence(memory_order_seq_cst); /* the processor's part is the sleeper's barrier */
+    } else {
+        atomic_exchange_explicit(flag, value, memory_order_seq_cst);
+    }
+    if (TUTTI_UNLIKELY(atomic_load_explicit(&page->sleepers, memory_order_relaxed) > 0)) wake(flag);
+}
+
+static bool registered;
+static pthread_once_t register_once = PTHREAD_ONCE_INIT;
+
+static void register_barriers(void) {
+    registered = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
+bool tutti_can_membarrier(void) {
+    pthread_once(&register_once, register_barriers);
+    return registered;
+}
+
+bool tutti_membarrier(void) {
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
+void tutti_page_prepare(tutti_page *page) {
+    atomic_store_explicit(&page->fenced, tutti_can_membarrier() ? 0 : 1, memory_order_release);
+}
+
+void tutti_page_wake(tutti_page *page) {
+    for (int i = 0; i < TUTTI_POSTS; i++) wake(&page->posts[i].sequence);
+    wake(&page->step);
+}
+
+void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
+    tutti_post *post = tutti_post_own(comm, op);
+    post->call = tutti_call_of(op);
+    atomic_store_explicit(&post->begun_ns, op->begun_ns, memory_order_relaxed);
+    /* Last, and all at once: who waits looks at this line, and would take it back in between. */
+    atomic_store_explicit(&post->signature, op->signature, memory_order_relaxed);
+    post->factor = op->factor;
+    publish(comm->page, &post->sequence, op->sequence);
+    /* What only tells of this rank need not be there sooner. */
+    int core = sched_getcpu(); /* from the thread's restartable-sequence area: no system call */
+    if (core != atomic_load_explicit(&comm->page->core, memory_order_relaxed))
+        atomic_store_explicit(&comm->page->core, core, memory_order_relaxed);
+}
+
+void tutti_post_spoil(tutti_comm *comm, const tutti_op *op) {
+    tutti_post *post = tutti_post_own(comm, op);
+    bool posted = atomic_load_explicit(&post->sequence, memory_order_relaxed) == op->sequence;
+    if (posted) atomic_store_explicit(&post->signature, TUTTI_SIGNATURE_BROKEN, memory_order_release);
+}
+
+void tutti_step_publish(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
+    publish(comm->page, &comm->page->step, tutti_step_at(op->sequence, progress));
+}
+
+/* ---------------------------------------------------------------------------------------------- waiting */
+
+void tutti_wait_state_begin(tutti_comm *comm, const tutti_op *op) {
+    tutti_wait_state *p = &comm->patience; /* the deadlines are set when the clocks start */
+    p->op = op;
+    p->started = false;
+    p->reported = false;
+    p->yields = thread_yields || !comm->spins;
+    p->crowded = !thread_yields && !comm->spins;
+}
+
+static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaited awaited) {
+    char call[160], missing[1200];
+    tutti_call record = tutti_call_of(op);
+    if (awaited != NULL) awaited(comm, missing, sizeof missing);
+    else tutti_monitor_missing(comm, op, missing, sizeof missing);
+    tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" passed its deadline of %lld ms on rank %d; missing: %s",
+               tutti_call_describe(&record, call, sizeof call), comm->name,
+               (long long)(op->timeout_ms > 0 ? op->timeout_ms : comm->timeout_ms), tutti_comm_shown(comm, comm->rank),
+               missing);
+    return tutti_comm_break(comm, TUTTI_ERR_TIMEOUT);
+}
+
+/* A start is spoken of earlier than a stall, and not by all ranks that wait for the same. */
+static int64_t stall_ms(const tutti_comm *comm) {
+    const tutti_comm *local = comm->hosts != NULL ? comm->hosts->local : comm;
+    int64_t most_ms = tutti_setting_int(TUTTI_SETTING_STALL_MS);
+    return comm->meeting && local->rank < 2 ? tutti_min_i64(most_ms, TUTTI_NOTICE_MS) : most_ms;
+}
+
+tutti_status tutti_wait_state_check(tutti_comm *comm, tutti_awaited awaited) {
+    tutti_wait_state *p = &comm->patience;
+    if (!p->started) {
+        p->deadline = tutti_deadline_after_ms(p->op->timeout_ms > 0 ? p->op->timeout_ms : comm->timeout_ms);
+        p->stall = tutti_deadline_after_ms(stall_ms(comm));
+        p->started = true;
+        return TUTTI_OK;
+    }
+    if (!p->reported && tutti_deadline_passed(&p->stall)) {
+        char text[1200];
+        p->reported = true;
+        if (awaited != NULL) awaited(comm, text, sizeof text);
+        tutti_monitor_report(comm, p->op, p->stall.spent_ns / TUTTI_NS_PER_MS, awaited != NULL ? text : NULL);
+    }
+    return tutti_deadline_passed(&p->deadline) ? timed_out(comm, p->op, awaited) : TUTTI_OK;
+}
+
+/* Spins while the other one is on another core. On a shared core spinning only keeps him from running; on cores that
+ * are shared with strangers, yielding instead would give them whole time slices. */
+static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
+    uint64_t start = tutti_ticks();
+    int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
+    while (atomic_load_explicit(&page->core, memory_order_relaxed) != sched_getcpu()) {
+        for (int i = 0; i < SPINS_PER_SERVICE; i++) {
+            if (tutti_flag_reached(flag, target)) return true;
+            tutti_relax();
+        }
+        tutti_p2p_progress();
+        if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
+    }
+    return false;
+}
+
+static tutti_status yield(tutti_comm *comm, _Atomic uint64_t *flag, uint64_t target, bool *reached_out) {
+    uint64_t start = tutti_ticks();
+    int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
+    *reached_out = true;
+    for (int i = 1;; i++) {
+        if (tutti_flag_reached(flag, target)) return TUTTI_OK;
+        sched_yield();
+        if (tutti_flag_reached(flag, target)) return TUTTI_OK;
+        tutti_p2p_progress();
+        if (i % YIELDS_PER_LOOK != 0) continue;
+        TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, /* deaths */ false));
+        if (tutti_ticks_to_ns(tutti_ticks() - start) >= most_ns) break;
+    }
+    *reached_out = false;
+    return TUTTI_OK;
+}
+
+bool tutti_page_order(tutti_page *page) {
+    atomic_fetch_add_explicit(&page->sleepers, 0, memory_order_seq_cst); /* pairs with a publisher's exchange */
+    return atomic_load_explicit(&page->fenced, memory_order_relaxed) != 0 || tutti_membarrier();
+}
+
+static void nap(tutti_page *page, _Atomic uint64_t *flag, uint64_t target, int64_t most_ns) {
+    atomic_fetch_add_explicit(&page->sleepers, 1, memory_order_seq_cst);
+    if (!tutti_page_order(page)) most_ns = tutti_min_i64(most_ns, SHORTEST_NAP_NS); /* a wake may be missed */
+    uint64_t seen = atomic_load_explicit(flag, memory_order_seq_cst);
+    if (seen < target) {
+        struct timespec most = {.tv_nsec = most_ns};
+        syscall(SYS_futex, futex_word(flag), FUTEX_WAIT, (uint32_t)seen, &most, NULL, 0);
+    }
+    atomic_fetch_sub_explicit(&page->sleepers, 1, memory_order_relaxed);
+}
+
+static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
+    int64_t nap_ns = SHORTEST_NAP_NS, deaths_ns = 0;
+    while (!tutti_flag_reached(flag, target)) {
+        TUTTI_TRY(tutti_wait_state_check(comm, NULL));
+        TUTTI_TRY(tutti_interrupt_check());
+        int64_t now_ns = comm->patience.deadline.last_ns;
+        bool deaths = now_ns - deaths_ns >= DEATHS_EVERY_NS;
+        if (deaths) deaths_ns = now_ns;
+        TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, deaths));
+        if (tutti_p2p_progress()) continue; /* a message is on its way through us: no nap now */
+        nap(comm->members[rank].page, flag, target,
+            tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
+        nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);
+    }
+    /* Whoever came so late may have found that the others gave up meanwhile. */
+    return tutti_monitor_look(comm, comm->patience.op, /* deaths */ false);
+}
+
+tutti_status tutti_flag_wait(tutti_comm *comm, int rank, _Atomic uint64_t *flag, uint64_t target) {
+    const tutti_page *page = comm->members[rank].page;
+    for (int i = 0; i < FIRST_LOOKS; i++)
+        if (tutti_flag_reached(flag, target)) return TUTTI_OK;
+    if (!comm->patience.yields && spin(page, flag, target)) return TUTTI_OK;
+    if (comm->patience.crowded) {
+        if (tutti_oversubscribed_linger(comm, page, flag, target)) return TUTTI_OK;
+        tutti_oversubscribed_spread(comm);
+    }
+    bool there;
+    TUTTI_TRY(yield(comm, flag, target, &there));
+    return there ? TUTTI_OK : sleep_until(comm, rank, flag, target);
+}
+
+tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank) {
+    tutti_post *post = &comm->members[rank].page->posts[op->sequence % TUTTI_POSTS];
+    if (!tutti_flag_reached(&post->sequence, op->sequence))
+        TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
+    uint64_t signature = atomic_load_explicit(&post->signature, memory_order_relaxed);
+    if (TUTTI_UNLIKELY(signature != op->signature)) return tutti_monitor_mismatch(comm, op, rank, post);
+    /* Of 2 ranks the other one has finished what came before; so tutti_post_claim need not look at its step. */
+    if (comm->nranks == 2) comm->finished = op->sequence - 1;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
+    for (int rank = comm->rank, i = 1; i < comm->nranks; i++) {
+        if (++rank == comm->nranks) rank = 0;
+        TUTTI_TRY(tutti_meet_rank(comm, op, rank));
+    }
+    comm->finished = op->sequence - 1;
+    return TUTTI_OK;
+}
+
+/* Looks at the steps of all ranks, and waits for those that have not finished the call. */
+static tutti_status look_at_steps(tutti_comm *comm, uint64_t sequence) {
+    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
+    uint64_t least = atomic_load_explicit(&comm->page->step, memory_order_relaxed); /* others may be ahead of this rank */
+    for (int i = 1; i < comm->nranks; i++) {
+        int rank = (comm->rank + i) % comm->nranks;
+        _Atomic uint64_t *step = &comm->members[rank].page->step;
+        if (!tutti_flag_reached(step, done)) TUTTI_TRY(tutti_flag_wait(comm, rank, step, done));
+        uint64_t reached_step = atomic_load_explicit(step, memory_order_acquire);
+        if (reached_step < least) least = reached_step;
+    }
+    comm->finished = ((least + 1) >> TUTTI_STEP_BITS) - 1; /* the call of that step, or the one before if it goes on */
+    return TUTTI_OK;
+}
+
+/* Of many ranks the first one to look at the steps tells the others what it has found: else each rank would read a line of
+ * every other one, which takes longer than the call. (Two ranks may write at a time, and the older value stay: it is true,
+ * too.) */
+tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
+    if (TUTTI_LIKELY(comm->finished >= sequence)) return TUTTI_OK;
+    if (comm->nranks <= FEW_RANKS) return look_at_steps(comm, sequence);
+    _Atomic uint64_t *known = &comm->members[0].page->finished;
+    uint64_t found = atomic_load_explicit(known, memory_order_acquire);
+    if (found >= sequence) {
+        comm->finished = found;
+        return TUTTI_OK;
+    }
+    TUTTI_TRY(look_at_steps(comm, sequence));
+    if (comm->finished > found) atomic_store_explicit(known, comm->finished, memory_order_release);
+    return TUTTI_OK;
+}
+
+tutti_status tutti_post_claim(tutti_comm *comm, const tutti_op *op) {
+    return op->sequence <= TUTTI_POSTS ? TUTTI_OK : tutti_finished_wait(comm, op->sequence - TUTTI_POSTS);
+}
+
+tutti_status tutti_step_wait_all(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
+    for (int i = 1; i < comm->nranks; i++)
+        TUTTI_TRY(tutti_step_wait(comm, op, (comm->rank + i) % comm->nranks, progress));
+    return TUTTI_OK;
+}
+
+void tutti_backoff_pause(tutti_backoff *backoff) {
+    unsigned round = backoff->rounds++;
+    if (round < BACKOFF_SPINS && !backoff->yields) {
+        for (int i = 0; i < 16; i++) tutti_relax();
+    } else if (round < BACKOFF_SPINS + YIELDS_BEFORE_NAP) {
+        sched_yield();
+    } else {
+        struct timespec pause = {.tv_nsec = round < 1000 ? 50000 : 500000};
+        nanosleep(&pause, NULL);
+    }
+}

@@ -1,0 +1,99 @@
+/*
+ * Registered ranges, in an array: programs register few and large ones.
+ */
+#include "comm/shm/memory_registry.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "bootstrap/base/status.h"
+
+typedef struct range {
+    uintptr_t start;
+    size_t bytes;
+} range;
+
+static pthread_rwlock_t ranges_lock = PTHREAD_RWLOCK_INITIALIZER;
+static range *ranges;
+static size_t capacity;
+static atomic_size_t nranges; /* changed under lock */
+static void (*_Atomic watcher)(void *start);
+
+bool tutti_memory_registry_holds(const void *memory, size_t bytes) {
+    if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
+    uintptr_t start = (uintptr_t)memory;
+    bool held = false;
+    pthread_rwlock_rdlock(&ranges_lock);
+    for (size_t i = 0; i < nranges && !held; i++)
+        held = start >= ranges[i].start && start - ranges[i].start <= ranges[i].bytes &&
+               bytes <= ranges[i].bytes - (start - ranges[i].start);
+    pthread_rwlock_unlock(&ranges_lock);
+    return held;
+}
+
+bool tutti_memory_registry_find(const void *memory, void **start_out, size_t *bytes_out) {
+    if (TUTTI_LIKELY(atomic_load_explicit(&nranges, memory_order_relaxed) == 0)) return false;
+    bool found = false;
+    pthread_rwlock_rdlock(&ranges_lock);
+    for (size_t i = 0; i < nranges && !found; i++) {
+        if ((uintptr_t)memory - ranges[i].start >= ranges[i].bytes) continue;
+        *start_out = (void *)ranges[i].start;
+        *bytes_out = ranges[i].bytes;
+        found = true;
+    }
+    pthread_rwlock_unlock(&ranges_lock);
+    return found;
+}
+
+void tutti_memory_registry_watch(void (*function)(void *start)) {
+    atomic_store_explicit(&watcher, function, memory_order_release);
+}
+
+void tutti_memory_registry_changed(void *start) {
+    void (*function)(void *) = atomic_load_explicit(&watcher, memory_order_acquire);
+    if (function != NULL) function(start);
+}
+
+static tutti_status add(range new) {
+    for (size_t i = 0; i < nranges; i++)
+        if (ranges[i].start == new.start)
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "tutti_mem_register: this address is registered; deregister it first");
+    if (nranges == capacity) {
+        size_t wanted = capacity > 0 ? 2 * capacity : 16;
+        range *grown = realloc(ranges, wanted * sizeof *grown);
+        if (grown == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the table of registered ranges");
+        ranges = grown;
+        capacity = wanted;
+    }
+    ranges[nranges] = new;
+    nranges++;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_mem_register(void *memory, size_t bytes) {
+    if (memory == NULL || bytes == 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: memory is NULL or bytes is 0");
+    if (bytes > UINTPTR_MAX - (uintptr_t)memory)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: %zu bytes at %p reach past the end of memory", bytes,
+                          memory);
+    pthread_rwlock_wrlock(&ranges_lock);
+    tutti_status status = add((range){.start = (uintptr_t)memory, .bytes = bytes});
+    pthread_rwlock_unlock(&ranges_lock);
+    return status;
+}
+
+tutti_status tutti_mem_deregister(void *memory) {
+    bool found = false;
+    pthread_rwlock_wrlock(&ranges_lock);
+    for (size_t i = 0; i < nranges && !found; i++) {
+        if (ranges[i].start != (uintptr_t)memory) continue;
+        ranges[i] = ranges[nranges - 1];
+        nranges--;
+        found = true;
+        tutti_memory_registry_changed(memory);
+    }
+    pthread_rwlock_unlock(&ranges_lock);
+    return found ? TUTTI_OK : tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_deregister: %p is not registered", memory);
+}

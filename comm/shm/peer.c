@@ -1,0 +1,207 @@
+/*
+ * The table of processes that this one has to do with. See peer.h.
+ */
+#include "comm/shm/peer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bootstrap/base/status.h"
+#include "comm/health/heartbeat.h"
+#include "comm/p2p/channel.h"
+#include "comm/shm/segment.h"
+#include "comm/shm/heap.h"
+#include "comm/p2p/p2p.h"
+
+static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_peer *peers; /* without this process */
+static tutti_peer self;
+static bool self_made;
+
+tutti_status tutti_peer_self(tutti_peer **self_out) {
+    TUTTI_TRY(tutti_heap_init());
+    pthread_mutex_lock(&peers_lock);
+    tutti_status status = self_made ? TUTTI_OK : tutti_random_bytes(self.id, sizeof self.id);
+    if (status == TUTTI_OK && !self_made) {
+        self.self = true;
+        self.pid = getpid();
+        self.pid_counts = true;
+        self.base = tutti_heap_base();
+        self.bytes = tutti_heap_bytes();
+        self.remote_base = (uint64_t)(uintptr_t)self.base;
+        if (gethostname(self.host, sizeof self.host - 1) != 0) strcpy(self.host, "?");
+        self_made = true;
+    }
+    pthread_mutex_unlock(&peers_lock);
+    TUTTI_TRY(status);
+    *self_out = &self;
+    return TUTTI_OK;
+}
+
+/* Maps the heap that the card describes, after checking that it cannot shrink under us. */
+static tutti_status map_peer(const tutti_peer_card *card, int heap_fd, tutti_peer *peer) {
+    struct stat status;
+    if (heap_fd < 0 || fstat(heap_fd, &status) != 0)
+        return tutti_fail(TUTTI_ERR_REFUSED, "process %lld sent no shared heap", (long long)card->pid);
+    int seals = fcntl(heap_fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (uint64_t)status.st_size != card->heap_bytes)
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "the shared heap of process %lld is not sealed, or not of the size it says",
+                          (long long)card->pid);
+    void *base = mmap(NULL, card->heap_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, heap_fd, 0);
+    if (base == MAP_FAILED)
+        return tutti_fail_errno(errno, "cannot map the shared heap of process %lld (%llu MiB of address space)",
+                                (long long)card->pid, (unsigned long long)card->heap_bytes >> 20);
+    madvise(base, card->heap_bytes, MADV_DONTFORK);
+    madvise(base, card->heap_bytes, MADV_DONTDUMP);
+    peer->base = base;
+    peer->bytes = card->heap_bytes;
+    return TUTTI_OK;
+}
+
+static tutti_peer *find(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
+    for (tutti_peer *peer = peers; peer != NULL; peer = peer->next)
+        if (memcmp(peer->id, id, TUTTI_PROCESS_ID_BYTES) == 0) return peer;
+    return NULL;
+}
+
+static tutti_peer *enter(const tutti_peer_card *card, tutti_peer *peer) {
+    memcpy(peer->id, card->id, sizeof peer->id);
+    memcpy(peer->host, card->host, sizeof peer->host);
+    peer->host[sizeof peer->host - 1] = '\0';
+    peer->pid = (pid_t)card->pid;
+    peer->next = peers;
+    peers = peer;
+    return peer;
+}
+
+/* What is written in the seat may change under us: a copy. */
+static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment *segment, int seat, int heap_fd,
+                                 tutti_peer **peer_out) {
+    tutti_peer *peer = memcmp(card->id, self.id, sizeof self.id) == 0 ? &self : find(card->id);
+    if (peer == NULL) {
+        TUTTI_TRY(tutti_calloc(1, sizeof *peer, &peer));
+        tutti_status status = map_peer(card, heap_fd, peer);
+        if (status != TUTTI_OK) {
+            free(peer);
+            return status;
+        }
+        enter(card, peer);
+        peer->remote_base = card->heap_base;
+        tutti_shm_segment_watch(segment, seat);
+        peer->segment = segment;
+        peer->seat = seat;
+        peer->pid_counts = tutti_shm_segment_member(segment, seat)->pid_space == tutti_peer_info_pid_space();
+    }
+    peer->references++;
+    *peer_out = peer;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_peer_admit(tutti_shm_segment *segment, int seat, int heap_fd, tutti_peer **peer_out) {
+    tutti_peer_card card = tutti_shm_segment_member(segment, seat)->card;
+    card.host[sizeof card.host - 1] = '\0';
+    pthread_mutex_lock(&peers_lock);
+    tutti_status status = admit_locked(&card, segment, seat, heap_fd, peer_out);
+    pthread_mutex_unlock(&peers_lock);
+    if (heap_fd >= 0) close(heap_fd);
+    return status;
+}
+
+tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, tutti_shm_segment *segment, const tutti_listener_info *listener,
+                                  tutti_peer **peer_out) {
+    tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&peers_lock);
+    tutti_peer *peer = find(card->id);
+    if (peer == NULL && (status = tutti_calloc(1, sizeof *peer, &peer)) == TUTTI_OK) {
+        enter(card, peer);
+        tutti_shm_segment_retain(segment);
+        peer->segment = segment;
+        peer->listener = listener;
+        peer->remote = true;
+    }
+    if (status == TUTTI_OK) peer->references++;
+    pthread_mutex_unlock(&peers_lock);
+    TUTTI_TRY(status);
+    *peer_out = peer;
+    return TUTTI_OK;
+}
+
+void tutti_peer_retain(tutti_peer *peer) {
+    pthread_mutex_lock(&peers_lock);
+    peer->references++;
+    pthread_mutex_unlock(&peers_lock);
+}
+
+void tutti_peer_release(tutti_peer *peer) {
+    pthread_mutex_lock(&peers_lock);
+    bool last = --peer->references == 0 && !peer->self;
+    if (last) {
+        tutti_peer **link = &peers;
+        while (*link != peer) link = &(*link)->next;
+        *link = peer->next;
+    }
+    pthread_mutex_unlock(&peers_lock);
+    if (!last) return;
+    tutti_p2p_forget(peer);
+    if (!peer->remote) munmap(peer->base, peer->bytes);
+    if (peer->remote) tutti_shm_segment_release(peer->segment);
+    else tutti_shm_segment_unwatch(peer->segment, peer->seat);
+    free(peer);
+}
+
+/* False: that was known. */
+static bool mark_dead(tutti_peer *peer) {
+    static _Atomic uint64_t deaths;
+    uint64_t none = 0;
+    if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return false;
+    atomic_compare_exchange_strong(&peer->death_turn, &none, atomic_fetch_add(&deaths, 1) + 1);
+    return !atomic_exchange_explicit(&peer->dead, true, memory_order_acq_rel);
+}
+
+bool tutti_peer_ended(tutti_peer *peer) {
+    if (peer->self) return false;
+    if (atomic_load_explicit(&peer->dead, memory_order_acquire)) return true;
+    if (peer->remote || peer->segment == NULL || !tutti_shm_segment_has_ended(peer->segment, peer->seat)) return false;
+    if (mark_dead(peer)) tutti_heartbeat_now();
+    return true;
+}
+
+uint64_t tutti_peer_death_turn(const tutti_peer *peer) {
+    return atomic_load_explicit(&peer->dead, memory_order_acquire) ? atomic_load(&peer->death_turn) : UINT64_MAX;
+}
+
+bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
+    pthread_mutex_lock(&peers_lock);
+    tutti_peer *peer = find(id);
+    bool news = peer != NULL && mark_dead(peer);
+    pthread_mutex_unlock(&peers_lock);
+    return news;
+}
+
+int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity) {
+    int count = 0;
+    pthread_mutex_lock(&peers_lock);
+    for (tutti_peer *peer = peers; peer != NULL && count < capacity; peer = peer->next) {
+        if (peer->remote || peer->death_told || !tutti_peer_ended(peer)) continue;
+        peer->death_told = true;
+        const tutti_channel_directory *directory = (const tutti_channel_directory *)peer->base;
+        if (atomic_load_explicit(&directory->memberships, memory_order_acquire) == 0) continue;
+        memcpy(ids[count++], peer->id, TUTTI_PROCESS_ID_BYTES);
+    }
+    pthread_mutex_unlock(&peers_lock);
+    return count;
+}
+
+bool tutti_peer_death_is_published(const tutti_peer *peer) {
+    pthread_mutex_lock(&peers_lock);
+    bool told = peer->death_told;
+    pthread_mutex_unlock(&peers_lock);
+    return told;
+}

@@ -1,0 +1,346 @@
+/*
+ * The segments of this process. See segment.h.
+ *
+ * All descriptors of one memfd in one process share its locks, and closing any of them gives the locks up. So a process has
+ * one segment for each memfd, however many of its threads are ranks, and takes its locks anew after it has closed a second
+ * descriptor; that happens only before anybody can have learned whom to ask about.
+ */
+#include "comm/shm/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bootstrap/base/deadline.h"
+#include "bootstrap/base/fault.h"
+#include "bootstrap/base/status.h"
+
+#define HALL_MAGIC   UINT64_C(0x31306c6c61687474) /* "tthall01" */
+#define PAGE         ((size_t)4096)
+#define ASK_AGAIN_NS (50 * TUTTI_NS_PER_MS)
+
+/* The first bytes of the memfd; written by the leader before it is passed on. */
+typedef struct hall_head {
+    uint64_t magic;
+    int32_t nseats, nranks;
+    uint64_t roll_bytes;
+    uint64_t doors_bytes; /* 0: none */
+} hall_head;
+
+/* Where the parts begin. */
+typedef struct hall_plan {
+    size_t seats, pages, table, listeners, end;
+} hall_plan;
+
+struct tutti_shm_segment {
+    int fd; /* -1: given back by tutti_shm_segment_close_fd */
+    dev_t device;
+    ino_t inode;
+    hall_head *head; /* the mapping */
+    hall_plan plan;
+    int nseats, nranks;
+    bool *own_seats;
+    int references;
+    int watched; /* seats that this process asks about */
+    tutti_shm_segment *next;
+};
+
+static pthread_mutex_t halls_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_shm_segment *segments; /* also those without references, until all have left */
+
+#define PAGE_STRIDE ((sizeof(tutti_page) + PAGE - 1) & ~(PAGE - 1))
+
+static hall_plan plan_of(const hall_head *head) {
+    hall_plan plan = {.seats = PAGE};
+    plan.pages = tutti_align_up(plan.seats + (size_t)head->nseats * sizeof(tutti_shm_member), PAGE);
+    plan.table = plan.pages + (size_t)head->nseats * PAGE_STRIDE;
+    plan.listeners = tutti_align_up(plan.table + head->roll_bytes, PAGE);
+    plan.end = tutti_align_up(plan.listeners + head->doors_bytes, PAGE);
+    return plan;
+}
+
+/* ------------------------------------------------------------------------------------------------ parts */
+
+static char *at(const tutti_shm_segment *segment, size_t offset) {
+    return (char *)segment->head + offset;
+}
+
+int tutti_shm_segment_fd(const tutti_shm_segment *segment) {
+    return segment->fd;
+}
+
+tutti_shm_member *tutti_shm_segment_member(const tutti_shm_segment *segment, int seat) {
+    return (tutti_shm_member *)(void *)at(segment, segment->plan.seats) + seat;
+}
+
+tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int seat) {
+    return (tutti_page *)(void *)at(segment, segment->plan.pages + (size_t)seat * PAGE_STRIDE);
+}
+
+const tutti_peer_table *tutti_shm_segment_peer_table(const tutti_shm_segment *segment) {
+    return (const tutti_peer_table *)(void *)at(segment, segment->plan.table);
+}
+
+tutti_listener_info *tutti_shm_segment_listeners(const tutti_shm_segment *segment) {
+    return segment->head->doors_bytes > 0 ? (tutti_listener_info *)(void *)at(segment, segment->plan.listeners) : NULL;
+}
+
+bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page *page) {
+    return segment != NULL && (uintptr_t)page - (uintptr_t)segment->head < segment->plan.end;
+}
+
+/* --------------------------------------------------------------------------------------- making, joining */
+
+/* Makes sure of the memory, so that shortage is an error here and never SIGBUS later. */
+static tutti_status commit(int fd, size_t offset, size_t bytes) {
+    if (!tutti_fault("hall_shortage") && fallocate(fd, 0, (off_t)offset, (off_t)bytes) == 0) return TUTTI_OK;
+    return tutti_fail(
+        TUTTI_ERR_MEMORY,
+        "no shared memory for a communicator (%zu KiB); the machine's memory or the container's limit is too "
+        "small",
+        bytes >> 10);
+}
+
+static tutti_status map(int fd, size_t bytes, tutti_shm_segment *segment) {
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED) return tutti_fail_errno(errno, "cannot map %zu KiB of shared memory", bytes >> 10);
+    madvise(base, bytes, MADV_DONTFORK);
+    madvise(base, bytes, MADV_DONTDUMP);
+    segment->head = base;
+    return TUTTI_OK;
+}
+
+static void discard(tutti_shm_segment *segment) {
+    if (segment->head != NULL) munmap(segment->head, segment->plan.end);
+    if (segment->fd >= 0) close(segment->fd);
+    free(segment->own_seats);
+    free(segment);
+}
+
+/* The lock is held. */
+static tutti_status enter(tutti_shm_segment *segment) {
+    struct stat status;
+    if (fstat(segment->fd, &status) != 0) return tutti_fail_errno(errno, "shared memory of a communicator");
+    segment->nseats = segment->head->nseats;
+    segment->nranks = segment->head->nranks;
+    TUTTI_TRY(tutti_calloc((size_t)segment->nseats, sizeof *segment->own_seats, &segment->own_seats));
+    segment->device = status.st_dev;
+    segment->inode = status.st_ino;
+    segment->references = 1;
+    segment->next = segments;
+    segments = segment;
+    return TUTTI_OK;
+}
+
+static tutti_status make(const hall_head *head, tutti_shm_segment *segment) {
+    segment->plan = plan_of(head);
+    segment->fd = memfd_create("tutti-hall", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (segment->fd < 0) return tutti_fail_errno(errno, "cannot make shared memory (memfd_create)");
+    if (ftruncate(segment->fd, (off_t)segment->plan.end) != 0 ||
+        fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        return tutti_fail_errno(errno, "cannot make shared memory of %zu KiB", segment->plan.end >> 10);
+    TUTTI_TRY(commit(segment->fd, 0, segment->plan.pages)); /* each rank sees to its page, so that it is near its core */
+    TUTTI_TRY(commit(segment->fd, segment->plan.table, segment->plan.end - segment->plan.table));
+    TUTTI_TRY(map(segment->fd, segment->plan.end, segment));
+    *segment->head = *head;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_shm_segment_create(const tutti_peer_table *table, int host, tutti_shm_segment **hall_out) {
+    tutti_shm_segment *segment;
+    hall_head head = {.magic = HALL_MAGIC,
+                      .nseats = tutti_peer_table_hosts(table)[host].nranks,
+                      .nranks = table->nranks,
+                      .roll_bytes = tutti_peer_table_bytes(table)};
+    if (table->nhosts > 1) head.doors_bytes = (uint64_t)table->nranks * sizeof(tutti_listener_info);
+    TUTTI_TRY(tutti_calloc(1, sizeof *segment, &segment));
+    segment->fd = -1;
+    tutti_status status = make(&head, segment);
+    if (status == TUTTI_OK) {
+        memcpy(at(segment, segment->plan.table), table, head.roll_bytes);
+        pthread_mutex_lock(&halls_lock);
+        status = enter(segment);
+        pthread_mutex_unlock(&halls_lock);
+    }
+    if (status != TUTTI_OK) {
+        discard(segment);
+        return status;
+    }
+    *hall_out = segment;
+    return TUTTI_OK;
+}
+
+/* Maps a segment that another process has made, after checking that it cannot shrink under us. */
+static tutti_status open_hall(tutti_shm_segment *segment, int nranks, int neighbours) {
+    struct stat status;
+    hall_head head;
+    int seals = fcntl(segment->fd, F_GET_SEALS);
+    if (fstat(segment->fd, &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+        pread(segment->fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != HALL_MAGIC)
+        return tutti_fail(TUTTI_ERR_REFUSED, "the shared memory of this host's first rank is not sealed, or is none");
+    const tutti_peer_table largest = {.nhosts = nranks, .count = nranks};
+    bool possible = head.nranks == nranks && head.nseats == neighbours && head.roll_bytes >= sizeof(tutti_peer_table) &&
+                    head.roll_bytes <= tutti_peer_table_bytes(&largest) &&
+                    (head.doors_bytes == 0 || head.doors_bytes == (uint64_t)nranks * sizeof(tutti_listener_info));
+    segment->plan = plan_of(&head);
+    if (!possible || (uint64_t)status.st_size != segment->plan.end)
+        return tutti_fail(TUTTI_ERR_REFUSED, "the shared memory of this host's first rank is not of the size it says");
+    TUTTI_TRY(map(segment->fd, segment->plan.end, segment));
+    TUTTI_TRY(tutti_peer_table_check(tutti_shm_segment_peer_table(segment), head.roll_bytes, nranks));
+    return enter(segment);
+}
+
+static tutti_status lock_seat(const tutti_shm_segment *segment, int seat) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = seat, .l_len = 1};
+    if (fcntl(segment->fd, F_SETLK, &lock) == 0) return TUTTI_OK;
+    return tutti_fail_errno(errno,
+                            "cannot lock a seat in shared memory: another process has it, or the system has no locks");
+}
+
+static tutti_shm_segment *find(int fd) {
+    struct stat status;
+    if (fstat(fd, &status) != 0) return NULL;
+    tutti_shm_segment *segment = segments;
+    while (segment != NULL && (segment->device != status.st_dev || segment->inode != status.st_ino)) segment = segment->next;
+    return segment;
+}
+
+static tutti_status join_locked(int fd, int nranks, int neighbours, tutti_shm_segment **hall_out) {
+    tutti_shm_segment *segment = find(fd);
+    if (segment != NULL) {
+        close(fd); /* with it all locks of this process have gone */
+        for (int seat = 0; seat < segment->nseats; seat++)
+            if (segment->own_seats[seat]) TUTTI_TRY(lock_seat(segment, seat));
+        segment->references++;
+        *hall_out = segment;
+        return TUTTI_OK;
+    }
+    tutti_status status = tutti_calloc(1, sizeof *segment, &segment);
+    if (status != TUTTI_OK) {
+        close(fd);
+        return status;
+    }
+    segment->fd = fd;
+    status = open_hall(segment, nranks, neighbours);
+    if (status == TUTTI_OK) *hall_out = segment;
+    else discard(segment);
+    return status;
+}
+
+tutti_status tutti_shm_segment_join(int fd, int nranks, int neighbours, tutti_shm_segment **hall_out) {
+    pthread_mutex_lock(&halls_lock);
+    tutti_status status = join_locked(fd, nranks, neighbours, hall_out);
+    pthread_mutex_unlock(&halls_lock);
+    return status;
+}
+
+tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int seat) {
+    TUTTI_TRY(commit(segment->fd, segment->plan.pages + (size_t)seat * PAGE_STRIDE, PAGE_STRIDE));
+    pthread_mutex_lock(&halls_lock);
+    tutti_status status = lock_seat(segment, seat);
+    segment->own_seats[seat] = status == TUTTI_OK;
+    pthread_mutex_unlock(&halls_lock);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------------------- leaving */
+
+/* Does another process ask about this one here? */
+static bool is_watched(const tutti_shm_segment *segment) {
+    for (int seat = 0; seat < segment->nseats; seat++)
+        if (segment->own_seats[seat] && atomic_load(&tutti_shm_segment_member(segment, seat)->watchers) > 0) return true;
+    return false;
+}
+
+void tutti_shm_segment_close_fd(tutti_shm_segment *segment) {
+    pthread_mutex_lock(&halls_lock);
+    if (segment->fd >= 0 && segment->watched == 0 && !is_watched(segment)) {
+        close(segment->fd);
+        segment->fd = -1;
+    }
+    pthread_mutex_unlock(&halls_lock);
+}
+
+void tutti_shm_segment_retain(tutti_shm_segment *segment) {
+    pthread_mutex_lock(&halls_lock);
+    segment->references++;
+    pthread_mutex_unlock(&halls_lock);
+}
+
+/* Does nobody ask here after this process any more? Those who did may have died before they could say that they leave. */
+static bool is_deserted(tutti_shm_segment *segment) {
+    if (!is_watched(segment)) return true;
+    for (int seat = 0; seat < segment->nseats; seat++)
+        if (!segment->own_seats[seat] && atomic_load(&tutti_shm_segment_member(segment, seat)->left) == 0 &&
+            !tutti_shm_segment_has_ended(segment, seat))
+            return false;
+    return true;
+}
+
+/* Takes segments that nobody needs any more off the list. */
+static tutti_shm_segment *take_deserted(void) {
+    tutti_shm_segment *taken = NULL;
+    for (tutti_shm_segment **link = &segments; *link != NULL;) {
+        tutti_shm_segment *segment = *link;
+        if (segment->references > 0 || !is_deserted(segment)) {
+            link = &segment->next;
+            continue;
+        }
+        *link = segment->next;
+        segment->next = taken;
+        taken = segment;
+    }
+    return taken;
+}
+
+void tutti_shm_segment_release(tutti_shm_segment *segment) {
+    if (segment == NULL) return;
+    pthread_mutex_lock(&halls_lock);
+    tutti_shm_segment *deserted = NULL;
+    if (--segment->references == 0) {
+        for (int seat = 0; seat < segment->nseats; seat++)
+            if (segment->own_seats[seat]) atomic_store(&tutti_shm_segment_member(segment, seat)->left, 1);
+        deserted = take_deserted();
+    }
+    pthread_mutex_unlock(&halls_lock);
+    while (deserted != NULL) {
+        tutti_shm_segment *next = deserted->next;
+        discard(deserted);
+        deserted = next;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ life */
+
+void tutti_shm_segment_watch(tutti_shm_segment *segment, int seat) {
+    pthread_mutex_lock(&halls_lock);
+    segment->references++;
+    segment->watched++;
+    pthread_mutex_unlock(&halls_lock);
+    atomic_fetch_add(&tutti_shm_segment_member(segment, seat)->watchers, 1);
+}
+
+void tutti_shm_segment_unwatch(tutti_shm_segment *segment, int seat) {
+    atomic_fetch_sub(&tutti_shm_segment_member(segment, seat)->watchers, 1);
+    pthread_mutex_lock(&halls_lock);
+    segment->watched--;
+    pthread_mutex_unlock(&halls_lock);
+    tutti_shm_segment_release(segment);
+}
+
+bool tutti_shm_segment_has_ended(tutti_shm_segment *segment, int seat_index) {
+    tutti_shm_member *seat = tutti_shm_segment_member(segment, seat_index);
+    if (atomic_load_explicit(&seat->dead, memory_order_acquire) != 0) return true;
+    int64_t now_ns = tutti_now_ns(), asked_ns = atomic_load_explicit(&seat->asked_ns, memory_order_relaxed);
+    if (now_ns >= asked_ns && now_ns - asked_ns < ASK_AGAIN_NS) return false;
+    atomic_store_explicit(&seat->asked_ns, now_ns, memory_order_relaxed);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = seat_index, .l_len = 1};
+    if (fcntl(segment->fd, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK) return false;
+    atomic_store_explicit(&seat->dead, 1, memory_order_release);
+    return true;
+}

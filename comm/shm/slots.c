@@ -1,0 +1,210 @@
+/*
+ * Leases of staging memory. See slots.h.
+ *
+ * A lease may be taken from an idle communicator once all its ranks have finished the last call that used it: until
+ * then slow peers may still read it. Below TUTTI_SLOTS_BUDGET_BYTES nobody takes anything from anyone.
+ */
+#include "comm/shm/slots.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bootstrap/base/settings.h"
+#include "bootstrap/base/status.h"
+#include "comm/shm/flags.h"
+#include "comm/shm/heap.h"
+#include "kernels/copy.h"
+
+static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_comm *comms;
+static size_t leased_bytes;
+
+/* Twice a core's own cache: what has been read has left it when its turn comes again. Much more would leave the shared
+ * cache, too. Many ranks share the cores and their caches. From trials with 2 to 64 ranks. */
+#define RING_BYTES       ((size_t)2 << 20)
+#define SMALL_RING_BYTES ((size_t)1 << 20)
+#define FEW_RANKS        4
+#define CHUNKS           4 /* of the largest size, in a ring */
+
+size_t tutti_slots_chunk_bytes(int nranks) {
+    size_t forced = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES);
+    size_t bytes = forced > 0 ? forced : (nranks <= FEW_RANKS ? RING_BYTES : SMALL_RING_BYTES) / CHUNKS;
+    return bytes / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
+}
+
+static tutti_slots shape_of(const tutti_comm *comm) {
+    size_t n = (size_t)comm->nranks;
+    tutti_slots shape = {
+        .ring_bytes = CHUNKS * tutti_max_size(comm->chunk_bytes, n * TUTTI_CACHE_LINE),
+        .table_bytes = tutti_align_up(n * sizeof(tutti_count_entry), TUTTI_CACHE_LINE),
+    };
+    shape.bytes = shape.ring_bytes + TUTTI_POSTS * shape.table_bytes;
+    return shape;
+}
+
+static bool readers_are_gone(const tutti_comm *comm, uint64_t sequence) {
+    uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
+    for (int rank = 0; rank < comm->nranks; rank++)
+        if (atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire) < done) return false;
+    return true;
+}
+
+/* Takes the memory of an idle lease of exactly this size from another communicator; NULL when there is none. */
+static char *take_from_another(const tutti_comm *taker, size_t bytes) {
+    for (tutti_comm *comm = comms; comm != NULL; comm = comm->next) {
+        int idle = 0;
+        if (comm == taker || !atomic_compare_exchange_strong(&comm->slots_busy, &idle, 1)) continue;
+        char *memory = NULL;
+        if (comm->slots != NULL && comm->slots->bytes == bytes && readers_are_gone(comm, comm->slots->sequence)) {
+            memory = comm->slots->memory;
+            free(comm->slots);
+            comm->slots = NULL;
+        }
+        atomic_store_explicit(&comm->slots_busy, 0, memory_order_release);
+        if (memory != NULL) return memory;
+    }
+    return NULL;
+}
+
+static tutti_status lease(tutti_comm *comm) {
+    tutti_slots *slots;
+    TUTTI_TRY(tutti_calloc(1, sizeof *slots, &slots));
+    *slots = shape_of(comm);
+    pthread_mutex_lock(&slots_lock);
+    if (leased_bytes + slots->bytes > TUTTI_SLOTS_BUDGET_BYTES) slots->memory = take_from_another(comm, slots->bytes);
+    tutti_status status = TUTTI_OK;
+    if (slots->memory == NULL) {
+        void *memory = NULL;
+        status = tutti_heap_alloc(TUTTI_HEAP_CONTROL, slots->bytes, &memory);
+        slots->memory = memory;
+        if (status == TUTTI_OK) leased_bytes += slots->bytes;
+    }
+    pthread_mutex_unlock(&slots_lock);
+    if (status != TUTTI_OK) {
+        free(slots);
+        return status;
+    }
+    comm->slots = slots;
+    return TUTTI_OK;
+}
+
+tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op) {
+    /* Someone who looks for a lease holds the flag for a moment only. */
+    int idle = 0;
+    while (
+        !atomic_compare_exchange_weak_explicit(&comm->slots_busy, &idle, 1, memory_order_acquire, memory_order_relaxed))
+        idle = 0;
+    if (TUTTI_UNLIKELY(comm->slots == NULL)) {
+        tutti_status status = lease(comm);
+        if (status != TUTTI_OK) {
+            tutti_slots_release(comm);
+            return status;
+        }
+    }
+    comm->slots->sequence = op->sequence;
+    return TUTTI_OK;
+}
+
+void tutti_slots_release(tutti_comm *comm) {
+    atomic_store_explicit(&comm->slots_busy, 0, memory_order_release);
+}
+
+/* ------------------------------------------------------------------------------------------------- ring */
+
+/* Bytes of the ring that readers of earlier calls may still need. */
+static size_t taken_before(const tutti_comm *comm, const tutti_op *op) {
+    size_t bytes = 0;
+    for (int i = 0; i < TUTTI_POSTS; i++) {
+        const tutti_taken *taken = &comm->slots->taken[i];
+        if (taken->sequence > comm->finished && taken->sequence < op->sequence) bytes += taken->bytes;
+    }
+    return bytes;
+}
+
+tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t bytes, uint32_t *first_out) {
+    tutti_slots *slots = comm->slots;
+    size_t depth = slots->ring_bytes / stride;
+    size_t first = (slots->offset + stride - 1) / stride % depth;
+    size_t skipped = first * stride >= slots->offset ? first * stride - slots->offset
+                                                     : slots->ring_bytes - slots->offset + first * stride;
+    if (TUTTI_UNLIKELY(taken_before(comm, op) + skipped + bytes > slots->ring_bytes))
+        TUTTI_TRY(tutti_finished_wait(comm, op->sequence - 1));
+    *first_out = (uint32_t)first;
+    return TUTTI_OK;
+}
+
+void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count) {
+    tutti_slots *slots = comm->slots;
+    size_t depth = slots->ring_bytes / stride;
+    size_t end = (first + count - 1) % depth * stride + stride;
+    size_t bytes = end > slots->offset ? end - slots->offset : slots->ring_bytes - slots->offset + end;
+    bool all = count >= depth || (uint64_t)bytes < count * stride; /* has come round to where it began */
+    slots->taken[op->sequence % TUTTI_POSTS] =
+        (tutti_taken){.sequence = op->sequence, .bytes = all ? slots->ring_bytes : bytes};
+    slots->offset = end;
+}
+
+/* ---------------------------------------------------------------------------------------------- writing */
+
+#define LEAST_MEASURED_BYTES ((size_t)2 << 10)
+#define TRIAL_BYTES          ((size_t)8 << 10) /* more than the store buffer takes without waiting */
+#define WRITES_PER_LOOK      16                /* through the caches: a look takes 60 ns */
+#define WRITES_PER_TRIAL     64                /* past them */
+/* What a line costs through the caches: 1 to 3 ns where the readers share our last-level cache, 12 to 28 where they do
+ * not. Past the caches it is 1 to 5 ns anywhere, but readers that share the cache then wait some 6 ns longer for it. */
+#define DEAR_LINE_NS  8.0F
+#define CHEAP_LINE_NS 4.0F
+
+/* Brings the bytes here: what reading them costs is not to be counted. */
+static void touch(const char *src, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += TUTTI_CACHE_LINE) (void)*(const volatile char *)(src + i);
+}
+
+/* Copies through the caches, and learns what that costs until the bytes have left this core's store buffer. A measurement
+ * counts for no more than a few times what is known: it may contain the time of another thread. */
+static void measured_copy(tutti_store_policy *pace, char *slot, const char *src, size_t bytes) {
+    atomic_int drained = 0;
+    touch(src, bytes);
+    uint64_t start = tutti_ticks();
+    memcpy(slot, src, bytes);
+    atomic_exchange_explicit(&drained, 0, memory_order_seq_cst); /* returns once earlier stores are done */
+    float lines = (float)bytes / TUTTI_CACHE_LINE, cost = (float)tutti_ticks_to_ns(tutti_ticks() - start) / lines;
+    float most = 4 * pace->line_ns + 1;
+    pace->line_ns += ((cost < most ? cost : most) - pace->line_ns) / 4;
+    if (pace->line_ns > DEAR_LINE_NS) pace->streams = true;
+    if (pace->line_ns < CHEAP_LINE_NS) pace->streams = false;
+}
+
+/* Neither way is better everywhere (in trials, past the caches is 5 times as fast between cores without a common cache, and
+ * half as fast between others), and which cores these are may change at any time: threads move, and so do a virtual
+ * machine's cores. So each rank goes by what its own writes cost. */
+void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes) {
+    tutti_store_policy *pace = &comm->pace;
+    const char *from = src;
+    bool streams = pace->streams;
+    if (bytes >= LEAST_MEASURED_BYTES && pace->writes++ % (streams ? WRITES_PER_TRIAL : WRITES_PER_LOOK) == 0) {
+        size_t trial = tutti_min_size(bytes, TRIAL_BYTES);
+        measured_copy(pace, slot, from, trial);
+        slot += trial, from += trial, bytes -= trial;
+    }
+    if (streams) tutti_copy_stream(slot, from, bytes);
+    else memcpy(slot, from, bytes);
+}
+
+/* ----------------------------------------------------------------------------------------------- takers */
+
+void tutti_slots_enlist(tutti_comm *comm) {
+    pthread_mutex_lock(&slots_lock);
+    comm->next = comms;
+    comms = comm;
+    pthread_mutex_unlock(&slots_lock);
+}
+
+void tutti_slots_delist(tutti_comm *comm) {
+    pthread_mutex_lock(&slots_lock);
+    tutti_comm **link = &comms;
+    while (*link != NULL && *link != comm) link = &(*link)->next;
+    if (*link != NULL) *link = comm->next;
+    if (comm->slots != NULL) leased_bytes -= comm->slots->bytes;
+    pthread_mutex_unlock(&slots_lock);
+}

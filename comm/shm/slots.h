@@ -1,0 +1,69 @@
+/*
+ * Staging memory of a collective: leased from the process for the time of a call, kept by the communicator while
+ * nobody else wants it, so that 500 groups need no 500 arenas.
+ *
+ *    | ring                                            | table[0] ... table[3] |
+ *
+ * ring      what peers read: pieces of inputs, and of results. A call divides it into slots of one size and puts piece k
+ *           into slot (first + k) % depth; the next call goes on behind it. So a slot rests as long as possible before
+ *           it is written again: by then it has left the caches of those who read it, from where each line would have to
+ *           be taken back first (in a trial 128 KiB took 2 ranks 7 us with a ring of 2 MiB, 18 us in one place)
+ * table     addresses and counts per rank, for the v-kinds; call k uses table[k % TUTTI_POSTS]
+ *
+ * Invariant: a slot is written only when all who were to read what was in it have done so.
+ */
+#ifndef TUTTI_SLOTS_H
+#define TUTTI_SLOTS_H
+
+#include "comm/base/comm.h"
+
+/* An entry of the table: what the owner has for one rank. */
+typedef struct tutti_count_entry {
+    uint64_t address; /* in the owner's process */
+    uint64_t count;
+} tutti_count_entry;
+
+/* How much of the ring a call has taken that peers may still read. */
+typedef struct tutti_taken {
+    uint64_t sequence;
+    size_t bytes;
+} tutti_taken;
+
+typedef struct tutti_slots {
+    char *memory; /* in the heap's control area */
+    size_t bytes;
+    size_t ring_bytes, table_bytes; /* of one table */
+    size_t offset;                  /* where the next call's first piece goes */
+    tutti_taken taken[TUTTI_POSTS]; /* by the last calls; call k: taken[k % TUTTI_POSTS] */
+    uint64_t sequence;              /* last call that used it */
+} tutti_slots;
+
+/* A process that has leased this much takes memory from idle communicators for others, as long as some are idle. */
+#define TUTTI_SLOTS_BUDGET_BYTES ((size_t)32 << 20)
+
+/* Largest piece that a rank of a communicator of this size stages at a time: a quarter of its ring. */
+size_t tutti_slots_chunk_bytes(int nranks);
+
+/* Makes sure that comm->slots is there and nobody takes it until release. Two calls of one communicator never
+ * overlap. */
+tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op);
+void tutti_slots_release(tutti_comm *comm);
+
+/* Where slots of `stride` bytes begin for this call: the index of its first one. Waits for readers of earlier calls if the
+ * first `bytes` of them are not free. */
+tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t bytes, uint32_t *first_out);
+/* The call has used `count` slots from `first` on. */
+void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count);
+
+/* Copies into staging memory, or into a peer's output, by the way that has been quicker of late: through the caches, or past them. */
+void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes);
+
+static inline tutti_count_entry *tutti_slots_table(const tutti_slots *slots, uint64_t sequence) {
+    return (tutti_count_entry *)(slots->memory + slots->ring_bytes + sequence % TUTTI_POSTS * slots->table_bytes);
+}
+
+/* All communicators of this process, for takers of leases; comm.c adds and removes. Removed ones keep their lease. */
+void tutti_slots_enlist(tutti_comm *comm);
+void tutti_slots_delist(tutti_comm *comm);
+
+#endif

@@ -1,0 +1,394 @@
+/*
+ * The nodes of one job. All requests to the store are made by one thread; `lock` guards what it shares with the launcher's
+ * loop: `news`, written by the thread, and `wants`, written by the loop.
+ */
+#include "tools/tuttirun/launch_nodes.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "bootstrap/base/common.h"
+#include "bootstrap/base/status.h"
+#include "bootstrap/base/thread.h"
+#include "tools/tuttirun/launch_nodes_state.h"
+#include "bootstrap/launcher/slurm.h"
+
+enum { MOST_NAMED = 8, PROMPT_MS = 1000 };
+
+/* ------------------------------------------------------------------------------------------------ store */
+
+tutti_launch_key tutti_launch_key_of(const tutti_launch_nodes *nodes, const char *name) {
+    tutti_launch_key made;
+    snprintf(made.text, sizeof made.text, "tuttirun/%.200s/%s", nodes->options.run_id, name);
+    return made;
+}
+
+tutti_launch_key tutti_launch_attempt_key(const tutti_launch_nodes *nodes, const char *name) {
+    tutti_launch_key made;
+    snprintf(made.text, sizeof made.text, "tuttirun/%.200s/%d/%s", nodes->options.run_id, nodes->attempt, name);
+    return made;
+}
+
+tutti_launch_key tutti_launch_node_key(const tutti_launch_nodes *nodes, const char *name, int node) {
+    char numbered[64];
+    snprintf(numbered, sizeof numbered, "%s/%d", name, node);
+    return tutti_launch_attempt_key(nodes, numbered);
+}
+
+tutti_status tutti_launch_add(tutti_launch_nodes *nodes, tutti_launch_key at, int64_t amount, int64_t *value_out) {
+    return nodes->store.add(nodes->store.context, at.text, amount, value_out);
+}
+
+tutti_status tutti_launch_set(tutti_launch_nodes *nodes, tutti_launch_key at, const char *text) {
+    return nodes->store.set(nodes->store.context, at.text, text, strlen(text));
+}
+
+tutti_status tutti_launch_get(tutti_launch_nodes *nodes, tutti_launch_key at, char *text, size_t capacity,
+                              int64_t wait_ms) {
+    size_t bytes = 0;
+    tutti_status status = nodes->store.get(nodes->store.context, at.text, text, capacity - 1, &bytes, wait_ms);
+    if (status == TUTTI_ERR_TIMEOUT && !tutti_store_client_is_broken(nodes->client)) return TUTTI_NOT_YET;
+    TUTTI_TRY(status);
+    text[bytes] = '\0';
+    tutti_make_printable(text); /* any process that reaches the store may have written it */
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------- words */
+
+const char *tutti_launch_seconds(int64_t ms, char text[32]) {
+    snprintf(text, 32, "%.*f s", ms % 1000 != 0, (double)ms / 1000);
+    return text;
+}
+
+const char *tutti_launch_name_node(const tutti_launch_nodes *nodes, int node, char *text, size_t capacity) {
+    char host[256];
+    if (nodes->options.list != NULL && tutti_hostlist_get(nodes->options.list, node, host, sizeof host))
+        snprintf(text, capacity, "node %d (%s)", node, host);
+    else snprintf(text, capacity, "node %d", node);
+    return text;
+}
+
+tutti_status tutti_launch_list_absent(tutti_launch_nodes *nodes, const char *name, char *text, size_t capacity,
+                                      int *count_out) {
+    char one[300];
+    size_t used = 0;
+    int count = 0;
+    text[0] = '\0';
+    for (int i = 0; i < nodes->options.nnodes; i++) {
+        int there = 0;
+        TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, name, i).text, &there));
+        if (there || ++count > MOST_NAMED || used >= capacity) continue;
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used > 0 ? ", " : "",
+                                 tutti_launch_name_node(nodes, i, one, sizeof one));
+    }
+    if (count > MOST_NAMED && used < capacity)
+        snprintf(text + used, capacity - used, " and %d more", count - MOST_NAMED);
+    *count_out = count;
+    return TUTTI_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------ events */
+
+/* The number is drawn first and the event written then: readers wait for it. */
+static tutti_status post(tutti_launch_nodes *nodes, const char *event) {
+    int64_t number;
+    char name[40];
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "events"), 1, &number));
+    snprintf(name, sizeof name, "event/%lld", (long long)number);
+    return tutti_launch_set(nodes, tutti_launch_attempt_key(nodes, name), event);
+}
+
+static tutti_status post_failure(tutti_launch_nodes *nodes, tutti_launch_failure failure, int node, int exit_code,
+                                 const char *text) {
+    char event[TUTTI_LAUNCH_EVENT_BYTES];
+    int64_t number;
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "failures"), 1, &number));
+    if (failure == TUTTI_LAUNCH_FAILED_FINALLY)
+        TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "final"), 1, &number));
+    snprintf(event, sizeof event, "failed %d %d %s", node, exit_code, text);
+    return post(nodes, event);
+}
+
+/* A node whose ranks have ended has told of their failures before. So the last one knows how the attempt went. */
+static tutti_status count_ended(tutti_launch_nodes *nodes, int node) {
+    int64_t ended, failures, final;
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_node_key(nodes, "over", node), 1, &ended));
+    if (ended != 1) return TUTTI_OK; /* it was killed, and its keeper and node 0 both tell of that */
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "ended"), 1, &ended));
+    if (ended != nodes->options.nnodes) return TUTTI_OK;
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "failures"), 0, &failures));
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "final"), 0, &final));
+    bool again = failures > 0 && final == 0 && nodes->attempt < nodes->options.max_restarts;
+    if (again) TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, "generation"), 1, &final));
+    return post(nodes, again ? "again" : "done");
+}
+
+/* ------------------------------------------------------------------------------------------------ thread */
+
+void tutti_launch_notify_loop(tutti_launch_nodes *nodes) {
+    eventfd_write(nodes->event_fd, 1);
+}
+
+tutti_launch_wishes tutti_launch_wishes_of(tutti_launch_nodes *nodes) {
+    pthread_mutex_lock(&nodes->lock);
+    tutti_launch_wishes wants = nodes->wants;
+    pthread_mutex_unlock(&nodes->lock);
+    return wants;
+}
+
+static void conclude(tutti_launch_nodes *nodes, tutti_launch_verdict verdict) {
+    pthread_mutex_lock(&nodes->lock);
+    nodes->news.verdict = verdict;
+    pthread_mutex_unlock(&nodes->lock);
+    nodes->open = false;
+    tutti_launch_notify_loop(nodes);
+}
+
+static void take_event(tutti_launch_nodes *nodes, const char *event) {
+    int node, exit_code, used = 0;
+    if (sscanf(event, "failed %d %d %n", &node, &exit_code, &used) != 2 || used == 0) {
+        conclude(nodes, strcmp(event, "again") == 0 ? TUTTI_LAUNCH_AGAIN : TUTTI_LAUNCH_DONE);
+        return;
+    }
+    pthread_mutex_lock(&nodes->lock);
+    if (nodes->news.failed_node < 0) {
+        nodes->news.failed_node = node;
+        nodes->news.exit_code = exit_code > 0 && exit_code < 256 ? exit_code : 1;
+        snprintf(nodes->news.text, sizeof nodes->news.text, "%.599s", event + used);
+    }
+    pthread_mutex_unlock(&nodes->lock);
+    tutti_launch_notify_loop(nodes);
+}
+
+/* Waits a moment for the next event. */
+static tutti_status listen(tutti_launch_nodes *nodes) {
+    char name[40], event[TUTTI_LAUNCH_EVENT_BYTES + 1];
+    if (!nodes->open) {
+        usleep(TUTTI_LAUNCH_LISTEN_MS * 100);
+        return TUTTI_OK;
+    }
+    snprintf(name, sizeof name, "event/%d", nodes->nevents + 1);
+    tutti_status status =
+        tutti_launch_get(nodes, tutti_launch_attempt_key(nodes, name), event, sizeof event, TUTTI_LAUNCH_LISTEN_MS);
+    if (status == TUTTI_NOT_YET) return TUTTI_OK;
+    TUTTI_TRY(status);
+    nodes->nevents++;
+    take_event(nodes, event);
+    return TUTTI_OK;
+}
+
+/* Tells what the loop wants to have told. */
+static tutti_status carry_out(tutti_launch_nodes *nodes, const tutti_launch_wishes *wants) {
+    pthread_mutex_lock(&nodes->lock);
+    if (wants->report) nodes->wants.report = false;
+    if (wants->ended) nodes->wants.ended = false;
+    pthread_mutex_unlock(&nodes->lock);
+    if (wants->report)
+        TUTTI_TRY(post_failure(nodes, wants->failure, nodes->options.node, wants->exit_code, wants->text));
+    if (!wants->ended) return TUTTI_OK;
+    nodes->ended = true;
+    nodes->notice = (tutti_notice){0};
+    nodes->ending = tutti_deadline_after_ms(-1);
+    return count_ended(nodes, nodes->options.node);
+}
+
+/* The attempt begins: all nodes come together for it. */
+static tutti_status begin(tutti_launch_nodes *nodes, int attempt) {
+    nodes->attempt = attempt;
+    nodes->nevents = 0;
+    nodes->ended = false;
+    TUTTI_TRY(tutti_launch_nodes_gather(nodes));
+    nodes->met = nodes->open = true;
+    pthread_mutex_lock(&nodes->lock);
+    nodes->news.joined = true;
+    nodes->news.attempt = attempt;
+    pthread_mutex_unlock(&nodes->lock);
+    tutti_launch_notify_loop(nodes);
+    return TUTTI_OK;
+}
+
+/* Looks after the others while the attempt runs. */
+static tutti_status watch(tutti_launch_nodes *nodes) {
+    char text[160];
+    int silent = -1;
+    bool enough = false;
+    TUTTI_TRY(tutti_launch_show_life(nodes, &silent, text, sizeof text));
+    if (silent >= 0 && nodes->open) {
+        TUTTI_TRY(post_failure(nodes, TUTTI_LAUNCH_FAILED, silent, 1, text));
+        TUTTI_TRY(count_ended(nodes, silent));
+    }
+    if (nodes->open && nodes->ended) {
+        pthread_mutex_lock(&nodes->lock);
+        bool failed = nodes->news.failed_node >= 0;
+        pthread_mutex_unlock(&nodes->lock);
+        TUTTI_TRY(tutti_launch_mind_ending(nodes, failed, &enough));
+    }
+    if (enough) conclude(nodes, TUTTI_LAUNCH_DONE);
+    return listen(nodes);
+}
+
+static tutti_status take_part(tutti_launch_nodes *nodes) {
+    TUTTI_TRY(tutti_launch_nodes_reach(nodes));
+    for (;;) {
+        tutti_launch_wishes wants = tutti_launch_wishes_of(nodes);
+        if (!nodes->met || wants.attempt != nodes->attempt) TUTTI_TRY(begin(nodes, wants.attempt));
+        wants = tutti_launch_wishes_of(nodes);
+        TUTTI_TRY(carry_out(nodes, &wants));
+        if (wants.close) return TUTTI_OK;
+        TUTTI_TRY(watch(nodes));
+    }
+}
+
+/* The store is not to be reached any longer; or the nodes have not come together. */
+static void tell_lost(tutti_launch_nodes *nodes, tutti_status status) {
+    char silent[32];
+    pthread_mutex_lock(&nodes->lock);
+    nodes->news.verdict = TUTTI_LAUNCH_LOST;
+    if (status == TUTTI_ERR_TIMEOUT && nodes->client != NULL)
+        snprintf(nodes->news.text, sizeof nodes->news.text,
+                 "no answer from %.200s:%d for %s (TUTTI_PEER_TIMEOUT_MS): node 0's host has ended or stands still, or "
+                 "the network between is cut",
+                 nodes->options.host, nodes->options.port, tutti_launch_seconds(nodes->options.silent_ms, silent));
+    else snprintf(nodes->news.text, sizeof nodes->news.text, "%.599s", tutti_last_error());
+    pthread_mutex_unlock(&nodes->lock);
+    tutti_launch_notify_loop(nodes);
+}
+
+/* Ends all waits of the thread when the loop has wanted to close for long enough. */
+static int wants_out(void *context) {
+    tutti_launch_nodes *nodes = context;
+    tutti_launch_wishes wants = tutti_launch_wishes_of(nodes);
+    if (!wants.close) return 0;
+    if (nodes->client == NULL) return 1; /* no other node waits for a word of ours */
+    int64_t most_ms = wants.leave == TUTTI_LAUNCH_LEAVE_PROMPTLY ? PROMPT_MS : 2 * nodes->options.silent_ms;
+    return tutti_now_ns() - wants.close_ns > most_ms * TUTTI_NS_PER_MS;
+}
+
+static void *talk(void *argument) {
+    tutti_launch_nodes *nodes = argument;
+    tutti_interrupt_set(wants_out, nodes);
+    tutti_status status = take_part(nodes);
+    if (status != TUTTI_OK) tell_lost(nodes, status);
+    if ((status == TUTTI_OK || nodes->apart) && !nodes->is_twin) tutti_launch_say_goodbye(nodes);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------- the keeper's */
+
+/* While nodes gather that is a verdict, then a failure, and in the end nothing but a goodbye. */
+static tutti_status testify(tutti_launch_nodes *nodes, const char *text) {
+    char verdict[TUTTI_LAUNCH_EVENT_BYTES];
+    int node = nodes->options.node, there = 0;
+    bool here;
+    int64_t generation = 0, count;
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, "generation"), 0, &generation));
+    nodes->attempt = (int)generation;
+    TUTTI_TRY(tutti_launch_is_here(nodes, &here));
+    if (!here) return TUTTI_OK; /* it had not come; the others wait for it as for any other */
+    TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_node_key(nodes, "left", node), 1, &count));
+    snprintf(verdict, sizeof verdict, "node %d: %.600s", node, text);
+    tutti_status status = tutti_launch_give_verdict(nodes, verdict);
+    TUTTI_TRY(status);
+    TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "over", node).text, &there));
+    if (there) return TUTTI_OK;
+    TUTTI_TRY(post_failure(nodes, TUTTI_LAUNCH_FAILED, node, 128 + SIGKILL, text));
+    return count_ended(nodes, node);
+}
+
+void tutti_launch_nodes_testify(const tutti_launch_nodes_options *options) {
+    static tutti_launch_nodes nodes = {.event_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+    const tutti_store_patience patience = {
+        .secret = options->secret, .connect_ms = options->silent_ms, .answer_ms = options->silent_ms};
+    char text[400];
+    nodes.options = *options;
+    snprintf(text, sizeof text, "tuttirun on host %.256s was killed or has crashed", options->own_host);
+    if (tutti_store_client_reach(options->host, options->port, &patience, &nodes.client) != TUTTI_OK) return;
+    nodes.store = tutti_store_client_callbacks(nodes.client);
+    (void)testify(&nodes, text);
+    tutti_store_client_close(nodes.client);
+}
+
+/* ---------------------------------------------------------------------------------------------- the loop's */
+
+static tutti_status start(tutti_launch_nodes *nodes) {
+    nodes->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (nodes->event_fd < 0) return tutti_fail_errno(errno, "eventfd");
+    if (nodes->options.node == 0)
+        TUTTI_TRY(tutti_calloc((size_t)nodes->options.nnodes, sizeof *nodes->beats, &nodes->beats));
+    int error = tutti_thread_start("tuttirun-nodes", talk, nodes, &nodes->thread);
+    return error == 0 ? TUTTI_OK : tutti_fail_errno(error, "cannot start a thread");
+}
+
+static void destroy(tutti_launch_nodes *nodes) {
+    tutti_store_client_close(nodes->client);
+    if (nodes->event_fd >= 0) close(nodes->event_fd);
+    pthread_mutex_destroy(&nodes->lock);
+    free(nodes->beats);
+    free(nodes);
+}
+
+tutti_status tutti_launch_nodes_open(const tutti_launch_nodes_options *options, tutti_launch_nodes **nodes_out) {
+    tutti_launch_nodes *nodes;
+    TUTTI_TRY(tutti_calloc(1, sizeof *nodes, &nodes));
+    nodes->options = *options;
+    nodes->news.failed_node = nodes->event_fd = -1;
+    pthread_mutex_init(&nodes->lock, NULL);
+    tutti_status status = start(nodes);
+    if (status == TUTTI_OK) *nodes_out = nodes;
+    else destroy(nodes);
+    return status;
+}
+
+int tutti_launch_nodes_fd(const tutti_launch_nodes *nodes) {
+    return nodes->event_fd;
+}
+
+void tutti_launch_nodes_look(tutti_launch_nodes *nodes, tutti_launch_news *news_out) {
+    eventfd_t count;
+    (void)eventfd_read(nodes->event_fd, &count);
+    pthread_mutex_lock(&nodes->lock);
+    *news_out = nodes->news;
+    pthread_mutex_unlock(&nodes->lock);
+}
+
+void tutti_launch_nodes_begin(tutti_launch_nodes *nodes, int attempt) {
+    pthread_mutex_lock(&nodes->lock);
+    if (nodes->news.verdict == TUTTI_LAUNCH_AGAIN) nodes->news.verdict = TUTTI_LAUNCH_OPEN;
+    nodes->news.failed_node = -1;
+    nodes->news.joined = false;
+    nodes->wants.attempt = attempt;
+    pthread_mutex_unlock(&nodes->lock);
+}
+
+void tutti_launch_nodes_report(tutti_launch_nodes *nodes, tutti_launch_failure failure, int exit_code,
+                               const char *text) {
+    pthread_mutex_lock(&nodes->lock);
+    nodes->wants.report = true;
+    nodes->wants.failure = failure;
+    nodes->wants.exit_code = exit_code;
+    snprintf(nodes->wants.text, sizeof nodes->wants.text, "%s", text);
+    pthread_mutex_unlock(&nodes->lock);
+}
+
+void tutti_launch_nodes_ended(tutti_launch_nodes *nodes) {
+    pthread_mutex_lock(&nodes->lock);
+    nodes->wants.ended = true;
+    pthread_mutex_unlock(&nodes->lock);
+}
+
+void tutti_launch_nodes_close(tutti_launch_nodes *nodes, tutti_launch_leave leave) {
+    if (nodes == NULL) return;
+    pthread_mutex_lock(&nodes->lock);
+    nodes->wants.close = true;
+    nodes->wants.leave = leave;
+    nodes->wants.close_ns = tutti_now_ns();
+    pthread_mutex_unlock(&nodes->lock);
+    pthread_join(nodes->thread, NULL);
+    destroy(nodes);
+}
