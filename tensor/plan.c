@@ -12,7 +12,7 @@
 
 /* --------------------------------------------------------------------------------------------------- ends */
 
-static void free_messages(tutti_message *messages, int count) {
+static void free_messages(tutti_plan_message *messages, int count) {
     for (int i = 0; i < count; i++) {
         for (size_t part = 0; part < messages[i].nparts; part++) tutti_blocks_free(&messages[i].parts[part].blocks);
         free(messages[i].parts);
@@ -20,7 +20,7 @@ static void free_messages(tutti_message *messages, int count) {
     free(messages);
 }
 
-static void free_step(tutti_step *step) {
+static void free_step(tutti_plan_step *step) {
     free_messages(step->sends, step->nsends);
     free_messages(step->recvs, step->nrecvs);
     free_messages(step->lookups, step->nlookups);
@@ -229,7 +229,7 @@ tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_
 }
 
 /* Messages to or from one rank stand side by side. */
-static int count_peers(const tutti_message *messages, int count) {
+static int count_peers(const tutti_plan_message *messages, int count) {
     int peers = 0;
     for (int i = 0; i < count; i++) peers += i == 0 || messages[i].peer != messages[i - 1].peer;
     return peers;
@@ -241,7 +241,7 @@ static bool receives_more(const tutti_plan *plan) {
 }
 
 /* How to have the plan with that wish and price, in the words of TUTTI_PLAN. */
-static void write_words(const tutti_plan_wish *wish, const tutti_price *price, char *text, size_t bytes) {
+static void write_words(const tutti_plan_wish *wish, const tutti_plan_price *price, char *text, size_t bytes) {
     const struct {
         bool set;
         const char *word;
@@ -262,7 +262,7 @@ tutti_status tutti_plan_describe(const tutti_plan *plan, char *text, size_t byte
     if (plan == NULL || text == NULL || bytes == 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_plan_describe: NULL argument or no room");
     for (int i = 0; i < plan->nsteps && used < bytes; i++) {
-        const tutti_step *step = &plan->steps[i];
+        const tutti_plan_step *step = &plan->steps[i];
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? ", then " : "", step_names[step->kind]);
         if (step->kind == TUTTI_STEP_LOCAL || used >= bytes) continue;
         used += step->kind == TUTTI_STEP_MESSAGES

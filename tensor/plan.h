@@ -57,24 +57,24 @@ typedef enum tutti_step_kind {
 } tutti_step_kind;
 
 /* What one pair has in a message, or copies within this rank. */
-typedef struct tutti_part {
+typedef struct tutti_plan_part {
     size_t pair;
     bool plain;         /* of exchanges: one contiguous copy on both sides */
     size_t whole_bytes; /* of reads: of the shard that has it */
     tutti_blocks blocks;
-} tutti_part;
+} tutti_plan_part;
 
 /* To or from one rank. What is contiguous in a shard is sent from there and received there; else it lies in scratch memory. */
-typedef struct tutti_message {
+typedef struct tutti_plan_message {
     int peer; /* in the step's communicator */
     int wave; /* of TUTTI_STEP_MESSAGES: waves go one after the other, and use the same scratch memory */
     size_t bytes, scratch_offset;
     bool direct;
-    tutti_part *parts;
+    tutti_plan_part *parts;
     size_t nparts;
-} tutti_message;
+} tutti_plan_message;
 
-typedef struct tutti_step {
+typedef struct tutti_plan_step {
     tutti_step_kind kind;
     tutti_comm *comm;
     int nranks, me, root; /* of the communicator */
@@ -82,16 +82,16 @@ typedef struct tutti_step {
     int from, to;         /* stages of that pair; of an exchange: from_stages and to_stages */
     int *from_stages, *to_stages;
     tutti_reduction reduction;
-    tutti_message *sends,
+    tutti_plan_message *sends,
         *recvs; /* of reduce_scatter: what is packed for each rank; of all_gather: what comes from each */
     int nsends, nrecvs, nwaves;
     atomic_int *works; /* runs with works on the communicator: placement.h */
-    tutti_part *locals;
+    tutti_plan_part *locals;
     size_t nlocals;
     /* Of exchanges and all_gathers: ranks copy from each other's shards (run.c, read_all). */
     bool reads, streams; /* `streams`: so much that it goes past the caches */
     bool packs; /* where others cannot read the shards, this rank packs all that they need; else the messages go */
-    tutti_message *lookups; /* what is read, from each rank */
+    tutti_plan_message *lookups; /* what is read, from each rank */
     int nlookups;
     size_t *shown, nshown; /* pairs of which others need a part */
     uint64_t *tables;      /* by rank: where its table lies; read_all says more */
@@ -103,7 +103,7 @@ typedef struct tutti_step {
     const void **srcs;
     void **dsts;
     size_t *src_counts, *dst_counts;
-} tutti_step;
+} tutti_plan_step;
 
 /* What TUTTI_PLAN says. */
 typedef struct tutti_plan_wish {
@@ -115,19 +115,19 @@ typedef struct tutti_plan_wish {
 } tutti_plan_wish;
 
 /* What a plan for one pair is predicted to take; plan_price.c. */
-typedef struct tutti_price {
+typedef struct tutti_plan_price {
     double us;
     int steps;       /* that talk */
     double received; /* bytes, of all ranks together */
     double call_us;  /* of us: what the call of an exchange costs, whatever it moves */
     /* What it does: all_reduces, a reduce_scatter, an exchange, as an all_to_all. */
     bool reduces, scatters, exchanges, dense;
-} tutti_price;
+} tutti_plan_price;
 
 /* The wish whose plan is the quickest, and its price; and that of the plan that receives least, which may be the same one. */
 typedef struct tutti_choice {
     tutti_plan_wish wish, least_wish;
-    tutti_price price, least;
+    tutti_plan_price price, least;
 } tutti_choice;
 
 /* Where a plan works: where all its shards lie, or, where some are in CUDA memory and some in the host's, in host memory, with
@@ -141,7 +141,7 @@ struct tutti_plan {
     int *ranks, nranks; /* these, as ranks of the placements' communicator */
     size_t npairs;
     tutti_route *routes;
-    tutti_step *steps;
+    tutti_plan_step *steps;
     int nsteps;
     pthread_mutex_t lock;  /* held while a call runs it: for what follows, and the arguments in the steps */
     pthread_cond_t unused; /* no run with a work is left; of these the communicator's queue runs one at a time */
@@ -187,9 +187,9 @@ tutti_status tutti_plan_choose(tutti_plan *plan);
 /* Steps of this rank that talk to others. */
 int tutti_plan_talks(const tutti_plan *plan);
 bool tutti_plan_is_one_collective(const tutti_plan *plan);
-tutti_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind);
+tutti_plan_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind);
 /* Do these lie one behind the other, in scratch memory or in a shard (of the source, or of the target)? */
-bool tutti_messages_are_even(const tutti_message *messages, int count, size_t element_bytes, bool of_source);
+bool tutti_messages_are_even(const tutti_plan_message *messages, int count, size_t element_bytes, bool of_source);
 /* Room in the scratch memory, aligned. */
 size_t tutti_plan_take_scratch(tutti_plan *plan, size_t bytes);
 tutti_status tutti_route_add_stage(tutti_plan *plan, tutti_route *route, tutti_tiling *tiling);
@@ -245,28 +245,28 @@ typedef struct tutti_pricing {
 } tutti_pricing;
 /* Of the plan that would be made with that wish; of the route only src, dst, wants and element_bytes are looked at. */
 tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
-                              tutti_price *price_out);
+                              tutti_plan_price *price_out);
 /* Bytes of the largest boxes of source and target. */
 double tutti_price_touched(const tutti_route *route);
 
 /* ---- plan_choose.c: likewise. */
 tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out);
 /* ---- plan_reads.c: steps of exchanges and all_gathers in which ranks read from each other's shards. */
-tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, const tutti_plan_wish *wish,
+tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_plan_step *step, const tutti_plan_wish *wish,
                              bool *reads_out);
 /* Of so many bytes, by so many ranks of one host; all_meet: in steps that are no messages otherwise. */
 bool tutti_reads_pay_for(uint64_t bytes, int nranks, bool all_meet, const tutti_plan_wish *wish);
 /* Begins and ends the list of lookups. */
-tutti_status tutti_reads_begin(tutti_plan *plan, tutti_step *step);
-void tutti_reads_end(tutti_step *step);
+tutti_status tutti_reads_begin(tutti_plan *plan, tutti_plan_step *step);
+void tutti_reads_end(tutti_plan_step *step);
 /* A box of which this rank reads a part, or all. */
 tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int src_index, int dst_index,
-                             tutti_message *lookup);
+                             tutti_plan_message *lookup);
 /* What others need of this rank, after its messages are listed. */
-tutti_status tutti_reads_show(tutti_plan *plan, tutti_step *step, const tutti_plan_wish *wish);
+tutti_status tutti_reads_show(tutti_plan *plan, tutti_plan_step *step, const tutti_plan_wish *wish);
 /* Room for what goes as a message: in the scratch memory, or, of a step that reads, in memory that is taken only where shards
  * cannot be read. */
-size_t tutti_plan_take_room(tutti_plan *plan, const tutti_step *step, size_t bytes);
+size_t tutti_plan_take_room(tutti_plan *plan, const tutti_plan_step *step, size_t bytes);
 
 /* ---- plan_agree.c: collective over the plan's ranks; the same error on all of them where they differ. */
 tutti_status tutti_plan_agree(tutti_plan *plan);

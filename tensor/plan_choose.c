@@ -17,14 +17,14 @@ enum { FEW = 64 };
 #define MUCH               2.0
 #define MUCH_OF_MORE_STEPS 2.5
 
-static bool is_better(const tutti_price *a, const tutti_price *than) {
+static bool is_better(const tutti_plan_price *a, const tutti_plan_price *than) {
     if (a->us * (a->steps > than->steps ? MUCH_OF_MORE_STEPS : MUCH) < than->us) return true;
     return a->us <= than->us && a->steps < than->steps;
 }
 
 static tutti_status try_wish(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
                              tutti_choice *choice) {
-    tutti_price price;
+    tutti_plan_price price;
     TUTTI_TRY(tutti_price_plan(pricing, route, wish, &price));
     if (price.received < choice->least.received) {
         choice->least = price;
@@ -40,7 +40,7 @@ static tutti_status try_wish(const tutti_pricing *pricing, const tutti_route *ro
 /* The other ways to go on once nothing is partial. An all_gather or a broadcast, where one fits, has none: pieces are as many bytes,
  * in as many calls. Where few ranks have something for each other, messages stay: an all_to_all would make all wait for all. */
 static tutti_status try_moves(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
-                              const tutti_price *price, tutti_choice *choice) {
+                              const tutti_plan_price *price, tutti_choice *choice) {
     tutti_plan_wish other = *wish;
     if (!price->exchanges) return TUTTI_OK;
     other.messages = true;
@@ -55,11 +55,11 @@ tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route 
     memset(&choice, 0, sizeof choice);
     TUTTI_TRY(tutti_price_plan(pricing, route, &choice.wish, &choice.price));
     choice.least = choice.price;
-    tutti_price first = choice.price;
+    tutti_plan_price first = choice.price;
     TUTTI_TRY(try_moves(pricing, route, &(tutti_plan_wish){0}, &first, &choice));
     for (int i = 0; i < 2 && tutti_layout_is_partial(route->src); i++) {
         tutti_plan_wish wish = {.all_reduce = i == 0, .reduce_scatter = i == 1};
-        tutti_price price;
+        tutti_plan_price price;
         TUTTI_TRY(tutti_price_plan(pricing, route, &wish, &price));
         if (price.us == first.us && price.steps == first.steps) continue; /* what is done anyway */
         TUTTI_TRY(try_wish(pricing, route, &wish, &choice));

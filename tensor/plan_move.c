@@ -40,7 +40,7 @@ bool tutti_move_is_strided(const tutti_tiling *fine, const tutti_tiling *coarse)
 }
 
 /* Where this rank reads the boxes of the others; its own it copies. */
-static tutti_status list_box_lookups(tutti_plan *plan, size_t pair, tutti_step *step, unsigned axes,
+static tutti_status list_box_lookups(tutti_plan *plan, size_t pair, tutti_plan_step *step, unsigned axes,
                                      const tutti_transfer *transfer) {
     const tutti_placement *placement = transfer->dst->placement;
     int peer = 0;
@@ -48,7 +48,7 @@ static tutti_status list_box_lookups(tutti_plan *plan, size_t pair, tutti_step *
     TUTTI_TRY(tutti_calloc(1, sizeof *step->locals, &step->locals));
     for (int i = 0; i < placement->nranks; i++) {
         if (!tutti_placement_is_mate(placement, axes, i)) continue;
-        tutti_message *lookup = &step->lookups[step->nlookups];
+        tutti_plan_message *lookup = &step->lookups[step->nlookups];
         lookup->peer = peer++;
         if (i == placement->me) {
             step->locals[step->nlocals++].pair = pair;
@@ -66,7 +66,7 @@ static tutti_status list_box_lookups(tutti_plan *plan, size_t pair, tutti_step *
 }
 
 /* From each rank of the group its box, into ours. */
-static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_step *step, unsigned axes) {
+static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_plan_step *step, unsigned axes) {
     const tutti_route *route = &plan->routes[pair];
     const tutti_placement *placement = route->dst->view.placement;
     const tutti_transfer transfer = {.src = &route->stages[step->from].tiling,
@@ -77,7 +77,7 @@ static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_step *step, 
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->dst_counts, &step->dst_counts));
     for (int i = 0; i < placement->nranks; i++) {
         if (!tutti_placement_is_mate(placement, axes, i)) continue;
-        tutti_message *message = &step->recvs[step->nrecvs];
+        tutti_plan_message *message = &step->recvs[step->nrecvs];
         TUTTI_TRY(tutti_calloc(1, sizeof *message->parts, &message->parts));
         message->nparts = 1;
         message->peer = step->nrecvs++;
@@ -98,7 +98,7 @@ static tutti_status add_all_gather(tutti_plan *plan, size_t pair, int from, unsi
                                    const tutti_plan_wish *wish) {
     tutti_placement *placement = plan->routes[pair].dst->view.placement;
     if (placement->me < 0) return TUTTI_OK;
-    tutti_step *step = tutti_plan_add_step(plan, TUTTI_STEP_ALL_GATHER);
+    tutti_plan_step *step = tutti_plan_add_step(plan, TUTTI_STEP_ALL_GATHER);
     if (step == NULL) return TUTTI_ERR_MEMORY;
     step->pair = pair;
     step->from = from;
@@ -140,7 +140,7 @@ static tutti_status add_broadcast(tutti_plan *plan, size_t pair, int from) {
         members[nmembers++] = dst->ranks[i];
     }
     tutti_status status = TUTTI_OK;
-    tutti_step *step = tutti_plan_add_step(plan, nmembers > 1 && member ? TUTTI_STEP_BROADCAST : TUTTI_STEP_LOCAL);
+    tutti_plan_step *step = tutti_plan_add_step(plan, nmembers > 1 && member ? TUTTI_STEP_BROADCAST : TUTTI_STEP_LOCAL);
     if (step == NULL) status = TUTTI_ERR_MEMORY;
     if (status == TUTTI_OK) {
         step->pair = pair;
@@ -204,7 +204,7 @@ unsigned tutti_move_exchange_axes(const tutti_transfer *transfer) {
 }
 
 /* The communicator of the exchange, and its ranks as ranks of the placements' one. */
-static tutti_status find_members(tutti_plan *plan, tutti_step *step, const leg *legs, int **members_out) {
+static tutti_status find_members(tutti_plan *plan, tutti_plan_step *step, const leg *legs, int **members_out) {
     tutti_placement *placement = plan->routes[0].dst->view.placement;
     unsigned axes = plan->npairs == 1 ? tutti_move_exchange_axes(&legs[0].transfer) : ~0u;
     int nmembers = 0, *members;
@@ -240,7 +240,7 @@ static tutti_status index_ranks(leg *l, const int *members, int nmembers) {
 enum { LEAST_ALONE = 32 << 10 };
 
 /* How many ordered pairs of ranks have something for each other; -1: too many ranks to count. The same on all ranks. */
-static int64_t count_talks(const tutti_plan *plan, const tutti_step *step, const leg *legs) {
+static int64_t count_talks(const tutti_plan *plan, const tutti_plan_step *step, const leg *legs) {
     int64_t count = 0;
     if (step->nranks > TUTTI_MOST_COUNTED) return -1;
     for (int a = 0; a < step->nranks; a++)
@@ -277,7 +277,7 @@ static tutti_status is_packed(const tutti_plan *plan, const leg *l, int giver, i
 
 /* Does any rank pack anything? Else messages copy each byte once, too, between those only that have something for each other. The
  * same on all ranks; yes, where these are too many to look at all. */
-static tutti_status packs_any(const tutti_plan *plan, const tutti_step *step, const leg *legs, bool *packs_out) {
+static tutti_status packs_any(const tutti_plan *plan, const tutti_plan_step *step, const leg *legs, bool *packs_out) {
     bool packs = step->nranks > TUTTI_MOST_COUNTED || (step->kind == TUTTI_STEP_ALL_TO_ALL && plan->npairs > 1);
     for (int a = 0; a < step->nranks && !packs; a++)
         for (int b = 0; b < step->nranks && !packs; b++)
@@ -288,13 +288,13 @@ static tutti_status packs_any(const tutti_plan *plan, const tutti_step *step, co
 }
 
 /* All that this rank sends to or gets from `peer`, of all pairs. */
-static tutti_status list_parts(const tutti_plan *plan, const tutti_step *step, const leg *legs, int peer, bool sends,
-                               tutti_message *whole) {
+static tutti_status list_parts(const tutti_plan *plan, const tutti_plan_step *step, const leg *legs, int peer, bool sends,
+                               tutti_plan_message *whole) {
     TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *whole->parts, &whole->parts));
     for (size_t i = 0; i < plan->npairs; i++) {
         int giver = sends ? step->me : peer, taker = sends ? peer : step->me;
         if (!gives(&legs[i], giver, taker)) continue;
-        tutti_part *part = &whole->parts[whole->nparts++];
+        tutti_plan_part *part = &whole->parts[whole->nparts++];
         part->pair = i;
         TUTTI_TRY(tutti_transfer_piece(&legs[i].transfer, legs[i].src_index[giver], legs[i].dst_index[taker],
                                        sends ? TUTTI_PIECE_PACK : TUTTI_PIECE_UNPACK, 0, &part->blocks));
@@ -304,16 +304,16 @@ static tutti_status list_parts(const tutti_plan *plan, const tutti_step *step, c
 }
 
 /* Appends a message for `nparts` parts, which are moved there. */
-static tutti_status add_message(tutti_message **messages, int *count, int peer, tutti_part *parts, size_t nparts) {
-    tutti_message *all = realloc(*messages, ((size_t)*count + 1) * sizeof *all), *new;
+static tutti_status add_message(tutti_plan_message **messages, int *count, int peer, tutti_plan_part *parts, size_t nparts) {
+    tutti_plan_message *all = realloc(*messages, ((size_t)*count + 1) * sizeof *all), *new;
     if (all == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %d messages", *count + 1);
     *messages = all;
     new = &all[*count];
-    *new = (tutti_message){.peer = peer};
+    *new = (tutti_plan_message){.peer = peer};
     TUTTI_TRY(tutti_calloc(nparts, sizeof *new->parts, &new->parts));
     ++*count;
     for (; new->nparts < nparts; new->nparts++) {
-        tutti_part *part = &parts[new->nparts];
+        tutti_plan_part *part = &parts[new->nparts];
         new->parts[new->nparts] = *part;
         new->bytes += part->blocks.bytes;
         part->blocks = (tutti_blocks){0};
@@ -328,11 +328,11 @@ enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
 /* All parts in one message; where there may be several for each two ranks, large parts that are contiguous on both sides, and
  * so need not be packed, in messages of their own, and the others together, up to about PACKED_BYTES. Both sides find the same
  * messages. */
-static tutti_status add_messages(const tutti_step *step, const tutti_message *whole, tutti_message **messages,
+static tutti_status add_messages(const tutti_plan_step *step, const tutti_plan_message *whole, tutti_plan_message **messages,
                                  int *count) {
     size_t first = 0, bytes = 0; /* of the parts that are not yet in a message */
     for (size_t i = 0; i < whole->nparts; i++) {
-        const tutti_part *part = &whole->parts[i];
+        const tutti_plan_part *part = &whole->parts[i];
         bool several = step->kind == TUTTI_STEP_MESSAGES,
              alone = several && part->plain && part->blocks.bytes >= LEAST_ALONE;
         if (i > first && (alone || (several && bytes >= PACKED_BYTES))) {
@@ -352,7 +352,7 @@ static tutti_status add_messages(const tutti_step *step, const tutti_message *wh
 
 /* The scratch memory of one wave serves the next. Both sides count alike. No rank waits for ever: those whose wave is the
  * lowest find that the others have begun it, or are past it. */
-static void set_waves(tutti_message *messages, int count, int *nwaves) {
+static void set_waves(tutti_plan_message *messages, int count, int *nwaves) {
     size_t before = 0;
     for (int i = 0; i < count; i++) {
         messages[i].wave = (int)tutti_min_size(before / WAVE_BYTES, INT32_MAX - 1);
@@ -362,12 +362,12 @@ static void set_waves(tutti_message *messages, int count, int *nwaves) {
 }
 
 /* The room of all waves is the same. */
-static void take_scratch(tutti_plan *plan, tutti_step *step) {
+static void take_scratch(tutti_plan *plan, tutti_plan_step *step) {
     size_t *bytes = step->reads ? &plan->packed_bytes : &plan->scratch_bytes, start = *bytes, most = start;
     for (int wave = 0; wave < step->nwaves; wave++) {
         *bytes = start;
         for (int i = 0; i < step->nsends + step->nrecvs; i++) {
-            tutti_message *m = i < step->nsends ? &step->sends[i] : &step->recvs[i - step->nsends];
+            tutti_plan_message *m = i < step->nsends ? &step->sends[i] : &step->recvs[i - step->nsends];
             if (m->wave == wave && !m->direct) m->scratch_offset = tutti_plan_take_room(plan, step, m->bytes);
         }
         most = tutti_max_size(most, *bytes);
@@ -375,9 +375,9 @@ static void take_scratch(tutti_plan *plan, tutti_step *step) {
     *bytes = most;
 }
 
-static tutti_status add_peer(tutti_plan *plan, tutti_step *step, const leg *legs, int peer, bool sends,
-                             tutti_message **messages, int *count) {
-    tutti_message whole = {.peer = peer};
+static tutti_status add_peer(tutti_plan *plan, tutti_plan_step *step, const leg *legs, int peer, bool sends,
+                             tutti_plan_message **messages, int *count) {
+    tutti_plan_message whole = {.peer = peer};
     int first = *count;
     uint64_t *bytes = sends ? &plan->sent_bytes : &plan->received_bytes;
     tutti_status status = list_parts(plan, step, legs, peer, sends, &whole);
@@ -389,7 +389,7 @@ static tutti_status add_peer(tutti_plan *plan, tutti_step *step, const leg *legs
     return status;
 }
 
-static tutti_status list_messages(tutti_plan *plan, tutti_step *step, const leg *legs) {
+static tutti_status list_messages(tutti_plan *plan, tutti_plan_step *step, const leg *legs) {
     for (int peer = 0; peer < step->nranks; peer++) {
         if (peer == step->me) continue;
         TUTTI_TRY(add_peer(plan, step, legs, peer, true, &step->sends, &step->nsends));
@@ -399,11 +399,11 @@ static tutti_status list_messages(tutti_plan *plan, tutti_step *step, const leg 
     return TUTTI_OK;
 }
 
-static tutti_status list_locals(tutti_plan *plan, tutti_step *step, const leg *legs) {
+static tutti_status list_locals(tutti_plan *plan, tutti_plan_step *step, const leg *legs) {
     TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *step->locals, &step->locals));
     for (size_t i = 0; i < plan->npairs; i++) {
         if (!gives(&legs[i], step->me, step->me)) continue;
-        tutti_part *part = &step->locals[step->nlocals++];
+        tutti_plan_part *part = &step->locals[step->nlocals++];
         part->pair = i;
         TUTTI_TRY(tutti_transfer_piece(&legs[i].transfer, legs[i].src_index[step->me], legs[i].dst_index[step->me],
                                        TUTTI_PIECE_LOCAL, 0, &part->blocks));
@@ -411,8 +411,8 @@ static tutti_status list_locals(tutti_plan *plan, tutti_step *step, const leg *l
     return TUTTI_OK;
 }
 
-static tutti_status list_lookup(const tutti_plan *plan, const tutti_step *step, const leg *legs, int peer,
-                                tutti_message *lookup) {
+static tutti_status list_lookup(const tutti_plan *plan, const tutti_plan_step *step, const leg *legs, int peer,
+                                tutti_plan_message *lookup) {
     lookup->peer = peer;
     TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *lookup->parts, &lookup->parts));
     for (size_t i = 0; i < plan->npairs; i++) {
@@ -423,7 +423,7 @@ static tutti_status list_lookup(const tutti_plan *plan, const tutti_step *step, 
 }
 
 /* Each rank begins with the one behind it, so that they do not all read from one. */
-static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *legs, const tutti_plan_wish *wish) {
+static tutti_status list_lookups(tutti_plan *plan, tutti_plan_step *step, const leg *legs, const tutti_plan_wish *wish) {
     TUTTI_TRY(tutti_reads_begin(plan, step));
     for (int i = 1; i < step->nranks; i++)
         TUTTI_TRY(list_lookup(plan, step, legs, (step->me + i) % step->nranks, &step->lookups[step->nlookups++]));
@@ -431,7 +431,7 @@ static tutti_status list_lookups(tutti_plan *plan, tutti_step *step, const leg *
     return tutti_reads_show(plan, step, wish);
 }
 
-static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, const tutti_plan_wish *wish) {
+static tutti_status fill_step(tutti_plan *plan, tutti_plan_step *step, leg *legs, const tutti_plan_wish *wish) {
     int *members = NULL;
     bool packs = false;
     tutti_status status = find_members(plan, step, legs, &members);
@@ -462,7 +462,7 @@ static tutti_status fill_step(tutti_plan *plan, tutti_step *step, leg *legs, con
 tutti_status tutti_plan_exchange(tutti_plan *plan, const int *from_stages, const int *to_stages,
                                  const tutti_plan_wish *wish) {
     leg *legs;
-    tutti_step *step = tutti_plan_add_step(plan, TUTTI_STEP_LOCAL);
+    tutti_plan_step *step = tutti_plan_add_step(plan, TUTTI_STEP_LOCAL);
     if (step == NULL) return TUTTI_ERR_MEMORY;
     TUTTI_TRY(tutti_calloc(2 * plan->npairs, sizeof *step->from_stages, &step->from_stages));
     TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *legs, &legs));

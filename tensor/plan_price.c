@@ -29,7 +29,7 @@ typedef struct bill {
     const tutti_route *route;
     const tutti_plan_wish *wish;
     double touched; /* bytes of memory that the rank with most of it goes over */
-    tutti_price price;
+    tutti_plan_price price;
 } bill;
 
 static double larger(double a, double b) {
@@ -470,7 +470,7 @@ double tutti_price_touched(const tutti_route *route) {
 }
 
 tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
-                              tutti_price *price_out) {
+                              tutti_plan_price *price_out) {
     bill b = {.pricing = pricing, .route = route, .wish = wish};
     tutti_tiling now;
     int reduced;

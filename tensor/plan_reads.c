@@ -20,7 +20,7 @@ bool tutti_reads_pay_for(uint64_t bytes, int nranks, bool all_meet, const tutti_
     return wish->reads || (!wish->all_to_all && !wish->messages && bytes / (uint64_t)nranks >= least);
 }
 
-tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, const tutti_plan_wish *wish,
+tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_plan_step *step, const tutti_plan_wish *wish,
                              bool *reads_out) {
     tutti_comm_details place;
     uint64_t bytes = 0;
@@ -35,8 +35,8 @@ tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_step *step, con
 }
 
 tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int src_index, int dst_index,
-                             tutti_message *lookup) {
-    tutti_part *part = &lookup->parts[lookup->nparts++];
+                             tutti_plan_message *lookup) {
+    tutti_plan_part *part = &lookup->parts[lookup->nparts++];
     tutti_region region;
     tutti_tiling_region(transfer->src, src_index, &region);
     part->pair = pair;
@@ -46,7 +46,7 @@ tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int sr
     return TUTTI_OK;
 }
 
-tutti_status tutti_reads_begin(tutti_plan *plan, tutti_step *step) {
+tutti_status tutti_reads_begin(tutti_plan *plan, tutti_plan_step *step) {
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->lookups, &step->lookups));
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->tables, &step->tables));
     TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *step->shown, &step->shown));
@@ -54,7 +54,7 @@ tutti_status tutti_reads_begin(tutti_plan *plan, tutti_step *step) {
     return TUTTI_OK;
 }
 
-size_t tutti_plan_take_room(tutti_plan *plan, const tutti_step *step, size_t bytes) {
+size_t tutti_plan_take_room(tutti_plan *plan, const tutti_plan_step *step, size_t bytes) {
     if (!step->reads) return tutti_plan_take_scratch(plan, bytes);
     size_t kept = plan->scratch_bytes;
     plan->scratch_bytes = plan->packed_bytes;
@@ -64,7 +64,7 @@ size_t tutti_plan_take_room(tutti_plan *plan, const tutti_step *step, size_t byt
     return offset;
 }
 
-void tutti_reads_end(tutti_step *step) {
+void tutti_reads_end(tutti_plan_step *step) {
     size_t bytes = 0;
     for (int i = 0; i < step->nlookups; i++) bytes += step->lookups[i].bytes;
     for (size_t i = 0; i < step->nlocals; i++) bytes += step->locals[i].blocks.bytes;
@@ -73,7 +73,7 @@ void tutti_reads_end(tutti_step *step) {
 
 /* What others need of this rank. Where they cannot read it, and it is much, it is packed at once, but not if that takes much more
  * memory than messages do. Of less, messages are as quick, or quicker: their ranks meet less often. */
-tutti_status tutti_reads_show(tutti_plan *plan, tutti_step *step, const tutti_plan_wish *wish) {
+tutti_status tutti_reads_show(tutti_plan *plan, tutti_plan_step *step, const tutti_plan_wish *wish) {
     enum { MUCH = 2 << 20, MUCH_MEMORY = 32 << 20 };
     size_t bytes = 0;
     bool *listed;

@@ -75,7 +75,7 @@ tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now,
 
 /* ----------------------------------------------------------------------------------------------- the steps */
 
-static tutti_status add_all_reduce(tutti_plan *plan, size_t pair, tutti_step *step) {
+static tutti_status add_all_reduce(tutti_plan *plan, size_t pair, tutti_plan_step *step) {
     tutti_route *route = &plan->routes[pair];
     tutti_tiling tiling;
     TUTTI_TRY(tutti_tiling_copy(&route->stages[step->from].tiling, &tiling));
@@ -87,7 +87,7 @@ static tutti_status add_all_reduce(tutti_plan *plan, size_t pair, tutti_step *st
 }
 
 /* What this rank gives to each rank of the group. */
-static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_step *step, unsigned axes) {
+static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_plan_step *step, unsigned axes) {
     const tutti_route *route = &plan->routes[pair];
     const tutti_placement *placement = route->src->view.placement;
     const tutti_transfer transfer = {.src = &route->stages[step->from].tiling,
@@ -98,7 +98,7 @@ static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_step *step, 
     TUTTI_TRY(tutti_calloc((size_t)step->nranks, sizeof *step->src_counts, &step->src_counts));
     for (int i = 0; i < placement->nranks; i++) {
         if (!tutti_placement_is_mate(placement, axes, i)) continue;
-        tutti_message *message = &step->sends[step->nsends];
+        tutti_plan_message *message = &step->sends[step->nsends];
         TUTTI_TRY(tutti_calloc(1, sizeof *message->parts, &message->parts));
         message->nparts = 1;
         message->peer = step->nsends++;
@@ -126,7 +126,7 @@ static tutti_status add_run(tutti_plan *plan, size_t pair, const tutti_partial_r
         TUTTI_TRY(tutti_tiling_copy(&route->stages[from].tiling, &tiling));
         return tutti_route_add_stage(plan, route, &tiling);
     }
-    tutti_step *step = tutti_plan_add_step(plan, cut != NULL ? TUTTI_STEP_REDUCE_SCATTER : TUTTI_STEP_ALL_REDUCE);
+    tutti_plan_step *step = tutti_plan_add_step(plan, cut != NULL ? TUTTI_STEP_REDUCE_SCATTER : TUTTI_STEP_ALL_REDUCE);
     if (step == NULL) return TUTTI_ERR_MEMORY;
     step->pair = pair;
     step->from = from;

@@ -43,15 +43,15 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out) {
 
 /* -------------------------------------------------------------------------------------------- stages and steps */
 
-tutti_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind) {
-    tutti_step *steps = realloc(plan->steps, (size_t)(plan->nsteps + 1) * sizeof *steps);
+tutti_plan_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind) {
+    tutti_plan_step *steps = realloc(plan->steps, (size_t)(plan->nsteps + 1) * sizeof *steps);
     if (steps == NULL) {
         (void)tutti_fail(TUTTI_ERR_MEMORY, "no memory for the steps of a plan");
         return NULL;
     }
     plan->steps = steps;
-    tutti_step *step = &steps[plan->nsteps++];
-    *step = (tutti_step){.kind = kind};
+    tutti_plan_step *step = &steps[plan->nsteps++];
+    *step = (tutti_plan_step){.kind = kind};
     return step;
 }
 
@@ -61,10 +61,10 @@ size_t tutti_plan_take_scratch(tutti_plan *plan, size_t bytes) {
     return offset;
 }
 
-bool tutti_messages_are_even(const tutti_message *messages, int count, size_t element_bytes, bool of_source) {
+bool tutti_messages_are_even(const tutti_plan_message *messages, int count, size_t element_bytes, bool of_source) {
     size_t start = 0;
     for (int i = 0; i < count; i++) {
-        const tutti_message *m = &messages[i];
+        const tutti_plan_message *m = &messages[i];
         if (m->bytes == 0 || m->bytes != messages[0].bytes || m->direct != messages[0].direct) return false;
         size_t at = m->scratch_offset;
         if (m->direct) {
@@ -215,7 +215,7 @@ static tutti_status predict_all(tutti_plan *plan, tutti_pricing *pricing, const 
     for (size_t i = 0; i < plan->npairs; i++) all += tutti_price_touched(&plan->routes[i]);
     for (size_t i = 0; i < plan->npairs; i++) {
         const tutti_route *route = &plan->routes[i];
-        tutti_price price;
+        tutti_plan_price price;
         pricing->touched_more = all - tutti_price_touched(route);
         TUTTI_TRY(tutti_price_plan(pricing, route, wish, &price));
         plan->predicted_us += price.us;
@@ -271,7 +271,7 @@ tutti_status tutti_plan_choose(tutti_plan *plan) {
 
 /* ------------------------------------------------------------------------------------------- what works run */
 
-static bool are_direct(const tutti_message *messages, int count) {
+static bool are_direct(const tutti_plan_message *messages, int count) {
     for (int i = 0; i < count; i++)
         if (messages[i].bytes > 0 && !messages[i].direct) return false;
     return true;
@@ -284,7 +284,7 @@ int tutti_plan_talks(const tutti_plan *plan) {
 }
 
 bool tutti_plan_is_one_collective(const tutti_plan *plan) {
-    const tutti_step *step = plan->steps;
+    const tutti_plan_step *step = plan->steps;
     for (size_t i = 0; i < plan->npairs; i++)
         if (plan->routes[i].filler >= 0) return false;
     if (plan->nsteps != 1 || step->reads || !are_direct(step->sends, step->nsends)) return false;

@@ -21,16 +21,16 @@ static char *at_element(void *memory, int64_t element, size_t element_bytes) {
     return (char *)memory + element * (int64_t)element_bytes;
 }
 
-static int from_of(const tutti_step *step, size_t pair) {
+static int from_of(const tutti_plan_step *step, size_t pair) {
     return step->from_stages != NULL ? step->from_stages[pair] : step->from;
 }
 
-static int to_of(const tutti_step *step, size_t pair) {
+static int to_of(const tutti_plan_step *step, size_t pair) {
     return step->to_stages != NULL ? step->to_stages[pair] : step->to;
 }
 
 /* `streams`: past the host's caches. */
-static tutti_status copy_blocks(const run *r, const tutti_part *part, void *dst, const void *src, bool streams) {
+static tutti_status copy_blocks(const run *r, const tutti_plan_part *part, void *dst, const void *src, bool streams) {
     size_t element_bytes = r->plan->routes[part->pair].element_bytes;
     if (r->device != NULL)
         return tutti_gpu_run_blocks(r->device, &part->blocks, element_bytes, dst, src, r->options->stream);
@@ -40,18 +40,18 @@ static tutti_status copy_blocks(const run *r, const tutti_part *part, void *dst,
 
 /* ------------------------------------------------------------------------------------------------ messages */
 
-static char *room_of(const run *r, const tutti_step *step, const tutti_message *message) {
+static char *room_of(const run *r, const tutti_plan_step *step, const tutti_plan_message *message) {
     return (step->reads ? (char *)r->plan->packed : r->scratch) + message->scratch_offset;
 }
 
 /* To *at, which moves on. */
-static tutti_status pack_part(const run *r, const tutti_step *step, const tutti_part *part, char **at, bool streams) {
+static tutti_status pack_part(const run *r, const tutti_plan_step *step, const tutti_plan_part *part, char **at, bool streams) {
     TUTTI_TRY(copy_blocks(r, part, *at, memory_of(r, part->pair, from_of(step, part->pair)), streams));
     *at += part->blocks.bytes;
     return TUTTI_OK;
 }
 
-static tutti_status unpack_part(const run *r, const tutti_step *step, const tutti_part *part, const char **at,
+static tutti_status unpack_part(const run *r, const tutti_plan_step *step, const tutti_plan_part *part, const char **at,
                                 bool streams) {
     TUTTI_TRY(copy_blocks(r, part, memory_of(r, part->pair, to_of(step, part->pair)), *at, streams));
     *at += part->blocks.bytes;
@@ -59,11 +59,11 @@ static tutti_status unpack_part(const run *r, const tutti_step *step, const tutt
 }
 
 /* Where the message that goes out lies, packed if need be. */
-static tutti_status pack(const run *r, const tutti_step *step, const tutti_message *message, const void **packed_out) {
+static tutti_status pack(const run *r, const tutti_plan_step *step, const tutti_plan_message *message, const void **packed_out) {
     *packed_out = NULL;
     if (message->nparts == 0 || message->bytes == 0) return TUTTI_OK;
     if (message->direct) {
-        const tutti_part *part = &message->parts[0];
+        const tutti_plan_part *part = &message->parts[0];
         *packed_out = at_element(memory_of(r, part->pair, from_of(step, part->pair)), part->blocks.items[0].src_first,
                                  r->plan->routes[part->pair].element_bytes);
         return TUTTI_OK;
@@ -75,31 +75,31 @@ static tutti_status pack(const run *r, const tutti_step *step, const tutti_messa
 }
 
 /* Where the message that comes in is to lie. */
-static void *landing(const run *r, const tutti_step *step, const tutti_message *message) {
+static void *landing(const run *r, const tutti_plan_step *step, const tutti_plan_message *message) {
     if (message->nparts == 0 || message->bytes == 0) return NULL;
     if (!message->direct) return room_of(r, step, message);
-    const tutti_part *part = &message->parts[0];
+    const tutti_plan_part *part = &message->parts[0];
     return at_element(memory_of(r, part->pair, to_of(step, part->pair)), part->blocks.items[0].dst_first,
                       r->plan->routes[part->pair].element_bytes);
 }
 
-static tutti_status unpack(const run *r, const tutti_step *step, const tutti_message *message) {
+static tutti_status unpack(const run *r, const tutti_plan_step *step, const tutti_plan_message *message) {
     if (message->direct) return TUTTI_OK;
     const char *at = room_of(r, step, message);
     for (size_t i = 0; i < message->nparts; i++) TUTTI_TRY(unpack_part(r, step, &message->parts[i], &at, false));
     return TUTTI_OK;
 }
 
-static tutti_status copy_locals(const run *r, const tutti_step *step) {
+static tutti_status copy_locals(const run *r, const tutti_plan_step *step) {
     for (size_t i = 0; i < step->nlocals; i++) {
-        const tutti_part *part = &step->locals[i];
+        const tutti_plan_part *part = &step->locals[i];
         TUTTI_TRY(copy_blocks(r, part, memory_of(r, part->pair, to_of(step, part->pair)),
                               memory_of(r, part->pair, from_of(step, part->pair)), step->streams));
     }
     return TUTTI_OK;
 }
 
-static tutti_status exchange(const run *r, const tutti_step *step) {
+static tutti_status exchange(const run *r, const tutti_plan_step *step) {
     for (int i = 0; i < step->nsends; i++) TUTTI_TRY(pack(r, step, &step->sends[i], &step->srcs[step->sends[i].peer]));
     for (int i = 0; i < step->nrecvs; i++) step->dsts[step->recvs[i].peer] = landing(r, step, &step->recvs[i]);
     TUTTI_TRY(tutti_all_to_all_v(step->comm, step->srcs, step->src_counts, step->dsts, step->dst_counts, TUTTI_UINT8,
@@ -108,7 +108,7 @@ static tutti_status exchange(const run *r, const tutti_step *step) {
     return TUTTI_OK;
 }
 
-static tutti_status post_wave(const run *r, const tutti_step *step, int wave) {
+static tutti_status post_wave(const run *r, const tutti_plan_step *step, int wave) {
     enum { TAG = 0 };
     const tutti_options plain =
         TUTTI_OPTIONS(.memory = r->options->memory, .stream = r->options->stream, .timeout_ms = r->options->timeout_ms);
@@ -125,7 +125,7 @@ static tutti_status post_wave(const run *r, const tutti_step *step, int wave) {
     return TUTTI_OK;
 }
 
-static tutti_status send_all(const run *r, tutti_step *step) {
+static tutti_status send_all(const run *r, tutti_plan_step *step) {
     for (int wave = 0; wave < step->nwaves; wave++) {
         TUTTI_TRY(tutti_group_begin(step->comm));
         tutti_status status = post_wave(r, step, wave);
@@ -150,11 +150,11 @@ static tutti_status take_packed(const run *r) {
 }
 
 /* Messages to one rank stand side by side. */
-static tutti_status pack_all(const run *r, const tutti_step *step, uint64_t *by_rank) {
+static tutti_status pack_all(const run *r, const tutti_plan_step *step, uint64_t *by_rank) {
     TUTTI_TRY(take_packed(r));
     char *at = r->plan->packed;
     for (int i = 0; i < step->nsends; i++) {
-        const tutti_message *message = &step->sends[i];
+        const tutti_plan_message *message = &step->sends[i];
         if (i == 0 || message->peer != step->sends[i - 1].peer) by_rank[message->peer] = (uint64_t)(uintptr_t)at;
         for (size_t k = 0; k < message->nparts; k++)
             TUTTI_TRY(pack_part(r, step, &message->parts[k], &at, step->streams));
@@ -164,7 +164,7 @@ static tutti_status pack_all(const run *r, const tutti_step *step, uint64_t *by_
 }
 
 /* Tells the other ranks where they find what they need, and learns where theirs is. `all_out`: all of it can be read. */
-static tutti_status publish(const run *r, const tutti_step *step, bool *all_out) {
+static tutti_status publish(const run *r, const tutti_plan_step *step, bool *all_out) {
     uint64_t *table = (uint64_t *)(void *)(r->scratch + step->table_offset), own = (uint64_t)(uintptr_t)table;
     bool in_place = true;
     for (size_t i = 0; i < step->nshown && in_place; i++) {
@@ -184,7 +184,7 @@ static tutti_status publish(const run *r, const tutti_step *step, bool *all_out)
 }
 
 /* An address that `peer` gave. */
-static tutti_status look_up(const tutti_step *step, int peer, uint64_t address, size_t bytes, const void **here_out) {
+static tutti_status look_up(const tutti_plan_step *step, int peer, uint64_t address, size_t bytes, const void **here_out) {
     TUTTI_TRY(tutti_mem_peer(step->comm, peer, (const void *)(uintptr_t)address, bytes, here_out));
     if (*here_out != NULL) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_DATA, "rank %d gave an address outside of its memory: its process overwrites memory",
@@ -192,7 +192,7 @@ static tutti_status look_up(const tutti_step *step, int peer, uint64_t address, 
 }
 
 /* Entry `index` of the table of `peer`. */
-static tutti_status look_in_table(const tutti_step *step, int peer, size_t index, uint64_t *address_out) {
+static tutti_status look_in_table(const tutti_plan_step *step, int peer, size_t index, uint64_t *address_out) {
     const void *entry;
     uint64_t table = step->tables[peer] & ~(uint64_t)IS_PACKED;
     TUTTI_TRY(look_up(step, peer, table + index * sizeof(uint64_t), sizeof(uint64_t), &entry));
@@ -200,11 +200,11 @@ static tutti_status look_in_table(const tutti_step *step, int peer, size_t index
     return TUTTI_OK;
 }
 
-static tutti_status read_shards(const run *r, const tutti_step *step, const tutti_message *lookup) {
+static tutti_status read_shards(const run *r, const tutti_plan_step *step, const tutti_plan_message *lookup) {
     uint64_t address;
     const void *shard;
     for (size_t i = 0; i < lookup->nparts; i++) {
-        const tutti_part *part = &lookup->parts[i];
+        const tutti_plan_part *part = &lookup->parts[i];
         TUTTI_TRY(look_in_table(step, lookup->peer, part->pair, &address));
         TUTTI_TRY(look_up(step, lookup->peer, address, part->whole_bytes, &shard));
         TUTTI_TRY(copy_blocks(r, part, memory_of(r, part->pair, to_of(step, part->pair)), shard, step->streams));
@@ -213,11 +213,11 @@ static tutti_status read_shards(const run *r, const tutti_step *step, const tutt
 }
 
 /* Messages from one rank stand side by side, and the rank has packed the same ones. */
-static tutti_status read_packed(const run *r, const tutti_step *step) {
+static tutti_status read_packed(const run *r, const tutti_plan_step *step) {
     uint64_t address = 0;
     const void *here;
     for (int i = 0; i < step->nrecvs; i++) {
-        const tutti_message *message = &step->recvs[i];
+        const tutti_plan_message *message = &step->recvs[i];
         if ((step->tables[message->peer] & IS_PACKED) == 0) continue;
         if (i == 0 || message->peer != step->recvs[i - 1].peer)
             TUTTI_TRY(look_in_table(step, message->peer, r->plan->npairs + (size_t)step->me, &address));
@@ -235,7 +235,7 @@ static tutti_status read_packed(const run *r, const tutti_step *step) {
  * with IS_PACKED, or 0 for "neither"; a table has the addresses of the shards, by pair, and behind them those of what is packed,
  * by reader. The memory of a rank that dies in between stays mapped as long as the communicator, so what is read may be old, but
  * the second meeting then fails. */
-static tutti_status read_all(const run *r, const tutti_step *step) {
+static tutti_status read_all(const run *r, const tutti_plan_step *step) {
     tutti_status status = TUTTI_OK;
     for (int i = 0; i < step->nlookups && status == TUTTI_OK; i++)
         if ((step->tables[step->lookups[i].peer] & IS_PACKED) == 0) status = read_shards(r, step, &step->lookups[i]);
@@ -245,9 +245,9 @@ static tutti_status read_all(const run *r, const tutti_step *step) {
     return status;
 }
 
-static tutti_status gather(const run *r, const tutti_step *step);
+static tutti_status gather(const run *r, const tutti_plan_step *step);
 
-static tutti_status move_pieces(const run *r, tutti_step *step) {
+static tutti_status move_pieces(const run *r, tutti_plan_step *step) {
     bool all = false, gathers = step->kind == TUTTI_STEP_ALL_GATHER;
     if (!gathers) TUTTI_TRY(copy_locals(r, step)); /* first: then what is packed is still in a cache when it is read */
     if (step->reads) TUTTI_TRY(publish(r, step, &all));
@@ -260,7 +260,7 @@ static tutti_status move_pieces(const run *r, tutti_step *step) {
 
 /* --------------------------------------------------------------------------------------------- collectives */
 
-static tutti_status reduce(const run *r, const tutti_step *step) {
+static tutti_status reduce(const run *r, const tutti_plan_step *step) {
     const tutti_route *route = &r->plan->routes[step->pair];
     void *src = memory_of(r, step->pair, step->from), *dst = memory_of(r, step->pair, step->to);
     tutti_type type = route->src->view.type;
@@ -274,7 +274,7 @@ static tutti_status reduce(const run *r, const tutti_step *step) {
     return tutti_reduce_scatter_v(step->comm, step->srcs, dst, step->src_counts, type, step->reduction, r->options);
 }
 
-static tutti_status gather(const run *r, const tutti_step *step) {
+static tutti_status gather(const run *r, const tutti_plan_step *step) {
     const tutti_route *route = &r->plan->routes[step->pair];
     const void *src = memory_of(r, step->pair, step->from);
     tutti_type type = route->src->view.type;
@@ -288,7 +288,7 @@ static tutti_status gather(const run *r, const tutti_step *step) {
 }
 
 /* The root of a broadcast has the tensor in its source, and so have ranks that take no part in it. */
-static tutti_status broadcast(const run *r, const tutti_step *step) {
+static tutti_status broadcast(const run *r, const tutti_plan_step *step) {
     const tutti_route *route = &r->plan->routes[step->pair];
     size_t bytes = (size_t)route->dst->nelements * route->element_bytes;
     void *src = memory_of(r, step->pair, step->from), *dst = memory_of(r, step->pair, step->to);
@@ -301,7 +301,7 @@ static tutti_status broadcast(const run *r, const tutti_step *step) {
     return TUTTI_OK;
 }
 
-static tutti_status run_step(const run *r, tutti_step *step) {
+static tutti_status run_step(const run *r, tutti_plan_step *step) {
     switch (step->kind) {
     case TUTTI_STEP_ALL_REDUCE:
     case TUTTI_STEP_REDUCE_SCATTER: return reduce(r, step);
@@ -376,7 +376,7 @@ static tutti_status check_work(const tutti_plan *plan, const tutti_options *opti
 tutti_status tutti_plan_run_steps(const tutti_run *r) {
     const tutti_plan *plan = r->plan;
     for (int i = 0; i < plan->nsteps; i++) {
-        tutti_step *step = &plan->steps[i];
+        tutti_plan_step *step = &plan->steps[i];
         tutti_status status = run_step(r, step);
         if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, tutti_step_name(step->kind), step->comm);
     }

@@ -42,14 +42,14 @@ static void release(void *context) {
     free(s);
 }
 
-static const tutti_step *talking_step(const tutti_plan *plan) {
-    const tutti_step *step = plan->steps;
+static const tutti_plan_step *talking_step(const tutti_plan *plan) {
+    const tutti_plan_step *step = plan->steps;
     while (step->kind == TUTTI_STEP_LOCAL) step++;
     return step;
 }
 
 tutti_status tutti_plan_start(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options) {
-    const tutti_step *step = talking_step(plan);
+    const tutti_plan_step *step = talking_step(plan);
     size_t bytes = plan->npairs * sizeof(void *);
     started *s = malloc(sizeof *s + 2 * bytes);
     if (s == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a work of %zu tensors", plan->npairs);
@@ -71,7 +71,7 @@ tutti_status tutti_plan_start(tutti_plan *plan, void *const *srcs, void *const *
 
 tutti_status tutti_plan_await_works(const tutti_plan *plan) {
     for (int i = 0; i < plan->nsteps; i++) {
-        const tutti_step *step = &plan->steps[i];
+        const tutti_plan_step *step = &plan->steps[i];
         if (step->works == NULL) continue;
         tutti_status status = tutti_works_await(step->comm, step->works);
         if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, tutti_step_name(step->kind), step->comm);

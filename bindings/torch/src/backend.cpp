@@ -227,8 +227,15 @@ const char *Backend::titled(const char *title) const {
     return titles->insert(options_->backend + std::strchr(title, ':')).first->c_str();
 }
 
-Backend::WorkPtr Backend::start(const Call &given, Operands operands, Issue issue) {
-    if (Batch *batch = Batch::open(this)) return batch->add(given, std::move(operands), std::move(issue));
+bool Backend::in_batch() {
+    return Batch::open(this) != nullptr;
+}
+
+Backend::WorkPtr Backend::add_to_batch(const Call &call, Operands operands, Issue issue) {
+    return Batch::open(this)->add(call, std::move(operands), std::move(issue));
+}
+
+Backend::WorkPtr Backend::start_now(const Call &given, Operands operands, const Issue &issue) {
     Call call = given;
     call.title = titled(given.title);
     if (operands.device() && operands.device()->is_cuda()) return start_in_stream(call, std::move(operands), issue);

@@ -239,7 +239,15 @@ public:
     WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts = c10d::AllreduceOptions());
 
     /* Used by the parts above. */
-    WorkPtr start(const Call &call, Operands operands, Issue issue);
+    /* Issues the operation, or adds it to the batch that this thread has open. A function object that stays where it is costs
+     * no memory; only a batch keeps it. */
+    template <typename Function> WorkPtr start(const Call &call, Operands operands, Function issue) {
+        if (in_batch()) return add_to_batch(call, std::move(operands), Issue(std::move(issue)));
+        return start_now(call, std::move(operands), Issue(std::ref(issue)));
+    }
+    bool in_batch();
+    WorkPtr add_to_batch(const Call &call, Operands operands, Issue issue);
+    WorkPtr start_now(const Call &call, Operands operands, const Issue &issue);
     tutti_comm *comm() {
         return comm_.get();
     }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <optional>
@@ -90,7 +91,7 @@ private:
 
     std::optional<c10::Device> device_;
     std::vector<c10::Stream> leaders_;
-    std::vector<at::Tensor> held_;
+    c10::SmallVector<at::Tensor, 2> held_; /* without memory of its own for what most operations have */
     std::vector<Copy> copies_;
 };
 
