@@ -1,8 +1,8 @@
 /*
- * Diagnosis: who is missing, who died, whose call differs. See monitor.h.
+ * Diagnosis: which rank is missing or died, and whose call differs. See monitor.h.
  *
- * All ranks read the same pages, so they all tell the same story. A broken communicator's reason is written once, in
- * the page of the rank that found it; the others copy it and say who found it.
+ * All ranks read the same pages, so they all report the same failure. The reason of a broken communicator is
+ * written once, in the page of the rank that found it; the other ranks copy it and add the rank that found it.
  */
 #include "comm/health/monitor.h"
 
@@ -18,9 +18,10 @@
 const char *tutti_call_describe(const tutti_call *call, char *text, size_t capacity) {
     char reduction[32] = "", root[32] = "";
     const char *memory = call->cuda != 0 ? " on CUDA memory" : "";
-    if (tutti_kind_has((tutti_kind)call->kind, TUTTI_KIND_REDUCES))
+    bool known = call->kind < TUTTI_KIND_COUNT; /* it may have come from another process */
+    if (known && tutti_kind_has((tutti_kind)call->kind, TUTTI_KIND_REDUCES))
         snprintf(reduction, sizeof reduction, ", %s", tutti_reduction_name((tutti_reduction)call->reduction));
-    if (tutti_kind_has_root((tutti_kind)call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
+    if (known && tutti_kind_has_root((tutti_kind)call->kind)) snprintf(root, sizeof root, ", root %d", call->root);
     if (call->kind == TUTTI_KIND_BARRIER)
         snprintf(text, capacity, "barrier%s #%llu", memory, (unsigned long long)call->shown);
     else
@@ -58,13 +59,13 @@ const char *tutti_monitor_process_state(const tutti_comm *comm, int rank) {
 }
 
 tutti_status tutti_monitor_peer_status(int32_t broken_status) {
-    if (broken_status == TUTTI_ERR_INTERRUPTED) return TUTTI_ERR_ABORTED; /* it was not this rank that was */
+    if (broken_status == TUTTI_ERR_INTERRUPTED) return TUTTI_ERR_ABORTED; /* the interrupted rank was another one */
     return broken_status < TUTTI_OK && broken_status >= TUTTI_ERR_DATA ? (tutti_status)broken_status : TUTTI_ERR_BROKEN;
 }
 
-/* Does the reason end with " (told by rank 5)"? */
+/* True if the reason ends with " (reported by rank 5)". */
 static bool names_teller(const char *reason) {
-    static const char mark[] = " (told by rank ";
+    static const char mark[] = " (reported by rank ";
     const char *last = NULL;
     for (const char *at = reason; (at = strstr(at, mark)) != NULL; at++) last = at;
     if (last == NULL) return false;
@@ -75,7 +76,7 @@ static bool names_teller(const char *reason) {
 
 const char *tutti_monitor_quote(const char *reason, int rank, char *text, size_t capacity) {
     if (names_teller(reason)) snprintf(text, capacity, "%s", reason);
-    else snprintf(text, capacity, "%s (told by rank %d)", reason, rank);
+    else snprintf(text, capacity, "%s (reported by rank %d)", reason, rank);
     return text;
 }
 
@@ -86,7 +87,7 @@ tutti_status tutti_monitor_adopt(tutti_comm *comm, int rank, int32_t broken_stat
     return tutti_comm_break(comm, status);
 }
 
-/* In the barrier that ends a creation, a page may not have its id yet: members learn it one after the other. */
+/* In the barrier that ends a creation, a page may not have its id yet: members set it one after the other. */
 static bool is_unborn(const tutti_comm *comm, uint64_t page_id) {
     return page_id == 0 && comm->sequence <= 1;
 }
@@ -96,8 +97,9 @@ bool tutti_broken_read(const tutti_comm *comm, int rank, tutti_broken *broken_ou
     if (page == NULL || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
     broken_out->status = page->broken_status;
     memcpy(broken_out->text, page->broken_text, sizeof broken_out->text);
-    broken_out->text[sizeof broken_out->text - 1] = '\0'; /* the page is its owner's, and may lack it */
-    /* The id is read after the text. (gcc's thread sanitizer knows no C11 fence, and warns.) */
+    broken_out->text[sizeof broken_out->text - 1] =
+        '\0'; /* the page is written by its owner, so the terminator may be missing */
+    /* The id must be read after the text. (gcc's thread sanitizer does not support C11 fences, and warns.) */
     __sync_synchronize();
     uint64_t page_id = atomic_load_explicit(&page->comm_id, memory_order_relaxed);
     return page_id == comm->id || is_unborn(comm, page_id);
@@ -109,7 +111,7 @@ tutti_status tutti_monitor_died(const tutti_comm *comm, int rank, const char *wh
                       tutti_comm_shown(comm, rank), peer->host, (int)peer->pid, what, comm->name);
 }
 
-/* Has `rank` done all that op needs of it? */
+/* True if `rank` has done everything that op needs from it. */
 static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
     uint64_t step = atomic_load_explicit(&comm->members[rank].page->step, memory_order_acquire);
     return step >= tutti_step_at(op->sequence, TUTTI_STEP_DONE);
@@ -117,14 +119,14 @@ static bool finished(const tutti_comm *comm, const tutti_op *op, int rank) {
 
 static tutti_status look_at(tutti_comm *comm, const tutti_op *op, int rank, bool deaths) {
     tutti_member *member = &comm->members[rank];
-    if (finished(comm, op, rank)) return TUTTI_OK; /* whatever became of it since is not this call's affair */
+    if (finished(comm, op, rank)) return TUTTI_OK; /* later failures of that rank do not affect this call */
     tutti_broken broken;
     if (tutti_broken_read(comm, rank, &broken)) return tutti_monitor_adopt(comm, rank, broken.status, broken.text);
     bool dead = deaths && tutti_peer_ended(member->process);
     uint64_t page_id = atomic_load_explicit(&member->page->comm_id, memory_order_relaxed);
     bool departed = atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
                     (page_id != comm->id && !is_unborn(comm, page_id));
-    /* Once more: the last thing that it did may have been to finish. */
+    /* Check again: the last thing that the rank did may have been to finish op. */
     if ((!dead && !departed) || finished(comm, op, rank)) return TUTTI_OK;
     char call[160];
     tutti_call record = tutti_call_of(op);
@@ -142,7 +144,8 @@ uint64_t tutti_call_pack(const tutti_call *call) {
     return call->shown << TUTTI_STREAM_CALL_BITS | hash >> (64 - TUTTI_STREAM_CALL_BITS);
 }
 
-/* Has `rank` made this very call on CUDA memory, past the posts, and not come here? It never will. */
+/* Checks whether `rank` has made this same call on CUDA memory, which is not posted. Then it will never arrive
+ * here. */
 static tutti_status look_at_stream(tutti_comm *comm, const tutti_op *op, int rank) {
     const tutti_page *page = comm->members[rank].page;
     uint64_t theirs = atomic_load_explicit(&page->stream_call, memory_order_acquire);
@@ -190,7 +193,7 @@ static void describe_missing(const tutti_comm *comm, const tutti_op *op, int ran
         tutti_call_describe(&call, name, sizeof name);
         snprintf(last, sizeof last, "%s %s, begun %.1f s ago",
                  call.sequence == op->sequence ? "it is inside"
-                 : over                        ? "last it finished"
+                 : over                        ? "it last finished"
                                                : "it is inside",
                  name, ago_s);
     }
@@ -208,12 +211,12 @@ void tutti_monitor_missing(tutti_comm *comm, const tutti_op *op, char *text, siz
                                             memory_order_acquire) >= op->sequence;
         const tutti_peer *peer = comm->members[rank].process;
         bool quiet = arrived && !peer->self && strcmp(tutti_monitor_process_state(comm, rank), "lives") == 0;
-        if (quiet) continue; /* it waits like we do */
+        if (quiet) continue; /* it waits as we do */
         char one[600];
         describe_missing(comm, op, rank, one, sizeof one);
         used += (size_t)snprintf(text + used, capacity - used, "%s%s", missing++ > 0 ? ", " : "", one);
     }
-    if (missing == 0) snprintf(text, capacity, "nobody: all ranks are inside the call");
+    if (missing == 0) snprintf(text, capacity, "none: all ranks are inside the call");
 }
 
 static int arrived_count(const tutti_comm *comm, const tutti_op *op) {
@@ -230,19 +233,20 @@ void tutti_monitor_report(tutti_comm *comm, const tutti_op *op, int64_t waited_m
     tutti_call_describe(&record, call, sizeof call);
     if (told != NULL) {
         tutti_log(TUTTI_LOG_WARN,
-                  "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); missing: %s",
+                  "stalled: rank %d has waited for %lld ms in %s of communicator \"%s\" (%zu bytes); missing: %s",
                   comm->rank, (long long)waited_ms, call, comm->name, op->count * tutti_type_bytes(op->type), told);
         return;
     }
     tutti_monitor_missing(comm, op, missing, sizeof missing);
     tutti_log(TUTTI_LOG_WARN,
-              "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes); %d of %d "
+              "stalled: rank %d has waited for %lld ms in %s of communicator \"%s\" (%zu bytes); %d of %d "
               "ranks have arrived; missing: %s",
               tutti_comm_shown(comm, comm->rank), (long long)waited_ms, call, comm->name,
               op->count * tutti_type_bytes(op->type), arrived_count(comm, op), comm->nranks, missing);
 }
 
-/* The first of the last calls up to op that differs from the rank's: in a loose one nobody may have looked. */
+/* The first of the last calls up to op that differs from the call of the other rank: in a loose call the difference
+ * may not have been noticed. */
 static void find_difference(const tutti_comm *comm, const tutti_op *op, const tutti_post *posts, tutti_call *own_out,
                             tutti_call *other_out) {
     for (uint64_t ago = TUTTI_POSTS - 1; ago > 0; ago--) {
@@ -277,7 +281,7 @@ tutti_status tutti_monitor_mismatch(tutti_comm *comm, const tutti_op *op, int ra
     if (atomic_load_explicit(&post->signature, memory_order_acquire) == TUTTI_SIGNATURE_BROKEN) {
         tutti_broken broken;
         if (tutti_broken_read(comm, rank, &broken)) return tutti_monitor_adopt(comm, rank, broken.status, broken.text);
-        tutti_fail(TUTTI_ERR_BROKEN, "rank %d has given up communicator \"%s\", and its reason is gone",
+        tutti_fail(TUTTI_ERR_BROKEN, "rank %d gave up communicator \"%s\", and its reason is no longer available",
                    tutti_comm_shown(comm, rank), comm->name);
         return tutti_comm_break(comm, TUTTI_ERR_BROKEN);
     }
