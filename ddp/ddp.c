@@ -3,7 +3,7 @@
  *
  * A step is a number of tutti_ddp_ready calls and one tutti_ddp_finish. Each public call holds the engine's lock, so
  * gradients may become ready on several threads. The first synchronised finish lays the buckets out anew, in the
- * order in which gradients became ready on rank 0, while all of them hold the averaged gradients.
+ * order in which gradients became ready on rank 0, at a time when all buckets hold the averaged gradients.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static tutti_status take_parameter(tutti_ddp *ddp, size_t index, const tutti_ddp
     const char *name = given->name ? given->name : "";
     const size_t element_bytes = tutti_type_bytes(given->type);
     if (element_bytes == 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: parameter %zu ('%s') has no valid type (%d)", index,
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_ddp_create: parameter %zu ('%s') has an invalid type %d", index,
                           name, (int)given->type);
     if (given->type == TUTTI_BOOL)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
@@ -70,7 +70,7 @@ static tutti_status take_parameters(tutti_ddp *ddp, const tutti_ddp_parameter *p
     return TUTTI_OK;
 }
 
-/* All that one rank can do and check alone. */
+/* All preparation and checks that a rank can do alone. */
 static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameters, size_t nparameters,
                             const tutti_ddp_options *options) {
     TUTTI_TRY(take_options(ddp, options));
@@ -80,8 +80,9 @@ static tutti_status prepare(tutti_ddp *ddp, const tutti_ddp_parameter *parameter
     return tutti_ddp_layout_apply(ddp, ddp->ready_order);
 }
 
-/* Collective. Has every host two cores for each of its ranks: one that computes, one that moves buckets? Buckets that travel inside
- * finish() cost some overlap, a core that is taken from a computing rank costs more. */
+/* Collective. True when every host has two cores for each of its ranks: one that computes, one that reduces
+ * buckets. To reduce buckets inside finish() costs some overlap; to take a core from a computing rank costs
+ * more. */
 static tutti_status find_spare_cores(tutti_comm *comm, bool *spare_out) {
     tutti_comm_details details;
     TUTTI_TRY(tutti_comm_get(comm, &details));
@@ -106,7 +107,7 @@ tutti_status tutti_ddp_create(tutti_comm *comm, const tutti_ddp_parameter *param
     bool spare = false;
     TUTTI_TRY_GOTO(status, find_spare_cores(comm, &spare), fail);
     ddp->statistics.overlapped =
-        (spare || tutti_ddp_on_gpu(ddp)) && tutti_comm_size(comm) > 1; /* alone, nothing travels */
+        (spare || tutti_ddp_on_gpu(ddp)) && tutti_comm_size(comm) > 1; /* a single rank reduces nothing */
     *ddp_out = ddp;
     return TUTTI_OK;
 
@@ -148,7 +149,7 @@ void tutti_ddp_destroy(tutti_ddp *ddp) {
 
 /* ----------------------------------------------------------------------------------------------- steps */
 
-/* Runs `call`, which gives a status, under the lock; refuses a NULL engine. */
+/* Runs `call`, which returns a status, under the lock; refuses a NULL engine. */
 #define LOCKED(ddp, name, call)                                                                                        \
     do {                                                                                                               \
         if (!(ddp)) return tutti_fail(TUTTI_ERR_ARGUMENT, name ": ddp is NULL");                                       \
@@ -187,7 +188,7 @@ tutti_status tutti_ddp_ready(tutti_ddp *ddp, size_t index) {
     LOCKED(ddp, "tutti_ddp_ready", mark_ready(ddp, index));
 }
 
-/* The step stays as it is: after the missing calls, finish may be called again. */
+/* The step keeps its state: after the missing calls, finish may be called again. */
 static tutti_status check_all_ready(const tutti_ddp *ddp) {
     if (ddp->nready == ddp->nparameters) return TUTTI_OK;
     size_t missing = 0;

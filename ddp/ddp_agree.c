@@ -2,8 +2,8 @@
  * What all ranks must agree on: the model, its data, the order of the gradients.
  *
  * Create exchanges one small record (numbers, options, a hash of all shapes). Only when records differ do the ranks
- * exchange all shapes, find the first difference, and each fails with the same words about it. As every rank decides on
- * the same gathered data, all succeed or all fail.
+ * exchange all shapes and find the first difference; each rank then fails with the same text about it. As every rank
+ * decides on the same gathered data, either all succeed or all fail.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 /* Exchanged as words. */
 typedef struct model_record {
-    int64_t local; /* tutti_status of the rank before it came here */
+    int64_t local; /* status of the rank's preparation */
     uint64_t nparameters, reduction, bucket_bytes, first_bucket_bytes, no_broadcast, zero;
     uint64_t shapes; /* hash of counts and types, in order */
 } model_record;
@@ -56,7 +56,7 @@ static tutti_status check_options(const model_record *records, int nranks) {
     return TUTTI_OK;
 }
 
-/* `shapes`: of the first `common` parameters, rank after rank. */
+/* `shapes`: those of the first `common` parameters, rank after rank. */
 static tutti_status fail_shapes(const tutti_ddp *ddp, const model_record *records, const uint64_t *shapes,
                                 size_t common, int nranks) {
     for (size_t i = 0; i < common; i++) {
@@ -84,7 +84,8 @@ static tutti_status fail_shapes(const tutti_ddp *ddp, const model_record *record
                       longer, records[longer].nparameters, shorter, records[shorter].nparameters, common, name);
 }
 
-/* Records differ: all ranks tell all shapes that each of them has, and say the same about the first difference. */
+/* Records differ: all ranks exchange the shapes of the parameters that every rank has, and report the same first
+ * difference. */
 static tutti_status compare_shapes(tutti_ddp *ddp, const model_record *records, int nranks) {
     size_t common = records[0].nparameters;
     for (int rank = 1; rank < nranks; rank++)
@@ -122,7 +123,7 @@ static tutti_status compare_records(tutti_ddp *ddp, const model_record *records,
 tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local) {
     const int nranks = tutti_comm_size(ddp->comm);
     char text[1024];
-    /* The exchange must not replace this rank's own words. */
+    /* The exchange must not replace this rank's own error text. */
     snprintf(text, sizeof text, "%s", local == TUTTI_OK ? "" : tutti_last_error());
     model_record *records = calloc((size_t)nranks, sizeof *records);
     if (!records) return tutti_fail(TUTTI_ERR_MEMORY, "tutti_ddp_create: no memory for %d records", nranks);

@@ -4,9 +4,9 @@
  *   order     w5 b5 | w4 b4 b3 | w3 b2 w2 b1 w1
  *   buckets   0       1          2                 launched in this order
  *
- * Walks the parameters in the order in which their gradients are expected and keeps one open bucket per type; a view
- * that does not fit any more opens the next. A bucket is complete when the last of its views is, so with several
- * types the buckets are sorted by the place of their last view. Views begin at cache lines.
+ * place_views goes through the parameters in the order in which their gradients are expected and keeps one open
+ * bucket per type; a view that does not fit any more opens the next bucket. A bucket is complete when its last view
+ * is, so with several types the buckets are sorted by the position of their last view. Views begin at cache lines.
  */
 #include <stdlib.h>
 
@@ -15,13 +15,13 @@
 #define VIEW_ALIGNMENT 64
 #define NO_BUCKET      SIZE_MAX
 
-/* A layout that is being made; the one in use is not touched before it is whole. */
+/* A layout under construction; the current layout is not changed before this one is complete. */
 typedef struct layout {
     ddp_bucket *buckets;
     size_t nbuckets;
     struct place {
         size_t bucket, offset;
-    } * places; /* by parameter */
+    } *places; /* by parameter */
 } layout;
 
 static size_t view_bytes(const ddp_parameter *parameter) {
@@ -61,7 +61,7 @@ static int compare_last_positions(const void *a, const void *b) {
     return (left->last_position > right->last_position) - (left->last_position < right->last_position);
 }
 
-/* Sorts the buckets; each view follows its bucket by way of the last position, which is unique. */
+/* Sorts the buckets; each view finds its bucket again by the last position, which is unique. */
 static tutti_status sort_buckets(const tutti_ddp *ddp, layout *made) {
     size_t *last_position = calloc(ddp->nparameters + 1, sizeof *last_position);
     size_t *bucket_of = calloc(ddp->nparameters + 1, sizeof *bucket_of);
@@ -106,8 +106,8 @@ tutti_status tutti_ddp_layout_divide(const tutti_ddp *ddp, const uint64_t *order
                : tutti_fail(TUTTI_ERR_MEMORY, "laying out buckets: no memory for %zu parameters", ddp->nparameters);
 }
 
-/* At least one line, so that a bucket of empty parameters has an address too. Ranks' parts are equal, so the last may go beyond the
- * views. */
+/* At least one line, so that a bucket of empty parameters has an address, too. All ranks' parts are equal, so the
+ * last part may extend beyond the views. */
 static tutti_status allocate_buckets(const tutti_ddp *ddp, layout *made) {
     const int nranks = tutti_comm_size(ddp->comm);
     for (size_t i = 0; i < made->nbuckets; i++) {
@@ -135,7 +135,7 @@ static tutti_status copy_gradients(const tutti_ddp *ddp, const layout *made) {
     return TUTTI_OK;
 }
 
-/* The new layout takes the old one's place. */
+/* Replaces the old layout by the new one. */
 static void move_in(tutti_ddp *ddp, layout *made) {
     for (size_t i = 0; i < ddp->nparameters; i++) {
         ddp->parameters[i].bucket = made->places[i].bucket;

@@ -1,8 +1,8 @@
 /*
- * Where buckets live: the host's memory, or a GPU's.
+ * The memory of buckets: host memory or a GPU's.
  *
- * On a GPU everything is done in stream order. Buckets travel in a stream of their own, which begins behind what the
- * caller's stream holds when a bucket is launched; at the end of a step the caller's stream follows it.
+ * On a GPU everything is done in stream order. Buckets are reduced in a stream of their own, which starts after what
+ * the caller's stream holds when a bucket is launched; at the end of a step the caller's stream waits for it.
  */
 #include <string.h>
 

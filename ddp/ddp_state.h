@@ -1,10 +1,10 @@
 /*
  * Inside the DDP engine: parameters, the buckets that their gradients are views into, and the step under way.
  *
- * ddp.c holds the public calls, ddp_layout.c cuts gradients into buckets, ddp_step.c moves buckets, ddp_zero.c parameters,
- * ddp_memory.c knows where they live, ddp_agree.c makes sure that all ranks mean the same. Everything that decides which collective comes next
- * (layout, order of buckets, mode) is computed from values that are equal on all ranks; what differs per rank (the order of ready
- * calls) only decides when.
+ * ddp.c holds the public calls; ddp_layout.c cuts gradients into buckets; ddp_step.c reduces buckets; ddp_zero.c
+ * gathers parameters; ddp_memory.c handles the memory of buckets; ddp_agree.c checks that all ranks agree. All that
+ * decides which collective comes next (layout, order of buckets, mode) is computed from values that are equal on all
+ * ranks; what differs per rank (the order of ready calls) only decides when.
  */
 #ifndef TUTTI_DDP_STATE_H
 #define TUTTI_DDP_STATE_H
@@ -18,31 +18,31 @@
 
 typedef struct ddp_parameter {
     char *name;
-    void *data; /* the caller's */
+    void *data; /* owned by the caller */
     size_t count;
     tutti_type type;
     size_t bucket;       /* index of the bucket that holds the gradient */
     size_t offset;       /* in bytes, in that bucket's memory */
-    tutti_ddp_part part; /* that this rank updates */
+    tutti_ddp_part part; /* the part that this rank updates */
     bool ready;          /* in the step under way */
 } ddp_parameter;
 
 typedef struct ddp_bucket {
     tutti_type type;
     size_t bytes;         /* views and the gaps that align them; the gaps stay zero */
-    size_t nparameters;   /* views in it */
-    size_t nready;        /* of them, in the step under way */
-    size_t last_position; /* place of its last view in the order: buckets are sorted by it */
+    size_t nparameters;   /* views in the bucket */
+    size_t nready;        /* of these, ready in the step under way */
+    size_t last_position; /* position of its last view in the order: buckets are sorted by it */
     void *memory;         /* from tutti_mem_alloc, or tutti_mem_alloc_cuda */
-    tutti_work *work;     /* while it travels; on a GPU: NULL */
+    tutti_work *work;     /* while it is reduced; on a GPU: NULL */
 } ddp_bucket;
 
 struct tutti_ddp {
-    pthread_mutex_t lock; /* guards all that follows */
+    pthread_mutex_t lock; /* guards all members below */
     tutti_comm *comm;
     tutti_ddp_options options; /* with the defaults filled in */
     tutti_reduction reduction;
-    void *stream; /* of the buckets, on a GPU */
+    void *stream; /* stream of the buckets, on a GPU */
     ddp_parameter *parameters;
     size_t nparameters;
     ddp_bucket *buckets; /* in the order of launching */
@@ -51,7 +51,7 @@ struct tutti_ddp {
     /* The step under way. */
     uint64_t *ready_order; /* parameters in the order in which they became ready; nready of them */
     size_t nready;
-    size_t nlaunched; /* buckets, from the first; only grows where buckets travel during backward */
+    size_t nlaunched; /* buckets, from the first; grows only where buckets are reduced during backward */
     int64_t first_ready_ns;
     bool sync;
 
@@ -60,16 +60,17 @@ struct tutti_ddp {
 
 /* ------------------------------------------------------------------------------------------- ddp_layout.c */
 
-/* Cuts the gradients, taken in the order `order` (a permutation of the parameters), into buckets: one type per bucket,
- * no bucket larger than its cap unless one gradient alone is. The gradients' contents move along, and are zero where
- * there was no layout before. On failure the old layout stays. */
+/* Cuts the gradients, taken in the order `order` (a permutation of the parameters), into buckets: one type per
+ * bucket, and no bucket larger than its cap unless a single gradient is. The gradients' contents are moved along,
+ * and are zero where there was no layout before. On failure the old layout stays. */
 tutti_status tutti_ddp_layout_apply(tutti_ddp *ddp, const uint64_t *order);
-/* What tutti_ddp_divide promises, of a layout in the order `order`. */
+/* The result of tutti_ddp_divide for a layout in the order `order`. */
 tutti_status tutti_ddp_layout_divide(const tutti_ddp *ddp, const uint64_t *order, int rank, int nranks,
                                      tutti_ddp_part *parts_out);
-/* With options.zero: bytes of each rank's part of a bucket that has `bytes`; parts go on in the padding behind it. */
+/* With options.zero: bytes of each rank's part of a bucket of `bytes` bytes; parts extend into the padding behind
+ * it. */
 size_t tutti_ddp_layout_part_bytes(size_t bytes, int nranks);
-/* Frees the buckets, which must not be travelling. */
+/* Frees the buckets, which must not be under way. */
 void tutti_ddp_layout_release(ddp_bucket *buckets, size_t nbuckets);
 void *tutti_ddp_layout_view(const tutti_ddp *ddp, const ddp_parameter *parameter);
 
@@ -80,44 +81,45 @@ static inline bool tutti_ddp_on_gpu(const tutti_ddp *ddp) {
 }
 
 tutti_status tutti_ddp_memory_open(tutti_ddp *ddp);
-/* Accepts what was not opened. */
+/* Does nothing when the memory was not opened. */
 void tutti_ddp_memory_close(tutti_ddp *ddp);
-/* Zeros. Freed by tutti_mem_free. */
+/* Allocates memory filled with zeros. Free it with tutti_mem_free. */
 tutti_status tutti_ddp_memory_alloc(const tutti_ddp *ddp, size_t bytes, void **memory_out);
 tutti_status tutti_ddp_memory_zero(const tutti_ddp *ddp, void *memory, size_t bytes);
 tutti_status tutti_ddp_memory_copy(const tutti_ddp *ddp, void *dst, const void *src, size_t bytes);
-/* What comes into the buckets' stream waits for the caller's, and the other way round. On the host: nothing. */
+/* fork: later work in the buckets' stream waits for the caller's stream; join: the other way round. On the host
+ * they do nothing. */
 tutti_status tutti_ddp_memory_fork(const tutti_ddp *ddp);
 tutti_status tutti_ddp_memory_join(const tutti_ddp *ddp);
 
 /* --------------------------------------------------------------------------------------------- ddp_zero.c */
 
-/* Finds the parameters' parts, of this rank. */
+/* Finds this rank's part of each parameter. */
 tutti_status tutti_ddp_zero_prepare(tutti_ddp *ddp);
 /* Reduces a bucket to its parts; work as in tutti_options, NULL on a GPU. */
 tutti_status tutti_ddp_zero_reduce(tutti_ddp *ddp, ddp_bucket *bucket, const tutti_options *options);
-/* Updated parts to all. */
+/* Gathers the updated parts on all ranks. */
 tutti_status tutti_ddp_zero_share(tutti_ddp *ddp);
 
 /* -------------------------------------------------------------------------------------------- ddp_agree.c */
 
-/* Collective. Do all ranks have the same parameters and options? A rank that could not even begin says so with
- * `local` (its text is then kept), so that the others do not wait for it. */
+/* Collective. Checks that all ranks have the same parameters and options. A rank whose preparation failed passes
+ * its status as `local` (its error text is kept), so that the others do not wait for it. */
 tutti_status tutti_ddp_agree_on_model(tutti_ddp *ddp, tutti_status local);
-/* Collective. The parameters' data of rank 0 goes to all. */
+/* Collective. Broadcasts the parameters' data from rank 0. */
 tutti_status tutti_ddp_agree_on_data(tutti_ddp *ddp);
-/* Collective. Rank 0's ready order replaces everybody's. */
+/* Collective. Replaces the ready order of all ranks by that of rank 0. */
 tutti_status tutti_ddp_agree_on_order(tutti_ddp *ddp);
 
 /* --------------------------------------------------------------------------------------------- ddp_step.c */
 
-/* Starts the buckets that are complete, up to the first that is not. */
+/* Launches the buckets that are complete, up to the first that is not. */
 tutti_status tutti_ddp_step_launch(tutti_ddp *ddp);
-/* Reduces or waits for all buckets, all of which are complete; adds to the statistics' communication time. */
+/* Reduces, or waits for, all buckets, all of which are complete; adds to the statistics' communication time. */
 tutti_status tutti_ddp_step_complete(tutti_ddp *ddp);
-/* Waits for what travels, and drops it. */
+/* Waits for the buckets under way and drops their works. */
 void tutti_ddp_step_cancel(tutti_ddp *ddp);
-/* Forgets who was ready: the next step begins. */
+/* Clears all ready marks: the next step begins. */
 void tutti_ddp_step_reset(tutti_ddp *ddp);
 int64_t tutti_ddp_step_now_ns(void);
 

@@ -1,12 +1,13 @@
 /*
- * Moves the buckets of one step.
+ * Reduces the buckets of one step.
  *
- * With a core to spare each bucket leaves as soon as it and all before it are complete, and finish() waits for it.
- * Without one, moving during backward would only take the core away from backward: finish() then reduces bucket after
- * bucket itself. Both ways issue the same collectives in the same order.
+ * With a spare core each bucket is launched as soon as it and all before it are complete, and finish() waits for it.
+ * Without one, reducing during backward would only take the core from backward: finish() then reduces the buckets
+ * itself, one after the other. Both ways issue the same collectives in the same order.
  *
- * On a GPU buckets always leave at once, in their own stream, and nobody waits but the caller's stream: a step can be
- * captured into a CUDA graph where the collectives can. A failure is told by the next call, since it breaks the communicator.
+ * On a GPU buckets are always launched at once, in their own stream, and only the caller's stream waits: a step can
+ * be captured into a CUDA graph where the collectives can. A failure breaks the communicator, and the next call
+ * reports it.
  */
 #include <stdio.h>
 #include <time.h>
@@ -21,7 +22,7 @@ int64_t tutti_ddp_step_now_ns(void) {
 
 static tutti_status reduce_in_stream(tutti_ddp *ddp, ddp_bucket *bucket) {
     const size_t count = bucket->bytes / tutti_type_bytes(bucket->type);
-    if (tutti_comm_size(ddp->comm) == 1) return TUTTI_OK; /* the sum and the mean of one */
+    if (tutti_comm_size(ddp->comm) == 1) return TUTTI_OK; /* one rank: its sum and mean are the bucket itself */
     TUTTI_TRY(tutti_ddp_memory_fork(ddp));
     if (ddp->options.zero)
         return tutti_ddp_zero_reduce(ddp, bucket, &TUTTI_OPTIONS(.memory = TUTTI_MEMORY_CUDA, .stream = ddp->stream));
@@ -56,7 +57,7 @@ static tutti_status complete_in_place(tutti_ddp *ddp) {
     return TUTTI_OK;
 }
 
-/* Waits for every bucket that was launched, even after a failure: what still travels uses the buckets' memory. */
+/* Waits for every launched bucket, even after a failure: a bucket under way uses the buckets' memory. */
 static tutti_status wait_for_launched(tutti_ddp *ddp) {
     tutti_work *failed = NULL;
     for (size_t i = 0; i < ddp->nlaunched; i++) {
@@ -66,7 +67,7 @@ static tutti_status wait_for_launched(tutti_ddp *ddp) {
         if (tutti_work_get(work, &details) == TUTTI_OK)
             ddp->statistics.communication_ns += details.end_ns - details.start_ns;
     }
-    return failed ? tutti_work_wait(failed, -1) : TUTTI_OK; /* once more, for the text of the first failure */
+    return failed ? tutti_work_wait(failed, -1) : TUTTI_OK; /* waits again to get the text of the first failure */
 }
 
 tutti_status tutti_ddp_step_complete(tutti_ddp *ddp) {
@@ -76,7 +77,7 @@ tutti_status tutti_ddp_step_complete(tutti_ddp *ddp) {
     }
     if (!ddp->statistics.overlapped) return complete_in_place(ddp);
     char text[1024];
-    const tutti_status launched = tutti_ddp_step_launch(ddp); /* what failed to start in ready() fails again */
+    const tutti_status launched = tutti_ddp_step_launch(ddp); /* a bucket that failed to start in ready() fails again */
     snprintf(text, sizeof text, "%s", launched == TUTTI_OK ? "" : tutti_last_error());
     TUTTI_TRY(wait_for_launched(ddp));
     return launched == TUTTI_OK ? TUTTI_OK : tutti_fail(launched, "%s", text);
@@ -85,7 +86,7 @@ tutti_status tutti_ddp_step_complete(tutti_ddp *ddp) {
 void tutti_ddp_step_cancel(tutti_ddp *ddp) {
     for (size_t i = 0; i < ddp->nbuckets; i++) {
         if (!ddp->buckets[i].work) continue;
-        (void)tutti_work_wait(ddp->buckets[i].work, -1); /* the operation has a deadline of its own */
+        (void)tutti_work_wait(ddp->buckets[i].work, -1); /* the operation has its own deadline */
         tutti_work_free(ddp->buckets[i].work);
         ddp->buckets[i].work = NULL;
     }

@@ -3,10 +3,11 @@
  *
  *   bucket   | part of rank 0 | part of rank 1 | ... | part of the last rank and padding |
  *
- * Parts are equal and begin at cache lines; where views end inside of one the rest is padding. Gradients are reduced in place: the
- * rank's own part of the bucket holds them after a step. Parameters go the other way by the same memory: each rank copies what it has
- * updated to its part, the parts are gathered, and all copy the others' out. Both are plain collectives with equal counts, for which
- * every transport has its best algorithm.
+ * Parts are equal and begin at cache lines; where the views end inside of one, the rest is padding. Gradients are
+ * reduced in place: the rank's own part of the bucket holds them after a step. Parameters use the same memory in the
+ * other direction: each rank copies what it has updated to its part, the parts are gathered, and all ranks copy the
+ * parts of other ranks out. Both are plain collectives with equal counts, for which every transport has its best
+ * algorithm.
  */
 #include <stdlib.h>
 
@@ -23,7 +24,7 @@ tutti_status tutti_ddp_zero_prepare(tutti_ddp *ddp) {
     return status;
 }
 
-/* Where this rank's part of a bucket lies, and how many elements each rank's has. */
+/* The address of this rank's part of a bucket, and the number of elements of each rank's part. */
 static void *find_part(const tutti_ddp *ddp, const ddp_bucket *bucket, size_t *count_out) {
     const size_t bytes = tutti_ddp_layout_part_bytes(bucket->bytes, tutti_comm_size(ddp->comm));
     *count_out = bytes / tutti_type_bytes(bucket->type);
@@ -36,7 +37,7 @@ tutti_status tutti_ddp_zero_reduce(tutti_ddp *ddp, ddp_bucket *bucket, const tut
     return tutti_reduce_scatter(ddp->comm, bucket->memory, own, count, bucket->type, ddp->reduction, options);
 }
 
-/* Elements [first, end) of a parameter, between it and its view. */
+/* Copies elements [first, end) of a parameter between the parameter and its view. */
 static tutti_status copy(const tutti_ddp *ddp, const ddp_parameter *parameter, size_t first, size_t end, bool to_view) {
     const size_t bytes = tutti_type_bytes(parameter->type);
     if (first >= end) return TUTTI_OK;

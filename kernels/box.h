@@ -1,11 +1,11 @@
 /*
- * Copies of N-dimensional boxes between strided arrays: what moves a part of a tensor into a message and out of it.
+ * Copies of N-dimensional boxes between strided arrays: they move a part of a tensor into a message and out of it.
  *
  *   tutti_box (shapes and strides, as callers know them)  ->  tutti_box_plan  ->  tutti_box_copy  ->  tutti_box_run
  *
- * A plan drops dimensions of one element, merges those that lie one behind the other in both arrays, and orders the loops. It is a
- * plain value without pointers: it may be copied, kept, and run on any two arrays, here or on a GPU (kernels/device.h, copy_box).
- * Nothing here allocates or fails. Bytes between the elements of dst are not touched.
+ * A plan drops dimensions of one element, merges dimensions that are contiguous in both arrays, and orders the
+ * loops. It is a plain value without pointers: it may be copied, kept, and run on any two arrays, here or on a GPU
+ * (kernels/device.h, copy_box). Nothing here allocates or fails. Bytes between the elements of dst are not touched.
  */
 #ifndef TUTTI_KERNELS_BOX_H
 #define TUTTI_KERNELS_BOX_H
@@ -18,11 +18,11 @@
 
 #define TUTTI_BOX_MOST_DIMS 8
 
-/* shape[0] x shape[1] x ... elements; element [i, j, ...] lies i * strides[0] + j * strides[1] + ... elements behind (a negative
- * stride: before) the address given to tutti_box_run. */
+/* shape[0] x shape[1] x ... elements; element [i, j, ...] lies i * strides[0] + j * strides[1] + ... elements after
+ * (with a negative stride: before) the address given to tutti_box_run. */
 typedef struct tutti_box {
     int ndims;                                /* 0, which is one element, to TUTTI_BOX_MOST_DIMS */
-    size_t element_bytes;                     /* >= 1; 1, 2, 4 and 8 are the quick ones */
+    size_t element_bytes;                     /* >= 1; 1, 2, 4 and 8 are fast */
     int64_t shape[TUTTI_BOX_MOST_DIMS];       /* a 0 makes the box empty */
     int64_t dst_strides[TUTTI_BOX_MOST_DIMS], /* in elements, of any sign; not 0 where the extent is above 1 */
         src_strides[TUTTI_BOX_MOST_DIMS];
@@ -33,25 +33,27 @@ typedef struct tutti_box_dim {
     ptrdiff_t dst_step, src_step; /* bytes from one index to the next */
 } tutti_box_dim;
 
-/* Read it freely; only tutti_box_plan makes it. */
+/* Any code may read it; only tutti_box_plan makes it. */
 typedef struct tutti_box_copy {
-    size_t bytes;                   /* in all; 0: an empty box */
-    size_t unit_bytes;              /* that lie together in both arrays: an element or more */
+    size_t bytes;                   /* total; 0: an empty box */
+    size_t unit_bytes;              /* contiguous bytes in both arrays: an element or more */
     ptrdiff_t dst_first, src_first; /* of the first unit, in bytes from the addresses given */
-    int ndims;                      /* loops around a unit; 0: all of it is one unit */
-    /* The innermost loop has the shortest steps in dst, and the one around it, another one, those in src: they are carried out in
-     * blocks. */
+    int ndims;                      /* loops around a unit; 0: the box is one unit */
+    /* The innermost loop has the shortest steps in dst, and the loop around it, a different one, those in src: the
+     * two are done in blocks. */
     bool transposes;
     tutti_box_dim dims[TUTTI_BOX_MOST_DIMS]; /* outermost first */
 } tutti_box_copy;
 
-/* The next two are exported for libtutti_ops, which is a library of its own. */
+/* The next two are exported for libtutti_ops, which is a separate library. */
 TUTTI_API void tutti_box_plan(const tutti_box *box, tutti_box_copy *copy_out);
 
-/* Addresses of element [0, 0, ...]; any alignment. The elements of dst and src must not overlap, nor those of dst one another. */
+/* dst and src: addresses of element [0, 0, ...]; any alignment. The elements of dst and src must not overlap, nor
+ * must those of dst overlap each other. */
 TUTTI_API void tutti_box_run(const tutti_box_copy *copy, void *dst, const void *src);
 
-/* The same for a dst that another core reads next: long rows go past the caches, with a fence at the end (see copy.h). */
+/* The same for a dst that another core reads next: long rows are written past the caches, with a fence at the end
+ * (see copy.h). */
 void tutti_box_run_stream(const tutti_box_copy *copy, void *dst, const void *src);
 
 /* 0: an empty box. */
@@ -59,7 +61,7 @@ static inline size_t tutti_box_bytes(const tutti_box_copy *copy) {
     return copy->bytes;
 }
 
-/* Is it one memcpy, or nothing at all? Then it copies `bytes` from src + src_first to dst + dst_first. */
+/* True when the copy is one memcpy, or nothing: then it copies `bytes` from src + src_first to dst + dst_first. */
 static inline bool tutti_box_is_contiguous(const tutti_box_copy *copy) {
     return copy->ndims == 0;
 }

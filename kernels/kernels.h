@@ -1,12 +1,14 @@
 /*
- * The trainer's kernels behind one table: memory, layers, loss, optimizers, recording of a step. kernels/host fills it for
- * the processor, libtutti_cuda.so (kernels/cuda) for a GPU; the trainer calls nothing else, and knows neither.
+ * The trainer's kernels behind one table: memory, layers, loss, optimizers, recording of a step. kernels/host fills
+ * it for the processor, libtutti_cuda.so (kernels/cuda) for a GPU; the trainer calls only this table and is
+ * independent of both.
  *
- *   kernels->open(options)  ->  compute: on the host nothing but the table, on a GPU a stream with what its kernels need
- *   kernels->dense_forward(compute, ...)      host: at once; GPU: enqueued, in the order of the calls
+ *   kernels->open(options)  ->  compute: on the host only the table, on a GPU a stream with what its kernels need
+ *   kernels->dense_forward(compute, ...)      host: done at once; GPU: enqueued, in the order of the calls
  *
- * Invariant: pointers given to kernels are memory of that compute (alloc), and floats begin at multiples of 16 bytes. Calls without a status keep the first failure
- * for check() and wait(). Between open and close only alloc, open and recording take memory: a step takes none.
+ * Invariant: pointers given to kernels are memory of that compute (alloc), and floats begin at multiples of 16 bytes.
+ * Calls without a status record the first failure for check() and wait(). Between open and close only alloc, open and
+ * recording allocate memory: a step allocates none.
  */
 #ifndef TUTTI_KERNELS_KERNELS_H
 #define TUTTI_KERNELS_KERNELS_H
@@ -24,12 +26,12 @@
 typedef struct tutti_kernels tutti_kernels;
 typedef struct tutti_recording tutti_recording;
 
-/* Where kernels run; one thread at a time. What follows its table is the implementation's. */
+/* Where kernels run; one thread at a time uses it. The implementation's own members follow the table. */
 typedef struct tutti_compute {
     const tutti_kernels *kernels;
 } tutti_compute;
 
-/* Of matrix products; parameters, activations and sums are float32 with each. */
+/* Precision of matrix products; parameters, activations and sums are float32 with each. */
 typedef enum tutti_precision {
     TUTTI_PRECISION_FP32,
     TUTTI_PRECISION_TF32, /* GPUs: factors rounded to 10 bits of mantissa */
@@ -41,9 +43,10 @@ typedef struct tutti_compute_options {
     tutti_precision precision;
 } tutti_compute_options;
 
-/* What changes from step to step. Kernels read it from memory of the compute, so that a recorded step can be replayed. */
+/* Values that change from step to step. Kernels read them from memory of the compute, so that a recorded step can
+ * be replayed. */
 typedef struct tutti_step_values {
-    uint64_t time; /* of dropout's random stream: the step */
+    uint64_t time; /* for dropout's random stream: the step */
     tutti_real lr; /* of SGD */
     tutti_adam_factors adam;
 } tutti_step_values;
@@ -56,7 +59,7 @@ struct tutti_kernels {
     void (*close)(tutti_compute *compute); /* NULL is allowed */
     /* The first failure of a call without a status. Does not wait. */
     tutti_status (*check)(tutti_compute *compute);
-    /* Until all is done; then check. */
+    /* Waits until all work is done; then as check. */
     tutti_status (*wait)(tutti_compute *compute);
     /* cudaStream_t for the options of collectives; NULL on the host. */
     void *(*stream)(const tutti_compute *compute);
@@ -65,25 +68,26 @@ struct tutti_kernels {
 
     tutti_status (*alloc)(tutti_compute *compute, size_t bytes, void **memory_out); /* zeros; a multiple of 64 bytes */
     void (*free)(tutti_compute *compute, void *memory);                             /* waits; NULL is allowed */
-    void (*upload)(tutti_compute *compute, void *dst, const void *src, size_t bytes); /* src may change at once */
+    void (*upload)(tutti_compute *compute, void *dst, const void *src, size_t bytes); /* src may be changed at once */
     tutti_status (*download)(tutti_compute *compute, void *dst, const void *src, size_t bytes); /* waits */
     void (*copy)(tutti_compute *compute, void *dst, const void *src, size_t bytes);
     void (*zero)(tutti_compute *compute, void *dst, size_t bytes);
 
     /* --------------------------------------------------------------------------------------- recording */
 
-    /* What is called between begin and end is not carried out but recorded, other streams that wait for events of this one
-     * included; replay enqueues it all as one. TUTTI_ERR_UNSUPPORTED: the host, where it would gain nothing. After a
-     * failure in between, end gives it, and nothing stays recorded. No upload, download or wait in between. */
+    /* Calls between begin and end are not carried out but recorded, as is work of other streams that wait for
+     * events of this one; replay enqueues all of it as one. TUTTI_ERR_UNSUPPORTED: on the host, which would gain
+     * nothing. After a failure in between, end returns that failure, and nothing stays recorded. upload, download
+     * and wait must not be called in between. */
     tutti_status (*record_begin)(tutti_compute *compute);
     tutti_status (*record_end)(tutti_compute *compute, tutti_recording **recording_out);
     tutti_status (*replay)(tutti_compute *compute, tutti_recording *recording);
     void (*forget)(tutti_compute *compute, tutti_recording *recording); /* NULL is allowed */
 
     /* -------------------------------------------------------------------------------------------- layers
-     * What each computes, and the order of the arguments: kernels/layers.h, kernels/random.h. */
+     * What each computes, and the order of the arguments: see kernels/layers.h, kernels/random.h. */
 
-    /* Elements of scratch, which all layers share, and of what forward keeps for backward. */
+    /* Elements of scratch, which all layers share, and of the memory that forward keeps for backward. */
     size_t (*conv_scratch_count)(const tutti_conv *conv, int batch);
     size_t (*conv_kept_count)(const tutti_conv *conv, int batch);
     void (*conv_forward)(tutti_compute *compute, const tutti_conv *conv, const tutti_conv_forward_args *args);
@@ -110,24 +114,25 @@ struct tutti_kernels {
     void (*dense_backward)(tutti_compute *compute, const tutti_dense *dense, const tutti_dense_backward_args *args);
     /* y[i] = a[i] + b[i]; y may be a. */
     void (*add)(tutti_compute *compute, size_t count, const tutti_real *a, const tutti_real *b, tutti_real *y);
-    /* The same, and negative sums become 0. */
+    /* The same, with negative sums set to 0. */
     void (*add_relu)(tutti_compute *compute, size_t count, const tutti_real *a, const tutti_real *b, tutti_real *y);
-    /* Of the stream dropout->stream at time values->time. */
+    /* Dropout with the stream dropout->stream at time values->time. */
     void (*dropout)(tutti_compute *compute, const tutti_dropout *dropout, const tutti_step_values *values, size_t count,
                     const tutti_real *src, tutti_real *dst);
-    /* sums[0] becomes, or with args->adds grows by, the batch's losses; sums[1] its number of right answers. */
+    /* sums[0] is set to, or with adds increased by, the sum of the batch's losses; sums[1] the same with the number
+     * of right answers. */
     void (*softmax_loss)(tutti_compute *compute, const tutti_softmax_loss_args *args, bool adds, double *sums);
-    /* The same where ranks have some of the classes each. All that parts names is memory of the compute. */
+    /* The same where each rank has some of the classes. All pointers in parts are memory of the compute. */
     void (*softmax_largest)(tutti_compute *compute, const tutti_softmax_parts *parts);
     void (*softmax_sums)(tutti_compute *compute, const tutti_softmax_parts *parts);
-    /* parts' sums and best are used up. */
+    /* The call consumes parts' sums and best. */
     void (*softmax_losses)(tutti_compute *compute, const tutti_softmax_parts *parts, tutti_real scale,
                            tutti_real *dlogits, bool adds, double *sums);
     void (*truncated_normal)(tutti_compute *compute, const tutti_normal *normal, size_t count, tutti_real *data);
     void (*fill)(tutti_compute *compute, size_t count, tutti_real value, tutti_real *data);
 
     /* ---------------------------------------------------------------------------------------- optimizers
-     * All pieces as one; lr and Adam's factors are those of values. */
+     * All pieces in one operation; lr and Adam's factors are taken from values. */
 
     void (*sgd)(tutti_compute *compute, const tutti_sgd *rule, const tutti_step_values *values,
                 const tutti_optimizer_piece *pieces, int npieces);
@@ -135,7 +140,7 @@ struct tutti_kernels {
                  const tutti_optimizer_piece *pieces, int npieces);
 };
 
-/* The processor: the reference, always there. */
+/* The processor's kernels: the reference, always available. */
 extern const tutti_kernels tutti_kernels_host;
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * Forward and backward of the trainer's layers, on dense row-major arrays.
  *
- * Images are [batch, height, width, channels]: the channels of a pixel lie together, so that inner loops run
- * over channels and a row of a convolution's window is one copy. Backward writes gradients, it does not add
- * to them (so nothing has to be zeroed), except where a comment says so. A gradient that is not wanted is NULL.
- * Nothing here allocates; scratch comes from the caller. kernels/host is the reference for other devices.
+ * Images are [batch, height, width, channels]: the channels of a pixel are contiguous, so that inner loops run over
+ * channels and a row of a convolution's window is one copy. Backward writes gradients and does not add to them (so
+ * nothing has to be zeroed), except where a comment says so. A gradient that is not wanted is NULL. Nothing here
+ * allocates; the caller provides scratch. kernels/host is the reference for other devices.
  */
 #ifndef TUTTI_KERNELS_LAYERS_H
 #define TUTTI_KERNELS_LAYERS_H
@@ -27,8 +27,8 @@ typedef struct tutti_window {
     int out_height, out_width;
 } tutti_window;
 
-/* in_height, in_width, channels, kernel and stride are given, the rest is filled in. False: VALID, and the window
- * is larger than the image. */
+/* The caller sets in_height, in_width, channels, kernel and stride; the call fills in the rest. False: the padding
+ * is VALID, and the window is larger than the image. */
 bool tutti_window_place(tutti_window *window, tutti_padding padding);
 
 /* ------------------------------------------------------------------------------------- bias and ReLU */
@@ -74,7 +74,7 @@ typedef struct tutti_conv_forward_args {
     const tutti_real *x, *weight, *bias;
     tutti_real *scratch, *y;
     tutti_real *kept;     /* for backward; kernels.h: conv_kept_count, nothing on the host */
-    size_t scratch_count; /* elements of it; conv_library.h: less than a batch wants is no failure */
+    size_t scratch_count; /* elements of scratch; conv_library.h: less than a batch needs is not a failure */
 } tutti_conv_forward_args;
 void tutti_conv_forward(const tutti_conv *conv, const tutti_conv_forward_args *args);
 
@@ -85,17 +85,18 @@ typedef struct tutti_conv_backward_args {
     tutti_real *scratch;
     const tutti_real *kept;
     tutti_real *dweight, *dbias, *dx; /* dx may be NULL */
-    size_t scratch_count;             /* elements of it; conv_library.h: less than a batch wants is no failure */
+    /* Elements of scratch; conv_library.h: less than a batch needs is not a failure */
+    size_t scratch_count;
 } tutti_conv_backward_args;
 void tutti_conv_backward(const tutti_conv *conv, const tutti_conv_backward_args *args);
-/* Of it, what belongs to bias and ReLU: masks dy of `rows` pixels, and adds to dbias. */
+/* The part of it for bias and ReLU: masks dy of `rows` pixels, and adds to dbias. */
 void tutti_conv_bias_backward(const tutti_conv *conv, size_t rows, const tutti_real *y, tutti_real *dy,
                               tutti_real *dbias);
 
 /* --------------------------------------------------------------------------------------------- pooling */
 
-/* y = maximum of each window; padding never wins, NaN always. where: for each element of y, the position of
- * its maximum within the window, row by row; the first of equals. */
+/* y = maximum of each window; padding is never the maximum, NaN always is. where: for each element of y, the
+ * position of its maximum within the window, row by row; the first of equal maxima. */
 void tutti_max_pool_forward(const tutti_window *window, int batch, const tutti_real *x, tutti_real *y, int32_t *where);
 void tutti_max_pool_backward(const tutti_window *window, int batch, const tutti_real *dy, const int32_t *where,
                              tutti_real *dx);
@@ -105,9 +106,9 @@ void tutti_average_pool_forward(const tutti_window *window, int batch, const tut
 void tutti_average_pool_backward(const tutti_window *window, int batch, const tutti_real *dy, tutti_real *dx);
 
 /* ------------------------------------------------------------------------------------------ batch norm
- * y = gamma * (x - mean) / sqrt(variance + epsilon) + beta of x[rows, channels]. Training: with mean and (biased) variance of
- * these rows, summed in float64, and moving = (1 - momentum) * moving + momentum * that of the rows, for the variance the
- * unbiased one (as PyTorch does). Not training: with the moving ones. */
+ * y = gamma * (x - mean) / sqrt(variance + epsilon) + beta of x[rows, channels]. Training: with mean and (biased)
+ * variance of these rows, summed in float64, and moving = (1 - momentum) * moving + momentum * value of the rows,
+ * with the unbiased variance (as in PyTorch). Not training: with the moving mean and variance. */
 
 typedef struct tutti_batch_norm {
     int channels;
@@ -115,7 +116,8 @@ typedef struct tutti_batch_norm {
     bool relu; /* fused */
 } tutti_batch_norm;
 
-/* Elements of scratch, and of what forward keeps for backward: each two arrays of float64. Aligned to 8 bytes. */
+/* Elements of scratch, and of the memory that forward keeps for backward: each two arrays of float64, aligned to 8
+ * bytes. */
 static inline size_t tutti_batch_norm_scratch_count(const tutti_batch_norm *norm) {
     return 2 * (size_t)norm->channels * (sizeof(double) / sizeof(tutti_real));
 }
@@ -130,7 +132,7 @@ typedef struct tutti_batch_norm_forward_args {
 } tutti_batch_norm_forward_args;
 void tutti_batch_norm_forward(const tutti_batch_norm *norm, const tutti_batch_norm_forward_args *args);
 
-/* After a forward with training. */
+/* Only after a forward with training. */
 typedef struct tutti_batch_norm_backward_args {
     size_t rows;
     const tutti_real *x, *gamma, *beta;
@@ -151,7 +153,7 @@ typedef struct tutti_dense {
 /* y[batch, outputs] = x[batch, inputs] weight[inputs, outputs] + bias[outputs]. */
 typedef struct tutti_dense_forward_args {
     int batch;
-    const tutti_real *x, *weight, *bias; /* bias may be NULL: none */
+    const tutti_real *x, *weight, *bias; /* bias may be NULL: no bias */
     tutti_real *y;
 } tutti_dense_forward_args;
 void tutti_dense_forward(const tutti_dense *dense, const tutti_dense_forward_args *args);
@@ -166,21 +168,21 @@ void tutti_dense_backward(const tutti_dense *dense, const tutti_dense_backward_a
 
 /* --------------------------------------------------------------------------------------------- dropout */
 
-/* Which elements are dropped depends on (seed, stream, first_element + i) only: neither on the number of ranks
- * nor on how a batch is cut. first_element: index of x[0] in the global batch. */
+/* Which elements are dropped depends only on (seed, stream, first_element + i): not on the number of ranks, nor on
+ * how a batch is cut. first_element: index of x[0] in the global batch. */
 typedef struct tutti_dropout {
     double rate; /* in [0, 1): probability that an element becomes 0; the others are divided by 1 - rate */
     uint64_t seed, stream, first_element;
 } tutti_dropout;
 
-/* dst[i] = src[i] / (1 - rate), or 0. The same call carries x forward and dy backward. src may be dst. */
+/* dst[i] = src[i] / (1 - rate), or 0. The same call is used for x in forward and dy in backward. src may be dst. */
 void tutti_dropout_apply(const tutti_dropout *dropout, size_t count, const tutti_real *src, tutti_real *dst);
 
 /* ------------------------------------------------------------------------------------------------ loss */
 
-/* Softmax cross-entropy of logits[batch, classes] against labels. Returns the sum over the batch of the losses.
- * dlogits (may be NULL, may be logits) becomes scale * (softmax - one hot). correct_out, unless NULL: how often
- * the largest logit (the first of equals) is the label's. Labels are below classes. */
+/* Softmax cross-entropy of logits[batch, classes] against labels. Returns the sum of the losses over the batch.
+ * dlogits (may be NULL, may be logits) becomes scale * (softmax - one hot). correct_out, unless NULL: the number of
+ * samples whose largest logit (the first of equals) is that of the label. Labels must be below classes. */
 typedef struct tutti_softmax_loss_args {
     int batch, classes;
     const tutti_real *logits;
@@ -191,9 +193,9 @@ typedef struct tutti_softmax_loss_args {
 } tutti_softmax_loss_args;
 double tutti_softmax_loss(const tutti_softmax_loss_args *args);
 
-/* The same in parts, between which ranks that have some of the classes each bring together what they found: largest (the maximum of
- * all), then sums (their sum). labels are numbers of classes of all ranks, this one has those from first_class on. Never log(0):
- * losses of finite logits are finite. */
+/* The same in parts, for ranks that have some of the classes each; between the parts the ranks reduce the results:
+ * largest (its maximum), then sums (their sum). labels are class numbers over all ranks; this rank has the classes
+ * from first_class on. Never log(0): losses of finite logits are finite. */
 typedef struct tutti_softmax_parts {
     int batch, classes, first_class;
     const tutti_real *logits;
@@ -204,12 +206,14 @@ typedef struct tutti_softmax_parts {
     int32_t *best;          /* [batch]: the class of the largest logit, the first of equals; NULL: not wanted */
 } tutti_softmax_parts;
 
-/* largest and best, of this rank's classes. */
+/* Computes largest and best over this rank's classes. */
 void tutti_softmax_largest(const tutti_softmax_parts *parts);
-/* sums; best becomes INT32_MAX where the largest logit of all is none of this rank's: of all ranks' the minimum counts. */
+/* Computes sums; best becomes INT32_MAX where the largest logit of all ranks is not on this rank: the result is the
+ * minimum over all ranks. */
 void tutti_softmax_sums(const tutti_softmax_parts *parts);
-/* This rank's part of the sum of the losses; dlogits (may be NULL, may be logits) as of tutti_softmax_loss. right_out, unless NULL:
- * how often best is the label's class, of a distribution the first of the largest; 0 without best. */
+/* Returns this rank's part of the sum of the losses; dlogits (may be NULL, may be logits) as in tutti_softmax_loss.
+ * right_out, unless NULL: the number of samples whose best is the label's class (with a distribution: the first of
+ * its largest classes); 0 without best. */
 double tutti_softmax_losses(const tutti_softmax_parts *parts, tutti_real scale, tutti_real *dlogits,
                             int64_t *right_out);
 

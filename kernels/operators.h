@@ -1,20 +1,21 @@
 /*
- * The operators of global tensors on local arrays: what one rank computes of its part.
+ * The operators of global tensors on local arrays: the computation of one rank on its part.
  *
  * Arrays are dense and row-major unless strides are given; strides are in elements, 0 where a dimension is broadcast.
- * Any extent may be 0; an array without elements may be NULL. Arguments have been judged by the caller: nothing here fails, and
- * nothing allocates; where scratch is needed the caller gives it. Results are written, never added to. Unless a comment permits it,
- * results do not overlap operands.
+ * Any extent may be 0; an array without elements may be NULL. The caller has checked the arguments: nothing here
+ * fails, and nothing allocates; where scratch is needed the caller provides it. Results are written, never added to.
+ * Unless a comment permits it, results must not overlap operands.
  *
- * Types: "reals" are float32 and float64; "floats" are these, float16, bfloat16 and float8, which are computed in float32 and
- * rounded to nearest even once per result; "numbers" are floats and integers. Integers wrap. Bool is named where it is
- * allowed. Nothing uses FMA: on one C library every x86 processor gives the same bits, matrix products (CBLAS) excepted.
+ * Types: "reals" are float32 and float64; "floats" are these, float16, bfloat16 and float8, which are computed in
+ * float32 and rounded to nearest even once per result; "numbers" are floats and integers. Integers wrap. Comments
+ * name bool where it is allowed. Nothing uses FMA: with one C library every x86 processor gives the same bits,
+ * except in matrix products (CBLAS).
  *
- * The functions are the host's. Behind one table (tutti_operators, at the end) there are the same for GPUs: the same types,
- * rules for NaN, ties, wrapping and rounding. They give the host's bits, in float32 and shorter floats for exp, log, gelu
- * and random numbers as well, but for roundings of: matrix products and convolutions (cuBLAS); float64 exp, log, erfc,
- * sin and cos (CUDA's); and what is added up in another order, which depends on the shape only: sums over dimensions, of batch
- * normalisation and of softmax, kept in float64 as on the host.
+ * The functions are the host's. The table at the end (tutti_operators) has the same operators for GPUs: the same
+ * types, rules for NaN, ties, wrapping and rounding. GPUs give the host's bits, in float32 and shorter floats also
+ * for exp, log, gelu and random numbers, except for roundings of: matrix products and convolutions (cuBLAS); float64
+ * exp, log, erfc, sin and cos (CUDA's); and sums in another order, which depends on the shape only: sums over
+ * dimensions, of batch normalisation and of softmax, kept in float64 as on the host.
  */
 #ifndef TUTTI_KERNELS_OPERATORS_H
 #define TUTTI_KERNELS_OPERATORS_H
@@ -38,10 +39,10 @@ typedef enum tutti_kernel_binary_kind {
     TUTTI_KERNEL_DIV,     /* not bool; integers truncate towards zero, x / 0 is 0, the smallest / -1 is the smallest */
     TUTTI_KERNEL_MAXIMUM, /* NaN wins, -0 < +0; bool: or */
     TUTTI_KERNEL_MINIMUM, /* NaN wins; bool: and */
-    TUTTI_KERNEL_EQUAL,   /* 1 where a == b, else 0; bool too */
+    TUTTI_KERNEL_EQUAL,   /* 1 where a == b, else 0; bool, too */
     TUTTI_KERNEL_RELU_BACKWARD,     /* a: relu's result or argument, b: dy; 0 where a <= 0, else b; not bool */
     TUTTI_KERNEL_GELU_BACKWARD,     /* a: x, b: dy; floats */
-    TUTTI_KERNEL_GELU_TANH_BACKWARD /* the same of the approximation */
+    TUTTI_KERNEL_GELU_TANH_BACKWARD /* the same for the approximation */
 } tutti_kernel_binary_kind;
 
 /* y[i, j, ...] = a[i, j, ...] kind b[i, j, ...]; y is dense and may be an operand that is dense, too. */
@@ -68,25 +69,25 @@ typedef enum tutti_kernel_unary_kind {
 /* y may be x. */
 void tutti_kernel_unary(tutti_kernel_unary_kind kind, tutti_type type, size_t count, const void *x, void *y);
 
-/* y[i] = number * x[i], y[i] = x[i] + number; numbers, y may be x. Floats: the number is rounded to the type that is computed in
- * (float32, float64). Integers: with a whole number the result wraps; otherwise it is computed in float64, rounded to
- * nearest even, and goes to the nearest end of the type where it does not fit (NaN: to 0). */
+/* y[i] = number * x[i], y[i] = x[i] + number; numbers, y may be x. Floats: the number is rounded to the type of the
+ * computation (float32, float64). Integers: with a whole number the result wraps; otherwise it is computed in
+ * float64 and rounded to nearest even, and a value out of range becomes the nearest end of the type (NaN: 0). */
 void tutti_kernel_scale(tutti_type type, double number, size_t count, const void *x, void *y);
 void tutti_kernel_add_number(tutti_type type, double number, size_t count, const void *x, void *y);
 
-/* y[i] = x[i] as another type, of all types. To floats: nearest even, once; overflow as in kernels/reduce.h (infinity; e4m3: its
- * largest number). Floats to integers: truncated towards zero, to the nearest end of the type where it does not fit, NaN to
- * 0. Integers to integers: modulo 2^bits. To bool: 1 where x is not 0 (NaN: 1); from bool: 0 or 1. y may be x where
- * elements have the same size. */
+/* y[i] = x[i] as another type, of all types. To floats: nearest even, once; overflow as in kernels/reduce.h
+ * (infinity; e4m3: its largest number). Floats to integers: truncated towards zero; a value out of range becomes
+ * the nearest end of the type, NaN becomes 0. Integers to integers: modulo 2^bits. To bool: 1 where x is not 0
+ * (NaN: 1); from bool: 0 or 1. y may be x where elements have the same size. */
 void tutti_kernel_cast(tutti_type x_type, tutti_type y_type, size_t count, const void *x, void *y);
 
 /* ------------------------------------------------------------------------------------------- reductions */
 
-/* y = x reduced over the dimensions whose bits are set in `dims` (bit d: dimension d); y has the others, in their order.
- * TUTTI_SUM, TUTTI_MIN or TUTTI_MAX; numbers, and bool (sum, max: or; min: and).
- * The result over nothing: 0; min: the largest number (floats: +infinity, e4m3: 448); max: the smallest.
- * Sums of floats are accumulated in float64. NaN wins; -0 < +0. The largest of each row, say, of a softmax whose
- * classes are split over ranks, is TUTTI_MAX over dimension 1. */
+/* y = x reduced over the dimensions whose bits are set in `dims` (bit d: dimension d); y has the other dimensions,
+ * in their order. TUTTI_SUM, TUTTI_MIN or TUTTI_MAX; numbers, and bool (sum, max: or; min: and). The result over
+ * nothing: 0; min: the largest number (floats: +infinity, e4m3: 448); max: the smallest. Sums of floats are
+ * accumulated in float64. NaN wins; -0 < +0. For example, the largest of each row of a softmax whose classes are
+ * split over ranks is TUTTI_MAX over dimension 1. */
 typedef struct tutti_kernel_reduce_args {
     tutti_type type;
     int ndims; /* 0 to TUTTI_KERNEL_MOST_DIMS */
@@ -99,9 +100,9 @@ void tutti_kernel_reduce(tutti_reduction reduction, const tutti_kernel_reduce_ar
 
 /* ---------------------------------------------------------------------------------------------- products */
 
-/* y[x..., m, n] = op(a) op(b) + bias, in reals, for each index of the batch dimensions x...: op(a) is a[m, k], or a[k, m]
- * transposed; op(b) is b[k, n], or b[n, k] transposed; each of these matrices is dense. y is dense in all dimensions. m, n and k
- * are below 2^31. k == 0: zeros (plus bias). */
+/* y[x..., m, n] = op(a) op(b) + bias, in reals, for each index of the batch dimensions x...: op(a) is a[m, k], or
+ * a[k, m] transposed; op(b) is b[k, n], or b[n, k] transposed; each of these matrices is dense. y is dense in all
+ * dimensions. m, n and k must be below 2^31. k == 0: zeros (plus bias). */
 typedef struct tutti_kernel_matmul_args {
     tutti_type type;
     bool transpose_a, transpose_b;
@@ -110,16 +111,17 @@ typedef struct tutti_kernel_matmul_args {
     const int64_t *batch_shape;           /* x... */
     const int64_t *a_strides, *b_strides; /* of the batch dimensions */
     const void *a, *b;
-    const void *bias; /* [n]; NULL: none */
+    const void *bias; /* [n]; NULL: no bias */
     void *y;
 } tutti_kernel_matmul_args;
 void tutti_kernel_matmul(const tutti_kernel_matmul_args *args);
 
 /* ------------------------------------------------------------------------------------------------- windows */
 
-/* A window that slides over images [batch, in_height, in_width, channels]. Window (0, 0) begins pad_top rows above and pad_left
- * columns left of the image (negative: inside it); out_height and out_width say how many windows there are, and with
- * that what is padded below and on the right. Extents are below 2^31, strides are at least 1. */
+/* A window that slides over images [batch, in_height, in_width, channels]. Window (0, 0) begins pad_top rows
+ * above and pad_left columns left of the image (negative: inside it); out_height and out_width give the number
+ * of windows, from which the padding below and on the right follows. Extents are below 2^31, strides are at
+ * least 1. */
 typedef struct tutti_kernel_window {
     int64_t batch, in_height, in_width, channels;
     int64_t kernel_height, kernel_width;
@@ -131,7 +133,8 @@ typedef struct tutti_kernel_window {
 /* Bytes of scratch that a convolution needs, forward or backward; it may be 0. */
 size_t tutti_kernel_conv_scratch_bytes(tutti_type type, const tutti_kernel_window *window);
 
-/* Reals: y[batch, out_height, out_width, filters] of x and weight[kernel_height, kernel_width, channels, filters]. Padding is 0. */
+/* Reals: y[batch, out_height, out_width, filters] of x and weight[kernel_height, kernel_width, channels, filters].
+ * Padding is 0. */
 void tutti_kernel_conv_forward(tutti_type type, const tutti_kernel_window *window, int64_t filters, const void *x,
                                const void *weight, const void *bias /* [filters]; NULL: none */, void *scratch,
                                void *y);
@@ -147,14 +150,15 @@ typedef struct tutti_kernel_conv_backward_args {
 } tutti_kernel_conv_backward_args;
 void tutti_kernel_conv_backward(const tutti_kernel_window *window, const tutti_kernel_conv_backward_args *args);
 
-/* Reals: y[batch, out_height, out_width, channels]. Padding never wins, NaN always; a window without any pixel gives -infinity. */
+/* Reals: y[batch, out_height, out_width, channels]. Padding is never the maximum, NaN always is; a window without
+ * any pixel gives -infinity. */
 void tutti_kernel_max_pool_forward(tutti_type type, const tutti_kernel_window *window, const void *x, void *y);
-/* dy goes to the place of each window's maximum in x, the first of equals, row by row (of NaNs the last). */
+/* dy goes to the place of each window's maximum in x, the first of equal maxima, row by row (of NaNs the last). */
 void tutti_kernel_max_pool_backward(tutti_type type, const tutti_kernel_window *window, const void *x, const void *dy,
                                     void *dx);
 
-/* Reals: sums of each window divided by its pixels, or with count_padding by kernel_height * kernel_width. A window without
- * any pixel gives 0. */
+/* Reals: the sum of each window divided by its number of pixels, or, with count_padding, by kernel_height *
+ * kernel_width. A window without any pixel gives 0. */
 void tutti_kernel_average_pool_forward(tutti_type type, const tutti_kernel_window *window, bool count_padding,
                                        const void *x, void *y);
 void tutti_kernel_average_pool_backward(tutti_type type, const tutti_kernel_window *window, bool count_padding,
@@ -170,8 +174,8 @@ void tutti_kernel_average_pool_backward(tutti_type type, const tutti_kernel_wind
 /* sums[0][c] = sum of x[:, c], sums[1][c] = sum of its squares. */
 void tutti_kernel_batch_norm_statistics(tutti_type type, size_t rows, size_t channels, const void *x, double *sums);
 
-/* mean = sums[0] / count, variance = sums[1] / count - mean^2 (biased; not below 0; NULL: not wanted), inverse_deviation =
- * 1 / sqrt(variance + epsilon). count: rows of all ranks together; 0 gives NaN. */
+/* mean = sums[0] / count, variance = sums[1] / count - mean^2 (biased; not below 0; NULL: not wanted),
+ * inverse_deviation = 1 / sqrt(variance + epsilon). count: rows of all ranks together; 0 gives NaN. */
 void tutti_kernel_batch_norm_moments(size_t channels, double count, double epsilon, const double *sums, double *mean,
                                      double *variance, double *inverse_deviation);
 
@@ -181,7 +185,8 @@ typedef struct tutti_kernel_batch_norm_args {
     const void *x;
     const double *mean, *inverse_deviation; /* [channels] */
     const void *gamma, *beta;               /* [channels]; NULL: 1, 0 */
-    bool relu;                              /* fused: y is not below 0, and dy counts where y is above 0 (or NaN) */
+    /* Fused: negative y become 0, and dy counts only where y is above 0 (or NaN) */
+    bool relu;
 } tutti_kernel_batch_norm_args;
 
 /* y = gamma * xhat + beta; y may be x. */
@@ -190,8 +195,8 @@ void tutti_kernel_batch_norm_normalise(const tutti_kernel_batch_norm_args *args,
 /* sums[0][c] = sum of dy[:, c], which is dbeta; sums[1][c] = sum of dy * xhat, which is dgamma. */
 void tutti_kernel_batch_norm_backward_sums(const tutti_kernel_batch_norm_args *args, const void *dy, double *sums);
 
-/* dx = gamma * inverse_deviation * (dy - sums[0] / count - xhat * sums[1] / count), with the sums and the rows of all ranks; sums
- * NULL: mean and deviation were constants. dx may be dy. */
+/* dx = gamma * inverse_deviation * (dy - sums[0] / count - xhat * sums[1] / count), with the sums and the number of
+ * rows of all ranks; sums NULL: mean and deviation were constants. dx may be dy. */
 void tutti_kernel_batch_norm_backward(const tutti_kernel_batch_norm_args *args, const void *dy, const double *sums,
                                       double count, void *dx);
 
@@ -208,7 +213,8 @@ void tutti_kernel_softmax(tutti_type type, size_t rows, size_t classes, const vo
 void tutti_kernel_softmax_backward(tutti_type type, size_t rows, size_t classes, const void *y, const void *dy,
                                    void *dx);
 
-/* Of each row: its class, counted over all ranks. A label outside [0, classes) makes the row's loss NaN, and its gradient. */
+/* The class of each row, counted over all ranks. A label outside [0, classes) makes the row's loss and gradient
+ * NaN. */
 typedef struct tutti_kernel_labels {
     tutti_type type; /* int32 or int64 */
     const void *values;
@@ -216,16 +222,17 @@ typedef struct tutti_kernel_labels {
     int64_t first;   /* class of this rank's column 0 */
 } tutti_kernel_labels;
 
-/* sums[row] = sum over this rank's classes of exp(x - max[row]). No x is above its row's max; what is below 2^-126 counts as 0. */
+/* sums[row] = sum over this rank's classes of exp(x - max[row]). No x is above its row's max; terms below 2^-126
+ * count as 0. */
 void tutti_kernel_exp_sums(tutti_type type, size_t rows, size_t classes, const void *x, const void *max, void *sums);
 /* logits[row] = x at the label's column if this rank has it, else 0. */
 void tutti_kernel_label_logits(tutti_type type, size_t rows, size_t classes, const void *x,
                                const tutti_kernel_labels *labels, void *logits);
-/* losses[row] = log(sums) + max - logits, of the parts of all ranks. */
+/* losses[row] = log(sums) + max - logits, from the reduced parts of all ranks. */
 void tutti_kernel_cross_entropy_losses(tutti_type type, size_t rows, const void *max, const void *sums,
                                        const void *logits, const tutti_kernel_labels *labels, void *losses);
-/* All that at once, where a rank has all classes (labels->first 0, labels->classes == classes). max and sums are kept for
- * backward. */
+/* All of these at once, where a rank has all classes (labels->first 0, labels->classes == classes). max and sums
+ * are kept for backward. */
 void tutti_kernel_cross_entropy(tutti_type type, size_t rows, size_t classes, const void *x,
                                 const tutti_kernel_labels *labels, void *max, void *sums, void *losses);
 /* dx = (exp(x - max) / sums - one hot) * dlosses[row], for this rank's classes. dx may be x. */
@@ -239,56 +246,57 @@ void tutti_kernel_cross_entropy_backward(tutti_type type, size_t rows, size_t cl
 typedef struct tutti_kernel_embedding_args {
     tutti_type type;       /* of the table */
     tutti_type index_type; /* int32 or int64 */
-    size_t count;          /* of indices */
+    size_t count;          /* number of indices */
     size_t width;
     int64_t first, rows;
     const void *indices;
 } tutti_kernel_embedding_args;
 
-/* y[i, :] = table[indices[i] - first, :], zeros where this rank has not that row. All types. */
+/* y[i, :] = table[indices[i] - first, :], zeros where this rank does not have that row. All types. */
 void tutti_kernel_embedding(const tutti_kernel_embedding_args *args, const void *table, void *y);
 /* dtable[r, :] = sum of dy[i, :] over all i with indices[i] - first == r, in the order of i. Reals. */
 void tutti_kernel_embedding_backward(const tutti_kernel_embedding_args *args, const void *dy, void *dtable);
 
 /* -------------------------------------------------------------------------------- by the index in a global array
- * Element [i, j, ...] of the local array is [first[0] + i, first[1] + j, ...] of a global one; its index is its place there, row by
- * row. What an element becomes depends on its index only: neither on the number of ranks nor on the cut. */
+ * Element [i, j, ...] of the local array is [first[0] + i, first[1] + j, ...] of a global one; its index is its
+ * position there in row-major order. The value of an element depends only on its index: not on the number of ranks,
+ * nor on the cut. */
 
 typedef struct tutti_kernel_shard {
     int ndims; /* 0 to TUTTI_KERNEL_MOST_DIMS */
     const int64_t *global_shape, *first, *shape;
 } tutti_kernel_shard;
 
-/* Of numbers by counter, kernels/random.h. */
+/* Parameters of the random numbers by counter of kernels/random.h. */
 typedef struct tutti_kernel_random {
     uint64_t seed, stream;
 } tutti_kernel_random;
 
-/* Floats: y = x / (1 - rate), or 0 with the probability `rate` in [0, 1]; elements are those that tutti_dropout_apply drops. The
- * same call carries dy backward. y may be x. */
+/* Floats: y = x / (1 - rate), or 0 with the probability `rate` in [0, 1]; the same elements as in
+ * tutti_dropout_apply are dropped. The same call is used for dy in backward. y may be x. */
 void tutti_kernel_dropout(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                           double rate, const void *x, void *y);
 
-/* Floats: uniform in [low, high), in steps of (high - low) * 2^-24 (float64: 2^-53), rounded to the type but never to high,
- * where the type has a number between. */
+/* Floats: uniform in [low, high), in steps of (high - low) * 2^-24 (float64: 2^-53), rounded to the type but never
+ * to high, where the type has a number between the two. */
 void tutti_kernel_random_uniform(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                                  double low, double high, void *y);
 /* Floats: normal deviates (Box-Muller; within 6.6 standard deviations, float64: 8.6). */
 void tutti_kernel_random_normal(tutti_type type, const tutti_kernel_shard *shard, const tutti_kernel_random *random,
                                 double mean, double stddev, void *y);
 
-/* y = start + step * index, of numbers, computed in float64 and cast as tutti_kernel_cast does; integers with whole start and
- * step: in 64 bits, which wrap. */
+/* y = start + step * index, for numbers, computed in float64 and cast as in tutti_kernel_cast; integers with whole
+ * start and step: in 64 bits, which wrap. */
 void tutti_kernel_arange(tutti_type type, const tutti_kernel_shard *shard, double start, double step, void *y);
 
-/* y[i] = value, cast as tutti_kernel_cast does. All types. */
+/* y[i] = value, cast as in tutti_kernel_cast. All types. */
 void tutti_kernel_fill(tutti_type type, double value, size_t count, void *y);
 
 /* --------------------------------------------------------------------------------------------------- the table
- * Operators where memory lies: kernels/host fills it for the processor, libtutti_cuda.so for a GPU. Host: at once, and the
- * stream is not looked at. GPU: enqueued in the stream, a cudaStream_t of the thread's current GPU, to which all memory
- * belongs. Structures and what they point to, but for arrays of elements, are the host's and may change at once. Scratch may
- * be NULL where it takes 0 bytes. */
+ * The operators for the memory of a device: kernels/host fills it for the processor, libtutti_cuda.so for a GPU.
+ * Host: a call is done when it returns, and the stream is not used. GPU: a call is enqueued in the stream, a
+ * cudaStream_t of the thread's current GPU, to which all memory belongs. Structs and what they point to, except
+ * arrays of elements, are in host memory and may be changed at once. Scratch may be NULL where it takes 0 bytes. */
 
 typedef struct tutti_operators {
     const char *name; /* "host", "cuda" */
@@ -326,7 +334,7 @@ typedef struct tutti_operators {
     tutti_status (*average_pool_backward)(void *stream, tutti_type type, const tutti_kernel_window *window,
                                           bool count_padding, const void *dy, void *dx);
 
-    size_t (*batch_norm_scratch_bytes)(size_t rows, size_t channels); /* of statistics and of backward_sums */
+    size_t (*batch_norm_scratch_bytes)(size_t rows, size_t channels); /* for statistics and backward_sums */
     tutti_status (*batch_norm_statistics)(void *stream, tutti_type type, size_t rows, size_t channels, const void *x,
                                           void *scratch, double *sums);
     tutti_status (*batch_norm_moments)(void *stream, size_t channels, double count, double epsilon, const double *sums,

@@ -10,7 +10,7 @@
 
 #include "kernels/real.h"
 
-/* A parameter, or several that lie side by side: arrays of count elements. */
+/* A parameter, or several contiguous ones: arrays of count elements. */
 typedef struct tutti_optimizer_piece {
     size_t count;
     const tutti_real *gradient;
@@ -18,9 +18,9 @@ typedef struct tutti_optimizer_piece {
     tutti_real *parameter;
 } tutti_optimizer_piece;
 
-/* g = gradient + weight_decay * parameter; velocity = momentum * velocity + g; parameter -= lr * velocity.
- * momentum 0: velocity is not used and may be NULL. nesterov: parameter -= lr * (g + momentum * velocity) instead. (PyTorch's
- * SGD.) */
+/* g = gradient + weight_decay * parameter; velocity = momentum * velocity + g; parameter -= lr * velocity. momentum
+ * 0: velocity is not used and may be NULL. nesterov: parameter -= lr * (g + momentum * velocity) instead.
+ * (PyTorch's SGD.) */
 typedef struct tutti_sgd {
     double lr, momentum, weight_decay;
     bool nesterov;
@@ -36,7 +36,8 @@ typedef struct tutti_adam {
     int64_t step;
 } tutti_adam;
 
-/* What of Adam changes from step to step: keep * parameter - rate * mean / (sqrt(square) * correction + epsilon). */
+/* The factors of Adam that change from step to step: keep * parameter - rate * mean / (sqrt(square) * correction +
+ * epsilon). */
 typedef struct tutti_adam_factors {
     tutti_real keep, rate, correction;
 } tutti_adam_factors;
@@ -44,8 +45,8 @@ tutti_adam_factors tutti_optimizer_adam_factors(const tutti_adam *rule);
 
 void tutti_optimizer_adam(const tutti_adam *rule, size_t count, const tutti_real *gradient, tutti_real *mean,
                           tutti_real *square, tutti_real *parameter);
-/* The same with factors that are known; rule's lr and step are not used. Without weight decay factors->keep is not used either: so
- * pieces with and without it can do with the same factors. */
+/* The same with given factors; rule's lr and step are not used. Without weight decay factors->keep is not used
+ * either, so pieces with and without it can use the same factors. */
 void tutti_optimizer_adam_piece(const tutti_adam *rule, const tutti_adam_factors *factors,
                                 const tutti_optimizer_piece *piece);
 

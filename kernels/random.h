@@ -1,6 +1,6 @@
 /*
  * Random numbers by counter: a number depends only on (seed, stream, index), so any rank, thread or later run
- * computes the same one without keeping a state. Every use has a stream of its own.
+ * computes the same number without keeping state. Every use has its own stream.
  *
  * Method: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
  */
@@ -29,7 +29,7 @@ static inline uint64_t tutti_random_stream(tutti_random_use use, uint64_t item, 
     return (uint64_t)use << 56 | (item & 0xffff) << 40 | time % TUTTI_RANDOM_TIMES;
 }
 
-/* The stream of another time, of a stream at time 0. */
+/* The stream at another time, from the stream at time 0. */
 static inline uint64_t tutti_random_stream_at(uint64_t stream, uint64_t time) {
     return stream | time % TUTTI_RANDOM_TIMES;
 }
@@ -43,7 +43,7 @@ uint64_t tutti_random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 /* Uniform in [0, 1), a multiple of 2^-53. */
 double tutti_random_uniform(uint64_t seed, uint64_t stream, uint64_t index);
 
-/* Which normal deviates. */
+/* Parameters of normal deviates. */
 typedef struct tutti_normal {
     uint64_t seed, stream;
     double stddev;

@@ -2,13 +2,12 @@
  * Element-wise reduction of several buffers into one: the arithmetic of every collective that reduces.
  *
  * The order is fixed: ((src[0] op src[1]) op src[2]) ..., so a result depends neither on chunking nor on the
- * instruction set. float16, bfloat16 and float8 accumulate in float32 and round once, at the end. No FMA. avg
- * sums, then divides once. min and max propagate NaN, -0 < +0. float8 rounds and overflows as PyTorch's casts: e5m2
- * to infinity, e4m3fn to its largest number.
- * The pre-multiplied sum multiplies each input by its factor first (float16 and smaller: in float32).
- * Integers wrap on overflow, the sum inside avg too. Bool: sum, max, bor are or; prod, min, band are and; bxor is
- * xor; inputs other than 0 count as true, results are 0 or 1. A NaN that is computed is the positive quiet NaN
- * without payload; a plain copy of one source keeps its bits.
+ * instruction set. float16, bfloat16 and float8 accumulate in float32 and round once, at the end. No FMA. avg sums,
+ * then divides once. min and max propagate NaN, -0 < +0. float8 rounds and overflows as in PyTorch's casts: e5m2 to
+ * infinity, e4m3fn to its largest number. The pre-multiplied sum multiplies each input by its factor first (float16
+ * and smaller: in float32). Integers wrap on overflow, also in the sum inside avg. Bool: sum, max, bor are or; prod,
+ * min, band are and; bxor is xor; inputs other than 0 count as true, results are 0 or 1. A computed NaN is the
+ * positive quiet NaN without payload; a plain copy of one source keeps its bits.
  */
 #ifndef TUTTI_KERNELS_REDUCE_H
 #define TUTTI_KERNELS_REDUCE_H
@@ -26,24 +25,25 @@ typedef struct tutti_reduce_args {
     size_t count;
     tutti_type type;
     tutti_reduction reduction;
-    int divisor; /* AVG: what the sum is divided by, once; >= 1 */
+    int divisor; /* AVG: the divisor of the sum, applied once; >= 1 */
 } tutti_reduce_args;
 
-/* Host memory. One source copies it (avg divides, premul multiplies, bool normalises all the same). */
+/* Reduces in host memory. A single source is copied (avg still divides, premul multiplies, bool normalises). */
 void tutti_reduce_host(const tutti_reduce_args *args);
 
-/* The same, into each of `ndsts` buffers instead of args->dst, with non-temporal stores and a fence at the end (copy.h).
- * They may be sources, too, at no gain. */
+/* The same, into each of `ndsts` buffers instead of args->dst, with non-temporal stores and a fence at the end
+ * (copy.h). The buffers may be sources, too, without a gain. */
 void tutti_reduce_host_stream(const tutti_reduce_args *args, void *const *dsts, int ndsts);
 
-/* Does this reduction exist for this type? (No avg and premul_sum for bool; no bitwise operations on floats.) */
+/* True when the reduction exists for the type. (No avg and premul_sum for bool; no bitwise operations on
+ * floats.) */
 bool tutti_reduce_supports(tutti_type type, tutti_reduction reduction);
 
 /* Name of the instruction set in use: "plain", "neon", "avx2" or "avx512"; all give the same bits. */
 const char *tutti_reduce_variant_name(void);
 
-/* For tests and benches: uses the named variant from now on; NULL: the best one again. false (and no change)
- * when this build or machine has no such variant. */
+/* For tests and benches: uses the named variant from now on; NULL: the best one again. Returns false (and changes
+ * nothing) when this build or machine has no such variant. */
 bool tutti_reduce_use_variant(const char *name);
 
 #endif

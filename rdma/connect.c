@@ -1,20 +1,22 @@
 /*
- * Bringing a pipe's lanes up over its socket, at first and after a fault, and closing it.
+ * Connects a pipe's lanes over its socket, at first and after a fault, and closes it.
  *
- *   hello    "my queue pairs are these, my ring is there; so many of your pieces have come"    both sides, at once
+ *   hello    "my queue pairs and my ring are these; I have received this many of your pieces"   both sides, at once
  *   ready    "mine are connected to yours"
  *   probed   "I have written to you, and your adapter has acknowledged it"                     only when it is opened
  *
- * After a fault the side that sees it fails its lanes, waits until they are flushed, and says hello with a higher round; so
- * does the other when it reads that. Then both write again what the other may lack: the whole ring, whose lines are as they
- * were, the state, and the pieces that have not come. Writing twice changes nothing, so nothing has to be known exactly. That
- * is tried until TUTTI_PEER_TIMEOUT_MS after the lanes have worked for the last time.
+ * After a fault the side that detects it fails its lanes, waits until they are flushed, and sends a hello with a
+ * higher round; the other side does the same when it reads that hello. Then both write again what the other may
+ * lack: the whole ring, whose lines are unchanged, the state, and the pieces that have not arrived. Writing twice
+ * changes nothing, so no exact record of what arrived is needed. This is retried until TUTTI_PEER_TIMEOUT_MS after
+ * the lanes last worked.
  *
- *   bye      "I close this pipe; all that I sent has reached you, and so many of your pieces have come"
+ *   bye      "I close this pipe; all that I sent has reached you, and I have received this many of your pieces"
  *
- * Who closes waits for a moment until that is so. The other side takes what it has not yet taken: the pipe is gone only then.
+ * The closing side first waits for a moment until that is true. The other side takes the bytes that it has not yet
+ * taken: only then is the pipe gone.
  *
- * Invariant: lanes carry data only after both sides have said ready in the same round.
+ * Invariant: lanes carry data only after both sides have sent ready in the same round.
  */
 #include <errno.h>
 #include <poll.h>
@@ -31,7 +33,7 @@
 #include "rdma/stream.h"
 
 #define DEATH_MS 200
-#define PAUSE_NS (100 * TUTTI_NS_PER_MS) /* between two rounds, at least */
+#define PAUSE_NS (100 * TUTTI_NS_PER_MS) /* least time between two rounds */
 enum { PIECE_BYTES = 1 << 20, NOTE_MS = 1000 };
 static const char note_magic[4] = "TVrb";
 
@@ -50,7 +52,7 @@ static bool say(int socket, tutti_rdma_note *note, tutti_rdma_note_kind kind) {
         if (now < 0 && errno == EINTR) continue;
         if (now < 0 && errno == EAGAIN && poll(&(struct pollfd){.fd = socket, .events = POLLOUT}, 1, NOTE_MS) == 1)
             continue;
-        if (now <= 0) return false; /* reading tells that it has ended */
+        if (now <= 0) return false; /* the next read detects the end */
         next += now;
         left -= (size_t)now;
     }
@@ -79,7 +81,7 @@ void tutti_rdma_connect_bye(tutti_rdma_stream *stream, tutti_status status, cons
     say(stream->socket, &note, TUTTI_RDMA_NOTE_BYE);
 }
 
-/* The next note, if it is there as a whole. */
+/* Reads the next note; true: it is complete. */
 static bool read_note(tutti_rdma_stream *stream) {
     while (stream->note_bytes < sizeof stream->note && stream->ended_ns == 0) {
         ssize_t now = recv(stream->socket, (char *)&stream->note + stream->note_bytes,
@@ -102,7 +104,7 @@ static uint32_t random_sequence(void) {
     return sequence & 0xffffff;
 }
 
-/* This side's lanes down and ready to be connected anew; says hello. */
+/* Takes this side's lanes down, makes them ready to connect again, and sends a hello. */
 static void begin_round(tutti_rdma_stream *stream) {
     for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
     stream->round++;
@@ -116,7 +118,8 @@ static void begin_round(tutti_rdma_stream *stream) {
     say_hello(stream);
 }
 
-/* A process that ends loses its memory before its socket: what then looks like a fault of ours is its death. */
+/* A process that ends loses its memory before its socket: what looks like a fault of this side is then the death of
+ * the peer. */
 static bool ends(const tutti_rdma_stream *stream) {
     for (int waited_ms = 0; waited_ms < DEATH_MS; waited_ms++) {
         char byte;
@@ -127,13 +130,14 @@ static bool ends(const tutti_rdma_stream *stream) {
     return false;
 }
 
-/* Nothing comes from the other side any more, and nothing reaches it. */
+/* Nothing arrives from the peer any more, and nothing reaches it. */
 static void gone(tutti_rdma_stream *stream) {
     for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
     stream->phase = TUTTI_RDMA_PHASE_GONE;
 }
 
-/* It has closed the pipe: the adapter may not have heard that the last pieces came, but it did. */
+/* The peer has closed the pipe: this adapter may lack the acknowledgement of the last pieces, but the peer received
+ * them. */
 static void closed(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     gone(stream);
     stream->ended_ns = tutti_rdma_host_now_ns();
@@ -141,19 +145,20 @@ static void closed(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     if (stream->pieces_done == stream->pieces_posted) tutti_rdma_memory_release(&stream->source);
 }
 
-/* The lanes do not work: they are given up now, and made anew soon, unless that has been tried for long enough. */
+/* The lanes do not work: takes them down now and reconnects them soon, unless that has been tried for long enough. */
 static void again(tutti_rdma_stream *stream, bool may, const char *text) {
     int64_t now = tutti_rdma_host_now_ns();
     int64_t limit_ns = tutti_rdma_host->setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS) * TUTTI_NS_PER_MS;
-    tutti_log_level level = stream->broken_ns == 0 ? TUTTI_LOG_INFO : TUTTI_LOG_DEBUG; /* the first of a series */
+    tutti_log_level level =
+        stream->broken_ns == 0 ? TUTTI_LOG_INFO : TUTTI_LOG_DEBUG; /* the first failure of a series */
     if (stream->broken_ns == 0) stream->broken_ns = now;
-    if (!may && ends(stream)) may = true; /* the socket will tell */
+    if (!may && ends(stream)) may = true; /* the socket will report it */
     if (!may || now - stream->broken_ns > limit_ns) {
         tutti_rdma_stream_break(stream, TUTTI_ERR_SYSTEM, "RDMA to %s failed on %s%s", stream->peer, text,
-                                may ? "; connecting again did not help" : "");
+                                may ? "; reconnecting did not help" : "");
         return;
     }
-    tutti_rdma_host->log(level, "RDMA to %s: %s; connecting again", stream->peer, text);
+    tutti_rdma_host->log(level, "RDMA to %s: %s; reconnecting", stream->peer, text);
     for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
     stream->phase = TUTTI_RDMA_PHASE_BROKEN;
     if (now - stream->round_ns >= PAUSE_NS) begin_round(stream);
@@ -171,7 +176,7 @@ void tutti_rdma_connect_again(tutti_rdma_stream *stream) {
     again(stream, may, text);
 }
 
-/* All that the peer may lack. */
+/* Writes again everything that the peer may lack. */
 static void replay(tutti_rdma_stream *stream) {
     tutti_rdma_lane *lane = &stream->lanes[0];
     tutti_rdma_lane_post(lane, &(tutti_rdma_lane_write){.from = stream->out->ring,
@@ -181,14 +186,14 @@ static void replay(tutti_rdma_stream *stream) {
                                                         .remote_key = lane->remote_key,
                                                         .signaled = true});
     stream->replayed = lane->posted;
-    stream->announced = false; /* what would have ended the sleep may be lost */
+    stream->announced = false; /* the write that ends the sleep may be lost */
     tutti_rdma_direct_replay(stream);
     tutti_rdma_stream_tell(stream);
 }
 
 /* ----------------------------------------------------------------------------------------------- what notes say */
 
-/* The first hello: as many lanes as both have. */
+/* The first hello: use the smaller number of lanes of both sides. */
 static void agree_on_lanes(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     snprintf(stream->peer, sizeof stream->peer, "%.63s (pid %u)", note->host, note->pid);
     stream->remote = note->region;
@@ -201,10 +206,10 @@ static void hello(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
                                 note->text);
         return;
     }
-    if (note->round == stream->round + 1) begin_round(stream); /* the fault was seen only there */
+    if (note->round == stream->round + 1) begin_round(stream); /* only the peer saw the fault */
     if (stream->pipe.status != TUTTI_OK) return;
     if (note->round != stream->round || stream->phase != TUTTI_RDMA_PHASE_HELLO) {
-        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s said hello out of turn", stream->peer);
+        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s sent an unexpected hello", stream->peer);
         return;
     }
     if (note->round == 0) agree_on_lanes(stream, note);
@@ -217,7 +222,7 @@ static void hello(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
         tutti_status status = tutti_rdma_lane_connect(&stream->lanes[i], &note->lanes[i]);
         if (status == TUTTI_OK) continue;
         if (note->round == 0) tutti_rdma_stream_break(stream, status, "%s", tutti_rdma_host->last_error());
-        else again(stream, true, tutti_rdma_host->last_error()); /* the port may be down for now */
+        else again(stream, true, tutti_rdma_host->last_error()); /* the port may be down for a moment */
         return;
     }
     stream->phase = TUTTI_RDMA_PHASE_READY;
@@ -226,7 +231,7 @@ static void hello(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
 
 static void ready(tutti_rdma_stream *stream, const tutti_rdma_note *note) {
     if (note->round != stream->round || stream->phase != TUTTI_RDMA_PHASE_READY)
-        return; /* of a round that has failed here */
+        return; /* of a round that failed on this side */
     stream->phase = TUTTI_RDMA_PHASE_UP;
     if (stream->round > 0) replay(stream);
 }
@@ -236,8 +241,9 @@ void tutti_rdma_connect_step(tutti_rdma_stream *stream) {
         tutti_rdma_note *note = &stream->note;
         note->host[sizeof note->host - 1] = note->text[sizeof note->text - 1] = '\0';
         if (memcmp(note->magic, note_magic, sizeof note_magic) != 0 || note->version != TUTTI_MODULE_VERSION) {
-            tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s speaks another version of the RDMA protocol",
-                                    stream->peer);
+            tutti_rdma_stream_break(
+                stream, TUTTI_ERR_DATA,
+                "%s uses another version of the RDMA protocol; install the same library on all hosts", stream->peer);
         } else if (note->kind == TUTTI_RDMA_NOTE_HELLO) {
             hello(stream, note);
         } else if (note->kind == TUTTI_RDMA_NOTE_READY) {
@@ -245,7 +251,7 @@ void tutti_rdma_connect_step(tutti_rdma_stream *stream) {
         } else if (note->kind == TUTTI_RDMA_NOTE_PROBED) {
             stream->peer_probed = true;
         } else if (note->kind == TUTTI_RDMA_NOTE_BYE && note->status != TUTTI_OK) {
-            tutti_rdma_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s gave up: %s", stream->peer, note->text);
+            tutti_rdma_stream_break(stream, TUTTI_ERR_PEER_DIED, "%s failed: %s", stream->peer, note->text);
         } else if (note->kind == TUTTI_RDMA_NOTE_BYE) {
             closed(stream, note);
         }
@@ -268,7 +274,7 @@ static tutti_status map_region(tutti_rdma_region **region_out) {
     if (memory == MAP_FAILED)
         return tutti_rdma_host->fail(TUTTI_ERR_MEMORY, "no memory for an RDMA ring: %s", strerror(errno));
     madvise(memory, sizeof(tutti_rdma_region),
-            MADV_DONTFORK); /* a child's copy would move the parent off the adapter's pages */
+            MADV_DONTFORK); /* after a fork, copy-on-write would move the parent off the adapter's pages */
     madvise(memory, sizeof(tutti_rdma_region), MADV_DONTDUMP);
     *region_out = memory;
     return TUTTI_OK;
@@ -294,7 +300,7 @@ static tutti_status create(tutti_rdma_stream *stream) {
     return tutti_rdma_sleep_open(stream);
 }
 
-/* Waits until something may be read; the deadline. */
+/* Waits until the socket may be readable; fails at the deadline. */
 static tutti_status wait_note(tutti_rdma_stream *stream, tutti_deadline *deadline) {
     if (tutti_rdma_host->deadline_passed(deadline))
         return tutti_rdma_host->fail(TUTTI_ERR_TIMEOUT,
@@ -304,7 +310,7 @@ static tutti_status wait_note(tutti_rdma_stream *stream, tutti_deadline *deadlin
     return TUTTI_OK;
 }
 
-/* A write on each lane: addresses that look right may still lead nowhere. */
+/* Writes on each lane: addresses that look right may still lead nowhere. */
 static tutti_status probe(tutti_rdma_stream *stream, tutti_deadline *deadline) {
     char text[320];
     for (int i = 0; i < stream->nlanes; i++) {
@@ -322,7 +328,7 @@ static tutti_status probe(tutti_rdma_stream *stream, tutti_deadline *deadline) {
             }
             if (tutti_rdma_host->deadline_passed(deadline))
                 return tutti_rdma_host->fail(TUTTI_ERR_TIMEOUT,
-                                             "RDMA to %s: a first write was not acknowledged in time", stream->peer);
+                                             "RDMA to %s: the first write was not acknowledged in time", stream->peer);
         }
     }
     say_simple(stream, TUTTI_RDMA_NOTE_PROBED);
@@ -336,9 +342,9 @@ static tutti_status bring_up(tutti_rdma_stream *stream, tutti_deadline *deadline
         tutti_rdma_connect_step(stream);
         if (stream->pipe.status != TUTTI_OK)
             return tutti_rdma_host->fail(stream->pipe.status, "%s", stream->pipe.error);
-        if (probed && stream->peer_probed) break; /* even if the peer has used the pipe and closed it by now */
+        if (probed && stream->peer_probed) break; /* even if the peer has already used the pipe and closed it */
         if (stream->ended_ns != 0)
-            return tutti_rdma_host->fail(TUTTI_ERR_PEER_DIED, "%s ended while RDMA came up", stream->peer);
+            return tutti_rdma_host->fail(TUTTI_ERR_PEER_DIED, "%s ended while RDMA was being set up", stream->peer);
         if (stream->phase == TUTTI_RDMA_PHASE_UP && !probed) {
             TUTTI_TRY(probe(stream, deadline));
             probed = true;
@@ -349,7 +355,8 @@ static tutti_status bring_up(tutti_rdma_stream *stream, tutti_deadline *deadline
     return TUTTI_OK;
 }
 
-/* Has the other side come, and heard of the failure? A timeout, or an end without a word, tells of no failure there. */
+/* Did the other side connect, and learn of the failure? After a timeout, or an end without a bye, that is
+ * unknown. */
 static bool has_heard(const tutti_rdma_stream *stream, tutti_status status) {
     if (status == TUTTI_ERR_TIMEOUT) return false;
     return status != TUTTI_ERR_PEER_DIED || (stream != NULL && stream->pipe.status != TUTTI_OK);
@@ -365,7 +372,8 @@ tutti_status tutti_rdma_connect_open(int socket, tutti_deadline *deadline, tutti
         status = create(stream);
     }
     if (status != TUTTI_OK) {
-        tutti_rdma_note note = {.status = status}; /* the other side waits for a hello: it is told why there is none */
+        /* The other side waits for a hello: send it the reason why there is none. */
+        tutti_rdma_note note = {.status = status};
         snprintf(note.text, sizeof note.text, "%s", tutti_rdma_host->last_error());
         say(socket, &note, TUTTI_RDMA_NOTE_HELLO);
         if (stream == NULL) close(socket);

@@ -1,5 +1,5 @@
 /*
- * Listing adapters and ports, choosing among them, opening what was chosen.
+ * Lists adapters and ports, chooses among them, and opens the chosen ones.
  */
 #include "rdma/devices.h"
 
@@ -19,11 +19,11 @@
 
 enum { MOST_SEEN = 32, MOST_GIDS = 256 };
 
-/* A port that was looked at. */
+/* A port that was examined. */
 typedef struct seen {
     tutti_rdma_port port;
     char device[64];
-    char reason[192]; /* not usable; "": it is */
+    char reason[192]; /* why the port is not usable; "": it is */
 } seen;
 
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -48,7 +48,7 @@ static int wanted_gid(void) {
     return *text == '\0' ? -1 : atoi(text);
 }
 
-/* The port's addresses, and the one to use. */
+/* Reads the port's addresses and chooses one. */
 static void look_at_gids(struct ibv_context *context, seen *item) {
     struct ibv_gid_entry *entries = calloc(MOST_GIDS, sizeof *entries);
     tutti_rdma_gid *gids = calloc(MOST_GIDS, sizeof *gids);
@@ -72,7 +72,7 @@ static void look_at_gids(struct ibv_context *context, seen *item) {
 static void look_at_port(struct ibv_context *context, seen *item) {
     struct ibv_port_attr attributes;
     if (ibv_query_port(context, item->port.number, &attributes) != 0) {
-        snprintf(item->reason, sizeof item->reason, "cannot be asked: %s", strerror(errno));
+        snprintf(item->reason, sizeof item->reason, "cannot be queried: %s", strerror(errno));
         return;
     }
     item->port.ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
@@ -85,14 +85,14 @@ static void look_at_port(struct ibv_context *context, seen *item) {
     else look_at_gids(context, item);
 }
 
-/* The GPU that this process takes (TUTTI_DEVICE, or its place on the host), if there is one. */
+/* The GPU of this process (TUTTI_DEVICE, or its local rank), if there is one. */
 static bool find_gpu(char address[TUTTI_GPU_ADDRESS_BYTES]) {
     const char *device = tutti_rdma_host->setting_text(TUTTI_SETTING_DEVICE);
     if (strcmp(device, "auto") == 0) device = getenv("LOCAL_RANK");
     return device != NULL && tutti_gpus_address("", getenv("CUDA_VISIBLE_DEVICES"), atoi(device), address);
 }
 
-/* All ports of all adapters, up to MOST_SEEN. */
+/* Examines all ports of all adapters, up to MOST_SEEN. */
 static int look_at_all(struct ibv_device **list, int ndevices, seen *all) {
     int nseen = 0, cpu = sched_getcpu();
     char gpu[TUTTI_GPU_ADDRESS_BYTES];
@@ -117,7 +117,7 @@ static int look_at_all(struct ibv_device **list, int ndevices, seen *all) {
     return nseen;
 }
 
-/* Usable before not; near before far; fast before slow; then by name, so that two hosts that are built alike agree. */
+/* Usable before unusable; near before far; fast before slow; then by name, so that two identical hosts agree. */
 static int compare(const void *a, const void *b) {
     const seen *x = a, *y = b;
     bool x_usable = x->reason[0] == '\0', y_usable = y->reason[0] == '\0';
@@ -128,7 +128,7 @@ static int compare(const void *a, const void *b) {
     return names != 0 ? names : x->port.number - y->port.number;
 }
 
-/* The adapter's name in `adapters`, opened if it is not yet there. */
+/* The adapter of that name in `adapters`, opened if it is not there yet. */
 static tutti_status open_adapter(struct ibv_device **list, int ndevices, const char *name,
                                  tutti_rdma_adapter **adapter_out) {
     for (int i = 0; i < nadapters; i++)
@@ -197,7 +197,7 @@ static tutti_status use_named(struct ibv_device **list, int ndevices, const seen
     return TUTTI_OK;
 }
 
-/* The first, and those that are its equals. */
+/* Uses the first port, and those equal to it. */
 static tutti_status use_best(struct ibv_device **list, int ndevices, const seen *all, int nseen) {
     for (int i = 0; i < nseen && nports < TUTTI_RDMA_DEVICES_PORTS; i++) {
         bool equal = all[i].port.distance == all[0].port.distance && all[i].port.speed_mbit == all[0].port.speed_mbit &&
@@ -226,7 +226,7 @@ static tutti_status choose(void) {
         if (status == TUTTI_OK && nports == 0)
             status = tutti_rdma_host->fail(TUTTI_ERR_UNSUPPORTED, "no RDMA port can be used; %s port %d: %s",
                                            all[0].device, all[0].port.number, all[0].reason);
-        if (status != TUTTI_OK) nports = 0; /* asked anew next time; adapters that are open stay so */
+        if (status != TUTTI_OK) nports = 0; /* the next call chooses again; open adapters stay open */
     }
     free(all);
     ibv_free_device_list(list);

@@ -2,11 +2,11 @@
  * Large messages: the receiver grants its buffer, the sender writes into it.
  *
  *   receiver   state: "positions p..q to this address, with these keys"
- *   sender     pieces: cut in one share per lane; the last write of each share carries immediate data
+ *   sender     pieces: cut into one share per lane; the last write of each share carries immediate data
  *   receiver   a completion on each lane: only that proves that the adapter has put all bytes in place
  *
- * The immediate data says how long the whole piece is and over how many lanes it goes, so that the receiver, who takes lane 0's
- * completions in order, knows for which others to wait.
+ * The immediate data holds the length of the whole piece and its number of lanes, so that the receiver, which takes
+ * lane 0's completions in order, knows which other completions to wait for.
  */
 #include <string.h>
 
@@ -14,11 +14,12 @@
 #include "rdma/stream.h"
 
 enum {
-    LOOKS_BEFORE_WAITING = 4, /* a grant is mostly on its way; but who naps between two looks must not wait for many */
-    SHARE_LEAST_BYTES = 1 << 16, /* a lane more is worth it from here on */
-    LENGTH_BITS = 30             /* of immediate data: bytes; above them: lanes - 1 */
+    /* A grant is mostly under way; but a caller that sleeps between two looks must not wait for many. */
+    LOOKS_BEFORE_WAITING = 4,
+    SHARE_LEAST_BYTES = 1 << 16, /* least bytes that make one more lane worthwhile */
+    LENGTH_BITS = 30             /* of immediate data: bytes; the bits above hold lanes - 1 */
 };
-#define AHEAD_BYTES ((size_t)1 << 18) /* asked for by the ring, at least */
+#define AHEAD_BYTES ((size_t)1 << 18) /* least bytes of a request by the ring */
 
 /* ---------------------------------------------------------------------------------------------------- sending */
 
@@ -35,7 +36,7 @@ static size_t share_of(const tutti_rdma_piece *piece) {
     return tutti_align_up((piece->bytes + (size_t)piece->nlanes - 1) / (size_t)piece->nlanes, 4096);
 }
 
-/* Each lane gets its share, which may be empty: its immediate data is waited for. */
+/* Each lane gets its share, which may be empty: the receiver waits for its immediate data. */
 static void post_piece(tutti_rdma_stream *stream, tutti_rdma_piece *piece) {
     size_t share = share_of(piece);
     uint32_t value = piece->bytes | (uint32_t)(piece->nlanes - 1) << LENGTH_BITS;
@@ -66,7 +67,7 @@ static tutti_rdma_piece *piece_at(tutti_rdma_stream *stream, uint32_t number) {
     return &stream->pieces[number % TUTTI_RDMA_STREAM_PIECES];
 }
 
-/* Bytes are sent when the peer's adapter has acknowledged them: then the buffer may change. */
+/* Bytes count as sent when the peer's adapter has acknowledged them: then the buffer may change. */
 static bool retire(tutti_rdma_stream *stream) {
     bool any = false;
     while (stream->pieces_done != stream->pieces_posted) {
@@ -80,7 +81,7 @@ static bool retire(tutti_rdma_stream *stream) {
     return any;
 }
 
-/* False: the part, the grant or what is registered of the part is at its end, or enough is posted. */
+/* False: the part, the grant or the registered range of the part is exhausted, or enough pieces are posted. */
 static bool post_next(tutti_rdma_stream *stream) {
     uint64_t address;
     if (stream->pieces_posted - stream->pieces_done == TUTTI_RDMA_STREAM_PIECES) return false;
@@ -107,7 +108,8 @@ static bool post_next(tutti_rdma_stream *stream) {
     return true;
 }
 
-/* Registers the part at hand for a grant that covers it. False: there is none, or the ring has to do. */
+/* Registers the current part for a grant that covers it. False: there is no grant yet. Where it cannot be
+ * registered, the ring is used. */
 static bool start(tutti_rdma_stream *stream) {
     uint64_t address;
     size_t granted = tutti_rdma_direct_grant(stream, &address), left = tutti_rdma_parts_left(&stream->parts);
@@ -152,7 +154,7 @@ static void grant(tutti_rdma_stream *stream, size_t bytes) {
     tutti_rdma_stream_tell(stream);
 }
 
-/* The buffer, or as much of it as can be registered at once. */
+/* Grants the buffer, or as much of it as can be registered at once. */
 static void grant_buffer(tutti_rdma_stream *stream, size_t bytes) {
     tutti_status status = tutti_rdma_memory_hold(stream->dst + stream->pipe.received, bytes, TUTTI_RDMA_MEMORY_TARGET,
                                                  stream->ports, stream->nlanes, &stream->target);
@@ -166,10 +168,10 @@ void tutti_rdma_direct_ask(tutti_rdma_stream *stream) {
     const tutti_rdma_ring_state *given = &stream->out->state;
     size_t left = stream->pipe.to_receive - stream->pipe.received;
     if (stream->phase != TUTTI_RDMA_PHASE_UP || stream->pipe.status != TUTTI_OK) return;
-    if (stream->in_offset > 0) return; /* the rest of a record is on its way */
+    if (stream->in_offset > 0) return; /* the rest of a record is under way */
     if (stream->in_position >= given->granted_at && stream->in_position - given->granted_at < given->granted_bytes)
         return;
-    tutti_rdma_memory_release(&stream->target); /* that of the range before */
+    tutti_rdma_memory_release(&stream->target); /* the registration of the previous range */
     if (left > stream->direct_bytes) {
         grant_buffer(stream, left);
         return;
@@ -178,7 +180,7 @@ void tutti_rdma_direct_ask(tutti_rdma_stream *stream) {
     if (stream->peer_state.waiting_at == stream->in_position) grant(stream, tutti_max_size(left, AHEAD_BYTES));
 }
 
-/* The piece at the head of the lanes; false: it has not come, or not on all lanes. */
+/* Reads the piece at the head of the lanes; false: it has not arrived, or not on all lanes. */
 static bool piece_came(const tutti_rdma_stream *stream, const uint32_t heads[TUTTI_RDMA_DEVICES_PORTS],
                        uint32_t *bytes_out, int *nlanes_out) {
     const tutti_rdma_lane *lane = &stream->lanes[0];
@@ -196,11 +198,12 @@ bool tutti_rdma_direct_take(tutti_rdma_stream *stream) {
     int nlanes;
     if (stream->phase == TUTTI_RDMA_PHASE_UP && !tutti_rdma_stream_poll(stream)) return false;
     if (tutti_rdma_stream_take_record(stream))
-        return true; /* was posted before the piece, hence is there if the piece is */
+        /* Records are posted before the piece, hence are there if the piece is. */
+        return true;
     for (int i = 0; i < stream->nlanes; i++) heads[i] = stream->lanes[i].came_head;
     if (!piece_came(stream, heads, &bytes, &nlanes)) return false;
     if (bytes > stream->pipe.to_receive - stream->pipe.received) {
-        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s wrote %u bytes, more than it was asked for", stream->peer,
+        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s wrote %u bytes, more than were requested", stream->peer,
                                 bytes);
         return false;
     }
@@ -224,7 +227,7 @@ uint32_t tutti_rdma_direct_settle(tutti_rdma_stream *stream) {
 
 bool tutti_rdma_direct_settled(tutti_rdma_stream *stream, uint32_t pieces_in) {
     uint32_t more = pieces_in - stream->pieces_done, posted = stream->pieces_posted - stream->pieces_done;
-    if (more > posted) return false; /* also when it is "negative" */
+    if (more > posted) return false; /* also when the difference is "negative" */
     for (uint32_t i = 0; i < posted; i++) {
         tutti_rdma_piece *piece = piece_at(stream, stream->pieces_done + i);
         for (int lane = 0; lane < piece->nlanes; lane++) piece->numbers[lane] = i < more ? 0 : UINT64_MAX;

@@ -21,7 +21,7 @@ static bool is_link_local(const uint8_t raw[16]) {
     return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80;
 }
 
-/* Higher is better; the words say what it is. */
+/* Higher is better; *words_out describes the address. */
 static int rank_of(const tutti_rdma_gid *gid, const char **words_out) {
     static const char *const words[] = {"InfiniBand",          "RoCE v1, link-local", "RoCE v1, IPv6", "RoCE v1, IPv4",
                                         "RoCE v2, link-local", "RoCE v2, IPv6",       "RoCE v2, IPv4"};

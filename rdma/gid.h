@@ -1,8 +1,8 @@
 /*
- * Which of a port's addresses (GIDs) to use. Plain code, without ibverbs, so that tests can ask it anything.
+ * Which of a port's addresses (GIDs) to use. Plain code, without ibverbs, so that tests can call it with any table.
  *
- * An Ethernet port has one GID per network address and protocol. Routers carry RoCE v2 with IPv4 most widely, so that
- * comes first; RoCE v1 does not leave the switch. InfiniBand needs none within a subnet: it goes by the LID.
+ * An Ethernet port has one GID per network address and protocol. Routers carry RoCE v2 with IPv4 most widely, so
+ * that comes first; RoCE v1 does not leave the switch. InfiniBand needs no GID within a subnet: it uses the LID.
  */
 #ifndef TUTTI_RDMA_GID_H
 #define TUTTI_RDMA_GID_H
@@ -26,7 +26,7 @@ typedef struct tutti_rdma_gid {
 bool tutti_rdma_gid_is_ipv4(const tutti_rdma_gid *gid);
 /* "RoCE v2, IPv4 10.0.0.1" */
 void tutti_rdma_gid_text(const tutti_rdma_gid *gid, char *text, size_t capacity);
-/* Position in gids of the one to use, with the reason; -1: none fits, with the reason. wanted_index < 0: choose. */
+/* Position in gids of the GID to use, with the reason; -1: none fits, with the reason. wanted_index < 0: choose. */
 int tutti_rdma_gid_choose(const tutti_rdma_gid *gids, int ngids, int wanted_index, char *why, size_t capacity);
 
 #endif

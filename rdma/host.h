@@ -1,5 +1,6 @@
 /*
- * What the host does for the module (bootstrap/machine/module.h), set when the module is started; and its clock.
+ * The functions that the host provides to the module (bootstrap/machine/module.h), set when the module is started;
+ * and the module's clock.
  */
 #ifndef TUTTI_RDMA_HOST_H
 #define TUTTI_RDMA_HOST_H

@@ -17,13 +17,13 @@
 enum {
     SIGNAL_EVERY = 32,
     INLINE_WANTED = 256,
-    MARKER = 1,         /* work request id of the last one of each kind, when flushing */
-    RETRIES = 6,        /* of a packet, each after ACK_TIMEOUT; with 7, Soft-RoCE tries for ever */
+    MARKER = 1,         /* work request id of the last request of each kind, when flushing */
+    RETRIES = 6,        /* of a packet, each after ACK_TIMEOUT; with 7, Soft-RoCE retries forever */
     ACK_TIMEOUT = 14,   /* 4.096 us * 2^14 = 67 ms */
-    RECEIVE_TIMER = 12, /* 0.64 ms; a peer that is out of receives is tried again after that, for ever */
+    RECEIVE_TIMER = 12, /* 0.64 ms; a peer without posted receives is retried after that, forever */
 };
 #define FLUSH_NS (2 * TUTTI_NS_PER_S)
-/* Work request ids: writes have their number in the upper bits. */
+/* Work request ids: the upper bits hold the number of a write. */
 #define ID_RECEIVE       UINT64_C(2)
 #define ID_WRITE(number) ((uint64_t)(number) << 2)
 
@@ -44,12 +44,12 @@ static bool post_receive(tutti_rdma_lane *lane) {
 
 /* ------------------------------------------------------------------------------------------------- going up */
 
-/* The adapter may not have room for as much as is wanted in the requests themselves: halve until it has. */
+/* The adapter may not have room for the wanted inline bytes: halve them until it has. */
 static tutti_status create_pair(tutti_rdma_lane *lane) {
     struct ibv_qp_init_attr wanted = {.send_cq = lane->completions,
                                       .recv_cq = lane->completions,
                                       .qp_type = IBV_QPT_RC,
-                                      .cap = {.max_send_wr = TUTTI_RDMA_LANE_WRITES + 1, /* and a marker */
+                                      .cap = {.max_send_wr = TUTTI_RDMA_LANE_WRITES + 1, /* plus one marker */
                                               .max_recv_wr = TUTTI_RDMA_LANE_RECEIVES + 1,
                                               .max_send_sge = 1,
                                               .max_recv_sge = 1,
@@ -85,8 +85,8 @@ tutti_status tutti_rdma_lane_create(tutti_rdma_lane *lane, const tutti_rdma_port
     if (lane->out == NULL) return failed(lane, "cannot register the ring", errno);
     lane->bell = ibv_create_comp_channel(port->adapter->context);
     if (lane->bell == NULL || fcntl(lane->bell->fd, F_SETFL, O_NONBLOCK) != 0)
-        return failed(lane, "cannot create a channel for completions", errno);
-    /* All that is posted may complete by itself, when it is flushed. */
+        return failed(lane, "cannot create a completion channel", errno);
+    /* Each posted request may complete by itself when it is flushed. */
     lane->completions = ibv_create_cq(port->adapter->context, TUTTI_RDMA_LANE_WRITES + TUTTI_RDMA_LANE_RECEIVES + 2,
                                       NULL, lane->bell, 0);
     if (lane->completions == NULL) return failed(lane, "cannot create a completion queue", errno);
@@ -104,7 +104,8 @@ void tutti_rdma_lane_address_of(const tutti_rdma_lane *lane, tutti_rdma_lane_add
     memcpy(address_out->gid, lane->port->gid.raw, sizeof address_out->gid);
 }
 
-/* Ready to receive: where the peer is. InfiniBand goes by the LID, within a subnet; Ethernet by GID. */
+/* The attributes for ready-to-receive, with the peer's address. InfiniBand uses the LID, within a subnet; Ethernet
+ * uses the GID. */
 static struct ibv_qp_attr receive_attributes(const tutti_rdma_lane *lane, const tutti_rdma_lane_address *peer) {
     const tutti_rdma_port *port = lane->port;
     struct ibv_qp_attr attributes = {
@@ -127,7 +128,7 @@ static struct ibv_qp_attr receive_attributes(const tutti_rdma_lane *lane, const 
     return attributes;
 }
 
-/* What cannot be connected is said here; the system would only say "Invalid argument". */
+/* Reports incompatible addresses here, where the system would only report "Invalid argument". */
 static tutti_status check_address(const tutti_rdma_lane *lane, const tutti_rdma_lane_address *peer) {
     const tutti_rdma_port *port = lane->port;
     char ours[96], theirs[96];
@@ -156,7 +157,7 @@ tutti_status tutti_rdma_lane_connect(tutti_rdma_lane *lane, const tutti_rdma_lan
     attributes = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
                                       .timeout = ACK_TIMEOUT,
                                       .retry_cnt = RETRIES,
-                                      .rnr_retry = 7, /* for ever */
+                                      .rnr_retry = 7, /* forever */
                                       .sq_psn = lane->sequence,
                                       .max_rd_atomic = 1};
     error = ibv_modify_qp(lane->pair, &attributes,
@@ -195,7 +196,7 @@ static void take(tutti_rdma_lane *lane, const struct ibv_wc *done) {
     if (receive) lane->receives--;
     if (marker) lane->flushed = true;
     if (done->status != IBV_WC_SUCCESS) {
-        if (lane->error == 0 || lane->error == IBV_WC_WR_FLUSH_ERR) { /* a flush only follows from another failure */
+        if (lane->error == 0 || lane->error == IBV_WC_WR_FLUSH_ERR) { /* a flush only follows another failure */
             lane->error = done->status;
             lane->vendor_error = done->vendor_err;
         }
@@ -208,7 +209,7 @@ static void take(tutti_rdma_lane *lane, const struct ibv_wc *done) {
     }
 }
 
-/* Receives are posted again only for what was taken, so that `came` never overflows. */
+/* Reposts receives only for values taken from `came`, so that it never overflows. */
 static void refill(tutti_rdma_lane *lane) {
     int kept = (int)(lane->came_tail - lane->came_head);
     while (lane->up && lane->error == 0 && lane->receives + kept < TUTTI_RDMA_LANE_RECEIVES && post_receive(lane))
@@ -230,7 +231,7 @@ bool tutti_rdma_lane_poll(tutti_rdma_lane *lane) {
 bool tutti_rdma_lane_arm(tutti_rdma_lane *lane) {
     struct ibv_cq *of;
     void *context;
-    while (lane->armed && ibv_get_cq_event(lane->bell, &of, &context) == 0) { /* it has rung */
+    while (lane->armed && ibv_get_cq_event(lane->bell, &of, &context) == 0) { /* it has signaled */
         ibv_ack_cq_events(of, 1);
         lane->armed = false;
     }
@@ -245,7 +246,8 @@ void tutti_rdma_lane_fail(tutti_rdma_lane *lane) {
     ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
 }
 
-/* Completions come in order, so a last request, which can only be flushed, tells that all before it are done. */
+/* Completions arrive in order, so the completion of a last request, which can only be flushed, proves that all
+ * before it are done. */
 static void flush(tutti_rdma_lane *lane) {
     struct ibv_send_wr *bad, marker = {.wr_id = MARKER, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
     lane->flushed = ibv_post_send(lane->pair, &marker, &bad) != 0;
@@ -253,7 +255,7 @@ static void flush(tutti_rdma_lane *lane) {
     while ((!lane->flushed || lane->receives > 0) && tutti_rdma_host_now_ns() < end) tutti_rdma_lane_poll(lane);
 }
 
-/* Soft-RoCE holds on to memory that is written in part until then: deregistering it would take 50 s. */
+/* Soft-RoCE holds partly written memory until then: deregistering it would take 50 s. */
 static int reset(tutti_rdma_lane *lane) {
     struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_RESET};
     return ibv_modify_qp(lane->pair, &attributes, IBV_QP_STATE);
@@ -298,8 +300,8 @@ void tutti_rdma_lane_destroy(tutti_rdma_lane *lane) {
 bool tutti_rdma_lane_may_retry(int error) {
     return error == IBV_WC_RETRY_EXC_ERR || error == IBV_WC_RNR_RETRY_EXC_ERR || error == IBV_WC_WR_FLUSH_ERR ||
            error == IBV_WC_RESP_TIMEOUT_ERR || error == IBV_WC_REM_ABORT_ERR ||
-           error == IBV_WC_REM_INV_REQ_ERR || /* Soft-RoCE, where packets come late and were sent again meanwhile */
-           error == IBV_WC_LOC_QP_OP_ERR;     /* also where the own port is down */
+           error == IBV_WC_REM_INV_REQ_ERR || /* Soft-RoCE, where late packets were retransmitted meanwhile */
+           error == IBV_WC_LOC_QP_OP_ERR;     /* also where this side's port is down */
 }
 
 void tutti_rdma_lane_explain(const tutti_rdma_lane *lane, char *text, size_t capacity) {
@@ -313,17 +315,17 @@ void tutti_rdma_lane_explain(const tutti_rdma_lane *lane, char *text, size_t cap
         {IBV_WC_RNR_RETRY_EXC_ERR, "the peer has no receive posted: it is stopped or overloaded"},
         {IBV_WC_REM_ACCESS_ERR, "the peer's adapter refused the address or key: its memory is not registered any more"},
         {IBV_WC_REM_INV_REQ_ERR, "the peer's adapter refused the request: a fault of one of the adapters"},
-        {IBV_WC_REM_OP_ERR, "the peer's adapter could not carry it out"},
+        {IBV_WC_REM_OP_ERR, "the peer's adapter could not carry out the request"},
         {IBV_WC_LOC_PROT_ERR, "this side's memory is not registered any more: was it freed during the call?"},
         {IBV_WC_LOC_LEN_ERR, "a message is longer than the port allows"},
         {IBV_WC_LOC_QP_OP_ERR, "this adapter could not carry out the request: is its port down?"},
         {IBV_WC_WR_FLUSH_ERR, "the queue pair was in the error state already: a fault of the adapter or its link"},
         {IBV_WC_FATAL_ERR, "the adapter has failed"},
-        {IBV_WC_GENERAL_ERR, "the adapter took no more requests"},
+        {IBV_WC_GENERAL_ERR, "the adapter accepted no more requests"},
     };
     const char *cause = "see the adapter's manual";
     for (size_t i = 0; i < TUTTI_COUNT_OF(causes); i++)
         if ((int)causes[i].status == lane->error) cause = causes[i].cause;
-    snprintf(text, capacity, "%s port %d: %s (vendor's code 0x%x): %s", lane->port->adapter->name, lane->port->number,
+    snprintf(text, capacity, "%s port %d: %s (vendor error 0x%x): %s", lane->port->adapter->name, lane->port->number,
              ibv_wc_status_str((enum ibv_wc_status)lane->error), lane->vendor_error, cause);
 }

@@ -1,14 +1,14 @@
 /*
- * A lane: one reliable queue pair on one port, with a completion queue of its own. All calls to ibverbs that post or poll
- * are here.
+ * A lane: one reliable queue pair on one port, with a completion queue of its own. All calls to ibverbs that post
+ * or poll are here.
  *
- * Writes are numbered; a completion retires all up to its own, so only some of them are signaled. Immediate data (one per
- * lane and piece of a large message) is kept in the order in which it came, but for 0, which only wakes who sleeps. The first
- * error stays in `error`.
+ * Writes are numbered; a completion retires all writes up to its own, so only some are signaled. Immediate data
+ * (one per lane and piece of a large message) is kept in the order of arrival, except for 0, which only wakes a
+ * sleeping peer. The first error stays in `error`.
  *
  *   created --connect--> up --(error, or down)--> down: flushed --connect--> up ...
  *
- * Invariant: after tutti_rdma_lane_down nothing that was posted is read or written any more.
+ * Invariant: after tutti_rdma_lane_down the adapter reads and writes nothing that was posted.
  */
 #ifndef TUTTI_RDMA_LANE_H
 #define TUTTI_RDMA_LANE_H
@@ -20,7 +20,7 @@ enum {
     TUTTI_RDMA_LANE_RECEIVES = 64, /* kept posted, for immediate data */
 };
 
-/* How the peer's end of a lane is reached; travels on the socket. */
+/* The address of one end of a lane; sent on the socket. */
 typedef struct tutti_rdma_lane_address {
     uint8_t gid[16];
     uint32_t number; /* of the queue pair */
@@ -33,22 +33,22 @@ typedef struct tutti_rdma_lane_address {
 typedef struct tutti_rdma_lane {
     const tutti_rdma_port *port;
     struct ibv_cq *completions;
-    struct ibv_comp_channel *bell; /* rings at the next completion, where it is armed */
+    struct ibv_comp_channel *bell; /* signals the next completion, where it is armed */
     struct ibv_qp *pair;
-    struct ibv_mr *in, *out; /* the ring that the peer writes; the copy of the peer's */
+    struct ibv_mr *in, *out; /* the ring that the peer writes; the local copy of the peer's ring */
     uint32_t remote_key;
-    uint32_t sequence;     /* packets are numbered from here on */
-    uint32_t inline_bytes; /* that a write may carry in itself */
+    uint32_t sequence;     /* number of the first packet */
+    uint32_t inline_bytes; /* bytes that a write can carry inline */
     uint32_t capacity;     /* writes */
     uint64_t posted, completed;
-    uint64_t quiet;    /* writes since the last that was signaled */
+    uint64_t quiet;    /* writes since the last signaled one */
     int receives;      /* posted now */
-    uint64_t reposted; /* since it was created, without the first ones */
+    uint64_t reposted; /* receives posted since the lane was created, without the first ones */
     uint32_t came[TUTTI_RDMA_LANE_RECEIVES];
     uint32_t came_head, came_tail; /* free running; head == tail: none */
-    uint64_t wakes, taken;         /* zeros that came; completions, of all kinds */
-    bool armed;                    /* the bell will ring, or has */
-    bool up, flushed;              /* flushed: the marker has come */
+    uint64_t wakes, taken;         /* zeros received; completions of all kinds */
+    bool armed;                    /* the bell will signal, or has signaled */
+    bool up, flushed;              /* flushed: the marker has completed */
     int error;                     /* enum ibv_wc_status of the first failure; 0: none */
     uint32_t vendor_error;
 } tutti_rdma_lane;
@@ -65,32 +65,35 @@ typedef struct tutti_rdma_lane_write {
     uint32_t value;
 } tutti_rdma_lane_write;
 
-/* Memory that the lane registers: [in, in + bytes) may be written by the peer, [out, out + bytes) is only read. */
+/* The lane registers this memory: the peer may write [in, in + bytes), [out, out + bytes) is only read. */
 tutti_status tutti_rdma_lane_create(tutti_rdma_lane *lane, const tutti_rdma_port *port, void *in, void *out,
                                     size_t bytes);
 void tutti_rdma_lane_address_of(const tutti_rdma_lane *lane, tutti_rdma_lane_address *address_out);
-/* From created or down to up. */
+/* Changes the state from created or down to up. */
 tutti_status tutti_rdma_lane_connect(tutti_rdma_lane *lane, const tutti_rdma_lane_address *peer);
 static inline bool tutti_rdma_lane_has_room(const tutti_rdma_lane *lane, unsigned writes) {
     return lane->posted - lane->completed + writes <= lane->capacity;
 }
-/* There must be room. What cannot be posted is an error of the lane. */
+/* There must be room. A write that cannot be posted is an error of the lane. */
 void tutti_rdma_lane_post(tutti_rdma_lane *lane, const tutti_rdma_lane_write *write);
-/* Takes completions; keeps receives posted. False: the lane has failed. */
+/* Takes completions and reposts receives. False: the lane has failed. */
 bool tutti_rdma_lane_poll(tutti_rdma_lane *lane);
-/* bell->fd becomes readable with the next completion; polling after it tells of those that came before. False: it cannot. */
+/* Makes bell->fd readable at the next completion; a poll after this call finds those that came before. False: not
+ * possible. */
 bool tutti_rdma_lane_arm(tutti_rdma_lane *lane);
-/* The adapter gives back all that was posted, and answers the peer no more. */
+/* Puts the queue pair into the error state: the adapter returns everything posted, and no longer answers the peer. */
 void tutti_rdma_lane_fail(tutti_rdma_lane *lane);
-/* Fails the lane if it has not, and waits until all that was posted has been given back. Successes are still counted. */
+/* Fails the lane if it has not failed yet, and waits until the adapter has returned everything posted. Successes
+ * are still counted. */
 void tutti_rdma_lane_down(tutti_rdma_lane *lane);
-/* After that: ready to be connected again, with new numbers for its packets. What `came` is still there. */
+/* After tutti_rdma_lane_down: makes the lane ready to connect again, with a new first packet number. Immediate data
+ * in `came` stays. */
 tutti_status tutti_rdma_lane_renew(tutti_rdma_lane *lane, uint32_t sequence);
-/* Also for those half created. */
+/* Accepts half-created lanes. */
 void tutti_rdma_lane_destroy(tutti_rdma_lane *lane);
-/* Can such an error pass when the lane is connected anew? */
+/* Can reconnecting the lane clear this error? */
 bool tutti_rdma_lane_may_retry(int error);
-/* What went wrong, and what it likely means. */
+/* Writes the error and its likely cause. */
 void tutti_rdma_lane_explain(const tutti_rdma_lane *lane, char *text, size_t capacity);
 
 #endif

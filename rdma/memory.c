@@ -1,8 +1,8 @@
 /*
- * The cache of registrations; see memory.h for what may be in it.
+ * The cache of registrations; see memory.h for which ones it may hold.
  *
- * Ranges are in a list, the one used last in front. There are as many as tutti_mem_alloc has blocks in use with
- * the network, so a list does; only large messages look here.
+ * Ranges are in a list, the most recently used one in front. There is one per block of tutti_mem_alloc in use with
+ * the network, so a list suffices; only large messages search it.
  */
 #include "rdma/memory.h"
 
@@ -14,7 +14,7 @@
 #include "bootstrap/base/settings.h"
 #include "rdma/host.h"
 
-/* Of memory that is registered for one transfer: pinning more at once would only delay the first byte. */
+/* Most bytes registered for one transfer: pinning more at once would only delay the first byte. */
 #define MOST_AT_ONCE ((size_t)64 << 20)
 
 typedef struct tutti_rdma_memory_range {
@@ -22,17 +22,18 @@ typedef struct tutti_rdma_memory_range {
     char *address;
     size_t bytes;
     struct ibv_mr *mrs[TUTTI_RDMA_DEVICES_PORTS];
-    bool registered; /* with any adapter */
-    bool lasting;    /* dma-buf: cannot be made anew */
-    bool found;      /* by `finder` */
+    bool registered; /* with at least one adapter */
+    bool lasting;    /* dma-buf: cannot be registered again */
+    bool found;      /* reported by `finder` */
     int uses;
-    bool removed; /* by its owner, while in use */
+    bool removed; /* by its owner, while a transfer used it */
 } tutti_rdma_memory_range;
 
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
-static tutti_rdma_memory_range *first, *last; /* under memory_lock, with all that is in them */
+static tutti_rdma_memory_range *first, *last; /* under memory_lock, with all ranges in the list */
 static size_t cached_bytes;
-static bool (*finder)(const void *memory, void **start_out, size_t *bytes_out); /* set once, before all pipes */
+static bool (*finder)(const void *memory, void **start_out,
+                      size_t *bytes_out); /* set once, before any pipe is opened */
 
 static void deregister(struct ibv_mr **mrs) {
     for (int i = 0; i < TUTTI_RDMA_DEVICES_PORTS; i++) {
@@ -79,7 +80,7 @@ static void forget(tutti_rdma_memory_range *range) {
     range->registered = false;
 }
 
-/* Gives up what was used longest ago until `bytes` more have room. */
+/* Drops the least recently used registrations until there is room for `bytes` more. */
 static void make_room(size_t bytes) {
     size_t limit = (size_t)tutti_rdma_host->setting_int(TUTTI_SETTING_RDMA_CACHE_BYTES);
     for (tutti_rdma_memory_range *range = last; range != NULL && cached_bytes + bytes > limit; range = range->before)
@@ -92,7 +93,7 @@ static tutti_rdma_memory_range *range_of(const char *address) {
     return NULL;
 }
 
-/* Under memory_lock. */
+/* The caller holds memory_lock. */
 static tutti_status hold_range(tutti_rdma_memory_range *range, char *address, size_t bytes,
                                const tutti_rdma_port *const *ports, int nports, tutti_rdma_memory_use *use_out) {
     if (!range->lasting) {
@@ -125,8 +126,8 @@ static tutti_status add(const tutti_rdma_memory_range *values, void **registrati
     return TUTTI_OK;
 }
 
-/* Whoever transfers from there now has it in use: it is not forgotten meanwhile. Without memory for a range, it is
- * registered for this transfer only. */
+/* Adds the range of `address`, if `finder` knows one. The caller's transfer has that memory in use, so it is not
+ * forgotten meanwhile. Where memory for the entry runs out, the buffer is registered for this transfer only. */
 static void look_for(const void *address) {
     void *start, *range;
     size_t bytes;
@@ -149,8 +150,9 @@ tutti_status tutti_rdma_memory_hold(void *address, size_t bytes, tutti_rdma_memo
     tutti_status status = range != NULL ? hold_range(range, address, bytes, ports, nports, use_out) : TUTTI_OK;
     pthread_mutex_unlock(&memory_lock);
     if (range != NULL) return status;
-    /* A source may be memory that cannot be written. Relaxed order lets the bus overtake; that all has come is told by the
-     * completion of the write with immediate, not by looking at the memory. */
+    /* A source may be read-only memory. With relaxed ordering writes may overtake each other on the bus; that all
+     * bytes have arrived is proved by the completion of the write with immediate data, not by looking at the
+     * memory. */
     int access = purpose == TUTTI_RDMA_MEMORY_SOURCE
                      ? 0
                      : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
@@ -198,7 +200,7 @@ tutti_status tutti_rdma_memory_add_dmabuf(int file, uint64_t offset, void *memor
         if (*mr != NULL) continue;
         tutti_status status = tutti_rdma_host->fail(
             TUTTI_ERR_UNSUPPORTED,
-            "RDMA adapter %s cannot reach this memory by its dma-buf: %s; the bytes must go by host memory",
+            "RDMA adapter %s cannot register this memory through its dma-buf: %s; copy the data through host memory",
             ports[i].adapter->name, strerror(errno));
         deregister(values.mrs);
         return status;

@@ -1,5 +1,5 @@
 /*
- * libtutti_verbs.so: the table that the host gets (rdma.h).
+ * libtutti_verbs.so: the table that the host receives (rdma.h).
  */
 #include <pthread.h>
 
@@ -34,7 +34,7 @@ tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_mod
     tutti_pipe_calls(&calls);
     if (caller->version == TUTTI_MODULE_VERSION && tutti_rdma_host == NULL) pthread_atfork(NULL, NULL, forked);
     if (caller->version == TUTTI_MODULE_VERSION)
-        tutti_rdma_host = caller; /* else the caller sees the difference, and calls nothing */
+        tutti_rdma_host = caller; /* else the caller detects the difference, and makes no call */
     *calls_out = &calls.head;
     return TUTTI_OK;
 }

@@ -1,6 +1,7 @@
 /*
- * NUMA distances from /sys/class/infiniband/<adapter>/device/numa_node and /sys/devices/system/node/node<N>; PCI switches
- * from where the links to devices lead: /sys/devices/pci0000:16/0000:16:02.0/0000:17:00.0/... names the bridges above one.
+ * NUMA distances from /sys/class/infiniband/<adapter>/device/numa_node and /sys/devices/system/node/node<N>; PCI
+ * switches from the targets of the devices' links: /sys/devices/pci0000:16/0000:16:02.0/0000:17:00.0/... names the
+ * bridges above a device.
  */
 #include "rdma/near.h"
 
@@ -44,12 +45,12 @@ int tutti_rdma_near_distance(const char *root, const char *adapter, int cpu) {
     if (file == NULL) return TUTTI_RDMA_NEAR_UNKNOWN;
     int column = 0, found = TUTTI_RDMA_NEAR_UNKNOWN;
     for (; fscanf(file, "%d", &distance) == 1; column++)
-        if (column == node) found = distance; /* columns are the nodes that are there, as a rule without gaps */
+        if (column == node) found = distance; /* one column per existing node, as a rule without gaps */
     fclose(file);
     return found;
 }
 
-/* Below the host bridge: "0000:16:02.0/0000:17:00.0/...". NULL: there is no such device. */
+/* The path below the host bridge: "0000:16:02.0/0000:17:00.0/...". NULL: there is no such device. */
 static const char *below_host_bridge(const char *link, char path[PATH_MAX]) {
     const char *bridge = realpath(link, path) != NULL ? strstr(path, "/pci") : NULL;
     const char *below = bridge != NULL ? strchr(bridge + 1, '/') : NULL;

@@ -1,5 +1,6 @@
 /*
- * How near an adapter is to a CPU and to a GPU, as /sys tells it: by NUMA nodes and PCI switches. Plain code, without ibverbs.
+ * How near an adapter is to a CPU and to a GPU, read from /sys: NUMA nodes and PCI switches. Plain code, without
+ * ibverbs.
  */
 #ifndef TUTTI_RDMA_NEAR_H
 #define TUTTI_RDMA_NEAR_H
@@ -9,11 +10,11 @@
 /* An adapter whose node is not known counts as one step away. */
 enum { TUTTI_RDMA_NEAR_SAME_SWITCH = 5, TUTTI_RDMA_NEAR_SAME_NODE = 10, TUTTI_RDMA_NEAR_UNKNOWN = 20 };
 
-/* The system's distance from the adapter's NUMA node to the node of `cpu`: 10 is the same one, more is farther. `root` is ""
- * or, for tests, a folder that holds a copy of /sys. */
+/* The kernel's distance from the adapter's NUMA node to the node of `cpu`: 10 is the same node, larger is farther.
+ * `root` is "" or, for tests, a folder that holds a copy of /sys. */
 int tutti_rdma_near_distance(const char *root, const char *adapter, int cpu);
-/* Are adapter and GPU behind one PCI bridge, so that what goes from one to the other need not pass the CPU? That is nearer than
- * any node. `gpu`: PCI address. */
+/* Are adapter and GPU behind one PCI bridge, so that data between them need not pass the CPU? That counts as nearer
+ * than any node. `gpu`: PCI address. */
 bool tutti_rdma_near_shares_switch(const char *root, const char *adapter, const char *gpu);
 
 #endif

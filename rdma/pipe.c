@@ -1,9 +1,9 @@
 /*
  * The pipe's calls, and records: small messages through the ring.
  *
- * A small message is one RDMA write into the peer's ring; the peer polls its memory. Nothing else is posted, on either
- * side: credits ride in the records that go the other way, and are told by a write of their own only when a quarter of the ring
- * has been read since. Only who sleeps is woken by a completion (sleep.c).
+ * A small message is one RDMA write into the peer's ring; the peer polls its memory. Neither side posts anything
+ * else: credits are sent in the records of the opposite direction, and in a write of their own only when a quarter
+ * of the ring has been read since the last ones. Only a sleeping side is woken by a completion (sleep.c).
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,14 +15,14 @@
 #include "rdma/stream.h"
 
 enum {
-    POLL_EVERY = 64,  /* idle looks between two looks at the completions */
-    CLOCK_EVERY = 64, /* and at the clock */
+    POLL_EVERY = 64,  /* idle rounds between two polls of the completions */
+    CLOCK_EVERY = 64, /* idle rounds between two reads of the clock */
 };
-#define SOCKET_NS      (10 * TUTTI_NS_PER_MS) /* between two looks at the socket */
-#define GRACE_NS       (50 * TUTTI_NS_PER_MS) /* for bytes that are on their way when the other side has ended */
-#define LINGER_NS      (2 * TUTTI_NS_PER_S)   /* for what was sent to arrive, once nothing goes on any more; */
-#define LINGER_MOST_NS (5 * TUTTI_NS_PER_S)   /* in all */
-#define SPIN_NS        TUTTI_NS_PER_MS        /* of that */
+#define SOCKET_NS      (10 * TUTTI_NS_PER_MS) /* between two checks of the socket */
+#define GRACE_NS       (50 * TUTTI_NS_PER_MS) /* for bytes still under way when the other side has ended */
+#define LINGER_NS      (2 * TUTTI_NS_PER_S)   /* for sent bytes to arrive, after the last progress */
+#define LINGER_MOST_NS (5 * TUTTI_NS_PER_S)   /* the same, in total */
+#define SPIN_NS        TUTTI_NS_PER_MS        /* the part of it that is spent spinning */
 
 tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status status, const char *format, ...) {
     tutti_rdma_pipe *pipe = &stream->pipe;
@@ -33,7 +33,7 @@ tutti_status tutti_rdma_stream_break(tutti_rdma_stream *stream, tutti_status sta
     va_end(arguments);
     tutti_rdma_connect_bye(stream, status, pipe->error);
     for (int i = 0; i < stream->nlanes; i++) tutti_rdma_lane_down(&stream->lanes[i]);
-    tutti_rdma_memory_release(&stream->source); /* only now: nobody uses them any more */
+    tutti_rdma_memory_release(&stream->source); /* only now: the adapter no longer uses them */
     tutti_rdma_memory_release(&stream->target);
     pipe->status = status;
     return tutti_rdma_host->fail(status, "%s", pipe->error);
@@ -53,13 +53,14 @@ bool tutti_rdma_stream_poll(tutti_rdma_stream *stream) {
     return good;
 }
 
-/* Room for writes on lane 0. */
+/* Is there room for a write on lane 0? */
 static bool has_room(tutti_rdma_stream *stream) {
     if (TUTTI_LIKELY(tutti_rdma_lane_has_room(&stream->lanes[0], 1))) return true;
     return tutti_rdma_stream_poll(stream) && tutti_rdma_lane_has_room(&stream->lanes[0], 1);
 }
 
-/* Writes part of our copy of the peer's region to its place, in one work request, which wakes the peer if it sleeps. */
+/* Writes part of the local copy of the peer's region to its place, in one work request, which wakes the peer if it
+ * sleeps. */
 static void write_region(tutti_rdma_stream *stream, const void *from, size_t bytes) {
     tutti_rdma_lane *lane = &stream->lanes[0];
     size_t offset = (size_t)((const char *)from - (const char *)stream->out);
@@ -92,7 +93,8 @@ static void note_consumed(tutti_rdma_stream *stream, uint32_t consumed) {
     if (more > 0) stream->out_consumed += (uint32_t)more;
 }
 
-/* Bytes from here on that go by the ring: whole small parts, as far as one record holds them, or what was asked for. */
+/* Bytes from here on that are sent by the ring: whole small parts, as far as one record holds them, or the bytes
+ * that the peer requested. */
 static size_t ring_run(tutti_rdma_stream *stream, size_t left) {
     if (stream->out_position < stream->ring_until)
         return tutti_min_size(left, stream->ring_until - stream->out_position);
@@ -105,7 +107,7 @@ static size_t ring_run(tutti_rdma_stream *stream, size_t left) {
     return left;
 }
 
-/* False: no room. */
+/* False: there is no room. */
 static bool push_record(tutti_rdma_stream *stream, size_t run) {
     uint64_t line = stream->out_line;
     tutti_rdma_ring_head head = {.position = stream->out_position,
@@ -162,7 +164,7 @@ bool tutti_rdma_stream_take_record(tutti_rdma_stream *stream) {
     if (!tutti_rdma_ring_look(stream->in->ring, stream->in_line, &head)) return false;
     if (head.position + stream->in_offset != stream->in_position) return false; /* pieces come before it */
     if (TUTTI_UNLIKELY(head.bytes <= stream->in_offset || head.bytes > TUTTI_RDMA_RING_RECORD_BYTES)) {
-        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s sent a record of %u bytes, which cannot be", stream->peer,
+        tutti_rdma_stream_break(stream, TUTTI_ERR_DATA, "%s sent an invalid record of %u bytes", stream->peer,
                                 head.bytes);
         return false;
     }
@@ -209,11 +211,11 @@ static bool under_way(const tutti_rdma_pipe *pipe) {
     return pipe->sent != pipe->to_send || pipe->received != pipe->to_receive;
 }
 
-/* Nothing moved: is something wrong? Rarely, since it costs a system call. */
+/* Nothing moved: checks for faults, rarely, since it costs a system call. */
 static void look_around(tutti_rdma_stream *stream) {
     if (++stream->idle % POLL_EVERY == 0) tutti_rdma_stream_poll(stream);
     if (stream->idle % CLOCK_EVERY != 0 && stream->phase == TUTTI_RDMA_PHASE_UP) return;
-    bool over = stream->phase == TUTTI_RDMA_PHASE_GONE; /* before the last look into the ring */
+    bool over = stream->phase == TUTTI_RDMA_PHASE_GONE; /* set before the last look into the ring */
     int64_t now = tutti_rdma_host_now_ns();
     if (now - stream->checked_ns < SOCKET_NS && stream->phase == TUTTI_RDMA_PHASE_UP) return;
     stream->checked_ns = now;
@@ -234,7 +236,8 @@ static tutti_status progress(tutti_rdma_pipe *pipe) {
     return pipe->status;
 }
 
-/* A receive that has not begun can be taken back: no byte has come, and no buffer is granted to the peer. */
+/* Would a cancel interrupt a transfer? A receive that has not begun can be withdrawn: no byte has arrived, and no
+ * buffer is granted to the peer. */
 static bool is_cut(const tutti_rdma_stream *stream) {
     const tutti_rdma_pipe *pipe = &stream->pipe;
     bool receiving = pipe->received != pipe->to_receive;
@@ -251,18 +254,21 @@ static void cancel(tutti_rdma_pipe *pipe) {
     pipe->to_receive = pipe->received;
 }
 
-/* Is all that was written in the peer's memory? Pieces are, since they count as sent only then; so lane 0 tells. */
+/* Has everything written arrived in the peer's memory? Pieces have, since they count as sent only then; so lane 0
+ * decides. */
 static bool has_arrived(tutti_rdma_stream *stream) {
     tutti_rdma_lane *lane = &stream->lanes[0];
     if (!tutti_rdma_stream_poll(stream)) return false;
     if (lane->completed == lane->posted) return true;
-    if (lane->quiet > 0 && tutti_rdma_lane_has_room(lane, 1)) /* a write that says when those before it are done */
+    if (lane->quiet > 0 &&
+        tutti_rdma_lane_has_room(lane, 1)) /* its completion proves that the writes before it are done */
         tutti_rdma_lane_post(
             lane, &(tutti_rdma_lane_write){.to = stream->remote, .remote_key = lane->remote_key, .signaled = true});
     return false;
 }
 
-/* What was sent has to arrive, also if the lanes have to be made anew for that: waits as long as that goes on. */
+/* Waits until all sent bytes have arrived, also if the lanes must be reconnected for that, as long as that makes
+ * progress. */
 static void linger(tutti_rdma_stream *stream) {
     int64_t start = tutti_rdma_host_now_ns(), now = start, moved = start;
     tutti_rdma_phase phase = stream->phase;
@@ -283,7 +289,7 @@ static void close_pipe(tutti_rdma_pipe *pipe) {
     tutti_rdma_host->log(
         TUTTI_LOG_DEBUG,
         "RDMA to %s is closed: %llu bytes sent, %llu received; %llu records, %llu pieces, %llu buffers "
-        "registered, %llu known, made anew %llu times",
+        "registered, %llu found registered, reconnected %llu times",
         stream->peer, (unsigned long long)pipe->bytes_out, (unsigned long long)pipe->bytes_in,
         (unsigned long long)counters->records, (unsigned long long)counters->pieces,
         (unsigned long long)counters->registrations, (unsigned long long)counters->cache_hits,

@@ -1,16 +1,17 @@
 /*
- * Packing and reading records; see ring.h for why stamps stand where they stand.
+ * Packing and reading records; see ring.h for the place of the stamps.
  */
 #include "rdma/ring.h"
 
 #include <string.h>
 
-/* What an adapter has written before the stamp was seen: on ARM, devices are not in the domain that acquire orders. */
+/* Orders reads after an adapter's writes that precede the stamp: on ARM, devices are not in the domain that acquire
+ * orders. */
 static inline void order_after_device(void) {
 #if defined(__aarch64__)
     __asm__ volatile("dmb oshld" ::: "memory");
 #elif defined(__SANITIZE_THREAD__)
-    __sync_synchronize(); /* gcc's thread sanitizer knows no C11 fence, and warns */
+    __sync_synchronize(); /* gcc's thread sanitizer does not support C11 fences, and warns */
 #else
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
 #endif
@@ -44,7 +45,7 @@ void tutti_rdma_parts_take(tutti_rdma_parts *parts, void *dst, size_t bytes) {
     }
 }
 
-/* As tutti_rdma_parts_take, for a whole line within one part: the compiler knows the length. */
+/* tutti_rdma_parts_take for a whole line within one part: the compiler knows the length. */
 static inline void take_line(tutti_rdma_parts *parts, uint8_t *dst) {
     const struct iovec *part = &parts->part[parts->at];
     if (parts->at < parts->count && part->iov_len - parts->offset >= TUTTI_RDMA_RING_NEXT_BYTES) {
@@ -84,7 +85,7 @@ size_t tutti_rdma_ring_unpack(const tutti_rdma_ring_line *ring, uint64_t line, s
     const tutti_rdma_ring_line *at = ring + tutti_rdma_ring_slot(line);
     uint32_t stamp = tutti_rdma_ring_stamp(line);
     char *to = dst;
-    size_t skip = offset + sizeof(tutti_rdma_ring_head), left = bytes; /* the head is data of the first line */
+    size_t skip = offset + sizeof(tutti_rdma_ring_head), left = bytes; /* the head is part of the first line's data */
     for (at += skip / TUTTI_RDMA_RING_NEXT_BYTES, skip %= TUTTI_RDMA_RING_NEXT_BYTES; left > 0; at++, skip = 0) {
         if (__atomic_load_n(&at->stamp, __ATOMIC_RELAXED) != stamp) break;
         order_after_device();
@@ -103,7 +104,8 @@ size_t tutti_rdma_ring_unpack(const tutti_rdma_ring_line *ring, uint64_t line, s
 
 bool tutti_rdma_ring_read_state(const tutti_rdma_ring_state *shared, tutti_rdma_ring_state *state) {
     tutti_rdma_ring_state copy;
-    /* Read from its end to its beginning, as it rises the other way: equal numbers, then all between them is of one state. */
+    /* The line is written from its beginning to its end, so it is read from its end to its beginning: if both
+     * numbers are equal, all fields between them belong to one state. */
     uint32_t last = __atomic_load_n(&shared->last, __ATOMIC_RELAXED);
     if (last == state->last) return false;
     order_after_device();

@@ -1,16 +1,18 @@
 /*
- * Sleeping until something comes. A record or state is a plain write, which completes nothing at its receiver: only looking
- * tells of it. So who goes to sleep says so, in the state that it tells its peer, and the next record or state that the
- * peer writes carries immediate data, which completes one of the receives that are posted for pieces. Completions ring a
- * bell, armed only here: who looks again soon, and what goes to him, costs nothing more.
+ * Sleeping until something arrives. A record or state is a plain write, which completes nothing at its receiver:
+ * only polling finds it. So a side that goes to sleep announces that in the state that it sends to its peer, and
+ * the next record or state that the peer writes carries immediate data, which completes one of the receives that
+ * are posted for pieces. Completions signal a bell (a completion channel), armed only here: a side that polls again
+ * soon, and its peer's writes, cost nothing more.
  *
  *   sleeper   state: sleeps = 7  ---------------------->  peer
- *             bell rings, looks  <--  record, immediate   sleeps is 7, I have woken it from 6: write it so, once
+ *             bell rings, polls  <--  record, immediate   sleeps is 7, I woke it from 6: wake it, once
  *
- * What the peer wrote before it read that wakes nobody. It comes within a way to and fro after the first, short sleep of a
- * wait, so that a later one finds it; in any case nobody sleeps for longer than a moment without looking.
+ * A write that the peer made before it read that state wakes no sleeper. It arrives within one round trip of the
+ * first, short sleep of a wait, so that a later sleep finds it; in any case no sleep lasts longer than a moment
+ * without a poll.
  *
- * Invariant: each sleep that was told is ended by one write of the peer's at most, so receives cannot run out.
+ * Invariant: at most one write of the peer ends each announced sleep, so receives cannot run out.
  */
 #include <errno.h>
 #include <string.h>
@@ -37,7 +39,7 @@ bool tutti_rdma_sleep_ends(tutti_rdma_stream *stream) {
     return true;
 }
 
-/* Unless the peer knows, since it has not ended the sleep before. */
+/* Does nothing if the peer already knows, since it has not ended the previous sleep. */
 static void announce(tutti_rdma_stream *stream) {
     if (stream->announced && stream->wakes == stream->lanes[0].wakes) return;
     stream->announced = true;
@@ -56,7 +58,7 @@ static uint64_t completions(const tutti_rdma_stream *stream) {
 int tutti_rdma_sleep_on(tutti_rdma_pipe *pipe) {
     tutti_rdma_stream *stream = (tutti_rdma_stream *)pipe;
     if (pipe->status != TUTTI_OK) return -1;
-    tutti_rdma_connect_step(stream); /* what is there would keep it awake */
+    tutti_rdma_connect_step(stream); /* unread notes would keep it awake */
     uint64_t before = completions(stream);
     if (stream->ended_ns != 0 || !tutti_rdma_stream_poll(stream)) return -1;
     for (int i = 0; i < stream->nlanes; i++)

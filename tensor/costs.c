@@ -1,5 +1,5 @@
 /*
- * Measuring what plans cost. See costs.h.
+ * Measures the costs of plans. See costs.h.
  */
 #include "tensor/costs.h"
 
@@ -13,7 +13,7 @@
 
 static const size_t point_bytes[TUTTI_COST_POINTS] = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 
-/* Two cores of an EPYC (Zen 4). */
+/* Measured on two cores of an EPYC (Zen 4). */
 const tutti_costs tutti_costs_ordinary = {
     .crowd = 1,
     .base_us = {[TUTTI_COST_GATHER] = 0.5,
@@ -48,7 +48,7 @@ const tutti_costs tutti_costs_ordinary = {
 
 /* ----------------------------------------------------------------------------------------------- questions */
 
-/* Between two points a straight line over the number of doublings; libtutti does without libm. */
+/* Linear between two points over the number of doublings, because libtutti does not use libm. */
 static double doublings(double ratio) {
     double whole = 0;
     for (; ratio >= 2; ratio /= 2) whole++;
@@ -66,7 +66,7 @@ double tutti_costs_byte_ns(const tutti_costs *costs, tutti_cost_kind kind, doubl
 
 /* ----------------------------------------------------------------------------------------------- measuring */
 
-/* One call of a kind. */
+/* The call of one kind that is timed. */
 typedef struct trial {
     tutti_comm *comm;
     int nranks, me;
@@ -74,7 +74,7 @@ typedef struct trial {
     tutti_cost_kind kind;
     size_t bytes;
     tutti_box_copy copy;
-    const tutti_device *device; /* NULL: in host memory; else all is enqueued */
+    const tutti_device *device; /* NULL: in host memory; else all calls are enqueued */
     tutti_stream stream;
 } trial;
 
@@ -123,7 +123,7 @@ static tutti_status run(const trial *t) {
     }
 }
 
-/* Rows that lie apart in `from`, at twice their length, and side by side in `to`. */
+/* Rows that are apart in `from`, at twice their length, and contiguous in `to`. */
 static void plan_copy(trial *t, size_t row_bytes) {
     if (row_bytes >= t->bytes) row_bytes = t->bytes;
     int64_t row = (int64_t)row_bytes / 4, rows = (int64_t)(t->bytes / row_bytes);
@@ -135,16 +135,16 @@ static void plan_copy(trial *t, size_t row_bytes) {
                    &t->copy);
 }
 
-/* More is in no cache, and its pages have been touched by the kinds that come first. */
+/* Larger amounts are in no cache, and the kinds that come first have touched their pages. */
 #define MOST_WARM_BYTES ((size_t)1 << 20)
 
-/* Of some rounds, each the mean of some calls, the one in the middle: what else the machine does slows plans down, too. */
+/* The median of some rounds, each the mean of some calls: other work on the machine slows plans down, too. */
 static tutti_status time_calls(const trial *t, int rounds, int calls, double *us_out) {
     enum { MOST_ROUNDS = 5 };
     double sorted[MOST_ROUNDS];
     bool talks = t->kind != TUTTI_COST_COPY && t->kind != TUTTI_COST_STRIDED, is_long = t->bytes > MOST_WARM_BYTES;
     for (int round = !talks && is_long ? 0 : -1; round < rounds; round++) { /* round -1 warms up */
-        TUTTI_TRY(tutti_barrier(t->comm, NULL)); /* behind works of plans, whose messages would meet these */
+        TUTTI_TRY(tutti_barrier(t->comm, NULL)); /* waits for works of plans, whose messages would match these */
         int64_t start_ns = tutti_now_ns();
         for (int i = 0; i < (round < 0 ? 1 : calls); i++) TUTTI_TRY(run(t));
         if (t->device != NULL) TUTTI_TRY(t->device->stream_sync(t->stream));
@@ -165,7 +165,8 @@ static double touched_by(const trial *t) {
     return small ? bytes + share : 2 * bytes;
 }
 
-/* Of an all_gather what is not the rank's own part, which it copies; FRESH: and has written before. */
+/* The cost of the part of an all_gather that is not the rank's own; the rank copies its own part and, for FRESH,
+ * has written it before. */
 static double pulled_ns(const trial *t, double us, double copy_ns, double least_ns) {
     double share = (double)t->bytes / t->nranks, others = (double)t->bytes - share;
     if (t->nranks == 1) return least_ns;
@@ -189,14 +190,14 @@ static tutti_status measure_bases(trial *t, tutti_costs *costs) {
     return TUTTI_OK;
 }
 
-/* Large ones of messages and of what was just written are not, since they take milliseconds: they become as much dearer as
- * all_gather does. */
+/* Large messages and large amounts that were just written are not measured, because that takes milliseconds: their
+ * cost grows in proportion to that of all_gather. */
 static bool is_measured(int kind, int point) {
     if (kind == TUTTI_COST_PULL) return false; /* follows from all_gather */
     return point < 3 || (kind != TUTTI_COST_MESSAGE && kind != TUTTI_COST_FRESH);
 }
 
-/* More than memory is slower than a cache: something else has kept the ranks from measuring. */
+/* The most that memory is slower than a cache; a larger ratio means that other work disturbed the measurement. */
 #define MOST_DEARER 8
 
 static tutti_status measure_kind(trial *t, int point, tutti_costs *costs) {
@@ -218,7 +219,7 @@ static tutti_status measure_kind(trial *t, int point, tutti_costs *costs) {
         double dearer = gather[point - 1] > 0 ? gather[point] / gather[point - 1] : 1;
         *ns = costs->byte_ns[kind][point - 1] * (dearer < 1 ? 1 : dearer > MOST_DEARER ? MOST_DEARER : dearer);
         if (kind == TUTTI_COST_FRESH && *ns > costs->byte_ns[kind][point - 1])
-            *ns = costs->byte_ns[TUTTI_COST_PULL][point]; /* written long ago, it is in memory as all else */
+            *ns = costs->byte_ns[TUTTI_COST_PULL][point]; /* written long before, it is in memory as other data */
     }
     return TUTTI_OK;
 }
@@ -229,13 +230,13 @@ static tutti_status measure_point(trial *t, int point, tutti_costs *costs) {
                                                             TUTTI_COST_SCATTER, TUTTI_COST_MESSAGE};
     for (int i = 0; i < TUTTI_COST_KINDS; i++) {
         t->kind = order[i];
-        t->bytes = point_bytes[point] / (t->kind == TUTTI_COST_STRIDED ? 2 : 1); /* whose rows are apart */
+        t->bytes = point_bytes[point] / (t->kind == TUTTI_COST_STRIDED ? 2 : 1); /* its rows are apart */
         TUTTI_TRY(measure_kind(t, point, costs));
     }
     return TUTTI_OK;
 }
 
-/* What was not measured has the slope of an ordinary machine. */
+/* Points that were not measured get the slope of an ordinary machine. */
 static void fill_rest(tutti_costs *costs, int measured) {
     for (int kind = 0; kind < TUTTI_COST_KINDS; kind++)
         for (int point = measured; point < TUTTI_COST_POINTS; point++) {
@@ -248,7 +249,7 @@ static void fill_rest(tutti_costs *costs, int measured) {
 
 /* ------------------------------------------------------------------------------------------------- hosts */
 
-/* The ranks of this host, among those of the plan, and their communicator. */
+/* The ranks of the plan that are on this host, and their communicator. */
 static tutti_status find_near(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm,
                               tutti_costs *costs, tutti_comm **near_out) {
     tutti_comm_details details;
@@ -269,7 +270,7 @@ static tutti_status find_near(tutti_rank_groups *groups, const int *ranks, int n
     return status;
 }
 
-/* The share of the ranks that the smallest host has. */
+/* The share of the ranks on the host that has the fewest. */
 static double least_share(const tutti_costs *costs, int nranks) {
     int least = nranks;
     for (int host = 0; host < costs->nhosts; host++) {
@@ -282,13 +283,13 @@ static double least_share(const tutti_costs *costs, int nranks) {
 
 enum { FAR_BYTES = 256 << 10 };
 
-/* By all_gathers over all hosts, of which each host receives what the others have. */
+/* Measures all_gathers over all hosts, in which each host receives what the others have. */
 static tutti_status measure_far(trial *t, tutti_costs *costs) {
     enum { ROUNDS = 5, CALLS = 3, FIRST = 3 };
     double us;
     t->kind = TUTTI_COST_GATHER;
     t->bytes = FAR_BYTES;
-    for (int i = 0; i < FIRST; i++) TUTTI_TRY(run(t)); /* connections are made, and find their speed */
+    for (int i = 0; i < FIRST; i++) TUTTI_TRY(run(t)); /* connections are made and reach their speed */
     TUTTI_TRY(time_calls(t, ROUNDS, 1, &us));
     t->bytes = 4 * (size_t)t->nranks;
     TUTTI_TRY(time_calls(t, ROUNDS, CALLS, &costs->far_us));
@@ -322,14 +323,14 @@ static tutti_status measure_all(trial *t, tutti_comm *all, int nranks, tutti_cos
     return measure_far(&far, costs);
 }
 
-/* The mean over ranks, and the same bits on all of them. */
+/* Averages over ranks, with the same bits on all of them. */
 static tutti_status agree(tutti_comm *comm, tutti_costs *costs) {
     size_t count = (offsetof(tutti_costs, far_byte_ns) - offsetof(tutti_costs, crowd)) / sizeof(double) + 1;
     TUTTI_TRY(tutti_all_reduce(comm, &costs->crowd, &costs->crowd, count, TUTTI_FLOAT64, TUTTI_AVG, NULL));
     return costs->nhosts > 1 ? tutti_broadcast(comm, &costs->crowd, count, TUTTI_FLOAT64, 0, NULL) : TUTTI_OK;
 }
 
-/* Of so many bytes, from->to. */
+/* Allocates `from` and `to`, of `bytes` bytes each. */
 static tutti_status take_memory(trial *t, size_t bytes) {
     void *memory = NULL;
     TUTTI_TRY(t->device != NULL ? t->device->alloc(2 * bytes, &memory) : tutti_mem_alloc(2 * bytes, &memory));
@@ -345,7 +346,7 @@ static void free_memory(const trial *t) {
     else if (t->to != NULL) (void)t->device->free(t->to);
 }
 
-/* A rank without memory keeps all from measuring. */
+/* A rank without memory stops the measurement on all ranks. */
 static tutti_status measure_with(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm, trial *t,
                                  tutti_costs *costs, bool *done_out) {
     size_t points = (size_t)costs->level - 1, room = point_bytes[points > 0 ? points - 1 : 0];
@@ -360,8 +361,8 @@ static tutti_status measure_with(tutti_rank_groups *groups, const int *ranks, in
     return status;
 }
 
-/* In a stream of its own. To free memory waits for the GPU, and so for the calls of other ranks that are threads: they wait until
- * this rank has done that. */
+/* Measures in a stream of its own. Freeing memory waits for the GPU, and therefore for the calls of other ranks
+ * that are threads: they wait until this rank has freed its memory. */
 static tutti_status measure_on_gpu(tutti_rank_groups *groups, const int *ranks, int nranks, tutti_comm *comm, int gpu,
                                    tutti_costs *costs, bool *done_out) {
     tutti_gpu_visit visit;
@@ -388,8 +389,8 @@ tutti_status tutti_costs_measure(tutti_rank_groups *groups, const int *ranks, in
                                  size_t bytes) {
     bool done;
     int level = level_for(bytes);
-    if (nranks == 1 && level > 3) level = 3;                    /* there is nothing to choose */
-    if (gpu >= 0 && level < LEAST_ON_GPU) level = LEAST_ON_GPU; /* no ordinary machine tells what a byte costs there */
+    if (nranks == 1 && level > 3) level = 3;                    /* one rank has no choice */
+    if (gpu >= 0 && level < LEAST_ON_GPU) level = LEAST_ON_GPU; /* GPUs have no ordinary costs of a byte */
     const tutti_costs *older = tutti_rank_groups_costs(groups, ranks, nranks, gpu >= 0);
     if (older == NULL) older = &tutti_costs_ordinary;
     if (older->level >= level) return TUTTI_OK;
@@ -403,7 +404,8 @@ tutti_status tutti_costs_measure(tutti_rank_groups *groups, const int *ranks, in
     if (status == TUTTI_OK && done) tutti_rank_groups_set_costs(groups, comm, costs);
     else free(costs);
     if (status == TUTTI_OK && !done && gpu >= 0)
-        return tutti_fail(TUTTI_ERR_MEMORY, "a rank's GPU lacks the memory to measure what moves tensors of %zu bytes",
+        return tutti_fail(TUTTI_ERR_MEMORY,
+                          "a rank's GPU has too little memory to measure the cost of moving tensors of %zu bytes",
                           bytes);
     return status;
 }

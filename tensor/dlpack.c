@@ -1,5 +1,5 @@
 /*
- * Shards from and to other libraries. A struct that comes from outside is believed only as far as it is checked here.
+ * Shards from and to other libraries. A struct from outside is trusted only as far as it is checked here.
  */
 #include <tutti/dlpack.h>
 
@@ -51,14 +51,15 @@ static tutti_status check_type(const tutti_tensor *tensor, const dlpack_tensor *
     tutti_type type = tensor->layout->view.type;
     const dlpack_type *wanted = &types[type];
     if (dl->dtype.lanes != 1)
-        REFUSE(TUTTI_ERR_UNSUPPORTED, "its elements are vectors of %u lanes; only 1 is known", dl->dtype.lanes);
+        REFUSE(TUTTI_ERR_UNSUPPORTED, "its elements are vectors of %u lanes; expected 1 lane", dl->dtype.lanes);
     if (dl->dtype.code != wanted->code || dl->dtype.bits != wanted->bits)
         REFUSE(TUTTI_ERR_ARGUMENT, "its elements have the type code %u of %u bits; those of %s have %u of %u",
                dl->dtype.code, dl->dtype.bits, tutti_type_name(type), wanted->code, wanted->bits);
     return TUTTI_OK;
 }
 
-/* Is it on the device where the placement's shards lie? What it says of itself is compared with what the driver says. */
+/* Checks that the tensor is on the device of the placement's shards. Its own statement is compared with the
+ * driver's. */
 static tutti_status check_device(const tutti_tensor *tensor, const dlpack_tensor *dl, const void *data) {
     int gpu = tensor->layout->view.placement->gpu;
     bool of_gpu = dl->device_type == DLPACK_CUDA || dl->device_type == DLPACK_CUDA_MANAGED, fits = true;
@@ -66,7 +67,7 @@ static tutti_status check_device(const tutti_tensor *tensor, const dlpack_tensor
     char words[60];
     if (!of_gpu && !of_host)
         REFUSE(TUTTI_ERR_UNSUPPORTED,
-               "it is on a device of type %d; known are the CPU (%d, pinned %d) and CUDA (%d, managed %d)",
+               "it is on a device of type %d; expected the CPU (%d, pinned %d) or CUDA (%d, managed %d)",
                (int)dl->device_type, DLPACK_CPU, DLPACK_CUDA_HOST, DLPACK_CUDA, DLPACK_CUDA_MANAGED);
     if (of_gpu != (gpu >= 0))
         REFUSE(TUTTI_ERR_ARGUMENT, "it is in %s memory (device type %d), and the placement's shards are in %s memory",
@@ -93,7 +94,7 @@ static tutti_status check_shape(const tutti_tensor *tensor, const dlpack_tensor 
     return TUTTI_OK;
 }
 
-/* All offsets must be distances that a pointer can go, on either side. */
+/* All offsets must be distances within the range of a pointer, in both directions. */
 static tutti_status check_reach(const tutti_tensor *tensor, const dlpack_tensor *dl) {
     int64_t reach = (int64_t)tutti_type_bytes(tensor->layout->view.type), each = reach, span;
     uint64_t address = (uint64_t)(uintptr_t)dl->data;
@@ -111,7 +112,8 @@ static tutti_status check_reach(const tutti_tensor *tensor, const dlpack_tensor 
 
 /* ------------------------------------------------------------------------------------------------- imports */
 
-/* From the strided tensor to a dense one, but for repeated dimensions, whose stride is 0: of these the first index. */
+/* Plans the copy from the strided tensor to a dense one, except for repeated dimensions, whose stride is 0: of
+ * these, the first index. */
 static void plan_copy(const tutti_tensor *tensor, const dlpack_tensor *dl, tutti_box_copy *copy_out) {
     tutti_box box = {.ndims = tensor->region.ndims, .element_bytes = tutti_type_bytes(tensor->layout->view.type)};
     int64_t dense = 1;
@@ -129,7 +131,7 @@ static bool is_dense(const tutti_tensor *tensor, const tutti_box_copy *copy) {
            tutti_box_is_contiguous(copy) && copy->src_first == 0 && copy->dst_first == 0;
 }
 
-/* All indices of the repeated dimensions from `dim` on. `device`: NULL on the host. */
+/* Copies all indices of the repeated dimensions from `dim` on. `device`: NULL on the host. */
 static tutti_status copy_all(const tutti_tensor *tensor, const dlpack_tensor *dl, const tutti_box_copy *copy, int dim,
                              char *dst, const char *src, const tutti_device *device) {
     if (dim == tensor->region.ndims) {
@@ -145,7 +147,7 @@ static tutti_status copy_all(const tutti_tensor *tensor, const dlpack_tensor *dl
     return TUTTI_OK;
 }
 
-/* The memory of the source is given back behind it, so it is waited for. */
+/* Waits for the copy, because the source's memory is given back afterwards. */
 static tutti_status copy_shard(const tutti_tensor *tensor, const dlpack_tensor *dl, const tutti_box_copy *copy,
                                const char *src) {
     int gpu = tensor->layout->view.placement->gpu;
@@ -159,7 +161,7 @@ static tutti_status copy_shard(const tutti_tensor *tensor, const dlpack_tensor *
     return status;
 }
 
-/* Whose struct it is, by one of two deleters. */
+/* The owner of the struct: one of two deleters. */
 typedef struct owner {
     struct DLManagedTensorVersioned *versioned;
     struct DLManagedTensor *unversioned;
@@ -188,7 +190,7 @@ static tutti_status share(tutti_tensor *tensor, const owner *o, void *data) {
 static tutti_status take(tutti_tensor *tensor, const dlpack_tensor *dl, bool read_only, const owner *o) {
     tutti_box_copy copy;
     if (tensor->layout->view.placement->me < 0)
-        return refuse(tensor, TUTTI_ERR_ARGUMENT, "this rank is not in the placement; give NULL");
+        return refuse(tensor, TUTTI_ERR_ARGUMENT, "this rank is not in the placement; pass NULL");
     TUTTI_TRY(check_type(tensor, dl));
     TUTTI_TRY(check_shape(tensor, dl));
     TUTTI_TRY(check_reach(tensor, dl));
@@ -223,7 +225,7 @@ tutti_status tutti_tensor_from_dlpack(const tutti_layout *layout, struct DLManag
     const owner o = {.versioned = managed};
     if (managed == NULL) return import(layout, NULL, false, &o, tensor_out);
     if (managed->version.major != DLPACK_MAJOR)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "a DLPack tensor of version %u.%u; %d.x is known",
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "the DLPack tensor has version %u.%u; expected %d.x",
                           managed->version.major, managed->version.minor, DLPACK_MAJOR);
     return import(layout, &managed->dl_tensor, (managed->flags & DLPACK_READ_ONLY) != 0, &o, tensor_out);
 }
@@ -240,8 +242,7 @@ typedef struct export {
     struct DLManagedTensorVersioned managed; /* first */
     tutti_storage *storage;
     int64_t shape[TUTTI_MOST_DIMS], strides[TUTTI_MOST_DIMS];
-}
-export;
+} export;
 
 static void delete_export(struct DLManagedTensorVersioned *managed) {
     export *e = (export *)managed;

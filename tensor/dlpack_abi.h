@@ -1,13 +1,13 @@
 /*
- * The structs of DLPack 1 as they lie in memory (https://dmlc.github.io/dlpack): an interface between libraries, which each of them
- * declares.
+ * The structs of DLPack 1 as they lie in memory (https://dmlc.github.io/dlpack): an interface between libraries that
+ * each of them declares.
  */
 #ifndef TUTTI_TENSOR_DLPACK_ABI_H
 #define TUTTI_TENSOR_DLPACK_ABI_H
 
 #include <stdint.h>
 
-enum { DLPACK_MAJOR = 1, DLPACK_MINOR = 1 }; /* 1.1 brought the codes of 8-bit floats */
+enum { DLPACK_MAJOR = 1, DLPACK_MINOR = 1 }; /* 1.1 added the codes of 8-bit floats */
 
 enum { DLPACK_CPU = 1, DLPACK_CUDA = 2, DLPACK_CUDA_HOST = 3, DLPACK_CUDA_MANAGED = 13 };
 enum { DLPACK_READ_ONLY = 1 }; /* bit of flags */

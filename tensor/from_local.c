@@ -1,7 +1,8 @@
 /*
- * Tensors from what the ranks have: the extents of parts add up to the shape, and give its cuts.
+ * Tensors from the ranks' own shards: the extents of parts add up to the shape, and give its cuts.
  *
- * Each rank tells its local shape and a hash of its bytes; from then on all ranks compute the same, so that all find the same error.
+ * Each rank publishes its local shape and a hash of its bytes; then all ranks compute the same, so that all find the
+ * same error.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,22 +13,23 @@
 #include "tensor/gpu.h"
 #include "tensor/layout.h"
 
-/* What a rank tells. */
+/* What a rank publishes. */
 typedef struct told {
     int64_t shape[TUTTI_MOST_DIMS];
     uint64_t hash;
-    int64_t problem; /* of its memory, by number; 0: none */
+    int64_t problem; /* number of the problem with its memory; 0: none */
 } told;
 
 enum { NO_PROBLEM, LACKS_MEMORY, IS_ELSEWHERE, IS_UNREADABLE };
 
 static const char *const problems[] = {
     [LACKS_MEMORY] = "has elements of it, and its memory is NULL",
-    [IS_ELSEWHERE] = "gives memory of another kind, or of another GPU, than its placement is for",
+    [IS_ELSEWHERE] = "passes memory of another kind, or of another GPU, than its placement's",
     [IS_UNREADABLE] = "cannot read its memory: its GPU has failed",
 };
 
-/* Eight bytes at a time; for comparing copies, not against an enemy. Pieces but the last are whole numbers of words. */
+/* Hashes eight bytes at a time, to compare copies, not to resist attacks. All pieces except the last are whole
+ * numbers of words. */
 static void hash_piece(void *context, const void *piece, size_t bytes) {
     uint64_t hash, word;
     const char *next = piece;
@@ -44,7 +46,7 @@ static void hash_piece(void *context, const void *piece, size_t bytes) {
     memcpy(context, &hash, sizeof hash);
 }
 
-/* Looks at this rank's memory. */
+/* Checks and hashes this rank's memory. */
 static void examine(const tutti_placement *placement, const void *local, size_t bytes, told *own) {
     char words[60];
     bool fits = true;
@@ -63,7 +65,7 @@ static const char *name_of(const tutti_layout *like) {
     return like->name != NULL ? like->name : "tensor";
 }
 
-/* Everything but the shape, for which zeros stand. */
+/* Checks all except the shape, which is replaced by zeros. */
 static tutti_status check_like(const tutti_layout *like, const int64_t *local_shape) {
     static const int64_t zeros[TUTTI_MOST_DIMS];
     tutti_kept_layout *kept;
@@ -76,11 +78,11 @@ static tutti_status check_like(const tutti_layout *like, const int64_t *local_sh
     tutti_layout_release(kept);
     if (like->placement->me < 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "tensor '%.60s': this rank is not in its placement, and so has nothing of it", name_of(like));
+                          "tensor '%.60s': this rank is not in its placement, and has no shard of it", name_of(like));
     return TUTTI_OK;
 }
 
-/* What is wrong with one rank's arguments alone. */
+/* Errors in one rank's arguments alone. */
 static tutti_status check_each(const tutti_layout *like, const told *all) {
     for (int i = 0; i < like->placement->nranks; i++) {
         for (int d = 0; d < like->ndims; d++)
@@ -95,7 +97,7 @@ static tutti_status check_each(const tutti_layout *like, const told *all) {
     return TUTTI_OK;
 }
 
-/* The number of a rank's part of a dimension; *nparts_out: how many there are. */
+/* The number of a rank's part of a dimension; *nparts_out: the number of parts. */
 static int part_of(const tutti_layout *like, int dim, int index, int *nparts_out) {
     int coordinates[TUTTI_MOST_AXES], part = 0;
     *nparts_out = 1;
@@ -108,7 +110,7 @@ static int part_of(const tutti_layout *like, int dim, int index, int *nparts_out
     return part;
 }
 
-/* Offsets of a dimension's parts: nparts + 1 of them, where `first` says which rank was the first to tell of each. */
+/* Offsets of a dimension's parts, nparts + 1 of them; `first`: the first rank that published each part. */
 static tutti_status find_cuts(const tutti_layout *like, const told *all, int dim, int64_t *offsets, int *first) {
     int nparts = 1;
     for (int i = 0; i < like->placement->nranks; i++) {
@@ -133,7 +135,7 @@ static tutti_status find_cuts(const tutti_layout *like, const told *all, int dim
     return TUTTI_OK;
 }
 
-/* Do the ranks differ on broadcast axes only? Then they hold the same box and the same term. */
+/* True when the ranks differ only on broadcast axes: then they hold the same box and the same term. */
 static bool is_copy(const tutti_layout *like, int a, int b) {
     int one[TUTTI_MOST_AXES], other[TUTTI_MOST_AXES];
     tutti_placement_locate(like->placement, a, one);
@@ -143,7 +145,7 @@ static bool is_copy(const tutti_layout *like, int a, int b) {
     return true;
 }
 
-/* Each rank is compared with the one that stands at 0 on all broadcast axes. */
+/* Compares each rank with the rank at 0 on all broadcast axes. */
 static tutti_status check_copies(const tutti_layout *like, const told *all) {
     const tutti_placement *placement = like->placement;
     for (int i = 0; i < placement->nranks; i++) {
@@ -155,14 +157,14 @@ static tutti_status check_copies(const tutti_layout *like, const told *all) {
         if (first == i || !is_copy(like, first, i) || all[first].hash == all[i].hash) continue;
         return tutti_fail(
             TUTTI_ERR_ARGUMENT,
-            "tensor '%.60s': ranks %d and %d are to hold the same elements, since they differ on broadcast "
+            "tensor '%.60s': ranks %d and %d must hold the same elements, because they differ on broadcast "
             "axes only, but their bytes differ",
             name_of(like), placement->ranks[first], placement->ranks[i]);
     }
     return TUTTI_OK;
 }
 
-/* From what all have told: the tensor. */
+/* Makes the tensor from what all ranks published. */
 static tutti_status assemble(const tutti_layout *like, const told *all, void *local, tutti_tensor **tensor_out) {
     int nranks = like->placement->nranks, *first;
     size_t per = (size_t)nranks + 1;

@@ -1,5 +1,5 @@
 /*
- * Tensors in CUDA memory: copies, fills, and where memory lies. See gpu.h.
+ * Tensors in CUDA memory: copies, fills, and look-up of where memory lies. See gpu.h.
  */
 #include "tensor/gpu.h"
 
@@ -17,7 +17,7 @@
 tutti_status tutti_gpu_current(int *gpu_out) {
     int count;
     const tutti_device *device = NULL;
-    TUTTI_TRY(tutti_device_count(&count)); /* finds out, too, whether the process may use CUDA */
+    TUTTI_TRY(tutti_device_count(&count)); /* also checks whether the process may use CUDA */
     TUTTI_TRY(tutti_device_open(&device));
     return device->current(gpu_out);
 }
@@ -47,13 +47,14 @@ tutti_status tutti_gpu_alloc(int gpu, size_t bytes, void **memory_out) {
 
 void tutti_gpu_sync(int gpu) {
     tutti_gpu_visit visit;
-    const tutti_device *device = tutti_device_in_use(); /* not to make a context only to wait for nothing */
+    const tutti_device *device = tutti_device_in_use(); /* avoids creating a context to wait for nothing */
     if (device == NULL || tutti_gpu_enter(gpu, &visit) != TUTTI_OK) return;
     (void)visit.device->sync();
     tutti_gpu_leave(&visit);
 }
 
-/* By a stream that waits for no other one: the GPU has been waited for, and others may go on using theirs. */
+/* Reads in a stream that waits for no other stream: the GPU has been waited for, and other threads may go on using
+ * theirs. */
 static tutti_status read_pieces(const tutti_device *device, const char *memory, size_t bytes, char *piece,
                                 size_t piece_bytes, void (*read)(void *context, const void *piece, size_t bytes),
                                 void *context) {
@@ -100,7 +101,7 @@ tutti_status tutti_gpu_check_place(int gpu, const void *memory, bool *fits_out, 
 
 /* -------------------------------------------------------------------------------------------- in the stream */
 
-/* Contiguous copies that go as one. */
+/* Contiguous copies that are enqueued as one. */
 typedef struct batch {
     const tutti_device *device;
     tutti_stream stream;
@@ -140,7 +141,7 @@ tutti_status tutti_gpu_run_blocks(const tutti_device *device, const tutti_blocks
     return flush(&b);
 }
 
-/* The bytes of the first element are written by fills; then what is there is copied behind itself, twice as much each time. */
+/* Fills write the bytes of the first element; then the written part is copied after itself, doubling each time. */
 tutti_status tutti_gpu_fill(const tutti_device *device, void *dst, uint64_t element, size_t element_bytes, size_t bytes,
                             tutti_stream stream) {
     uint8_t values[sizeof element];

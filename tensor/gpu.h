@@ -1,7 +1,9 @@
 /*
- * What tensors in CUDA memory need of a GPU, by the table of kernels/device.h: copies of blocks, fills and where memory lies.
+ * GPU operations for tensors in CUDA memory, by the table of kernels/device.h: copies of blocks, fills and look-up of
+ * where memory lies.
  *
- * What has a stream only enqueues; the GPU is the calling thread's current one, between tutti_gpu_enter and tutti_gpu_leave.
+ * Functions with a stream only enqueue; the GPU is the calling thread's current one, between tutti_gpu_enter and
+ * tutti_gpu_leave.
  */
 #ifndef TUTTI_TENSOR_GPU_H
 #define TUTTI_TENSOR_GPU_H
@@ -12,7 +14,8 @@
 #include "kernels/device.h"
 #include "tensor/pieces.h"
 
-/* The calling thread's current GPU; an error with the reason where this process can use none. Makes no context. */
+/* Gives the calling thread's current GPU; an error with the reason where this process can use no GPU. Creates no
+ * context. */
 tutti_status tutti_gpu_current(int *gpu_out);
 
 typedef struct tutti_gpu_visit {
@@ -23,21 +26,22 @@ typedef struct tutti_gpu_visit {
 tutti_status tutti_gpu_enter(int gpu, tutti_gpu_visit *visit_out);
 void tutti_gpu_leave(const tutti_gpu_visit *visit);
 
-/* Of tutti_mem_alloc_cuda. */
+/* Allocates memory of tutti_mem_alloc_cuda. */
 tutti_status tutti_gpu_alloc(int gpu, size_t bytes, void **memory_out);
-/* Waits for the GPU; what failed there is told by the next call. */
+/* Waits for the GPU; the next call reports a failure there. */
 void tutti_gpu_sync(int gpu);
-/* Calls `read` with one piece after the other of a GPU's memory, copied to the host, when all that is in its streams is done. */
+/* Waits for all that is in the GPU's streams, then calls `read` with one piece of the memory after the other,
+ * copied to the host. */
 tutti_status tutti_gpu_read(int gpu, const void *memory, size_t bytes,
                             void (*read)(void *context, const void *piece, size_t bytes), void *context);
 
-/* Is it memory of that GPU; or, for -1, of no GPU? `words_out`: what it is, where it is not. */
+/* Checks that the memory is of that GPU, or, for -1, of no GPU. `words_out`: where it is instead. */
 tutti_status tutti_gpu_check_place(int gpu, const void *memory, bool *fits_out, char *words_out, size_t capacity);
 
 /* As tutti_blocks_run. */
 tutti_status tutti_gpu_run_blocks(const tutti_device *device, const tutti_blocks *blocks, size_t element_bytes,
                                   void *dst, const void *src, tutti_stream stream);
-/* `bytes` of elements that are all the same. */
+/* Fills `bytes` with copies of one element. */
 tutti_status tutti_gpu_fill(const tutti_device *device, void *dst, uint64_t element, size_t element_bytes, size_t bytes,
                             tutti_stream stream);
 

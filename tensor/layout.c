@@ -1,5 +1,5 @@
 /*
- * Checking and keeping layouts. What is wrong is said from what is equal on all ranks, so that all say the same.
+ * Checks and keeps layouts. Errors follow from what is equal on all ranks, so that all ranks report the same text.
  */
 #include "tensor/layout.h"
 
@@ -145,7 +145,7 @@ static bool is_partial_on(const tutti_kept_layout *kept, int axis) {
     return kept->sbp[axis].kind == TUTTI_SBP_PARTIAL && kept->view.placement->sizes[axis] > 1;
 }
 
-/* Of what tutti_layout_fits compares. */
+/* Hash of all that tutti_layout_fits compares. */
 static uint64_t hash_of(const tutti_kept_layout *kept) {
     const tutti_placement *placement = kept->view.placement;
     const tutti_tiling *tiling = &kept->tiling;
@@ -157,7 +157,8 @@ static uint64_t hash_of(const tutti_kept_layout *kept) {
     for (int d = 0; d < tiling->ndims; d++) {
         hash = tutti_hash_add(hash, (uint64_t)tiling->shape[d]);
         for (int i = 0; i < tiling->nsplits[d]; i++) hash = tutti_hash_add(hash, (uint64_t)tiling->axes[d][i] + 1);
-        for (int part = 1; part < tiling->nparts[d]; part++) hash = tutti_hash_add(hash, (uint64_t)tiling->offsets[d][part]);
+        for (int part = 1; part < tiling->nparts[d]; part++)
+            hash = tutti_hash_add(hash, (uint64_t)tiling->offsets[d][part]);
     }
     return hash;
 }
@@ -196,7 +197,7 @@ tutti_status tutti_layout_shadow(const tutti_kept_layout *kept, tutti_kept_layou
     tutti_layout view = kept->view;
     TUTTI_TRY(tutti_placement_shadow(kept->view.placement, &view.placement));
     tutti_status status = tutti_layout_keep(&view, shadow_out);
-    tutti_placement_destroy(view.placement); /* the layout keeps it */
+    tutti_placement_destroy(view.placement); /* the layout holds a reference */
     return status;
 }
 

@@ -1,5 +1,5 @@
 /*
- * What two shards have in common. See pieces.h.
+ * The parts that two shards have in common. See pieces.h.
  */
 #include "tensor/pieces.h"
 
@@ -16,7 +16,7 @@ static bool is_same_shape(const tutti_transfer *transfer) {
                   (size_t)transfer->src->ndims * sizeof *transfer->src->shape) == 0;
 }
 
-/* Is the rank with these coordinates one of those that hold the box? */
+/* True when the rank with these coordinates holds the box. */
 static bool holds_parts(const tutti_tiling *tiling, const int coordinates[TUTTI_MOST_AXES],
                         const int parts[TUTTI_MOST_DIMS]) {
     const tutti_placement *placement = tiling->placement;
@@ -29,7 +29,7 @@ static bool holds_parts(const tutti_tiling *tiling, const int coordinates[TUTTI_
     return true;
 }
 
-/* Replaces the coordinates on the axes that split by those of the box. */
+/* Replaces the coordinates on the splitting axes by those of the box. */
 static void set_parts(const tutti_tiling *tiling, const int parts[TUTTI_MOST_DIMS], int coordinates[TUTTI_MOST_AXES]) {
     for (int d = 0; d < tiling->ndims; d++) {
         int part = parts[d];
@@ -51,7 +51,7 @@ int tutti_transfer_owner(const tutti_transfer *transfer, const int parts[TUTTI_M
         tutti_placement_locate(from, own, coordinates);
         if (holds_parts(src, coordinates, parts)) return own;
     }
-    if (!same) { /* those that hold the box take turns */
+    if (!same) { /* the ranks that hold the box take turns */
         int turn = dst_index;
         for (int axis = from->naxes - 1; axis >= 0; axis--) {
             coordinates[axis] = 0;
@@ -66,15 +66,15 @@ int tutti_transfer_owner(const tutti_transfer *transfer, const int parts[TUTTI_M
 
 /* ------------------------------------------------------------------------------------------- runs of numbers */
 
-/* The row-major numbers of a region's elements, as runs of neighbours, in rising order. */
+/* The row-major numbers of a region's elements, as runs of consecutive numbers, in rising order. */
 typedef struct run_walk {
     const tutti_tiling *tiling;
     tutti_region region;
-    int inner;      /* dimensions from here on are whole, so a run covers them and one more */
+    int inner;      /* dimensions from here on are whole, so that a run covers them and one more */
     int64_t length; /* of each run */
     int64_t strides[TUTTI_MOST_DIMS];
     int64_t at[TUTTI_MOST_DIMS];
-    int64_t first, local; /* of this run: its number, and where the shard has it */
+    int64_t first, local; /* of this run: its first number, and its position in the shard */
     bool over;
 } run_walk;
 
@@ -132,7 +132,7 @@ static tutti_status append(tutti_blocks *blocks, const tutti_box *box, int64_t s
     return TUTTI_OK;
 }
 
-/* The dense strides of a region, and where `at` lies in its shard. */
+/* The dense strides of a region, and the position of `at` in its shard. */
 static int64_t locate_in(const tutti_region *shard, const int64_t at[TUTTI_MOST_DIMS],
                          int64_t strides[TUTTI_MOST_DIMS]) {
     int64_t stride = 1, offset = 0;
@@ -144,7 +144,7 @@ static int64_t locate_in(const tutti_region *shard, const int64_t at[TUTTI_MOST_
     return offset;
 }
 
-/* One box that both shards have. */
+/* Appends the one box that both shards have. */
 static tutti_status append_box(const tutti_transfer *transfer, const tutti_region *from, const tutti_region *to,
                                tutti_piece_use use, int64_t at, tutti_blocks *blocks) {
     tutti_region common;
@@ -158,7 +158,7 @@ static tutti_status append_box(const tutti_transfer *transfer, const tutti_regio
     return append(blocks, &box, src_first, dst_first);
 }
 
-/* Runs of one length whose distances are equal are one block. */
+/* Runs of one length at equal distances become one block. */
 typedef struct run_row {
     int64_t src, dst, length, src_step, dst_step, count;
 } run_row;
@@ -190,7 +190,7 @@ static tutti_status add_run(run_row *row, int64_t src, int64_t dst, int64_t leng
     return TUTTI_OK;
 }
 
-/* Another shape: the two lists of runs are walked side by side. */
+/* With different shapes: goes through the two lists of runs in parallel. */
 static tutti_status append_runs(const tutti_transfer *transfer, int src_index, int dst_index, tutti_piece_use use,
                                 int64_t at, tutti_blocks *blocks) {
     run_walk from, to;
@@ -223,7 +223,7 @@ tutti_status tutti_transfer_piece(const tutti_transfer *transfer, int src_index,
     return append_box(transfer, &from, &to, use, at, blocks);
 }
 
-/* Have the two shards any element in common? */
+/* True when the two shards have an element in common. */
 static bool meet(const tutti_transfer *transfer, int src_index, int dst_index) {
     tutti_region from, to, common;
     if (is_same_shape(transfer)) {

@@ -23,7 +23,7 @@ enum { KNOWN_PRICES = 256 };
 typedef struct rank_group {
     struct rank_group *next;
     tutti_comm *comm;
-    tutti_costs *costs[2]; /* in host memory, in that of GPUs */
+    tutti_costs *costs[2]; /* in host memory, and in that of GPUs */
     atomic_int works;
     int nranks;
     int ranks[];
@@ -32,11 +32,11 @@ typedef struct rank_group {
 struct tutti_rank_groups {
     struct tutti_rank_groups *next;
     tutti_comm *comm;
-    int references, gpu; /* guarded by list_lock; gpu: of all placements in CUDA memory; -1: there was none */
+    int references, gpu; /* guarded by list_lock; gpu: of all placements in CUDA memory; -1: none yet */
     pthread_mutex_t lock;
     rank_group *first;                      /* guarded by lock */
     tutti_known_price prices[KNOWN_PRICES]; /* guarded by lock */
-    tutti_kept_plans *_Atomic plans;        /* written once; release, for those who look without the lock */
+    tutti_kept_plans *_Atomic plans;        /* written once; release, for readers without the lock */
     tutti_scratch_pool scratch;
     tutti_reuse_pool reuse;
 };
@@ -44,20 +44,20 @@ struct tutti_rank_groups {
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_rank_groups *all_groups; /* one for each communicator that has placements */
 
-/* A communicator works with memory of one GPU. */
+/* A communicator uses memory of one GPU. */
 static tutti_status claim_gpu(tutti_rank_groups *groups, int gpu) {
     if (gpu < 0 || groups->gpu == gpu) return TUTTI_OK;
     if (groups->gpu >= 0)
         return tutti_fail(
             TUTTI_ERR_ARGUMENT,
-            "placement: GPU %d is the calling thread's, and other placements on this communicator have GPU %d; "
-            "use one communicator for each GPU, or tutti_device_use(%d) before",
+            "placement: the calling thread's GPU is %d, but other placements on this communicator use GPU %d; "
+            "use one communicator for each GPU, or call tutti_device_use(%d) first",
             gpu, groups->gpu, groups->gpu);
     groups->gpu = gpu;
     return TUTTI_OK;
 }
 
-/* `gpu`: that of a new placement; -1: none. */
+/* `gpu`: the GPU of a new placement; -1: none. */
 static tutti_status keep_groups(tutti_comm *comm, int gpu, tutti_rank_groups **groups_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&list_lock);
@@ -96,7 +96,7 @@ static void release_groups(tutti_rank_groups *groups) {
     if (!last) return;
     tutti_kept_plans *plans = atomic_load_explicit(&groups->plans, memory_order_acquire);
     if (plans != NULL) plans->destroy(plans);
-    /* Communicators that end fail what streams have not passed. */
+    /* A communicator that is destroyed fails what streams have not passed; so this waits for the GPU first. */
     if (groups->gpu >= 0 && groups->first != NULL) tutti_gpu_sync(groups->gpu);
     tutti_scratch_pool_free(&groups->scratch);
     tutti_reuse_pool_free(&groups->reuse);
@@ -116,14 +116,14 @@ static void release_groups(tutti_rank_groups *groups) {
     free(groups);
 }
 
-/* Tells apart groups that overlapping sets of ranks make at the same time: FNV-1a of the list. */
+/* Tag that distinguishes groups that overlapping sets of ranks create at the same time: FNV-1a of the list. */
 static int64_t tag_of(const int *ranks, int nranks) {
     uint64_t hash = TUTTI_FNV_BASIS;
     for (int i = 0; i < nranks; i++) hash = tutti_fnv_add(hash, (uint32_t)ranks[i]);
     return (int64_t)(hash >> 2);
 }
 
-/* "0,1,3"; NULL ranks: from 0 on. Gives its length. */
+/* Writes "0,1,3"; NULL ranks: from 0 on. Returns its length. */
 static size_t write_ranks(const int *ranks, int nranks, char *text, size_t bytes) {
     enum { MOST_SHOWN = 32 };
     size_t used = 0;
@@ -144,8 +144,8 @@ static tutti_status make_group(tutti_rank_groups *groups, const int *ranks, int 
         (void)write_ranks(ranks, nranks, text, sizeof text);
         return tutti_fail_context(
             status,
-            "ranks %s make a communicator for their tensors, which all of them must do at the same "
-            "place of the program, naming the same ranks",
+            "ranks %s create a communicator for their tensors: all of them must do so at the same "
+            "point of the program, with the same list of ranks",
             text);
     }
     made->costs[0] = made->costs[1] = NULL;
@@ -158,7 +158,7 @@ static tutti_status make_group(tutti_rank_groups *groups, const int *ranks, int 
     return TUTTI_OK;
 }
 
-/* NULL: not made yet. Lock held. */
+/* NULL: not created yet. The lock is held. */
 static const rank_group *find_group(const tutti_rank_groups *groups, const int *ranks, int nranks) {
     const rank_group *group = groups->first;
     while (group != NULL &&
@@ -190,7 +190,7 @@ static tutti_status do_nothing(void *context) {
     return TUTTI_OK;
 }
 
-/* Its turn comes behind theirs. */
+/* The submitted function runs after these works. */
 tutti_status tutti_works_await(tutti_comm *comm, const atomic_int *works) {
     if (TUTTI_LIKELY(atomic_load_explicit(works, memory_order_acquire) == 0)) return TUTTI_OK;
     return tutti_submit(comm, do_nothing, NULL, NULL, NULL);
@@ -313,7 +313,7 @@ static size_t bytes_of(size_t nranks, int naxes) {
     return sizeof(tutti_placement) + nranks * (1 + (size_t)naxes) * sizeof(int);
 }
 
-/* Plans ask for them in their innermost loops. */
+/* Plans call these in their innermost loops. */
 static void fill_coordinates(tutti_placement *placement) {
     int *next = placement->ranks + placement->nranks;
     for (int i = 0; i < placement->nranks; i++, next += placement->naxes)
@@ -330,11 +330,12 @@ tutti_status tutti_placement_create(tutti_comm *comm, tutti_memory memory, const
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_create: NULL argument");
     if (memory != TUTTI_MEMORY_ASK && memory != TUTTI_MEMORY_HOST && memory != TUTTI_MEMORY_CUDA)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "placement: %d is no kind of memory: TUTTI_MEMORY_HOST or TUTTI_MEMORY_CUDA", (int)memory);
+                          "placement: %d is not a kind of memory; use TUTTI_MEMORY_HOST or TUTTI_MEMORY_CUDA",
+                          (int)memory);
     TUTTI_TRY(check_axes(axes, naxes, &nranks));
     if (ranks == NULL && nranks != tutti_comm_size(comm))
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "placement of all %d ranks: the sizes of its axes multiply to %lld; they must to %d",
+                          "placement of all %d ranks: the sizes of its axes multiply to %lld, but must multiply to %d",
                           tutti_comm_size(comm), (long long)nranks, tutti_comm_size(comm));
     tutti_placement *placement = calloc(1, bytes_of((size_t)nranks, naxes));
     if (placement == NULL)
@@ -417,7 +418,7 @@ tutti_status tutti_placement_comm(tutti_placement *placement, unsigned axes, tut
     return status;
 }
 
-/* The lock is held while a group is made, which ends as soon as the communicator it is made from is broken. */
+/* The lock is held while a group is created; that ends as soon as the communicator it is created from is broken. */
 tutti_status tutti_placement_abort(tutti_placement *placement, const char *reason) {
     tutti_status status = TUTTI_OK;
     if (placement == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_placement_abort: NULL argument");

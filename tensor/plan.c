@@ -1,5 +1,5 @@
 /*
- * Making plans, and what may be asked of them. See plan.h.
+ * Creates plans and answers queries about them. See plan.h.
  */
 #include "tensor/plan.h"
 
@@ -35,12 +35,12 @@ static void free_step(tutti_plan_step *step) {
     free(step->dst_counts);
 }
 
-/* A forked child has no threads that would end its works. */
+/* A forked child has no threads that would end the plan's works. */
 static void await_end(tutti_plan *plan) {
     if (atomic_load_explicit(&plan->works, memory_order_acquire) > 0 &&
         tutti_plan_await_works(plan) == TUTTI_ERR_FORKED)
         return;
-    tutti_plan_lock(plan); /* the thread that ended the last one has left the plan */
+    tutti_plan_lock(plan); /* the thread that ended the last work has left the plan */
     pthread_mutex_unlock(&plan->lock);
 }
 
@@ -122,7 +122,7 @@ static tutti_status list_ranks(tutti_plan *plan, tutti_comm *comm) {
     free(there);
     TUTTI_TRY(status);
     if (!member)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "rank %d is in none of the placements, and so may not call this",
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "rank %d is in none of the placements, and must not make this call",
                           tutti_comm_rank(comm));
     return TUTTI_OK;
 }
@@ -138,12 +138,12 @@ static tutti_plan_place place_of(const tutti_plan *plan) {
 
 static tutti_status measure_costs(const tutti_plan *plan) {
     double bytes = 0;
-    if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK; /* they are of the host's memory */
+    if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK; /* costs are those of host memory */
     for (size_t i = 0; i < plan->npairs; i++) bytes += tutti_price_touched(&plan->routes[i]);
     return tutti_costs_measure(plan->groups, plan->ranks, plan->nranks, plan->comm, /* gpu */ -1, (size_t)(bytes / 2));
 }
 
-/* Ranks have different parts, and must all take options.work, or all refuse it. */
+/* Ranks have different parts, but either all accept options.work or all refuse it. */
 static tutti_status agree_on_works(tutti_plan *plan) {
     if (plan->place != TUTTI_PLAN_HOST) return TUTTI_OK;
     int32_t most = tutti_plan_talks(plan);
@@ -168,7 +168,7 @@ static tutti_status make(tutti_plan *plan) {
     tutti_status status = tutti_rank_groups_get(plan->groups, plan->ranks, plan->nranks, &plan->comm);
     if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "plan", NULL);
     status = tutti_plan_agree(plan);
-    if (status == TUTTI_ERR_ARGUMENT) return status; /* it says what differs */
+    if (status == TUTTI_ERR_ARGUMENT) return status; /* its text shows the difference */
     if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "comparison of the layouts", plan->comm);
     status = measure_costs(plan);
     if (status != TUTTI_OK) return tutti_plan_fail_context(plan, status, "measurement of the costs", plan->comm);
@@ -228,19 +228,19 @@ tutti_status tutti_plan_get(const tutti_plan *plan, tutti_plan_details *details_
     return TUTTI_OK;
 }
 
-/* Messages to or from one rank stand side by side. */
+/* Messages to or from one rank are consecutive. */
 static int count_peers(const tutti_plan_message *messages, int count) {
     int peers = 0;
     for (int i = 0; i < count; i++) peers += i == 0 || messages[i].peer != messages[i - 1].peer;
     return peers;
 }
 
-/* Has the plan been preferred to one that receives less? */
+/* True when the plan was preferred to one that receives less. */
 static bool receives_more(const tutti_plan *plan) {
     return plan->choice.least.received < plan->choice.price.received;
 }
 
-/* How to have the plan with that wish and price, in the words of TUTTI_PLAN. */
+/* Writes the value of TUTTI_PLAN that selects the plan with that wish and price. */
 static void write_words(const tutti_plan_wish *wish, const tutti_plan_price *price, char *text, size_t bytes) {
     const struct {
         bool set;

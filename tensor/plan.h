@@ -1,15 +1,17 @@
 /*
- * Plans: how tensors of one layout become tensors of another.
+ * Plans: how tensors of one layout are converted to tensors of another.
  *
- *     source ──reduce──> nothing partial ──exchange──> target, or a share of it per copy ──replicate──> target ──fill──> partial
+ *     source ──reduce──> nothing partial ──exchange──> target, or a share of it per copy ──replicate──> target
+ *     ──fill──> partial
  *
- * Each stage of a pair is a tiling (tiling.h): boxes on ranks. The first is the source's, the last the target's; those between
- * them lie in scratch memory. A step leads from one stage to the next; an exchange does so for all pairs at once. Which steps
- * there are follows from the layouts alone, so it is the same on all ranks; each works out its own part.
+ * Each stage of a pair is a tiling (tiling.h): boxes on ranks. The first is the source's, the last the target's;
+ * those between them lie in scratch memory. A step leads from one stage to the next; an exchange does so for all
+ * pairs at once. The list of steps follows from the layouts alone, so it is the same on all ranks; each rank
+ * computes its own part of a step.
  *
- * plan.c makes and keeps plans, plan_choose.c chooses by prices (plan_price.c) which, plan_steps.c lists the steps, plan_reduce.c,
- * plan_move.c and plan_reads.c work them out, run.c carries them out, run_gpu.c does so with CUDA memory, run_work.c behind the
- * call.
+ * plan.c creates and keeps plans; plan_choose.c chooses among them by prices (plan_price.c); plan_steps.c lists the
+ * steps; plan_reduce.c, plan_move.c and plan_reads.c compute them; run.c runs them, run_gpu.c with CUDA memory,
+ * run_work.c after the call has returned.
  */
 #ifndef TUTTI_TENSOR_PLAN_H
 #define TUTTI_TENSOR_PLAN_H
@@ -29,7 +31,7 @@ enum { TUTTI_MOST_STAGES = TUTTI_MOST_AXES + 3 }; /* source, one for each run of
 
 typedef struct tutti_stage {
     tutti_tiling tiling;
-    size_t bytes;          /* of this rank's box; 0: it has none */
+    size_t bytes;          /* of this rank's box; 0: it has no box */
     size_t scratch_offset; /* of a stage between the first and the last */
 } tutti_stage;
 
@@ -39,11 +41,11 @@ typedef struct tutti_route {
     size_t element_bytes;
     int nstages;
     tutti_stage stages[TUTTI_MOST_STAGES];
-    bool *wants; /* by index in the target's placement: gets the value; else an identity. NULL: all do */
-    int filler;  /* reduction whose identity this rank gets; -1: none */
-    /* Atomic: serials of layouts that were found equal to src and to dst, which spares comparing them. */
+    bool *wants; /* by index in the target's placement: true: gets the value, else an identity. NULL: all get it */
+    int filler;  /* reduction whose identity this rank gets; -1: no identity */
+    /* Atomic: serials of layouts that were found equal to src and to dst, which saves comparing them again. */
     uint64_t known[2];
-    size_t src_mirror, dst_mirror; /* of staged plans: in the scratch memory */
+    size_t src_mirror, dst_mirror; /* staged plans: offsets in the scratch memory */
 } tutti_route;
 
 typedef enum tutti_step_kind {
@@ -53,21 +55,22 @@ typedef enum tutti_step_kind {
     TUTTI_STEP_BROADCAST,
     TUTTI_STEP_ALL_TO_ALL,
     TUTTI_STEP_MESSAGES,
-    TUTTI_STEP_LOCAL /* talks to no rank */
+    TUTTI_STEP_LOCAL /* exchanges data with no rank */
 } tutti_step_kind;
 
-/* What one pair has in a message, or copies within this rank. */
+/* The part of one pair in a message, or in copies within this rank. */
 typedef struct tutti_plan_part {
     size_t pair;
-    bool plain;         /* of exchanges: one contiguous copy on both sides */
-    size_t whole_bytes; /* of reads: of the shard that has it */
+    bool plain;         /* exchanges: one contiguous copy on both sides */
+    size_t whole_bytes; /* reads: bytes of the shard that the part lies in */
     tutti_blocks blocks;
 } tutti_plan_part;
 
-/* To or from one rank. What is contiguous in a shard is sent from there and received there; else it lies in scratch memory. */
+/* A message to or from one rank. What is contiguous in a shard is sent and received there; the rest lies in scratch
+ * memory. */
 typedef struct tutti_plan_message {
     int peer; /* in the step's communicator */
-    int wave; /* of TUTTI_STEP_MESSAGES: waves go one after the other, and use the same scratch memory */
+    int wave; /* TUTTI_STEP_MESSAGES: waves run one after the other and use the same scratch memory */
     size_t bytes, scratch_offset;
     bool direct;
     tutti_plan_part *parts;
@@ -78,8 +81,8 @@ typedef struct tutti_plan_step {
     tutti_step_kind kind;
     tutti_comm *comm;
     int nranks, me, root; /* of the communicator */
-    size_t pair;          /* of all kinds but exchanges, which are of all pairs */
-    int from, to;         /* stages of that pair; of an exchange: from_stages and to_stages */
+    size_t pair;          /* all kinds except exchanges, which have all pairs */
+    int from, to;         /* stages of that pair; an exchange uses from_stages and to_stages */
     int *from_stages, *to_stages;
     tutti_reduction reduction;
     tutti_plan_message *sends,
@@ -88,16 +91,16 @@ typedef struct tutti_plan_step {
     atomic_int *works; /* runs with works on the communicator: placement.h */
     tutti_plan_part *locals;
     size_t nlocals;
-    /* Of exchanges and all_gathers: ranks copy from each other's shards (run.c, read_all). */
-    bool reads, streams; /* `streams`: so much that it goes past the caches */
-    bool packs; /* where others cannot read the shards, this rank packs all that they need; else the messages go */
+    /* Exchanges and all_gathers: ranks copy from each other's shards (run.c, read_all). */
+    bool reads, streams; /* `streams`: the amount is large enough to write past the caches */
+    bool packs; /* where others cannot read the shards, this rank packs all that they need; else messages are sent */
     tutti_plan_message *lookups; /* what is read, from each rank */
     int nlookups;
-    size_t *shown, nshown; /* pairs of which others need a part */
-    uint64_t *tables;      /* by rank: where its table lies; read_all says more */
-    size_t table_offset;   /* of the own one, in scratch memory */
-    /* Of reduce_scatter and all_gather: the parts are of one size and lie one behind the other, on all ranks of the step, so
-     * that the variants for that serve, which are quicker where little is sent. */
+    size_t *shown, nshown; /* pairs of which other ranks need a part */
+    uint64_t *tables;      /* by rank: address of its table; see read_all */
+    size_t table_offset;   /* of this rank's own table, in scratch memory */
+    /* reduce_scatter and all_gather: the parts have one size and are contiguous, in order, on all ranks of the
+     * step. Then the variants with one count are used, which are faster where little is sent. */
     bool even;
     /* Arguments of the variants with a pointer for each rank. */
     const void **srcs;
@@ -105,113 +108,117 @@ typedef struct tutti_plan_step {
     size_t *src_counts, *dst_counts;
 } tutti_plan_step;
 
-/* What TUTTI_PLAN says. */
+/* The value of TUTTI_PLAN. */
 typedef struct tutti_plan_wish {
     bool all_reduce, reduce_scatter;  /* how partial values are reduced */
-    bool no_collective;               /* no all_gather and broadcast */
-    bool all_to_all, messages, reads; /* how pieces travel */
-    bool shares;                      /* copies get a share each, and gather these */
+    bool no_collective;               /* no all_gather and no broadcast */
+    bool all_to_all, messages, reads; /* how pieces are moved */
+    bool shares;                      /* each copy gets a share, and the shares are gathered */
     bool any;                         /* a word is set */
 } tutti_plan_wish;
 
-/* What a plan for one pair is predicted to take; plan_price.c. */
+/* The predicted cost of a plan for one pair; see plan_price.c. */
 typedef struct tutti_plan_price {
     double us;
-    int steps;       /* that talk */
-    double received; /* bytes, of all ranks together */
-    double call_us;  /* of us: what the call of an exchange costs, whatever it moves */
-    /* What it does: all_reduces, a reduce_scatter, an exchange, as an all_to_all. */
+    int steps;       /* steps that exchange data */
+    double received; /* bytes received by all ranks together */
+    double call_us;  /* part of us: the cost of the call of an exchange, whatever it moves */
+    /* Its steps: all_reduces, a reduce_scatter, an exchange, an exchange as an all_to_all. */
     bool reduces, scatters, exchanges, dense;
 } tutti_plan_price;
 
-/* The wish whose plan is the quickest, and its price; and that of the plan that receives least, which may be the same one. */
+/* The wish whose plan is the fastest, and its price; and those of the plan that receives least, which may be the
+ * same plan. */
 typedef struct tutti_choice {
     tutti_plan_wish wish, least_wish;
     tutti_plan_price price, least;
 } tutti_choice;
 
-/* Where a plan works: where all its shards lie, or, where some are in CUDA memory and some in the host's, in host memory, with
- * copies of the former. */
+/* Where a plan works: where all its shards lie; or, where some are in CUDA memory and some in host memory, in host
+ * memory, with copies of those in CUDA memory. */
 typedef enum tutti_plan_place { TUTTI_PLAN_HOST, TUTTI_PLAN_CUDA, TUTTI_PLAN_STAGED } tutti_plan_place;
 
 struct tutti_plan {
     tutti_plan_place place;
     tutti_rank_groups *groups;
     tutti_comm *comm;   /* of all ranks that take part */
-    int *ranks, nranks; /* these, as ranks of the placements' communicator */
+    int *ranks, nranks; /* the same, as ranks of the placements' communicator */
     size_t npairs;
     tutti_route *routes;
     tutti_plan_step *steps;
     int nsteps;
-    pthread_mutex_t lock;  /* held while a call runs it: for what follows, and the arguments in the steps */
-    pthread_cond_t unused; /* no run with a work is left; of these the communicator's queue runs one at a time */
-    atomic_int
-        works; /* such runs, until they have ended; changed under lock. A call runs the plan only where there are none */
+    /* Held while a call runs the plan: guards the members below and the arguments in the steps */
+    pthread_mutex_t lock;
+    pthread_cond_t unused; /* no run with a work is left; the communicator's queue runs such runs one at a time */
+    atomic_int works;      /* runs with works under way; changed under lock. A call runs the plan only at 0 */
     size_t scratch_bytes;
-    void *scratch; /* of the host's memory; NULL: not needed, or not yet */
+    void *scratch; /* host memory; NULL: not needed, or not yet allocated */
     size_t packed_bytes;
-    void *packed; /* the same, of steps that read: what cannot be read in place */
-    tutti_scratch_pool
-        gpu_scratch;         /* of a GPU's; a plan that is cached has others for what is not captured into graphs */
-    tutti_scratch *captured; /* of the runs that are; NULL: there was none */
-    void **mirrors;          /* of staged plans: arguments of a run */
-    bool
-        is_cached; /* gives much scratch memory back after each run, so that others that wait to be used again have it */
+    void *packed; /* the same, for steps that read: what cannot be read in place */
+    /* On a GPU; a cached plan uses the groups' pool for runs that are not captured into graphs. */
+    tutti_scratch_pool gpu_scratch;
+    tutti_scratch *captured; /* of captured runs; NULL: there was none */
+    void **mirrors;          /* staged plans: arguments of a run */
+    bool is_cached;          /* frees large scratch memory after each run, so that other kept plans can use it */
     uint64_t sent_bytes, received_bytes, least_bytes;
     double predicted_us;
-    tutti_choice choice;    /* all 0: there was none */
-    bool takes_work;        /* on no rank more than one step talks */
-    bool is_one_collective; /* that is all that this rank does, so options.work can be handed to it */
+    tutti_choice choice;    /* all 0: no choice was made */
+    bool takes_work;        /* no rank has more than one step that exchanges data */
+    bool is_one_collective; /* this rank does only that collective, so options.work can be passed to it */
 };
 
-/* May tensors of the one layout become such of the other, on communicator `comm`? Before any rank is asked. */
+/* Checks whether tensors of one layout can be converted to the other, on communicator `comm`. Local. */
 tutti_status tutti_plan_check_pair(const tutti_kept_layout *src, const tutti_kept_layout *dst, const tutti_comm *comm);
 
-/* The same as tutti_plan_create for layouts that are kept; it keeps them, too. */
+/* As tutti_plan_create, for kept layouts, of which the plan keeps references. */
 tutti_status tutti_plan_of(tutti_kept_layout *const *srcs, tutti_kept_layout *const *dsts, size_t npairs,
                            tutti_plan **plan_out);
 
-/* Puts in front of an error what was done to which tensors, and which ranks those of `comm` (NULL: not shown) are. Gives
- * `status`. */
+/* Adds to the front of an error what was done to which tensors, and which ranks those of `comm` (NULL: not shown)
+ * are. Returns `status`. */
 tutti_status tutti_plan_fail_context(const tutti_plan *plan, tutti_status status, const char *what,
                                      const tutti_comm *comm);
 const char *tutti_step_name(tutti_step_kind kind);
 
-/* ---- plan_cache.c: a plan for one pair, which stays as long as their communicator has placements. Collective where it is new. */
+/* ---- plan_cache.c: a plan for one pair, which lives as long as the communicator has placements. Collective for a
+ * new pair. */
 tutti_status tutti_plan_find(const tutti_kept_layout *src, const tutti_kept_layout *dst, tutti_plan **plan_out);
 
 tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out);
 
 /* ---- plan_steps.c: fills in stages and steps of the routes. */
 tutti_status tutti_plan_choose(tutti_plan *plan);
-/* Steps of this rank that talk to others. */
+/* Number of this rank's steps that exchange data with other ranks. */
 int tutti_plan_talks(const tutti_plan *plan);
 bool tutti_plan_is_one_collective(const tutti_plan *plan);
 tutti_plan_step *tutti_plan_add_step(tutti_plan *plan, tutti_step_kind kind);
-/* Do these lie one behind the other, in scratch memory or in a shard (of the source, or of the target)? */
+/* True when the messages are contiguous, in order, in scratch memory or in a shard (of the source, or of the
+ * target). */
 bool tutti_messages_are_even(const tutti_plan_message *messages, int count, size_t element_bytes, bool of_source);
-/* Room in the scratch memory, aligned. */
+/* Reserves aligned space in the scratch memory; returns its offset. */
 size_t tutti_plan_take_scratch(tutti_plan *plan, size_t bytes);
 tutti_status tutti_route_add_stage(tutti_plan *plan, tutti_route *route, tutti_tiling *tiling);
 
-/* Whether not all of the target's ranks want the value: fills in wants and filler. */
+/* Fills in wants and filler, where some ranks of the target do not get the value. */
 tutti_status tutti_route_list_wants(tutti_route *route);
-/* Each rank of those that are to hold one box gets a share of it: the tiling of the shares. *done_out false: there are no such. */
+/* Gives the tiling in which each of the ranks that are to hold one box gets a share of it. *done_out false: no box
+ * is held by several ranks. */
 tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out);
 
-/* ---- plan_reduce.c: takes the partial axes of the source away, run by run. */
+/* ---- plan_reduce.c: reduces the partial axes of the source, run by run. */
 tutti_status tutti_plan_reduce(tutti_plan *plan, size_t pair, const tutti_plan_wish *wish);
 typedef struct tutti_partial_run {
     unsigned axes;
     int nranks;
     tutti_reduction reduction;
 } tutti_partial_run;
-/* From the first to the last; gives their number. */
+/* Lists the runs from the first to the last; returns their number. */
 int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run runs[TUTTI_MOST_AXES]);
-/* How the first run, of these axes, is reduced, once the tiling is `now`: by reduce_scatter to *cut_out, or by all_reduce. */
+/* Decides how the first run, with these axes, is reduced from tiling `now`: by reduce_scatter to *cut_out, or by
+ * all_reduce. */
 tutti_status tutti_reduce_cut(const tutti_route *route, const tutti_tiling *now, unsigned axes,
                               const tutti_plan_wish *wish, tutti_tiling *cut_out, bool *scatters_out);
-/* Elements of the largest box. */
+/* Number of elements of the largest box. */
 int64_t tutti_tiling_largest(const tutti_tiling *tiling);
 
 /* ---- plan_move.c: from the last stage that each pair has to the given tilings. */
@@ -219,19 +226,20 @@ tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, const tutti_plan_w
 tutti_status tutti_plan_exchange(tutti_plan *plan, const int *from_stages, const int *to_stages,
                                  const tutti_plan_wish *wish);
 
-/* The axes along which an all_gather leads from `fine` to `coarse`; 0: none does. */
+/* The axes along which an all_gather leads from `fine` to `coarse`; 0: no all_gather does. */
 unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse);
-/* Are the boxes that are gathered strided in what they become? The same answer on all ranks; where cuts are uneven it may be
- * wrong, which does no harm. */
+/* True when the gathered boxes are strided in the result. The same answer on all ranks; with uneven cuts it may be
+ * wrong, which is harmless. */
 bool tutti_move_is_strided(const tutti_tiling *fine, const tutti_tiling *coarse);
-/* Does a broadcast? */
+/* True when a broadcast leads from `now` to `target`. */
 bool tutti_move_broadcasts(const tutti_tiling *now, const tutti_tiling *target);
 
-/* The axes on which ranks that have something for each other differ; all where the placements do. */
+/* The axes on which ranks that exchange data differ; all axes where the placements differ. */
 unsigned tutti_move_exchange_axes(const tutti_transfer *transfer);
-/* Of so many ranks the pairs that have something for each other are counted. */
+/* Up to this number of ranks the pairs that exchange data are counted. */
 enum { TUTTI_MOST_COUNTED = 64 };
-/* Is an exchange in which `talks` of `all` ordered pairs do (-1: not counted) an all_to_all? */
+/* True when an exchange in which `talks` of `all` ordered pairs exchange data (-1: not counted) is done as an
+ * all_to_all. */
 static inline bool tutti_move_is_dense(const tutti_plan_wish *wish, int64_t talks, int64_t all) {
     return wish->all_to_all || (!wish->messages && 2 * talks > all);
 }
@@ -239,58 +247,59 @@ static inline bool tutti_move_is_dense(const tutti_plan_wish *wish, int64_t talk
 /* ---- plan_price.c: local, and the same on all ranks. */
 typedef struct tutti_pricing {
     const tutti_costs *costs;
-    const int *ranks; /* that take part, in rising order */
+    const int *ranks; /* ranks that take part, in rising order */
     int nranks;
-    double touched_more; /* bytes of memory of a rank that other pairs go over at the same time */
+    double touched_more; /* bytes of a rank's memory that other pairs touch at the same time */
 } tutti_pricing;
-/* Of the plan that would be made with that wish; of the route only src, dst, wants and element_bytes are looked at. */
+/* Prices the plan that would be made with that wish; of the route only src, dst, wants and element_bytes are
+ * read. */
 tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
                               tutti_plan_price *price_out);
 /* Bytes of the largest boxes of source and target. */
 double tutti_price_touched(const tutti_route *route);
 
-/* ---- plan_choose.c: likewise. */
+/* ---- plan_choose.c: local, and the same on all ranks. */
 tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route *route, tutti_choice *choice_out);
 /* ---- plan_reads.c: steps of exchanges and all_gathers in which ranks read from each other's shards. */
 tutti_status tutti_reads_pay(const tutti_plan *plan, const tutti_plan_step *step, const tutti_plan_wish *wish,
                              bool *reads_out);
-/* Of so many bytes, by so many ranks of one host; all_meet: in steps that are no messages otherwise. */
+/* The same for `bytes` bytes and `nranks` ranks of one host; all_meet: for steps that otherwise use no messages. */
 bool tutti_reads_pay_for(uint64_t bytes, int nranks, bool all_meet, const tutti_plan_wish *wish);
-/* Begins and ends the list of lookups. */
+/* Begin and end of the list of lookups. */
 tutti_status tutti_reads_begin(tutti_plan *plan, tutti_plan_step *step);
 void tutti_reads_end(tutti_plan_step *step);
-/* A box of which this rank reads a part, or all. */
+/* Adds a box of which this rank reads a part, or all. */
 tutti_status tutti_reads_add(const tutti_transfer *transfer, size_t pair, int src_index, int dst_index,
                              tutti_plan_message *lookup);
-/* What others need of this rank, after its messages are listed. */
+/* Lists what other ranks need of this rank, after its messages are listed. */
 tutti_status tutti_reads_show(tutti_plan *plan, tutti_plan_step *step, const tutti_plan_wish *wish);
-/* Room for what goes as a message: in the scratch memory, or, of a step that reads, in memory that is taken only where shards
- * cannot be read. */
+/* Reserves space for what is sent as a message: in the scratch memory, or, in a step that reads, in memory that is
+ * allocated only where shards cannot be read. */
 size_t tutti_plan_take_room(tutti_plan *plan, const tutti_plan_step *step, size_t bytes);
 
-/* ---- plan_agree.c: collective over the plan's ranks; the same error on all of them where they differ. */
+/* ---- plan_agree.c: collective over the plan's ranks; a difference is the same error on all of them. */
 tutti_status tutti_plan_agree(tutti_plan *plan);
 
-/* ---- run.c: the shards of all pairs; NULL where there is none. */
+/* ---- run.c: srcs and dsts are the shards of all pairs; NULL where this rank has none. */
 tutti_status tutti_plan_carry_out(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
 
-/* The same, when nothing else runs it. */
+/* The same, at a time when nothing else runs the plan. */
 tutti_status tutti_plan_run_now(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
 
-/* ---- run_work.c: runs with works, of plans in host memory of which this rank has one step that talks. */
+/* ---- run_work.c: runs with works, of plans in host memory in which this rank has one step that exchanges data. */
 tutti_status tutti_plan_start(tutti_plan *plan, void *const *srcs, void *const *dsts, const tutti_options *options);
-/* Until there are none on the communicators of the plan's steps. */
+/* Waits until no works are left on the communicators of the plan's steps. */
 tutti_status tutti_plan_await_works(const tutti_plan *plan);
-/* Until there are none of this plan, and takes the lock. */
+/* Waits until no works of this plan are left, and takes the lock. */
 void tutti_plan_lock(tutti_plan *plan);
 
-/* One run: all steps on memory of one kind. `device`: with its GPU as the current one, all is enqueued in options.stream; NULL: the
- * host does it. */
+/* One run: all steps on memory of one kind. `device`: all work is enqueued in options.stream, with its GPU as the
+ * current one; NULL: the host does the work. */
 typedef struct tutti_run {
     tutti_plan *plan;
     void *const *srcs, *const *dsts; /* shards */
     char *scratch;
-    const tutti_options *options; /* with the kind of memory */
+    const tutti_options *options; /* with the kind of memory set */
     const tutti_device *device;
 } tutti_run;
 tutti_status tutti_plan_run_steps(const tutti_run *run);
@@ -298,7 +307,7 @@ tutti_status tutti_plan_run_steps(const tutti_run *run);
 /* ---- run_gpu.c */
 tutti_status tutti_plan_run_on_gpu(tutti_plan *plan, void *const *srcs, void *const *dsts,
                                    const tutti_options *options);
-/* Copies what is in CUDA memory to the host and back, around a run there; waits for all of it. */
+/* Copies shards in CUDA memory to the host and back, around a run in host memory; waits for all of it. */
 tutti_status tutti_plan_run_staged(tutti_plan *plan, void *const *srcs, void *const *dsts,
                                    const tutti_options *options);
 

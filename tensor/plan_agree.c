@@ -1,6 +1,6 @@
 /*
- * Whether the ranks of a plan mean the same by it: one all_gather of a hash; where these differ, of the words, so that all ranks say
- * the same.
+ * Checks that the ranks of a plan agree on it: one all_gather of a hash; where hashes differ, one of texts, so that
+ * all ranks report the same error.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static uint64_t hash_layout(uint64_t hash, const tutti_kept_layout *layout) {
     for (int d = 0; d < layout->view.ndims; d++)
         if (layout->tiling.offsets[d] != NULL)
             hash = tutti_fnv_bytes(hash, layout->tiling.offsets[d],
-                              ((size_t)layout->tiling.nparts[d] + 1) * sizeof *layout->tiling.offsets[d]);
+                                   ((size_t)layout->tiling.nparts[d] + 1) * sizeof *layout->tiling.offsets[d]);
     int kinds[2] = {(int)layout->view.type, (int)placement->memory};
     return tutti_fnv_bytes(tutti_fnv_bytes(hash, kinds, sizeof kinds), layout->name, strlen(layout->name) + 1);
 }
@@ -43,12 +43,12 @@ static void describe(const tutti_plan *plan, size_t pair, char text[TEXT_BYTES])
 static tutti_status fail_texts(const tutti_plan *plan, const char *texts, int other) {
     return tutti_fail(
         TUTTI_ERR_ARGUMENT,
-        "the ranks do not redistribute the same: rank %d %.500s; rank %d %.500s; all ranks of both placements must "
+        "the ranks make different redistributions: rank %d %.500s; rank %d %.500s; all ranks of both placements must "
         "give equal layouts and names, in the same order",
         plan->ranks[0], texts, plan->ranks[other], texts + (size_t)other * TEXT_BYTES);
 }
 
-/* The words of each rank, of which those of rank `other` differ from the first one's. */
+/* Compares the texts of all ranks; that of rank `other` differs from the first rank's. */
 static tutti_status compare_texts(const tutti_plan *plan, const char own[TEXT_BYTES], int other) {
     char *texts;
     TUTTI_TRY(tutti_calloc((size_t)plan->nranks, TEXT_BYTES, &texts));
@@ -58,8 +58,8 @@ static tutti_status compare_texts(const tutti_plan *plan, const char own[TEXT_BY
     return status;
 }
 
-/* Gathers `count` numbers of each rank; the first of them in which a rank differs from the first one, and that rank. The same
- * answer on all ranks; false: they are equal. */
+/* Gathers `count` numbers of each rank and finds the first number in which a rank differs from the first rank, and
+ * that rank. The same result on all ranks; *found_out false: all are equal. */
 static tutti_status find_different(const tutti_plan *plan, const uint64_t *own, size_t count, size_t *which_out,
                                    int *other_out, bool *found_out) {
     uint64_t *all;
@@ -93,7 +93,7 @@ static tutti_status name_difference(const tutti_plan *plan) {
     tutti_status status = find_different(plan, hashes, plan->npairs, &which, &other, &found);
     free(hashes);
     TUTTI_TRY(status);
-    if (!found) return TUTTI_OK; /* not to be expected: the sums differed, and none of their parts */
+    if (!found) return TUTTI_OK; /* unlikely: the sums differed, but none of their parts */
     describe(plan, which, own);
     return compare_texts(plan, own, other);
 }

@@ -1,9 +1,10 @@
 /*
- * Plans of single tensors that were made once, by their layouts, for as long as their communicator has placements: a table of
- * lists by the hash of both layouts. Entries are put in front of their list and stay, so that threads look them up without a lock.
+ * Plans of single tensors by their layouts, kept as long as their communicator has placements: a table of lists by
+ * the hash of both layouts. Entries are added at the front of their list and stay, so threads look them up without a
+ * lock.
  *
- * None is given up before that: a plan is made by all of its ranks together, and ranks that have made different numbers of plans would
- * give up different ones.
+ * No plan is dropped before: a plan is created by all of its ranks together, and ranks that have created different
+ * numbers of plans would drop different ones.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -18,13 +19,13 @@ typedef struct cached {
     struct cached *next;
     tutti_plan *plan;
     uint64_t hash;
-    /* Of the layouts that have asked for it last, which spares comparing them. */
+    /* Serials of the layouts that last found this plan, which saves comparing them. */
     _Atomic uint64_t src_serial, dst_serial;
 } cached;
 
 typedef struct table {
     tutti_kept_plans head;        /* first */
-    cached *_Atomic lists[LISTS]; /* release, after what the entry says */
+    cached *_Atomic lists[LISTS]; /* release, after the entry is filled in */
 } table;
 
 static void destroy(tutti_kept_plans *head) {

@@ -1,5 +1,6 @@
 /*
- * Choosing plans by their prices, and asking for the price of a conversion. See plan_price.c for what is equal on all ranks.
+ * Chooses plans by their prices, and predicts the price of a conversion. See plan_price.c for what is equal on all
+ * ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,8 @@ enum { FEW = 64 };
 
 /* ------------------------------------------------------------------------------------------------- choosing */
 
-/* Predictions are rough: of plans that differ by less, the one with fewer steps is taken. What each step waits for its ranks is not
- * in its price. */
+/* Predictions are rough: among plans that differ by less, the one with fewer steps is taken. The time that a step
+ * waits for its ranks is not in its price. */
 #define MUCH               2.0
 #define MUCH_OF_MORE_STEPS 2.5
 
@@ -37,8 +38,9 @@ static tutti_status try_wish(const tutti_pricing *pricing, const tutti_route *ro
     return TUTTI_OK;
 }
 
-/* The other ways to go on once nothing is partial. An all_gather or a broadcast, where one fits, has none: pieces are as many bytes,
- * in as many calls. Where few ranks have something for each other, messages stay: an all_to_all would make all wait for all. */
+/* Tries the other ways to continue once nothing is partial. Where an all_gather or a broadcast fits there is none:
+ * pieces are as many bytes in as many calls. Where few ranks exchange data, messages stay: an all_to_all would make
+ * all ranks wait for all. */
 static tutti_status try_moves(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
                               const tutti_plan_price *price, tutti_choice *choice) {
     tutti_plan_wish other = *wish;
@@ -61,7 +63,7 @@ tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route 
         tutti_plan_wish wish = {.all_reduce = i == 0, .reduce_scatter = i == 1};
         tutti_plan_price price;
         TUTTI_TRY(tutti_price_plan(pricing, route, &wish, &price));
-        if (price.us == first.us && price.steps == first.steps) continue; /* what is done anyway */
+        if (price.us == first.us && price.steps == first.steps) continue; /* the same plan as the first */
         TUTTI_TRY(try_wish(pricing, route, &wish, &choice));
         TUTTI_TRY(try_moves(pricing, route, &wish, &price, &choice));
     }
@@ -71,7 +73,7 @@ tutti_status tutti_price_choose(const tutti_pricing *pricing, const tutti_route 
 
 /* --------------------------------------------------------------------------------------------------- asking */
 
-/* The ranks of both, in rising order. */
+/* The ranks of both placements, in rising order. */
 static int join_ranks(const tutti_placement *a, const tutti_placement *b, int *ranks) {
     int count = 0;
     const tutti_placement *both[2] = {a, b};
@@ -87,21 +89,21 @@ static int join_ranks(const tutti_placement *a, const tutti_placement *b, int *r
     return count;
 }
 
-/* What some ranks only have measured the others do not know, who may ask as well: so all come to the same layouts. On GPUs nothing
- * is ordinary. */
+/* Costs that only some ranks have measured are not used, because other ranks may make the same call: so all find
+ * the same layouts. GPUs have no ordinary costs. */
 static tutti_status costs_for(const tutti_placement *placement, const int *ranks, int nranks,
                               const tutti_costs **costs_out) {
     const bool all = nranks == tutti_comm_size(placement->comm), on_gpu = placement->memory == TUTTI_MEMORY_CUDA;
     const tutti_costs *costs = all ? tutti_rank_groups_costs(placement->groups, ranks, nranks, on_gpu) : NULL;
     if (costs == NULL && on_gpu)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "tutti_layout_predict: what moves tensors in CUDA memory is known of all ranks of a "
-                          "communicator only, after tutti_placement_measure");
+                          "tutti_layout_predict: costs in CUDA memory are known only for all ranks of a "
+                          "communicator, after tutti_placement_measure");
     *costs_out = costs != NULL ? costs : &tutti_costs_ordinary;
     return TUTTI_OK;
 }
 
-/* Of the plan that would be made: in CUDA memory its steps follow from the layouts. */
+/* Prices the plan that would be made; in CUDA memory its steps follow from the layouts. */
 static tutti_status price_pair(const tutti_pricing *pricing, const tutti_route *route, const tutti_plan_wish *wish,
                                double *us_out) {
     tutti_choice choice;
@@ -145,7 +147,7 @@ static tutti_status predict_pair(const tutti_kept_layout *src, const tutti_kept_
 static tutti_status check_memory(const tutti_kept_layout *src, const tutti_kept_layout *dst) {
     if (src->view.placement->memory == dst->view.placement->memory) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                      "tutti_layout_predict: what goes from host memory to CUDA memory, or back, is not measured");
+                      "tutti_layout_predict: the cost of moving between host memory and CUDA memory is not measured");
 }
 
 tutti_status tutti_layout_predict(const tutti_layout *src, const tutti_layout *dst, double *microseconds_out) {

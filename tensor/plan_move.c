@@ -1,9 +1,9 @@
 /*
- * Moving boxes: all_gather and broadcast where they fit, else an exchange, in which each rank gets each piece that it lacks from the
- * one rank that owns it for it.
+ * Moves boxes: by all_gather and broadcast where they fit, else by an exchange, in which each rank gets each piece
+ * that it lacks from the rank that owns the piece for it.
  *
- * An exchange is of all pairs of a plan: where more than half of the ranks of its communicator have something for each other
- * it is an all_to_all_v, else messages.
+ * An exchange handles all pairs of a plan: where more than half of the pairs of ranks of its communicator exchange
+ * data it is an all_to_all_v, else messages.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,8 @@
 
 /* ------------------------------------------------------------------------------------------------- all_gather */
 
-/* The axes that cut `fine` inside of what `coarse` has; 0: it is not so, or nothing differs. Both have one placement. */
+/* The axes that cut `fine` inside of the boxes of `coarse`; 0: they do not, or nothing differs. Both have one
+ * placement. */
 unsigned tutti_move_gathered_axes(const tutti_tiling *fine, const tutti_tiling *coarse) {
     unsigned axes = 0;
     if (!tutti_placement_is_alike(fine->placement, coarse->placement) || fine->ndims != coarse->ndims) return 0;
@@ -39,7 +40,7 @@ bool tutti_move_is_strided(const tutti_tiling *fine, const tutti_tiling *coarse)
     return false;
 }
 
-/* Where this rank reads the boxes of the others; its own it copies. */
+/* Lists where this rank reads the boxes of the others; it copies its own box. */
 static tutti_status list_box_lookups(tutti_plan *plan, size_t pair, tutti_plan_step *step, unsigned axes,
                                      const tutti_transfer *transfer) {
     const tutti_placement *placement = transfer->dst->placement;
@@ -65,7 +66,7 @@ static tutti_status list_box_lookups(tutti_plan *plan, size_t pair, tutti_plan_s
     return TUTTI_OK;
 }
 
-/* From each rank of the group its box, into ours. */
+/* Receives the box of each rank of the group into this rank's box. */
 static tutti_status list_boxes(tutti_plan *plan, size_t pair, tutti_plan_step *step, unsigned axes) {
     const tutti_route *route = &plan->routes[pair];
     const tutti_placement *placement = route->dst->view.placement;
@@ -126,7 +127,7 @@ bool tutti_move_broadcasts(const tutti_tiling *now, const tutti_tiling *target) 
            memcmp(now->shape, target->shape, (size_t)now->ndims * sizeof *now->shape) == 0;
 }
 
-/* One rank that has all of it gives it to those that lack it; the others copy what they have. */
+/* One rank that has the whole tensor sends it to the ranks that lack it; the others copy their own. */
 static tutti_status add_broadcast(tutti_plan *plan, size_t pair, int from) {
     const tutti_route *route = &plan->routes[pair];
     const tutti_placement *src = route->stages[from].tiling.placement, *dst = route->dst->view.placement;
@@ -175,11 +176,11 @@ tutti_status tutti_plan_gather(tutti_plan *plan, size_t pair, const tutti_plan_w
 
 /* -------------------------------------------------------------------------------------------------- exchange */
 
-/* One pair in an exchange: the transfer (without a source where the pair needs none), and where each rank of the step's communicator
- * stands in its two placements. */
+/* One pair in an exchange: the transfer (without a source where the pair needs none), and the index of each rank of
+ * the step's communicator in its two placements. */
 typedef struct leg {
     tutti_transfer transfer;
-    int *src_index, *dst_index; /* by rank of the communicator; -1: not in it */
+    int *src_index, *dst_index; /* by rank of the communicator; -1: not in the placement */
 } leg;
 
 static bool gives(const leg *l, int giver, int taker) {
@@ -203,7 +204,7 @@ unsigned tutti_move_exchange_axes(const tutti_transfer *transfer) {
     return axes;
 }
 
-/* The communicator of the exchange, and its ranks as ranks of the placements' one. */
+/* The communicator of the exchange, and its ranks as ranks of the placements' communicator. */
 static tutti_status find_members(tutti_plan *plan, tutti_plan_step *step, const leg *legs, int **members_out) {
     tutti_placement *placement = plan->routes[0].dst->view.placement;
     unsigned axes = plan->npairs == 1 ? tutti_move_exchange_axes(&legs[0].transfer) : ~0u;
@@ -239,7 +240,7 @@ static tutti_status index_ranks(leg *l, const int *members, int nmembers) {
 
 enum { LEAST_ALONE = 32 << 10 };
 
-/* How many ordered pairs of ranks have something for each other; -1: too many ranks to count. The same on all ranks. */
+/* The number of ordered pairs of ranks that exchange data; -1: too many ranks to count. The same on all ranks. */
 static int64_t count_talks(const tutti_plan *plan, const tutti_plan_step *step, const leg *legs) {
     int64_t count = 0;
     if (step->nranks > TUTTI_MOST_COUNTED) return -1;
@@ -252,7 +253,7 @@ static int64_t count_talks(const tutti_plan *plan, const tutti_plan_step *step, 
     return count;
 }
 
-/* Is a pair's piece one contiguous copy on both sides? */
+/* True when a pair's piece is one contiguous copy on both sides. */
 static tutti_status is_plain(const leg *l, int giver, int taker, const tutti_blocks *own, bool sends, bool *plain_out) {
     tutti_blocks other = {0};
     *plain_out = false;
@@ -275,8 +276,8 @@ static tutti_status is_packed(const tutti_plan *plan, const leg *l, int giver, i
     return status;
 }
 
-/* Does any rank pack anything? Else messages copy each byte once, too, between those only that have something for each other. The
- * same on all ranks; yes, where these are too many to look at all. */
+/* True when any rank packs anything. Otherwise messages copy each byte once, too, but only between ranks that
+ * exchange data. The same on all ranks; true where there are too many ranks to check all. */
 static tutti_status packs_any(const tutti_plan *plan, const tutti_plan_step *step, const leg *legs, bool *packs_out) {
     bool packs = step->nranks > TUTTI_MOST_COUNTED || (step->kind == TUTTI_STEP_ALL_TO_ALL && plan->npairs > 1);
     for (int a = 0; a < step->nranks && !packs; a++)
@@ -287,9 +288,9 @@ static tutti_status packs_any(const tutti_plan *plan, const tutti_plan_step *ste
     return TUTTI_OK;
 }
 
-/* All that this rank sends to or gets from `peer`, of all pairs. */
-static tutti_status list_parts(const tutti_plan *plan, const tutti_plan_step *step, const leg *legs, int peer, bool sends,
-                               tutti_plan_message *whole) {
+/* Lists all that this rank sends to or gets from `peer`, for all pairs. */
+static tutti_status list_parts(const tutti_plan *plan, const tutti_plan_step *step, const leg *legs, int peer,
+                               bool sends, tutti_plan_message *whole) {
     TUTTI_TRY(tutti_calloc(plan->npairs, sizeof *whole->parts, &whole->parts));
     for (size_t i = 0; i < plan->npairs; i++) {
         int giver = sends ? step->me : peer, taker = sends ? peer : step->me;
@@ -303,8 +304,9 @@ static tutti_status list_parts(const tutti_plan *plan, const tutti_plan_step *st
     return TUTTI_OK;
 }
 
-/* Appends a message for `nparts` parts, which are moved there. */
-static tutti_status add_message(tutti_plan_message **messages, int *count, int peer, tutti_plan_part *parts, size_t nparts) {
+/* Appends a message for `nparts` parts, which are moved into it. */
+static tutti_status add_message(tutti_plan_message **messages, int *count, int peer, tutti_plan_part *parts,
+                                size_t nparts) {
     tutti_plan_message *all = realloc(*messages, ((size_t)*count + 1) * sizeof *all), *new;
     if (all == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for %d messages", *count + 1);
     *messages = all;
@@ -322,15 +324,16 @@ static tutti_status add_message(tutti_plan_message **messages, int *count, int p
     return TUTTI_OK;
 }
 
-/* Between each two ranks so many bytes are packed into one message, to be still in a cache when they are sent, and go at a time. */
+/* Bytes packed into one message between two ranks, so that they are still in a cache when they are sent; bytes sent
+ * at a time. */
 enum { PACKED_BYTES = 1 << 20, WAVE_BYTES = 4 << 20 };
 
-/* All parts in one message; where there may be several for each two ranks, large parts that are contiguous on both sides, and
- * so need not be packed, in messages of their own, and the others together, up to about PACKED_BYTES. Both sides find the same
- * messages. */
-static tutti_status add_messages(const tutti_plan_step *step, const tutti_plan_message *whole, tutti_plan_message **messages,
-                                 int *count) {
-    size_t first = 0, bytes = 0; /* of the parts that are not yet in a message */
+/* Puts all parts in one message. Where two ranks may have several messages, large parts that are contiguous on both
+ * sides, and so need no packing, get their own messages, and the others are combined, up to about PACKED_BYTES.
+ * Both sides compute the same messages. */
+static tutti_status add_messages(const tutti_plan_step *step, const tutti_plan_message *whole,
+                                 tutti_plan_message **messages, int *count) {
+    size_t first = 0, bytes = 0; /* of the parts not yet in a message */
     for (size_t i = 0; i < whole->nparts; i++) {
         const tutti_plan_part *part = &whole->parts[i];
         bool several = step->kind == TUTTI_STEP_MESSAGES,
@@ -350,8 +353,8 @@ static tutti_status add_messages(const tutti_plan_step *step, const tutti_plan_m
     return add_message(messages, count, whole->peer, whole->parts + first, whole->nparts - first);
 }
 
-/* The scratch memory of one wave serves the next. Both sides count alike. No rank waits for ever: those whose wave is the
- * lowest find that the others have begun it, or are past it. */
+/* The waves share their scratch memory. Both sides count alike. No rank waits forever: the ranks whose wave is the
+ * lowest find that the others have begun that wave or are past it. */
 static void set_waves(tutti_plan_message *messages, int count, int *nwaves) {
     size_t before = 0;
     for (int i = 0; i < count; i++) {
@@ -361,7 +364,7 @@ static void set_waves(tutti_plan_message *messages, int count, int *nwaves) {
     }
 }
 
-/* The room of all waves is the same. */
+/* All waves use the same space. */
 static void take_scratch(tutti_plan *plan, tutti_plan_step *step) {
     size_t *bytes = step->reads ? &plan->packed_bytes : &plan->scratch_bytes, start = *bytes, most = start;
     for (int wave = 0; wave < step->nwaves; wave++) {
@@ -384,7 +387,7 @@ static tutti_status add_peer(tutti_plan *plan, tutti_plan_step *step, const leg 
     if (status == TUTTI_OK) status = add_messages(step, &whole, messages, count);
     for (int i = first; i < *count; i++) *bytes += (*messages)[i].bytes;
     set_waves(*messages + first, *count - first, &step->nwaves);
-    for (size_t i = 0; i < whole.nparts; i++) tutti_blocks_free(&whole.parts[i].blocks); /* what was not moved */
+    for (size_t i = 0; i < whole.nparts; i++) tutti_blocks_free(&whole.parts[i].blocks); /* parts that were not moved */
     free(whole.parts);
     return status;
 }
@@ -422,8 +425,9 @@ static tutti_status list_lookup(const tutti_plan *plan, const tutti_plan_step *s
     return TUTTI_OK;
 }
 
-/* Each rank begins with the one behind it, so that they do not all read from one. */
-static tutti_status list_lookups(tutti_plan *plan, tutti_plan_step *step, const leg *legs, const tutti_plan_wish *wish) {
+/* Each rank begins with the rank after it, so that they do not all read from one. */
+static tutti_status list_lookups(tutti_plan *plan, tutti_plan_step *step, const leg *legs,
+                                 const tutti_plan_wish *wish) {
     TUTTI_TRY(tutti_reads_begin(plan, step));
     for (int i = 1; i < step->nranks; i++)
         TUTTI_TRY(list_lookup(plan, step, legs, (step->me + i) % step->nranks, &step->lookups[step->nlookups++]));

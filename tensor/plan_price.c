@@ -1,9 +1,9 @@
 /*
- * What plans cost: the steps that plan_steps.c would take for a pair are gone through, and each counts as long as it takes the
- * rank that takes longest.
+ * Prices plans: goes through the steps that plan_steps.c would take for a pair; each step costs the time of its
+ * slowest rank.
  *
- * All follows from the layouts and from costs that are equal on all ranks, in one order of computation, so every rank finds the same,
- * to the bit, and so chooses the same. Nothing is sent.
+ * All of it follows from the layouts and from costs that are equal on all ranks, in one order of computation, so
+ * every rank gets the same prices, to the bit, and makes the same choice. Nothing is sent.
  */
 #include "tensor/plan.h"
 
@@ -14,21 +14,21 @@
 
 enum { FEW = 64 };
 
-/* What one rank does in a step. */
+/* The work of one rank in a step. */
 typedef struct load {
     double bytes[TUTTI_COST_KINDS];
     double rows;  /* of strided copies */
-    double fresh; /* bytes of others that were written in this run, by a copy or by the step before */
+    double fresh; /* bytes of other ranks that were written in this run, by a copy or by the step before */
     double givers, takers;
-    double read; /* bytes of the source */
+    double read; /* bytes read from the source */
 } load;
 
-/* One plan for one pair. */
+/* The price of one plan for one pair. */
 typedef struct bill {
     const tutti_pricing *pricing;
     const tutti_route *route;
     const tutti_plan_wish *wish;
-    double touched; /* bytes of memory that the rank with most of it goes over */
+    double touched; /* bytes of memory touched by the rank that touches the most */
     tutti_plan_price price;
 } bill;
 
@@ -58,7 +58,7 @@ static int host_of(const bill *b, int rank) {
     return costs->host_of[low];
 }
 
-/* Have ranks that differ on these axes only different hosts? */
+/* True when ranks that differ only on these axes are on different hosts. */
 static bool spans_hosts(const bill *b, const tutti_placement *placement, unsigned axes) {
     for (int i = 0; i < placement->nranks && b->pricing->costs->nhosts > 1; i++) {
         int coordinates[TUTTI_MOST_AXES];
@@ -83,14 +83,14 @@ static void add_copy(load *l, double bytes, double row_bytes) {
     l->rows += bytes / row_bytes;
 }
 
-/* Bytes that are read from another rank's shard, row by row: what that takes longer than a copy of whole pages. */
+/* Adds the extra cost of reading bytes from another rank's shard row by row, over a copy of whole pages. */
 static void add_rows(load *l, double bytes, double row_bytes) {
     if (row_bytes >= bytes) return;
     add_copy(l, bytes, row_bytes);
     l->bytes[TUTTI_COST_COPY] -= bytes;
 }
 
-/* Will a step be one that reads (plan_reads.c)? Not so where its ranks are on several hosts, nor on GPUs. */
+/* True when a step will read (plan_reads.c); steps over several hosts, or on GPUs, do not. */
 static bool is_read(const bill *b, int nranks, bool all_meet) {
     double bytes = bytes_of(b, b->route->dst->nelements) + b->pricing->touched_more / 2 * nranks;
     const tutti_costs *costs = b->pricing->costs;
@@ -106,21 +106,22 @@ static double local_us(const load *l, const double *ns, double row_ns) {
     return (copied + whole_ns) * 1e-3;
 }
 
-/* Adds a step to the bill. `kind`: of the call that talks; TUTTI_COST_KINDS: none does. `far_bytes`: of the host that gets most. */
+/* Adds a step to the bill. `kind`: of its call; TUTTI_COST_KINDS: no call. `far_bytes`: of the host that receives
+ * the most. */
 static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count, bool far, double far_bytes) {
     const tutti_costs *costs = b->pricing->costs;
     double ns[TUTTI_COST_KINDS], most_us = 0, calls = 1;
     bool talks = kind != TUTTI_COST_KINDS;
     for (int i = 0; i < TUTTI_COST_KINDS; i++) ns[i] = tutti_costs_byte_ns(costs, (tutti_cost_kind)i, b->touched);
-    /* What cannot be was measured by chance, while something else kept the cores: both are one copy from another rank's memory; and
-     * a reduce_scatter is a part of an all_reduce. */
+    /* An impossible order of costs was measured by chance, while other work used the cores: message and pull are
+     * both one copy from another rank's memory, and a reduce_scatter is a part of an all_reduce. */
     ns[TUTTI_COST_MESSAGE] = larger(ns[TUTTI_COST_MESSAGE], ns[TUTTI_COST_PULL]);
     ns[TUTTI_COST_REDUCE] = larger(ns[TUTTI_COST_REDUCE], ns[TUTTI_COST_SCATTER]);
     for (int i = 0; i < count; i++) {
         const load *l = &loads[i];
-        /* Where ranks meet, those of a core copy one after the other until all have come. */
+        /* Where ranks meet, the ranks of one core copy one after the other until all have arrived. */
         double us = local_us(l, ns, costs->row_ns) * (talks ? costs->crowd : 1);
-        /* Of a GPU a short copy is mostly the launch of its kernel. */
+        /* On a GPU the cost of a short copy is mostly the launch of its kernel. */
         if (costs->on_gpu && l->bytes[TUTTI_COST_COPY] + l->bytes[TUTTI_COST_STRIDED] > 0)
             us += costs->base_us[TUTTI_COST_COPY];
         for (int k = 0; k < TUTTI_COST_KINDS; k++)
@@ -132,7 +133,7 @@ static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count
     b->price.us += most_us;
     if (!talks) return;
     b->price.steps++;
-    /* The next message of several costs about half of the first. */
+    /* Each further message costs about half of the first. */
     double base_us = costs->base_us[kind];
     if (kind == TUTTI_COST_REDUCE) base_us = larger(base_us, costs->base_us[TUTTI_COST_SCATTER]);
     b->price.call_us = base_us * (kind == TUTTI_COST_MESSAGE ? 0.5 + 0.5 * calls : 1);
@@ -144,7 +145,7 @@ static void add_step(bill *b, tutti_cost_kind kind, const load *loads, int count
 
 /* ------------------------------------------------------------------------------------------------ reducing */
 
-/* The longest run of a region's elements that lies together in a shard. */
+/* The longest run of a region's elements that is contiguous in a shard. */
 static int64_t run_in(const tutti_region *region, const tutti_region *shard) {
     int64_t run = 1;
     for (int d = region->ndims - 1; d >= 0; d--) {
@@ -154,7 +155,7 @@ static int64_t run_in(const tutti_region *region, const tutti_region *shard) {
     return run;
 }
 
-/* The first index of the parts that are not empty: all ranks' parts are much alike. */
+/* The regions of the first rank whose parts are not empty: all ranks' parts are similar. */
 static void typical_regions(const tutti_tiling *fine, const tutti_tiling *coarse, tutti_region *part_out,
                             tutti_region *box_out) {
     int nranks = fine->placement->nranks;
@@ -167,7 +168,7 @@ static void typical_regions(const tutti_tiling *fine, const tutti_tiling *coarse
     }
 }
 
-/* Of all groups of ranks that differ on some axes only: bytes that reach a host, of which each rank of a group outputs so many. */
+/* Bytes that reach a host, over all groups of `group` ranks, where each rank of a group outputs `bytes`. */
 static double far_bytes_of(const bill *b, const tutti_placement *placement, int group, double bytes) {
     double hosts = b->pricing->costs->nhosts;
     return bytes * placement->nranks / group * (1 - 1 / hosts);
@@ -179,7 +180,7 @@ static void price_all_reduce(bill *b, const tutti_tiling *now, const tutti_parti
     bool far = spans_hosts(b, placement, run->axes);
     b->touched += l.bytes[TUTTI_COST_REDUCE];
     b->price.received +=
-        2 * l.bytes[TUTTI_COST_REDUCE] * (1 - 1.0 / run->nranks) * placement->nranks; /* as the plan counts it */
+        2 * l.bytes[TUTTI_COST_REDUCE] * (1 - 1.0 / run->nranks) * placement->nranks; /* counted as in the plan */
     add_step(b, TUTTI_COST_REDUCE, &l, 1, far, 2 * far_bytes_of(b, placement, run->nranks, l.bytes[TUTTI_COST_REDUCE]));
 }
 
@@ -202,7 +203,7 @@ static void price_reduce_scatter(bill *b, const tutti_tiling *now, const tutti_t
              far_bytes_of(b, placement, run->nranks, bytes));
 }
 
-/* Leaves in *now_out what the source is once nothing is partial: free it with tutti_tiling_free. */
+/* Gives in *now_out the tiling of the source once nothing is partial: free it with tutti_tiling_free. */
 static tutti_status price_reductions(bill *b, tutti_tiling *now_out, int *reduced_out) {
     tutti_partial_run runs[TUTTI_MOST_AXES];
     const tutti_route *route = b->route;
@@ -245,7 +246,7 @@ static void price_all_gather(bill *b, const tutti_tiling *now, const tutti_tilin
     bool reads = (b->wish->reads || tutti_move_is_strided(now, target)) && is_read(b, (int)group, true);
     if (reads) {
         add_rows(&l, bytes, bytes_of(b, row));
-        b->price.us += b->pricing->costs->base_us[TUTTI_COST_GATHER]; /* of the second meeting */
+        b->price.us += b->pricing->costs->base_us[TUTTI_COST_GATHER]; /* for the second meeting */
     } else if (row < tutti_region_elements(&part)) {
         add_copy(&l, bytes, bytes_of(b, row));
         b->touched += bytes;
@@ -279,18 +280,19 @@ static void price_broadcast(bill *b, const tutti_tiling *now, const tutti_tiling
 
 /* ----------------------------------------------------------------------------------------------- exchanges */
 
-/* The step of an exchange; arrays by index in the two placements. */
+/* The step of an exchange; arrays are by index in the two placements. */
 typedef struct swap {
     tutti_transfer transfer;
     bool same_shape, reads;
     load *loads;           /* by index in the target's placement, then by that in the source's */
-    int64_t talks;         /* ordered pairs of ranks that have something for each other */
+    int64_t talks;         /* ordered pairs of ranks that exchange data */
     double *far_in;        /* by host */
     double far_most, sent; /* bytes */
 } swap;
 
-/* What the index-th rank of the source has for that of the target, in elements, and in how long runs on both sides. Where the
- * shapes differ that is a guess: boxes' elements are taken to be spread over all. */
+/* The number of elements that the index-th rank of the source has for that of the target, and the lengths of the
+ * runs on both sides. Where the shapes differ it is an estimate: the elements of boxes are assumed to be spread
+ * evenly. */
 static int64_t common_elements(const swap *s, int src, int dst, int64_t *src_run, int64_t *dst_run) {
     tutti_region from, to, common;
     tutti_tiling_region(s->transfer.src, src, &from);
@@ -335,7 +337,7 @@ static void add_pair(bill *b, swap *s, int src, int dst) {
     if (packs || b->price.steps > 0) taker->fresh += bytes;
     if (s->reads) add_rows(taker, bytes, bytes_of(b, src_run < dst_run ? src_run : dst_run));
     else if (dst_run < elements) add_copy(taker, bytes, bytes_of(b, dst_run));
-    taker->bytes[TUTTI_COST_MESSAGE] += bytes; /* until it is known that there are none */
+    taker->bytes[TUTTI_COST_MESSAGE] += bytes; /* removed later where the step has no messages */
     taker->givers++;
     giver->takers++;
     if (b->pricing->costs->nhosts == 1 || host_of(b, from->ranks[src]) == host_of(b, to->ranks[dst])) return;
@@ -344,7 +346,7 @@ static void add_pair(bill *b, swap *s, int src, int dst) {
     s->far_most = larger(s->far_most, *in);
 }
 
-/* Ranks that are in both placements do what they have to do as givers and as takers. */
+/* Ranks that are in both placements do their work both as givers and as takers. */
 static void join_loads(const swap *s) {
     const tutti_placement *from = s->transfer.src->placement, *to = s->transfer.dst->placement;
     for (int dst = 0; dst < to->nranks; dst++) {
@@ -359,7 +361,7 @@ static void join_loads(const swap *s) {
     }
 }
 
-/* Beside the target: what is read of the source, unless the step before has written it, and what is packed. */
+/* Besides the target: what is read of the source, unless the step before has written it, and what is packed. */
 static double touched_bytes(const bill *b, const swap *s, int count) {
     double most = 0;
     for (int i = 0; i < count; i++) {
@@ -370,7 +372,7 @@ static double touched_bytes(const bill *b, const swap *s, int count) {
     return most;
 }
 
-/* Of many ranks as many pairs as that are looked at, of receivers that stand for all. */
+/* With more ranks only this many pairs are examined, for a sample of the receivers. */
 enum { MOST_PAIRS = TUTTI_MOST_COUNTED * TUTTI_MOST_COUNTED };
 
 static void sum_pairs(bill *b, swap *s) {
@@ -392,7 +394,7 @@ static void finish_exchange(bill *b, swap *s) {
     int64_t ngroups = axes == ~0u ? 1 : to->nranks / group, all = ngroups * group * (group - 1);
     bool dense = tutti_move_is_dense(b->wish, group > TUTTI_MOST_COUNTED ? -1 : s->talks, all);
     s->reads = s->talks > 0 && is_read(b, (int)group, dense);
-    if (s->reads) { /* other copies */
+    if (s->reads) { /* reading makes other copies */
         s->talks = 0;
         s->sent = 0;
         memset(s->loads, 0, (size_t)count * sizeof *s->loads);
@@ -409,7 +411,7 @@ static void finish_exchange(bill *b, swap *s) {
     }
     bool calls = dense || s->reads;
     tutti_cost_kind kind = s->talks == 0 ? TUTTI_COST_KINDS : calls ? TUTTI_COST_GATHER : TUTTI_COST_MESSAGE;
-    if (s->reads) b->price.us += b->pricing->costs->base_us[TUTTI_COST_GATHER]; /* of the second meeting */
+    if (s->reads) b->price.us += b->pricing->costs->base_us[TUTTI_COST_GATHER]; /* for the second meeting */
     add_step(b, kind, s->loads, count, s->far_most > 0, s->far_most);
 }
 
@@ -483,7 +485,7 @@ tutti_status tutti_price_plan(const tutti_pricing *pricing, const tutti_route *r
         *price_out = b.price;
         return TUTTI_OK;
     }
-    if (tutti_layout_is_partial(route->src)) b.touched += source; /* the steps add what they make */
+    if (tutti_layout_is_partial(route->src)) b.touched += source; /* the steps add what they write */
     TUTTI_TRY(price_reductions(&b, &now, &reduced));
     bool reached = reduced > 0 && tutti_tiling_is_equal(&now, &route->dst->tiling);
     tutti_status status = reached ? TUTTI_OK : price_moves(&b, &now);

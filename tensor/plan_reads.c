@@ -1,18 +1,19 @@
 /*
- * Steps that read: what this rank reads of others, and what others need of it. run.c carries them out.
+ * Steps that read: what this rank reads of others, and what others need of it. run.c runs them.
  *
- * One copy, from shard to shard, takes the place of packing, sending and unpacking, but all ranks of the step meet twice for it.
- * So it is for ranks of one host whose tensors are not tiny. That is known when a plan is made, and equal on all ranks; whether
- * all shards can be read, only when they are there, so such a step also has its messages.
+ * One copy, from shard to shard, replaces packing, sending and unpacking, but all ranks of the step meet twice for
+ * it. Therefore it is used for ranks of one host whose tensors are not tiny. That is known when a plan is made, and
+ * equal on all ranks; whether all shards can be read is known only when they are there, so such a step also has its
+ * messages.
  */
 #include <stdlib.h>
 
 #include "bootstrap/base/common.h"
 #include "tensor/plan.h"
 
-/* Bytes of the tensors, by rank of the step, from which on ranks read from each other's shards (from trials; all meet all, which
- * costs little more than an all_to_all of two ranks, but more the more there are); and of what one rank copies, from which on that
- * goes past the caches. */
+/* From this number of bytes of the tensors, per rank of the step, ranks read from each other's shards (measured;
+ * the meeting of all ranks costs little more than an all_to_all of two ranks, but more with more ranks); and from
+ * this number of bytes that one rank copies, the copies are written past the caches. */
 enum { LEAST_READ = 8 << 10, LEAST_STREAMED = 4 << 20 };
 
 bool tutti_reads_pay_for(uint64_t bytes, int nranks, bool all_meet, const tutti_plan_wish *wish) {
@@ -71,8 +72,9 @@ void tutti_reads_end(tutti_plan_step *step) {
     step->streams = bytes >= LEAST_STREAMED;
 }
 
-/* What others need of this rank. Where they cannot read it, and it is much, it is packed at once, but not if that takes much more
- * memory than messages do. Of less, messages are as quick, or quicker: their ranks meet less often. */
+/* Lists what others need of this rank. Where they cannot read it, and it is much, it is packed at once, but not if
+ * that takes much more memory than messages do. For less, messages are as fast, or faster: their ranks meet less
+ * often. */
 tutti_status tutti_reads_show(tutti_plan *plan, tutti_plan_step *step, const tutti_plan_wish *wish) {
     enum { MUCH = 2 << 20, MUCH_MEMORY = 32 << 20 };
     size_t bytes = 0;

@@ -1,9 +1,10 @@
 /*
- * Taking partial axes away.
+ * Reduces partial axes.
  *
- * Neighbouring partial axes of one reduction are one reduction over their ranks; these runs are reduced from the last to the first, by
- * all_reduce, or, the first run, by reduce_scatter: each rank of a group gets a part of the box that all of them have. Where the
- * target cuts that box among the same ranks, these are the target's boxes, and nothing is left to exchange.
+ * Neighbouring partial axes of one reduction are one reduction over their ranks; these runs are reduced from the
+ * last to the first, by all_reduce, or, the first run, by reduce_scatter: each rank of a group gets a part of the
+ * box that all of them have. Where the target cuts that box among the same ranks, these parts are the target's
+ * boxes, and nothing is left to exchange.
  */
 #include "tensor/plan.h"
 
@@ -25,7 +26,7 @@ int tutti_reduce_list_runs(const tutti_kept_layout *layout, tutti_partial_run ru
 
 /* ------------------------------------------------------------------------------------------------ the cut */
 
-/* Is the target the same tiling, but that the axes of the run cut further inside? */
+/* True when the target is the same tiling, except that the axes of the run cut it further. */
 static bool is_target_cut(const tutti_tiling *now, const tutti_tiling *target, unsigned axes) {
     unsigned used = 0;
     if (!tutti_placement_is_alike(now->placement, target->placement) || now->ndims != target->ndims) return false;
@@ -55,8 +56,8 @@ int64_t tutti_tiling_largest(const tutti_tiling *tiling) {
     return product;
 }
 
-/* all_reduce brings each rank of the group twice the box, of which the exchange that follows may use little; reduce_scatter brings it
- * once. Where little is to be gained, fewer steps are quicker. */
+/* all_reduce sends each rank of the group twice the box, of which the exchange that follows may use little;
+ * reduce_scatter sends it once. Where the gain is small, fewer steps are faster. */
 static bool should_scatter(const tutti_route *route, const tutti_tiling *now, const tutti_plan_wish *wish) {
     enum { LEAST_BYTES = 16 << 10 };
     const tutti_tiling *target = &route->dst->tiling;
@@ -86,7 +87,7 @@ static tutti_status add_all_reduce(tutti_plan *plan, size_t pair, tutti_plan_ste
     return TUTTI_OK;
 }
 
-/* What this rank gives to each rank of the group. */
+/* Packs what this rank sends to each rank of the group. */
 static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_plan_step *step, unsigned axes) {
     const tutti_route *route = &plan->routes[pair];
     const tutti_placement *placement = route->src->view.placement;
@@ -115,7 +116,7 @@ static tutti_status pack_parts(tutti_plan *plan, size_t pair, tutti_plan_step *s
     return TUTTI_OK;
 }
 
-/* `cut`: the tiling after the step, for reduce_scatter; it is taken over. */
+/* `cut`: the tiling after the step, for reduce_scatter; the step takes ownership. */
 static tutti_status add_run(tutti_plan *plan, size_t pair, const tutti_partial_run *run, tutti_tiling *cut) {
     tutti_route *route = &plan->routes[pair];
     int from = route->nstages - 1;

@@ -1,5 +1,5 @@
 /*
- * Choosing the steps of a plan. See plan.h.
+ * Chooses the steps of a plan. See plan.h.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +31,8 @@ tutti_status tutti_plan_read_wish(tutti_plan_wish *wish_out) {
         if (i == TUTTI_COUNT_OF(words))
             return tutti_fail(
                 TUTTI_ERR_CONFIG,
-                "TUTTI_PLAN=%.80s: '%.*s' is not a word of it; these are all_reduce, reduce_scatter, pieces, "
-                "all_to_all, messages, reads and shares",
+                "TUTTI_PLAN=%.80s: '%.*s' is not a valid word; expected all_reduce, reduce_scatter, pieces, "
+                "all_to_all, messages, reads or shares",
                 tutti_setting_text(TUTTI_SETTING_PLAN), (int)tutti_min_size(length, 40), next);
         *words[i].set = wish.any = true;
         next += length + (next[length] == ',');
@@ -101,7 +101,8 @@ static bool keeps_at_0(tutti_reduction reduction) {
     return reduction == TUTTI_SUM || reduction == TUTTI_PROD || reduction == TUTTI_BXOR;
 }
 
-/* The reduction whose identity this rank of the target holds: that of the innermost axis on which it is not at 0. -1: the value. */
+/* The reduction whose identity this rank of the target holds: that of the innermost axis on which its coordinate is
+ * not 0. -1: it holds the value. */
 static int filler_of(const tutti_kept_layout *dst, int index) {
     int coordinates[TUTTI_MOST_AXES], filler = -1;
     tutti_placement_locate(dst->view.placement, index, coordinates);
@@ -128,7 +129,8 @@ tutti_status tutti_route_list_wants(tutti_route *route) {
 
 /* ------------------------------------------------------------------------------------------------- the bound */
 
-/* What this rank must receive whatever the plan: elements that it needs and has not; of a sum each that it needs. */
+/* What this rank must receive whatever the plan: elements that it needs and does not have; for a sum all that it
+ * needs. */
 static uint64_t least_bytes(const tutti_route *route) {
     const tutti_placement *src = route->src->view.placement, *dst = route->dst->view.placement;
     int own = tutti_comm_rank(dst->comm), from = tutti_placement_find(src, own);
@@ -160,7 +162,8 @@ static tutti_status begin_route(tutti_plan *plan, size_t pair, const tutti_plan_
     return equal ? TUTTI_OK : tutti_plan_reduce(plan, pair, wish);
 }
 
-/* Each rank of those that are to hold one box gets a share of it, and they gather these: the tiling of the shares. */
+/* Each of the ranks that are to hold one box gets a share of it, and they gather the shares: the tiling of the
+ * shares. */
 tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *shares_out, bool *done_out) {
     unsigned axes = 0;
     for (int axis = 0; axis < target->placement->naxes; axis++)
@@ -169,7 +172,7 @@ tutti_status tutti_tiling_shares(const tutti_tiling *target, tutti_tiling *share
     return axes != 0 ? tutti_tiling_cut_evenly(target, axes, shares_out, done_out) : TUTTI_OK;
 }
 
-/* From the last stage of each pair to its target. */
+/* Exchanges from the last stage of each pair to its target. */
 static tutti_status exchange_all(tutti_plan *plan, const tutti_plan_wish *wish) {
     int *from;
     TUTTI_TRY(tutti_calloc(2 * plan->npairs, sizeof *from, &from));
@@ -208,7 +211,7 @@ static tutti_status choose_one(tutti_plan *plan, const tutti_plan_wish *wish) {
     return exchange_all(plan, wish);
 }
 
-/* What all pairs together are predicted to take: their exchange is one call. */
+/* Predicts the time of all pairs together: their exchange is one call. */
 static tutti_status predict_all(tutti_plan *plan, tutti_pricing *pricing, const tutti_plan_wish *wish) {
     double all = 0;
     bool exchanges = false;
@@ -225,13 +228,13 @@ static tutti_status predict_all(tutti_plan *plan, tutti_pricing *pricing, const 
     return TUTTI_OK;
 }
 
-/* In CUDA memory where the ranks have measured it: predicted, not chosen by. */
+/* In CUDA memory, where the ranks have measured it: the prediction does not affect the choice. */
 static tutti_status predict_on_gpu(tutti_plan *plan, tutti_pricing *pricing, const tutti_plan_wish *wish) {
     pricing->costs = tutti_rank_groups_costs(plan->groups, plan->ranks, plan->nranks, /* on_gpu */ true);
     return plan->place == TUTTI_PLAN_CUDA && pricing->costs != NULL ? predict_all(plan, pricing, wish) : TUTTI_OK;
 }
 
-/* By TUTTI_PLAN, or in host memory the quickest by what the ranks have measured. */
+/* Chooses by TUTTI_PLAN, or, in host memory, the fastest by the ranks' measurements. */
 static tutti_status choose_wish(tutti_plan *plan, tutti_plan_wish *wish_out) {
     tutti_pricing pricing = {
         .costs = tutti_costs_of(plan->groups, plan->ranks, plan->nranks), .ranks = plan->ranks, .nranks = plan->nranks};

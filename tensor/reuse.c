@@ -1,5 +1,5 @@
 /*
- * GPU memory that is used again in stream order. See reuse.h.
+ * GPU memory that is reused in stream order. See reuse.h.
  */
 #include "tensor/reuse.h"
 
@@ -10,15 +10,15 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 
-#define GRAIN 512 /* bytes that blocks are multiples of */
+#define GRAIN 512 /* block sizes are multiples of this */
 
 struct tutti_reuse_block {
     tutti_reuse_block *next;
     void *memory;
     size_t bytes;
-    bool captured; /* a graph's */
+    bool captured; /* owned by a graph */
     tutti_stream stream;
-    tutti_event_handle passed; /* recorded behind what used it; NULL: nobody knows when that ends */
+    tutti_event_handle passed; /* recorded after the last use; NULL: the end of that use is unknown */
     const tutti_device *device;
 };
 
@@ -42,8 +42,8 @@ void tutti_reuse_pool_free(tutti_reuse_pool *pool) {
     pthread_mutex_destroy(&pool->lock);
 }
 
-/* Under the lock: takes the best one off the list. Not one that is much too large, which others may need; and one of the same
- * stream before one that has to be waited for. */
+/* Under the lock: takes the best block off the list. It takes no block that is much too large, which other takers
+ * may need, and prefers a block of the same stream to one that has to be waited for. */
 static tutti_reuse_block *take_known(tutti_reuse_pool *pool, size_t bytes, tutti_stream stream) {
     tutti_reuse_block **best = NULL;
     bool best_same = false;
@@ -61,7 +61,7 @@ static tutti_reuse_block *take_known(tutti_reuse_pool *pool, size_t bytes, tutti
     return taken;
 }
 
-/* Gives all that nobody uses back to CUDA; graphs keep theirs. */
+/* Frees all unused blocks; graphs keep theirs. */
 static void drain(tutti_reuse_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     tutti_reuse_block *all = pool->first;
@@ -101,7 +101,7 @@ tutti_status tutti_reuse_take(tutti_reuse_pool *pool, const tutti_device *device
     }
     tutti_status status = TUTTI_OK;
     if (!tutti_stream_is_same(known->stream, stream)) status = device->stream_wait_event(stream, known->passed);
-    if (status != TUTTI_OK) { /* back to where it was */
+    if (status != TUTTI_OK) { /* back on the list */
         pthread_mutex_lock(&pool->lock);
         known->next = pool->first;
         pool->first = known;
@@ -114,7 +114,7 @@ tutti_status tutti_reuse_take(tutti_reuse_pool *pool, const tutti_device *device
     return TUTTI_OK;
 }
 
-/* Where the event cannot be recorded the block is never handed out: nobody knows when it is free. */
+/* Where the event cannot be recorded the block is never given out, because the end of its last use is unknown. */
 bool tutti_reuse_give(tutti_reuse_pool *pool, const tutti_device *device, void *memory, size_t capacity,
                       tutti_stream stream) {
     tutti_reuse_block *block;

@@ -1,5 +1,5 @@
 /*
- * Carrying out a plan's steps: done on the host when the calls return, or enqueued in the stream of a GPU, in the same order.
+ * Runs a plan's steps: done on the host when the calls return, or enqueued in the stream of a GPU, in the same order.
  */
 #include <string.h>
 
@@ -29,7 +29,7 @@ static int to_of(const tutti_plan_step *step, size_t pair) {
     return step->to_stages != NULL ? step->to_stages[pair] : step->to;
 }
 
-/* `streams`: past the host's caches. */
+/* `streams`: write past the host's caches. */
 static tutti_status copy_blocks(const run *r, const tutti_plan_part *part, void *dst, const void *src, bool streams) {
     size_t element_bytes = r->plan->routes[part->pair].element_bytes;
     if (r->device != NULL)
@@ -44,8 +44,9 @@ static char *room_of(const run *r, const tutti_plan_step *step, const tutti_plan
     return (step->reads ? (char *)r->plan->packed : r->scratch) + message->scratch_offset;
 }
 
-/* To *at, which moves on. */
-static tutti_status pack_part(const run *r, const tutti_plan_step *step, const tutti_plan_part *part, char **at, bool streams) {
+/* Packs to *at, which moves on. */
+static tutti_status pack_part(const run *r, const tutti_plan_step *step, const tutti_plan_part *part, char **at,
+                              bool streams) {
     TUTTI_TRY(copy_blocks(r, part, *at, memory_of(r, part->pair, from_of(step, part->pair)), streams));
     *at += part->blocks.bytes;
     return TUTTI_OK;
@@ -58,8 +59,9 @@ static tutti_status unpack_part(const run *r, const tutti_plan_step *step, const
     return TUTTI_OK;
 }
 
-/* Where the message that goes out lies, packed if need be. */
-static tutti_status pack(const run *r, const tutti_plan_step *step, const tutti_plan_message *message, const void **packed_out) {
+/* Gives the address of the message to send, after packing it if needed. */
+static tutti_status pack(const run *r, const tutti_plan_step *step, const tutti_plan_message *message,
+                         const void **packed_out) {
     *packed_out = NULL;
     if (message->nparts == 0 || message->bytes == 0) return TUTTI_OK;
     if (message->direct) {
@@ -74,7 +76,7 @@ static tutti_status pack(const run *r, const tutti_plan_step *step, const tutti_
     return TUTTI_OK;
 }
 
-/* Where the message that comes in is to lie. */
+/* The address at which the message is received. */
 static void *landing(const run *r, const tutti_plan_step *step, const tutti_plan_message *message) {
     if (message->nparts == 0 || message->bytes == 0) return NULL;
     if (!message->direct) return room_of(r, step, message);
@@ -142,14 +144,14 @@ static tutti_status send_all(const run *r, tutti_plan_step *step) {
 
 /* ------------------------------------------------------------------------------------------------------- reads */
 
-enum { IS_PACKED = 1 }; /* in the address of a table, which is even */
+enum { IS_PACKED = 1 }; /* flag in the address of a table, which is even */
 
 static tutti_status take_packed(const run *r) {
     if (r->plan->packed_bytes == 0 || r->plan->packed != NULL) return TUTTI_OK;
     return tutti_mem_alloc(r->plan->packed_bytes, &r->plan->packed);
 }
 
-/* Messages to one rank stand side by side. */
+/* Messages to one rank are consecutive. */
 static tutti_status pack_all(const run *r, const tutti_plan_step *step, uint64_t *by_rank) {
     TUTTI_TRY(take_packed(r));
     char *at = r->plan->packed;
@@ -163,7 +165,8 @@ static tutti_status pack_all(const run *r, const tutti_plan_step *step, uint64_t
     return TUTTI_OK;
 }
 
-/* Tells the other ranks where they find what they need, and learns where theirs is. `all_out`: all of it can be read. */
+/* Publishes to the other ranks where they find what they need, and learns where this rank's is. `all_out`: all of
+ * it can be read. */
 static tutti_status publish(const run *r, const tutti_plan_step *step, bool *all_out) {
     uint64_t *table = (uint64_t *)(void *)(r->scratch + step->table_offset), own = (uint64_t)(uintptr_t)table;
     bool in_place = true;
@@ -183,12 +186,13 @@ static tutti_status publish(const run *r, const tutti_plan_step *step, bool *all
     return TUTTI_OK;
 }
 
-/* An address that `peer` gave. */
-static tutti_status look_up(const tutti_plan_step *step, int peer, uint64_t address, size_t bytes, const void **here_out) {
+/* Maps an address that `peer` published. */
+static tutti_status look_up(const tutti_plan_step *step, int peer, uint64_t address, size_t bytes,
+                            const void **here_out) {
     TUTTI_TRY(tutti_mem_peer(step->comm, peer, (const void *)(uintptr_t)address, bytes, here_out));
     if (*here_out != NULL) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_DATA, "rank %d gave an address outside of its memory: its process overwrites memory",
-                      peer);
+    return tutti_fail(TUTTI_ERR_DATA,
+                      "rank %d published an address outside of its memory: its process has overwritten memory", peer);
 }
 
 /* Entry `index` of the table of `peer`. */
@@ -212,7 +216,7 @@ static tutti_status read_shards(const run *r, const tutti_plan_step *step, const
     return TUTTI_OK;
 }
 
-/* Messages from one rank stand side by side, and the rank has packed the same ones. */
+/* Messages from one rank are consecutive, and that rank has packed the same ones. */
 static tutti_status read_packed(const run *r, const tutti_plan_step *step) {
     uint64_t address = 0;
     const void *here;
@@ -230,18 +234,18 @@ static tutti_status read_packed(const run *r, const tutti_plan_step *step) {
     return TUTTI_OK;
 }
 
-/* Between two meetings: in the first, all say that what others need is there, and where; in the second, that they have read what
- * they need. A rank whose shards others cannot read has packed it. The gathered values are the addresses of the ranks' tables,
- * with IS_PACKED, or 0 for "neither"; a table has the addresses of the shards, by pair, and behind them those of what is packed,
- * by reader. The memory of a rank that dies in between stays mapped as long as the communicator, so what is read may be old, but
- * the second meeting then fails. */
+/* Runs between two meetings: in the first, all ranks publish that what others need is there, and where; in the
+ * second, that they have read what they need. A rank whose shards others cannot read has packed it. The gathered
+ * values are the addresses of the ranks' tables, with IS_PACKED, or 0 for "neither"; a table has the addresses of
+ * the shards, by pair, followed by those of the packed data, by reader. The memory of a rank that dies in between
+ * stays mapped as long as the communicator, so what is read may be old, but the second meeting then fails. */
 static tutti_status read_all(const run *r, const tutti_plan_step *step) {
     tutti_status status = TUTTI_OK;
     for (int i = 0; i < step->nlookups && status == TUTTI_OK; i++)
         if ((step->tables[step->lookups[i].peer] & IS_PACKED) == 0) status = read_shards(r, step, &step->lookups[i]);
     if (status == TUTTI_OK) status = read_packed(r, step);
     if (status == TUTTI_OK) return tutti_barrier(step->comm, r->options);
-    (void)tutti_comm_abort(step->comm, tutti_last_error()); /* else the others would wait at the barrier */
+    (void)tutti_comm_abort(step->comm, tutti_last_error()); /* else the other ranks would wait at the barrier */
     return status;
 }
 
@@ -249,7 +253,7 @@ static tutti_status gather(const run *r, const tutti_plan_step *step);
 
 static tutti_status move_pieces(const run *r, tutti_plan_step *step) {
     bool all = false, gathers = step->kind == TUTTI_STEP_ALL_GATHER;
-    if (!gathers) TUTTI_TRY(copy_locals(r, step)); /* first: then what is packed is still in a cache when it is read */
+    if (!gathers) TUTTI_TRY(copy_locals(r, step)); /* first, so that packed data is still in a cache when it is read */
     if (step->reads) TUTTI_TRY(publish(r, step, &all));
     if (all && gathers) TUTTI_TRY(copy_locals(r, step));
     if (all) return read_all(r, step);
@@ -287,7 +291,7 @@ static tutti_status gather(const run *r, const tutti_plan_step *step) {
     return TUTTI_OK;
 }
 
-/* The root of a broadcast has the tensor in its source, and so have ranks that take no part in it. */
+/* The root of a broadcast has the tensor in its source, as have ranks that take no part in it. */
 static tutti_status broadcast(const run *r, const tutti_plan_step *step) {
     const tutti_route *route = &r->plan->routes[step->pair];
     size_t bytes = (size_t)route->dst->nelements * route->element_bytes;
@@ -316,7 +320,7 @@ static tutti_status run_step(const run *r, tutti_plan_step *step) {
 
 /* ---------------------------------------------------------------------------------------------- identities */
 
-/* Bits of one element that changes nothing: -0.0, 1, 0. */
+/* Bits of one element that is the identity: -0.0, 1, 0. */
 static uint64_t identity_of(tutti_type type, tutti_reduction reduction) {
     static const struct {
         uint64_t minus_zero, one;
@@ -341,10 +345,10 @@ static tutti_status fill(const run *r, size_t pair) {
     return TUTTI_OK;
 }
 
-/* options.work where this rank has nothing to wait for: a work that has ended. */
+/* Fills options.work where this rank has nothing to wait for: a work that has ended. */
 static tutti_status end_work(const tutti_plan *plan, const tutti_options *options) {
     for (int i = 0; i < plan->nsteps; i++)
-        if (plan->steps[i].kind != TUTTI_STEP_LOCAL) return TUTTI_OK; /* the call has stored one */
+        if (plan->steps[i].kind != TUTTI_STEP_LOCAL) return TUTTI_OK; /* the call has stored a work */
     TUTTI_TRY(tutti_group_begin(plan->comm));
     return tutti_group_end(plan->comm, options);
 }
@@ -355,19 +359,20 @@ static tutti_status check_work(const tutti_plan *plan, const tutti_options *opti
     if (plan->place == TUTTI_PLAN_CUDA)
         (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
                          "options.work is for tensors in host memory: leave it NULL; with CUDA memory the call only "
-                         "enqueues in options.stream, where an event tells when it is done");
+                         "enqueues in options.stream, where an event reports its end");
     else if (plan->place == TUTTI_PLAN_STAGED)
-        (void)tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                         "options.work is for tensors in host memory, and between that and CUDA memory the call waits "
-                         "for its end: leave options.work NULL, and call from a thread of its own to do something else "
-                         "meanwhile");
+        (void)tutti_fail(
+            TUTTI_ERR_UNSUPPORTED,
+            "options.work is for tensors in host memory, and between host and CUDA memory the call waits "
+            "for its end: leave options.work NULL, and make the call on a separate thread to do other work "
+            "meanwhile");
     else {
         TUTTI_TRY(tutti_plan_describe(plan, text, sizeof text));
         (void)tutti_fail(
             TUTTI_ERR_UNSUPPORTED,
-            "options.work is for plans in which no rank takes more than one step that talks to others, and "
-            "this one is, on this rank, %s: leave options.work NULL, and call from a thread of its own to "
-            "do something else meanwhile",
+            "options.work is for plans in which no rank has more than one step that exchanges data, and "
+            "this plan is, on this rank, %s: leave options.work NULL, and make the call on a separate thread to "
+            "do other work meanwhile",
             text);
     }
     return tutti_plan_fail_context(plan, TUTTI_ERR_UNSUPPORTED, "redistribution", NULL);

@@ -1,12 +1,13 @@
 /*
- * Carrying out plans whose tensors are in CUDA memory.
+ * Runs plans whose tensors are in CUDA memory.
  *
- * All of them: every step is enqueued in the caller's stream, and the call returns. What it packs lies in scratch memory that the
- * next run in this stream uses again, behind this one; a run in another stream waits there for an event. Runs that are captured
- * into a graph have memory of their own, since the graph may be launched at any time, and events of its stream mean nothing outside
- * of it.
+ * With all of them in CUDA memory: every step is enqueued in the caller's stream, and the call returns. Packed data
+ * lies in scratch memory that the next run in this stream reuses, after this one; a run in another stream waits for
+ * an event there. Runs that are captured into a graph have their own memory, since the graph may be launched at any
+ * time, and events of its stream mean nothing outside of it.
  *
- * Some of them: the others' ranks have no streams, so all of it is done on the host, with copies of the shards, and waited for.
+ * With some of them: the ranks of the others have no streams, so all work is done on the host, with copies of the
+ * shards, and the call waits for it.
  */
 #include <stdio.h>
 
@@ -15,7 +16,7 @@
 #include "tensor/gpu.h"
 #include "tensor/plan.h"
 
-/* This rank's GPU; -1: it is in none of the placements in CUDA memory. */
+/* This rank's GPU; -1: the rank is in none of the placements in CUDA memory. */
 static int gpu_of(const tutti_plan *plan) {
     for (size_t i = 0; i < plan->npairs; i++) {
         if (plan->routes[i].src->view.placement->gpu >= 0) return plan->routes[i].src->view.placement->gpu;
@@ -30,7 +31,7 @@ static tutti_scratch_pool *pool_of(tutti_plan *plan) {
     return plan->is_cached ? tutti_rank_groups_scratch(plan->groups) : &plan->gpu_scratch;
 }
 
-/* A part of a run may have been enqueued when it fails. */
+/* When a run fails, a part of it may have been enqueued. */
 static tutti_status run_with_scratch(tutti_run *r) {
     tutti_scratch *scratch;
     tutti_scratch_pool *pool = pool_of(r->plan);
@@ -71,7 +72,7 @@ tutti_status tutti_plan_run_on_gpu(tutti_plan *plan, void *const *srcs, void *co
 
 /* ------------------------------------------------------------------------------------------------------ staged */
 
-/* Those in CUDA memory: `back`: from the mirrors. */
+/* Copies the shards in CUDA memory to their mirrors; `back`: from the mirrors. */
 static tutti_status copy_shards(const tutti_plan *plan, const tutti_device *device, void *const *shards, bool back,
                                 tutti_stream stream) {
     for (size_t i = 0; i < plan->npairs; i++) {
@@ -93,9 +94,11 @@ static tutti_status visit_shards(const tutti_plan *plan, void *const *shards, bo
     if (captures)
         status = tutti_plan_fail_context(
             plan,
-            tutti_fail(TUTTI_ERR_UNSUPPORTED, "what goes through host memory cannot be captured into a CUDA graph"),
+            tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                       "a redistribution that goes through host memory cannot be captured into a CUDA graph"),
             "redistribution", NULL);
-    /* A copy to ordinary memory that has to wait in its stream may keep other threads, which are ranks, out of CUDA. */
+    /* Waits first, because a copy to ordinary memory that waits in its stream may keep other threads, which are
+     * ranks, out of CUDA. */
     if (status == TUTTI_OK) status = visit.device->stream_sync(stream);
     if (status == TUTTI_OK) status = copy_shards(plan, visit.device, shards, back, stream);
     tutti_gpu_leave(&visit);

@@ -1,14 +1,14 @@
 /*
- * Runs of plans behind the call (options.work).
+ * Runs of plans after the call has returned (options.work).
  *
- * A plan of which this rank has one step that talks goes as one task of that step's communicator (tutti_submit): packing, the step,
- * unpacking and local copies. Its queue gives runs the order of their calls, which is the same on all ranks, and lets one go at a
- * time. So a plan may be started again while it runs, and its scratch memory and the arguments in its steps serve one run after
- * the other.
+ * A plan in which this rank has one step that exchanges data runs as one task of that step's communicator
+ * (tutti_submit): packing, the step, unpacking and local copies. The communicator's queue runs the tasks in the
+ * order of their calls, which is the same on all ranks, one at a time. So a plan may be started again while it runs,
+ * and its scratch memory and the arguments in its steps serve one run after the other.
  *
- * A call that runs a plan itself comes behind all works on the communicators that it uses: its messages have no turn in a
- * queue, and would meet those of the works. It waits for them before it takes the plan's lock, which no task takes while it
- * runs.
+ * A call that runs a plan itself first waits for all works on the communicators that it uses: its messages have no
+ * place in a queue, and would match those of the works. It waits for them before it takes the plan's lock, which no
+ * task takes while it runs.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static tutti_status run(void *context) {
     return tutti_plan_run_now(s->plan, s->shards, s->shards + s->plan->npairs, &s->options);
 }
 
-/* The last to touch the plan, which may be gone as soon as it is unlocked, and its communicators with it. */
+/* The last access to the plan, which may be freed as soon as it is unlocked, and its communicators with it. */
 static void leave(tutti_plan *plan, atomic_int *works) {
     pthread_mutex_lock(&plan->lock);
     atomic_fetch_sub_explicit(works, 1, memory_order_release);
@@ -59,7 +59,7 @@ tutti_status tutti_plan_start(tutti_plan *plan, void *const *srcs, void *const *
     s->options.work = NULL;
     memcpy(s->shards, srcs, bytes);
     memcpy(s->shards + plan->npairs, dsts, bytes);
-    pthread_mutex_lock(&plan->lock); /* for a call of another thread that runs the plan */
+    pthread_mutex_lock(&plan->lock); /* against a call of another thread that runs the plan */
     atomic_fetch_add_explicit(&plan->works, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(s->works, 1, memory_order_relaxed);
     pthread_mutex_unlock(&plan->lock);

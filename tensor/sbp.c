@@ -10,11 +10,11 @@
 #include "bootstrap/base/common.h"
 #include <tutti/tensor.h>
 
-/* The words of OneFlow, of DTensor, and the short ones; what stands in brackets (or behind the S) is `inner`. */
+/* The words of OneFlow, of DTensor, and the short ones; `inner` is the text in brackets (or after the S). */
 typedef struct word {
     const char *text;
     tutti_sbp_kind kind;
-    const char *reduction; /* that the word itself names; NULL: none */
+    const char *reduction; /* reduction that the word itself names; NULL: none */
 } word;
 
 static const word words[] = {
@@ -31,9 +31,11 @@ static const word words[] = {
     {"partial_sum", TUTTI_SBP_PARTIAL, "sum"},
 };
 
-static const struct { const char *foreign, *own; } reductions[] = {{"product", "prod"}, {"mean", "avg"}};
+static const struct {
+    const char *foreign, *own;
+} reductions[] = {{"product", "prod"}, {"mean", "avg"}};
 
-/* Without blanks at its ends; false: it does not fit. */
+/* Copies without blanks at the ends; false: it does not fit. */
 static bool copy_trimmed(const char *from, size_t length, char *text, size_t capacity) {
     while (length > 0 && isspace((unsigned char)*from)) {
         from++;
@@ -68,7 +70,7 @@ static bool read_reduction(const char *inner, tutti_reduction *reduction_out) {
     return false;
 }
 
-/* One sbp: a word, and what is in brackets behind it. "S0" is short for "S(0)". */
+/* Reads one sbp: a word, and the text in brackets after it. "S0" is short for "S(0)". */
 static bool read_one(const char *text, tutti_sbp *sbp_out) {
     char name[16], inner[16] = "";
     const char *open = strchr(text, '(');
@@ -104,11 +106,12 @@ tutti_status tutti_sbp_parse(const char *text, tutti_sbp *sbp_out, int capacity,
         if (naxes == capacity)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "sbp \"%.80s\" has more than %d axes", text, capacity);
         if (!copy_trimmed(next, length, one, sizeof one) || !read_one(one, &sbp_out[naxes]))
-            return tutti_fail(
-                TUTTI_ERR_ARGUMENT,
-                "sbp \"%.80s\": \"%.*s\" is none; for each axis of the placement one of B (broadcast), S0 "
-                "(split of dimension 0), P(sum) (partial; also prod, min, max, avg, band, bor, bxor), split by commas",
-                text, (int)tutti_min_size(length, 40), next);
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "sbp \"%.80s\": \"%.*s\" is not an sbp; expected for each axis of the placement one of B "
+                              "(broadcast), S0 "
+                              "(split of dimension 0), P(sum) (partial; also prod, min, max, avg, band, bor, bxor), "
+                              "separated by commas",
+                              text, (int)tutti_min_size(length, 40), next);
         naxes++;
         next += length;
         if (*next == '\0') break;
@@ -134,7 +137,7 @@ void tutti_sbp_format(const tutti_sbp *sbp, int naxes, char *text, size_t bytes)
 tutti_status tutti_sbp_adjoint(tutti_sbp sbp, tutti_sbp *adjoint_out) {
     if (sbp.kind == TUTTI_SBP_PARTIAL && sbp.reduction != TUTTI_SUM)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "the gradient of a partial(%s) has no layout; only that of a partial(sum) has",
+                          "the gradient of a partial(%s) has no layout; only the gradient of a partial(sum) has one",
                           tutti_reduction_name(sbp.reduction));
     if (sbp.kind == TUTTI_SBP_BROADCAST) *adjoint_out = TUTTI_PARTIAL(TUTTI_SUM);
     else *adjoint_out = sbp.kind == TUTTI_SBP_SPLIT ? sbp : TUTTI_BROADCAST;

@@ -1,8 +1,9 @@
 /*
  * Scratch memory on a GPU. See scratch.h.
  *
- * Blocks that are too small stay, for runs that need less. Each new one is half as large again as the largest, so that all of them
- * together take at most three times what the largest run needs, for each thread that runs at a time.
+ * Blocks that are too small stay, for runs that need less. Each new block is half as large again as the largest, so
+ * all blocks together take at most three times what the largest run needs, for each thread that runs at the same
+ * time.
  */
 #include "tensor/scratch.h"
 
@@ -18,8 +19,8 @@ struct tutti_scratch {
     void *memory;
     size_t bytes;
     bool taken;
-    tutti_stream stream;       /* of the last run; it may be gone */
-    tutti_event_handle passed; /* recorded behind that run; NULL: there was none */
+    tutti_stream stream;       /* of the last run; it may have been destroyed */
+    tutti_event_handle passed; /* recorded after that run; NULL: there was no run */
     const tutti_device *device;
 };
 
@@ -39,7 +40,7 @@ void tutti_scratch_pool_free(tutti_scratch_pool *pool) {
     pthread_mutex_destroy(&pool->lock);
 }
 
-/* The smallest that is large enough, of those that the stream need not wait for, if there is one. */
+/* The smallest block that is large enough, preferably one that the stream need not wait for. */
 static tutti_scratch *find(tutti_scratch_pool *pool, size_t bytes, tutti_stream stream) {
     tutti_scratch *best = NULL;
     bool best_same = false;
@@ -66,7 +67,7 @@ static tutti_status add(tutti_scratch_pool *pool, const tutti_device *device, si
         status = tutti_mem_alloc_cuda(made->bytes = bytes, &made->memory);
     if (status != TUTTI_OK) {
         free(made);
-        return tutti_fail_context(status, "%zu bytes of a GPU's memory, into which a redistribution packs", bytes);
+        return tutti_fail_context(status, "%zu bytes of GPU memory for the packing of a redistribution", bytes);
     }
     made->next = pool->first;
     pool->first = made;
@@ -103,7 +104,7 @@ void *tutti_scratch_memory(const tutti_scratch *scratch) {
     return scratch->memory;
 }
 
-/* Where that fails it stays taken for ever: nobody knows when its memory is free. */
+/* Where that fails the block stays taken for ever, because the end of its last use is unknown. */
 tutti_status tutti_scratch_give(tutti_scratch_pool *pool, const tutti_device *device, tutti_scratch *scratch,
                                 tutti_stream stream) {
     if (scratch->passed == NULL) TUTTI_TRY(device->event_create(&scratch->passed));

@@ -1,5 +1,5 @@
 /*
- * Tensors: a layout and a shard; and redistribution with plans that are kept for the next time.
+ * Tensors: a layout and a shard; and redistribution with plans that are kept for reuse.
  */
 #include <tutti/tensor.h>
 
@@ -56,7 +56,7 @@ static void free_memory(void *memory) {
     (void)tutti_mem_free(memory);
 }
 
-/* Makes the memory the tensor's, or frees it. */
+/* Makes the tensor the owner of the memory, or frees it. */
 static tutti_status keep_memory(tutti_tensor *tensor, void *memory, size_t capacity) {
     tutti_status status = tutti_storage_create(free_memory, memory, &tensor->storage);
     if (status != TUTTI_OK) {
@@ -96,7 +96,7 @@ static tutti_status allocate_in_stream(tutti_tensor *tensor, tutti_stream stream
     return status == TUTTI_OK ? keep_memory(tensor, memory, capacity) : status;
 }
 
-/* The memory goes to the next taker; else it stays the storage's, which gives it back to CUDA. */
+/* Gives the memory to the pool for the next taker; otherwise the storage keeps it, and frees it with CUDA. */
 static void release_in_stream(tutti_tensor *tensor, tutti_stream stream) {
     tutti_storage *storage = tensor->storage;
     const tutti_placement *placement = tensor->layout->view.placement;
@@ -145,14 +145,16 @@ static tutti_status check_memory(const tutti_tensor *tensor, const void *local) 
     TUTTI_TRY(tutti_gpu_check_place(gpu, local, &fits, words, sizeof words));
     if (fits) return TUTTI_OK;
     if (gpu < 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "tutti_tensor_wrap: %p is %s; shards of %s lie in host memory, with TUTTI_MEMORY_CUDA in "
-                          "tutti_placement_create in a GPU's",
-                          local, words, text);
-    return tutti_fail(TUTTI_ERR_ARGUMENT,
-                      "tutti_tensor_wrap: %p is %s; this rank's shards of %s lie in memory of GPU %d, which was the "
-                      "calling thread's in tutti_placement_create",
-                      local, words, text, gpu);
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "tutti_tensor_wrap: %p is %s; shards of %s lie in host memory; for a GPU's, pass TUTTI_MEMORY_CUDA to "
+            "tutti_placement_create",
+            local, words, text);
+    return tutti_fail(
+        TUTTI_ERR_ARGUMENT,
+        "tutti_tensor_wrap: %p is %s; this rank's shards of %s lie in memory of GPU %d, the calling thread's "
+        "GPU in tutti_placement_create",
+        local, words, text, gpu);
 }
 
 tutti_status tutti_tensor_wrap(const tutti_layout *layout, void *local, tutti_tensor **tensor_out) {

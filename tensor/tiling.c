@@ -21,7 +21,7 @@ void tutti_tiling_free(tutti_tiling *tiling) {
     tiling->ndims = 0;
 }
 
-/* Dimensions that are not split have no offsets until somebody asks for a second part. */
+/* Dimensions that are not split have no offsets until a second part is requested. */
 static int64_t offset_of(const tutti_tiling *tiling, int dim, int part) {
     if (tiling->offsets[dim] != NULL) return tiling->offsets[dim][part];
     return part == 0 ? 0 : tiling->shape[dim];

@@ -1,8 +1,9 @@
 /*
- * How a shape is cut into boxes, and which ranks of a placement hold each: what remains of a layout when nothing is partial.
+ * How a shape is cut into boxes, and which ranks of a placement hold each: a layout without its partial axes.
  *
- * Each dimension is cut at its offsets; part number p of a dimension is made of the coordinates of the axes that split it, the first
- * one outermost. Axes that split nothing make copies: ranks that differ on them only hold the same box.
+ * Each dimension is cut at its offsets; part number p of a dimension follows from the coordinates of the axes that
+ * split it, the first axis outermost. Axes that split nothing make copies: ranks that differ only on them hold the
+ * same box.
  *
  *     placement 2x2, S1,S0, shape 4x6:    offsets[0] = 0 2 4, of axis 1    offsets[1] = 0 3 6, of axis 0
  */
@@ -27,38 +28,39 @@ typedef struct tutti_tiling {
     int ndims;
     int64_t shape[TUTTI_MOST_DIMS];
     int nsplits[TUTTI_MOST_DIMS];               /* axes that split the dimension */
-    int axes[TUTTI_MOST_DIMS][TUTTI_MOST_AXES]; /* these, outermost first */
+    int axes[TUTTI_MOST_DIMS][TUTTI_MOST_AXES]; /* these axes, outermost first */
     int nparts[TUTTI_MOST_DIMS];
     int64_t *offsets[TUTTI_MOST_DIMS]; /* nparts + 1 */
 } tutti_tiling;
 
 /* The whole shape on each rank; free it with tutti_tiling_free, also after a failed split. */
 void tutti_tiling_begin(tutti_tiling *tiling, tutti_placement *placement, int ndims, const int64_t *shape);
-/* Cuts each part of the dimension once more, along the axis, which splits nothing yet. */
+/* Cuts each part of the dimension once more, along the axis, which must split nothing yet. */
 tutti_status tutti_tiling_split(tutti_tiling *tiling, int dim, int axis, tutti_split_rule rule);
-/* Replaces the offsets of a dimension, for which all splits are made. */
+/* Replaces the offsets of a dimension, after all its splits have been made. */
 void tutti_tiling_cut(tutti_tiling *tiling, int dim, const int64_t *offsets);
-/* A copy in which the first dimension of more than one element is cut once more, evenly along the axes of the mask, inside of what
- * cuts it already: where nothing does, the parts lie one behind the other in memory. *done_out false, and no copy: there is none. */
+/* Makes a copy in which the first dimension of more than one element is cut once more, evenly along the axes of the
+ * mask, inside of its present cuts: where it has none, the parts are contiguous in memory, in order. *done_out
+ * false, and no copy: there is no such dimension. */
 tutti_status tutti_tiling_cut_evenly(const tutti_tiling *tiling, unsigned axes, tutti_tiling *cut_out, bool *done_out);
 tutti_status tutti_tiling_copy(const tutti_tiling *tiling, tutti_tiling *copy_out);
 void tutti_tiling_free(tutti_tiling *tiling);
 
-/* The placement's number of elements, or of a region's. */
+/* Number of elements of the whole shape, or of a region. */
 int64_t tutti_tiling_elements(const tutti_tiling *tiling);
 int64_t tutti_region_elements(const tutti_region *region);
-/* False, and nothing written: the two have no element in common. */
+/* Returns false and writes nothing where the two have no element in common. */
 bool tutti_region_intersect(const tutti_region *a, const tutti_region *b, tutti_region *common_out);
 bool tutti_region_holds(const tutti_region *outer, const tutti_region *inner);
 
-/* Does the axis split any dimension? */
+/* True when the axis splits any dimension. */
 bool tutti_tiling_is_split(const tutti_tiling *tiling, int axis);
-/* Which part of each dimension the index-th rank of the placement has, and its box. */
+/* The part of each dimension that the index-th rank of the placement has, and its box. */
 void tutti_tiling_parts(const tutti_tiling *tiling, int index, int parts[TUTTI_MOST_DIMS]);
 void tutti_tiling_region(const tutti_tiling *tiling, int index, tutti_region *region_out);
 void tutti_tiling_region_of_parts(const tutti_tiling *tiling, const int parts[TUTTI_MOST_DIMS],
                                   tutti_region *region_out);
-/* The same boxes on the same ranks? */
+/* True for the same boxes on the same ranks. */
 bool tutti_tiling_is_equal(const tutti_tiling *a, const tutti_tiling *b);
 
 #endif

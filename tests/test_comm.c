@@ -259,7 +259,7 @@ static tutti_status create_wrong(ranks_context *context) {
     tutti_store odd = *store;
     odd.add = add_answers_seven;
     RANKS_EXPECT(TUTTI_ERR_SYSTEM, tutti_comm_create(0, 2, &odd, "odd", NULL, &comm));
-    RANKS_CHECK(strstr(tutti_last_error(), "add answered 7") != NULL, "'%s'", tutti_last_error());
+    RANKS_CHECK(strstr(tutti_last_error(), "add returned 7") != NULL, "'%s'", tutti_last_error());
     odd = *store;
     odd.get = get_too_much;
     RANKS_EXPECT(TUTTI_ERR_DATA, tutti_comm_create(1, 2, &odd, "much", NULL, &comm));

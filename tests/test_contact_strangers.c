@@ -299,7 +299,7 @@ Test(contact_strangers, a_rank_that_is_led_into_another_communicator_is_refused)
                  .strays = true,
                  .expected = TUTTI_ERR_REFUSED,
                  .most_ms = 20000,
-                 .words = "makes another communicator"},
+                 .words = "creating another communicator"},
         NULL);
 }
 

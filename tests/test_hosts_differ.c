@@ -200,7 +200,7 @@ static tutti_status await_absent(ranks_context *context, bool is_absent, int mis
     RANKS_CHECK(status == TUTTI_ERR_TIMEOUT, "'%s' (%s)", tutti_status_name(status), text);
     RANKS_CHECK(strstr(text, missing_words) != NULL && strstr(text, present_words) == NULL,
                 "'%s' is not in, or '%s' is: %s", missing_words, present_words, text);
-    RANKS_CHECK(strstr(text, "last it made all_reduce(int32, 256, sum) on CUDA memory #1)") != NULL, "%s", text);
+    RANKS_CHECK(strstr(text, "its last call: all_reduce(int32, 256, sum) on CUDA memory #1)") != NULL, "%s", text);
     return nccl_check_streams(&rank);
 }
 

@@ -250,7 +250,7 @@ Test(hosts_proxy, with_a_secret_a_false_address_in_the_store_is_not_believed) {
 }
 
 Test(hosts_proxy, a_false_address_leads_to_no_connection_that_is_only_passed_on) {
-    run((play){.in_the_store = true, .changes = true, .error = "no relay"}, open_to_all);
+    run((play){.in_the_store = true, .changes = true, .error = "another address or port"}, open_to_all);
 }
 
 /* ------------------------------------------------------------------------------------- translated addresses */

@@ -290,7 +290,8 @@ static tutti_status trust_the_store(ranks_context *context) {
     snprintf(text, sizeof text, "%s", status != TUTTI_OK ? tutti_last_error() : "");
     tutti_comm_destroy(comm);
     RANKS_CHECK(status != TUTTI_OK, "the store was believed");
-    bool is_told = strstr(text, "not know this job's secret") != NULL || strstr(text, "can be reached before") != NULL;
+    bool is_told = strstr(text, "not know this job's secret") != NULL ||
+                   strstr(text, "addresses of its host's ranks before") != NULL;
     RANKS_CHECK(is_told, "%s", text); /* the other rank may have given up before */
     return TUTTI_OK;
 }

@@ -106,10 +106,11 @@ INFO_TEST(the_log_tells_which_way_leads_to_another_host) {
 }
 
 INFO_TEST(the_log_tells_where_the_time_of_a_start_went) {
-    static const char *const phases[] = {"; store ", "; memory ", "; roll ", "; contact ", "; doors ", "; meeting "};
+    static const char *const phases[] = {"; store ",   "; memory ",    "; peer table ",
+                                         "; contact ", "; addresses ", "; meeting "};
     cr_assert_eq(shell_run("TUTTI_LOG=info $TUTTI_BUILD/bin/tuttirun --standalone --device_num 2 timeout 30 sh -c "
                            "'TUTTI_HOST_ID=$LOCAL_RANK exec $TUTTI_BUILD/tests/world_probe reduce' 2>&1 | "
-                           "grep 'of 2 ranks on 2 hosts is there after [0-9.]* ms'"),
+                           "grep 'of 2 ranks on 2 hosts is ready after [0-9.]* ms'"),
                  0, "%s", shell_output);
     cr_assert_eq(shell_count("\n"), 1, "only rank 0 tells it: %s", shell_output);
     for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) HAS(phases[i]);

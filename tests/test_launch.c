@@ -102,7 +102,7 @@ LAUNCH_TEST(the_number_of_ranks_is_also_given_as_for_mpirun) {
     HAS("rank 1 of 2\n");
     static const char *const wrong[][2] = {
         {"-n 2 --nproc-per-node 3", "-n 2 and --nproc-per-node 3 are the same option; give one of them"},
-        {"-n 2 --nnodes 2", "-n 2 with 2 nodes could mean the ranks of each or of all; give --nproc-per-node"},
+        {"-n 2 --nnodes 2", "-n 2 with 2 nodes could mean the ranks of each node or of all; give --nproc-per-node"},
         {"-n x", "-n x: must be a whole number from 1"},
         {"-np 0", "-n 0: must be a whole number from 1"},
         {"-n", "option -n needs a value"},

@@ -125,7 +125,7 @@ BIND_TEST(another_machines_topology_binds_nobody) {
     run_ranks(other, "", 2);
     expect_rank(1, cores(0, here.ncores));
     cr_assert_eq(shell_run("%s $T --standalone --bind core true", other), 2);
-    HAS("hwloc was told of another machine");
+    HAS("hwloc is configured for another machine");
     cr_assert_eq(shell_count("\n"), 1, "one line: %s", shell_output);
 }
 

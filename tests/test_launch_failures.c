@@ -53,9 +53,9 @@ LAUNCH_TEST(who_does_not_end_is_asked_and_then_killed) {
         3);
     int64_t took_ms = (tutti_now_ns() - begin_ns) / 1000000;
     cr_assert(took_ms >= 6900 && took_ms < 20000, "took %lld ms", (long long)took_ms);
-    HAS("tuttirun: stops what still runs: rank 1 (pid ");
+    HAS("tuttirun: stops the ranks that still run: rank 1 (pid ");
     HAS("rank 1 asked\n");
-    HAS("tuttirun: kills what does not end: rank 2 (pid ");
+    HAS("tuttirun: kills the ranks that do not end: rank 2 (pid ");
     HAS("tuttirun: after rank 0: rank 2 was killed by SIGKILL");
 }
 

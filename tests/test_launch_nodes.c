@@ -182,7 +182,7 @@ NODES_TEST(what_is_wrong_with_a_list_of_nodes_is_said) {
     static const char *const wrong[][2] = {
         {"--nodes 203.0.113.7,203.0.113.8", "none of them is this host, which has the addresses lo 127.0.0.1"},
         {"--nodes 127.0.0.1,::1", "nodes 0 and 1 are both this host; give --node-rank"},
-        {"--nodes 127.0.0.1,,x", "must be hosts split by commas"},
+        {"--nodes 127.0.0.1,,x", "must be hosts separated by commas"},
         {"--nodes 127.0.0.1 --nnodes 2", "--nodes names 1, but --nnodes is 2"},
         {"--nodes 127.0.0.1,x --node-rank 2", "--node-rank 2 must be less than --nnodes 2"},
         {"--nodes 127.0.0.1 --device_num x", "--nproc-per-node x: must be a whole number"},

@@ -56,9 +56,8 @@ PHASES_TEST(nodes_that_do_not_come_are_named_on_all) {
                "node 0 $O --node-rank 0 touch started & node 1 $O --node-rank 1 touch started & wait");
     for (int node = 0; node < 2; node++) {
         phases_expect(node, 1, 2400, 4500);
-        HAS("tuttirun: node 2 (127.0.0.3) did not join within 2.5 s (TUTTI_CONNECT_TIMEOUT_MS; there are to be 3): "
-            "start "
-            "tuttirun there with its --node-rank, and see that it reaches 127.0.0.1:");
+        HAS("tuttirun: node 2 (127.0.0.3) did not join within 2.5 s (TUTTI_CONNECT_TIMEOUT_MS; expected: 3 nodes): "
+            "start tuttirun there with its --node-rank, and check that it can reach 127.0.0.1:");
         if (node == 0) HAS("tuttirun: waits for node 2 (127.0.0.3) to join, for up to 2.5 s\n");
         else HAS("tuttirun: waits for 1 of 3 nodes to join, for up to 2.5 s\n");
     }
@@ -126,7 +125,7 @@ PHASES_TEST(a_node_that_stands_still_while_others_are_missing_is_missed) {
                "await 0 exit; kill -KILL $(pid 1); wait");
     phases_expect(0, 1, 3000, 7000);
     HAS("tuttirun: waits for node 2 to join, for up to 20 s\n");
-    HAS("tuttirun: node 1: its tuttirun has not been heard of for 3 s\n");
+    HAS("tuttirun: node 1: its tuttirun has sent no heartbeat for 3 s\n");
 }
 
 PHASES_TEST(a_node_0_that_is_killed_while_others_are_missing_ends_all) {
@@ -158,9 +157,9 @@ static void join_false_store(const char *key, const char *value) {
 PHASES_TEST(what_the_store_says_is_not_believed_blindly) {
     char longer[2000];
     join_false_store("tuttirun/none/0/join/0", "1 2 three");
-    HAS("' of node 0: it is not a tuttirun's\n");
+    HAS("' for node 0: it is not the store of a tuttirun\n");
     join_false_store("tuttirun/none/0/join/0", "");
-    HAS("it is not a tuttirun's\n");
+    HAS("it is not the store of a tuttirun\n");
     memset(longer, '9', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
     join_false_store("tuttirun/none/0/join/0", longer);
@@ -186,7 +185,7 @@ PHASES_TEST(a_node_0_that_stands_still_is_missed_by_the_others) {
                "await 1 exit; kill -CONT $(pid 0); wait");
     phases_expect(1, 1, 3000, 9000);
     HAS("tuttirun: the store on node 0 is lost (no answer from 127.0.0.1:");
-    HAS(" for 3 s (TUTTI_PEER_TIMEOUT_MS): node 0's host has ended or stands still, or the network between is cut); "
+    HAS(" for 3 s (TUTTI_PEER_TIMEOUT_MS): node 0's host is down or hangs, or the network in between is cut); "
         "the "
         "one here gets 2 s to end by itself\n");
     phases_expect(0, 1, 3000, 20000); /* it goes on, and then misses the other */
@@ -197,8 +196,8 @@ PHASES_TEST(a_node_that_stands_still_is_missed_by_node_0) {
                "node 0 $O " RUNS " & node 1 $O --node-rank 1 " RUNS " & await 1 runs; kill -STOP $(pid 1)\n"
                "await 0 exit; kill -KILL $(pid 1); wait");
     phases_expect(0, 1, 3000, 9000);
-    HAS("tuttirun: node 1: its tuttirun has not been heard of for 3 s; the one here gets 2 s");
-    HAS_NOT("no word of its end");
+    HAS("tuttirun: node 1: its tuttirun has sent no heartbeat for 3 s; the one here gets 2 s");
+    HAS_NOT("no goodbye within");
 }
 
 PHASES_TEST(a_node_that_is_killed_ends_all_at_once) {
@@ -314,15 +313,15 @@ PHASES_TEST(a_node_with_another_secret_or_none_does_not_join) {
         "O='--nnodes 2 --master-port '$PORT\n"
         "TUTTI_SECRET=one node 0 $O touch started & TUTTI_SECRET=two node 1 $O --node-rank 1 touch started; wait");
     phases_expect(1, 1, 0, 4000);
-    HAS("the store there has another secret than this process: it is another job's, or TUTTI_SECRET (or its file) is "
-        "not equal on all ranks and nodes\n");
+    HAS("the store there has another secret than this process: it belongs to another job, or TUTTI_SECRET (or "
+        "its file) is not equal on all ranks and nodes\n");
     phases_expect(0, 1, 2400, 4500);
     HAS("tuttirun: node 1 did not join within 2.5 s");
     cr_assert_neq(access("started", F_OK), 0, "a rank was started");
     phases_run("O='--nnodes 2 --master-port '$PORT\n"
                "TUTTI_SECRET=one node 0 $O touch started & node 1 $O --node-rank 1 touch started; wait");
     phases_expect(1, 1, 0, 4000);
-    HAS("the store there is of a job with a secret, and none is set here; set TUTTI_SECRET or TUTTI_SECRET_FILE");
+    HAS("the store there belongs to a job with a secret, and none is set here; set TUTTI_SECRET or TUTTI_SECRET_FILE");
 }
 
 /* -------------------------------------------------------------------------------------------------- ending */
@@ -365,7 +364,7 @@ PHASES_TEST(a_node_that_does_not_say_goodbye_is_not_waited_for_long) {
     cr_assert_eq(shell_run("for i in $(seq 100); do grep -q exit node0 && break; sleep 0.1; done"), 0);
     phases_expect(0, 0, 3000, 6000);
     HAS("tuttirun: waits for node 1 to end, for up to 3 s\n");
-    HAS("tuttirun: node 1: no word of its end within 3 s; ends the store\n");
+    HAS("tuttirun: node 1: no goodbye within 3 s; stops the store\n");
 }
 
 /* --------------------------------------------------------------------------------- the ranks of a single node */
@@ -379,19 +378,19 @@ static void one_rank_strays(const char *what, int least_ms, int most_ms) {
 }
 
 #define NOT_COME                                                                                                       \
-    "tutti warn [rank 0] the start has waited 2 s for ranks that have not come, of 2: 1; waits until "                 \
+    "tutti warn [rank 0] the start has waited 2 s for ranks that have not joined, of 2: 1; waits until "               \
     "TUTTI_CONNECT_TIMEOUT_MS\n"
 
 PHASES_TEST(a_rank_that_ends_well_before_it_meets_the_others_is_named) {
     one_rank_strays("exit 0", 2400, 5000);
     HAS(NOT_COME);
-    HAS("these have not come before the deadline (TUTTI_CONNECT_TIMEOUT_MS): 1\n");
+    HAS("these have not joined before the deadline (TUTTI_CONNECT_TIMEOUT_MS): 1\n");
 }
 
 PHASES_TEST(a_rank_that_never_meets_the_others_is_named_and_ended) {
     one_rank_strays("exec sleep 30", 4400, 8000);
     HAS(NOT_COME);
-    HAS("tuttirun: stops what still runs: rank 1 (pid ");
+    HAS("tuttirun: stops the ranks that still run: rank 1 (pid ");
 }
 
 PHASES_TEST(a_rank_that_is_stopped_before_it_meets_the_others_is_named_and_ended) {
@@ -406,14 +405,13 @@ PHASES_TEST(a_rank_that_stops_when_it_has_come_is_named) {
         "node 0 --standalone --nproc-per-node 4 sh -c '[ $RANK = 3 ] || exec $0 reduce; exec $0 stop set cards/3' "
         "$P");
     phases_expect(0, 1, 4400, 8000);
-    HAS("4 ranks should meet, and all have come, but before the deadline (TUTTI_CONNECT_TIMEOUT_MS) these have ended "
-        "since "
-        "or did not go on: 3\n");
+    HAS("4 ranks were expected, and all have joined, but before the deadline (TUTTI_CONNECT_TIMEOUT_MS) these have "
+        "ended since or made no progress: 3\n");
 }
 
 PHASES_TEST(a_rank_that_stops_at_first_contact_is_named) {
     one_rank_strays("exec $0 stop get /roll", 4400, 8000);
-    HAS("tutti warn [rank 0] the start has waited 2 s for ranks of this host that do not go on: rank 1 (host ");
+    HAS("tutti warn [rank 0] the start has waited 2 s for ranks of this host that make no progress: rank 1 (host ");
     HAS("not all ranks of this host have connected before the deadline (TUTTI_CONNECT_TIMEOUT_MS); missing: rank 1 (");
 }
 
@@ -422,9 +420,10 @@ PHASES_TEST(a_first_rank_that_stops_at_first_contact_is_named) {
         "node 0 --standalone --nproc-per-node 2 sh -c '[ $RANK = 1 ] && exec $0 reduce; exec $0 stop get /roll' $P");
     phases_expect(0, 1, 4400, 8000);
     HAS("tutti warn [rank 1] the start has waited 2 s for rank 0 (pid ");
-    HAS("), the first of this host, has not said before the deadline (TUTTI_CONNECT_TIMEOUT_MS) how to go on: it waits "
+    HAS("), the first of this host, sent no message before the deadline (TUTTI_CONNECT_TIMEOUT_MS): it waits "
         "for ");
-    HAS("), the first of this host, which waits for others or does not go on; waits until TUTTI_CONNECT_TIMEOUT_MS\n");
+    HAS("), the first of this host, which waits for others or makes no progress; waits until "
+        "TUTTI_CONNECT_TIMEOUT_MS\n");
 }
 
 PHASES_TEST(a_first_rank_that_does_not_say_how_to_reach_its_host_is_named) {
@@ -432,14 +431,14 @@ PHASES_TEST(a_first_rank_that_does_not_say_how_to_reach_its_host_is_named) {
                "reduce; exec $0 stop set doors/1' $P");
     phases_expect(0, 1, 4400, 8000);
     HAS("tutti warn [rank 0] the start has waited 2 s for rank 1, the first of host ");
-    HAS(" has not said where its host's ranks can be reached before the deadline (TUTTI_CONNECT_TIMEOUT_MS)");
+    HAS(" has not published the addresses of its host's ranks before the deadline (TUTTI_CONNECT_TIMEOUT_MS)");
 }
 
 PHASES_TEST(a_host_that_stops_before_the_first_barrier_is_named) {
     phases_run("node 0 --standalone --nproc-per-node 4 sh -c 'export TUTTI_HOST_ID=h$((RANK / 2))\n"
                "[ $RANK = 2 ] && exec $0 stop get doors; exec $0 reduce' $P");
     phases_expect(0, 1, 4400, 9000);
-    HAS("tutti warn [rank 0] stalled: rank 0 waits for 2");
+    HAS("tutti warn [rank 0] stalled: rank 0 has waited for 2");
     HAS(" ms in barrier #1 of communicator \"world\" (0 bytes); missing: rank 2 (host ");
 }
 
@@ -471,7 +470,7 @@ PHASES_TEST(ranks_without_rank_0_name_it) {
     served_store_end(served);
     for (int i = 1; i < 4; i++) {
         phases_expect(i, 1, 2400, 6000);
-        cr_assert_eq(shell_count("the start has waited 2 s for rank 0, which has not come; waits until"), i < 3, "%s",
+        cr_assert_eq(shell_count("the start has waited 2 s for rank 0, which has not joined; waits until"), i < 3, "%s",
                      shell_output);
         HAS("rank 0 has not gathered them before the deadline");
     }

@@ -72,11 +72,11 @@ PHASES_TEST(a_link_that_is_cut_ends_both_sides_in_time) {
     for (int node = 0; node < 2; node++) {
         await(node, "^exit ");
         phases_expect(node, 1, 3000, 9000);
-        if (node == 0) HAS("tuttirun: node 1: its tuttirun has not been heard of for 3 s; the one here gets 2 s");
+        if (node == 0) HAS("tuttirun: node 1: its tuttirun has sent no heartbeat for 3 s; the one here gets 2 s");
         else
             HAS("tuttirun: the store on node 0 is lost (no answer from 10.77.0.1:29500 for 3 s "
                 "(TUTTI_PEER_TIMEOUT_MS): "
-                "node 0's host has ended or stands still, or the network between is cut); the one here gets 2 s");
+                "node 0's host is down or hangs, or the network in between is cut); the one here gets 2 s");
     }
 }
 
@@ -90,7 +90,7 @@ PHASES_TEST(a_link_that_is_cut_while_others_are_missing_ends_both_sides_in_time)
         await(node, "^exit ");
         phases_expect(node, 1, 3000, 8000);
         HAS_NOT("runs");
-        if (node == 0) HAS("tuttirun: node 1: its tuttirun has not been heard of for 3 s\n");
+        if (node == 0) HAS("tuttirun: node 1: its tuttirun has sent no heartbeat for 3 s\n");
         else HAS("tuttirun: no answer from 10.77.0.1:29500 for 3 s (TUTTI_PEER_TIMEOUT_MS): ");
     }
 }
@@ -104,7 +104,7 @@ PHASES_TEST(a_link_that_is_cut_in_the_start_of_ranks_names_the_phase) {
     for (int node = 0; node < 2; node++) {
         await(node, "^exit ");
         phases_expect(node, 1, 2400, 8000);
-        if (node == 0) HAS("the start has waited 2 s for ranks that have not come, of 2: 1; waits until");
+        if (node == 0) HAS("the start has waited 2 s for ranks that have not joined, of 2: 1; waits until");
         else
             HAS("the start has waited 2 s for the store at 10.77.0.1:29500, where the ranks meet (no answer so far); "
                 "the "

@@ -173,7 +173,7 @@ static void expect_failure(const char *fault, const char *words) {
 }
 
 Test(nccl_failure, no_unique_id) {
-    expect_failure("ncclGetUniqueId:1:2", "NCCL makes no id on rank 0: unhandled system error");
+    expect_failure("ncclGetUniqueId:1:2", "NCCL created no unique id on rank 0: unhandled system error");
 }
 
 Test(nccl_failure, no_communicator) {

@@ -259,18 +259,19 @@ TABLE_TEST(what_is_wrong_with_the_old_layout_is_said) {
         {"\"device_num\": \"4\"", "\"device_num\": \"8\"", "device_num is 8, but there are 4 devices"},
         {"\"rank_id\": \"3\"", "\"rank_id\": \"4\"", "the rank_id 0 to 3, but none has 3"},
         {"\"rank_id\": \"3\"", "\"rank_id\": \"2\"", "the rank_id 0 to 3, but two have 2"},
-        {"\"rank_id\": \"3\"", "\"rank_id\": \"-1\"", "rank_id is no number"},
-        {"\"rank_id\": \"3\"", "\"rank_id\": \"0x3\"", "rank_id is no number"},
-        {"192.2.27.7", "192.1.27.6", "device_ip 192.1.27.6 is there twice"},
-        {"192.2.27.7", "192.2.27", "device_ip '192.2.27' of rank 2 is no address"},
-        {"\"device_ip\": \"192.2.27.7\"", "\"x\": \"\"", "has no device_ip, which several servers need"},
-        {"\"device_id\": \"5\"", "\"device_id\": \"4\"", "device_id 4 of server 10.155.111.141 is there twice"},
+        {"\"rank_id\": \"3\"", "\"rank_id\": \"-1\"", "rank_id is not a number"},
+        {"\"rank_id\": \"3\"", "\"rank_id\": \"0x3\"", "rank_id is not a number"},
+        {"192.2.27.7", "192.1.27.6", "device_ip 192.1.27.6 occurs twice"},
+        {"192.2.27.7", "192.2.27", "device_ip '192.2.27' of rank 2 is not an address"},
+        {"\"device_ip\": \"192.2.27.7\"", "\"x\": \"\"", "has no device_ip, which tables of several servers need"},
+        {"\"device_id\": \"5\"", "\"device_id\": \"4\"", "device_id 4 of server 10.155.111.141 occurs twice"},
         {"\"device_id\": \"5\"", "\"device_id\": \"8\"", "device_id 8 of rank 3 is more than 7"},
-        {"\"para_plane_nic_location\": \"device\"", "\"para_plane_nic_location\": \"host\"", "only 'device' is known"},
+        {"\"para_plane_nic_location\": \"device\"", "\"para_plane_nic_location\": \"host\"",
+         "only 'device' is supported"},
         {"\"group_list\"", "\"groups\"", "group_list is missing"},
         {"\"instance_list\"", "\"instances\"", "instance_list is missing"},
-        {"{\"board_id\"", "[\"board_id\"", "line 1 is no JSON"},
-        {"\"status\"", "\"status", "line 10 is no JSON"},
+        {"{\"board_id\"", "[\"board_id\"", "line 1 is not valid JSON"},
+        {"\"status\"", "\"status", "line 10 is not valid JSON"},
     };
     setenv("RANK_ID", "0", 1);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -287,16 +288,16 @@ TABLE_TEST(two_pods_of_one_name_are_said) {
 
 TABLE_TEST(what_is_wrong_with_version_1_is_said) {
     static const char *const wrong[][3] = {
-        {"\"1.0\"", "\"2.0\"", "version '2.0' is not known"},
+        {"\"1.0\"", "\"2.0\"", "version '2.0' is unknown"},
         {"\"server_count\": \"2\"", "\"server_count\": \"1\"", "server_count is 1, but there are 2 servers"},
         {"host-b", "host-a", "two servers have the server_id 'host-a'"},
         {"\"server_id\": \"host-b\", ", "", "server_id is missing"},
         {"\"device\": [", "\"devices\": [", "device is missing"},
-        {"\"device_ip\": \"192.2.27.7\", ", "", "has no device_ip, which several servers need"},
+        {"\"device_ip\": \"192.2.27.7\", ", "", "has no device_ip, which tables of several servers need"},
         {"192.2.27.7", "192.2.27.7,192.3.27.7", "rank 3 has 2 device_ip, rank 0 has 1"},
         {"\"device_id\": \"1\"", "\"device_id\": \"16\"", "device_id 16 of rank 2 is more than 15"},
         {"\"server_id\": \"host-b\"", "\"host_ip\": \"10.0.0.1\", \"server_id\": \"host-b\"",
-         "some servers have a host_ip, others none"},
+         "some servers have a host_ip, others do not"},
         {"host-b", "0123456789012345678901234567890123456789012345678901234567890123456789",
          "server_id is longer than 64 characters"},
     };
@@ -311,9 +312,9 @@ TABLE_TEST(a_file_that_is_not_there_or_empty_is_said) {
     setenv("RANK_ID", "0", 1);
     expect_error("No such file");
     write_file("table.json", "");
-    expect_error("no JSON");
+    expect_error("not valid JSON");
     write_file("table.json", "[]");
-    expect_error("it is no object");
+    expect_error("it is not a JSON object");
     cr_assert_eq(shell_run("head -c 20000000 /dev/zero | tr '\\0' ' ' >table.json"), 0);
     expect_error("longer than");
 }

@@ -104,7 +104,7 @@ static tutti_status one_does_not_come(ranks_context *context) {
     tutti_settings_reload();
     if (context->rank == 6 || context->rank == 3) return TUTTI_OK;
     return expect(context, context->nranks, context->store, TUTTI_ERR_TIMEOUT, 1500 + SOON_MS,
-                  "these have not come before the deadline (TUTTI_CONNECT_TIMEOUT_MS): 3, 6");
+                  "these have not joined before the deadline (TUTTI_CONNECT_TIMEOUT_MS): 3, 6");
 }
 
 Test(start_failure, ranks_that_do_not_come_are_named_on_all) {

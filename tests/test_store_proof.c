@@ -136,7 +136,7 @@ static void expect_refused(const char *secret, const char *words) {
 
 Test(store_proof, a_client_with_another_secret_or_none_is_refused_soon) {
     expect_refused("another word", "the store there has another secret than this process");
-    expect_refused("", "the store there is of a job with a secret, and none is set here");
+    expect_refused("", "the store there belongs to a job with a secret, and none is set here");
     expect_refused(NULL, "set TUTTI_SECRET or TUTTI_SECRET_FILE");
 }
 
@@ -251,7 +251,7 @@ Test(store_proof, a_client_does_not_believe_a_store_that_cannot_prove_itself) {
     kill(impostor, SIGKILL);
     close(listener);
     cr_assert_eq(status, TUTTI_ERR_REFUSED, "%s", tutti_last_error());
-    cr_assert(strstr(tutti_last_error(), "it is another job's") != NULL, "%s", tutti_last_error());
+    cr_assert(strstr(tutti_last_error(), "it belongs to another job") != NULL, "%s", tutti_last_error());
 }
 
 /* --------------------------------------------------------------------------------------------------- log */

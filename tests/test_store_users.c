@@ -256,7 +256,7 @@ Test(store_users, without_netlink_the_user_is_read_from_proc) {
     tutti_settings_reload();
     check_all_ways();
     const char *text = log_of(log, &lines);
-    cr_assert(strstr(text, "only by /proc/net/tcp") != NULL, "%s", text);
+    cr_assert(strstr(text, "only in /proc/net/tcp") != NULL, "%s", text);
 }
 
 Test(store_users, where_nothing_tells_the_user_all_are_let_in_and_that_is_said) {
@@ -271,6 +271,6 @@ Test(store_users, where_nothing_tells_the_user_all_are_let_in_and_that_is_said) 
     guests_serve();
     cr_assert_eq(guests_end(guests_begin(0, call_as_nobody)), 10, "another user is turned away");
     const char *text = log_of(log, &lines);
-    cr_assert(strstr(text, "does not tell which user") != NULL, "%s", text);
+    cr_assert(strstr(text, "does not report the users") != NULL, "%s", text);
     tutti_store_server_stop(guests_server);
 }

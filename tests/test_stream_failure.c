@@ -190,7 +190,7 @@ static tutti_status outlive_a_stop(ranks_context *context) {
     }
     int64_t start_ns = tutti_now_ns();
     RANKS_EXPECT(TUTTI_ERR_TIMEOUT, sum_and_wait(context, &s, 100, 700));
-    bool told = strstr(tutti_last_error(), "told by") != NULL; /* by one who began to wait earlier */
+    bool told = strstr(tutti_last_error(), "reported by") != NULL; /* by one who began to wait earlier */
     RANKS_CHECK(told || tutti_now_ns() - start_ns >= 600 * TUTTI_NS_PER_MS, "it did not wait so long");
     TUTTI_TRY(expect_released(&s, start_ns, 20000));
     return close_scene(&s);

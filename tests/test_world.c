@@ -128,7 +128,7 @@ static const char *const foreign_bads[][3] = {
     {"PMI_RANK=x PMI_SIZE=2", "PMI_RANK=x is not a whole number", "PMI's variables: "},
     {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_STEP_NUM_NODES=3 "
      "SLURM_STEP_TASKS_PER_NODE=2(x2)",
-     "SLURM_STEP_TASKS_PER_NODE=2(x2) has nothing for node 2", "Slurm's variables: "},
+     "SLURM_STEP_TASKS_PER_NODE=2(x2) has no entry for node 2", "Slurm's variables: "},
     {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=3 SLURM_LOCALID=0 SLURM_STEP_NUM_NODES=2",
      "SLURM_LOCALID differs from SLURM_PROCID", "Slurm's variables: "},
     {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=2 SLURM_STEP_NUM_NODES=2",

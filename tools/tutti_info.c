@@ -1,7 +1,8 @@
 /*
- * tutti-info: what this build and this machine offer, for people and for bug reports.
+ * tutti-info: what this build and this machine offer, for users and for bug reports.
  *
- * Each line is a fact that was looked up or tried just now, never a guess; what is missing is said with its reason.
+ * Each line is a fact that was read or tested just now, never a guess; for each missing feature it prints the
+ * reason.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,16 +21,16 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/settings.h"
-#include "bootstrap/machine/interfaces.h"
 #include "bootstrap/launcher/pmix.h"
 #include "bootstrap/launcher/rank_table.h"
+#include "bootstrap/machine/interfaces.h"
 #include "bootstrap/machine/topology.h"
 #include "comm/api/select.h"
 #include "comm/gpu/engines.h"
-#include "comm/net/coll/rail.h"
-#include "comm/shm/heap.h"
 #include "comm/gpu/nccl/nccl_library.h"
+#include "comm/net/coll/rail.h"
 #include "comm/net/transport/transport.h"
+#include "comm/shm/heap.h"
 #include "kernels/device.h"
 
 static void print_settings(void) {
@@ -48,7 +49,7 @@ static void print_settings(void) {
     if (tutti_settings_check() != TUTTI_OK) printf("! %s\n", tutti_last_error());
 }
 
-/* Between hosts. */
+/* Prints a transport between hosts. */
 static void print_transport(const tutti_transport *transport, bool used, bool tell_why) {
     char text[512];
     if (transport->check() == TUTTI_OK) {
@@ -61,12 +62,12 @@ static void print_transport(const tutti_transport *transport, bool used, bool te
     }
 }
 
-/* All ways on which bytes go. */
+/* Prints all transports. */
 static void print_transports(void) {
     uint32_t used = 0;
     printf("\nTransports (* may be used; between two hosts it is the first that both have)\n");
     if (tutti_heap_init() == TUTTI_OK)
-        printf("* %-10s yes: ranks of one host, which map each other's arenas (memfds, room for %.1f GiB)\n", "shm",
+        printf("* %-10s yes: ranks of one host, which map each other's heaps (memfds, room for %.1f GiB)\n", "shm",
                (double)tutti_heap_bytes() / (1 << 30));
     else printf("  %-10s no: %s\n", "shm", tutti_last_error());
     tutti_status status = tutti_transports_available(&used);
@@ -103,7 +104,7 @@ static void print_gpus(void) {
     for (int i = 0; i < count; i++) print_gpu(device, i);
 }
 
-/* Which library would be used. */
+/* Prints the NCCL library that would be used. */
 static void print_nccl(void) {
     const tutti_nccl *nccl;
     char version[16];
@@ -155,7 +156,7 @@ static const char *plural(int count) {
     return count == 1 ? "" : "s";
 }
 
-/* What of the machine this process may use. */
+/* Prints the part of the machine that this process may use. */
 static void print_topology(const tutti_topology *topology) {
     if (topology->ncpus == 0) {
         printf("  %-26s unknown: %s\n", "topology", topology->no_hwloc);
@@ -168,7 +169,7 @@ static void print_topology(const tutti_topology *topology) {
     else printf("caches unknown, ");
     printf("%d core%s, %d thread%s (by %s%s)\n", topology->ncores, plural(topology->ncores), topology->ncpus,
            plural(topology->ncpus), topology->source,
-           topology->foreign ? "; of another machine, as hwloc was told" : "");
+           topology->foreign ? "; of another machine, as hwloc is configured" : "");
 }
 
 static void print_memory(void) {
@@ -182,7 +183,7 @@ static void print_memory(void) {
         printf("  %-26s %s\n", "huge pages in shared memory", line);
 }
 
-/* What ranks on other hosts are offered to reach this one, best first. */
+/* Prints the addresses that ranks on other hosts get to reach this one, best first. */
 static void print_addresses(void) {
     enum { MOST_SHOWN = 16 };
     tutti_interface own[MOST_SHOWN];
@@ -200,7 +201,7 @@ static void print_addresses(void) {
     }
 }
 
-/* Shared memory as the library makes it: a sealed memfd, with pages that are really there. */
+/* Tests shared memory as the library creates it: a sealed memfd with allocated pages. */
 static void print_memfd(void) {
     const char *failed = NULL;
     int file = memfd_create("tutti-info", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -211,7 +212,7 @@ static void print_memfd(void) {
     if (file >= 0) close(file);
 }
 
-/* Single-copy reads between processes: a real read of a child's memory. */
+/* Tests single-copy reads between processes: reads the memory of a child. */
 static void print_single_copy(void) {
     static volatile int probe = 1;
     int ready[2];
@@ -222,7 +223,7 @@ static void print_single_copy(void) {
         close(ready[0]);
         probe = 4711;
         if (write(ready[1], "x", 1) != 1) _exit(1);
-        alarm(5); /* not left behind, whatever becomes of the parent */
+        alarm(5); /* the child ends even if the parent does not kill it */
         pause();
         _exit(1);
     }
@@ -243,7 +244,7 @@ static void print_single_copy(void) {
         printf("  %-26s %s (0: any process of this user, 1: only children, ...)\n", "yama ptrace_scope", scope);
 }
 
-/* The choices between so many hosts, at the costs of an ordinary network. */
+/* Prints the algorithms chosen between `nhosts` hosts, at the costs of an ordinary network. */
 static void print_rails(int nhosts) {
     const tutti_cost cost = tutti_cost_ordinary;
     tutti_rail_table table;
@@ -286,9 +287,9 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         bool help = strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0;
         fprintf(help ? stdout : stderr,
-                "usage: tutti-info [--version | --algorithms [HOSTS]]\nTells version, transports, parts, "
-                "settings and machine; or the table of algorithms, and what is chosen between so many "
-                "hosts (4).\n");
+                "usage: tutti-info [--version | --algorithms [HOSTS]]\nPrints version, transports, parts, "
+                "settings and machine; or the table of algorithms, and those chosen between HOSTS hosts "
+                "(4).\n");
         return help ? 0 : 2;
     }
     struct utsname system;

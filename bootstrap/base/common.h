@@ -1,5 +1,5 @@
 /*
- * Small things every file needs: sizes, alignment, zeroed allocation, min and max.
+ * Basic definitions used by every file: sizes, alignment, zeroed allocation, min and max.
  */
 #ifndef TUTTI_BASE_COMMON_H
 #define TUTTI_BASE_COMMON_H
@@ -31,18 +31,19 @@ static inline int64_t tutti_min_i64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* `alignment` is a power of two. */
+/* `alignment` must be a power of two. */
 static inline size_t tutti_align_up(size_t value, size_t alignment) {
     return (value + alignment - 1) & ~(alignment - 1);
 }
 
-/* Zeroed memory for count items; shortage records the error. Free with free(). count 0 gives a valid pointer. */
+/* Allocates zeroed memory for count items; a count of 0 gives a valid pointer. Fails with TUTTI_ERR_MEMORY. Free
+ * with free(). */
 tutti_status tutti_calloc(size_t count, size_t item_bytes, void *memory_out);
 
-/* A copy of `text`; shortage records the error. Free with free(). */
+/* Copies `text`. Fails with TUTTI_ERR_MEMORY. Free with free(). */
 tutti_status tutti_strdup(const char *text, char **copy_out);
 
-/* Fills memory with random bytes from the kernel, fit for secrets. */
+/* Fills memory with random bytes from the kernel, suitable for secrets. */
 tutti_status tutti_random_bytes(void *memory, size_t bytes);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * Clocks and deadlines.
  *
- * A deadline is a budget, not a point in time: each look at it charges the time since the last look, but never
- * more than TUTTI_DEADLINE_STEP_NS. So a pause of the whole process (debugger, Ctrl-Z, paused machine) is not
- * charged: who was asleep himself cannot blame his peers. Waiters look at least every 100 ms.
+ * A deadline is a budget, not a point in time: each check charges the time since the last check, but never more
+ * than TUTTI_DEADLINE_STEP_NS. A pause of the whole process (debugger, Ctrl-Z, paused machine) is therefore not
+ * charged, and a process that was paused does not blame its peers. Waiters check at least every 100 ms.
  */
 #ifndef TUTTI_BASE_DEADLINE_H
 #define TUTTI_BASE_DEADLINE_H
@@ -17,7 +17,8 @@
 /* CLOCK_MONOTONIC; the same for all processes of a host. */
 int64_t tutti_now_ns(void);
 
-/* The same clock as of the last tick of the system, at most 10 ms ago; read in 5 ns, half of what the processor's counter takes. */
+/* CLOCK_MONOTONIC at the last tick of the system, at most 10 ms ago. Reading it takes 5 ns, half the time of
+ * reading the processor's counter. */
 static inline int64_t tutti_coarse_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -25,19 +26,19 @@ static inline int64_t tutti_coarse_now_ns(void) {
 }
 
 typedef struct tutti_deadline {
-    int64_t budget_ns; /* left at the last look; INT64_MAX: never */
+    int64_t budget_ns; /* remaining at the last check; INT64_MAX: never passes */
     int64_t spent_ns;  /* charged so far */
-    int64_t last_ns;   /* time of the last look */
+    int64_t last_ns;   /* time of the last check */
 } tutti_deadline;
 
 /* timeout_ms < 0: never passes. */
 tutti_deadline tutti_deadline_after_ms(int64_t timeout_ms);
-/* Charges the time since the last look; true when the budget is used up. */
+/* Charges the time since the last check; returns true when the budget is used up. */
 bool tutti_deadline_passed(tutti_deadline *deadline);
-/* Milliseconds left after the last look, rounded up, at most INT32_MAX; for poll and the like. */
+/* Milliseconds left after the last check, rounded up, at most INT32_MAX; for poll and similar calls. */
 int tutti_deadline_left_ms(const tutti_deadline *deadline);
 
-/* Ticks of a cheap counter (TSC where there is one), to stamp what is too short for a clock. */
+/* Ticks of a cheap counter (TSC where available), for intervals too short for a clock. */
 static inline uint64_t tutti_ticks(void) {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -49,7 +50,7 @@ static inline uint64_t tutti_ticks(void) {
     return (uint64_t)tutti_now_ns();
 #endif
 }
-/* Nanoseconds between two stamps; calibrated at first use, good to some percent. */
+/* Converts a difference of ticks to nanoseconds; calibrated at first use, accurate to a few percent. */
 int64_t tutti_ticks_to_ns(uint64_t ticks);
 
 #endif

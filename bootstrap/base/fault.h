@@ -1,14 +1,14 @@
 /*
- * Fault points: named places where a test makes the library fail, by TUTTI_FAULT=name[:after[:times]],...
- * ("after": how many passes go well first, default 0; "times": how many fail then, default 1). Without the
- * variable a fault point costs one load.
+ * Fault points: named places where a test makes the library fail, set by TUTTI_FAULT=name[:after[:times]],...
+ * ("after": number of passes that succeed first, default 0; "times": number of passes that fail after that, default
+ * 1). Without the variable a fault point costs one load.
  */
 #ifndef TUTTI_BASE_FAULT_H
 #define TUTTI_BASE_FAULT_H
 
 #include <stdbool.h>
 
-/* True when the fault point `name` is to fail now. */
+/* Returns true when the fault point `name` must fail now. */
 bool tutti_fault(const char *name);
 
 #endif

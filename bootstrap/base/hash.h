@@ -1,6 +1,6 @@
 /*
- * Hashes: of words, for tables and for what all ranks must have equal; of bytes, where they come in any length. None of
- * them holds against an attacker.
+ * Hashes of words, for tables and for values that must be equal on all ranks, and of byte strings of any length.
+ * None of them resists an attacker.
  */
 #ifndef TUTTI_HASH_H
 #define TUTTI_HASH_H
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One word more. The multiplier is 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4). */
+/* Adds one word. The multiplier is 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4). */
 static inline uint64_t tutti_hash_add(uint64_t hash, uint64_t word) {
     hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
     return hash ^ hash >> 32;
@@ -21,7 +21,7 @@ static inline uint64_t tutti_hash_mix(uint64_t x) {
     return x ^ x >> 32;
 }
 
-/* FNV-1a, from TUTTI_FNV_BASIS on; `unit`: a byte, or a longer word. */
+/* FNV-1a; starts from TUTTI_FNV_BASIS. `unit` is a byte or a longer word. */
 #define TUTTI_FNV_BASIS UINT64_C(0xcbf29ce484222325)
 static inline uint64_t tutti_fnv_add(uint64_t hash, uint64_t unit) {
     return (hash ^ unit) * UINT64_C(0x100000001b3);

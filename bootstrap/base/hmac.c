@@ -1,5 +1,6 @@
 /*
- * SHA-256 as FIPS 180-4 writes it, and HMAC on top. Short messages only, so clarity before speed.
+ * SHA-256 as specified in FIPS 180-4, and HMAC on top of it. Messages are short, so the code favours clarity over
+ * speed.
  */
 #include "bootstrap/base/hmac.h"
 

@@ -1,6 +1,6 @@
 /*
- * HMAC-SHA-256 (RFC 2104, FIPS 180-4): how two sides prove to each other that they know the job's secret, without
- * sending it. Checked with RFC 4231's vectors.
+ * HMAC-SHA-256 (RFC 2104, FIPS 180-4). Two sides use it to prove to each other that they know the job's secret
+ * without sending it. Tested with the vectors of RFC 4231.
  */
 #ifndef TUTTI_BASE_HMAC_H
 #define TUTTI_BASE_HMAC_H
@@ -29,11 +29,11 @@ void tutti_hmac_init(tutti_hmac *mac, const void *key, size_t key_bytes);
 void tutti_hmac_update(tutti_hmac *mac, const void *data, size_t bytes);
 void tutti_hmac_final(tutti_hmac *mac, uint8_t digest[TUTTI_SHA256_BYTES]);
 
-/* The MAC of one piece of data. */
+/* Computes the MAC of one buffer. */
 void tutti_hmac_of(const void *key, size_t key_bytes, const void *data, size_t bytes,
                    uint8_t digest[TUTTI_SHA256_BYTES]);
 
-/* Compares in a time that does not tell where the difference is. */
+/* Compares in constant time, so that timing does not reveal the position of a difference. */
 bool tutti_hmac_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Asking a waiting thread's program whether to go on. See interrupt.h.
+ * Interrupting waits. See interrupt.h.
  */
 #include "bootstrap/base/interrupt.h"
 
@@ -28,5 +28,5 @@ tutti_status tutti_interrupt_check(void) {
     own.last_ns = now_ns;
     if (own.asked(own.context) == 0) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_INTERRUPTED,
-                      "interrupted while waiting (Ctrl-C, or another signal whose handler gave up)");
+                      "interrupted while waiting (Ctrl-C, or another signal whose handler asked to stop)");
 }

@@ -1,13 +1,14 @@
 /*
- * Asking a waiting thread's program whether to go on (tutti_interrupt_set). Every wait that may last looks here; it costs
- * nothing where nobody asked for it, and reads a clock otherwise.
+ * Interrupting a waiting thread: a wait asks the program whether to continue (tutti_interrupt_set). Every wait that
+ * may last calls this check. It costs nothing when no function is set; otherwise it reads a clock.
  */
 #ifndef TUTTI_BASE_INTERRUPT_H
 #define TUTTI_BASE_INTERRUPT_H
 
 #include "tutti/tutti.h"
 
-/* TUTTI_ERR_INTERRUPTED when the calling thread's function says so; asks at most every 50 ms. */
+/* Fails with TUTTI_ERR_INTERRUPTED when the calling thread's function returns nonzero; calls it at most every 50
+ * ms. */
 tutti_status tutti_interrupt_check(void);
 
 #endif

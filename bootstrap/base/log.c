@@ -30,5 +30,5 @@ void tutti_log(tutti_log_level level, const char *format, ...) {
     if (bytes > sizeof line - 2) bytes = sizeof line - 2;
     line[bytes++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, bytes);
-    (void)written; /* nowhere left to complain */
+    (void)written; /* a failed write of a log line cannot be reported */
 }

@@ -1,6 +1,6 @@
 /*
- * When a wait is spoken of: after 2 s, 10 s, 30 s, then every minute. What has been waited is what a deadline has charged
- * (deadline.h), so that a pause of the own process is not spoken of.
+ * When a wait is logged: after 2 s, 10 s, 30 s, then every minute. The time waited is the time charged to a
+ * deadline (deadline.h), so a pause of this process is not logged as waiting.
  */
 #ifndef TUTTI_BASE_NOTICE_H
 #define TUTTI_BASE_NOTICE_H
@@ -13,10 +13,10 @@
 #define TUTTI_NOTICE_MS 2000
 
 typedef struct tutti_notice {
-    int said; /* how often */
+    int said; /* lines logged so far */
 } tutti_notice;
 
-/* Whether it is time for the next line; counts it as said. */
+/* Returns true when the next line is due, and counts it as logged. */
 static inline bool tutti_notice_due(tutti_notice *notice, int64_t waited_ns) {
     static const int first_ms[] = {TUTTI_NOTICE_MS, 10000, 30000};
     int64_t at_ms = notice->said < 3 ? first_ms[notice->said] : INT64_C(60000) * (notice->said - 2);

@@ -1,7 +1,7 @@
 /*
- * Every TUTTI_* environment variable of the library, in one table (settings.c): name, kind, default, bounds,
- * what it does. Read once, at first use; tests may read them anew. A value that cannot be read or is out of
- * bounds is reported once and fails the creation of communicators with the allowed range.
+ * All TUTTI_* environment variables of the library, in one table (settings.c): name, kind, default, bounds,
+ * description. They are read once, at first use; tests may reload them. The first value that is malformed or out of
+ * bounds is recorded, and creating a communicator then fails with the allowed range.
  */
 #ifndef TUTTI_BASE_SETTINGS_H
 #define TUTTI_BASE_SETTINGS_H
@@ -57,7 +57,7 @@ typedef enum tutti_setting {
 
 typedef enum tutti_setting_kind {
     TUTTI_SETTING_KIND_INT,
-    TUTTI_SETTING_KIND_BYTES, /* with K, M, G suffix, powers of 1024; "auto", where that is the default, is 0 */
+    TUTTI_SETTING_KIND_BYTES, /* with suffix K, M or G (powers of 1024); "auto", where it is the default, reads as 0 */
     TUTTI_SETTING_KIND_BOOL,  /* 0 or 1 */
     TUTTI_SETTING_KIND_CHOICE,
     TUTTI_SETTING_KIND_TEXT
@@ -68,22 +68,22 @@ typedef struct tutti_setting_row {
     tutti_setting_kind kind;
     const char *fallback; /* the default, as text */
     int64_t least, most;  /* bounds of numbers */
-    const char *choices;  /* CHOICE: names split by '|', the value is the index */
+    const char *choices;  /* CHOICE: names separated by '|'; the value is the index */
     bool agreed;          /* must be equal on all ranks of a communicator */
     const char *help;
 } tutti_setting_row;
 
-/* TUTTI_ERR_CONFIG, with name, value and allowed range, when a variable could not be read. */
+/* Fails with TUTTI_ERR_CONFIG when a variable is invalid; the error gives its name, value and allowed range. */
 tutti_status tutti_settings_check(void);
-/* Number, bytes, 0 or 1, or index of the choice. */
+/* Returns the number, the bytes, 0 or 1, or the index of the choice. */
 int64_t tutti_setting_int(tutti_setting setting);
-/* The text, "" when unset. Valid until the variables are read anew. */
+/* Returns the text, or the default when unset. Valid until the variables are reloaded. */
 const char *tutti_setting_text(tutti_setting setting);
-/* The table's row, for help texts. */
+/* Returns the table's row, for help texts. */
 const tutti_setting_row *tutti_setting_row_of(tutti_setting setting);
-/* "NAME=value NAME=value": all settings that must be equal on all ranks. */
+/* Writes "NAME=value NAME=value" for all settings that must be equal on all ranks. */
 void tutti_settings_agreed(char *text, size_t capacity);
-/* Reads the environment again. For tests, while no communicator exists. */
+/* Reads the environment again. Only for tests, while no communicator exists. */
 void tutti_settings_reload(void);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * Status names and each thread's text of its last failure.
+ * Status names, and each thread's text of its last failure.
  *
- * The function that decides which error it is calls tutti_fail; callers pass the status on and may put their
- * own words in front with tutti_fail_context. A thread's text lives until its next failure. It is made at the first
- * and freed when the thread ends: as a thread-local array it would fill the little room that a process keeps for
- * the thread-local variables of libraries that are opened late, and such an opening would fail.
+ * The function that detects an error calls tutti_fail; callers propagate the status and may prepend context with
+ * tutti_fail_context. A thread's text lives until its next failure. It is allocated at the first failure and freed
+ * when the thread ends: as a thread-local array it would use up the small space that a process reserves for
+ * thread-local variables of libraries loaded later, and loading such a library would fail.
  */
 #include "bootstrap/base/status.h"
 
@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static pthread_key_t text_key; /* frees a thread's text at its end */
+static pthread_key_t text_key; /* frees a thread's text when the thread ends */
 static pthread_once_t text_key_once = PTHREAD_ONCE_INIT;
 static bool text_key_made;
 static _Thread_local char *last_error; /* TUTTI_ERROR_TEXT_BYTES; NULL: no failure yet, or no memory for its text */
 
 static void text_free(void *text) {
-    last_error = NULL; /* who fails after this, in another destructor, gets a new one */
+    last_error = NULL; /* a failure after this, in another destructor, allocates a new text */
     free(text);
 }
 
@@ -34,7 +34,7 @@ __attribute__((destructor)) static void text_key_delete(void) {
     if (text_key_made) pthread_key_delete(text_key);
 }
 
-/* The calling thread's text; NULL without memory. */
+/* Returns the calling thread's text; NULL when out of memory. */
 static char *own_text(void) {
     if (last_error != NULL) return last_error;
     pthread_once(&text_key_once, text_key_make);
@@ -103,7 +103,7 @@ tutti_status tutti_fail_context(tutti_status status, const char *format, ...) {
     return tutti_fail(status, "%s: %s", text, tutti_last_error());
 }
 
-/* Bytes of the UTF-8 character that begins there; 0: it is none. */
+/* Bytes of the UTF-8 character that begins at c; 0: invalid. */
 static size_t character_bytes(const unsigned char *c) {
     size_t bytes = *c < 0x80                 ? 1
                    : *c >= 0xc2 && *c < 0xe0 ? 2
@@ -111,7 +111,7 @@ static size_t character_bytes(const unsigned char *c) {
                    : *c >= 0xf0 && *c < 0xf5 ? 4
                                              : 0;
     for (size_t i = 1; i < bytes; i++)
-        if ((c[i] & 0xc0) != 0x80) return 0; /* the final NUL, too */
+        if ((c[i] & 0xc0) != 0x80) return 0; /* also true for the final NUL */
     return bytes;
 }
 

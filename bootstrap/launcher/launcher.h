@@ -1,11 +1,12 @@
 /*
- * What launchers tell a process, each in its own words: torchrun, rank tables, Open MPI, MPICH, MVAPICH2, Slurm, PMIx.
+ * What launchers provide to a process, each in its own format: torchrun, rank tables, Open MPI, MPICH, MVAPICH2,
+ * Slurm, PMIx.
  *
- *     launcher_variables.c   those that tell it by environment variables: a table, one row each
- *     rank_table.c           by a file (RANK_TABLE_FILE)
- *     pmix.c                 by a server on this host that is asked
- *     world.c                takes the first that says anything, completes and checks what it says
- *     meeting.c              where the ranks of the job meet, in that launcher's terms
+ *     launcher_variables.c   launchers that set environment variables: a table with one row each
+ *     rank_table.c           a file (RANK_TABLE_FILE)
+ *     pmix.c                 queries to the launcher's server on this host
+ *     world.c                uses the first source that is present, completes and checks its values
+ *     meeting.c              the address at which the ranks of the job meet, from that launcher's values
  */
 #ifndef TUTTI_BOOTSTRAP_LAUNCHER_H
 #define TUTTI_BOOTSTRAP_LAUNCHER_H
@@ -26,7 +27,7 @@ typedef enum tutti_launcher {
     TUTTI_LAUNCHER_PMIX
 } tutti_launcher;
 
-/* The numbers of a process; TUTTI_UNTOLD for what the launcher does not say. */
+/* The numbers of a process; TUTTI_UNTOLD where the launcher does not provide one. */
 typedef enum tutti_told {
     TUTTI_TOLD_RANK,
     TUTTI_TOLD_SIZE,
@@ -40,26 +41,27 @@ typedef enum tutti_told {
 
 enum { TUTTI_UNTOLD = -1, TUTTI_MOST_RANKS = 1 << 20 };
 
-/* A launcher that speaks by environment variables. */
+/* A launcher that sets environment variables. */
 typedef struct tutti_launcher_row {
     tutti_launcher launcher;
     const char *label;                   /* "Open MPI" */
-    const char *names[TUTTI_TOLD_COUNT]; /* of its variables; NULL: it has none for that */
-    const char *needs;                   /* a variable without which the row does not count; NULL: none */
-    const char *advice;                  /* what to do when they are wrong */
+    const char *names[TUTTI_TOLD_COUNT]; /* names of its variables; NULL: it sets none for that number */
+    const char *needs;                   /* a variable that must be set for the row to count; NULL: none */
+    const char *advice;                  /* what to do when the variables are wrong */
 } tutti_launcher_row;
 
-/* The row whose variables are set, or NULL. */
+/* Returns the row whose variables are set, or NULL. */
 const tutti_launcher_row *tutti_launcher_row_present(void);
-/* The numbers that they hold. */
+/* Reads the numbers from the row's variables. */
 tutti_status tutti_launcher_row_read(const tutti_launcher_row *row, int values_out[TUTTI_TOLD_COUNT]);
-/* TUTTI_ERR_CONFIG: the problem, all variables of the launcher as they are, and what to do. */
+/* Fails with TUTTI_ERR_CONFIG; the error gives the problem, all variables of the launcher with their values, and
+ * what to do. */
 tutti_status tutti_launcher_row_fail(const tutti_launcher_row *row, const char *problem);
 
-/* What tutti_world_get gives, and who said it. */
+/* The result of tutti_world_get, and the launcher that provided it. */
 tutti_status tutti_world_read(tutti_world *world_out, tutti_launcher *launcher_out);
 
-/* The variable's text; NULL when it is not set, or empty. */
+/* Returns the variable's text; NULL when it is unset or empty. */
 const char *tutti_launcher_variable(const char *name);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * Launchers that tell by environment variables who a process is: a table, and its reader.
+ * Launchers that set environment variables: a table of their variables, and its reader.
  *
- * A row counts as present when it says both rank and size, so that half of one launcher's variables, which some programs
- * set for themselves, does not hide another launcher. torchrun's come first: who starts torchrun inside a Slurm or MPI job
- * means torchrun's.
+ * A row counts as present when both its rank and its size are set, so that half of one launcher's variables, which
+ * some programs set for themselves, does not hide another launcher. torchrun's row comes first: if torchrun is
+ * started inside a Slurm or MPI job, torchrun's variables are meant.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -27,21 +27,21 @@ static const tutti_launcher_row rows[] = {
                                 [TUTTI_TOLD_NODE] = "GROUP_RANK",
                                 [TUTTI_TOLD_NODES] = "GROUP_WORLD_SIZE",
                                 [TUTTI_TOLD_RESTART] = "TORCHELASTIC_RESTART_COUNT"},
-                      .advice = "start with tuttirun or torchrun, or set them"},
+                      .advice = "start with tuttirun or torchrun, or set these variables"},
     {.launcher = TUTTI_LAUNCHER_OPEN_MPI,
      .label = "Open MPI's",
      .names = {[TUTTI_TOLD_RANK] = "OMPI_COMM_WORLD_RANK",
                [TUTTI_TOLD_SIZE] = "OMPI_COMM_WORLD_SIZE",
                [TUTTI_TOLD_LOCAL_RANK] = "OMPI_COMM_WORLD_LOCAL_RANK",
                [TUTTI_TOLD_LOCAL_SIZE] = "OMPI_COMM_WORLD_LOCAL_SIZE"},
-     .advice = "start with mpirun, or set RANK and WORLD_SIZE, which count before them"},
+     .advice = "start with mpirun, or set RANK and WORLD_SIZE, which take precedence"},
     {.launcher = TUTTI_LAUNCHER_MVAPICH,
      .label = "MVAPICH2's",
      .names = {[TUTTI_TOLD_RANK] = "MV2_COMM_WORLD_RANK",
                [TUTTI_TOLD_SIZE] = "MV2_COMM_WORLD_SIZE",
                [TUTTI_TOLD_LOCAL_RANK] = "MV2_COMM_WORLD_LOCAL_RANK",
                [TUTTI_TOLD_LOCAL_SIZE] = "MV2_COMM_WORLD_LOCAL_SIZE"},
-     .advice = "start with mpirun, or set RANK and WORLD_SIZE, which count before them"},
+     .advice = "start with mpirun, or set RANK and WORLD_SIZE, which take precedence"},
     {.launcher = TUTTI_LAUNCHER_MPICH,
      .label = "MPICH's",
      .names = {[TUTTI_TOLD_RANK] = "PMI_RANK",
@@ -49,7 +49,7 @@ static const tutti_launcher_row rows[] = {
                [TUTTI_TOLD_LOCAL_RANK] = "MPI_LOCALRANKID",
                [TUTTI_TOLD_LOCAL_SIZE] = "MPI_LOCALNRANKS"},
      .needs = "MPI_LOCALRANKID", /* Slurm sets the others, too */
-     .advice = "start with mpiexec, or set RANK and WORLD_SIZE, which count before them"},
+     .advice = "start with mpiexec, or set RANK and WORLD_SIZE, which take precedence"},
     {.launcher = TUTTI_LAUNCHER_SLURM,
      .label = "Slurm's",
      .names = {[TUTTI_TOLD_RANK] = "SLURM_PROCID",
@@ -57,20 +57,20 @@ static const tutti_launcher_row rows[] = {
                [TUTTI_TOLD_LOCAL_RANK] = "SLURM_LOCALID",
                [TUTTI_TOLD_NODE] = "SLURM_NODEID",
                [TUTTI_TOLD_NODES] = "SLURM_STEP_NUM_NODES"},
-     .advice = "start with srun, or set RANK and WORLD_SIZE, which count before them"},
-    {.launcher = TUTTI_LAUNCHER_SLURM, /* the same, for who hands on only the names that all guides have */
+     .advice = "start with srun, or set RANK and WORLD_SIZE, which take precedence"},
+    {.launcher = TUTTI_LAUNCHER_SLURM, /* the same, for environments that pass on only the commonly documented names */
      .label = "Slurm's",
      .names = {[TUTTI_TOLD_RANK] = "SLURM_PROCID",
                [TUTTI_TOLD_SIZE] = "SLURM_NTASKS",
                [TUTTI_TOLD_LOCAL_RANK] = "SLURM_LOCALID",
                [TUTTI_TOLD_NODE] = "SLURM_NODEID",
                [TUTTI_TOLD_NODES] = "SLURM_NNODES"},
-     .needs = "SLURM_STEP_NODELIST", /* not set in a batch script, which is one process whatever it has asked for */
-     .advice = "start with srun, or set RANK and WORLD_SIZE, which count before them"},
-    {.launcher = TUTTI_LAUNCHER_MPICH, /* another process manager, that says no more than PMI does */
+     .needs = "SLURM_STEP_NODELIST", /* not set in a batch script, which is always one process */
+     .advice = "start with srun, or set RANK and WORLD_SIZE, which take precedence"},
+    {.launcher = TUTTI_LAUNCHER_MPICH, /* another process manager, which sets only the variables of PMI */
      .label = "PMI's",
      .names = {[TUTTI_TOLD_RANK] = "PMI_RANK", [TUTTI_TOLD_SIZE] = "PMI_SIZE"},
-     .advice = "start with mpiexec, or set RANK and WORLD_SIZE, which count before them"},
+     .advice = "start with mpiexec, or set RANK and WORLD_SIZE, which take precedence"},
 };
 
 const char *tutti_launcher_variable(const char *name) {
@@ -83,7 +83,7 @@ const tutti_launcher_row *tutti_launcher_row_present(void) {
         const char *rank = tutti_launcher_variable(rows[i].names[TUTTI_TOLD_RANK]);
         const char *size = tutti_launcher_variable(rows[i].names[TUTTI_TOLD_SIZE]);
         if (rows[i].needs != NULL && tutti_launcher_variable(rows[i].needs) == NULL) continue;
-        /* RANK alone is a mistake that is told, not a reason to look elsewhere. */
+        /* RANK alone is an error to report, not a reason to use another row. */
         if (i == TORCHRUN_ROW ? rank != NULL || size != NULL : rank != NULL && size != NULL) return &rows[i];
     }
     for (int i = 0; i < TUTTI_TOLD_RESTART; i++)
@@ -91,7 +91,7 @@ const tutti_launcher_row *tutti_launcher_row_present(void) {
     return NULL;
 }
 
-/* "RANK=3, WORLD_SIZE not set, ...": what was looked for and what was found. */
+/* Writes "RANK=3, WORLD_SIZE not set, ...": all of the row's variables and their values. */
 static void describe(const tutti_launcher_row *row, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
@@ -122,13 +122,13 @@ static tutti_status read_number(const tutti_launcher_row *row, const char *name,
     return TUTTI_OK;
 }
 
-/* Slurm counts the tasks of a node in one text for all of them: "4(x2),3". */
+/* Slurm sets the tasks per node in one text for all nodes: "4(x2),3". */
 static tutti_status read_slurm_tasks(const tutti_launcher_row *row, int *values) {
     const char *text = tutti_launcher_variable("SLURM_STEP_TASKS_PER_NODE");
     if (text == NULL || values[TUTTI_TOLD_NODE] == TUTTI_UNTOLD) return TUTTI_OK;
     if (tutti_slurm_tasks_of(text, values[TUTTI_TOLD_NODE], &values[TUTTI_TOLD_LOCAL_SIZE])) return TUTTI_OK;
     char problem[160];
-    snprintf(problem, sizeof problem, "SLURM_STEP_TASKS_PER_NODE=%.60s has nothing for node %d", text,
+    snprintf(problem, sizeof problem, "SLURM_STEP_TASKS_PER_NODE=%.60s has no entry for node %d", text,
              values[TUTTI_TOLD_NODE]);
     return tutti_launcher_row_fail(row, problem);
 }

@@ -1,16 +1,16 @@
 /*
- * Where the ranks meet. MASTER_ADDR and MASTER_PORT come first, whoever has started the ranks. Without them:
+ * Where the ranks meet. MASTER_ADDR and MASTER_PORT take precedence under every launcher. Without them:
  *
  *     launcher            host                               port
  *     torchrun            -                                  -        (both must be set)
- *     rank table          rank 0's server                    follows from the table
- *     Slurm               by PMIx; else the first of the     by PMIx; else follows from job and step
+ *     rank table          rank 0's server                    derived from the table
+ *     Slurm               by PMIx; else the first of the     by PMIx; else derived from job and step
  *                         step's nodes
- *     Open MPI            by PMIx; else, on one host, here   by PMIx; else follows from the job
+ *     Open MPI            by PMIx; else, on one host, here   by PMIx; else derived from the job
  *     MPICH, MVAPICH2     by PMI                             by PMI
  *
- * A port that follows from the job's name lies below those that the system gives to connections. Two jobs that come to
- * the same one share a store, in which each has keys of its own.
+ * A port that is derived from the job's name lies below the range from which the system assigns ports to
+ * connections. Two jobs with the same derived port share a store, in which each has its own keys.
  */
 #include "bootstrap/launcher/meeting.h"
 
@@ -39,7 +39,7 @@ static const char *shown(const char *name) {
 
 /* ------------------------------------------------------------------------------------------- name and port */
 
-/* What names the job: the launcher's number for it. "": nothing does. */
+/* Names the job by the launcher's number for it; "" if there is none. */
 static void name_run(tutti_launcher launcher, tutti_meeting *meeting) {
     const char *space = tutti_launcher_variable("PMIX_NAMESPACE");
     const char *open_mpi = space != NULL ? space : tutti_launcher_variable("OMPI_MCA_ess_base_jobid");
@@ -57,7 +57,7 @@ static void name_run(tutti_launcher launcher, tutti_meeting *meeting) {
     }
 }
 
-/* FNV-1a, so that ports of neighbouring jobs are no neighbours. */
+/* FNV-1a, so that jobs with similar names do not get adjacent ports. */
 static int port_of(const char *run) {
     uint32_t hash = UINT32_C(0x811c9dc5);
     for (const char *c = run; *c != '\0'; c++) hash = (hash ^ (uint8_t)*c) * UINT32_C(0x01000193);
@@ -73,8 +73,8 @@ static tutti_status read_port(tutti_meeting *meeting) {
     if (end == text || *end != '\0' || number < 1 || number > 65535)
         return tutti_fail(
             TUTTI_ERR_CONFIG,
-            "launcher variables: MASTER_PORT=%.40s is no port, 1 to 65535 (MASTER_ADDR: %.80s); it is where the "
-            "ranks meet",
+            "launcher variables: MASTER_PORT=%.40s is not a port from 1 to 65535 (MASTER_ADDR: %.80s); set it to "
+            "the port of the store at which the ranks meet",
             text, shown("MASTER_ADDR"));
     meeting->port = (int)number;
     return TUTTI_OK;
@@ -85,8 +85,8 @@ static tutti_status read_port(tutti_meeting *meeting) {
 static tutti_status fail_no_host(const tutti_world *world, const char *reason) {
     return tutti_fail(
         TUTTI_ERR_CONFIG,
-        "launcher variables: a world of %d needs MASTER_ADDR and MASTER_PORT (1 to 65535), to meet in the store "
-        "there (MASTER_ADDR: %.80s, MASTER_PORT: %.40s)%s; start with tuttirun or torchrun, or set them",
+        "launcher variables: a world of %d needs MASTER_ADDR and MASTER_PORT (1 to 65535), the address of its store "
+        "(MASTER_ADDR: %.80s, MASTER_PORT: %.40s)%s; start with tuttirun or torchrun, or set both variables",
         world->size, shown("MASTER_ADDR"), shown("MASTER_PORT"), reason);
 }
 
@@ -99,7 +99,7 @@ static tutti_status find_slurm_host(const tutti_world *world, tutti_meeting *mee
                       list);
 }
 
-/* Whether the launcher's server on this host is to be asked. All ranks must come to the same answer. */
+/* Returns true when the launcher's server on this host is to be used. All ranks must get the same result. */
 static bool can_exchange(tutti_launcher launcher) {
     switch (launcher) {
     case TUTTI_LAUNCHER_OPEN_MPI:
@@ -107,7 +107,7 @@ static bool can_exchange(tutti_launcher launcher) {
     case TUTTI_LAUNCHER_PMIX:
         if (!tutti_pmix_present()) return launcher == TUTTI_LAUNCHER_SLURM && tutti_pmi_present();
         if (tutti_pmix_check() == TUTTI_OK) return true;
-        tutti_log(TUTTI_LOG_INFO, "PMIx is not asked where to meet: %s", tutti_last_error());
+        tutti_log(TUTTI_LOG_INFO, "PMIx is not used for the store's address: %s", tutti_last_error());
         return false;
     case TUTTI_LAUNCHER_MVAPICH:
     case TUTTI_LAUNCHER_MPICH: return tutti_pmi_present();
@@ -127,14 +127,14 @@ static tutti_status find_host(const tutti_world *world, tutti_launcher launcher,
     }
     if (launcher == TUTTI_LAUNCHER_SLURM) return find_slurm_host(world, meeting);
     return fail_no_host(world, launcher == TUTTI_LAUNCHER_OPEN_MPI
-                                   ? "; Tutti's module pmix would learn them from mpirun (see TUTTI_LOG=info)"
-                                   : "; mpiexec has left no PMI_FD to ask");
+                                   ? "; Tutti's module pmix would get them from mpirun (see TUTTI_LOG=info)"
+                                   : "; mpiexec has not set a usable PMI_FD either");
 }
 
 tutti_status tutti_meeting_find(const tutti_world *world, tutti_meeting *meeting_out) {
     tutti_meeting meeting = {0};
     tutti_launcher launcher;
-    tutti_world again; /* the caller's may be his own */
+    tutti_world again; /* the caller may have built its own */
     const char *host = tutti_launcher_variable("MASTER_ADDR"), *run = tutti_launcher_variable("TORCHELASTIC_RUN_ID");
     const char *agent = tutti_launcher_variable("TORCHELASTIC_USE_AGENT_STORE");
     TUTTI_TRY(tutti_world_read(&again, &launcher));
@@ -166,7 +166,7 @@ const char *tutti_meeting_own_address(const tutti_world *world, char text[TUTTI_
     return told == 1 ? text : NULL;
 }
 
-/* "10.0.0.1,fd00::1/12345": rank 0's addresses and port. Spaces and '=' would not pass PMI. */
+/* Writes "10.0.0.1,fd00::1/12345": rank 0's addresses and port. PMI does not allow spaces and '='. */
 static tutti_status describe_self(const tutti_world *world, int port, char text[TUTTI_PMIX_TEXT_BYTES]) {
     tutti_interface own[MOST_ADDRESSES];
     int count = 0;
@@ -174,7 +174,7 @@ static tutti_status describe_self(const tutti_world *world, int port, char text[
     if (world->local_size < world->size) TUTTI_TRY(tutti_interfaces_list(own, MOST_ADDRESSES, &count));
     for (int i = 0; i < count; i++) {
         char address[TUTTI_ADDRESS_TEXT_BYTES];
-        if (own[i].scope != 0) continue; /* means something else to others */
+        if (own[i].scope != 0) continue; /* link-local: means another address on other hosts */
         tutti_address_text(own[i].address, 0, address);
         used += (size_t)snprintf(text + used, TUTTI_PMIX_TEXT_BYTES - used, "%s%s", used > 0 ? "," : "", address);
     }
@@ -191,7 +191,8 @@ tutti_status tutti_meeting_exchange(const tutti_world *world, int port, tutti_me
     int number = slash != NULL ? atoi(slash + 1) : 0;
     if (slash == NULL || slash == text || (size_t)(slash - text) >= sizeof meeting->host || number < 1 ||
         number > 65535)
-        return tutti_fail(TUTTI_ERR_DATA, "the launcher's server says '%.100s' for where rank 0's store is", text);
+        return tutti_fail(TUTTI_ERR_DATA,
+                          "the launcher's server returned '%.100s', which is not an address of rank 0's store", text);
     snprintf(meeting->host, sizeof meeting->host, "%.*s", (int)(slash - text), text);
     meeting->port = number;
     return TUTTI_OK;
@@ -210,10 +211,10 @@ const char *tutti_meeting_listen_address(const char *host) {
     uint8_t address[16];
     int count = 0;
     if (strcmp(host, "localhost") == 0) return "127.0.0.1";
-    if (!tutti_address_read(host, address)) return NULL; /* names may mean another address elsewhere */
+    if (!tutti_address_read(host, address)) return NULL; /* names may resolve to another address elsewhere */
     if (tutti_address_is_loopback(address)) return host;
     if (tutti_interfaces_all(own, MOST_OWN, &count) != TUTTI_OK) return NULL;
     for (int i = 0; i < count; i++)
         if (memcmp(own[i].address, address, sizeof address) == 0) return host;
-    return NULL; /* not ours: somebody translates it on the way */
+    return NULL; /* not an address of this host: it is translated on the path */
 }

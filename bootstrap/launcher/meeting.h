@@ -1,5 +1,6 @@
 /*
- * Where the ranks of a job meet: the address of the store, in the terms of whichever launcher has started them.
+ * Where the ranks of a job meet: the address of the store, derived from the values of the launcher that started
+ * them.
  */
 #ifndef TUTTI_BOOTSTRAP_MEETING_H
 #define TUTTI_BOOTSTRAP_MEETING_H
@@ -11,27 +12,29 @@
 #include "bootstrap/machine/interfaces.h"
 
 typedef struct tutti_meeting {
-    char host[512]; /* name or address; several addresses of one host are split by commas */
-    int port;       /* 0: rank 0 may take any */
-    bool agent;     /* the launcher hosts the store there */
-    bool exchange;  /* host and port are not known beforehand: rank 0 tells them through the launcher's server */
+    char host[512]; /* name or address; several addresses of one host are separated by commas */
+    int port;       /* 0: rank 0 may choose any */
+    bool agent;     /* the launcher hosts the store at this address */
+    bool exchange;  /* host and port are not known yet: rank 0 publishes them through the launcher's server */
     char run[260];  /* name of the job */
 } tutti_meeting;
 
-/* MASTER_ADDR and MASTER_PORT, where they are set; else what the launcher's own variables tell. TUTTI_ERR_CONFIG says what is
- * missing. */
+/* Uses MASTER_ADDR and MASTER_PORT if they are set, otherwise the launcher's own variables. Fails with
+ * TUTTI_ERR_CONFIG; the error names what is missing. */
 tutti_status tutti_meeting_find(const tutti_world *world, tutti_meeting *meeting_out);
 
-/* Collective: rank 0 gives the port on which its store listens, the others 0; fills in host and port on all. */
+/* Collective: rank 0 passes the port on which its store listens, the others pass 0. Fills in host and port on all
+ * ranks. */
 tutti_status tutti_meeting_exchange(const tutti_world *world, int port, tutti_meeting *meeting);
 
-/* Where rank 0's store listens, of which it will tell by tutti_meeting_exchange: the address that it will tell, or NULL for all
- * interfaces, where that is more than one. In `text`, or constant. */
+/* The address on which rank 0's store listens and which tutti_meeting_exchange will publish, or NULL for all
+ * interfaces if there is more than one address. The result is in `text` or constant. */
 const char *tutti_meeting_own_address(const tutti_world *world, char text[TUTTI_ADDRESS_TEXT_BYTES]);
 
-/* 127.0.0.1, ::1, localhost. */
+/* Returns true for 127.0.0.1, ::1 and localhost. */
 bool tutti_meeting_is_loopback(const char *host);
-/* Where to listen, so that exactly those reach the store who can reach `host`: an address, or NULL for all interfaces. */
+/* The address to listen on so that exactly the hosts that can reach `host` can reach the store; NULL for all
+ * interfaces. */
 const char *tutti_meeting_listen_address(const char *host);
 
 #endif

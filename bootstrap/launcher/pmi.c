@@ -1,16 +1,16 @@
 /*
- * PMI-1, as MPICH's mpiexec (hydra) and Slurm's pmi2 plugin speak it: lines of "name=value" on a socket that they leave open
- * (PMI_FD). Each line of ours gets one in return.
+ * PMI-1, as implemented by MPICH's mpiexec (hydra) and Slurm's pmi2 plugin: lines of "name=value" on a socket that
+ * they leave open (PMI_FD). The server answers each line with one line.
  *
  *     cmd=init pmi_version=1 pmi_subversion=1                      cmd=response_to_init ... rc=0
  *     cmd=get_my_kvsname                                           cmd=my_kvsname kvsname=...
  *     cmd=put kvsname=... key=... value=...     (rank 0)           cmd=put_result rc=0 ...
- *     cmd=barrier_in                                               cmd=barrier_out, when all have come
+ *     cmd=barrier_in                                               cmd=barrier_out, when all have arrived
  *     cmd=get kvsname=... key=...                                  cmd=get_result rc=0 value=...
  *     cmd=finalize                              (at the end)       cmd=finalize_ack
  *
- * mpiexec takes a process that ends without a goodbye for a failed one. Where MPI has said it for the same process, the
- * socket is closed by then.
+ * mpiexec treats a process that ends without cmd=finalize as failed. If MPI has already sent it for the same
+ * process, the socket is closed by then.
  */
 #include <errno.h>
 #include <poll.h>
@@ -36,8 +36,8 @@ enum { LINE_BYTES = 2048, LOOK_MS = 100, LEAVE_MS = 1000 };
 
 static tutti_status fail(const char *what, const char *line) {
     return tutti_fail(TUTTI_ERR_SYSTEM,
-                      "PMI: %s (%.100s); with MASTER_ADDR and MASTER_PORT set, the launcher's server is not asked",
-                      what, line);
+                      "PMI: %s (%.100s); set MASTER_ADDR and MASTER_PORT to start without the launcher's server", what,
+                      line);
 }
 
 static int server_fd(void) {
@@ -48,14 +48,15 @@ static int server_fd(void) {
 bool tutti_pmi_present(void) {
     int type;
     socklen_t bytes = sizeof type;
-    int fd = server_fd(); /* a shell between mpiexec and us may have closed it */
+    int fd = server_fd(); /* a shell between mpiexec and this process may have closed it */
     return fd > 2 && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 && type == SOCK_STREAM;
 }
 
-/* Rank 0 says for all what they wait for. */
+/* Only rank 0 logs waiting. */
 static _Thread_local bool speaks;
 
-/* One byte at a time: what comes behind the line belongs to whoever asks next. Lines are few and short. */
+/* Reads one byte at a time, because the bytes behind the line may belong to another user of the socket. Lines are
+ * few and short. */
 static tutti_status receive_line(int fd, tutti_deadline *deadline, char line[LINE_BYTES]) {
     tutti_notice notice = {0};
     for (size_t used = 0; used < LINE_BYTES - 1;) {
@@ -63,26 +64,27 @@ static tutti_status receive_line(int fd, tutti_deadline *deadline, char line[LIN
         if (poll(&item, 1, LOOK_MS) <= 0) {
             if (tutti_deadline_passed(deadline))
                 return tutti_fail(TUTTI_ERR_TIMEOUT,
-                                  "PMI: the launcher's server does not answer; have all ranks come this "
-                                  "far?");
+                                  "PMI: the launcher's server does not answer; check that all ranks have "
+                                  "started");
             if (speaks && tutti_notice_due(&notice, deadline->spent_ns))
                 tutti_log(
                     TUTTI_LOG_WARN,
                     "the start has waited %lld s for the launcher's server (PMI), which waits for ranks that have "
-                    "not come; waits until TUTTI_CONNECT_TIMEOUT_MS",
+                    "not arrived; waits until TUTTI_CONNECT_TIMEOUT_MS",
                     (long long)(deadline->spent_ns / TUTTI_NS_PER_S));
             continue;
         }
         ssize_t got = read(fd, line + used, 1);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (got <= 0) return fail("the launcher's server is gone", got == 0 ? "end of file" : strerror(errno));
+        if (got <= 0)
+            return fail("the launcher's server closed the connection", got == 0 ? "end of file" : strerror(errno));
         if (line[used] == '\n') {
             line[used] = '\0';
             return TUTTI_OK;
         }
         used++;
     }
-    return fail("an answer without an end", "");
+    return fail("an answer is too long", "");
 }
 
 /* Copies the value of "name=value" in the line. */
@@ -100,7 +102,7 @@ static bool find_value(const char *line, const char *name, char *value, size_t c
     return false;
 }
 
-/* Sends a line and takes the answer, which must be the command `answer`, without an error. */
+/* Sends a line and receives the answer, which must be the command `answer` without an error. */
 TUTTI_PRINTF(5, 6)
 static tutti_status ask(int fd, tutti_deadline *deadline, const char *answer, char line[LINE_BYTES], const char *format,
                         ...) {
@@ -109,17 +111,18 @@ static tutti_status ask(int fd, tutti_deadline *deadline, const char *answer, ch
     va_start(arguments, format);
     int bytes = vsnprintf(line, LINE_BYTES - 1, format, arguments);
     va_end(arguments);
-    if (bytes < 0 || bytes >= LINE_BYTES - 1) return fail("a line that is too long", format);
+    if (bytes < 0 || bytes >= LINE_BYTES - 1) return fail("a request is too long", format);
     line[bytes++] = '\n';
     ssize_t sent = send(fd, line, (size_t)bytes, MSG_NOSIGNAL); /* it fits any socket's buffer */
-    if (sent != bytes) return fail("the launcher's server is gone", sent < 0 ? strerror(errno) : "cut off");
+    if (sent != bytes)
+        return fail("the launcher's server closed the connection", sent < 0 ? strerror(errno) : "cut off");
     TUTTI_TRY(receive_line(fd, deadline, line));
     bool named = find_value(line, "cmd", command, sizeof command) && strcmp(command, answer) == 0;
     (void)find_value(line, "rc", code, sizeof code);
-    return named && strcmp(code, "0") == 0 ? TUTTI_OK : fail("an answer that was not expected", line);
+    return named && strcmp(code, "0") == 0 ? TUTTI_OK : fail("unexpected answer", line);
 }
 
-static pid_t joined; /* a forked child has not */
+static pid_t joined; /* a forked child has not joined */
 
 __attribute__((destructor)) static void leave(void) {
     char line[LINE_BYTES];
@@ -133,14 +136,15 @@ tutti_status tutti_pmi_exchange(const char *mine, char text_out[TUTTI_PMIX_TEXT_
     tutti_deadline time = tutti_deadline_after_ms(tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
     TUTTI_TRY(ask(fd, &time, "response_to_init", line, "cmd=init pmi_version=1 pmi_subversion=1"));
     TUTTI_TRY(ask(fd, &time, "my_kvsname", line, "cmd=get_my_kvsname"));
-    if (!find_value(line, "kvsname", space, sizeof space)) return fail("no key space", line);
+    if (!find_value(line, "kvsname", space, sizeof space)) return fail("the answer has no key space", line);
     speaks = mine != NULL;
     if (mine != NULL)
         TUTTI_TRY(ask(fd, &time, "put_result", line, "cmd=put kvsname=%s key=%s value=%s", space, STORE_KEY, mine));
     TUTTI_TRY(ask(fd, &time, "barrier_out", line, "cmd=barrier_in"));
     TUTTI_TRY(ask(fd, &time, "get_result", line, "cmd=get kvsname=%s key=%s", space, STORE_KEY));
     char text[TUTTI_PMIX_TEXT_BYTES];
-    if (!find_value(line, "value", text, sizeof text)) return fail("rank 0 has not said where its store is", line);
+    if (!find_value(line, "value", text, sizeof text))
+        return fail("rank 0 has not published its store's address", line);
     joined = getpid();
     snprintf(text_out, TUTTI_PMIX_TEXT_BYTES, "%s", text);
     return TUTTI_OK;

@@ -1,8 +1,8 @@
 /*
- * PMIx, by way of its module.
+ * PMIx, through its module.
  *
- * libpmix waits for the launcher's server without a bound in places (PMIx_Init does). So a thread asks, and the caller waits for
- * it within a deadline (async_call.h). A thread that gets no answer stays behind.
+ * libpmix waits for the launcher's server without a bound in places (PMIx_Init does). Therefore a thread makes the
+ * request, and the caller waits for it within a deadline (async_call.h). A thread that gets no answer stays behind.
  */
 #include "bootstrap/launcher/pmix.h"
 
@@ -20,14 +20,14 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 
-/* GRACE_MS: beyond the deadline, for what the server says of it. */
+/* GRACE_MS: time after the deadline in which the server may report its own timeout. */
 enum { LOOK_MS = 100, GRACE_MS = 2000 };
 
 typedef struct question {
-    tutti_async_call call; /* first */
+    tutti_async_call call; /* must be first */
     const tutti_pmix_module *module;
-    bool of_world; /* else the exchange */
-    bool tells;    /* rank 0's `text` */
+    bool of_world; /* otherwise the exchange */
+    bool tells;    /* publishes rank 0's `text` */
     int timeout_s;
     /* The answer. */
     char text[TUTTI_PMIX_TEXT_BYTES];
@@ -49,7 +49,7 @@ static void ask(tutti_async_call *call) {
     else if (!q->of_world) memcpy(q->text, text, sizeof text);
 }
 
-/* Of the job's ranks, which wait for the same, few say so: one for each bit of a rank. */
+/* All ranks of the job wait for the same; only ranks that are 0 or a power of two log it. */
 static bool speaks(void) {
     const char *text = tutti_launcher_variable("PMIX_RANK");
     long rank = text != NULL ? strtol(text, NULL, 10) : 0;
@@ -65,8 +65,8 @@ static tutti_status await(question *q) {
         if (tutti_deadline_passed(&deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT,
                               "PMIx: no answer from the launcher's server on this host within %lld ms "
-                              "(TUTTI_CONNECT_TIMEOUT_MS): it stands still, or ranks of the job have not come; with "
-                              "MASTER_ADDR and MASTER_PORT set, PMIx is not asked",
+                              "(TUTTI_CONNECT_TIMEOUT_MS): it hangs, or ranks of the job have not arrived; set "
+                              "MASTER_ADDR and MASTER_PORT to start without PMIx",
                               (long long)(connect_ms + GRACE_MS));
         if (tutti_notice_due(&notice, deadline.spent_ns) && speaks())
             tutti_log(TUTTI_LOG_WARN,
@@ -77,7 +77,7 @@ static tutti_status await(question *q) {
     return q->status == TUTTI_OK ? TUTTI_OK : tutti_fail(q->status, "%s", q->error);
 }
 
-/* What is asked is filled in; the caller releases its call. */
+/* Creates a question; the caller fills in what to ask, and releases its call. */
 static tutti_status make_question(const tutti_pmix_module *module, question **q_out) {
     question *q;
     TUTTI_TRY(tutti_calloc(1, sizeof *q, &q));
@@ -117,7 +117,7 @@ static tutti_status check_world(const tutti_world *world) {
                 world->local_rank >= 0 && world->local_rank < world->local_size && world->local_size <= world->size;
     if (fits) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG,
-                      "PMIx says rank %d of %d, on its host %d of %d; set RANK, WORLD_SIZE, LOCAL_RANK and "
+                      "PMIx reports rank %d of %d, on its host %d of %d; set RANK, WORLD_SIZE, LOCAL_RANK and "
                       "LOCAL_WORLD_SIZE",
                       world->rank, world->size, world->local_rank, world->local_size);
 }
@@ -126,9 +126,8 @@ tutti_status tutti_pmix_world(tutti_world *world_out) {
     const tutti_pmix_module *module = NULL;
     tutti_world world = {0};
     if (open_module(&module) != TUTTI_OK)
-        return tutti_fail_context(
-            TUTTI_ERR_UNSUPPORTED,
-            "this process was started by a launcher that speaks PMIx, which needs the module pmix");
+        return tutti_fail_context(TUTTI_ERR_UNSUPPORTED,
+                                  "this process was started by a launcher that uses PMIx, which needs the module pmix");
     question *q;
     TUTTI_TRY(make_question(module, &q));
     q->of_world = true;

@@ -1,8 +1,8 @@
 /*
- * Rank tables: reading the file, checking what it says, finding this process in it.
+ * Rank tables: reads the file, checks its contents, finds this process in it.
  *
- * Invariant: after tutti_rank_table_load a completed table is sorted by rank, entry i has rank i, and no device is there
- * twice.
+ * Invariant: after tutti_rank_table_load a completed table is sorted by rank, entry i has rank i, and no device
+ * occurs twice.
  */
 #include "bootstrap/launcher/rank_table.h"
 
@@ -48,7 +48,7 @@ void tutti_rank_table_strip_commas(char *text) {
     }
 }
 
-/* All of the file, with an end that makes it text. */
+/* Reads the whole file and appends a NUL. */
 static tutti_status read_all(int fd, char **text_out) {
     size_t bytes = 0, capacity = 64 << 10;
     char *text = malloc(capacity + 1);
@@ -64,10 +64,10 @@ static tutti_status read_all(int fd, char **text_out) {
         free(text);
         return tutti_fail(TUTTI_ERR_CONFIG, "%s", strerror(errno));
     }
-    if (text == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory to read it");
+    if (text == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "out of memory while reading it");
     if (bytes == capacity) {
         free(text);
-        return tutti_fail(TUTTI_ERR_CONFIG, "longer than %zu bytes", bytes);
+        return tutti_fail(TUTTI_ERR_CONFIG, "it is longer than %zu bytes", bytes);
     }
     text[bytes] = '\0';
     *text_out = text;
@@ -95,7 +95,7 @@ static int compare_ranks(const void *a, const void *b) {
     return (one->rank > two->rank) - (one->rank < two->rank);
 }
 
-/* One address or several, split by commas; *count_out of them. */
+/* Checks that `list` is one address, or several separated by commas; stores their number in *count_out. */
 static bool are_addresses(const char *list, int *count_out) {
     *count_out = 0;
     for (const char *next = list; *next != '\0'; next += *next == ',') {
@@ -117,31 +117,33 @@ static tutti_status check_entry(const tutti_rank_table *table, const tutti_rank_
         return tutti_fail(TUTTI_ERR_CONFIG, "device_id %d of rank %d is more than %d", entry->device, entry->rank,
                           most);
     if (!are_addresses(entry->device_ip, &naddresses))
-        return tutti_fail(TUTTI_ERR_CONFIG, "device_ip '%.60s' of rank %d is no address", entry->device_ip,
+        return tutti_fail(TUTTI_ERR_CONFIG, "device_ip '%.60s' of rank %d is not an address", entry->device_ip,
                           entry->rank);
     (void)are_addresses(table->entries[0].device_ip, &nfirst);
     if (naddresses != nfirst)
-        return tutti_fail(TUTTI_ERR_CONFIG, "rank %d has %d device_ip, rank 0 has %d; each device has as many",
-                          entry->rank, naddresses, nfirst);
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "rank %d has %d device_ip, rank 0 has %d; all devices must have the same number", entry->rank,
+                          naddresses, nfirst);
     if ((entry->host_ip[0] == '\0') != (table->entries[0].host_ip[0] == '\0'))
-        return tutti_fail(TUTTI_ERR_CONFIG, "some servers have a host_ip, others none");
+        return tutti_fail(TUTTI_ERR_CONFIG, "some servers have a host_ip, others do not; give all or none of them one");
     return TUTTI_OK;
 }
 
-/* No two devices at one place, and none with another's address. The entries are sorted by place. */
+/* Checks that no two devices have the same place or address. The entries are sorted by place. */
 static tutti_status check_places(const tutti_rank_table *table) {
     const tutti_rank_entry *entries = table->entries;
     bool several = strcmp(entries[0].server, entries[table->count - 1].server) != 0;
     for (int i = 0; i < table->count; i++) {
         if (several && entries[i].device_ip[0] == '\0')
-            return tutti_fail(TUTTI_ERR_CONFIG, "device %d of server %s has no device_ip, which several servers need",
+            return tutti_fail(TUTTI_ERR_CONFIG,
+                              "device %d of server %s has no device_ip, which tables of several servers need",
                               entries[i].device, entries[i].server);
         if (i > 0 && compare_places(&entries[i - 1], &entries[i]) == 0)
-            return tutti_fail(TUTTI_ERR_CONFIG, "device_id %d of server %s is there twice", entries[i].device,
+            return tutti_fail(TUTTI_ERR_CONFIG, "device_id %d of server %s occurs twice", entries[i].device,
                               entries[i].server);
         for (int j = 0; j < i && entries[i].device_ip[0] != '\0'; j++)
             if (strcmp(entries[i].device_ip, entries[j].device_ip) == 0)
-                return tutti_fail(TUTTI_ERR_CONFIG, "device_ip %.60s is there twice", entries[i].device_ip);
+                return tutti_fail(TUTTI_ERR_CONFIG, "device_ip %.60s occurs twice", entries[i].device_ip);
     }
     return TUTTI_OK;
 }
@@ -158,7 +160,7 @@ static tutti_status check_ranks(tutti_rank_table *table) {
     return TUTTI_OK;
 }
 
-/* Sorts by rank; in cloud mode the ranks are the order of servers and devices. */
+/* Sorts by rank; in cloud mode the order of servers and devices gives the ranks. */
 static tutti_status check(tutti_rank_table *table) {
     if (table->count == 0) return tutti_fail(TUTTI_ERR_CONFIG, "it has no devices");
     qsort(table->entries, (size_t)table->count, sizeof *table->entries, compare_places);
@@ -198,14 +200,14 @@ static tutti_status load_once(const char *path, tutti_rank_table *table_out) {
     return status;
 }
 
-/* Of all that wait for the table, rank 0 says so, or the first device of each server. */
+/* Of all ranks that wait for the table only rank 0 logs it or, without RANK_ID, the first device of each server. */
 static bool is_first(void) {
     const char *rank = tutti_launcher_variable("RANK_ID"), *device = tutti_launcher_variable("DEVICE_ID");
     const char *number = rank != NULL ? rank : device;
     return number == NULL || strcmp(number, "0") == 0;
 }
 
-/* Who completes the file may be writing it just now: once it has been seen unfinished, broken JSON means "not yet". */
+/* The file may be in the middle of an update: once it has been seen unfinished, invalid JSON means "not yet". */
 tutti_status tutti_rank_table_load(const char *path, tutti_rank_table *table_out) {
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
     tutti_deadline deadline = tutti_deadline_after_ms(timeout_ms);
@@ -228,8 +230,8 @@ tutti_status tutti_rank_table_load(const char *path, tutti_rank_table *table_out
         if (tutti_deadline_passed(&deadline))
             return tutti_fail(
                 TUTTI_ERR_TIMEOUT,
-                "rank table %s: its status is not 'completed' after %lld ms (TUTTI_CONNECT_TIMEOUT_MS); who "
-                "writes it has probably failed",
+                "rank table %s: its status is not 'completed' after %lld ms (TUTTI_CONNECT_TIMEOUT_MS); the "
+                "process that writes it has probably failed",
                 path, (long long)timeout_ms);
     }
 }
@@ -254,7 +256,7 @@ static tutti_status read_variable(const char *name, int *number_out) {
     return TUTTI_OK;
 }
 
-/* Without RANK_ID: the device of that number on this server. */
+/* Without RANK_ID: finds the device of that number on this server. */
 static tutti_status find_by_device(const tutti_rank_table *table, int device, int *rank_out) {
     const tutti_rank_entry *entries = table->entries;
     int nfound = 0;
@@ -284,7 +286,7 @@ static tutti_status find_self(const tutti_rank_table *table, int *rank_out) {
     TUTTI_TRY(read_variable("DEVICE_ID", &device));
     if (rank == TUTTI_UNTOLD && device == TUTTI_UNTOLD)
         return tutti_fail(TUTTI_ERR_CONFIG,
-                          "neither RANK_ID nor DEVICE_ID is set, so this process is none of its ranks");
+                          "neither RANK_ID nor DEVICE_ID is set, so this process's rank is unknown; set RANK_ID");
     if (rank == TUTTI_UNTOLD) TUTTI_TRY(find_by_device(table, device, &rank));
     if (rank >= table->count)
         return tutti_fail(TUTTI_ERR_CONFIG, "RANK_ID=%d, but it has %d ranks", rank, table->count);
@@ -329,7 +331,7 @@ tutti_status tutti_rank_table_world(tutti_world *world_out) {
 
 /* ---------------------------------------------------------------------------------------------- meeting */
 
-/* FNV-1a: equal for the same devices, whatever the file looks like. */
+/* FNV-1a; equal for the same devices, regardless of the file's format. */
 static uint64_t hash(const tutti_rank_table *table) {
     uint64_t value = TUTTI_FNV_BASIS;
     for (int i = 0; i < table->count; i++) {

@@ -1,9 +1,10 @@
 /*
- * The job's store, reached from the launcher's variables.
+ * The job's store, found from the launcher's variables.
  *
- * Where the launcher hosts the store, every rank is a client. Else rank 0 serves it, where meeting.h says, in this process, from the first rendezvous to the process's end: a rank that has finished with one
- * communicator may come back for the next at any time. Whoever closes says so in the store; rank 0 waits for all,
- * so that nobody loses the store while he still reads.
+ * If the launcher hosts the store, every rank is a client. Otherwise rank 0 serves it in this process, at the
+ * address that meeting.h determines, from the first rendezvous to the process's end: a rank that has finished with
+ * one communicator may return for the next at any time. A rank that closes its rendezvous reports it in the store;
+ * rank 0 waits for all of them, so that no rank loses the store while it still reads.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,9 +24,9 @@
 #include "bootstrap/launcher/world.h"
 
 enum {
-    JOIN_MS = 3000,  /* how long a port in use gets to prove that a store is behind it */
+    JOIN_MS = 3000,  /* how long a store behind a port in use may take to answer */
     LEAVE_MS = 5000, /* how long rank 0 waits for the others at close */
-    HURRY_MS = 1500  /* the same where they only have to read why */
+    HURRY_MS = 1500  /* the same if the others only have to read the reason of a failure */
 };
 
 struct tutti_rendezvous {
@@ -34,7 +35,7 @@ struct tutti_rendezvous {
     char prefix[320];
     int rank, nranks;
     bool agent;  /* the launcher hosts the store */
-    bool serves; /* this process does */
+    bool serves; /* this process serves it */
     int64_t leave_ms;
 };
 
@@ -42,7 +43,7 @@ struct tutti_rendezvous {
 static struct {
     pthread_mutex_t lock;
     tutti_store_server *server;
-    pid_t owner; /* a forked child has the memory, not the thread */
+    pid_t owner; /* a forked child has the memory, but not the thread */
     int port;
 } own = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -65,7 +66,7 @@ static tutti_status serve(const tutti_meeting *where, const char *secret, const 
     return status;
 }
 
-/* When the process or the library ends. */
+/* Runs when the process ends or the library is closed. */
 __attribute__((destructor)) static void stop_serving(void) {
     if (own.server != NULL && own.owner == getpid()) tutti_store_server_stop(own.server);
     own.server = NULL;
@@ -80,15 +81,14 @@ typedef struct seeker {
 static void say_late(void *context, int64_t waited_ns, const char *reason) {
     seeker *s = context;
     if (!tutti_notice_due(&s->notice, waited_ns)) return;
-    tutti_log(
-        TUTTI_LOG_WARN,
-        "the start has waited %lld s for the store at %s:%d, where the ranks meet (%s so far); %s serves it; waits "
-        "until TUTTI_CONNECT_TIMEOUT_MS",
-        (long long)(waited_ns / TUTTI_NS_PER_S), s->where->host, s->where->port, reason,
-        s->where->agent ? "the launcher on node 0" : "rank 0");
+    tutti_log(TUTTI_LOG_WARN,
+              "the start has waited %lld s for the store at %s:%d, where the ranks meet (%s so far); %s serves it; "
+              "waits until TUTTI_CONNECT_TIMEOUT_MS",
+              (long long)(waited_ns / TUTTI_NS_PER_S), s->where->host, s->where->port, reason,
+              s->where->agent ? "the launcher on node 0" : "rank 0");
 }
 
-/* Of a host's ranks, which wait for the same, the first says so. */
+/* All ranks of a host wait for the same; only the first one logs it. */
 static tutti_status seek(const tutti_world *world, const tutti_meeting *where, const char *secret, const char *host,
                          tutti_store_client **client_out) {
     seeker s = {.where = where};
@@ -99,8 +99,8 @@ static tutti_status seek(const tutti_world *world, const tutti_meeting *where, c
     return tutti_store_client_reach(host, where->port, &patience, client_out);
 }
 
-/* Rank 0's way: serve; where the port is taken by a store of this user already (a framework's, or another job's that has come to the
- * same port), join it. */
+/* Rank 0 serves the store; if the port is already taken by a store of this user (a framework's, or that of another
+ * job with the same port), it joins that store. */
 static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *rendezvous, const tutti_meeting *where,
                                   const char *secret) {
     const tutti_store_patience patience = {.secret = secret, .connect_ms = JOIN_MS};
@@ -118,18 +118,19 @@ static tutti_status serve_or_join(const tutti_world *world, tutti_rendezvous *re
     status = tutti_store_client_reach(where->host, where->port, &patience, &rendezvous->client);
     if (status == TUTTI_ERR_REFUSED) return status;
     if (status != TUTTI_OK) return tutti_fail(TUTTI_ERR_CONFIG, "%s", reason);
-    tutti_log(TUTTI_LOG_INFO, "joins the store that is at %s:%d already", where->host, where->port);
+    tutti_log(TUTTI_LOG_INFO, "joins the store that already listens at %s:%d", where->host, where->port);
     return TUTTI_OK;
 }
 
-/* Where rank 0 told it through the launcher's server: once per process, and all ranks at their first rendezvous. */
+/* The address that rank 0 published through the launcher's server: once per process, by all ranks at their first
+ * rendezvous. */
 static struct {
     pthread_mutex_t lock;
     tutti_meeting meeting;
-    pid_t owner; /* 0: not yet */
+    pid_t owner; /* 0: not published yet */
 } told = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Rank 0 serves before it says where. */
+/* Rank 0 serves before it publishes the address. */
 static tutti_status exchange(const tutti_world *world, const char *secret, tutti_meeting *where) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&told.lock);
@@ -150,7 +151,7 @@ static tutti_status reach(const tutti_world *world, const tutti_meeting *where, 
                           tutti_rendezvous *rendezvous) {
     if (world->rank != 0 || where->agent) return seek(world, where, secret, where->host, &rendezvous->client);
     if (!where->exchange) return serve_or_join(world, rendezvous, where, secret);
-    rendezvous->serves = true; /* since the exchange: at the one address that it has told, or at all of them */
+    rendezvous->serves = true; /* since the exchange: at the one published address, or at all of them */
     bool several = strchr(where->host, ',') != NULL;
     return seek(world, where, secret, several ? "127.0.0.1" : where->host, &rendezvous->client);
 }
@@ -194,8 +195,8 @@ const char *tutti_rendezvous_prefix(const tutti_rendezvous *rendezvous) {
     return rendezvous->prefix;
 }
 
-/* Counts the ranks that are done; the last one sets the key for which the host waits. Failures mean only that
- * somebody is gone already. */
+/* Counts the ranks that are done; the last one sets the key for which rank 0 waits. A failure only means that
+ * another rank has already ended. */
 static void leave(tutti_rendezvous *rendezvous) {
     char key[384], word[8];
     const tutti_store *store = &rendezvous->store;
@@ -214,7 +215,7 @@ void tutti_rendezvous_hurry(tutti_rendezvous *rendezvous) {
 
 void tutti_rendezvous_close(tutti_rendezvous *rendezvous) {
     if (rendezvous == NULL) return;
-    char error[TUTTI_ERROR_TEXT_BYTES]; /* the text of why this is closed is worth more than what happens here */
+    char error[TUTTI_ERROR_TEXT_BYTES]; /* keeps the text of the error that led to this close */
     snprintf(error, sizeof error, "%s", tutti_last_error());
     if (!rendezvous->agent) leave(rendezvous);
     (void)tutti_fail(TUTTI_OK, "%s", error);

@@ -1,9 +1,10 @@
 /*
- * Slurm's short forms, read without expanding them: a list may name a hundred thousand hosts.
+ * Slurm's compressed lists, read without expanding them: a list may name a hundred thousand hosts.
  *
- * A list is items split by commas outside of brackets. An item is text with any number of brackets in it, each a list of
- * numbers and ranges whose width is that of the range's first number ("[08-11]" is 08, 09, 10, 11). Several brackets
- * multiply, the last one running fastest: host k of an item is k written with the brackets as digits.
+ * A list is items separated by commas outside of brackets. An item is text with any number of brackets in it, each
+ * a list of numbers and ranges whose width is that of the range's first number ("[08-11]" is 08, 09, 10, 11).
+ * Several brackets multiply, the last one varying fastest: host k of an item is k written with the brackets as
+ * digits.
  */
 #include "bootstrap/launcher/slurm.h"
 
@@ -14,7 +15,7 @@
 
 enum { MOST_HOSTS = 1 << 24 };
 
-/* Length of the item at `text`: up to a comma that is in no bracket, or the end. */
+/* Length of the item at `text`: up to a comma outside of brackets, or the end. */
 static size_t item_length(const char *text) {
     size_t length = 0;
     for (bool inside = false; text[length] != '\0' && (inside || text[length] != ','); length++) {
@@ -49,8 +50,8 @@ static bool read_range(const char *text, range *range_out) {
     return true;
 }
 
-/* How many numbers the bracket at `text` holds, and where it ends; number `index` of them where index >= 0. 0: it cannot be
- * read. */
+/* Returns how many numbers the bracket at `text` holds, or 0 when it is malformed, and where it ends; if index >=
+ * 0, also writes number `index` of them. */
 static long long read_bracket(const char *text, const char **end_out, long long index, char *number, size_t capacity) {
     long long count = 0;
     const char *next = text; /* at '[' or ',' */
@@ -67,7 +68,7 @@ static long long read_bracket(const char *text, const char **end_out, long long 
     return count;
 }
 
-/* Hosts in the item; 0: it cannot be read. */
+/* Number of hosts in the item; 0: it is malformed. */
 static long long count_item(const char *item, size_t length) {
     long long count = length > 0;
     for (const char *next = item; next < item + length && count > 0 && count <= MOST_HOSTS;) {
@@ -79,7 +80,7 @@ static long long count_item(const char *item, size_t length) {
     return count <= MOST_HOSTS ? count : 0;
 }
 
-/* Host `index` of an item of `count` that can be read. */
+/* Writes host `index` of a well-formed item of `count` hosts. */
 static bool expand_item(const char *item, size_t length, long long count, long long index, char *host,
                         size_t capacity) {
     size_t used = 0;

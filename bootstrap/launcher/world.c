@@ -1,9 +1,10 @@
 /*
- * Who am I and how many are we: what the launcher says, completed and checked.
+ * This process's rank and the number of ranks: the launcher's values, completed and checked.
  *
- * Nothing is guessed silently. Rank and size come together or not at all; what launchers leave out about the hosts is filled
- * in and said; whatever contradicts is one error that shows all that was found. torchrun's variables count before a rank
- * table, that before those of MPI and Slurm: who sets them up by hand inside such a job means what he sets.
+ * No value is guessed silently. Rank and size must be given together or not at all; values about the hosts that a
+ * launcher omits are filled in and logged; a contradiction fails with an error that shows all values found.
+ * torchrun's variables take precedence over a rank table, and that over the variables of MPI and Slurm: variables
+ * that are set by hand inside such a job are meant.
  */
 #include "bootstrap/launcher/world.h"
 
@@ -22,7 +23,7 @@ enum { UNSET = TUTTI_UNTOLD };
 
 /* --------------------------------------------------------------------------------- from a row of variables */
 
-/* `index` counts from 0 up to `count`; both are known here. */
+/* `index` must be less than `count`; both are known here. */
 static tutti_status check_index(const tutti_launcher_row *row, tutti_told index, tutti_told count, const int *values) {
     char problem[160], label[64];
     if (values[index] < values[count]) return TUTTI_OK;
@@ -44,11 +45,11 @@ static void say_assumed(const tutti_launcher_row *row, const int *values) {
     if (atomic_flag_test_and_set(&told)) return;
     const char *rank = row->names[TUTTI_TOLD_LOCAL_RANK], *size = row->names[TUTTI_TOLD_LOCAL_SIZE];
     tutti_log(values[TUTTI_TOLD_RANK] == 0 ? TUTTI_LOG_WARN : TUTTI_LOG_INFO,
-              "%s or %s is not set: takes all %d ranks to be on one host", rank != NULL ? rank : "LOCAL_RANK",
+              "%s or %s is not set: assuming that all %d ranks are on one host", rank != NULL ? rank : "LOCAL_RANK",
               size != NULL ? size : "LOCAL_WORLD_SIZE", values[TUTTI_TOLD_SIZE]);
 }
 
-/* One of the two may follow from the other; else all ranks count as one host's. */
+/* Local rank and local size may follow from other values; otherwise all ranks are assumed to be on one host. */
 static tutti_status fill_local(const tutti_launcher_row *row, int *values) {
     int nodes = values[TUTTI_TOLD_NODES], *local_size = &values[TUTTI_TOLD_LOCAL_SIZE];
     int *local_rank = &values[TUTTI_TOLD_LOCAL_RANK];
@@ -73,7 +74,7 @@ static tutti_status fill_local(const tutti_launcher_row *row, int *values) {
     return TUTTI_OK;
 }
 
-/* MPI's launchers do not say which node this is: ranks go to the nodes in blocks, or by turns. */
+/* MPI's launchers do not provide the node: ranks are assigned to the nodes in blocks, or round-robin. */
 static void fill_node(int *values) {
     int rank = values[TUTTI_TOLD_RANK], local_rank = values[TUTTI_TOLD_LOCAL_RANK];
     int local_size = values[TUTTI_TOLD_LOCAL_SIZE], *nodes = &values[TUTTI_TOLD_NODES];
@@ -121,7 +122,8 @@ static tutti_status read_row(const tutti_launcher_row *row, tutti_world *world_o
 
 /* --------------------------------------------------------------------------------------------- all sources */
 
-/* Processes that were started together without a rank: each would be a world of its own, which nobody wants. */
+/* Warns of processes that were started together but without ranks: each would be a world of its own, which is not
+ * intended. */
 static void warn_of_other_launchers(void) {
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"};
     static atomic_flag told = ATOMIC_FLAG_INIT;

@@ -73,6 +73,6 @@ void tutti_async_call_release(tutti_async_call *call) {
     pthread_mutex_lock(&call->lock);
     bool runs = call->references > 1 && !call->done;
     pthread_mutex_unlock(&call->lock);
-    if (runs) tutti_module_pin_library(); /* the thread returns to its code */
+    if (runs) tutti_module_pin_library(); /* the thread returns to this library's code */
     drop_reference(call);
 }

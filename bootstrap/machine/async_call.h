@@ -1,11 +1,13 @@
 /*
- * A blocking call into somebody else's code that has no time limit (getaddrinfo, libpmix), made by a thread, so that its caller
- * waits within a deadline and may give up.
+ * A blocking call into foreign code without a time limit (getaddrinfo, libpmix). A thread makes the call, so that
+ * the caller can wait within a deadline and give up.
  *
- * The struct is the first member of the caller's own, which holds arguments and results. Thread and caller own it together; the
- * last of them destroys it. A thread whose caller has given up returns when its call does, so the library is pinned then.
+ * The struct is the first member of the caller's own struct, which holds arguments and results. Thread and caller
+ * share ownership; the last one to release it destroys it. If the caller gives up, the thread returns when its call
+ * does; therefore the library is pinned in memory.
  *
- * Invariant: from start until the call has completed the thread alone uses arguments and results; afterwards the caller alone.
+ * Invariant: from the start until the call has completed, only the thread accesses arguments and results;
+ * afterwards only the caller.
  */
 #ifndef TUTTI_BOOTSTRAP_ASYNC_CALL_H
 #define TUTTI_BOOTSTRAP_ASYNC_CALL_H
@@ -16,22 +18,22 @@
 
 typedef struct tutti_async_call tutti_async_call;
 struct tutti_async_call {
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t completed;
-    int references; /* the caller's, and while it runs the thread's */
+    int references; /* held by the caller and, while it runs, by the thread */
     bool done;
-    void (*run)(tutti_async_call *call);     /* on the thread: makes the call, and writes its results */
+    void (*run)(tutti_async_call *call);     /* runs on the thread: makes the call and writes its results */
     void (*destroy)(tutti_async_call *call); /* frees results and the caller's struct */
 };
 
-/* With one reference, the caller's. */
+/* Initializes the call with one reference, held by the caller. */
 void tutti_async_call_init(tutti_async_call *call, void (*run)(tutti_async_call *call),
                            void (*destroy)(tutti_async_call *call));
-/* Starts the thread. 0, or errno: there is none. */
+/* Starts the thread. Returns 0, or an errno value when no thread could be started. */
 int tutti_async_call_start(tutti_async_call *call);
-/* Waits up to wait_ms; true once the call has completed. */
+/* Waits up to wait_ms; returns true once the call has completed. */
 bool tutti_async_call_wait(tutti_async_call *call, int64_t wait_ms);
-/* Ends the caller's use; does not wait. What the thread still gets is dropped. */
+/* Drops the caller's reference without waiting. Later results of the thread are discarded. */
 void tutti_async_call_release(tutti_async_call *call);
 
 #endif

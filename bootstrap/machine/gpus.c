@@ -12,7 +12,8 @@ static int is_device(const struct dirent *item) {
     return item->d_name[0] != '.' && strlen(item->d_name) < TUTTI_GPU_ADDRESS_BYTES;
 }
 
-/* Which of the machine's GPUs is visible as number `index`; -1: not told by a number (but a UUID, say). */
+/* Maps CUDA's GPU number `index` to the machine's GPU number; -1: not given by a number (but by a UUID, for
+ * example). */
 static int number_of(int index, const char *visible) {
     char *end;
     if (visible == NULL) return index;
@@ -27,12 +28,13 @@ static int number_of(int index, const char *visible) {
 
 bool tutti_gpus_address(const char *root, const char *visible, int index, char address_out[TUTTI_GPU_ADDRESS_BYTES]) {
     char path[512];
-    struct dirent **gpus; /* sorted by PCI address, as the driver counts them */
+    struct dirent **gpus; /* sorted by PCI address, which is the driver's order */
     snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus", root);
     int count = scandir(path, &gpus, is_device, alphasort), number = number_of(index, visible);
     if (count < 0) return false;
     bool found = number >= 0 && number < count;
-    if (found) memcpy(address_out, gpus[number]->d_name, strlen(gpus[number]->d_name) + 1); /* it fits: is_device */
+    if (found)
+        memcpy(address_out, gpus[number]->d_name, strlen(gpus[number]->d_name) + 1); /* it fits: checked by is_device */
     for (int i = 0; i < count; i++) free(gpus[i]);
     free(gpus);
     return found;

@@ -1,8 +1,8 @@
 /*
- * The addresses of this host: read from the system, sifted by name, put in order.
+ * The addresses of this host: read from the system, filtered by name, sorted.
  *
- * A candidate's place is a number (rank_of) that says what kind of thing it is; among equals speed decides, then IPv4
- * before IPv6, then the system's order. Only reading touches the system, so that the rest is tested with made-up hosts.
+ * Candidates are sorted by kind (rank_of), then by speed, then IPv4 before IPv6, then in the system's order. Only
+ * the reading functions access the system, so the rest is tested with synthetic hosts.
  */
 #include "bootstrap/machine/interfaces.h"
 
@@ -75,7 +75,7 @@ bool tutti_address_read(const char *text, uint8_t address_out[16]) {
 
 typedef struct name_filter {
     bool except, exact;
-    const char *names; /* split by ',' */
+    const char *names; /* separated by ',' */
 } name_filter;
 
 static name_filter parse_filter(const char *text) {
@@ -114,7 +114,7 @@ static bool better(const tutti_interface *a, const tutti_interface *b) {
     return is_ipv4(a->address) && !is_ipv4(b->address);
 }
 
-/* By insertion: equals keep the system's order, and there are few. */
+/* Insertion sort: it keeps the system's order of equal items, and there are few items. */
 static void sort(tutti_interface *items, int count) {
     for (int i = 1; i < count; i++) {
         tutti_interface item = items[i];
@@ -124,7 +124,7 @@ static void sort(tutti_interface *items, int count) {
     }
 }
 
-/* "eth0 (10.0.0.1), lo (127.0.0.1)". */
+/* Writes "eth0 (10.0.0.1), lo (127.0.0.1)". */
 static void list_all(const tutti_interface *all, int nall, char *text, size_t capacity) {
     size_t used = (size_t)snprintf(text, capacity, "%s", nall == 0 ? "none" : "");
     for (int i = 0; i < nall && used < capacity; i++) {
@@ -141,7 +141,7 @@ tutti_status tutti_interfaces_choose(tutti_interface *all, int nall, const char 
     sort(all, nall);
     for (int i = 0; i < nall; i++) {
         if (!passes(&names, all[i].name)) continue;
-        /* The first loopback address comes behind all that are none: the others make it superfluous. */
+        /* A loopback address is kept only if no other kind precedes it; all loopback addresses sort last. */
         bool wanted = !all[i].loopback || npassed == 0 || interfaces_out[0].loopback;
         npassed++;
         if (wanted && count < capacity) interfaces_out[count++] = all[i];
@@ -150,10 +150,10 @@ tutti_status tutti_interfaces_choose(tutti_interface *all, int nall, const char 
         char found[1024];
         list_all(all, nall, found, sizeof found);
         if (*filter == '\0')
-            return tutti_fail(TUTTI_ERR_SYSTEM, "this host has no network interface with an address that is up");
+            return tutti_fail(TUTTI_ERR_SYSTEM, "this host has no network interface that is up and has an address");
         return tutti_fail(TUTTI_ERR_CONFIG,
-                          "%s=%s leaves no network interface; there are %s; name some of these, by how they begin "
-                          "(eth), exactly (=eth0), or all but some (^docker,lo)",
+                          "%s=%s excludes all network interfaces; this host has %s; select some of these by prefix "
+                          "(eth), by exact name (=eth0), or all but some (^docker,lo)",
                           variable, filter, found);
     }
     *count_out = count;
@@ -162,7 +162,8 @@ tutti_status tutti_interfaces_choose(tutti_interface *all, int nall, const char 
 
 /* --------------------------------------------------------------------------------------------- reading */
 
-/* Asks the driver; what is no adapter need not answer. Not by way of /sys, which may show another network namespace. */
+/* Queries the driver; interfaces other than adapters may not answer. Not through /sys, which may show another
+ * network namespace. */
 static bool ask_driver(int fd, const char *name, void *question) {
     struct ifreq request = {.ifr_data = question};
     snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
@@ -174,10 +175,10 @@ static uint32_t read_speed(int fd, const char *name) {
     if (!ask_driver(fd, name, &settings)) return 0;
     uint32_t speed =
         (uint32_t)settings.speed_hi << 16 | settings.speed; /* the header's own function overflows an int */
-    return speed < INT32_MAX ? speed : 0;                   /* -1 says that it is not known */
+    return speed < INT32_MAX ? speed : 0;                   /* -1 means unknown */
 }
 
-/* A tun, unlike a tap, is a point-to-point link: a VPN, that leads to other hosts. */
+/* A tun, unlike a tap, is a point-to-point link: a VPN that leads to other hosts. */
 static bool is_inner(int fd, const char *name) {
     struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
     if (!ask_driver(fd, name, &info)) return false;
@@ -210,7 +211,7 @@ static tutti_interface describe(int fd, const struct ifaddrs *from) {
     return item;
 }
 
-/* "TUTTI_SOCKET_IFNAME" and its value, or those of the others that are set. */
+/* Returns the value of TUTTI_SOCKET_IFNAME, or else of the first of the other variables that is set, and its name. */
 static const char *find_filter(const char **variable_out) {
     static const char *const others[] = {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"};
     const char *filter = tutti_setting_text(TUTTI_SETTING_SOCKET_IFNAME);
@@ -223,7 +224,7 @@ static const char *find_filter(const char **variable_out) {
     return filter;
 }
 
-/* The system's list; free it. */
+/* Reads the system's list; the caller frees it. */
 static tutti_status read_all(tutti_interface **all_out, int *count_out) {
     struct ifaddrs *found = NULL;
     tutti_interface *all;

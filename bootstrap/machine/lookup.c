@@ -1,5 +1,5 @@
 /*
- * Looking names up by a thread of their own. See lookup.h and async_call.h.
+ * Name resolution on a separate thread. See lookup.h and async_call.h.
  */
 #include "bootstrap/machine/lookup.h"
 
@@ -14,9 +14,9 @@
 #include "bootstrap/base/status.h"
 
 struct tutti_lookup {
-    tutti_async_call call; /* first */
-    bool known;            /* at once, without a thread */
-    int problem;           /* as getaddrinfo gave it */
+    tutti_async_call call; /* must be first */
+    bool known;            /* resolved at once, without a thread */
+    int problem;           /* result of getaddrinfo */
     struct addrinfo *found;
     char host[256], service[16];
 };
@@ -34,7 +34,8 @@ static void ask(tutti_async_call *call) {
     if (lookup->problem != 0) lookup->found = NULL;
 }
 
-/* Where no name server is needed. Without a name: the loopback addresses (RFC 6761); a bare container has no /etc/hosts. */
+/* Resolves names that need no name server. A missing name means the loopback addresses (RFC 6761); a bare container
+ * has no /etc/hosts. */
 static bool is_known(tutti_lookup *lookup) {
     const char *name = strcmp(lookup->host, "localhost") == 0 ? NULL : lookup->host;
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
@@ -44,7 +45,7 @@ static bool is_known(tutti_lookup *lookup) {
 tutti_status tutti_lookup_start(const char *host, int port, tutti_lookup **lookup_out) {
     tutti_lookup *lookup;
     if (strlen(host) >= sizeof lookup->host)
-        return tutti_fail(TUTTI_ERR_CONFIG, "the host name '%.40s...' is longer than any", host);
+        return tutti_fail(TUTTI_ERR_CONFIG, "the host name '%.40s...' is too long", host);
     TUTTI_TRY(tutti_calloc(1, sizeof *lookup, &lookup));
     tutti_async_call_init(&lookup->call, ask, destroy);
     snprintf(lookup->host, sizeof lookup->host, "%s", host);
@@ -62,7 +63,7 @@ tutti_status tutti_lookup_start(const char *host, int port, tutti_lookup **looku
 tutti_status tutti_lookup_look(tutti_lookup *lookup, int64_t wait_ms, const struct addrinfo **found_out) {
     if (!lookup->known && !tutti_async_call_wait(&lookup->call, wait_ms)) return TUTTI_NOT_YET;
     if (lookup->problem != 0)
-        return tutti_fail(TUTTI_ERR_CONFIG, "the name '%s' is not known (%s)", lookup->host,
+        return tutti_fail(TUTTI_ERR_CONFIG, "the host name '%s' is unknown (%s)", lookup->host,
                           gai_strerror(lookup->problem));
     *found_out = lookup->found;
     return TUTTI_OK;

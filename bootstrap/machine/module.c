@@ -27,13 +27,14 @@ static const tutti_module_host host = {.version = TUTTI_MODULE_VERSION,
                                        .deadline_passed = tutti_deadline_passed,
                                        .deadline_left_ms = tutti_deadline_left_ms};
 
-/* The folder of the file that this code is in: libtutti, or a program that has it linked in. Asked of the loader,
- * since a program may stand anywhere and be called by any name. */
+/* Finds the folder of the file that contains this code: libtutti, or a program that links it statically. The loader
+ * is asked, because a program may be installed anywhere and started under any name. */
 static bool own_folder(char folder[PATH_MAX]) {
     Dl_info info;
     struct link_map *object = NULL;
     bool known = dladdr1(&host, &info, (void **)&object, RTLD_DL_LINKMAP) != 0 && object != NULL;
-    const char *file = known && object->l_name[0] != '\0' ? object->l_name : "/proc/self/exe"; /* a program: no name */
+    const char *file =
+        known && object->l_name[0] != '\0' ? object->l_name : "/proc/self/exe"; /* the program itself has no name */
     if (realpath(file, folder) == NULL) return false;
     *strrchr(folder, '/') = '\0';
     return true;
@@ -47,13 +48,13 @@ static tutti_status start(void *object, const char *file, const tutti_module_cal
     memcpy(&function, &symbol, sizeof function);
     TUTTI_TRY(function(&host, &calls));
     if (calls->version != TUTTI_MODULE_VERSION)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s is of another version of Tutti; install both from one build",
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s is of another version of Tutti; install both from the same build",
                           file);
     *calls_out = calls;
     return TUTTI_OK;
 }
 
-/* A file that is there and cannot be used is the reason to tell, so nothing else is looked for after it. */
+/* If the file exists but cannot be used, that is the error to report; no other file is tried after it. */
 tutti_status tutti_module_open_file(const char *file, const tutti_module_calls **calls_out) {
     void *object = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (object == NULL) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "cannot load %s: %s", file, dlerror());
@@ -73,9 +74,9 @@ tutti_status tutti_module_open(const char *name, const tutti_module_calls **call
     }
     void *object = dlopen(plain, RTLD_NOW | RTLD_LOCAL);
     if (object == NULL)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "there is no %s in %s, %s/%s or where the system looks for libraries",
-                          plain, folder, folder, TUTTI_LIBRARIES_FROM_PROGRAMS);
-    dlclose(object); /* opened once more, to tell what is wrong with it */
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "there is no %s in %s, %s/%s or the system's library paths", plain,
+                          folder, folder, TUTTI_LIBRARIES_FROM_PROGRAMS);
+    dlclose(object); /* tutti_module_open_file opens it again and reports what is wrong */
     return tutti_module_open_file(plain, calls_out);
 }
 

@@ -1,9 +1,9 @@
 /*
- * Modules: parts that need a library (hwloc, libibverbs) live in libtutti_<name>.so beside libtutti, opened when first needed, so
- * that libtutti itself loads with nothing but libc.
+ * Modules: parts that need a library (hwloc, libibverbs) are built as libtutti_<name>.so beside libtutti and opened
+ * when first needed, so that libtutti itself depends only on libc.
  *
- * A module exports one function, tutti_module_start: it is given a table of what the host does for it, and gives
- * the table of what it does for the host. It never links back. Both sides must be of the same version.
+ * A module exports one function, tutti_module_start: it receives a table of the host's functions and returns a
+ * table of its own functions. A module never links against the host. Both sides must have the same version.
  */
 #ifndef TUTTI_BOOTSTRAP_MODULE_H
 #define TUTTI_BOOTSTRAP_MODULE_H
@@ -17,10 +17,11 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 
-/* Of these tables and all that modules define; first in both, so that it can be read whatever else has changed. */
+/* Version of these tables and of all module tables; the first field in both, so that it can be read even if other
+ * fields have changed. */
 #define TUTTI_MODULE_VERSION ((uint32_t)(TUTTI_VERSION_MAJOR << 16 | TUTTI_VERSION_MINOR << 8 | TUTTI_VERSION_PATCH))
 
-/* What the host does for a module. */
+/* Functions that the host provides to a module. */
 typedef struct tutti_module_host {
     uint32_t version;
     tutti_status (*fail)(tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3); /* tutti_fail */
@@ -34,23 +35,23 @@ typedef struct tutti_module_host {
     int (*deadline_left_ms)(const tutti_deadline *deadline);                               /* tutti_deadline_left_ms */
 } tutti_module_host;
 
-/* A module's own table begins with this. */
+/* A module's own table begins with this struct. */
 typedef struct tutti_module_calls {
     uint32_t version;
 } tutti_module_calls;
 
 typedef tutti_status tutti_module_start_function(const tutti_module_host *host, const tutti_module_calls **calls_out);
 
-/* The table of libtutti_<name>.so, looked for beside libtutti (or, in a program, in the lib folder beside the
- * program's own), then where the system looks for libraries. It stays open. TUTTI_ERR_UNSUPPORTED, with the reason
- * and where was looked, when there is none that can be used. */
+/* Returns the table of libtutti_<name>.so. The file is searched for beside libtutti (for a program, in the lib
+ * folder beside the program's folder), then in the system's library paths. It stays open. Fails with
+ * TUTTI_ERR_UNSUPPORTED when no usable module exists; the error gives the reason and the places searched. */
 tutti_status tutti_module_open(const char *name, const tutti_module_calls **calls_out);
 
-/* The table of this very file. */
+/* Returns the table of the given file. */
 tutti_status tutti_module_open_file(const char *file, const tutti_module_calls **calls_out);
 
-/* From now on this library stays in memory until the process ends, even if the program closes it: for a thread that is left
- * behind in somebody else's code and returns to ours. */
+/* Keeps this library in memory until the process ends, even if the program closes it: for a thread that is left
+ * behind in foreign code and later returns to the library's code. */
 void tutti_module_pin_library(void);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The topology: from hwloc or /sys, cut to what this process may use, and counted.
+ * The topology: from hwloc or /sys, restricted to the CPUs that this process may use, and counted.
  */
 #include "bootstrap/machine/topology.h"
 
@@ -12,14 +12,14 @@
 #include "bootstrap/base/status.h"
 
 static tutti_status read_hwloc(tutti_topology *topology_out) {
-    static const char left_out[] = TUTTI_HWLOC_LEFT_OUT; /* why this build has no such module; "": it has */
+    static const char left_out[] = TUTTI_HWLOC_LEFT_OUT; /* why this build lacks the module; "": it is included */
     const tutti_module_calls *calls;
     if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
     TUTTI_TRY(tutti_module_open("hwloc", &calls));
     return ((const tutti_topology_module *)calls)->read(topology_out);
 }
 
-/* Drops what `allowed` lacks; the order stays. */
+/* Removes the CPUs that are not in `allowed`; the order stays. */
 static void restrict_to(tutti_topology *topology, const tutti_topology_mask *allowed) {
     int kept = 0;
     for (int i = 0; i < topology->ncpus; i++) {
@@ -30,7 +30,7 @@ static void restrict_to(tutti_topology *topology, const tutti_topology_mask *all
     topology->ncpus = kept;
 }
 
-/* Each is a range, so it is counted where it begins. */
+/* Each domain is a range, so it is counted at its first CPU. */
 static void count_domains(tutti_topology *topology) {
     topology->ncores = topology->ncaches = topology->nnodes = topology->npackages = 0;
     for (int i = 0; i < topology->ncpus; i++) {
@@ -54,7 +54,7 @@ tutti_status tutti_topology_read(tutti_topology *topology_out) {
     if (!topology.foreign) restrict_to(&topology, &allowed);
     if (topology.ncpus == 0) {
         tutti_topology_free(&topology);
-        return tutti_fail(TUTTI_ERR_SYSTEM, "%s knows none of the CPUs that this process may use", topology.source);
+        return tutti_fail(TUTTI_ERR_SYSTEM, "%s describes none of the CPUs that this process may use", topology.source);
     }
     count_domains(&topology);
     *topology_out = topology;

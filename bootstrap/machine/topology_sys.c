@@ -1,8 +1,8 @@
 /*
- * The topology without hwloc: what the kernel tells of each CPU in /sys/devices/system/cpu/cpu<n>/.
+ * The topology without hwloc: from the files of each CPU in /sys/devices/system/cpu/cpu<n>/.
  *
- * A core and a cache have the number of the lowest CPU in them. Where files are missing, as in some virtual machines,
- * each CPU is a core of its own, and the rest is one for all.
+ * A core and a cache are numbered by their lowest CPU. If files are missing, as in some virtual machines, each CPU
+ * is a core of its own, and all CPUs share the rest.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum { MOST_CACHES = 16, PATH_BYTES = 512 };
 
-/* First line of <root>/sys/devices/system/cpu/cpu<n>/<name>; false when it cannot be read. */
+/* Reads the first line of <root>/sys/devices/system/cpu/cpu<n>/<name>; returns false when it cannot be read. */
 static bool read_text(const char *root, int cpu, const char *name, char *text, int capacity) {
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%d/%s", root, cpu, name);
@@ -26,7 +26,7 @@ static bool read_text(const char *root, int cpu, const char *name, char *text, i
     return good;
 }
 
-/* The number that the file begins with: of a list like "2-3,8" its lowest. */
+/* Reads the number at the start of the file; for a list like "2-3,8" that is the lowest one. */
 static bool read_number(const char *root, int cpu, const char *name, int *number_out) {
     char text[32];
     int number;
@@ -35,7 +35,7 @@ static bool read_number(const char *root, int cpu, const char *name, int *number
     return true;
 }
 
-/* The folder has an entry "node<number>". */
+/* Returns the NUMA node of the CPU: the folder has an entry "node<number>". */
 static int read_node(const char *root, int cpu) {
     char path[PATH_BYTES];
     int node = 0;
@@ -48,7 +48,7 @@ static int read_node(const char *root, int cpu) {
     return node;
 }
 
-/* The cache of the highest level; its level, 0 for none. */
+/* Finds the cache of the highest level; returns its level, or 0 for none. */
 static int read_cache(const char *root, int cpu, int *cache_out) {
     int highest = 0;
     for (int i = 0; i < MOST_CACHES; i++) {

@@ -1,8 +1,9 @@
 /*
  * The topology with hwloc: libtutti_hwloc.so, opened by topology.c.
  *
- * hwloc's logical order of the processing units is the machine's order that topology.h promises. Cores and packages
- * have hwloc's logical numbers, NUMA nodes the system's; caches, of several levels perhaps, a number among all objects.
+ * hwloc's logical order of the processing units is the machine's order that topology.h requires. Cores and packages
+ * have hwloc's logical numbers, NUMA nodes the system's; a cache, which may be of any level, has its number among
+ * all objects.
  */
 #include <hwloc.h>
 #include <stdio.h>
@@ -11,8 +12,8 @@
 
 static const tutti_module_host *host;
 
-/* The NUMA node nearest to the unit. Memory hangs beside the tree of cores, perhaps behind a cache of its own; where
- * a place has several kinds, the first is the ordinary one. */
+/* Returns the NUMA node nearest to the unit. Memory is attached beside the tree of cores, possibly behind a cache
+ * of its own; if several kinds are attached at one place, the first is ordinary memory. */
 static int node_of(hwloc_obj_t unit) {
     for (hwloc_obj_t at = unit; at != NULL; at = at->parent) {
         hwloc_obj_t memory = at->memory_first_child;
@@ -22,13 +23,13 @@ static int node_of(hwloc_obj_t unit) {
     return 0;
 }
 
-/* Logical number of the core or package that the unit is in; `fallback` where the machine names none. */
+/* Returns the logical number of the core or package that contains the unit; `fallback` if there is none. */
 static int ancestor(hwloc_topology_t tree, hwloc_obj_t unit, hwloc_obj_type_t type, int fallback) {
     hwloc_obj_t object = hwloc_get_ancestor_obj_by_type(tree, type, unit);
     return object != NULL ? (int)object->logical_index : fallback;
 }
 
-/* The outermost data cache above the unit, NULL: none. */
+/* Returns the outermost data cache above the unit; NULL: none. */
 static hwloc_obj_t last_cache(hwloc_obj_t unit) {
     hwloc_obj_t cache = NULL;
     for (hwloc_obj_t at = unit; at != NULL; at = at->parent)
@@ -58,7 +59,8 @@ static tutti_status read_topology(tutti_topology *topology_out) {
                           version >> 16);
     if (hwloc_topology_init(&tree) != 0) return host->fail(TUTTI_ERR_SYSTEM, "hwloc_topology_init failed");
 #if HWLOC_API_VERSION >= 0x00020500
-    hwloc_topology_set_flags(tree, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING); /* who only asks is not moved about */
+    hwloc_topology_set_flags(
+        tree, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING); /* reading must not move the thread to other CPUs */
 #endif
     if (hwloc_topology_load(tree) != 0) {
         hwloc_topology_destroy(tree);
@@ -82,7 +84,7 @@ __attribute__((visibility("default"))) tutti_status tutti_module_start(const tut
 tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
     static const tutti_topology_module calls = {.head.version = TUTTI_MODULE_VERSION, .read = read_topology};
     if (caller->version == TUTTI_MODULE_VERSION)
-        host = caller; /* else the caller sees the difference, and calls nothing */
+        host = caller; /* otherwise the caller sees the version mismatch and calls nothing */
     *calls_out = &calls.head;
     return TUTTI_OK;
 }

@@ -1,8 +1,8 @@
 /*
  * Rank tables with cJSON: libtutti_json.so, opened by rank_table.c.
  *
- * Here is what concerns the file's form: both layouts become the same list of entries, and what the file says twice (counts)
- * must agree. What the entries must be among each other is checked by rank_table.c.
+ * This file checks the format: it converts both layouts to the same list of entries, and counts in the file must
+ * match its contents. rank_table.c checks how the entries relate to each other.
  */
 #include <cJSON.h>
 #include <stdio.h>
@@ -17,12 +17,12 @@ static const tutti_module_host *host;
 
 /* ---------------------------------------------------------------------------------------- single values */
 
-/* The text of a member; NULL where there is none, or it is something else. */
+/* Returns the text of a member; NULL when it is missing or not a string. */
 static const char *text_of(const cJSON *object, const char *name) {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
 }
 
-/* Copies the text of a member that need not be there. */
+/* Copies the text of an optional member. */
 static tutti_status copy_text(const cJSON *object, const char *name, char *text, size_t capacity) {
     const char *found = text_of(object, name);
     if (found != NULL && strlen(found) >= capacity)
@@ -31,7 +31,7 @@ static tutti_status copy_text(const cJSON *object, const char *name, char *text,
     return TUTTI_OK;
 }
 
-/* Numbers are decimal text in these files, and sometimes numbers. */
+/* Reads a number: usually decimal text in these files, sometimes a JSON number. */
 static tutti_status read_number(const cJSON *object, const char *name, int *number_out) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
     const char *text = cJSON_GetStringValue(item);
@@ -39,16 +39,16 @@ static tutti_status read_number(const cJSON *object, const char *name, int *numb
     long number = text != NULL ? strtol(text, &end, 10) : cJSON_IsNumber(item) ? (long)cJSON_GetNumberValue(item) : -1;
     if (item == NULL) return host->fail(TUTTI_ERR_CONFIG, "%s is missing", name);
     if ((text != NULL && (end == text || *end != '\0')) || number < 0 || number > MOST_ENTRIES)
-        return host->fail(TUTTI_ERR_CONFIG, "%s is no number from 0 to %d", name, MOST_ENTRIES);
+        return host->fail(TUTTI_ERR_CONFIG, "%s is not a number from 0 to %d", name, MOST_ENTRIES);
     *number_out = (int)number;
     return TUTTI_OK;
 }
 
-/* A count that the file gives besides the things themselves. */
+/* Checks a count that the file gives beside the items themselves. */
 static tutti_status check_count(const cJSON *object, const char *name, int really, const char *of_what) {
     int count = 0;
     if (read_number(object, name, &count) != TUTTI_OK)
-        return host->fail(TUTTI_ERR_CONFIG, "%s is missing or no number", name);
+        return host->fail(TUTTI_ERR_CONFIG, "%s is missing or not a number", name);
     if (count == 0) return host->fail(TUTTI_ERR_CONFIG, "%s is 0", name);
     if (count != really)
         return host->fail(TUTTI_ERR_CONFIG, "%s is %d, but there are %d %s", name, count, really, of_what);
@@ -58,15 +58,15 @@ static tutti_status check_count(const cJSON *object, const char *name, int reall
 static tutti_status get_array(const cJSON *object, const char *name, const cJSON **array_out) {
     *array_out = cJSON_GetObjectItemCaseSensitive(object, name);
     if (cJSON_IsArray(*array_out)) return TUTTI_OK;
-    return host->fail(TUTTI_ERR_CONFIG, "%s is missing or no list", name);
+    return host->fail(TUTTI_ERR_CONFIG, "%s is missing or not a list", name);
 }
 
 /* -------------------------------------------------------------------------------------------- the layouts */
 
-/* The next entry, with what all devices have. */
+/* Adds an entry with the members that all devices have. */
 static tutti_status add_entry(tutti_rank_table *table, int capacity, const cJSON *device,
                               tutti_rank_entry **entry_out) {
-    if (table->count == capacity) return host->fail(TUTTI_ERR_CONFIG, "more devices than the counts say");
+    if (table->count == capacity) return host->fail(TUTTI_ERR_CONFIG, "it has more devices than its counts say");
     tutti_rank_entry *entry = &table->entries[table->count++];
     entry->rank = -1;
     TUTTI_TRY(read_number(device, "device_id", &entry->device));
@@ -86,13 +86,14 @@ static tutti_status read_instance(const cJSON *instance, int capacity, tutti_ran
         if (table->cloud) continue;
         TUTTI_TRY(read_number(instance, "rank_id", &entry->rank));
         if (cJSON_GetArraySize(devices) != 1)
-            return host->fail(TUTTI_ERR_CONFIG, "the instance of rank %d has %d devices; with deploy_mode it is one",
-                              entry->rank, cJSON_GetArraySize(devices));
+            return host->fail(TUTTI_ERR_CONFIG,
+                              "the instance of rank %d has %d devices; with deploy_mode it must have one", entry->rank,
+                              cJSON_GetArraySize(devices));
     }
     return TUTTI_OK;
 }
 
-/* No two things of a list have the same text there. */
+/* Checks that the values of the member `name` differ in all items of the list. */
 static tutti_status check_unique(const cJSON *list, const char *name, const char *of_what) {
     const cJSON *item, *other;
     cJSON_ArrayForEach(item, list) {
@@ -129,7 +130,7 @@ static tutti_status read_groups(const cJSON *root, tutti_rank_table *table) {
     const char *location = text_of(root, "para_plane_nic_location");
     table->cloud = text_of(root, "deploy_mode") == NULL;
     if (location != NULL && strcmp(location, "device") != 0)
-        return host->fail(TUTTI_ERR_CONFIG, "para_plane_nic_location is '%.20s'; only 'device' is known", location);
+        return host->fail(TUTTI_ERR_CONFIG, "para_plane_nic_location is '%.20s'; only 'device' is supported", location);
     TUTTI_TRY(get_array(root, "group_list", &groups));
     TUTTI_TRY(check_count(root, "group_count", cJSON_GetArraySize(groups), "groups"));
     TUTTI_TRY(check_unique(groups, "group_name", "groups"));
@@ -151,7 +152,7 @@ static tutti_status read_server(const cJSON *server, int capacity, tutti_rank_ta
     return TUTTI_OK;
 }
 
-/* Version 1.0 and its successors, "concise": a list of servers. */
+/* Version 1.0 and later, "concise": a list of servers. */
 static tutti_status read_servers(const cJSON *root, tutti_rank_table *table) {
     const cJSON *servers, *server;
     int capacity = 0;
@@ -175,7 +176,8 @@ static tutti_status read_root(const cJSON *root, tutti_rank_table *table) {
     TUTTI_TRY(copy_text(root, "version", table->version, sizeof table->version));
     while (i < sizeof known / sizeof *known && strcmp(table->version, known[i]) != 0) i++;
     if (i == sizeof known / sizeof *known)
-        return host->fail(TUTTI_ERR_CONFIG, "version '%s' is not known; 1.0 to 1.2 are, and none for the old layout",
+        return host->fail(TUTTI_ERR_CONFIG,
+                          "version '%s' is unknown; expected 1.0 to 1.2, or no version for the old layout",
                           table->version);
     table->completed = status != NULL && strcmp(status, "completed") == 0;
     if (!table->completed) return TUTTI_OK;
@@ -189,11 +191,11 @@ static tutti_status read_rank_table(const char *text, tutti_rank_table *table_ou
     if (root == NULL) {
         int line = 1;
         for (const char *c = text; c < end; c++) line += *c == '\n';
-        return host->fail(TUTTI_ERR_DATA, "line %d is no JSON, near '%.*s'", line,
+        return host->fail(TUTTI_ERR_DATA, "line %d is not valid JSON, near '%.*s'", line,
                           end != NULL ? (int)strcspn(end, "\r\n") : 0, end);
     }
     tutti_status status =
-        cJSON_IsObject(root) ? read_root(root, &table) : host->fail(TUTTI_ERR_CONFIG, "it is no object");
+        cJSON_IsObject(root) ? read_root(root, &table) : host->fail(TUTTI_ERR_CONFIG, "it is not a JSON object");
     cJSON_Delete(root);
     if (status != TUTTI_OK) free(table.entries);
     else *table_out = table;
@@ -206,7 +208,7 @@ __attribute__((visibility("default"))) tutti_status tutti_module_start(const tut
 tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_module_calls **calls_out) {
     static const tutti_json_module calls = {.head.version = TUTTI_MODULE_VERSION, .read_rank_table = read_rank_table};
     if (caller->version == TUTTI_MODULE_VERSION)
-        host = caller; /* else the caller sees the difference, and calls nothing */
+        host = caller; /* otherwise the caller sees the version mismatch and calls nothing */
     *calls_out = &calls.head;
     return TUTTI_OK;
 }

@@ -1,8 +1,8 @@
 /*
- * PMIx: libtutti_pmix.so, opened by pmix.c. Talks to the launcher's server on this host through libpmix.
+ * PMIx: libtutti_pmix.so, opened by pmix.c. Communicates with the launcher's server on this host through libpmix.
  *
- * The first call joins (PMIx_Init); only the end of the process leaves (PMIx_Finalize), since who has left cannot come back,
- * and MPI may want to join as well: libpmix counts who has joined.
+ * The first call connects (PMIx_Init); only the end of the process disconnects (PMIx_Finalize), because a process
+ * cannot connect again after that, and MPI may want to connect as well: libpmix counts the connections.
  */
 #include <pmix.h>
 #include <stdio.h>
@@ -16,18 +16,18 @@
 static const tutti_module_host *host;
 
 static tutti_status fail(pmix_status_t code, const char *what) {
-    return host->fail(TUTTI_ERR_SYSTEM, "PMIx: %s: %s; with MASTER_ADDR and MASTER_PORT set, PMIx is not asked", what,
+    return host->fail(TUTTI_ERR_SYSTEM, "PMIx: %s: %s; set MASTER_ADDR and MASTER_PORT to start without PMIx", what,
                       PMIx_Error_string(code));
 }
 
-/* Who we are since we joined; a forked child has not. */
+/* This process's name since PMIx_Init; a forked child has not connected. */
 static pmix_proc_t self;
 static pid_t joined;
 
 static tutti_status join(void) {
     if (joined == getpid()) return TUTTI_OK;
     pmix_status_t code = PMIx_Init(&self, NULL, 0);
-    if (code != PMIX_SUCCESS) return fail(code, "cannot join the launcher's server");
+    if (code != PMIX_SUCCESS) return fail(code, "cannot connect to the launcher's server");
     joined = getpid();
     return TUTTI_OK;
 }
@@ -36,7 +36,7 @@ __attribute__((destructor)) static void leave(void) {
     if (joined == getpid()) PMIx_Finalize(NULL, 0);
 }
 
-/* A number that the server may know of this process or of the whole job; -1: it does not. Servers choose its width. */
+/* Reads a number of this process or of the whole job; -1: the server does not provide it. Servers choose its width. */
 static int get_number(const char *key, bool of_job) {
     pmix_proc_t whom = self;
     pmix_value_t *value = NULL;
@@ -75,10 +75,10 @@ static tutti_status publish(const char *text) {
     snprintf(copy, sizeof copy, "%s", text);
     pmix_status_t code = PMIx_Put(PMIX_GLOBAL, STORE_KEY, &value);
     if (code == PMIX_SUCCESS) code = PMIx_Commit();
-    return code == PMIX_SUCCESS ? TUTTI_OK : fail(code, "cannot publish where the store is");
+    return code == PMIX_SUCCESS ? TUTTI_OK : fail(code, "cannot publish the store's address");
 }
 
-/* Waits for all ranks of the job, and brings what they have published to each host. */
+/* Waits for all ranks of the job and distributes their published values to each host. */
 static tutti_status fence(int timeout_s) {
     pmix_proc_t everybody = self;
     pmix_info_t infos[2];
@@ -87,7 +87,7 @@ static tutti_status fence(int timeout_s) {
     PMIX_INFO_LOAD(&infos[0], PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
     PMIX_INFO_LOAD(&infos[1], PMIX_TIMEOUT, &timeout_s, PMIX_INT);
     pmix_status_t code = PMIx_Fence(&everybody, 1, infos, 2);
-    return code == PMIX_SUCCESS ? TUTTI_OK : fail(code, "the ranks have not all come to meet");
+    return code == PMIX_SUCCESS ? TUTTI_OK : fail(code, "not all ranks have reached the rendezvous");
 }
 
 static tutti_status look_up(int timeout_s, char text_out[TUTTI_PMIX_TEXT_BYTES]) {
@@ -97,12 +97,12 @@ static tutti_status look_up(int timeout_s, char text_out[TUTTI_PMIX_TEXT_BYTES])
     first.rank = 0;
     PMIX_INFO_LOAD(&info, PMIX_TIMEOUT, &timeout_s, PMIX_INT);
     pmix_status_t code = PMIx_Get(&first, STORE_KEY, &info, 1, &value);
-    if (code != PMIX_SUCCESS) return fail(code, "rank 0 has not published where its store is");
+    if (code != PMIX_SUCCESS) return fail(code, "rank 0 has not published its store's address");
     bool fits =
         value->type == PMIX_STRING && value->data.string != NULL && strlen(value->data.string) < TUTTI_PMIX_TEXT_BYTES;
     if (fits) snprintf(text_out, TUTTI_PMIX_TEXT_BYTES, "%s", value->data.string);
     PMIX_VALUE_RELEASE(value);
-    return fits ? TUTTI_OK : host->fail(TUTTI_ERR_DATA, "PMIx: what rank 0 has published is no text of ours");
+    return fits ? TUTTI_OK : host->fail(TUTTI_ERR_DATA, "PMIx: the value published by rank 0 is not a store address");
 }
 
 static tutti_status exchange(const char *mine, int timeout_s, char text_out[TUTTI_PMIX_TEXT_BYTES]) {
@@ -119,7 +119,7 @@ tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_mod
     static const tutti_pmix_module calls = {
         .head.version = TUTTI_MODULE_VERSION, .read_world = read_world, .exchange = exchange};
     if (caller->version == TUTTI_MODULE_VERSION)
-        host = caller; /* else the caller sees the difference, and calls nothing */
+        host = caller; /* otherwise the caller sees the version mismatch and calls nothing */
     *calls_out = &calls.head;
     return TUTTI_OK;
 }

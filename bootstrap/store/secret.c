@@ -1,5 +1,5 @@
 /*
- * Reads the job's secret. White space at the end of the file is no part of it, so that editors do no harm.
+ * Reads the job's secret. White space at the end of the file is ignored, because editors add it.
  */
 #include "bootstrap/store/secret.h"
 
@@ -27,22 +27,22 @@ static tutti_status read_all(int fd, const char *path, char *text, size_t capaci
 }
 
 static tutti_status read_file(const char *path, char *secret, size_t capacity) {
-    /* Not blocking: a pipe without a writer must not hold up the start. */
+    /* Non-blocking: a pipe without a writer must not block the start. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_SECRET_FILE=%s: %s", path, strerror(errno));
     struct stat info;
     if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & (S_IRGRP | S_IROTH)) != 0)
-        tutti_log(TUTTI_LOG_WARN, "others can read TUTTI_SECRET_FILE=%s; chmod 600 it", path);
+        tutti_log(TUTTI_LOG_WARN, "other users can read TUTTI_SECRET_FILE=%s; run chmod 600 on it", path);
     size_t bytes = 0;
     tutti_status status = read_all(fd, path, secret, capacity, &bytes);
     close(fd);
     if (status != TUTTI_OK) return status;
     if (bytes == capacity)
-        return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_SECRET_FILE=%s: longer than %zu bytes", path, capacity - 1);
+        return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_SECRET_FILE=%s: is longer than %zu bytes", path, capacity - 1);
     while (bytes > 0 && memchr(" \t\r\n", secret[bytes - 1], 4) != NULL) bytes--;
     if (bytes == 0 || memchr(secret, '\0', bytes) != NULL)
         return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_SECRET_FILE=%s: %s", path,
-                          bytes == 0 ? "is empty" : "holds a zero byte; write the secret as text");
+                          bytes == 0 ? "is empty" : "contains a zero byte; write the secret as text");
     secret[bytes] = '\0';
     return TUTTI_OK;
 }

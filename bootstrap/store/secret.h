@@ -1,5 +1,5 @@
 /*
- * The job's secret, which who connects must know: from TUTTI_SECRET, else from the file TUTTI_SECRET_FILE.
+ * The job's secret, which a process must know to connect: from TUTTI_SECRET, else from the file TUTTI_SECRET_FILE.
  */
 #ifndef TUTTI_BOOTSTRAP_SECRET_H
 #define TUTTI_BOOTSTRAP_SECRET_H
@@ -9,11 +9,11 @@
 
 #include <tutti/tutti.h>
 
-/* More than any sensible secret. */
+/* Upper bound for the length of a secret. */
 #define TUTTI_SECRET_BYTES 1024
 
-/* Copies the secret, with a final NUL; without one, *set_out is false and the text empty. A file that cannot be
- * read, is empty or does not fit is TUTTI_ERR_CONFIG. */
+/* Copies the secret with a final NUL; if there is none, *set_out is false and the text is empty. Fails with
+ * TUTTI_ERR_CONFIG when the file cannot be read, is empty or is too long. */
 tutti_status tutti_secret_get(char *secret, size_t capacity, bool *set_out);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * See store_budget.h. All of it belongs to the server's thread.
+ * See store_budget.h. Only the server's thread uses this code.
  *
- * Invariant: each connection's `counted` is in exactly one sum, the one of its `part`, and, without the turn, in that of its
- * address; and whenever
- * the queue has somebody whom the sums would let go on, or nobody has the turn, `changed` is set.
+ * Invariant: each connection's `counted` is in exactly one sum, that of its `part`, and, unless it has the turn, in
+ * the sum of its address; `changed` is set whenever the sums would let a connection in the queue continue, or no
+ * connection has the turn.
  */
 #include "bootstrap/store/store_budget.h"
 
@@ -42,7 +42,7 @@ static void dequeue(tutti_store_pool *pool, tutti_store_connection *c) {
     else pool->first = share->next;
     if (share->next != NULL) share->next->share.previous = share->previous;
     else pool->last = share->previous;
-    share->moved = 0; /* while it waited it could not move anything */
+    share->moved = 0; /* it could not move anything while it waited */
     share->moved_ns = tutti_now_ns();
 }
 
@@ -126,7 +126,7 @@ bool tutti_store_budget_ask(tutti_store_budget *budget, tutti_store_connection *
     return false;
 }
 
-/* The client has to take its replies first. */
+/* Returns true when the client has read all its replies; until then the connection must not continue. */
 static bool is_due(const tutti_store_connection *c) {
     return tutti_store_buffer_used(&c->out) == 0;
 }

@@ -21,7 +21,7 @@ static tutti_status resize(tutti_store_buffer *buffer, size_t capacity) {
     if (buffer->start > 0 && used > 0) memmove(buffer->data, buffer->data + buffer->start, used);
     buffer->start = 0;
     buffer->end = used;
-    uint8_t *data = realloc(buffer->data, capacity); /* moves a long one without copying it */
+    uint8_t *data = realloc(buffer->data, capacity); /* moves a long buffer without copying it */
     if (data == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a buffer of %zu bytes", capacity);
     buffer->data = data;
     buffer->capacity = capacity;

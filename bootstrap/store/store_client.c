@@ -1,10 +1,9 @@
 /*
  * The store's client: one socket, one request at a time, a deadline on everything.
  *
- * Connecting is tried again, with growing and jittered pauses, until the store answers a ping. A read waits on
- * the server (WAIT) and then fetches (GET); when its time is up it takes the wait back (CANCEL_WAIT), so that the
- * connection stays usable. After a failure in the middle of a reply the stream is out of step: the client then
- * answers every call with an error.
+ * Connecting is retried, with growing and jittered pauses, until the store answers a ping. A read waits on the
+ * server (WAIT) and then fetches (GET); at its deadline it cancels the wait (CANCEL_WAIT), so that the connection
+ * stays usable. After a failure in the middle of a reply the stream is out of step: every later call then fails.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,14 +28,14 @@
 #include "bootstrap/store/store_wire.h"
 
 enum {
-    LOOK_MS = 100,       /* how often a waiter looks at its deadline */
-    FIRST_PAUSE_MS = 10, /* between tries to connect; doubles */
+    LOOK_MS = 100,       /* interval at which a waiter checks its deadline */
+    FIRST_PAUSE_MS = 10, /* first pause between attempts to connect; doubles */
     LAST_PAUSE_MS = 1000,
-    SLOW_MS = 500,          /* a name server that has not answered for so long may not answer at all */
-    TRY_MS = 10000,         /* one try to connect */
-    TRY_ONE_OF_MS = 1500,   /* the same at one of several hosts */
-    REFUSED_MS = 1000,      /* another job's store gets this long to leave the port */
-    MOST_SKIPPED = 64 << 20 /* a value too long for the caller is read and dropped up to here */
+    SLOW_MS = 500,          /* a name server that has not answered after this time may not answer at all */
+    TRY_MS = 10000,         /* limit of one attempt to connect */
+    TRY_ONE_OF_MS = 1500,   /* the same for one of several hosts */
+    REFUSED_MS = 1000,      /* time that another job's store gets to release the port */
+    MOST_SKIPPED = 64 << 20 /* a value too long for the caller is read and discarded up to this size */
 };
 
 struct tutti_store_client {
@@ -45,16 +44,16 @@ struct tutti_store_client {
     char host[512];
     int port;
     tutti_store_patience patience;
-    /* While it connects. */
-    const tutti_deadline *total; /* of all tries; NULL: it is connected */
-    char reason[320];            /* why the last try has failed */
-    tutti_lookup *lookup;        /* of the name looked_up; it may outlast a try */
+    /* While the client connects: */
+    const tutti_deadline *total; /* for all attempts; NULL: it is connected */
+    char reason[320];            /* why the last attempt failed */
+    tutti_lookup *lookup;        /* of the name looked_up; it may outlast an attempt */
     char looked_up[256];
 };
 
 /* ---------------------------------------------------------------------------------------- bytes in and out */
 
-/* In every wait: whether the program wants to go on; and, while it connects, how long that has taken. */
+/* Called in every wait: checks for an interrupt and, while connecting, reports the time waited. */
 static tutti_status mind(const tutti_store_client *client, const tutti_deadline *deadline) {
     TUTTI_TRY(tutti_interrupt_check());
     if (client->total == NULL || client->patience.late == NULL) return TUTTI_OK;
@@ -109,7 +108,7 @@ static tutti_status receive_all(tutti_store_client *client, void *data, size_t b
             next += got;
             bytes -= (size_t)got;
         } else if (got == 0 && client->total != NULL) {
-            return tutti_fail(TUTTI_ERR_SYSTEM, "it closed the connection; a store turns away other users of its host");
+            return tutti_fail(TUTTI_ERR_SYSTEM, "it closed the connection; a store refuses other users of its host");
         } else if (got == 0) {
             return fail_lost(client, "it closed the connection");
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -141,7 +140,7 @@ static tutti_status connect_address(tutti_store_client *client, const struct add
     return error == 0 ? TUTTI_OK : tutti_fail(TUTTI_ERR_SYSTEM, "%s", reason != NULL ? reason : "an unknown error");
 }
 
-/* Each side proves to the other that it knows the secret. See store_proof.h. */
+/* The two sides prove to each other that they know the secret. See store_proof.h. */
 static tutti_status prove(tutti_store_client *client, tutti_deadline *deadline) {
     struct __attribute__((packed)) {
         uint8_t op;
@@ -156,7 +155,7 @@ static tutti_status prove(tutti_store_client *client, tutti_deadline *deadline) 
     tutti_store_secret secret = tutti_store_secret_of(client->patience.secret);
     if (!secret.is_set)
         return tutti_fail(TUTTI_ERR_REFUSED,
-                          "the store there is of a job with a secret, and none is set here; set TUTTI_SECRET or "
+                          "the store there belongs to a job with a secret, and none is set here; set TUTTI_SECRET or "
                           "TUTTI_SECRET_FILE as on the job's other ranks and nodes");
     TUTTI_TRY(tutti_random_bytes(challenge.data, sizeof challenge.data));
     TUTTI_TRY(send_all(client, &challenge, sizeof challenge, deadline));
@@ -167,13 +166,13 @@ static tutti_status prove(tutti_store_client *client, tutti_deadline *deadline) 
     if (!tutti_hmac_equal(expected, answer.mac, sizeof expected))
         return tutti_fail(
             TUTTI_ERR_REFUSED,
-            "the store there has another secret than this process: it is another job's, or TUTTI_SECRET (or "
+            "the store there has another secret than this process: it belongs to another job, or TUTTI_SECRET (or "
             "its file) is not equal on all ranks and nodes");
     return send_all(client, &proof, sizeof proof, deadline);
 }
 
-/* Checks that a store answers; a socket that the kernel joined to itself does not pass. Asks in the same breath whether it wants
- * proofs. */
+/* Checks that a store answers; this rejects a socket that the kernel connected to itself. The same message asks
+ * whether the store wants proofs. */
 static tutti_status greet(tutti_store_client *client, tutti_deadline *deadline) {
     static const char key[] = TUTTI_STORE_PROOF_KEY;
     struct __attribute__((packed)) {
@@ -196,7 +195,7 @@ static tutti_status greet(tutti_store_client *client, tutti_deadline *deadline) 
     memcpy(hello.key, key, sizeof hello.key);
     TUTTI_TRY(send_all(client, &hello, sizeof hello, deadline));
     TUTTI_TRY(receive_all(client, &echo, sizeof echo, deadline));
-    if (echo != nonce) return tutti_fail(TUTTI_ERR_DATA, "what answers there is not a store");
+    if (echo != nonce) return tutti_fail(TUTTI_ERR_DATA, "the process that answers there is not a store");
     TUTTI_TRY(receive_all(client, &answer, sizeof answer, deadline));
     return answer == TUTTI_STORE_READY ? prove(client, deadline) : TUTTI_OK;
 }
@@ -206,7 +205,7 @@ static void disconnect(tutti_store_client *client) {
     client->fd = -1;
 }
 
-/* What one try has spent is spent of the whole; looks at the whole alone would charge less for a long try. */
+/* Charges the time spent in one attempt to the total; checking only the total would charge less for a long attempt. */
 static void charge(tutti_deadline *total, const tutti_deadline *part) {
     total->last_ns = part->last_ns;
     total->spent_ns += part->spent_ns;
@@ -219,8 +218,8 @@ static void end_lookup(tutti_store_client *client) {
     client->lookup = NULL;
 }
 
-/* The addresses of a name; what is found belongs to the client's lookup. One that has got no answer is asked on at the next
- * try, instead of another one being begun beside it. */
+/* Finds the addresses of a name; the result belongs to the client's lookup. A lookup without an answer is continued
+ * at the next attempt; no second one is started beside it. */
 static tutti_status look_up(tutti_store_client *client, const char *host, tutti_deadline *deadline,
                             const struct addrinfo **found_out) {
     if (client->lookup != NULL && strcmp(client->looked_up, host) != 0) end_lookup(client);
@@ -239,10 +238,10 @@ static tutti_status look_up(tutti_store_client *client, const char *host, tutti_
     }
 }
 
-/* One try at each address of a name. */
+/* Makes one attempt at each address of a name. */
 static tutti_status try_name(tutti_store_client *client, const char *host, int most_ms, tutti_deadline *total) {
     const struct addrinfo *found = NULL;
-    (void)tutti_deadline_passed(total); /* charges the pause before */
+    (void)tutti_deadline_passed(total); /* charges the preceding pause */
     tutti_deadline deadline = tutti_deadline_after_ms(tutti_min_i64(tutti_deadline_left_ms(total), most_ms));
     tutti_status status = look_up(client, host, &deadline, &found);
     charge(total, &deadline);
@@ -262,7 +261,8 @@ static tutti_status try_name(tutti_store_client *client, const char *host, int m
     return status;
 }
 
-/* One try at each name or address of the list. Where there are several, some may lead nowhere: none gets long. */
+/* Makes one attempt at each name or address of the list. If there are several, some may be unreachable, so each
+ * gets little time. */
 static tutti_status try_connect(tutti_store_client *client, tutti_deadline *total) {
     tutti_status status = tutti_fail(TUTTI_ERR_CONFIG, "no host is given");
     int most_ms = strchr(client->host, ',') != NULL ? TRY_ONE_OF_MS : TRY_MS;
@@ -277,15 +277,15 @@ static tutti_status try_connect(tutti_store_client *client, tutti_deadline *tota
     return status;
 }
 
-/* Half to one and a half of the pause, so that a thousand ranks do not come back all at once. */
+/* Returns half to one and a half of the pause, so that a thousand ranks do not reconnect all at once. */
 static int64_t jittered(int64_t ms) {
     uint16_t random = 0;
     if (tutti_random_bytes(&random, sizeof random) != TUTTI_OK) random = 32768;
     return ms / 2 + ms * random / 65536;
 }
 
-/* Tries until the store answers, the time is over or the program does not want to go on. A store with another secret may be an
- * earlier job's, which ends. */
+/* Retries until the store answers, the time is over or the program interrupts. A store with another secret may
+ * belong to an earlier job that is about to end. */
 static tutti_status connect_in_time(tutti_store_client *client, tutti_deadline *total) {
     int64_t refused_ns = 0;
     for (int64_t gap_ms = FIRST_PAUSE_MS;; gap_ms = tutti_min_i64(2 * gap_ms, LAST_PAUSE_MS)) {
@@ -316,7 +316,7 @@ tutti_status tutti_store_client_reach(const char *host, int port, const tutti_st
     snprintf(client->host, sizeof client->host, "%s", host);
     tutti_status status = connect_in_time(client, &total);
     client->total = NULL;
-    client->patience.secret = NULL; /* the caller's */
+    client->patience.secret = NULL; /* belongs to the caller */
     end_lookup(client);
     if (status == TUTTI_OK) {
         *client_out = client;
@@ -325,7 +325,7 @@ tutti_status tutti_store_client_reach(const char *host, int port, const tutti_st
     if (status == TUTTI_ERR_REFUSED) status = tutti_fail(status, "%s:%d: %s", host, port, client->reason);
     if (status == TUTTI_ERR_TIMEOUT)
         status = tutti_fail(TUTTI_ERR_TIMEOUT,
-                            "no store at %s:%d within %lld ms (last try: %s); is rank 0 or its launcher running, and "
+                            "no store at %s:%d within %lld ms (last error: %s); is rank 0 or its launcher running, and "
                             "are MASTER_ADDR and MASTER_PORT right?",
                             host, port, (long long)patience->connect_ms, client->reason);
     free(client);
@@ -349,7 +349,7 @@ void tutti_store_client_close(tutti_store_client *client) {
 
 /* -------------------------------------------------------------------------------------------- requests */
 
-/* A request that is being put together: op byte, then fields. */
+/* A request under construction: op byte, then fields. */
 typedef struct request {
     uint8_t *data;
     size_t bytes, capacity;
@@ -364,7 +364,7 @@ static void put_u64(request *r, uint64_t value) {
     put_raw(r, &value, sizeof value);
 }
 
-/* Room for the op, the key with its prefix and `more` bytes. `keys`: a count of 1 leads the key. */
+/* Allocates room for the op, the key with its prefix and `more` bytes. `counted`: a count of 1 precedes the key. */
 static tutti_status begin_request(tutti_store_client *client, tutti_store_op op, bool counted, const char *key,
                                   size_t more, request *r) {
     if (client->broken)
@@ -372,7 +372,7 @@ static tutti_status begin_request(tutti_store_client *client, tutti_store_op op,
                           client->port);
     size_t prefix = sizeof TUTTI_STORE_KEY_PREFIX - 1, key_bytes = strlen(key) + prefix;
     if (key_bytes > TUTTI_STORE_MOST_KEY_BYTES)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "a store key of %zu bytes; at most %llu are allowed", key_bytes,
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "the store key has %zu bytes; at most %llu are allowed", key_bytes,
                           (unsigned long long)TUTTI_STORE_MOST_KEY_BYTES);
     *r = (request){.capacity = 1 + 2 * sizeof(uint64_t) + key_bytes + more};
     TUTTI_TRY(tutti_calloc(r->capacity, 1, &r->data));
@@ -384,7 +384,7 @@ static tutti_status begin_request(tutti_store_client *client, tutti_store_op op,
     return TUTTI_OK;
 }
 
-/* Any failure to send or receive leaves the stream out of step. */
+/* A failure to send or receive leaves the stream out of step. */
 static tutti_status judge(tutti_store_client *client, tutti_status status) {
     if (status != TUTTI_OK) client->broken = true;
     return status;
@@ -400,7 +400,7 @@ static tutti_status receive_reply(tutti_store_client *client, void *data, size_t
     return judge(client, receive_all(client, data, bytes, deadline));
 }
 
-/* How long the server may take for a request that does not wait. */
+/* The deadline for a request that does not wait for other ranks. */
 static tutti_deadline answer_deadline(const tutti_store_client *client) {
     int64_t answer_ms = client->patience.answer_ms;
     return tutti_deadline_after_ms(answer_ms > 0 ? answer_ms : tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
@@ -409,7 +409,7 @@ static tutti_deadline answer_deadline(const tutti_store_client *client) {
 static tutti_status client_set(void *context, const char *key, const void *value, size_t bytes) {
     tutti_store_client *client = context;
     if (bytes > TUTTI_STORE_MOST_VALUE_BYTES)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "a store value of %zu bytes; at most %llu are allowed", bytes,
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "the store value has %zu bytes; at most %llu are allowed", bytes,
                           (unsigned long long)TUTTI_STORE_MOST_VALUE_BYTES);
     request r;
     tutti_deadline deadline = answer_deadline(client);
@@ -441,12 +441,12 @@ static tutti_status client_check(void *context, const char *key, int *exists_out
     TUTTI_TRY(send_request(client, &r, &deadline));
     TUTTI_TRY(receive_reply(client, &answer, sizeof answer, &deadline));
     if (answer != TUTTI_STORE_READY && answer != TUTTI_STORE_NOT_READY)
-        return judge(client, tutti_fail(TUTTI_ERR_DATA, "the store answers a check with %u", answer));
+        return judge(client, tutti_fail(TUTTI_ERR_DATA, "unexpected answer %u of the store to a check", answer));
     *exists_out = answer == TUTTI_STORE_READY;
     return TUTTI_OK;
 }
 
-/* Takes the wait back. The key's arrival may cross the request: then its answer comes first. */
+/* Cancels the wait. The key's arrival may cross the request: then its answer comes first. */
 static tutti_status cancel_wait(tutti_store_client *client, bool *arrived_out) {
     uint8_t op = TUTTI_STORE_CANCEL_WAIT, answer;
     tutti_deadline deadline = answer_deadline(client);
@@ -458,7 +458,8 @@ static tutti_status cancel_wait(tutti_store_client *client, bool *arrived_out) {
         TUTTI_TRY(receive_reply(client, &answer, sizeof answer, &deadline));
     }
     if (answer != TUTTI_STORE_WAIT_CANCELED)
-        return judge(client, tutti_fail(TUTTI_ERR_DATA, "the store answers the end of a wait with %u", answer));
+        return judge(client,
+                     tutti_fail(TUTTI_ERR_DATA, "unexpected answer %u of the store to the end of a wait", answer));
     return TUTTI_OK;
 }
 
@@ -474,17 +475,17 @@ static tutti_status wait_for(tutti_store_client *client, const char *key, int64_
         TUTTI_TRY(cancel_wait(client, &arrived));
         if (arrived) return TUTTI_OK;
         return tutti_fail(TUTTI_ERR_TIMEOUT,
-                          "key '%s' did not come to the store at %s:%d within %lld ms; the rank that sets it has "
+                          "key '%s' was not set in the store at %s:%d within %lld ms; the rank that sets it has "
                           "probably failed or not started",
                           key, client->host, client->port, (long long)timeout_ms);
     }
     TUTTI_TRY(judge(client, status));
     if (answer != TUTTI_STORE_STOP_WAITING)
-        return judge(client, tutti_fail(TUTTI_ERR_DATA, "the store answers a wait with %u", answer));
+        return judge(client, tutti_fail(TUTTI_ERR_DATA, "unexpected answer %u of the store to a wait", answer));
     return TUTTI_OK;
 }
 
-/* Reads and drops a value that the caller has no room for, so that the stream stays in step. */
+/* Reads and discards a value that does not fit the caller's buffer, so that the stream stays in step. */
 static tutti_status skip(tutti_store_client *client, const char *key, uint64_t bytes, size_t capacity,
                          tutti_deadline *deadline) {
     uint8_t piece[4096];

@@ -1,8 +1,8 @@
 /*
- * One client as the store's server sees it, and the door between the two halves of the server: store_server.c
- * moves bytes between sockets and buffers, store_requests.c turns whole requests into changes of the table and
- * replies. A reply may go to another connection than the one that asked (a key that it waited for has come);
- * connections that got one are gathered in the hub's list and flushed by the server.
+ * One client as seen by the store's server, and the interface between the two halves of the server: store_server.c
+ * moves bytes between sockets and buffers, store_requests.c turns complete requests into changes of the table and
+ * replies. A reply may go to a connection other than the requesting one (when a key that it waited for was set);
+ * connections that received a reply are collected in the hub's list and flushed by the server.
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_CONNECTION_H
 #define TUTTI_BOOTSTRAP_STORE_CONNECTION_H
@@ -21,35 +21,35 @@ typedef struct tutti_store_buffer {
     size_t start, end, capacity;
 } tutti_store_buffer;
 
-/* How far the first request in the input has been looked over. */
+/* How far the first request in the input has been scanned. */
 typedef struct tutti_store_scan {
-    size_t at;        /* bytes of it that are whole; 0: not begun */
+    size_t at;        /* bytes of complete fields; 0: not begun */
     size_t field;     /* next field of the repeated group */
-    uint64_t repeats; /* of the group, still to come */
+    uint64_t repeats; /* repeats of the group that are still to come */
     bool counted;     /* the number of repeats is known */
 } tutti_store_scan;
 
 struct tutti_store_connection {
     int fd;
-    uint32_t events; /* what epoll watches for */
-    bool validated;  /* the magic number has come */
+    uint32_t events; /* events that epoll watches for */
+    bool validated;  /* the magic number was received */
     bool failed;     /* to be closed */
-    bool challenged; /* `expected` proves it */
-    bool proved;     /* it has proved to know the job's secret */
+    bool challenged; /* `expected` holds the MAC that proves the secret */
+    bool proved;     /* it has proved that it knows the job's secret */
     bool dirty;      /* in the hub's list */
-    bool local_user; /* a process of this host and of this user, or of root's: the kernel says so (store_peer.h) */
-    bool foreign;    /* counted as such: what tutti_store_is_own said when that was last looked at */
-    bool stranger;   /* foreign, without the magic number */
-    bool reads_next; /* it has waited for memory to read into, not for that of a reply */
+    bool local_user; /* a process of this host and of this user or root, by the kernel (store_peer.h) */
+    bool foreign;    /* counted as foreign: the negation of tutti_store_is_own when last checked */
+    bool stranger;   /* foreign and without the magic number */
+    bool reads_next; /* it waits for memory to read into, not for memory for a reply */
     int64_t opened_ns, active_ns;
     tutti_store_buffer in, out;
     tutti_store_scan scan;
     uint8_t expected[TUTTI_SHA256_BYTES];
-    tutti_store_waiter *waiters; /* of the wait under way, NULL: none */
+    tutti_store_waiter *waiters; /* of the wait in progress; NULL: none */
     size_t nwaiters, awaited;
     tutti_store_share share;
-    struct tutti_store_address *address;     /* where it comes from; NULL unless it is foreign */
-    tutti_store_connection *previous, *next; /* all connections, or the dead of this turn */
+    struct tutti_store_address *address;     /* its address; NULL unless it is foreign */
+    tutti_store_connection *previous, *next; /* in the list of all connections, or of those closed in this turn */
     tutti_store_connection *previous_stranger, *next_stranger;
     tutti_store_connection *next_dirty;
 };
@@ -59,11 +59,11 @@ typedef struct tutti_store_hub {
     tutti_store_connection *dirty;
     tutti_store_budget budget;
     tutti_store_secret secret;
-    uint64_t nrefused; /* requests of connections that had to prove the secret and have not */
+    uint64_t nrefused; /* refused requests of connections that had not proved the secret */
 } tutti_store_hub;
 
-/* Is the client known to be of this job's user, or of this job? All others are foreign: they may be ranks of other hosts, and are served, but
- * can take less. */
+/* Returns true when the client is known to belong to this job's user or to this job. All others are foreign: they
+ * may be ranks of other hosts, and are served within lower limits. */
 static inline bool tutti_store_is_own(const tutti_store_connection *connection) {
     return connection->local_user || connection->proved;
 }
@@ -72,32 +72,33 @@ static inline size_t tutti_store_buffer_used(const tutti_store_buffer *buffer) {
     return buffer->end - buffer->start;
 }
 
-/* Makes room for `bytes` more behind the end. */
+/* Makes room for `bytes` more bytes behind the end. */
 tutti_status tutti_store_buffer_reserve(tutti_store_buffer *buffer, size_t bytes);
-/* The capacity after that. */
+/* Returns the capacity after tutti_store_buffer_reserve. */
 size_t tutti_store_buffer_grown(const tutti_store_buffer *buffer, size_t bytes);
-/* Takes bytes away at the front; an empty buffer gives its memory back. */
+/* Removes bytes at the front; an empty buffer releases its memory. */
 void tutti_store_buffer_consume(tutti_store_buffer *buffer, size_t bytes);
-/* Gives back what is mostly unused. */
+/* Shrinks a buffer that is mostly unused. */
 void tutti_store_buffer_trim(tutti_store_buffer *buffer);
 void tutti_store_buffer_free(tutti_store_buffer *buffer);
 
-/* While this much output waits for its client, its requests wait too. */
+/* While this much output is unsent, the connection's requests wait, too. */
 #define TUTTI_STORE_OUTPUT_LIMIT ((size_t)1 << 20)
 
-/* Looks over what has come of the input's first request; true when all of it is there, scan->at then is its length.
- * An error means that it breaks the protocol or a bound. */
+/* Scans the received part of the input's first request; returns true when the request is complete, and scan->at is
+ * then its length. An error means that the request violates the protocol or a bound. */
 tutti_status tutti_store_scan_request(const tutti_store_connection *from, tutti_store_scan *scan, bool *whole_out);
-/* Bytes that the first request certainly lacks; it may lack more. */
+/* Lower bound of the bytes that are missing from the first request. */
 size_t tutti_store_scan_missing(const tutti_store_connection *from);
 
-/* At most how many bytes the reply to this request, which is whole, has. */
+/* Upper bound of the bytes in the reply to this complete request. */
 size_t tutti_store_reply_bytes(tutti_store_hub *hub, const uint8_t *request);
 
-/* Carries out the whole requests of the input, as long as there is room for the replies; else the connection waits in the
- * budget's queue. An error means that the client broke the protocol or asked for more than there is: close it. */
+/* Carries out the complete requests of the input while there is room for the replies; otherwise the connection
+ * waits in the budget's queue. An error means that the client violated the protocol or exceeded a bound: the
+ * connection must be closed. */
 tutti_status tutti_store_requests_run(tutti_store_hub *hub, tutti_store_connection *connection);
-/* Ends the wait under way, if there is one, without a reply. */
+/* Ends the wait in progress, if there is one, without a reply. */
 void tutti_store_requests_unwait(tutti_store_hub *hub, tutti_store_connection *connection);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * See store_crowd.h. A descriptor's number is the lowest that was free, so all below it are in use: a high one says how many the
- * process has left, whatever else it has opened. That is believed for a while, since low ones, which say nothing, get free when
- * others go.
+ * See store_crowd.h. A new descriptor gets the lowest free number, so all numbers below it are in use: a high
+ * number shows how many descriptors the process has left, whatever else it has opened. This is assumed to hold for
+ * a while, because low numbers, which show nothing, become free when other connections are closed.
  */
 #include "bootstrap/store/store_crowd.h"
 
@@ -29,7 +29,7 @@ static void key_of(const struct sockaddr_storage *address, uint8_t key[16]) {
         memcpy(key, &((const struct sockaddr_in6 *)address)->sin6_addr, 16);
         return;
     }
-    key[10] = key[11] = 0xFF; /* IPv4 in IPv6's form */
+    key[10] = key[11] = 0xFF; /* IPv4-mapped IPv6 address */
     memcpy(key + 12, &((const struct sockaddr_in *)address)->sin_addr, 4);
 }
 
@@ -110,7 +110,7 @@ bool tutti_store_crowd_update(tutti_store_crowd *crowd, tutti_store_budget *budg
     return true;
 }
 
-/* ----------------------------------------------------------------------------------------------- who goes */
+/* ----------------------------------------------------------------------------------------------- eviction */
 
 static int most_strangers(const tutti_store_crowd *crowd) {
     return crowd->limit / 8 < TUTTI_STORE_MOST_STRANGERS ? crowd->limit / 8 : TUTTI_STORE_MOST_STRANGERS;
@@ -141,8 +141,8 @@ static tutti_store_connection *oldest_stranger(const tutti_store_crowd *crowd, c
     return c != NULL && c == but ? c->next_stranger : c;
 }
 
-/* Of the address with the most connections the one that has been idle for the longest; of addresses with equally many the
- * same. */
+/* Returns the connection that has been idle longest of the address with the most connections; among addresses with
+ * equally many, the one idle longest. */
 static tutti_store_connection *idlest(tutti_store_connection *connections, const tutti_store_connection *but) {
     tutti_store_connection *chosen = NULL;
     for (tutti_store_connection *c = connections; c != NULL; c = c->next) {

@@ -1,8 +1,8 @@
 /*
- * The store's listening socket, and an answer to "who has my port?" from /proc.
+ * The store's listening socket, and the search in /proc for the process that holds a port.
  *
- * The socket is bound once and never given up before the server ends, so that no stranger can slip in between.
- * Ports are reused at once after an earlier server's end (SO_REUSEADDR), never shared.
+ * The socket is bound once and kept until the server ends, so that no other process can take the port in between.
+ * Ports can be reused at once after an earlier server's end (SO_REUSEADDR), but are never shared.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -22,13 +22,13 @@
 
 enum { BACKLOG = 4096, NAME_MS = 5000 };
 
-/* A socket that listens on the port. */
+/* A socket that listens on a port. */
 typedef struct listener {
     unsigned long inode;
     uid_t user;
 } listener;
 
-/* The first such socket that `is_wanted` takes; false: there is none. */
+/* Finds the first socket on the port that `is_wanted` accepts; returns false when there is none. */
 static bool find_listener(const char *table_path, int port, bool (*is_wanted)(const listener *), listener *found_out) {
     FILE *table = fopen(table_path, "re");
     if (table == NULL) return false;
@@ -66,7 +66,7 @@ static bool process_holds(const char *pid, unsigned long inode) {
     snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
     snprintf(path, sizeof path, "/proc/%s/fd", pid);
     DIR *folder = opendir(path);
-    if (folder == NULL) return false; /* gone, or not ours to look at */
+    if (folder == NULL) return false; /* the process has ended, or may not be inspected */
     bool holds = false;
     for (struct dirent *item; !holds && (item = readdir(folder)) != NULL;) {
         ssize_t bytes = readlinkat(dirfd(folder), item->d_name, target, sizeof target - 1);
@@ -78,7 +78,7 @@ static bool process_holds(const char *pid, unsigned long inode) {
     return holds;
 }
 
-/* "pid 123 (name)" of the process that listens on the port, "" where the system does not tell. */
+/* Writes "pid 123 (name)" of the process that listens on the port, or "" when the system does not report it. */
 static void describe_holder(int port, char *text, size_t capacity) {
     text[0] = '\0';
     listener found;
@@ -115,11 +115,11 @@ tutti_status tutti_store_check_holder(int port) {
     return tutti_fail(
         TUTTI_ERR_CONFIG,
         "port %d, where this job's store should be, is in use by a process of user %u; choose another port "
-        "(--master_port, MASTER_PORT), or set TUTTI_OTHER_USERS=1 if that process is to host the store",
+        "(--master_port, MASTER_PORT), or set TUTTI_OTHER_USERS=1 if that process hosts the store",
         port, (unsigned)found.user);
 }
 
-/* A socket bound to one address, or -1 with the error number. */
+/* Returns a listening socket bound to one address, or -1 and the error number. */
 static int listen_at(const struct sockaddr *address, socklen_t bytes, int *error_out) {
     int on = 1, off = 0;
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -133,7 +133,7 @@ static int listen_at(const struct sockaddr *address, socklen_t bytes, int *error
     return -1;
 }
 
-/* Both families in one socket where the machine has IPv6. */
+/* Listens with one socket for both address families if the machine has IPv6. */
 static tutti_status listen_everywhere(int port, int *listen_fd_out) {
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port), .sin6_addr = in6addr_any};
     struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};

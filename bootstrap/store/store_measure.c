@@ -1,12 +1,12 @@
 /*
- * How long the reply to a request will be, before anything of it is built: the server first makes room for it.
+ * Computes the length of a reply before any of it is built: the server first reserves room for it.
  */
 #include "bootstrap/base/common.h"
 #include "bootstrap/store/store_connection.h"
 #include "bootstrap/store/store_reader.h"
 #include "bootstrap/store/store_wire.h"
 
-/* Of all requests whose reply is a number or a state. */
+/* For all requests whose reply is a number or a state. */
 enum { SHORT_REPLY_BYTES = 8 };
 
 static size_t blob_bytes(size_t bytes) {
@@ -23,7 +23,7 @@ static size_t multi_get_bytes(tutti_store_hub *hub, reader *fields) {
     return bytes;
 }
 
-/* One of the three, depending on what the key has. */
+/* One of the three values, depending on the key's value. */
 static size_t compare_set_bytes(tutti_store_hub *hub, reader *fields) {
     size_t now = get_bytes(hub, fields), expected = take_bytes(fields).bytes, desired = take_bytes(fields).bytes;
     return tutti_max_size(now, blob_bytes(tutti_max_size(expected, desired)));

@@ -1,9 +1,10 @@
 /*
- * See store_peer.h. Both ends are brought into one form first: the listening socket takes IPv4 and IPv6, so that an IPv4
- * client comes as ::ffff:a.b.c.d, but its own socket may be of either family; the kernel finds both by the IPv4 addresses.
+ * See store_peer.h. Both ends are first converted to one form: the listening socket accepts IPv4 and IPv6, so an
+ * IPv4 client appears as ::ffff:a.b.c.d, but its own socket may be of either family; the kernel finds both by the
+ * IPv4 addresses.
  *
- * Whether an address is this host's own is the routing table's to say: it knows all of them, at any moment.
- * Invariant: a client of this host whose user was not told is never taken for a remote one.
+ * The routing table determines whether an address belongs to this host: it knows all of them at any time.
+ * Invariant: a client of this host whose user is not reported is never classified as remote.
  */
 #include "bootstrap/store/store_peer.h"
 
@@ -26,13 +27,13 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
 
-enum { ESTABLISHED = TCP_ESTABLISHED, LISTENS = TCP_LISTEN }; /* the kernel's numbers, in all its answers */
+enum { ESTABLISHED = TCP_ESTABLISHED, LISTENS = TCP_LISTEN }; /* the kernel's numbers, used in all its answers */
 
 /* One end of a connection. */
 typedef struct end {
-    uint8_t family; /* AF_INET also for an IPv4 address in IPv6's form */
-    uint16_t port;  /* network order, as the address */
-    uint32_t scope; /* the interface where the address is valid on one link only; else 0 */
+    uint8_t family; /* AF_INET also for IPv4-mapped IPv6 addresses */
+    uint16_t port;  /* network order, like the address */
+    uint32_t scope; /* the interface if the address is valid on one link only; else 0 */
     uint8_t address[16];
 } end;
 
@@ -46,8 +47,8 @@ typedef enum answer { FOUND, ABSENT, NO_ANSWER } answer;
 
 struct tutti_store_peers {
     int diag_fd, route_fd; /* -1: does not answer */
-    bool proc;             /* /proc/net/tcp tells */
-    uint32_t device;       /* to which the listening socket, and so all its connections, are bound; 0: to none */
+    bool proc;             /* /proc/net/tcp reports users */
+    uint32_t device;       /* interface to which the listening socket, and so all its connections, are bound; 0: none */
     uint32_t sequence;
 };
 
@@ -84,7 +85,8 @@ static int open_netlink(int protocol) {
     return -1;
 }
 
-/* Asks, and waits for the answer, which is there when the question has been sent. An error's number is negative. */
+/* Sends a question and receives the answer, which is available as soon as the question has been sent. An error's
+ * number is negative. */
 static answer ask_kernel(tutti_store_peers *peers, int fd, struct nlmsghdr *question, int wanted, void *reply,
                          size_t capacity, int *error_out) {
     *error_out = 0;
@@ -96,7 +98,7 @@ static answer ask_kernel(tutti_store_peers *peers, int fd, struct nlmsghdr *ques
         if (got < 0 && errno == EINTR) continue;
         const struct nlmsghdr *head = reply;
         if (got < (ssize_t)sizeof *head) return NO_ANSWER;
-        if (head->nlmsg_seq != peers->sequence) continue; /* left over from one that failed */
+        if (head->nlmsg_seq != peers->sequence) continue; /* left over from a question that failed */
         if (head->nlmsg_type == wanted) return FOUND;
         if (head->nlmsg_type != NLMSG_ERROR || got < (ssize_t)NLMSG_LENGTH(sizeof(struct nlmsgerr))) return NO_ANSWER;
         memcpy(error_out, NLMSG_DATA(head), sizeof *error_out); /* the first field of struct nlmsgerr */
@@ -104,7 +106,7 @@ static answer ask_kernel(tutti_store_peers *peers, int fd, struct nlmsghdr *ques
     }
 }
 
-/* The socket whose own end is `own`, and whose other end is `other`. */
+/* Finds the socket whose own end is `own` and whose other end is `other`. */
 static answer ask_diag(tutti_store_peers *peers, const end *own, const end *other, socket_facts *found_out) {
     struct {
         struct nlmsghdr head;
@@ -129,7 +131,7 @@ static answer ask_diag(tutti_store_peers *peers, const end *own, const end *othe
     return FOUND;
 }
 
-/* Whether the routing table takes the address for this host's own. */
+/* Returns FOUND when the routing table has the address as one of this host. */
 static answer ask_route(tutti_store_peers *peers, const end *e) {
     struct {
         struct nlmsghdr head;
@@ -161,7 +163,7 @@ static answer ask_route(tutti_store_peers *peers, const end *e) {
 
 /* ----------------------------------------------------------------------------------------------- /proc */
 
-/* An end as /proc/net/tcp writes it: the address as words of this machine's order. */
+/* Writes an end as in /proc/net/tcp: the address as words in this machine's byte order. */
 static void write_end(const end *e, uint8_t family, char text[48]) {
     uint32_t words[4] = {0, 0, htonl(0xFFFF), 0};
     int nwords = family == AF_INET ? 1 : 4, used = 0;
@@ -202,8 +204,8 @@ static answer search_proc(const end *own, const end *other, socket_facts *found_
 
 /* ----------------------------------------------------------------------------------------------- asking */
 
-/* Where the routing table does not answer: a socket can be given an address of this host's only (unless the system is set to
- * allow all, net.ipv4.ip_nonlocal_bind). */
+/* Used if the routing table does not answer: a socket can be bound only to an address of this host (unless the
+ * system is configured to allow all, net.ipv4.ip_nonlocal_bind). */
 static bool can_be_taken(const end *e) {
     struct sockaddr_in four = {.sin_family = AF_INET};
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_scope_id = e->scope};
@@ -245,7 +247,7 @@ tutti_store_peer tutti_store_peers_look(tutti_store_peers *peers, int fd, const 
     return given == ABSENT && is_connected(fd) ? TUTTI_STORE_PEER_HIDDEN : TUTTI_STORE_PEER_GONE;
 }
 
-/* What tells of other sockets must know the one that listens. */
+/* A source that reports other sockets must also report the listening one. */
 static bool is_listener(answer given, const socket_facts *found, uint64_t inode) {
     return given == FOUND && found->state == LISTENS && found->inode == inode;
 }
@@ -257,7 +259,7 @@ static tutti_status try_ways(tutti_store_peers *peers, int listen_fd) {
     end own;
     socket_facts found = {0};
     if (getsockname(listen_fd, (struct sockaddr *)&address, &bytes) != 0 || fstat(listen_fd, &status) != 0)
-        return tutti_fail_errno(errno, "the store's socket");
+        return tutti_fail_errno(errno, "cannot inspect the store's socket");
 #ifdef SO_BINDTOIFINDEX /* Linux 5.0 */
     bytes = sizeof peers->device;
     if (getsockopt(listen_fd, SOL_SOCKET, SO_BINDTOIFINDEX, &peers->device, &bytes) != 0) peers->device = 0;
@@ -269,8 +271,8 @@ static tutti_status try_ways(tutti_store_peers *peers, int listen_fd) {
     peers->diag_fd = -1;
     peers->proc = is_listener(search_proc(&own, &nobody, &found), &found, status.st_ino);
     tutti_log(TUTTI_LOG_INFO, "store: %s",
-              peers->proc ? "the system tells only by /proc/net/tcp which user has connected: that takes longer"
-                          : "the system does not tell which user has connected: all users of this host may");
+              peers->proc ? "the system reports the users of connections only in /proc/net/tcp, which takes longer"
+                          : "the system does not report the users of connections: all users of this host may connect");
     return TUTTI_OK;
 }
 

@@ -1,5 +1,5 @@
 /*
- * The fields of a request that is whole: taken one after the other, without looking back.
+ * Reads the fields of a complete request one after the other, without going back.
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_READER_H
 #define TUTTI_BOOTSTRAP_STORE_READER_H

@@ -1,8 +1,8 @@
 /*
  * The store's requests: what each op does.
  *
- * A request is carried out in one go when all of it has come and its bounds are checked (store_scan.c), so the
- * functions here read its fields without looking back, and no request is ever half done.
+ * A request is carried out in one step when it is complete and its bounds are checked (store_scan.c), so the
+ * functions here read its fields without going back, and no request is ever half done.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -67,7 +67,7 @@ static bool ready(const tutti_store_entry *entry) {
     return entry != NULL && (entry->has_value || entry->queue_length > 0);
 }
 
-/* What the waiter waited for has come; true when its connection waits for nothing else. */
+/* Satisfies a waiter; returns true when its connection waits for nothing else. */
 static bool satisfy(tutti_store_hub *hub, tutti_store_waiter *waiter) {
     tutti_store_connection *owner = waiter->owner;
     tutti_store_table_unwait(waiter);
@@ -77,8 +77,8 @@ static bool satisfy(tutti_store_hub *hub, tutti_store_waiter *waiter) {
     return true;
 }
 
-/* Wakes who waits for the key and, with `arrived` > 0, who waits for that many at the barrier. The first waiter is
- * looked up anew each time: ending one wait may take more than one waiter out of the list. */
+/* Wakes the waiters for the key and, if `arrived` > 0, those that wait for that many arrivals at the barrier. The
+ * first waiter is looked up again each time, because ending one wait may remove several waiters from the list. */
 static void wake(tutti_store_hub *hub, tutti_store_entry *entry, int64_t arrived) {
     tutti_store_waiter *waiter = entry->first_waiter;
     while (waiter != NULL) {
@@ -88,7 +88,7 @@ static void wake(tutti_store_hub *hub, tutti_store_entry *entry, int64_t arrived
     }
 }
 
-/* A queued value is for one: wakes waiters until one of them waits for nothing else. */
+/* A queued value goes to one connection: satisfies waiters until one of their connections waits for nothing else. */
 static void wake_one(tutti_store_hub *hub, tutti_store_entry *entry) {
     for (tutti_store_waiter *waiter = entry->first_waiter, *next; waiter != NULL; waiter = next) {
         next = waiter->next;
@@ -97,7 +97,7 @@ static void wake_one(tutti_store_hub *hub, tutti_store_entry *entry) {
 }
 
 static tutti_status begin_wait(tutti_store_connection *from, uint64_t count) {
-    if (from->waiters != NULL) return tutti_fail(TUTTI_ERR_DATA, "a wait while another wait is under way");
+    if (from->waiters != NULL) return tutti_fail(TUTTI_ERR_DATA, "a wait while another wait is in progress");
     TUTTI_TRY(tutti_calloc(count, sizeof *from->waiters, &from->waiters));
     from->nwaiters = count;
     return TUTTI_OK;
@@ -144,7 +144,8 @@ static tutti_status run_multi_set(tutti_store_hub *hub, tutti_store_connection *
     return TUTTI_OK;
 }
 
-/* A missing key counts as empty; where it should not be empty the reply is, as in PyTorch, what was expected. */
+/* A missing key counts as empty; if the expected value is not empty, the reply is the expected value, as in
+ * PyTorch. */
 static tutti_status run_compare_set(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
     tutti_store_bytes key = take_bytes(fields);
     tutti_store_bytes expected = take_bytes(fields);
@@ -168,7 +169,7 @@ static tutti_status run_multi_get(tutti_store_hub *hub, tutti_store_connection *
     return TUTTI_OK;
 }
 
-/* Counters are kept as decimal text, so that they can be read like any other value. */
+/* Counters are stored as decimal text, so that they can be read like any other value. */
 static tutti_status add_to(tutti_store_hub *hub, tutti_store_bytes key, int64_t amount, int64_t *sum_out) {
     tutti_store_bytes old = value_of(tutti_store_table_find(hub->table, key));
     char text[32] = "0";
@@ -179,7 +180,7 @@ static tutti_status add_to(tutti_store_hub *hub, tutti_store_bytes key, int64_t 
     }
     char *end;
     int64_t sum = strtoll(text, &end, 10);
-    if (end == text) return tutti_fail(TUTTI_ERR_DATA, "add to a key whose value is no number");
+    if (end == text) return tutti_fail(TUTTI_ERR_DATA, "add to a key whose value is not a number");
     if (__builtin_add_overflow(sum, amount, &sum)) return tutti_fail(TUTTI_ERR_DATA, "a counter overflows");
     int bytes = snprintf(text, sizeof text, "%lld", (long long)sum);
     TUTTI_TRY(put(hub, key, (tutti_store_bytes){(const uint8_t *)text, (size_t)bytes}, false));
@@ -202,7 +203,7 @@ static uint64_t count_missing(tutti_store_hub *hub, reader fields) {
     return missing;
 }
 
-/* The one key that asks for proofs may be asked for alone. */
+/* Returns true when the check is for TUTTI_STORE_PROOF_KEY alone, which asks whether the store wants proofs. */
 static bool asks_for_proofs(const tutti_store_hub *hub, reader fields) {
     static const char key[] = TUTTI_STORE_PROOF_KEY;
     if (!hub->secret.is_set || take_u64(&fields) != 1) return false;
@@ -244,7 +245,8 @@ static tutti_status run_cancel_wait(tutti_store_hub *hub, tutti_store_connection
     return TUTTI_OK;
 }
 
-/* A counter under the key: whoever makes it reach the size of the world lets all go; later ones pass at once. */
+/* A counter under the key: the connection that raises it to the world size releases all waiters; later ones pass at
+ * once. */
 static tutti_status run_barrier(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
     tutti_store_bytes key = take_bytes(fields);
     int64_t expected = (int64_t)take_u64(fields);
@@ -326,7 +328,7 @@ static tutti_status run_list_keys(tutti_store_hub *hub, tutti_store_connection *
 
 /* --------------------------------------------------------------------------------------------- proofs */
 
-/* Says so, but the less often the more of them there are. */
+/* Logs the refusal, less often the more of them there are. */
 static tutti_status refuse(tutti_store_hub *hub, const tutti_store_connection *from, const char *what) {
     char peer[TUTTI_ADDRESS_TEXT_BYTES];
     uint64_t count = ++hub->nrefused;
@@ -340,9 +342,9 @@ static tutti_status refuse(tutti_store_hub *hub, const tutti_store_connection *f
 static tutti_status run_challenge(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
     tutti_store_bytes client = take_bytes(fields);
     uint8_t answer[TUTTI_STORE_NONCE_BYTES + TUTTI_SHA256_BYTES];
-    if (!hub->secret.is_set) return tutti_fail(TUTTI_ERR_DATA, "this store knows no secret to prove");
+    if (!hub->secret.is_set) return tutti_fail(TUTTI_ERR_DATA, "this store has no secret to prove");
     if (client.bytes != TUTTI_STORE_NONCE_BYTES || from->challenged)
-        return tutti_fail(TUTTI_ERR_DATA, "a challenge of %zu bytes, or the second", client.bytes);
+        return tutti_fail(TUTTI_ERR_DATA, "a challenge of %zu bytes, or a second challenge", client.bytes);
     TUTTI_TRY(tutti_random_bytes(answer, TUTTI_STORE_NONCE_BYTES));
     tutti_store_prove(&hub->secret, TUTTI_STORE_SERVER, client.data, answer, answer + TUTTI_STORE_NONCE_BYTES);
     tutti_store_prove(&hub->secret, TUTTI_STORE_CLIENT, client.data, answer, from->expected);
@@ -351,7 +353,7 @@ static tutti_status run_challenge(tutti_store_hub *hub, tutti_store_connection *
     return TUTTI_OK;
 }
 
-/* No reply: the client has seen by the challenge's answer that it has the same secret. */
+/* Sends no reply: the client knows from the challenge's answer that both have the same secret. */
 static tutti_status run_prove(tutti_store_hub *hub, tutti_store_connection *from, reader *fields) {
     tutti_store_bytes proof = take_bytes(fields);
     from->proved = from->challenged && !from->proved && proof.bytes == sizeof from->expected &&
@@ -359,7 +361,7 @@ static tutti_status run_prove(tutti_store_hub *hub, tutti_store_connection *from
     return from->proved ? TUTTI_OK : refuse(hub, from, "has sent a wrong proof of this job's secret");
 }
 
-/* Whether the connection may do to each of the request's keys what it wants to. */
+/* Checks that the connection may apply the request to each of its keys. */
 static tutti_status check_rights(tutti_store_hub *hub, const tutti_store_connection *from, uint8_t op, reader fields) {
     uint64_t keys = 1;
     if (!hub->secret.is_set || from->proved) return TUTTI_OK;
@@ -408,7 +410,7 @@ static const request_run runs[TUTTI_STORE_OP_COUNT] = {
     [TUTTI_STORE_PROVE] = run_prove,
 };
 
-/* Room for the reply, before any of it is built; false: the request has to wait for it. */
+/* Reserves room for the reply before any of it is built; *room_out is false when the request must wait for it. */
 static tutti_status make_room(tutti_store_hub *hub, tutti_store_connection *c, const uint8_t *request, bool *room_out) {
     size_t reply = tutti_store_reply_bytes(hub, request);
     size_t held = c->in.capacity + tutti_store_buffer_grown(&c->out, reply);

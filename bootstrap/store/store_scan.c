@@ -1,9 +1,9 @@
 /*
- * Looking over what a client sends, before anything of it is believed.
+ * Scans a client's input before any of it is trusted.
  *
- * A table says which fields each op has. The first request is walked through field by field as its bytes come, and
- * never from the start again; lengths and counts are held against their bounds as soon as they are known, so that a
- * client can make the server keep no more than what it has really sent.
+ * A table gives the fields of each op. The first request is scanned field by field as its bytes arrive, and never
+ * from the start again; lengths and counts are checked against their bounds as soon as they are known, so a client
+ * cannot make the server hold more than it has really sent.
  */
 #include <string.h>
 
@@ -14,7 +14,7 @@
 
 typedef struct request_shape {
     const char *fields; /* k key, v value, 4 uint32, 8 int64 */
-    bool counted;       /* a uint64 count leads, the fields come that many times */
+    bool counted;       /* a uint64 count comes first; the fields are repeated that many times */
 } request_shape;
 
 static const request_shape shapes[TUTTI_STORE_OP_COUNT] = {
@@ -41,7 +41,7 @@ static const request_shape shapes[TUTTI_STORE_OP_COUNT] = {
     [TUTTI_STORE_PROVE] = {.fields = "v"},
 };
 
-/* Bytes of the field that begins at data[0..have); 0: not to be told yet. */
+/* Length of the field that begins at data[0..have); 0: not known yet. */
 static tutti_status field_bytes(char field, const uint8_t *data, size_t have, size_t *bytes_out) {
     if (field == '4' || field == '8') {
         *bytes_out = (size_t)(field - '0');
@@ -102,7 +102,7 @@ tutti_status tutti_store_scan_request(const tutti_store_connection *from, tutti_
     return TUTTI_OK;
 }
 
-/* Of the field that has begun, all is known once its length has come. */
+/* The missing bytes of the current field are known once its length has arrived. */
 size_t tutti_store_scan_missing(const tutti_store_connection *from) {
     const tutti_store_scan *scan = &from->scan;
     const uint8_t *data = from->in.data + from->in.start;

@@ -1,12 +1,12 @@
 /*
  * The store's server: one thread, one epoll, non-blocking sockets.
  *
- * A turn of the loop takes the ready sockets, reads at most one piece from each, carries out whole requests
- * (store_requests.c), then flushes all connections that got a reply, and then those go on that had to wait for memory
- * (store_budget.h). No client can hold up another: who sends slowly just fills his own buffer, who does not read his
- * replies is not read from. Processes of other users of this host are turned away (store_peer.h). A connection that breaks
- * the protocol is closed, and so is one that has not shown the magic number for a while, and one that must go so that others
- * can be served (store_crowd.h).
+ * A turn of the loop takes the ready sockets, reads at most one piece from each, carries out complete requests
+ * (store_requests.c), flushes all connections that got a reply, and then continues connections that had to wait for
+ * memory (store_budget.h). No client can block another: a slow sender only fills its own buffer, and a client that
+ * does not read its replies is not read from. Processes of other users of this host are refused (store_peer.h). A
+ * connection is closed if it violates the protocol, if it has not shown the magic number within a time limit, or if
+ * that is needed to serve others (store_crowd.h).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,9 +38,9 @@
 enum {
     READ_BYTES = 64 << 10,
     EVENTS_PER_TURN = 64,
-    ACCEPTS_PER_TURN = 32, /* fewer than are heard, so that those who have just come are heard before more come */
+    ACCEPTS_PER_TURN = 32, /* fewer than EVENTS_PER_TURN, so that new clients are served before more are accepted */
     SWEEP_MS = 1000,
-    PAUSE_MS = 100, /* without file descriptors nobody is accepted for so long */
+    PAUSE_MS = 100, /* how long accepting pauses when there are no file descriptors */
     STRANGER_MS = 30000
 };
 
@@ -50,7 +50,7 @@ struct tutti_store_server {
     pthread_t thread;
     bool has_thread;
     bool others; /* other users of this host may connect */
-    /* The rest belongs to the thread. */
+    /* The fields below belong to the thread. */
     tutti_store_peers *peers;
     tutti_store_hub hub;
     tutti_store_crowd crowd;
@@ -62,8 +62,8 @@ struct tutti_store_server {
 
 /* --------------------------------------------------------------------------------------- connections */
 
-/* A process that was forked meanwhile holds the socket too: closing alone would neither take it out of epoll nor
- * tell the other side. */
+/* A process forked in the meantime holds the socket, too: closing alone would neither remove it from epoll nor
+ * notify the other side. */
 static void end_socket(const tutti_store_server *server, int fd) {
     epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     shutdown(fd, SHUT_RDWR);
@@ -82,7 +82,7 @@ static void bury(tutti_store_server *server, tutti_store_connection *connection)
     if (connection->previous != NULL) connection->previous->next = connection->next;
     else server->connections = connection->next;
     if (connection->next != NULL) connection->next->previous = connection->previous;
-    connection->next = server->dead; /* freed after the turn: an event in hand may still name it */
+    connection->next = server->dead; /* freed after the turn: a pending event may still refer to it */
     server->dead = connection;
 }
 
@@ -94,12 +94,12 @@ static void free_dead(tutti_store_server *server) {
     }
 }
 
-/* A line for the first event of a kind, and then, the more there are, the fewer. */
+/* Returns true for the first event of a kind, and then less often the more there are: at powers of two. */
 static bool is_worth_a_line(uint64_t count) {
     return (count & (count - 1)) == 0;
 }
 
-/* Closes a connection that has done nothing wrong by the protocol, with a line in the log. */
+/* Closes a connection that has not violated the protocol, and logs it. */
 static void drop(tutti_store_server *server, tutti_store_connection *connection, const char *why) {
     uint64_t count = ++server->ndropped;
     bool own = tutti_store_is_own(connection);
@@ -109,7 +109,7 @@ static void drop(tutti_store_server *server, tutti_store_connection *connection,
                   (unsigned long long)count, own ? ", of this user," : "", why);
 }
 
-/* Everything readable while it may go on, everything writable while there is something. */
+/* Watches for input while the connection may continue, and for room to send while it has output. */
 static void watch(tutti_store_server *server, tutti_store_connection *connection) {
     bool reads = tutti_store_budget_may_go_on(&server->hub.budget, connection);
     uint32_t events = (reads ? EPOLLIN : 0u) | (tutti_store_buffer_used(&connection->out) > 0 ? EPOLLOUT : 0u);
@@ -137,14 +137,13 @@ static void flush(tutti_store_server *server, tutti_store_connection *connection
     if (connection->failed) bury(server, connection);
 }
 
-/* Of the foreign ones, or of the own ones, the one whose waits take the most memory. */
+/* Closes the foreign, or own, connection whose waits take the most memory. */
 static void drop_waiter(tutti_store_server *server, bool foreign) {
     tutti_store_connection *most = NULL;
     for (tutti_store_connection *connection = server->connections; connection != NULL; connection = connection->next)
         if (connection->foreign == foreign && (most == NULL || connection->nwaiters > most->nwaiters))
             most = connection;
-    if (most != NULL)
-        drop(server, most, "waited for more keys at a time than any other, and all together for too many");
+    if (most != NULL) drop(server, most, "waited for the most keys, and all connections together waited for too many");
 }
 
 static void run_requests(tutti_store_server *server, tutti_store_connection *connection) {
@@ -169,14 +168,14 @@ static void flush_dirty(tutti_store_server *server) {
         if (connection->fd < 0) continue;
         flush(server, connection);
         if (connection->fd < 0 || tutti_store_buffer_used(&connection->out) > 0) continue;
-        run_requests(server, connection); /* what had to wait for room in the output; may make it dirty again */
+        run_requests(server, connection); /* requests that waited for room in the output; may make it dirty again */
         if (!connection->failed) watch(server, connection);
         if (connection->failed) bury(server, connection);
     }
 }
 
-/* How much to read at a time: a short request, and what comes behind it; of a long one no more than it certainly lacks, so
- * that its end leaves little behind, and no more than has come of it already. */
+/* How much to read at a time: a short request and the bytes behind it; of a long request at most what is certainly
+ * missing, so that little is read behind its end, and at most as much as was received already. */
 static size_t bytes_to_read(const tutti_store_connection *connection) {
     size_t missing = tutti_store_scan_missing(connection), have = tutti_store_buffer_used(&connection->in);
     return tutti_max_size(READ_BYTES, tutti_min_size(missing, have));
@@ -213,7 +212,7 @@ static void serve(tutti_store_server *server, tutti_store_connection *connection
     if (events & EPOLLOUT) {
         flush(server, connection);
         if (connection->fd < 0) return;
-        run_requests(server, connection); /* what had to wait for room in the output */
+        run_requests(server, connection); /* requests that waited for room in the output */
     }
     bool goes_on = tutti_store_budget_may_go_on(&server->hub.budget, connection);
     if (!connection->failed && goes_on && (events & (EPOLLIN | EPOLLHUP | EPOLLERR))) receive(server, connection);
@@ -228,23 +227,24 @@ static void make_room_for_waiters(tutti_store_server *server) {
     while (budget->own.waiters > TUTTI_STORE_WAITERS_POOL_BYTES) drop_waiter(server, false);
 }
 
-/* Has the client closed the connection? Unread input, behind which that would show, may still be there. */
+/* Returns true when the client has closed the connection. recv cannot tell, since unread input may precede the end. */
 static bool has_gone(const tutti_store_connection *connection) {
     struct pollfd look = {.fd = connection->fd, .events = POLLRDHUP};
     return poll(&look, 1, 0) > 0;
 }
 
-/* Those go on that had to wait for memory, now that others have given some back. At most one of them gets much, which takes
- * time: then more may go on after the sockets that are ready meanwhile, and it is true. */
+/* Continues connections that waited for memory, now that others have released some. At most one of them gets much,
+ * which takes time: the function then returns true, and more may continue after the sockets that have become ready
+ * are served. */
 static bool go_on(tutti_store_server *server) {
     tutti_store_budget *budget = &server->hub.budget;
     bool much = false;
-    flush_dirty(server); /* which counts what they have now */
+    flush_dirty(server); /* updates their sums */
     make_room_for_waiters(server);
     while (!much) {
         tutti_store_connection *connection = tutti_store_budget_next(budget);
         if (connection == NULL) return false;
-        if (!connection->reads_next && has_gone(connection)) { /* the reply would be for nobody */
+        if (!connection->reads_next && has_gone(connection)) { /* nothing would receive the reply */
             bury(server, connection);
             continue;
         }
@@ -259,7 +259,7 @@ static bool go_on(tutti_store_server *server) {
 }
 
 static void set_socket_options(int fd) {
-    int on = 1, idle_s = 60, interval_s = 10, probes = 6; /* a machine that vanished is noticed after two minutes */
+    int on = 1, idle_s = 60, interval_s = 10, probes = 6; /* detects a vanished machine after two minutes */
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
@@ -267,8 +267,8 @@ static void set_socket_options(int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-/* Finds out which user has connected; false: it is turned away. One that has gone already may be anybody's, and misses
- * nothing. */
+/* Determines which user has connected; returns false when the connection is refused. A client that has already
+ * closed it may belong to any user, and loses nothing. */
 static bool may_enter(tutti_store_server *server, int fd, const struct sockaddr_storage *address, bool *own_out) {
     uid_t user = 0;
     tutti_store_peer peer = tutti_store_peers_look(server->peers, fd, address, &user);
@@ -277,7 +277,7 @@ static bool may_enter(tutti_store_server *server, int fd, const struct sockaddr_
     if ((peer != TUTTI_STORE_PEER_OTHER && peer != TUTTI_STORE_PEER_HIDDEN) || server->others) return true;
     uint64_t count = ++server->nrefused;
     if (!is_worth_a_line(count)) return false;
-    char user_text[60] = "whose user is not known (address translation?)";
+    char user_text[60] = "whose user is unknown (address translation?)";
     if (peer == TUTTI_STORE_PEER_OTHER) snprintf(user_text, sizeof user_text, "of user %u, not %u", user, geteuid());
     tutti_log(
         TUTTI_LOG_WARN,
@@ -318,8 +318,8 @@ static void welcome(tutti_store_server *server, int fd, const struct sockaddr_st
     while ((victim = tutti_store_crowd_victim(&server->crowd, server->connections, connection)) != NULL)
         drop(server, victim,
              victim->validated ? "was idle, and its address had the most connections"
-                               : "had not said yet what it wants");
-    if (connection->fd >= 0) serve(server, connection, EPOLLIN); /* mostly its first request is there already */
+                               : "had not sent the magic number yet");
+    if (connection->fd >= 0) serve(server, connection, EPOLLIN); /* usually its first request has already arrived */
 }
 
 static void watch_listener(tutti_store_server *server, bool on) {
@@ -328,17 +328,17 @@ static void watch_listener(tutti_store_server *server, bool on) {
     server->paused = !on;
 }
 
-/* Nothing is left for one more connection. A foreign one has to go, or nobody is accepted for a while. */
+/* Resources for another connection are exhausted: closes a foreign connection, or else stops accepting for a while. */
 static void make_room(tutti_store_server *server, int error) {
     tutti_store_connection *victim = NULL;
     if (error == EMFILE || error == ENFILE)
         victim = tutti_store_crowd_victim(&server->crowd, server->connections, NULL);
     if (victim != NULL) {
-        drop(server, victim, "held a descriptor, of which none is free; raise 'ulimit -n'");
+        drop(server, victim, "held a descriptor while none was free; raise 'ulimit -n'");
         return;
     }
     if (is_worth_a_line(++server->npaused))
-        tutti_log(TUTTI_LOG_WARN, "store: cannot accept a connection (%s), tries again; raise 'ulimit -n'?",
+        tutti_log(TUTTI_LOG_WARN, "store: cannot accept a connection (%s), retrying; raise 'ulimit -n' if it is low",
                   strerror(error));
     watch_listener(server, false);
 }
@@ -354,7 +354,7 @@ static void accept_some(tutti_store_server *server) {
     }
 }
 
-/* Closes connections that have been open for long without the magic number, and those that keep others waiting. */
+/* Closes connections that have been open too long without the magic number, and those that keep others waiting. */
 static void sweep(tutti_store_server *server) {
     if (server->paused) watch_listener(server, true);
     int64_t now_ns = tutti_now_ns();
@@ -364,8 +364,7 @@ static void sweep(tutti_store_server *server) {
         bool strange = !connection->validated;
         if (strange && now_ns - connection->opened_ns > STRANGER_MS * TUTTI_NS_PER_MS) bury(server, connection);
         else if (tutti_store_budget_is_stalled(&server->hub.budget, connection, now_ns))
-            drop(server, connection,
-                 "did not take its replies, or not finish its request, while others waited for memory");
+            drop(server, connection, "did not read its replies or finish its request while others waited for memory");
         else server->nstrangers += strange;
     }
 }
@@ -409,7 +408,8 @@ static tutti_status add_to_epoll(tutti_store_server *server, int *fd) {
     return TUTTI_OK;
 }
 
-/* As between ranks (comm/init/local_bootstrap.c): only with a secret, which the store's users prove to each other. */
+/* As between ranks (comm/init/local_bootstrap.c): other users may connect only if there is a secret, which the
+ * store's users prove to each other. */
 static tutti_status choose_others(tutti_store_server *server) {
     char secret[TUTTI_SECRET_BYTES];
     bool set = false;
@@ -449,7 +449,7 @@ tutti_status tutti_store_server_adopt(int listen_fd, const char *secret, tutti_s
     server->hub.secret = tutti_store_secret_of(secret);
     tutti_status status = open_server(server, listen_fd);
     if (status != TUTTI_OK) {
-        server->listen_fd = -1; /* still the caller's */
+        server->listen_fd = -1; /* still belongs to the caller */
         tutti_store_server_stop(server);
         return status;
     }

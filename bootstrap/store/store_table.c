@@ -1,6 +1,6 @@
 /*
- * The store's hash table. Keys come from outside, so the hash is keyed with random bits: nobody can choose keys
- * that all fall into one chain. All that is stored is counted against one bound.
+ * The store's hash table. Keys come from outside, so the hash is keyed with random bits: a client cannot choose
+ * keys that all fall into one chain. All stored data is counted against one bound.
  */
 #include "bootstrap/store/store_table.h"
 
@@ -14,7 +14,7 @@
 struct queued {
     struct queued *next;
     size_t bytes;
-    bool foreign; /* a foreign connection has pushed it */
+    bool foreign; /* pushed by a foreign connection */
     uint8_t data[];
 };
 
@@ -24,9 +24,9 @@ struct tutti_store_table {
     size_t nentries;
     int64_t nvalues;
     uint64_t stored_bytes;  /* of keys, values and queues */
-    uint64_t foreign_bytes; /* that part of it which foreign connections have stored */
-    size_t list_bytes;      /* of the keys that have a value, with their lengths */
-    bool foreign;           /* what is stored now is a foreign connection's */
+    uint64_t foreign_bytes; /* the part of it stored by foreign connections */
+    size_t list_bytes;      /* of the keys that have a value, including their lengths */
+    bool foreign;           /* data stored now is counted as foreign */
     uint64_t hash_key[2];
 };
 
@@ -99,7 +99,7 @@ static void release(tutti_store_table *table, size_t bytes, size_t foreign_bytes
     table->foreign_bytes -= foreign_bytes;
 }
 
-/* What was just reserved. */
+/* Releases bytes that were just reserved. */
 static void give_back(tutti_store_table *table, size_t bytes) {
     release(table, bytes, table->foreign ? bytes : 0);
 }
@@ -118,7 +118,7 @@ tutti_store_entry *tutti_store_table_find(tutti_store_table *table, tutti_store_
     return NULL;
 }
 
-/* Twice the buckets. Without memory for them the chains just stay longer. */
+/* Doubles the number of buckets. Without memory for them the chains just become longer. */
 static void grow(tutti_store_table *table) {
     size_t nbuckets = 2 * table->nbuckets;
     tutti_store_entry **buckets = calloc(nbuckets, sizeof *buckets);

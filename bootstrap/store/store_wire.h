@@ -1,10 +1,10 @@
 /*
- * What travels between a store's client and its server: PyTorch's TCPStore protocol.
+ * The protocol between a store's client and its server: that of PyTorch's TCPStore.
  *
- * A connection opens with VALIDATE and its magic number. Then requests follow one another: an op byte, then its
- * fields in native byte order (little-endian everywhere we run). A blob or a key is a uint64 length and the
- * bytes. There is no framing. Who may connect is decided by where the server listens, and of its own host by the user
- * (store_peer.h); what a connection may change, by its proof (store_proof.h).
+ * A connection starts with VALIDATE and the magic number. Requests follow one another: an op byte, then its fields
+ * in native byte order (little-endian on all supported machines). A blob or a key is a uint64 length and the bytes.
+ * There is no framing. Access is controlled by the address on which the server listens and, for processes of its
+ * own host, by their user (store_peer.h); a connection's right to change keys depends on its proof (store_proof.h).
  */
 #ifndef TUTTI_BOOTSTRAP_STORE_WIRE_H
 #define TUTTI_BOOTSTRAP_STORE_WIRE_H
@@ -17,17 +17,18 @@
 #define TUTTI_STORE_MOST_KEY_BYTES   UINT64_C(8192)
 #define TUTTI_STORE_MOST_VALUE_BYTES (UINT64_C(8) << 20)
 #define TUTTI_STORE_MOST_KEYS        (UINT64_C(128) << 10)
-/* Bounds of ours: one whole request, one whole reply, and all keys and values together. */
+/* Tutti's own bounds: one complete request, one complete reply, and all keys and values together. */
 #define TUTTI_STORE_MOST_REQUEST_BYTES (UINT64_C(128) << 20)
 #define TUTTI_STORE_MOST_REPLY_BYTES   (UINT64_C(128) << 20)
 #define TUTTI_STORE_MOST_STORED_BYTES  (UINT64_C(1) << 30)
-/* That part of them which foreign connections may have stored (tutti_store_is_own). */
+/* The part of these bytes that foreign connections may store (tutti_store_is_own). */
 #define TUTTI_STORE_MOST_FOREIGN_BYTES (TUTTI_STORE_MOST_STORED_BYTES / 4)
 
-/* READY where the store asks for proofs, in this way of proving. No client's key: those begin with the prefix below. */
+/* READY if the store asks for proofs of this kind. No client's key can have this name: those begin with the prefix
+ * below. */
 #define TUTTI_STORE_PROOF_KEY "tutti.store/proof/1"
 
-/* What a client puts before each of its users' keys. */
+/* The prefix that a client adds to each of its users' keys. */
 #define TUTTI_STORE_KEY_PREFIX "/"
 
 typedef enum tutti_store_op {
@@ -50,7 +51,7 @@ typedef enum tutti_store_op {
     TUTTI_STORE_QUEUE_LEN,
     TUTTI_STORE_LIST_KEYS,
     TUTTI_STORE_BARRIER,
-    /* Ours: see store_proof.h. Far from PyTorch's, which may get more. */
+    /* Tutti's own ops: see store_proof.h. Far from PyTorch's numbers, to which more may be added. */
     TUTTI_STORE_CHALLENGE = 64,
     TUTTI_STORE_PROVE,
     TUTTI_STORE_OP_COUNT

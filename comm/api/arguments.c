@@ -1,5 +1,5 @@
 /*
- * Checks of buffers and options. See buffers.h.
+ * Checks of buffers and options. See arguments.h.
  */
 #include "comm/api/arguments.h"
 
@@ -12,7 +12,7 @@ static bool overlap(const char *a, size_t a_bytes, const char *b, size_t b_bytes
 }
 
 tutti_status tutti_arguments_check(const tutti_op *op, const void *src, size_t src_count, const void *dst,
-                                 size_t dst_count, size_t own_slice) {
+                                   size_t dst_count, size_t own_slice) {
     const char *name = tutti_kind_name(op->kind);
     size_t item_bytes = tutti_type_bytes(op->type);
     if ((src_count > 0 && src == NULL) || (dst_count > 0 && dst == NULL))
@@ -23,7 +23,7 @@ tutti_status tutti_arguments_check(const tutti_op *op, const void *src, size_t s
     const char *in_place = src_count < dst_count ? to + own_slice * item_bytes : from + own_slice * item_bytes;
     if ((src_count < dst_count ? from : to) == in_place) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_ARGUMENT,
-                      "%s: src and dst overlap in part; they must be apart, or the same (in place: the "
+                      "%s: src and dst overlap in part; they must be either separate or the same (in place: the "
                       "rank's own slice of the larger one)",
                       name);
 }
@@ -66,7 +66,7 @@ static tutti_status list_intervals(const tutti_op *op, int nranks, int rank, int
     return TUTTI_OK;
 }
 
-/* Sorted by start: each is compared with all that begin before the farthest output, or it itself, ends. */
+/* Sorted by start: compares each interval with all that begin before it ends. */
 static tutti_status compare_intervals(const tutti_op *op, const interval *sorted, size_t count, int rank) {
     for (size_t i = 0; i < count; i++)
         for (size_t k = i + 1; k < count && sorted[k].start < sorted[i].end; k++) {
@@ -80,7 +80,7 @@ static tutti_status compare_intervals(const tutti_op *op, const interval *sorted
     return TUTTI_OK;
 }
 
-/* Few entries, most of which are in order already: that takes less than a call of qsort. */
+/* For few entries that are mostly in order already: takes less time than a call of qsort. */
 static void sort_few(interval *intervals, size_t count) {
     for (size_t i = 1; i < count; i++) {
         interval moved = intervals[i];
@@ -113,7 +113,7 @@ tutti_status tutti_options_check(const tutti_options *options, const char *name)
                           "TUTTI_OPTIONS(...), and a library of the header's version",
                           name, options->struct_bytes, sizeof *options);
     if ((unsigned)options->memory > TUTTI_MEMORY_CUDA || options->timeout_ms < 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: options.memory %d or options.timeout_ms %lld cannot be", name,
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: options.memory %d or options.timeout_ms %lld is invalid", name,
                           (int)options->memory, (long long)options->timeout_ms);
     return TUTTI_OK;
 }

@@ -1,9 +1,9 @@
 /*
- * Every public collective: check the arguments, describe the call as a tutti_op, hand it on.
+ * Every public collective: checks the arguments, describes the call as a tutti_op, and submits it.
  *
  * A wrong argument is an error of this rank alone and changes nothing: the communicator stays whole, and the other
- * ranks' call waits for a correct one. What all ranks must agree on goes into the signature, which the first meeting
- * compares.
+ * ranks' call waits for a correct call of this rank. The values that all ranks must agree on go into the signature,
+ * which the first meeting compares.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,34 +14,36 @@
 #include "comm/api/submit.h"
 #include "kernels/reduce.h"
 
-/* `count` as far as it must be equal on all ranks, else 0. */
+/* `count` if it must be equal on all ranks, else 0. */
 static void sign(tutti_op *op, uint64_t count) {
     uint64_t call = (uint64_t)op->kind | (uint64_t)op->type << 8 | (uint64_t)op->reduction << 16 |
                     (uint64_t)(uint32_t)op->root << 24;
     op->signature = tutti_hash_mix(call * UINT64_C(0x9e3779b97f4a7c15) + count * UINT64_C(0xff51afd7ed558ccd)) >> 1;
 }
 
-/* Counts that must be equal, entry by entry. */
+/* Hash of counts that must be equal, entry by entry. */
 static uint64_t sign_counts(const size_t *counts, int nranks) {
     uint64_t sum = 0;
     for (int rank = 0; rank < nranks; rank++) sum = tutti_hash_mix(sum + counts[rank] + 1);
     return sum;
 }
 
-/* Can memory hold so many? (Without a division, which takes longer than the other checks together.) */
+/* Returns true if memory can hold that many. (Without a division, which takes longer than the other checks
+ * together.) */
 static bool is_possible(size_t count, size_t item_bytes) {
     size_t bytes;
     return !__builtin_mul_overflow(count, item_bytes, &bytes) && bytes <= SIZE_MAX / 2;
 }
 
-/* What all collectives check: communicator, type, root, options, memory, and that count * ranks fits. */
+/* The checks of all collectives: communicator, type, root, options, memory, and that count * ranks fits. */
 static tutti_status check_call(const tutti_comm *comm, const tutti_op *op, bool big, const tutti_options *options) {
     const char *name = tutti_kind_name(op->kind);
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: comm is NULL", name);
     size_t item_bytes = tutti_type_bytes(op->type);
-    if (item_bytes == 0) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %d is no type", name, (int)op->type);
+    if (item_bytes == 0) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: type %d is not a tutti_type", name, (int)op->type);
     if (op->root < 0 || op->root >= comm->nranks)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: root %d of %d ranks cannot be", name, op->root, comm->nranks);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: root %d is out of range for a communicator of %d ranks", name,
+                          op->root, comm->nranks);
     if (!is_possible(op->count, item_bytes * (big ? (size_t)comm->nranks : 1)))
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: a count of %zu %s is more than memory can hold", name, op->count,
                           tutti_type_name(op->type));
@@ -51,17 +53,17 @@ static tutti_status check_call(const tutti_comm *comm, const tutti_op *op, bool 
 static tutti_status check_reduction(tutti_op *op, const tutti_options *options) {
     const char *name = tutti_kind_name(op->kind);
     if ((unsigned)op->reduction >= TUTTI_REDUCTION_COUNT)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %d is not a reduction", name, (int)op->reduction);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: reduction %d is not a tutti_reduction", name, (int)op->reduction);
     if (!tutti_reduce_supports(op->type, op->reduction))
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: there is no %s of %s", name, tutti_reduction_name(op->reduction),
-                          tutti_type_name(op->type));
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: reduction %s does not support type %s", name,
+                          tutti_reduction_name(op->reduction), tutti_type_name(op->type));
     if (op->reduction != TUTTI_PREMUL_SUM) return TUTTI_OK;
     if (options == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: TUTTI_PREMUL_SUM needs options with the factor", name);
     op->factor = options->factor;
     bool whole = op->factor >= -9.2e18 && op->factor <= 9.2e18 && (double)(int64_t)op->factor == op->factor;
     if (!tutti_type_is_float(op->type) && !whole)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: the factor of %s must be a whole number, not %g", name,
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: the factor for type %s must be a whole number, not %g", name,
                           tutti_type_name(op->type), op->factor);
     return TUTTI_OK;
 }
@@ -145,7 +147,7 @@ tutti_status tutti_gather(tutti_comm *comm, const void *src, void *dst, size_t c
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     bool is_root = comm->rank == root;
     TUTTI_TRY(tutti_arguments_check(&op, src, count, dst, is_root ? count * (size_t)comm->nranks : 0,
-                                  count * (size_t)comm->rank));
+                                    count * (size_t)comm->rank));
     sign(&op, count);
     return tutti_submit_op(comm, &op, options);
 }
@@ -156,7 +158,7 @@ tutti_status tutti_scatter(tutti_comm *comm, const void *src, void *dst, size_t 
     TUTTI_TRY(check_call(comm, &op, /* big */ true, options));
     bool is_root = comm->rank == root;
     TUTTI_TRY(tutti_arguments_check(&op, src, is_root ? count * (size_t)comm->nranks : 0, dst, count,
-                                  count * (size_t)comm->rank));
+                                    count * (size_t)comm->rank));
     sign(&op, count);
     return tutti_submit_op(comm, &op, options);
 }
@@ -182,8 +184,9 @@ tutti_status tutti_all_gather_v(tutti_comm *comm, const void *src, size_t src_co
     if (dsts == NULL || counts == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "all_gather_v: dsts and counts must not be NULL");
     if (counts[comm->rank] != src_count)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "all_gather_v: rank %d passes %zu elements but counts says %zu",
-                          comm->rank, src_count, counts[comm->rank]);
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "all_gather_v: rank %d passes %zu elements but its entry in counts is %zu", comm->rank,
+                          src_count, counts[comm->rank]);
     TUTTI_TRY(tutti_arguments_check_lists(&op, comm->nranks, comm->rank));
     sign(&op, sign_counts(counts, comm->nranks));
     return tutti_submit_op(comm, &op, options);
@@ -235,8 +238,9 @@ tutti_status tutti_gather_v(tutti_comm *comm, const void *src, size_t src_count,
         if (dsts == NULL || counts == NULL)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "gather_v: dsts and counts must not be NULL on the root");
         if (counts[root] != src_count)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "gather_v: the root passes %zu elements but counts says %zu",
-                              src_count, counts[root]);
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "gather_v: the root passes %zu elements but its entry in counts is %zu", src_count,
+                              counts[root]);
         op.dsts = dsts;
         op.dst_counts = counts;
     }
@@ -253,8 +257,9 @@ tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs, const si
         if (srcs == NULL || counts == NULL)
             return tutti_fail(TUTTI_ERR_ARGUMENT, "scatter_v: srcs and counts must not be NULL on the root");
         if (counts[root] != dst_count)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "scatter_v: the root expects %zu elements but counts says %zu",
-                              dst_count, counts[root]);
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "scatter_v: the root expects %zu elements but its entry in counts is %zu", dst_count,
+                              counts[root]);
         op.srcs = srcs;
         op.src_counts = counts;
     }
@@ -268,16 +273,19 @@ tutti_status tutti_scatter_v(tutti_comm *comm, const void *const *srcs, const si
 static tutti_status check_message(const tutti_comm *comm, const char *name, const tutti_message *message, size_t count,
                                   tutti_type type, const tutti_options *options) {
     if (comm == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: comm is NULL", name);
-    if (message->item_bytes == 0) return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: %d is no type", name, (int)type);
+    if (message->item_bytes == 0)
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: type %d is not a tutti_type", name, (int)type);
     if (!is_possible(count, message->item_bytes))
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: a count of %zu %s is more than memory can hold", name, count,
                           tutti_type_name(type));
     bool any_peer = !message->sends && message->peer == TUTTI_ANY_SOURCE;
     if (!any_peer && (message->peer < 0 || message->peer >= comm->nranks))
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: rank %d of %d cannot be", name, message->peer, comm->nranks);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: rank %d is out of range for a communicator of %d ranks", name,
+                          message->peer, comm->nranks);
     bool any_tag = !message->sends && message->tag == TUTTI_ANY_TAG;
     if (!any_tag && message->tag < 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: tag %lld; tags are 0 and above", name, (long long)message->tag);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: tag %lld is negative; tags must be 0 or above", name,
+                          (long long)message->tag);
     if (count > 0 && message->src == NULL && message->dst == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "%s: the buffer of %zu elements is NULL", name, count);
     return tutti_options_check(options, name);

@@ -1,9 +1,10 @@
 /*
- * Communicators: how they are made, break and go. See comm.h for the words.
+ * Creation, breaking and destruction of communicators. See comm.h for the terms.
  *
- * Creation: every rank has its page (a store's: in the segment) before the others hear of it; then all map each other's pages, and a first
- * meeting on them ends the creation, so that a communicator that one rank has is one that all have.
- * Destruction is local: the rank says that it has departed, and its page waits in retire.c until nobody looks.
+ * Creation: every rank has its page (created through a store: in the segment) before the other ranks learn of it.
+ * Then all ranks map each other's pages, and a first meeting on them ends the creation, so that a communicator that
+ * one rank has is one that all have. Destruction is local: the rank marks its page as departed, and the page waits
+ * in retire.c until no rank reads it.
  */
 #include "comm/base/comm.h"
 
@@ -51,7 +52,7 @@ void tutti_comm_release(tutti_comm *comm) {
     free(comm);
 }
 
-/* What works on a broken one, on one whose creation failed half-way, and on a whole one. */
+/* Closes a communicator. Works on a broken one, on one whose creation failed half-way, and on a whole one. */
 static void dismantle(tutti_comm *comm) {
     tutti_queue_close(comm);
     tutti_link_close_all(comm);
@@ -80,8 +81,8 @@ tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *
     if (options != NULL && (options->timeout_ms < 0 || options->connect_timeout_ms < 0))
         return tutti_fail(
             TUTTI_ERR_ARGUMENT,
-            "communicator options: timeout_ms is %lld and connect_timeout_ms %lld, both must be at least 0 (0: the "
-            "setting's)",
+            "communicator options: timeout_ms is %lld and connect_timeout_ms %lld, both must be at least 0 (0: use "
+            "the setting)",
             (long long)options->timeout_ms, (long long)options->connect_timeout_ms);
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     TUTTI_TRY(tutti_settings_check());
@@ -118,7 +119,7 @@ void tutti_create_identify(tutti_comm *comm, uint64_t id) {
     atomic_store_explicit(&comm->page->comm_id, id, memory_order_release);
 }
 
-/* What a communicator of one host is to know of its ranks. */
+/* Fills in what a communicator of one host must know of its ranks. */
 static void equip(tutti_comm *comm) {
     comm->one_process = true;
     for (int rank = 0; rank < comm->nranks; rank++)
@@ -188,13 +189,15 @@ tutti_status tutti_comm_create(int rank, int nranks, const tutti_store *store, c
                                const tutti_comm_options *options, tutti_comm **comm_out) {
     if (comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: comm_out is NULL");
     if (nranks < 1 || rank < 0 || rank >= nranks)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create: rank %d of %d ranks cannot be", rank, nranks);
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_comm_create: rank %d is out of range for a communicator of %d ranks", rank, nranks);
     if (nranks > 1 &&
         (store == NULL || store->struct_bytes != sizeof *store || store->set == NULL || store->get == NULL ||
          store->add == NULL || store->check == NULL || prefix == NULL || strlen(prefix) > 256))
-        return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "tutti_comm_create: a store (struct_bytes, set, get, add, check) and a prefix of at "
-                          "most 256 characters are needed for more than one rank");
+        return tutti_fail(
+            TUTTI_ERR_ARGUMENT,
+            "tutti_comm_create: more than one rank needs a store (struct_bytes, set, get, add, check) and "
+            "a prefix of at most 256 characters");
     tutti_timing_begin();
     return create(rank, nranks, store, prefix, options, "comm", comm_out);
 }
@@ -247,7 +250,8 @@ tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status) {
 
 tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status) {
     status = tutti_comm_break(comm, status);
-    if (comm->hosts != NULL && tutti_queue_try_enter(comm)) { /* else whoever runs the operation tells the others */
+    /* else the thread that runs the operation notifies the others */
+    if (comm->hosts != NULL && tutti_queue_try_enter(comm)) {
         tutti_link_break_all(comm);
         tutti_queue_leave(comm);
     }
@@ -271,7 +275,7 @@ tutti_status tutti_comm_error(tutti_comm *comm) {
 
 tutti_status tutti_comm_destroy(tutti_comm *comm) {
     if (comm == NULL) return TUTTI_OK;
-    if (tutti_forked()) return TUTTI_OK; /* its memory is the parent's, or not here at all */
+    if (tutti_forked()) return TUTTI_OK; /* its memory is the parent's, or not mapped here at all */
     if (tutti_task_comm == comm)
         return tutti_fail(
             TUTTI_ERR_ARGUMENT,
@@ -280,7 +284,7 @@ tutti_status tutti_comm_destroy(tutti_comm *comm) {
     atomic_store_explicit(&comm->destroyed, true, memory_order_release);
     tutti_stream_abandon(comm);
     if (tutti_queue_is_active(comm)) {
-        tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed by rank %d while operations were under way",
+        tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed by rank %d while operations were in progress",
                    comm->name, comm->rank);
         tutti_comm_break(comm, TUTTI_ERR_ABORTED);
     }

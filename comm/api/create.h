@@ -1,22 +1,22 @@
 /*
- * The steps that all creations of communicators share: world, split, group.
+ * The steps that all ways to create a communicator share: world, split, group.
  */
 #ifndef TUTTI_CREATE_H
 #define TUTTI_CREATE_H
 
 #include "comm/base/comm.h"
 
-/* A communicator with its own page and nothing of the others. */
+/* Makes a communicator with its own page and no data of other ranks yet. */
 tutti_status tutti_create_begin(int rank, int nranks, const tutti_comm_options *options, const char *name,
                                 tutti_comm **comm_out);
-/* Fills comm from what the ranks leave in the store: who is there and on which host; their memory, or where they can be
- * reached. */
+/* Fills comm from what the ranks publish in the store: which ranks exist and on which host; their memory, or the
+ * addresses at which they can be reached. */
 tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, const char *prefix);
-/* Gives it its id; before any other rank can see the page. */
+/* Sets the id; must be called before any other rank can see the page. */
 void tutti_create_identify(tutti_comm *comm, uint64_t id);
-/* All members, host_ranks and host_cores are filled in: opens it and meets the other ranks. */
+/* All members, host_ranks and host_cores are filled in: opens the communicator and meets the other ranks. */
 tutti_status tutti_create_end(tutti_comm *comm);
-/* Takes back a communicator whose creation failed; peers that see its page learn the thread's error text. NULL is
+/* Removes a communicator whose creation failed; peers that see its page get the thread's error text. NULL is
  * allowed. */
 void tutti_create_cancel(tutti_comm *comm);
 

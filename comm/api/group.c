@@ -1,9 +1,9 @@
 /*
- * Group calls: what a thread calls between begin and end is recorded, and started together by end.
+ * Group calls: the calls that a thread makes between begin and end are recorded, and started together by end.
  *
- * All sends and receives are posted first, so none of them waits for another; the collectives follow in the order of
- * their calls. Of messages on CUDA memory the sends come first: a receive makes what follows in its stream wait.
- * The group's work ends with its last part; it counts one part more while parts are being added.
+ * All sends and receives are posted first, so that none of them waits for another; the collectives follow in the
+ * order of their calls. Of messages on CUDA memory the sends come first: a receive makes the following work in its
+ * stream wait. The group's work ends with its last part; while parts are being added it counts one part more.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct group {
     tutti_work **ops; /* works whose op is filled in; not started */
     size_t nops, ops_capacity;
     tutti_message *messages;
-    tutti_work **message_works; /* as many as messages; NULL: not started */
+    tutti_work **message_works; /* one for each message; NULL: not started */
     size_t nmessages, messages_capacity;
 } group;
 
@@ -79,7 +79,7 @@ tutti_status tutti_group_add_message(tutti_comm *comm, const tutti_message *mess
     return TUTTI_OK;
 }
 
-/* Those on host memory and the sends, or the receives on CUDA memory. */
+/* Starts the messages on host memory and the sends, or the receives on CUDA memory. */
 static tutti_status start_messages(group *g, tutti_work *whole, bool queued, bool waiting_ones) {
     for (size_t i = 0; i < g->nmessages; i++) {
         const tutti_message *message = &g->messages[i];
@@ -98,12 +98,12 @@ static tutti_status queue_op(group *g, tutti_work *work, tutti_work *whole) {
     tutti_work_retain(whole);
     atomic_fetch_add_explicit(&whole->parts, 1, memory_order_relaxed);
     tutti_status status = tutti_queue_push(g->comm, work);
-    if (status != TUTTI_OK) tutti_work_end(work, status); /* the queue refuses: end the part here */
+    if (status != TUTTI_OK) tutti_work_end(work, status); /* the queue refused the work: end the part here */
     return status;
 }
 
-/* Posts all messages, then runs or queues the collectives. What could not be started fails the whole. Who does not ask for a
- * work waits for what is on host memory only: the rest is done in stream order. */
+/* Posts all messages, then runs or queues the collectives. A part that could not be started fails the whole. A
+ * caller that does not ask for a work waits only for the parts on host memory: the rest is done in stream order. */
 static tutti_status start(group *g, tutti_work *whole, bool queued) {
     tutti_work *unseen = NULL;
     TUTTI_TRY(tutti_calloc(g->nmessages, sizeof *g->message_works, &g->message_works));
@@ -147,7 +147,7 @@ tutti_status tutti_group_end(tutti_comm *comm, const tutti_options *options) {
     if (comm == NULL || g->comm != comm)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_group_end: this thread has no group open on that communicator");
     group mine = *g;
-    *g = (group){.comm = NULL}; /* from here on calls are plain ones */
+    *g = (group){.comm = NULL}; /* from here on, calls are no longer recorded */
     bool queued = options != NULL && options->work != NULL;
     tutti_work *whole;
     tutti_status status = tutti_work_create(comm, &whole);

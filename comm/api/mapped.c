@@ -1,6 +1,7 @@
 /*
- * Where this process has mapped a peer's memory: for those who copy from it themselves, between two collectives, instead of by
- * messages. All that keeps it valid is the communicator, whose peers stay mapped as long as it is there, dead or alive.
+ * Where this process has mapped a peer's memory: for callers that copy from it directly, between two collectives,
+ * instead of sending messages. Only the communicator keeps the mapping valid: its peers stay mapped as long as it
+ * exists, dead or alive.
  */
 #include "bootstrap/base/status.h"
 #include "comm/base/comm.h"

@@ -1,6 +1,7 @@
 /*
- * The algorithm table. The first row whose kinds and size fit wins; a row named by TUTTI_ALGORITHM comes first where
- * it fits. Only kind, counts and what the communicator agreed on at its creation decide, so every rank chooses alike.
+ * The algorithm table. The first row whose kinds and size fit is chosen; a row named by TUTTI_ALGORITHM comes first
+ * where it fits. The choice depends only on the kind, the counts and the values that the communicator agreed on at
+ * its creation, so every rank chooses the same row.
  */
 #include "comm/api/select.h"
 
@@ -19,29 +20,34 @@
     (KIND(BROADCAST) | KIND(ALL_GATHER) | KIND(ALL_TO_ALL) | KIND(GATHER) | KIND(SCATTER) | KIND(ALL_GATHER_V) |       \
      KIND(ALL_TO_ALL_V) | KIND(GATHER_V) | KIND(SCATTER_V))
 
-/* Data, not functions: a short call looks at several rows. A row fits where its shape and one of its two sizes do. */
+/* Data, not functions: a short call checks several rows. A row fits if its shape and one of its two limits fit. */
 typedef struct row {
     const char *name;
     unsigned kinds;
     enum { ANY_SHAPE, ONE_RANK, SEVERAL_HOSTS } shape;
-    size_t most_bytes; /* of a rank's input, with any number of ranks */
-    int most_ranks;    /* with any size */
+    size_t most_bytes; /* limit of a rank's input, with any number of ranks */
+    int most_ranks;    /* limit of ranks, with any size */
     tutti_status (*run)(tutti_comm *comm, const tutti_op *op);
     const char *when;
 } row;
 
-/* Up to here a second step costs more than reducing everything n times. */
+/* Above this size a second step costs less than reducing everything n times. */
 #define MOST_WHOLE_BYTES ((size_t)16 << 10)
 
 static const row rows[] = {
-    {.name = "solo", .kinds = ALL_KINDS, .shape = ONE_RANK, .most_ranks = INT_MAX, .run = tutti_solo, .when = "one rank"},
+    {.name = "solo",
+     .kinds = ALL_KINDS,
+     .shape = ONE_RANK,
+     .most_ranks = INT_MAX,
+     .run = tutti_solo,
+     .when = "one rank"},
     {.name = "hierarchical",
      .kinds = ALL_KINDS,
      .shape = SEVERAL_HOSTS,
      .most_ranks = INT_MAX,
      .run = tutti_hierarchical,
-     .when =
-         "several hosts: shared memory on each, rails between them; long calls in pieces, so that both work at a time"},
+     .when = "several hosts: shared memory on each, rails between them; long calls in pieces, so that both work at the "
+             "same time"},
     {.name = "line",
      .kinds = ALL_KINDS,
      .most_bytes = TUTTI_POST_PAYLOAD_BYTES,
@@ -80,7 +86,7 @@ static const row *choose(const tutti_comm *comm, const tutti_op *op) {
     if (TUTTI_UNLIKELY(comm->forced_row >= 0) && comm->hosts == NULL && fits(&rows[comm->forced_row], comm, op))
         return &rows[comm->forced_row];
     const row *first = rows;
-    while (!fits(first, comm, op)) first++; /* some row fits every operation */
+    while (!fits(first, comm, op)) first++; /* at least one row fits every operation */
     return first;
 }
 
@@ -97,7 +103,8 @@ tutti_status tutti_select_forced(int *row_out) {
         }
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
     }
-    return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_ALGORITHM=%s: there are %s; between hosts %s; for CUDA memory %s", name,
+    return tutti_fail(TUTTI_ERR_CONFIG,
+                      "TUTTI_ALGORITHM=%s is unknown; expected one of %s; between hosts %s; for CUDA memory %s", name,
                       known, tutti_rail_row_names(), tutti_engines_names());
 }
 

@@ -1,9 +1,9 @@
 /*
- * Communicators made from others, without a store: pages are told through the parent.
+ * Communicators created from others, without a store: pages are published through the parent.
  *
- * split: one all_gather on the parent of (colour, key, page); the id is a hash of the parent's id, the number of the
- * split and the colour, so that every page carries it before it is told. create_group: only the members talk, over
- * point to point; the first of the list gathers and hands out.
+ * split: one all_gather on the parent of (colour, key, page); the id is a hash of the parent's id, the number of
+ * the split and the colour, so that every page has its id before it is published. create_group: only the members
+ * communicate, over point to point; the first of the list gathers the tickets and distributes them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,11 +21,11 @@
 #include "comm/gpu/stream.h"
 #include "comm/base/queue.h"
 
-/* What a rank tells of itself. */
+/* The data that a rank publishes about itself. */
 typedef struct ticket {
     int64_t color, key;
-    uint64_t page; /* address in its process; 0: it has no memory for one, or wants none */
-    uint64_t id;   /* of the new communicator; create_group: chosen by the first member */
+    uint64_t page; /* address in its process; 0: the rank has no memory for a page, or wants none */
+    uint64_t id;   /* id of the new communicator; create_group: chosen by the first member */
 } ticket;
 
 static void inherit(tutti_comm *comm, const tutti_comm *parent, const tutti_comm_options *options) {
@@ -43,7 +43,7 @@ static tutti_status take_member(tutti_comm *comm, int rank, const tutti_comm *pa
     if (page == 0)
         return tutti_fail(TUTTI_ERR_MEMORY, "rank %d has no shared memory for a new communicator", parent_rank);
     if (member.page == NULL || page % TUTTI_CACHE_LINE != 0)
-        return tutti_fail(TUTTI_ERR_DATA, "rank %d shows a page outside of its heap", parent_rank);
+        return tutti_fail(TUTTI_ERR_DATA, "rank %d published a page outside of its heap", parent_rank);
     tutti_peer_retain(process);
     comm->members[rank] = member;
     return TUTTI_OK;
@@ -53,7 +53,7 @@ static int host_of(const tutti_comm *parent, int parent_rank) {
     return parent->hosts != NULL ? parent->hosts->host_of[parent_rank] : 0;
 }
 
-/* Lays the new communicator out over hosts if its members are on several. */
+/* Lays the new communicator out over hosts if its members are on several hosts. */
 static tutti_status lay_out(tutti_comm *comm, const tutti_comm *parent, const int *parent_ranks) {
     bool several = false;
     int *keys;
@@ -67,12 +67,13 @@ static tutti_status lay_out(tutti_comm *comm, const tutti_comm *parent, const in
     TUTTI_TRY(status);
     tutti_hosts *hosts = comm->hosts;
     TUTTI_TRY(tutti_calloc((size_t)comm->nranks, sizeof *hosts->own_doors, &hosts->own_doors));
-    for (int rank = 0; rank < comm->nranks; rank++) hosts->own_doors[rank] = parent->hosts->listeners[parent_ranks[rank]];
+    for (int rank = 0; rank < comm->nranks; rank++)
+        hosts->own_doors[rank] = parent->hosts->listeners[parent_ranks[rank]];
     hosts->listeners = hosts->own_doors;
     return tutti_hierarchical_inherit(comm, parent);
 }
 
-/* Makes the parent's ranks, in that order, the members of comm; tickets[i] is that of the i-th. */
+/* Makes the parent's ranks, in that order, the members of comm; tickets[i] is the ticket of the i-th. */
 static tutti_status take_members(tutti_comm *comm, const tutti_comm *parent, const int *parent_ranks,
                                  const ticket *tickets) {
     TUTTI_TRY(lay_out(comm, parent, parent_ranks));
@@ -110,7 +111,7 @@ static int by_key(const void *a, const void *b) {
     return x->parent_rank - y->parent_rank;
 }
 
-/* The parent's ranks of this colour in their new order; gives their number. */
+/* Sorts the parent's ranks of this colour into their new order; returns their number. */
 static int sort_members(const ticket *tickets, int nranks, int64_t color, place *places) {
     int count = 0;
     for (int rank = 0; rank < nranks; rank++)
@@ -122,13 +123,13 @@ static int sort_members(const ticket *tickets, int nranks, int64_t color, place 
 static tutti_status join_split(tutti_comm *parent, tutti_comm *comm, const ticket *tickets) {
     size_t n = (size_t)parent->nranks;
     place *places;
-    ticket *own = NULL; /* of the new ranks, in their order */
+    ticket *own = NULL; /* tickets of the new ranks, in their order */
     int *parent_ranks = NULL;
     tutti_status status = TUTTI_OK;
     TUTTI_TRY(tutti_calloc(n, sizeof *places, &places));
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *own, &own), done);
     TUTTI_TRY_GOTO(status, tutti_calloc(n, sizeof *parent_ranks, &parent_ranks), done);
-    /* It was made for the parent's number of ranks, so all arrays are large enough. */
+    /* comm was made for the parent's number of ranks, so all arrays are large enough. */
     comm->nranks = sort_members(tickets, parent->nranks, tickets[parent->rank].color, places);
     for (int rank = 0; rank < comm->nranks; rank++) {
         parent_ranks[rank] = places[rank].parent_rank;
@@ -144,7 +145,7 @@ done:
     return status;
 }
 
-/* All ranks of the parent are inside, those as well whose own part has failed; which is told first. */
+/* All ranks of the parent take part, even those whose own part has failed; they then return that failure. */
 static tutti_status split_streams(tutti_comm *parent, tutti_comm *child, int color, tutti_status so_far) {
     char text[TUTTI_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", so_far != TUTTI_OK ? tutti_last_error() : "");
@@ -156,7 +157,8 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
                               tutti_comm **comm_out) {
     if (comm == NULL || comm_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_split: NULL argument");
     if (color < 0 && color != TUTTI_COLOR_NONE)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_split: color %d; 0 and above, or TUTTI_COLOR_NONE", color);
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_comm_split: color %d is invalid; it must be 0 or above, or TUTTI_COLOR_NONE", color);
     TUTTI_TRY(tutti_comm_check(comm));
     char name[64];
     tutti_comm *new = NULL;
@@ -169,7 +171,7 @@ tutti_status tutti_comm_split(tutti_comm *comm, int color, int key, const tutti_
     if (new != NULL) {
         inherit(new, comm, options);
         tutti_create_identify(new, own.id);
-        own.page = (uint64_t)(uintptr_t) new->page;
+        own.page = (uint64_t)(uintptr_t)new->page;
     }
     tutti_op gather = {.kind = TUTTI_KIND_ALL_GATHER,
                        .type = TUTTI_UINT8,
@@ -212,8 +214,8 @@ static tutti_status receive_bytes(tutti_comm *comm, void *data, size_t bytes, in
     return wait_and_free(work, tutti_p2p_recv(comm, data, bytes, 1, peer, tag, work));
 }
 
-/* Every member gets all members' tickets, in the list's order. The first member knows which rank is missing, so its deadline ends
- * first: the others hear its reason. */
+/* Gives every member all members' tickets, in the list's order. The first member knows which rank is missing, so
+ * its deadline ends first: the others receive its reason. */
 static tutti_status share_tickets(tutti_comm *parent, const int *ranks, int nranks, int me, int64_t tag,
                                   int64_t timeout_ms, ticket *tickets) {
     size_t bytes = (size_t)nranks * sizeof *tickets;
@@ -244,11 +246,14 @@ static tutti_status join_group(tutti_comm *parent, tutti_comm *comm, const int *
 static tutti_status check_list(const tutti_comm *comm, const int *ranks, int nranks, int *me_out) {
     bool found = false;
     if (nranks < 1 || nranks > comm->nranks)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: %d ranks of %d", nranks, comm->nranks);
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_comm_create_group: a list of %d ranks is invalid for a communicator of %d ranks",
+                          nranks, comm->nranks);
     for (int i = 0; i < nranks; i++) {
         if (ranks[i] < 0 || ranks[i] >= comm->nranks)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d of %d cannot be", ranks[i],
-                              comm->nranks);
+            return tutti_fail(TUTTI_ERR_ARGUMENT,
+                              "tutti_comm_create_group: rank %d is out of range for a communicator of %d ranks",
+                              ranks[i], comm->nranks);
         for (int before = 0; before < i; before++)
             if (ranks[before] == ranks[i])
                 return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d is listed twice", ranks[i]);
@@ -258,7 +263,7 @@ static tutti_status check_list(const tutti_comm *comm, const int *ranks, int nra
         }
     }
     if (!found)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d calls it but is not in the list",
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: rank %d makes the call but is not in the list",
                           comm->rank);
     return TUTTI_OK;
 }
@@ -267,7 +272,8 @@ tutti_status tutti_comm_create_group(tutti_comm *comm, const int *ranks, int nra
                                      const tutti_comm_options *options, tutti_comm **comm_out) {
     int me = 0;
     if (comm == NULL || ranks == NULL || comm_out == NULL || tag < 0 || tag > INT64_MAX / 2)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_comm_create_group: NULL argument or a tag below 0");
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_comm_create_group: NULL argument, or a tag below 0 or above INT64_MAX / 2");
     TUTTI_TRY(tutti_comm_check(comm));
     TUTTI_TRY(check_list(comm, ranks, nranks, &me));
     char name[64];

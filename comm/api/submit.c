@@ -1,5 +1,5 @@
 /*
- * Carrying out checked calls. See submit.h.
+ * Carries out checked calls. See submit.h.
  */
 #include "comm/api/submit.h"
 
@@ -96,7 +96,7 @@ tutti_status tutti_message_start(tutti_comm *comm, const tutti_message *message,
     return TUTTI_OK;
 }
 
-/* A blocking message by the short way; false: by the long one. */
+/* Completes a blocking message by the short path; false: the caller must take the long path. */
 static bool message_now(tutti_comm *comm, const tutti_message *message) {
     if (message->sends)
         return tutti_p2p_send_now(comm, message->src, message->bytes, message->peer, message->tag) == TUTTI_OK;
@@ -115,7 +115,7 @@ static void tell_received(const tutti_message *message, const tutti_work *work) 
     *message->received = (tutti_received){.source = work->source, .tag = work->tag, .count = work->count};
 }
 
-/* The long way of a blocking message. */
+/* The long path of a blocking message. */
 static tutti_status message_finish(tutti_comm *comm, const tutti_message *message) {
     tutti_work *work;
     TUTTI_TRY(tutti_message_start(comm, message, NULL, &work));
@@ -134,8 +134,8 @@ tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, cons
         message->stream = options != NULL ? options->stream : NULL;
         if (message->gpu != TUTTI_PLACE_HOST && message->received != NULL)
             return tutti_fail(TUTTI_ERR_ARGUMENT,
-                              "recv: on CUDA memory the call returns before the message has come: instead of "
-                              "options.received use options.work and tutti_work_get");
+                              "recv: on CUDA memory the call returns before the message has come; use "
+                              "options.work and tutti_work_get instead of options.received");
     }
     bool queued = options != NULL && options->work != NULL;
     if (TUTTI_UNLIKELY(tutti_group_is_open(comm))) {
@@ -146,7 +146,7 @@ tutti_status tutti_submit_message(tutti_comm *comm, tutti_message *message, cons
         return tutti_stream_submit_message(comm, message, NULL, queued ? options->work : NULL);
     if (!queued) {
         if (message_now(comm, message)) return TUTTI_OK;
-        tutti_channel_attend(1); /* before the announcement: who reads that looks whether we wait */
+        tutti_channel_attend(1); /* before the announcement: a peer that reads it checks whether we wait */
         tutti_status status = message_finish(comm, message);
         tutti_channel_attend(-1);
         return status;

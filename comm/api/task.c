@@ -1,9 +1,10 @@
 /*
- * Tasks: functions of the caller's that have a turn in a communicator's queue (tutti_submit), for what consists of several
- * collectives, or of collectives and messages with work between them, and is to be one asynchronous operation.
+ * Tasks: functions of the caller that take a turn in a communicator's queue (tutti_submit). They make one
+ * asynchronous operation of several collectives, or of collectives and messages with work between them.
  *
- * The worker thread runs them, and nobody else: a thread that waits for something may hold locks that the function wants. While
- * one runs, its thread holds the queue (queue.c, `busy`), and collectives that it calls are carried out there and then.
+ * Only the worker thread runs them: a thread that waits for something may hold locks that the function needs. While
+ * a task runs, its thread holds the queue (queue.c, `busy`), and collectives that it calls are carried out
+ * immediately.
  */
 #include <stdio.h>
 
@@ -14,7 +15,8 @@
 #include "comm/api/submit.h"
 #include "comm/base/queue.h"
 
-/* A break in between, by tutti_comm_abort, found the queue taken, so the links to other hosts were left to its holder. */
+/* If tutti_comm_abort broke the communicator meanwhile, it found the queue taken, and left the links to other hosts
+ * to the queue's holder. */
 static void tell_hosts_if_broken(tutti_comm *comm) {
     if (comm->hosts == NULL || tutti_comm_check(comm) == TUTTI_OK) return;
     tutti_link_break_all(comm);
@@ -42,7 +44,7 @@ static tutti_status check(tutti_comm *comm, const tutti_options *options) {
     if (options != NULL && (options->timeout_ms != 0 || options->stream != NULL || options->received != NULL))
         return tutti_fail(
             TUTTI_ERR_ARGUMENT,
-            "tutti_submit: of the options only work counts; a timeout or a stream is for the calls that the "
+            "tutti_submit: of the options only work is allowed; pass a timeout or a stream to the calls that the "
             "function makes");
     return TUTTI_OK;
 }

@@ -24,7 +24,7 @@ static void run(tutti_work *work) {
     tutti_work_free(work);
 }
 
-/* The next job, or NULL after a second without any; called and returns with the lock held. */
+/* Returns the next job, or NULL after a second without any. Called and returns with the lock held. */
 static job *next_job(void) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -57,7 +57,7 @@ static void *serve(void *unused) {
 void tutti_callback_pool_run(tutti_work *work) {
     job *new = malloc(sizeof *new);
     tutti_work_retain(work);
-    if (new == NULL) { /* better late on this thread than never */
+    if (new == NULL) { /* running it late on this thread is better than never */
         tutti_log(TUTTI_LOG_WARN, "no memory to queue a callback; it runs on the completing thread");
         run(work);
         return;
@@ -70,5 +70,5 @@ void tutti_callback_pool_run(tutti_work *work) {
     pthread_cond_signal(&pool_wake);
     pthread_mutex_unlock(&pool_lock);
     if (add_thread && tutti_thread_start("tutti-callback", serve, NULL, NULL) != 0)
-        tutti_log(TUTTI_LOG_WARN, "no thread for callbacks could be started; they wait for a running one");
+        tutti_log(TUTTI_LOG_WARN, "cannot start a callback thread; callbacks wait for a running thread");
 }

@@ -1,22 +1,22 @@
 /*
- * Communicators, and the words of this folder.
+ * Communicators, and the terms of this folder.
  *
  *   rank         a member of a communicator; several may live in one process, as threads
  *   process      an address space that holds ranks; peers of one host map each other's heaps (heap.h, peer.h)
- *   heap         a process's memory that its peers map: one memfd; (owner, offset) names a place in it
- *   page         what one rank shows the others of one communicator: posts, step, state; only it writes there
- *   post         the line with which a rank enters a collective: sequence number, signature, where its data is
- *   meeting      a rank has read the posts of all whose data it needs; calls that differ are found here
- *   loose        a call in which some rank needs nothing of the others, so does not wait for them: rooted kinds
- *   step         one growing number per rank and communicator: sequence number * 2^24 + progress within the call
- *   slots        staging memory in the heap, leased from the process for the time of a call; slots.h
- *   op           one description of a collective; all parts of the library speak of it
+ *   heap         memory of a process that its peers map: one memfd; (owner, offset) names a place in it
+ *   page         what one rank shows the other ranks of one communicator: posts, step, state; only it writes there
+ *   post         the lines with which a rank enters a collective: sequence number, signature, location of its data
+ *   meeting      a rank has read the posts of all ranks whose data it needs; mismatched calls are found here
+ *   loose        a call in which some rank needs no data of the others and does not wait for them: rooted kinds
+ *   step         a growing number per rank and communicator: sequence number * 2^24 + progress within the call
+ *   slots        staging memory in the heap, leased from the process for the duration of a call; slots.h
+ *   op           the description of a collective; all parts of the library use it
  *   work         the handle of an asynchronous operation
- *   direct       peers can read this buffer where it is; otherwise it is staged through slots
- *   broken       a communicator that failed; every later call answers the first failure at once
+ *   direct       peers can read this buffer in place; otherwise it is staged through slots
+ *   broken       a communicator that failed; every later call returns the first failure at once
  *
  * Invariant: a rank writes only its own page, its own slots and its own buffers: data is pulled. The exception is
- * shm/coll/push.c, which writes into blocks of tutti_mem_alloc; quiesce.h says what that takes.
+ * shm/coll/push.c, which writes into blocks of tutti_mem_alloc; quiesce.h says what that requires.
  */
 #ifndef TUTTI_COMM_H
 #define TUTTI_COMM_H
@@ -32,20 +32,21 @@
 #include "comm/base/kinds.h"
 #include <tutti/tutti.h>
 
-/* For the few bytes of a thread that every call reads: found without a call, though the library was loaded late. */
+/* For the few thread-local bytes that every call reads: accessed without a function call, even if the library was
+ * loaded late. */
 #define TUTTI_THREAD_LOCAL _Thread_local __attribute__((tls_model("initial-exec")))
 
 /*
- * One collective. Uniform kinds use src, dst and count; v-kinds the arrays, which have one entry per rank:
- * srcs/src_counts where the rank's input is split by receiver, dsts/dst_counts where its output is split by
- * sender. Fields that a kind does not use are 0.
+ * One collective. Uniform kinds use src, dst and count. v-kinds use the arrays, which have one entry per rank:
+ * srcs/src_counts where the rank's input is split by receiver, dsts/dst_counts where its output is split by sender.
+ * Fields that a kind does not use are 0.
  */
 typedef struct tutti_op {
     tutti_kind kind;
     tutti_type type;
     tutti_reduction reduction;
     int root;
-    bool cuda; /* the buffers are CUDA memory, or (parts) stand for such */
+    bool cuda; /* the buffers, or parts of them, are CUDA memory */
     const void *src;
     void *dst;
     size_t count;
@@ -54,55 +55,57 @@ typedef struct tutti_op {
     const size_t *src_counts;
     void *const *dsts;
     const size_t *dst_counts;
-    int64_t timeout_ms;             /* 0: the communicator's */
-    int64_t begun_ns;               /* tutti_coarse_now_ns() when the call began, for reports; 0: when it runs */
-    uint64_t signature;             /* equal on all ranks, else it is a mismatch */
-    uint64_t sequence;              /* number on its communicator, from 1; set when it runs */
-    const struct tutti_op *part_of; /* of a part of another operation: that one, for what is told; NULL */
-    /* Over several hosts: runs instead of what the kind says (verbs_only.c); NULL. */
+    int64_t timeout_ms; /* 0: use the communicator's timeout */
+    int64_t begun_ns;   /* tutti_coarse_now_ns() at the begin of the call, for reports; 0: set when it runs */
+    uint64_t signature; /* equal on all ranks, otherwise the calls mismatch */
+    uint64_t sequence;  /* number on its communicator, from 1; set when it runs */
+    const struct tutti_op *part_of; /* of a part of another operation: that operation, for reports; else NULL */
+    /* Over several hosts: runs instead of the algorithm of the kind (verbs_only.c); NULL: none. */
     tutti_status (*between_hosts)(tutti_comm *comm, const struct tutti_op *op);
 } tutti_op;
 
-/* What a rank tells of its call, for errors and reports: fixed size, lives in shared memory. */
+/* What a rank publishes about its call, for errors and reports: fixed size, lives in shared memory. */
 typedef struct tutti_call {
     uint64_t sequence;
-    uint64_t shown; /* the number by which the user knows it: of a part of a call over hosts, that call's */
+    uint64_t shown; /* the number that the user sees: for a part of a call over hosts, that call's number */
     uint64_t count;
     int32_t root;
     uint8_t kind, type, reduction, cuda;
 } tutti_call;
 
-/* Bytes of a payload that travels in the post itself, from its first line on. */
+/* Bytes of a payload that travels in the post itself, starting in its first line. */
 #define TUTTI_POST_PAYLOAD_BYTES 4200
 
-/* No call has it. Who arrives late at a call that the others have given up finds it in their posts: so a rank that
- * was stopped does not take a broken call for a good one, and a good one needs no look at anyone's state. */
+/* No call has this signature. A rank that arrives late at a call that the others have given up finds it in their
+ * posts. So a stopped rank does not take a broken call for a good one, and a good call need not read the state of
+ * any rank. */
 #define TUTTI_SIGNATURE_BROKEN UINT64_MAX
 
 enum {
     TUTTI_POST_SRC_DIRECT = 1,
     TUTTI_POST_DST_DIRECT = 2,
     TUTTI_POST_IN_PLACE = 4, /* the owner overwrites its input in this call */
-    TUTTI_POST_STAGED = 8,   /* the first piece is in its slot already */
+    TUTTI_POST_STAGED = 8,   /* the first piece is already in its slot */
 };
 
-/* Entry to a collective. The fast path reads the first line, and those that a payload fills; `call` is for errors. */
+/* Entry to a collective. The fast path reads the first line and the lines that a payload fills; `call` is for
+ * errors. */
 typedef struct tutti_post {
-    _Atomic uint64_t sequence;  /* last to be written, release; pairs with the acquire in tutti_meet_rank */
-    _Atomic uint64_t signature; /* TUTTI_SIGNATURE_BROKEN once the owner has given up in this call */
+    _Atomic uint64_t sequence;  /* written last, release; pairs with the acquire in tutti_meet_rank */
+    _Atomic uint64_t signature; /* TUTTI_SIGNATURE_BROKEN once the owner has given up this call */
     double factor;
     union {
         struct {
-            uint64_t src, dst; /* addresses in the owner's process; of use where DIRECT */
+            uint64_t src, dst; /* addresses in the owner's process; valid where DIRECT */
             uint64_t slots;    /* address of the leased slots in the owner's process */
-            uint64_t rounds;   /* how many pieces the owner needs */
+            uint64_t rounds;   /* number of pieces that the owner needs */
             uint32_t first;    /* slot of its first piece */
             uint32_t flags;    /* TUTTI_POST_* */
         };
         uint8_t payload[TUTTI_POST_PAYLOAD_BYTES];
     };
     TUTTI_ALIGNED_LINE tutti_call call;
-    _Atomic int64_t begun_ns; /* of the call: tutti_coarse_now_ns() */
+    _Atomic int64_t begun_ns; /* start of the call: tutti_coarse_now_ns() */
 } TUTTI_ALIGNED_LINE tutti_post;
 
 _Static_assert(offsetof(tutti_post, call) % 128 == 0, "a payload fills whole pairs of lines");
@@ -115,35 +118,38 @@ typedef enum tutti_page_state {
 
 #define TUTTI_BROKEN_TEXT_BYTES 1024
 
-/* A post is written again this many calls later, once all ranks have finished the call. */
+/* A post is reused this many calls later, once all ranks have finished the call. */
 #define TUTTI_POSTS 4
 
-/* A collective on CUDA memory, where no post tells of it; call_log.h. */
+/* A collective on CUDA memory that is not recorded in a post; call_log.h. */
 typedef struct tutti_stream_record {
-    _Atomic uint64_t number;    /* from 1; 0 while the others change */
-    _Atomic uint64_t signature; /* of this call and all before it */
+    _Atomic uint64_t number;    /* from 1; 0 while the other fields change */
+    _Atomic uint64_t signature; /* of this call and all calls before it */
     _Atomic uint64_t count, what;
 } tutti_stream_record;
 
-/* So many of them are kept: as far ranks can be apart, and be compared. */
+/* Number of records kept: ranks can be this many calls apart and still be compared. */
 #define TUTTI_STREAM_RECORDS 128
 
-/* What one rank shows the others. Written by its owner only, but for `sleepers` and `finished`. */
+/* What one rank shows the other ranks. Written by its owner only, except `sleepers` and `finished`. */
 typedef struct tutti_page {
-    _Atomic uint64_t comm_id;  /* 0: the owner has left and taken the memory back */
+    _Atomic uint64_t comm_id;  /* 0: the owner has left and reclaimed the memory */
     _Atomic uint32_t departed; /* the owner destroyed its communicator */
-    _Atomic int32_t core;      /* on which the owner last posted; a hint */
-    _Atomic uint32_t fenced;   /* the owner orders its flags and its looks at `sleepers` itself; else sleepers must */
-    TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers;     /* waiters asleep on this page's flags; they count themselves */
-    TUTTI_ALIGNED_LINE _Atomic uint64_t finished; /* in the page of rank 0: a call that all ranks have finished; flags.c */
+    _Atomic int32_t core;      /* core of the owner at its last post; a hint */
+    /* the owner orders its flag stores and its loads of `sleepers` itself; otherwise sleepers must order them */
+    _Atomic uint32_t fenced;
+    TUTTI_ALIGNED_LINE _Atomic uint32_t sleepers; /* waiters asleep on this page's flags; incremented by them */
+    /* in the page of rank 0: a call that all ranks have finished; flags.c */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t finished;
     TUTTI_ALIGNED_LINE tutti_post posts[TUTTI_POSTS]; /* call k uses posts[k % TUTTI_POSTS] */
     TUTTI_ALIGNED_LINE _Atomic uint64_t step;
-    _Atomic uint64_t quiet; /* the owner left this call by a failure and writes no more into others' buffers */
-    TUTTI_ALIGNED_LINE _Atomic uint64_t
-        stream_call;                /* the last collective on CUDA memory that no post tells of; monitor.h */
-    _Atomic uint64_t stream_number; /* of the newest record; release, after it */
+    /* the owner left this call after a failure and no longer writes into other ranks' buffers */
+    _Atomic uint64_t quiet;
+    /* the last collective on CUDA memory that is not in a post; monitor.h */
+    TUTTI_ALIGNED_LINE _Atomic uint64_t stream_call;
+    _Atomic uint64_t stream_number;                           /* of the newest record; stored after it, release */
     tutti_stream_record stream_records[TUTTI_STREAM_RECORDS]; /* number k is in [k % TUTTI_STREAM_RECORDS] */
-    TUTTI_ALIGNED_LINE _Atomic uint32_t state;                /* tutti_page_state; release after the reason */
+    TUTTI_ALIGNED_LINE _Atomic uint32_t state;                /* tutti_page_state; stored after the reason, release */
     int32_t broken_status;
     char broken_text[TUTTI_BROKEN_TEXT_BYTES];
 } tutti_page;
@@ -163,36 +169,36 @@ struct tutti_links;
 struct tutti_stream_comm;
 struct tutti_stream_seed;
 
-/* One rank as the others of its communicator see it. */
+/* One rank as seen by the other ranks of its communicator. */
 typedef struct tutti_member {
-    struct tutti_peer *process; /* holds the rank; peer.h */
-    tutti_page *page;           /* mapped here */
+    struct tutti_peer *process; /* process of the rank; peer.h */
+    tutti_page *page;           /* as mapped here */
 } tutti_member;
 
-/* Why and how long the current operation waits; reset when it starts. */
+/* What a wait of the current operation knows of its deadlines; reset when the operation starts. */
 typedef struct tutti_wait_state {
     const tutti_op *op;
-    bool started;            /* the clocks run: only once a wait is not short */
-    tutti_deadline deadline; /* of the operation */
-    tutti_deadline stall;    /* of the report */
+    bool started;            /* the clocks run; set once a wait is not short */
+    tutti_deadline deadline; /* for the operation */
+    tutti_deadline stall;    /* for the stall report */
     bool reported;
     bool yields;  /* this thread shares its core: do not spin */
-    bool crowded; /* it shares it with ranks, of which there are more than cores; oversubscribed.h */
+    bool crowded; /* it shares its core with other ranks, more ranks than cores; oversubscribed.h */
 } tutti_wait_state;
 
-/* When to look next at where the ranks are; oversubscribed.c. */
+/* When to check the placement of ranks next; oversubscribed.c. */
 typedef struct tutti_oversubscribed {
-    unsigned waits, pause; /* since the last look; between two */
+    unsigned waits, pause; /* waits since the last check; waits between two checks */
 } tutti_oversubscribed;
 
 /* How staging memory is written; slots.c. */
 typedef struct tutti_store_policy {
-    float line_ns; /* what a line has cost of late, through the caches; 0: not known */
-    bool streams;  /* writes go past the caches */
+    float line_ns; /* recent cost of a line written through the caches; 0: unknown */
+    bool streams;  /* writes bypass the caches */
     unsigned writes;
 } tutti_store_policy;
 
-/* Something that peers may look at until all have left; retire.h. */
+/* Memory that peers may read until all ranks have left; retire.h. */
 typedef struct tutti_kept {
     void *memory;
     void (*give_back)(void *memory);
@@ -200,66 +206,70 @@ typedef struct tutti_kept {
 
 struct tutti_comm {
     int rank, nranks;
-    uint64_t id; /* equal on all ranks, different from any other's that one of them has */
+    uint64_t id; /* equal on all ranks; unique among all communicators of any of them */
     char name[64];
     int64_t timeout_ms, connect_timeout_ms;
     bool one_process; /* all ranks are threads of this process */
     bool spins;       /* every rank of the host has a core of its own; the same on all ranks */
-    int host_ranks,
-        host_cores; /* ranks that share these cores; of the communicator that this one comes from, at the start */
+    /* ranks of the host that share its cores, and number of cores; a split communicator inherits both */
+    int host_ranks, host_cores;
     size_t chunk_bytes;
-    int forced_row;            /* of the algorithm table, by TUTTI_ALGORITHM; -1: none */
+    int forced_row;            /* row of the algorithm table set by TUTTI_ALGORITHM; -1: none */
     tutti_member *members;     /* nranks entries */
     struct tutti_hosts *hosts; /* NULL: all ranks are on this host; hosts.h */
-    struct tutti_shm_segment *segment;   /* one reference: made through a store, or split from such a one; else NULL */
-    tutti_comm *outer;         /* of the communicator of one host within one over several: that one; else NULL */
-    const int *shown_ranks;    /* then: by which numbers the user knows the ranks */
-    tutti_page *page;          /* own: members[rank].page */
-    uint64_t sequence;         /* collectives started */
-    uint64_t finished;         /* all ranks have finished this call and all before it; what is known of it */
-    uint64_t history;          /* hash of all calls so far, part of the next signature */
+    /* one reference; set if the communicator was created through a store or split from such a one, else NULL */
+    struct tutti_shm_segment *segment;
+    /* for the communicator of one host within one over several hosts: the latter; else NULL */
+    tutti_comm *outer;
+    const int *shown_ranks; /* if outer is set: the rank numbers that the user sees */
+    tutti_page *page;       /* own: members[rank].page */
+    uint64_t sequence;      /* number of collectives started */
+    uint64_t finished;      /* all ranks have finished this call and all calls before it, as far as known here */
+    uint64_t history;       /* hash of all calls so far, part of the next signature */
     tutti_store_policy pace;
-    uint64_t splits;                       /* communicators made from this one; equal on all ranks */
-    atomic_bool has_rdma;                  /* tutti_comm_init_rdma has succeeded */
-    bool meeting;                          /* the barrier that ends its creation; its runner's only */
-    tutti_wait_state patience;               /* of the running collective; its runner's only */
-    tutti_oversubscribed crowd;                     /* its runner's only */
-    struct tutti_slots *slots;             /* lease, NULL: none; slots.h */
-    atomic_int slots_busy;                 /* 1 while a call uses the lease, so that nobody takes it */
-    const void **views;                    /* scratch of nranks pointers, for algorithms */
-    double *factors;                       /* scratch of nranks factors */
-    char **buffers;                        /* scratch of nranks pointers */
-    tutti_kept kept[2];                    /* goes with the page */
-    uint64_t exposed;                      /* last call in which peers may write into this rank's buffers; quiesce.h */
+    uint64_t splits;            /* communicators split from this one; equal on all ranks */
+    atomic_bool has_rdma;       /* tutti_comm_init_rdma has succeeded */
+    bool meeting;               /* in the barrier that ends its creation; used by its runner only */
+    tutti_wait_state patience;  /* of the running collective; used by its runner only */
+    tutti_oversubscribed crowd; /* used by its runner only */
+    struct tutti_slots *slots;  /* lease; NULL: none; slots.h */
+    atomic_int slots_busy;      /* 1 while a call uses the lease, so that no other communicator takes it */
+    const void **views;         /* scratch of nranks pointers, for algorithms */
+    double *factors;            /* scratch of nranks factors */
+    char **buffers;             /* scratch of nranks pointers */
+    tutti_kept kept[2];         /* released with the page */
+    /* last call in which peers may write into this rank's buffers; quiesce.h */
+    uint64_t exposed;
     struct tutti_work_queue *queue;        /* queue.h */
-    struct tutti_links *links;             /* to ranks of other hosts, link.c; NULL: none so far */
-    struct tutti_stream_comm *_Atomic gpu; /* calls on CUDA memory, stream.h; NULL: none so far */
-    struct tutti_stream_seed *seed;        /* for its engine there, from the parent's; NULL */
-    atomic_int references;                 /* the user's, and one for each work and thread that may look at it */
+    struct tutti_links *links;             /* to ranks of other hosts, link.c; NULL: none yet */
+    struct tutti_stream_comm *_Atomic gpu; /* calls on CUDA memory, stream.h; NULL: none yet */
+    struct tutti_stream_seed *seed;        /* for its CUDA engine, taken from the parent's engine; else NULL */
+    atomic_int references;                 /* one for the user, and one for each work and thread that may access it */
     atomic_bool destroyed;                 /* tutti_comm_destroy was called */
-    struct tutti_comm *next;               /* list of the process's communicators */
+    struct tutti_comm *next;               /* list of the communicators of this process */
 };
 
-/* The rank as the user knows it. */
+/* The rank number that the user sees. */
 static inline int tutti_comm_shown(const tutti_comm *comm, int rank) {
     return comm->shown_ranks != NULL ? comm->shown_ranks[rank] : rank;
 }
 
-/* Answers for a call: the process was forked, the communicator is broken or being destroyed; else TUTTI_OK. */
+/* Fails if the process was forked, or if the communicator is broken or being destroyed; else returns TUTTI_OK. */
 tutti_status tutti_comm_check(tutti_comm *comm);
 
-/* Breaks the communicator with `status` and this thread's error text, unless it is broken already; wakes waiters.
- * Gives the status with which it is broken, and that text as this thread's error. */
+/* Breaks the communicator with `status` and this thread's error text, unless it is already broken; wakes waiters.
+ * Returns the status with which it is broken and sets its text as this thread's error. */
 tutti_status tutti_comm_break(tutti_comm *comm, tutti_status status);
 
-/* The same, and tells other hosts: from any thread but one that runs an operation of the communicator. */
+/* The same, and notifies other hosts. Any thread may call it, except one that runs an operation of the
+ * communicator. */
 tutti_status tutti_comm_give_up(tutti_comm *comm, tutti_status status);
 
-/* Counts references to the struct; the last one frees it. */
+/* Reference count of the struct; the last release frees it. */
 void tutti_comm_retain(tutti_comm *comm);
 void tutti_comm_release(tutti_comm *comm);
 
-/* True in a process forked from one that uses Tutti: since the first tutti_fork_watch (fork.h). */
+/* True in a process forked from one that uses Tutti, i.e. forked after the first tutti_fork_watch (fork.h). */
 extern bool tutti_has_forked; /* written in the child, before it has threads */
 static inline bool tutti_forked(void) {
     return tutti_has_forked;

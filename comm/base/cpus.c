@@ -1,5 +1,5 @@
 /*
- * Affinity masks and the cgroup's cpu.max (version 2), of this group and all above it.
+ * Affinity masks, and the cpu.max limits (cgroup version 2) of this process's group and all groups above it.
  */
 #include "comm/base/cpus.h"
 
@@ -23,7 +23,7 @@ void tutti_cpus_add(tutti_core_mask *mask, const tutti_core_mask *other) {
     for (int i = 0; i < TUTTI_CORE_WORDS; i++) mask->words[i] |= other->words[i];
 }
 
-/* Cores' worth of quota in one cpu.max file, rounded up; MOST_CORES when it sets no limit. */
+/* Number of cores that one cpu.max file allows, rounded up; MOST_CORES if it sets no limit. */
 static int quota_of(const char *directory) {
     char path[4200];
     long long quota, period;

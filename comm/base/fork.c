@@ -49,7 +49,8 @@ void tutti_fork_closes(int socket) {
             sockets_capacity = capacity;
         }
     }
-    if (nsockets < sockets_capacity) sockets[nsockets++] = socket; /* else a child keeps it, which is a pity, no more */
+    /* Without room a child keeps the socket open, which only delays the peer's notice of our end. */
+    if (nsockets < sockets_capacity) sockets[nsockets++] = socket;
     pthread_mutex_unlock(&sockets_lock);
 }
 

@@ -1,18 +1,19 @@
 /*
- * What a fork does to this library. A forked child has none of its parent's threads and not its control memory: every call
- * but destroy answers "forked" there.
+ * Effects of a fork on this library. A forked child has none of its parent's threads and no control memory, so
+ * every call except destroy fails there with TUTTI_ERR_FORKED.
  */
 #ifndef TUTTI_FORK_H
 #define TUTTI_FORK_H
 
 #include "bootstrap/base/common.h"
 
-/* From now on forks are noticed (tutti_forked in comm.h). */
+/* Starts to detect forks (tutti_forked in comm.h). */
 void tutti_fork_watch(void);
 
-/* A forked child closes this connection: as long as it had it, the other side would not see that this process has ended. */
+/* A forked child must close this connection: while the child holds it, the peer would not notice the end of this
+ * process. */
 void tutti_fork_closes(int socket);
-/* The connection is about to be closed here. */
+/* This process is about to close the connection. */
 void tutti_fork_forget(int socket);
 
 #endif

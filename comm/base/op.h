@@ -1,5 +1,6 @@
 /*
- * Reading a tutti_op: what a rank has for whom, whatever the kind. Uniform kinds and v-kinds look alike from here on.
+ * Access to a tutti_op: the input of a rank for each reader and its output from each source, for every kind. These
+ * functions hide the difference between uniform kinds and v-kinds.
  *
  * An input is either `common` (every reader takes the whole) or `split` (rank i takes segment i).
  */
@@ -41,13 +42,14 @@ static inline bool tutti_op_has_sink(const tutti_op *op) {
     return tutti_kind_has(op->kind, TUTTI_KIND_TO_ROOT);
 }
 
-/* Does `rank` have an input? (Only the root of broadcast and scatter has.) */
+/* True if `rank` has an input. (In broadcast and scatter only the root has one.) */
 static inline bool tutti_op_has_input(const tutti_op *op, int rank) {
     if (tutti_op_has_source(op)) return rank == op->root;
     return !tutti_kind_has(op->kind, TUTTI_KIND_MOVES_NONE);
 }
 
-/* Does `rank` get an output? (Only the root of reduce and gather does; the root of a broadcast has its own.) */
+/* True if `rank` gets an output. (In reduce and gather only the root gets one; in a broadcast the root already has
+ * the data.) */
 static inline bool tutti_op_has_output(const tutti_op *op, int rank) {
     if (tutti_op_has_sink(op)) return rank == op->root;
     if (op->kind == TUTTI_KIND_BROADCAST) return rank != op->root;
@@ -56,9 +58,9 @@ static inline bool tutti_op_has_output(const tutti_op *op, int rank) {
 
 /* This rank's input for `reader`: a segment of a split input, or the whole common one. */
 tutti_span tutti_op_input(const tutti_comm *comm, const tutti_op *op, int reader);
-/* Where this rank's output from `source` goes; `source` is ignored by kinds that reduce. */
+/* The place of this rank's output from `source`; kinds that reduce ignore `source`. */
 tutti_span tutti_op_output(const tutti_comm *comm, const tutti_op *op, int source);
-/* Bytes of this rank's whole input when it is contiguous and its size the same on all ranks that have one; SIZE_MAX
+/* Bytes of this rank's whole input if it is contiguous and of the same size on all ranks that have one; SIZE_MAX
  * for kinds whose counts differ by rank. */
 size_t tutti_op_input_bytes(const tutti_comm *comm, const tutti_op *op);
 

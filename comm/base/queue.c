@@ -1,10 +1,10 @@
 /*
  * The queue of a communicator and its worker thread. See queue.h.
  *
- * `busy` is held by the one thread that runs an operation; the thread that sets it back sees to the worker if more is queued. It
- * stores `busy` and loads `queued`, the worker has seen `queued` and loads `busy`: one of the two must see the other's store. A
- * barrier between store and load would take a twentieth of a short call, so the worker, before it sleeps, puts one into all threads
- * (tutti_membarrier).
+ * `busy` is held by the one thread that runs an operation. The thread that clears it wakes the worker if more
+ * operations are queued. It stores `busy` and then loads `queued`; the worker has seen `queued` and then loads
+ * `busy`: one of the two must see the other's store. A barrier between store and load would take a twentieth of a
+ * short call, so the worker, before it sleeps, executes a barrier in all threads (tutti_membarrier).
  */
 #include "comm/base/queue.h"
 
@@ -15,30 +15,30 @@
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
-#include "comm/base/wake_timer.h"
 #include "comm/api/select.h"
-#include "comm/shm/flags.h"
+#include "comm/base/wake_timer.h"
 #include "comm/net/link.h"
 #include "comm/p2p/p2p.h"
+#include "comm/shm/flags.h"
 #include "comm/shm/quiesce.h"
 
 #define WORKER_IDLE_MS    1000
 #define LEAST_PATIENCE_NS INT64_C(100000)
-#define MOST_PATIENCE_NS  INT64_C(400000)    /* where the worker has always looked in vain */
+#define MOST_PATIENCE_NS  INT64_C(400000)    /* once the worker has always found nothing to do */
 #define MOST_SHORT_BYTES  ((size_t)64 << 10) /* takes some 10 us: not worth a switch to another thread */
 
 struct tutti_work_queue {
     pthread_mutex_t lock;
-    tutti_wake_timer alarm;       /* the worker sleeps on it; open while it is alive */
-    int64_t patience_ns;     /* how old a short operation gets before the worker takes it; under lock */
-    pthread_cond_t left;     /* close: the worker has left */
+    tutti_wake_timer alarm;  /* the worker sleeps on it; open while the worker is alive */
+    int64_t patience_ns;     /* age at which the worker takes a short operation; under lock */
+    pthread_cond_t left;     /* for close: the worker has exited */
     tutti_work *head, *tail; /* under lock */
     atomic_int queued;       /* changed under lock, read without */
-    atomic_bool for_worker;  /* nobody else may run the oldest one; the same */
+    atomic_bool for_worker;  /* only the worker may run the oldest operation; changed under lock, read without */
     atomic_int busy;         /* 1: a thread runs an operation */
-    bool alive, closed;      /* of the worker; under lock */
-    bool serves_p2p;         /* the worker stays while point to point is under way; under lock */
-    bool fenced;             /* the worker cannot order others: threads that leave do it themselves */
+    bool alive, closed;      /* state of the worker; under lock */
+    bool serves_p2p;         /* the worker stays while point-to-point messages are pending; under lock */
+    bool fenced; /* the worker cannot order other threads (no membarrier): threads that leave do it themselves */
 };
 
 TUTTI_THREAD_LOCAL tutti_comm *tutti_task_comm;
@@ -80,18 +80,19 @@ static bool is_busy(struct tutti_work_queue *queue) {
     return atomic_load_explicit(&queue->busy, memory_order_seq_cst) != 0;
 }
 
-/* How long the worker leaves the oldest operation to others. Whoever started a short one most likely waits for it next, and
- * then runs it himself: the worker, who would take his core, gives him the time. Lock held. */
+/* How long the worker leaves the oldest operation to other threads. The thread that started a short operation most
+ * likely waits for it next, and then runs it itself. The worker would take its core, so it waits that long. Lock
+ * held. */
 static int64_t head_start_ns(const struct tutti_work_queue *queue) {
     const tutti_work *head = queue->head;
-    if (head == NULL) return queue->patience_ns; /* messages under way */
+    if (head == NULL) return queue->patience_ns; /* messages are pending */
     if (head->run != NULL || atomic_load_explicit(&head->hurried, memory_order_relaxed) || !is_short(&head->op))
         return 0;
     int64_t left_ns = queue->patience_ns - (tutti_now_ns() - head->created_ns);
     return left_ns > 0 ? left_ns : 0;
 }
 
-/* Sees to it that the worker looks at the queue. Lock held. */
+/* Makes the worker check the queue. Lock held. */
 static void wake_worker(struct tutti_work_queue *queue) {
     if (queue->alive && (queue->head != NULL || queue->serves_p2p))
         tutti_wake_timer_set(&queue->alarm, head_start_ns(queue));
@@ -100,7 +101,7 @@ static void wake_worker(struct tutti_work_queue *queue) {
 static void leave_busy(struct tutti_work_queue *queue) {
     if (TUTTI_LIKELY(!queue->fenced)) {
         atomic_store_explicit(&queue->busy, 0, memory_order_release);
-        atomic_signal_fence(memory_order_seq_cst); /* the processor's part is the worker's barrier */
+        atomic_signal_fence(memory_order_seq_cst); /* the hardware ordering comes from the worker's barrier */
     } else {
         atomic_store_explicit(&queue->busy, 0, memory_order_seq_cst);
     }
@@ -118,8 +119,8 @@ void tutti_queue_hurry(tutti_work *work) {
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* Makes the signature that of all calls up to this one, so that a difference in a call in which not everyone looked at
- * everyone is found by the next that does. */
+/* Makes the signature cover all calls up to this one. So if calls differ in a call in which not every rank met
+ * every other, the next call with a full meeting finds it. */
 static void chain_signature(tutti_comm *comm, tutti_op *op) {
     comm->history = tutti_hash_add(comm->history, op->signature);
     op->signature = comm->history >> 1;
@@ -134,8 +135,8 @@ tutti_status tutti_queue_give_up(tutti_comm *comm, tutti_status status) {
     return status;
 }
 
-/* The collective itself, on the thread that holds busy. Any failure breaks the communicator: its ranks would no
- * longer agree on what comes next. */
+/* Runs the collective on the thread that holds `busy`. Any failure breaks the communicator, since its ranks would
+ * no longer agree on the next call. */
 static tutti_status run(tutti_comm *comm, tutti_op *op) {
     TUTTI_TRY(tutti_comm_check(comm));
     if (TUTTI_UNLIKELY(op->begun_ns == 0)) op->begun_ns = tutti_coarse_now_ns();
@@ -156,12 +157,12 @@ tutti_status tutti_queue_carry_out(tutti_comm *comm, tutti_op *op) {
     return run(comm, op);
 }
 
-/* Lock held, after the list has changed. */
+/* Must be called after the list has changed. Lock held. */
 static void note_head(struct tutti_work_queue *queue) {
     atomic_store_explicit(&queue->for_worker, queue->head != NULL && queue->head->run != NULL, memory_order_relaxed);
 }
 
-/* all: what only the worker runs, too. */
+/* all: also operations that only the worker runs. */
 static tutti_work *pop(struct tutti_work_queue *queue, bool all) {
     pthread_mutex_lock(&queue->lock);
     tutti_work *work = queue->head;
@@ -215,7 +216,7 @@ static tutti_status append(struct tutti_work_queue *queue, tutti_work *work) {
     return TUTTI_OK;
 }
 
-/* Another thread is at work here: queue up behind what it has queued, and help. */
+/* Another thread runs operations here: queue op behind the operations already queued, and help. */
 static tutti_status run_in_turn(tutti_comm *comm, tutti_op *op) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
@@ -241,7 +242,7 @@ void tutti_queue_leave(tutti_comm *comm) {
 tutti_status tutti_queue_run(tutti_comm *comm, tutti_op *op) {
     struct tutti_work_queue *queue = comm->queue;
     if (TUTTI_UNLIKELY(!try_busy(queue)))
-        return tutti_task_comm == comm ? run(comm, op) : run_in_turn(comm, op); /* a task is busy itself */
+        return tutti_task_comm == comm ? run(comm, op) : run_in_turn(comm, op); /* a task holds `busy` itself */
     if (TUTTI_UNLIKELY(atomic_load_explicit(&queue->queued, memory_order_acquire) > 0)) {
         leave_busy(queue);
         return run_in_turn(comm, op);
@@ -257,11 +258,11 @@ static bool has_work(struct tutti_work_queue *queue) {
     return queue->serves_p2p || (queue->head != NULL && !is_busy(queue) && head_start_ns(queue) == 0);
 }
 
-/* Waits for work; false when the worker is to end: closed, or a second of idleness. Lock held. */
+/* Waits for work; false: the worker must exit, because the queue is closed or was idle for a second. Lock held. */
 static bool wait_for_work(struct tutti_work_queue *queue) {
     while (!queue->closed && !has_work(queue)) {
         bool ordered = queue->fenced || queue->head == NULL || tutti_membarrier();
-        if (!ordered || !is_busy(queue)) wake_worker(queue); /* else the thread that is busy does */
+        if (!ordered || !is_busy(queue)) wake_worker(queue); /* else the busy thread wakes it */
         pthread_mutex_unlock(&queue->lock);
         bool rang = tutti_wake_timer_sleep(&queue->alarm, WORKER_IDLE_MS);
         pthread_mutex_lock(&queue->lock);
@@ -277,7 +278,7 @@ static void serve_p2p(tutti_comm *comm) {
     tutti_backoff backoff = {.yields = true};
     while (tutti_p2p_pending() && atomic_load_explicit(&queue->queued, memory_order_relaxed) == 0 &&
            !atomic_load_explicit(&comm->destroyed, memory_order_relaxed)) {
-        if (tutti_p2p_progress()) backoff.rounds = 0; /* more is on its way */
+        if (tutti_p2p_progress()) backoff.rounds = 0; /* more messages may follow */
         tutti_backoff_pause(&backoff);
     }
     pthread_mutex_lock(&queue->lock);
@@ -288,14 +289,14 @@ static void serve_p2p(tutti_comm *comm) {
 static void *work_thread(void *argument) {
     tutti_comm *comm = argument;
     struct tutti_work_queue *queue = comm->queue;
-    tutti_wait_state_yields(true); /* the process computes meanwhile */
+    tutti_wait_state_yields(true); /* other threads of the process compute meanwhile */
     pthread_mutex_lock(&queue->lock);
     while (wait_for_work(queue)) {
         bool serves = queue->serves_p2p;
         pthread_mutex_unlock(&queue->lock);
         if (!run_next(comm, /* worker */ true)) {
             if (serves) serve_p2p(comm);
-            sched_yield(); /* somebody else runs what we were woken for */
+            sched_yield(); /* another thread runs the operation that woke this one */
         }
         pthread_mutex_lock(&queue->lock);
     }
@@ -332,7 +333,7 @@ tutti_status tutti_queue_push(tutti_comm *comm, tutti_work *work) {
     pthread_mutex_lock(&queue->lock);
     tutti_status status = queue->alive || queue->closed ? TUTTI_OK : start_worker(comm);
     if (status == TUTTI_OK) status = append(queue, work);
-    /* Earlier works, for which the timer was set, have been run by the threads that waited for them. */
+    /* Earlier works, for which the timer was set, were run by the threads that waited for them. */
     if (queue->alive && queue->head == work && !queue->serves_p2p)
         tutti_wake_timer_postpone(&queue->alarm, head_start_ns(queue));
     else wake_worker(queue);
@@ -344,7 +345,7 @@ void tutti_queue_serve_p2p(tutti_comm *comm) {
     struct tutti_work_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
     queue->serves_p2p = true;
-    /* Without a thread the transfer goes on whenever the program waits for something. */
+    /* Without a worker thread, the transfer progresses whenever the program waits for something. */
     if (!queue->closed && (queue->alive || start_worker(comm) == TUTTI_OK)) wake_worker(queue);
     pthread_mutex_unlock(&queue->lock);
 }
@@ -375,7 +376,7 @@ void tutti_queue_close(tutti_comm *comm) {
     for (tutti_work *work; (work = pop(queue, /* all */ true)) != NULL; tutti_work_free(work))
         tutti_work_end(work, tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was destroyed before the operation ran",
                                         comm->name));
-    while (!try_busy(queue)) sched_yield(); /* the running operation sees the broken communicator and leaves */
+    while (!try_busy(queue)) sched_yield(); /* the running operation finds the communicator broken and returns */
     pthread_mutex_lock(&queue->lock);
     while (queue->alive) pthread_cond_wait(&queue->left, &queue->lock);
     pthread_mutex_unlock(&queue->lock);

@@ -1,6 +1,6 @@
 /*
- * How elements are split over n ranks: the only place. In whole cache lines, so that two ranks never write to one;
- * the first ranks get one more.
+ * The only place that splits elements over n ranks. Slices are whole cache lines, so that two ranks never write to
+ * the same line; the first ranks get one line more.
  */
 #ifndef TUTTI_SLICE_H
 #define TUTTI_SLICE_H

@@ -1,5 +1,5 @@
 /*
- * An alarm clock. See wake_timer.h.
+ * The timer of a worker thread. See wake_timer.h.
  */
 #include "comm/base/wake_timer.h"
 
@@ -16,7 +16,7 @@ enum { OFF, SOON, NOW };
 tutti_status tutti_wake_timer_open(tutti_wake_timer *alarm) {
     atomic_init(&alarm->on, OFF);
     alarm->fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    return alarm->fd >= 0 ? TUTTI_OK : tutti_fail_errno(errno, "cannot make a timer for a worker thread");
+    return alarm->fd >= 0 ? TUTTI_OK : tutti_fail_errno(errno, "cannot create a timer for a worker thread");
 }
 
 void tutti_wake_timer_close(tutti_wake_timer *alarm) {
@@ -43,15 +43,15 @@ void tutti_wake_timer_postpone(tutti_wake_timer *alarm, int64_t delay_ns) {
     if (delay_ns <= 0 || atomic_load_explicit(&alarm->on, memory_order_seq_cst) != SOON)
         tutti_wake_timer_set(alarm, delay_ns);
     else if (left_ns < delay_ns / 2)
-        start(alarm, delay_ns); /* it stays SOON, or has just rung: then it rings once more */
+        start(alarm, delay_ns); /* `on` stays SOON; if the timer has just rung, it rings once more */
 }
 
 bool tutti_wake_timer_sleep(tutti_wake_timer *alarm, int most_ms) {
     struct pollfd waited = {.fd = alarm->fd, .events = POLLIN};
     if (poll(&waited, 1, most_ms) <= 0) return false;
     uint64_t rings;
-    if (read(alarm->fd, &rings, sizeof rings) < 0) return true; /* set anew meanwhile: look, and come back */
-    /* Before the sleeper looks at what there is to do. */
+    if (read(alarm->fd, &rings, sizeof rings) < 0) return true; /* set again meanwhile: check, then sleep again */
+    /* Must precede the sleeper's check for work. */
     atomic_exchange_explicit(&alarm->on, OFF, memory_order_seq_cst);
     return true;
 }

@@ -1,8 +1,9 @@
 /*
- * Works: the life of an asynchronous operation. See tutti.h for the promises, queue.h for who runs what.
+ * Works: the life cycle of an asynchronous operation. See tutti.h for the guarantees, queue.h for the threads that
+ * run operations.
  *
- * A work is counted: the user's handle, the queue (or point to point) and each waiter hold a reference. `done` is
- * stored last, with release, so that whoever reads 1 sees status, text and details.
+ * A work is reference-counted: the user's handle, the queue (or point to point) and each waiter hold a reference.
+ * `done` is stored last, with release, so that a thread that reads 1 sees status, text and details.
  */
 #include <errno.h>
 #include <limits.h>
@@ -15,12 +16,12 @@
 
 #include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/status.h"
-#include "comm/shm/flags.h"
+#include "comm/base/callback_pool.h"
+#include "comm/base/queue.h"
+#include "comm/gpu/stream.h"
 #include "comm/p2p/channel.h"
 #include "comm/p2p/p2p.h"
-#include "comm/base/callback_pool.h"
-#include "comm/gpu/stream.h"
-#include "comm/base/queue.h"
+#include "comm/shm/flags.h"
 
 tutti_status tutti_work_create(tutti_comm *comm, tutti_work **work_out) {
     tutti_work *work;
@@ -62,11 +63,11 @@ static void end_now(tutti_work *work) {
     pthread_mutex_unlock(&work->lock);
     if (atomic_load_explicit(&work->sleepers, memory_order_seq_cst) > 0)
         syscall(SYS_futex, &work->done, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-    tutti_channel_ring_own(); /* somebody may wait for this who also waits for peers */
+    tutti_channel_ring_own(); /* a thread that waits for peers may wait for this work, too */
     if (callback != NULL) tutti_callback_pool_run(work);
 }
 
-/* Notes the first failure of a work; a group's work gathers its parts'. */
+/* Records the first failure of a work; a group's work collects the failures of its parts. */
 static void note_status(tutti_work *work, tutti_status status, const char *text) {
     pthread_mutex_lock(&work->lock);
     if (work->status == TUTTI_NOT_YET || (work->status == TUTTI_OK && status != TUTTI_OK)) {
@@ -99,9 +100,9 @@ static void nap(tutti_work *work, int64_t most_ns) {
 #define ROUNDS_BEFORE_NAP 400
 #define NAP_NS            INT64_C(1000000)
 #define SHORTEST_NAP_NS   INT64_C(250000)
-#define LONGEST_NAP_NS    INT64_C(20000000) /* where peers wake this thread */
+#define LONGEST_NAP_NS    INT64_C(20000000) /* if peers wake this thread */
 
-/* Of a thread that waits for messages: until a peer has done something, or a request is complete. */
+/* For a thread that waits for messages: sleeps until a peer has done something, or a request is complete. */
 static void sleep_for_peers(tutti_work *work, int64_t most_ns) {
     uint32_t bell;
     tutti_channel_sleep_begin(&bell);
@@ -111,7 +112,7 @@ static void sleep_for_peers(tutti_work *work, int64_t most_ns) {
     tutti_channel_sleep_end();
 }
 
-/* Naps become longer, as far as nothing has to be looked after. */
+/* Naps become longer while no other work needs this thread. */
 static void rest(tutti_work *work, int64_t *nap_ns) {
     if (!tutti_p2p_pending()) {
         nap(work, NAP_NS);
@@ -119,7 +120,8 @@ static void rest(tutti_work *work, int64_t *nap_ns) {
         nap(work, SHORTEST_NAP_NS);
     } else {
         sleep_for_peers(work, *nap_ns);
-        if (work->comm->hosts == NULL) *nap_ns = tutti_min_i64(2 * *nap_ns, LONGEST_NAP_NS); /* others do not wake us */
+        /* Peers on other hosts do not wake us. */
+        if (work->comm->hosts == NULL) *nap_ns = tutti_min_i64(2 * *nap_ns, LONGEST_NAP_NS);
     }
 }
 
@@ -127,9 +129,9 @@ static tutti_status attend(tutti_work *work, tutti_deadline *deadline) {
     tutti_backoff backoff = {.yields = !work->comm->spins};
     int64_t nap_ns = SHORTEST_NAP_NS;
     for (unsigned round = 0; !tutti_work_done(work); round++) {
-        /* An operation run here lasts as long as its peers take: not for one who wants to be back in time. */
+        /* An operation run here lasts as long as its peers take, so a caller with a timeout must not run it. */
         if (deadline->budget_ns == INT64_MAX && tutti_queue_run_next(work->comm)) continue;
-        if (tutti_p2p_progress()) { /* more is on its way */
+        if (tutti_p2p_progress()) { /* more messages may follow */
             backoff.rounds = 0;
             nap_ns = SHORTEST_NAP_NS;
         }
@@ -181,8 +183,7 @@ tutti_status tutti_work_get(const tutti_work *work, tutti_work_details *details_
     if (work == NULL || details_out == NULL) return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_work_get: NULL argument");
     bool done = tutti_work_done(work);
     int64_t start_ns = 0;
-    if (done)
-        start_ns = work->start_ns != 0 ? work->start_ns : work->created_ns; /* of what needs no queue: when made */
+    if (done) start_ns = work->start_ns != 0 ? work->start_ns : work->created_ns; /* not queued: starts when created */
     *details_out = (tutti_work_details){
         .status = done ? work->status : TUTTI_NOT_YET,
         .source = done ? work->source : -1,

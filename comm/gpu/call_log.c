@@ -1,5 +1,5 @@
 /*
- * Calls on CUDA memory of the ranks of a host, recorded and compared. See call_log.h.
+ * Records and compares the calls on CUDA memory of the ranks of a host. See call_log.h.
  */
 #include "comm/gpu/call_log.h"
 
@@ -7,12 +7,12 @@
 
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/status.h"
-#include "comm/net/hosts.h"
-#include "comm/health/monitor.h"
-#include "comm/shm/peer.h"
 #include "comm/gpu/stream.h"
+#include "comm/health/monitor.h"
+#include "comm/net/hosts.h"
+#include "comm/shm/peer.h"
 
-/* A record as it was read. */
+/* A copy of a record. */
 typedef struct entry {
     uint64_t number, signature, count, what;
 } entry;
@@ -26,7 +26,8 @@ void tutti_call_log_add(tutti_stream_comm *gpu, const tutti_op *op) {
                     (uint64_t)op->reduction;
     gpu->history = tutti_hash_add(gpu->history, op->signature);
     atomic_store_explicit(&record->number, 0, memory_order_relaxed);
-    /* Pair with the acquires of readers: one that sees one of these sees the 0, one that sees the number sees all of them. */
+    /* Pair with the acquires of readers: a reader that sees one of these also sees the 0; a reader that sees the
+     * number sees all of them. */
     atomic_store_explicit(&record->signature, gpu->history, memory_order_release);
     atomic_store_explicit(&record->count, op->count, memory_order_release);
     atomic_store_explicit(&record->what, what, memory_order_release);
@@ -34,7 +35,7 @@ void tutti_call_log_add(tutti_stream_comm *gpu, const tutti_op *op) {
     atomic_store_explicit(&page->stream_number, op->sequence, memory_order_release);
 }
 
-/* False: the page's owner has not made that call, or has overwritten its record. */
+/* False: the owner of the page has not made that call, or has overwritten its record. */
 static bool read_entry(const tutti_page *page, uint64_t number, entry *entry_out) {
     const tutti_stream_record *record = &page->stream_records[number % TUTTI_STREAM_RECORDS];
     if (atomic_load_explicit(&record->number, memory_order_acquire) != number) return false;
@@ -45,7 +46,7 @@ static bool read_entry(const tutti_page *page, uint64_t number, entry *entry_out
     return atomic_load_explicit(&record->number, memory_order_relaxed) == number;
 }
 
-/* The number of the owner's newest call; 0: none. */
+/* Number of the owner's newest call; 0: none. */
 static uint64_t newest_of(const tutti_page *page) {
     return atomic_load_explicit(&page->stream_number, memory_order_acquire);
 }
@@ -63,7 +64,7 @@ static tutti_call call_of(const entry *e) {
 
 /* ------------------------------------------------------------------------------------------- comparing */
 
-/* Two ranks' calls of one number. */
+/* Calls of two ranks with the same number. */
 typedef struct pair {
     entry own, other;
 } pair;
@@ -72,7 +73,8 @@ static bool read_pair(const tutti_page *own, const tutti_page *other, uint64_t n
     return read_entry(own, number, &pair_out->own) && read_entry(other, number, &pair_out->other);
 }
 
-/* Whether a call that both have made differs: then the first of them that both still keep. */
+/* True if a call that both ranks have made differs; returns the first such call that both still have a record
+ * of. */
 static bool differ(const tutti_page *own, const tutti_page *other, pair *pair_out) {
     uint64_t newest = newest_of(own), theirs = newest_of(other);
     if (theirs < newest) newest = theirs;
@@ -81,7 +83,7 @@ static bool differ(const tutti_page *own, const tutti_page *other, pair *pair_ou
     uint64_t first = newest > TUTTI_STREAM_RECORDS ? newest - TUTTI_STREAM_RECORDS + 1 : 1;
     for (uint64_t at = first; at <= newest; at++)
         if (read_pair(own, other, at, pair_out) && pair_out->own.signature != pair_out->other.signature) return true;
-    return false; /* they have gone on meanwhile: the next look finds it */
+    return false; /* they have continued meanwhile: the next comparison finds it */
 }
 
 static tutti_status compare_with(tutti_comm *comm, int rank) {
@@ -93,7 +95,7 @@ static tutti_status compare_with(tutti_comm *comm, int rank) {
     return tutti_comm_give_up(comm, status);
 }
 
-/* The ranks of this host: `ranks` is NULL where that is all of them. */
+/* Returns the number of ranks of this host, and the ranks; *ranks_out is NULL if this host has all ranks. */
 static int own_host(const tutti_comm *comm, const int **ranks_out) {
     const tutti_host *host = comm->hosts != NULL ? &comm->hosts->all[comm->hosts->host] : NULL;
     *ranks_out = host != NULL ? host->ranks : NULL;
@@ -102,7 +104,7 @@ static int own_host(const tutti_comm *comm, const int **ranks_out) {
 
 tutti_status tutti_call_log_look(tutti_comm *comm) {
     tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
-    /* An engine that minds deaths by itself works by calls on host memory, which are compared there. */
+    /* An engine with minds_deaths uses calls on host memory, which are compared there. */
     if (gpu == NULL || gpu->engine == NULL || gpu->engine->minds_deaths) return TUTTI_OK;
     const int *ranks;
     int count = own_host(comm, &ranks), first = ranks != NULL ? ranks[0] : 0;
@@ -111,7 +113,7 @@ tutti_status tutti_call_log_look(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* ----------------------------------------------------------------------------------- which are missing */
+/* --------------------------------------------------------------------------------------- missing ranks */
 
 static size_t describe_missing(const tutti_comm *comm, int rank, uint64_t newest, char *text, size_t capacity) {
     const tutti_peer *peer = comm->members[rank].process;
@@ -123,7 +125,7 @@ static size_t describe_missing(const tutti_comm *comm, int rank, uint64_t newest
     }
     return (size_t)snprintf(text, capacity, "rank %d (host %s, pid %d, %s; %s%s)", rank, peer->host, (int)peer->pid,
                             tutti_monitor_process_state(comm, rank),
-                            newest > 0 ? "last it made " : "it has made no call yet", last);
+                            newest > 0 ? "its last call: " : "no call made yet", last);
 }
 
 const char *tutti_call_log_missing(const tutti_comm *comm, uint64_t number, char *text, size_t capacity) {

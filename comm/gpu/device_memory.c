@@ -1,5 +1,6 @@
 /*
- * <tutti/device.h>: the process's GPU, and blocks of its memory, kept in a list: programs allocate few and large ones.
+ * <tutti/device.h>: the GPU of the process, and blocks of its memory, kept in a list: programs allocate few and
+ * large blocks.
  */
 #include "comm/gpu/device_memory.h"
 
@@ -11,25 +12,25 @@
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/nccl/nccl_memory.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
+#include "comm/gpu/nccl/nccl_memory.h"
 
 typedef struct block {
     struct block *next;
     char *memory;
     size_t bytes;
-    int index;    /* of its GPU */
-    bool of_nccl; /* ncclMemAlloc's */
+    int index;    /* index of its GPU */
+    bool of_nccl; /* allocated by ncclMemAlloc */
     bool shared;  /* a peer may have it mapped */
-    bool free;    /* then: to be handed out again */
+    bool free;    /* a shared block that can be reused */
 } block;
 
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
-static block *_Atomic blocks; /* changed under the lock; that there is none is seen without */
+static block *_Atomic blocks; /* changed under the lock; NULL is checked without it */
 static atomic_int sharings;   /* communicators whose peers map memory of this process */
 
-/* ---------------------------------------------------------------------------------------------- which GPU */
+/* -------------------------------------------------------------------------------------- choice of the GPU */
 
 tutti_status tutti_device_count(int *count_out) {
     const tutti_device *device = NULL;
@@ -51,7 +52,8 @@ tutti_status tutti_device_use(int index) {
     TUTTI_TRY(tutti_device_count(&count));
     if (index == -1) TUTTI_TRY(tutti_device_get(&index));
     if (index < 0 || index >= count)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_use: GPU %d of %d cannot be", index, count);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_device_use: GPU index %d is out of range: there are %d GPUs",
+                          index, count);
     TUTTI_TRY(tutti_device_open(&device));
     return device->use(index);
 }
@@ -62,19 +64,20 @@ void tutti_device_memory_expect_peers(int change) {
     atomic_fetch_add_explicit(&sharings, change, memory_order_relaxed);
 }
 
-/* NCCL's is the better one between GPUs. On one, peers cannot map it: all that they get from it goes through slots. */
+/* NCCL's memory is better between GPUs. On one GPU peers cannot map it: all data that they read from it goes
+ * through slots. */
 static tutti_status allocate(const tutti_device *device, block *new) {
     void *memory;
     TUTTI_TRY(device->current(&new->index));
-    TUTTI_TRY(device->use(new->index)); /* a thread that has chosen none may have no context yet */
+    TUTTI_TRY(device->use(new->index)); /* a thread that has not chosen a GPU may have no context yet */
     bool mapped = atomic_load_explicit(&sharings, memory_order_relaxed) > 0;
-    new->of_nccl = !mapped &&tutti_nccl_mem_alloc(new->bytes, &memory) == TUTTI_OK;
+    new->of_nccl = !mapped && tutti_nccl_mem_alloc(new->bytes, &memory) == TUTTI_OK;
     if (!new->of_nccl) TUTTI_TRY(device->alloc(new->bytes, &memory));
     new->memory = memory;
     return TUTTI_OK;
 }
 
-/* A block of that many bytes that was shared and freed. */
+/* Reuses a block of this size that was shared and freed. */
 static void *reuse(size_t bytes, int index) {
     pthread_mutex_lock(&blocks_lock);
     block *b = atomic_load_explicit(&blocks, memory_order_relaxed);
@@ -121,7 +124,7 @@ static bool find(const void *memory, size_t bytes, bool shares, void **block_out
            !((uintptr_t)memory >= (uintptr_t)b->memory && (uintptr_t)memory - (uintptr_t)b->memory <= b->bytes &&
              bytes <= b->bytes - ((uintptr_t)memory - (uintptr_t)b->memory)))
         b = b->next;
-    if (b != NULL && shares && b->of_nccl) b = NULL; /* CUDA's IPC exports only what cudaMalloc gave */
+    if (b != NULL && shares && b->of_nccl) b = NULL; /* CUDA IPC exports only memory of cudaMalloc */
     if (b != NULL) {
         b->shared = b->shared || shares;
         *block_out = b->memory;
@@ -139,7 +142,7 @@ bool tutti_device_memory_share(const void *memory, size_t bytes, void **block_ou
     return find(memory, bytes, /* shares */ true, block_out, block_bytes_out);
 }
 
-/* Takes it off the list; NULL: it is not there. What was shared stays there, and is kept. */
+/* Removes the block from the list; NULL: it is not in the list. A shared block stays in the list and is kept. */
 static block *take(const void *memory, bool *kept_out) {
     pthread_mutex_lock(&blocks_lock);
     block *found = atomic_load_explicit(&blocks, memory_order_relaxed), *before = NULL;
@@ -154,7 +157,7 @@ static block *take(const void *memory, bool *kept_out) {
     return found;
 }
 
-/* To be handed out again. */
+/* Makes a shared block reusable. */
 static void keep(block *b) {
     pthread_mutex_lock(&blocks_lock);
     b->free = true;
@@ -171,7 +174,7 @@ bool tutti_device_memory_free(void *memory, tutti_status *status_out) {
     tutti_status status = tutti_device_open(&device);
     if (status == TUTTI_OK) status = device->current(&before);
     if (status == TUTTI_OK && before != found->index) status = device->use(found->index);
-    if (status == TUTTI_OK) (void)device->sync(); /* a call may still be at work on it; free tells what failed */
+    if (status == TUTTI_OK) (void)device->sync(); /* a call may still use it; free reports failures */
     if (!kept) tutti_nccl_memory_forget(found->memory);
     if (status == TUTTI_OK && !kept)
         status = found->of_nccl ? tutti_nccl_mem_free(found->memory) : device->free(found->memory);

@@ -1,5 +1,6 @@
 /*
- * <tutti/device.h>: streams and what goes into them, for code that knows no CUDA. Thin: the device's table does it.
+ * <tutti/device.h>: streams and stream operations, for code without CUDA. Thin wrappers of the device function
+ * table.
  */
 #include <tutti/device.h>
 
@@ -35,7 +36,7 @@ tutti_status tutti_device_follow(void *stream, void *leader) {
     TUTTI_TRY(device->event_create(&event));
     tutti_status status = device->event_record(event, leader);
     if (status == TUTTI_OK) status = device->stream_wait_event(stream, event);
-    (void)device->event_destroy(event); /* what waits for it still does */
+    (void)device->event_destroy(event); /* streams that wait for it still do */
     return status;
 }
 

@@ -1,5 +1,6 @@
 /*
- * The table of engines for CUDA memory. The first that fits what all ranks have told wins; the last fits always.
+ * The table of engines for CUDA memory. The first engine that fits the capabilities of all ranks is chosen; the
+ * last one always fits.
  */
 #include "comm/gpu/engines.h"
 
@@ -22,7 +23,8 @@ void tutti_engines_fill_caps(const tutti_comm *comm, tutti_stream_caps *own) {
         if (rows[i]->tell != NULL) rows[i]->tell(comm, own);
 }
 
-/* Nobody who has GPUs expects the way through host memory. It is said once: the next communicators are mostly alike. */
+/* Users with GPUs do not expect calls to go through host memory, so this is a warning, but only once: the next
+ * communicators are mostly alike. */
 static void tell_slow(const tutti_comm *comm, const char *reasons) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     if (comm->rank != 0) return;

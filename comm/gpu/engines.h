@@ -1,5 +1,5 @@
 /*
- * Which engine carries out collectives on CUDA memory (comm/gpu/stream.h).
+ * The choice of the engine for collectives on CUDA memory (comm/gpu/stream.h).
  */
 #ifndef TUTTI_ENGINES_H
 #define TUTTI_ENGINES_H
@@ -8,17 +8,18 @@
 
 extern const tutti_stream_engine tutti_engine_solo, tutti_engine_same_device, tutti_engine_nccl, tutti_engine_staged;
 
-/* Room for why an engine does not fit. */
+/* Bytes for the reason why an engine does not fit. */
 #define TUTTI_ENGINES_REASON_BYTES 384
 
-/* Lets every engine tell of itself. */
+/* Lets every engine fill in its capabilities. */
 void tutti_engines_fill_caps(const tutti_comm *comm, tutti_stream_caps *own);
-/* The first row of the table that fits; TUTTI_ALGORITHM overrides where it fits. All ranks choose the same. */
+/* Returns the first engine of the table that fits; TUTTI_ALGORITHM overrides it if the named engine fits. All ranks
+ * choose the same. */
 const tutti_stream_engine *tutti_engines_choose(const tutti_comm *comm);
-/* Does TUTTI_ALGORITHM=name name an engine? */
+/* True if TUTTI_ALGORITHM=name names an engine. */
 bool tutti_engines_have(const char *name);
 const char *tutti_engines_names(void);
-/* The table's rows, for tutti-info; NULL after the last. */
+/* The rows of the table, for tutti-info; NULL after the last. */
 const char *tutti_engines_row(int index, char *text, size_t capacity);
 
 #endif

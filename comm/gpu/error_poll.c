@@ -1,10 +1,12 @@
 /*
- * Has a GPU failed? Nothing in its streams runs any more then, so that no mark tells it (event.h); only CUDA does, when it is
- * asked for anything. A thread of its own asks, since it may be kept waiting, and the watcher must not.
+ * Detects failed GPUs. Nothing in the streams of a failed GPU runs any more, so no mark shows the failure
+ * (event.h); only CUDA calls return it. A separate thread makes such a call, because it may block, and the watcher
+ * must not.
  *
- * The thread starts when calls are under way, asks every 50 ms for those GPUs that have some, and ends after a second without any.
+ * The thread starts when calls are in flight, polls every 50 ms the GPUs that have calls in flight, and ends after
+ * one second without any.
  *
- * Invariant: a GPU that has failed stays so until the process ends, as with CUDA. The text is written before the status.
+ * Invariant: a failed GPU stays failed until the process ends, as in CUDA. The text is written before the status.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,16 +27,16 @@ struct tutti_error_poll {
     tutti_error_poll *next;
     const tutti_device *device;
     int index;
-    _Atomic int64_t expected_ns;       /* when somebody last had calls under way */
-    _Atomic(tutti_event_handle) event; /* never recorded: the answer tells of the GPU alone; NULL: not open */
-    atomic_int status;                 /* written by the thread, release; pairs with the acquire in status */
+    _Atomic int64_t expected_ns;       /* when calls were last in flight */
+    _Atomic(tutti_event_handle) event; /* never recorded: the query reports on the GPU alone; NULL: not open */
+    atomic_int status; /* written by the thread, release; pairs with the acquire in tutti_error_poll_status */
     char text[TUTTI_ERROR_TEXT_BYTES];
 };
 
 static struct {
     pthread_mutex_t lock;
     tutti_error_poll *first;
-    atomic_bool alive; /* the thread; written under the lock */
+    atomic_bool alive; /* the thread runs; written under the lock */
 } faults = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index) {
@@ -51,7 +53,8 @@ tutti_error_poll *tutti_error_poll_of(const tutti_device *device, int index) {
     return fault;
 }
 
-/* Here, since a thread that asks may do so while the process ends, when CUDA makes none any more. */
+/* The event is created here because the thread may poll while the process ends, when CUDA creates no events any
+ * more. */
 tutti_status tutti_error_poll_open(tutti_error_poll *fault) {
     tutti_event_handle event, none = NULL;
     if (atomic_load_explicit(&fault->event, memory_order_relaxed) != NULL) return TUTTI_OK;
@@ -82,7 +85,7 @@ static void look(tutti_error_poll *fault) {
     atomic_store_explicit(&fault->status, (int)status, memory_order_release);
 }
 
-/* Gives the time since anybody had calls under way. The list only grows, at its beginning. */
+/* Returns the time since calls were last in flight on any GPU. The list only grows, at its head. */
 static int64_t look_at_all(tutti_error_poll *first) {
     int64_t idle_ns = INT64_MAX;
     for (tutti_error_poll *fault = first; fault != NULL; fault = fault->next) {
@@ -103,7 +106,7 @@ static void *ask(void *argument) {
         idle_ns = look_at_all(first);
     }
     pthread_mutex_lock(&faults.lock);
-    atomic_store_explicit(&faults.alive, false, memory_order_relaxed); /* who expects one meanwhile does so again */
+    atomic_store_explicit(&faults.alive, false, memory_order_relaxed); /* a later expect restarts it */
     pthread_mutex_unlock(&faults.lock);
     return NULL;
 }
@@ -111,7 +114,7 @@ static void *ask(void *argument) {
 static void start(void) {
     pthread_mutex_lock(&faults.lock);
     if (!atomic_load_explicit(&faults.alive, memory_order_relaxed)) {
-        bool alive = tutti_thread_start("tutti-cuda-poll", ask, NULL, NULL) == 0; /* else the next call tries again */
+        bool alive = tutti_thread_start("tutti-cuda-poll", ask, NULL, NULL) == 0; /* else the next call retries */
         atomic_store_explicit(&faults.alive, alive, memory_order_relaxed);
     }
     pthread_mutex_unlock(&faults.lock);

@@ -1,8 +1,8 @@
 /*
- * Marks: words of pinned memory, a page of them at a time, or events. See event.h.
+ * Marks: words of pinned memory, allocated a page at a time, or CUDA events. See event.h.
  *
- * The numbers that streams write to a word only grow, also from one user of the word to the next. One that a stream may still
- * write to is given to nobody: the old number would come after the new one.
+ * The numbers that streams write to a word only grow, also across successive users of the word. A word that a
+ * stream may still write to is not reused: the old number would arrive after the new one.
  */
 #include "comm/gpu/event.h"
 
@@ -19,33 +19,33 @@
 struct tutti_stream_event {
     const tutti_device *device;
     const tutti_error_poll *fault;
-    tutti_event_handle event; /* NULL: it has a word */
+    tutti_event_handle event; /* NULL: the mark is a word */
     _Atomic uint64_t *word;   /* written in streams */
     void *word_on_device;
-    uint64_t number; /* the last one put; its user's */
-    int holders;     /* under the lock, like the next */
+    uint64_t number; /* last number put; used by the holder that puts it */
+    int holders;     /* under the lock, like next */
     tutti_stream_event *next;
 };
 
 static struct {
     pthread_mutex_t lock;
-    tutti_stream_event *free; /* with words; the stream may not have passed them */
+    tutti_stream_event *free; /* free word marks; streams may not have passed all of them */
     struct page *pages;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Stays until the process ends, as pinned memory does. */
+/* Kept until the process ends, like all pinned memory. */
 typedef struct page {
     struct page *next;
     tutti_pinned *memory;
     tutti_stream_event marks[PAGE_MARKS];
 } page;
 
-/* Acquire: pairs with the stream's write, before which all else that it wrote is seen. */
+/* Acquire: pairs with the stream's write, so that everything that it wrote before is visible. */
 static bool has_passed(const tutti_stream_event *mark) {
     return atomic_load_explicit(mark->word, memory_order_acquire) >= mark->number;
 }
 
-/* The first free one that no stream writes to any more. */
+/* Takes the first free mark that no stream writes to any more. */
 static tutti_stream_event *take_free(void) {
     pthread_mutex_lock(&pool.lock);
     tutti_stream_event **link = &pool.free, *mark;
@@ -67,8 +67,8 @@ static tutti_status add_page(const tutti_device *device) {
     for (size_t i = 0; i < PAGE_MARKS; i++) {
         size_t at = i * sizeof(uint64_t);
         p->marks[i] = (tutti_stream_event){.word = (_Atomic uint64_t *)(void *)(p->memory->memory + at),
-                                   .word_on_device = p->memory->on_device + at,
-                                   .next = pool.free};
+                                           .word_on_device = p->memory->on_device + at,
+                                           .next = pool.free};
         pool.free = &p->marks[i];
     }
     p->next = pool.pages;
@@ -91,7 +91,8 @@ static tutti_status take_event(const tutti_device *device, tutti_stream_event **
     return TUTTI_OK;
 }
 
-tutti_status tutti_stream_event_take(const tutti_device *device, tutti_error_poll *fault, tutti_stream_event **mark_out) {
+tutti_status tutti_stream_event_take(const tutti_device *device, tutti_error_poll *fault,
+                                     tutti_stream_event **mark_out) {
     tutti_stream_event *mark;
     if (fault == NULL) return take_event(device, mark_out);
     TUTTI_TRY(tutti_error_poll_open(fault));

@@ -1,23 +1,24 @@
 /*
- * What an engine leaves to the watcher: calls that are late, that differ, or that need a rank which has died or left. What is
- * found breaks the communicator; inflight.c releases the streams then.
+ * The watcher's checks for an engine without its own: late calls, mismatched calls, and calls that need a dead or
+ * departed rank. Any finding breaks the communicator; inflight.c then releases the streams.
  *
- * A rank may have ended, or broken the communicator, after it had done its part: so the end of a call counts before all this.
+ * A rank may have ended, or broken the communicator, after it had done its part: so the completion of a call is
+ * checked before all this.
  */
 #include <stdio.h>
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/net/hosts.h"
-#include "comm/health/monitor.h"
-#include "comm/p2p/p2p.h"
-#include "comm/shm/peer.h"
 #include "comm/gpu/call_log.h"
 #include "comm/gpu/stream_state.h"
+#include "comm/health/monitor.h"
+#include "comm/net/hosts.h"
+#include "comm/p2p/p2p.h"
+#include "comm/shm/peer.h"
 
 #define GRACE_NS      INT64_C(400000000)  /* for the mark of a call that a rank finished before it ended */
-#define LEFT_GRACE_NS INT64_C(1500000000) /* the same before it left, which on a busy host takes a while */
+#define LEFT_GRACE_NS INT64_C(1500000000) /* the same before it left, which takes a while on a busy host */
 #define DEFER_NS      TUTTI_NS_PER_S      /* between the deadlines of ranks of several hosts, at most */
 
 const char *tutti_inflight_describe(const tutti_inflight *track, char *text, size_t capacity) {
@@ -36,25 +37,26 @@ tutti_status tutti_stream_check_broken(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* ---------------------------------------------------------------------------------------- lateness, deaths */
+/* --------------------------------------------------------------------------------------- deadlines, deaths */
 
 static void report_stall(const tutti_comm *comm, const tutti_inflight *track) {
     char name[160], missing[800];
     tutti_log(TUTTI_LOG_WARN,
-              "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes, by \"%s\")%s", comm->rank,
-              (long long)(track->stall.spent_ns / TUTTI_NS_PER_MS), tutti_inflight_describe(track, name, sizeof name),
-              comm->name,
-              track->op.count * tutti_type_bytes(track->op.type),
-              track->engine->name, tutti_call_log_missing(comm, track->op.sequence, missing, sizeof missing));
+              "stalled: rank %d waits for %lld ms in %s of communicator \"%s\" (%zu bytes, engine \"%s\")%s",
+              comm->rank, (long long)(track->stall.spent_ns / TUTTI_NS_PER_MS),
+              tutti_inflight_describe(track, name, sizeof name), comm->name,
+              track->op.count * tutti_type_bytes(track->op.type), track->engine->name,
+              tutti_call_log_missing(comm, track->op.sequence, missing, sizeof missing));
 }
 
-/* The deadline has passed. Who knows less of who is missing leaves it to another rank to say so, for a while. */
+/* The deadline has passed. A rank that knows less about the missing ranks leaves the report to another rank for a
+ * while. */
 static tutti_status end_late(tutti_comm *comm, tutti_inflight *track) {
     char name[160], missing[800];
     int64_t now_ns = tutti_now_ns();
     if (track->late_ns == 0) track->late_ns = now_ns;
     if (now_ns - track->late_ns < DEFER_NS && tutti_call_log_defers(comm, track->op.sequence)) return TUTTI_OK;
-    tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" was not done after %lld ms (carried out by \"%s\")%s",
+    tutti_fail(TUTTI_ERR_TIMEOUT, "%s of communicator \"%s\" did not complete within %lld ms (engine \"%s\")%s",
                tutti_inflight_describe(track, name, sizeof name), comm->name, (long long)track->timeout_ms,
                track->engine->name, tutti_call_log_missing(comm, track->op.sequence, missing, sizeof missing));
     return tutti_comm_give_up(comm, TUTTI_ERR_TIMEOUT);
@@ -74,7 +76,7 @@ static tutti_status mind_deadline(tutti_stream_comm *gpu, tutti_inflight *track)
     return tutti_deadline_passed(&track->deadline) ? end_late(gpu->comm, track) : TUTTI_OK;
 }
 
-/* The first rank that has died or left; -1: none. */
+/* Returns the first rank that has died or left; -1: none. */
 static int gone_rank(const tutti_comm *comm) {
     if (comm->hosts != NULL) tutti_hosts_read_deaths(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
@@ -86,11 +88,12 @@ static int gone_rank(const tutti_comm *comm) {
     return -1;
 }
 
-/* A rank may have ended after it had done its part: then this call's mark is about to pass as well. */
+/* A rank may have ended after it had done its part: then the stream is about to pass the mark of this call as
+ * well. */
 static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_inflight *track) {
     tutti_comm *comm = gpu->comm;
     char name[160];
-    if (comm->hosts != NULL) tutti_p2p_progress(); /* for what they say */
+    if (comm->hosts != NULL) tutti_p2p_progress(); /* receives their reports */
     TUTTI_TRY(tutti_stream_check_broken(comm));
     int rank = gone_rank(comm);
     int64_t now_ns = tutti_now_ns();
@@ -109,7 +112,7 @@ static tutti_status mind_deaths(tutti_stream_comm *gpu, tutti_inflight *track) {
 
 tutti_status tutti_stream_check(tutti_stream_comm *gpu) {
     tutti_inflight *track;
-    bool begun = false; /* a collective: those behind it wait for the same ranks */
+    bool begun = false; /* a collective has begun: those behind it wait for the same ranks */
     const tutti_stream_engine *engine = gpu->engine;
     TUTTI_TRY(tutti_call_log_look(gpu->comm));
     TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
@@ -126,7 +129,8 @@ tutti_status tutti_stream_check(tutti_stream_comm *gpu) {
 
 /* ----------------------------------------------------------------------------------------- calls in graphs */
 
-/* A rank that died and had not left before, since who has left launches no graph any more; -1: none. */
+/* Returns a rank that died and had not left before, since a rank that has left launches no graph any more; -1:
+ * none. */
 static int dead_rank(const tutti_comm *comm) {
     if (comm->hosts != NULL) tutti_hosts_read_deaths(comm);
     for (int rank = 0; rank < comm->nranks; rank++) {
@@ -137,7 +141,8 @@ static int dead_rank(const tutti_comm *comm) {
     return -1;
 }
 
-/* Is all well with them? Whether a graph waits for a rank that died is not known, so that this is told where none does, too. */
+/* Checks the calls in graphs. It is unknown whether a graph waits for the dead rank, so a death is reported even if
+ * no graph waits for it. */
 static tutti_status judge_graphs(tutti_stream_comm *gpu) {
     const tutti_comm *comm = gpu->comm;
     int rank = dead_rank(comm);

@@ -1,8 +1,9 @@
 /*
- * Collectives under way in streams, and how they end. See stream_state.h.
+ * Collectives in flight in streams, and how they end. See stream_state.h.
  *
- * A call ends well if the stream has passed its mark and the communicator was whole until then. When the communicator breaks,
- * its engine releases the streams, works end at once, and tracks go when their marks have passed.
+ * A call succeeds if the stream has passed its mark and the communicator was not broken until then. When the
+ * communicator breaks, its engine releases the streams, works fail at once, and in-flight calls are freed when the
+ * streams have passed their marks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +75,7 @@ void tutti_inflight_capture(tutti_stream_comm *gpu) {
     tutti_stream_watch(gpu);
 }
 
-/* ------------------------------------------------------------------------------------------- how they end */
+/* --------------------------------------------------------------------------------------------- completion */
 
 static void end_work(tutti_inflight *track, tutti_status status) {
     if (track->work == NULL) return;
@@ -83,7 +84,7 @@ static void end_work(tutti_inflight *track, tutti_status status) {
     track->work = NULL;
 }
 
-/* Has the stream passed it? A GPU that fails breaks the communicator. */
+/* True if the stream has passed the call. A GPU failure breaks the communicator. */
 static bool has_passed(tutti_stream_comm *gpu, tutti_inflight *track) {
     char name[160], error[TUTTI_ERROR_TEXT_BYTES];
     tutti_status status = tutti_stream_event_ask(track->done);
@@ -97,7 +98,8 @@ static bool has_passed(tutti_stream_comm *gpu, tutti_inflight *track) {
     return true;
 }
 
-/* Who breaks a communicator says so before his engine releases streams, his own and those of others. */
+/* The status of a call that the stream has passed. A rank that breaks a communicator publishes this before its
+ * engine releases any stream, so a released stream is never taken for success. */
 static tutti_status outcome(tutti_comm *comm) {
     TUTTI_TRY(tutti_comm_check(comm));
     return tutti_stream_check_broken(comm);
@@ -114,22 +116,23 @@ static void end_passed(tutti_stream_comm *gpu) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- looking */
+/* -------------------------------------------------------------------------------------------------- checks */
 
-/* Who asked for no work goes on with what is in his buffers, and hears of this at his next call, if there is one. */
+/* Callers without a work continue with invalid data in their buffers, and get the error only at their next call, if
+ * there is one: so log it. */
 static void tell_unheard(const tutti_stream_comm *gpu) {
     const tutti_inflight *track;
     char name[160];
     TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
         if (track->work != NULL) continue;
-        tutti_comm_check(gpu->comm); /* its text */
-        tutti_log(TUTTI_LOG_WARN, "what %s should have brought is not in its buffers: %s",
+        tutti_comm_check(gpu->comm); /* sets the error text */
+        tutti_log(TUTTI_LOG_WARN, "%s failed, and its buffers do not hold its result: %s",
                   tutti_inflight_describe(track, name, sizeof name), tutti_last_error());
         return;
     }
 }
 
-/* Streams go on, works end. Under the lock. */
+/* Releases streams and fails works. With the lock held. */
 static void release_all(tutti_stream_comm *gpu, tutti_status status) {
     tutti_inflight *track;
     if (!gpu->tracks->aborted) {
@@ -139,7 +142,7 @@ static void release_all(tutti_stream_comm *gpu, tutti_status status) {
         if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.abort(gpu->comm);
     }
     TAILQ_FOREACH(track, &gpu->tracks->under_way, link) {
-        tutti_comm_check(gpu->comm); /* its text */
+        tutti_comm_check(gpu->comm); /* sets the error text */
         end_work(track, status);
     }
     tutti_stream_messages_fail(gpu);
@@ -149,7 +152,8 @@ static bool is_busy(const tutti_stream_comm *gpu) {
     return !TAILQ_EMPTY(&gpu->tracks->under_way) || !TAILQ_EMPTY(&gpu->tracks->messages);
 }
 
-/* Marks that are events are asked for on the communicator's GPU: a thread that has none yet would get GPU 0. */
+/* Marks that are CUDA events are queried on the communicator's GPU: a thread without a current GPU would use GPU
+ * 0. */
 static void prepare_to_ask(tutti_stream_comm *gpu) {
     if (gpu->fault != NULL) {
         tutti_error_poll_expect(gpu->fault);
@@ -159,7 +163,7 @@ static void prepare_to_ask(tutti_stream_comm *gpu) {
     if (status != TUTTI_OK) tutti_comm_give_up(gpu->comm, status);
 }
 
-/* Under the lock. */
+/* With the lock held. */
 static void look(tutti_stream_comm *gpu) {
     if (is_busy(gpu)) prepare_to_ask(gpu);
     end_passed(gpu);
@@ -188,13 +192,13 @@ bool tutti_stream_is_busy(tutti_stream_comm *gpu) {
     return busy;
 }
 
-/* ------------------------------------------------------------------------------------------------- the end */
+/* --------------------------------------------------------------------------------------------- destruction */
 
 void tutti_stream_abandon(tutti_comm *comm) {
     tutti_stream_comm *gpu = atomic_load_explicit(&comm->gpu, memory_order_acquire);
     int before = gpu != NULL ? gpu->index : 0;
     if (gpu == NULL) return;
-    tutti_stream_enter(gpu, &before); /* a GPU that has failed is left all the same */
+    tutti_stream_enter(gpu, &before); /* continue on failure: the GPU may have failed */
     pthread_mutex_lock(&gpu->tracks->lock);
     look(gpu);
     if (is_busy(gpu)) {
@@ -205,7 +209,7 @@ void tutti_stream_abandon(tutti_comm *comm) {
     bool idle = !is_busy(gpu);
     pthread_mutex_unlock(&gpu->tracks->lock);
     tutti_stream_leave(gpu, before);
-    if (idle && gpu->staged) tutti_queue_settle(comm); /* who stored the last result is about to leave */
+    if (idle && gpu->staged) tutti_queue_settle(comm); /* the thread that stored the last result is about to leave */
 }
 
 static void close_engines(tutti_stream_comm *gpu) {
@@ -213,7 +217,7 @@ static void close_engines(tutti_stream_comm *gpu) {
     if (gpu->engine != &tutti_engine_staged && gpu->staged) tutti_engine_staged.close(gpu->comm);
 }
 
-/* Out of the lists under the lock, and away without it: CUDA may keep whom it is asked by waiting. */
+/* Takes them out of the lists with the lock held and frees them without it: CUDA may block the caller. */
 static void free_tracks(tutti_stream_comm *gpu) {
     struct tutti_inflight_list left = TAILQ_HEAD_INITIALIZER(left);
     tutti_inflight *track;
@@ -235,10 +239,10 @@ void tutti_stream_close(tutti_comm *comm) {
     if (gpu == NULL) return;
     tutti_stream_enter(gpu, &before);
     pthread_mutex_lock(&gpu->tracks->lock);
-    gpu->tracks->closed = true; /* from here on the watcher leaves it alone, and need not wait for the engine */
+    gpu->tracks->closed = true; /* from now on the watcher skips it, and need not wait for the engine */
     bool dozes = gpu->tracks->captured;
     pthread_mutex_unlock(&gpu->tracks->lock);
-    if (dozes) tutti_stream_attend(0); /* for the watcher to give up its reference now */
+    if (dozes) tutti_stream_attend(0); /* so that the watcher drops its reference now */
     close_engines(gpu);
     tutti_stream_messages_free(gpu);
     free_tracks(gpu);

@@ -1,49 +1,50 @@
 /*
- * Sends and receives on CUDA memory: through pinned host memory, as ordinary messages of the host. So one side may well use
+ * Sends and receives on CUDA memory: through pinned host memory, as ordinary host messages. So the peer may use
  * host memory.
  *
  *   send   stream: copy to pinned memory, mark      watcher: passed -> host send -> done
  *   recv   call: host receive into pinned memory
- *          stream: wait for `go`, copy as many bytes as `came`, mark
- *                                                   watcher: it has come -> came, go; passed -> done
+ *          stream: wait for `go`, copy `came` bytes, mark
+ *                                                   watcher: received -> came, go; passed -> done
  *
- * Sends to one peer under one tag start in the order of their calls. A send holds nobody up in its stream; a receive does,
- * until what was sent is in its buffer. What a receive takes may be less than it asked for; only that much is written. All that
- * streams do is enqueued by the call: the watcher only reads and writes host memory.
+ * Sends to one peer with one tag start in the order of their calls. A send does not block its stream; a receive
+ * blocks it until the sent data is in its buffer. A receive may take less than it asked for; only that much is
+ * written. All stream operations are enqueued by the call: the watcher only reads and writes host memory.
  *
- * Invariant: pinned memory goes back when the stream has passed the call's mark.
+ * Invariant: pinned memory is returned when the stream has passed the mark of the call.
  */
 #include <stddef.h>
 #include <stdlib.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/p2p/p2p.h"
 #include "comm/gpu/pinned.h"
 #include "comm/gpu/stream_state.h"
+#include "comm/p2p/p2p.h"
 
 #define GO UINT64_C(1)
 
-/* What the stream of a receive waits for and reads; in pinned memory. Written by the watcher, or who gives the message up. */
+/* The words that the stream of a receive waits for and reads; in pinned memory. Written by the watcher, or by the
+ * thread that gives up the message. */
 typedef struct message_signal {
     _Atomic uint64_t go;   /* release, after all else */
     _Atomic uint64_t came; /* bytes */
 } message_signal;
 
 typedef enum message_state {
-    MESSAGE_STAGED,    /* send: the copy to pinned memory is under way; receive: the host message is */
-    MESSAGE_UNDER_WAY, /* send: the host message; receive: the copy from pinned memory */
-    MESSAGE_OVER       /* but the stream may not have passed it yet */
+    MESSAGE_STAGED,    /* send: the copy to pinned memory is in flight; receive: the host message is */
+    MESSAGE_UNDER_WAY, /* send: the host message is in flight; receive: the copy from pinned memory is */
+    MESSAGE_OVER       /* the stream may not have passed it yet */
 } message_state;
 
 typedef struct tutti_stream_message {
     TAILQ_ENTRY(tutti_stream_message) link;
     tutti_message call;
     message_state state;
-    tutti_pinned *data;   /* NULL: no bytes */
-    tutti_pinned *signal; /* receive: message_signal */
-    tutti_stream_event *passed;   /* the stream is behind it */
-    tutti_work *host;     /* the message on the host; NULL: not started */
-    tutti_work *work;     /* the user's; NULL */
+    tutti_pinned *data;         /* NULL: no bytes */
+    tutti_pinned *signal;       /* receive: message_signal */
+    tutti_stream_event *passed; /* mark behind the message */
+    tutti_work *host;           /* the host message; NULL: not started */
+    tutti_work *work;           /* the user's work, or NULL */
 } tutti_stream_message;
 
 static void message_free(tutti_stream_message *m) {
@@ -56,7 +57,7 @@ static void message_free(tutti_stream_message *m) {
     free(m);
 }
 
-/* The stream goes on, and takes what has come, if it has not gone on before. */
+/* Releases the stream, which then copies `came` bytes; does nothing if the stream is already released. */
 static void release(tutti_stream_message *m, size_t came) {
     if (m->signal == NULL) return;
     message_signal *signal = (message_signal *)(void *)m->signal->memory;
@@ -109,7 +110,8 @@ static tutti_status start_on_host(tutti_stream_comm *gpu, tutti_stream_message *
     return TUTTI_OK;
 }
 
-/* In order, with the GPU current. Once the stream has something of it, a failure breaks the communicator. */
+/* With gpu->order held and the GPU current. A failure after the first operation in the stream breaks the
+ * communicator. */
 static tutti_status submit(tutti_stream_comm *gpu, const tutti_message *call, tutti_work *whole,
                            tutti_work **work_out) {
     tutti_stream_message *m;
@@ -122,7 +124,7 @@ static tutti_status submit(tutti_stream_comm *gpu, const tutti_message *call, tu
         status = tutti_comm_give_up(gpu->comm, status);
         m->state = MESSAGE_OVER;
         release(m, 0);
-        tutti_pinned_abandon(m->signal); /* the stream may wait for it, and then read data, with no mark behind that */
+        tutti_pinned_abandon(m->signal); /* the stream may wait for it and then read data, with no mark behind that */
         tutti_pinned_abandon(m->data);
         m->signal = m->data = NULL;
     } else if (work_out != NULL) {
@@ -165,7 +167,8 @@ static void end_work(tutti_stream_message *m, tutti_status status) {
     m->work = NULL;
 }
 
-/* It is over, with this status and this thread's error text. A failure that nobody would hear of breaks the communicator. */
+/* Ends the message with this status and this thread's error text. A failure without a work to report it breaks the
+ * communicator. */
 static void finish(tutti_stream_comm *gpu, tutti_stream_message *m, tutti_status status) {
     if (status != TUTTI_OK && m->work == NULL) status = tutti_comm_give_up(gpu->comm, status);
     m->state = MESSAGE_OVER;
@@ -173,7 +176,7 @@ static void finish(tutti_stream_comm *gpu, tutti_stream_message *m, tutti_status
     end_work(m, status);
 }
 
-/* Is an earlier send to the same peer and tag still to start? */
+/* True if an earlier send to the same peer with the same tag has not started. */
 static bool must_wait(const tutti_stream_message *m) {
     const tutti_stream_message *earlier = m;
     while ((earlier = TAILQ_PREV(earlier, tutti_stream_message_list, link)) != NULL)
@@ -215,7 +218,7 @@ static void advance_receive(tutti_stream_comm *gpu, tutti_stream_message *m) {
     if (status != TUTTI_NOT_YET) finish(gpu, m, status);
 }
 
-/* Neither the host nor the GPU has anything more to do with it. */
+/* True if neither the host nor the GPU uses the message any more. */
 static bool has_passed(const tutti_stream_message *m) {
     if (m->state != MESSAGE_OVER || (m->host != NULL && !tutti_work_done(m->host))) return false;
     return tutti_stream_event_ask(m->passed) != TUTTI_NOT_YET;

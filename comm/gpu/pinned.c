@@ -1,7 +1,7 @@
 /*
- * Pinned blocks: a list of free ones, sizes rounded up to powers of two. See pinned.h.
+ * Pinned blocks: a list of free blocks, with sizes rounded up to powers of two. See pinned.h.
  *
- * Blocks are never given back to the system: that would wait for all streams of the GPU.
+ * Blocks are never returned to the system: that would wait for all streams of the GPU.
  */
 #include "comm/gpu/pinned.h"
 
@@ -16,9 +16,9 @@
 
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_pinned *free_blocks;
-static tutti_pinned *abandoned; /* only to be remembered */
+static tutti_pinned *abandoned; /* keeps them reachable */
 
-/* Has the GPU done with it? One that has failed has. Under the lock. */
+/* True if the GPU no longer uses the block; also true if the GPU has failed. With the lock held. */
 static bool is_ready(tutti_pinned *block) {
     if (block->after == NULL) return true;
     if (tutti_stream_event_ask(block->after) == TUTTI_NOT_YET) return false;

@@ -1,20 +1,20 @@
 /*
- * Where the buffers of a call are: every pointer that the rank uses is looked up. And where ranks are.
+ * Where the buffers of a call are: every pointer that the rank uses is looked up. Also which ranks share a GPU.
  */
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/net/hosts.h"
 #include "comm/base/op.h"
 #include "comm/gpu/stream.h"
+#include "comm/net/hosts.h"
 
-/* What has been seen of a call's buffers. */
+/* The result of looking at a call's buffers. */
 typedef struct survey {
     const tutti_device *device;
-    const char *name; /* of the call */
+    const char *name; /* name of the call */
     tutti_memory said;
-    int index;         /* of the GPU; TUTTI_PLACE_HOST: none so far */
-    const void *there; /* a buffer on it */
+    int index;         /* index of the GPU; TUTTI_PLACE_HOST: none so far */
+    const void *there; /* a buffer on that GPU */
     const void *host;  /* a buffer in host memory; NULL: none so far */
 } survey;
 

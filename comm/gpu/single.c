@@ -1,10 +1,11 @@
 /*
- * CUDA memory, a communicator of one rank: inputs go to outputs. As on the host (single.c), reductions still run.
+ * CUDA memory, communicators of one rank: inputs are copied to outputs. As on the host (single.c), reductions still
+ * run.
  */
 #include <stdio.h>
 
-#include "comm/gpu/engines.h"
 #include "comm/base/op.h"
+#include "comm/gpu/engines.h"
 
 static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
     snprintf(reason_out, capacity, "it has %d ranks", comm->nranks);

@@ -1,8 +1,9 @@
 /*
  * Calls on CUDA memory, on the calling thread. See stream.h.
  *
- * The first collective of a communicator tells all ranks what each of them has, by an ordinary all_gather on host memory that
- * carries this call's signature: so ranks that made another call, or the same on host memory, find that out here.
+ * In the first collective of a communicator the ranks exchange their capabilities by an all_gather on host memory
+ * that carries the signature of this call. So ranks that made another call, or the same call on host memory, get a
+ * mismatch error here.
  */
 #include "comm/gpu/stream.h"
 
@@ -13,12 +14,12 @@
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/engines.h"
-#include "comm/health/monitor.h"
 #include "comm/gpu/call_log.h"
+#include "comm/gpu/engines.h"
 #include "comm/gpu/stream_state.h"
+#include "comm/health/monitor.h"
 
-/* Sets calls on CUDA memory apart from those on host memory. */
+/* Distinguishes calls on CUDA memory from those on host memory. */
 #define CUDA_SIGNATURE   UINT64_C(0x5bd1e9955bd1e995)
 #define GATHER_SIGNATURE UINT64_C(0x2545f4914f6cdd1d)
 
@@ -87,14 +88,14 @@ tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **g
     }
     if (gpu->index != index)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "communicator \"%s\" works with memory of GPU %d since its first call on CUDA memory, not of "
+                          "communicator \"%s\" uses memory of GPU %d since its first call on CUDA memory, not of "
                           "GPU %d; use one communicator for each GPU",
                           comm->name, gpu->index, index);
     *gpu_out = gpu;
     return TUTTI_OK;
 }
 
-/* Is a collective under way? */
+/* True if a collective is in flight. */
 static bool is_busy(tutti_stream_comm *gpu) {
     pthread_mutex_lock(&gpu->tracks->lock);
     bool busy = !TAILQ_EMPTY(&gpu->tracks->under_way) && !gpu->tracks->aborted;
@@ -102,7 +103,8 @@ static bool is_busy(tutti_stream_comm *gpu) {
     return busy;
 }
 
-/* Until the streams have passed them; but a stream that is held up does not hold up a split for ever. */
+/* Waits until the streams have passed all collectives, but not longer than the connect timeout: a blocked stream
+ * must not block a split for ever. */
 static void drain(tutti_stream_comm *gpu) {
     tutti_deadline deadline = tutti_deadline_after_ms(gpu->comm->connect_timeout_ms);
     tutti_stream_attend(1);
@@ -114,7 +116,7 @@ static void drain(tutti_stream_comm *gpu) {
 tutti_status tutti_stream_split(tutti_comm *parent, tutti_comm *child, int color) {
     tutti_stream_comm *gpu = atomic_load_explicit(&parent->gpu, memory_order_acquire);
     int before;
-    if (gpu == NULL || gpu->engine == NULL || gpu->engine->split == NULL) return TUTTI_OK; /* so it is on all ranks */
+    if (gpu == NULL || gpu->engine == NULL || gpu->engine->split == NULL) return TUTTI_OK; /* the same on all ranks */
     drain(gpu);
     pthread_mutex_lock(&gpu->order);
     tutti_status status = tutti_stream_enter(gpu, &before);
@@ -132,7 +134,7 @@ void tutti_stream_free(tutti_comm *comm) {
 
 /* ----------------------------------------------------------------------------------------- first collective */
 
-/* An all_gather on host memory that is told of as `shown`. */
+/* An all_gather on host memory that reports and errors describe as `shown`. */
 static tutti_status gather(tutti_comm *comm, const tutti_op *shown, const void *mine, void *all, size_t bytes) {
     tutti_op op = {.kind = TUTTI_KIND_ALL_GATHER,
                    .type = TUTTI_UINT8,
@@ -154,7 +156,7 @@ tutti_status tutti_stream_gather(tutti_comm *comm, const void *mine, void *all, 
     return gather(comm, &shown, mine, all, bytes);
 }
 
-/* Opens it, and aborts it at once if the communicator broke meanwhile. */
+/* Opens the engine, and aborts it at once if the communicator broke meanwhile. */
 static tutti_status open_engine(tutti_stream_comm *gpu, const tutti_stream_engine *engine) {
     tutti_status status = engine->open != NULL ? engine->open(gpu->comm) : TUTTI_OK;
     if (status != TUTTI_OK) {
@@ -186,13 +188,14 @@ static tutti_status meet(tutti_stream_comm *gpu, const tutti_op *op) {
     status = open_engine(gpu, engine);
     if (status == TUTTI_ERR_UNSUPPORTED && engine->yields) {
         if (gpu->comm->rank == 0)
-            tutti_log(TUTTI_LOG_WARN, "communicator \"%s\": \"%s\" cannot be used (%s); calls go through host memory",
+            tutti_log(TUTTI_LOG_WARN,
+                      "communicator \"%s\": engine \"%s\" cannot be used (%s); calls go through host memory",
                       gpu->comm->name, engine->name, tutti_last_error());
         engine = &tutti_engine_staged;
         status = open_engine(gpu, engine);
     }
     TUTTI_TRY(status);
-    tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": collectives on CUDA memory go by \"%s\"", gpu->comm->name,
+    tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": collectives on CUDA memory use engine \"%s\"", gpu->comm->name,
               engine->name);
     return TUTTI_OK;
 }
@@ -214,7 +217,7 @@ tutti_status tutti_stream_work(tutti_comm *comm, tutti_work *whole, tutti_work *
     return TUTTI_OK;
 }
 
-/* It never began: as if it had not been made. */
+/* Undoes tutti_stream_work for a call that never began. */
 static void unmake_work(tutti_work *work) {
     if (work == NULL) return;
     if (work->whole != NULL) {
@@ -231,7 +234,7 @@ tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_str
     return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s cannot be captured into a CUDA graph", name);
 }
 
-/* Which engine carries out op, and does the stream allow that? */
+/* Chooses the engine for op and checks that the stream allows the call. */
 static tutti_status prepare(tutti_stream_comm *gpu, const tutti_op *op, tutti_stream stream, bool wants_work,
                             const tutti_stream_engine **engine_out, bool *captures_out) {
     const tutti_stream_engine *engine = gpu->engine;
@@ -240,7 +243,7 @@ static tutti_status prepare(tutti_stream_comm *gpu, const tutti_op *op, tutti_st
         return tutti_fail(
             TUTTI_ERR_UNSUPPORTED,
             "%s: the first collective of communicator \"%s\" on CUDA memory cannot be captured into a CUDA "
-            "graph, since in it the ranks meet; make one before the capture",
+            "graph, since it connects the ranks; make one before the capture",
             tutti_kind_name(op->kind), gpu->comm->name);
     if (engine == NULL) TUTTI_TRY(meet(gpu, op));
     engine = gpu->engine;
@@ -249,7 +252,7 @@ static tutti_status prepare(tutti_stream_comm *gpu, const tutti_op *op, tutti_st
         if (!gpu->staged && !*captures_out) TUTTI_TRY(open_engine(gpu, engine));
     }
     if (*captures_out && (!engine->captures || wants_work))
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s%s cannot be captured into a CUDA graph (carried out by \"%s\")",
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s%s cannot be captured into a CUDA graph (engine \"%s\")",
                           tutti_kind_name(op->kind), engine->captures ? " with options.work" : "", engine->name);
     if (*captures_out) tutti_inflight_capture(gpu);
     *engine_out = engine;
@@ -263,7 +266,8 @@ static tutti_status enqueue(tutti_stream_comm *gpu, const tutti_stream_engine *e
     return tutti_stream_event_put(track->done, call->stream);
 }
 
-/* It becomes part of a graph, has no number, and nothing is under way. One that is refused may be made again, or left out. */
+/* The call becomes part of a graph: it has no number, and nothing is in flight. If it is refused, the caller may
+ * repeat it or leave it out. */
 static tutti_status enqueue_captured(tutti_stream_comm *gpu, const tutti_stream_engine *engine,
                                      const tutti_stream_call *call) {
     char text[TUTTI_ERROR_TEXT_BYTES];
@@ -275,7 +279,7 @@ static tutti_status enqueue_captured(tutti_stream_comm *gpu, const tutti_stream_
     return spared ? status : tutti_comm_give_up(gpu->comm, status);
 }
 
-/* What is told of the call, while it is under way: without its buffers. */
+/* Copies what reports and errors need while the call is in flight; without its buffers. */
 static void fill_track(tutti_inflight *track, const tutti_stream_engine *engine, const tutti_stream_call *call) {
     track->engine = engine;
     track->op = *call->op;
@@ -291,8 +295,8 @@ static void fill_track(tutti_inflight *track, const tutti_stream_engine *engine,
     track->timeout_ms = call->timeout_ms;
 }
 
-/* For ranks that wait for this one, in another call of this kind (call_log.h), or in one on host memory (monitor.c): but a
- * staged call has posts like any other. */
+/* Publishes the call for ranks that wait for this rank in another call on CUDA memory (call_log.h) or in one on
+ * host memory (monitor.c). Staged calls have posts like any call on host memory, so only the log is needed. */
 static void publish(tutti_stream_comm *gpu, const tutti_stream_engine *engine, const tutti_op *op) {
     tutti_call call = tutti_call_of(op);
     tutti_call_log_add(gpu, op);
@@ -300,7 +304,7 @@ static void publish(tutti_stream_comm *gpu, const tutti_stream_engine *engine, c
     atomic_store_explicit(&gpu->comm->page->stream_call, tutti_call_pack(&call), memory_order_release);
 }
 
-/* In order, with the GPU current. */
+/* With gpu->order held and the GPU current. */
 static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream stream, tutti_work *whole,
                            tutti_work **work_out) {
     const tutti_stream_engine *engine = NULL;
@@ -326,7 +330,7 @@ static tutti_status submit(tutti_stream_comm *gpu, tutti_op *op, tutti_stream st
     fill_track(track, engine, &call);
     publish(gpu, engine, op);
     status = enqueue(gpu, engine, &call, track);
-    if (status != TUTTI_OK) { /* the others wait for it: this rank cannot go on with them */
+    if (status != TUTTI_OK) { /* the other ranks wait for this call, so this rank cannot continue with them */
         status = tutti_comm_give_up(gpu->comm, status);
         tutti_inflight_drop(gpu, track);
         unmake_work(work);

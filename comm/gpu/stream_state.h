@@ -1,11 +1,11 @@
 /*
- * What the files stream*.c share: the calls of a communicator that are under way in streams.
+ * Shared by the files that handle a communicator's calls in flight in streams.
  *
- *   track      a collective: the marks before and behind it, the user's work; ended by tutti_stream_look
- *   message    a send or receive: pinned memory, the host message in it, a mark; messages.c
+ *   in-flight call   a collective: the marks before and behind it, the user's work; completed by tutti_stream_look
+ *   message          a send or receive: pinned memory, the host message in it, a mark; messages.c
  *
- * Lock order: the watcher's list, then a communicator's tracks, then works. gpu->order is taken before all of them, and never
- * while one is held.
+ * Lock order: the watcher's list, then a communicator's tracks, then works. gpu->order is taken before all of them,
+ * and never while one of them is held.
  */
 #ifndef TUTTI_STREAM_STATE_H
 #define TUTTI_STREAM_STATE_H
@@ -17,15 +17,15 @@
 typedef struct tutti_inflight {
     TAILQ_ENTRY(tutti_inflight) link;
     const tutti_stream_engine *engine;
-    tutti_op op;           /* for what is told: without buffers */
-    tutti_stream_event *begun;     /* the stream has reached the call; not put where the engine minds deadlines itself */
-    tutti_stream_event *done;      /* it has passed it */
+    tutti_op op;               /* for reports and errors; without buffers */
+    tutti_stream_event *begun; /* the stream has reached the call; not recorded if the engine checks deadlines itself */
+    tutti_stream_event *done;  /* the stream has passed the call */
     bool has_begun, reported;
     int64_t timeout_ms;
-    tutti_deadline deadline, stall; /* once it has begun */
-    int64_t ended_ns;               /* when a rank that it may need was first seen to be gone; 0: none */
-    int64_t late_ns;                /* when its deadline was first seen to have passed; 0: it has not */
-    tutti_work *work;               /* the user's; NULL */
+    tutti_deadline deadline, stall; /* started when the call has begun */
+    int64_t ended_ns;               /* when a rank that it may need was first found gone; 0: none */
+    int64_t late_ns;                /* when its deadline was first found expired; 0: not yet */
+    tutti_work *work;               /* the user's work, or NULL */
 } tutti_inflight;
 
 struct tutti_stream_message;
@@ -33,9 +33,9 @@ TAILQ_HEAD(tutti_inflight_list, tutti_inflight);
 TAILQ_HEAD(tutti_stream_message_list, tutti_stream_message);
 
 struct tutti_stream_tracks {
-    pthread_mutex_t lock; /* of all that follows */
-    bool captured;        /* calls are in graphs, and may be under way at any time */
-    int64_t dead_ns;      /* then: when a rank was first seen to be dead; 0: none */
+    pthread_mutex_t lock; /* protects all fields below */
+    bool captured;        /* calls are in graphs, and may run at any time */
+    int64_t dead_ns;      /* if captured: when a rank was first found dead; 0: none */
     struct tutti_inflight_list under_way, spare;
     struct tutti_stream_message_list messages;
     bool aborted, closed;
@@ -43,50 +43,52 @@ struct tutti_stream_tracks {
 
 /* ---------------------------------------------------------------------------------------------- stream.c */
 
-/* Makes the communicator's GPU the calling thread's; leave gives back the one before. */
+/* Makes the communicator's GPU current on the calling thread; leave restores the previous one. */
 tutti_status tutti_stream_enter(const tutti_stream_comm *gpu, int *before_out);
 void tutti_stream_leave(const tutti_stream_comm *gpu, int before);
-/* comm->gpu, made if there is none; TUTTI_ERR_ARGUMENT if that is another GPU. */
+/* Returns comm->gpu, which is made at the first call. TUTTI_ERR_ARGUMENT if it belongs to another GPU. */
 tutti_status tutti_stream_gpu(tutti_comm *comm, int index, tutti_stream_comm **gpu_out);
-/* A work of the user's, part of `whole` if that is not NULL. */
+/* Creates a work for the user; it becomes a part of `whole` if that is not NULL. */
 tutti_status tutti_stream_work(tutti_comm *comm, tutti_work *whole, tutti_work **work_out);
-/* TUTTI_ERR_UNSUPPORTED, if the stream is being captured into a graph. */
+/* Fails with TUTTI_ERR_UNSUPPORTED if the stream is being captured into a CUDA graph. */
 tutti_status tutti_stream_refuse_capture(const tutti_stream_comm *gpu, tutti_stream stream, const char *name);
 
 /* ----------------------------------------------------------------------------------------- inflight.c */
 
-/* A track with its marks, not yet in the list. */
+/* Takes an in-flight call with its marks; it is not yet in the list. */
 tutti_status tutti_inflight_take(tutti_stream_comm *gpu, tutti_inflight **track_out);
 void tutti_inflight_add(tutti_stream_comm *gpu, tutti_inflight *track);
-/* A call goes into a graph. Nobody is told when that is launched: from now on the watcher looks for deaths as long as the
- * communicator lives. */
+/* A call is captured into a graph. Launches of the graph are not reported, so from now on the watcher checks for
+ * deaths as long as the communicator lives. */
 void tutti_inflight_capture(tutti_stream_comm *gpu);
-/* It was not enqueued after all. */
+/* Returns an in-flight call that was not enqueued. */
 void tutti_inflight_drop(tutti_stream_comm *gpu, tutti_inflight *track);
-/* What the watcher does for a communicator: ends what is done, and what has failed. False: nothing is left to look after. */
+/* One check by the watcher: completes calls that are done or have failed. False: nothing is left to watch. */
 bool tutti_stream_look(tutti_stream_comm *gpu);
-/* Is anything under way that is known of? Else there is no hurry. */
+/* True if a call or message is known to be in flight; otherwise the watcher may check less often. */
 bool tutti_stream_is_busy(tutti_stream_comm *gpu);
-/* Wakes the watcher for it: something is under way. */
+/* Adds the communicator to the watcher's list and wakes the watcher. */
 void tutti_stream_watch(tutti_stream_comm *gpu);
 
 /* ------------------------------------------------------------------------------------------ health.c */
 
-/* What is told of the call, for reports and errors. Gives `text` back. */
+/* Describes the call for reports and errors. Returns `text`. */
 const char *tutti_inflight_describe(const tutti_inflight *track, char *text, size_t capacity);
-/* Another rank says that the communicator is broken: ranks of other hosts are told in turn, since it may not reach them. */
+/* Checks if another rank reports the communicator as broken; if so, breaks it here, which reports it to ranks of
+ * other hosts in turn, since the first report may not reach them. */
 tutti_status tutti_stream_check_broken(tutti_comm *comm);
-/* Is all well with the calls under way; with those in graphs? What is not breaks the communicator. Under the tracks' lock. */
+/* Check the calls in flight, and the calls in graphs. Any problem breaks the communicator. With the lock of tracks
+ * held. */
 tutti_status tutti_stream_check(tutti_stream_comm *gpu);
 tutti_status tutti_stream_check_graphs(tutti_stream_comm *gpu);
 
 /* --------------------------------------------------------------------------------------- messages.c */
 
-/* Takes messages further; under the tracks' lock. */
+/* Advances messages. With the lock of tracks held. */
 void tutti_stream_messages_advance(tutti_stream_comm *gpu);
-/* The communicator is broken: streams go on, works end. Under the tracks' lock. */
+/* The communicator is broken: releases streams and fails works. With the lock of tracks held. */
 void tutti_stream_messages_fail(tutti_stream_comm *gpu);
-/* Gives back what is left of them. */
+/* Returns the memory of all remaining messages. */
 void tutti_stream_messages_free(tutti_stream_comm *gpu);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * The watcher: one thread that looks after all communicators of this process with calls under way in streams.
+ * The watcher: one thread that watches all communicators of this process with calls in flight in streams.
  *
- * It looks about every millisecond, more often while somebody waits for a work or messages are on their way, less often
- * where there are only calls in graphs. It starts with the first such call and ends after a second without any. Each
- * communicator in its list has one reference of it.
+ * It checks about every millisecond; more often while a thread waits for a work or messages are in flight, less
+ * often if there are only calls in graphs. It starts with the first such call and ends after one second without
+ * any. It holds one reference to each communicator in its list.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -12,8 +12,8 @@
 
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
-#include "comm/p2p/p2p.h"
 #include "comm/gpu/stream_state.h"
+#include "comm/p2p/p2p.h"
 
 #define NAP_NS       INT64_C(1000000)
 #define SHORT_NAP_NS INT64_C(30000)
@@ -23,16 +23,16 @@
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    bool ready; /* wake is made */
+    bool ready; /* wake is initialized */
     bool alive;
-    bool woken;               /* since the last look */
-    bool busy;                /* at the last look calls were under way */
-    tutti_stream_comm *first; /* the list; by gpu->next_watched */
+    bool woken;               /* since the last check */
+    bool busy;                /* calls were in flight at the last check */
+    tutti_stream_comm *first; /* the list; linked by gpu->next_watched */
 } watcher = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static atomic_int attended; /* threads that wait for works */
 
-/* Lock held. Wakes up early when told to. */
+/* With the lock held. Returns early if woken. */
 static void nap(int64_t most_ns) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -44,7 +44,8 @@ static void nap(int64_t most_ns) {
     watcher.woken = false;
 }
 
-/* Looks at all of the list; those that need it no more are taken out, and given to the caller with their references. */
+/* Checks all communicators of the list; removes those that need no watching and returns them, with their
+ * references. */
 static tutti_stream_comm *look_at_all(void) {
     tutti_stream_comm **link = &watcher.first, *gpu, *idle = NULL;
     watcher.busy = false;
@@ -56,7 +57,7 @@ static tutti_stream_comm *look_at_all(void) {
         }
         *link = gpu->next_watched;
         gpu->watched = false;
-        gpu->next_idle = idle; /* not next_watched: it may come back as soon as the lock is free */
+        gpu->next_idle = idle; /* not next_watched: it may be added again as soon as the lock is free */
         idle = gpu;
     }
     return idle;
@@ -94,7 +95,7 @@ static void *watch(void *argument) {
     return NULL;
 }
 
-/* Lock held. */
+/* With the lock held. */
 static void start(void) {
     if (!watcher.ready) {
         pthread_condattr_t attributes;
@@ -104,7 +105,7 @@ static void start(void) {
         pthread_condattr_destroy(&attributes);
         watcher.ready = true;
     }
-    watcher.alive = tutti_thread_start("tutti-cuda-wait", watch, NULL, NULL) == 0; /* else the next call tries again */
+    watcher.alive = tutti_thread_start("tutti-cuda-wait", watch, NULL, NULL) == 0; /* else the next call retries */
 }
 
 void tutti_stream_watch(tutti_stream_comm *gpu) {
@@ -116,7 +117,7 @@ void tutti_stream_watch(tutti_stream_comm *gpu) {
         watcher.first = gpu;
         watcher.woken = true;
     }
-    watcher.woken |= !watcher.busy; /* it sleeps for long */
+    watcher.woken |= !watcher.busy; /* it is in a long sleep */
     if (!watcher.alive) start();
     else if (watcher.woken) pthread_cond_signal(&watcher.wake);
     pthread_mutex_unlock(&watcher.lock);

@@ -1,8 +1,8 @@
 /*
- * Whom this process watches, and the thread of its heartbeats. See heartbeat.h.
+ * The list of watched processes, and the heartbeat thread of this process. See heartbeat.h.
  *
- * One thread for the process, as long as something is watched. It alone uses the sockets (heartbeat_wire.c); the list is under the
- * lock.
+ * There is one thread per process, as long as a process is watched. Only that thread uses the sockets
+ * (heartbeat_wire.c); the list is protected by the lock.
  */
 #include "comm/health/heartbeat.h"
 
@@ -18,33 +18,34 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
-#include "comm/health/heartbeat_state.h"
 #include "comm/base/comm.h"
 #include "comm/health/heartbeat_proxy.h"
+#include "comm/health/heartbeat_state.h"
 
-#define BEAT_MS    500
-#define PARTING_S  2 /* the longest wait for a goodbye: a process may end right after it has destroyed a communicator */
-#define MOST_BEATS 64 /* connections that one round of poll looks at; more take turns */
+#define BEAT_MS 500
+/* the longest wait for a goodbye: a process may end right after it has destroyed a communicator */
+#define PARTING_S  2
+#define MOST_BEATS 64 /* connections polled in one round; if there are more, they take turns */
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t parted; /* goodbyes have been said */
+    pthread_cond_t parted; /* signaled when goodbyes have been sent */
     tutti_heartbeat *heartbeats;
     bool runs;
-    bool parting;     /* goodbyes are being said */
-    _Atomic int bell; /* eventfd; -1: there never was a thread */
+    bool parting;     /* goodbyes are being sent */
+    _Atomic int bell; /* eventfd; -1: the thread has never run */
 } watch = {.lock = PTHREAD_MUTEX_INITIALIZER, .parted = PTHREAD_COND_INITIALIZER, .bell = -1};
 
 /* ----------------------------------------------------------------------------------------------- thread */
 
-/* The last deaths are told before the goodbye: it may be one of them that ends the communicator. */
+/* The last deaths are sent before the goodbye: one of them may be the reason for the end of the communicator. */
 static void free_heartbeat(tutti_heartbeat *b) {
     tutti_heartbeat_end(b);
     tutti_peer_release(b->peer);
     free(b);
 }
 
-/* Takes heartbeats that nobody watches any more off the list. */
+/* Removes unwatched heartbeats from the list and returns them. */
 static tutti_heartbeat *take_unwatched(void) {
     tutti_heartbeat *taken = NULL;
     for (tutti_heartbeat **link = &watch.heartbeats; *link != NULL;) {
@@ -66,19 +67,19 @@ static void go_round(int64_t *last_ns) {
     if (due) *last_ns = now_ns;
     tutti_heartbeat_note_deaths();
     pthread_mutex_lock(&watch.lock);
-    tutti_heartbeat *first = watch.heartbeats; /* others only add, in front of it */
+    tutti_heartbeat *first = watch.heartbeats; /* other threads only add, in front of it */
     pthread_mutex_unlock(&watch.lock);
     for (tutti_heartbeat *b = first; b != NULL; b = b->next) {
         tutti_heartbeat_go_on(b, due);
         if (b->over || b->connection.socket < 0)
-            atomic_store(&b->said, (int)tutti_heartbeat_state_of(b)); /* there is nobody to say it to */
+            atomic_store(&b->said, (int)tutti_heartbeat_state_of(b)); /* there is no connection to send it over */
     }
     pthread_mutex_lock(&watch.lock);
     pthread_cond_broadcast(&watch.parted);
     pthread_mutex_unlock(&watch.lock);
 }
 
-/* Until something comes, or the next heartbeat is due. */
+/* Waits until data arrives or the next heartbeat is due. */
 static void wait_for_next(void) {
     struct pollfd polled[1 + MOST_BEATS] = {{.fd = watch.bell, .events = POLLIN}};
     nfds_t count = 1;
@@ -92,7 +93,7 @@ static void wait_for_next(void) {
     pthread_mutex_unlock(&watch.lock);
     poll(polled, count, connecting ? BEAT_MS / 10 : BEAT_MS);
     uint64_t rung;
-    if (polled[0].revents != 0 && read(watch.bell, &rung, sizeof rung) < 0) return; /* only to empty it */
+    if (polled[0].revents != 0 && read(watch.bell, &rung, sizeof rung) < 0) return; /* only drains it */
 }
 
 static void *heartbeat_thread(void *argument) {
@@ -111,7 +112,7 @@ static void *heartbeat_thread(void *argument) {
         pthread_mutex_lock(&watch.lock);
         watch.parting = false;
         pthread_cond_broadcast(&watch.parted);
-        last = last && watch.heartbeats == NULL; /* or somebody has just come */
+        last = last && watch.heartbeats == NULL; /* unless one was just added */
         if (last) watch.runs = false;
         pthread_mutex_unlock(&watch.lock);
         if (last) return NULL;
@@ -125,16 +126,16 @@ static void *heartbeat_thread(void *argument) {
 static void ring(void) {
     uint64_t one = 1;
     if (watch.bell < 0) return;
-    if (write(watch.bell, &one, sizeof one) < 0) return; /* full: it rings already */
+    if (write(watch.bell, &one, sizeof one) < 0) return; /* full: it is already ringing */
 }
 
 /* Lock held. */
 static tutti_status start_thread(void) {
     if (watch.runs) return TUTTI_OK;
     if (watch.bell < 0) watch.bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (watch.bell < 0) return tutti_fail_errno(errno, "cannot make an eventfd for heartbeats");
+    if (watch.bell < 0) return tutti_fail_errno(errno, "cannot create an eventfd for heartbeats");
     int error = tutti_thread_start("tutti-heartbeat", heartbeat_thread, NULL, NULL);
-    if (error != 0) return tutti_fail_errno(error, "cannot start the thread of heartbeats");
+    if (error != 0) return tutti_fail_errno(error, "cannot start the heartbeat thread");
     watch.runs = true;
     return TUTTI_OK;
 }
@@ -145,7 +146,7 @@ static tutti_heartbeat *find(const tutti_peer *remote) {
     return b;
 }
 
-/* Is there something that the other side is to know of us, and does not know yet? Lock held. */
+/* True if the other side does not yet know our current state. Lock held. */
 static bool is_unsaid(const tutti_peer *remote) {
     const tutti_heartbeat *b = find(remote);
     return b != NULL && atomic_load(&b->said) != (int)tutti_heartbeat_state_of(b);
@@ -172,7 +173,7 @@ tutti_status tutti_heartbeat_watch(tutti_peer *remote) {
     return status;
 }
 
-/* Counts, and returns when the other side knows what follows from that. */
+/* Changes the counts, and returns once the other side knows the resulting state. */
 static void change(tutti_peer *remote, int watchers, int watchers_left) {
     struct timespec until;
     if (tutti_forked()) return;

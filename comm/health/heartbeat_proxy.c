@@ -1,5 +1,5 @@
 /*
- * The communicators whose first process has left before others of its host. See heartbeat_proxy.h.
+ * Communicators whose first process has left before other processes of its host. See heartbeat_proxy.h.
  */
 #include "comm/health/heartbeat_proxy.h"
 
@@ -8,18 +8,18 @@
 
 #include "bootstrap/base/status.h"
 #include "comm/health/heartbeat.h"
-#include "comm/shm/segment.h"
 #include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/peer.h"
+#include "comm/shm/segment.h"
 
-/* Of one communicator. References are held to all of its processes, since only known ones are told of, and to the segment, where
- * pages may be. */
+/* State of one communicator. Holds references to all of its processes, since only the deaths of known processes are
+ * reported, and to the segment, which may contain pages. */
 typedef struct proxy {
     uint64_t comm_id;
     int nmembers, nfar, nprocesses;
-    tutti_member *members; /* of this host, but this rank */
-    tutti_peer **remote;      /* the first processes of the other hosts: watched */
+    tutti_member *members; /* ranks of this host except this one */
+    tutti_peer **remote;   /* the first processes of the other hosts; they are watched */
     tutti_peer **processes;
     tutti_shm_segment *segment;
     struct proxy *next;
@@ -28,7 +28,7 @@ typedef struct proxy {
 static pthread_mutex_t proxies_lock = PTHREAD_MUTEX_INITIALIZER;
 static proxy *all_proxies;
 
-/* Has the rank left? Or has it died, and that has been told? */
+/* True if the rank has left, or has died and its death has been published. */
 static bool has_gone(const tutti_member *member, uint64_t comm_id) {
     return atomic_load_explicit(&member->page->departed, memory_order_acquire) != 0 ||
            atomic_load_explicit(&member->page->comm_id, memory_order_acquire) != comm_id ||
@@ -97,7 +97,7 @@ bool tutti_heartbeat_proxy_take(const tutti_comm *comm) {
     return true;
 }
 
-/* Takes those of whom all have gone off the list. */
+/* Removes the communicators that all processes of this host have left from the list and returns them. */
 static proxy *take_gone(void) {
     proxy *taken = NULL;
     pthread_mutex_lock(&proxies_lock);

@@ -1,19 +1,22 @@
 /*
- * Who stays behind: the first process of a host leaves a communicator, and others of its host are still in it. They rely on it
- * to hear of deaths elsewhere, and other hosts to hear of theirs. So it goes on with its heartbeats (heartbeat.h) until the last of
- * them has left or died. If it ends before that, each hears by its own connections only.
+ * Heartbeats on behalf of others: the first process of a host leaves a communicator while other processes of its
+ * host are still in it. They rely on it to learn of deaths on other hosts, and other hosts rely on it to learn of
+ * theirs. So it continues its heartbeats (heartbeat.h) until the last of them has left or died. If it ends before
+ * that, each process detects deaths only through its own connections.
  */
 #ifndef TUTTI_HEARTBEAT_PROXY_H
 #define TUTTI_HEARTBEAT_PROXY_H
 
 #include "comm/base/comm.h"
 
-/* For a communicator over hosts that this process leaves, and in which it watches the first processes of other hosts: takes
- * the watching over. False: all of this host have gone, or there is no memory; the watching is still the caller's. */
+/* For a communicator over hosts that this process leaves and in which it watches the first processes of other
+ * hosts: takes over the watching. False: all processes of this host have gone, or there is no memory; the caller
+ * still has to end the watching. */
 bool tutti_heartbeat_proxy_take(const tutti_comm *comm);
-/* Stops to watch for those of whom all have gone. Any thread but that of the heartbeats: waits until that has been said. */
+/* Stops watching for communicators that all processes of this host have left. Any thread but the heartbeat thread
+ * may call it: it waits until goodbye has been said. */
 void tutti_heartbeat_proxy_release(void);
-/* The same by the heartbeats themselves, after they have told of all deaths. */
+/* The same for the heartbeat thread itself, after it has sent all deaths. */
 void tutti_heartbeat_proxy_release_now(void);
 
 #endif

@@ -1,7 +1,9 @@
 /*
- * One heartbeat: its connection, what goes over it, and the deaths that this process has heard of or found. See heartbeat.h.
+ * The protocol of one heartbeat connection, and the deaths that this process has received or detected. See
+ * heartbeat.h.
  *
- * Beats are signed (frame_mac.h): who can change what is on the network can cut a connection, but not tell of a death.
+ * Heartbeats are signed (frame_mac.h): an attacker who can modify network traffic can cut a connection, but cannot
+ * report a death.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,13 +16,13 @@
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/health/heartbeat_state.h"
-#include "comm/p2p/channel.h"
 #include "comm/base/comm.h"
 #include "comm/base/fork.h"
+#include "comm/health/heartbeat_state.h"
+#include "comm/p2p/channel.h"
 #include "comm/shm/heap.h"
 
-#define CONNECT_MS 2000 /* of one attempt */
+#define CONNECT_MS 2000 /* for one attempt */
 #define BEAT_MAGIC UINT32_C(0x74746274)
 
 /* ------------------------------------------------------------------------------------------ obituaries */
@@ -29,7 +31,7 @@ static tutti_obituaries *own_obituaries(void) {
     return &((tutti_channel_directory *)tutti_heap_base())->obituaries;
 }
 
-/* Only the thread writes. */
+/* Called by the heartbeat thread only. */
 static void publish_death(const uint8_t id[TUTTI_PROCESS_ID_BYTES]) {
     tutti_obituaries *own = own_obituaries();
     uint64_t words[2], count = atomic_load_explicit(&own->count, memory_order_relaxed);
@@ -63,7 +65,8 @@ static void bury(tutti_heartbeat *b, const char *why) {
     b->over = true;
 }
 
-/* Processes of this host that have ended: told to the others, and, where we are the first, written down. */
+/* Publishes ended processes of this host: they are sent to the other hosts and, if this process is the first of its
+ * host, recorded for the other processes here. */
 void tutti_heartbeat_note_deaths(void) {
     uint8_t ids[16][TUTTI_PROCESS_ID_BYTES];
     int count = tutti_peer_new_deaths(ids, TUTTI_COUNT_OF(ids));
@@ -107,43 +110,45 @@ static void drop(tutti_heartbeat *b) {
     b->nsent = b->nheard = b->in_bytes = 0;
 }
 
-/* Another rank in this process may still be in what the first one has left. */
+/* Another rank of this process may still be in a communicator that the first rank has left. */
 tutti_heartbeat_state tutti_heartbeat_state_of(const tutti_heartbeat *b) {
     const tutti_channel_directory *own = (const tutti_channel_directory *)tutti_heap_base();
     if (atomic_load(&b->watchers) > 0) return TUTTI_HEARTBEAT_MEMBER;
     if (atomic_load(&b->watchers_left) == 0) return TUTTI_HEARTBEAT_GOODBYE;
-    return atomic_load_explicit(&own->memberships, memory_order_acquire) > 0 ? TUTTI_HEARTBEAT_MEMBER : TUTTI_HEARTBEAT_LEFT;
+    return atomic_load_explicit(&own->memberships, memory_order_acquire) > 0 ? TUTTI_HEARTBEAT_MEMBER
+                                                                             : TUTTI_HEARTBEAT_LEFT;
 }
 
-/* The connection is of no use any more. If nothing ever came over it, its maker had given it up, and tries again. */
+/* Drops a dead connection. If nothing was received over it, the connecting side had given it up, and tries again. */
 static void lose(tutti_heartbeat *b, const char *why) {
     drop(b);
     if (b->heard && !b->over) bury(b, why);
 }
 
-/* The other side has closed it. */
+/* The other side has closed the connection. */
 static void end(tutti_heartbeat *b, const char *why) {
     b->over = b->over || b->has_left;
     lose(b, why);
 }
 
-/* That it cannot be sent is no proof of a death: a goodbye may lie there unread. receive_beats finds out. */
+/* A failed send does not prove a death: an unread goodbye may have been received. receive_beats finds out. */
 static void send_beat(tutti_heartbeat *b, tutti_heartbeat_state state, const uint64_t died[2]) {
     tutti_heartbeat_signed out = {.frame = {.magic = BEAT_MAGIC, .state = state}};
     memcpy(out.frame.died, died, sizeof out.frame.died);
-    tutti_frame_mac_make(&b->connection, /* ours */ true, b->nsent, &out.frame, sizeof out.frame, out.seal);
+    tutti_frame_mac_make(&b->connection, /* sent by this side */ true, b->nsent, &out.frame, sizeof out.frame,
+                         out.seal);
     ssize_t sent = send(b->connection.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent == (ssize_t)sizeof out) {
         b->nsent++;
         atomic_store(&b->said, (int)state);
     }
-    if (sent < 0 && errno == ETIMEDOUT) lose(b, "does not answer any more");
-    if (sent >= 0 && sent < (ssize_t)sizeof out) lose(b, "a beat went out in parts");
+    if (sent < 0 && errno == ETIMEDOUT) lose(b, "no longer responds");
+    if (sent >= 0 && sent < (ssize_t)sizeof out) lose(b, "a heartbeat was sent only in part");
 }
 
 static const uint64_t nobody[2];
 
-/* What is new, or that there is nothing. Goodbye is the last word: tutti_heartbeat_end. */
+/* Sends the new deaths, or a heartbeat without any. Goodbye comes last: tutti_heartbeat_end. */
 static void send_beats(tutti_heartbeat *b) {
     const tutti_obituaries *own = own_obituaries();
     uint64_t count = atomic_load_explicit(&own->count, memory_order_relaxed);
@@ -161,9 +166,9 @@ static void send_beats(tutti_heartbeat *b) {
 
 static void take_frame(tutti_heartbeat *b) {
     const tutti_heartbeat_frame *frame = &b->in.frame;
-    if (frame->magic != BEAT_MAGIC) bury(b, "sent what is no beat");
+    if (frame->magic != BEAT_MAGIC) bury(b, "sent a frame that is not a heartbeat");
     else if (!tutti_frame_mac_check(&b->connection, b->nheard++, frame, sizeof *frame, b->in.seal))
-        bury(b, "is out of reach: somebody changes what it sends");
+        bury(b, "is unreachable: its frames are modified on the network");
     else if (frame->state == TUTTI_HEARTBEAT_GOODBYE) b->over = true;
     else {
         b->has_left = frame->state == TUTTI_HEARTBEAT_LEFT;
@@ -180,7 +185,7 @@ static void receive_beats(tutti_heartbeat *b) {
         if (got < 0 && errno == EAGAIN) return;
         if (got <= 0) {
             if (got == 0 || errno == ECONNRESET) end(b, "has ended");
-            else lose(b, errno == ETIMEDOUT ? "does not answer any more" : strerror(errno));
+            else lose(b, errno == ETIMEDOUT ? "no longer responds" : strerror(errno));
             return;
         }
         b->in_bytes += (size_t)got;

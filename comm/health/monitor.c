@@ -97,8 +97,7 @@ bool tutti_broken_read(const tutti_comm *comm, int rank, tutti_broken *broken_ou
     if (page == NULL || atomic_load_explicit(&page->state, memory_order_acquire) != TUTTI_PAGE_BROKEN) return false;
     broken_out->status = page->broken_status;
     memcpy(broken_out->text, page->broken_text, sizeof broken_out->text);
-    broken_out->text[sizeof broken_out->text - 1] =
-        '\0'; /* the page is written by its owner, so the terminator may be missing */
+    broken_out->text[sizeof broken_out->text - 1] = '\0'; /* the page's owner may have written no terminator */
     /* The id must be read after the text. (gcc's thread sanitizer does not support C11 fences, and warns.) */
     __sync_synchronize();
     uint64_t page_id = atomic_load_explicit(&page->comm_id, memory_order_relaxed);

@@ -11,13 +11,13 @@
 #include "bootstrap/base/status.h"
 #include "comm/init/kv_tree.h"
 
-#define LOOK_MS     500                  /* how often those look that say for which host they wait */
+#define LOOK_MS     500                  /* interval of checks on leaders that log what they wait for */
 #define DOORS_MAGIC UINT32_C(0x32727464) /* "dtr2" */
 
-/* What a value begins with. */
+/* Header of a value. */
 typedef struct doors_head {
     uint32_t magic;
-    int32_t first, nhosts; /* the hosts whose listeners follow, each host's ranks in their order */
+    int32_t first, nhosts; /* the hosts whose listeners follow, the ranks of each host in ascending order */
     uint32_t unused;
 } doors_head;
 
@@ -51,7 +51,7 @@ size_t tutti_listener_pack(const tutti_listener_info *listener, const tutti_list
     return put(bytes_out, used, listener->why, why_bytes);
 }
 
-/* Takes the next `count` bytes; false: there are no more. */
+/* Reads the next `count` bytes; false: there are not as many. */
 static bool take(const uint8_t *bytes, size_t available, size_t *used, void *data, size_t count) {
     if (count > available - *used) return false;
     memcpy(data, bytes + *used, count);
@@ -60,7 +60,7 @@ static bool take(const uint8_t *bytes, size_t available, size_t *used, void *dat
 }
 
 size_t tutti_listener_unpack(const uint8_t *bytes, size_t available, const tutti_listener_info *before,
-                         tutti_listener_info *door_out) {
+                             tutti_listener_info *door_out) {
     size_t used = 0;
     uint8_t kind = 0, naddresses = 0, why_bytes = 0;
     tutti_listener_info listener = {.port = 0};
@@ -80,7 +80,8 @@ size_t tutti_listener_unpack(const uint8_t *bytes, size_t available, const tutti
         if (!take(bytes, available, &used, listener.addresses, naddresses * sizeof listener.addresses[0]) ||
             !take(bytes, available, &used, listener.why, why_bytes))
             return 0;
-        for (int i = 0; i < naddresses; i++) listener.addresses[i].interface[sizeof listener.addresses[i].interface - 1] = '\0';
+        for (int i = 0; i < naddresses; i++)
+            listener.addresses[i].interface[sizeof listener.addresses[i].interface - 1] = '\0';
     }
     *door_out = listener;
     return used;
@@ -92,12 +93,12 @@ typedef struct passing {
     tutti_kv_tree tree;
     const tutti_peer_table *table;
     int host;
-    int *ranks;     /* of all hosts, one host behind the other */
-    int *first_of;  /* by host: index into ranks; one more at the end */
-    uint8_t *value; /* a head and packed listeners */
+    int *ranks;     /* ranks of all hosts, grouped by host */
+    int *first_of;  /* by host: index of its first rank in `ranks`, and one more entry for the end */
+    uint8_t *value; /* a header and packed listeners */
     size_t used, capacity;
-    int64_t begin_ns;    /* what the deadline had charged when it began */
-    tutti_notice notice; /* of the host that this one waits for */
+    int64_t begin_ns;    /* time charged to the deadline when the exchange began */
+    tutti_notice notice; /* when to log the next notice about the host that this one waits for */
 } passing;
 
 static tutti_status lay_out(passing *p) {
@@ -121,7 +122,7 @@ static tutti_status lay_out(passing *p) {
 
 static tutti_status fail_doors(int host) {
     return tutti_fail(TUTTI_ERR_DATA,
-                      "what the first rank of host %d left in the store does not say where it can be reached", host);
+                      "the listener addresses that the first rank of host %d left in the store are malformed", host);
 }
 
 /* Packs the listeners of hosts [first, first + nhosts). */
@@ -134,8 +135,9 @@ static void pack_hosts(passing *p, const tutti_listener_info *listeners, int fir
     }
 }
 
-/* Unpacks them, but for the own host's. */
-static tutti_status unpack_hosts(const passing *p, size_t bytes, int first, int nhosts, tutti_listener_info *listeners) {
+/* Unpacks them, except those of this rank's own host. */
+static tutti_status unpack_hosts(const passing *p, size_t bytes, int first, int nhosts,
+                                 tutti_listener_info *listeners) {
     doors_head head;
     size_t used = sizeof head;
     if (bytes < sizeof head) return fail_doors(first);
@@ -144,7 +146,8 @@ static tutti_status unpack_hosts(const passing *p, size_t bytes, int first, int 
     tutti_listener_info before;
     for (int i = p->first_of[first]; i < p->first_of[first + nhosts]; i++) {
         tutti_listener_info listener;
-        size_t took = tutti_listener_unpack(p->value + used, bytes - used, i > p->first_of[first] ? &before : NULL, &listener);
+        size_t took =
+            tutti_listener_unpack(p->value + used, bytes - used, i > p->first_of[first] ? &before : NULL, &listener);
         if (took == 0) return fail_doors(tutti_peer_table_ranks(p->table)[p->ranks[i]].host);
         used += took;
         before = listener;
@@ -153,7 +156,8 @@ static tutti_status unpack_hosts(const passing *p, size_t bytes, int first, int 
     return used == bytes ? TUTTI_OK : fail_doors(first);
 }
 
-/* Waits for what another host's first rank leaves in the store. Of those that wait for host 0, few say so. */
+/* Waits for the value of another host's leader in the store. Of the leaders that wait for host 0, only a few log
+ * the wait. */
 static tutti_status await_doors(passing *p, int host, const char *key, size_t *bytes_out) {
     const tutti_peer_table_host *there = &tutti_peer_table_hosts(p->table)[host];
     bool speaks = host > 0 || (p->host & (p->host - 1)) == 0;
@@ -164,14 +168,14 @@ static tutti_status await_doors(passing *p, int host, const char *key, size_t *b
         if (tutti_deadline_left_ms(p->tree.deadline) == 0)
             return tutti_fail(
                 status,
-                "rank %d, the first of host %s, has not said where its host's ranks can be reached before "
-                "the deadline (TUTTI_CONNECT_TIMEOUT_MS): it does not go on, or has ended",
+                "rank %d, the first of host %s, has not published the addresses of its host's ranks before "
+                "the deadline (TUTTI_CONNECT_TIMEOUT_MS): it makes no progress, or has ended",
                 there->first, there->name);
         if (speaks && tutti_notice_due(&p->notice, p->tree.deadline->spent_ns - p->begin_ns))
             tutti_log(
                 TUTTI_LOG_WARN,
-                "the start has waited %lld s for rank %d, the first of host %s, to say where its host's ranks can "
-                "be reached; waits until TUTTI_CONNECT_TIMEOUT_MS",
+                "the start has waited %lld s for rank %d, the first of host %s, to publish the addresses of its host's "
+                "ranks; waits until TUTTI_CONNECT_TIMEOUT_MS",
                 (long long)(p->tree.deadline->spent_ns - p->begin_ns) / TUTTI_NS_PER_S, there->first, there->name);
     }
 }
@@ -195,8 +199,8 @@ static tutti_status pass(passing *p, tutti_listener_info *listeners) {
     return unpack_hosts(p, bytes, 0, nhosts, listeners);
 }
 
-tutti_status tutti_address_exchange(const tutti_store *store, const char *prefix, const tutti_peer_table *table, int host,
-                                  tutti_deadline *deadline, tutti_listener_info *listeners) {
+tutti_status tutti_address_exchange(const tutti_store *store, const char *prefix, const tutti_peer_table *table,
+                                    int host, tutti_deadline *deadline, tutti_listener_info *listeners) {
     passing p = {.table = table, .host = host, .begin_ns = deadline->spent_ns};
     tutti_status status = tutti_kv_tree_open(store, prefix, deadline, &p.tree);
     if (status == TUTTI_OK) status = lay_out(&p);

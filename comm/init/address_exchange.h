@@ -1,29 +1,30 @@
 /*
- * Where processes can be reached from other hosts: told from host to host, by their leaders, through the store.
+ * Exchange of the listener addresses between hosts: the leaders pass them on through the store.
  *
- *   leader of host h > 0   listeners/<h>   the listeners of the hosts that hand on through h (kv_tree.h), packed
- *   leader of host 0       listeners       those of all
+ *   leader of host h > 0   doors/<h>   packed listeners of the hosts in the subtree of h (kv_tree.h)
+ *   leader of host 0       doors       packed listeners of all hosts
  *
- * The processes of a host mostly differ in their number and port only, so a listener that equals the one before it takes
- * 18 bytes.
+ * The listeners of one host usually differ only in process id and port, so a listener that is otherwise equal to
+ * the one before it takes 18 bytes.
  */
 #ifndef TUTTI_ADDRESS_EXCHANGE_H
 #define TUTTI_ADDRESS_EXCHANGE_H
 
 #include "bootstrap/base/deadline.h"
-#include "comm/net/listener.h"
 #include "comm/init/peer_table.h"
+#include "comm/net/listener.h"
 
-/* listeners[nranks], by rank: those of the own host are filled in, this fills in the others. Leaders only. */
-tutti_status tutti_address_exchange(const tutti_store *store, const char *prefix, const tutti_peer_table *table, int host,
-                                  tutti_deadline *deadline, tutti_listener_info *listeners);
+/* listeners[nranks], by rank: the caller has filled in those of its own host, this fills in all others. Leaders
+ * only. */
+tutti_status tutti_address_exchange(const tutti_store *store, const char *prefix, const tutti_peer_table *table,
+                                    int host, tutti_deadline *deadline, tutti_listener_info *listeners);
 
-/* Bytes that a packed listener takes at most. */
+/* Largest size of a packed listener. */
 #define TUTTI_LISTENER_PACKED_BYTES (sizeof(tutti_listener_info) + 2)
-/* Packs a listener behind another (NULL: none); gives the number of bytes. */
+/* Packs a listener after `before` (NULL: it is the first). Returns the number of bytes written. */
 size_t tutti_listener_pack(const tutti_listener_info *listener, const tutti_listener_info *before, uint8_t *bytes_out);
-/* The other way; gives the number of bytes that it took, 0: they make no sense. */
+/* Unpacks a listener. Returns the number of bytes read, or 0 if they are malformed. */
 size_t tutti_listener_unpack(const uint8_t *bytes, size_t available, const tutti_listener_info *before,
-                         tutti_listener_info *door_out);
+                             tutti_listener_info *door_out);
 
 #endif

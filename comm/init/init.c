@@ -1,9 +1,10 @@
 /*
- * Ranks that meet in a store: the members of a new communicator, from what each of them knows.
+ * Creates a communicator of ranks that meet in a store.
  *
- *   all          the peer table: who is there, on which host; which rank leads the host (peer_table.h)
- *   one host     first contact with the leader: its segment, with a seat and a page for each, then everybody's memory (local_bootstrap.h)
- *   several      in between, where each process can be reached from other hosts: into the segment, and from leader to leader
+ *   all          the peer table: the ranks, their hosts and the leader of each host (peer_table.h)
+ *   one host     bootstrap with the leader: its segment, with a seat and a page per rank, then all heaps
+ *                (local_bootstrap.h)
+ *   several      in between, the listeners of all processes: stored in the segment, and exchanged between the leaders
  *                through the store (address_exchange.h)
  */
 #include <limits.h>
@@ -18,20 +19,20 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/launcher/launcher.h"
 #include "bootstrap/store/secret.h"
-#include "comm/shm/flags.h"
-#include "comm/init/local_bootstrap.h"
 #include "comm/api/create.h"
-#include "comm/net/listener.h"
 #include "comm/init/address_exchange.h"
-#include "comm/shm/segment.h"
-#include "comm/shm/heap.h"
-#include "comm/net/hosts.h"
-#include "comm/shm/peer.h"
+#include "comm/init/local_bootstrap.h"
 #include "comm/init/timing.h"
+#include "comm/net/hosts.h"
+#include "comm/net/listener.h"
+#include "comm/shm/flags.h"
+#include "comm/shm/heap.h"
+#include "comm/shm/peer.h"
+#include "comm/shm/segment.h"
 
 typedef struct meeting {
     tutti_comm *comm;
-    tutti_comm *local; /* of this host's ranks: comm itself, or its hosts->local */
+    tutti_comm *local; /* communicator of this host's ranks: comm itself, or its hosts->local */
     const tutti_store *store;
     const char *prefix;
     tutti_deadline deadline;
@@ -43,21 +44,21 @@ typedef struct meeting {
 
 /* ---------------------------------------------------------------------------------------- several hosts */
 
-/* By rank 0 of the first communicator over several hosts, so once for the world and not for its parts. */
+/* Logged only by rank 0 of the first communicator over several hosts: once for the world, not for its subgroups. */
 static void warn_unprotected(const meeting *m) {
     static atomic_flag seen = ATOMIC_FLAG_INIT;
     bool first = !atomic_flag_test_and_set(&seen);
     if (!first || m->comm->rank != 0) return;
-    if (getenv(tutti_setting_row_of(TUTTI_SETTING_SECRET_REQUIRED)->name) != NULL) return; /* 0: it is meant so */
-    tutti_log(
-        TUTTI_LOG_WARN,
-        "ranks are on %d hosts without a secret: any process that reaches the store can join the job or send ranks "
-        "elsewhere, and data goes unencrypted; set TUTTI_SECRET_FILE on all ranks, and TUTTI_ENCRYPT=1 to encrypt "
-        "(TUTTI_SECRET_REQUIRED=0 ends this warning)",
-        m->place.nhosts);
+    if (getenv(tutti_setting_row_of(TUTTI_SETTING_SECRET_REQUIRED)->name) != NULL)
+        return; /* 0: the user has chosen this */
+    tutti_log(TUTTI_LOG_WARN,
+              "ranks are on %d hosts without a secret: any process that reaches the store can join the job or redirect "
+              "ranks, and data is sent unencrypted; set TUTTI_SECRET_FILE on all ranks, and TUTTI_ENCRYPT=1 to encrypt "
+              "(TUTTI_SECRET_REQUIRED=0 turns this warning off)",
+              m->place.nhosts);
 }
 
-/* The key that processes of other hosts must know. */
+/* Adds the key that processes of other hosts must know. */
 static tutti_status add_key(const meeting *m) {
     char secret[TUTTI_SECRET_BYTES];
     bool set;
@@ -69,15 +70,15 @@ static tutti_status add_key(const meeting *m) {
         return tutti_fail(
             TUTTI_ERR_REFUSED,
             "TUTTI_ENCRYPT=1 needs TUTTI_SECRET or TUTTI_SECRET_FILE, equal on all hosts: without one, the "
-            "key would go through the store, where others can read it");
-    tutti_status status =
-        set ? tutti_listener_add_key(secret, strlen(secret)) : tutti_listener_add_key(m->place.nonce, sizeof m->place.nonce);
+            "key would be sent through the store, where other processes can read it");
+    tutti_status status = set ? tutti_listener_add_key(secret, strlen(secret))
+                              : tutti_listener_add_key(m->place.nonce, sizeof m->place.nonce);
     explicit_bzero(secret, sizeof secret);
     if (!set) warn_unprotected(m);
     return status;
 }
 
-/* The launcher has put all ranks of the world on one host: how many; 0: it has not, or does not say. */
+/* Number of ranks of the world if the launcher has started all of them on one host; 0: it has not, or does not say. */
 static int ranks_of_only_host(void) {
     const tutti_launcher_row *row = tutti_launcher_row_present();
     int values[TUTTI_TOLD_COUNT];
@@ -87,8 +88,8 @@ static int ranks_of_only_host(void) {
                : 0;
 }
 
-/* Without a secret, a process of another user that can write the store becomes a rank by saying that it is on another host. So
- * what the launcher says of the hosts counts more than the store, which may not be the job's alone. */
+/* Without a secret, a process of another user that can write to the store could become a rank by claiming to be on
+ * another host. So the launcher is trusted before the store, to which other processes may have access. */
 static tutti_status check_hosts(const meeting *m) {
     char secret[TUTTI_SECRET_BYTES];
     bool set;
@@ -105,7 +106,7 @@ static tutti_status check_hosts(const meeting *m) {
         m->place.nhosts, only);
 }
 
-/* Lays the communicator out over the hosts of the peer table. */
+/* Creates the structure of the communicator over the hosts of the peer table. */
 static tutti_status lay_out(meeting *m) {
     const tutti_peer_table *table = tutti_shm_segment_peer_table(m->bootstrap.segment);
     int nranks = m->comm->nranks, *keys;
@@ -121,7 +122,7 @@ static tutti_status lay_out(meeting *m) {
     return tutti_listener_open(&listeners[m->comm->rank]);
 }
 
-/* The ranks of other hosts become members. */
+/* Adds the ranks of other hosts as members. */
 static tutti_status enter_far(const meeting *m) {
     const tutti_peer_table *table = tutti_shm_segment_peer_table(m->bootstrap.segment);
     for (int rank = 0; rank < m->comm->nranks; rank++) {
@@ -140,7 +141,7 @@ static tutti_status enter_far(const meeting *m) {
 
 /* ------------------------------------------------------------------------------------------------ hosts */
 
-/* Moves the rank's page, which nobody has seen yet, into the segment. */
+/* Moves the rank's page, which no other rank has seen yet, into the segment. */
 static void move_page(meeting *m, tutti_comm *comm) {
     comm->page = tutti_shm_segment_page(m->bootstrap.segment, m->bootstrap.seat);
     tutti_shm_segment_retain(m->bootstrap.segment);
@@ -166,8 +167,8 @@ static tutti_status take_seat(meeting *m) {
     return TUTTI_OK;
 }
 
-/* What this host's ranks may use of it; or what those of all hosts on its machine (containers, say) may use of that, where
- * it is less for each. */
+/* Counts the cores that this host's ranks may use. If the ranks of all hosts on the same machine (containers, for
+ * example) together have fewer cores per rank, those counts are used instead. */
 static void count_cores(const meeting *m) {
     const tutti_peer_table *table = tutti_shm_segment_peer_table(m->bootstrap.segment);
     const tutti_peer_table_host *hosts = tutti_peer_table_hosts(table), *own = &hosts[m->place.host];
@@ -181,19 +182,20 @@ static void count_cores(const meeting *m) {
     m->comm->host_ranks = own->nranks;
     m->comm->host_cores = tutti_cpus_count(&own->cores, own->most_cores);
     if (own->machine == 0 || tutti_setting_int(TUTTI_SETTING_CPUS) > 0) return;
-    int ncores = tutti_cpus_count(&cores, INT_MAX); /* limits are each host's own */
+    int ncores = tutti_cpus_count(&cores, INT_MAX); /* each host has its own limit */
     if ((int64_t)ncores * own->nranks >= (int64_t)m->comm->host_cores * nranks) return;
     m->comm->host_ranks = nranks;
     m->comm->host_cores = ncores;
 }
 
-/* All of this host's ranks have their seats: the leader tells of them elsewhere, then all get each other's memory. */
+/* All ranks of this host have filled in their seats: the leader exchanges their addresses with other hosts, then
+ * every rank maps the memory of all. */
 static tutti_status share(meeting *m, tutti_status status) {
     bool leads = m->table != NULL;
     if (status == TUTTI_OK && leads && m->place.nhosts > 1) {
         tutti_timing_over(TUTTI_TIMING_CONTACT);
         status = tutti_address_exchange(m->store, m->prefix, m->table, m->place.host, &m->deadline,
-                                      tutti_shm_segment_listeners(m->bootstrap.segment));
+                                        tutti_shm_segment_listeners(m->bootstrap.segment));
         tutti_timing_over(TUTTI_TIMING_DOORS);
     }
     TUTTI_TRY(tutti_local_bootstrap_share(&m->bootstrap, status, m->local->members));
@@ -223,12 +225,12 @@ tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, con
     meeting m = {.comm = comm, .local = comm, .store = store, .prefix = prefix};
     m.deadline = tutti_deadline_after_ms(comm->connect_timeout_ms);
     m.bootstrap = (tutti_local_bootstrap){.place = &m.place,
-                                .rank = comm->rank,
-                                .nranks = comm->nranks,
-                                .prefix = prefix,
-                                .deadline = &m.deadline,
-                                .listen_fd = -1,
-                                .connection = -1};
+                                          .rank = comm->rank,
+                                          .nranks = comm->nranks,
+                                          .prefix = prefix,
+                                          .deadline = &m.deadline,
+                                          .listen_fd = -1,
+                                          .connection = -1};
     tutti_timing_over(TUTTI_TIMING_MEMORY);
     tutti_status status = tutti_peer_info_fill(comm->rank, comm->nranks, &m.own);
     if (status == TUTTI_OK) status = tutti_local_bootstrap_listen(m.own.socket_name, &m.bootstrap.listen_fd);
@@ -238,7 +240,7 @@ tutti_status tutti_meet_in_store(tutti_comm *comm, const tutti_store *store, con
     if (status == TUTTI_OK && m.table == NULL) { /* another rank leads */
         close(m.bootstrap.listen_fd);
         m.bootstrap.listen_fd = -1;
-    } else if (status == TUTTI_OK) { /* where this rank listens it knows better than the store */
+    } else if (status == TUTTI_OK) { /* this rank knows its own listener better than the store */
         memcpy(m.place.socket_name, m.own.socket_name, sizeof m.place.socket_name);
     }
     if (status == TUTTI_OK) status = meet(&m);

@@ -1,5 +1,5 @@
 /*
- * Keys and waits on the notice board. See kv_tree.h.
+ * Keys, values and waits. See kv_tree.h.
  */
 #include "comm/init/kv_tree.h"
 
@@ -12,25 +12,27 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/store/secret.h"
 
-#define GRACE_MS 1000 /* for the owner of a value that another process has written before */
+#define GRACE_MS 1000 /* wait for the owner of a value that another process has written before */
 #define LOOK_MS  20
 
-const char *tutti_kv_tree_key(const tutti_kv_tree *tree, const char *what, int index, char text[TUTTI_KV_TREE_KEY_BYTES]) {
+const char *tutti_kv_tree_key(const tutti_kv_tree *tree, const char *what, int index,
+                              char text[TUTTI_KV_TREE_KEY_BYTES]) {
     if (index < 0) snprintf(text, TUTTI_KV_TREE_KEY_BYTES, "%s/%s", tree->prefix, what);
     else snprintf(text, TUTTI_KV_TREE_KEY_BYTES, "%s/%s/%d", tree->prefix, what, index);
     return text;
 }
 
-/* The store is the caller's, or an adapter to a framework's: what it answers need not be a status. */
+/* The store belongs to the caller, or is an adapter to a framework's, so its callbacks may return values that are
+ * not a tutti_status. */
 static tutti_status checked(tutti_status status, const char *call) {
     if (status <= TUTTI_OK && status >= TUTTI_ERR_INTERRUPTED) return status;
     return tutti_fail(TUTTI_ERR_SYSTEM,
-                      "the store's %s answered %d, which is no tutti_status (TUTTI_OK is 0, errors are negative)", call,
-                      (int)status);
+                      "the store's %s returned %d, which is not a tutti_status (TUTTI_OK is 0, errors are negative)",
+                      call, (int)status);
 }
 
 tutti_status tutti_kv_tree_open(const tutti_store *store, const char *prefix, tutti_deadline *deadline,
-                              tutti_kv_tree *board_out) {
+                                tutti_kv_tree *board_out) {
     static const char purpose[] = "tutti: values in the store";
     char secret[TUTTI_SECRET_BYTES];
     *board_out = (tutti_kv_tree){.store = store, .prefix = prefix, .deadline = deadline};
@@ -44,7 +46,7 @@ void tutti_kv_tree_close(tutti_kv_tree *tree) {
     explicit_bzero(tree->key, sizeof tree->key);
 }
 
-/* Of a value under its key; the NUL between them keeps the two apart. */
+/* MAC of a value and its key; the NUL between them separates the two. */
 static void prove(const tutti_kv_tree *tree, const char *key, const void *value, size_t bytes,
                   uint8_t mac[TUTTI_SHA256_BYTES]) {
     tutti_hmac hash;
@@ -74,7 +76,7 @@ tutti_status tutti_kv_tree_check(const tutti_kv_tree *tree, const char *key, int
     return checked(tree->store->check(tree->store->context, key, exists_out), "check");
 }
 
-/* What stands under the key, proved or not. */
+/* Reads the value of the key without checking its MAC. */
 static tutti_status get_any(const tutti_kv_tree *tree, const char *key, void *value, size_t capacity, int64_t most_ms,
                             size_t *bytes_out) {
     tutti_deadline_passed(tree->deadline);
@@ -84,8 +86,9 @@ static tutti_status get_any(const tutti_kv_tree *tree, const char *key, void *va
     TUTTI_TRY(checked(status, "get"));
     return *bytes_out <= capacity
                ? TUTTI_OK
-               : tutti_fail(TUTTI_ERR_DATA, "the store's get gave %zu bytes of \"%s\", at most %zu were asked for",
-                            *bytes_out, key, capacity);
+               : tutti_fail(TUTTI_ERR_DATA,
+                            "the store's get returned %zu bytes of \"%s\", but at most %zu were asked for", *bytes_out,
+                            key, capacity);
 }
 
 static bool is_proved(const tutti_kv_tree *tree, const char *key, const uint8_t *value, size_t bytes) {
@@ -95,13 +98,13 @@ static bool is_proved(const tutti_kv_tree *tree, const char *key, const uint8_t 
     return tutti_hmac_equal(expected, value + bytes - sizeof expected, sizeof expected);
 }
 
-/* In a buffer that has room for the MAC. */
+/* Reads a value with a right MAC; `value` has room for the MAC. */
 static tutti_status get_proved(const tutti_kv_tree *tree, const char *key, uint8_t *value, size_t capacity,
                                int64_t most_ms, size_t *bytes_out) {
     int64_t first_ns = 0;
     for (;;) {
         tutti_status status = get_any(tree, key, value, capacity, most_ms, bytes_out);
-        bool too_long = status == TUTTI_ERR_DATA; /* for what its owner writes */
+        bool too_long = status == TUTTI_ERR_DATA; /* longer than any value of its owner */
         if (status != TUTTI_OK && !too_long) return status;
         if (status == TUTTI_OK && is_proved(tree, key, value, *bytes_out)) return TUTTI_OK;
         if (first_ns == 0)
@@ -121,8 +124,8 @@ static tutti_status get_proved(const tutti_kv_tree *tree, const char *key, uint8
     }
 }
 
-tutti_status tutti_kv_tree_get(const tutti_kv_tree *tree, const char *key, void *value, size_t capacity, int64_t most_ms,
-                             size_t *bytes_out) {
+tutti_status tutti_kv_tree_get(const tutti_kv_tree *tree, const char *key, void *value, size_t capacity,
+                               int64_t most_ms, size_t *bytes_out) {
     if (!tree->proves) return get_any(tree, key, value, capacity, most_ms, bytes_out);
     uint8_t *proved = malloc(capacity + TUTTI_SHA256_BYTES);
     if (proved == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a value of %zu bytes", capacity);

@@ -1,5 +1,6 @@
 /*
- * First contact on a host: what both sides need, and the side of those who connect. See local_bootstrap.h for what is said.
+ * Bootstrap on a host: code of both sides, and the side of the ranks that connect. local_bootstrap.h describes the
+ * messages.
  */
 #include <errno.h>
 #include <poll.h>
@@ -35,7 +36,7 @@ static tutti_status choose_key(tutti_local_bootstrap *c) {
 }
 
 void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
-                       const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
+                     const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
     struct {
         uint8_t side[8];
         tutti_local_hello hello;
@@ -58,7 +59,7 @@ tutti_status tutti_local_fail_secret(int rank) {
     return tutti_fail(
         TUTTI_ERR_REFUSED,
         "rank %d does not know this job's secret: TUTTI_SECRET (or its file) must be equal on all ranks; or it "
-        "makes another communicator than this one, into which a false value in the store has led it",
+        "is creating another communicator, and a false value in the store has directed it here",
         rank);
 }
 
@@ -74,7 +75,7 @@ tutti_status tutti_local_admit(tutti_local_message *w, int from) {
     tutti_make_printable(w->text);
     tutti_status status =
         w->status < TUTTI_OK && w->status >= TUTTI_ERR_DATA ? (tutti_status)w->status : TUTTI_ERR_BROKEN;
-    return tutti_fail(status, "%s (told by rank %d)", w->text, from);
+    return tutti_fail(status, "%s (reported by rank %d)", w->text, from);
 }
 
 tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table) {
@@ -83,16 +84,17 @@ tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_t
     for (int rank = 0; rank < c->nranks; rank++) {
         if (tutti_peer_table_ranks(table)[rank].host != c->place->host) continue;
         if (count == tutti_local_nmembers(c))
-            return tutti_fail(TUTTI_ERR_DATA, "the list of all ranks contradicts this host's line");
+            return tutti_fail(TUTTI_ERR_DATA, "the peer table contradicts this host's entry in the store");
         if (rank == c->rank) c->seat = count;
         c->ranks[count++] = rank;
     }
     if (count == tutti_local_nmembers(c) && c->ranks[0] == c->place->leader && c->ranks[c->seat] == c->rank)
         return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_DATA, "the list of all ranks contradicts this host's line");
+    return tutti_fail(TUTTI_ERR_DATA, "the peer table contradicts this host's entry in the store");
 }
 
-/* Members of a host wait for the same: its first rank speaks for them, and of it the one or two next to it. */
+/* All ranks of a host wait for the same thing, so only the leader logs it; the wait for the leader itself is logged
+ * by the one or two ranks next to it. */
 static bool speaks(const tutti_local_bootstrap *c) {
     int next = c->rank - c->place->leader;
     return next == 0 || next == 1 || next == c->place->nhosts;
@@ -113,8 +115,8 @@ bool tutti_local_is_late(tutti_local_bootstrap *c, int fd) {
 
 static tutti_status fail_silent(const tutti_local_bootstrap *c) {
     return tutti_fail(TUTTI_ERR_TIMEOUT,
-                      "rank %d (pid %lld), the first of this host, has not said before the deadline "
-                      "(TUTTI_CONNECT_TIMEOUT_MS) how to go on: it waits for others, or stands still",
+                      "rank %d (pid %lld), the first of this host, sent no message before the deadline "
+                      "(TUTTI_CONNECT_TIMEOUT_MS): it waits for other ranks, or hangs",
                       c->place->leader, (long long)c->place->leader_pid);
 }
 
@@ -123,7 +125,7 @@ static void await_leader(tutti_local_bootstrap *c) {
         tutti_log(
             TUTTI_LOG_WARN,
             "the start has waited %lld s for rank %d (pid %lld), the first of this host, which waits for others or "
-            "does not go on; waits until TUTTI_CONNECT_TIMEOUT_MS",
+            "makes no progress; waits until TUTTI_CONNECT_TIMEOUT_MS",
             (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, c->place->leader,
             (long long)c->place->leader_pid);
 }
@@ -133,14 +135,15 @@ static tutti_status fail_leader(const tutti_local_bootstrap *c, const char *what
                       (long long)c->place->leader_pid, what);
 }
 
-/* A word from the leader, with at most `capacity` descriptors. */
+/* Receives a message from the leader, with at most `capacity` descriptors. */
 static tutti_status hear(tutti_local_bootstrap *c, int *fds, int capacity, int *nfds_out) {
     tutti_local_message w;
     int nfds = 0;
     await_leader(c);
-    tutti_status status =
-        tutti_local_wire_receive(c->connection, &w, sizeof w, fds, capacity, &nfds, c->deadline, "word of the first rank");
-    if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
+    tutti_status status = tutti_local_wire_receive(c->connection, &w, sizeof w, fds, capacity, &nfds, c->deadline,
+                                                   "message of the first rank");
+    if (status == TUTTI_ERR_PEER_DIED)
+        return fail_leader(c, "has ended or given up while the communicator was being created");
     if (status == TUTTI_ERR_TIMEOUT) return fail_silent(c);
     TUTTI_TRY(status);
     status = tutti_local_admit(&w, c->place->leader);
@@ -154,24 +157,26 @@ static tutti_status connect_to_leader(tutti_local_bootstrap *c) {
     int64_t pid;
     tutti_status status = tutti_local_wire_connect(c->place->socket_name, c->deadline, &c->connection);
     if (status == TUTTI_ERR_PEER_DIED)
-        return fail_leader(c, "has ended or given up, or TUTTI_HOST_ID joins two network namespaces, which share no "
-                              "memory");
+        return fail_leader(c,
+                           "has ended or given up, or TUTTI_HOST_ID joins two network namespaces, which cannot share "
+                           "memory");
     if (status == TUTTI_ERR_TIMEOUT)
-        return tutti_fail(status,
-                          "rank %d (pid %lld), the first of this host, has not taken a connection before the deadline "
-                          "(TUTTI_CONNECT_TIMEOUT_MS): the queue of its socket is full, and it stands still",
-                          c->place->leader, (long long)c->place->leader_pid);
+        return tutti_fail(
+            status,
+            "rank %d (pid %lld), the first of this host, has not accepted a connection before the deadline "
+            "(TUTTI_CONNECT_TIMEOUT_MS): the queue of its socket is full, so it hangs",
+            c->place->leader, (long long)c->place->leader_pid);
     TUTTI_TRY(status);
     if (!tutti_local_wire_is_same_user(c->connection, &pid) && !c->others)
         return tutti_fail(
             TUTTI_ERR_REFUSED,
-            "rank %d, the first of this host, runs as another user, or another user has changed where it is "
-            "said to listen; to allow ranks of several users, set TUTTI_SECRET and TUTTI_OTHER_USERS=1 on all",
+            "rank %d, the first of this host, runs as another user, or another user has changed its "
+            "address in the store; to allow ranks of several users, set TUTTI_SECRET and TUTTI_OTHER_USERS=1 on all",
             c->place->leader);
     return TUTTI_OK;
 }
 
-/* Proves itself, and gives the heap. */
+/* Authenticates, and sends the descriptor of the heap. */
 static tutti_status prove(tutti_local_bootstrap *c) {
     tutti_local_hello h = {.rank = c->rank};
     tutti_local_proof p;
@@ -179,7 +184,8 @@ static tutti_status prove(tutti_local_bootstrap *c) {
     TUTTI_TRY(tutti_random_bytes(h.nonce, sizeof h.nonce));
     TUTTI_TRY(tutti_local_wire_send(c->connection, &h, sizeof h, NULL, 0, c->deadline));
     await_leader(c);
-    TUTTI_TRY(tutti_local_wire_receive(c->connection, &p, sizeof p, NULL, 0, NULL, c->deadline, "proof of the first rank"));
+    TUTTI_TRY(
+        tutti_local_wire_receive(c->connection, &p, sizeof p, NULL, 0, NULL, c->deadline, "proof of the first rank"));
     tutti_local_mac(c, '0', &h, p.nonce, expected);
     if (!tutti_hmac_equal(expected, p.mac, sizeof expected)) return tutti_local_fail_secret(c->place->leader);
     tutti_local_entry e = {.rank = c->rank};
@@ -193,11 +199,12 @@ static tutti_status open_member(tutti_local_bootstrap *c) {
     int fd = -1, nfds = 0;
     TUTTI_TRY(connect_to_leader(c));
     tutti_status status = prove(c);
-    if (status == TUTTI_ERR_PEER_DIED) return fail_leader(c, "has ended or given up while the communicator was made");
+    if (status == TUTTI_ERR_PEER_DIED)
+        return fail_leader(c, "has ended or given up while the communicator was being created");
     if (status == TUTTI_ERR_TIMEOUT) return fail_silent(c);
     TUTTI_TRY(status);
     TUTTI_TRY(hear(c, &fd, 1, &nfds));
-    if (nfds != 1) return fail_leader(c, "has sent no shared memory");
+    if (nfds != 1) return fail_leader(c, "has sent no descriptor of the segment");
     TUTTI_TRY(tutti_shm_segment_join(fd, c->nranks, tutti_local_nmembers(c), &c->segment));
     return tutti_local_list_ranks(c, tutti_shm_segment_peer_table(c->segment));
 }
@@ -228,36 +235,39 @@ tutti_status tutti_local_bootstrap_ready(tutti_local_bootstrap *c, tutti_status 
         tutti_local_fill_message(&w, status);
         if (c->connection < 0) return status;
         tutti_status sent = tutti_local_wire_send(c->connection, &w, sizeof w, NULL, 0, c->deadline);
-        if (sent == TUTTI_ERR_PEER_DIED) sent = TUTTI_OK; /* its last word, which tells why, is yet to be heard */
+        if (sent == TUTTI_ERR_PEER_DIED)
+            sent = TUTTI_OK; /* its last message, which holds the reason, is still to be read */
         return status != TUTTI_OK ? tutti_fail(status, "%s", text) : sent;
     }
     for (int seat = 1; seat < tutti_local_nmembers(c) && status == TUTTI_OK; seat++) {
         while (tutti_local_is_late(c, c->peers[seat].connection))
             tutti_log(TUTTI_LOG_WARN,
-                      "the start has waited %lld s for rank %d of this host, which does not go on; waits until "
+                      "the start has waited %lld s for rank %d of this host, which makes no progress; waits until "
                       "TUTTI_CONNECT_TIMEOUT_MS",
                       (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, c->ranks[seat]);
         status = tutti_local_wire_receive(c->peers[seat].connection, &w, sizeof w, NULL, 0, NULL, c->deadline,
-                                    "readiness of a rank");
-        if (status == TUTTI_ERR_PEER_DIED) status = tutti_local_fail_death(c, tutti_shm_segment_peer_table(c->segment), seat);
+                                          "ready message of a rank");
+        if (status == TUTTI_ERR_PEER_DIED)
+            status = tutti_local_fail_death(c, tutti_shm_segment_peer_table(c->segment), seat);
         if (status == TUTTI_OK) status = tutti_local_admit(&w, c->ranks[seat]);
     }
     return status;
 }
 
-/* The seats that are the first of their process, from `seat` on; nseats: there is none. */
+/* The next seat, from `seat` on, that is the first of its process; nseats: there is none. */
 static int next_process(const tutti_local_bootstrap *c, int seat) {
     for (; seat < tutti_local_nmembers(c); seat++) {
         const uint8_t *id = tutti_shm_segment_member(c->segment, seat)->card.id;
         int before = 0;
-        while (before < seat && memcmp(tutti_shm_segment_member(c->segment, before)->card.id, id, TUTTI_PROCESS_ID_BYTES) != 0)
+        while (before < seat &&
+               memcmp(tutti_shm_segment_member(c->segment, before)->card.id, id, TUTTI_PROCESS_ID_BYTES) != 0)
             before++;
         if (before == seat) return seat;
     }
     return seat;
 }
 
-/* Gives all heaps to all, some at a time. */
+/* Sends the descriptors of all heaps to all ranks, some in each message. */
 static tutti_status hand_out(tutti_local_bootstrap *c) {
     tutti_local_message w;
     tutti_local_fill_message(&w, TUTTI_OK);
@@ -271,7 +281,7 @@ static tutti_status hand_out(tutti_local_bootstrap *c) {
     return TUTTI_OK;
 }
 
-/* Maps the process of that seat, unless it is known; takes the descriptor. */
+/* Maps the heap of the process of that seat, unless it is mapped already; takes over the descriptor. */
 static tutti_status map_member(tutti_local_bootstrap *c, int seat, int heap_fd, tutti_member *members) {
     TUTTI_TRY(tutti_peer_admit(c->segment, seat, heap_fd, &members[seat].process));
     members[seat].page = tutti_shm_segment_page(c->segment, seat);
@@ -283,7 +293,7 @@ static tutti_status map_from_leader(tutti_local_bootstrap *c, tutti_member *memb
     while (next < tutti_local_nmembers(c)) {
         int fds[TUTTI_LOCAL_WIRE_FDS], count = 0, used = 0;
         TUTTI_TRY(hear(c, fds, TUTTI_LOCAL_WIRE_FDS, &count));
-        tutti_status status = count > 0 ? TUTTI_OK : fail_leader(c, "has sent too little");
+        tutti_status status = count > 0 ? TUTTI_OK : fail_leader(c, "has sent too few descriptors");
         for (; next < tutti_local_nmembers(c) && used < count && status == TUTTI_OK; next = next_process(c, next + 1))
             status = map_member(c, next, fds[used++], members);
         while (used < count) close(fds[used++]);
@@ -310,7 +320,7 @@ tutti_status tutti_local_bootstrap_share(tutti_local_bootstrap *c, tutti_status 
     } else {
         TUTTI_TRY(map_from_leader(c, members));
     }
-    for (int seat = 0; seat < tutti_local_nmembers(c); seat++) /* further ranks of a process that is known by now */
+    for (int seat = 0; seat < tutti_local_nmembers(c); seat++) /* further ranks of a process that is mapped by now */
         if (members[seat].process == NULL) TUTTI_TRY(map_member(c, seat, -1, members));
     return TUTTI_OK;
 }

@@ -1,9 +1,10 @@
 /*
- * The leader lets the others of its host in. See local_bootstrap.h for what is said.
+ * The leader accepts the other ranks of its host. local_bootstrap.h describes the messages.
  *
- * It hears all visitors at once; each says a few messages. Processes that the peer table names have until the deadline, and their
- * failure is the communicator's. All others are strangers: a few at a time, for a short time, with few lines in the log. The
- * process ids of the peer table tell, too, when one of those that are missing has ended.
+ * It serves all visitors (connections that have not authenticated yet) at once; each sends a few messages.
+ * Processes that the peer table names have until the deadline, and their failure is the communicator's. All other
+ * processes are strangers: a few are served at a time, for a short time, with few lines in the log. The process
+ * ids in the peer table also show when a missing rank has ended.
  */
 #include <errno.h>
 #include <poll.h>
@@ -19,31 +20,31 @@
 #include "comm/init/local_state.h"
 #include "comm/init/local_wire.h"
 
-#define STRANGER_MS    2000 /* a process that is not in the peer table must prove itself within this */
-#define MOST_STRANGERS 32   /* at a time; one more takes the place of the oldest */
-#define MOST_ACCEPTED  64   /* before those that are here are heard again */
-#define DEATH_MS       1000 /* what has ended may have left words, which are heard first */
-#define LOOK_MS        200  /* how often to look whether those that are missing have ended */
+#define STRANGER_MS    2000 /* a process that is not in the peer table must authenticate within this */
+#define MOST_STRANGERS 32   /* at a time; a further one replaces the oldest */
+#define MOST_ACCEPTED  64   /* in one turn, before visitors are served again */
+#define DEATH_MS       1000 /* a process that has ended may have left messages, which are read first */
+#define LOOK_MS        200  /* interval of checks whether missing ranks have ended */
 
-/* A connection that has not proved itself yet. */
+/* A connection that has not authenticated yet. */
 typedef struct visitor {
     int fd, seat;
-    int64_t pid;      /* in this process's space; 0: not known */
+    int64_t pid;      /* in the pid namespace of this process; 0: unknown */
     bool awaited;     /* the peer table names that process */
-    bool is_answered; /* its hello has come, and the proof is sent: its entry is due */
+    bool is_answered; /* its hello has arrived and the proof is sent: its entry comes next */
     int64_t born_ns;
     tutti_local_hello hello;
-    uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES]; /* of the proof that was sent */
+    uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES]; /* nonce of the proof that was sent */
 } visitor;
 
 typedef struct directory {
     tutti_local_bootstrap *local;
     const tutti_peer_table *table;
     visitor *visitors;     /* oldest first */
-    struct pollfd *polled; /* the listening socket, then the visitors in their order */
+    struct pollfd *polled; /* the listening socket, then the visitors in order */
     int nvisitors, capacity;
     uint64_t refused;
-    int64_t death_ns; /* when one that is missing was first seen to have ended; 0: none was */
+    int64_t death_ns; /* when a missing rank was first seen to have ended; 0: none has */
 } directory;
 
 static int seat_of(const tutti_local_bootstrap *c, int rank) {
@@ -52,7 +53,7 @@ static int seat_of(const tutti_local_bootstrap *c, int rank) {
     return seat;
 }
 
-/* Is that process one of the ranks that are missing? */
+/* Whether that process is a missing rank. */
 static bool is_awaited(const tutti_local_bootstrap *c, const tutti_peer_table *table, int64_t pid) {
     uint64_t space = tutti_peer_info_pid_space();
     for (int seat = 1; seat < tutti_local_nmembers(c) && pid > 0; seat++) {
@@ -69,7 +70,7 @@ static void remove_visitor(directory *l, int index) {
     memmove(l->visitors + index, l->visitors + index + 1, (size_t)(l->nvisitors - index) * sizeof l->visitors[0]);
 }
 
-/* With a line in the log; the more there are, the fewer. */
+/* Logs a line; the more refusals there are, the fewer lines. */
 static void refuse(directory *l, int fd, const char *why) {
     uint64_t count = ++l->refused;
     close(fd);
@@ -108,17 +109,17 @@ static tutti_status make_room(directory *l) {
     return TUTTI_OK;
 }
 
-/* No descriptor is free: a stranger has to go; without one it is an error. */
+/* No descriptor is free: closes the oldest stranger; fails if there is none. */
 static tutti_status free_descriptor(directory *l, int error) {
     int index = oldest_stranger(l);
     if (index == l->nvisitors)
-        return tutti_fail_errno(error,
-                                "the first rank of a host needs two descriptors for each other one; raise 'ulimit -n'");
+        return tutti_fail_errno(
+            error, "the first rank of a host needs two descriptors for each other rank; raise 'ulimit -n'");
     refuse_visitor(l, index, "no descriptor is free for it");
     return TUTTI_OK;
 }
 
-/* TUTTI_NOT_YET: nobody else is there. */
+/* TUTTI_NOT_YET: no further connection is waiting. */
 static tutti_status accept_one(directory *l) {
     tutti_local_bootstrap *c = l->local;
     int64_t pid = 0;
@@ -138,7 +139,7 @@ static tutti_status accept_one(directory *l) {
         return TUTTI_OK;
     }
     if (!awaited && count_strangers(l) == MOST_STRANGERS)
-        refuse_visitor(l, oldest_stranger(l), "too many others came before it had proved itself");
+        refuse_visitor(l, oldest_stranger(l), "too many other connections arrived before it authenticated");
     tutti_status status = make_room(l);
     if (status != TUTTI_OK) {
         close(fd);
@@ -154,10 +155,10 @@ static tutti_status answer_hello(const directory *l, visitor *v) {
     TUTTI_TRY(tutti_local_wire_receive(v->fd, &v->hello, sizeof v->hello, NULL, 0, NULL, c->deadline, "hello"));
     v->seat = seat_of(c, v->hello.rank);
     if (v->seat == 0 || v->seat == tutti_local_nmembers(c) || c->peers[v->seat].connection >= 0)
-        return tutti_fail(TUTTI_ERR_REFUSED, "it says that it is rank %d, which is %s", v->hello.rank,
-                          v->seat == 0                         ? "this process's own"
-                          : v->seat == tutti_local_nmembers(c) ? "not one of this host's"
-                                                               : "there already");
+        return tutti_fail(TUTTI_ERR_REFUSED, "it claims to be rank %d, which is %s", v->hello.rank,
+                          v->seat == 0                         ? "this process's own rank"
+                          : v->seat == tutti_local_nmembers(c) ? "not a rank of this host"
+                                                               : "connected already");
     TUTTI_TRY(tutti_random_bytes(p.nonce, sizeof p.nonce));
     memcpy(v->nonce, p.nonce, sizeof v->nonce);
     tutti_local_mac(c, '0', &v->hello, p.nonce, p.mac);
@@ -166,14 +167,14 @@ static tutti_status answer_hello(const directory *l, visitor *v) {
     return TUTTI_OK;
 }
 
-/* It has proved itself, or not: gives it the segment, and keeps the connection. */
+/* Checks the MAC of the entry; if it is right, sends the segment and keeps the connection. */
 static tutti_status take_entry(const directory *l, visitor *v) {
     tutti_local_bootstrap *c = l->local;
     tutti_local_entry e;
     uint8_t expected[TUTTI_SHA256_BYTES];
     int heap_fd = -1, nfds = 0;
     tutti_status status = tutti_local_wire_receive(v->fd, &e, sizeof e, &heap_fd, 1, &nfds, c->deadline, "entry");
-    if (status == TUTTI_ERR_PEER_DIED) return tutti_local_fail_secret(v->hello.rank); /* it did not take our proof */
+    if (status == TUTTI_ERR_PEER_DIED) return tutti_local_fail_secret(v->hello.rank); /* it rejected our proof */
     TUTTI_TRY(status);
     tutti_local_mac(c, 'r', &v->hello, v->nonce, expected);
     bool proved = tutti_hmac_equal(expected, e.mac, sizeof expected) && e.rank == v->hello.rank && nfds == 1;
@@ -184,12 +185,12 @@ static tutti_status take_entry(const directory *l, visitor *v) {
     tutti_local_message welcome;
     int hall_fd = tutti_shm_segment_fd(c->segment);
     tutti_local_fill_message(&welcome, TUTTI_OK);
-    c->peers[v->seat].connection = v->fd; /* from now on closed with the contact */
+    c->peers[v->seat].connection = v->fd; /* from now on tutti_local_bootstrap_close closes it */
     c->peers[v->seat].heap_fd = heap_fd;
     return tutti_local_wire_send(v->fd, &welcome, sizeof welcome, &hall_fd, 1, c->deadline);
 }
 
-/* A visitor has said something, or has gone. */
+/* A visitor has sent a message, or has closed the connection. */
 static tutti_status hear(directory *l, int index) {
     visitor *v = &l->visitors[index];
     int fd = v->fd, seat = v->seat;
@@ -210,15 +211,15 @@ static tutti_status hear(directory *l, int index) {
     return status;
 }
 
-/* Sends strangers away that have not proved themselves in time. */
+/* Refuses strangers that have not authenticated in time. */
 static void expire(directory *l) {
     int64_t now_ns = tutti_now_ns();
     for (int i = l->nvisitors - 1; i >= 0; i--)
         if (!l->visitors[i].awaited && now_ns - l->visitors[i].born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
-            refuse_visitor(l, i, "it took too long to prove itself");
+            refuse_visitor(l, i, "it did not authenticate in time");
 }
 
-/* Waits for at most LOOK_MS; hears all that have something to say, and takes new connections. */
+/* Waits for at most LOOK_MS; reads from all visitors that have sent something, and accepts new connections. */
 static tutti_status serve(directory *l) {
     TUTTI_TRY(make_room(l));
     l->polled[0] = (struct pollfd){.fd = l->local->listen_fd, .events = POLLIN};
@@ -227,32 +228,33 @@ static tutti_status serve(directory *l) {
     int polled = l->nvisitors, ready = poll(l->polled, (nfds_t)polled + 1, LOOK_MS);
     if (ready < 0 && errno != EINTR) return tutti_fail_errno(errno, "poll while waiting for ranks of this host");
     if (ready <= 0) return TUTTI_OK;
-    for (int i = polled - 1; i >= 0; i--) /* from the end: hear may remove the one that it hears */
+    for (int i = polled - 1; i >= 0; i--) /* from the end: hear() may remove the visitor that it reads */
         if (l->polled[1 + i].revents != 0) TUTTI_TRY(hear(l, i));
     tutti_status status = l->polled[0].revents != 0 ? TUTTI_OK : TUTTI_NOT_YET;
     for (int i = 0; i < MOST_ACCEPTED && status == TUTTI_OK; i++) status = accept_one(l);
     return status == TUTTI_NOT_YET ? TUTTI_OK : status;
 }
 
-/* ------------------------------------------------------------------------------------------------ the missing */
+/* ---------------------------------------------------------------------------------------------- missing ranks */
 
 static void list_missing(const tutti_local_bootstrap *c, const tutti_peer_table *table, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
     for (int seat = 1; seat < tutti_local_nmembers(c) && used < capacity; seat++)
         if (c->peers[seat].connection < 0)
-            used += (size_t)snprintf(text + used, capacity - used, "%srank %d (host %s, pid %lld)",
-                                     used > 0 ? ", " : "", c->ranks[seat], tutti_peer_table_hosts(table)[c->place->host].name,
-                                     (long long)tutti_peer_table_ranks(table)[c->ranks[seat]].pid);
+            used +=
+                (size_t)snprintf(text + used, capacity - used, "%srank %d (host %s, pid %lld)", used > 0 ? ", " : "",
+                                 c->ranks[seat], tutti_peer_table_hosts(table)[c->place->host].name,
+                                 (long long)tutti_peer_table_ranks(table)[c->ranks[seat]].pid);
 }
 
 tutti_status tutti_local_fail_death(const tutti_local_bootstrap *c, const tutti_peer_table *table, int seat) {
-    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %lld) died while the communicator was made",
+    return tutti_fail(TUTTI_ERR_PEER_DIED, "rank %d (host %s, pid %lld) died while the communicator was being created",
                       c->ranks[seat], tutti_peer_table_hosts(table)[c->place->host].name,
                       (long long)tutti_peer_table_ranks(table)[c->ranks[seat]].pid);
 }
 
-/* May that process, which has ended, have said something that was not heard yet? */
+/* Whether that process, which has ended, may have sent messages that were not read yet. */
 static bool is_visiting(directory *l, int64_t pid) {
     struct pollfd listener = {.fd = l->local->listen_fd, .events = POLLIN};
     if (l->death_ns == 0) l->death_ns = tutti_now_ns();
@@ -262,7 +264,7 @@ static bool is_visiting(directory *l, int64_t pid) {
     return poll(&listener, 1, 0) > 0;
 }
 
-/* Has one of the missing ranks ended, or one of those that are here? */
+/* Checks whether a missing rank or a connected one has ended. */
 static tutti_status look_for_deaths(directory *l) {
     const tutti_local_bootstrap *c = l->local;
     const tutti_peer_table *table = l->table;
@@ -305,7 +307,7 @@ static tutti_status await_guests(directory *l) {
             if (!tutti_notice_due(&c->notice, c->deadline->spent_ns - c->begin_ns)) continue;
             list_missing(c, l->table, missing, sizeof missing);
             tutti_log(TUTTI_LOG_WARN,
-                      "the start has waited %lld s for ranks of this host that do not go on: %s; waits until "
+                      "the start has waited %lld s for ranks of this host that make no progress: %s; waits until "
                       "TUTTI_CONNECT_TIMEOUT_MS",
                       (long long)(c->deadline->spent_ns - c->begin_ns) / TUTTI_NS_PER_S, missing);
             continue;

@@ -1,6 +1,6 @@
 /*
- * A first contact under way: between local_bootstrap.c (both sides) and local_leader.c (letting the others in). What is said is in
- * local_bootstrap.h.
+ * A local bootstrap in progress, shared by local_bootstrap.c (both sides) and local_leader.c (accepting the other
+ * ranks). local_bootstrap.h describes the messages.
  */
 #ifndef TUTTI_LOCAL_STATE_H
 #define TUTTI_LOCAL_STATE_H
@@ -26,10 +26,10 @@ typedef struct tutti_local_entry {
     int32_t rank, unused;
 } tutti_local_entry;
 
-/* From the leader, and as `ready` to it. */
+/* Sent by the leader, and to it as `ready`. */
 typedef struct tutti_local_message {
     int32_t status, unused;
-    char text[TUTTI_LOCAL_TEXT_BYTES]; /* where status is not TUTTI_OK */
+    char text[TUTTI_LOCAL_TEXT_BYTES]; /* error text if status is not TUTTI_OK */
 } tutti_local_message;
 
 static inline bool tutti_local_leads(const tutti_local_bootstrap *c) {
@@ -40,24 +40,24 @@ static inline int tutti_local_nmembers(const tutti_local_bootstrap *c) {
     return c->place->neighbours;
 }
 
-/* Who sits where: the host's ranks in their order. */
+/* Fills in c->ranks: the rank of each seat, in ascending order. */
 tutti_status tutti_local_list_ranks(tutti_local_bootstrap *c, const tutti_peer_table *table);
 void tutti_local_mac(const tutti_local_bootstrap *c, char side, const tutti_local_hello *h,
                      const uint8_t nonce[TUTTI_LOCAL_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]);
 tutti_status tutti_local_fail_secret(int rank);
-/* Waits for a message on the connection for as long as nothing is to be said of the wait; then gives true where this rank is
- * the one to say it, and time has come. */
+/* Waits for a message on the connection. Returns true if it is this rank's turn to log a notice about the wait, and
+ * false when a message has arrived, the deadline has passed or another rank logs for this one. */
 bool tutti_local_is_late(tutti_local_bootstrap *c, int fd);
-/* A word with that status, and this thread's error if it is one. */
+/* Fills in a message with `status`; if it is an error, with the error text of this thread. */
 void tutti_local_fill_message(tutti_local_message *w, tutti_status status);
-/* Ends the word's text; fails with what it says. */
+/* Terminates the message's text; fails with the status and text that it carries. */
 tutti_status tutti_local_admit(tutti_local_message *w, int from);
 
 /* ---- local_leader.c */
 
-/* Makes the segment, and lets all others of this host in. */
+/* Creates the segment and accepts all other ranks of this host. */
 tutti_status tutti_local_open_leader(tutti_local_bootstrap *c, const tutti_peer_table *table);
-/* Says it to all who are here; who is not is beyond help. */
+/* Sends `status` to all connected ranks; ranks that have not connected cannot be reached. */
 void tutti_local_send_all(const tutti_local_bootstrap *c, tutti_status status);
 tutti_status tutti_local_fail_death(const tutti_local_bootstrap *c, const tutti_peer_table *table, int seat);
 

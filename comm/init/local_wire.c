@@ -1,5 +1,5 @@
 /*
- * Messages with descriptors. See local_wire.h.
+ * Messages with file descriptors attached. See local_wire.h.
  */
 #include "comm/init/local_wire.h"
 
@@ -32,7 +32,8 @@ tutti_status tutti_local_wire_wait(int fd, short events, tutti_deadline *deadlin
     }
 }
 
-/* Once more? A user may have only so many descriptors under way as a process may have open: the others will take theirs. */
+/* Whether to retry. A user may have only as many descriptors in flight as a process may have open; the receivers
+ * will take theirs. */
 static bool may_try_again(int error, tutti_deadline *deadline) {
     struct timespec pause = {.tv_nsec = 200000};
     if (error == EINTR) return true;
@@ -42,7 +43,7 @@ static bool may_try_again(int error, tutti_deadline *deadline) {
 }
 
 tutti_status tutti_local_wire_send(int fd, const void *data, size_t bytes, const int *fds, int nfds,
-                             tutti_deadline *deadline) {
+                                   tutti_deadline *deadline) {
     control beside = {.bytes = {0}};
     struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = bytes};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
@@ -63,7 +64,7 @@ tutti_status tutti_local_wire_send(int fd, const void *data, size_t bytes, const
     return tutti_fail_errno(sent < 0 ? errno : EMSGSIZE, "cannot send to a rank of this host");
 }
 
-/* Takes the descriptors out of the message, and closes those for which there is no room. */
+/* Takes the descriptors out of the message, and closes those that exceed the capacity. */
 static int take_fds(struct msghdr *message, int *fds_out, int capacity) {
     int count = 0;
     for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL; header = CMSG_NXTHDR(message, header)) {
@@ -80,7 +81,7 @@ static int take_fds(struct msghdr *message, int *fds_out, int capacity) {
 }
 
 tutti_status tutti_local_wire_receive(int fd, void *data, size_t bytes, int *fds_out, int capacity, int *nfds_out,
-                                tutti_deadline *deadline, const char *what) {
+                                      tutti_deadline *deadline, const char *what) {
     control beside;
     struct iovec part = {.iov_base = data, .iov_len = bytes};
     struct msghdr message = {
@@ -88,7 +89,8 @@ tutti_status tutti_local_wire_receive(int fd, void *data, size_t bytes, int *fds
     TUTTI_TRY(tutti_local_wire_wait(fd, POLLIN, deadline, what));
     ssize_t got;
     do got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-    while (got < 0 && (errno == EINTR || errno == ECONNRESET)); /* told once; what was sent before comes behind it */
+    while (got < 0 &&
+           (errno == EINTR || errno == ECONNRESET)); /* ECONNRESET is returned once; data sent before it follows */
     if (got < 0) return tutti_fail_errno(errno, "cannot receive %s", what);
     int nfds = take_fds(&message, fds_out, capacity);
     bool longer = (message.msg_flags & MSG_TRUNC) != 0;
@@ -97,7 +99,7 @@ tutti_status tutti_local_wire_receive(int fd, void *data, size_t bytes, int *fds
         return TUTTI_OK;
     }
     for (int i = 0; i < nfds; i++) close(fds_out[i]);
-    if (longer) return tutti_fail(TUTTI_ERR_REFUSED, "%s has more than the expected %zu bytes", what, bytes);
+    if (longer) return tutti_fail(TUTTI_ERR_REFUSED, "%s is longer than the expected %zu bytes", what, bytes);
     if (got == (ssize_t)bytes)
         return tutti_fail(TUTTI_ERR_SYSTEM, "no descriptor is free for %s: raise 'ulimit -n'", what);
     return got == 0 ? tutti_fail(TUTTI_ERR_PEER_DIED, "the other side closed the connection before its %s", what)
@@ -110,11 +112,12 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address) {
     memset(address, 0, sizeof *address);
     address->sun_family = AF_UNIX;
     size_t bytes = strlen(name);
-    memcpy(address->sun_path + 1, name, bytes); /* the first byte 0: abstract, no file */
+    memcpy(address->sun_path + 1, name, bytes); /* first byte 0: abstract, without a file */
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
 }
 
-/* Not blocking: a full queue of the other side, or an empty one of ours, must not hold up the caller past its deadline. */
+/* Nonblocking: a full queue of the other side, or an empty one of ours, must not block the caller past its
+ * deadline. */
 static tutti_status make_socket(int *fd_out) {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return tutti_fail_errno(errno, "cannot make a UNIX socket");
@@ -151,7 +154,8 @@ tutti_status tutti_local_wire_connect(const char *name, tutti_deadline *deadline
         if (full)
             return tutti_fail(TUTTI_ERR_TIMEOUT, "the queue of a rank's socket has been full until the deadline "
                                                  "(TUTTI_CONNECT_TIMEOUT_MS)");
-        if (error == ECONNREFUSED || error == ENOENT) return tutti_fail(TUTTI_ERR_PEER_DIED, "nobody listens there");
+        if (error == ECONNREFUSED || error == ENOENT)
+            return tutti_fail(TUTTI_ERR_PEER_DIED, "no process listens on the socket");
         return tutti_fail_errno(error, "cannot connect to a rank of this host");
     }
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);

@@ -1,5 +1,5 @@
 /*
- * This rank's card. See peer_info.h.
+ * The card of this rank. See peer_info.h.
  */
 #include "comm/init/peer_info.h"
 
@@ -13,13 +13,13 @@
 
 #define BOOT_ID "/proc/sys/kernel/random/boot_id"
 
-/* The number of one of this process's namespaces; 0: not to be had. */
+/* Number of a namespace of this process; 0: unknown. */
 static uint64_t namespace_number(const char *path) {
     struct stat namespace;
-    return stat(path, &namespace) == 0 ? (uint64_t) namespace.st_ino : 0;
+    return stat(path, &namespace) == 0 ? (uint64_t)namespace.st_ino : 0;
 }
 
-/* From the number of this boot; 0: not to be had. */
+/* Number of the machine, from the id of this boot; 0: unknown. */
 static uint64_t read_machine(void) {
     unsigned long long high = 0, middle = 0, low = 0;
     FILE *file = fopen(BOOT_ID, "re");
@@ -37,7 +37,7 @@ static void read_host_id(char *text, size_t capacity) {
     if (file == NULL || fgets(text, (int)capacity, file) == NULL) gethostname(text, capacity - 1);
     if (file != NULL) fclose(file);
     text[strcspn(text, "\n")] = '\0';
-    /* The sockets over which memory is passed reach as far as a network namespace. */
+    /* The sockets over which descriptors of memory are passed reach only within a network namespace. */
     size_t used = strlen(text);
     uint64_t network = namespace_number("/proc/self/ns/net");
     if (network != 0) snprintf(text + used, capacity - used, "/%llx", (unsigned long long)network);

@@ -1,5 +1,5 @@
 /*
- * What a rank tells of itself when a communicator is made through a store.
+ * What a rank publishes about itself when a communicator is created through a store.
  */
 #ifndef TUTTI_PEER_INFO_H
 #define TUTTI_PEER_INFO_H
@@ -12,20 +12,21 @@
 typedef struct tutti_peer_info {
     int rank, nranks;
     int64_t pid;
-    uint64_t pid_space; /* in which the pid counts: the process ids of two containers may mean different processes */
+    uint64_t pid_space; /* pid namespace of `pid`: equal pids of two containers may be different processes */
     char version[32];
-    char settings[320]; /* all that must be equal, as text */
+    char settings[320]; /* all settings that must be equal on all ranks, as text */
     char host_id[64];
-    uint64_t machine; /* which runs this host, and others: containers, say; 0: not to be had */
+    uint64_t machine; /* machine that runs this host, and others if they are containers; 0: unknown */
     char host[64];
-    char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* where the rank listens until it knows who leads its host; local_bootstrap.h */
+    /* listener of the rank until it knows the leader of its host; see local_bootstrap.h */
+    char socket_name[TUTTI_SOCKET_NAME_BYTES];
     tutti_core_mask cores;
-    int32_t most_cores; /* of its cgroup */
+    int32_t most_cores; /* core limit of its cgroup */
 } tutti_peer_info;
 
-/* The space in which this process's id counts. */
+/* The pid namespace of this process; 0 if unknown. */
 uint64_t tutti_peer_info_pid_space(void);
-/* Fills this rank's card, but for the socket's name. */
+/* Fills in this rank's card, except the name of its socket. */
 tutti_status tutti_peer_info_fill(int rank, int nranks, tutti_peer_info *card_out);
 
 #endif

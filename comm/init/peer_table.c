@@ -1,7 +1,7 @@
 /*
  * The peer table of a new communicator. See peer_table.h.
  *
- * The way up is peer_table_gather.c's; here is what all ranks then read.
+ * peer_table_gather.c passes it up to rank 0; this file publishes the result, which all ranks then read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +12,11 @@
 #include "comm/init/peer_table_state.h"
 
 #define TWIN_MS                                                                                                        \
-    500 /* a second process with the same rank is there by then, with its claim; less than kv_tree.c waits for a value */
-#define GRACE_MS 1000 /* beyond the deadline, for the reason to come down from rank 0 */
-#define LOOK_MS  500  /* how often those ranks look that say for which they wait */
+    500 /* a second process with this rank has left its claim by then; less than kv_tree.c waits for a value */
+#define GRACE_MS 1000 /* after the deadline, for the error to arrive from rank 0 */
+#define LOOK_MS  500  /* interval of checks on ranks that log what they wait for */
 
-/* The key "peer table"; followed by a text where status is not TUTTI_OK. */
+/* The key "roll"; followed by an error text if status is not TUTTI_OK. */
 typedef struct verdict {
     uint64_t magic, comm_id;
     uint8_t nonce[TUTTI_NONCE_BYTES];
@@ -43,11 +43,11 @@ static tutti_status publish(const tutti_gathering *g, const tutti_peer_table *ta
     char key[TUTTI_KV_TREE_KEY_BYTES];
     verdict v = {.magic = TUTTI_PEER_TABLE_MAGIC, .nhosts = table->nhosts};
     TUTTI_TRY(tutti_random_bytes(&v.comm_id, sizeof v.comm_id));
-    v.comm_id |= 1; /* 0 stands for no communicator */
+    v.comm_id |= 1; /* 0 means no communicator */
     TUTTI_TRY(tutti_random_bytes(v.nonce, sizeof v.nonce));
     if (table->nhosts > 1)
-        TUTTI_TRY(
-            tutti_kv_tree_set(&g->tree, tutti_kv_tree_key(&g->tree, "ranks", -1, key), table, tutti_peer_table_bytes(table)));
+        TUTTI_TRY(tutti_kv_tree_set(&g->tree, tutti_kv_tree_key(&g->tree, "ranks", -1, key), table,
+                                    tutti_peer_table_bytes(table)));
     for (int i = 0; i < table->nhosts; i++) {
         const tutti_peer_table_host *host = &tutti_peer_table_hosts(table)[i];
         host_line line = {.magic = TUTTI_PEER_TABLE_MAGIC, .host = i, .leader = host->first, .nranks = host->nranks};
@@ -59,7 +59,7 @@ static tutti_status publish(const tutti_gathering *g, const tutti_peer_table *ta
     return tutti_kv_tree_set(&g->tree, tutti_kv_tree_key(&g->tree, "roll", -1, key), &v, sizeof v);
 }
 
-/* Rank 0: all have been gathered, or not. */
+/* Rank 0: publishes the peer table, or the error that prevented it. */
 static tutti_status conclude(tutti_gathering *g, tutti_status gathered, tutti_peer_table **roll_out) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     tutti_peer_table *table = NULL;
@@ -69,13 +69,15 @@ static tutti_status conclude(tutti_gathering *g, tutti_status gathered, tutti_pe
     if (status != TUTTI_OK) {
         verdict v = {.magic = TUTTI_PEER_TABLE_MAGIC, .status = status};
         free(table);
-        return tutti_peer_table_set_reason(&g->tree, tutti_kv_tree_key(&g->tree, "roll", -1, key), &v, sizeof v, status);
+        return tutti_peer_table_set_reason(&g->tree, tutti_kv_tree_key(&g->tree, "roll", -1, key), &v, sizeof v,
+                                           status);
     }
     *roll_out = table;
     return TUTTI_OK;
 }
 
-/* Rank 0 knows which ranks are missing; whether it is itself, some of the others look: one for each bit of a rank. */
+/* Rank 0 knows which ranks are missing; whether rank 0 itself is missing, some other ranks check: those that are
+ * powers of two. */
 static void say_first_absent(tutti_gathering *g) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     int there = 0;
@@ -85,10 +87,10 @@ static void say_first_absent(tutti_gathering *g) {
     if (store->check(store->context, key, &there) != TUTTI_OK || (there && g->notice.said < 2)) return;
     tutti_log(TUTTI_LOG_WARN, "the start has waited %lld s for rank 0, which %s; waits until TUTTI_CONNECT_TIMEOUT_MS",
               (long long)((g->tree.deadline->spent_ns - g->begin_ns) / TUTTI_NS_PER_S),
-              there ? "gathers the others, or has ended" : "has not come");
+              there ? "is gathering the others, or has ended" : "has not joined");
 }
 
-/* Waits for the key `peer table`, a while longer than the deadline. */
+/* Waits for the key `roll`, until shortly after the deadline. */
 static tutti_status await_roll(tutti_gathering *g, const char *key, void *value, size_t capacity, size_t *bytes_out) {
     int rank = g->own->rank;
     bool speaks = rank > 0 && (rank & (rank - 1)) == 0;
@@ -97,7 +99,8 @@ static tutti_status await_roll(tutti_gathering *g, const char *key, void *value,
     tutti_kv_tree patient = g->tree;
     patient.deadline = &patience;
     for (;;) {
-        tutti_status status = tutti_kv_tree_get(&patient, key, value, capacity, speaks ? LOOK_MS : INT64_MAX, bytes_out);
+        tutti_status status =
+            tutti_kv_tree_get(&patient, key, value, capacity, speaks ? LOOK_MS : INT64_MAX, bytes_out);
         tutti_deadline_passed(g->tree.deadline);
         if (status != TUTTI_ERR_TIMEOUT || !speaks || tutti_deadline_left_ms(&patience) == 0) return status;
         say_first_absent(g);
@@ -111,8 +114,8 @@ static tutti_status get_verdict(tutti_gathering *g, int nranks, verdict *verdict
     tutti_status status = await_roll(g, key, value, sizeof value, &bytes);
     if (status == TUTTI_ERR_TIMEOUT)
         return tutti_fail(status,
-                          "%d ranks should meet, but rank 0 has not gathered them before the deadline "
-                          "(TUTTI_CONNECT_TIMEOUT_MS): it has not come, or has ended",
+                          "%d ranks were expected, but rank 0 has not gathered them before the deadline "
+                          "(TUTTI_CONNECT_TIMEOUT_MS): it has not joined, or has ended",
                           nranks);
     TUTTI_TRY(status);
     verdict v = {0};
@@ -123,7 +126,7 @@ static tutti_status get_verdict(tutti_gathering *g, int nranks, verdict *verdict
         char text[TUTTI_PEER_TABLE_TEXT_BYTES + 1];
         snprintf(text, sizeof text, "%.*s", (int)(bytes - sizeof v), value + sizeof v);
         tutti_make_printable(text);
-        return tutti_fail(tutti_peer_table_status(v.status), "%s (told by rank 0)", text);
+        return tutti_fail(tutti_peer_table_status(v.status), "%s (reported by rank 0)", text);
     }
     *verdict_out = v;
     return TUTTI_OK;
@@ -142,7 +145,7 @@ static tutti_status find_place(tutti_gathering *g, const tutti_peer_info *own, t
     if (bytes != sizeof line || line.magic != TUTTI_PEER_TABLE_MAGIC || v.nhosts > own->nranks || line.host < 0 ||
         line.host >= v.nhosts || line.leader < 0 || line.leader > own->rank || line.nranks < 1 ||
         line.nranks > own->nranks)
-        return tutti_fail(TUTTI_ERR_DATA, "the store's key \"%s\" makes no sense", key);
+        return tutti_fail(TUTTI_ERR_DATA, "the store's key \"%s\" is malformed", key);
     *place_out = (tutti_place){.comm_id = v.comm_id,
                                .nhosts = v.nhosts,
                                .host = line.host,
@@ -155,9 +158,10 @@ static tutti_status find_place(tutti_gathering *g, const tutti_peer_info *own, t
 }
 
 tutti_status tutti_peer_table_check(const tutti_peer_table *table, size_t bytes, int nranks) {
-    if (tutti_peer_table_is_sound(table, bytes) && table->first == 0 && table->count == nranks && table->nranks == nranks)
+    if (tutti_peer_table_is_sound(table, bytes) && table->first == 0 && table->count == nranks &&
+        table->nranks == nranks)
         return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_DATA, "the list of all ranks makes no sense");
+    return tutti_fail(TUTTI_ERR_DATA, "the peer table is malformed");
 }
 
 static tutti_status read_roll(const tutti_kv_tree *tree, int nranks, int nhosts, tutti_peer_table **roll_out) {
@@ -166,8 +170,8 @@ static tutti_status read_roll(const tutti_kv_tree *tree, int nranks, int nhosts,
     tutti_peer_table *table;
     const tutti_peer_table all = {.nhosts = nhosts, .count = nranks};
     TUTTI_TRY(tutti_calloc(1, tutti_peer_table_bytes(&all), &table));
-    tutti_status status = tutti_kv_tree_get(tree, tutti_kv_tree_key(tree, "ranks", -1, key), table, tutti_peer_table_bytes(&all),
-                                          INT64_MAX, &bytes);
+    tutti_status status = tutti_kv_tree_get(tree, tutti_kv_tree_key(tree, "ranks", -1, key), table,
+                                            tutti_peer_table_bytes(&all), INT64_MAX, &bytes);
     if (status == TUTTI_OK) status = tutti_peer_table_check(table, bytes, nranks);
     if (status != TUTTI_OK) {
         free(table);
@@ -180,21 +184,22 @@ static tutti_status read_roll(const tutti_kv_tree *tree, int nranks, int nhosts,
 
 /* ------------------------------------------------------------------------------------------------ both */
 
-/* Another process with this rank, which knows the secret, has left its claim or does so soon; else a stranger has counted. */
+/* Whether another process with this rank that knows the secret has left its claim, or does so within TWIN_MS; else
+ * a process without the secret has changed the counter. */
 static bool is_claimed(const tutti_kv_tree *tree, int rank) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     tutti_peer_table_claim claim;
     size_t bytes = 0;
     tutti_deadline soon = tutti_deadline_after_ms(TWIN_MS);
     tutti_kv_tree brief = *tree;
-    brief.deadline = &soon; /* also for a claim that is not proved */
+    brief.deadline = &soon; /* also limits the wait for a claim with a wrong MAC */
     tutti_kv_tree_key(tree, "claim", rank, key);
     bool claimed = tutti_kv_tree_get(&brief, key, &claim, sizeof claim, TWIN_MS, &bytes) == TUTTI_OK;
     tutti_kv_tree_close(&brief);
     if (!claimed)
         tutti_log(
             TUTTI_LOG_WARN,
-            "the store's counter of rank %d is ignored: something that does not know this job's secret has changed it",
+            "the store's counter of rank %d is ignored: a process that does not know this job's secret has changed it",
             rank);
     return claimed;
 }
@@ -210,7 +215,7 @@ static tutti_status count_self(const tutti_kv_tree *tree, const tutti_peer_info 
     }
     if (sum == own->nranks) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_CONFIG,
-                      "rank %d is there twice (or the store still holds \"%s\" of an earlier job): each "
+                      "two processes have rank %d (or the store still holds \"%s\" of an earlier job): each "
                       "process needs a RANK of its own",
                       own->rank, tree->prefix);
 }
@@ -223,7 +228,7 @@ static tutti_status exchange(tutti_gathering *g, tutti_place *place, tutti_peer_
         TUTTI_TRY(conclude(g, status, table));
         return find_place(g, own, place);
     }
-    /* Whoever found that ranks are missing waits for rank 0, which knows of all of them. */
+    /* A rank that timed out waits for rank 0, which knows all missing ranks. */
     status = tutti_peer_table_pass_on(g, status);
     if (status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT) return status;
     TUTTI_TRY(find_place(g, own, place));
@@ -231,8 +236,9 @@ static tutti_status exchange(tutti_gathering *g, tutti_place *place, tutti_peer_
 }
 
 tutti_status tutti_peer_table_exchange(const tutti_store *store, const char *prefix, const tutti_peer_info *own,
-                                 tutti_deadline *deadline, tutti_place *place_out, tutti_peer_table **roll_out) {
-    tutti_gathering g = {.own = own, .begin_ns = deadline->spent_ns, .span = tutti_kv_tree_span(own->rank, own->nranks)};
+                                       tutti_deadline *deadline, tutti_place *place_out, tutti_peer_table **roll_out) {
+    tutti_gathering g = {
+        .own = own, .begin_ns = deadline->spent_ns, .span = tutti_kv_tree_span(own->rank, own->nranks)};
     tutti_place place;
     tutti_peer_table *table = NULL;
     tutti_status status = tutti_kv_tree_open(store, prefix, deadline, &g.tree);

@@ -1,17 +1,19 @@
 /*
- * Who is there and on which host: gathered from all ranks through the store, and handed to one rank of each host.
+ * The ranks of a new communicator and the host of each: gathered from all ranks through the store, and handed to
+ * one rank of each host.
  *
- *   every rank   count/<rank>     counts it: a second one there is an error
- *                claim/<rank>     where the job has a secret: proves what the counter says
- *   rank r > 0   cards/<r>        a peer table of the ranks that hand on through r (kv_tree.h), or why there is none
- *   rank 0       ranks            the peer table of all
- *                host/<id>        for each host: which of its ranks leads it, and where that one listens
- *                peer table             last: the communicator's id and key; or an error, which then is every rank's
+ *   every rank   count/<rank>   counts the rank; a second process with this rank is an error
+ *                claim/<rank>   if the job has a secret: authenticates what the counter says
+ *   rank r > 0   cards/<r>      peer table of the ranks in the subtree of r (kv_tree.h), or the error that prevented it
+ *   rank 0       ranks          peer table of all ranks
+ *                host/<id>      for each host: its leader, and where the leader listens
+ *                roll           last: the communicator's id and key; or an error, which every rank then returns
  *
- * All ranks read `peer table` and their host's line, which do not grow with the number of ranks; only leaders read the peer table of
- * all, and hand it to their host (segment.h). A host's leader is its lowest rank.
+ * All ranks read `roll` and the line of their host, whose sizes do not depend on the number of ranks. Only leaders
+ * read the peer table of all ranks and share it with their host (segment.h). The leader of a host is its lowest
+ * rank.
  *
- * The store is an untrusted board: what is read there is bounded and checked.
+ * The store is untrusted: values read from it are bounded and checked.
  */
 #ifndef TUTTI_PEER_TABLE_H
 #define TUTTI_PEER_TABLE_H
@@ -24,11 +26,11 @@
 typedef struct tutti_peer_table_host {
     char id[64];
     char name[64];
-    char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* of its lowest rank */
-    uint64_t machine;                          /* as in its lowest rank's card */
-    tutti_core_mask cores;                     /* of all its ranks together */
-    int32_t most_cores;                        /* the least of its ranks' */
-    int32_t first, nranks;                     /* its lowest rank; how many it has */
+    char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* socket name of its lowest rank */
+    uint64_t machine;                          /* from its lowest rank's card */
+    tutti_core_mask cores;                     /* union of the cores of its ranks */
+    int32_t most_cores;                        /* the smallest of its ranks */
+    int32_t first, nranks;                     /* first: its lowest rank; nranks: number of its ranks */
     int32_t unused;
 } tutti_peer_table_host;
 
@@ -39,16 +41,16 @@ typedef struct tutti_peer_table_rank {
     int32_t unused;
 } tutti_peer_table_rank;
 
-/* Followed by hosts[nhosts], in the order of their lowest ranks, and ranks[count]; or, where status is not TUTTI_OK, by a
- * text. */
+/* Followed by hosts[nhosts], in the order of their lowest ranks, and ranks[count]; if status is not TUTTI_OK, by an
+ * error text instead. */
 typedef struct tutti_peer_table {
     uint64_t magic;
     int32_t status;
-    int32_t nranks;       /* of the world, as rank `first` was told */
-    int32_t first, count; /* the ranks that are listed */
+    int32_t nranks;       /* size of the world according to rank `first` */
+    int32_t first, count; /* the table lists ranks [first, first + count) */
     int32_t nhosts;
     int32_t unused;
-    char version[32];   /* of rank `first`; checked to be equal on the others */
+    char version[32];   /* of rank `first`; checked against all other ranks */
     char settings[320]; /* likewise */
 } tutti_peer_table;
 
@@ -65,22 +67,22 @@ static inline size_t tutti_peer_table_bytes(const tutti_peer_table *table) {
            (size_t)table->count * sizeof(tutti_peer_table_rank);
 }
 
-/* What every rank gets. */
+/* The part of the result that every rank gets. */
 typedef struct tutti_place {
     uint64_t comm_id;
-    uint8_t nonce[TUTTI_NONCE_BYTES]; /* key of the proofs where no secret is set */
-    int nhosts, host;                 /* host: this rank's */
-    int leader, neighbours;           /* of this host: its lowest rank; how many ranks it has */
+    uint8_t nonce[TUTTI_NONCE_BYTES]; /* key of the MACs if no secret is set */
+    int nhosts, host;                 /* host: index of this rank's host */
+    int leader, neighbours;           /* of this host: leader is its lowest rank, neighbours the number of its ranks */
     int64_t leader_pid;
-    char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* of the leader */
+    char socket_name[TUTTI_SOCKET_NAME_BYTES]; /* listener of the leader */
 } tutti_place;
 
-/* Every rank gets the same, or an error: a rank that is missing, there twice, of another version or with other settings.
- * roll_out: the peer table of all on leaders (free it with free()), NULL on the others. */
+/* All ranks get the same result, or an error: a rank is missing, exists twice, or has another version or other
+ * settings. roll_out: the peer table of all ranks on leaders (release it with free()), NULL on the others. */
 tutti_status tutti_peer_table_exchange(const tutti_store *store, const char *prefix, const tutti_peer_info *own,
-                                 tutti_deadline *deadline, tutti_place *place_out, tutti_peer_table **roll_out);
+                                       tutti_deadline *deadline, tutti_place *place_out, tutti_peer_table **roll_out);
 
-/* Is that a whole peer table of `nranks` ranks, of which each index leads where it should? */
+/* Checks that this is a complete peer table of `nranks` ranks whose indices are all in range. */
 tutti_status tutti_peer_table_check(const tutti_peer_table *table, size_t bytes, int nranks);
 
 #endif

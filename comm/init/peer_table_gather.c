@@ -1,8 +1,8 @@
 /*
  * The way up of a peer table: from the leaves of the tree to rank 0. See peer_table.h.
  *
- * Gathering keeps hosts and ranks in two arrays that have room for the whole subtree; they are packed to be sent. A rank
- * that cannot gather its subtree hands on the reason in its place, so rank 0 learns it as soon as anybody does.
+ * While gathering, hosts and ranks are in two arrays with room for the whole subtree; they are packed for sending.
+ * A rank that cannot gather its subtree passes on the error instead, so rank 0 learns of it without delay.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "bootstrap/base/status.h"
 #include "comm/init/peer_table_state.h"
 
-#define LOOK_MS    500 /* after so long a wait, a look at why somebody does not come */
+#define LOOK_MS    500 /* after a wait of this length, check why a rank is missing */
 #define MOST_NAMED 16
 
 tutti_status tutti_peer_table_status(int32_t status) {
@@ -32,7 +32,7 @@ static void enter_self(tutti_gathering *g) {
     g->ranks[g->count++] = (tutti_peer_table_rank){.pid = own->pid, .pid_space = own->pid_space};
 }
 
-/* Ends all texts, so that what came from outside can be printed. */
+/* Terminates all texts, so that values from outside can be printed. */
 void tutti_peer_table_bound_texts(tutti_peer_table *table) {
     table->version[sizeof table->version - 1] = '\0';
     table->settings[sizeof table->settings - 1] = '\0';
@@ -45,7 +45,7 @@ void tutti_peer_table_bound_texts(tutti_peer_table *table) {
     }
 }
 
-/* Does each host have as many ranks as it says? */
+/* Whether the number of ranks of each host is right. */
 static bool are_counted(const tutti_peer_table *table) {
     const tutti_peer_table_host *hosts = tutti_peer_table_hosts(table);
     const tutti_peer_table_rank *ranks = tutti_peer_table_ranks(table);
@@ -57,7 +57,7 @@ static bool are_counted(const tutti_peer_table *table) {
     return equal;
 }
 
-/* Does what was read hang together? */
+/* Whether a table that was read is consistent. */
 bool tutti_peer_table_is_sound(const tutti_peer_table *table, size_t bytes) {
     if (bytes < sizeof *table || table->magic != TUTTI_PEER_TABLE_MAGIC || table->status != TUTTI_OK) return false;
     if (table->count < 1 || table->nhosts < 1 || table->nhosts > table->count || table->first < 0) return false;
@@ -77,16 +77,17 @@ static tutti_status check_equal(const tutti_peer_info *own, const tutti_peer_tab
     const tutti_peer_table_rank *rank = &tutti_peer_table_ranks(table)[0];
     if (table->nranks != own->nranks)
         return tutti_fail(TUTTI_ERR_CONFIG,
-                          "rank %d (host %s, pid %lld) says %d ranks, rank %d says %d: WORLD_SIZE must be "
+                          "rank %d (host %s, pid %lld) has WORLD_SIZE %d, rank %d has %d: WORLD_SIZE must be "
                           "equal everywhere",
-                          table->first, tutti_peer_table_hosts(table)[rank->host].name, (long long)rank->pid, table->nranks,
-                          own->rank, own->nranks);
+                          table->first, tutti_peer_table_hosts(table)[rank->host].name, (long long)rank->pid,
+                          table->nranks, own->rank, own->nranks);
     if (strcmp(table->version, own->version) != 0)
         return tutti_fail(TUTTI_ERR_CONFIG,
                           "rank %d runs Tutti %s, rank %d runs %s: all ranks must load the same version", table->first,
                           table->version, own->rank, own->version);
     if (strcmp(table->settings, own->settings) != 0)
-        return tutti_fail(TUTTI_ERR_CONFIG, "settings differ: rank %d has \"%s\", rank %d has \"%s\"; set them alike",
+        return tutti_fail(TUTTI_ERR_CONFIG,
+                          "settings differ: rank %d has \"%s\", rank %d has \"%s\"; set them equally on all ranks",
                           table->first, table->settings, own->rank, own->settings);
     return TUTTI_OK;
 }
@@ -97,7 +98,7 @@ static int find_host(const tutti_gathering *g, const char *id) {
     return host;
 }
 
-/* Adds a child's peer table, whose ranks are above all that are here. */
+/* Adds a child's peer table, whose ranks are above all that have been added. */
 static tutti_status merge(tutti_gathering *g, const tutti_peer_table *table) {
     const tutti_peer_table_host *hosts = tutti_peer_table_hosts(table);
     const tutti_peer_table_rank *ranks = tutti_peer_table_ranks(table);
@@ -121,7 +122,7 @@ static tutti_status merge(tutti_gathering *g, const tutti_peer_table *table) {
     return TUTTI_OK;
 }
 
-/* ------------------------------------------------------------------------------------------ who is late */
+/* ------------------------------------------------------------------------------------------- late ranks */
 
 static bool is_there(const tutti_gathering *g, const char *what, int rank) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
@@ -131,7 +132,7 @@ static bool is_there(const tutti_gathering *g, const char *what, int rank) {
     return store->check(store->context, key, &exists) == TUTTI_OK && exists;
 }
 
-/* Ranks found, as "2, 5 and 3 more". */
+/* A list of ranks, as "2, 5 and 3 more". */
 typedef struct listing {
     char text[256];
     size_t used;
@@ -144,17 +145,18 @@ static bool has_not_come(const tutti_gathering *g, int rank) {
     return !is_there(g, "count", rank);
 }
 
-/* It has come and has all that it waits for, but has handed on nothing. */
+/* The rank has joined and all its children have passed on their tables, but it has passed on nothing. */
 static bool stands_still(const tutti_gathering *g, int rank) {
     if (is_there(g, "cards", rank)) return false;
     TUTTI_KV_TREE_EACH_CHILD(step, rank, g->own->nranks) if (!is_there(g, "cards", rank + step)) return false;
     return true;
 }
 
-/* A rank that has handed on has them all, until the deadline; from then on it may have handed on that some are missing. */
+/* Until the deadline, a rank that has passed on has its whole subtree; after it, it may have passed on that ranks
+ * are missing. */
 typedef enum thoroughness { BEFORE_THE_DEADLINE, AFTER_THE_DEADLINE } thoroughness;
 
-/* Those that hand on through the rank, itself included, of which that is true. */
+/* Lists the ranks in the subtree of `rank`, itself included, that meet the condition. */
 static void list_under(const tutti_gathering *g, int rank, condition is_meant, thoroughness when, listing *found) {
     if (when == BEFORE_THE_DEADLINE && is_there(g, "cards", rank)) return;
     if (is_meant(g, rank) && ++found->count <= MOST_NAMED)
@@ -163,7 +165,7 @@ static void list_under(const tutti_gathering *g, int rank, condition is_meant, t
     TUTTI_KV_TREE_EACH_CHILD(step, rank, g->own->nranks) list_under(g, rank + step, is_meant, when, found);
 }
 
-/* Of the own subtree. */
+/* Lists the ranks of this rank's own subtree that meet the condition. */
 static listing list_ranks(const tutti_gathering *g, condition is_meant, thoroughness when) {
     listing found = {.count = 0};
     TUTTI_KV_TREE_EACH_CHILD(step, g->own->rank, g->own->nranks)
@@ -173,13 +175,14 @@ static listing list_ranks(const tutti_gathering *g, condition is_meant, thorough
     return found;
 }
 
-/* Rank 0 says it for all. That ranks have come and do not go on is said later: a busy machine has many such. */
+/* Logged by rank 0 for all ranks. That ranks have joined and make no progress is logged only from the second notice
+ * on: a busy machine has many such ranks. */
 static void say_absent(const tutti_gathering *g) {
     long long seconds = (g->tree.deadline->spent_ns - g->begin_ns) / TUTTI_NS_PER_S;
     listing found = list_ranks(g, has_not_come, BEFORE_THE_DEADLINE);
     if (found.count > 0) {
         tutti_log(TUTTI_LOG_WARN,
-                  "the start has waited %lld s for ranks that have not come, of %d: %s; waits until "
+                  "the start has waited %lld s for ranks that have not joined, of %d: %s; waits until "
                   "TUTTI_CONNECT_TIMEOUT_MS",
                   seconds, g->own->nranks, found.text);
         return;
@@ -187,30 +190,29 @@ static void say_absent(const tutti_gathering *g) {
     if (g->notice.said < 2) return;
     found = list_ranks(g, stands_still, BEFORE_THE_DEADLINE);
     if (found.count > 0)
-        tutti_log(
-            TUTTI_LOG_WARN,
-            "the start has waited %lld s for ranks that have come, but have ended since or do not go on: %s; waits "
-            "until TUTTI_CONNECT_TIMEOUT_MS",
-            seconds, found.text);
+        tutti_log(TUTTI_LOG_WARN,
+                  "the start has waited %lld s for ranks that have joined, but have ended since or make no progress: "
+                  "%s; waits until TUTTI_CONNECT_TIMEOUT_MS",
+                  seconds, found.text);
 }
 
 static tutti_status fail_absent(const tutti_gathering *g) {
     listing found = list_ranks(g, has_not_come, AFTER_THE_DEADLINE);
     if (found.count > 0)
         return tutti_fail(TUTTI_ERR_TIMEOUT,
-                          "%d ranks should meet, but these have not come before the deadline "
+                          "%d ranks were expected, but these have not joined before the deadline "
                           "(TUTTI_CONNECT_TIMEOUT_MS): %s",
                           g->own->nranks, found.text);
     found = list_ranks(g, stands_still, AFTER_THE_DEADLINE);
     return tutti_fail(
         TUTTI_ERR_TIMEOUT,
-        "%d ranks should meet, and all have come, but before the deadline (TUTTI_CONNECT_TIMEOUT_MS) these "
-        "have ended since or did not go on: %s",
-        g->own->nranks, found.count > 0 ? found.text : "none that could be seen");
+        "%d ranks were expected, and all have joined, but before the deadline (TUTTI_CONNECT_TIMEOUT_MS) these "
+        "have ended since or made no progress: %s",
+        g->own->nranks, found.count > 0 ? found.text : "none that could be identified");
 }
 
-/* A rank that was told of more ranks than the others waits for ones that will never come. Its counter tells, or its claim: each
- * counts by the number of ranks that it was told. */
+/* A rank with a larger WORLD_SIZE than the others waits for ranks that never join. Its counter or its claim shows
+ * that: each rank adds its WORLD_SIZE to its counter. */
 static tutti_status check_counter(const tutti_gathering *g, int rank) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     int exists = 0;
@@ -227,8 +229,9 @@ static tutti_status check_counter(const tutti_gathering *g, int rank) {
         TUTTI_TRY(tutti_kv_tree_add(&g->tree, key, 0, &told));
     }
     if (told == g->own->nranks) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_CONFIG, "rank %d says %lld ranks, rank %d says %d: WORLD_SIZE must be equal everywhere",
-                      rank, (long long)told, g->own->rank, g->own->nranks);
+    return tutti_fail(TUTTI_ERR_CONFIG,
+                      "rank %d has WORLD_SIZE %lld, rank %d has %d: WORLD_SIZE must be equal everywhere", rank,
+                      (long long)told, g->own->rank, g->own->nranks);
 }
 
 static tutti_status await_child(tutti_gathering *g, int rank, size_t *bytes_out) {
@@ -245,15 +248,15 @@ static tutti_status await_child(tutti_gathering *g, int rank, size_t *bytes_out)
 
 /* ------------------------------------------------------------------------------------------ the way up */
 
-/* A child has handed on a reason. */
+/* A child has passed on an error. */
 static tutti_status adopt_reason(const tutti_gathering *g, int rank, size_t bytes) {
     tutti_peer_table *table = g->incoming;
     size_t text_bytes = bytes - sizeof *table;
     char text[TUTTI_PEER_TABLE_TEXT_BYTES];
-    if (table->status == TUTTI_ERR_TIMEOUT) return fail_absent(g); /* there may be more of them */
+    if (table->status == TUTTI_ERR_TIMEOUT) return fail_absent(g); /* more ranks may be missing */
     snprintf(text, sizeof text, "%.*s", (int)tutti_min_size(text_bytes, sizeof text - 1), (const char *)(table + 1));
     tutti_make_printable(text);
-    return tutti_fail(tutti_peer_table_status(table->status), "%s (told by rank %d)", text, rank);
+    return tutti_fail(tutti_peer_table_status(table->status), "%s (reported by rank %d)", text, rank);
 }
 
 static tutti_status take_child(tutti_gathering *g, int rank) {
@@ -262,15 +265,17 @@ static tutti_status take_child(tutti_gathering *g, int rank) {
     tutti_peer_table *table = g->incoming;
     bool readable = bytes >= sizeof *table && table->magic == TUTTI_PEER_TABLE_MAGIC;
     if (readable && table->status != TUTTI_OK) return adopt_reason(g, rank, bytes);
-    if (!readable || !tutti_peer_table_is_sound(table, bytes) || table->first != rank || table->count > g->span - g->count)
-        return tutti_fail(TUTTI_ERR_DATA,
-                          "what rank %d left in the store is no card of a Tutti rank; is another program "
-                          "using the same store and prefix?",
-                          rank);
+    if (!readable || !tutti_peer_table_is_sound(table, bytes) || table->first != rank ||
+        table->count > g->span - g->count)
+        return tutti_fail(
+            TUTTI_ERR_DATA,
+            "the value that rank %d left in the store is not the card of a Tutti rank; is another program "
+            "using the same store and prefix?",
+            rank);
     tutti_peer_table_bound_texts(table);
     TUTTI_TRY(check_equal(g->own, table));
     if (table->count != tutti_kv_tree_span(rank, g->own->nranks))
-        return tutti_fail(TUTTI_ERR_DATA, "rank %d speaks for %d ranks, %d expected", rank, table->count,
+        return tutti_fail(TUTTI_ERR_DATA, "rank %d passes on %d ranks, %d expected", rank, table->count,
                           tutti_kv_tree_span(rank, g->own->nranks));
     return merge(g, table);
 }
@@ -279,7 +284,7 @@ tutti_status tutti_peer_table_gather(tutti_gathering *g) {
     size_t n = (size_t)g->span;
     TUTTI_TRY(tutti_calloc(n, sizeof *g->hosts, &g->hosts));
     TUTTI_TRY(tutti_calloc(n, sizeof *g->ranks, &g->ranks));
-    /* The largest child has half of the subtree, or more in the world's last one. */
+    /* The largest child has half of the subtree; more if the subtree is cut off at the end of the world. */
     g->incoming_capacity = tutti_max_size(sizeof *g->incoming + n * (sizeof *g->hosts + sizeof *g->ranks),
                                           sizeof *g->incoming + TUTTI_PEER_TABLE_TEXT_BYTES);
     TUTTI_TRY(tutti_calloc(1, g->incoming_capacity, &g->incoming));
@@ -290,10 +295,10 @@ tutti_status tutti_peer_table_gather(tutti_gathering *g) {
 
 tutti_status tutti_peer_table_pack(const tutti_gathering *g, tutti_peer_table **roll_out) {
     tutti_peer_table head = {.magic = TUTTI_PEER_TABLE_MAGIC,
-                       .nranks = g->own->nranks,
-                       .first = g->own->rank,
-                       .count = g->count,
-                       .nhosts = g->nhosts};
+                             .nranks = g->own->nranks,
+                             .first = g->own->rank,
+                             .count = g->count,
+                             .nhosts = g->nhosts};
     memcpy(head.version, g->own->version, sizeof head.version);
     memcpy(head.settings, g->own->settings, sizeof head.settings);
     tutti_peer_table *table;
@@ -305,9 +310,9 @@ tutti_status tutti_peer_table_pack(const tutti_gathering *g, tutti_peer_table **
     return TUTTI_OK;
 }
 
-/* Writes `head` (of head_bytes) and this thread's error text behind it; gives the error again. */
-tutti_status tutti_peer_table_set_reason(const tutti_kv_tree *tree, const char *key, const void *head, size_t head_bytes,
-                                   tutti_status status) {
+/* Writes `head` (head_bytes) followed by this thread's error text; returns the error again. */
+tutti_status tutti_peer_table_set_reason(const tutti_kv_tree *tree, const char *key, const void *head,
+                                         size_t head_bytes, tutti_status status) {
     char text[TUTTI_PEER_TABLE_TEXT_BYTES], value[sizeof(tutti_peer_table) + TUTTI_PEER_TABLE_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", tutti_last_error());
     memcpy(value, head, head_bytes);
@@ -316,7 +321,7 @@ tutti_status tutti_peer_table_set_reason(const tutti_kv_tree *tree, const char *
     return tutti_fail(status, "%s", text);
 }
 
-/* Hands the subtree's peer table, or why there is none, to the parent. */
+/* Passes the subtree's peer table, or the error that prevented it, to the parent. */
 tutti_status tutti_peer_table_pass_on(tutti_gathering *g, tutti_status gathered) {
     char key[TUTTI_KV_TREE_KEY_BYTES];
     tutti_peer_table *table;

@@ -1,5 +1,6 @@
 /*
- * A peer table that is being gathered: between peer_table.c (what goes through the store, and down) and peer_table_gather.c (the way up).
+ * A peer table that is being gathered, shared by peer_table.c (the exchange through the store and the way down)
+ * and peer_table_gather.c (the way up the tree).
  */
 #ifndef TUTTI_PEER_TABLE_STATE_H
 #define TUTTI_PEER_TABLE_STATE_H
@@ -11,7 +12,7 @@
 #define TUTTI_PEER_TABLE_MAGIC      UINT64_C(0x32306c6c6f727474) /* "ttroll02" */
 #define TUTTI_PEER_TABLE_TEXT_BYTES 1024
 
-/* "claim/<rank>", where values are proved: the counter's place, which anybody can change, is taken by this. */
+/* "claim/<rank>", if values are authenticated: it replaces the counter, which any process can change. */
 typedef struct tutti_peer_table_claim {
     int32_t nranks, unused;
 } tutti_peer_table_claim;
@@ -19,35 +20,35 @@ typedef struct tutti_peer_table_claim {
 typedef struct tutti_gathering {
     tutti_kv_tree tree;
     const tutti_peer_info *own;
-    int span; /* ranks of the subtree */
+    int span; /* number of ranks in this rank's subtree */
     int count, nhosts;
-    tutti_peer_table_host *hosts; /* room for span */
-    tutti_peer_table_rank *ranks; /* likewise */
-    tutti_peer_table *incoming;   /* room for the largest peer table of a child, or a text */
+    tutti_peer_table_host *hosts; /* room for `span` hosts */
+    tutti_peer_table_rank *ranks; /* room for `span` ranks */
+    tutti_peer_table *incoming;   /* room for a child's largest peer table, or an error text */
     size_t incoming_capacity;
-    int64_t begin_ns;    /* what the deadline had charged when the peer table began */
-    tutti_notice notice; /* of the ranks that this one waits for */
+    int64_t begin_ns;    /* time charged to the deadline when the exchange began */
+    tutti_notice notice; /* when to log the next notice about the ranks that this one waits for */
 } tutti_gathering;
 
-/* Whether this rank is to say now for which ranks it waits. */
+/* Whether it is time for this rank to log which ranks it waits for. */
 static inline bool tutti_peer_table_is_late(tutti_gathering *g) {
     return tutti_notice_due(&g->notice, g->tree.deadline->spent_ns - g->begin_ns);
 }
 
-/* Gathers the subtree's peer table from the store. */
+/* Gathers the peer table of the subtree from the store. */
 tutti_status tutti_peer_table_gather(tutti_gathering *g);
 tutti_status tutti_peer_table_pack(const tutti_gathering *g, tutti_peer_table **roll_out);
-/* Hands the subtree's peer table, or why there is none, to the parent; gives the status again. */
+/* Passes the subtree's peer table, or the error that prevented it, to the parent; returns that error again. */
 tutti_status tutti_peer_table_pass_on(tutti_gathering *g, tutti_status gathered);
 
-/* Writes `head` (of head_bytes) and this thread's error text behind it; gives the error again. */
+/* Writes `head` (head_bytes) followed by this thread's error text; returns the error again. */
 tutti_status tutti_peer_table_set_reason(const tutti_kv_tree *tree, const char *key, const void *head,
                                          size_t head_bytes, tutti_status status);
-/* A status as another rank gave it. */
+/* A status received from another rank; TUTTI_ERR_CONFIG if it is not a valid error. */
 tutti_status tutti_peer_table_status(int32_t status);
-/* Does what was read hang together? */
+/* Whether a table that was read is consistent. */
 bool tutti_peer_table_is_sound(const tutti_peer_table *table, size_t bytes);
-/* Ends all texts, so that what came from outside can be printed. */
+/* Terminates all texts, so that values from outside can be printed. */
 void tutti_peer_table_bound_texts(tutti_peer_table *table);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The times of a start. See timing.h.
+ * The times of a startup. See timing.h.
  */
 #include "comm/init/timing.h"
 
@@ -11,7 +11,7 @@
 
 static const char *const names[TUTTI_TIMING_PHASES] = {
     [TUTTI_TIMING_LAUNCHER] = "launcher", [TUTTI_TIMING_STORE] = "store",     [TUTTI_TIMING_MEMORY] = "memory",
-    [TUTTI_TIMING_ROLL] = "roll",         [TUTTI_TIMING_CONTACT] = "contact", [TUTTI_TIMING_DOORS] = "doors",
+    [TUTTI_TIMING_ROLL] = "peer table",   [TUTTI_TIMING_CONTACT] = "contact", [TUTTI_TIMING_DOORS] = "addresses",
     [TUTTI_TIMING_MEETING] = "meeting",
 };
 
@@ -35,7 +35,8 @@ void tutti_timing_store(tutti_shm_member *seat) {
     memcpy(seat->phase_ns, watch.phase_ns, sizeof watch.phase_ns);
 }
 
-/* The longest of a phase among the host's ranks; the first meeting is everybody's, and not over when they leave theirs. */
+/* The longest time of a phase among the host's ranks. All ranks share the first barrier, so the times of other
+ * ranks do not contain it yet. */
 static int64_t longest(const tutti_shm_segment *segment, int nseats, int phase) {
     int64_t most_ns = watch.phase_ns[phase];
     for (int seat = 0; seat < nseats; seat++) {
@@ -58,6 +59,6 @@ void tutti_timing_log(const char *name, int nranks, int nhosts, const tutti_shm_
         if (most_ns > own_ns + own_ns / 2 + TUTTI_NS_PER_MS)
             used += (size_t)snprintf(text + used, sizeof text - used, " (slowest %.1f)", (double)most_ns / 1e6);
     }
-    tutti_log(TUTTI_LOG_INFO, "communicator \"%s\" of %d ranks on %d host%s is there after %.1f ms%s", name, nranks,
+    tutti_log(TUTTI_LOG_INFO, "communicator \"%s\" of %d ranks on %d host%s is ready after %.1f ms%s", name, nranks,
               nhosts, nhosts > 1 ? "s" : "", (double)total_ns / 1e6, text);
 }

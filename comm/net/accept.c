@@ -1,12 +1,13 @@
 /*
- * The thread behind the listener: accepts connections, lets each prove itself, hands on those that do.
+ * The listener's thread: accepts connections, authenticates each, and passes on those that succeed.
  *
- *   accept -> HELLO (its bytes come) -> PROOF (we have answered; its bytes come) -> handed on, or closed
+ *   accept -> HELLO (its bytes arrive) -> PROOF (answer sent; its bytes arrive) -> passed on, or closed
  *
- * It waits for all of them at a time, with epoll. Strangers have a few seconds; of those that have sent nothing the oldest
- * goes when there are too many, so that a flood that only connects cannot keep out who knows the key.
+ * It waits for all of them at once, with epoll. Unauthenticated connections have a few seconds. If there are too
+ * many, the oldest of those that have sent nothing is closed, so that a flood of bare connections cannot keep out a
+ * process that knows the key.
  *
- * Invariant: at most MOST_STRANGERS connections that have proved nothing are kept, each for STRANGER_MS at most.
+ * Invariant: at most MOST_STRANGERS unauthenticated connections are kept, each for STRANGER_MS at most.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -35,15 +36,15 @@
 
 typedef enum watched_kind { STOP, LISTENER, HELLO, PROOF } watched_kind;
 
-/* What epoll watches. */
+/* A descriptor that epoll watches. */
 typedef struct watched {
     watched_kind kind;
     int fd;
     int64_t born_ns;
-    size_t got; /* bytes of the message that is due */
+    size_t got; /* bytes received of the message that is due */
     tutti_listener_hello hello;
     tutti_listener_proof proof, expected;
-    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once it is proved */
+    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once it is authenticated */
 } watched;
 
 typedef struct server {
@@ -62,7 +63,7 @@ static _Atomic(server *) running; /* set once the thread runs, cleared after it 
 /* --------------------------------------------------------------------------------------------- strangers */
 
 static void drop(server *s, int index) {
-    if (s->strangers[index]->fd >= 0) close(s->strangers[index]->fd); /* and so out of epoll */
+    if (s->strangers[index]->fd >= 0) close(s->strangers[index]->fd); /* removes it from epoll, too */
     explicit_bzero(s->strangers[index], sizeof *s->strangers[index]);
     free(s->strangers[index]);
     s->strangers[index] = s->strangers[--s->nstrangers];
@@ -74,12 +75,12 @@ static int index_of(const server *s, const watched *stranger) {
     return index;
 }
 
-/* Who tries all of our addresses at once goes from all but one, before he has proved anything. */
+/* A peer that tries all of our addresses at once closes all but one of its connections before it proves anything. */
 static bool is_spare(const watched *stranger) {
     return stranger->kind == PROOF || stranger->got == 0;
 }
 
-/* Says so, but the less often the more of them there are. */
+/* Logs the refusal, but the less often the more refusals there are. */
 static void refuse(server *s, watched *stranger, const char *why) {
     char peer[TUTTI_ADDRESS_TEXT_BYTES];
     uint64_t count = ++s->refused;
@@ -90,7 +91,7 @@ static void refuse(server *s, watched *stranger, const char *why) {
     drop(s, index_of(s, stranger));
 }
 
-/* The oldest of those that have said nothing, else the oldest. */
+/* Refuses the oldest connection of those that have sent nothing, else the oldest. */
 static void make_room(server *s) {
     int oldest = 0;
     for (int i = 1; i < s->nstrangers; i++) {
@@ -98,7 +99,7 @@ static void make_room(server *s) {
         bool a_silent = a->kind == HELLO && a->got == 0, b_silent = b->kind == HELLO && b->got == 0;
         if (a_silent != b_silent ? a_silent : a->born_ns < b->born_ns) oldest = i;
     }
-    refuse(s, s->strangers[oldest], "too many others came before it had proved itself");
+    refuse(s, s->strangers[oldest], "too many other connections arrived before it had authenticated itself");
 }
 
 static void accept_one(server *s, const watched *listener) {
@@ -122,7 +123,7 @@ static void accept_one(server *s, const watched *listener) {
     s->strangers[s->nstrangers++] = stranger;
 }
 
-/* Sends all at once: a few bytes always fit into a fresh connection. */
+/* Sends the whole message: a few bytes always fit into the buffer of a new connection. */
 static bool send_message(int fd, const void *message, size_t bytes) {
     return send(fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)bytes;
 }
@@ -130,10 +131,11 @@ static bool send_message(int fd, const void *message, size_t bytes) {
 static void answer_hello(server *s, watched *stranger) {
     tutti_listener_reply reply;
     const tutti_listener_endpoint here = tutti_listener_called(stranger->fd, /* by_this_side */ false);
-    if (tutti_listener_answer(&stranger->hello, s->self, &here, &reply, &stranger->expected, stranger->key) != TUTTI_OK) {
+    if (tutti_listener_answer(&stranger->hello, s->self, &here, &reply, &stranger->expected, stranger->key) !=
+        TUTTI_OK) {
         refuse(s, stranger, tutti_last_error());
     } else if (!send_message(stranger->fd, &reply, sizeof reply)) {
-        refuse(s, stranger, "it does not listen to the answer");
+        refuse(s, stranger, "it did not receive the answer");
     } else if (reply.verdict != TUTTI_LISTENER_ACCEPTED) {
         refuse(s, stranger, tutti_listener_verdict_text((tutti_listener_verdict)reply.verdict));
     } else {
@@ -148,7 +150,7 @@ static void check_proof(server *s, watched *stranger) {
     if (!proved) welcome.verdict = TUTTI_LISTENER_UNPROVED;
     bool heard = send_message(stranger->fd, &welcome, sizeof welcome);
     if (!proved || !heard) {
-        refuse(s, stranger, proved ? "it went without waiting for the answer" : "its proof is wrong");
+        refuse(s, stranger, proved ? "it closed the connection before the answer" : "its proof is wrong");
         return;
     }
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, stranger->fd, NULL);
@@ -167,12 +169,13 @@ static void hear(server *s, watched *stranger) {
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
         if (got == 0 && is_spare(stranger)) drop(s, index_of(s, stranger));
-        else refuse(s, stranger, "it went without having proved itself");
+        else refuse(s, stranger, "it closed the connection before it had authenticated itself");
         return;
     }
     stranger->got += (size_t)got;
-    /* Garbage is not waited for. */
-    bool wrong = hello && stranger->got >= sizeof stranger->hello.magic && stranger->hello.magic != TUTTI_LISTENER_MAGIC;
+    /* Garbage is refused at once. */
+    bool wrong =
+        hello && stranger->got >= sizeof stranger->hello.magic && stranger->hello.magic != TUTTI_LISTENER_MAGIC;
     if (wrong) refuse(s, stranger, tutti_listener_verdict_text(TUTTI_LISTENER_GARBAGE));
     else if (stranger->got == bytes && hello) answer_hello(s, stranger);
     else if (stranger->got == bytes) check_proof(s, stranger);
@@ -184,7 +187,7 @@ static void expire(server *s) {
     int64_t now_ns = tutti_now_ns();
     for (int i = s->nstrangers - 1; i >= 0; i--)
         if (now_ns - s->strangers[i]->born_ns > STRANGER_MS * TUTTI_NS_PER_MS)
-            refuse(s, s->strangers[i], "it took too long to prove itself");
+            refuse(s, s->strangers[i], "it took too long to authenticate itself");
 }
 
 static void *serve(void *argument) {
@@ -199,7 +202,7 @@ static void *serve(void *argument) {
             if (w->kind == LISTENER) continue;
             hear(s, w);
         }
-        /* Last: who is accepted may take the place of one of the above. */
+        /* Last: accepting a connection may close one of those handled above. */
         for (int i = 0; i < count; i++)
             for (int l = 0; l < s->nlisteners; l++)
                 if (events[i].data.ptr == &s->listeners[l]) accept_one(s, &s->listeners[l]);

@@ -1,8 +1,9 @@
 /*
  * Threads that open pipes. See async_connect.h.
  *
- * A transport may be there on both sides and lead nowhere all the same: adapters on networks that do not meet, say. Both sides
- * learn that when it is opened, and turn to the next one that both have, on connections of their own: who called calls again.
+ * A transport may be available on both sides and still not connect them, for example if their adapters are on
+ * separate networks. Both sides detect this when it is opened, and try the next transport that both support, on new
+ * connections: the side that connected before connects again.
  */
 #include "comm/net/async_connect.h"
 
@@ -18,10 +19,10 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
-#include "comm/net/transport/multi_socket.h"
 #include "comm/net/route_log.h"
+#include "comm/net/transport/multi_socket.h"
 
-#define LOOK_NS TUTTI_NS_PER_MS /* between two looks at the listener */
+#define LOOK_NS TUTTI_NS_PER_MS /* between two checks of the listener */
 
 typedef enum opener_state { WORKS, DONE, ABANDONED } opener_state;
 
@@ -29,14 +30,14 @@ struct tutti_async_connect {
     tutti_listener_info listener;
     tutti_conn_id ticket;
     tutti_connection connections[TUTTI_LANES_MOST]; /* of all lanes */
-    bool taken;                                     /* they are there already */
-    bool calls;                                     /* this side makes them */
-    bool reached;                                   /* they are there: what fails is the transport */
+    bool taken;                                     /* they were passed by the caller */
+    bool calls;                                     /* this side connects */
+    bool reached;                                   /* they are connected: an error is the transport's */
     int64_t timeout_ms;
-    tutti_pipe *pipe; /* the result; NULL: `status` and `error` say why */
+    tutti_pipe *pipe; /* the result; NULL: see `status` and `error` */
     tutti_status status;
     char error[TUTTI_ERROR_TEXT_BYTES];
-    char turned[256]; /* why the transport before this one did not lead there; "": there was none */
+    char turned[256]; /* why the transport tried before this one failed; "": there was none */
     atomic_int state; /* opener_state */
 };
 
@@ -45,7 +46,7 @@ static void free_opener(tutti_async_connect *attempt) {
     free(attempt);
 }
 
-/* True for the first of thread and owner; the other one's turn it is to free. Release and acquire: the result passes. */
+/* True for the first of thread and owner to finish; the second one frees. Release and acquire publish the result. */
 static bool is_first(tutti_async_connect *attempt, opener_state state) {
     int works = WORKS;
     return atomic_compare_exchange_strong_explicit(&attempt->state, &works, state, memory_order_acq_rel,
@@ -56,7 +57,7 @@ static void close_all(const tutti_connection *connections, uint32_t count) {
     for (uint32_t lane = 0; lane < count; lane++) close(connections[lane].socket);
 }
 
-/* All lanes, before anything is opened: the other side takes them together. */
+/* Connects all lanes before any is opened: the other side takes them together. */
 static tutti_status connect_all(tutti_async_connect *o, tutti_deadline *deadline) {
     for (o->ticket.lane = 0; o->ticket.lane < o->ticket.lanes; o->ticket.lane++) {
         uint32_t lane = o->ticket.lane;
@@ -68,7 +69,7 @@ static tutti_status connect_all(tutti_async_connect *o, tutti_deadline *deadline
     return TUTTI_OK;
 }
 
-/* The other side calls again. */
+/* Waits for the other side to connect again. */
 static tutti_status await_all(tutti_async_connect *o, tutti_deadline *deadline) {
     const struct timespec nap = {.tv_nsec = LOOK_NS};
     for (;;) {
@@ -76,13 +77,13 @@ static tutti_status await_all(tutti_async_connect *o, tutti_deadline *deadline) 
         if (status != TUTTI_NOT_YET) return status;
         if (atomic_load_explicit(&o->state, memory_order_relaxed) == ABANDONED) return TUTTI_ERR_ABORTED;
         if (tutti_deadline_passed(deadline))
-            return tutti_fail(TUTTI_ERR_TIMEOUT, "the other side has not tried %s in time",
+            return tutti_fail(TUTTI_ERR_TIMEOUT, "the other side did not connect for %s in time",
                               tutti_transports[o->ticket.transport]->name);
         nanosleep(&nap, NULL);
     }
 }
 
-/* On the ticket's transport. */
+/* Opens the ticket's transport. */
 static tutti_status open_way(tutti_async_connect *o) {
     tutti_deadline deadline = tutti_deadline_after_ms(o->timeout_ms);
     const tutti_transport *transport = tutti_transports[o->ticket.transport];
@@ -94,26 +95,29 @@ static tutti_status open_way(tutti_async_connect *o) {
     o->taken = false; /* the transport takes them over */
     for (o->ticket.lane = 0; o->ticket.lane < o->ticket.lanes; o->ticket.lane++)
         tutti_route_log_connection(&o->ticket, o->connections[o->ticket.lane].socket);
-    /* The other side does its part when it next calls the library: as late as an operation may last. */
+    /* The other side does its part at its next call of the library, which may come as late as an operation may
+     * last. */
     int64_t operation_ms = tutti_setting_int(TUTTI_SETTING_TIMEOUT_MS);
     tutti_deadline open_by = tutti_deadline_after_ms(o->timeout_ms > operation_ms ? o->timeout_ms : operation_ms);
     return tutti_multi_socket_open(transport, o->connections, (int)o->ticket.lanes, &open_by, &o->pipe);
 }
 
-/* The next transport that both sides have: both know it from the other one's listener. False: there is none. */
+/* Selects the next transport that both sides support; each knows the other's from its listener info. False: there
+ * is none. */
 static bool turn_to_next(tutti_async_connect *o) {
     static atomic_flag told = ATOMIC_FLAG_INIT;
     char why[TUTTI_ERROR_TEXT_BYTES];
     tutti_listener_info own;
     uint32_t tried = (UINT32_C(2) << o->ticket.transport) - 1;
     snprintf(why, sizeof why, "%s", tutti_last_error());
-    int next =
-        tutti_listener_open(&own) == TUTTI_OK ? tutti_transport_common(own.transports & ~tried, o->listener.transports) : -1;
+    int next = tutti_listener_open(&own) == TUTTI_OK
+                   ? tutti_transport_common(own.transports & ~tried, o->listener.transports)
+                   : -1;
     if (next < 0) {
         tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", why);
         return false;
     }
-    tutti_log(atomic_flag_test_and_set(&told) ? TUTTI_LOG_DEBUG : TUTTI_LOG_WARN, "%s; goes by %s", why,
+    tutti_log(atomic_flag_test_and_set(&told) ? TUTTI_LOG_DEBUG : TUTTI_LOG_WARN, "%s; using %s instead", why,
               tutti_transports[next]->name);
     snprintf(o->turned, sizeof o->turned, "%.255s", why);
     o->ticket.transport = (uint32_t)next;
@@ -133,14 +137,15 @@ static tutti_status open_pipe(tutti_async_connect *o) {
 static void *attempt_thread(void *argument) {
     tutti_async_connect *o = argument;
     o->status = open_pipe(o);
-    explicit_bzero(o->connections, sizeof o->connections); /* their keys */
+    explicit_bzero(o->connections, sizeof o->connections); /* contain keys */
     if (o->status != TUTTI_OK) snprintf(o->error, sizeof o->error, "%s", tutti_last_error());
     if (!is_first(o, DONE)) free_opener(o);
     return NULL;
 }
 
-tutti_status tutti_async_connect_start(const tutti_listener_info *listener, const tutti_conn_id *ticket, const tutti_connection *taken,
-                                int64_t timeout_ms, tutti_async_connect **opener_out) {
+tutti_status tutti_async_connect_start(const tutti_listener_info *listener, const tutti_conn_id *ticket,
+                                       const tutti_connection *taken, int64_t timeout_ms,
+                                       tutti_async_connect **opener_out) {
     tutti_async_connect *attempt = NULL;
     tutti_status status = tutti_calloc(1, sizeof *attempt, &attempt);
     if (status == TUTTI_OK) {

@@ -1,8 +1,8 @@
 /*
- * A pipe in the making, on a thread of its own: connecting and opening wait for the other side, and whoever wants the pipe may
- * have to serve that side meanwhile.
+ * Opening of a connection on a thread of its own. Connecting and opening wait for the other side, and the caller
+ * may have to serve that side meanwhile.
  *
- * Invariant: an connection attempt is freed by whoever comes second, its thread or its owner.
+ * Invariant: of the thread and the owner of an attempt, the second one to finish frees it.
  */
 #ifndef TUTTI_ASYNC_CONNECT_H
 #define TUTTI_ASYNC_CONNECT_H
@@ -12,14 +12,16 @@
 
 typedef struct tutti_async_connect tutti_async_connect;
 
-/* Connects to the listener within timeout_ms, as often as the ticket has lanes, and opens the ticket's transport on the connections;
- * or on `taken` (as many), if that is not NULL, which are taken over also by a failure. A transport that does not lead to the other
- * side is left for the next one that both have. */
-tutti_status tutti_async_connect_start(const tutti_listener_info *listener, const tutti_conn_id *ticket, const tutti_connection *taken,
-                                int64_t timeout_ms, tutti_async_connect **opener_out);
-/* The pipe, or its failure: the connection attempt is gone then; TUTTI_NOT_YET: it still works. */
+/* Connects to the listener within timeout_ms, once per lane of the ticket, and opens the ticket's transport on
+ * these connections; or on `taken` (one per lane), if that is not NULL. The attempt takes over `taken`, on failure,
+ * too. If a transport cannot reach the other side, the next one that both sides support is tried. */
+tutti_status tutti_async_connect_start(const tutti_listener_info *listener, const tutti_conn_id *ticket,
+                                       const tutti_connection *taken, int64_t timeout_ms,
+                                       tutti_async_connect **opener_out);
+/* Returns the pipe, or the error of the attempt, and frees the attempt; TUTTI_NOT_YET: the attempt is still
+ * running. */
 tutti_status tutti_async_connect_take(tutti_async_connect *attempt, tutti_pipe **pipe_out);
-/* It is not wanted any more. NULL is allowed. */
+/* Cancels the attempt. NULL is allowed. */
 void tutti_async_connect_abandon(tutti_async_connect *attempt);
 
 #endif

@@ -1,11 +1,12 @@
 /*
- * The side that knocks: all addresses of a card at once, and the proof on the first that leads to the right process.
+ * The connecting side: tries all addresses of a listener at once, and authenticates on the first that leads to the
+ * right process.
  *
- *   WAITING (its turn) -> CONNECTING -> REPLY (hello sent) -> PROVED (reply was right; kept) -> WELCOME (proof sent) -> done
+ *   WAITING (its turn) -> CONNECTING -> REPLY (hello sent) -> PROVED (reply valid) -> WELCOME (proof sent)
  *
- * Addresses that lead elsewhere or nowhere (another host with the same private address, a bridge inside the other host) are
- * told from the right one by the listener's own proof, before we prove anything. Only one connection at a time gets as far as
- * the proof, so that one arrives.
+ * Addresses that lead to another process or nowhere (another host with the same private address, a bridge inside
+ * the other host) are recognized by the listener's own proof, before this side proves anything. Only one connection
+ * at a time proceeds to the proof, so that only one arrives.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,26 +29,26 @@
 
 #define STAGGER_MS      20
 #define MOST_CANDIDATES 16
-#define FRESH_RETRY_MS  2000 /* a listener that refuses connections may just be opening, or be flooded */
+#define FRESH_RETRY_MS  2000 /* a listener that refuses connections may still be opening, or be flooded */
 #define SHORTEST_NAP_MS 20
 #define LONGEST_NAP_MS  500
 
-#define CLOSED "it closed the connection: no process of this job, or too busy"
+#define CLOSED "it closed the connection: it is not a process of this job, or too busy"
 
 typedef enum stage { WAITING, CONNECTING, REPLY, PROVED, WELCOME, FAILED } stage;
 
 typedef struct candidate {
     tutti_listener_address address;
     stage stage;
-    int64_t start_ns; /* not before */
+    int64_t start_ns; /* does not start earlier */
     int fd;
-    size_t got;             /* of the message that is due */
-    tutti_listener_hello hello; /* the knock's, with the address that is called */
+    size_t got;                 /* bytes received of the message that is due */
+    tutti_listener_hello hello; /* the knock's hello, with the address that is connected to */
     tutti_listener_reply reply;
     tutti_listener_accepted welcome;
     tutti_listener_proof proof;
-    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once the listener has proved itself */
-    int64_t retry_ms;                        /* FAILED: for so long after the start another try may help */
+    uint8_t key[TUTTI_CONNECTION_KEY_BYTES]; /* of the connection, once the listener has authenticated itself */
+    int64_t retry_ms;                        /* FAILED: time after the start within which another try may help */
     bool stranger;                           /* FAILED: it does not know the secret */
     char reason[160];
 } candidate;
@@ -76,7 +77,7 @@ static void add_candidate(knock *k, const tutti_listener_address *address, uint3
     c->address.interface[sizeof c->address.interface - 1] = '\0';
 }
 
-/* Most likely in the same network, by the first 24 bits (IPv4) or 64 (IPv6). */
+/* Whether the address is probably in one of our networks, by the first 24 bits (IPv4) or 64 (IPv6). */
 static bool is_near(const tutti_listener_address *address, const tutti_interface *own, int nown) {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     size_t same = memcmp(address->bytes, mapped, sizeof mapped) == 0 ? 15 : 8;
@@ -95,7 +96,7 @@ static void list_candidates(knock *k) {
             const tutti_listener_address *address = &k->card->addresses[i];
             if (is_near(address, own, nown) != (pass == 0)) continue;
             if (!is_link_local(address->bytes)) add_candidate(k, address, 0);
-            /* Valid on one link, and only we know which of ours that may be. */
+            /* Valid on one network link only, and only this side knows which of its own links that may be. */
             for (int o = 0; o < nown && is_link_local(address->bytes); o++)
                 if (own[o].scope != 0) add_candidate(k, address, own[o].scope);
         }
@@ -114,7 +115,7 @@ static void give_up_errno(candidate *c, int error) {
     int64_t retry_ms = closed || refused ? FRESH_RETRY_MS : tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS);
     give_up(c, retry_ms,
             closed    ? CLOSED
-            : refused ? "connection refused: the process has ended, or a firewall is between"
+            : refused ? "connection refused: the process has ended, or a firewall blocks it"
                       : strerror(error));
 }
 
@@ -138,7 +139,7 @@ static void say(candidate *c, const void *message, size_t bytes, stage next) {
     if (send(c->fd, message, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)bytes) give_up_errno(c, errno);
 }
 
-/* More of the message that is due; true when it is whole. */
+/* Receives more of the message that is due; true when it is complete. */
 static bool hear(candidate *c, void *message, size_t bytes) {
     ssize_t got = recv(c->fd, (char *)message + c->got, bytes - c->got, MSG_DONTWAIT);
     if (got > 0) c->got += (size_t)got;
@@ -148,7 +149,8 @@ static bool hear(candidate *c, void *message, size_t bytes) {
 }
 
 static void check_reply(knock *k, candidate *c) {
-    tutti_listener_verdict verdict = tutti_listener_check_reply(&c->hello, &c->reply, k->keys, k->nkeys, &c->proof, c->key);
+    tutti_listener_verdict verdict =
+        tutti_listener_check_reply(&c->hello, &c->reply, k->keys, k->nkeys, &c->proof, c->key);
     c->stage = PROVED;
     if (verdict == TUTTI_LISTENER_ACCEPTED) return;
     c->stranger = verdict == TUTTI_LISTENER_UNKNOWN || verdict == TUTTI_LISTENER_UNPROVED;
@@ -175,7 +177,7 @@ static void advance(knock *k, candidate *c) {
     case WELCOME:
         if (!hear(c, &c->welcome, sizeof c->welcome)) break;
         if (c->welcome.magic != TUTTI_LISTENER_MAGIC || c->welcome.verdict != TUTTI_LISTENER_ACCEPTED)
-            give_up(c, 0, "it did not take our proof");
+            give_up(c, 0, "it rejected our proof");
         break;
     default: break;
     }
@@ -187,7 +189,7 @@ static bool is_welcome(const candidate *c) {
 
 /* ------------------------------------------------------------------------------------------------ rounds */
 
-/* Waits for any of them, until the next one's turn at most. */
+/* Waits for any of them, at most until the next one is due to start. */
 static void wait_for_any(knock *k) {
     struct pollfd waited[MOST_CANDIDATES];
     int which[MOST_CANDIDATES], count = 0;
@@ -205,8 +207,8 @@ static void wait_for_any(knock *k) {
         if (waited[i].revents != 0) advance(k, &k->candidates[which[i]]);
 }
 
-/* Starts whose turn it is: after a moment, or when those before have failed. Proves us to the first listener that has proved
- * itself, if no proof is on its way. False: none is left. */
+/* Starts candidates that are due: after a delay, or when all before them have failed. Sends our proof to the first
+ * listener that has authenticated itself, if no other proof is on its way. False: no candidate is left. */
 static bool look(knock *k) {
     int64_t now_ns = tutti_now_ns();
     bool under_way = false, proving = false, left = false;
@@ -233,7 +235,7 @@ static void close_others(knock *k, const candidate *taken) {
     }
 }
 
-/* One try of all. TUTTI_NOT_YET: all have failed. */
+/* Tries all candidates once. TUTTI_NOT_YET: all have failed. */
 static tutti_status try_all(knock *k, tutti_connection *connection_out) {
     for (int i = 0; i < k->ncandidates; i++) {
         k->candidates[i].stage = WAITING;
@@ -263,21 +265,25 @@ static tutti_status unreachable(knock *k, tutti_status status) {
     int64_t waited_ms = (tutti_now_ns() - k->start_ns) / TUTTI_NS_PER_MS;
     for (int i = 0; i < k->ncandidates && used < sizeof table; i++) {
         candidate *c = &k->candidates[i];
-        if (c->stage != FAILED && c->reason[0] == '\0') /* an earlier try may have said more */
+        if (c->stage != FAILED && c->reason[0] == '\0') /* an earlier try may have a better reason */
             snprintf(c->reason, sizeof c->reason, "%s within %lld ms",
-                     c->stage <= CONNECTING ? "no answer" : "it answers, but says nothing", (long long)waited_ms);
+                     c->stage <= CONNECTING ? "no answer" : "it accepts connections, but sends nothing",
+                     (long long)waited_ms);
         stranger = stranger || c->stranger;
         tutti_address_text(c->address.bytes, c->address.scope, text);
         used += (size_t)snprintf(table + used, sizeof table - used, "\n  %s port %u (its %s): %s%s", text,
                                  k->card->port, c->address.interface, c->reason,
-                                 tutti_address_is_loopback(c->address.bytes) ? "; it means each host itself" : "");
+                                 tutti_address_is_loopback(c->address.bytes)
+                                     ? "; on each host, this address leads to that host itself"
+                                     : "");
     }
     if (stranger) status = TUTTI_ERR_REFUSED;
     else if (status == TUTTI_NOT_YET) status = TUTTI_ERR_SYSTEM;
-    return tutti_fail(status,
-                      "none of its addresses leads to it; tried:%s\nSet TUTTI_SOCKET_IFNAME on its host to the "
-                      "interfaces that this one can reach",
-                      table);
+    return tutti_fail(
+        status,
+        "it was not reached at any of its addresses; tried:%s\nSet TUTTI_SOCKET_IFNAME on its host to the "
+        "interfaces that this host can reach",
+        table);
 }
 
 static tutti_status retry(knock *k, tutti_connection *connection_out) {
@@ -296,12 +302,12 @@ static tutti_status retry(knock *k, tutti_connection *connection_out) {
     }
 }
 
-tutti_status tutti_listener_connect(const tutti_listener_info *card, const tutti_conn_id *ticket, tutti_deadline *deadline,
-                                tutti_connection *connection_out) {
+tutti_status tutti_listener_connect(const tutti_listener_info *card, const tutti_conn_id *ticket,
+                                    tutti_deadline *deadline, tutti_connection *connection_out) {
     knock *k;
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     if (card->port == 0)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "it listens nowhere: %.*s", (int)sizeof card->why, card->why);
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "it accepts no connections: %.*s", (int)sizeof card->why, card->why);
     TUTTI_TRY(tutti_calloc(1, sizeof *k, &k));
     tutti_status status = tutti_calloc(TUTTI_LISTENER_KEYS, sizeof *k->keys, &k->keys);
     if (status == TUTTI_OK) {
@@ -310,7 +316,7 @@ tutti_status tutti_listener_connect(const tutti_listener_info *card, const tutti
         k->start_ns = tutti_now_ns();
         k->nkeys = tutti_listener_keys(k->keys);
         status = k->nkeys > 0 ? tutti_listener_make_hello(ticket, k->keys, k->nkeys, &k->hello)
-                              : tutti_fail(TUTTI_ERR_CONFIG, "this process has no key to prove itself with");
+                              : tutti_fail(TUTTI_ERR_CONFIG, "this process has no key to authenticate itself with");
     }
     if (status == TUTTI_OK) {
         list_candidates(k);

@@ -1,5 +1,5 @@
 /*
- * Seals of small frames. See frame_mac.h.
+ * MACs of small frames. See frame_mac.h.
  */
 #include "comm/net/frame_mac.h"
 

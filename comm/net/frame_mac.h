@@ -1,7 +1,7 @@
 /*
- * Seals of small frames on a proved connection: a MAC, under the connection's own key, of which side sends, the how-manieth
- * of its frames it is, and the frame. So nobody else can make, change, repeat, reorder or turn back a frame unnoticed. It
- * hides nothing.
+ * MACs of small frames on an authenticated connection. The MAC is computed with the connection's own key over the
+ * sending side, the number of the frame in that direction, and the frame. So no third party can forge, change,
+ * repeat, reorder or reflect a frame unnoticed. Frames are not encrypted.
  */
 #ifndef TUTTI_FRAME_MAC_H
 #define TUTTI_FRAME_MAC_H
@@ -11,10 +11,11 @@
 
 #define TUTTI_FRAME_MAC_BYTES TUTTI_SHA256_BYTES
 
-/* Of the number-th frame, counted from 0, that this side sends (`ours`), or that the other one does. */
+/* The MAC of frame `number`, counted from 0, of those that this side sends (`ours`), or of those that the other
+ * side sends. */
 void tutti_frame_mac_make(const tutti_connection *connection, bool ours, uint64_t number, const void *frame,
                           size_t bytes, uint8_t seal_out[TUTTI_FRAME_MAC_BYTES]);
-/* Is it the other side's MAC of its number-th frame? */
+/* Returns whether `seal` is the other side's MAC of its frame `number`. */
 bool tutti_frame_mac_check(const tutti_connection *connection, uint64_t number, const void *frame, size_t bytes,
                            const uint8_t seal[TUTTI_FRAME_MAC_BYTES]);
 

@@ -1,5 +1,5 @@
 /*
- * Who knows the key: the messages of listener_state.h, made and checked. Nothing here touches a socket.
+ * The messages of listener_state.h: how they are made and checked, with the keys. Nothing here touches a socket.
  */
 #include <pthread.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static void hint_at(const tutti_listener_key *key, const tutti_listener_hello *h
     memcpy(hint, mac, TUTTI_LISTENER_HINT_BYTES);
 }
 
-/* What `side` proves: 'd' the listener, 'c' who connects; or, with 's', the connection's own key. */
+/* The MAC of `side`: 'd' the listener, 'c' the connecting side; with 's', the connection's own key. */
 static void prove(const tutti_listener_key *key, char side, const tutti_listener_hello *hello,
                   const uint8_t nonce[TUTTI_LISTENER_NONCE_BYTES], uint8_t mac[TUTTI_SHA256_BYTES]) {
     uint8_t text[1 + sizeof *hello + TUTTI_LISTENER_NONCE_BYTES];
@@ -76,13 +76,13 @@ tutti_status tutti_listener_make_hello(const tutti_conn_id *ticket, const tutti_
     return TUTTI_OK;
 }
 
-/* Whatever a lane is for, there is no pipe of which it could be one, if not. */
+/* The lane number must be valid whatever the connection is for: a pipe has lanes 0 to lanes-1. */
 static bool is_sane(const tutti_listener_hello *hello) {
     const tutti_conn_id *ticket = &hello->ticket;
     return hello->magic == TUTTI_LISTENER_MAGIC && ticket->lanes <= TUTTI_LANES_MOST && ticket->lane < ticket->lanes;
 }
 
-/* The first key of ours that the hello hints at; -1: none. */
+/* The first of our keys that the hello hints at; -1: none. */
 static int find_key(const tutti_listener_hello *hello, const tutti_listener_key *keys, int nkeys, uint32_t *hint_out) {
     for (int k = 0; k < nkeys; k++) {
         uint8_t hint[TUTTI_LISTENER_HINT_BYTES];
@@ -139,15 +139,15 @@ tutti_listener_verdict tutti_listener_check_reply(const tutti_listener_hello *he
 
 const char *tutti_listener_verdict_text(tutti_listener_verdict verdict) {
     switch (verdict) {
-    case TUTTI_LISTENER_ACCEPTED: return "it is welcome";
-    case TUTTI_LISTENER_GARBAGE: return "it is no process of this version of Tutti";
-    case TUTTI_LISTENER_ELSEWHERE: return "another process than the one that was meant listens there";
+    case TUTTI_LISTENER_ACCEPTED: return "it is accepted";
+    case TUTTI_LISTENER_GARBAGE: return "it is not a process of this version of Tutti";
+    case TUTTI_LISTENER_ELSEWHERE: return "another process than the intended one listens there";
     case TUTTI_LISTENER_UNKNOWN:
         return "it does not know this job's secret (TUTTI_SECRET or its file must be equal on all hosts)";
     case TUTTI_LISTENER_UNPROVED: return "it could not prove that it knows this job's secret";
     case TUTTI_LISTENER_REDIRECTED:
-        return "it has arrived at another address or port than the one that was called: no relay and no translation "
-               "of addresses may be between the hosts";
-    default: return "it does not say why";
+        return "the connection arrived at another address or port than the one it was made to: relays and address "
+               "translation between the hosts are not supported";
+    default: return "it gives no reason";
     }
 }

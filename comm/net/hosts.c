@@ -1,5 +1,5 @@
 /*
- * The layout of a communicator over hosts, and its communicator of one host. See hosts.h.
+ * The layout of a communicator over hosts, and its communicator of this host's ranks. See hosts.h.
  */
 #include "comm/net/hosts.h"
 
@@ -8,16 +8,16 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/shm/flags.h"
-#include "comm/health/heartbeat.h"
-#include "comm/p2p/channel.h"
-#include "comm/shm/retire.h"
-#include "comm/shm/heap.h"
-#include "comm/net/link.h"
-#include "comm/shm/peer.h"
-#include "comm/shm/slots.h"
-#include "comm/health/heartbeat_proxy.h"
 #include "comm/base/queue.h"
+#include "comm/health/heartbeat.h"
+#include "comm/health/heartbeat_proxy.h"
+#include "comm/net/link.h"
+#include "comm/p2p/channel.h"
+#include "comm/shm/flags.h"
+#include "comm/shm/heap.h"
+#include "comm/shm/peer.h"
+#include "comm/shm/retire.h"
+#include "comm/shm/slots.h"
 
 #define LEAST_SCRATCH_BYTES ((size_t)64 << 10)
 
@@ -32,7 +32,7 @@ static void number_hosts(tutti_hosts *hosts, const int *host_keys, int nranks) {
     }
 }
 
-/* Lists each host's ranks, one host behind the other. */
+/* Lists each host's ranks, one host after the other. */
 static void list_ranks(tutti_hosts *hosts, int nranks) {
     int *next = hosts->order;
     hosts->uniform = true;
@@ -114,7 +114,8 @@ static tutti_status make_local(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* Before anyone of another host can know of it, until this process wants nothing of it any more. */
+/* Incremented before a process of another host can know of the communicator, decremented when this process needs
+ * nothing of it any more. */
 static void count_membership(tutti_hosts *hosts, int change) {
     tutti_channel_directory *own = (tutti_channel_directory *)tutti_heap_base();
     atomic_fetch_add_explicit(&own->memberships, change, memory_order_release);
@@ -162,7 +163,7 @@ static tutti_peer *first_of(const tutti_comm *comm, int host) {
 tutti_status tutti_hosts_watch(tutti_comm *comm) {
     tutti_hosts *hosts = comm->hosts;
     if (hosts->local->rank != 0) return TUTTI_OK;
-    tutti_heartbeat_proxy_release(); /* goodbye first: who said it later would say it of this communicator */
+    tutti_heartbeat_proxy_release(); /* sends pending goodbyes first: later they would apply to this communicator */
     for (int host = 0; host < hosts->nhosts; host++) {
         if (host == hosts->host) continue;
         tutti_status status = tutti_heartbeat_watch(first_of(comm, host));
@@ -182,7 +183,7 @@ void tutti_hosts_read_deaths(const tutti_comm *comm) {
 
 static void stop_watching(tutti_comm *comm) {
     const tutti_hosts *hosts = comm->hosts;
-    if (!hosts->watches) tutti_heartbeat_proxy_release(); /* of another rank in this process, perhaps */
+    if (!hosts->watches) tutti_heartbeat_proxy_release(); /* possibly of another rank in this process */
     if (!hosts->watches || tutti_heartbeat_proxy_take(comm)) return;
     for (int host = 0; host < hosts->nhosts; host++)
         if (host != hosts->host) tutti_heartbeat_unwatch(first_of(comm, host));

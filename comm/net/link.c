@@ -1,8 +1,8 @@
 /*
- * The verbs of links: each starts its transfers and drives them to their end. See link.h for the contract, link_state.h for
- * what a link is made of.
+ * The functions of links: each starts its transfers and drives them until they are complete. See link.h for the
+ * contract, link_state.h for the parts of a link.
  *
- * Invariant: when a call returns, well or badly, nothing of its buffers is under way any more.
+ * Invariant: when a call returns, with or without success, no transfer from or to its buffers is under way.
  */
 #include "comm/net/link.h"
 
@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/shm/flags.h"
 #include "comm/net/link_state.h"
+#include "comm/shm/flags.h"
 
 /* ---------------------------------------------------------------------------------------------- starting */
 
@@ -41,7 +41,7 @@ static tutti_status start_receive(const tutti_rail *rail, tutti_link *link, void
     return TUTTI_LIKELY(status == TUTTI_OK) ? TUTTI_OK : tutti_link_lost(rail->comm, rail->op, link, status);
 }
 
-/* Ends the call. A failure breaks the communicator; that is told to all, and the buffers are taken back. */
+/* Ends the call. A failure breaks the communicator, is reported on all links, and releases the buffers. */
 static tutti_status end(const tutti_rail *rail, tutti_status status) {
     if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
     status = tutti_comm_break(rail->comm, status);
@@ -52,7 +52,7 @@ static tutti_status end(const tutti_rail *rail, tutti_status status) {
 /* ------------------------------------------------------------------------------------------------- verbs */
 
 typedef struct transfers {
-    int to, from; /* of the rail; -1: none */
+    int to, from; /* in the rail; -1: none */
     const void *src;
     size_t send_bytes;
     void *dst;
@@ -60,7 +60,7 @@ typedef struct transfers {
     const tutti_fold *fold;
 } transfers;
 
-/* Which of the two links to a rank of the rail it is (link_state.h). */
+/* Selects one of the two links to a rank of the rail (link_state.h). */
 static tutti_link *side(const tutti_rail *rail, int rank, bool sends, bool exchanges) {
     tutti_link *first = tutti_link_first(rail->comm, rail->ranks[rank]);
     tutti_link *twin = tutti_link_twin(rail->comm, rail->ranks[rank]);
@@ -77,7 +77,7 @@ static tutti_status begin(const tutti_rail *rail) {
 static tutti_status move(const tutti_rail *rail, const transfers *t) {
     tutti_link *to = NULL, *from = NULL;
     TUTTI_TRY(begin(rail));
-    /* In the order of ranks, so that all make their links in one order and nobody waits in a circle. */
+    /* In the order of ranks: all ranks create their links in the same order, so there is no cyclic wait. */
     int first = t->to >= 0 && (t->from < 0 || rail->ranks[t->to] < rail->ranks[t->from]) ? t->to : t->from;
     bool exchanges =
         t->to == t->from && t->send_bytes <= TUTTI_LINK_TWIN_BYTES && t->receive_bytes <= TUTTI_LINK_TWIN_BYTES;
@@ -88,7 +88,7 @@ static tutti_status move(const tutti_rail *rail, const transfers *t) {
     if (t->from >= 0) from = side(rail, t->from, /* sends */ false, exchanges);
     if (exchanges) tutti_link_first(rail->comm, rail->ranks[t->to])->exchanges++;
     if (from != NULL) TUTTI_TRY(start_receive(rail, from, t->dst, t->receive_bytes, t->fold));
-    if (to != NULL && to != from && !exchanges) tutti_link_listen(to); /* it may say that it gives up */
+    if (to != NULL && to != from && !exchanges) tutti_link_listen(to); /* the other side may report that it gives up */
     if (to != NULL) TUTTI_TRY(start_send(rail, to, t->src, t->send_bytes));
     return tutti_link_drive(rail, NULL);
 }
@@ -130,7 +130,7 @@ tutti_status tutti_link_exchange_reduce(const tutti_rail *rail, int to, const vo
                                              .fold = &fold}));
 }
 
-/* Makes all links that are missing, in the order of ranks, and notes with whom there is an exchange. */
+/* Creates all missing links, in the order of ranks, and records which ranks exchange data in both directions. */
 static tutti_status make_all(const tutti_rail *rail, const tutti_link_part *parts, int nparts) {
     for (int last = -1;;) {
         int next = -1;
@@ -166,7 +166,7 @@ static tutti_status move_parts(const tutti_rail *rail, const tutti_link_part *pa
         bool exchanges = first->ways == TUTTI_LINK_EXCHANGES;
         if (!parts[i].sends) continue;
         tutti_link *link = side(rail, parts[i].rank, /* sends */ true, exchanges);
-        if (exchanges) first->exchanges++; /* after its receive, which has been started */
+        if (exchanges) first->exchanges++; /* after its receive, which has been started already */
         else tutti_link_listen(link);
         TUTTI_TRY(start_send(rail, link, parts[i].data, parts[i].bytes));
     }

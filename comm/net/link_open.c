@@ -1,10 +1,11 @@
 /*
- * How links come and go. Of two processes, the one with the lower id connects, and the other one takes the connection from
- * its listener while it waits; so both may begin at any time, and there is one connection (or as many as
- * TUTTI_TCP_SOCKETS says); for exchanges a second one, the twin.
+ * Opening and closing of links. Of two processes, the one with the lower id connects, and the other one takes the
+ * connection from its listener while it waits. So both may start at any time, and there is one connection (or the
+ * number set by TUTTI_TCP_SOCKETS), plus a second one, the twin, for exchanges.
  *
- * Who gives up says why on all of his links, where that fits between two transfers; on the others the connection ends. Who
- * destroys his communicator says that, too: it matters to those only who still want something of him.
+ * A rank that gives up sends the reason on all of its links where it fits between two transfers; it closes the
+ * others. A rank that destroys its communicator sends that, too; it is an error only for ranks that still need data
+ * from it.
  */
 #include <assert.h>
 #include <stdio.h>
@@ -13,14 +14,14 @@
 #include <unistd.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/net/listener.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link_state.h"
-#include "comm/shm/peer.h"
+#include "comm/net/listener.h"
 #include "comm/net/transport/multi_socket.h"
 #include "comm/net/verbs_only.h"
+#include "comm/shm/peer.h"
 
-/* The process of that rank; NULL: not known. */
+/* The process of that rank; NULL: unknown. */
 static const tutti_peer *process_of(const tutti_comm *comm, int rank) {
     return comm->members != NULL ? comm->members[rank].process : NULL;
 }
@@ -56,7 +57,7 @@ static tutti_status get_link(tutti_comm *comm, int rank, bool twin, tutti_link *
     if (links->all[place] == NULL) {
         tutti_link *link = aligned_alloc(TUTTI_CACHE_LINE, sizeof *link);
         if (link == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link (%zu bytes)", sizeof *link);
-        memset(link, 0, offsetof(tutti_link, in.buffer)); /* its pages come when they are used */
+        memset(link, 0, offsetof(tutti_link, in.buffer)); /* pages of the buffer are allocated at first use */
         link->rank = rank;
         link->is_twin = twin;
         links->all[place] = link;
@@ -65,20 +66,20 @@ static tutti_status get_link(tutti_comm *comm, int rank, bool twin, tutti_link *
     return TUTTI_OK;
 }
 
-/* The transport that both sides have, the best one: equal on both. */
+/* The best transport that both sides support; both compute the same one. */
 static tutti_status choose_transport(const tutti_comm *comm, int rank, uint32_t *transport_out) {
     const tutti_listener_info *own = &comm->hosts->listeners[comm->rank], *other = &comm->hosts->listeners[rank];
     int common =
         tutti_transport_common(own->transports, other->transports & tutti_verbs_only_mask(process_of(comm, rank)));
     if (common < 0)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "the two have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
+                          "the two ranks have no transport in common%s: see TUTTI_TRANSPORT and tutti-info",
                           own->transports == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
     *transport_out = (uint32_t)common;
     return TUTTI_OK;
 }
 
-/* Of the connection between this rank and another, and whether we are the one who makes it. */
+/* The ticket of the connection between this rank and another, and whether this rank connects. */
 static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tutti_conn_id *ticket,
                                  bool *connects_out) {
     const tutti_listener_info *own = &comm->hosts->listeners[comm->rank], *other = &comm->hosts->listeners[rank];
@@ -101,7 +102,8 @@ static tutti_status write_ticket(const tutti_comm *comm, int rank, bool twin, tu
 static tutti_status open_link(tutti_comm *comm, tutti_link *link, const tutti_conn_id *ticket,
                               const tutti_connection *taken) {
     tutti_listener_info listener = comm->hosts->listeners[link->rank];
-    listener.transports &= tutti_verbs_only_mask(process_of(comm, link->rank)); /* so there is no other to turn to */
+    /* leaves no other transport to fall back to */
+    listener.transports &= tutti_verbs_only_mask(process_of(comm, link->rank));
     return tutti_async_connect_start(&listener, ticket, taken, comm->connect_timeout_ms, &link->attempt);
 }
 
@@ -131,12 +133,13 @@ tutti_status tutti_link_admit(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* Until the link is there: the other side may come to the operation as late as its deadline allows. */
+/* Waits until the link is open: the other side may start the operation as late as its deadline allows. */
 static tutti_status await_link(tutti_comm *comm, tutti_link *link) {
     tutti_link_wait wait = {.comm = comm, .sleep_ns = 50000};
     for (;;) {
         TUTTI_TRY(tutti_link_admit(comm));
-        tutti_status status = link->attempt != NULL ? tutti_async_connect_take(link->attempt, &link->pipe) : TUTTI_NOT_YET;
+        tutti_status status =
+            link->attempt != NULL ? tutti_async_connect_take(link->attempt, &link->pipe) : TUTTI_NOT_YET;
         if (status != TUTTI_NOT_YET) {
             link->attempt = NULL;
             if (status == TUTTI_OK) status = tutti_verbs_only_admit(process_of(comm, link->rank), link->pipe);
@@ -152,7 +155,7 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
     bool connects;
     tutti_conn_id ticket;
     if (comm->hosts == NULL || comm->hosts->listeners == NULL)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no link leads to rank %d", link->rank);
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "there is no link to rank %d", link->rank);
     tutti_status status = write_ticket(comm, link->rank, link->is_twin, &ticket, &connects);
     if (status == TUTTI_OK && connects && link->attempt == NULL)
         status = open_link(comm, link, &ticket, /* taken */ NULL);
@@ -164,7 +167,7 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
                               tutti_link_peer_name(comm, link->rank, name, sizeof name));
 }
 
-/* Only sockets have twins, and not where a link has several already (multi_socket.h). */
+/* Only socket transports have twins, and only if a link has a single socket (multi_socket.h). */
 static bool has_twin(const tutti_comm *comm, const tutti_link *link) {
     const tutti_transport *transport = link->pipe->transport;
     return (transport == &tutti_tcp_transport || transport == &tutti_tls_transport) && comm->hosts != NULL &&
@@ -202,10 +205,10 @@ tutti_status tutti_link_adopt(tutti_comm *comm, int rank, tutti_pipe *pipe) {
 
 /* ------------------------------------------------------------------------------------------------ ending */
 
-/* Last words, if they fit between two transfers and go out at once; then nothing more. */
+/* Sends a final record, if it fits between two transfers and can be sent at once; the link then sends nothing more. */
 static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const char *reason, bool goodbye) {
     tutti_pipe *pipe = link->pipe;
-    tutti_async_connect_abandon(link->attempt); /* it closes what the other side may already have */
+    tutti_async_connect_abandon(link->attempt); /* closes connections that the other side may have accepted already */
     link->attempt = NULL;
     if (pipe == NULL) return;
     if (pipe->status == TUTTI_OK && tutti_pipe_has_sent(pipe) && !link->out.ended) {
@@ -224,7 +227,7 @@ static void say(tutti_comm *comm, tutti_link *link, tutti_status status, const c
     link->out.wanted = link->in.wanted = link->busy = false;
     link->in.stage = TUTTI_LINK_IDLE;
     if (!cut) return;
-    pipe->transport->close(pipe); /* so that the other side hears of it at all */
+    pipe->transport->close(pipe); /* lets the other side detect the end at all */
     link->pipe = NULL;
 }
 

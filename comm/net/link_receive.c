@@ -1,18 +1,19 @@
 /*
  * The receiving half of a link, as a state machine. See link_state.h for its stages.
  *
- * Invariant: a transfer is `wanted` until all of its bytes are where they belong; only then may its buffer be looked at.
+ * Invariant: a transfer is `wanted` until all of its bytes are in their destination; the buffer must not be read
+ * before.
  */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/net/link_state.h"
 #include "comm/health/monitor.h"
+#include "comm/net/link_state.h"
 #include "kernels/reduce.h"
 
-#define FOLD_BYTES ((size_t)32 << 10) /* between two looks at the pipes: about a microsecond */
+#define FOLD_BYTES ((size_t)32 << 10) /* between two polls of the pipes: about a microsecond */
 
 static tutti_status take(tutti_link *link, tutti_link_stage stage, void *dst, size_t bytes) {
     link->in.stage = stage;
@@ -44,14 +45,14 @@ static tutti_status next_piece(tutti_comm *comm, tutti_link *link, int piece) {
                 in->piece_bytes[piece]);
 }
 
-/* One step: so that sends go on meanwhile. */
+/* Reduces a part and returns, so that sends can progress in between. */
 static tutti_status advance_pieces(tutti_comm *comm, tutti_link *link) {
     tutti_link_in *in = &link->in;
     int piece = in->folding;
     bool whole = piece != in->receiving || tutti_pipe_has_received(link->pipe);
     size_t there = whole ? in->piece_bytes[piece] : link->pipe->received;
     size_t folded = in->done - in->piece_start[piece];
-    /* The other one has been folded: it can take what comes while this one is. */
+    /* The other buffer has been folded: it can receive the next piece while this one is folded. */
     if (whole && piece == in->receiving && in->posted < in->bytes) TUTTI_TRY(next_piece(comm, link, 1 - piece));
     size_t ready = there - folded;
     if (!whole && ready < FOLD_BYTES) return TUTTI_OK;
@@ -73,7 +74,7 @@ static tutti_status begin_data(tutti_comm *comm, tutti_link *link) {
     return next_piece(comm, link, 0);
 }
 
-/* The record at the start of `buffer`. The other side may have given up: then its reason comes next. */
+/* Reads the record at the start of `buffer`. If the other side has given up, its reason follows. */
 static tutti_status read_record(tutti_comm *comm, const tutti_op *op, tutti_link *link, bool *broken_out) {
     tutti_link_in *in = &link->in;
     tutti_link_record record;
@@ -81,7 +82,7 @@ static tutti_status read_record(tutti_comm *comm, const tutti_op *op, tutti_link
     *broken_out = record.signature == TUTTI_SIGNATURE_BROKEN;
     if (TUTTI_UNLIKELY(!tutti_link_record_sane(&record))) {
         char name[128];
-        tutti_fail(TUTTI_ERR_DATA, "what came from %s is no record of a link: its memory or the network is damaged",
+        tutti_fail(TUTTI_ERR_DATA, "received an invalid link record from %s: its memory or the network is damaged",
                    tutti_link_peer_name(comm, link->rank, name, sizeof name));
         return tutti_comm_break(comm, TUTTI_ERR_DATA);
     }
@@ -89,7 +90,7 @@ static tutti_status read_record(tutti_comm *comm, const tutti_op *op, tutti_link
     return tutti_link_record_compare(comm, op, link->rank, &record, in->bytes);
 }
 
-/* What follows a record that says "broken" has perhaps been received as data already. */
+/* The reason that follows a "broken" record may have been received as data already. */
 static tutti_status advance_reason(tutti_comm *comm, tutti_link *link) {
     tutti_link_in *in = &link->in;
     tutti_link_record record;
@@ -160,7 +161,7 @@ tutti_status tutti_link_receive_advance(tutti_comm *comm, const tutti_op *op, tu
     return TUTTI_OK;
 }
 
-/* Of a transfer that is taken in one piece. */
+/* Largest transfer that is received together with its record. */
 static size_t short_bytes(const tutti_link *link) {
     const tutti_transport *transport = link->pipe->transport;
     bool by_rdma = transport == &tutti_verbs_transport || transport == &tutti_ucx_transport;
@@ -183,7 +184,7 @@ tutti_status tutti_link_receive(const tutti_rail *rail, tutti_link *link, void *
         comm->links->pieces = aligned_alloc(4096, 2 * TUTTI_LINK_PIECE_BYTES);
         if (comm->links->pieces == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a link's pieces");
     }
-    if (in->stage != TUTTI_LINK_IDLE) return TUTTI_OK; /* listening for the record already */
+    if (in->stage != TUTTI_LINK_IDLE) return TUTTI_OK; /* already listening for the record */
     bool short_ = bytes <= short_bytes(link);
     return take(link, short_ ? TUTTI_LINK_SHORT : TUTTI_LINK_RECORD, in->buffer,
                 sizeof(tutti_link_record) + (short_ ? bytes : 0));

@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/net/link_state.h"
 #include "comm/health/monitor.h"
+#include "comm/net/link_state.h"
 
-#define MAGIC UINT32_C(0x6b6e6c74) /* "tlnk"; reads differently where bytes are ordered differently */
+#define MAGIC UINT32_C(0x6b6e6c74) /* "tlnk"; differs on a host of another byte order */
 
 tutti_link_record tutti_link_record_of(const tutti_op *op, size_t bytes) {
     return (tutti_link_record){.magic = MAGIC, .signature = op->signature, .bytes = bytes, .call = tutti_call_of(op)};

@@ -1,8 +1,8 @@
 /*
- * Waiting for links. Bytes that come soon are spun for: no clock and no system call but those of the pipes. Later one
- * yields, then sleeps on the pipes' descriptors, for 4 ms at most; before each sleep, and every millisecond of a
- * long transfer, one looks around: for the deadline, for who asks to end the call, for a communicator that another thread
- * or another rank of this host has broken, and for ranks that say on their link that they have given up.
+ * Waiting for links. A wait first spins, with no clock reads and no system calls but those of the pipes. Later it
+ * yields, then sleeps on the pipes' descriptors, for 4 ms at most. Before each sleep, and every millisecond of a
+ * long transfer, it checks the deadline, requests to interrupt the call, whether another thread or another rank of
+ * this host has broken the communicator, and whether ranks have reported on their links that they have given up.
  */
 #include <errno.h>
 #include <poll.h>
@@ -14,24 +14,24 @@
 #include "bootstrap/base/interrupt.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/shm/flags.h"
-#include "comm/net/listener.h"
+#include "comm/health/monitor.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link_state.h"
-#include "comm/health/monitor.h"
+#include "comm/net/listener.h"
 #include "comm/p2p/p2p.h"
+#include "comm/shm/flags.h"
 #include "comm/shm/peer.h"
 
 #define ROUNDS_PER_SERVICE 16
 #define ROUNDS_PER_CLOCK   64
 #define LOOK_EVERY_NS      INT64_C(1000000)
 #define LEGACY_NS          INT64_C(1000000000)
-#define REASON_MS          700 /* heartbeats, which tell of deaths, go every 500 */
+#define REASON_MS          700 /* heartbeats, which carry reports of deaths, are sent every 500 ms */
 #define SHORTEST_SLEEP_NS  INT64_C(50000)
-#define LONGEST_SLEEP_NS   INT64_C(4000000) /* a thousand looks per second would be 2 % of a core */
+#define LONGEST_SLEEP_NS   INT64_C(4000000) /* a thousand checks per second would use 2 % of a core */
 #define MOST_DESCRIPTORS   32
 
-/* ------------------------------------------------------------------------------------------ telling of it */
+/* ------------------------------------------------------------------------------------------------ reports */
 
 /* "has taken 5 of 10 bytes and has sent 0 of 10 bytes". */
 static const char *describe_progress(const tutti_comm *comm, int rank, char *text, size_t capacity) {
@@ -59,16 +59,16 @@ static void tell_awaited(const tutti_comm *comm, char *text, size_t capacity) {
     for (int i = 0; i < links->nbusy && used + 1 < capacity; i++) {
         char progress[160];
         int rank = links->busy[i]->rank;
-        if (links->busy[i]->is_twin && tutti_link_first(comm, rank)->busy) continue; /* told with that one */
+        if (links->busy[i]->is_twin && tutti_link_first(comm, rank)->busy) continue; /* reported with the first link */
         used += (size_t)snprintf(text + used, capacity - used, "%s%s, which %s", used > 0 ? ", " : "",
                                  tutti_link_peer_name(comm, rank, name, sizeof name),
                                  describe_progress(comm, rank, progress, sizeof progress));
     }
 }
 
-/* --------------------------------------------------------------------------------------- looking around */
+/* ----------------------------------------------------------------------------------------------- checks */
 
-/* Another rank of this host may have found out first. */
+/* Another rank of this host may have found the failure first. */
 static tutti_status look_at_host(tutti_comm *comm) {
     if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
     tutti_comm *local = comm->hosts->local;
@@ -80,12 +80,13 @@ static tutti_status look_at_host(tutti_comm *comm) {
     return TUTTI_OK;
 }
 
-/* On all links: who gives up says so to all that he has links with, not only to those that wait for him. */
+/* Checks all links: a rank that gives up reports it on all its links, not only to ranks that wait for it. */
 static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
     for (int i = 0; i < 2 * comm->nranks; i++) {
         tutti_link *link = comm->links->all[i];
         if (link == NULL || link->pipe == NULL || link->busy || link->pipe->status != TUTTI_OK) continue;
-        /* It may have finished, and gone, which is no failure here: whoever needs something of it will see. */
+        /* The other side may have finished and closed, which is no failure here: a call that needs data from it
+         * will fail. */
         if (tutti_link_listen(link) != TUTTI_OK || link->pipe->transport->progress(link->pipe) != TUTTI_OK) continue;
         tutti_link_receive_advance(comm, op, link);
         TUTTI_TRY(tutti_comm_check(comm));
@@ -94,7 +95,8 @@ static tutti_status look_at_links(tutti_comm *comm, const tutti_op *op) {
     return TUTTI_OK;
 }
 
-/* Others often end because of a first one, a launcher's doing, say: it is the one to name. */
+/* Other ranks often end because of the first one, for example when a launcher stops them: the error names the
+ * first. */
 static int first_to_die(const tutti_comm *comm, int rank) {
     int first = rank;
     for (int other = 0; other < comm->nranks; other++)
@@ -115,8 +117,9 @@ static tutti_status mourn(tutti_comm *comm, int rank) {
     return tutti_comm_break(comm, TUTTI_ERR_PEER_DIED);
 }
 
-/* A lost connection may be but the echo of a death elsewhere, after which its other side had no room for last words. Then
- * word of that is on its way: by heartbeats, on another link, or to another rank of this host. */
+/* A lost connection may only be a consequence of a death elsewhere, after which the other side could not send its
+ * final record. Then a report of that death is on its way: by heartbeats, on another link, or to another rank of
+ * this host. */
 static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
     const struct timespec moment = {.tv_nsec = 2 * TUTTI_NS_PER_MS};
     tutti_deadline deadline = tutti_deadline_after_ms(REASON_MS);
@@ -134,7 +137,7 @@ static tutti_status await_reason(tutti_comm *comm, const tutti_op *op) {
 }
 
 tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *link, tutti_status status) {
-    if (link->pipe->status == TUTTI_OK) return status; /* something else */
+    if (link->pipe->status == TUTTI_OK) return status; /* another error */
     TUTTI_TRY(await_reason(comm, op));
     char name[128], progress[160], call[160];
     tutti_call record = tutti_call_of(op);
@@ -148,14 +151,14 @@ tutti_status tutti_link_lost(tutti_comm *comm, const tutti_op *op, tutti_link *l
     return tutti_comm_break(comm, link->pipe->status);
 }
 
-/* A link tells of a death only where a connection was, and where the network still works. */
+/* A link shows a death only if it was connected, and while the network still works. */
 static tutti_status look_for_deaths(const tutti_link_wait *wait) {
     tutti_comm *comm = wait->comm;
     const tutti_links *links = comm->links;
     if (comm->hosts == NULL || comm->hosts->local == NULL) return TUTTI_OK;
     tutti_hosts_read_deaths(comm);
     if (links->awaited != NULL) TUTTI_TRY(mourn(comm, links->awaited->rank));
-    /* What it sent before it ended may still be on its way. */
+    /* Data sent before the process ended may still be on its way. */
     if (wait->quiet_since == 0 || tutti_ticks_to_ns(tutti_ticks() - wait->quiet_since) < LEGACY_NS) return TUTTI_OK;
     for (int i = 0; i < links->nbusy; i++) TUTTI_TRY(mourn(comm, links->busy[i]->rank));
     return TUTTI_OK;
@@ -181,7 +184,7 @@ static void nap(tutti_link_wait *wait) {
     int64_t most_ns = wait->sleep_ns;
     if (links->awaited != NULL) waited[count++] = (struct pollfd){.fd = tutti_listener_notify_fd(), .events = POLLIN};
     if (links->nbusy > MOST_DESCRIPTORS - count)
-        most_ns = tutti_min_i64(most_ns, LOOK_EVERY_NS); /* some ring no bell */
+        most_ns = tutti_min_i64(most_ns, LOOK_EVERY_NS); /* the remaining links cannot end the sleep */
     for (int i = 0; i < links->nbusy && count < MOST_DESCRIPTORS; i++) {
         tutti_pipe *pipe = links->busy[i]->pipe;
         waited[count].fd = pipe->transport->sleep_on(pipe, &waited[count].events);
@@ -191,7 +194,7 @@ static void nap(tutti_link_wait *wait) {
     if (tutti_p2p_pending()) most_ns = SHORTEST_SLEEP_NS;
     struct timespec most = {.tv_nsec = most_ns};
     if (ppoll(waited, (nfds_t)count, &most, NULL) > 0 && links->awaited != NULL && waited[0].revents != 0) {
-        uint64_t rings; /* it rings until somebody hears it; others who wait look again soon */
+        uint64_t rings; /* stays readable until it is read; other waiting threads check again soon */
         (void)!read(waited[0].fd, &rings, sizeof rings);
     }
     wait->sleep_ns = tutti_min_i64(2 * wait->sleep_ns, LONGEST_SLEEP_NS);
@@ -222,20 +225,20 @@ tutti_status tutti_link_pause(tutti_link_wait *wait, bool moved) {
 
 /* ----------------------------------------------------------------------------------------------- driving */
 
-/* Moves what can be moved on one link; counts bytes. */
+/* Moves what can be moved on one link; adds the bytes to `moved`. */
 static tutti_status drive_link(const tutti_rail *rail, tutti_link *link, uint64_t *moved) {
     tutti_pipe *pipe = link->pipe;
     uint64_t before = pipe->bytes_in + pipe->bytes_out + link->in.done;
     tutti_status status = pipe->transport->progress(pipe);
     if (link->out.wanted && tutti_pipe_has_sent(pipe)) link->out.wanted = false;
-    /* Also after a failure: the other side's last words may have come. */
+    /* Also after a failure: the other side's final record may have arrived. */
     if (link->in.stage != TUTTI_LINK_IDLE) {
         tutti_status received = tutti_link_receive_advance(rail->comm, rail->op, link);
         if (status == TUTTI_OK) status = received;
     }
     *moved += pipe->bytes_in + pipe->bytes_out + link->in.done - before;
     if (TUTTI_LIKELY(status == TUTTI_OK)) return TUTTI_OK;
-    TUTTI_TRY(tutti_comm_check(rail->comm)); /* it has told us why */
+    TUTTI_TRY(tutti_comm_check(rail->comm)); /* the other side has reported the reason */
     return link->in.wanted || link->out.wanted ? tutti_link_lost(rail->comm, rail->op, link, status) : TUTTI_OK;
 }
 

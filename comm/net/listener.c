@@ -1,8 +1,8 @@
 /*
- * The listener's addresses, and the connections that wait behind it. See listener.h.
+ * The listener's addresses, and the authenticated connections that have not been taken yet. See listener.h.
  *
- * It listens on each chosen address by itself, at one port, so that nobody can come over an interface that the job may not
- * use. accept.c answers; here is what has proved itself, by ticket.
+ * It listens on each chosen address separately, at one port, so that no connection can arrive over an interface
+ * that the job may not use. accept.c answers; this file keeps the authenticated connections, by ticket.
  */
 #include "comm/net/listener.h"
 
@@ -23,13 +23,13 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/machine/interfaces.h"
 #include "comm/base/comm.h"
-#include "comm/net/listener_state.h"
 #include "comm/base/fork.h"
-#include "comm/shm/peer.h"
+#include "comm/net/listener_state.h"
 #include "comm/net/transport/transport.h"
+#include "comm/shm/peer.h"
 
-#define MOST_ARRIVED 4096 /* pipes */
-#define LONGEST_S    600  /* that a connection waits to be taken */
+#define MOST_ARRIVED 4096 /* unit: pipes */
+#define LONGEST_S    600  /* for which a connection waits to be taken */
 #define PORT_TRIES   16
 
 typedef struct arrival {
@@ -38,17 +38,18 @@ typedef struct arrival {
     int64_t since_ns;
 } arrival;
 
-static pthread_mutex_t door_lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, but for bell_fd once it is set */
+static pthread_mutex_t door_lock = PTHREAD_MUTEX_INITIALIZER; /* protects all below, except bell_fd once it is set */
 static bool opened;
 static tutti_listener_info own_card;
 static int bell_fd = -1;
 static arrival *arrivals; /* oldest first */
 static int narrivals, arrivals_capacity;
-static _Atomic uint64_t arrived; /* in all */
+static _Atomic uint64_t arrived; /* in total */
 
 /* --------------------------------------------------------------------------------------------- listening */
 
-unsigned tutti_listener_sockaddr(const tutti_listener_address *address, uint16_t port, struct sockaddr_storage *address_out) {
+unsigned tutti_listener_sockaddr(const tutti_listener_address *address, uint16_t port,
+                                 struct sockaddr_storage *address_out) {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     memset(address_out, 0, sizeof *address_out);
     if (memcmp(address->bytes, mapped, sizeof mapped) == 0) {
@@ -75,7 +76,7 @@ tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side) {
     memset(&name, 0, sizeof name);
     int error = by_this_side ? getpeername(fd, (struct sockaddr *)&name, &bytes)
                              : getsockname(fd, (struct sockaddr *)&name, &bytes);
-    if (error != 0) return endpoint; /* the connection has broken: the next message fails */
+    if (error != 0) return endpoint; /* the connection is broken: the next message fails */
     if (name.ss_family == AF_INET) {
         const struct sockaddr_in *four = (const struct sockaddr_in *)&name;
         memcpy(endpoint.address, mapped, sizeof mapped);
@@ -89,7 +90,7 @@ tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side) {
     return endpoint;
 }
 
-/* A socket that listens at the address, or -1; port 0 takes any and stores it. */
+/* Returns a socket that listens at the address, or -1; port 0 takes any port and stores it. */
 static int listen_at(const tutti_listener_address *address, uint16_t *port) {
     struct sockaddr_storage name;
     socklen_t bytes = tutti_listener_sockaddr(address, *port, &name);
@@ -108,7 +109,7 @@ static int listen_at(const tutti_listener_address *address, uint16_t *port) {
     return fd;
 }
 
-/* Listens at all addresses that the system lets us, at one port; keeps those addresses on the card. */
+/* Listens at all addresses that the system permits, at one port; keeps only these addresses in the listener info. */
 static int listen_everywhere(tutti_listener_info *card, int fds[TUTTI_LISTENER_ADDRESSES]) {
     int error = EADDRNOTAVAIL;
     for (int attempt = 0; attempt < PORT_TRIES; attempt++) {
@@ -118,7 +119,7 @@ static int listen_everywhere(tutti_listener_info *card, int fds[TUTTI_LISTENER_A
         for (int i = 0; i < card->naddresses && !taken; i++) {
             int fd = listen_at(&card->addresses[i], &tried.port);
             if (fd < 0) error = errno;
-            taken = fd < 0 && error == EADDRINUSE; /* the first one's port is another's here: begin anew */
+            taken = fd < 0 && error == EADDRINUSE; /* the first address's port is taken here: start over */
             if (fd < 0) continue;
             fds[tried.naddresses] = fd;
             tried.addresses[tried.naddresses++] = card->addresses[i];
@@ -148,7 +149,7 @@ static tutti_status list_addresses(tutti_listener_info *card) {
     return TUTTI_OK;
 }
 
-/* Lock held. A host without a network is none for others; jobs on it alone go on. */
+/* Lock held. A host without a network cannot be reached by others; jobs on this host alone still work. */
 static tutti_status open_door(void) {
     tutti_peer *self;
     tutti_listener_info card;
@@ -202,7 +203,7 @@ static int find_lane(const tutti_conn_id *ticket, uint32_t lane) {
     return find_arrival(&one);
 }
 
-/* The last one is the last to come. */
+/* The last lane arrives last, so it is checked first. */
 static bool has_all_lanes(const tutti_conn_id *ticket) {
     uint32_t lane = ticket->lanes;
     while (lane > 0 && find_lane(ticket, lane - 1) >= 0) lane--;
@@ -229,7 +230,7 @@ void tutti_listener_arrived(const tutti_conn_id *ticket, const tutti_connection 
     uint64_t one = 1;
     pthread_mutex_lock(&door_lock);
     int earlier = find_arrival(ticket);
-    if (earlier >= 0) drop_arrival(earlier); /* its sender has tried again: it gave that one up */
+    if (earlier >= 0) drop_arrival(earlier); /* its sender has tried again, and has given up the earlier one */
     bool kept = make_place();
     if (kept)
         arrivals[narrivals++] = (arrival){.ticket = *ticket, .connection = *connection, .since_ns = tutti_now_ns()};
@@ -265,7 +266,7 @@ tutti_status tutti_listener_take(const tutti_conn_id *ticket, tutti_connection *
         remove_arrival(index);
     }
     pthread_mutex_unlock(&door_lock);
-    if (!listens) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this process listens nowhere: %s", own_card.why);
+    if (!listens) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "this process accepts no connections: %s", own_card.why);
     return complete ? TUTTI_OK : TUTTI_NOT_YET;
 }
 
@@ -273,7 +274,7 @@ int tutti_listener_notify_fd(void) {
     return bell_fd;
 }
 
-/* The thread may not outlive this code, or look at what the process takes down. */
+/* The thread must not outlive this code, or read what the process frees at exit. */
 __attribute__((destructor)) static void close_door(void) {
     if (!tutti_forked()) tutti_listener_serve_end();
 }

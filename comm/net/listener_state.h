@@ -1,11 +1,12 @@
 /*
- * What the files of the listener share: its messages, the keys, and the connections that have proved themselves.
+ * Shared by the files of the listener: its messages, the keys, and the authenticated connections.
  *
- * Every message has a fixed size, and a side never reads more than the one that is due: what follows belongs to whoever gets
- * the connection. A hello hints at the keys that its sender knows, so that the listener answers with the right one and tells
- * strangers nothing but that they are. Both MACs cover the whole hello and both nonces: nothing of an earlier connection, and
- * nothing that the other side has sent, proves anything. The hello names the address that its sender has called, so a
- * connection that somebody else took and passes on is refused.
+ * Every message has a fixed size, and a side never reads beyond the message that is due: later bytes belong to the
+ * user of the connection. A hello contains hints at the keys that its sender knows, so that the listener can pick
+ * the right one, and reveals nothing to strangers but that they are refused. Both MACs cover the whole hello and
+ * both nonces, so neither data of an earlier connection nor data that the other side has sent can serve as a proof.
+ * The hello names the address that its sender connected to, so a connection that a third party intercepts and
+ * forwards is refused.
  */
 #ifndef TUTTI_LISTENER_STATE_H
 #define TUTTI_LISTENER_STATE_H
@@ -17,22 +18,23 @@
 #define TUTTI_LISTENER_NONCE_BYTES 32
 #define TUTTI_LISTENER_HINT_BYTES  8
 #define TUTTI_LISTENER_HINTS       8  /* of the newest keys */
-#define TUTTI_LISTENER_KEYS        64 /* the oldest are forgotten */
+#define TUTTI_LISTENER_KEYS        64 /* the oldest are dropped */
 
 typedef enum tutti_listener_verdict {
     TUTTI_LISTENER_ACCEPTED,
-    TUTTI_LISTENER_GARBAGE,    /* no hello of this version, or a lane that cannot be */
-    TUTTI_LISTENER_ELSEWHERE,  /* for another process */
-    TUTTI_LISTENER_UNKNOWN,    /* no key in common */
-    TUTTI_LISTENER_UNPROVED,   /* a wrong MAC */
-    TUTTI_LISTENER_REDIRECTED, /* it has called another address than the one at which it has arrived */
+    TUTTI_LISTENER_GARBAGE,   /* not a hello of this version, or an invalid lane number */
+    TUTTI_LISTENER_ELSEWHERE, /* the ticket names another process */
+    TUTTI_LISTENER_UNKNOWN,   /* no common key */
+    TUTTI_LISTENER_UNPROVED,  /* a wrong MAC */
+    /* the sender connected to another address than the one at which the connection arrived */
+    TUTTI_LISTENER_REDIRECTED,
     TUTTI_LISTENER_VERDICTS
 } tutti_listener_verdict;
 
-/* Where a connection has arrived, as both of its sides see it. */
+/* The address at which a connection arrived, as seen by both sides. */
 typedef struct tutti_listener_endpoint {
     uint8_t address[16]; /* as in tutti_listener_address */
-    uint16_t port;       /* this and the rest in the host's order */
+    uint16_t port;       /* this and the rest in host byte order */
     uint16_t unused[3];
 } tutti_listener_endpoint;
 
@@ -46,8 +48,8 @@ typedef struct tutti_listener_hello {
 
 typedef struct tutti_listener_reply {
     uint64_t magic;
-    uint32_t verdict; /* not WELCOME: the rest is zeros */
-    uint32_t hint;    /* the one whose key is used */
+    uint32_t verdict; /* if not ACCEPTED, the rest is zeros */
+    uint32_t hint;    /* index of the hint whose key is used */
     uint8_t nonce[TUTTI_LISTENER_NONCE_BYTES];
     uint8_t mac[TUTTI_SHA256_BYTES];
 } tutti_listener_reply;
@@ -69,41 +71,43 @@ typedef struct tutti_listener_key {
 } tutti_listener_key;
 
 /* handshake.c */
-/* Copies of all keys, newest first; gives their number. */
+/* Copies all keys, newest first; returns their number. */
 int tutti_listener_keys(tutti_listener_key keys_out[TUTTI_LISTENER_KEYS]);
 void tutti_listener_forget(tutti_listener_key *keys, int nkeys);
-/* `called` in it is the sender's to fill in. */
+/* The caller fills in `called`. */
 tutti_status tutti_listener_make_hello(const tutti_conn_id *ticket, const tutti_listener_key *keys, int nkeys,
                                        tutti_listener_hello *hello_out);
-/* The answer of the process `self` to a hello that has arrived `here`, the MAC that is to come next, and the key of the
- * connection. */
+/* Makes the answer of process `self` to a hello that arrived at `here`, the MAC that is expected next, and the key
+ * of the connection. */
 tutti_status tutti_listener_answer(const tutti_listener_hello *hello, const uint8_t self[16],
                                    const tutti_listener_endpoint *here, tutti_listener_reply *reply_out,
                                    tutti_listener_proof *expected_out, uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]);
-/* Checks the answer: has the listener proved itself? Then `proof_out` is what to send. WELCOME or the reason. */
+/* Checks whether the listener has authenticated itself; `proof_out` is then to be sent. Returns ACCEPTED or the
+ * reason. */
 tutti_listener_verdict tutti_listener_check_reply(const tutti_listener_hello *hello, const tutti_listener_reply *reply,
                                                   const tutti_listener_key *keys, int nkeys,
                                                   tutti_listener_proof *proof_out,
                                                   uint8_t key_out[TUTTI_CONNECTION_KEY_BYTES]);
-/* "it knows another secret" and so on, of the other side. */
+/* Text for the other side's verdict, such as "it does not know this job's secret". */
 const char *tutti_listener_verdict_text(tutti_listener_verdict verdict);
 
-/* accept.c: starts the thread that answers, on these listening sockets (taken over); it puts what has proved itself
- * into `arrived`. */
+/* accept.c: starts the thread that answers on these listening sockets (taken over); it passes authenticated
+ * connections to tutti_listener_arrived. */
 tutti_status tutti_listener_serve(const int *listeners, int nlisteners, const uint8_t self[16]);
-/* Ends it, and waits for it. */
+/* Stops the thread, and waits for it. */
 void tutti_listener_serve_end(void);
 
-/* listener.c: takes the connection over. */
+/* listener.c: takes over the connection. */
 void tutti_listener_arrived(const tutti_conn_id *ticket, const tutti_connection *connection);
-/* Drops connections whose other side has gone, and those that nobody has taken for very long. */
+/* Closes connections whose other side has closed, and those that were not taken for very long. */
 void tutti_listener_prune(void);
 
-/* listener.c: the address that the connection was made to: getpeername's where this side has called, else getsockname's. */
+/* listener.c: the address that the connection was made to: that of getpeername if this side connected, else that of
+ * getsockname. */
 tutti_listener_endpoint tutti_listener_called(int fd, bool by_this_side);
 
 struct sockaddr_storage;
-/* The address for bind and connect; gives its length. */
+/* The address for bind and connect; returns its length. */
 unsigned tutti_listener_sockaddr(const tutti_listener_address *address, uint16_t port,
                                  struct sockaddr_storage *address_out);
 

@@ -1,7 +1,8 @@
 /*
- * Tells by which ways bytes go between hosts. See route_log.h.
+ * Logs how hosts are connected. See route_log.h.
  *
- * What is told is read from what was chosen by: the cards of both sides' listeners, and the transports' own reasons.
+ * The texts are derived from the data that the choice was made from: the listener infos of both sides, and the
+ * reasons that the transports give.
  */
 #include "comm/net/route_log.h"
 
@@ -16,9 +17,9 @@
 #include "bootstrap/base/status.h"
 #include "bootstrap/machine/interfaces.h"
 #include "comm/net/hosts.h"
-#include "comm/shm/peer.h"
 #include "comm/net/transport/multi_socket.h"
 #include "comm/net/transport/transport.h"
+#include "comm/shm/peer.h"
 
 #define MOST_NAMED 3 /* hosts in one line */
 
@@ -56,19 +57,19 @@ static int chosen_for(const tutti_comm *comm, int host) {
     return tutti_transport_common(listeners[comm->rank].transports, listeners[first_rank_of(comm, host)].transports);
 }
 
-/* Why the transports that come before the chosen one do not lead to that host. */
+/* Adds why the transports that are preferred over the chosen one cannot be used to that host. */
 static void add_reasons(text *t, const tutti_comm *comm, int host, int chosen) {
     uint32_t own = comm->hosts->listeners[comm->rank].transports;
     for (int i = 0; tutti_transports[i] != NULL && (chosen < 0 || i < chosen); i++) {
         add(t, ", not %s (", tutti_transports[i]->name);
-        if ((own >> i & 1) != 0) add(t, "not to be had on %s)", name_of(comm, host));
+        if ((own >> i & 1) != 0) add(t, "not available on %s)", name_of(comm, host));
         else if (tutti_transport_permit(tutti_transports[i]) != TUTTI_OK) add(t, "TUTTI_ENCRYPT=1)");
         else if (tutti_transports[i]->check() != TUTTI_OK) add(t, "%s)", tutti_last_error());
         else add(t, "%s)", tutti_transport_left_out(tutti_transports[i]));
     }
 }
 
-/* A line for all hosts to which the same transport leads (-1: none). */
+/* Logs a line for all hosts that use the same transport (-1: none). */
 static void tell_group(const tutti_comm *comm, int chosen) {
     const tutti_hosts *hosts = comm->hosts;
     text t = {.used = 0};
@@ -87,7 +88,7 @@ static void tell_group(const tutti_comm *comm, int chosen) {
     tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": from %s to %s", comm->name, name_of(comm, hosts->host), t.chars);
 }
 
-/* Where other hosts may reach us. */
+/* Logs the addresses at which other hosts can reach this one. */
 static void tell_addresses(const tutti_comm *comm) {
     const tutti_listener_info *own = &comm->hosts->listeners[comm->rank];
     text t = {.used = 0};
@@ -113,7 +114,7 @@ void tutti_route_log_hosts(const tutti_comm *comm) {
 
 /* ------------------------------------------------------------------------------------------- connections */
 
-/* The address of a socket's end as text, with the interface where it is one of ours. */
+/* Adds the address of a socket's end as text, with the interface if it is a local address. */
 static void add_end(text *t, const struct sockaddr_storage *name) {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
     enum { MOST = 64 };

@@ -1,8 +1,8 @@
 /*
- * By which ways bytes go to the ranks of other hosts, told in the log: what was chosen, and why nothing better.
+ * Logs which transport connects which hosts, and why no better one was chosen.
  *
- * TUTTI_LOG=info: the first rank of each host says, for a communicator that has come over several hosts, which transport
- * leads to which hosts. TUTTI_LOG=debug: each connection says between which addresses it goes.
+ * TUTTI_LOG=info: the first rank of each host logs, for each new communicator over several hosts, which transport
+ * leads to which hosts. TUTTI_LOG=debug: each connection logs the addresses of its two ends.
  */
 #ifndef TUTTI_ROUTE_LOG_H
 #define TUTTI_ROUTE_LOG_H
@@ -10,9 +10,9 @@
 #include "comm/base/comm.h"
 #include "comm/net/listener.h"
 
-/* Of a communicator over several hosts. */
+/* Logs the transports of a communicator over several hosts. */
 void tutti_route_log_hosts(const tutti_comm *comm);
-/* Of a connection that has proved itself, and becomes what its ticket says. */
+/* Logs an authenticated connection, which is about to be opened as its ticket says. */
 void tutti_route_log_connection(const tutti_conn_id *ticket, int socket);
 
 #endif

@@ -1,13 +1,13 @@
 /*
- * Asking for RDMA between all hosts of a communicator. See verbs_only.h.
+ * Requiring RDMA between all hosts of a communicator. See verbs_only.h.
  *
- *   1 each rank looks at its own adapters and settings; all tell all what they found (all_gather)
- *   2 each rank connects to one rank of each other host, as collectives do, by whatever leads there
- *   3 each rank looks at its connections: are all of them of verbs? All tell all (all_gather)
- *   4 if all are: from now on only verbs lead to these processes
+ *   1 each rank checks its own adapters and settings; all exchange the results (all_gather)
+ *   2 each rank connects to one rank of each other host, as collectives do, by whatever transport works
+ *   3 each rank checks whether all its connections use verbs; all exchange the results (all_gather)
+ *   4 if all do: from now on only verbs are used to these processes
  *
- * After 1 and 3 all ranks judge by the same reports, so all succeed, or fail with the same text. A failure leaves the
- * communicator as it was: what connects its hosts still does.
+ * After 1 and 3 all ranks decide by the same reports, so all succeed, or fail with the same text. A failure leaves
+ * the communicator unchanged: the connections between its hosts still work.
  */
 #include "comm/net/verbs_only.h"
 
@@ -17,20 +17,20 @@
 
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
+#include "comm/api/submit.h"
+#include "comm/base/queue.h"
 #include "comm/net/hosts.h"
 #include "comm/net/link.h"
 #include "comm/p2p/p2p.h"
-#include "comm/api/submit.h"
-#include "comm/base/queue.h"
 
 #define MOST_NAMED 3 /* hosts in one error */
 
-/* One for each use, so that ranks that are in different ones do not take them for the same call. */
+/* One for each step, so that ranks in different steps do not take them for the same call. */
 #define HAVE_SIGNATURE    UINT64_C(0x3a1f6d2c59e80b47)
 #define CONNECT_SIGNATURE UINT64_C(0x17c4b0893de2a65f)
 #define REACH_SIGNATURE   UINT64_C(0x5d90e37a4b1c2f86)
 
-/* What a rank has found. Goes to the other ranks as it is. */
+/* The result of a rank. Sent to the other ranks as it is. */
 typedef struct report {
     int32_t status;
     char host[64];
@@ -55,16 +55,16 @@ uint32_t tutti_verbs_only_mask(const tutti_peer *peer) {
 
 tutti_status tutti_verbs_only_admit(const tutti_peer *peer, tutti_pipe *pipe) {
     if (!is_set(peer) || pipe->transport == &tutti_verbs_transport) return TUTTI_OK;
-    tutti_status status = tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                                     "only %s leads to host %s, and tutti_comm_init_rdma allows nothing but RDMA: %s",
-                                     pipe->transport->name, peer->host, pipe->error);
+    tutti_status status =
+        tutti_fail(TUTTI_ERR_UNSUPPORTED, "only %s reaches host %s, but tutti_comm_init_rdma allows only RDMA: %s",
+                   pipe->transport->name, peer->host, pipe->error);
     pipe->transport->close(pipe);
     return status;
 }
 
 /* --------------------------------------------------------------------------------------------- what is looked at */
 
-/* Has this rank adapters that it may use, and do the others know that? */
+/* Checks that this rank has adapters that it may use, and that the other ranks know of them. */
 static tutti_status look_here(const tutti_comm *comm) {
     uint32_t mask = 0;
     TUTTI_TRY(tutti_verbs_transport.check());
@@ -73,9 +73,10 @@ static tutti_status look_here(const tutti_comm *comm) {
         return tutti_fail(TUTTI_ERR_CONFIG, "the transport \"%s\" is not used: %s", tutti_verbs_transport.name,
                           tutti_transport_left_out(&tutti_verbs_transport));
     if (comm->hosts != NULL && (comm->hosts->listeners[comm->rank].transports & verbs_bit()) == 0)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "there was no RDMA when this process made its first communicator, and now there is: start "
-                          "the job again");
+        return tutti_fail(
+            TUTTI_ERR_UNSUPPORTED,
+            "RDMA was not available when this process created its first communicator, and now it is: start "
+            "the job again");
     return TUTTI_OK;
 }
 
@@ -84,7 +85,7 @@ static tutti_status not_reached(const tutti_comm *comm, int rank, const char *wa
                       comm->members[rank].process->host, rank, way, *why != '\0' ? ": " : "", why);
 }
 
-/* Do links and messages between this rank and others go by verbs, those that there are? */
+/* Checks that the existing links and message connections between this rank and others use verbs. */
 static tutti_status look_at_connections(const tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++) {
         tutti_peer *process = comm->members[rank].process;
@@ -105,14 +106,14 @@ static int host_of(const tutti_comm *comm, int rank) {
     return comm->hosts != NULL ? comm->hosts->host_of[rank] : 0;
 }
 
-/* Has an earlier rank of that host failed, too? */
+/* Whether an earlier rank of that host has failed, too. */
 static bool is_named(const tutti_comm *comm, const report *all, int rank) {
     for (int before = 0; before < rank; before++)
         if (all[before].status != TUTTI_OK && host_of(comm, before) == host_of(comm, rank)) return true;
     return false;
 }
 
-/* The same on all ranks. */
+/* Gives the same result on all ranks. */
 static tutti_status judge(const tutti_comm *comm, const report *all) {
     char text[TUTTI_ERROR_TEXT_BYTES] = "";
     size_t used = 0;
@@ -133,7 +134,8 @@ static tutti_status judge(const tutti_comm *comm, const report *all) {
                       (int)sizeof text - 64, text, more);
 }
 
-/* Tells all ranks what this one has found (its error is the thread's last one), and gives what all have found together. */
+/* Sends this rank's result to all ranks (its error is the thread's last one), and returns the result of all
+ * together. */
 static tutti_status agree(tutti_comm *comm, tutti_status found, uint64_t signature) {
     report own = {.status = found}, *all;
     tutti_peer *self = comm->members[comm->rank].process;
@@ -153,7 +155,8 @@ static tutti_status agree(tutti_comm *comm, tutti_status found, uint64_t signatu
     return status;
 }
 
-/* Links to the ranks of this rank's rail, which collectives use, and a look at them: what is found goes to op->dst. */
+/* Opens links to the ranks of this rank's rail, as collectives do, and checks them; the result is written to
+ * op->dst. */
 static tutti_status connect_and_look(tutti_comm *comm, const tutti_op *op) {
     const tutti_hosts *hosts = comm->hosts;
     tutti_rail rail = {.comm = comm, .op = op, .n = hosts->nhosts, .me = hosts->host, .ranks = hosts->rail};
@@ -188,7 +191,7 @@ tutti_status tutti_comm_init_rdma(tutti_comm *comm) {
     if (comm->hosts != NULL) TUTTI_TRY(reach_all(comm));
     atomic_store_explicit(&comm->has_rdma, true, memory_order_release);
     if (comm->rank == 0)
-        tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": RDMA between its %d hosts; from now on by verbs or not at all",
+        tutti_log(TUTTI_LOG_INFO, "communicator \"%s\": RDMA between its %d hosts; from now on over verbs only",
                   comm->name, comm->hosts != NULL ? comm->hosts->nhosts : 1);
     return TUTTI_OK;
 }

@@ -1,21 +1,22 @@
 /*
- * RDMA or an error: what tutti_comm_init_rdma asks for, and what that means for connections that are made later.
+ * Enforces RDMA or an error: what tutti_comm_init_rdma requires, and its effect on connections that are made later.
  *
- * It is kept for pairs of processes (tutti_peer.verbs_only), not for communicators: messages of all communicators of two
- * processes share one connection, and communicators that are split off or made later are to be as safe as this one. Both
- * processes of a pair know it, since the call is collective.
+ * The setting belongs to pairs of processes (tutti_peer.verbs_only), not to communicators: messages of all
+ * communicators of two processes share one connection, and communicators that are split off or created later must
+ * be as safe as this one. Both processes of a pair know the setting, since the call is collective.
  *
- * Invariant: once it is set, no connection that is not one of verbs is taken into use between the two processes.
+ * Invariant: once it is set, only connections over verbs are taken into use between the two processes.
  */
 #ifndef TUTTI_VERBS_ONLY_H
 #define TUTTI_VERBS_ONLY_H
 
-#include "comm/shm/peer.h"
 #include "comm/net/transport/transport.h"
+#include "comm/shm/peer.h"
 
-/* Which transports may lead to that process: bits as in tutti_transports. NULL: any process. */
+/* Transports that may be used to that process: bits as in tutti_transports. NULL: any process. */
 uint32_t tutti_verbs_only_mask(const tutti_peer *peer);
-/* May this new pipe to it be used? It may be of another transport, if it was begun before. Closes it if not. */
+/* Checks whether this new pipe to the process may be used; it may be of another transport if it was started before
+ * the setting. Closes the pipe if not. */
 tutti_status tutti_verbs_only_admit(const tutti_peer *peer, tutti_pipe *pipe);
 
 #endif

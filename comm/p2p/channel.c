@@ -1,10 +1,10 @@
 /*
- * Channels to other processes of a host, and the channel directory where they find each other. See channel.h for the drawing,
- * channel_ring.c for what goes through them.
+ * Channels to other processes of a host, and the channel directory where they find each other. See channel.h for
+ * the drawing, channel_ring.c for the records that go through them.
  *
- * `blocks` is this process's private list of its blocks; entry i of it stands in entry i of the channel directory. A block
- * lies there in one of three states: open (a tutti_channels uses it), resting (its peer may come back), or spare
- * (its peer has ended; the next newcomer gets it).
+ * `blocks` is this process's private list of its blocks; its entry i corresponds to entry i of the channel
+ * directory. A block is in one of three states: open (a tutti_channels uses it), resting (its peer may come back),
+ * or spare (its peer has ended; the next new peer gets it).
  */
 #include "comm/p2p/channel.h"
 
@@ -30,14 +30,14 @@ typedef struct own_block {
     tutti_channel_block *block;
     size_t ring_bytes;
     bool open, spare;
-    int pidfd; /* resting: tells when the peer has ended; -1: no way to know */
+    int pidfd; /* resting: becomes readable when the peer has ended; -1: its end cannot be detected */
 } own_block;
 
 static own_block blocks[TUTTI_CHANNEL_DIRECTORY_ENTRIES];
 static size_t nblocks;
 static int large_rings;
 
-/* A process has no more of them: with many ranks on a host each would have many peers. */
+/* Limit of large rings of a process: with many ranks on a host, each process has many peers. */
 #define MOST_LARGE_RINGS 8
 
 void tutti_channel_break(tutti_channels *channel, const char *format, ...) {
@@ -57,14 +57,14 @@ static void load_id(uint64_t words[2], const uint8_t id[TUTTI_PROCESS_ID_BYTES])
     memcpy(words, id, TUTTI_PROCESS_ID_BYTES);
 }
 
-/* Enters block i in the channel directory, or takes the entry's id back before it is written anew. */
+/* Enters block i in the channel directory, or withdraws the entry's id before it is rewritten. */
 static void publish_entry(size_t i) {
     tutti_channel_directory *own = (tutti_channel_directory *)tutti_heap_base();
     tutti_channel_directory_entry *entry = &own->entries[i];
     uint64_t id[2];
     load_id(id, blocks[i].id);
     atomic_store_explicit(&entry->offset, 0, memory_order_relaxed);
-    /* Release: who sees the new id sees no old offset; pairs with find_block. */
+    /* Release: a reader that sees the new id sees no old offset; pairs with find_block. */
     atomic_store_explicit(&entry->id[0], id[0], memory_order_release);
     atomic_store_explicit(&entry->id[1], id[1], memory_order_release);
     uint64_t offset = (uint64_t)((char *)blocks[i].block - tutti_heap_base());
@@ -87,11 +87,12 @@ static bool has_ended(own_block *entry) {
     return true;
 }
 
-/* A new entry, with a block whose ring is large, as long as there are few of them and the heap has room. */
+/* Makes a new entry. Its block gets a large ring as long as there are few of them and the heap has room. */
 static own_block *new_entry(void) {
     void *memory = NULL;
     if (nblocks == TUTTI_CHANNEL_DIRECTORY_ENTRIES) {
-        tutti_fail(TUTTI_ERR_MEMORY, "messages to more than %zu processes of this host", nblocks);
+        tutti_fail(TUTTI_ERR_MEMORY,
+                   "too many peers: this process can send messages to at most %zu processes of this host", nblocks);
         return NULL;
     }
     size_t ring_bytes = large_rings < MOST_LARGE_RINGS ? TUTTI_CHANNEL_LARGE_RING_BYTES : TUTTI_CHANNEL_RING_BYTES;
@@ -107,7 +108,8 @@ static own_block *new_entry(void) {
     return entry;
 }
 
-/* An entry whose block nobody reads any more, or a new one; NULL: shortage, recorded. */
+/* Returns an entry whose block no process reads any more, or a new one; NULL: no memory or no entry, recorded as
+ * the error. */
 static own_block *free_entry(void) {
     for (size_t i = 0; i < nblocks; i++) {
         own_block *entry = &blocks[i];
@@ -140,7 +142,7 @@ tutti_status tutti_channel_make(tutti_channels *channel) {
     return TUTTI_OK;
 }
 
-/* Goes on with the block that an earlier channel to this process has left. */
+/* Continues with the block that an earlier channel to this process has left. */
 static void resume(tutti_channels *channel, own_block *entry) {
     tutti_channel_block *block = entry->block;
     entry->open = true;
@@ -194,7 +196,7 @@ void tutti_channel_close(tutti_channels *channel) {
 
 /* ----------------------------------------------------------------------------------------- their channel directory */
 
-/* Offset of the block that the peer has made for us, 0: none. */
+/* Offset of the block that the peer has made for us; 0: none. */
 static uint64_t find_block(const tutti_channel_directory *theirs, const uint64_t own_id[2]) {
     uint64_t count = atomic_load_explicit(&theirs->count, memory_order_relaxed);
     for (uint64_t i = 0; i < count && i < TUTTI_CHANNEL_DIRECTORY_ENTRIES; i++) {
@@ -203,7 +205,7 @@ static uint64_t find_block(const tutti_channel_directory *theirs, const uint64_t
         uint64_t first = atomic_load_explicit(&entry->id[0], memory_order_acquire);
         uint64_t second = atomic_load_explicit(&entry->id[1], memory_order_acquire);
         if (offset == 0 || first != own_id[0] || second != own_id[1]) continue;
-        /* Still the same: the entry was not given to another process while its id was read. */
+        /* Checks that the entry was not given to another process while its id was read. */
         if (atomic_load_explicit(&entry->offset, memory_order_relaxed) == offset) return offset;
     }
     return 0;
@@ -212,18 +214,19 @@ static uint64_t find_block(const tutti_channel_directory *theirs, const uint64_t
 static bool accept_block(tutti_channels *channel, uint64_t offset) {
     const tutti_peer *peer = channel->peer;
     if (offset % TUTTI_CACHE_LINE != 0 || offset >= peer->bytes || sizeof(tutti_channel_block) > peer->bytes - offset) {
-        tutti_channel_break(channel, "its channel lies outside of its heap");
+        tutti_channel_break(channel, "its channel is outside of its heap");
         return false;
     }
     const tutti_channel_block *block = (const tutti_channel_block *)(peer->base + offset);
-    uint64_t ring_bytes = *(const volatile uint64_t *)&block->ring_bytes; /* once: the peer may change it */
+    uint64_t ring_bytes = *(const volatile uint64_t *)&block->ring_bytes; /* read once: the peer may change it */
     bool known = ring_bytes == TUTTI_CHANNEL_RING_BYTES || ring_bytes == TUTTI_CHANNEL_LARGE_RING_BYTES;
     if (block->magic != TUTTI_CHANNEL_MAGIC || !known) {
-        tutti_channel_break(channel, "its channel is none of this version of the library");
+        tutti_channel_break(channel,
+                            "its channel was made by another version of the library; use one version on all ranks");
         return false;
     }
     if (ring_bytes > peer->bytes - offset - sizeof *block) {
-        tutti_channel_break(channel, "its channel lies outside of its heap");
+        tutti_channel_break(channel, "its channel is outside of its heap");
         return false;
     }
     if (tutti_channel_make(channel) != TUTTI_OK) {

@@ -1,8 +1,8 @@
 /*
  * Records in the rings of a channel: writing, reading, and the bound of what is kept for the peer. See channel.h.
  *
- * A writer first clears the lines that come after what it writes, then writes, and last says in the record's first word
- * that it is there; a reader sees in that word, and nowhere else, whether something has come. Payloads of some size go
+ * A writer first clears the lines that follow what it writes, then writes the payload, and last publishes the
+ * record in its first word. A reader polls that word, and no other, for a new record. Payloads above some size go
  * past the caches (kernels/copy.h).
  */
 #include <string.h>
@@ -14,19 +14,21 @@
 #include "kernels/copy.h"
 
 #define BACKLOG_BYTES (UINT64_C(1) << 20)
-/* Parts are halves, in these bounds; the last one for messages of more than LARGE_BYTES. */
+/* Parts are halves of the payload, within these bounds; LARGE_PART_BYTES for messages of more than LARGE_BYTES. */
 #define LEAST_PART_BYTES ((size_t)2 << 10)
 #define MOST_PART_BYTES  ((size_t)4 << 10)
 #define LARGE_PART_BYTES ((size_t)8 << 10)
 #define LARGE_BYTES      ((size_t)16 << 10)
-/* Payloads from these sizes on go past the caches: in small rings between near caches, and between far caches. */
+/* Payloads of at least these sizes go past the caches: in small rings between near caches, and between distant
+ * caches. */
 #define STREAM_NEAR_BYTES ((size_t)16 << 10)
 #define STREAM_FAR_BYTES  ((size_t)2 << 10)
-#define FAR_LINE_NS       14                /* to write a line of the ring: near 1 to 7, far 27 */
-#define STRAIGHT_BYTES    ((size_t)1 << 10) /* to another host: payloads from this size on go from the caller's memory */
-#define STREAMS_PER_LOOK  256               /* between two looks at the distance */
-#define LOOKS_FOR_PART    4096
-#define PREFETCHED_BYTES  ((size_t)512)
+#define FAR_LINE_NS       14 /* time to write a line of the ring: near 1 to 7, distant 27 */
+/* to another host: payloads of at least this size go from the caller's memory */
+#define STRAIGHT_BYTES   ((size_t)1 << 10)
+#define STREAMS_PER_LOOK 256 /* payloads between two checks of the distance */
+#define LOOKS_FOR_PART   4096
+#define PREFETCHED_BYTES ((size_t)512)
 
 /* --------------------------------------------------------------------------------------------- writing */
 
@@ -53,7 +55,7 @@ static size_t span(const tutti_channels *channel, const tutti_record *record) {
     return part_count(channel, record) * sizeof *record + tutti_align_up(record->payload_bytes, TUTTI_CACHE_LINE);
 }
 
-/* Where, from the record on, the line in front of a part is. */
+/* Offset, from the start of the record, of the line in front of a part. */
 static size_t part_offset(const tutti_channels *channel, const tutti_record *record, size_t part) {
     return part * (sizeof *record + part_bytes(channel, record));
 }
@@ -64,21 +66,22 @@ bool tutti_channel_has_room(tutti_channels *channel, const tutti_record *record,
     if (channel->theirs == NULL || channel->broken) return false;
     uint64_t tail = atomic_load_explicit(&channel->theirs->tail, memory_order_acquire); /* pairs with _skip */
     if (tail - channel->tail_seen > channel->head - channel->tail_seen) {
-        tutti_channel_break(channel, "it says that it has read what was never sent");
+        tutti_channel_break(channel, "it reports that it has read more than was sent");
         return false;
     }
     channel->tail_seen = tail;
     return channel->head - tail + wanted <= channel->own_bytes;
 }
 
-/* Does this payload go past the caches? The lines of a small ring are in the reader's, and to take them back costs more
- * than memory does: from some size on, and far sooner between distant caches. Those are known by what it costs. */
+/* Returns true if this payload goes past the caches. The lines of a small ring are in the reader's caches. Taking
+ * them back costs more than a write to memory: from some size on, and far sooner between distant caches, which are
+ * recognized by that cost. */
 static bool streams(tutti_channels *channel, size_t payload_bytes) {
     if (channel->distant) return ++channel->streamed % STREAMS_PER_LOOK != 0;
     return channel->own_bytes < TUTTI_CHANNEL_LARGE_RING_BYTES && payload_bytes >= STREAM_NEAR_BYTES;
 }
 
-/* Two looks in a row decide: one may contain the time of another thread. */
+/* Two checks in a row decide: one may contain the time of another thread. */
 static void note_distance(tutti_channels *channel, uint64_t ticks, size_t bytes) {
     bool distant = tutti_ticks_to_ns(ticks) * TUTTI_CACHE_LINE > FAR_LINE_NS * (int64_t)bytes;
     bool other = distant != channel->distant;
@@ -99,7 +102,7 @@ static void copy_cached(void *dst, const void *src, size_t bytes) {
     memcpy(dst, src, bytes);
 }
 
-/* The record that begins at a position of our ring. */
+/* The record that begins at this position of our ring. */
 static tutti_record *record_at(tutti_channels *channel, uint64_t at) {
     return (tutti_record *)(void *)(channel->own->ring + (at & (channel->own_bytes - 1)));
 }
@@ -108,15 +111,15 @@ static _Atomic uint32_t *kind_at(tutti_channels *channel, uint64_t at) {
     return (_Atomic uint32_t *)&record_at(channel, at)->kind;
 }
 
-/* Position of the line after a part of the record at a position. */
+/* Position of the line after a part of the record at this position. */
 static uint64_t part_end(const tutti_channels *channel, uint64_t at, const tutti_record *record, size_t part) {
     size_t bytes =
         tutti_min_size(record->payload_bytes - part * part_bytes(channel, record), part_bytes(channel, record));
     return at + part_offset(channel, record, part) + sizeof *record + tutti_align_up(bytes, TUTTI_CACHE_LINE);
 }
 
-/* Clears the lines after all parts. Fetched together first: one after the other each would take the way to the reader
- * and back. */
+/* Clears the lines after all parts. Prefetches them together first: fetched one after the other, each would take
+ * the round trip to the reader. */
 static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record *record) {
     size_t parts = part_count(channel, record);
     for (size_t i = 0; i < parts; i++) tutti_prefetch_to_write(record_at(channel, part_end(channel, at, record, i)));
@@ -124,14 +127,14 @@ static void clear_marks(tutti_channels *channel, uint64_t at, const tutti_record
         atomic_store_explicit(kind_at(channel, part_end(channel, at, record, i)), 0, memory_order_relaxed);
 }
 
-/* Writes the record's own line, all at once and last: the reader looks at it all the time, and would take it back in
+/* Writes the record's own line, all at once and last: the reader polls it all the time, and would take it back in
  * between. */
 static void write_line(tutti_channels *channel, uint64_t at, const tutti_record *record, const void *payload) {
     tutti_record *line = record_at(channel, at);
     uint64_t tiny[TUTTI_RECORD_TINY_BYTES / sizeof(uint64_t)];
     bool carries = is_tiny(record);
     if (carries && record->payload_bytes > 0) memcpy(tiny, payload, record->payload_bytes);
-    /* Field by field: the record was only just written so, and wider loads would wait for that. */
+    /* Field by field: the record was only just written in this way, and wider loads would wait for those stores. */
     line->payload_bytes = record->payload_bytes;
     line->comm_id = record->comm_id;
     __atomic_store_n(&line->source, record->source, __ATOMIC_RELAXED); /* not both at once */
@@ -148,7 +151,7 @@ static void write_line(tutti_channels *channel, uint64_t at, const tutti_record 
     atomic_store_explicit(kind_at(channel, at), record->kind, memory_order_release); /* pairs with _peek */
 }
 
-/* Writes a record with a payload of STREAM_FAR_BYTES or more, and says of each part that it is there. */
+/* Writes a record with a payload of STREAM_FAR_BYTES or more, and publishes each part. */
 static void write_parts(tutti_channels *channel, uint64_t at, const tutti_record *record, const char *payload) {
     size_t total = record->payload_bytes;
     bool past = streams(channel, total);
@@ -173,22 +176,24 @@ static void write_record(tutti_channels *channel, const tutti_record *record, co
         tutti_channel_ring(channel);
         return;
     }
-    atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end comes first */
+    atomic_store_explicit(kind_at(channel, channel->head), 0, memory_order_relaxed); /* the end mark comes first */
     if (!is_tiny(record) && record->payload_bytes > 0)
         ring_write(channel, at + sizeof *record, payload, record->payload_bytes, copy_cached);
     write_line(channel, at, record, payload);
     tutti_channel_ring(channel);
-    /* The lines of the next such record, and the one after it: they come back from the reader while nobody waits. */
+    /* Prefetches the lines of the next such record, and the one after it: they come back from the reader while no
+     * thread waits. */
     for (uint64_t next = sizeof *record; next <= span(channel, record); next += sizeof *record)
         tutti_prefetch_to_write(record_at(channel, channel->head + next));
 }
 
-/* To another host: nobody reads our ring but the system, at once if it can. */
+/* To another host: only the system reads our ring, at once if it can. */
 static void write_far(tutti_channels *channel, const tutti_record *record, const void *payload) {
     uint64_t at = channel->head;
     size_t bytes = is_tiny(record) ? 0 : record->payload_bytes;
     write_line(channel, at, record, payload);
-    bool straight = bytes >= STRAIGHT_BYTES && tutti_remote_send_straight(channel, payload, bytes, span(channel, record));
+    bool straight =
+        bytes >= STRAIGHT_BYTES && tutti_remote_send_straight(channel, payload, bytes, span(channel, record));
     channel->head += span(channel, record);
     if (straight && tutti_remote_has_straight(channel)) return;
     if (bytes > 0) ring_write(channel, at + sizeof *record, payload, bytes, copy_cached);
@@ -208,7 +213,7 @@ const _Atomic uint32_t *tutti_channel_next(const tutti_channels *channel) {
                                                     (channel->tail & (channel->their_bytes - 1)));
 }
 
-/* Its first lines, all at once: the processor's own prefetching begins when a few have come. */
+/* Prefetches the first lines, all at once: the processor's own prefetching begins after some lines. */
 static void prefetch_payload(const char *payload, size_t bytes) {
     for (size_t at = 0; at < tutti_min_size(bytes, PREFETCHED_BYTES); at += TUTTI_CACHE_LINE)
         __builtin_prefetch(payload + at);
@@ -216,14 +221,14 @@ static void prefetch_payload(const char *payload, size_t bytes) {
 
 bool tutti_channel_peek(tutti_channels *channel, tutti_record *record_out) {
     const _Atomic uint32_t *next = tutti_channel_next(channel);
-    /* Acquire: the record is there; pairs with tutti_channel_write. */
+    /* Acquire: the record's line has been written; pairs with tutti_channel_write. */
     if (atomic_load_explicit(next, memory_order_acquire) == 0 || TUTTI_UNLIKELY(channel->broken)) return false;
     memcpy(record_out, (const void *)next, sizeof *record_out);
     if (!is_tiny(record_out)) prefetch_payload((const char *)next + sizeof *record_out, record_out->payload_bytes);
     size_t most = channel->remote != NULL ? tutti_remote_unread(channel) : channel->their_bytes - 1;
     if (record_out->kind == 0 || record_out->kind >= TUTTI_RECORD_END ||
         record_out->payload_bytes > TUTTI_CHANNEL_RING_BYTES || span(channel, record_out) > most) {
-        tutti_channel_break(channel, "it sent a record that makes no sense (kind %u, %u bytes)", record_out->kind,
+        tutti_channel_break(channel, "it sent an invalid record (kind %u, %u bytes)", record_out->kind,
                             record_out->payload_bytes);
         return false;
     }
@@ -276,7 +281,7 @@ void tutti_channel_skip(tutti_channels *channel, const tutti_record *record) {
     channel->tail += span(channel, record);
     /* Release: the bytes have been read before the peer may overwrite them; pairs with tutti_channel_has_room. */
     atomic_store_explicit(&channel->own->tail, channel->tail, memory_order_release);
-    /* Writers hardly ever wait for the room of a line, and for credit they are woken below. */
+    /* Writers hardly ever wait for the room of one line; writers that wait for credit are woken below. */
     if (!is_tiny(record) && channel->remote == NULL) tutti_channel_ring(channel);
 }
 

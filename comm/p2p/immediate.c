@@ -1,12 +1,13 @@
 /*
- * The short way of blocking sends and receives: a small message straight into the ring, and straight from it into the
- * buffer of a caller who waits for it, without a work or a request.
+ * The short path of blocking sends and receives: a small message goes straight into the ring, and straight from the
+ * ring into the buffer of a waiting caller, without a work or a request.
  *
- * It is taken only when nothing else is in line: no send waits for the same process, no receive is posted, no message
- * that fits has been kept. So order is the same as by the long way. A receiver looks at the place where the next record
- * of that process will appear, without the lock, and leaves to the long way whatever it is if it is not his message.
+ * It is taken only when nothing else is queued: no send waits for the same process, no receive is posted, no
+ * matching message has been kept. The order is therefore the same as by the long path. A receiver polls, without
+ * the lock, the place where the next record of that process will appear. If that record is not its message, the
+ * receiver leaves it to the long path.
  *
- * Invariant: while it looks without the lock the port is pinned, so that the channel stays.
+ * Invariant: while a thread polls without the lock, the port is pinned, so that the channel stays.
  */
 #include <sched.h>
 
@@ -15,13 +16,13 @@
 #include "comm/p2p/p2p.h"
 #include "comm/p2p/p2p_state.h"
 
-#define LOOKS_PER_SERVICE  32 /* at one place, between two looks at everything else */
-#define SERVICES           32 /* then the long way, with its deadline */
+#define LOOKS_PER_SERVICE  32 /* polls of one place, between two rounds of progress for everything else */
+#define SERVICES           32 /* then the long path, with its deadline */
 #define YIELDS             64 /* the same where ranks share cores */
 #define YIELDS_PER_SERVICE 4
 #define LOOKS_BEFORE_YIELD 64 /* about as long as a switch to another thread */
 
-/* The process's channel to a rank of another process; NULL: there is none. */
+/* Returns the channel to the process of a rank; NULL: there is none. */
 static tutti_channels *channel_to(const tutti_comm *comm, int peer) {
     return comm->members[peer].process->channels; /* self: NULL */
 }
@@ -63,8 +64,8 @@ static bool is_wanted(const receive *r, const tutti_record *record) {
            record->bytes == record->payload_bytes && record->bytes <= r->bytes;
 }
 
-/* Takes the next record if it is the message that is waited for, while it is being written; false: there is none, it is
- * something else, or its writer has stopped. */
+/* Takes the next record if it is the awaited message, even while it is being written; false: there is no record, it
+ * is another one, or its writer has stopped. */
 static bool take(const receive *r) {
     tutti_record record;
     tutti_channels *channel = r->channel;
@@ -90,15 +91,16 @@ static bool spin(const _Atomic uint32_t *next, int looks) {
     return false;
 }
 
-/* Whether the rank was last seen on another core. */
+/* Returns true if the rank was last seen on another core. */
 static bool is_elsewhere(const tutti_comm *comm, int rank) {
     return atomic_load_explicit(&comm->members[rank].page->core, memory_order_relaxed) != sched_getcpu();
 }
 
-/* Until a record has come, for a while; in between everything else is served. */
+/* Waits for a while until a record has come; makes progress on everything else in between. */
 static bool look(const tutti_comm *comm, int peer, bool remote, const _Atomic uint32_t *next) {
     int services = comm->spins ? SERVICES : YIELDS;
-    int looks = comm->spins && !remote ? LOOKS_PER_SERVICE : 1; /* what comes from far away is put there by progress */
+    /* the progress call puts records of other hosts there */
+    int looks = comm->spins && !remote ? LOOKS_PER_SERVICE : 1;
     for (int service = 1; service <= services; service++) {
         if (!comm->spins) {
             /* A peer that runs on another core answers sooner than a yield returns. */

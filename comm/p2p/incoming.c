@@ -1,9 +1,9 @@
 /*
- * What a record from a peer means. See p2p.c for the protocol.
+ * Handles the records that come from a peer. See p2p.c for the protocol.
  *
- * Requests are named by numbers that are used once: what comes for one that has been cancelled is dropped. A message
- * for a communicator that is not open here is for one that has been closed: eager ones are dropped, announced ones
- * refused. What cannot be true breaks the channel.
+ * Requests are named by numbers that are used once: a record for a cancelled request is dropped. A message for a
+ * communicator that is not open here is for one that has been closed: eager messages are dropped, announced ones
+ * refused. An impossible value breaks the channel.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +11,13 @@
 #include "comm/p2p/p2p_state.h"
 
 #define RECORDS_AT_ONCE 256
-/* A peer may have sent this much that we have not matched before it breaks the rules; see tutti_channel_has_credit. */
+/* A peer may have sent this many bytes that we have not matched; more breaks the protocol. See
+ * tutti_channel_has_credit. */
 #define MOST_UNMATCHED_BYTES (UINT64_C(2) << 20)
 
-/* Each on_ function handles one kind of record; false: not now, or the channel is broken. */
+/* Each on_ function handles one kind of record; false: not possible now, or the channel is broken. */
 
-/* The rank's port, NULL in *port_out when its communicator is closed; false: the record is a lie. */
+/* Finds the rank's port; *port_out is NULL if its communicator is closed. False: the record names a wrong source. */
 static bool find_port(tutti_channels *channel, const tutti_record *record, tutti_port **port_out) {
     tutti_port *port = tutti_p2p_port(record->comm_id, record->destination);
     *port_out = port;
@@ -24,7 +25,8 @@ static bool find_port(tutti_channels *channel, const tutti_record *record, tutti
     const tutti_comm *comm = port->comm;
     if (record->source >= 0 && record->source < comm->nranks && comm->members[record->source].process == channel->peer)
         return true;
-    tutti_channel_break(channel, "it sent a message in the name of rank %d of \"%s\"", record->source, comm->name);
+    tutti_channel_break(channel, "it sent a message as rank %d of \"%s\", which is not a rank of that process",
+                        record->source, comm->name);
     return false;
 }
 
@@ -36,10 +38,10 @@ static tutti_unexpected *new_message(tutti_channels *channel, const tutti_record
     return message;
 }
 
-/* Keeps an eager message that nobody has asked for; false: no memory now. */
+/* Keeps an eager message that no receive has asked for; false: no memory now. */
 static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_record *record) {
     if (channel->came - channel->matched > MOST_UNMATCHED_BYTES) {
-        tutti_channel_break(channel, "it sent more than it was allowed to");
+        tutti_channel_break(channel, "it sent more unmatched bytes than the limit allows");
         return false;
     }
     tutti_unexpected *message = new_message(channel, record, record->bytes);
@@ -54,7 +56,7 @@ static bool keep_eager(tutti_channels *channel, tutti_port *port, const tutti_re
 static bool on_eager(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
     if (record->bytes != record->payload_bytes) {
-        tutti_channel_break(channel, "it sent a message of a wrong length");
+        tutti_channel_break(channel, "it sent an eager message with a wrong length");
         return false;
     }
     if (!find_port(channel, record, &port)) return false;
@@ -148,14 +150,14 @@ static bool on_broken(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
     if (!find_port(channel, record, &port)) return false;
     if (port == NULL || tutti_notify_received_broken(channel, record, port)) return true;
-    tutti_channel_break(channel, "it gave a reason that makes no sense");
+    tutti_channel_break(channel, "it sent an invalid reason for a broken communicator");
     return false;
 }
 
 static bool on_left(tutti_channels *channel, const tutti_record *record) {
     tutti_port *port;
     if (!find_port(channel, record, &port)) return false;
-    if (port != NULL) port->left[record->source] = true; /* all that it sent has been read */
+    if (port != NULL) port->left[record->source] = true; /* all data it sent has been read */
     return true;
 }
 

@@ -1,11 +1,12 @@
 /*
  * Matching: which receive takes which message.
  *
- * A port keeps its posted receives and its unexpected messages in the order in which they came. A message takes the
- * first posted receive that fits, a receive the first message that fits; at any time no posted receive fits an
- * unexpected message. Messages of one pair of ranks come in the order of their sending, so that order holds per tag.
+ * A port keeps its posted receives and its unexpected messages in order of arrival. A message takes the first
+ * posted receive that fits, a receive takes the first message that fits; at no time does a posted receive fit an
+ * unexpected message. Messages between two ranks arrive in the order in which they were sent, so that order holds
+ * per tag.
  *
- * TUTTI_ANY_TAG takes users' tags only (>= 0), never the library's.
+ * TUTTI_ANY_TAG matches users' tags only (>= 0), never the library's.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +52,7 @@ void tutti_match_end(tutti_request *request, tutti_status status, const char *te
     atomic_fetch_sub_explicit(&tutti_p2p.pending, 1, memory_order_relaxed);
 }
 
-/* Where a local send waits as a message, it goes, too. */
+/* If a local send waits as an unexpected message, removes that message, too. */
 static void withdraw(tutti_request *send) {
     TAILQ_REMOVE(&send->message->port->unexpected, send->message, link);
     free(send->message);
@@ -105,7 +106,7 @@ void tutti_match_received(tutti_request *request) {
     }
     char text[256];
     snprintf(text, sizeof text,
-             "the message from rank %d under tag %lld has %zu bytes, the receive takes %zu; the rest is lost",
+             "the message from rank %d with tag %lld has %zu bytes, but the receive buffer holds %zu; the rest is lost",
              request->source_rank, (long long)request->source_tag, request->message_bytes, request->bytes);
     tutti_match_end(request, TUTTI_ERR_TRUNCATED, text);
 }
@@ -115,7 +116,7 @@ void tutti_match_keep(tutti_port *port, tutti_unexpected *message) {
     TAILQ_INSERT_TAIL(&port->unexpected, message, link);
 }
 
-/* What an eager message counts against its backlog. */
+/* Releases the cost of an eager message from its backlog. */
 static void release_backlog(tutti_port *port, const tutti_unexpected *message) {
     if (message->channel != NULL) tutti_channel_give_credit(message->channel, message->bytes);
     else port->kept_bytes -= tutti_channel_cost(message->bytes);
@@ -172,18 +173,18 @@ void tutti_match_drop_unexpected(tutti_port *port) {
 
 /* ------------------------------------------------------------------------------------------ local sends */
 
-/* The message waits for its receive: small ones as a copy, so that the send is complete. */
+/* Leaves the message to wait for its receive: a small one as a copy, so that the send is complete. */
 static void leave_local(tutti_request *request, tutti_port *to) {
     size_t cost = tutti_channel_cost(request->bytes);
     bool copies = request->bytes <= (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES) &&
                   to->kept_bytes + cost <= LOCAL_BACKLOG_BYTES;
     tutti_unexpected *message = malloc(sizeof *message + (copies ? request->bytes : 0));
     if (message == NULL) {
-        tutti_match_end(request, TUTTI_ERR_MEMORY, "no memory for a message that waits for its receive");
+        tutti_match_end(request, TUTTI_ERR_MEMORY, "no memory to keep a message until its receive is posted");
         return;
     }
-    *message =
-        (tutti_unexpected){.source = request->port->rank, .tag = request->tag, .bytes = request->bytes, .whole = copies};
+    *message = (tutti_unexpected){
+        .source = request->port->rank, .tag = request->tag, .bytes = request->bytes, .whole = copies};
     tutti_match_keep(to, message);
     if (!copies) {
         message->sender = request;

@@ -1,10 +1,12 @@
 /*
- * What ranks of other hosts are told about a communicator outside of calls that they take part in: that it is broken, that a
- * rank has left, and which calls a rank has made on CUDA memory. Ranks of this host read that in shared pages.
+ * Notices to ranks of other hosts about a communicator, outside of calls that they take part in: that it is broken,
+ * that a rank has left, and which calls a rank has made on CUDA memory. Ranks of this host read that in shared
+ * pages.
  *
- * It is a record like any other, so it comes after what was sent before it. That a rank has left goes where messages have
- * gone: nobody makes a connection to say goodbye. A failure also goes to whoever has connected: who waits for a message of a
- * rank does (tutti_remote_reach). Ranks that have links hear of failures there, too; who comes first is believed.
+ * A notice is a record like any other, so it comes after the data sent before it. The notice that a rank has left
+ * goes only where messages have gone: no connection is made for it. A failure also goes to each peer that has
+ * connected, as a rank that waits for a message does (tutti_remote_reach). Ranks that have links get notices of
+ * failures there, too; the first notice counts.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -21,7 +23,7 @@
 static void tell_rank(const tutti_comm *comm, int rank, tutti_record record, const char *text) {
     tutti_channels *channel = comm->members[rank].process->channels;
     if (channel == NULL || channel->remote == NULL || channel->broken || channel->gone) return;
-    tutti_remote_progress(channel); /* whoever has connected is let in */
+    tutti_remote_progress(channel); /* accepts peers that have connected */
     bool reached = record.kind == TUTTI_RECORD_LEFT ? tutti_remote_is_open(channel) : tutti_remote_is_used(channel);
     if (!reached || tutti_channel_make(channel) != TUTTI_OK) return;
     record.comm_id = comm->id;
@@ -43,7 +45,7 @@ void tutti_p2p_notify_broken(tutti_comm *comm) {
     if (status == TUTTI_OK) return;
     snprintf(reason, sizeof reason, "%s", tutti_last_error());
     pthread_mutex_lock(&tutti_p2p.lock);
-    tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_BROKEN, .bytes = (uint64_t) - (int64_t)status}, reason);
+    tell_all(comm, (tutti_record){.kind = TUTTI_RECORD_BROKEN, .bytes = (uint64_t)-(int64_t)status}, reason);
     tutti_p2p_unlock();
     tutti_queue_serve_rest(comm);
     tutti_fail(status, "%s", reason);
@@ -59,11 +61,11 @@ bool tutti_notify_received_broken(tutti_channels *channel, const tutti_record *r
     tutti_hosts *hosts = port->comm->hosts;
     tutti_page *page = hosts != NULL ? hosts->elsewhere : NULL;
     if (page == NULL || record->payload_bytes >= TUTTI_BROKEN_TEXT_BYTES || record->bytes > INT32_MAX) return false;
-    if (atomic_load_explicit(&page->state, memory_order_relaxed) != TUTTI_PAGE_WHOLE) return true; /* known */
+    if (atomic_load_explicit(&page->state, memory_order_relaxed) != TUTTI_PAGE_WHOLE) return true; /* already known */
     tutti_channel_copy(channel, record, page->broken_text, record->payload_bytes);
     page->broken_text[record->payload_bytes] = '\0';
-    if (record->payload_bytes == 0) /* there was no room for it */
-        snprintf(page->broken_text, sizeof page->broken_text, "rank %d has found communicator \"%s\" broken",
+    if (record->payload_bytes == 0) /* there was no room for the text */
+        snprintf(page->broken_text, sizeof page->broken_text, "rank %d reports that communicator \"%s\" is broken",
                  record->source, port->comm->name);
     page->broken_status = -(int32_t)record->bytes;
     hosts->told_by = record->source;

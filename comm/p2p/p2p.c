@@ -1,30 +1,34 @@
 /*
- * Point to point: sends and receives of this process's ranks. This file holds the entries; immediate.c is the short way
- * of blocking calls, match.c finds the receive for a message, transfer.c moves bytes, incoming.c handles
- * what comes, peer_read.c reads a peer's private memory, watchdog.c looks after what waits too long, channel*.c are the
- * rings, far*.c mirrors them between hosts, notify.c tells other hosts of communicators that broke or were left.
+ * Point to point: sends and receives of this process's ranks. This file holds the entry points; immediate.c is the
+ * short path of blocking calls, match.c finds the receive for a message, transfer.c moves bytes, incoming.c handles
+ * incoming records, peer_read.c reads a peer's private memory, watchdog.c checks requests that wait too long,
+ * channel*.c are the rings, remote_*.c mirror them between hosts, notify.c notifies other hosts of communicators
+ * that broke or were left.
  *
  *   sender                                 receiver
  *   small:
  *     1 EAGER(bytes) ------------------->  2 matches: copies from the ring; else keeps a copy
  *   large:
  *     1 ANNOUNCE(id, address) ---------->  2 matches, or keeps the announcement
- *   then, from tutti_mem_alloc memory, or while nobody waits at the sender and the system permits to read his memory:
+ *   then, from tutti_mem_alloc memory, or while no thread waits at the sender and the system permits reads of its
+ *   memory:
  *                                          3 copies slice by slice from the sender's memory
  *     5 the send is complete <-----------  4 DONE(id)
- *   or else, or as soon as somebody waits there, for the rest:
+ *   or else, or as soon as a thread waits at the sender, for the rest:
  *            <---------------------------  3 CLEAR(id, answer, from)
  *     4 FRAGMENT(answer, bytes) ... ---->  5 copies from the ring; the last one completes the receive
  *       the last one completes the send
  *
- * Small means up to TUTTI_EAGER_BYTES, to another host half of it (or less, where the receiver can copy from the sender's
- * buffer), as long as the peer keeps no more than a bounded backlog of unmatched bytes; what exceeds it is announced. The way over the ring
- * takes two copies, at once on two cores and past their caches, and is quicker than the one that the system makes; but
- * the sender must be there for it. A send that finds no room in the ring waits in line; fragments leave room for others.
- * Answers never wait for anything but room, and reading never waits, so both directions at once cannot block.
- * Ranks of one process use no ring: the receiver's side copies straight from the sender's buffer.
+ * Small means up to TUTTI_EAGER_BYTES, to another host half of it (or less, where the receiver can copy from the
+ * sender's buffer), as long as the peer keeps no more than a bounded backlog of unmatched bytes; messages beyond
+ * the bound are announced. The path over the ring takes two copies, at once on two cores and past their caches, and
+ * is faster than the single copy by the system; but a sender thread must be present for it. A send that finds no
+ * room in the ring waits in line; fragments leave room for others. Answers wait only for room, and reading never
+ * waits, so both directions at once cannot block. Ranks of one process use no ring: the receiver's side copies
+ * straight from the sender's buffer.
  *
- * Invariant: one lock guards all of it and is never held while a work ends, a communicator breaks or anything waits.
+ * Invariant: one lock guards all of it. It is never held while a work ends, a communicator breaks or a thread
+ * waits.
  */
 #include "comm/p2p/p2p.h"
 
@@ -59,7 +63,7 @@ typedef struct ending {
     char *error;
 } ending;
 
-/* Takes ended requests off their list, for use without the lock, and gives the requests back. */
+/* Takes ended requests off their list, for use without the lock, and makes the requests available for reuse. */
 static size_t take_endings(ending endings[ENDINGS_AT_ONCE]) {
     size_t count = 0;
     tutti_request *request;
@@ -150,7 +154,7 @@ static void carry_out(const tutti_verdict *verdict) {
     tutti_p2p_unlock();
 }
 
-/* Under the lock, which it gives back. */
+/* Under the lock, which it unlocks. */
 static bool progress(void) {
     tutti_verdict verdict;
     tutti_p2p.moved = false;
@@ -200,7 +204,7 @@ static tutti_status open_channels(tutti_comm *comm) {
         TUTTI_TRY(tutti_channel_open(peer, &peer->channels));
         TAILQ_INSERT_TAIL(peer->remote ? &tutti_p2p.found : &tutti_p2p.unfound, peer->channels, link);
         atomic_fetch_add_explicit(&tutti_p2p.channels, 1, memory_order_relaxed);
-        tutti_p2p.callers_seen = 0; /* it may have called before */
+        tutti_p2p.callers_seen = 0; /* the peer may have called before */
     }
     return TUTTI_OK;
 }
@@ -248,10 +252,10 @@ const struct tutti_transport *tutti_p2p_not_by(const tutti_peer *peer, const str
 void tutti_p2p_close(tutti_comm *comm) {
     if (tutti_forked()) return; /* the parent's channels are not mapped here */
     char text[256];
-    snprintf(text, sizeof text, "communicator \"%s\" was destroyed while this was under way", comm->name);
+    snprintf(text, sizeof text, "communicator \"%s\" was destroyed while this request was in progress", comm->name);
     pthread_mutex_lock(&tutti_p2p.lock);
     tutti_port *port = tutti_p2p_port(comm->id, comm->rank);
-    while (port != NULL && port->pins > 0) { /* somebody is about to break the communicator */
+    while (port != NULL && port->pins > 0) { /* another thread is about to break the communicator */
         tutti_p2p_unlock();
         sched_yield();
         pthread_mutex_lock(&tutti_p2p.lock);
@@ -271,7 +275,7 @@ void tutti_p2p_close(tutti_comm *comm) {
 
 #define FLUSH_MS 5000
 
-/* What was sent to a process of another host is given to the system before the pipe is closed. */
+/* Gives the data sent to a process of another host to the system before the pipe is closed. */
 static void flush_far(tutti_peer *peer) {
     if (!peer->remote) return;
     tutti_deadline deadline = tutti_deadline_after_ms(FLUSH_MS);

@@ -1,12 +1,12 @@
 /*
- * What the parts of point to point share. See p2p.c for the protocol.
+ * State that the files of point to point share. See p2p.c for the protocol.
  *
  *   port     a rank of this process in one communicator: its posted receives and its unexpected messages
  *   request  a send or receive that has not completed; on one list for each state, and on its port's list of all
- *   message  what has come and found no receive yet
+ *   message  a message that has come and has not matched a receive yet
  *   note     an answer that the ring had no room for
  *
- * Everything here is under tutti_p2p.lock, but for `pending`. Works are ended by tutti_p2p_unlock, after unlocking.
+ * Everything here is under tutti_p2p.lock, except for `pending`. tutti_p2p_unlock ends works, after unlocking.
  */
 #ifndef TUTTI_P2P_STATE_H
 #define TUTTI_P2P_STATE_H
@@ -18,12 +18,12 @@
 #include "comm/base/queue.h"
 
 typedef enum tutti_phase {
-    TUTTI_PHASE_POSTED,    /* receive: nothing fitting has come */
+    TUTTI_PHASE_POSTED,    /* receive: no matching message has come */
     TUTTI_PHASE_PULLING,   /* receive: copies from the sender's memory */
-    TUTTI_PHASE_RECEIVING, /* receive: a stream comes in */
+    TUTTI_PHASE_RECEIVING, /* receive: a stream is arriving */
     TUTTI_PHASE_WAITING,   /* send: not in the ring yet */
     TUTTI_PHASE_ANNOUNCED, /* send: the receiver has not answered */
-    TUTTI_PHASE_STREAMING, /* send: a stream goes out */
+    TUTTI_PHASE_STREAMING, /* send: a stream is being sent */
     TUTTI_PHASE_ENDED
 } tutti_phase;
 
@@ -38,35 +38,35 @@ typedef struct tutti_port {
     struct tutti_requests posted;
     struct tutti_messages unexpected;
     uint64_t kept_bytes; /* cost of unexpected eager messages from this process */
-    bool *left;          /* nranks: has destroyed the communicator, and all that it sent has been read */
+    bool *left;          /* nranks: the rank has destroyed the communicator, and all data it sent has been read */
     int pins;            /* threads that use `comm` without the lock; closing waits for them */
 } tutti_port;
 
 typedef struct tutti_request {
     TAILQ_ENTRY(tutti_request) state_link, all_link;
-    struct tutti_requests *list; /* of its state; NULL: none */
+    struct tutti_requests *list; /* list of its state; NULL: none */
     tutti_port *port;
     tutti_work *work;
     tutti_phase phase;
     int peer;
     int64_t tag;
     char *buffer;
-    size_t bytes; /* send: of the message; receive: room */
+    size_t bytes; /* send: bytes of the message; receive: bytes of the buffer */
     size_t item_bytes;
 
-    /* Once matched. */
-    tutti_channels *channel;       /* NULL: the other rank lives in this process */
-    struct tutti_request *partner; /* local pull: the other request */
-    struct tutti_unexpected *message; /* local send: waits in the receiver's unexpected list as this */
-    const char *source;            /* pull: the sender's bytes as they are mapped here; NULL: they are not, */
-    uint64_t address;              /*   they stand here in the sender's process */
+    /* Set once matched. */
+    tutti_channels *channel;          /* NULL: the other rank is in this process */
+    struct tutti_request *partner;    /* local pull: the other request */
+    struct tutti_unexpected *message; /* local send: its entry in the receiver's unexpected list */
+    const char *source;               /* pull: the sender's bytes as mapped here; NULL: not mapped */
+    uint64_t address;                 /* pull: the address of the bytes in the sender's process */
     int source_rank;
     int64_t source_tag;
     size_t message_bytes, wanted, moved;
-    uint64_t id;     /* by which the other process calls this request */
-    uint64_t answer; /* by which we call the other process's request */
+    uint64_t id;     /* the other process's name for this request */
+    uint64_t answer; /* our name for the other process's request */
 
-    /* Clocks start at the first check that sees the request. */
+    /* The clocks start at the first check that sees the request. */
     bool clocks, reported;
     tutti_deadline deadline, stall;
     tutti_status status;
@@ -75,14 +75,14 @@ typedef struct tutti_request {
 
 typedef struct tutti_unexpected {
     TAILQ_ENTRY(tutti_unexpected) link;
-    tutti_port *port; /* on whose unexpected list it is */
+    tutti_port *port; /* the port whose unexpected list holds it */
     int source;
     int64_t tag;
     size_t bytes;
-    tutti_channels *channel;    /* NULL: from this process */
-    tutti_request *sender;      /* from this process, not copied */
+    tutti_channels *channel;    /* NULL: the message is from this process */
+    tutti_request *sender;      /* the send of this process, not copied */
     bool whole;                 /* the bytes are in `payload` */
-    uint64_t transfer, address; /* announced */
+    uint64_t transfer, address; /* announced messages */
     uint8_t payload[];
 } tutti_unexpected;
 
@@ -98,116 +98,116 @@ TAILQ_HEAD(tutti_channel_list, tutti_channels);
 typedef struct tutti_p2p_state {
     pthread_mutex_t lock;
     tutti_port *ports[TUTTI_PORT_BUCKETS];
-    struct tutti_channel_list found;   /* both directions may be used */
+    struct tutti_channel_list found;   /* both directions can be used */
     struct tutti_channel_list unfound; /* the peer has not written to us yet */
     struct tutti_requests pulling;     /* of all ports, taking turns */
-    struct tutti_requests ended;       /* works to end after unlocking */
-    struct tutti_requests spare;       /* to be used again */
-    uint64_t last_id;                  /* of requests that another process knows; never used twice */
+    struct tutti_requests ended;       /* requests whose works end after unlocking */
+    struct tutti_requests spare;       /* requests for reuse */
+    uint64_t last_id;                  /* last id of a request that another process knows; never used twice */
     uint64_t last_check_ticks;
     int64_t ports_open;
-    uint64_t callers_seen; /* tutti_channel_callers at the last look */
-    int looks_left;        /* at lobbies of silent processes, since then */
-    bool moved;            /* some bytes or records, in the call of tutti_p2p_progress at hand */
+    uint64_t callers_seen; /* tutti_channel_callers at the last check */
+    int looks_left;        /* checks of silent processes' channel directories that are left since then */
+    bool moved;            /* bytes or records have moved in the current call of tutti_p2p_progress */
     atomic_int channels;   /* open channels; read without the lock */
-    atomic_int pending;    /* requests, notes, and far channels with something to send; read without the lock */
+    atomic_int pending;    /* requests, notes, and remote channels with data to send; read without the lock */
 } tutti_p2p_state;
 
 extern tutti_p2p_state tutti_p2p;
 
 /* Unlocks, then ends the works of all requests that have ended. */
 void tutti_p2p_unlock(void);
-/* The port of a rank of this process; NULL: its communicator is not open (any more). */
+/* Returns the port of a rank of this process; NULL: its communicator is not open, or no longer open. */
 tutti_port *tutti_p2p_port(uint64_t comm_id, int rank);
 
 /* ---- match.c */
 
-/* A request of the port, on the list of no state. */
+/* Makes a request of the port, on no state's list. */
 tutti_status tutti_match_request(tutti_port *port, tutti_work *work, tutti_request **request_out);
 /* Moves the request to another state's list (NULL: none). */
 void tutti_match_move(tutti_request *request, tutti_phase phase, struct tutti_requests *list);
-/* The request is complete: its work ends at the next unlock. `text`: of a failure. */
+/* Marks the request as complete: its work ends at the next unlock. `text`: error text of a failure. */
 void tutti_match_end(tutti_request *request, tutti_status status, const char *text);
-/* The posted receive that takes such a message, taken off the posted list; NULL: none. */
+/* Takes the posted receive that matches such a message off the posted list and returns it; NULL: none. */
 tutti_request *tutti_match_posted(tutti_port *port, int source, int64_t tag);
-/* Puts a message (malloc'd) that nobody has asked for at the end of the unexpected list. */
+/* Puts a message (malloc'd) that no receive has asked for at the end of the unexpected list. */
 void tutti_match_keep(tutti_port *port, tutti_unexpected *message);
-/* Starts a receive: takes the first unexpected message that fits, or posts it. */
+/* Starts a receive: takes the first unexpected message that matches, or posts the receive. */
 void tutti_match_receive(tutti_request *request);
 /* Starts a send to a rank of this process. */
 void tutti_match_send_local(tutti_request *request, tutti_port *to);
-/* Says what a receive has matched. */
+/* Records which message a receive has matched. */
 void tutti_match_accept(tutti_request *request, int source, int64_t tag, size_t message_bytes);
-/* The wanted bytes are there: ends the receive, well or truncated. */
+/* The wanted bytes have come: ends the receive, complete or truncated. */
 void tutti_match_received(tutti_request *request);
-/* Fails one request, and tells who depends on it. */
+/* Fails one request, and reports the failure to the request that depends on it. */
 void tutti_match_fail(tutti_request *request, tutti_status status, const char *text);
-/* Drops what nobody will ask for any more. */
+/* Drops the messages that no receive will ask for any more. */
 void tutti_match_drop_unexpected(tutti_port *port);
 
 /* ---- transfer.c */
 
-/* Is this message to be sent eagerly, and may it be now? */
+/* Returns true if this message is to be sent eagerly and can be sent eagerly now. */
 bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes);
 /* Writes an eager message; false: there is no room now. */
 bool tutti_transfer_put_eager(tutti_channels *channel, const tutti_port *port, int peer, int64_t tag, const void *src,
                               size_t bytes);
 /* Starts a send to another process. */
 void tutti_transfer_send(tutti_request *request);
-/* A receive has matched an announced message: pulls its bytes or asks for them. */
+/* A receive has matched an announced message: pulls its bytes or requests them. */
 void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address);
 /* Starts to copy from request->source or request->address. */
 void tutti_transfer_pull(tutti_request *request);
-/* Tells the sender of an announced message that it has been taken, or never will be. */
+/* Reports to the sender of an announced message that it has been taken, or will never be taken. */
 void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken);
-/* Sends a record, with its text where there is room for it now. */
+/* Sends a record, with its text if there is room for it now. */
 void tutti_transfer_notify(tutti_channels *channel, const tutti_record *record, const char *text);
-/* Moves what can be moved on all channels, and some of each pull. */
+/* Moves the data that can move on all channels, and some of each pull. */
 void tutti_transfer_progress(void);
 
 /* ---- notify.c */
 
-/* All others: this rank leaves. Under the lock. */
+/* Notifies all other ranks that this rank leaves. Under the lock. */
 void tutti_p2p_notify_left(const tutti_comm *comm);
-/* A rank of another host says that the communicator is broken; false: its record makes no sense. */
+/* A rank of another host reports that the communicator is broken; false: its record is invalid. */
 bool tutti_notify_received_broken(tutti_channels *channel, const tutti_record *record, tutti_port *port);
 
 /* ---- incoming.c */
 
-/* The receive for a part of a stream that comes beside the ring (remote_channel.h); NULL: it has been cancelled, or the part makes no
- * sense, which breaks the channel. */
+/* Returns the receive for a part of a stream that comes outside of the ring (remote_channel.h); NULL: it has been
+ * cancelled, or the part is invalid, which breaks the channel. */
 tutti_request *tutti_incoming_stream(tutti_channels *channel, uint64_t transfer, uint64_t offset, size_t bytes);
-/* So many bytes more are in the request's buffer. */
+/* `bytes` more bytes are in the request's buffer. */
 void tutti_incoming_came(tutti_request *request, size_t bytes);
-/* Reads what has come; true when nothing is left for now. */
+/* Reads the records that have come; true when none is left for now. */
 bool tutti_incoming_read(tutti_channels *channel);
 
 /* ---- peer_read.c */
 
-/* May this process read the peer's private memory? */
+/* Returns true if this process may read the peer's private memory. */
 bool tutti_read_is_possible(tutti_channels *channel);
-/* Copies from it; false: it could not be read, and will not be tried again. */
+/* Copies from it; false: the read failed, and will not be tried again. */
 bool tutti_read_peer(tutti_channels *channel, uint64_t address, void *dst, size_t bytes);
 
 /* ---- watchdog.c */
 
-/* Why a communicator is to be broken. */
+/* Why a communicator must be broken. */
 typedef struct tutti_verdict {
     tutti_port *port; /* pinned; NULL: no verdict */
     tutti_status status;
     char text[1536];
 } tutti_verdict;
 
-/* Looks after deadlines, deaths and broken communicators if that is due; fails requests that cannot complete. */
+/* Checks deadlines, deaths and broken communicators if a check is due; fails requests that cannot complete. */
 void tutti_watch_check(tutti_verdict *verdict_out);
-/* Has the rank destroyed the communicator? */
+/* Returns true if the rank has destroyed the communicator. */
 bool tutti_watch_has_left(const tutti_port *port, int rank);
-/* Fails a request because the rank it needs has done so; TUTTI_ANY_SOURCE: all others have. */
+/* Fails a request because the rank it needs has destroyed the communicator; TUTTI_ANY_SOURCE: all other ranks have. */
 void tutti_watch_fail_left(tutti_request *request, int rank);
-/* Fails a receive whose sender has broken or destroyed the communicator, and says true: the bytes that were copied from
- * the sender's buffer may have changed before. */
+/* Fails a receive whose sender has broken or destroyed the communicator, and returns true: the bytes that were
+ * copied from the sender's buffer may have changed before. */
 bool tutti_watch_check_sender(tutti_request *request);
-/* "send of 8 bytes to rank 1 (host h, pid 7) ...". Gives `text` back. */
+/* "send of 8 bytes to rank 1 (host h, pid 7) ...". Returns `text`. */
 const char *tutti_watch_describe(const tutti_request *request, char *text, size_t capacity);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * Reading a peer's private memory in one copy (process_vm_readv), where the system permits it.
+ * Reads a peer's private memory in one copy (process_vm_readv), where the system permits it.
  *
- * Whether it does is asked once per channel, by reading what is known: the random id with which the peer has signed
- * its block. That also finds a pid of another namespace, under which another process lives here. The fault point
- * "peer_read" makes the system refuse.
+ * This is checked once per channel, by reading a known value: the random id with which the peer has signed its
+ * block. That also detects a pid of another namespace, which belongs to another process here. The fault point
+ * "peer_read" makes the check fail.
  */
 #include <string.h>
 #include <sys/uio.h>

@@ -7,13 +7,13 @@
 
 #define FRAME_MAGIC   UINT32_C(0x74746672)
 #define LOOKS_PER_OUT 8
-#define PARTS_AT_ONCE 16 /* of frames that come in: then others have a turn */
+#define PARTS_AT_ONCE 16 /* incoming parts of frames: then other channels have a turn */
 #define NEWS_BYTES                                                                                                     \
-    (TUTTI_CHANNEL_RING_BYTES / 4) /* read of the ring since the last news: time for a frame of their own */
+    (TUTTI_CHANNEL_RING_BYTES / 4) /* read of the ring since the last acknowledgement: it then gets a frame */
 
 /* -------------------------------------------------------------------------------------------- our ring */
 
-/* Begins a frame. All carry the news. */
+/* Begins a frame. All frames carry the acknowledgement. */
 static tutti_remote_frame *start_frame(tutti_channels *channel, size_t bytes) {
     struct tutti_remote_channel *remote = channel->remote;
     remote->told_tail = channel->tail;
@@ -23,7 +23,7 @@ static tutti_remote_frame *start_frame(tutti_channels *channel, size_t bytes) {
     return &remote->out_frame;
 }
 
-/* Sends a part of the ring, behind the header that has been made for it. */
+/* Sends a part of the ring, after the header that has been made for it. */
 static void send_part(tutti_channels *channel, uint64_t at, size_t bytes) {
     struct tutti_remote_channel *remote = channel->remote;
     size_t offset = at & (TUTTI_CHANNEL_RING_BYTES - 1);
@@ -34,7 +34,7 @@ static void send_part(tutti_channels *channel, uint64_t at, size_t bytes) {
     remote->out->transport->send(remote->out, parts, first < bytes ? 3 : 2);
 }
 
-/* Sends what the ring has and the peer has not been sent. */
+/* Sends the bytes of the ring that the peer has not been sent. */
 static bool send_ring(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     size_t bytes = channel->head - remote->sent;
@@ -50,11 +50,11 @@ bool tutti_remote_send_straight(tutti_channels *channel, const void *payload, si
     struct tutti_remote_channel *remote = channel->remote;
     if (!tutti_remote_can_stream(channel) || !remote->out->movable) return false;
     const uint8_t *line = channel->own->ring + (channel->head & (TUTTI_CHANNEL_RING_BYTES - 1));
-    struct iovec parts[4] = {
-        {.iov_base = start_frame(channel, span), .iov_len = offsetof(tutti_remote_frame, lead)},
-        {.iov_base = (void *)(uintptr_t)line, .iov_len = TUTTI_CACHE_LINE}, /* these are only read */
-        {.iov_base = (void *)(uintptr_t)payload, .iov_len = bytes},
-        {.iov_base = (void *)(uintptr_t)padding, .iov_len = span - TUTTI_CACHE_LINE - bytes}};
+    struct iovec parts[4] = {{.iov_base = start_frame(channel, span), .iov_len = offsetof(tutti_remote_frame, lead)},
+                             /* line, payload and padding are only read */
+                             {.iov_base = (void *)(uintptr_t)line, .iov_len = TUTTI_CACHE_LINE},
+                             {.iov_base = (void *)(uintptr_t)payload, .iov_len = bytes},
+                             {.iov_base = (void *)(uintptr_t)padding, .iov_len = span - TUTTI_CACHE_LINE - bytes}};
     remote->out->transport->send(remote->out, parts, 4);
     remote->sent = channel->head + span;
     return true;
@@ -70,10 +70,11 @@ void tutti_remote_send_rest(tutti_channels *channel, size_t span) {
 
 /* The frame that is being read. */
 static tutti_remote_frame *in_frame(struct tutti_remote_channel *remote) {
-    return &remote->in_frames[remote->in == remote->made[TUTTI_REMOTE_THEIRS] ? TUTTI_REMOTE_THEIRS : TUTTI_REMOTE_OURS];
+    return &remote
+                ->in_frames[remote->in == remote->made[TUTTI_REMOTE_THEIRS] ? TUTTI_REMOTE_THEIRS : TUTTI_REMOTE_OURS];
 }
 
-/* Bytes that still have to be given to the pipe count as something pending: somebody has to come back for them. */
+/* Bytes that still have to be given to the pipe count as pending: a thread must come back for them. */
 static void count_busy(tutti_channels *channel) {
     bool busy = tutti_remote_is_busy(channel);
     if (busy != channel->busy) atomic_fetch_add_explicit(&tutti_p2p.pending, busy ? 1 : -1, memory_order_relaxed);
@@ -110,11 +111,13 @@ void tutti_remote_let_go(tutti_channels *channel, const tutti_request *request) 
     if (remote->out_request == request) {
         remote->out_request = NULL;
         const char *data = request->buffer + remote->out_frame.offset;
-        if (!tutti_pipe_has_sent(remote->out)) send_stream(remote, memcpy(remote->stream, data, remote->out_frame.bytes));
+        if (!tutti_pipe_has_sent(remote->out))
+            send_stream(remote, memcpy(remote->stream, data, remote->out_frame.bytes));
     }
     if (remote->in_request == request) {
         remote->in_request = NULL;
-        if (!tutti_pipe_has_received(remote->in)) remote->in->transport->recv(remote->in, remote->body, in_frame(remote)->bytes);
+        if (!tutti_pipe_has_received(remote->in))
+            remote->in->transport->recv(remote->in, remote->body, in_frame(remote)->bytes);
     }
 }
 
@@ -123,7 +126,7 @@ static bool owes_news(const tutti_channels *channel) {
     return channel->tail - remote->told_tail >= NEWS_BYTES || channel->matched - remote->told_matched >= NEWS_BYTES;
 }
 
-/* Only where nothing else goes that would carry them. */
+/* Sends an acknowledgement only if nothing else goes that would carry it. */
 static void tell_news(tutti_channels *channel) {
     tutti_pipe *out = channel->remote->out;
     if (!owes_news(channel) || !tutti_pipe_has_sent(out)) return;
@@ -137,7 +140,7 @@ static bool drive_out(tutti_channels *channel) {
         if (channel->head != remote->sent || owes_news(channel)) remote->out = tutti_remote_choose_out(remote);
         if (remote->out == NULL) return false;
     }
-    /* Where the peer sends on another connection, nothing comes on this one; but it may fail. */
+    /* If the peer sends on another connection, nothing comes on this one; but it may fail. */
     bool looks = remote->out != remote->in && remote->looks++ % LOOKS_PER_OUT == 0;
     if (looks || !tutti_pipe_has_sent(remote->out)) remote->out->transport->progress(remote->out);
     bool moved = send_ring(channel);
@@ -151,7 +154,7 @@ static _Atomic uint32_t *word_at(tutti_channel_block *block, uint64_t at) {
     return (_Atomic uint32_t *)(void *)(block->ring + (at & (TUTTI_CHANNEL_RING_BYTES - 1)));
 }
 
-/* Receives the ring's bytes of a frame where they belong; false: all of them have come. */
+/* Receives the ring's bytes of a frame into their place; false: all of them have come. */
 static bool receive_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
     if (remote->in_put == f->bytes) return false;
     size_t offset = (remote->came + remote->in_put) & (TUTTI_CHANNEL_RING_BYTES - 1);
@@ -161,15 +164,16 @@ static bool receive_ring(struct tutti_remote_channel *remote, const tutti_remote
     return true;
 }
 
-/* The frame's first line, but for the word that says that it is there. */
+/* Copies the frame's first line, except for the word that marks the record as present. */
 static bool begin_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
     size_t offset = remote->came & (TUTTI_CHANNEL_RING_BYTES - 1);
-    memcpy(remote->copy->ring + offset + sizeof(uint32_t), f->lead + sizeof(uint32_t), sizeof f->lead - sizeof(uint32_t));
+    memcpy(remote->copy->ring + offset + sizeof(uint32_t), f->lead + sizeof(uint32_t),
+           sizeof f->lead - sizeof(uint32_t));
     remote->in_put = sizeof f->lead;
     return receive_ring(remote, f);
 }
 
-/* Shows what has come: the end mark first, the first word last (pairs with tutti_channel_peek). */
+/* Makes the bytes that have come visible: the end mark first, the first word last (pairs with tutti_channel_peek). */
 static void take_ring(struct tutti_remote_channel *remote, const tutti_remote_frame *f) {
     uint32_t kind;
     memcpy(&kind, f->lead, sizeof kind);
@@ -182,7 +186,7 @@ uint64_t tutti_remote_unread(const tutti_channels *channel) {
     return channel->remote->came - channel->tail;
 }
 
-/* Could the peer have sent so much? It may not overwrite what has not been read. */
+/* Returns true if the peer can have sent such a frame. The peer must not overwrite what has not been read. */
 static bool is_possible(const tutti_channels *channel, const tutti_remote_frame *f) {
     uint64_t unread = tutti_remote_unread(channel);
     if (f->magic == FRAME_MAGIC && f->transfer != 0) return f->bytes > 0 && f->bytes <= TUTTI_REMOTE_STREAM_BYTES;
@@ -200,7 +204,7 @@ static bool begin_stream(tutti_channels *channel) {
     return true;
 }
 
-/* Receives what comes after a frame's header; false: nothing does. */
+/* Receives the bytes that follow a frame's header; false: none follow. */
 static bool begin_body(tutti_channels *channel) {
     const tutti_remote_frame *f = in_frame(channel->remote);
     if (f->transfer != 0) return begin_stream(channel);
@@ -229,14 +233,14 @@ static void next_frame(struct tutti_remote_channel *remote) {
     remote->in->transport->recv(remote->in, in_frame(remote), sizeof(tutti_remote_frame));
 }
 
-/* What has been asked for is there: a frame's header, or its body. Gives whether more of it, or of its stream, must be on
- * its way. */
+/* Takes the requested bytes, which have come: a frame's header, or its body. Returns true if more of the frame, or
+ * of its stream, must be on its way. */
 static bool take_part(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     const tutti_remote_frame *f = in_frame(remote);
     if (!remote->in_body) {
         if (!is_possible(channel, f)) {
-            tutti_channel_break(channel, "it sent a frame that makes no sense");
+            tutti_channel_break(channel, "it sent an invalid frame");
             return false;
         }
         take_news(remote);
@@ -287,11 +291,12 @@ static bool has_failed(const tutti_pipe *pipe) {
     return pipe != NULL && pipe->status != TUTTI_OK;
 }
 
-/* The failed pipe that means the end. What the peer sent before is still read: while nothing has come, it may be on the other
- * connection, or on one that is being opened. */
+/* Returns the failed pipe that means the end. Data that the peer sent before is still read: while nothing has come,
+ * it may be on the other connection, or on one that is being opened. */
 static const tutti_pipe *find_lost(const struct tutti_remote_channel *remote) {
     bool waits_to_send = remote->out != NULL && !tutti_pipe_has_sent(remote->out);
-    if (remote->in != NULL) return has_failed(remote->in) ? remote->in : has_failed(remote->out) && waits_to_send ? remote->out : NULL;
+    if (remote->in != NULL)
+        return has_failed(remote->in) ? remote->in : has_failed(remote->out) && waits_to_send ? remote->out : NULL;
     const tutti_pipe *lost = NULL;
     for (int maker = 0; maker < 2; maker++) {
         if (remote->openers[maker] != NULL) return NULL;

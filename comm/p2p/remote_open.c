@@ -1,12 +1,13 @@
 /*
- * How the connections of a channel to another host come and go. See remote_channel.h.
+ * Opens and closes the connections of a channel to another host. See remote_channel.h.
  *
- * Who has something to send, or waits for the peer, makes a connection if there is none. Both may do that at the same time;
- * then a side sends on the one that the peer sends on. If neither has sent yet, it is that of the lower process, or the one that
- * is there: now and then, the two choose differently, and each sends on a connection of its own.
+ * A process that has something to send, or waits for the peer, makes a connection if there is none. Both processes
+ * may do so at the same time; then a side sends on the connection that the peer sends on. If neither has sent yet,
+ * it sends on the connection of the lower process, or on the only one that exists. Occasionally the two choose
+ * differently, and each sends on a connection of its own.
  *
- * Invariant: a side sends on one connection for ever, so what it sends stays in order. Memory for the rings is there from the
- * first connection on.
+ * Invariant: a side always sends on the same connection, so its data stays in order. Memory for the rings exists from
+ * the first connection on.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ void tutti_remote_lose(tutti_channels *channel, const char *why) {
     channel->gone = true;
 }
 
-/* What a peer has said that has said nothing. */
+/* The block of a peer that has sent nothing. */
 static const union {
     tutti_channel_block block;
     uint8_t bytes[sizeof(tutti_channel_block) + TUTTI_CHANNEL_RING_BYTES];
@@ -58,7 +59,8 @@ static bool is_used(const struct tutti_remote_channel *remote, tutti_remote_make
     return remote->made[maker] != NULL || remote->openers[maker] != NULL;
 }
 
-/* The pipe that has been opened; NULL: not yet, or never. Without a second one the channel is gone then, or broken. */
+/* Returns the pipe that has been opened; NULL: not yet, or never. If it failed and there is no second one, the
+ * channel is then gone or broken. */
 static tutti_pipe *take_pipe(tutti_channels *channel, tutti_remote_maker maker) {
     struct tutti_remote_channel *remote = channel->remote;
     tutti_pipe *pipe = NULL;
@@ -85,12 +87,13 @@ static void start(tutti_channels *channel, tutti_remote_maker maker, const tutti
     struct tutti_remote_channel *remote = channel->remote;
     int64_t timeout_ms = tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS);
     tutti_listener_info listener = *channel->peer->listener;
-    listener.transports &= tutti_verbs_only_mask(channel->peer); /* so there is no other to turn to */
-    if (tutti_async_connect_start(&listener, &remote->tickets[maker], taken, timeout_ms, &remote->openers[maker]) != TUTTI_OK)
+    listener.transports &= tutti_verbs_only_mask(channel->peer); /* so there is no other transport to fall back to */
+    if (tutti_async_connect_start(&listener, &remote->tickets[maker], taken, timeout_ms, &remote->openers[maker]) !=
+        TUTTI_OK)
         tutti_channel_break(channel, "%s", tutti_last_error());
 }
 
-/* The tickets of both connections. */
+/* Writes the ids of both connections. */
 static tutti_status write_tickets(const tutti_peer *peer, struct tutti_remote_channel *remote) {
     tutti_peer *self;
     uint32_t mask;
@@ -103,8 +106,8 @@ static tutti_status write_tickets(const tutti_peer *peer, struct tutti_remote_ch
                           peer->host, mask == 0 ? " (TUTTI_TRANSPORT names shared memory only)" : "");
     tutti_conn_id *ours = &remote->tickets[TUTTI_REMOTE_OURS], *theirs = &remote->tickets[TUTTI_REMOTE_THEIRS];
     *ours = *theirs = (tutti_conn_id){.use = TUTTI_CONN_MESSAGES,
-                                     .transport = (uint32_t)transport,
-                                     .lanes = tutti_multi_socket_lanes(tutti_transports[transport])};
+                                      .transport = (uint32_t)transport,
+                                      .lanes = tutti_multi_socket_lanes(tutti_transports[transport])};
     memcpy(ours->from, self->id, sizeof self->id);
     memcpy(ours->to, peer->id, sizeof peer->id);
     memcpy(theirs->from, peer->id, sizeof peer->id);
@@ -121,7 +124,8 @@ bool tutti_remote_is_open(const tutti_channels *channel) {
 }
 
 const tutti_pipe *tutti_remote_not_by(const tutti_channels *channel, const tutti_transport *transport) {
-    for (tutti_remote_maker maker = TUTTI_REMOTE_OURS; channel->remote != NULL && maker <= TUTTI_REMOTE_THEIRS; maker++) {
+    for (tutti_remote_maker maker = TUTTI_REMOTE_OURS; channel->remote != NULL && maker <= TUTTI_REMOTE_THEIRS;
+         maker++) {
         const tutti_pipe *made = channel->remote->made[maker];
         if (made != NULL && made->transport != transport) return made;
     }
@@ -132,14 +136,15 @@ void tutti_remote_reach(tutti_channels *channel) {
     if (!tutti_remote_is_used(channel)) start(channel, TUTTI_REMOTE_OURS, /* taken */ NULL);
 }
 
-/* Has the peer connected? */
+/* Checks whether the peer has connected. */
 static void look_for_theirs(tutti_channels *channel) {
     struct tutti_remote_channel *remote = channel->remote;
     uint64_t count = tutti_listener_count();
     tutti_connection taken[TUTTI_LANES_MOST];
     if (count == remote->door_seen) return;
     remote->door_seen = count;
-    if (tutti_listener_take(&remote->tickets[TUTTI_REMOTE_THEIRS], taken) == TUTTI_OK) start(channel, TUTTI_REMOTE_THEIRS, taken);
+    if (tutti_listener_take(&remote->tickets[TUTTI_REMOTE_THEIRS], taken) == TUTTI_OK)
+        start(channel, TUTTI_REMOTE_THEIRS, taken);
 }
 
 void tutti_remote_connect(tutti_channels *channel) {
@@ -167,7 +172,7 @@ tutti_status tutti_remote_open(tutti_channels *channel) {
     struct tutti_remote_channel *remote;
     TUTTI_TRY(tutti_calloc(1, sizeof *remote, &remote));
     channel->remote = remote;
-    channel->probed = true; /* its memory cannot be read from here */
+    channel->probed = true; /* the peer's memory cannot be read from here */
     channel->theirs = &silence.block;
     channel->their_bytes = TUTTI_CHANNEL_RING_BYTES;
     return write_tickets(channel->peer, remote);

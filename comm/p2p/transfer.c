@@ -1,9 +1,9 @@
 /*
- * Moving bytes: what goes into the rings, and copies from the sender's memory. See p2p.c for the protocol.
+ * Moves bytes: writes into the rings, and copies from the sender's memory. See p2p.c for the protocol.
  *
  * Each call does a bounded amount of work. A channel's answers go first, then sends in their order, then a few
- * fragments of its streams in turn, for which part of the ring stays free, so that a small message overtakes a large
- * transfer.
+ * fragments of its streams in turn. Fragments leave part of the ring free, so that a small message overtakes a
+ * large transfer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,14 +17,14 @@
 
 #define FRAGMENT_BYTES       ((size_t)32 << 10)
 #define FRAGMENTS_AT_ONCE    8
-#define STREAM_RESERVE_BYTES (TUTTI_CHANNEL_RING_BYTES / 4) /* of the ring, not for fragments */
+#define STREAM_RESERVE_BYTES (TUTTI_CHANNEL_RING_BYTES / 4) /* bytes of the ring that fragments must leave free */
 #define LARGEST_EAGER_BYTES  (TUTTI_CHANNEL_RING_BYTES / 2)
-#define SLICE_BYTES          ((size_t)128 << 10) /* of a pull */
-#define DIRECT_BYTES         ((size_t)8 << 10)   /* what is larger is pulled where the receiver has it mapped */
-#define STREAM_BYTES         ((size_t)16 << 20)  /* from this size on a message is copied past the caches */
+#define SLICE_BYTES          ((size_t)128 << 10) /* bytes of one slice of a pull */
+#define DIRECT_BYTES         ((size_t)8 << 10)   /* larger messages are pulled if the receiver has them mapped */
+#define STREAM_BYTES         ((size_t)16 << 20)  /* messages of at least this size are copied past the caches */
 #define PULLS_AT_ONCE        4
 #define RECORDS_AT_ONCE      256
-#define LOOKS_AT_ONCE        8 /* at lobbies of processes that have not written to us */
+#define LOOKS_AT_ONCE        8 /* checks of channel directories of processes that have not written to us */
 
 /* --------------------------------------------------------------------------------------------- answers */
 
@@ -71,7 +71,8 @@ void tutti_transfer_done(tutti_channels *channel, uint64_t transfer, bool taken)
 bool tutti_transfer_is_eager(tutti_channels *channel, const tutti_port *port, const void *src, size_t bytes) {
     size_t most = (size_t)tutti_setting_int(TUTTI_SETTING_EAGER_BYTES);
     bool direct = bytes > DIRECT_BYTES && channel->remote == NULL && tutti_heap_holds(src, bytes);
-    /* On shared cores the answer to an announcement costs a turn of every rank, and so more than the copy that it saves. */
+    /* On shared cores the answer to an announcement costs a turn of every rank, which is more than the copy that it
+     * saves. */
     if (port->comm->spins && direct) return false;
     if (channel->remote != NULL) most /= 2;
     return bytes <= tutti_min_size(most, LARGEST_EAGER_BYTES) && tutti_channel_has_credit(channel, bytes);
@@ -116,7 +117,7 @@ static bool put(tutti_channels *channel, tutti_request *request) {
     return true;
 }
 
-/* Nothing is begun with a process that has ended: tutti_watch_check fails what waits for it. */
+/* Starts nothing with a process that has ended: tutti_watch_check fails the requests that wait for it. */
 static void send_waiting(tutti_channels *channel) {
     if (atomic_load_explicit(&channel->peer->dead, memory_order_relaxed) || channel->broken) return;
     tutti_request *request;
@@ -148,21 +149,21 @@ static void send_fragment(tutti_channels *channel, tutti_request *request) {
     tutti_p2p.moved = true;
     request->moved += bytes;
     if (request->moved == request->wanted) tutti_match_end(request, TUTTI_OK, "");
-    else tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the line */
+    else tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming); /* to the end of the queue */
 }
 
-/* Streams to another host go beside the ring. */
+/* Streams to another host do not use the ring. */
 static void stream_far(tutti_channels *channel) {
     tutti_request *request;
     for (int i = 0; i < FRAGMENTS_AT_ONCE && (request = TAILQ_FIRST(&channel->streaming)) != NULL; i++) {
         if (!tutti_remote_can_stream(channel)) return;
-        if (request->moved == request->wanted) { /* the system has all of it: nobody need come back for the rest */
+        if (request->moved == request->wanted) { /* the system has all of it: no thread needs to come back */
             tutti_match_end(request, TUTTI_OK, "");
             continue;
         }
         tutti_remote_stream(channel, request);
         tutti_p2p.moved = true;
-        if (request->moved < request->wanted) /* to the end of the line */
+        if (request->moved < request->wanted) /* to the end of the queue */
             tutti_match_move(request, TUTTI_PHASE_STREAMING, &channel->streaming);
     }
 }
@@ -182,7 +183,7 @@ static void send_fragments(tutti_channels *channel) {
 
 /* -------------------------------------------------------------------------------------------- receives */
 
-/* Has the sender stream what is still missing. */
+/* Requests a stream of the missing bytes from the sender. */
 static void ask(tutti_request *request) {
     tutti_channels *channel = request->channel;
     request->id = ++tutti_p2p.last_id;
@@ -208,7 +209,7 @@ static void finish_pull(tutti_request *request) {
 
 /* Copies a part of the message; false: it cannot be read. */
 static bool copy_slice(tutti_request *request, size_t bytes) {
-    if (bytes == 0) return true; /* buffers may be NULL then */
+    if (bytes == 0) return true; /* buffers may be NULL in this case */
     char *dst = request->buffer + request->moved;
     if (request->source != NULL) {
         bool past = request->wanted >= STREAM_BYTES && request->partner == NULL; /* within a process they may overlap */
@@ -218,10 +219,11 @@ static bool copy_slice(tutti_request *request, size_t bytes) {
     }
     bool last = request->moved + bytes == request->wanted;
     return tutti_read_peer(request->channel, request->address + request->moved, dst, bytes) &&
-           !(last && tutti_peer_ended(request->channel->peer)); /* its number might be another process's by now */
+           !(last && tutti_peer_ended(request->channel->peer)); /* its pid may belong to another process by now */
 }
 
-/* Over the ring two cores copy at once; but the sender must be there for it, and may have come since the last slice. */
+/* Over the ring two cores copy at once, but a sender thread must be present for it; one may have come since the
+ * last slice. */
 static bool is_better_streamed(const tutti_request *request) {
     return request->channel != NULL && request->source == NULL && tutti_channel_is_attended(request->channel);
 }
@@ -238,8 +240,9 @@ void tutti_transfer_pull(tutti_request *request) {
         finish_pull(request);
         return;
     }
-    tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the line */
-    tutti_channel_ring_own();                                           /* whoever waits goes on with it */
+    tutti_match_move(request, TUTTI_PHASE_PULLING, &tutti_p2p.pulling); /* to the end of the queue */
+    /* wakes a waiting thread to continue the pull */
+    tutti_channel_ring_own();
 }
 
 void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint64_t transfer, uint64_t address) {
@@ -258,7 +261,7 @@ void tutti_transfer_accept(tutti_request *request, tutti_channels *channel, uint
 
 /* -------------------------------------------------------------------------------------------- progress */
 
-/* Somebody has begun to write: looks which of the processes that were silent so far. They take turns. */
+/* A silent process has begun to write: finds out which one. The silent processes are checked in turn. */
 static void look_for_channels(void) {
     uint64_t callers = tutti_channel_callers();
     if (TUTTI_UNLIKELY(callers != tutti_p2p.callers_seen)) {

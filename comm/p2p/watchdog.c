@@ -1,9 +1,10 @@
 /*
- * What goes wrong with sends and receives: deadlines, stalls, deaths, departures, broken communicators and channels.
+ * Failures of sends and receives: deadlines, stalls, deaths, departures, broken communicators and channels.
  *
- * Runs at most every CHECK_NS, while requests are pending, inside tutti_p2p_progress. What a process has sent before
- * it died or left is read first; only what still needs something of it then fails. A departure fails the requests
- * that need that rank; everything else breaks the communicator (the verdict, carried out without the lock).
+ * Runs at most every CHECK_NS, while requests are pending, inside tutti_p2p_progress. The data that a process has
+ * sent before it died or left is read first; then only the requests that still need that process fail. A departure
+ * fails the requests that need that rank; everything else breaks the communicator (the verdict, carried out without
+ * the lock).
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +23,7 @@
 
 enum { NEEDS_NOBODY = -2 };
 
-/* The rank from which the request still needs something; TUTTI_ANY_SOURCE, or NEEDS_NOBODY. */
+/* The rank that the request still needs; TUTTI_ANY_SOURCE, or NEEDS_NOBODY. */
 static int needed_rank(const tutti_request *request) {
     switch (request->phase) {
     case TUTTI_PHASE_PULLING:
@@ -38,12 +39,12 @@ static bool is_receive(const tutti_request *request) {
 
 static const char *phase_text(const tutti_request *request) {
     switch (request->phase) {
-    case TUTTI_PHASE_POSTED: return "no such message has come";
+    case TUTTI_PHASE_POSTED: return "no matching message has come";
     case TUTTI_PHASE_PULLING:
     case TUTTI_PHASE_RECEIVING:
-    case TUTTI_PHASE_STREAMING: return "the message is under way";
+    case TUTTI_PHASE_STREAMING: return "the message is in transit";
     case TUTTI_PHASE_WAITING: return "that process does not read its messages";
-    case TUTTI_PHASE_ANNOUNCED: return "it has posted no receive for this, or does not call the library";
+    case TUTTI_PHASE_ANNOUNCED: return "that process has posted no matching receive, or does not call the library";
     case TUTTI_PHASE_ENDED: break;
     }
     return "it has ended";
@@ -63,7 +64,7 @@ const char *tutti_watch_describe(const tutti_request *request, char *text, size_
     if (request->tag != TUTTI_ANY_TAG) snprintf(tag, sizeof tag, "tag %lld", (long long)request->tag);
     if (request->moved > 0) snprintf(moved, sizeof moved, " (%zu of %zu bytes)", request->moved, request->wanted);
     bool receives = is_receive(request);
-    snprintf(text, capacity, "rank %d's %s %zu bytes %s %s under %s on communicator \"%s\": %s%s", comm->rank,
+    snprintf(text, capacity, "rank %d's %s %zu bytes %s %s with %s on communicator \"%s\": %s%s", comm->rank,
              receives ? "receive of up to" : "send of", request->bytes, receives ? "from" : "to", rank, tag, comm->name,
              phase_text(request), moved);
     return text;
@@ -77,14 +78,14 @@ bool tutti_watch_has_left(const tutti_port *port, int rank) {
            atomic_load_explicit(&page->comm_id, memory_order_acquire) != port->comm_id;
 }
 
-/* Reads all that the process has sent; false: there is more, or no memory to keep it. */
+/* Reads all data that the process has sent; false: there is more, or no memory to keep it. */
 static bool drain(tutti_channels *channel) {
     for (int i = 0; i < DRAIN_ROUNDS; i++)
         if (tutti_incoming_read(channel)) return true;
     return false;
 }
 
-/* What a process of another host sent before it ended may be on its way for a moment. */
+/* Data that a process of another host sent before it ended may still be in transit for a moment. */
 static bool may_still_come(tutti_channels *channel) {
     int64_t now_ns = tutti_now_ns();
     if (channel->remote == NULL) return false;
@@ -126,7 +127,7 @@ static tutti_request *first_deserted(const tutti_port *port) {
     for (request = TAILQ_FIRST(&port->all); request != NULL; request = TAILQ_NEXT(request, all_link)) {
         int rank = needed_rank(request);
         if (rank == NEEDS_NOBODY) continue;
-        /* This rank may still send to itself: it gets until the stall to do so. */
+        /* This rank may still send to itself: it has until the stall to do so. */
         if (rank == TUTTI_ANY_SOURCE ? request->reported && all_others_left(port) : port->left[rank]) return request;
     }
     return NULL;
@@ -142,16 +143,16 @@ void tutti_watch_fail_left(tutti_request *request, int rank) {
     tutti_match_fail(request, TUTTI_ERR_BROKEN, text);
 }
 
-/* Starts anew after each failure, since it may end other requests, too. */
+/* Starts again after each failure, since a failure may end other requests, too. */
 static void fail_deserted(tutti_port *port) {
     tutti_request *request;
     while ((request = first_deserted(port)) != NULL) tutti_watch_fail_left(request, needed_rank(request));
 }
 
 /* -------------------------------------------------------------------------------------------- verdicts
- * Each judge_ function says true when it has found a reason to break the port's communicator. */
+ * Each judge_ function returns true when it has found a reason to break the port's communicator. */
 
-/* The reason with which a rank's page is broken, or false. */
+/* Reads the reason with which a rank's page is broken; false: the page is not broken. */
 static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict) {
     const tutti_comm *comm = port->comm;
     tutti_broken broken;
@@ -165,7 +166,8 @@ static bool read_reason(const tutti_port *port, int rank, tutti_verdict *verdict
 }
 
 bool tutti_watch_check_sender(tutti_request *request) {
-    __sync_synchronize(); /* the bytes were copied before; gcc's thread sanitizer knows no C11 fence, and warns */
+    /* the bytes were copied before; gcc's thread sanitizer does not support C11 fences, and warns */
+    __sync_synchronize();
     int rank = request->source_rank;
     const tutti_page *page = request->port->comm->members[rank].page;
     tutti_verdict reason;
@@ -188,7 +190,7 @@ static bool judge_process(const tutti_request *request, int rank, tutti_verdict 
     tutti_channels *channel = process->channels;
     if (process->remote && !channel->gone && !channel->broken) tutti_remote_reach(channel);
     if (process->self || request->port->left[rank] || (!channel->gone && !channel->broken)) return false;
-    /* A far one that is gone may have left; who waits for any rank needs nothing of it. */
+    /* A remote process that is gone may have left; a request for any rank does not need it. */
     bool died = !process->remote || tutti_peer_ended(process);
     if (needed_rank(request) < 0 && !channel->broken && !died) return false;
     char what[512];
@@ -202,7 +204,7 @@ static bool judge_process(const tutti_request *request, int rank, tutti_verdict 
                  (int)process->pid, what);
     else
         snprintf(verdict->text, sizeof verdict->text,
-                 "rank %d (host %s, pid %d) has ended or cannot be reached any more (%s); %s", rank, process->host,
+                 "rank %d (host %s, pid %d) has ended or can no longer be reached (%s); %s", rank, process->host,
                  (int)process->pid, channel->error, what);
     return true;
 }
@@ -253,11 +255,11 @@ static bool judge(const tutti_port *port, tutti_verdict *verdict) {
     return false;
 }
 
-/* True when the port got the verdict. */
+/* Returns true if the port got the verdict. */
 static bool check_port(tutti_port *port, tutti_verdict *verdict) {
     if (TAILQ_EMPTY(&port->all)) return false;
-    bool broken =
-        judge_pages(port, verdict); /* first, so that who breaks it and leaves at once still gives the reason */
+    /* first, so that a rank that breaks the communicator and leaves at once still gives the reason */
+    bool broken = judge_pages(port, verdict);
     if (!broken) {
         look_for_departures(port);
         fail_deserted(port);
@@ -278,6 +280,6 @@ void tutti_watch_check(tutti_verdict *verdict_out) {
     look_for_deaths(&tutti_p2p.unfound);
     for (size_t i = 0; i < TUTTI_PORT_BUCKETS; i++)
         for (tutti_port *port = tutti_p2p.ports[i]; port != NULL; port = port->next)
-            if (check_port(port, verdict_out)) return; /* the next call looks at the others */
+            if (check_port(port, verdict_out)) return; /* the next call checks the others */
     tutti_p2p.last_check_ticks = ticks;
 }

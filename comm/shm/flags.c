@@ -1,10 +1,10 @@
 /*
  * Flags between ranks of one host. See flags.h.
  *
- * Publishing is a store and a look at `sleepers`; a sleeper counts himself and looks at the flag once more. Of the two
- * orders at least one must hold, so that either the publisher sees the sleeper or the sleeper the new value. Sleeping is
- * the slow path, so sleepers pay: membarrier(2) puts a barrier into all threads that publish. Where the system does not
- * offer it the publisher's exchange does (page->fenced).
+ * Publishing is a store followed by a load of `sleepers`. A sleeper increments `sleepers` and then loads the flag
+ * once more. At least one of the two orders must hold, so that either the publisher sees the sleeper or the sleeper
+ * sees the new value. Sleeping is the slow path, so sleepers pay: membarrier(2) executes a barrier in all threads
+ * that publish. Where the system does not offer it, the publisher's exchange orders them (page->fenced).
  */
 #include "comm/shm/flags.h"
 
@@ -21,20 +21,21 @@
 #include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/shm/oversubscribed.h"
-#include "comm/net/hosts.h"
 #include "comm/health/monitor.h"
+#include "comm/net/hosts.h"
 #include "comm/p2p/p2p.h"
+#include "comm/shm/oversubscribed.h"
 
-#define FIRST_LOOKS       24 /* about as long as a line is on its way, without pauses, of which one takes as long */
-#define SPINS_PER_SERVICE 64  /* looks at the flag between two looks at point to point */
-#define BACKOFF_SPINS     12  /* rounds of a backoff, some microseconds in all */
+/* about the time that a line is on its way; without pauses, since one pause takes as long */
+#define FIRST_LOOKS       24
+#define SPINS_PER_SERVICE 64 /* flag checks between two point-to-point progress calls */
+#define BACKOFF_SPINS     12 /* rounds of a backoff, some microseconds in all */
 #define YIELDS_BEFORE_NAP 200
-#define YIELDS_PER_LOOK   32 /* yields between two looks at broken peers */
+#define YIELDS_PER_LOOK   32 /* yields between two checks for broken peers */
 #define SHORTEST_NAP_NS   INT64_C(200000)
 #define LONGEST_NAP_NS    INT64_C(20000000)
-#define SERVING_NAP_NS    INT64_C(500000) /* while messages are under way, naps are no longer than this */
-#define FEW_RANKS         4 /* whose steps each rank reads by itself */
+#define SERVING_NAP_NS    INT64_C(500000) /* maximum nap while messages are pending */
+#define FEW_RANKS         4               /* up to this number each rank reads all steps itself */
 #define DEATHS_EVERY_NS   INT64_C(100000000)
 
 static TUTTI_THREAD_LOCAL bool thread_yields;
@@ -61,7 +62,7 @@ static void wake(_Atomic uint64_t *flag) {
 static void publish(tutti_page *page, _Atomic uint64_t *flag, uint64_t value) {
     if (TUTTI_LIKELY(atomic_load_explicit(&page->fenced, memory_order_relaxed) == 0)) {
         atomic_store_explicit(flag, value, memory_order_release);
-        atomic_signal_fence(memory_order_seq_cst); /* the processor's part is the sleeper's barrier */
+        atomic_signal_fence(memory_order_seq_cst); /* the hardware ordering comes from the sleeper's barrier */
     } else {
         atomic_exchange_explicit(flag, value, memory_order_seq_cst);
     }
@@ -97,11 +98,11 @@ void tutti_post_publish(tutti_comm *comm, const tutti_op *op) {
     tutti_post *post = tutti_post_own(comm, op);
     post->call = tutti_call_of(op);
     atomic_store_explicit(&post->begun_ns, op->begun_ns, memory_order_relaxed);
-    /* Last, and all at once: who waits looks at this line, and would take it back in between. */
+    /* Last, and without other stores in between: waiters poll this line and would take it back. */
     atomic_store_explicit(&post->signature, op->signature, memory_order_relaxed);
     post->factor = op->factor;
     publish(comm->page, &post->sequence, op->sequence);
-    /* What only tells of this rank need not be there sooner. */
+    /* Only a hint about this rank: need not be visible earlier. */
     int core = sched_getcpu(); /* from the thread's restartable-sequence area: no system call */
     if (core != atomic_load_explicit(&comm->page->core, memory_order_relaxed))
         atomic_store_explicit(&comm->page->core, core, memory_order_relaxed);
@@ -140,7 +141,7 @@ static tutti_status timed_out(tutti_comm *comm, const tutti_op *op, tutti_awaite
     return tutti_comm_break(comm, TUTTI_ERR_TIMEOUT);
 }
 
-/* A start is spoken of earlier than a stall, and not by all ranks that wait for the same. */
+/* The start of a communicator is reported earlier than a stall, and only by the first ranks. */
 static int64_t stall_ms(const tutti_comm *comm) {
     const tutti_comm *local = comm->hosts != NULL ? comm->hosts->local : comm;
     int64_t most_ms = tutti_setting_int(TUTTI_SETTING_STALL_MS);
@@ -164,8 +165,8 @@ tutti_status tutti_wait_state_check(tutti_comm *comm, tutti_awaited awaited) {
     return tutti_deadline_passed(&p->deadline) ? timed_out(comm, p->op, awaited) : TUTTI_OK;
 }
 
-/* Spins while the other one is on another core. On a shared core spinning only keeps him from running; on cores that
- * are shared with strangers, yielding instead would give them whole time slices. */
+/* Spins while the awaited rank is on another core. On a shared core, spinning only keeps that rank from running. On
+ * cores shared with other programs, yielding instead of spinning would give those whole time slices. */
 static bool spin(const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
     uint64_t start = tutti_ticks();
     int64_t most_ns = tutti_setting_int(TUTTI_SETTING_SPIN_US) * 1000;
@@ -222,12 +223,12 @@ static tutti_status sleep_until(tutti_comm *comm, int rank, _Atomic uint64_t *fl
         bool deaths = now_ns - deaths_ns >= DEATHS_EVERY_NS;
         if (deaths) deaths_ns = now_ns;
         TUTTI_TRY(tutti_monitor_look(comm, comm->patience.op, deaths));
-        if (tutti_p2p_progress()) continue; /* a message is on its way through us: no nap now */
+        if (tutti_p2p_progress()) continue; /* a message is being moved by this thread: no nap now */
         nap(comm->members[rank].page, flag, target,
             tutti_p2p_pending() ? tutti_min_i64(nap_ns, SERVING_NAP_NS) : nap_ns);
         nap_ns = tutti_min_i64(2 * nap_ns, LONGEST_NAP_NS);
     }
-    /* Whoever came so late may have found that the others gave up meanwhile. */
+    /* During a long wait the other ranks may have given up. */
     return tutti_monitor_look(comm, comm->patience.op, /* deaths */ false);
 }
 
@@ -251,7 +252,7 @@ tutti_status tutti_meet_rank(tutti_comm *comm, const tutti_op *op, int rank) {
         TUTTI_TRY(tutti_flag_wait(comm, rank, &post->sequence, op->sequence));
     uint64_t signature = atomic_load_explicit(&post->signature, memory_order_relaxed);
     if (TUTTI_UNLIKELY(signature != op->signature)) return tutti_monitor_mismatch(comm, op, rank, post);
-    /* Of 2 ranks the other one has finished what came before; so tutti_post_claim need not look at its step. */
+    /* With 2 ranks, the other one has finished all earlier calls, so tutti_post_claim need not read its step. */
     if (comm->nranks == 2) comm->finished = op->sequence - 1;
     return TUTTI_OK;
 }
@@ -265,10 +266,11 @@ tutti_status tutti_meet(tutti_comm *comm, const tutti_op *op) {
     return TUTTI_OK;
 }
 
-/* Looks at the steps of all ranks, and waits for those that have not finished the call. */
+/* Reads the steps of all ranks, and waits for those that have not finished the call. */
 static tutti_status look_at_steps(tutti_comm *comm, uint64_t sequence) {
     uint64_t done = tutti_step_at(sequence, TUTTI_STEP_DONE);
-    uint64_t least = atomic_load_explicit(&comm->page->step, memory_order_relaxed); /* others may be ahead of this rank */
+    /* Other ranks may be ahead of this one. */
+    uint64_t least = atomic_load_explicit(&comm->page->step, memory_order_relaxed);
     for (int i = 1; i < comm->nranks; i++) {
         int rank = (comm->rank + i) % comm->nranks;
         _Atomic uint64_t *step = &comm->members[rank].page->step;
@@ -276,13 +278,14 @@ static tutti_status look_at_steps(tutti_comm *comm, uint64_t sequence) {
         uint64_t reached_step = atomic_load_explicit(step, memory_order_acquire);
         if (reached_step < least) least = reached_step;
     }
-    comm->finished = ((least + 1) >> TUTTI_STEP_BITS) - 1; /* the call of that step, or the one before if it goes on */
+    /* The call of that step, or the previous one if that call is still running. */
+    comm->finished = ((least + 1) >> TUTTI_STEP_BITS) - 1;
     return TUTTI_OK;
 }
 
-/* Of many ranks the first one to look at the steps tells the others what it has found: else each rank would read a line of
- * every other one, which takes longer than the call. (Two ranks may write at a time, and the older value stay: it is true,
- * too.) */
+/* With many ranks, the first rank that reads the steps publishes the result for the others. Otherwise each rank
+ * would read a line of every other rank, which takes longer than the call. (If two ranks write at the same time,
+ * the older value may remain; it is also valid.) */
 tutti_status tutti_finished_wait(tutti_comm *comm, uint64_t sequence) {
     if (TUTTI_LIKELY(comm->finished >= sequence)) return TUTTI_OK;
     if (comm->nranks <= FEW_RANKS) return look_at_steps(comm, sequence);

@@ -1,10 +1,10 @@
 /*
  * The process's shared heap: a sparse memfd, cut into pieces of fixed size classes.
  *
- * Classes are powers of two up to a page, then four steps to each doubling. A free piece waits on its class's stack.
- * Pieces below a page are cut from slabs of one class. Freed pieces keep their memory up to CACHE_BYTES in total;
- * beyond that a hole is punched, and the next user of the piece has it filled again. What belongs to a page of the
- * heap stands in `pages`, outside of the shared memory, so that no peer can confuse the allocator.
+ * Size classes are powers of two up to a page, then four steps per doubling. A free piece is kept on its class's
+ * stack. Pieces below a page are cut from slabs of one class. Freed pieces keep their memory up to CACHE_BYTES in
+ * total; beyond that a hole is punched, and the next allocation of the piece commits it again. The notes on the
+ * heap's pages are kept in `pages`, outside of the shared memory, so that no peer can corrupt the allocator.
  */
 #include "comm/shm/heap.h"
 
@@ -20,8 +20,8 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/base/comm.h"
-#include "comm/gpu/device_memory.h"
 #include "comm/base/fork.h"
+#include "comm/gpu/device_memory.h"
 #include "comm/shm/memory_registry.h"
 
 #define PAGE          ((size_t)4096)
@@ -34,7 +34,7 @@
 
 enum { PIECE_NONE, PIECE_FREE, PIECE_USED };
 
-/* What is known of the piece (or slab) that starts at a page; zero: nothing starts here. */
+/* Note on the piece (or slab) that starts at a page; all zero: no piece starts here. */
 typedef struct page_note {
     uint8_t state; /* PIECE_*; slabs: always PIECE_USED */
     uint8_t class_index;
@@ -47,8 +47,8 @@ typedef struct free_stack {
 } free_stack;
 
 typedef struct area {
-    size_t next, end;          /* never handed out: [next, end) */
-    free_stack free_[CLASSES]; /* handed back */
+    size_t next, end;          /* [next, end) was never handed out */
+    free_stack free_[CLASSES]; /* freed pieces */
 } area;
 
 static pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -57,7 +57,8 @@ static size_t heap_bytes, control_bytes;
 static int heap_fd = -1;
 static area areas[2];
 static page_note *pages;
-static size_t used_bytes, committed_bytes, cached_bytes; /* handed out, with real memory, of these free */
+/* handed out; backed by real memory; free and backed by real memory */
+static size_t used_bytes, committed_bytes, cached_bytes;
 static bool retires_blocks;
 
 static int class_of(size_t bytes) {
@@ -83,7 +84,7 @@ static size_t class_bytes(int index) {
 
 static tutti_status map_heap(size_t bytes) {
     int fd = memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) return tutti_fail_errno(errno, "cannot make shared memory (memfd_create)");
+    if (fd < 0) return tutti_fail_errno(errno, "cannot create shared memory (memfd_create)");
     void *base = MAP_FAILED;
     if (ftruncate(fd, (off_t)bytes) == 0)
         base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -168,11 +169,11 @@ static tutti_status stack_push(free_stack *stack, size_t offset) {
     return TUTTI_OK;
 }
 
-/* A piece of the area that was never handed out. */
+/* Cuts a piece off the part of the area that was never handed out. */
 static tutti_status cut(area *a, size_t bytes, size_t *offset_out) {
     if (a->end - a->next < bytes)
         return tutti_fail(TUTTI_ERR_MEMORY,
-                          "the shared heap's address space is used up (%zu bytes more wanted): raise "
+                          "the address space of the shared heap is exhausted (%zu more bytes needed): raise "
                           "TUTTI_HEAP_BYTES",
                           bytes);
     *offset_out = a->next;
@@ -220,7 +221,7 @@ static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset
             return stack_push(stack, offset) != TUTTI_OK ? TUTTI_ERR_MEMORY : status;
         }
         note->committed_pages = (uint32_t)(wanted / PAGE);
-        if (had > 0) tutti_memory_registry_changed(heap_base + offset); /* it has grown */
+        if (had > 0) tutti_memory_registry_changed(heap_base + offset); /* the piece has grown */
     }
     note->state = PIECE_USED;
     *offset_out = offset;
@@ -228,8 +229,8 @@ static tutti_status alloc_large(area *a, int index, size_t bytes, size_t *offset
 }
 
 /*
- * By atomic stores: a rank that has not yet noticed the end of a communicator (retire.c) may still read the flags in a page
- * that its peer has freed, while the page is given out again. Such a reader takes 0 for "freed".
+ * Uses atomic stores: a rank that has not yet noticed the end of a communicator (retire.c) may still read the flags
+ * in a page that its peer has freed, while the page is handed out again. Such a reader takes 0 for "freed".
  */
 static void clear_control(char *memory, size_t bytes) {
     _Atomic uint64_t *words = (_Atomic uint64_t *)memory;
@@ -241,7 +242,7 @@ tutti_status tutti_heap_alloc(tutti_heap_area which, size_t bytes, void **memory
     TUTTI_TRY(tutti_heap_init());
     if (bytes == 0) bytes = 1;
     if (bytes > heap_bytes)
-        return tutti_fail(TUTTI_ERR_MEMORY, "%zu bytes are more than the shared heap (TUTTI_HEAP_BYTES)", bytes);
+        return tutti_fail(TUTTI_ERR_MEMORY, "%zu bytes do not fit into the shared heap: raise TUTTI_HEAP_BYTES", bytes);
     bool control = which == TUTTI_HEAP_CONTROL;
     if (control) bytes = tutti_align_up(bytes, PAGE);
     int index = class_of(bytes);
@@ -263,7 +264,7 @@ static tutti_status free_locked(size_t offset) {
     bool small = note->class_index < SMALL_CLASSES;
     size_t piece = class_bytes(note->class_index);
     if (note->state != PIECE_USED || (small ? offset % piece : offset % PAGE) != 0)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "not memory of tutti_mem_alloc, or given back before");
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "this memory is not from tutti_mem_alloc, or is already freed");
     bool retired = retires_blocks && offset >= control_bytes;
     if (!retired) TUTTI_TRY(stack_push(&a->free_[note->class_index], offset));
     used_bytes -= piece;
@@ -286,7 +287,7 @@ tutti_status tutti_heap_free(void *memory) {
     if (tutti_forked()) return tutti_fail(TUTTI_ERR_FORKED, "this process was forked from one that uses Tutti");
     size_t offset = (size_t)((char *)memory - heap_base);
     if (heap_base == NULL || (char *)memory < heap_base || offset >= heap_bytes)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "not memory of tutti_mem_alloc");
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "this memory is not from tutti_mem_alloc");
     pthread_mutex_lock(&heap_lock);
     tutti_status status = free_locked(offset);
     pthread_mutex_unlock(&heap_lock);
@@ -340,6 +341,6 @@ tutti_status tutti_mem_free(void *memory) {
     tutti_status status;
     if (memory != NULL && !tutti_heap_holds(memory, 1) && tutti_device_memory_free(memory, &status)) return status;
     if (memory != NULL && !tutti_heap_holds(memory, 1) && !tutti_forked())
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_free: %p is not memory of tutti_mem_alloc", memory);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_free: %p is not from tutti_mem_alloc", memory);
     return tutti_heap_free(memory);
 }

@@ -1,5 +1,5 @@
 /*
- * Registered ranges, in an array: programs register few and large ones.
+ * Registered ranges, kept in an array: programs register few, large ranges.
  */
 #include "comm/shm/memory_registry.h"
 
@@ -59,7 +59,7 @@ static tutti_status add(range new) {
     for (size_t i = 0; i < nranges; i++)
         if (ranges[i].start == new.start)
             return tutti_fail(TUTTI_ERR_ARGUMENT,
-                              "tutti_mem_register: this address is registered; deregister it first");
+                              "tutti_mem_register: this address is already registered; deregister it first");
     if (nranges == capacity) {
         size_t wanted = capacity > 0 ? 2 * capacity : 16;
         range *grown = realloc(ranges, wanted * sizeof *grown);
@@ -76,8 +76,8 @@ tutti_status tutti_mem_register(void *memory, size_t bytes) {
     if (memory == NULL || bytes == 0)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: memory is NULL or bytes is 0");
     if (bytes > UINTPTR_MAX - (uintptr_t)memory)
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "tutti_mem_register: %zu bytes at %p reach past the end of memory", bytes,
-                          memory);
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "tutti_mem_register: %zu bytes at %p reach past the end of the address space", bytes, memory);
     pthread_rwlock_wrlock(&ranges_lock);
     tutti_status status = add((range){.start = (uintptr_t)memory, .bytes = bytes});
     pthread_rwlock_unlock(&ranges_lock);

@@ -1,19 +1,19 @@
 /*
- * Ranges of memory that the user has registered (tutti_mem_register), and who is to know when memory whose pages stay
- * (these ranges, blocks of the heap) comes to its end.
+ * Ranges of memory that the user has registered (tutti_mem_register), and the watcher that is called when memory
+ * with stable pages (these ranges, blocks of the heap) ends.
  */
 #ifndef TUTTI_MEMORY_REGISTRY_H
 #define TUTTI_MEMORY_REGISTRY_H
 
 #include "bootstrap/base/common.h"
 
-/* Is [memory, memory + bytes) inside a registered range? Cheap when nothing is registered. */
+/* True if [memory, memory + bytes) is inside a registered range. Cheap if nothing is registered. */
 bool tutti_memory_registry_holds(const void *memory, size_t bytes);
-/* The registered range that `memory` is in; false: there is none. */
+/* The registered range that contains `memory`; false: there is none. */
 bool tutti_memory_registry_find(const void *memory, void **start_out, size_t *bytes_out);
 
-/* `watcher` is told the beginning of a range or block whose pages may change from now on. One for the process; it is called
- * with locks held, and must not ask for memory here. */
+/* `watcher` is called with the start of a range or block whose pages may change from now on. There is one watcher
+ * per process. It is called with locks held, so it must not call functions of this file or of heap.h. */
 void tutti_memory_registry_watch(void (*watcher)(void *start));
 void tutti_memory_registry_changed(void *start);
 

@@ -1,26 +1,26 @@
 /*
- * Ranks that share cores. See oversubscribed.h.
+ * Waiting on shared cores. See oversubscribed.h.
  */
 #include "comm/shm/oversubscribed.h"
 
 #include <sched.h>
 
 #include "bootstrap/base/deadline.h"
-#include "comm/shm/flags.h"
 #include "comm/base/cacheline.h"
 #include "comm/p2p/p2p.h"
+#include "comm/shm/flags.h"
 
 #define SPINS_PER_SERVICE 64
-#define LINGER_NS         INT64_C(50000) /* what some ranks of a Python program take between two calls */
-#define LEAST_WAITS       64u            /* between two looks at where the ranks are: some milliseconds */
-#define MOST_WAITS        65536u         /* where the system moves the ranks back */
+#define LINGER_NS         INT64_C(50000) /* time between two calls of some ranks of a Python program */
+#define LEAST_WAITS       64u            /* waits between two checks of the placement: some milliseconds */
+#define MOST_WAITS        65536u         /* if the system moves the ranks back */
 
 static int core_of(const tutti_comm *comm, int rank) {
     return rank == comm->rank ? sched_getcpu()
                               : atomic_load_explicit(&comm->members[rank].page->core, memory_order_relaxed);
 }
 
-/* Whether a rank that was last on this core has yet to come as far, by the same flag of its own page. */
+/* True if a rank that last ran on this core has not yet reached target in the same flag of its own page. */
 static bool needs_core(const tutti_comm *comm, const tutti_page *page, const _Atomic uint64_t *flag, uint64_t target) {
     size_t offset = (size_t)((const char *)flag - (const char *)page);
     int core = sched_getcpu();
@@ -33,7 +33,8 @@ static bool needs_core(const tutti_comm *comm, const tutti_page *page, const _At
     return false;
 }
 
-bool tutti_oversubscribed_linger(const tutti_comm *comm, const tutti_page *page, _Atomic uint64_t *flag, uint64_t target) {
+bool tutti_oversubscribed_linger(const tutti_comm *comm, const tutti_page *page, _Atomic uint64_t *flag,
+                                 uint64_t target) {
     if (needs_core(comm, page, flag, target)) return false;
     uint64_t start = tutti_ticks();
     do {
@@ -46,8 +47,8 @@ bool tutti_oversubscribed_linger(const tutti_comm *comm, const tutti_page *page,
     return false;
 }
 
-/* A core that this thread may use, with two ranks less than this core, else -1. Of the ranks of a core only the last one moves, so
- * that not all do. */
+/* Returns a core that this thread may use and that has at least two ranks fewer than this core, else -1. Of the
+ * ranks of a core only the last one moves, so that they do not all move. */
 static int roomier_core(const tutti_comm *comm, const cpu_set_t *allowed) {
     uint16_t ranks[CPU_SETSIZE] = {0};
     int own = sched_getcpu(), best = -1;
@@ -68,7 +69,7 @@ void tutti_oversubscribed_spread(tutti_comm *comm) {
     if (crowd->pause == 0) crowd->pause = LEAST_WAITS;
     if (++crowd->waits < crowd->pause) return;
     crowd->waits = 0;
-    /* Those of a part of the host's ranks do not know where the others are. */
+    /* A communicator with only some of the host's ranks does not know where the other ranks are. */
     if (comm->nranks != comm->host_ranks || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
     int core = roomier_core(comm, &allowed);
     if (core >= 0 && crowd->pause < MOST_WAITS) crowd->pause *= 2;

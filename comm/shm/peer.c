@@ -1,5 +1,5 @@
 /*
- * The table of processes that this one has to do with. See peer.h.
+ * The table of processes that this process communicates with. See peer.h.
  */
 #include "comm/shm/peer.h"
 
@@ -15,12 +15,12 @@
 #include "bootstrap/base/status.h"
 #include "comm/health/heartbeat.h"
 #include "comm/p2p/channel.h"
-#include "comm/shm/segment.h"
-#include "comm/shm/heap.h"
 #include "comm/p2p/p2p.h"
+#include "comm/shm/heap.h"
+#include "comm/shm/segment.h"
 
 static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
-static tutti_peer *peers; /* without this process */
+static tutti_peer *peers; /* excluding this process */
 static tutti_peer self;
 static bool self_made;
 
@@ -44,7 +44,7 @@ tutti_status tutti_peer_self(tutti_peer **self_out) {
     return TUTTI_OK;
 }
 
-/* Maps the heap that the card describes, after checking that it cannot shrink under us. */
+/* Maps the heap that the card describes, after checking that its owner cannot shrink it. */
 static tutti_status map_peer(const tutti_peer_card *card, int heap_fd, tutti_peer *peer) {
     struct stat status;
     if (heap_fd < 0 || fstat(heap_fd, &status) != 0)
@@ -52,7 +52,7 @@ static tutti_status map_peer(const tutti_peer_card *card, int heap_fd, tutti_pee
     int seals = fcntl(heap_fd, F_GET_SEALS);
     if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (uint64_t)status.st_size != card->heap_bytes)
         return tutti_fail(TUTTI_ERR_REFUSED,
-                          "the shared heap of process %lld is not sealed, or not of the size it says",
+                          "the shared heap of process %lld is not sealed, or its size differs from the announced size",
                           (long long)card->pid);
     void *base = mmap(NULL, card->heap_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, heap_fd, 0);
     if (base == MAP_FAILED)
@@ -81,7 +81,7 @@ static tutti_peer *enter(const tutti_peer_card *card, tutti_peer *peer) {
     return peer;
 }
 
-/* What is written in the seat may change under us: a copy. */
+/* `card` is a copy: the content of the seat may change at any time. */
 static tutti_status admit_locked(const tutti_peer_card *card, tutti_shm_segment *segment, int seat, int heap_fd,
                                  tutti_peer **peer_out) {
     tutti_peer *peer = memcmp(card->id, self.id, sizeof self.id) == 0 ? &self : find(card->id);
@@ -114,8 +114,8 @@ tutti_status tutti_peer_admit(tutti_shm_segment *segment, int seat, int heap_fd,
     return status;
 }
 
-tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, tutti_shm_segment *segment, const tutti_listener_info *listener,
-                                  tutti_peer **peer_out) {
+tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, tutti_shm_segment *segment,
+                                     const tutti_listener_info *listener, tutti_peer **peer_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&peers_lock);
     tutti_peer *peer = find(card->id);
@@ -156,7 +156,7 @@ void tutti_peer_release(tutti_peer *peer) {
     free(peer);
 }
 
-/* False: that was known. */
+/* Returns false if the death was already known. */
 static bool mark_dead(tutti_peer *peer) {
     static _Atomic uint64_t deaths;
     uint64_t none = 0;

@@ -1,7 +1,7 @@
 /*
- * The processes that this one has to do with, itself included. The heap of a peer of this host is mapped once, at first
- * contact, however many communicators there are; the mapping goes with the last of them. A far peer is a process of another
- * host: nothing of it is mapped.
+ * The processes that this process communicates with, itself included. The heap of a peer on this host is mapped
+ * once, at first contact, for all communicators, and unmapped with the last of them. A remote peer is a process of
+ * another host: none of its memory is mapped.
  */
 #ifndef TUTTI_PEER_H
 #define TUTTI_PEER_H
@@ -13,29 +13,30 @@
 
 #define TUTTI_PROCESS_ID_BYTES 16
 
-struct tutti_channels; /* p2p's state towards this process, made at first use; p2p.c */
+struct tutti_channels; /* p2p's state for this process, created at first use; p2p.c */
 
 struct tutti_listener_info;
 struct tutti_shm_segment;
 
 typedef struct tutti_peer {
-    uint8_t id[TUTTI_PROCESS_ID_BYTES]; /* random; a forked child has another one */
+    uint8_t id[TUTTI_PROCESS_ID_BYTES]; /* random; a forked child has a different one */
     pid_t pid;
-    bool pid_counts; /* here, too, the pid means that process */
+    bool pid_counts; /* the pid is valid in this process's pid namespace, too */
     char host[64];
     bool self, remote;
-    char *base; /* its heap, mapped here (self: the heap itself) */
+    char *base; /* its heap, as mapped here (self: the heap itself) */
     size_t bytes;
-    uint64_t remote_base;             /* address of its heap in its own process */
-    struct tutti_shm_segment *segment;          /* one reference; tells whether the process lives; NULL: self */
-    int seat;                         /* there; far: none */
-    atomic_bool verbs_only;           /* far: by RDMA or not at all; verbs_only.h */
-    atomic_bool dead;                 /* seen to have ended */
-    _Atomic uint64_t death_turn;      /* how many this process had seen end before it, and itself; set before `dead` */
-    bool death_told;                  /* tutti_peer_new_deaths has given it */
-    _Atomic uint64_t obituaries_read; /* of its channel directory; heartbeat.h */
-    int references;                   /* communicators that contain a rank of it; under the lock of peer.c */
-    const struct tutti_listener_info *listener; /* far: where it can be reached; in the segment */
+    uint64_t remote_base;              /* address of its heap in its own process */
+    struct tutti_shm_segment *segment; /* one reference; tells whether the process is alive; NULL: self */
+    int seat;                          /* its seat in the segment; not used for a remote peer */
+    atomic_bool verbs_only;            /* remote peer: reachable by RDMA only; verbs_only.h */
+    atomic_bool dead;                  /* known to have ended */
+    /* order of its death among those that this process has noticed, from 1; set before `dead` */
+    _Atomic uint64_t death_turn;
+    bool death_told;                  /* tutti_peer_new_deaths has returned it */
+    _Atomic uint64_t obituaries_read; /* number of obituaries read from its channel directory; heartbeat.h */
+    int references;                   /* communicators that contain a rank of the process; under the lock of peer.c */
+    const struct tutti_listener_info *listener; /* remote peer: its listener; in the segment */
     struct tutti_peer *next;
     struct tutti_channels *channels; /* owned by p2p.c; NULL until the first message */
 } tutti_peer;
@@ -43,7 +44,7 @@ typedef struct tutti_peer {
 /* This process. */
 tutti_status tutti_peer_self(tutti_peer **self_out);
 
-/* What a process tells of itself; the descriptors travel beside it. */
+/* What a process publishes about itself; the descriptors are passed separately. */
 typedef struct tutti_peer_card {
     uint8_t id[TUTTI_PROCESS_ID_BYTES];
     uint64_t heap_base, heap_bytes;
@@ -51,31 +52,33 @@ typedef struct tutti_peer_card {
     char host[64];
 } tutti_peer_card;
 
-/* Finds the process of that seat in the table or maps it (takes over the descriptor in any case), and counts a reference. */
+/* Finds the process of that seat in the table, or maps it, and takes a reference. Always takes ownership of the
+ * descriptor. */
 tutti_status tutti_peer_admit(struct tutti_shm_segment *segment, int seat, int heap_fd, tutti_peer **peer_out);
-/* Finds a process of another host in the table or adds it, and counts a reference. Of the card only id, pid and host count;
- * the listener is in the segment. */
+/* Finds a process of another host in the table, or adds it, and takes a reference. Of the card only id, pid and
+ * host are used; the listener is in the segment. */
 tutti_status tutti_peer_admit_remote(const tutti_peer_card *card, struct tutti_shm_segment *segment,
-                                  const struct tutti_listener_info *listener, tutti_peer **peer_out);
-/* Counts one more reference to a known peer. */
+                                     const struct tutti_listener_info *listener, tutti_peer **peer_out);
+/* Takes one more reference to a known peer. */
 void tutti_peer_retain(tutti_peer *peer);
-/* Counts one reference less; the last one unmaps. */
+/* Drops a reference; the last one unmaps the heap. */
 void tutti_peer_release(tutti_peer *peer);
-/* Has its process ended? Asks the system now and then (segment.h), remembers a yes. Of a far one: has that been heard? */
+/* True if the process has ended. Asks the system now and then (segment.h) and remembers a positive answer. For a
+ * remote peer: true if its death was reported. */
 bool tutti_peer_ended(tutti_peer *peer);
 
-/* Orders the deaths that this process knows of: who was the first? UINT64_MAX: not dead. */
+/* Orders the deaths that this process knows of: the lowest number died first. UINT64_MAX: not dead. */
 uint64_t tutti_peer_death_turn(const tutti_peer *peer);
 
-/* The process has died, as another host says. False: it is not known here, or known to be dead. */
+/* Another host reports that the process has died. False: it is not known here, or its death is known already. */
 bool tutti_peer_mark_dead(const uint8_t id[TUTTI_PROCESS_ID_BYTES]);
-/* Processes of this host that have died and were not given before; their number. Who has left all communicators over
- * several hosts before he ended is none of them. */
+/* Returns the processes of this host that have died and were not returned before, and their number. A process that
+ * left all communicators over several hosts before it ended is not included. */
 int tutti_peer_new_deaths(uint8_t ids[][TUTTI_PROCESS_ID_BYTES], int capacity);
-/* Has tutti_peer_new_deaths given it, or would not? */
+/* True if tutti_peer_new_deaths has returned the process, or has skipped it for good. */
 bool tutti_peer_death_is_published(const tutti_peer *peer);
 
-/* An address in the peer's process as an address here; NULL when outside of its heap. */
+/* Translates an address of the peer's process into an address here; NULL if it is outside of the peer's heap. */
 static inline void *tutti_peer_translate(const tutti_peer *peer, uint64_t address, size_t bytes) {
     if (peer->self) return (void *)(uintptr_t)address;
     uint64_t offset = address - peer->remote_base;

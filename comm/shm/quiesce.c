@@ -1,5 +1,5 @@
 /*
- * Waiting until nobody writes into our buffers any more. See quiesce.h.
+ * Waits until no rank writes into our buffers any more. See quiesce.h.
  */
 #include "comm/shm/quiesce.h"
 
@@ -16,7 +16,7 @@
 static bool is_quiet(const tutti_comm *comm, const tutti_op *op, int rank) {
     const tutti_page *page = comm->members[rank].page;
     const tutti_post *post = &page->posts[op->sequence % TUTTI_POSTS];
-    /* Who comes later finds the signature of our post broken. */
+    /* A rank that arrives later finds a broken signature in our post. */
     if (atomic_load_explicit(&post->sequence, memory_order_acquire) < op->sequence) return true;
     return atomic_load_explicit(&page->quiet, memory_order_acquire) >= op->sequence ||
            atomic_load_explicit(&page->step, memory_order_acquire) >= tutti_step_at(op->sequence, TUTTI_STEP_DONE) ||
@@ -28,7 +28,7 @@ static bool wait_until_quiet(const tutti_comm *comm, const tutti_op *op, int ran
     tutti_deadline deadline = tutti_deadline_after_ms(PATIENCE_MS);
     while (!is_quiet(comm, op, rank)) {
         struct timespec pause = {.tv_nsec = 200000};
-        /* Threads of this process stop only all together. */
+        /* Threads of this process are stopped only all together. */
         if (!comm->members[rank].process->self && tutti_deadline_passed(&deadline)) return false;
         nanosleep(&pause, NULL);
     }
@@ -44,7 +44,7 @@ void tutti_quiesce(tutti_comm *comm, const tutti_op *op) {
     if (settled) return;
     tutti_heap_retire_blocks();
     tutti_log(TUTTI_LOG_WARN,
-              "a peer that does not answer may still write into the buffer of the failed call on communicator \"%s\"; "
-              "memory of tutti_mem_alloc is not used again after it has been freed",
+              "a peer that does not respond may still write into the buffer of the failed call on communicator \"%s\"; "
+              "from now on this process does not reuse freed memory of tutti_mem_alloc",
               comm->name);
 }

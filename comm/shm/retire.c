@@ -1,7 +1,7 @@
 /*
- * Pages outlive their communicators: a rank may leave the last call while a slower one still reads its page and slots.
- * Here they wait until all peers have gone. A peer whose page no longer carries the communicator's id has freed it,
- * which it does only after it has departed.
+ * Pages outlive their communicators: a rank may leave the last call while a slower rank still reads its page and
+ * slots. Retired pages are kept here until all peers have gone. A peer whose page no longer carries the
+ * communicator's id has freed it, which it does only after it has departed.
  */
 #include "comm/shm/retire.h"
 
@@ -9,16 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/shm/segment.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
+#include "comm/shm/segment.h"
 #include "comm/shm/slots.h"
 
 typedef struct retired {
     uint64_t comm_id;
     int nranks;
     tutti_page *page;
-    tutti_shm_segment *segment; /* the page is in it, or NULL: in this process's heap */
+    tutti_shm_segment *segment; /* contains the page; NULL: the page is in this process's heap */
     tutti_member *members;
     tutti_slots *slots;
     tutti_kept kept[TUTTI_COUNT_OF(((tutti_comm *)0)->kept)];
@@ -56,13 +56,13 @@ static void free_grave(retired *g) {
 
 void tutti_retire_comm(tutti_comm *comm) {
     retired *new = malloc(sizeof *new);
-    if (new == NULL) return; /* no memory for a note: the page stays, which harms nobody */
+    if (new == NULL) return; /* no memory to record it: the page is never freed, which is harmless */
     *new = (retired){.comm_id = comm->id,
-                   .nranks = comm->nranks,
-                   .page = comm->page,
-                   .segment = tutti_shm_segment_holds(comm->segment, comm->page) ? comm->segment : NULL,
-                   .members = comm->members,
-                   .slots = comm->slots};
+                     .nranks = comm->nranks,
+                     .page = comm->page,
+                     .segment = tutti_shm_segment_holds(comm->segment, comm->page) ? comm->segment : NULL,
+                     .members = comm->members,
+                     .slots = comm->slots};
     memcpy(new->kept, comm->kept, sizeof new->kept);
     if (new->segment != NULL) tutti_shm_segment_retain(new->segment);
     comm->page = NULL;

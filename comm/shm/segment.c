@@ -1,9 +1,9 @@
 /*
  * The segments of this process. See segment.h.
  *
- * All descriptors of one memfd in one process share its locks, and closing any of them gives the locks up. So a process has
- * one segment for each memfd, however many of its threads are ranks, and takes its locks anew after it has closed a second
- * descriptor; that happens only before anybody can have learned whom to ask about.
+ * All descriptors of one memfd in one process share its locks, and closing any of them releases the locks. So a
+ * process has one segment for each memfd, however many of its threads are ranks, and takes its locks again after it
+ * has closed a second descriptor. That happens only before any other process can know which seats to check.
  */
 #include "comm/shm/segment.h"
 
@@ -24,7 +24,7 @@
 #define PAGE         ((size_t)4096)
 #define ASK_AGAIN_NS (50 * TUTTI_NS_PER_MS)
 
-/* The first bytes of the memfd; written by the leader before it is passed on. */
+/* Header of the memfd; written by the leader before it passes the memfd on. */
 typedef struct hall_head {
     uint64_t magic;
     int32_t nseats, nranks;
@@ -32,13 +32,13 @@ typedef struct hall_head {
     uint64_t doors_bytes; /* 0: none */
 } hall_head;
 
-/* Where the parts begin. */
+/* Offsets of the parts. */
 typedef struct hall_plan {
     size_t seats, pages, table, listeners, end;
 } hall_plan;
 
 struct tutti_shm_segment {
-    int fd; /* -1: given back by tutti_shm_segment_close_fd */
+    int fd; /* -1: closed by tutti_shm_segment_close_fd */
     dev_t device;
     ino_t inode;
     hall_head *head; /* the mapping */
@@ -46,12 +46,12 @@ struct tutti_shm_segment {
     int nseats, nranks;
     bool *own_seats;
     int references;
-    int watched; /* seats that this process asks about */
+    int watched; /* number of seats that this process checks */
     tutti_shm_segment *next;
 };
 
 static pthread_mutex_t halls_lock = PTHREAD_MUTEX_INITIALIZER;
-static tutti_shm_segment *segments; /* also those without references, until all have left */
+static tutti_shm_segment *segments; /* includes segments without references, until all processes have left them */
 
 #define PAGE_STRIDE ((sizeof(tutti_page) + PAGE - 1) & ~(PAGE - 1))
 
@@ -96,12 +96,12 @@ bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page 
 
 /* --------------------------------------------------------------------------------------- making, joining */
 
-/* Makes sure of the memory, so that shortage is an error here and never SIGBUS later. */
+/* Commits the memory, so that a shortage is an error here and never a SIGBUS later. */
 static tutti_status commit(int fd, size_t offset, size_t bytes) {
     if (!tutti_fault("hall_shortage") && fallocate(fd, 0, (off_t)offset, (off_t)bytes) == 0) return TUTTI_OK;
     return tutti_fail(
         TUTTI_ERR_MEMORY,
-        "no shared memory for a communicator (%zu KiB); the machine's memory or the container's limit is too "
+        "no shared memory for a communicator (%zu KiB): the machine's memory or the container's limit is too "
         "small",
         bytes >> 10);
 }
@@ -122,10 +122,11 @@ static void discard(tutti_shm_segment *segment) {
     free(segment);
 }
 
-/* The lock is held. */
+/* Lock held. */
 static tutti_status enter(tutti_shm_segment *segment) {
     struct stat status;
-    if (fstat(segment->fd, &status) != 0) return tutti_fail_errno(errno, "shared memory of a communicator");
+    if (fstat(segment->fd, &status) != 0)
+        return tutti_fail_errno(errno, "cannot stat the shared memory of a communicator");
     segment->nseats = segment->head->nseats;
     segment->nranks = segment->head->nranks;
     TUTTI_TRY(tutti_calloc((size_t)segment->nseats, sizeof *segment->own_seats, &segment->own_seats));
@@ -140,11 +141,12 @@ static tutti_status enter(tutti_shm_segment *segment) {
 static tutti_status make(const hall_head *head, tutti_shm_segment *segment) {
     segment->plan = plan_of(head);
     segment->fd = memfd_create("tutti-hall", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (segment->fd < 0) return tutti_fail_errno(errno, "cannot make shared memory (memfd_create)");
+    if (segment->fd < 0) return tutti_fail_errno(errno, "cannot create shared memory (memfd_create)");
     if (ftruncate(segment->fd, (off_t)segment->plan.end) != 0 ||
         fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-        return tutti_fail_errno(errno, "cannot make shared memory of %zu KiB", segment->plan.end >> 10);
-    TUTTI_TRY(commit(segment->fd, 0, segment->plan.pages)); /* each rank sees to its page, so that it is near its core */
+        return tutti_fail_errno(errno, "cannot create shared memory of %zu KiB", segment->plan.end >> 10);
+    /* each rank commits its own page, so that the page is near its core */
+    TUTTI_TRY(commit(segment->fd, 0, segment->plan.pages));
     TUTTI_TRY(commit(segment->fd, segment->plan.table, segment->plan.end - segment->plan.table));
     TUTTI_TRY(map(segment->fd, segment->plan.end, segment));
     *segment->head = *head;
@@ -175,21 +177,23 @@ tutti_status tutti_shm_segment_create(const tutti_peer_table *table, int host, t
     return TUTTI_OK;
 }
 
-/* Maps a segment that another process has made, after checking that it cannot shrink under us. */
+/* Maps a segment that another process has created, after checking that it cannot shrink. */
 static tutti_status open_hall(tutti_shm_segment *segment, int nranks, int neighbours) {
     struct stat status;
     hall_head head;
     int seals = fcntl(segment->fd, F_GET_SEALS);
     if (fstat(segment->fd, &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
         pread(segment->fd, &head, sizeof head, 0) != (ssize_t)sizeof head || head.magic != HALL_MAGIC)
-        return tutti_fail(TUTTI_ERR_REFUSED, "the shared memory of this host's first rank is not sealed, or is none");
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "the shared memory of this host's first rank is not sealed, or is not a segment");
     const tutti_peer_table largest = {.nhosts = nranks, .count = nranks};
     bool possible = head.nranks == nranks && head.nseats == neighbours && head.roll_bytes >= sizeof(tutti_peer_table) &&
                     head.roll_bytes <= tutti_peer_table_bytes(&largest) &&
                     (head.doors_bytes == 0 || head.doors_bytes == (uint64_t)nranks * sizeof(tutti_listener_info));
     segment->plan = plan_of(&head);
     if (!possible || (uint64_t)status.st_size != segment->plan.end)
-        return tutti_fail(TUTTI_ERR_REFUSED, "the shared memory of this host's first rank is not of the size it says");
+        return tutti_fail(TUTTI_ERR_REFUSED,
+                          "the shared memory of this host's first rank does not have the size given in its header");
     TUTTI_TRY(map(segment->fd, segment->plan.end, segment));
     TUTTI_TRY(tutti_peer_table_check(tutti_shm_segment_peer_table(segment), head.roll_bytes, nranks));
     return enter(segment);
@@ -198,22 +202,24 @@ static tutti_status open_hall(tutti_shm_segment *segment, int nranks, int neighb
 static tutti_status lock_seat(const tutti_shm_segment *segment, int seat) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = seat, .l_len = 1};
     if (fcntl(segment->fd, F_SETLK, &lock) == 0) return TUTTI_OK;
-    return tutti_fail_errno(errno,
-                            "cannot lock a seat in shared memory: another process has it, or the system has no locks");
+    return tutti_fail_errno(
+        errno,
+        "cannot lock a seat in shared memory: another process holds it, or the system does not support file locks");
 }
 
 static tutti_shm_segment *find(int fd) {
     struct stat status;
     if (fstat(fd, &status) != 0) return NULL;
     tutti_shm_segment *segment = segments;
-    while (segment != NULL && (segment->device != status.st_dev || segment->inode != status.st_ino)) segment = segment->next;
+    while (segment != NULL && (segment->device != status.st_dev || segment->inode != status.st_ino))
+        segment = segment->next;
     return segment;
 }
 
 static tutti_status join_locked(int fd, int nranks, int neighbours, tutti_shm_segment **hall_out) {
     tutti_shm_segment *segment = find(fd);
     if (segment != NULL) {
-        close(fd); /* with it all locks of this process have gone */
+        close(fd); /* this releases all locks of this process */
         for (int seat = 0; seat < segment->nseats; seat++)
             if (segment->own_seats[seat]) TUTTI_TRY(lock_seat(segment, seat));
         segment->references++;
@@ -250,10 +256,11 @@ tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int seat) {
 
 /* ---------------------------------------------------------------------------------------------- leaving */
 
-/* Does another process ask about this one here? */
+/* True if another process checks here whether this process lives. */
 static bool is_watched(const tutti_shm_segment *segment) {
     for (int seat = 0; seat < segment->nseats; seat++)
-        if (segment->own_seats[seat] && atomic_load(&tutti_shm_segment_member(segment, seat)->watchers) > 0) return true;
+        if (segment->own_seats[seat] && atomic_load(&tutti_shm_segment_member(segment, seat)->watchers) > 0)
+            return true;
     return false;
 }
 
@@ -272,7 +279,8 @@ void tutti_shm_segment_retain(tutti_shm_segment *segment) {
     pthread_mutex_unlock(&halls_lock);
 }
 
-/* Does nobody ask here after this process any more? Those who did may have died before they could say that they leave. */
+/* True if no other process checks here for this process any more. Processes that did may have died before they
+ * could mark that they left. */
 static bool is_deserted(tutti_shm_segment *segment) {
     if (!is_watched(segment)) return true;
     for (int seat = 0; seat < segment->nseats; seat++)
@@ -282,7 +290,7 @@ static bool is_deserted(tutti_shm_segment *segment) {
     return true;
 }
 
-/* Takes segments that nobody needs any more off the list. */
+/* Removes segments that are no longer needed from the list and returns them. */
 static tutti_shm_segment *take_deserted(void) {
     tutti_shm_segment *taken = NULL;
     for (tutti_shm_segment **link = &segments; *link != NULL;) {

@@ -1,48 +1,53 @@
 /*
- * What the ranks of one host share of a communicator that was made through a store: one memfd, made by the host's leader.
+ * The memory that the ranks of one host share for a communicator created through a store: one memfd, created by the
+ * host's leader.
  *
- *    | head | seats: one per rank of the host | pages: likewise | peer table of all ranks | listeners of all ranks (several hosts) |
+ *    | head | seats: one per rank of the host | pages: likewise | peer table of all ranks | listeners of all ranks |
+ *                                                                                           (several hosts only)
  *
- * So what grows with the number of ranks is there once per host, and each rank needs one descriptor to know of the others'
- * deaths: the process of seat i holds a lock on byte i of the memfd for as long as it lives (fcntl(2): the lock belongs to
- * the process, and no forked child keeps it). Whoever wants to know asks the system for that lock; the answer is left in the
- * seat for the others.
+ * So data that grows with the number of ranks exists once per host, and each rank needs one descriptor to detect the
+ * deaths of the others: the process of seat i holds a lock on byte i of the memfd as long as it lives (fcntl(2): the
+ * lock belongs to the process, and no forked child inherits it). A process that checks another one asks the system for
+ * that lock and stores the answer in the seat for the other processes.
  *
- * A process keeps a segment as long as somebody asks there whether it lives: who left too early would be taken for dead.
+ * A process keeps a segment as long as another process checks there whether it lives: if it left too early, it would be
+ * taken for dead.
  *
- * Invariant: a rank writes only its own seat and page, but for what the seat marks as anybody's.
+ * Invariant: a rank writes only its own seat and page, except for the fields of a seat marked "any process".
  */
 #ifndef TUTTI_SHM_SEGMENT_H
 #define TUTTI_SHM_SEGMENT_H
 
 #include "comm/init/peer_info.h"
+#include "comm/init/peer_table.h"
 #include "comm/net/listener.h"
 #include "comm/shm/peer.h"
-#include "comm/init/peer_table.h"
 
-/* Where the time goes until a communicator is there; timing.h. */
+/* Phases of the creation of a communicator, for timing; timing.h. */
 #define TUTTI_SHM_SEGMENT_PHASES 8
 
 typedef struct tutti_shm_member {
     TUTTI_ALIGNED_LINE tutti_peer_card card;
     uint64_t pid_space;
-    int64_t phase_ns[TUTTI_SHM_SEGMENT_PHASES];          /* how long the rank's phases of the start were */
-    _Atomic uint32_t left;                        /* its process uses the segment no more */
-    TUTTI_ALIGNED_LINE _Atomic uint32_t watchers; /* anybody's: processes that ask here whether it lives */
-    _Atomic int64_t asked_ns; /* anybody's: when the system was last asked whether the process lives */
-    _Atomic uint32_t dead;    /* anybody's: it does not */
+    int64_t phase_ns[TUTTI_SHM_SEGMENT_PHASES]; /* durations of the rank's start phases */
+    _Atomic uint32_t left;                      /* its process no longer uses the segment */
+    /* any process: number of processes that check here whether it lives */
+    TUTTI_ALIGNED_LINE _Atomic uint32_t watchers;
+    _Atomic int64_t asked_ns; /* any process: time of the last query whether the process lives */
+    _Atomic uint32_t dead;    /* any process: it has died */
 } tutti_shm_member;
 
 typedef struct tutti_shm_segment tutti_shm_segment;
 
-/* The leader of `host` makes the segment, with room for its ranks and a copy of the peer table. One reference. */
+/* The leader of `host` creates the segment, with room for its ranks and a copy of the peer table. One reference. */
 tutti_status tutti_shm_segment_create(const tutti_peer_table *table, int host, tutti_shm_segment **hall_out);
-/* Maps what the leader has sent, or finds it in the table of this process's segments; takes the descriptor in any case. The ranks
- * of a world of nranks, `neighbours` of which are on this host. One reference. */
+/* Maps the memfd received from the leader, or finds it among this process's segments; always takes ownership of the
+ * descriptor. For a world of nranks, `neighbours` of which are on this host. One reference. */
 tutti_status tutti_shm_segment_join(int fd, int nranks, int neighbours, tutti_shm_segment **hall_out);
-/* Takes a seat: makes sure that the page's memory is there, and holds the lock from now on. Once per rank. */
+/* Takes a seat: commits the page's memory, and holds the lock from now on. Once per rank. */
 tutti_status tutti_shm_segment_enter(tutti_shm_segment *segment, int seat);
-/* All have met. Where all know each other from an earlier segment already, this one's descriptor is of no more use. */
+/* Called after all ranks have met. Closes the descriptor if all processes already check each other through an
+ * earlier segment. */
 void tutti_shm_segment_close_fd(tutti_shm_segment *segment);
 void tutti_shm_segment_retain(tutti_shm_segment *segment);
 /* NULL is allowed. */
@@ -52,17 +57,20 @@ int tutti_shm_segment_fd(const tutti_shm_segment *segment);
 tutti_shm_member *tutti_shm_segment_member(const tutti_shm_segment *segment, int seat);
 tutti_page *tutti_shm_segment_page(const tutti_shm_segment *segment, int seat);
 const tutti_peer_table *tutti_shm_segment_peer_table(const tutti_shm_segment *segment);
-/* By rank of the world; NULL on a single host. Written by the ranks (their own) and the leader (other hosts'). */
+/* Indexed by rank of the world; NULL on a single host. Each rank writes its own entry, the leader those of other
+ * hosts. */
 tutti_listener_info *tutti_shm_segment_listeners(const tutti_shm_segment *segment);
 
-/* Is the page one of this segment's? NULL is allowed. */
+/* True if the page belongs to this segment. NULL is allowed. */
 bool tutti_shm_segment_holds(const tutti_shm_segment *segment, const tutti_page *page);
 
-/* From now on this process asks in that seat whether the seat's process lives; counts a reference. Before the first meeting. */
+/* From now on this process checks through that seat whether the seat's process lives; takes a reference. Must be
+ * called before the first meeting. */
 void tutti_shm_segment_watch(tutti_shm_segment *segment, int seat);
-/* The other way; gives the reference back. */
+/* Ends the check and drops the reference. */
 void tutti_shm_segment_unwatch(tutti_shm_segment *segment, int seat);
-/* Has the process of that seat ended? At most some system calls a second, however many ask. */
+/* True if the process of that seat has ended. Makes at most some system calls per second, however many processes
+ * check. */
 bool tutti_shm_segment_has_ended(tutti_shm_segment *segment, int seat);
 
 #endif

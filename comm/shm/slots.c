@@ -2,7 +2,7 @@
  * Leases of staging memory. See slots.h.
  *
  * A lease may be taken from an idle communicator once all its ranks have finished the last call that used it: until
- * then slow peers may still read it. Below TUTTI_SLOTS_BUDGET_BYTES nobody takes anything from anyone.
+ * then slow peers may still read it. Below TUTTI_SLOTS_BUDGET_BYTES no lease is taken from another communicator.
  */
 #include "comm/shm/slots.h"
 
@@ -19,12 +19,13 @@ static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER;
 static tutti_comm *comms;
 static size_t leased_bytes;
 
-/* Twice a core's own cache: what has been read has left it when its turn comes again. Much more would leave the shared
- * cache, too. Many ranks share the cores and their caches. From trials with 2 to 64 ranks. */
+/* Twice the size of a core's own cache: data that has been read has left that cache when its slot is used again. A
+ * much larger ring would not fit into the shared cache either. Many ranks share the cores and their caches, so
+ * their ring is smaller. From trials with 2 to 64 ranks. */
 #define RING_BYTES       ((size_t)2 << 20)
 #define SMALL_RING_BYTES ((size_t)1 << 20)
 #define FEW_RANKS        4
-#define CHUNKS           4 /* of the largest size, in a ring */
+#define CHUNKS           4 /* chunks of the largest size in a ring */
 
 size_t tutti_slots_chunk_bytes(int nranks) {
     size_t forced = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES);
@@ -49,7 +50,7 @@ static bool readers_are_gone(const tutti_comm *comm, uint64_t sequence) {
     return true;
 }
 
-/* Takes the memory of an idle lease of exactly this size from another communicator; NULL when there is none. */
+/* Takes the memory of an idle lease of exactly this size from another communicator; NULL: there is none. */
 static char *take_from_another(const tutti_comm *taker, size_t bytes) {
     for (tutti_comm *comm = comms; comm != NULL; comm = comm->next) {
         int idle = 0;
@@ -89,7 +90,7 @@ static tutti_status lease(tutti_comm *comm) {
 }
 
 tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op) {
-    /* Someone who looks for a lease holds the flag for a moment only. */
+    /* A thread that searches for a lease holds the flag only for a moment. */
     int idle = 0;
     while (
         !atomic_compare_exchange_weak_explicit(&comm->slots_busy, &idle, 1, memory_order_acquire, memory_order_relaxed))
@@ -138,7 +139,7 @@ void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint
     size_t depth = slots->ring_bytes / stride;
     size_t end = (first + count - 1) % depth * stride + stride;
     size_t bytes = end > slots->offset ? end - slots->offset : slots->ring_bytes - slots->offset + end;
-    bool all = count >= depth || (uint64_t)bytes < count * stride; /* has come round to where it began */
+    bool all = count >= depth || (uint64_t)bytes < count * stride; /* wraps around to its own first slot */
     slots->taken[op->sequence % TUTTI_POSTS] =
         (tutti_taken){.sequence = op->sequence, .bytes = all ? slots->ring_bytes : bytes};
     slots->offset = end;
@@ -147,27 +148,28 @@ void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint
 /* ---------------------------------------------------------------------------------------------- writing */
 
 #define LEAST_MEASURED_BYTES ((size_t)2 << 10)
-#define TRIAL_BYTES          ((size_t)8 << 10) /* more than the store buffer takes without waiting */
-#define WRITES_PER_LOOK      16                /* through the caches: a look takes 60 ns */
-#define WRITES_PER_TRIAL     64                /* past them */
-/* What a line costs through the caches: 1 to 3 ns where the readers share our last-level cache, 12 to 28 where they do
- * not. Past the caches it is 1 to 5 ns anywhere, but readers that share the cache then wait some 6 ns longer for it. */
+#define TRIAL_BYTES          ((size_t)8 << 10) /* more than the store buffer accepts without waiting */
+#define WRITES_PER_LOOK      16                /* writes through the caches per measurement, which takes 60 ns */
+#define WRITES_PER_TRIAL     64                /* writes past the caches per measurement */
+/* Cost of a line written through the caches: 1 to 3 ns if the readers share our last-level cache, 12 to 28 ns if
+ * they do not. Past the caches it is 1 to 5 ns everywhere, but readers that share the cache then wait some 6 ns
+ * longer for a line. */
 #define DEAR_LINE_NS  8.0F
 #define CHEAP_LINE_NS 4.0F
 
-/* Brings the bytes here: what reading them costs is not to be counted. */
+/* Loads the source into the cache, so that the measurement does not include reading it. */
 static void touch(const char *src, size_t bytes) {
     for (size_t i = 0; i < bytes; i += TUTTI_CACHE_LINE) (void)*(const volatile char *)(src + i);
 }
 
-/* Copies through the caches, and learns what that costs until the bytes have left this core's store buffer. A measurement
- * counts for no more than a few times what is known: it may contain the time of another thread. */
+/* Copies through the caches, and measures the time until the bytes have left this core's store buffer. A
+ * measurement is capped at a few times the known cost, since it may include the time of another thread. */
 static void measured_copy(tutti_store_policy *pace, char *slot, const char *src, size_t bytes) {
     atomic_int drained = 0;
     touch(src, bytes);
     uint64_t start = tutti_ticks();
     memcpy(slot, src, bytes);
-    atomic_exchange_explicit(&drained, 0, memory_order_seq_cst); /* returns once earlier stores are done */
+    atomic_exchange_explicit(&drained, 0, memory_order_seq_cst); /* returns once earlier stores have completed */
     float lines = (float)bytes / TUTTI_CACHE_LINE, cost = (float)tutti_ticks_to_ns(tutti_ticks() - start) / lines;
     float most = 4 * pace->line_ns + 1;
     pace->line_ns += ((cost < most ? cost : most) - pace->line_ns) / 4;
@@ -175,9 +177,9 @@ static void measured_copy(tutti_store_policy *pace, char *slot, const char *src,
     if (pace->line_ns < CHEAP_LINE_NS) pace->streams = false;
 }
 
-/* Neither way is better everywhere (in trials, past the caches is 5 times as fast between cores without a common cache, and
- * half as fast between others), and which cores these are may change at any time: threads move, and so do a virtual
- * machine's cores. So each rank goes by what its own writes cost. */
+/* Neither way is better everywhere: in trials, writing past the caches is 5 times as fast between cores without a
+ * common cache, and half as fast between others. Which cores these are may change at any time: threads move, and so
+ * do the cores of a virtual machine. So each rank decides by the measured cost of its own writes. */
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes) {
     tutti_store_policy *pace = &comm->pace;
     const char *from = src;
@@ -191,7 +193,7 @@ void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t byt
     else memcpy(slot, from, bytes);
 }
 
-/* ----------------------------------------------------------------------------------------------- takers */
+/* --------------------------------------------------------------------------------------- communicator list */
 
 void tutti_slots_enlist(tutti_comm *comm) {
     pthread_mutex_lock(&slots_lock);

@@ -1,29 +1,30 @@
 /*
- * Staging memory of a collective: leased from the process for the time of a call, kept by the communicator while
- * nobody else wants it, so that 500 groups need no 500 arenas.
+ * Staging memory of a collective: leased from the process for the duration of a call, and kept by the communicator
+ * while no other communicator wants it, so that 500 groups do not need 500 rings.
  *
  *    | ring                                            | table[0] ... table[3] |
  *
- * ring      what peers read: pieces of inputs, and of results. A call divides it into slots of one size and puts piece k
- *           into slot (first + k) % depth; the next call goes on behind it. So a slot rests as long as possible before
- *           it is written again: by then it has left the caches of those who read it, from where each line would have to
- *           be taken back first (in a trial 128 KiB took 2 ranks 7 us with a ring of 2 MiB, 18 us in one place)
+ * ring      memory that peers read: pieces of inputs and of results. A call divides it into slots of one size and
+ *           puts piece k into slot (first + k) % depth; the next call continues behind it. So a slot rests as long as
+ *           possible before it is written again: by then it has left the caches of its readers, from which each line
+ *           would otherwise have to be fetched first (in a trial 128 KiB took 2 ranks 7 us with a ring of 2 MiB, and
+ *           18 us always in the same place)
  * table     addresses and counts per rank, for the v-kinds; call k uses table[k % TUTTI_POSTS]
  *
- * Invariant: a slot is written only when all who were to read what was in it have done so.
+ * Invariant: a slot is written only after all its readers have read the previous content.
  */
 #ifndef TUTTI_SLOTS_H
 #define TUTTI_SLOTS_H
 
 #include "comm/base/comm.h"
 
-/* An entry of the table: what the owner has for one rank. */
+/* An entry of the table: the owner's data for one rank. */
 typedef struct tutti_count_entry {
-    uint64_t address; /* in the owner's process */
+    uint64_t address; /* address in the owner's process */
     uint64_t count;
 } tutti_count_entry;
 
-/* How much of the ring a call has taken that peers may still read. */
+/* Bytes of the ring that a call has used and that peers may still read. */
 typedef struct tutti_taken {
     uint64_t sequence;
     size_t bytes;
@@ -32,37 +33,40 @@ typedef struct tutti_taken {
 typedef struct tutti_slots {
     char *memory; /* in the heap's control area */
     size_t bytes;
-    size_t ring_bytes, table_bytes; /* of one table */
-    size_t offset;                  /* where the next call's first piece goes */
-    tutti_taken taken[TUTTI_POSTS]; /* by the last calls; call k: taken[k % TUTTI_POSTS] */
-    uint64_t sequence;              /* last call that used it */
+    size_t ring_bytes, table_bytes; /* table_bytes: of one table */
+    size_t offset;                  /* place of the next call's first piece */
+    tutti_taken taken[TUTTI_POSTS]; /* by the last calls; call k uses taken[k % TUTTI_POSTS] */
+    uint64_t sequence;              /* last call that used the lease */
 } tutti_slots;
 
-/* A process that has leased this much takes memory from idle communicators for others, as long as some are idle. */
+/* A process that has leased this much reuses the leases of idle communicators for others, as long as there are
+ * some. */
 #define TUTTI_SLOTS_BUDGET_BYTES ((size_t)32 << 20)
 
-/* Largest piece that a rank of a communicator of this size stages at a time: a quarter of its ring. */
+/* Largest piece that a rank of a communicator of this size stages at once: a quarter of its ring. */
 size_t tutti_slots_chunk_bytes(int nranks);
 
-/* Makes sure that comm->slots is there and nobody takes it until release. Two calls of one communicator never
- * overlap. */
+/* Makes sure that comm->slots exists and that no other communicator takes it until release. Two calls of one
+ * communicator never overlap. */
 tutti_status tutti_slots_acquire(tutti_comm *comm, const tutti_op *op);
 void tutti_slots_release(tutti_comm *comm);
 
-/* Where slots of `stride` bytes begin for this call: the index of its first one. Waits for readers of earlier calls if the
- * first `bytes` of them are not free. */
+/* Returns the index of this call's first slot, for slots of `stride` bytes. Waits for readers of earlier calls if
+ * the first `bytes` of the slots are not free. */
 tutti_status tutti_slots_take(tutti_comm *comm, const tutti_op *op, size_t stride, size_t bytes, uint32_t *first_out);
 /* The call has used `count` slots from `first` on. */
 void tutti_slots_taken(tutti_comm *comm, const tutti_op *op, size_t stride, uint32_t first, uint64_t count);
 
-/* Copies into staging memory, or into a peer's output, by the way that has been quicker of late: through the caches, or past them. */
+/* Copies into staging memory, or into a peer's output, either through the caches or bypassing them, whichever was
+ * faster recently. */
 void tutti_slots_write(tutti_comm *comm, char *slot, const void *src, size_t bytes);
 
 static inline tutti_count_entry *tutti_slots_table(const tutti_slots *slots, uint64_t sequence) {
     return (tutti_count_entry *)(slots->memory + slots->ring_bytes + sequence % TUTTI_POSTS * slots->table_bytes);
 }
 
-/* All communicators of this process, for takers of leases; comm.c adds and removes. Removed ones keep their lease. */
+/* List of all communicators of this process, searched for idle leases; comm.c adds and removes. Removed ones keep
+ * their lease. */
 void tutti_slots_enlist(tutti_comm *comm);
 void tutti_slots_delist(tutti_comm *comm);
 

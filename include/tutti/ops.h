@@ -1,35 +1,36 @@
 /*
- * Operators on global tensors (tutti/tensor.h), as of one device: the result is that of the whole tensors, wherever
- * their parts lie. Library: libtutti_ops (pkg-config tutti_ops), with libtutti and a CBLAS.
+ * Operators on global tensors (tutti/tensor.h), with the results of one device: the result is that of the whole
+ * tensors, wherever their parts lie. Library: libtutti_ops (pkg-config tutti_ops), with libtutti and a CBLAS.
  *
  * Each operator has a rule in einsum letters, such as "xmk,xkn->xmn" of the batched matrix product. A letter may be
- * split: its inputs and outputs are then split where they have it, the others are broadcast; where the result is a sum
- * over the letter (k), it is partial(sum). Axes of a placement combine freely. From the layouts of its inputs an
- * operator finds the ways in which it can be computed on each axis, prices the conversions that each way needs, and
- * takes the cheapest: so z = x + y with x split(0) and y split(1) redistributes one of the two by itself. Along an axis
- * on which all inputs are broadcast the result is broadcast.
+ * split: inputs and outputs that have the letter are then split there, the others are broadcast; where the result is
+ * a sum over the letter (k), it is partial(sum). Axes of a placement combine freely. From the layouts of its inputs
+ * an operator finds the ways in which it can be computed on each axis, prices the conversions that each way needs,
+ * and takes the cheapest: z = x + y with x split(0) and y split(1) therefore redistributes one of the two by itself.
+ * Along an axis on which all inputs are broadcast the result is broadcast.
  *
- * All calls are collective over the placement of their inputs, which all lie on one placement: to_global moves what
- * does not. Ranks outside of the placement may call and get a tensor without a shard. Inputs stay as they are. Results
- * are the caller's, to be destroyed with tutti_tensor_destroy; on an error none is made. Wrong arguments are errors
- * with the same text on all ranks, before anything is sent; but a wrong sbp in the options of batch_norm, or of
- * softmax_cross_entropy with split classes, and an input without an adjoint layout in gradients that reduce, are found
- * after messages.
+ * All calls are collective over the placement of their inputs, which must all be on one placement; use
+ * tutti_tensor_to_global for inputs that are not. Ranks outside of the placement may call and get a tensor without a
+ * shard. Inputs are not changed. Results are owned by the caller, to be destroyed with tutti_tensor_destroy; on an
+ * error none is created. Wrong arguments are errors with the same text on all ranks, before anything is sent. Two
+ * errors are found only after messages: a wrong sbp in the options of batch_norm, or of softmax_cross_entropy with
+ * split classes, and an input without an adjoint layout in gradients that reduce.
  *
- * Types: float32 and float64 for all; transpose, reshape, slice, concat, fill and cast for all types; add, sub, mul,
- * scale, add_number, relu, arange and reduce (but for the mean) also for integers and shorter floats; gelu, exp,
- * dropout and random also for shorter floats. Inputs of one operator have one type, but for indices and labels.
+ * Types: float32 and float64 for all operators; transpose, reshape, slice, concat, fill and cast for all types; add,
+ * sub, mul, scale, add_number, relu, arange and reduce (except the mean) also for integers and shorter floats; gelu,
+ * exp, dropout and random also for shorter floats. Inputs of one operator have one type, except indices and labels.
  *
- * Memory: that of the placement. In CUDA memory (tutti/device.h) a call enqueues all of it in options.options->stream, or in
- * that of tutti_op_use_stream, and returns; of what follows in that stream, all sees the result. What a call needs for itself,
- * and results, is memory that tutti_tensor_destroy_in_stream has left there, or new: in a loop, destroy results by that call,
- * and nothing waits. Results are those in host memory but for roundings of products, of some functions and of sums: see
- * docs/operators.md. Which layouts are the cheapest may differ, as GPUs' links are not measured.
+ * Memory: that of the placement. In CUDA memory (tutti/device.h) a call enqueues all of its work in
+ * options.options->stream, or in the stream of tutti_op_use_stream, and returns; all that follows in that stream sees
+ * the result. Results and the scratch of a call are memory that tutti_tensor_destroy_in_stream has left in the
+ * stream, or new memory: in a loop, destroy results by that call, and nothing waits. Results are equal to those in
+ * host memory except for roundings of products, of some functions and of sums: see docs/operators.md. The layouts
+ * that are the cheapest may differ, because links of GPUs are not measured.
  *
- * Gradients: <operator>_backward takes the inputs and the gradient of the result, and gives those of the inputs that
- * are asked for (NULL: not wanted) in the adjoint layouts: where an input is split, its gradient is split in the same
- * cuts; where the input is broadcast, the gradient is partial(sum); where it is partial(sum), broadcast. So what data
- * parallelism has to reduce is seen in the layout of the gradient: tutti_tensor_to_global makes it whole.
+ * Gradients: <operator>_backward takes the inputs and the gradient of the result, and gives those gradients of the
+ * inputs that are asked for (NULL: not wanted) in the adjoint layouts: where an input is split, its gradient is split
+ * in the same cuts; where the input is broadcast, the gradient is partial(sum); where it is partial(sum), broadcast.
+ * The layout of the gradient therefore shows what data parallelism has to reduce: tutti_tensor_to_global reduces it.
  */
 #ifndef TUTTI_OPS_H
 #define TUTTI_OPS_H
@@ -45,25 +46,26 @@ extern "C" {
 typedef struct tutti_op_options {
     size_t struct_bytes TUTTI_SIZE_OF(tutti_op_options); /* of this struct */
     const tutti_sbp *sbp
-        TUTTI_ZERO; /* of the result, one for each axis of the placement; NULL: what is cheapest to compute */
-    const char *name TUTTI_ZERO; /* of the result, shown in errors; NULL: that of the operator */
+        TUTTI_ZERO;              /* of the result, one for each axis of the placement; NULL: the cheapest to compute */
+    const char *name TUTTI_ZERO; /* of the result, shown in errors; NULL: the name of the operator */
     const tutti_options *options
         TUTTI_ZERO; /* of the collectives inside; NULL: the defaults. options->work must be NULL */
 } tutti_op_options;
 
 #define TUTTI_OP_OPTIONS(...) TUTTI_INITIALIZED(tutti_op_options, __VA_ARGS__)
 
-/* The stream (cudaStream_t, NULL: the legacy default stream) of the calling thread's operators on CUDA memory that are given no
- * options.options: gradients, fill, arange and random among them. NULL at first. */
+/* Sets the stream (cudaStream_t, NULL: the legacy default stream) for the calling thread's operators on CUDA memory
+ * that are called without options.options: gradients, fill, arange and random among them. NULL at first. */
 TUTTI_API void tutti_op_use_stream(void *stream);
 
-/* How the calling thread's last operator was computed, in words: "matmul mk,kn->mn: axis 0 splits m, axis 1 sums over
- * k; 'b' S0,B -> B,S0". Valid until the thread's next call of this. */
+/* Describes how the calling thread's last operator was computed: "matmul mk,kn->mn: axis 0 splits m, axis 1 sums
+ * over k; 'b' S0,B -> B,S0". Valid until the thread's next call of this function. */
 TUTTI_API const char *tutti_op_explain(void);
 
 /* ------------------------------------------------------------------------------------------ elementwise
- * Shapes broadcast as numpy's: they are aligned at the last dimension, and an extent of 1 is repeated. */
+ * Shapes broadcast as in numpy: they are aligned at the last dimension, and an extent of 1 is repeated. */
 
+/* y = a + b, y = a - b and y = a * b; backward gives the gradients of a and b. */
 TUTTI_API tutti_status tutti_op_add(const tutti_tensor *a, const tutti_tensor *b, const tutti_op_options *options,
                                     tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_sub(const tutti_tensor *a, const tutti_tensor *b, const tutti_op_options *options,
@@ -77,8 +79,8 @@ TUTTI_API tutti_status tutti_op_sub_backward(const tutti_tensor *a, const tutti_
 TUTTI_API tutti_status tutti_op_mul_backward(const tutti_tensor *a, const tutti_tensor *b, const tutti_tensor *dy,
                                              tutti_tensor **da_out, tutti_tensor **db_out);
 
-/* y = factor * x. Integers: by a whole factor modulo 2^bits; else computed in float64 and rounded to the nearest, ties
- * to even, and what does not fit becomes the nearest end of the type. */
+/* y = factor * x. Integers: with a whole factor modulo 2^bits; else computed in float64 and rounded to the nearest,
+ * ties to even; a value out of range becomes the nearest end of the type. */
 TUTTI_API tutti_status tutti_op_scale(const tutti_tensor *x, double factor, const tutti_op_options *options,
                                       tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_scale_backward(const tutti_tensor *x, double factor, const tutti_tensor *dy,
@@ -89,6 +91,7 @@ TUTTI_API tutti_status tutti_op_add_number(const tutti_tensor *x, double number,
 
 typedef enum tutti_gelu { TUTTI_GELU_ERF = 0, TUTTI_GELU_TANH } tutti_gelu; /* exact, and its approximation by tanh */
 
+/* y = relu(x), gelu(x) and exp(x), element by element. */
 TUTTI_API tutti_status tutti_op_relu(const tutti_tensor *x, const tutti_op_options *options, tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_gelu(const tutti_tensor *x, tutti_gelu kind, const tutti_op_options *options,
                                      tutti_tensor **y_out);
@@ -101,8 +104,9 @@ TUTTI_API tutti_status tutti_op_gelu_backward(const tutti_tensor *x, tutti_gelu 
 TUTTI_API tutti_status tutti_op_exp_backward(const tutti_tensor *x, const tutti_tensor *y, const tutti_tensor *dy,
                                              tutti_tensor **dx_out);
 
-/* Floats to integers: towards zero; beyond the range its nearest end; NaN becomes 0. Integers to integers: modulo
- * 2^bits. To bool: 1 where x is not 0. To shorter floats: to the nearest, ties to even. */
+/* Converts to `type`. Floats to integers: towards zero; a value out of range becomes the nearest end; NaN becomes
+ * 0. Integers to integers: modulo 2^bits. To bool: 1 where x is not 0. To shorter floats: to the nearest, ties to
+ * even. */
 TUTTI_API tutti_status tutti_op_cast(const tutti_tensor *x, tutti_type type, const tutti_op_options *options,
                                      tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_cast_backward(const tutti_tensor *x, const tutti_tensor *dy, tutti_tensor **dx_out);
@@ -115,27 +119,27 @@ TUTTI_API tutti_status tutti_op_transpose(const tutti_tensor *x, const int *orde
 TUTTI_API tutti_status tutti_op_transpose_backward(const tutti_tensor *x, const int *order, const tutti_tensor *dy,
                                                    tutti_tensor **dx_out);
 
-/* The same elements in row-major order; one extent may be -1: what is left. Where x is split on a dimension that is
- * kept, or on the outermost of those that are joined or divided, at cuts that y has too, nothing moves between ranks
- * and y is split there, at explicit cuts. Else y is split at balanced cuts of the outermost dimension, and elements
- * move. */
+/* y has the elements of x in row-major order; one extent may be -1: it follows from the others. Where x is split on
+ * a dimension that is kept, or on the outermost of those that are joined or divided, at cuts that y has too,
+ * nothing moves between ranks and y is split there, at explicit cuts. Else y is split at balanced cuts of the
+ * outermost dimension, and elements move. */
 TUTTI_API tutti_status tutti_op_reshape(const tutti_tensor *x, int ndims, const int64_t *shape,
                                         const tutti_op_options *options, tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_reshape_backward(const tutti_tensor *x, const tutti_tensor *dy, tutti_tensor **dx_out);
 
-/* y = x[first[0]:end[0], first[1]:end[1], ...], 0 <= first <= end <= extent. Each rank keeps what it has of it, at
- * explicit cuts. */
+/* y = x[first[0]:end[0], first[1]:end[1], ...], 0 <= first <= end <= extent. Each rank keeps its part of the slice,
+ * at explicit cuts. */
 TUTTI_API tutti_status tutti_op_slice(const tutti_tensor *x, const int64_t *first, const int64_t *end,
                                       const tutti_op_options *options, tutti_tensor **y_out);
-/* dx is dy in the place of the slice and 0 around it. */
+/* dx is dy at the place of the slice and 0 elsewhere. */
 TUTTI_API tutti_status tutti_op_slice_backward(const tutti_tensor *x, const int64_t *first, const int64_t *end,
                                                const tutti_tensor *dy, tutti_tensor **dx_out);
 
-/* 1 to TUTTI_OP_MOST_CONCAT tensors one behind the other along a dimension; the others are equal. */
+/* Concatenates 1 to TUTTI_OP_MOST_CONCAT tensors along dimension `dim`; their other dimensions must be equal. */
 #define TUTTI_OP_MOST_CONCAT 16
 TUTTI_API tutti_status tutti_op_concat(const tutti_tensor *const *xs, int count, int dim,
                                        const tutti_op_options *options, tutti_tensor **y_out);
-/* dxs_out: `count` gradients. */
+/* dxs_out: an array of `count` gradients. */
 TUTTI_API tutti_status tutti_op_concat_backward(const tutti_tensor *const *xs, int count, int dim,
                                                 const tutti_tensor *dy, tutti_tensor **dxs_out);
 
@@ -146,13 +150,13 @@ TUTTI_API tutti_status tutti_op_concat_backward(const tutti_tensor *const *xs, i
 typedef struct tutti_matmul {
     bool transpose_a, transpose_b;
 } tutti_matmul;
-/* how NULL: neither is transposed. */
+/* how NULL: neither input is transposed. */
 TUTTI_API tutti_status tutti_op_matmul(const tutti_tensor *a, const tutti_tensor *b, const tutti_matmul *how,
                                        const tutti_op_options *options, tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_matmul_backward(const tutti_tensor *a, const tutti_tensor *b, const tutti_matmul *how,
                                                 const tutti_tensor *dy, tutti_tensor **da_out, tutti_tensor **db_out);
 
-/* y[batch, outputs] = x[batch, inputs] weight[inputs, outputs] + bias[outputs]; bias NULL: none. */
+/* y[batch, outputs] = x[batch, inputs] weight[inputs, outputs] + bias[outputs]; bias NULL: no bias. */
 TUTTI_API tutti_status tutti_op_dense(const tutti_tensor *x, const tutti_tensor *weight, const tutti_tensor *bias,
                                       const tutti_op_options *options, tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_dense_backward(const tutti_tensor *x, const tutti_tensor *weight,
@@ -160,16 +164,16 @@ TUTTI_API tutti_status tutti_op_dense_backward(const tutti_tensor *x, const tutt
                                                tutti_tensor **dweight_out, tutti_tensor **dbias_out);
 
 /* ------------------------------------------------------------------------------------------ images
- * [batch, height, width, channels]. Height and width are whole on each rank; batch and channels may be split. */
+ * [batch, height, width, channels]. Each rank has the whole height and width; batch and channels may be split. */
 
 typedef struct tutti_windows {
     int kernel[2], stride[2];                     /* height, width; a stride of 0 means 1 */
-    int pad_top, pad_bottom, pad_left, pad_right; /* rows and columns of zeros (max pooling: that never win) */
-    bool count_padding;                           /* average pooling: divides by the whole kernel at borders too */
+    int pad_top, pad_bottom, pad_left, pad_right; /* rows and columns of zeros (ignored by max pooling) */
+    bool count_padding;                           /* average pooling: divide by the whole kernel at borders, too */
 } tutti_windows;
 
-/* y[b, i, j, f] = bias[f] + sum over kernel and channels of x * weight[kernel_height, kernel_width, channels, filters];
- * kernel of `windows` is not looked at. bias NULL: none. */
+/* y[b, i, j, f] = bias[f] + sum over kernel and channels of x * weight[kernel_height, kernel_width, channels,
+ * filters]; `windows`.kernel is not read. bias NULL: no bias. */
 TUTTI_API tutti_status tutti_op_conv2d(const tutti_tensor *x, const tutti_tensor *weight, const tutti_tensor *bias,
                                        const tutti_windows *windows, const tutti_op_options *options,
                                        tutti_tensor **y_out);
@@ -178,20 +182,22 @@ TUTTI_API tutti_status tutti_op_conv2d_backward(const tutti_tensor *x, const tut
                                                 const tutti_tensor *dy, tutti_tensor **dx_out,
                                                 tutti_tensor **dweight_out, tutti_tensor **dbias_out);
 
+/* y[b, i, j, c] = the maximum of x over the window; padding is never the maximum. */
 TUTTI_API tutti_status tutti_op_max_pool2d(const tutti_tensor *x, const tutti_windows *windows,
                                            const tutti_op_options *options, tutti_tensor **y_out);
 /* The first of equal maxima gets the gradient. */
 TUTTI_API tutti_status tutti_op_max_pool2d_backward(const tutti_tensor *x, const tutti_windows *windows,
                                                     const tutti_tensor *dy, tutti_tensor **dx_out);
+/* y[b, i, j, c] = the mean of x over the window; see count_padding. */
 TUTTI_API tutti_status tutti_op_avg_pool2d(const tutti_tensor *x, const tutti_windows *windows,
                                            const tutti_op_options *options, tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_avg_pool2d_backward(const tutti_tensor *x, const tutti_windows *windows,
                                                     const tutti_tensor *dy, tutti_tensor **dx_out);
 
 /* Training: y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and biased variance of each channel
- * (the last dimension) over the whole global batch and image, however these are split: what PyTorch calls
- * SyncBatchNorm. statistics: float64 [2, channels], the sum and the sum of squares, broadcast, or split with the
- * channels; backward needs them. */
+ * (the last dimension) over the whole global batch and image, however these are split: PyTorch's SyncBatchNorm.
+ * statistics: float64 [2, channels], the sum and the sum of squares, broadcast, or split with the channels;
+ * backward needs them. */
 TUTTI_API tutti_status tutti_op_batch_norm(const tutti_tensor *x, const tutti_tensor *gamma, const tutti_tensor *beta,
                                            double epsilon, const tutti_op_options *options, tutti_tensor **y_out,
                                            tutti_tensor **statistics_out);
@@ -202,23 +208,24 @@ TUTTI_API tutti_status tutti_op_batch_norm_backward(const tutti_tensor *x, const
 
 /* ------------------------------------------------------------------------------------------ reductions and losses */
 
-/* Over the dimensions of the mask (bit d: dimension d), which y has no more, or keep: with extent 1. TUTTI_SUM,
- * TUTTI_AVG (the mean: the sum over all divided by the global number, right for uneven shards too; floats only),
- * TUTTI_MIN, TUTTI_MAX. */
+/* Reduces over the dimensions of the mask (bit d: dimension d). y does not have these dimensions, or, with keep,
+ * has them with extent 1. TUTTI_SUM, TUTTI_AVG (the mean: the sum over all divided by the global number, correct
+ * for uneven shards, too; floats only), TUTTI_MIN, TUTTI_MAX. */
 TUTTI_API tutti_status tutti_op_reduce(const tutti_tensor *x, tutti_reduction reduction, unsigned dims, bool keep,
                                        const tutti_op_options *options, tutti_tensor **y_out);
-/* y is the result of the forward call (min and max; else it may be NULL). Equal extremes share the gradient evenly. */
+/* y is the result of the forward call (needed for min and max; else it may be NULL). Equal extremes share the
+ * gradient evenly. */
 TUTTI_API tutti_status tutti_op_reduce_backward(const tutti_tensor *x, const tutti_tensor *y, tutti_reduction reduction,
                                                 unsigned dims, bool keep, const tutti_tensor *dy,
                                                 tutti_tensor **dx_out);
 
-/* Over the last dimension. */
+/* Softmax over the last dimension. */
 TUTTI_API tutti_status tutti_op_softmax(const tutti_tensor *x, const tutti_op_options *options, tutti_tensor **y_out);
 TUTTI_API tutti_status tutti_op_softmax_backward(const tutti_tensor *x, const tutti_tensor *y, const tutti_tensor *dy,
                                                  tutti_tensor **dx_out);
 
-/* losses[b] = log(sum over c of exp(logits[b, c])) - logits[b, labels[b]]; labels: int32 or int64 [batch]. A label out
- * of range gives NaN. Classes may be split: then maxima and sums are reduced, and logits do not move. */
+/* losses[b] = log(sum over c of exp(logits[b, c])) - logits[b, labels[b]]; labels: int32 or int64 [batch]. A label
+ * out of range gives NaN. Classes may be split: then maxima and sums are reduced, and logits do not move. */
 TUTTI_API tutti_status tutti_op_softmax_cross_entropy(const tutti_tensor *logits, const tutti_tensor *labels,
                                                       const tutti_op_options *options, tutti_tensor **losses_out);
 TUTTI_API tutti_status tutti_op_softmax_cross_entropy_backward(const tutti_tensor *logits, const tutti_tensor *labels,
@@ -233,11 +240,11 @@ TUTTI_API tutti_status tutti_op_embedding_backward(const tutti_tensor *indices, 
                                                    const tutti_tensor *dy, tutti_tensor **dtable_out);
 
 /* ------------------------------------------------------------------------------------------ made by global index
- * An element depends on its place in the whole tensor only, not on the layout. Random numbers: Philox4x32-10 by
+ * An element depends only on its place in the whole tensor, not on the layout. Random numbers: Philox4x32-10 by
  * counter. */
 
-/* An element is 0 with probability rate, 0 <= rate < 1, else x / (1 - rate). Other streams give other choices. The
- * gradient is tutti_op_dropout of dy with the same seed and stream. */
+/* An element of y is 0 with probability rate, 0 <= rate < 1, else x / (1 - rate). Another stream gives another
+ * choice. The gradient is tutti_op_dropout of dy with the same seed and stream. */
 typedef struct tutti_dropout_options {
     double rate;
     uint64_t seed, stream;
@@ -253,11 +260,12 @@ typedef struct tutti_random_options {
     double a, b; /* uniform in [a, b); normal with mean a and standard deviation b */
     uint64_t seed, stream;
 } tutti_random_options;
-/* A new tensor of the layout. */
+/* Creates a tensor of the layout and fills it with random numbers. */
 TUTTI_API tutti_status tutti_op_random(const tutti_layout *layout, const tutti_random_options *random,
                                        tutti_tensor **y_out);
+/* Creates a tensor of the layout and fills it with `value`. */
 TUTTI_API tutti_status tutti_op_fill(const tutti_layout *layout, double value, tutti_tensor **y_out);
-/* first + step * the element's number in row-major order. */
+/* Fills a new tensor with first + step * the element's number in row-major order. */
 TUTTI_API tutti_status tutti_op_arange(const tutti_layout *layout, double first, double step, tutti_tensor **y_out);
 
 #ifdef __cplusplus

@@ -66,8 +66,8 @@ tutti_status scene_check_told(ranks_context *context, tutti_status status, const
     RANKS_CHECK(atomic_load(&stage->event_ns) != 0, "told before it happened: %s", text);
     RANKS_CHECK(after_ms <= within_ms, "told after %lld ms: %s", (long long)after_ms, text);
     RANKS_CHECK(name == NULL || strstr(text, name) != NULL, "'%s' is not named: %s", name, text);
-    const char *teller = strstr(text, "(told by "); /* who found it, not all through whom it came */
-    RANKS_CHECK(teller == NULL || strstr(teller + 1, "(told by ") == NULL, "it has several tellers: %s", text);
+    const char *teller = strstr(text, "(reported by "); /* who found it, not all through whom it came */
+    RANKS_CHECK(teller == NULL || strstr(teller + 1, "(reported by ") == NULL, "it has several tellers: %s", text);
     int64_t start_ns = tutti_now_ns();
     int value = 0;
     for (int i = 0; i < 5; i++)

@@ -94,7 +94,7 @@ static tutti_status use_placements(ranks_context *context) {
                  tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, (int[]){0, 0}, (int[]){2}, 1, &none));
     EXPECT_ERROR("axis 1 has the size 0",
                  tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){1, 0}, 2, &none));
-    EXPECT_ERROR("they must to",
+    EXPECT_ERROR("but must multiply to",
                  tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, (int[]){n + 1}, 1, &none));
     EXPECT_ERROR("it must have 1 to 8", tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, &n, 9, &none));
     return TUTTI_OK;
@@ -337,7 +337,7 @@ static tutti_status gather_locals(ranks_context *context) {
     tutti_tensor_destroy(tensor);
     if (n == 1) return tutti_placement_destroy(line), free(data), TUTTI_OK;
     data[1] = rank == n - 1;
-    EXPECT_ERROR("are to hold the same elements", tutti_tensor_from_local(&like, extent, data, &tensor));
+    EXPECT_ERROR("must hold the same elements", tutti_tensor_from_local(&like, extent, data, &tensor));
     extent[1] = rank == 1 ? 1 : 2;
     EXPECT_ERROR("tensor 'x': part 0 of dimension 1 has the extent 2 on rank 0 and 1 on rank 1",
                  tutti_tensor_from_local(&like, extent, data, &tensor));

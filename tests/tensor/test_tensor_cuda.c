@@ -329,7 +329,7 @@ static tutti_status gather_locals(ranks_context *context, cuda_rank *rank) {
     values[39] = own == n - 1;
     TUTTI_TRY(rank->device->copy(data, values, sizeof values, rank->streams[0]));
     if (n > 1)
-        EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "are to hold the same elements",
+        EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "must hold the same elements",
                      tutti_tensor_from_local(&like, extent, data, &tensor));
     EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "rank 0 gives memory of another kind",
                  tutti_tensor_from_local(&like, extent, own == 0 ? values : data, &tensor));
@@ -356,7 +356,7 @@ static tutti_status refuse(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(cuda_alloc(rank, sizeof values, &data));
     TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_CUDA, NULL, &n, 1, &line));
     TUTTI_TRY(tutti_placement_create(context->comm, TUTTI_MEMORY_HOST, NULL, &n, 1, &host));
-    EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "3 is no kind of memory",
+    EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "3 is not a kind of memory",
                  tutti_placement_create(context->comm, (tutti_memory)3, NULL, &n, 1, &other));
     tutti_layout layout = TUTTI_LAYOUT(.placement = line, .type = TUTTI_INT64, .ndims = 1, .shape = shape, .name = "w");
     EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "is memory of the host; this rank's shards of 'w' int64[4] B on",
@@ -367,7 +367,7 @@ static tutti_status refuse(ranks_context *context, cuda_rank *rank) {
     TUTTI_TRY(tutti_tensor_wrap(&layout, data, &tensor));
     EXPECT_ERROR(TUTTI_ERR_UNSUPPORTED, "with CUDA memory the call only enqueues",
                  tutti_tensor_to_global(tensor, NULL, NULL, &TUTTI_OPTIONS(.work = &work), &copy));
-    EXPECT_ERROR(TUTTI_ERR_UNSUPPORTED, "between that and CUDA memory the call waits for its end",
+    EXPECT_ERROR(TUTTI_ERR_UNSUPPORTED, "between host and CUDA memory the call waits for its end",
                  tutti_tensor_to_global(tensor, host, NULL, &TUTTI_OPTIONS(.work = &work), &copy));
     tutti_tensor_destroy(tensor);
     if (cuda_real_gpus() == 0) {

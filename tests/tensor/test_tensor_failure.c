@@ -268,8 +268,8 @@ static tutti_status name_others(ranks_context *context) {
     RANKS_CHECK(status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_BROKEN, "rank %d: '%s' (%s)", context->rank,
                 tutti_status_name(status), text);
     RANKS_CHECK(took_ms < 4000, "an error after %lld ms", (long long)took_ms);
-    RANKS_CHECK(strstr(text, context->rank == 0 ? "ranks 0,1 make a communicator"
-                                                : "ranks 0,1,2 make a communicator") != NULL &&
+    RANKS_CHECK(strstr(text, context->rank == 0 ? "ranks 0,1 create a communicator"
+                                                : "ranks 0,1,2 create a communicator") != NULL &&
                     strstr(text, "'weight'") != NULL,
                 "ranks or tensor are not named: %s", text);
     return TUTTI_OK;

@@ -1,9 +1,9 @@
 /*
- * tuttirun: starts a program on several ranks, hosts the store in which they meet, and stays until all have ended.
+ * tuttirun: starts a program on several ranks, hosts the store in which they meet, and runs until all have ended.
  *
- * On node 0 the store's port is bound here, once, before any rank starts, and the store outlives all ranks and all
- * restarts. On the other nodes the ranks are clients of node 0's store, and so are the tuttiruns: through it they fail, start
- * again and end together (launch_nodes.h). Node 0 leaves last.
+ * On node 0 the port of the store is bound here, once, before any rank starts, and the store outlives all ranks
+ * and all restarts. On the other nodes the ranks are clients of the store on node 0, and so are the tuttiruns:
+ * through it they fail, restart and end together (launch_nodes.h). Node 0 ends last.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,12 +20,12 @@
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "tools/tuttirun/launch.h"
-#include "bootstrap/machine/lookup.h"
 #include "bootstrap/launcher/meeting.h"
+#include "bootstrap/machine/lookup.h"
 #include "bootstrap/store/store.h"
+#include "tools/tuttirun/launch.h"
 
-/* KNOWN_MS: how long node 0 tries to find its own name. */
+/* KNOWN_MS: how long node 0 tries to resolve its own name. */
 enum { USAGE_EXIT = 2, FAILURE_EXIT = 1, KNOWN_MS = 4000, KNOWN_PAUSE_MS = 500, LEAST_SILENT_MS = 3000 };
 
 void tutti_launch_say(const char *format, ...) {
@@ -39,23 +39,23 @@ void tutti_launch_say(const char *format, ...) {
     used = tutti_min_size(used + (size_t)text, sizeof line - 2);
     line[used++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, used);
-    (void)written; /* nowhere left to complain */
+    (void)written; /* an error cannot be reported anywhere */
 }
 
-/* Signals come through a descriptor. Those that were ignored when we started stay so (nohup). */
+/* Receives signals through a descriptor. Signals that were ignored when tuttirun started stay ignored (nohup). */
 static tutti_status take_over_signals(tutti_launch_job *job) {
     static const int ours[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2};
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < TUTTI_COUNT_OF(ours); i++) sigaddset(&set, ours[i]);
-    signal(SIGCHLD, SIG_DFL); /* ignored, it would take our children's ends from us */
-    signal(SIGPIPE, SIG_IGN); /* a reader of our output that goes away is no reason to leave the ranks alone */
+    signal(SIGCHLD, SIG_DFL); /* if it were ignored, the exit codes of children would be lost */
+    signal(SIGPIPE, SIG_IGN); /* a closed reader of our output must not end tuttirun and leave the ranks alone */
     if (sigprocmask(SIG_BLOCK, &set, &job->child_signals) != 0) return tutti_fail_errno(errno, "sigprocmask");
     job->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return job->signal_fd >= 0 ? TUTTI_OK : tutti_fail_errno(errno, "signalfd");
 }
 
-/* Many ranks mean many pipes and connections. The ranks start with the limit that we were given. */
+/* Many ranks need many pipes and connections. The ranks start with the limit that tuttirun was given. */
 static void raise_file_limit(tutti_launch_job *job) {
     struct rlimit raised;
     if (getrlimit(RLIMIT_NOFILE, &job->child_files) != 0) return;
@@ -64,7 +64,7 @@ static void raise_file_limit(tutti_launch_job *job) {
     setrlimit(RLIMIT_NOFILE, &raised);
 }
 
-/* The secret that the user brings; without one, a job on one node gets one of its own. */
+/* The secret that the user has set; without one, a job on one node gets a new one. */
 static tutti_status find_secret(tutti_launch_job *job) {
     uint8_t random[32];
     bool brought = false;
@@ -88,7 +88,7 @@ static tutti_status name_run(tutti_launch_options *options) {
     return TUTTI_OK;
 }
 
-/* Where node 0 reaches its own store. */
+/* Address at which node 0 reaches its own store. */
 static const char *own_store_host(const tutti_launch_job *job) {
     const char *address = tutti_meeting_listen_address(job->options->master_addr);
     return address != NULL ? address : "127.0.0.1";
@@ -106,7 +106,7 @@ static tutti_status host_store(tutti_launch_job *job, tutti_store_server **serve
 
 /* ------------------------------------------------------------------------------------------- several nodes */
 
-/* The ranks of node 0 must find its name like all others; it is better said here, once. */
+/* The ranks of node 0 must resolve its name like all others; an error is reported here, once. */
 static tutti_status check_own_name(const tutti_launch_options *options) {
     int64_t most_ms = tutti_min_i64(KNOWN_MS, tutti_setting_int(TUTTI_SETTING_CONNECT_TIMEOUT_MS));
     tutti_deadline deadline = tutti_deadline_after_ms(most_ms);
@@ -156,13 +156,14 @@ static tutti_status join_nodes(tutti_launch_job *job) {
     return nodes.nnodes == 1 ? TUTTI_OK : tutti_launch_nodes_open(&nodes, &job->nodes);
 }
 
-/* In the keeper: node 0's store has died with it, so there the others see it for themselves. */
+/* Called in the keeper. If node 0 has been killed, its store has died with it, which the other nodes detect
+ * themselves. */
 static void tell_death(void *context) {
     const tutti_launch_nodes_options nodes = nodes_options(context);
     if (nodes.nnodes > 1 && nodes.node > 0) tutti_launch_nodes_testify(&nodes);
 }
 
-/* Asked to end before there are ranks; the other nodes hear of it. */
+/* A signal has asked tuttirun to end before it started ranks; reports this to the other nodes. */
 static void end_early(const tutti_launch_job *job, int number, tutti_launch_result *result) {
     char what[128];
     const char *name = sigabbrev_np(number);
@@ -172,7 +173,7 @@ static void end_early(const tutti_launch_job *job, int number, tutti_launch_resu
     *result = (tutti_launch_result){.exit_code = 128 + number, .signalled = true};
 }
 
-/* Waits until all nodes have come, which says which attempt it is; or for a signal. */
+/* Waits until all nodes have joined, which determines the attempt; or until a signal asks tuttirun to end. */
 static tutti_status wait_joined(const tutti_launch_job *job, int *attempt, tutti_launch_result *result) {
     tutti_launch_news news = {.joined = true, .attempt = *attempt};
     if (job->nodes != NULL) tutti_launch_nodes_look(job->nodes, &news);
@@ -194,9 +195,10 @@ static tutti_status wait_joined(const tutti_launch_job *job, int *attempt, tutti
     return TUTTI_OK;
 }
 
-/* Node 0, which hosts the store, stays until the others have ended, unless it was told to end itself. */
+/* Node 0, which hosts the store, stays until the others have ended, unless a signal has asked it to end. */
 static void leave_nodes(tutti_launch_job *job, bool signalled) {
-    sigprocmask(SIG_SETMASK, &job->child_signals, NULL); /* no ranks are left: a signal may just end us */
+    sigprocmask(SIG_SETMASK, &job->child_signals,
+                NULL); /* no ranks are left: from here on a signal simply ends tuttirun */
     tutti_launch_nodes_close(job->nodes, signalled ? TUTTI_LAUNCH_LEAVE_PROMPTLY : TUTTI_LAUNCH_LEAVE);
     job->nodes = NULL;
 }
@@ -215,7 +217,7 @@ static tutti_status run_attempts(const tutti_launch_job *job, tutti_launch_resul
 }
 
 static tutti_status run_job(tutti_launch_options *options, tutti_launch_result *result) {
-    static tutti_launch_job job; /* static: it is long, and lives as long as the program */
+    static tutti_launch_job job; /* static: it is large, and lives as long as the program */
     const tutti_launch_last_words last_words = {.say = tell_death, .context = &job};
     tutti_store_server *server = NULL;
     tutti_status status = TUTTI_OK;
@@ -261,7 +263,7 @@ int main(int argc, char **argv) {
         printf("tuttirun %d.%d.%d\n", TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR, TUTTI_VERSION_PATCH);
         return 0;
     }
-    if (status == TUTTI_OK) status = tutti_settings_check(); /* the ranks would each refuse the same */
+    if (status == TUTTI_OK) status = tutti_settings_check(); /* each rank would report the same error */
     if (status == TUTTI_OK) status = run_job(&options, &result);
     if (status == TUTTI_OK) return result.exit_code;
     tutti_launch_say("%s", tutti_last_error());

@@ -1,9 +1,9 @@
 /*
- * Binding ranks to cores: --bind, --numa-binding, and what comes of them.
+ * Binding of ranks to cores: --bind and --numa-binding.
  *
- * All that tuttirun may use by its own affinity mask is shared out (launch_place.c), so who starts it under taskset
- * or numactl has the last word. Each rank then binds itself between fork and exec. Memory needs no more: Linux takes
- * a page from the NUMA node of the core that touches it first.
+ * All cores in tuttirun's own affinity mask are divided among the ranks (launch_place.c), so taskset or numactl
+ * around tuttirun limit them. Each rank then binds itself between fork and exec. Memory needs no binding: Linux
+ * allocates a page on the NUMA node of the core that touches it first.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -57,7 +57,7 @@ tutti_status tutti_launch_bind_parse(tutti_launch_options *options) {
 
 /* ------------------------------------------------------------------------------------------------ GPUs */
 
-/* NUMA node of a PCI device; -1 in the file: the machine has only one. */
+/* NUMA node of a PCI device; -1 in the file means that the machine has only one. */
 static bool read_device_node(const char *root, const char *address, int *node_out) {
     char path[512];
     snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/numa_node", root, address);
@@ -102,8 +102,8 @@ static tutti_status place_ranks(const tutti_launch_options *options, tutti_launc
     TUTTI_TRY(tutti_topology_read(&binding->topology));
     if (binding->topology.foreign)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "cannot bind ranks: hwloc was told of another machine; HWLOC_THISSYSTEM=1 "
-                          "says that it is this one");
+                          "cannot bind ranks: hwloc is configured for another machine; if it is this one, "
+                          "set HWLOC_THISSYSTEM=1");
     TUTTI_TRY(tutti_calloc((size_t)options->nproc, sizeof *binding->ranges, &binding->ranges));
     TUTTI_TRY(tutti_calloc((size_t)options->nproc, sizeof *gpu_nodes, &gpu_nodes));
     bool near =
@@ -119,7 +119,7 @@ tutti_status tutti_launch_bind_plan(const tutti_launch_options *options, tutti_l
     bool automatic = options->place == TUTTI_PLACE_AUTO;
     *binding_out = binding;
     if (options->place == TUTTI_PLACE_NONE || (automatic && options->nproc == 1))
-        return TUTTI_OK; /* all is its share */
+        return TUTTI_OK; /* its share is all cores */
     tutti_status status = place_ranks(options, &binding);
     if (status == TUTTI_OK) {
         log_plan(options, &binding);
@@ -129,7 +129,7 @@ tutti_status tutti_launch_bind_plan(const tutti_launch_options *options, tutti_l
     tutti_launch_bind_free(&binding);
     if (!automatic) return status;
     tutti_log(TUTTI_LOG_INFO, "ranks are not bound to cores: %s", tutti_last_error());
-    return TUTTI_OK; /* nobody has asked for it */
+    return TUTTI_OK; /* the user did not ask for binding */
 }
 
 void tutti_launch_bind_free(tutti_launch_binding *binding) {
@@ -145,6 +145,6 @@ void tutti_launch_bind_self(const tutti_launch_binding *binding, int local_rank)
     const tutti_place_range *range = &binding->ranges[local_rank];
     tutti_topology_mask_of(&binding->topology.cpus[range->first], range->count, &mask);
     if (sched_setaffinity(0, sizeof mask, mask.sets) == 0) return;
-    ssize_t written = write(STDERR_FILENO, words, sizeof words - 1); /* cores were taken from us meanwhile */
+    ssize_t written = write(STDERR_FILENO, words, sizeof words - 1); /* the allowed cores have changed meanwhile */
     (void)written;
 }

@@ -1,6 +1,6 @@
 /*
- * What to run: a .py file and -m with the Python interpreter, anything else directly. What cannot be run is found
- * out here, once, and not by each rank.
+ * Builds the command: a .py file and -m run with the Python interpreter, anything else directly. Programs that
+ * cannot run are reported here, once, not by each rank.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "bootstrap/base/status.h"
 #include "tools/tuttirun/launch.h"
 
-/* Whether one of the folders of PATH has the program. */
+/* Whether a folder of PATH has the program. */
 static bool in_path(const char *name) {
     const char *path = getenv("PATH");
     char full[4096];
@@ -35,7 +35,7 @@ static tutti_status check_program(const char *program, char *path, size_t capaci
     snprintf(path, capacity, "%s", program);
     if (strchr(program, '/') == NULL) {
         if (in_path(program)) return TUTTI_OK;
-        snprintf(path, capacity, "./%s", program); /* a program of this folder, named as a script would be */
+        snprintf(path, capacity, "./%s", program); /* a program in the current folder, named without ./ like a script */
     }
     if (access(path, F_OK) != 0) return tutti_fail(TUTTI_ERR_ARGUMENT, "no such program: %s", program);
     if (access(path, X_OK) != 0)
@@ -52,11 +52,11 @@ static tutti_status check_python(const tutti_launch_options *options, const char
     return TUTTI_OK;
 }
 
-/* Ranks with folders of their own start there. */
+/* Makes a path absolute: with --rank-dirs each rank starts in a folder of its own. */
 static tutti_status make_absolute(char *path, size_t capacity) {
     char folder[4096], relative[4096];
-    if (strchr(path, '/') == NULL || path[0] == '/') return TUTTI_OK; /* found in PATH, or absolute */
-    if (getcwd(folder, sizeof folder) == NULL) return tutti_fail_errno(errno, "cannot tell this folder");
+    if (strchr(path, '/') == NULL || path[0] == '/') return TUTTI_OK; /* will be found in PATH, or is absolute */
+    if (getcwd(folder, sizeof folder) == NULL) return tutti_fail_errno(errno, "cannot determine the current folder");
     snprintf(relative, sizeof relative, "%s", path);
     if ((size_t)snprintf(path, capacity, "%s/%s", folder, relative) < capacity) return TUTTI_OK;
     return tutti_fail(TUTTI_ERR_ARGUMENT, "the path of %s in this folder is too long", relative);
@@ -88,7 +88,7 @@ tutti_status tutti_launch_command(const tutti_launch_options *options, char ***a
         const tutti_status status = make_absolute(script, sizeof script);
         if (status != TUTTI_OK) free(argv);
         TUTTI_TRY(status);
-        argv[2] = script; /* behind the interpreter and -u */
+        argv[2] = script; /* after the interpreter and -u */
     }
     *argv_out = argv;
     return TUTTI_OK;

@@ -1,15 +1,16 @@
 /*
- * Watching the ranks of one attempt until the last has ended.
+ * Watches the ranks of one attempt until the last has ended.
  *
  *     RUNNING --a rank fails--> SETTLING (2 s) --> ENDING (SIGTERM, 5 s) --> KILLING (SIGKILL)
  *        \------- a signal for tuttirun: passed on ------^ (then 30 s; a second Ctrl-C kills at once)
  *
- * A rank that the kernel does not let go of (it waits for a device or a file server that does not answer) is left behind
+ * A rank that the kernel does not end (it waits for a device or a file server that does not answer) is left behind
  * after 20 s of KILLING.
  *
- * A failure on another node, of which launch_nodes.c tells, counts as one here. The first failure is named when it is seen;
- * what follows from it is told in one line at the end. With other nodes, the attempt lasts until all their ranks have ended,
- * too. A rank's whole process group is killed while its ended leader still holds the number, so that the number cannot mean anybody else.
+ * A failure on another node, reported by launch_nodes.c, counts like a local one. The first failure is logged when
+ * it is detected; the failures that follow are logged in one line at the end. With several nodes, the attempt
+ * lasts until the ranks of all nodes have ended. The process group of a rank is killed while its leader is a
+ * zombie that still holds the number, so that the number cannot belong to another process.
  */
 #include <errno.h>
 #include <poll.h>
@@ -37,15 +38,15 @@ typedef struct group {
     int nranks, nrunning;
     phase phase;
     int64_t phase_end_ns;
-    int nkills;             /* so many times SIGKILL was sent */
-    int asked_signal;       /* what tuttirun was told to end by, 0: nothing */
-    int first_failed;       /* local rank, -1: none */
-    tutti_launch_news news; /* of the other nodes */
-    bool told;              /* and it is they who have a failed rank first */
-    bool ended_told;        /* they know that no rank is left here */
+    int nkills;             /* number of times that SIGKILL was sent */
+    int asked_signal;       /* signal that asked tuttirun to end, 0: none */
+    int first_failed;       /* local rank of the first failure, -1: none */
+    tutti_launch_news news; /* news from the other nodes */
+    bool told;              /* another node has failed first, or the store is lost */
+    bool ended_told;        /* the end of all ranks here has been reported to the other nodes */
 } group;
 
-/* ----------------------------------------------------------------------------------------------- saying */
+/* --------------------------------------------------------------------------------------------- messages */
 
 static const char *signal_name(int number) {
     const char *name = sigabbrev_np(number);
@@ -60,7 +61,8 @@ static const char *describe_end(const tutti_launch_rank *rank, char *text, size_
     return text;
 }
 
-/* "; the other 2 get 2 s to end by themselves", "; the 2 here get ..." after another node's failure, "" when nobody is left. */
+/* Writes "; the other 2 get 2 s to end by themselves", "; the 2 here get ..." after a failure on another node, or
+ * "" if no rank is left. */
 static const char *describe_rest(const group *g, char *text, size_t capacity) {
     text[0] = '\0';
     if (g->nrunning == 1)
@@ -72,7 +74,7 @@ static const char *describe_rest(const group *g, char *text, size_t capacity) {
     return text;
 }
 
-/* Here, and to the other nodes. */
+/* Logs the first failure, and reports it to the other nodes. */
 static void tell_first_failure(const group *g) {
     const tutti_launch_rank *rank = &g->ranks[g->first_failed];
     char end[96], others[96], file[560] = "", what[600];
@@ -86,7 +88,7 @@ static void tell_first_failure(const group *g) {
         tutti_launch_nodes_report(g->job->nodes, TUTTI_LAUNCH_FAILED, rank->exit_code, what);
 }
 
-/* What became of the ranks after the first failure. */
+/* Logs the failures of ranks after the first one. */
 static void say_followers(const group *g) {
     char line[1500] = "", end[96];
     size_t used = 0;
@@ -101,7 +103,7 @@ static void say_followers(const group *g) {
     else tutti_launch_say("after that: %s", line);
 }
 
-/* "rank 1 (pid 12), rank 3 (pid 15, stopped by SIGSTOP 7 s ago)" of those that run. */
+/* Writes "rank 1 (pid 12), rank 3 (pid 15, stopped by SIGSTOP 7 s ago)": the running ranks. */
 static void list_running(const group *g, char *line, size_t capacity) {
     size_t used = 0;
     line[0] = '\0';
@@ -131,7 +133,7 @@ static void enter(group *g, phase next, int64_t wait_ms) {
     g->phase_end_ns = tutti_now_ns() + wait_ms * TUTTI_NS_PER_MS;
 }
 
-/* A stopped rank must run to see the signal. */
+/* A stopped rank must continue to receive the signal. */
 static void begin_ending(group *g, int number, int64_t wait_ms) {
     signal_all(g, number);
     signal_all(g, SIGCONT);
@@ -143,7 +145,7 @@ static void begin_killing(group *g) {
     enter(g, KILLING, LOOK_MS);
 }
 
-/* What SIGKILL does not end is in the kernel's hands; it dies when that lets go of it. */
+/* A rank that SIGKILL has not ended is blocked in the kernel, and dies when that call returns. */
 static void leave_behind(group *g) {
     for (int i = 0; i < g->nranks; i++) {
         tutti_launch_rank *rank = &g->ranks[i];
@@ -160,7 +162,8 @@ static void leave_behind(group *g) {
 
 static void kill_again(group *g, const char *line) {
     if (++g->nkills == NOTED_KILLS)
-        tutti_launch_say("the kernel does not let go of %s; waits for up to %d s", line, MOST_KILLS - NOTED_KILLS);
+        tutti_launch_say("the kernel has not ended %s after SIGKILL; waits for up to %d s", line,
+                         MOST_KILLS - NOTED_KILLS);
     if (g->nkills < MOST_KILLS) {
         begin_killing(g);
         return;
@@ -169,25 +172,26 @@ static void kill_again(group *g, const char *line) {
     leave_behind(g);
 }
 
-/* The time of the phase is over. */
+/* The phase has timed out. */
 static void escalate(group *g) {
     char line[1200];
     list_running(g, line, sizeof line);
     switch (g->phase) {
     case RUNNING: break;
     case SETTLING:
-        tutti_launch_say("stops what still runs: %s", line);
+        tutti_launch_say("stops the ranks that still run: %s", line);
         begin_ending(g, SIGTERM, TERM_MS);
         break;
     case ENDING:
-        tutti_launch_say("kills what does not end: %s", line);
+        tutti_launch_say("kills the ranks that do not end: %s", line);
         begin_killing(g);
         break;
     case KILLING: kill_again(g, line); break;
     }
 }
 
-/* Ctrl-Z: the ranks are not in the terminal's foreground, so they are stopped here, and go on with us. */
+/* Ctrl-Z: the ranks are not in the terminal's foreground group, so tuttirun stops them and continues them with
+ * itself. */
 static void pause_all(group *g) {
     for (int i = 0; i < g->nranks; i++) g->ranks[i].stop_expected = g->ranks[i].running && !g->ranks[i].stopped;
     signal_all(g, SIGSTOP);
@@ -232,7 +236,7 @@ static void take_signals(group *g) {
 
 static void note_stop(group *g, tutti_launch_rank *rank, const siginfo_t *info) {
     if (info->si_code == CLD_CONTINUED) {
-        if (rank->stopped && g->phase == RUNNING) tutti_launch_say("rank %d goes on", rank->rank);
+        if (rank->stopped && g->phase == RUNNING) tutti_launch_say("rank %d continues", rank->rank);
         rank->stopped = false;
     } else if (rank->stop_expected) {
         rank->stop_expected = false;
@@ -240,13 +244,13 @@ static void note_stop(group *g, tutti_launch_rank *rank, const siginfo_t *info) 
         rank->stopped = true;
         rank->stop_signal = info->si_status;
         rank->stopped_ns = tutti_now_ns();
-        tutti_launch_say("rank %d (local rank %d, host %s, pid %d) was stopped by SIG%s; 'kill -CONT %d' lets it go on",
+        tutti_launch_say("rank %d (local rank %d, host %s, pid %d) was stopped by SIG%s; 'kill -CONT %d' continues it",
                          rank->rank, rank->local_rank, g->job->host, (int)rank->pid, signal_name(info->si_status),
                          (int)rank->pid);
     }
 }
 
-/* Ends whatever the rank has left behind, then takes note of its end. */
+/* Kills the rest of the process group of the rank, then records the end of the rank. */
 static void reap(group *g, tutti_launch_rank *rank, const siginfo_t *info) {
     kill(-rank->pid, SIGKILL);
     tutti_launch_stream_close(&rank->out);
@@ -272,7 +276,7 @@ static bool look_at(group *g, tutti_launch_rank *rank) {
     return rank->failed;
 }
 
-/* Of several failures seen at once a death by signal counts as the cause: whoever notices a dead peer exits. */
+/* Of several failures detected at once, a death by signal counts as the cause: ranks that detect a dead peer exit. */
 static void look_at_all(group *g) {
     int failed = -1;
     for (int i = 0; i < g->nranks; i++) {
@@ -287,7 +291,7 @@ static void look_at_all(group *g) {
 
 /* ------------------------------------------------------------------------------------------ other nodes */
 
-/* What another node tells is as good as a failure here. */
+/* A failure on another node counts like a local one. */
 static void take_news(group *g) {
     char others[96];
     tutti_launch_nodes_look(g->job->nodes, &g->news);
@@ -301,7 +305,7 @@ static void take_news(group *g) {
     if (g->nrunning > 0) enter(g, SETTLING, SETTLE_MS);
 }
 
-/* The ranks here have ended. Who was asked to end does not wait for other nodes. */
+/* The ranks here have ended. A tuttirun that was asked to end does not wait for other nodes. */
 static bool waits_for_nodes(group *g) {
     if (g->job->nodes == NULL) return false;
     if (!g->ended_told) tutti_launch_nodes_ended(g->job->nodes);
@@ -374,7 +378,7 @@ tutti_status tutti_launch_attempt(const tutti_launch_job *job, int attempt, tutt
     if (status != TUTTI_OK) {
         if (job->nodes != NULL)
             tutti_launch_nodes_report(job->nodes, TUTTI_LAUNCH_FAILED_FINALLY, 1, tutti_last_error());
-        g.asked_signal = SIGKILL; /* half a job is none */
+        g.asked_signal = SIGKILL; /* a job is not started in part */
         begin_killing(&g);
     }
     watch(&g);

@@ -1,9 +1,10 @@
 /*
- * The keeper: a small process that outlives a tuttirun killed with SIGKILL and ends its ranks' process groups.
+ * The keeper: a small process that outlives a tuttirun killed with SIGKILL and ends the process groups of its
+ * ranks.
  *
- * The ranks themselves die with tuttirun (PR_SET_PDEATHSIG), but not what they have started. The keeper reads group
- * numbers from a pipe; at the pipe's end it kills all of them, and says its last words, by which other nodes learn of the death
- * at once. A zero means that all went well.
+ * The ranks themselves die with tuttirun (PR_SET_PDEATHSIG), but the processes that they have started do not. The
+ * keeper reads the ids of the groups from a pipe; at the end of the pipe it kills all of them and calls the last
+ * words, which report the death to the other nodes at once. A zero means that tuttirun has ended normally.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +20,10 @@ enum { MOST_GROUPS = 1 << 14, LAST_WORDS_S = 10 };
 
 static pid_t keeper_pid;
 
-/* Whatever they wait for, they end. */
+/* Calls the last words, limited by an alarm. */
 static void say_last_words(const tutti_launch_last_words *words) {
     sigset_t alarm_only;
-    int null_fd = 0; /* what is opened now must not become standard output */
+    int null_fd = 0; /* descriptors opened from here on must not become standard output */
     while (null_fd >= 0 && null_fd <= STDERR_FILENO) null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     sigemptyset(&alarm_only);
     sigaddset(&alarm_only, SIGALRM);
@@ -32,7 +33,7 @@ static void say_last_words(const tutti_launch_last_words *words) {
     words->say(words->context);
 }
 
-/* Runs in the keeper; only async-signal-safe calls, but for the last words. */
+/* Runs in the keeper: only async-signal-safe calls, except for the last words. */
 static void keep(int fd, const tutti_launch_last_words *words) {
     static pid_t groups[MOST_GROUPS];
     int ngroups = 0;
@@ -45,7 +46,7 @@ static void keep(int fd, const tutti_launch_last_words *words) {
         well = group == 0;
         if (group == 0) ngroups = 0;
         else if (group > 0 && ngroups < MOST_GROUPS) groups[ngroups++] = group;
-        else if (group < 0) /* has ended: its number may come to mean somebody else */
+        else if (group < 0) /* the group has ended: its number may be reused by another process */
             for (int i = 0; i < ngroups; i++)
                 if (groups[i] == -group) groups[i] = groups[--ngroups];
     }
@@ -68,11 +69,11 @@ tutti_status tutti_launch_keeper_start(const tutti_launch_last_words *words, int
         sigset_t all;
         sigfillset(&all);
         sigprocmask(SIG_SETMASK, &all, NULL);
-        setsid(); /* a terminal's signals are not for it */
+        setsid(); /* the keeper must not get signals from a terminal */
         prctl(PR_SET_NAME, "tuttirun-keeper");
         close(ends[1]);
         close(STDIN_FILENO);
-        close(STDOUT_FILENO); /* who reads our output must see its end when we end */
+        close(STDOUT_FILENO); /* the reader of our output must see its end when tuttirun ends */
         close(STDERR_FILENO);
         keep(ends[0], words);
     }
@@ -83,7 +84,7 @@ tutti_status tutti_launch_keeper_start(const tutti_launch_last_words *words, int
 
 void tutti_launch_keeper_add(int fd, pid_t group) {
     ssize_t written = write(fd, &group, sizeof group);
-    (void)written; /* without a keeper there is only the ranks' own death signal */
+    (void)written; /* without a keeper only the death signal of the ranks remains */
 }
 
 void tutti_launch_keeper_stop(int fd) {

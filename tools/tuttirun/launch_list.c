@@ -1,6 +1,6 @@
 /*
- * Lists of nodes, as OneFlow has them: the same command on every node, each finding out which one it is. Names and addresses
- * may be mixed; Slurm's short form "node[1-4]" is understood.
+ * Lists of nodes, as in OneFlow: the command is the same on every node, and each node finds its own number. Names
+ * and addresses may be mixed; Slurm's short form "node[1-4]" is accepted.
  */
 #include <netdb.h>
 #include <netinet/in.h>
@@ -13,22 +13,23 @@
 #include "bootstrap/base/notice.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "bootstrap/machine/interfaces.h"
-#include "tools/tuttirun/launch.h"
-#include "bootstrap/machine/lookup.h"
 #include "bootstrap/launcher/slurm.h"
+#include "bootstrap/machine/interfaces.h"
+#include "bootstrap/machine/lookup.h"
+#include "tools/tuttirun/launch.h"
 
 enum { HOST_BYTES = 256, NAMES_MS = 10000, LOOK_MS = 100 };
 
-/* The search for this host in a list; the names of all together get most_ms. */
+/* The search for this host in a list; resolving all names together takes at most most_ms. */
 typedef struct search {
     int64_t most_ms;
     tutti_deadline deadline;
     tutti_notice notice;
-    int unanswered; /* names to which no name server has said anything */
+    int unanswered; /* names for which no name server has answered */
 } search;
 
-/* Whether one of the addresses that the name stands for is ours. "127.0.1.1", which Debian gives to a host's own name, is. */
+/* Whether one of the addresses of the name belongs to this host. "127.0.1.1", which Debian assigns to a host's own
+ * name, does. */
 static bool are_here(const struct addrinfo *found) {
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
         char text[INET6_ADDRSTRLEN];
@@ -66,7 +67,7 @@ static bool is_here(search *s, const char *host) {
     return !tutti_address_read(host, address) && resolves_here(s, host);
 }
 
-/* "eth0 10.0.0.1, lo 127.0.0.1" of this host. */
+/* Writes "eth0 10.0.0.1, lo 127.0.0.1": the addresses of this host. */
 static void list_own(char *text, size_t capacity) {
     enum { MOST_SHOWN = 16 };
     tutti_interface own[MOST_SHOWN];
@@ -84,7 +85,7 @@ static void list_own(char *text, size_t capacity) {
 tutti_status tutti_launch_read_nodes(const char *list, int *nnodes_out, char *first_out, size_t capacity) {
     int nnodes = tutti_hostlist_count(list);
     if (nnodes < 1 || !tutti_hostlist_get(list, 0, first_out, capacity))
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes %s: must be hosts split by commas, or like node[1-4]", list);
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "--nodes %s: must be hosts separated by commas, or like node[1-4]", list);
     *nnodes_out = nnodes;
     return TUTTI_OK;
 }

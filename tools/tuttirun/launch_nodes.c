@@ -1,6 +1,6 @@
 /*
- * The nodes of one job. All requests to the store are made by one thread; `lock` guards what it shares with the launcher's
- * loop: `news`, written by the thread, and `wants`, written by the loop.
+ * The nodes of one job. One thread makes all requests to the store; `lock` guards the data that it shares with the
+ * launcher's loop: `news`, written by the thread, and `wants`, written by the loop.
  */
 #include "tools/tuttirun/launch_nodes.h"
 
@@ -15,8 +15,8 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 #include "bootstrap/base/thread.h"
-#include "tools/tuttirun/launch_nodes_state.h"
 #include "bootstrap/launcher/slurm.h"
+#include "tools/tuttirun/launch_nodes_state.h"
 
 enum { MOST_NAMED = 8, PROMPT_MS = 1000 };
 
@@ -55,11 +55,11 @@ tutti_status tutti_launch_get(tutti_launch_nodes *nodes, tutti_launch_key at, ch
     if (status == TUTTI_ERR_TIMEOUT && !tutti_store_client_is_broken(nodes->client)) return TUTTI_NOT_YET;
     TUTTI_TRY(status);
     text[bytes] = '\0';
-    tutti_make_printable(text); /* any process that reaches the store may have written it */
+    tutti_make_printable(text); /* any process that can reach the store may have written it */
     return TUTTI_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------- words */
+/* ------------------------------------------------------------------------------------------------- texts */
 
 const char *tutti_launch_seconds(int64_t ms, char text[32]) {
     snprintf(text, 32, "%.*f s", ms % 1000 != 0, (double)ms / 1000);
@@ -95,7 +95,7 @@ tutti_status tutti_launch_list_absent(tutti_launch_nodes *nodes, const char *nam
 
 /* ------------------------------------------------------------------------------------------------ events */
 
-/* The number is drawn first and the event written then: readers wait for it. */
+/* The number is drawn first and the event written after that: readers wait for it. */
 static tutti_status post(tutti_launch_nodes *nodes, const char *event) {
     int64_t number;
     char name[40];
@@ -115,11 +115,11 @@ static tutti_status post_failure(tutti_launch_nodes *nodes, tutti_launch_failure
     return post(nodes, event);
 }
 
-/* A node whose ranks have ended has told of their failures before. So the last one knows how the attempt went. */
+/* A node reports its failures before the end of its ranks, so the last node to end knows the result of the attempt. */
 static tutti_status count_ended(tutti_launch_nodes *nodes, int node) {
     int64_t ended, failures, final;
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_node_key(nodes, "over", node), 1, &ended));
-    if (ended != 1) return TUTTI_OK; /* it was killed, and its keeper and node 0 both tell of that */
+    if (ended != 1) return TUTTI_OK; /* it was killed, and both its keeper and node 0 report that */
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "ended"), 1, &ended));
     if (ended != nodes->options.nnodes) return TUTTI_OK;
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "failures"), 0, &failures));
@@ -166,7 +166,7 @@ static void take_event(tutti_launch_nodes *nodes, const char *event) {
     tutti_launch_notify_loop(nodes);
 }
 
-/* Waits a moment for the next event. */
+/* Waits a short time for the next event. */
 static tutti_status listen(tutti_launch_nodes *nodes) {
     char name[40], event[TUTTI_LAUNCH_EVENT_BYTES + 1];
     if (!nodes->open) {
@@ -183,7 +183,7 @@ static tutti_status listen(tutti_launch_nodes *nodes) {
     return TUTTI_OK;
 }
 
-/* Tells what the loop wants to have told. */
+/* Carries out the requests of the loop. */
 static tutti_status carry_out(tutti_launch_nodes *nodes, const tutti_launch_wishes *wants) {
     pthread_mutex_lock(&nodes->lock);
     if (wants->report) nodes->wants.report = false;
@@ -198,7 +198,7 @@ static tutti_status carry_out(tutti_launch_nodes *nodes, const tutti_launch_wish
     return count_ended(nodes, nodes->options.node);
 }
 
-/* The attempt begins: all nodes come together for it. */
+/* Starts an attempt: gathers all nodes for it. */
 static tutti_status begin(tutti_launch_nodes *nodes, int attempt) {
     nodes->attempt = attempt;
     nodes->nevents = 0;
@@ -213,7 +213,7 @@ static tutti_status begin(tutti_launch_nodes *nodes, int attempt) {
     return TUTTI_OK;
 }
 
-/* Looks after the others while the attempt runs. */
+/* Checks the other nodes while the attempt runs. */
 static tutti_status watch(tutti_launch_nodes *nodes) {
     char text[160];
     int silent = -1;
@@ -245,27 +245,27 @@ static tutti_status take_part(tutti_launch_nodes *nodes) {
     }
 }
 
-/* The store is not to be reached any longer; or the nodes have not come together. */
+/* Reports to the loop that the store cannot be reached any longer, or that the nodes did not come together. */
 static void tell_lost(tutti_launch_nodes *nodes, tutti_status status) {
     char silent[32];
     pthread_mutex_lock(&nodes->lock);
     nodes->news.verdict = TUTTI_LAUNCH_LOST;
     if (status == TUTTI_ERR_TIMEOUT && nodes->client != NULL)
         snprintf(nodes->news.text, sizeof nodes->news.text,
-                 "no answer from %.200s:%d for %s (TUTTI_PEER_TIMEOUT_MS): node 0's host has ended or stands still, or "
-                 "the network between is cut",
+                 "no answer from %.200s:%d for %s (TUTTI_PEER_TIMEOUT_MS): node 0's host is down or hangs, or the "
+                 "network in between is cut",
                  nodes->options.host, nodes->options.port, tutti_launch_seconds(nodes->options.silent_ms, silent));
     else snprintf(nodes->news.text, sizeof nodes->news.text, "%.599s", tutti_last_error());
     pthread_mutex_unlock(&nodes->lock);
     tutti_launch_notify_loop(nodes);
 }
 
-/* Ends all waits of the thread when the loop has wanted to close for long enough. */
+/* Ends all waits of the thread when the loop has requested to close long enough ago. */
 static int wants_out(void *context) {
     tutti_launch_nodes *nodes = context;
     tutti_launch_wishes wants = tutti_launch_wishes_of(nodes);
     if (!wants.close) return 0;
-    if (nodes->client == NULL) return 1; /* no other node waits for a word of ours */
+    if (nodes->client == NULL) return 1; /* no other node waits for a message from this one */
     int64_t most_ms = wants.leave == TUTTI_LAUNCH_LEAVE_PROMPTLY ? PROMPT_MS : 2 * nodes->options.silent_ms;
     return tutti_now_ns() - wants.close_ns > most_ms * TUTTI_NS_PER_MS;
 }
@@ -279,9 +279,10 @@ static void *talk(void *argument) {
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------- the keeper's */
+/* ------------------------------------------------------------------------------------------------- keeper */
 
-/* While nodes gather that is a verdict, then a failure, and in the end nothing but a goodbye. */
+/* Publishes the death of this tuttirun: a verdict while the nodes gather, a failure while ranks run, and only a
+ * goodbye at the end. */
 static tutti_status testify(tutti_launch_nodes *nodes, const char *text) {
     char verdict[TUTTI_LAUNCH_EVENT_BYTES];
     int node = nodes->options.node, there = 0;
@@ -290,7 +291,7 @@ static tutti_status testify(tutti_launch_nodes *nodes, const char *text) {
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_key_of(nodes, "generation"), 0, &generation));
     nodes->attempt = (int)generation;
     TUTTI_TRY(tutti_launch_is_here(nodes, &here));
-    if (!here) return TUTTI_OK; /* it had not come; the others wait for it as for any other */
+    if (!here) return TUTTI_OK; /* it had not joined; the others wait for it as for any missing node */
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_node_key(nodes, "left", node), 1, &count));
     snprintf(verdict, sizeof verdict, "node %d: %.600s", node, text);
     tutti_status status = tutti_launch_give_verdict(nodes, verdict);
@@ -314,7 +315,7 @@ void tutti_launch_nodes_testify(const tutti_launch_nodes_options *options) {
     tutti_store_client_close(nodes.client);
 }
 
-/* ---------------------------------------------------------------------------------------------- the loop's */
+/* ----------------------------------------------------------------------------------------- launcher's loop */
 
 static tutti_status start(tutti_launch_nodes *nodes) {
     nodes->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -1,5 +1,5 @@
 /*
- * The nodes' signs of life, and how they part. See launch_nodes.h.
+ * Heartbeats of the nodes, and how they leave. See launch_nodes.h.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,12 +10,13 @@
 #include "tools/tuttirun/launch.h"
 #include "tools/tuttirun/launch_nodes_state.h"
 
-/* After a failure the ranks get at most 30 s to end (launch_group.c); more than that and a node does not wait for others. */
+/* After a failure the ranks get at most 30 s to end (launch_group.c); a node does not wait for others longer than
+ * ENDING_MS. */
 enum { BEAT_MS = 1000, ENDING_MS = 40000, FIRST_PAUSE_MS = 5, LAST_PAUSE_MS = 100, PROMPT_MS = 800, APART_MS = 2000 };
 
-/* ------------------------------------------------------------------------------------------- signs of life */
+/* ---------------------------------------------------------------------------------------------- heartbeats */
 
-/* Node 0 looks at the others' counters. One that has not begun to count has not come yet. */
+/* Node 0 checks the counters of the others. A node whose counter is 0 has not joined yet. */
 static tutti_status look_at_beats(tutti_launch_nodes *nodes, int64_t now_ns, int *silent_out, char *text,
                                   size_t capacity) {
     for (int i = 1; i < nodes->options.nnodes && *silent_out < 0; i++) {
@@ -27,12 +28,12 @@ static tutti_status look_at_beats(tutti_launch_nodes *nodes, int64_t now_ns, int
         if (count != other->count) *other = (tutti_launch_beat){.count = count, .seen_ns = now_ns};
         int64_t quiet_ns = now_ns - other->seen_ns;
         if (count == 0 || other->silent || quiet_ns < nodes->options.silent_ms * TUTTI_NS_PER_MS) continue;
-        int here = 0; /* one that was lost in an earlier attempt is waited for, not missed */
+        int here = 0; /* a node that was lost in an earlier attempt is missing in this one, not silent */
         TUTTI_TRY(nodes->store.check(nodes->store.context, tutti_launch_node_key(nodes, "here", i).text, &here));
         if (!here) continue;
         other->silent = true;
         *silent_out = i;
-        snprintf(text, capacity, "its tuttirun has not been heard of for %lld s",
+        snprintf(text, capacity, "its tuttirun has sent no heartbeat for %lld s",
                  (long long)(quiet_ns / TUTTI_NS_PER_S));
     }
     return TUTTI_OK;
@@ -43,7 +44,7 @@ tutti_status tutti_launch_show_life(tutti_launch_nodes *nodes, int *silent_out, 
     char name[40];
     *silent_out = -1;
     if (now_ns - nodes->beat_ns < BEAT_MS * TUTTI_NS_PER_MS) return TUTTI_OK;
-    if (now_ns - nodes->beat_ns > nodes->options.silent_ms * TUTTI_NS_PER_MS / 2) /* we were stopped ourselves */
+    if (now_ns - nodes->beat_ns > nodes->options.silent_ms * TUTTI_NS_PER_MS / 2) /* this process itself was stopped */
         for (int i = 0; i < nodes->options.nnodes && nodes->beats != NULL; i++) nodes->beats[i].seen_ns = now_ns;
     nodes->beat_ns = now_ns;
     snprintf(name, sizeof name, "beat/%d", nodes->options.node);
@@ -75,8 +76,8 @@ tutti_status tutti_launch_mind_ending(tutti_launch_nodes *nodes, bool failed, bo
 
 /* --------------------------------------------------------------------------------------------- goodbye */
 
-/* The nodes whose goodbye has not come: those that fell silent cannot say it, and where the nodes have not come together, only
- * those that were there do. */
+/* The nodes whose goodbye is missing. Silent nodes cannot send one; if the nodes did not come together, only those
+ * that had joined send one. */
 static tutti_status list_lingering(tutti_launch_nodes *nodes, char *text, size_t capacity, int *count_out) {
     char one[300];
     size_t used = 0;
@@ -120,7 +121,7 @@ void tutti_launch_say_goodbye(tutti_launch_nodes *nodes) {
     while (list_lingering(nodes, lingering, sizeof lingering, &nlingering) == TUTTI_OK && nlingering > 0) {
         if (tutti_deadline_passed(&deadline)) {
             if (wants.leave == TUTTI_LAUNCH_LEAVE && !nodes->apart)
-                tutti_launch_say("%s: no word of its end within %s; ends the store", lingering,
+                tutti_launch_say("%s: no goodbye within %s; stops the store", lingering,
                                  tutti_launch_seconds(most_ms, limit));
             return;
         }

@@ -1,10 +1,10 @@
 /*
- * How the nodes of a job come together: each reaches node 0's store, says how it was started, and waits until all have. See
- * launch_nodes.h for the keys.
+ * Gathering of the nodes of a job: each reaches the store on node 0, publishes how it was started, and waits until
+ * all nodes have done so. launch_nodes.h lists the keys.
  *
- * Each node compares itself with node 0, so two that differ need not know of each other. The verdict is given once: the
- * node that draws the first number writes it, and all others go by what is written. The store is an untrusted board: what is
- * read there is bounded and checked.
+ * Each node compares itself only with node 0, so two other nodes need not compare with each other. The verdict is
+ * given once: the node that draws the first number writes it, and all others follow it. The store is untrusted:
+ * values read from it are bounded and checked.
  */
 #include <stdio.h>
 #include <string.h>
@@ -60,7 +60,7 @@ tutti_status tutti_launch_nodes_reach(tutti_launch_nodes *nodes) {
     if (generation < 0 || generation > options->max_restarts)
         return tutti_fail(
             TUTTI_ERR_CONFIG,
-            "the job at %s:%d makes its attempt %lld, but --max-restarts is %d here; give all nodes the same",
+            "the job at %s:%d is at attempt %lld, but --max-restarts is %d here; set the same on all nodes",
             options->host, options->port, (long long)generation + 1, options->max_restarts);
     pthread_mutex_lock(&nodes->lock);
     nodes->attempt = nodes->news.attempt = nodes->wants.attempt = (int)generation;
@@ -76,14 +76,15 @@ static tutti_status take_verdict(tutti_launch_nodes *nodes, const char *text) {
     return tutti_fail(TUTTI_ERR_ABORTED, "%s", text);
 }
 
-/* Reads the verdict; TUTTI_NOT_YET: there is none so far. TUTTI_ERR_ABORTED: the nodes do not come together. */
+/* Reads the verdict. TUTTI_NOT_YET: there is none so far; TUTTI_ERR_ABORTED: the nodes cannot start together. */
 static tutti_status read_verdict(tutti_launch_nodes *nodes, int64_t wait_ms) {
     char text[TUTTI_LAUNCH_EVENT_BYTES];
     TUTTI_TRY(tutti_launch_get(nodes, tutti_launch_attempt_key(nodes, "gathered"), text, sizeof text, wait_ms));
     return take_verdict(nodes, text);
 }
 
-/* The one that gives the verdict does not read it back: node 0 may end the store as soon as all others have read it. */
+/* The node that gives the verdict does not read it back: node 0 may stop the store as soon as all others have read
+ * it. */
 tutti_status tutti_launch_give_verdict(tutti_launch_nodes *nodes, const char *text) {
     int64_t number;
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "verdict"), 1, &number));
@@ -94,7 +95,8 @@ tutti_status tutti_launch_give_verdict(tutti_launch_nodes *nodes, const char *te
     tutti_status status = read_verdict(nodes, VERDICT_MS);
     if (status != TUTTI_NOT_YET) return status;
     nodes->apart = true;
-    return tutti_fail(TUTTI_ERR_ABORTED, "the node that said first whether all are there has ended in between");
+    return tutti_fail(TUTTI_ERR_ABORTED,
+                      "the node that decides whether all nodes have joined has ended before it published its verdict");
 }
 
 /* -------------------------------------------------------------------------------------------------- records */
@@ -118,13 +120,14 @@ static record own_record(const tutti_launch_nodes *nodes) {
     return own;
 }
 
-/* TUTTI_NOT_YET: that node has left none so far. */
+/* TUTTI_NOT_YET: that node has not published its record. */
 static tutti_status read_record(tutti_launch_nodes *nodes, int node, int64_t wait_ms, record *record_out) {
     char text[RECORD_BYTES];
     record r = {0};
     TUTTI_TRY(tutti_launch_get(nodes, tutti_launch_node_key(nodes, "join", node), text, sizeof text, wait_ms));
     if (sscanf(text, record_format, &r.version, &r.nnodes, &r.nproc, &r.max_restarts, &r.pid, r.host) != 6)
-        return tutti_fail(TUTTI_ERR_DATA, "the store at %s:%d says '%.60s' of node %d: it is not a tuttirun's",
+        return tutti_fail(TUTTI_ERR_DATA,
+                          "the store at %s:%d holds '%.60s' for node %d: it is not the store of a tuttirun",
                           nodes->options.host, nodes->options.port, text, node);
     *record_out = r;
     return TUTTI_OK;
@@ -150,7 +153,7 @@ tutti_status tutti_launch_is_here(tutti_launch_nodes *nodes, bool *here_out) {
     return TUTTI_OK;
 }
 
-/* Another tuttirun has this number already. An attempt that runs is not disturbed by that. */
+/* Another tuttirun has this number already. A running attempt is not disturbed by that. */
 static tutti_status refuse_twin(tutti_launch_nodes *nodes) {
     record other = {.host = "?"}, own = own_record(nodes);
     nodes->is_twin = true;
@@ -165,7 +168,7 @@ static tutti_status refuse_twin(tutti_launch_nodes *nodes) {
     return tutti_fail(TUTTI_ERR_CONFIG, "%s", text);
 }
 
-/* "--nnodes 2 --max-restarts 3": what the one says where the other says something else; "": nothing. */
+/* Writes "--nnodes 2 --max-restarts 3": the values of `one` that differ from those of `other`; "" if all are equal. */
 static void list_different(const record *one, const record *other, char *text, size_t capacity) {
     const struct {
         const char *what;
@@ -184,7 +187,7 @@ static void list_different(const record *one, const record *other, char *text, s
 
 /* ------------------------------------------------------------------------------------------------ gathering */
 
-/* Compares with node 0, and counts this node in. TUTTI_NOT_YET: node 0 has not said how it was started. */
+/* Compares with node 0, and counts this node as joined. TUTTI_NOT_YET: node 0 has not published its record. */
 static tutti_status count_in(tutti_launch_nodes *nodes) {
     record first, own = own_record(nodes);
     char ours[160], theirs[160], text[TUTTI_LAUNCH_EVENT_BYTES];
@@ -203,14 +206,15 @@ static tutti_status count_in(tutti_launch_nodes *nodes) {
     return count == nodes->options.nnodes ? tutti_launch_give_verdict(nodes, "all") : TUTTI_OK;
 }
 
-/* Node 0 names the missing nodes, the others only count them: a thousand that ask for a thousand would be too much. */
+/* Node 0 names the missing nodes, the others only count them: a thousand nodes that each query a thousand keys
+ * would be too much load. */
 static tutti_status list_missing(tutti_launch_nodes *nodes, char *text, size_t capacity) {
     const tutti_launch_nodes_options *options = &nodes->options;
     int64_t joined = 0;
     int missing;
     if (options->node == 0) {
         TUTTI_TRY(tutti_launch_list_absent(nodes, "here", text, capacity, &missing));
-        if (missing == 0) snprintf(text, capacity, "a node that has come and does not go on");
+        if (missing == 0) snprintf(text, capacity, "a node that has joined and makes no progress");
         return TUTTI_OK;
     }
     TUTTI_TRY(tutti_launch_add(nodes, tutti_launch_attempt_key(nodes, "joined"), 0, &joined));
@@ -230,14 +234,14 @@ static tutti_status give_up(tutti_launch_nodes *nodes) {
     char missing[TUTTI_LAUNCH_LINE_BYTES], text[TUTTI_LAUNCH_EVENT_BYTES], limit[32];
     TUTTI_TRY(list_missing(nodes, missing, sizeof missing));
     snprintf(text, sizeof text,
-             "%s did not join within %s (TUTTI_CONNECT_TIMEOUT_MS; there are to be %d): start tuttirun there with its "
-             "--node-rank, and see that it reaches %.100s:%d",
+             "%s did not join within %s (TUTTI_CONNECT_TIMEOUT_MS; expected: %d nodes): start tuttirun there with its "
+             "--node-rank, and check that it can reach %.100s:%d",
              missing, tutti_launch_seconds(nodes->options.join_ms, limit), nodes->options.nnodes, nodes->options.master,
              nodes->options.port);
     return tutti_launch_give_verdict(nodes, text);
 }
 
-/* Whether this node itself, or one that has fallen silent, ends the gathering. TUTTI_NOT_YET: no. */
+/* Ends the gathering if this node itself ends or another has fallen silent. TUTTI_NOT_YET: neither is the case. */
 static tutti_status mind_ends(tutti_launch_nodes *nodes) {
     char text[TUTTI_LAUNCH_EVENT_BYTES], what[600] = "its tuttirun has ended";
     int node = nodes->options.node;
@@ -250,7 +254,7 @@ static tutti_status mind_ends(tutti_launch_nodes *nodes) {
 }
 
 tutti_status tutti_launch_nodes_gather(tutti_launch_nodes *nodes) {
-    int64_t grace_ms = nodes->options.node == 0 ? 0 : VERDICT_MS; /* node 0 can say more of it */
+    int64_t grace_ms = nodes->options.node == 0 ? 0 : VERDICT_MS; /* node 0 can name the missing nodes */
     tutti_deadline deadline = tutti_deadline_after_ms(nodes->options.join_ms + grace_ms);
     int64_t number = 0;
     bool counted = false;

@@ -1,6 +1,6 @@
 /*
- * The nodes of one job as their thread sees them: between launch_nodes.c (thread and events), launch_nodes_meet.c (how they
- * come together) and launch_nodes_end.c (signs of life, and how they part).
+ * The nodes of one job as seen by their thread, shared by launch_nodes.c (thread and events), launch_nodes_meet.c
+ * (gathering) and launch_nodes_end.c (heartbeats, and leaving).
  */
 #ifndef TUTTI_BOOTSTRAP_LAUNCH_NODES_STATE_H
 #define TUTTI_BOOTSTRAP_LAUNCH_NODES_STATE_H
@@ -9,23 +9,23 @@
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/notice.h"
-#include "tools/tuttirun/launch_nodes.h"
 #include "bootstrap/store/store.h"
+#include "tools/tuttirun/launch_nodes.h"
 
 enum { TUTTI_LAUNCH_LISTEN_MS = 200, TUTTI_LAUNCH_EVENT_BYTES = 700, TUTTI_LAUNCH_LINE_BYTES = 400 };
 
-/* What the loop wants to have told. */
+/* Requests of the loop to the thread. */
 typedef struct tutti_launch_wishes {
     int attempt;
     bool report, ended, close;
     tutti_launch_leave leave;
-    int64_t close_ns; /* since when it wants to close */
+    int64_t close_ns; /* when `close` was requested */
     tutti_launch_failure failure;
     int exit_code;
     char text[600];
 } tutti_launch_wishes;
 
-/* One node's sign of life, as node 0 sees it. */
+/* The heartbeat of one node, as node 0 sees it. */
 typedef struct tutti_launch_beat {
     int64_t count, seen_ns;
     bool silent, left;
@@ -36,22 +36,22 @@ struct tutti_launch_nodes {
     int event_fd;
     pthread_t thread;
     pthread_mutex_t lock;
-    tutti_launch_news news;    /* guarded by the lock; the thread writes it */
-    tutti_launch_wishes wants; /* likewise; the loop writes it */
-    /* The rest belongs to the thread. */
+    tutti_launch_news news;    /* guarded by the lock; written by the thread */
+    tutti_launch_wishes wants; /* guarded by the lock; written by the loop */
+    /* The remaining fields belong to the thread. */
     tutti_store_client *client;
     tutti_store store;
-    tutti_notice notice;  /* of the wait under way */
-    char reason[160];     /* why the store is not reached so far */
-    int attempt, nevents; /* of which attempt, and how many of its events are read */
-    bool met;             /* all nodes have come for it */
-    bool apart;           /* they have not, and all are told */
-    bool is_twin;         /* another tuttirun has this node's number, and says goodbye for it */
-    bool open;            /* it runs, without a verdict so far */
-    bool ended;           /* its ranks here have ended, at ended_ns */
+    tutti_notice notice;  /* when to log the next notice about the current wait */
+    char reason[160];     /* why the store has not been reached so far */
+    int attempt, nevents; /* current attempt, and number of its events that have been read */
+    bool met;             /* all nodes have joined the attempt */
+    bool apart;           /* the nodes did not come together, and all know it */
+    bool is_twin;         /* another tuttirun has this node's number, and sends the goodbye for it */
+    bool open;            /* the attempt is running, without a verdict so far */
+    bool ended;           /* all ranks of this node have ended, `ending.spent_ns` ago */
     tutti_deadline ending;
     int64_t beat_ns;
-    tutti_launch_beat *beats; /* on node 0: by node */
+    tutti_launch_beat *beats; /* only on node 0, by node */
 };
 
 typedef struct tutti_launch_key {
@@ -61,43 +61,46 @@ typedef struct tutti_launch_key {
 /* "tuttirun/<run>/<name>", and "tuttirun/<run>/<attempt>/<name>" */
 tutti_launch_key tutti_launch_key_of(const tutti_launch_nodes *nodes, const char *name);
 tutti_launch_key tutti_launch_attempt_key(const tutti_launch_nodes *nodes, const char *name);
-/* The same with a node's number behind the name, and a '/' between. */
+/* The same with '/' and a node's number after the name. */
 tutti_launch_key tutti_launch_node_key(const tutti_launch_nodes *nodes, const char *name, int node);
 tutti_status tutti_launch_add(tutti_launch_nodes *nodes, tutti_launch_key at, int64_t amount, int64_t *value_out);
 tutti_status tutti_launch_set(tutti_launch_nodes *nodes, tutti_launch_key at, const char *text);
-/* Waits up to wait_ms for a text; TUTTI_NOT_YET: it has not come. What is no part of a line in it becomes a space. */
+/* Waits up to wait_ms for a text; TUTTI_NOT_YET: it is not there yet. Control characters in it are replaced by
+ * spaces. */
 tutti_status tutti_launch_get(tutti_launch_nodes *nodes, tutti_launch_key at, char *text, size_t capacity,
                               int64_t wait_ms);
 
-/* What the loop wants now. */
+/* Returns the current requests of the loop. */
 tutti_launch_wishes tutti_launch_wishes_of(tutti_launch_nodes *nodes);
 void tutti_launch_notify_loop(tutti_launch_nodes *nodes);
 /* "60 s" or "1.5 s" */
 const char *tutti_launch_seconds(int64_t ms, char text[32]);
-/* "node 1 (10.0.0.2)", or without an address. */
+/* Writes "node 1 (10.0.0.2)", or "node 1" if the address is unknown, and returns it. */
 const char *tutti_launch_name_node(const tutti_launch_nodes *nodes, int node, char *text, size_t capacity);
-/* "node 1 (10.0.0.2), node 3 and 5 more": those whose key "<name>/<node>" of this attempt is not there. Gives their
- * number. */
+/* Writes "node 1 (10.0.0.2), node 3 and 5 more": the nodes whose key "<name>/<node>" of this attempt does not
+ * exist. count_out: their number. */
 tutti_status tutti_launch_list_absent(tutti_launch_nodes *nodes, const char *name, char *text, size_t capacity,
                                       int *count_out);
 
 /* ---- launch_nodes_meet.c */
 
 tutti_status tutti_launch_nodes_reach(tutti_launch_nodes *nodes);
-/* All nodes have come for the attempt; or TUTTI_ERR_ABORTED and `apart`, with the reason as the thread's error text. */
+/* Returns TUTTI_OK when all nodes have joined the attempt; or fails with TUTTI_ERR_ABORTED, sets `apart` and leaves
+ * the reason as the error text of the thread. */
 tutti_status tutti_launch_nodes_gather(tutti_launch_nodes *nodes);
-/* Whether it is this tuttirun that has joined with this node's number. */
+/* Whether this tuttirun is the one that has joined with the number of this node. */
 tutti_status tutti_launch_is_here(tutti_launch_nodes *nodes, bool *here_out);
-/* Says "all" or why the nodes do not come together, unless another node was first; gives what tutti_launch_nodes_gather gives
- * after what was said first. */
+/* Publishes "all" or the reason why the nodes cannot start together, unless another node was first. Returns what
+ * tutti_launch_nodes_gather returns for the text that was published first. */
 tutti_status tutti_launch_give_verdict(tutti_launch_nodes *nodes, const char *text);
 
 /* ---- launch_nodes_end.c */
 
-/* Gives a sign of life where it is time. Node 0 looks at the others': a node that has just been found silent goes to
- * *silent_out, with a text; -1: none. */
+/* Sends a heartbeat when one is due. Node 0 also checks those of the others: a node that has just been found silent
+ * is stored to *silent_out (-1: none), with a text. */
 tutti_status tutti_launch_show_life(tutti_launch_nodes *nodes, int *silent_out, char *text, size_t capacity);
-/* This node's ranks have ended: says for whose it waits; true when that has taken too long. */
+/* All ranks of this node have ended: logs which nodes it waits for; *enough_out becomes true when the wait has
+ * taken too long. */
 tutti_status tutti_launch_mind_ending(tutti_launch_nodes *nodes, bool failed, bool *enough_out);
 void tutti_launch_say_goodbye(tutti_launch_nodes *nodes);
 

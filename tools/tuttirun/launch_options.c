@@ -1,7 +1,7 @@
 /*
- * tuttirun's command line: OneFlow's launcher and torchrun in one table, and mpirun's -n. '-' and '_' are alike, values follow after
- * '=' or a space, and each option with a value can also come from PET_<NAME>. Everything behind the program's name
- * belongs to the program.
+ * The command line of tuttirun: the options of OneFlow's launcher and torchrun in one table, and mpirun's -n. '-'
+ * and '_' are equivalent, values follow after '=' or a space, and each option with a value can also be set by
+ * PET_<NAME>. All arguments after the name of the program belong to the program.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +19,7 @@ enum { MOST_NODES = 1 << 16, MOST_LOCAL = 4096, NAME_BYTES = 64 };
 typedef enum option_kind { FLAG, NUMBER, TEXT, UNUSED_FLAG, UNUSED_TEXT } option_kind;
 
 typedef struct option_row {
-    const char *name; /* with '-' */
+    const char *name; /* spelled with '-' */
     char letter;
     option_kind kind;
     size_t offset;
@@ -33,7 +33,7 @@ static const option_row rows[] = {
     {"nnodes", 0, TEXT, AT(nnodes_text), 0, 0, "N   nodes of the job (1)"},
     {"node-rank", 0, NUMBER, AT(node_rank), 0, MOST_NODES, "N   number of this node, from 0 (0)"},
     {"nproc-per-node", 0, TEXT, AT(nproc_text), 0, 0, "N   ranks on this node: a number, cpu, gpu or auto (1)"},
-    {"np", 'n', TEXT, AT(count_text), 0, 0, "N   the same on one node, as for mpirun, any free port; also -np N"},
+    {"np", 'n', TEXT, AT(count_text), 0, 0, "N   ranks on one node, as with mpirun; any free port; also -np N"},
     {"master-addr", 0, TEXT, AT(master_addr), 0, 0, "HOST   where node 0 is (127.0.0.1)"},
     {"master-port", 0, NUMBER, AT(master_port), 0, 65535, "PORT   port of the store on node 0 (29500)"},
     {"nodes", 0, TEXT, AT(nodes), 0, 0, "LIST   all nodes, as 10.0.0.1,10.0.0.2; this one is found in it"},
@@ -74,7 +74,7 @@ static const option_row rows[] = {
 void tutti_launch_options_help(void) {
     printf("usage: tuttirun [options] program [arguments of the program]\n\n"
            "Starts a program on several ranks and sets torchrun's variables for them. A .py file runs with python3\n"
-           "(or PYTHON_EXEC), anything else directly. '-' and '_' are alike in option names.\n\n");
+           "(or PYTHON_EXEC), anything else directly. '-' and '_' are equivalent in option names.\n\n");
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
         if (rows[i].help == NULL) continue;
         const char *gap = strstr(rows[i].help, "   ");
@@ -86,12 +86,12 @@ void tutti_launch_options_help(void) {
     }
     printf("\nAs soon as several ranks print, their lines begin with [local rank]. OMP_NUM_THREADS is 1 unless set.\n"
            "With --bind auto each rank gets its share of the cores, near each other; more ranks than cores are not\n"
-           "bound. TUTTI_LOG=info shows who runs where.\n"
+           "bound. TUTTI_LOG=info shows the cores of each rank.\n"
            "When a rank fails the others get 2 s to end by themselves; then they are stopped. The exit code is that\n"
            "of the first failure, 128 + signal for a death by signal.\n");
 }
 
-/* The name as rows have it; false when it is too long to be any. */
+/* Spells a name as in `rows`; false if it is too long for any of them. */
 static bool normalize(const char *text, size_t length, char name[NAME_BYTES]) {
     if (length >= NAME_BYTES) return false;
     for (size_t i = 0; i < length; i++) name[i] = text[i] == '_' ? '-' : text[i];
@@ -162,8 +162,8 @@ static bool takes_value(const option_row *row) {
     return row->kind == NUMBER || row->kind == TEXT || row->kind == UNUSED_TEXT;
 }
 
-/* The row of "--name", "--name=value", "-x", "-xvalue", and of mpirun's "-np", which is "--np"; *value_out is what is
- * attached, NULL if nothing. */
+/* Finds the row of "--name", "--name=value", "-x", "-xvalue", or mpirun's "-np", which is "--np". *value_out: the
+ * attached value, NULL if there is none. */
 static tutti_status find_row(const char *argument, const option_row **row_out, const char **value_out) {
     char name[NAME_BYTES] = "";
     bool is_np = strncmp(argument, "-np", 3) == 0 && (argument[3] == '\0' || argument[3] == '=');
@@ -242,17 +242,16 @@ static int count_cpus(void) {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* mpirun's -n is all ranks of the job, which on one node is the same. */
+/* mpirun's -n is the number of all ranks of the job, which on one node is --nproc-per-node. */
 static tutti_status check_count(const tutti_launch_options *options) {
     if (options->nproc_text != NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "-n %s and --nproc-per-node %s are the same option; give one of them",
                           options->count_text, options->nproc_text);
     if (options->nnodes > 1)
-        return tutti_fail(
-            TUTTI_ERR_ARGUMENT,
-            "-n %s with %d nodes could mean the ranks of each or of all; give --nproc-per-node, the ranks "
-            "of each",
-            options->count_text, options->nnodes);
+        return tutti_fail(TUTTI_ERR_ARGUMENT,
+                          "-n %s with %d nodes could mean the ranks of each node or of all; give --nproc-per-node, the "
+                          "ranks of each",
+                          options->count_text, options->nnodes);
     return TUTTI_OK;
 }
 
@@ -268,7 +267,7 @@ static tutti_status check_nproc(tutti_launch_options *options) {
     return TUTTI_OK;
 }
 
-/* "2" or "2:2"; a range would mean that nodes come and go, which needs more than a launcher. */
+/* "2" or "2:2". A real range would mean that nodes join and leave, which a launcher alone cannot support. */
 static tutti_status check_nnodes(tutti_launch_options *options) {
     char least[32];
     const char *colon = strchr(options->nnodes_text, ':');
@@ -296,7 +295,8 @@ static tutti_status check_endpoint(tutti_launch_options *options) {
     return colon != NULL ? read_int("--rdzv-endpoint: port", colon + 1, 0, 65535, &options->master_port) : TUTTI_OK;
 }
 
-/* --nodes says how many there are, where the store is, and, unless --node-rank does, which of them this is. */
+/* --nodes gives the number of nodes, the host of the store and, unless --node-rank is given, the number of this
+ * node. */
 static tutti_status check_nodes(tutti_launch_options *options) {
     static char first[256], count[16];
     int nnodes = 0;
@@ -318,7 +318,7 @@ static tutti_status check_conflicts(const tutti_launch_options *options) {
     if (options->redirect_all && options->logdir == NULL)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--redirect-stdout-and-stderr needs --logdir DIR");
     if (options->rank_dirs != NULL && options->rank_dirs[0] == '\0')
-        return tutti_fail(TUTTI_ERR_ARGUMENT, "--rank-dirs needs the beginning of the folders' names, such as device");
+        return tutti_fail(TUTTI_ERR_ARGUMENT, "--rank-dirs needs a prefix of the folder names, such as device");
     if (options->standalone && options->nnodes > 1)
         return tutti_fail(TUTTI_ERR_ARGUMENT, "--standalone means one node, but --nnodes is %d", options->nnodes);
     if (options->nnodes > 1 && options->master_port == 0)
@@ -343,7 +343,7 @@ tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_opti
         .node_rank = -1, .master_port = -1, .role = "default", .backend = "static", .tee = "0", .redirects = "0"};
     TUTTI_TRY(read_environment(&options));
     const char *nproc = options.count_text != NULL ? options.count_text : options.nproc_text;
-    options.count_text = options.nproc_text = NULL; /* the command line comes first */
+    options.count_text = options.nproc_text = NULL; /* the command line takes precedence */
     TUTTI_TRY(read_arguments(argc, argv, &options));
     if (!options.help && !options.version) {
         if (options.endpoint != NULL && *options.endpoint != '\0') TUTTI_TRY(check_endpoint(&options));
@@ -354,7 +354,8 @@ tutti_status tutti_launch_options_parse(int argc, char **argv, tutti_launch_opti
         if (options.nproc_text == NULL) options.nproc_text = options.count_text != NULL ? options.count_text : nproc;
         if (options.nproc_text == NULL) options.nproc_text = "1";
         TUTTI_TRY(check_nproc(&options));
-        bool any_port = options.standalone || options.count_text != NULL; /* as mpirun: jobs do not meet on a port */
+        bool any_port = options.standalone ||
+                        options.count_text != NULL; /* like mpirun: no fixed port on which jobs could collide */
         if (options.master_port < 0) options.master_port = any_port ? 0 : 29500;
         if (options.master_addr == NULL || options.standalone) options.master_addr = "127.0.0.1";
         TUTTI_TRY(check_conflicts(&options));

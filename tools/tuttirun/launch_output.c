@@ -1,7 +1,8 @@
 /*
- * What ranks print: each line goes to our own output in one write, so that lines of several ranks never mix, with the
- * rank in front as soon as a second rank prints there; and, as it came, to the rank's log file. A carriage return ends a line too, or progress
- * bars would never be seen. Lines longer than the buffer are broken.
+ * Output of ranks: each line is written to our own output in one write, so that lines of several ranks never mix,
+ * with the rank in front as soon as a second rank prints there. The unchanged output also goes to the rank's log
+ * file. A carriage return ends a line too, since progress bars would otherwise never appear. Lines longer than the
+ * buffer are split.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +31,7 @@ tutti_status tutti_launch_stream_open(int pipe_fd, int file_fd, int terminal_fd,
     return TUTTI_OK;
 }
 
-/* False when nobody takes it any longer. */
+/* Returns false if the write fails, for example because the reader has closed the file. */
 static bool write_all(int fd, const char *data, size_t bytes) {
     while (bytes > 0) {
         ssize_t written = write(fd, data, bytes);
@@ -42,8 +43,8 @@ static bool write_all(int fd, const char *data, size_t bytes) {
     return true;
 }
 
-/* Who has printed to our output (1) and error output (2): nobody yet, one rank's number + 1, or several. A program of
- * which one rank talks, as most do, then looks as if it had no launcher. */
+/* The rank that has printed to our output (1) and error output (2): NOBODY, the number of one rank + 1, or SEVERAL.
+ * The output of a program in which only one rank prints, as in most, then looks as without a launcher. */
 enum { NOBODY = 0, SEVERAL = -1 };
 static int speakers[3];
 
@@ -90,7 +91,8 @@ void tutti_launch_stream_carry(tutti_launch_stream *stream) {
             stream->file_fd = -1;
         }
         if (stream->terminal_fd >= 0) show(stream, piece, (size_t)got);
-        if (stream->reader_gone && stream->file_fd < 0) { /* the rank is told as if it had written there itself */
+        if (stream->reader_gone &&
+            stream->file_fd < 0) { /* the rank gets SIGPIPE or EPIPE, as if it had written there itself */
             close(stream->pipe_fd);
             stream->pipe_fd = -1;
         }
@@ -100,7 +102,7 @@ void tutti_launch_stream_carry(tutti_launch_stream *stream) {
 void tutti_launch_stream_close(tutti_launch_stream *stream) {
     if (stream->pipe_fd >= 0) tutti_launch_stream_carry(stream);
     if (stream->used > stream->prefix && stream->terminal_fd >= 0) {
-        stream->line[stream->used++] = '\n'; /* show() leaves room for it */
+        stream->line[stream->used++] = '\n'; /* show() leaves room for the newline */
         emit(stream);
     }
     if (stream->pipe_fd >= 0) close(stream->pipe_fd);

@@ -1,13 +1,15 @@
 /*
- * Which CPUs each rank gets, as ranges of the topology's array; pure arithmetic.
+ * The CPUs of each rank, as ranges of the topology's array; pure arithmetic.
  *
  * Shares of cores, hardware threads included, are cut from the array one after the other: neighbouring ranks are
- * neighbours in the machine, every core belongs to one rank, and none gets less than cores / ranks, rounded down.
+ * neighbours in the machine, every core belongs to one rank, and no rank gets less than cores / ranks, rounded
+ * down.
  *
  *     6 ranks, 2 caches of 8 cores    0 1 2 | 3 4 5 | 6 7 || 8 9 10 | 11 12 13 | 14 15    as even as the caches permit
  *     5 ranks                         0 1 2 3 | 4 5 6 | 7 || 8 9 | 10 11 12 | 13 14 15    the third must have both
  *
- * Within these rules the cuts that tear fewest packages and nodes, then caches, are taken, and of those the most even.
+ * Within these rules, the cuts are chosen that split the fewest packages and nodes, then caches, and among those
+ * the most even ones.
  */
 #include "tools/tuttirun/launch_place.h"
 
@@ -17,14 +19,14 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
 
-/* Where each core begins in the array; starts[ncores] is its end. */
+/* Start of each core in the array; starts[ncores] is its end. */
 typedef struct core_map {
     const tutti_topology *topology;
     int ncores;
     int *starts;
 } core_map;
 
-/* The number, in a CPU, of one kind of domain. */
+/* Offset, in a CPU, of the number of its domain of one kind. */
 typedef size_t domain;
 #define CORE    offsetof(tutti_topology_cpu, core)
 #define CACHE   offsetof(tutti_topology_cpu, cache)
@@ -49,7 +51,7 @@ static tutti_place_range cores_range(const core_map *map, int first, int count) 
     return (tutti_place_range){map->starts[first], map->starts[first + count] - map->starts[first]};
 }
 
-/* All CPUs within bounds of the domain that the CPU at `index` is in. */
+/* All CPUs within bounds that share the domain of the CPU at `index`. */
 static tutti_place_range domain_within(const tutti_topology *topology, tutti_place_range bounds, int index,
                                        domain kind) {
     int first = index, end = index + 1, id = id_of(topology, index, kind);
@@ -64,20 +66,21 @@ static tutti_place_range domain_range(const tutti_topology *topology, int index,
 
 /* ----------------------------------------------------------------------------------------- fair shares */
 
-/* Whether a domain goes on across the cut in front of the core. */
+/* Whether a domain continues across a cut before the core. */
 static bool cuts(const core_map *map, int core, domain kind) {
     if (core == 0 || core == map->ncores) return false;
     int index = map->starts[core];
     return id_of(map->topology, index, kind) == id_of(map->topology, index - 1, kind);
 }
 
-/* Part of one domain and something of another: whole domains, or part of one, are well. */
+/* Whether cores [first, end) are part of one domain and cores of another; whole domains, or part of only one, are
+ * allowed. */
 static bool tears(const core_map *map, int first, int end, domain kind) {
     bool several = id_of(map->topology, map->starts[first], kind) != id_of(map->topology, map->starts[end] - 1, kind);
     return several && (cuts(map, first, kind) || cuts(map, end, kind));
 }
 
-/* What is worse counts more than all lesser things together: there are at most 8192 cores. */
+/* Each term outweighs all lesser ones together: there are at most 8192 cores. */
 static int64_t share_cost(const core_map *map, int first, int end) {
     int64_t coarse = tears(map, first, end, PACKAGE) + tears(map, first, end, NODE);
     int64_t count = end - first;
@@ -85,22 +88,22 @@ static int64_t share_cost(const core_map *map, int first, int end) {
 }
 
 /*
- * The cheapest cuts. With share = cores / ranks, what is to be decided is who gets the `spare` cores that remain, so
- * cost[rank][used] is that of the best cuts for ranks [0..rank) that give them `used` of the spare. A rank gets at
- * most share + 1 of them: more than twice what the others have would not be fair.
+ * The cheapest cuts. With share = cores / ranks, the choice is which ranks get the `spare` cores that remain, so
+ * cost[rank][used] is the cost of the best cuts for ranks [0..rank) that give them `used` of the spare cores. A
+ * rank gets at most share + 1 spare cores: more than about twice the cores of the others would not be fair.
  */
 typedef struct cutting {
     const core_map *map;
     int nranks, share, spare;
     int64_t *cost;
-    int *extra; /* of the spare cores, taken by the last of these ranks */
+    int *extra; /* number of spare cores taken by the last of these ranks */
 } cutting;
 
 static size_t at(const cutting *c, int rank, int used) {
     return (size_t)rank * (size_t)(c->spare + 1) + (size_t)used;
 }
 
-/* Of cuts that cost the same those are kept that give the spare cores to earlier ranks. */
+/* Among cuts of equal cost, those are kept that give the spare cores to earlier ranks. */
 static void cut_for(const cutting *c, int rank) {
     for (int used = c->spare; used >= 0; used--) {
         int64_t before = c->cost[at(c, rank, used)];
@@ -137,7 +140,8 @@ done:
 
 /* -------------------------------------------------------------------------------------- whole domains */
 
-/* Index of the CPU that a rank is near: the first of its GPU's node, or where its share of all cores begins. */
+/* Index of the CPU that a rank is placed near: the first of the node of its GPU, or the start of its share of all
+ * cores. */
 static tutti_status find_home(const core_map *map, int rank, int nranks, const int *nodes, int *home_out) {
     const tutti_topology *topology = map->topology;
     int index = map->starts[(int64_t)rank * map->ncores / nranks];
@@ -145,13 +149,13 @@ static tutti_status find_home(const core_map *map, int rank, int nranks, const i
         for (index = 0; index < topology->ncpus && topology->cpus[index].node != nodes[rank];) index++;
     if (index == topology->ncpus)
         return tutti_fail(TUTTI_ERR_ARGUMENT,
-                          "the GPU of local rank %d is near NUMA node %d, of which tuttirun may use no core", rank,
-                          nodes[rank]);
+                          "the GPU of local rank %d is near NUMA node %d, but tuttirun may use no core of that node",
+                          rank, nodes[rank]);
     *home_out = index;
     return TUTTI_OK;
 }
 
-/* Its turn among the ranks with the same home node, and their number. */
+/* Position of the rank among the ranks with the same home node, and their number. */
 static void find_turn(const tutti_topology *topology, const int *homes, int rank, int nranks, int *turn_out,
                       int *members_out) {
     *turn_out = *members_out = 0;
@@ -162,7 +166,7 @@ static void find_turn(const tutti_topology *topology, const int *homes, int rank
     }
 }
 
-/* The node's cores in equal parts; those left over go to its first ranks. */
+/* Divides the cores of the node into equal parts; the remaining ones go to its first ranks. */
 static tutti_status place_exclusively(const core_map *map, tutti_place_range node, int turn, int members,
                                       tutti_place_range *range_out) {
     int first = 0, count = 0;
@@ -178,7 +182,7 @@ static tutti_status place_exclusively(const core_map *map, tutti_place_range nod
     return TUTTI_OK;
 }
 
-/* How many of the node's caches have more CPUs than this one, or as many and come first. */
+/* Number of caches of the node that have more CPUs than this one, or as many and come first. */
 static int caches_before(const tutti_topology *topology, tutti_place_range node, tutti_place_range cache) {
     int before = 0;
     for (int i = node.first; i < node.first + node.count;) {
@@ -189,7 +193,7 @@ static int caches_before(const tutti_topology *topology, tutti_place_range node,
     return before;
 }
 
-/* The largest cache of the node at turn 0, the next at turn 1, and after the smallest the largest again. */
+/* The largest cache of the node at turn 0, the next one at turn 1, and after the smallest the largest again. */
 static tutti_place_range nth_cache(const tutti_topology *topology, tutti_place_range node, int turn) {
     tutti_place_range cache = node;
     int ncaches = 0;

@@ -1,9 +1,9 @@
 /*
- * Starting one rank: its environment (torchrun's variables), where its output goes, and the fork.
+ * Starts one rank: its environment (torchrun's variables), the destinations of its output, and the fork.
  *
- * A rank leads a process group of its own, so that everything it starts can be ended with it, and asks the kernel
- * to kill it when tuttirun dies. Between fork and exec only async-signal-safe calls are made: the store's thread
- * may have held any lock at the fork.
+ * A rank leads a process group of its own, so that all processes it starts can be ended with it, and asks the
+ * kernel to kill it when tuttirun dies. Between fork and exec only async-signal-safe functions are called: the
+ * store's thread may have held any lock at the fork.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ extern char **environ;
 /* ------------------------------------------------------------------------------------------ environment */
 
 typedef struct variables {
-    char **items; /* ours first, [0..nown), then the inherited; ended by NULL */
+    char **items; /* our own first, [0..nown), then the inherited ones; NULL at the end */
     size_t count, nown;
 } variables;
 
@@ -36,7 +36,8 @@ static size_t name_bytes(const char *item) {
     return strcspn(item, "=") + 1;
 }
 
-/* Takes the place of an inherited variable of that name. Without memory the rank would lack it, so that is an error. */
+/* Sets a variable, which replaces an inherited one of the same name. If there is no memory it fails, since the rank
+ * would lack the variable. */
 TUTTI_PRINTF(2, 3) static tutti_status set_variable(variables *list, const char *format, ...) {
     char text[1024];
     va_list arguments;
@@ -127,7 +128,7 @@ static bool wants_files(const tutti_launch_options *options) {
     return mask != 0;
 }
 
-/* OneFlow's files: --logdir without options of torchrun's that choose others. */
+/* Whether files have OneFlow's names: --logdir without torchrun's options for files. */
 static bool has_old_names(const tutti_launch_options *options) {
     return options->redirect_all || (options->logdir != NULL && options->log_dir == NULL && !wants_files(options));
 }
@@ -153,7 +154,7 @@ tutti_status tutti_launch_log_root(tutti_launch_job *job) {
     return TUTTI_OK;
 }
 
-/* The rank's folder, made, and the names of its two files there. */
+/* Creates the folder of the rank, and writes its name to `folder`. */
 static tutti_status log_folder(const tutti_launch_job *job, int attempt, int local_rank, char *folder,
                                size_t capacity) {
     const tutti_launch_options *options = job->options;
@@ -164,9 +165,9 @@ static tutti_status log_folder(const tutti_launch_job *job, int attempt, int loc
     return make_folder(folder);
 }
 
-/* Where one of a rank's streams goes: what the rank gets, and what we keep. */
+/* Destination of one stream of a rank: the descriptor for the rank, and our end. */
 typedef struct route {
-    int rank_fd; /* given to the rank; -1: it inherits ours */
+    int rank_fd; /* descriptor for the rank; -1: it inherits ours */
     tutti_launch_stream stream;
 } route;
 
@@ -196,7 +197,7 @@ static tutti_status open_route(const tutti_launch_job *job, int local_rank, int 
         way->rank_fd = file_fd;
         return TUTTI_OK;
     }
-    if (file_fd < 0 && shown && options->nproc == 1) return TUTTI_OK; /* one rank alone talks for itself */
+    if (file_fd < 0 && shown && options->nproc == 1) return TUTTI_OK; /* a single rank writes to our output itself */
     if (pipe2(ends, O_CLOEXEC) != 0) {
         if (file_fd >= 0) close(file_fd);
         return tutti_fail_errno(errno, "pipe");
@@ -207,7 +208,7 @@ static tutti_status open_route(const tutti_launch_job *job, int local_rank, int 
                                     &way->stream);
 }
 
-/* What `env` prints, but for the job's secret. */
+/* Writes the output of `env`, without the secret of the job. */
 static tutti_status write_environment(const char *folder, int rank, const variables *list) {
     char path[PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/env%d.log", folder, rank);
@@ -228,7 +229,7 @@ static tutti_status write_environment(const char *folder, int rank, const variab
 
 /* ------------------------------------------------------------------------------------------------- start */
 
-/* In the child: only async-signal-safe calls. */
+/* Called in the child: only async-signal-safe calls. */
 static void fail_child(const char *const *parts, size_t count) {
     for (size_t i = 0; i < count; i++) {
         ssize_t written = write(STDERR_FILENO, parts[i], strlen(parts[i]));
@@ -237,11 +238,12 @@ static void fail_child(const char *const *parts, size_t count) {
     _exit(127);
 }
 
-/* In the child. stdin goes to the first rank, as with mpirun; a terminal to none: they are not in its foreground. */
+/* Called in the child. The first rank gets stdin, as with mpirun, unless it is a terminal: ranks are not in its
+ * foreground group. */
 static void become_rank(const tutti_launch_job *job, pid_t parent, const char *folder, int out_fd, int err_fd,
                         int local_rank, char **environment) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1); /* it died before we asked */
+    if (getppid() != parent) _exit(1); /* tuttirun died before the request */
     setpgid(0, 0);
     if (local_rank != 0 || isatty(STDIN_FILENO)) {
         int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -267,7 +269,7 @@ static tutti_status fork_rank(const tutti_launch_job *job, const char *folder, i
     rank->pid = fork();
     if (rank->pid < 0) return tutti_fail_errno(errno, "cannot start rank %d", rank->rank);
     if (rank->pid == 0) become_rank(job, parent, folder, out_fd, err_fd, rank->local_rank, environment);
-    setpgid(rank->pid, rank->pid); /* whoever comes first */
+    setpgid(rank->pid, rank->pid); /* parent and child both set it: either may run first */
     tutti_launch_keeper_add(job->keeper_fd, rank->pid);
     rank->running = true;
     return TUTTI_OK;

@@ -218,7 +218,7 @@ class Surface(unittest.TestCase):
 
     def test_a_wrong_argument_is_a_value_error_and_a_runtime_error(self):
         for texts, ours, whole in ranks.run(2, wrong_argument):
-            self.assertEqual(texts, ["tutti: one tensor expected, 2 given"] * 2 + ["tutti: broadcast: root 2 of 2 ranks cannot be"] * 2)
+            self.assertEqual(texts, ["tutti: one tensor expected, 2 given"] * 2 + ["tutti: broadcast: root 2 is out of range for a communicator of 2 ranks"] * 2)
             self.assertTrue(ours)
             self.assertTrue(whole)
 

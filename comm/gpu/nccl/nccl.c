@@ -1,11 +1,12 @@
 /*
- * The engine "nccl": all ranks have GPUs of their own, and the same NCCL. See nccl_state.h for its parts.
+ * The engine "nccl": each rank has its own GPU, and all ranks have the same NCCL version. See nccl_state.h for its
+ * parts.
  *
- * What ends a communicator is on a thread of its own: memory is freed then, which waits for all kernels on the GPU, those of other
- * communicators that hang as well; their aborts must not wait for this one.
+ * A communicator is ended on a separate thread: this frees memory, which waits for all kernels on the GPU,
+ * including hanging kernels of other communicators, whose aborts must not wait for this one.
  *
- * A sum of floats is in NCCL's order, which depends on topology and size, unless TUTTI_DETERMINISTIC=1: NCCL reduces while it
- * moves, through NVLink's switches where there are some, and that is worth it between GPUs.
+ * A sum of floats is in NCCL's order, which depends on topology and size, unless TUTTI_DETERMINISTIC=1: NCCL
+ * reduces while it moves data, through NVLink switches where available, and that is worth it between GPUs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,16 +23,17 @@
 
 #define SCRATCH_BYTES          ((size_t)16 << 20)
 #define SCRATCH_BYTES_PER_RANK ((size_t)256 << 10)
-#define LINGER_NS              (2 * TUTTI_NS_PER_S) /* for what is left to do when a communicator is destroyed */
+#define LINGER_NS              (2 * TUTTI_NS_PER_S) /* for remaining work when a communicator is destroyed */
 
-/* ------------------------------------------------------------------------------------- which ranks have what */
+/* ------------------------------------------------------------------------------------- capabilities of ranks */
 
-/* One rank needs no NCCL, but TUTTI_ALGORITHM=nccl may ask for it: to try it where there is one GPU. */
+/* One rank needs no NCCL, but TUTTI_ALGORITHM=nccl may request it, to try it with one GPU. */
 static bool is_asked_for(void) {
     return strcmp(tutti_setting_text(TUTTI_SETTING_ALGORITHM), "nccl") == 0;
 }
 
-/* It overrides what we ask for: a call that waits for a peer would keep even an abort waiting. */
+/* NCCL_COMM_BLOCKING overrides our configuration: a blocking call that waits for a peer would also block an
+ * abort. */
 static bool is_made_to_block(void) {
     const char *blocking = getenv("NCCL_COMM_BLOCKING");
     return blocking != NULL && strcmp(blocking, "1") == 0;
@@ -41,11 +43,10 @@ static void tell(const tutti_comm *comm, tutti_stream_caps *own) {
     const tutti_nccl *nccl;
     own->nccl_version = 0;
     own->nccl_seed = comm->seed != NULL && comm->seed->index == comm->gpu->index;
-    if (comm->nranks == 1 && !is_asked_for()) return; /* it is large, and takes its time to load */
+    if (comm->nranks == 1 && !is_asked_for()) return; /* the library is large and slow to load */
     if (is_made_to_block()) {
-        snprintf(own->nccl_missing, sizeof own->nccl_missing,
-                 "NCCL_COMM_BLOCKING=1 would keep aborts from it; unset it");
-        tutti_log(TUTTI_LOG_WARN, "communicator \"%s\" does without NCCL: %s", comm->name, own->nccl_missing);
+        snprintf(own->nccl_missing, sizeof own->nccl_missing, "NCCL_COMM_BLOCKING=1 would block aborts; unset it");
+        tutti_log(TUTTI_LOG_WARN, "communicator \"%s\" does not use NCCL: %s", comm->name, own->nccl_missing);
         return;
     }
     if (tutti_nccl_open(&nccl) == TUTTI_OK) own->nccl_version = nccl->version;
@@ -66,7 +67,7 @@ static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
                      tutti_nccl_version_text(facts[0].nccl_version, a), rank,
                      tutti_nccl_version_text(facts[rank].nccl_version, b));
         for (int other = 0; other < rank && reason[0] == '\0'; other++)
-            if (tutti_stream_same_gpu(comm, rank, other)) /* NCCL knows GPUs by their PCI addresses */
+            if (tutti_stream_same_gpu(comm, rank, other)) /* NCCL identifies GPUs by PCI address */
                 snprintf(reason, sizeof reason, "ranks %d and %d share a GPU%s", other, rank,
                          tutti_stream_same_device(comm, rank, other) ? "" : ", in different MIG instances");
     }
@@ -99,12 +100,11 @@ static tutti_status open_engine(tutti_comm *comm) {
 tutti_status tutti_nccl_scratch_take(tutti_nccl_state *state, const tutti_stream_call *call) {
     const tutti_device *device = state->comm->gpu->device;
     if (call->captured)
-        return tutti_fail(
-            TUTTI_ERR_UNSUPPORTED,
-            "%s of %s (%s) cannot be captured into a CUDA graph: NCCL does not have it, and what takes its "
-            "place uses memory that other calls use as well",
-            tutti_kind_name(call->op->kind), tutti_type_name(call->op->type),
-            tutti_reduction_name(call->op->reduction));
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED,
+                          "%s of %s (%s) cannot be captured into a CUDA graph: NCCL does not support it, and its "
+                          "replacement uses memory that other calls share",
+                          tutti_kind_name(call->op->kind), tutti_type_name(call->op->type),
+                          tutti_reduction_name(call->op->reduction));
     if (state->scratch == NULL) return device->alloc(state->scratch_bytes, &state->scratch);
     return device->stream_wait_event(call->stream, state->scratch_free);
 }
@@ -115,7 +115,7 @@ tutti_status tutti_nccl_scratch_give(tutti_nccl_state *state, const tutti_stream
 
 /* ------------------------------------------------------------------------------------------ health and abort */
 
-/* What NCCL says of its communicator; under the lock. */
+/* The asynchronous result of the NCCL communicator. With the lock held. */
 static tutti_nccl_result ask(const tutti_nccl_state *state) {
     tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
     if (state->handle == NULL) return result;
@@ -126,9 +126,9 @@ static tutti_nccl_result ask(const tutti_nccl_state *state) {
 static tutti_status health(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     const tutti_op op = {.kind = TUTTI_KIND_BARRIER, .cuda = true};
-    if (state == NULL || pthread_mutex_trylock(&state->lock) != 0) return TUTTI_OK; /* a call is being made */
+    if (state == NULL || pthread_mutex_trylock(&state->lock) != 0) return TUTTI_OK; /* a call is in progress */
     tutti_nccl_result result = ask(state);
-    const char *name = state->failed != NULL ? state->failed : "what is under way";
+    const char *name = state->failed != NULL ? state->failed : "a call in flight";
     pthread_mutex_unlock(&state->lock);
     if (result == TUTTI_NCCL_SUCCESS || result == TUTTI_NCCL_IN_PROGRESS) return TUTTI_OK;
     if (state->remote_error_ns == 0) state->remote_error_ns = tutti_now_ns();
@@ -137,7 +137,7 @@ static tutti_status health(tutti_comm *comm) {
     return tutti_nccl_failure(state, &op, result, name);
 }
 
-/* A communicator of NCCL's that does not block keeps its first error, and takes no call from then on. */
+/* A non-blocking NCCL communicator keeps its first error and accepts no call after it. */
 static bool spares(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     pthread_mutex_lock(&state->lock);
@@ -147,14 +147,14 @@ static bool spares(tutti_comm *comm) {
     return whole;
 }
 
-/* The end of a communicator of NCCL's, on a thread of its own; freed by the last of its two holders. */
+/* The end of an NCCL communicator, on a separate thread; freed by the last of its two holders. */
 typedef struct tutti_nccl_ending {
     const tutti_nccl *nccl;
     const tutti_device *device;
     int index;
-    tutti_nccl_comm handle; /* NULL: only memory is left */
-    bool peaceful;          /* what is on its way to peers is delivered first; else an abort */
-    void *memory[2];        /* of the GPU; NULL */
+    tutti_nccl_comm handle; /* NULL: only memory is to be freed */
+    bool peaceful;          /* data in flight to peers is delivered first; otherwise an abort */
+    void *memory[2];        /* GPU memory, or NULL */
     atomic_bool done;
     atomic_int holders;
 } tutti_nccl_ending;
@@ -163,7 +163,7 @@ static void doze(void) {
     nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
 }
 
-/* False: it does not come to an end. */
+/* False: it failed or did not finish in time. */
 static bool finalize(const tutti_nccl_ending *ending) {
     tutti_nccl_result result = ending->nccl->ncclCommFinalize(ending->handle);
     int64_t end_ns = tutti_now_ns() + LINGER_NS;
@@ -180,10 +180,10 @@ static void ending_release(tutti_nccl_ending *ending) {
 
 static void *end_thread(void *context) {
     tutti_nccl_ending *ending = context;
-    ending->device->use(ending->index); /* where that fails NCCL must be told all the same */
+    ending->device->use(ending->index); /* on failure NCCL must still be called */
     bool gone = ending->handle == NULL;
     if (!gone && ending->peaceful && finalize(ending)) {
-        ending->nccl->ncclCommDestroy(ending->handle); /* it is gone, or goes, whatever the answer */
+        ending->nccl->ncclCommDestroy(ending->handle); /* it is destroyed, or will be, whatever the result */
         gone = true;
     }
     if (!gone) ending->nccl->ncclCommAbort(ending->handle);
@@ -194,7 +194,7 @@ static void *end_thread(void *context) {
     return NULL;
 }
 
-/* NULL: no memory; then it stays as it is. */
+/* NULL: out of memory; the communicator is then left as it is. */
 static tutti_nccl_ending *make_ending(const tutti_nccl *nccl, const tutti_device *device, int index,
                                       tutti_nccl_comm handle) {
     tutti_nccl_ending *ending = NULL;
@@ -203,21 +203,21 @@ static tutti_nccl_ending *make_ending(const tutti_nccl *nccl, const tutti_device
     return ending;
 }
 
-/* Takes the handle. Under the lock. */
+/* Takes the handle from the state. With the lock held. */
 static tutti_nccl_ending *take_ending(tutti_nccl_state *state) {
     const tutti_stream_comm *gpu = state->comm->gpu;
     tutti_nccl_ending *ending = make_ending(state->nccl, gpu->device, gpu->index, state->handle);
-    if (ending != NULL) state->handle = NULL; /* what was registered with it goes as well */
+    if (ending != NULL) state->handle = NULL; /* its registrations end with it */
     return ending;
 }
 
-/* Where there is no thread for it, it is done here. */
+/* Runs the ending on a new thread; without a thread, on this one. */
 static void run_ending(tutti_nccl_ending *ending) {
     if (ending != NULL && tutti_thread_start("tutti-nccl-end", end_thread, ending, NULL) != 0) end_thread(ending);
 }
 
-/* On a thread of its own: what hangs in a stream may stand behind what hangs there for another communicator. Under the
- * lock. */
+/* Aborts on a separate thread: a kernel that hangs in a stream may be behind one that hangs for another
+ * communicator. With the lock held. */
 static void abort_handle(tutti_nccl_state *state) {
     state->aborted = true;
     if (state->handle != NULL) run_ending(state->ending = take_ending(state));
@@ -231,7 +231,7 @@ static void *abort_later(void *context) {
     return NULL;
 }
 
-/* Who has the lock may be inside of CUDA, kept waiting by a stream that another communicator's end releases. */
+/* The holder of the lock may be blocked in CUDA by a stream that only the end of another communicator releases. */
 static void abort_engine(tutti_comm *comm) {
     tutti_nccl_state *state = comm->gpu->engine_state;
     if (state == NULL) return;
@@ -246,7 +246,8 @@ static void abort_engine(tutti_comm *comm) {
 
 /* ------------------------------------------------------------------------------------------------- closing */
 
-/* A program that ends now should not cut off what peers are still to receive; but nothing is waited for much longer. */
+/* Waits for the ending until end_ns: a program that exits now should not cut off data that peers are still to
+ * receive, but nothing is worth a much longer wait. */
 static void linger(tutti_nccl_ending *ending, int64_t end_ns) {
     while (ending != NULL && !atomic_load_explicit(&ending->done, memory_order_acquire) && tutti_now_ns() < end_ns)
         doze();
@@ -264,7 +265,7 @@ static void close_engine(tutti_comm *comm) {
     tutti_nccl_state *state = gpu->engine_state;
     if (state == NULL) return;
     bool whole = tutti_comm_check(comm) == TUTTI_OK;
-    if (state->has_aborter) pthread_join(state->aborter, NULL); /* whose call it waited for is over */
+    if (state->has_aborter) pthread_join(state->aborter, NULL); /* the call that it waited for has returned */
     tutti_nccl_memory_leave(state);
     pthread_mutex_lock(&state->lock);
     tutti_nccl_ending *ending = take_ending(state);

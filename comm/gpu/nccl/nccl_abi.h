@@ -1,10 +1,10 @@
 /*
- * NCCL's binary interface as far as Tutti uses it, declared here so that nothing of NCCL is needed to build: its library
- * is opened at run time (nccl_library.h). nccl_abi_check.c compares every value, size and prototype with nccl.h where
- * that is found.
+ * The part of NCCL's binary interface that Tutti uses, declared here so that the build needs nothing of NCCL: the
+ * library is opened at run time (nccl_library.h). nccl_abi_check.c compares every value, size and prototype with
+ * nccl.h where that is found.
  *
- * TUTTI_NCCL_CALLS is the one list of calls: X(name, since, need, result, arguments), where `since` is 100 * minor of the
- * version 2.minor that brought it, and `need` is REQUIRED or OPTIONAL.
+ * TUTTI_NCCL_CALLS is the only list of calls: X(name, since, need, result, arguments), where `since` is 100 * minor
+ * of the version 2.minor that introduced the call, and `need` is REQUIRED or OPTIONAL.
  */
 #ifndef TUTTI_NCCL_ABI_H
 #define TUTTI_NCCL_ABI_H
@@ -59,15 +59,15 @@ typedef enum tutti_nccl_residence { TUTTI_NCCL_SCALAR_HOST = 1 } tutti_nccl_resi
 #define TUTTI_NCCL_OLDEST         21800 /* 2.18.0, as ncclGetVersion gives it */
 #define TUTTI_NCCL_VERSION(minor) (20000 + (minor))
 
-/* ncclConfig_t of NCCL 2.18. Newer libraries read as much as `bytes` says and take what `version` did not know from their
- * defaults. */
+/* ncclConfig_t of NCCL 2.18. Newer libraries read `bytes` bytes and use defaults for the fields that `version` did
+ * not have. */
 typedef struct tutti_nccl_config {
     size_t bytes;
     unsigned magic, version;
     int blocking, cga_cluster, least_ctas, most_ctas;
     const char *network;
     int split_share;
-    int unused; /* padding in 2.18, traffic class later: TUTTI_NCCL_UNDEFINED means nothing in both */
+    int unused; /* padding in 2.18, traffic class later: TUTTI_NCCL_UNDEFINED means "not set" in both */
 } tutti_nccl_config;
 
 #define TUTTI_NCCL_CALLS(X)                                                                                            \

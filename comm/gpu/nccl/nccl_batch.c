@@ -1,9 +1,9 @@
 /*
- * Calling NCCL: groups, waiting, and what its answers mean. See nccl_state.h.
+ * NCCL calls: groups, waits, and the meaning of results. See nccl_state.h.
  *
- * A non-blocking communicator answers "in progress" while another thread of NCCL connects to peers and launches kernels. Until
- * it answers otherwise nothing may be called on it, and nothing else may be enqueued that is to come after: the call may
- * not be in the stream yet.
+ * A non-blocking communicator returns "in progress" while an NCCL thread connects to peers and launches kernels.
+ * Until it returns another result, nothing may be called on it, and no later work may be enqueued: the call may not
+ * be in the stream yet.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -12,17 +12,18 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/nccl/nccl_state.h"
-#include "comm/net/hosts.h"
-#include "comm/health/monitor.h"
 #include "comm/gpu/call_log.h"
+#include "comm/gpu/nccl/nccl_state.h"
+#include "comm/health/monitor.h"
+#include "comm/net/hosts.h"
 
 #define YIELDS      200                    /* before a wait sleeps */
-#define NAP_NS      (50 * INT64_C(1000))   /* between two questions */
-#define LOOK_NS     (10 * TUTTI_NS_PER_MS) /* between two looks at the peers */
-#define NO_SEQUENCE (UINT64_C(1) << 39)    /* of no call on host memory: no page says that it is over */
+#define NAP_NS      (50 * INT64_C(1000))   /* between two polls */
+#define LOOK_NS     (10 * TUTTI_NS_PER_MS) /* between two checks of the peers */
+#define NO_SEQUENCE (UINT64_C(1) << 39)    /* of no call on host memory: no page reports it as complete */
 
-/* Is every peer there, nothing broken, and have all made the same calls? What is told is op. */
+/* Checks that every peer is alive, nothing is broken, and all ranks have made the same calls. Errors describe
+ * op. */
 static tutti_status look(const tutti_nccl_state *state, const tutti_op *op) {
     tutti_op asked = *op;
     asked.sequence = NO_SEQUENCE;
@@ -46,17 +47,17 @@ tutti_status tutti_nccl_failure(tutti_nccl_state *state, const tutti_op *op, tut
     char detail[512] = "";
     TUTTI_TRY(look(state, op));
     pthread_mutex_lock(&state->lock);
-    const char *last = state->nccl->ncclGetLastError != NULL && !state->aborted
-                           ? state->nccl->ncclGetLastError(state->handle)
-                           : NULL;
+    const char *last =
+        state->nccl->ncclGetLastError != NULL && !state->aborted ? state->nccl->ncclGetLastError(state->handle) : NULL;
     if (last != NULL && last[0] != '\0') snprintf(detail, sizeof detail, " (%s)", last);
     pthread_mutex_unlock(&state->lock);
     return tutti_fail(status_of(result),
-                      "NCCL failed in %s on rank %d of communicator \"%s\": %s%s; NCCL_DEBUG=WARN tells more", name,
-                      state->comm->rank, state->comm->name, state->nccl->ncclGetErrorString(result), detail);
+                      "NCCL failed in %s on rank %d of communicator \"%s\": %s%s; set NCCL_DEBUG=WARN for details",
+                      name, state->comm->rank, state->comm->name, state->nccl->ncclGetErrorString(result), detail);
 }
 
-/* NCCL hears of a peer's end before us, at times: its connections close at once. */
+/* NCCL sometimes detects the end of a peer before us: its connections close at once. So waits for our own
+ * detection. */
 static tutti_status await_death(const tutti_nccl_state *state, const tutti_op *op) {
     for (int64_t waited_ns = 0; waited_ns < TUTTI_NCCL_DOUBT_NS; waited_ns += LOOK_NS) {
         TUTTI_TRY(look(state, op));
@@ -65,8 +66,8 @@ static tutti_status await_death(const tutti_nccl_state *state, const tutti_op *o
     return TUTTI_OK;
 }
 
-/* A peer that has gone may have done its part before: NCCL's word counts for a while. `gone_ns`: since when one is missing; 0 at
- * first. */
+/* A peer that is gone may have done its part before: NCCL's result has priority for a while. `gone_ns`: since when
+ * a peer is missing; 0 at first. */
 static tutti_status look_again(const tutti_nccl_state *state, const tutti_op *op, int64_t *gone_ns) {
     int64_t now_ns = tutti_now_ns();
     TUTTI_TRY(tutti_comm_check(state->comm));
@@ -77,7 +78,7 @@ static tutti_status look_again(const tutti_nccl_state *state, const tutti_op *op
     return status;
 }
 
-/* False: it was aborted. */
+/* False: the communicator was aborted. */
 static bool ask(tutti_nccl_state *state, tutti_nccl_result *result_out) {
     pthread_mutex_lock(&state->lock);
     bool whole = !state->aborted;
@@ -90,7 +91,7 @@ static bool ask(tutti_nccl_state *state, tutti_nccl_result *result_out) {
 }
 
 static tutti_status aborted(tutti_nccl_state *state) {
-    TUTTI_TRY(tutti_comm_check(state->comm)); /* who aborts has broken it */
+    TUTTI_TRY(tutti_comm_check(state->comm)); /* an abort follows a break */
     return tutti_fail(TUTTI_ERR_ABORTED, "communicator \"%s\" was aborted", state->comm->name);
 }
 
@@ -98,8 +99,8 @@ static tutti_status timed_out(const tutti_nccl_state *state, const tutti_nccl_re
     const tutti_op *shown = reason->op->part_of != NULL ? reason->op->part_of : reason->op;
     char missing[800];
     return tutti_fail(TUTTI_ERR_TIMEOUT,
-                      "%s of NCCL was in progress for %lld ms on rank %d of communicator \"%s\": a rank has not "
-                      "come, or the network between GPUs does not work (NCCL_DEBUG=INFO tells more)%s",
+                      "%s of NCCL did not complete within %lld ms on rank %d of communicator \"%s\": a rank has not "
+                      "made the call, or the network between GPUs does not work (set NCCL_DEBUG=INFO for details)%s",
                       reason->name, (long long)reason->timeout_ms, state->comm->rank, state->comm->name,
                       tutti_call_log_missing(state->comm, shown->sequence, missing, sizeof missing));
 }
@@ -166,7 +167,7 @@ void tutti_nccl_note(tutti_nccl_batch *batch, tutti_nccl_result result, const ch
 
 tutti_status tutti_nccl_finish(tutti_nccl_batch *batch) {
     tutti_nccl_state *state = batch->state;
-    tutti_nccl_result result = state->nccl->ncclGroupEnd(); /* in any case: else this thread's group stays open */
+    tutti_nccl_result result = state->nccl->ncclGroupEnd(); /* always, or this thread's group stays open */
     tutti_nccl_note(batch, result, "ncclGroupEnd");
     if (state->failed == NULL) state->failed = batch->failed;
     pthread_mutex_unlock(&state->lock);

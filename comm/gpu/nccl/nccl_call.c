@@ -1,13 +1,14 @@
 /*
- * A collective as calls of NCCL: kinds that move data, in bytes, so that every type goes; those that reduce are in
- * nccl_reduce.c. What has no call of its own in NCCL 2.18 is sends and receives in one group; a rank's own part is a copy.
+ * A collective as NCCL calls: kinds that move data, in bytes, so that every type works; kinds that reduce are in
+ * nccl_reduce.c. Kinds without a call in NCCL 2.18 are sends and receives in one group; a rank's own part is a
+ * copy.
  *
- * NCCL compares nothing: what one rank sends the other must expect, as it is for all ranks by contract.
+ * NCCL compares nothing: the sizes that one rank sends and another expects are equal by contract.
  */
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/nccl/nccl_state.h"
 #include "comm/base/op.h"
+#include "comm/gpu/nccl/nccl_state.h"
 
 static tutti_status barrier(tutti_nccl_state *state, const tutti_stream_call *call) {
     tutti_nccl_batch batch;
@@ -38,7 +39,7 @@ static tutti_status all_gather(tutti_nccl_state *state, const tutti_stream_call 
     return tutti_nccl_finish(&batch);
 }
 
-/* A broadcast from each rank that has something: every byte goes to each GPU once, by NCCL's rings and trees. */
+/* A broadcast from each rank that has data: every byte is sent to each GPU once, by NCCL's rings and trees. */
 static tutti_status all_gather_v(tutti_nccl_state *state, const tutti_stream_call *call) {
     const tutti_op *op = call->op;
     tutti_nccl_batch batch;
@@ -54,7 +55,7 @@ static tutti_status all_gather_v(tutti_nccl_state *state, const tutti_stream_cal
     return tutti_nccl_finish(&batch);
 }
 
-/* What this rank has for `peer`, and expects from it. */
+/* The data that this rank sends to `peer`, and receives from it. */
 static tutti_span outgoing(const tutti_comm *comm, const tutti_op *op, int peer) {
     bool goes = tutti_op_has_input(op, comm->rank) && (!tutti_op_has_sink(op) || peer == op->root);
     return goes ? tutti_op_input(comm, op, peer) : (tutti_span){.data = NULL};
@@ -95,8 +96,8 @@ static tutti_status exchange(tutti_nccl_state *state, const tutti_stream_call *c
     return tutti_nccl_finish(&batch);
 }
 
-/* One round of an all_to_all: `bytes` from offset `at` of every block. In place what is sent is moved aside first, since
- * NCCL receives while it sends. */
+/* One round of an all_to_all: `bytes` from offset `at` of every block. In place, the data to send is first copied
+ * to scratch, since NCCL receives while it sends. */
 static tutti_status exchange_round(tutti_nccl_state *state, const tutti_stream_call *call, size_t at, size_t bytes) {
     tutti_comm *comm = state->comm;
     const tutti_device *device = comm->gpu->device;
@@ -116,7 +117,7 @@ static tutti_status exchange_round(tutti_nccl_state *state, const tutti_stream_c
     return tutti_nccl_finish(&batch);
 }
 
-/* Every rank makes the same rounds, though only those that work in place need them. */
+/* Every rank makes the same rounds, though only ranks that work in place need them. */
 static tutti_status all_to_all(tutti_nccl_state *state, const tutti_stream_call *call) {
     const tutti_op *op = call->op;
     bool in_place = op->src == op->dst;
@@ -132,7 +133,7 @@ static tutti_status all_to_all(tutti_nccl_state *state, const tutti_stream_call 
     return in_place ? tutti_nccl_scratch_give(state, call) : TUTTI_OK;
 }
 
-/* Memory of tutti_nccl_mem_alloc is registered at its first use. */
+/* Registers memory of tutti_nccl_mem_alloc at its first use. */
 static void use_memory(tutti_nccl_state *state, const tutti_op *op) {
     tutti_nccl_memory_use(state, op->src);
     tutti_nccl_memory_use(state, op->dst);
@@ -164,8 +165,8 @@ tutti_status tutti_nccl_enqueue(tutti_comm *comm, const tutti_stream_call *call)
     tutti_stream_call own = *call;
     bool uniform =
         op->srcs == NULL && op->dsts == NULL && op->kind != TUTTI_KIND_GATHER_V && op->kind != TUTTI_KIND_SCATTER_V;
-    if (uniform && op->count == 0 && op->kind != TUTTI_KIND_BARRIER) return TUTTI_OK; /* so it is on all ranks */
-    if (!call->captured) use_memory(state, op); /* to register it is forbidden meanwhile */
+    if (uniform && op->count == 0 && op->kind != TUTTI_KIND_BARRIER) return TUTTI_OK; /* the same on all ranks */
+    if (!call->captured) use_memory(state, op); /* registration is forbidden during a capture */
     TUTTI_TRY(tutti_nccl_step_aside(state, call->stream, &own.stream));
     TUTTI_TRY(carry_out(state, &own));
     return tutti_nccl_step_back(state, call->stream, own.stream);

@@ -1,8 +1,8 @@
 /*
- * Finding NCCL, opening it, and judging what was found. See nccl_library.h.
+ * Finds NCCL, opens it, and checks the library. See nccl_library.h.
  *
- * A library is judged in this order: does it open, which version is it, which calls does it lack. One that fails is named in
- * the text with its reason, and the next place is tried.
+ * A library is checked in this order: can it be opened, which version is it, which calls does it lack. A rejected
+ * library is listed in the error with the reason, and the next place is tried.
  */
 #include "comm/gpu/nccl/nccl_library.h"
 
@@ -36,7 +36,7 @@ typedef struct row {
 static const row rows[] = {TUTTI_NCCL_CALLS(ROW)};
 #undef ROW
 
-/* The search: what was found, or why not. */
+/* The search: the library found, or the reasons why there is none. */
 typedef struct search {
     tutti_nccl nccl;
     char reasons[TUTTI_ERROR_TEXT_BYTES - 256];
@@ -60,13 +60,13 @@ TUTTI_PRINTF(2, 3) static bool pass_over(search *s, const char *format, ...) {
 }
 
 const char *tutti_nccl_version_text(int version, char text[16]) {
-    bool old = version < 10000; /* until 2.8 a digit less */
+    bool old = version < 10000; /* one digit less up to 2.8 */
     snprintf(text, 16, "%d.%d.%d", version / (old ? 1000 : 10000) % 100, version / 100 % (old ? 10 : 100),
              version % 100);
     return text;
 }
 
-/* "ncclMemAlloc (2.19)": with the version that brought it. */
+/* Adds "ncclMemAlloc (2.19)": the name with the version that introduced it. */
 static void add_name(char *list, size_t capacity, const row *lacked) {
     size_t used = strlen(list);
     const char *comma = used > 0 ? ", " : "";
@@ -74,7 +74,7 @@ static void add_name(char *list, size_t capacity, const row *lacked) {
     else snprintf(list + used, capacity - used, "%s%s (2.%d)", comma, lacked->name, lacked->since / 100);
 }
 
-/* Fills nccl's calls from the opened object; `missing` gets the names of required ones that are not there. */
+/* Fills the calls of nccl from the opened object; `missing` gets the names of missing required calls. */
 static void take_calls(void *object, tutti_nccl *nccl, char *missing, size_t capacity) {
     missing[0] = nccl->lacking[0] = '\0';
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows); i++) {
@@ -86,7 +86,7 @@ static void take_calls(void *object, tutti_nccl *nccl, char *missing, size_t cap
     }
 }
 
-/* The file that the library's code is in, for people. */
+/* Sets the path of the file that holds the library's code, for logs and errors. */
 static void tell_file(tutti_nccl *nccl, const char *opened_as) {
     Dl_info info;
     void *code;
@@ -95,14 +95,13 @@ static void tell_file(tutti_nccl *nccl, const char *opened_as) {
     snprintf(nccl->file, sizeof nccl->file, "%s", known ? info.dli_fname : opened_as);
 }
 
-/* Takes the opened library, or says why not. */
+/* Accepts the opened library, or records why not. */
 static bool judge(search *s, void *object, const char *name) {
     tutti_nccl nccl = {.version = 0};
     char missing[512], version[16], oldest[16];
     take_calls(object, &nccl, missing, sizeof missing);
     if (nccl.ncclGetVersion == NULL) return pass_over(s, "%s is not NCCL: it has no ncclGetVersion", name);
-    if (nccl.ncclGetVersion(&nccl.version) != TUTTI_NCCL_SUCCESS)
-        return pass_over(s, "%s does not tell its version", name);
+    if (nccl.ncclGetVersion(&nccl.version) != TUTTI_NCCL_SUCCESS) return pass_over(s, "%s returns no version", name);
     tutti_nccl_version_text(nccl.version, version);
     if (nccl.version < TUTTI_NCCL_OLDEST)
         return pass_over(s, "%s is NCCL %s, and %s or newer is needed", name, version,
@@ -117,7 +116,7 @@ static bool try_file(search *s, const char *file) {
     void *object = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (object == NULL) {
         const char *reason = dlerror();
-        bool named = strstr(reason, file) != NULL; /* the loader's text mostly begins with the name */
+        bool named = strstr(reason, file) != NULL; /* the loader's text usually begins with the name */
         return pass_over(s, "%s%s%s", named ? "" : file, named ? "" : ": ", reason);
     }
     if (judge(s, object, file)) return true; /* stays open */
@@ -125,7 +124,8 @@ static bool try_file(search *s, const char *file) {
     return false;
 }
 
-/* Libraries in which a process may have NCCL already: its own, and PyTorch's, which some builds link it into. */
+/* Tries libraries that may already be loaded with NCCL: NCCL itself, and PyTorch's, which some builds link it
+ * into. */
 static bool try_loaded(search *s) {
     static const char *const names[] = {PLAIN_NAME, "libtorch_cuda.so"};
     for (size_t i = 0; i < TUTTI_COUNT_OF(names); i++) {
@@ -140,7 +140,7 @@ static bool try_loaded(search *s) {
     return s->used > 0 ? false : pass_over(s, "this process has none loaded");
 }
 
-/* The files that match; none is said only where nothing else was. */
+/* Tries the files that match. No match is not recorded: try_usual_places reports that once. */
 static bool try_pattern(search *s, const char *pattern) {
     glob_t files;
     bool taken = false;
@@ -159,14 +159,15 @@ TUTTI_PRINTF(2, 3) static bool try_place(search *s, const char *format, ...) {
     return bytes > 0 && (size_t)bytes < sizeof pattern && try_pattern(s, pattern);
 }
 
-/* An environment of Python: venv, conda, a user's or the system's packages. */
+/* Tries a Python environment: venv, conda, a user's or the system's packages. */
 static bool try_environment(search *s, const char *root) {
     return try_place(s, "%s/lib/python3*/site-packages/nvidia/nccl/lib/" PLAIN_NAME, root) ||
            try_place(s, "%s/lib/" PLAIN_NAME, root) ||
            try_place(s, "%s/lib/python3*/dist-packages/nvidia/nccl/lib/" PLAIN_NAME, root);
 }
 
-/* The folder above that of the program as it was called: a venv's Python is a link, which /proc/self/exe follows. */
+/* The folder above the folder of the program as it was called: a venv's Python is a link, which /proc/self/exe
+ * resolves. */
 static bool called_root(char root[PATH_MAX]) {
     char called[PATH_MAX];
     FILE *file = fopen("/proc/self/cmdline", "re");
@@ -184,7 +185,7 @@ static bool called_root(char root[PATH_MAX]) {
     return root[0] != '\0';
 }
 
-/* The packages that this library lies among: in a wheel it is site-packages/<package>/lib/libtutti.so. */
+/* Tries the packages next to this library: in a wheel it is site-packages/<package>/lib/libtutti.so. */
 static bool try_neighbours(search *s) {
     Dl_info info;
     char folder[PATH_MAX];
@@ -214,7 +215,7 @@ static bool try_usual_places(search *s) {
     if (home != NULL && try_place(s, "%s/.local/lib/python3*/site-packages/nvidia/nccl/lib/" PLAIN_NAME, home))
         return true;
     if (try_environment(s, "/usr/local") || try_environment(s, "/usr")) return true;
-    return pass_over(s, "no " PLAIN_NAME " lies in CUDA's folders or in the packages of a Python environment");
+    return pass_over(s, "no " PLAIN_NAME " in CUDA's folders or in the packages of a Python environment");
 }
 
 static bool look(search *s) {
@@ -247,8 +248,8 @@ tutti_status tutti_nccl_open(const tutti_nccl **nccl_out) {
     pthread_mutex_unlock(&lock);
     if (!good)
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "there is no NCCL that can be used: %s. TUTTI_NCCL_LIBRARY names one (pip install "
-                          "nvidia-nccl-cu13 brings one)",
+                          "no usable NCCL library was found: %s. Set TUTTI_NCCL_LIBRARY to one (pip install "
+                          "nvidia-nccl-cu13 provides one)",
                           answer.reasons);
     *nccl_out = &answer.nccl;
     return TUTTI_OK;

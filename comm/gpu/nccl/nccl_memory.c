@@ -1,8 +1,8 @@
 /*
- * Memory of ncclMemAlloc, and where blocks are registered. See nccl_memory.h.
+ * Memory of ncclMemAlloc, and the registrations of blocks. See nccl_memory.h.
  *
- * A communicator holds the blocks that are registered with it, until it ends or they are freed; so an address that is given
- * out again is never taken for the block that was there before. Lock order: that of the holds, then a communicator's.
+ * A communicator holds the blocks that are registered with it until it ends or they are freed; so an address that
+ * is reused is never taken for the previous block. Lock order: holds_lock, then a communicator's lock.
  */
 #include "comm/gpu/nccl/nccl_memory.h"
 
@@ -13,19 +13,19 @@
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/log.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/nccl/nccl_state.h"
 #include "comm/gpu/device_memory.h"
+#include "comm/gpu/nccl/nccl_state.h"
 
 #define SETTLE_NS (2 * TUTTI_NS_PER_S)
 
 typedef struct tutti_nccl_hold {
     struct tutti_nccl_hold *next;
     const void *block;
-    void *handle; /* NCCL's; NULL: it was refused, and is not asked again */
+    void *handle; /* NCCL's handle; NULL: NCCL refused it, and is not asked again */
 } tutti_nccl_hold;
 
 static pthread_mutex_t holds_lock = PTHREAD_MUTEX_INITIALIZER;
-static tutti_nccl_state *states; /* under holds_lock: communicators that work with NCCL */
+static tutti_nccl_state *states; /* under holds_lock: communicators that use NCCL */
 
 static bool can_register(const tutti_nccl *nccl) {
     return nccl->ncclCommRegister != NULL && nccl->ncclCommDeregister != NULL;
@@ -35,12 +35,12 @@ tutti_status tutti_nccl_mem_alloc(size_t bytes, void **memory_out) {
     pthread_mutex_lock(&holds_lock);
     const tutti_nccl *nccl = states != NULL ? states->nccl : NULL;
     pthread_mutex_unlock(&holds_lock);
-    if (nccl == NULL) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no communicator of this process works with NCCL");
+    if (nccl == NULL) return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no communicator of this process uses NCCL");
     if (nccl->ncclMemAlloc == NULL || nccl->ncclMemFree == NULL || !can_register(nccl))
         return tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s lacks %s", nccl->file, nccl->lacking);
     tutti_nccl_result result = nccl->ncclMemAlloc(memory_out, bytes);
     if (result == TUTTI_NCCL_SUCCESS) return TUTTI_OK;
-    return tutti_fail(TUTTI_ERR_MEMORY, "NCCL has no %zu bytes of the GPU's memory: %s", bytes,
+    return tutti_fail(TUTTI_ERR_MEMORY, "NCCL cannot allocate %zu bytes of GPU memory: %s", bytes,
                       nccl->ncclGetErrorString(result));
 }
 
@@ -52,8 +52,8 @@ tutti_status tutti_nccl_mem_free(void *memory) {
     return tutti_fail(TUTTI_ERR_SYSTEM, "ncclMemFree: %s", nccl->ncclGetErrorString(result));
 }
 
-/* The communicator once it is not in progress, when it would refuse; a call of another thread may have begun that. NULL: it was
- * aborted. Under its lock, which is let go meanwhile. */
+/* Waits until the communicator is not in progress, since it would refuse calls then; a call of another thread may
+ * have begun. NULL: it was aborted. With its lock held, which is released meanwhile. */
 static tutti_nccl_comm settle(tutti_nccl_state *state) {
     tutti_nccl_result result = TUTTI_NCCL_SUCCESS;
     int64_t end_ns = tutti_now_ns() + SETTLE_NS;
@@ -67,7 +67,7 @@ static tutti_nccl_comm settle(tutti_nccl_state *state) {
     return NULL;
 }
 
-/* Under the lock. An aborted communicator has given its registrations back itself. */
+/* Ends a registration; an aborted communicator has ended its registrations itself. With holds_lock held. */
 static void let_go(tutti_nccl_state *state, tutti_nccl_hold *hold) {
     pthread_mutex_lock(&state->lock);
     tutti_nccl_comm comm = settle(state);
@@ -113,7 +113,7 @@ void tutti_nccl_memory_leave(tutti_nccl_state *state) {
     pthread_mutex_unlock(&holds_lock);
 }
 
-/* Under the lock. */
+/* With holds_lock held. */
 static void hold_block(tutti_nccl_state *state, void *block, size_t bytes) {
     tutti_nccl_hold *hold;
     for (hold = state->holds; hold != NULL; hold = hold->next)
@@ -126,7 +126,7 @@ static void hold_block(tutti_nccl_state *state, void *block, size_t bytes) {
     pthread_mutex_unlock(&state->lock);
     if (result != TUTTI_NCCL_SUCCESS) {
         hold->handle = NULL;
-        tutti_log(TUTTI_LOG_INFO, "NCCL does not register %zu bytes: %s", bytes,
+        tutti_log(TUTTI_LOG_INFO, "NCCL did not register %zu bytes: %s", bytes,
                   state->nccl->ncclGetErrorString(result));
     }
     hold->block = block;

@@ -1,12 +1,13 @@
 /*
- * NCCL's communicators, as they begin: all ranks join one under rank 0's unique id, which travels by an all_gather on host
- * memory; or it is split from that of the communicator which ours was split from, which NCCL makes sooner.
+ * Creation of NCCL communicators: all ranks join one with rank 0's unique id, which is distributed by an all_gather
+ * on host memory; or it is split from the NCCL communicator of the parent, which is faster.
  *
- * A split needs all ranks of the parent, so it is made in tutti_comm_split and kept as a seed until the child's first
- * collective on CUDA memory. While NCCL splits it is the parent that is in progress; the child's handle appears when that ends.
+ * A split needs all ranks of the parent, so it is done in tutti_comm_split and kept as a seed until the child's
+ * first collective on CUDA memory. During the split the parent's communicator is in progress; the child's handle is
+ * valid when that ends.
  *
- * Each rank looks after its peers while it waits, since NCCL does not see a peer that has died on the same host. Nobody goes on
- * before all are done: who leaves at once would be missed by those who still wait.
+ * Each rank checks its peers while it waits, since NCCL does not detect the death of a peer on the same host. No
+ * rank continues before all are done: the ranks that still wait would miss a rank that leaves at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +44,7 @@ static tutti_status await(tutti_nccl_state *state, const char *name) {
         state, &(tutti_nccl_reason){.op = &opening, .timeout_ms = state->comm->connect_timeout_ms, .name = name});
 }
 
-/* Until all ranks are here. */
+/* Waits until all ranks are here. */
 static tutti_status meet(tutti_comm *comm) {
     uint8_t one = 1, *all;
     TUTTI_TRY(tutti_calloc((size_t)comm->nranks, 1, &all));
@@ -54,7 +55,7 @@ static tutti_status meet(tutti_comm *comm) {
 
 /* ------------------------------------------------------------------------------------------ by a unique id */
 
-/* Rank 0's word to all: the id, or why there is none. */
+/* Rank 0's message to all ranks: the id, or the reason why there is none. */
 typedef struct invitation {
     int32_t result;
     char reason[124];
@@ -76,7 +77,8 @@ static tutti_status invite(tutti_nccl_state *state, tutti_nccl_id *id_out) {
     free(all);
     TUTTI_TRY(status);
     if (first.result != TUTTI_NCCL_SUCCESS)
-        return tutti_fail(TUTTI_ERR_SYSTEM, "NCCL makes no id on rank 0: %.*s; NCCL_DEBUG=WARN tells more",
+        return tutti_fail(TUTTI_ERR_SYSTEM,
+                          "NCCL created no unique id on rank 0: %.*s; set NCCL_DEBUG=WARN for details",
                           (int)sizeof first.reason - 1, first.reason);
     *id_out = first.id;
     return TUTTI_OK;
@@ -99,12 +101,12 @@ static tutti_status join(tutti_nccl_state *state) {
 
 /* ----------------------------------------------------------------------------------------------- by a split */
 
-/* What a child has of its parent's NCCL. */
+/* What a child gets from its parent's NCCL communicator. */
 typedef struct seed {
-    tutti_stream_seed base; /* first */
+    tutti_stream_seed base; /* must be first */
     const tutti_nccl *nccl;
     const tutti_device *device;
-    tutti_nccl_comm handle; /* written by a thread of NCCL's; read once the parent is no longer in progress */
+    tutti_nccl_comm handle; /* written by an NCCL thread; read once the parent is no longer in progress */
 } seed;
 
 static void drop_seed(tutti_stream_seed *base) {
@@ -113,7 +115,7 @@ static void drop_seed(tutti_stream_seed *base) {
     free(s);
 }
 
-/* Collective over the communicator of `state`. After a failure the seed is NCCL's: it may still write there. */
+/* Collective over the communicator of `state`. After a failure the seed is leaked: NCCL may still write to it. */
 static tutti_status split_off(tutti_nccl_state *state, int color, int key, seed **seed_out) {
     static const char name[] = "ncclCommSplit";
     const tutti_stream_comm *gpu = state->comm->gpu;
@@ -149,7 +151,7 @@ tutti_status tutti_nccl_split(tutti_comm *parent, tutti_comm *child, int color) 
     return status == TUTTI_OK ? TUTTI_OK : tutti_comm_give_up(parent, status);
 }
 
-/* The handle that the parent's NCCL made, if every rank has one; else it is of no use. */
+/* Takes the handle that the parent's NCCL communicator made, if every rank has one; otherwise drops it. */
 static tutti_nccl_comm take_seed(tutti_comm *comm) {
     bool all = true;
     tutti_nccl_comm handle = NULL;
@@ -166,7 +168,7 @@ static tutti_nccl_comm take_seed(tutti_comm *comm) {
     return handle;
 }
 
-/* ------------------------------------------------------------------------------------------------ all of it */
+/* -------------------------------------------------------------------------------------------------- connect */
 
 static bool is_first_of_host(const tutti_comm *comm, int rank) {
     for (int before = 0; before < rank; before++)
@@ -174,7 +176,7 @@ static bool is_first_of_host(const tutti_comm *comm, int rank) {
     return true;
 }
 
-/* An empty message to `peer`, or from it. */
+/* Sends an empty message to `peer`, or receives one from it. */
 static tutti_status greet(tutti_comm *comm, bool sends, int peer) {
     tutti_work *work;
     TUTTI_TRY(tutti_work_create(comm, &work));
@@ -185,8 +187,9 @@ static tutti_status greet(tutti_comm *comm, bool sends, int peer) {
     return status;
 }
 
-/* Who breaks a communicator tells those ranks of other hosts to whom there is a connection: each host's first has one to
- * each other host's. Small messages wait for nobody, so all send first. */
+/* A rank that breaks a communicator reports this to the ranks of other hosts that it has a connection to: so the
+ * first rank of each host connects to the first rank of every other host. Small messages wait for no receiver, so
+ * all ranks send first. */
 static tutti_status acquaint_hosts(tutti_comm *comm) {
     if (comm->hosts == NULL || !is_first_of_host(comm, comm->rank)) return TUTTI_OK;
     for (int turn = 0; turn < 2; turn++)

@@ -1,34 +1,35 @@
 /*
- * Reductions in the order of ranks, whatever the type: NCCL moves, our kernel reduces. A vector is split into a slice for
- * each rank (all_reduce, reduce) or is split already (reduce_scatter):
+ * Reductions in rank order, for any type: NCCL moves data, our kernel reduces. A vector is split into one slice per
+ * rank (all_reduce, reduce) or is already split (reduce_scatter):
  *
- *   1. every rank sends each other that one's slice of its input, and receives its own slice of theirs into scratch
- *   2. it reduces them: rank 0's, then rank 1's, ...
+ *   1. each rank sends every other rank that rank's slice of its input, and receives its own slice of theirs into
+ *      scratch
+ *   2. it reduces these slices: rank 0's, then rank 1's, ...
  *   3. all_reduce: it sends the result to all others; reduce: to the root
  *
- * So each byte travels as often as in NCCL's own ring. Long vectors go in rounds that fill the scratch. Pre-multiplied inputs
- * are multiplied before they are sent, so that float16, bfloat16 and float8 are rounded once more than on host memory; with
- * more than 64 ranks so are their sums.
+ * So each byte is sent as often as in NCCL's own ring. Long vectors are processed in rounds that fill the scratch.
+ * Pre-multiplied inputs are multiplied before they are sent, so float16, bfloat16 and float8 are rounded once more
+ * than on host memory; with more than 64 ranks, so are their sums.
  */
 #include <string.h>
 
 #include "bootstrap/base/common.h"
 #include "bootstrap/base/fault.h"
-#include "comm/gpu/nccl/nccl_state.h"
 #include "comm/base/op.h"
 #include "comm/base/slice.h"
+#include "comm/gpu/nccl/nccl_state.h"
 #include "kernels/reduce.h"
 
-/* A call's rounds. Elements but where bytes are said. */
+/* The rounds of a call. Sizes are in elements unless named bytes. */
 typedef struct ordered {
     tutti_nccl_state *state;
     const tutti_stream_call *call;
     const tutti_op *op;
     size_t item_bytes;
-    size_t most;    /* of a slice, in a round */
-    char *incoming; /* nranks slices: others' parts of ours */
+    size_t most;    /* elements of a slice in one round, at most */
+    char *incoming; /* nranks slices: the other ranks' inputs for our slice */
     char *products; /* nranks slices: our input, multiplied */
-    size_t at;      /* of this round: where it begins in the vector, or in each block */
+    size_t at;      /* start of this round in the vector, or in each block */
 } ordered;
 
 /* One slice in one round. */
@@ -54,14 +55,14 @@ static part part_of(const ordered *o, int rank) {
     return (part){.start = o->at + slice.start, .count = slice.count};
 }
 
-/* This rank's input for what `rank` reduces; NULL: that is nothing. */
+/* This rank's input for the part that `rank` reduces; NULL: the part is empty. */
 static const char *input(const ordered *o, int rank) {
     if (part_of(o, rank).count == 0) return NULL;
     if (o->op->reduction == TUTTI_PREMUL_SUM) return o->products + (size_t)rank * o->most * o->item_bytes;
     return tutti_op_input(o->state->comm, o->op, rank).data + part_of(o, rank).start * o->item_bytes;
 }
 
-/* Where the result of this rank's part is put together. */
+/* Where the result of this rank's part is stored. */
 static char *result(const ordered *o) {
     const tutti_comm *comm = o->state->comm;
     if (!tutti_op_has_output(o->op, comm->rank)) return o->incoming + (size_t)comm->rank * o->most * o->item_bytes;
@@ -112,8 +113,8 @@ static tutti_status collect(const ordered *o) {
     return tutti_nccl_finish(&batch);
 }
 
-/* This rank's input for its own part, where `dst` may be written before it is read: in place it is moved to where another's would
- * lie. */
+/* This rank's input for its own part, if `dst` may be written before it is read: in place, it is copied to this
+ * rank's place in `incoming`. */
 static tutti_status keep_input(const ordered *o, const void *dst, const char **own_out) {
     const tutti_comm *comm = o->state->comm;
     const char *own = input(o, comm->rank);
@@ -125,14 +126,15 @@ static tutti_status keep_input(const ordered *o, const void *dst, const char **o
     return comm->gpu->device->copy(aside, own, bytes, o->call->stream);
 }
 
-/* Step 2, as many sources at a time as the kernel takes. */
+/* Step 2, with as many sources at a time as the kernel takes. */
 static tutti_status reduce(const ordered *o) {
     tutti_comm *comm = o->state->comm;
     size_t count = part_of(o, comm->rank).count;
     if (count == 0) return TUTTI_OK;
     void *dst = result(o);
     const void *srcs[TUTTI_DEVICE_MOST_BUFFERS];
-    const int most = tutti_fault("nccl_few_sources") ? 2 : TUTTI_DEVICE_MOST_BUFFERS; /* the long path with few ranks */
+    const int most =
+        tutti_fault("nccl_few_sources") ? 2 : TUTTI_DEVICE_MOST_BUFFERS; /* the long path with few ranks, for tests */
     bool multiplied = o->op->reduction == TUTTI_PREMUL_SUM, divides = o->op->reduction == TUTTI_AVG;
     int done = 0, used = 0;
     const char *own = input(o, comm->rank);
@@ -173,7 +175,7 @@ static tutti_status distribute(const ordered *o) {
     return tutti_nccl_finish(&batch);
 }
 
-/* How long the vector is, or the longest block: the same on all ranks. */
+/* Length of the vector, or of the longest block: the same on all ranks. */
 static size_t longest(const ordered *o) {
     size_t most = o->op->count;
     if (o->op->kind != TUTTI_KIND_REDUCE_SCATTER_V) return most;

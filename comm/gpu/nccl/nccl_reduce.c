@@ -1,23 +1,24 @@
 /*
- * Kinds that reduce, by NCCL where it computes what tutti.h promises but for the order of a sum of floats:
+ * Kinds that reduce, by NCCL where it gives the results that tutti.h promises, except for the order of a sum of
+ * floats:
  *
- *   integers of 8, 32 and 64 bits    sum, prod, min, max, pre-multiplied sum: exact in any order; avg is the sum, divided once
- *                                    by our kernel (NCCL's own has divided negative numbers as unsigned ones)
- *   float16, bfloat16, float32, 64   sum, prod, avg, pre-multiplied sum: in NCCL's order, and 16-bit types rounded at each
- *                                    step; avg multiplies by 1/n before it sums
+ *   integers of 8, 32 and 64 bits    sum, prod, min, max, pre-multiplied sum: exact in any order; avg is the sum,
+ *                                    divided once by our kernel (NCCL's own has divided negative numbers as unsigned)
+ *   float16, bfloat16, float32, 64   sum, prod, avg, pre-multiplied sum: in NCCL's order, and 16-bit types rounded at
+ *                                    each step; avg multiplies by 1/n before it sums
  *
- * All else goes the way of nccl_ordered.c: bool, 16-bit integers and bitwise operations, which NCCL does not have; min and
- * max of floats, where it drops NaN; float8, where it rounds and overflows otherwise; and with TUTTI_DETERMINISTIC=1 all
- * floats.
+ * All other reductions are in nccl_ordered.c: bool, 16-bit integers and bitwise operations, which NCCL does not
+ * have; min and max of floats, where NCCL drops NaN; float8, where NCCL rounds and overflows differently; and with
+ * TUTTI_DETERMINISTIC=1 all floats.
  */
 #include <string.h>
 
 #include "bootstrap/base/common.h"
-#include "comm/gpu/nccl/nccl_state.h"
 #include "comm/base/op.h"
+#include "comm/gpu/nccl/nccl_state.h"
 #include "kernels/reduce.h"
 
-/* One of a type, as bits; what the pre-multiplied sum's scalar is made from. */
+/* The value one of a type, as bits; the scalar of a pre-multiplied sum is made from it. */
 typedef struct numbers {
     tutti_type ours;
     tutti_nccl_type theirs;
@@ -59,12 +60,13 @@ static bool suits(const tutti_nccl_state *state, const tutti_op *op) {
     }
 }
 
-/* Averages of integers: divided after NCCL has summed. */
+/* True for averages of integers: divided after NCCL has summed. */
 static bool divides(const tutti_op *op) {
     return op->reduction == TUTTI_AVG && !find(op->type)->is_float;
 }
 
-/* NCCL's operation. A pre-multiplied sum is made for this call, and destroyed when its calls are made. */
+/* Returns NCCL's operation. A pre-multiplied sum is created for this call and destroyed after its calls are
+ * made. */
 static tutti_nccl_op operation(tutti_nccl_batch *batch) {
     static const tutti_nccl_op simple[] = {[TUTTI_SUM] = TUTTI_NCCL_SUM,
                                            [TUTTI_PROD] = TUTTI_NCCL_PROD,

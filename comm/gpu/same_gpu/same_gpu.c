@@ -1,7 +1,7 @@
 /*
- * The engine for ranks that share one GPU, which NCCL refuses. See same_gpu.h for the way of a call.
+ * The engine for ranks that share one GPU, which NCCL refuses. See same_gpu.h for the flow of a call.
  *
- * Sums are in rank order, bit for bit those of the host.
+ * Sums are in rank order, with the same bits as on the host.
  */
 #include "comm/gpu/same_gpu/same_gpu.h"
 
@@ -11,17 +11,17 @@
 
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/gpu/engines.h"
 #include "comm/gpu/device_memory.h"
-#include "comm/health/monitor.h"
+#include "comm/gpu/engines.h"
 #include "comm/gpu/stream.h"
+#include "comm/health/monitor.h"
 
 #define LEAST_SLOT_BYTES ((size_t)1 << 20)
-#define GRANULE          256 /* bytes: pieces begin where a kernel reads best */
+#define GRANULE          256 /* bytes: alignment of pieces, for fast reads */
 
 /* ------------------------------------------------------------------------------------ open and close */
 
-/* Are there ranks that share a process? */
+/* True if some ranks share a process. */
 static bool shares_process(const tutti_comm *comm) {
     for (int rank = 0; rank < comm->nranks; rank++)
         for (int other = 0; other < rank; other++)
@@ -33,7 +33,7 @@ static bool fits(const tutti_comm *comm, char *reason, size_t capacity) {
     const tutti_stream_caps *facts = comm->gpu->facts;
     if (comm->hosts != NULL) snprintf(reason, capacity, "the ranks are on several hosts");
     else if (comm->nranks > TUTTI_DEVICE_MOST_BUFFERS)
-        snprintf(reason, capacity, "more than %d ranks", TUTTI_DEVICE_MOST_BUFFERS);
+        snprintf(reason, capacity, "there are more than %d ranks", TUTTI_DEVICE_MOST_BUFFERS);
     else if (!facts[0].stream_waits && shares_process(comm)) /* one thread would wait for all their streams */
         snprintf(reason, capacity, "streams of the GPU cannot wait for memory, and ranks share a process");
     else {
@@ -48,7 +48,7 @@ static bool fits(const tutti_comm *comm, char *reason, size_t capacity) {
     return false;
 }
 
-/* Streams have passed all calls, or abort has taken them over. */
+/* Returns the slots. Streams have passed all calls, or abort has taken the slots. */
 static void return_slots(tutti_same_gpu *s) {
     for (int i = 0; i < s->nkept; i++) tutti_same_gpu_return_slot(s->kept[i]);
     s->nkept = 0;
@@ -80,14 +80,14 @@ static tutti_status make_scratch(tutti_same_gpu *s) {
 
 static tutti_status need_slot(tutti_same_gpu *s, tutti_same_gpu_slot *slot, size_t half_bytes);
 
-/* Whether memory can be pinned and mapped is only known when it is done: a container may forbid it. */
-/* How trying it out went on one rank. */
+/* The result of the trial on one rank. Whether memory can be pinned and mapped is known only after trying: a
+ * container may forbid it. */
 typedef struct verdict {
     int32_t status;
     char reason[252];
 } verdict;
 
-/* Where it failed on any rank, all get TUTTI_ERR_UNSUPPORTED, and its reason. */
+/* If the trial failed on any rank, all ranks return TUTTI_ERR_UNSUPPORTED with its reason. */
 static tutti_status agree(tutti_comm *comm, tutti_status status) {
     verdict mine = {.status = status}, *all;
     if (status != TUTTI_OK) snprintf(mine.reason, sizeof mine.reason, "%s", tutti_last_error());
@@ -140,7 +140,7 @@ static void abort_engine(tutti_comm *comm) {
 tutti_status tutti_same_gpu_lease(tutti_same_gpu *s, size_t bytes, char **memory_out) {
     char *memory;
     if (s->nkept == TUTTI_SAME_GPU_SLOTS)
-        return tutti_fail(TUTTI_ERR_MEMORY, "%d slots of one rank are in use", s->nkept);
+        return tutti_fail(TUTTI_ERR_MEMORY, "all %d slots of one rank are in use", s->nkept);
     TUTTI_TRY(tutti_same_gpu_take_slot(s->device, s->index, bytes, &memory));
     s->kept[s->nkept++] = memory;
     TUTTI_TRY(tutti_same_gpu_share(s, memory, bytes));
@@ -148,7 +148,8 @@ tutti_status tutti_same_gpu_lease(tutti_same_gpu *s, size_t bytes, char **memory
     return TUTTI_OK;
 }
 
-/* Two halves of at least so many bytes each. What was smaller is kept: calls under way use it, and sizes double. */
+/* Ensures that the slot has two halves of at least half_bytes each. A smaller slot is kept: calls in flight use it,
+ * and sizes double. */
 static tutti_status need_slot(tutti_same_gpu *s, tutti_same_gpu_slot *slot, size_t half_bytes) {
     size_t bytes = LEAST_SLOT_BYTES;
     if (half_bytes <= slot->half_bytes) return TUTTI_OK;
@@ -181,7 +182,7 @@ static size_t longest_segment(const tutti_comm *comm, const tutti_op *op, bool i
     return longest;
 }
 
-/* Can all ranks reach all segments where they are? Fills them in. */
+/* True if all ranks can access all segments in place. Fills in the regions. */
 static bool describe_segments(tutti_same_gpu *s, const tutti_comm *comm, const tutti_op *op, bool input, int count,
                               tutti_same_gpu_region *regions) {
     bool found = true;
@@ -193,19 +194,20 @@ static bool describe_segments(tutti_same_gpu *s, const tutti_comm *comm, const t
     return found;
 }
 
-/* An output that others write while they still read it as an input. */
+/* True if other ranks write an output while they still read it as an input. */
 static bool swaps_in_place(const tutti_op *op) {
     return op->kind == TUTTI_KIND_ALL_TO_ALL && op->src == op->dst;
 }
 
-/* Ranks must agree on it, so it knows kinds only, and settings that all have. */
+/* All ranks must get the same result, so it depends only on the kind and on settings that are equal on all
+ * ranks. */
 static size_t segment_bytes_of(const tutti_same_gpu *s, const tutti_op *op, size_t item_bytes) {
     bool list = tutti_op_is_split(op) || tutti_op_collects(op);
     size_t bytes = s->most_slot_bytes / (list ? (size_t)s->nranks : 1) / GRANULE * GRANULE;
     return tutti_max_size(bytes, GRANULE) / item_bytes * item_bytes;
 }
 
-/* Decides what goes by way of slots, and says so on the post. */
+/* Decides what is copied through slots, and fills in the post. */
 static tutti_status plan_call(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gpu_plan *plan,
                               tutti_same_gpu_post *post) {
     const tutti_op *op = plan->op;
@@ -217,7 +219,7 @@ static tutti_status plan_call(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gp
     plan->pieces = most == 0 ? 1 : (most + plan->segment_bytes - 1) / plan->segment_bytes;
     if (plan->pieces > TUTTI_SAME_GPU_END)
         return tutti_fail(TUTTI_ERR_CONFIG,
-                          "%s of %zu bytes has more pieces of %zu than can be counted: raise TUTTI_CUDA_SLOT_BYTES",
+                          "%s of %zu bytes needs too many pieces of %zu bytes; raise TUTTI_CUDA_SLOT_BYTES",
                           tutti_kind_name(op->kind), most, plan->segment_bytes);
     post->pieces = plan->pieces;
     plan->in_staged = !describe_segments(s, comm, op, true, plan->nin, post->regions) || swaps_in_place(op);
@@ -238,9 +240,9 @@ static tutti_status plan_call(tutti_comm *comm, tutti_same_gpu *s, tutti_same_gp
     return TUTTI_OK;
 }
 
-/* --------------------------------------------------------------------------------------- own streams */
+/* -------------------------------------------------------------------------------- this rank's stream */
 
-/* Between the user's segments and the slot: this piece of all of them. */
+/* Copies this piece of all segments between the user's memory and the slot. */
 static tutti_status copy_slot(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
                               const tutti_same_gpu_post *post, bool input, uint64_t piece) {
     int segments = input ? plan->nin : plan->nout, count = 0;
@@ -261,17 +263,17 @@ static tutti_status copy_slot(tutti_comm *comm, tutti_same_gpu *s, const tutti_s
     return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, plan->stream);
 }
 
-/* Puts all pieces into the stream. The last one to come (launch not NULL) also those that serve all ranks. A slot has two
- * halves: piece k goes into it after k - 2 has been taken out, and the others read k before they count k + 1. */
+/* Enqueues all pieces in the stream; the launcher (launch not NULL) also enqueues the kernels that serve all ranks.
+ * A slot has two halves: piece k is copied in after k - 2 has been copied out, and the other ranks read k before
+ * they count k + 1. */
 static tutti_status put_pieces(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
                                const tutti_same_gpu_post *post, tutti_same_gpu_launch *launch) {
     uint64_t pieces = launch != NULL ? tutti_same_gpu_launch_pieces(launch) : plan->pieces;
     for (uint64_t piece = 0; piece < pieces; piece++) {
         if (plan->in_staged && piece >= 2 && launch == NULL) TUTTI_TRY(tutti_same_gpu_wait_done(s, plan, piece - 1));
         if (plan->in_staged) TUTTI_TRY(copy_slot(comm, s, plan, post, /* input */ true, piece));
-        if (launch == NULL) /* nobody waits for who launches, nor would take back in a graph what he has counted */
-            TUTTI_TRY(
-                tutti_same_gpu_say_ready(s, plan, piece + 1 == plan->pieces ? TUTTI_SAME_GPU_END : piece + 1));
+        if (launch == NULL) /* no rank waits for the launcher's count, or would reset it in a graph */
+            TUTTI_TRY(tutti_same_gpu_say_ready(s, plan, piece + 1 == plan->pieces ? TUTTI_SAME_GPU_END : piece + 1));
         if (launch != NULL) TUTTI_TRY(tutti_same_gpu_launch_piece(launch, piece));
         if (!plan->out_staged || piece == 0) continue;
         if (launch == NULL) TUTTI_TRY(tutti_same_gpu_wait_done(s, plan, piece));
@@ -281,7 +283,7 @@ static tutti_status put_pieces(tutti_comm *comm, tutti_same_gpu *s, const tutti_
     return plan->out_staged ? copy_slot(comm, s, plan, post, /* input */ false, pieces - 1) : TUTTI_OK;
 }
 
-/* Slots and counters serve one call at a time: a call in another stream comes after the last one. */
+/* Slots and counters serve one call at a time: a call in another stream waits for the last one. */
 static tutti_status follow(tutti_same_gpu *s, tutti_stream stream) {
     if (s->has_tail && !tutti_stream_is_same(s->last_stream, stream))
         return s->device->stream_wait_event(stream, s->tail);
@@ -294,17 +296,17 @@ static tutti_status leave_tail(tutti_same_gpu *s, tutti_stream stream) {
     return s->device->event_record(s->tail, stream);
 }
 
-/* Every call has a place on the board, a captured one as well, which has no number. */
+/* Every call has a place on the board, including captured calls, which have no number. */
 static tutti_status put_call(tutti_comm *comm, tutti_same_gpu *s, const tutti_stream_call *call) {
     tutti_same_gpu_launch *launch = NULL;
     size_t item_bytes = tutti_max_size(tutti_type_bytes(call->op->type), 1);
     tutti_same_gpu_plan plan = {.op = call->op,
-                                   .number = call->number,
-                                   .place = ++s->places,
-                                   .captured = call->captured,
-                                   .stream = call->stream,
-                                   .item_bytes = item_bytes,
-                                   .segment_bytes = segment_bytes_of(s, call->op, item_bytes)};
+                                .number = call->number,
+                                .place = ++s->places,
+                                .captured = call->captured,
+                                .stream = call->stream,
+                                .item_bytes = item_bytes,
+                                .segment_bytes = segment_bytes_of(s, call->op, item_bytes)};
     tutti_same_gpu_post *post = tutti_same_gpu_post_at(s, s->rank, plan.place);
     TUTTI_TRY(tutti_same_gpu_claim(comm, s, plan.place));
     post->signature = call->op->signature;
@@ -334,7 +336,7 @@ static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     return TUTTI_OK;
 }
 
-/* Where others may have captured the call already, this rank cannot leave it out. */
+/* If other ranks may already have captured the call, this rank cannot leave it out. */
 static bool spares(tutti_comm *comm) {
     const tutti_same_gpu *s = comm->gpu->engine_state;
     return !s->capturing;

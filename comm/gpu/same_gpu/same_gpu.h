@@ -1,19 +1,21 @@
 /*
- * Several ranks on one GPU (processes or threads): what the files same_device*.c share.
+ * Several ranks on one GPU (processes or threads). Shared by the files same_gpu*.c.
  *
- *   host      each rank posts its call on the board: where its buffers are. Who comes last launches: only he knows all
- *             pointers, and so nobody waits for anybody on the host.
+ *   host      Each rank posts its call on the board, with the addresses of its buffers. The last rank to post launches:
+ *             only it knows all pointers, so no rank waits for another one on the host.
  *   streams   rank r:      [copy into its slot] -> ready[r] = step -> wait done >= step -> [copy out of its slot]
- *             who launches: wait all ready >= step -> one kernel that reduces or copies for all -> done = step
+ *             launcher:    wait all ready >= step -> one kernel that reduces or copies for all -> done = step
  *
- * Buffers that others can map (all ranks in one process; memory of tutti_mem_alloc_cuda) are read and written where they
- * are; for others their owner copies by way of its slots, in pieces that fit. Counters lie in host memory that every process
- * pins; they only grow: step = number of the call * 2^20 + pieces done.
+ * Buffers that others can map (all ranks in one process; memory of tutti_mem_alloc_cuda) are read and written in
+ * place; other buffers are copied by their owner through its slots, in pieces that fit. Counters are in host memory
+ * that every process pins; they only grow: step = number of the call * 2^20 + pieces done.
  *
- * A call that is captured into a CUDA graph meets the others on the board as well, once, and so who launches in every replay
- * is settled. Graphs have counters of their own, which are 0 again behind each replay (same_gpu_steps.c), and slots.
+ * A call that is captured into a CUDA graph also meets the others on the board, once, which fixes the launcher for
+ * every replay. Graphs have their own counters, which are 0 again after each replay (same_gpu_steps.c), and their
+ * own slots.
  *
- * One kernel for all ranks, since processes on one GPU run one at a time: ranks that only wait need no turn.
+ * One kernel serves all ranks because processes on one GPU run one at a time: ranks that only wait need no time
+ * slice.
  */
 #ifndef TUTTI_SAME_GPU_H
 #define TUTTI_SAME_GPU_H
@@ -21,8 +23,8 @@
 #include "comm/base/op.h"
 #include "comm/gpu/stream.h"
 
-#define TUTTI_SAME_GPU_DEPTH   32  /* calls by which the fastest rank may be ahead of the slowest */
-#define TUTTI_SAME_GPU_SLOTS   80  /* of one rank */
+#define TUTTI_SAME_GPU_DEPTH   32  /* calls that the fastest rank may be ahead of the slowest */
+#define TUTTI_SAME_GPU_SLOTS   80  /* slots of one rank */
 #define TUTTI_SAME_GPU_EXPORTS 208 /* allocations of one rank that peers can map: slots, and 128 of the caller's */
 #define TUTTI_SAME_GPU_END     ((UINT64_C(1) << 20) - 1)
 
@@ -32,26 +34,26 @@ static inline uint64_t tutti_same_gpu_step(uint64_t number, uint64_t pieces) {
 
 /* A buffer of one rank, or one segment of it. */
 typedef struct tutti_same_gpu_region {
-    uint64_t address; /* in the owner's process; 0: none */
+    uint64_t address; /* address in the owner's process; 0: none */
     uint64_t bytes;
-    int32_t export_index; /* in the owner's directory; -1: not to be mapped by others */
+    int32_t export_index; /* index in the owner's directory; -1: others cannot map it */
     int32_t unused;
 } tutti_same_gpu_region;
 
-/* One call of one rank. Its owner writes it before `number`. */
+/* One call of one rank. Its owner writes all fields before `number`. */
 typedef struct tutti_same_gpu_post {
-    _Atomic uint64_t number; /* its place; release; pairs with the acquire in the launch */
+    _Atomic uint64_t number; /* its place on the board; release; pairs with the acquire in the launch */
     uint64_t signature;
-    uint64_t stream; /* a handle; means something to ranks of the same process */
+    uint64_t stream; /* stream handle; meaningful to ranks of the same process */
     tutti_call call;
     double factor;
     uint64_t pieces;
     bool captured;
-    int32_t nin, nout;                       /* segments: n, one for all, or none */
-    tutti_same_gpu_region in_slot, out_slot; /* bytes 0: the regions themselves */
-    uint64_t in_stride, out_stride;          /* of the segments in a slot's half */
+    int32_t nin, nout;                       /* number of segments: n, one for all, or none */
+    tutti_same_gpu_region in_slot, out_slot; /* bytes 0: the regions are used in place */
+    uint64_t in_stride, out_stride;          /* stride of the segments in one half of a slot */
     uint64_t in_half, out_half;              /* bytes from one half of a slot to the other */
-    tutti_same_gpu_region regions[]; /* n inputs by reader (one, if all read the same), n outputs by source (one) */
+    tutti_same_gpu_region regions[]; /* n inputs by reader (one if all read the same), n outputs by source (one) */
 } tutti_same_gpu_post;
 
 typedef struct tutti_same_gpu_export {
@@ -59,32 +61,32 @@ typedef struct tutti_same_gpu_export {
     tutti_device_export exported;
 } tutti_same_gpu_export;
 
-/* One rank's part of the board: in its process's heap; only it writes there. */
+/* One rank's part of the board, in its process's heap; only this rank writes there. */
 typedef struct tutti_same_gpu_board {
-    _Atomic uint32_t nexports; /* release after the entry */
+    _Atomic uint32_t nexports; /* stored with release after the entry */
     tutti_same_gpu_export exports[TUTTI_SAME_GPU_EXPORTS];
-    TUTTI_ALIGNED_LINE char posts[]; /* DEPTH of them, post_bytes each */
+    TUTTI_ALIGNED_LINE char posts[]; /* DEPTH posts of post_bytes each */
 } tutti_same_gpu_board;
 
 typedef struct tutti_same_gpu_counter {
     TUTTI_ALIGNED_LINE _Atomic uint64_t value;
 } tutti_same_gpu_counter;
 
-/* In rank 0's heap; first the counters that streams write and wait for, then those of the host. */
+/* In rank 0's heap: first the counters that streams write and wait for, then those of the host. */
 typedef struct tutti_same_gpu_counters {
     tutti_same_gpu_counter done;
     tutti_same_gpu_counter ready[TUTTI_DEVICE_MOST_BUFFERS];
-    tutti_same_gpu_counter graph_done[TUTTI_DEVICE_MOST_BUFFERS]; /* of calls in graphs: one for each who waits */
+    tutti_same_gpu_counter graph_done[TUTTI_DEVICE_MOST_BUFFERS]; /* for calls in graphs: one per waiting rank */
     tutti_same_gpu_counter graph_ready[TUTTI_DEVICE_MOST_BUFFERS];
     tutti_same_gpu_counter trial;                          /* 1 once a graph with calls was launched */
-    tutti_same_gpu_counter arrived[TUTTI_SAME_GPU_DEPTH];  /* ranks that have posted */
-    tutti_same_gpu_counter launched[TUTTI_SAME_GPU_DEPTH]; /* the last call of this place that is in its streams */
-    /* Set by any rank whose abort releases streams, before it leaves: they may be written to for long, so no other communicator
-     * may have them. */
+    tutti_same_gpu_counter arrived[TUTTI_SAME_GPU_DEPTH];  /* number of ranks that have posted */
+    tutti_same_gpu_counter launched[TUTTI_SAME_GPU_DEPTH]; /* the last call of this place whose work is enqueued */
+    /* Set by any rank whose abort releases streams, before it leaves: streams may write to these counters for a
+     * long time, so no other communicator may use them. */
     atomic_bool released;
 } tutti_same_gpu_counters;
 
-/* A slot: two halves, one for each of two pieces under way. */
+/* A slot: two halves, one for each of two pieces in flight. */
 typedef struct tutti_same_gpu_slot {
     char *memory;
     size_t half_bytes;
@@ -93,105 +95,109 @@ typedef struct tutti_same_gpu_slot {
 typedef struct tutti_same_gpu {
     const tutti_device *device;
     int index, rank, nranks;       /* index: of the GPU */
-    tutti_same_gpu_board **boards; /* of each rank, mapped here */
+    tutti_same_gpu_board **boards; /* boards of all ranks, mapped here */
     tutti_same_gpu_board *own;
     size_t post_bytes;
     tutti_same_gpu_counters *counters;
-    tutti_same_gpu_counters *on_device;       /* the same as the GPU sees it */
-    tutti_same_gpu_counters *own_counters;    /* rank 0 */
-    void *(*imports)[TUTTI_SAME_GPU_EXPORTS]; /* by rank: what is mapped here; NULL: not yet */
-    bool alone;                               /* all ranks are in this process: every pointer is good */
-    size_t most_slot_bytes;                   /* of a half; equal on all ranks */
-    char *kept[TUTTI_SAME_GPU_SLOTS];         /* all slots there were: sizes double */
+    tutti_same_gpu_counters *on_device;       /* the same counters at their GPU address */
+    tutti_same_gpu_counters *own_counters;    /* only on rank 0 */
+    void *(*imports)[TUTTI_SAME_GPU_EXPORTS]; /* by rank: allocations mapped here; NULL: not yet mapped */
+    bool alone;                               /* all ranks are in this process: every pointer is valid here */
+    size_t most_slot_bytes;                   /* bytes of one half, at most; equal on all ranks */
+    char *kept[TUTTI_SAME_GPU_SLOTS];         /* all slots made so far: sizes double */
     int nkept;
     tutti_same_gpu_slot in, out;
-    tutti_same_gpu_slot graph_in, graph_out; /* of calls in graphs, which may be launched at any time */
-    uint64_t places;                         /* calls on the board, captured ones as well */
+    tutti_same_gpu_slot graph_in, graph_out; /* slots of calls in graphs, which may be launched at any time */
+    uint64_t places;                         /* calls on the board, including captured ones */
     atomic_bool graphs;                      /* calls were captured */
-    bool capturing;                          /* one is, and the others may count on it */
-    bool maps;                               /* ranks of other processes map memory of this one */
-    struct tutti_same_gpu_release *release;  /* after an abort, where graphs may still be launched; else NULL */
+    bool capturing;                          /* a call is being captured, and the other ranks may rely on it */
+    bool maps;                               /* ranks of other processes map memory of this process */
+    struct tutti_same_gpu_release *release;  /* set by an abort if graphs may still be launched; else NULL */
     tutti_event_handle tail;                 /* recorded after the last call, in last_stream */
     tutti_stream last_stream;
     bool has_tail;
-    atomic_bool released; /* by abort */
+    atomic_bool released; /* set by abort */
     const void **srcs;    /* scratch: n * n pointers and sizes for a launch */
     void **dsts;
     size_t *bytes;
     double *factors;
 } tutti_same_gpu;
 
-/* A call as this rank sees it. */
+/* A call, as this rank carries it out. */
 typedef struct tutti_same_gpu_plan {
     const tutti_op *op;
-    uint64_t number; /* among those that are not captured */
-    uint64_t place;  /* on the board */
+    uint64_t number; /* number among the calls that are not captured */
+    uint64_t place;  /* place on the board */
     bool captured;
     tutti_stream stream;
     size_t item_bytes;
-    size_t segment_bytes; /* of a segment in one piece, at most; equal on all ranks */
+    size_t segment_bytes; /* bytes of a segment in one piece, at most; equal on all ranks */
     int nin, nout;        /* segments of this rank's input and output */
-    uint64_t pieces;      /* of this rank */
+    uint64_t pieces;      /* pieces of this rank */
     bool in_staged, out_staged;
 } tutti_same_gpu_plan;
 
 static inline tutti_same_gpu_post *tutti_same_gpu_post_at(const tutti_same_gpu *s, int rank, uint64_t place) {
     return (tutti_same_gpu_post *)(void *)(s->boards[rank]->posts + place % TUTTI_SAME_GPU_DEPTH * s->post_bytes);
 }
-/* Of a segment of `bytes`, what belongs to that piece. */
+/* Returns the bytes of the piece in a segment of `bytes`, and where they start. */
 static inline size_t tutti_same_gpu_piece(size_t bytes, size_t segment_bytes, uint64_t piece, size_t *start_out) {
     *start_out = tutti_min_size(bytes, segment_bytes * piece);
     return tutti_min_size(bytes - *start_out, segment_bytes);
 }
 
-/* same_gpu.c: memory of the GPU that peers can map, until the communicator goes and no stream uses it any more. */
+/* same_gpu.c: leases GPU memory that peers can map, until the communicator is destroyed and no stream uses the
+ * memory. */
 tutti_status tutti_same_gpu_lease(tutti_same_gpu *s, size_t bytes, char **memory_out);
 
-/* same_gpu_board.c: makes and frees all of `s` but slots; collective. */
+/* same_gpu_board.c: opens and closes the boards: all of `s` except slots; collective. */
 tutti_status tutti_same_gpu_open_boards(tutti_comm *comm, tutti_same_gpu *s);
-/* The counters as the GPU sees them. */
+/* Pins the counters and sets their GPU address. */
 tutti_status tutti_same_gpu_open_counters(tutti_comm *comm, tutti_same_gpu *s);
-/* Maps what the next rank in another process has shared first; all have shared something before. */
+/* Maps the first allocation that the next rank in another process has shared; all ranks have shared one before. */
 tutti_status tutti_same_gpu_try_import(tutti_comm *comm, tutti_same_gpu *s);
 void tutti_same_gpu_close_boards(tutti_comm *comm, tutti_same_gpu *s);
-/* Enters an allocation into the own directory, so that peers can map it; nothing to do where all share a process. */
+/* Adds an allocation to this rank's directory, so that peers can map it; does nothing if all ranks share a
+ * process. */
 tutti_status tutti_same_gpu_share(tutti_same_gpu *s, void *memory, size_t bytes);
 /* Describes memory of this rank so that peers can find it; export_index -1: they cannot. */
 tutti_same_gpu_region tutti_same_gpu_describe(tutti_same_gpu *s, const void *memory, size_t bytes);
-/* Where a region of `rank` is in this process. TUTTI_ERR_DATA: it cannot be. */
+/* Finds the address of a region of `rank` in this process. TUTTI_ERR_DATA: the region is invalid. */
 tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int rank,
                                  const tutti_same_gpu_region *region, void **memory_out);
-/* Waits until that place on the board is free: the fastest rank is far ahead. */
+/* Waits until that place on the board is free; it is occupied when the fastest rank is far ahead. */
 tutti_status tutti_same_gpu_claim(tutti_comm *comm, tutti_same_gpu *s, uint64_t place);
-/* Publishes the own post, which is filled; is this rank the last one? */
+/* Publishes this rank's post, which is complete. True if this rank is the last one. */
 bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place);
 
-/* same_gpu_steps.c: in the plan's stream; `pieces` is TUTTI_SAME_GPU_END with the last one. */
+/* same_gpu_steps.c: enqueued in the plan's stream; `pieces` is TUTTI_SAME_GPU_END for the last piece. */
 tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
 tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
-/* The same two for who launches: until all others are ready; all go on. */
+/* The counterparts for the launcher: wait until all other ranks are ready; let all ranks continue. */
 tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
 tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces);
-/* Before a call is captured. TUTTI_ERR_UNSUPPORTED, on all ranks alike: it cannot be, and nobody has heard of it. */
+/* Checks if a call can be captured. TUTTI_ERR_UNSUPPORTED, on all ranks alike: it cannot, and no peer has seen the
+ * call. */
 tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tutti_stream stream);
-/* Streams go on, those of graphs that are launched later as well, until some time after `leave`, which comes with the end
- * of the communicator. Takes the slots. */
+/* Releases all waiting streams, including those of graphs that are launched later, until some time after `leave`,
+ * which is called at the end of the communicator. Takes ownership of the slots. */
 void tutti_same_gpu_release_streams(tutti_same_gpu *s);
 void tutti_same_gpu_release_leave(tutti_same_gpu *s);
 
-/* same_gpu_keep.c: what outlives communicators. Counters as the GPU sees them; `owner` is whose heap they are in. */
+/* same_gpu_keep.c: resources that outlive communicators. Returns the GPU address of the counters; `owner` is the
+ * process whose heap holds them. */
 tutti_status tutti_same_gpu_pin(const tutti_device *device, struct tutti_peer *owner, tutti_same_gpu_counters *counters,
                                 tutti_same_gpu_counters **on_device_out);
-/* Zeros, in this process's heap. */
+/* Zeroed counters in this process's heap. */
 tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out);
 void tutti_same_gpu_return_counters(void *memory);
-/* Memory of a peer, mapped here. */
+/* Maps memory of a peer. */
 tutti_status tutti_same_gpu_import(const tutti_device *device, const tutti_device_export *exported, void **base_out);
-/* An allocation of exactly so many bytes on that GPU, which is the current one. */
+/* Takes an allocation of exactly `bytes` on that GPU, which must be current. */
 tutti_status tutti_same_gpu_take_slot(const tutti_device *device, int index, size_t bytes, char **memory_out);
 void tutti_same_gpu_return_slot(const char *memory);
 
-/* same_gpu_launch.c: compares all posts; what the caller then needs to launch every piece. */
+/* same_gpu_launch.c: compares all posts and prepares what the caller needs to launch every piece. */
 typedef struct tutti_same_gpu_launch tutti_same_gpu_launch;
 tutti_status tutti_same_gpu_launch_begin(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
                                          tutti_same_gpu_launch **launch_out);

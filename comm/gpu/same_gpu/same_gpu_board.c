@@ -1,24 +1,24 @@
 /*
- * What ranks on one GPU tell each other on the host: posts, counters, exported allocations. See same_gpu.h.
+ * The data that ranks on one GPU share on the host: posts, counters, exported allocations. See same_gpu.h.
  *
- * Boards are in the heaps that ranks of one host map anyway, so what a dead rank has left can still be read.
+ * Boards are in the heaps that ranks of one host map anyway, so the data of a dead rank can still be read.
  */
 #include <stdlib.h>
 
 #include "bootstrap/base/deadline.h"
 #include "bootstrap/base/status.h"
+#include "comm/gpu/device_memory.h"
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/shm/flags.h"
-#include "comm/gpu/device_memory.h"
-#include "comm/shm/retire.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
+#include "comm/shm/retire.h"
 
 /* ---------------------------------------------------------------------------------------------- opening */
 
-/* What a rank tells when it opens: addresses in its own process. */
+/* Published by a rank at open: addresses in its own process. */
 typedef struct hello {
-    uint64_t board, counters; /* 0: could not be made, or none */
+    uint64_t board, counters; /* 0: none, or allocation failed */
 } hello;
 
 static size_t board_bytes(const tutti_same_gpu *s) {
@@ -73,7 +73,7 @@ static void free_board(void *board) {
     tutti_heap_free(board);
 }
 
-/* Board and counters stay until no rank looks at them any more. */
+/* Board and counters are kept until no rank reads them any more. */
 void tutti_same_gpu_close_boards(tutti_comm *comm, tutti_same_gpu *s) {
     if (s->own != NULL) tutti_retire_memory(comm, s->own, free_board);
     if (s->own_counters != NULL) tutti_retire_memory(comm, s->own_counters, tutti_same_gpu_return_counters);
@@ -83,7 +83,7 @@ void tutti_same_gpu_close_boards(tutti_comm *comm, tutti_same_gpu *s) {
 
 /* ---------------------------------------------------------------------------------------------- regions */
 
-/* The entry of the own directory that holds that memory; -1: none. */
+/* The entry of this rank's directory that contains the memory; -1: none. */
 static int find_own(const tutti_same_gpu *s, const void *memory, size_t bytes) {
     uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
     for (uint32_t i = 0; i < count; i++) {
@@ -97,7 +97,7 @@ tutti_status tutti_same_gpu_share(tutti_same_gpu *s, void *memory, size_t bytes)
     uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
     if (s->alone || find_own(s, memory, bytes) >= 0) return TUTTI_OK;
     if (count == TUTTI_SAME_GPU_EXPORTS)
-        return tutti_fail(TUTTI_ERR_MEMORY, "%d pieces of memory of one rank are shared already", (int)count);
+        return tutti_fail(TUTTI_ERR_MEMORY, "one rank has already shared %d allocations, the maximum", (int)count);
     tutti_same_gpu_export *entry = &s->own->exports[count];
     TUTTI_TRY(s->device->export_memory(memory, &entry->exported));
     entry->address = (uint64_t)(uintptr_t)memory;
@@ -106,15 +106,15 @@ tutti_status tutti_same_gpu_share(tutti_same_gpu *s, void *memory, size_t bytes)
     return TUTTI_OK;
 }
 
-/* Blocks of tutti_mem_alloc_cuda are shared when they are first used. They keep their address as long as the process: what
- * is freed is handed out again, but not given back to CUDA once it was shared. When there are too many, calls on the others go by
- * way of slots. */
+/* Blocks of tutti_mem_alloc_cuda are shared at their first use. They keep their address until the process ends: a
+ * freed block is reused, but not returned to CUDA once it was shared. If there are too many, calls on the other
+ * blocks go through slots. */
 static int find_or_share(tutti_same_gpu *s, const void *memory, size_t bytes) {
     void *block;
     size_t block_bytes;
     int index = find_own(s, memory, bytes);
     uint32_t count = atomic_load_explicit(&s->own->nexports, memory_order_relaxed);
-    bool full = count >= TUTTI_SAME_GPU_EXPORTS - TUTTI_SAME_GPU_SLOTS; /* what is left is for slots */
+    bool full = count >= TUTTI_SAME_GPU_EXPORTS - TUTTI_SAME_GPU_SLOTS; /* the rest is for slots */
     if (index >= 0 || full || !tutti_device_memory_share(memory, bytes, &block, &block_bytes)) return index;
     return tutti_same_gpu_share(s, block, block_bytes) == TUTTI_OK ? find_own(s, memory, bytes) : -1;
 }
@@ -137,7 +137,7 @@ static tutti_status import(tutti_same_gpu *s, int rank, int index) {
 }
 
 tutti_status tutti_same_gpu_find(tutti_same_gpu *s, const tutti_comm *comm, int rank,
-                                    const tutti_same_gpu_region *region, void **memory_out) {
+                                 const tutti_same_gpu_region *region, void **memory_out) {
     *memory_out = (void *)(uintptr_t)region->address;
     if (region->bytes == 0 || comm->members[rank].process->self) return TUTTI_OK;
     TUTTI_TRY(import(s, rank, region->export_index));
@@ -164,11 +164,11 @@ tutti_status tutti_same_gpu_claim(tutti_comm *comm, tutti_same_gpu *s, uint64_t 
     uint64_t before = place > TUTTI_SAME_GPU_DEPTH ? place - TUTTI_SAME_GPU_DEPTH : 0;
     tutti_deadline deadline = tutti_deadline_after_ms(comm->timeout_ms);
     tutti_backoff backoff = {.yields = true};
-    while (atomic_load_explicit(launched, memory_order_acquire) < before) { /* pairs with launch_begin's release */
+    while (atomic_load_explicit(launched, memory_order_acquire) < before) { /* pairs with the release in launch_end */
         TUTTI_TRY(tutti_comm_check(comm));
         if (tutti_deadline_passed(&deadline))
             return tutti_fail(TUTTI_ERR_TIMEOUT,
-                              "%d calls on the GPU wait for a rank that is that far behind; communicator \"%s\"",
+                              "%d calls on the GPU wait for a rank that is that many calls behind; communicator \"%s\"",
                               TUTTI_SAME_GPU_DEPTH, comm->name);
         tutti_backoff_pause(&backoff);
     }
@@ -178,8 +178,8 @@ tutti_status tutti_same_gpu_claim(tutti_comm *comm, tutti_same_gpu *s, uint64_t 
 bool tutti_same_gpu_arrive(tutti_same_gpu *s, tutti_same_gpu_post *post, uint64_t place) {
     _Atomic uint64_t *arrived = &s->counters->arrived[place % TUTTI_SAME_GPU_DEPTH].value;
     atomic_store_explicit(&post->number, place, memory_order_release);
-    /* Whoever comes last has seen what all others wrote before. */
+    /* The last rank sees everything that all others wrote before. */
     if (atomic_fetch_add_explicit(arrived, 1, memory_order_acq_rel) + 1 < (uint64_t)s->nranks) return false;
-    atomic_store_explicit(arrived, 0, memory_order_relaxed); /* before launched: then the place is claimed anew */
+    atomic_store_explicit(arrived, 0, memory_order_relaxed); /* before launched, which frees the place */
     return true;
 }

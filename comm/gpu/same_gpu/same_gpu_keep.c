@@ -1,9 +1,9 @@
 /*
- * What ranks on one GPU keep when a communicator goes: slots, counters and what is mapped of peers. To give any of it back to
- * CUDA waits for all streams of the GPU, so also for those that wait for a peer; a rank that destroys a communicator must
- * not. So it is used again by the next one, and goes with the process.
+ * What ranks on one GPU keep when a communicator is destroyed: slots, counters and mappings of peers' memory.
+ * Returning any of it to CUDA waits for all streams of the GPU, including those that wait for a peer; a rank that
+ * destroys a communicator must not wait. So the next communicator reuses it, and it is freed with the process.
  *
- * Invariant: counters and slots come back only when no stream uses them any more.
+ * Invariant: counters and slots are returned only when no stream uses them any more.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "comm/shm/heap.h"
 #include "comm/shm/peer.h"
 
-/* Counters as the GPU sees them: pinned once in a process, however many of its threads are ranks. */
+/* The GPU address of counters: pinned once per process, even if several of its threads are ranks. */
 typedef struct pin {
     tutti_same_gpu_counters *counters, *on_device;
     struct pin *next;
@@ -26,11 +26,11 @@ typedef struct mapping {
     struct mapping *next;
 } mapping;
 
-/* A slot that nobody uses, or one that somebody does. */
+/* A slot, free or in use. */
 typedef struct slot {
     char *memory;
     size_t bytes;
-    int index; /* of its GPU */
+    int index; /* index of its GPU */
     bool in_use;
     struct slot *next;
 } slot;
@@ -50,7 +50,7 @@ static struct {
 
 /* ------------------------------------------------------------------------------------------------ counters */
 
-/* The lock is held. */
+/* With the lock held. */
 static tutti_status add_pin(const tutti_device *device, tutti_peer *owner, tutti_same_gpu_counters *counters,
                             pin **pin_out) {
     pin *p;
@@ -61,7 +61,7 @@ static tutti_status add_pin(const tutti_device *device, tutti_peer *owner, tutti
         free(p);
         return tutti_fail_context(status, "counters of ranks on one GPU");
     }
-    tutti_peer_retain(owner); /* its heap stays mapped where it is */
+    tutti_peer_retain(owner); /* keeps its heap mapped at this address */
     *p = (pin){.counters = counters, .on_device = on_device, .next = kept.pins};
     kept.pins = p;
     *pin_out = p;
@@ -69,7 +69,7 @@ static tutti_status add_pin(const tutti_device *device, tutti_peer *owner, tutti
 }
 
 tutti_status tutti_same_gpu_pin(const tutti_device *device, tutti_peer *owner, tutti_same_gpu_counters *counters,
-                                   tutti_same_gpu_counters **on_device_out) {
+                                tutti_same_gpu_counters **on_device_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&kept.lock);
     pin *p = kept.pins;
@@ -93,8 +93,8 @@ tutti_status tutti_same_gpu_take_counters(tutti_same_gpu_counters **counters_out
     return TUTTI_OK;
 }
 
-/* All ranks have gone. Where one has released its streams, it may go on doing so, and streams may still count: then, and
- * without memory for a note, they are lost, which harms nobody. */
+/* All ranks have left. If one of them has released its streams, it may continue to do so, and streams may still
+ * count: then the counters are leaked, which is harmless; also if there is no memory for the list entry. */
 void tutti_same_gpu_return_counters(void *memory) {
     tutti_same_gpu_counters *counters = memory;
     if (atomic_load_explicit(&counters->released, memory_order_acquire)) return;
@@ -108,8 +108,7 @@ void tutti_same_gpu_return_counters(void *memory) {
 
 /* ------------------------------------------------------------------------------------------------- imports */
 
-tutti_status tutti_same_gpu_import(const tutti_device *device, const tutti_device_export *exported,
-                                      void **base_out) {
+tutti_status tutti_same_gpu_import(const tutti_device *device, const tutti_device_export *exported, void **base_out) {
     tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&kept.lock);
     mapping *m = kept.mappings;
@@ -133,7 +132,7 @@ tutti_status tutti_same_gpu_import(const tutti_device *device, const tutti_devic
 
 /* --------------------------------------------------------------------------------------------------- slots */
 
-/* The lock is held. */
+/* With the lock held. */
 static tutti_status add_slot(const tutti_device *device, int index, size_t bytes, slot **slot_out) {
     slot *new;
     void *memory;

@@ -1,8 +1,9 @@
 /*
- * The one who comes last puts the call into his stream for all. See same_gpu.h.
+ * The launch: the last rank to post enqueues the call in its stream for all ranks. See same_gpu.h.
  *
- * For each piece: wait until all ranks have theirs ready, reduce or copy from all inputs to all outputs, in rank order, and
- * count on `done`. Every pointer of the other ranks is found before the first piece, so that nothing fails half-way.
+ * For each piece: wait until all ranks have theirs ready, reduce or copy from all inputs to all outputs in rank
+ * order, and count on `done`. Every pointer of the other ranks is found before the first piece, so that nothing
+ * fails half-way.
  */
 #include <stdlib.h>
 
@@ -10,11 +11,11 @@
 #include "comm/gpu/same_gpu/same_gpu.h"
 #include "comm/health/monitor.h"
 
-/* Where one rank's segments are, here. */
+/* Where one rank's segments are in this process. */
 typedef struct party {
     const tutti_same_gpu_post *post;
-    char *in_slot, *out_slot; /* NULL: the segments are where the user has them */
-    char **in, **out;         /* by reader, by source; a common one is entered for all */
+    char *in_slot, *out_slot; /* NULL: the segments are used in place */
+    char **in, **out;         /* by reader, by source; a common segment is entered for all */
     size_t *in_bytes, *out_bytes;
 } party;
 
@@ -41,7 +42,7 @@ static tutti_status find_segments(tutti_same_gpu_launch *launch, int rank, int c
     return TUTTI_OK;
 }
 
-/* Staged segments are not looked for: only their sizes count. */
+/* Staged segments are not mapped: only their sizes matter. */
 static void note_sizes(int nranks, int count, const tutti_same_gpu_region *regions, size_t *bytes) {
     for (int i = 0; i < nranks && count > 0; i++) bytes[i] = regions[count == 1 ? 0 : i].bytes;
 }
@@ -94,8 +95,8 @@ static tutti_status compare_posts(tutti_same_gpu_launch *launch) {
     return TUTTI_OK;
 }
 
-/* Ranks of one process with one stream: who calls first would wait in it for the other, who comes behind him. A thread's own
- * default stream has the same handle in all threads. */
+/* Ranks of one process with one stream: the first caller would wait in it for the other, whose work is behind it. A
+ * thread's own default stream has the same handle in all threads. */
 static tutti_status compare_streams(const tutti_same_gpu_launch *launch) {
     const tutti_member *members = launch->comm->members;
     for (int rank = 0; rank < launch->s->nranks; rank++)
@@ -109,7 +110,7 @@ static tutti_status compare_streams(const tutti_same_gpu_launch *launch) {
     return TUTTI_OK;
 }
 
-/* What one sends, the other expects: v-kinds, whose counts are no part of the signature. */
+/* Sent and expected sizes must be equal: for v-kinds, whose counts are not part of the signature. */
 static tutti_status compare_sizes(tutti_same_gpu_launch *launch) {
     int n = launch->s->nranks;
     if (!tutti_op_collects(launch->plan->op) && !tutti_op_is_split(launch->plan->op)) return TUTTI_OK;
@@ -146,7 +147,7 @@ static tutti_status create(tutti_comm *comm, tutti_same_gpu *s, const tutti_same
 }
 
 tutti_status tutti_same_gpu_launch_begin(tutti_comm *comm, tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
-                                            tutti_same_gpu_launch **launch_out) {
+                                         tutti_same_gpu_launch **launch_out) {
     tutti_same_gpu_launch *launch = NULL;
     tutti_status status;
     TUTTI_TRY_GOTO(status, create(comm, s, plan, &launch), fail);
@@ -164,9 +165,8 @@ fail:
 
 /* ------------------------------------------------------------------------------------------- one piece */
 
-/* The piece's part of the segment for `reader` of a rank's input. */
-static const char *input_at(const tutti_same_gpu_launch *launch, int rank, int reader, uint64_t piece,
-                            size_t start) {
+/* The piece's part of a rank's input segment for `reader`. */
+static const char *input_at(const tutti_same_gpu_launch *launch, int rank, int reader, uint64_t piece, size_t start) {
     const party *p = &launch->parties[rank];
     if (p->in_slot == NULL) return p->in[reader] == NULL ? NULL : p->in[reader] + start;
     size_t segment = p->post->nin == 1 ? 0 : (size_t)reader;
@@ -180,13 +180,13 @@ static char *output_at(const tutti_same_gpu_launch *launch, int rank, int source
     return p->out_slot + piece % 2 * p->post->out_half + segment * p->post->out_stride;
 }
 
-/* From all ranks' segments for `reader` into the outputs of the ranks first..end. */
+/* Reduces all ranks' segments for `reader` into the outputs of the ranks first..end. */
 static tutti_status reduce_segment(const tutti_same_gpu_launch *launch, int reader, int first, int end,
                                    uint64_t piece) {
     const tutti_same_gpu *s = launch->s;
     const tutti_op *op = launch->plan->op;
-    size_t start, bytes = tutti_same_gpu_piece(launch->parties[first].out_bytes[0], launch->plan->segment_bytes,
-                                                  piece, &start);
+    size_t start,
+        bytes = tutti_same_gpu_piece(launch->parties[first].out_bytes[0], launch->plan->segment_bytes, piece, &start);
     int ndsts = 0;
     if (bytes == 0) return TUTTI_OK;
     for (int rank = 0; rank < s->nranks; rank++) {
@@ -225,7 +225,7 @@ static tutti_status move_piece(const tutti_same_gpu_launch *launch, uint64_t pie
             s->srcs[count] = input_at(launch, from, to, piece, start);
             s->dsts[count] = output_at(launch, to, from, piece, start);
             s->bytes[count] = bytes;
-            count += bytes > 0 && s->srcs[count] != s->dsts[count]; /* in place: it is there */
+            count += bytes > 0 && s->srcs[count] != s->dsts[count]; /* in place: already there */
         }
     if (count == 0) return TUTTI_OK;
     return s->device->copy_many(s->dsts, s->srcs, s->bytes, count, launch->plan->stream);
@@ -234,7 +234,7 @@ static tutti_status move_piece(const tutti_same_gpu_launch *launch, uint64_t pie
 tutti_status tutti_same_gpu_launch_piece(tutti_same_gpu_launch *launch, uint64_t piece) {
     const tutti_same_gpu *s = launch->s;
     const tutti_same_gpu_plan *plan = launch->plan;
-    /* Who counts fewer pieces has said that all of his are ready. */
+    /* A rank with fewer pieces has already counted all of its pieces as ready. */
     TUTTI_TRY(tutti_same_gpu_wait_ready(s, plan, piece + 1));
     if (tutti_op_reduces(plan->op)) TUTTI_TRY(reduce_piece(launch, piece));
     else if (plan->op->kind != TUTTI_KIND_BARRIER) TUTTI_TRY(move_piece(launch, piece));

@@ -1,14 +1,15 @@
 /*
  * How the streams of ranks on one GPU wait for each other, and how they are released. See same_gpu.h.
  *
- *   calls            counters only grow: nothing is ever taken back
- *   calls in graphs  what is written and waited for is the same in each replay: pieces alone, from 0. Who launches waits for
- *                    all others, writes 0 to their `ready`, then says done to each; each waits for its own `done` and writes
- *                    0 there.
+ *   calls            counters only grow: nothing is ever reset
+ *   calls in graphs  the values written and waited for are the same in each replay: pieces alone, from 0. The launcher
+ *                    waits for all others, writes 0 to their `ready`, then writes done for each; each rank waits for
+ *                    its own `done` and writes 0 there.
  *
- * Invariant of graphs: a rank counts on `ready` again only behind its `done`, so after it was set back; and who launches
- * counts on a `done` again only behind that rank's `ready`, so after that rank has set it back. Where all ranks replay the same
- * calls in the same order, one set of counters therefore does for all graphs of a communicator.
+ * Invariant of graphs: a rank counts on `ready` again only behind its `done`, so after `ready` was reset; and the
+ * launcher counts on a `done` again only behind that rank's `ready`, so after that rank has reset `done`. If all
+ * ranks replay the same calls in the same order, one set of counters is therefore enough for all graphs of a
+ * communicator.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -31,21 +32,18 @@ static tutti_same_gpu_counter *ready_of(const tutti_same_gpu *s, const tutti_sam
     return plan->captured ? &s->on_device->graph_ready[rank] : &s->on_device->ready[rank];
 }
 
-tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
-                                         uint64_t pieces) {
+tutti_status tutti_same_gpu_say_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
     return s->device->write_value(plan->stream, &ready_of(s, plan, s->rank)->value, step_of(plan, pieces));
 }
 
-tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
-                                         uint64_t pieces) {
+tutti_status tutti_same_gpu_wait_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
     tutti_same_gpu_counter *done = plan->captured ? &s->on_device->graph_done[s->rank] : &s->on_device->done;
     TUTTI_TRY(s->device->wait_value(plan->stream, &done->value, step_of(plan, pieces)));
     if (!plan->captured || pieces != TUTTI_SAME_GPU_END) return TUTTI_OK;
     return s->device->write_value(plan->stream, &done->value, 0);
 }
 
-tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
-                                          uint64_t pieces) {
+tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
     void *others[TUTTI_DEVICE_MOST_BUFFERS];
     int nothers = 0;
     for (int rank = 0; rank < s->nranks; rank++)
@@ -53,15 +51,14 @@ tutti_status tutti_same_gpu_wait_ready(const tutti_same_gpu *s, const tutti_same
     return s->device->wait_values(plan->stream, others, nothers, step_of(plan, pieces));
 }
 
-static tutti_status write_to_others(const tutti_same_gpu *s, tutti_stream stream,
-                                    tutti_same_gpu_counter *counters, uint64_t value) {
+static tutti_status write_to_others(const tutti_same_gpu *s, tutti_stream stream, tutti_same_gpu_counter *counters,
+                                    uint64_t value) {
     for (int rank = 0; rank < s->nranks; rank++)
         if (rank != s->rank) TUTTI_TRY(s->device->write_value(stream, &counters[rank].value, value));
     return TUTTI_OK;
 }
 
-tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan,
-                                        uint64_t pieces) {
+tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_gpu_plan *plan, uint64_t pieces) {
     if (!plan->captured) return s->device->write_value(plan->stream, &s->on_device->done.value, step_of(plan, pieces));
     if (pieces == TUTTI_SAME_GPU_END) TUTTI_TRY(write_to_others(s, plan->stream, s->on_device->graph_ready, 0));
     return write_to_others(s, plan->stream, s->on_device->graph_done, pieces);
@@ -69,7 +66,7 @@ tutti_status tutti_same_gpu_say_done(const tutti_same_gpu *s, const tutti_same_g
 
 /* --------------------------------------------------------------------------------------------------- capturing */
 
-/* Can the driver capture what counters need? Tried on one that nobody waits for. */
+/* Checks that the driver can capture the operations on counters; uses a counter that no rank waits for. */
 static tutti_status try_counter(tutti_same_gpu *s, tutti_stream stream) {
     _Atomic uint64_t *trial = &s->on_device->trial.value;
     TUTTI_TRY(s->device->write_value(stream, trial, 1));
@@ -78,35 +75,36 @@ static tutti_status try_counter(tutti_same_gpu *s, tutti_stream stream) {
 
 tutti_status tutti_same_gpu_try_capture(tutti_comm *comm, tutti_same_gpu *s, tutti_stream stream) {
     char reason[TUTTI_ERROR_TEXT_BYTES];
-    if (!comm->gpu->own.stream_waits) /* else a function of the host's waits, which can run but once */
+    if (!comm->gpu->own.stream_waits) /* otherwise a host function waits, which can run only once */
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "calls of communicator \"%s\" cannot be captured into a CUDA graph (carried out by "
+                          "calls of communicator \"%s\" cannot be captured into a CUDA graph (engine "
                           "\"same_device\"): streams of this GPU cannot wait for memory by themselves",
                           comm->name);
     if (!atomic_load(&s->graphs) && try_counter(s, stream) != TUTTI_OK) {
         snprintf(reason, sizeof reason, "%s", tutti_last_error());
         return tutti_fail(TUTTI_ERR_UNSUPPORTED,
-                          "calls of communicator \"%s\" cannot be captured into a CUDA graph (carried out by "
+                          "calls of communicator \"%s\" cannot be captured into a CUDA graph (engine "
                           "\"same_device\"): the driver does not capture waits for memory: %s",
                           comm->name, reason);
     }
-    atomic_store(&s->graphs, true); /* before the look: an abort sees it, or is seen */
+    atomic_store(&s->graphs, true); /* before the check: an abort sees it, or is seen */
     return atomic_load(&s->released) ? tutti_comm_check(comm) : TUTTI_OK;
 }
 
 /* --------------------------------------------------------------------------------------------------- releasing */
 
-/* All waits end at it; not more, since devices compare by the sign of the difference. */
+/* All waits end at this value; not larger, since devices compare by the sign of the difference. */
 #define RELEASED ((uint64_t)INT64_MAX)
 
-/* Streams that had gone on may count once more and so take a release back: it is given again until they have ended. */
+/* Streams that had already continued may count once more and so undo a release: it is repeated until they have
+ * ended. */
 #define RELEASE_MS 10000
 
 typedef struct tutti_same_gpu_release {
     tutti_same_gpu_counters *counters;
     int nranks;
-    atomic_bool lasts; /* graphs may still be launched; written by the communicator, for which it is there until then */
-    char *slots[TUTTI_SAME_GPU_SLOTS]; /* to be returned */
+    atomic_bool lasts; /* graphs may still be launched; written by the communicator; keeps the release alive */
+    char *slots[TUTTI_SAME_GPU_SLOTS]; /* slots to return */
     int nslots;
 } tutti_same_gpu_release;
 
@@ -137,7 +135,7 @@ void tutti_same_gpu_release_streams(tutti_same_gpu *s) {
     atomic_store_explicit(&s->counters->released, true, memory_order_release);
     release_once(s->counters, s->nranks);
     tutti_same_gpu_release *r = malloc(sizeof *r);
-    if (r == NULL) return; /* it is given only once, and the slots are lost */
+    if (r == NULL) return; /* streams are released only once, and the slots are leaked */
     bool lasts = atomic_load(&s->graphs);
     *r = (tutti_same_gpu_release){.counters = s->counters, .nranks = s->nranks, .lasts = lasts, .nslots = s->nkept};
     memcpy(r->slots, s->kept, sizeof r->slots);

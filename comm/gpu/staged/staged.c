@@ -1,11 +1,11 @@
 /*
- * The staged engine, which serves every communicator and every call. See staged.h for how pieces go.
+ * The staged engine, which serves every communicator and every call. See staged.h for the flow of pieces.
  *
- * Calls of one communicator share its slots and words, so a call in another stream waits there for the one before it; the
- * collectives of the host are in that order anyhow. Nobody but the worker thread runs them, since it may have to wait for the
- * stream first.
+ * Calls of one communicator share its slots and words, so a call in another stream waits in that stream for the
+ * previous call; their collectives on the host run in that order anyway. Only the worker thread runs these
+ * collectives, since it may first have to wait for the stream.
  *
- * Invariant: `done` never decreases, and is RELEASED from the break of the communicator on.
+ * Invariant: `done` never decreases, and is RELEASED once the communicator is broken.
  */
 #include "comm/gpu/staged/staged.h"
 
@@ -15,13 +15,13 @@
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
 #include "comm/gpu/engines.h"
-#include "comm/shm/flags.h"
 #include "comm/p2p/p2p.h"
+#include "comm/shm/flags.h"
 
-/* Larger than any ticket, also for a GPU that compares numbers as signed ones. */
+/* Larger than any ticket, also for a GPU that compares numbers as signed. */
 #define RELEASED (UINT64_MAX >> 1)
 
-#define WORDS_BYTES ((size_t)256) /* two, each on lines of its own */
+#define WORDS_BYTES ((size_t)256) /* two words, each on its own cache lines */
 
 static bool fits(const tutti_comm *comm, char *reason_out, size_t capacity) {
     (void)comm;
@@ -38,7 +38,7 @@ static void store_done(tutti_staged *staged, uint64_t ticket) {
                                                                      memory_order_release, memory_order_relaxed)) {}
 }
 
-/* Until the stream has brought the piece. That takes as long as what precedes it there. */
+/* Waits until the piece has arrived from the stream. This takes as long as the earlier work in the stream. */
 static tutti_status await_arrival(tutti_comm *comm, const tutti_staged *staged, uint64_t ticket) {
     tutti_backoff backoff = {.yields = true};
     while (atomic_load_explicit(staged->arrived, memory_order_acquire) < ticket) {
@@ -97,14 +97,14 @@ static tutti_status enqueue_pieces(const tutti_stream_comm *gpu, const tutti_sta
     return TUTTI_OK;
 }
 
-/* Memory for a piece that does not fit into a slot. */
+/* Leases memory for a piece that does not fit into a slot. */
 static tutti_status lease(const tutti_stream_comm *gpu, tutti_staged_job *job) {
     size_t bytes = tutti_staged_job_bytes(job);
     if (bytes <= job->staged->slot_bytes) return TUTTI_OK;
     return tutti_pinned_lease(gpu->device, bytes, &job->own_slots);
 }
 
-/* Takes the job over, also where it fails. */
+/* Pushes the job to the worker's queue. Takes ownership of the job, also on failure. */
 static tutti_status push(tutti_comm *comm, tutti_staged_job *job, tutti_work **work_out) {
     tutti_work *work;
     tutti_status status = tutti_work_create(comm, &work);
@@ -114,7 +114,7 @@ static tutti_status push(tutti_comm *comm, tutti_staged_job *job, tutti_work **w
     }
     work->op = job->op;
     work->run = run;
-    work->arrays = job; /* goes with the work */
+    work->arrays = job; /* freed with the work */
     atomic_store_explicit(&work->hurried, true, memory_order_relaxed);
     status = tutti_queue_push(comm, work);
     if (status == TUTTI_OK) *work_out = work;
@@ -122,7 +122,7 @@ static tutti_status push(tutti_comm *comm, tutti_staged_job *job, tutti_work **w
     return status;
 }
 
-/* Behind the call: what the next one, in whichever stream, and the memory's next user have to wait for. */
+/* Puts marks behind the call, for the next call in any stream and for the next user of the memory. */
 static tutti_status mark(const tutti_stream_comm *gpu, const tutti_staged_job *job, tutti_stream stream) {
     tutti_stream_event *behind;
     TUTTI_TRY(gpu->device->event_record(job->staged->last, stream));
@@ -148,8 +148,8 @@ static tutti_status enqueue_job(const tutti_stream_comm *gpu, const tutti_staged
     return mark(gpu, job, stream);
 }
 
-/* The worker has the job before the stream: a stream holds about a thousand operations, and who has more of them has to wait
- * until the first pieces have been carried out. */
+/* The job is pushed to the worker before it is enqueued in the stream: a stream holds about a thousand operations,
+ * and a caller that enqueues more waits until the first pieces have been carried out. */
 static tutti_status enqueue(tutti_comm *comm, const tutti_stream_call *call) {
     const tutti_stream_comm *gpu = comm->gpu;
     tutti_staged *staged = gpu->staged_state;
@@ -231,7 +231,7 @@ static void abort_staged(tutti_comm *comm) {
 
 const tutti_stream_engine tutti_engine_staged = {
     .name = "staged",
-    .when = "always: through host memory and what carries out calls on that",
+    .when = "always: through host memory, by collectives on the host",
     .fits = fits,
     .open = open_staged,
     .enqueue = enqueue,

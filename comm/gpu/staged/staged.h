@@ -1,11 +1,11 @@
 /*
- * The staged engine: CUDA memory through pinned host memory, in pieces. What the files staged*.c share.
+ * The staged engine: CUDA memory through pinned host memory, in pieces. Shared by the files staged*.c.
  *
  *   stream            D2H 0 | arrived=1 | D2H 1 | arrived=2 | D2H 2 | arrived=3 | wait done>=1 | H2D 0 | D2H 3 | ...
  *   worker thread              collective 0, done=1     collective 1, done=2     ...
  *
- * Piece k lies in slot k % TUTTI_STAGED_SLOTS. A rank's slot holds what it reads and writes of the piece, as a collective of
- * the host wants it, in place where there is a way to.
+ * Piece k is in slot k % TUTTI_STAGED_SLOTS. A rank's slot holds what the rank reads and writes of the piece, laid
+ * out as a collective on host memory needs it, in place where possible.
  */
 #ifndef TUTTI_STAGED_H
 #define TUTTI_STAGED_H
@@ -16,7 +16,7 @@
 #include "comm/gpu/stream.h"
 
 #define TUTTI_STAGED_SLOTS 3
-#define TUTTI_STAGED_CALLS 256 /* that are remembered; a stream that waits holds fewer */
+#define TUTTI_STAGED_CALLS 256 /* remembered calls; a waiting stream holds fewer */
 
 typedef struct tutti_staged_call {
     uint64_t number; /* 0: none */
@@ -24,61 +24,62 @@ typedef struct tutti_staged_call {
     uint64_t end; /* ticket of its last piece */
 } tutti_staged_call;
 
-/* One rank's, for one communicator. */
+/* State of one rank in one communicator. */
 typedef struct tutti_staged {
     const tutti_comm *comm;
     tutti_pinned *memory; /* the words, then the slots */
     char *slots;
     size_t slot_bytes;
-    _Atomic uint64_t *arrived; /* written in streams: pieces that are in their slots */
-    _Atomic uint64_t *done;    /* written by the worker: pieces whose results are there; pairs with the stream's wait */
+    _Atomic uint64_t *arrived; /* written in streams: pieces that have arrived in their slots */
+    _Atomic uint64_t *done;    /* written by the worker: pieces whose results are ready; pairs with the stream's wait */
     void *arrived_on_device, *done_on_device;
-    uint64_t tickets;                            /* pieces enqueued so far; the calling thread's, like the rest */
-    bool used;                                   /* there was a call */
-    bool torn;                                   /* one is in a stream in part, with no mark behind it */
-    tutti_stream last_stream;                    /* where the last call is */
-    tutti_event_handle last;                     /* behind it, for streams */
-    tutti_stream_event *behind;                          /* and for the host */
-    tutti_staged_call calls[TUTTI_STAGED_CALLS]; /* the last ones; staged_streams.c, under its lock */
-    struct tutti_staged *next;                   /* there */
+    uint64_t tickets;           /* pieces enqueued so far; calling thread only, like the fields up to behind */
+    bool used;                  /* a call was made */
+    bool torn;                  /* a call is partly enqueued, with no mark behind it */
+    tutti_stream last_stream;   /* stream of the last call */
+    tutti_event_handle last;    /* recorded behind the last call, for streams */
+    tutti_stream_event *behind; /* mark behind the last call, for the host */
+    tutti_staged_call calls[TUTTI_STAGED_CALLS]; /* the last calls; staged_streams.c, under its lock */
+    struct tutti_staged *next;                   /* list of staged_streams.c */
 } tutti_staged;
 
-/* A run of elements of the caller's memory, and where its pieces lie in a slot. */
+/* A contiguous range of the caller's memory, and the place of its pieces in a slot. */
 typedef struct tutti_staged_part {
     char *on_gpu;
     size_t count;
-    size_t slice; /* of equal slices: which one */
-    size_t at;    /* of slices that differ (v-kinds): bytes from the slot's start */
+    size_t slice; /* index of the slice, if slices are equal */
+    size_t at;    /* if slices differ (v-kinds): bytes from the start of the slot */
 } tutti_staged_part;
 
-/* A call cut into pieces: piece k is elements [k * piece, (k + 1) * piece) of every part. */
+/* A call split into pieces: piece k is the elements [k * piece, (k + 1) * piece) of every part. */
 typedef struct tutti_staged_job {
     tutti_staged *staged;
-    tutti_op op; /* the whole; what is told of it */
+    tutti_op op; /* the whole call, for reports and errors */
     size_t piece, pieces;
     bool equal;              /* all parts have op.count elements: slices of a piece are as long as the piece */
-    tutti_pinned *own_slots; /* one piece that is larger than the slots; NULL */
-    uint64_t ticket;         /* of piece 0, less 1 */
+    tutti_pinned *own_slots; /* memory for a single piece that is larger than a slot; or NULL */
+    uint64_t ticket;         /* ticket of piece 0, minus 1 */
     int nins, nouts;
     tutti_staged_part *ins, *outs;
-    const void **srcs; /* of the running piece's v-kind */
+    const void **srcs; /* arrays of the running piece, for v-kinds */
     void **dsts;
     size_t *src_counts, *dst_counts;
 } tutti_staged_job;
 
-/* A job for op, with all of its arrays in one block of malloc. */
+/* Makes a job for op; the job and all of its arrays are one malloc block. */
 tutti_status tutti_staged_job_make(tutti_comm *comm, const tutti_op *op, size_t slot_bytes, tutti_staged_job **job_out);
-/* Bytes of the largest slot that it needs. */
+/* Bytes of the largest slot that the job needs. */
 size_t tutti_staged_job_bytes(const tutti_staged_job *job);
 /* Elements of `part` in piece k. */
 size_t tutti_staged_part_count(const tutti_staged_job *job, const tutti_staged_part *part, size_t k);
-/* Where they lie in their slot. */
+/* The place of these elements in their slot. */
 char *tutti_staged_part_place(const tutti_staged_job *job, const tutti_staged_part *part, size_t k);
-/* Piece k as a collective of the host. */
+/* Piece k as a collective on host memory. */
 tutti_op tutti_staged_piece(tutti_comm *comm, tutti_staged_job *job, size_t k);
 
-/* staged_streams.c: from when on the ranks of this process see its calls, until when, and a call, to which the last tickets belong;
- * TUTTI_ERR_ARGUMENT: the stream waits for it already, for another rank of this process. */
+/* staged_streams.c: enter and leave make the calls of this rank visible to the other ranks of this process; note
+ * adds a call, to which the last tickets belong. TUTTI_ERR_ARGUMENT: the stream already waits for this call, for
+ * another rank of this process. */
 void tutti_staged_streams_enter(tutti_staged *staged);
 void tutti_staged_streams_leave(const tutti_staged *staged);
 tutti_status tutti_staged_streams_note(tutti_staged *staged, const tutti_stream_call *call);

@@ -1,15 +1,16 @@
 /*
- * How a collective is cut into pieces, and what a piece looks like in its slot. See staged.h.
+ * How a collective is split into pieces, and the layout of a piece in its slot. See staged.h.
  *
- * Where all ranks know all counts, pieces are as long as fits into a slot, and equally many on all ranks. The counts of
- * all_to_all_v, gather_v and scatter_v are known pairwise only: such a call is one piece, in memory of its own.
+ * If all ranks know all counts, pieces are as long as fits into a slot, and all ranks have the same number of them.
+ * The counts of all_to_all_v, gather_v and scatter_v are known pairwise only: such a call is one piece, in its own
+ * memory.
  */
 #include <stdlib.h>
 
-#include "bootstrap/base/status.h"
 #include "bootstrap/base/hash.h"
-#include "comm/gpu/staged/staged.h"
+#include "bootstrap/base/status.h"
 #include "comm/base/op.h"
+#include "comm/gpu/staged/staged.h"
 
 #define PART_ALIGNMENT ((size_t)64)
 
@@ -17,7 +18,7 @@ static bool counts_are_known(const tutti_op *op) {
     return op->kind != TUTTI_KIND_ALL_TO_ALL_V && op->kind != TUTTI_KIND_GATHER_V && op->kind != TUTTI_KIND_SCATTER_V;
 }
 
-/* Slices of a piece in the slot of the rank that has most of them. */
+/* Number of slices of a piece in the slot of the rank that has most of them. */
 static size_t slices(const tutti_comm *comm, const tutti_op *op) {
     switch (op->kind) {
     case TUTTI_KIND_ALL_REDUCE:
@@ -35,7 +36,7 @@ static void add(tutti_staged_part *parts, int *count, tutti_span span, size_t it
         (tutti_staged_part){.on_gpu = (char *)(uintptr_t)span.data, .count = span.bytes / item_bytes, .slice = slice};
 }
 
-/* Of which slice of the slot is the rank's only input or output? */
+/* The slice of the slot that holds the rank's only input or output. */
 static size_t own_slice(const tutti_comm *comm, const tutti_op *op) {
     switch (op->kind) {
     case TUTTI_KIND_ALL_GATHER:
@@ -62,7 +63,7 @@ static void list_parts(const tutti_comm *comm, tutti_staged_job *job) {
             outs > 1 ? (size_t)i : own_slice(comm, op));
 }
 
-/* Lays slices that differ one behind the other; gives the bytes of all. */
+/* Places slices of different sizes one after the other; returns the bytes of all. */
 static size_t lay_out(tutti_staged_part *parts, int count, size_t piece, size_t item_bytes, size_t at) {
     for (int i = 0; i < count; i++) {
         parts[i].at = at;
@@ -71,7 +72,7 @@ static size_t lay_out(tutti_staged_part *parts, int count, size_t piece, size_t 
     return at;
 }
 
-/* The list of one part lies in the slice of the other that is this rank's, if that has one. */
+/* Places both lists. A list of one part is placed in this rank's slice of the other list, if that has several. */
 static size_t lay_out_both(tutti_staged_job *job, size_t item_bytes) {
     bool both = job->nins > 1 && job->nouts > 1;
     tutti_staged_part *longer = job->nins > job->nouts ? job->ins : job->outs;
@@ -120,7 +121,7 @@ tutti_status tutti_staged_job_make(tutti_comm *comm, const tutti_op *op, size_t 
     job->equal = !tutti_op_has_counts(op);
     list_parts(comm, job);
     cut(comm, job, slot_bytes);
-    job->op.src = job->op.dst = NULL; /* not what the host may touch; nor are the arrays there any longer */
+    job->op.src = job->op.dst = NULL; /* the host must not access these, and the arrays end with the call */
     job->op.srcs = NULL;
     job->op.dsts = NULL;
     job->op.src_counts = job->op.dst_counts = NULL;
@@ -155,7 +156,7 @@ char *tutti_staged_part_place(const tutti_staged_job *job, const tutti_staged_pa
     return slot_of(job, k) + (job->equal ? part->slice * slice_bytes : part->at);
 }
 
-/* Entry by entry, where the kind has a list of them. */
+/* Fills the lists of the piece entry by entry, if the kind has lists. */
 static void fill_lists(tutti_staged_job *job, size_t k, tutti_op *piece) {
     bool lists = tutti_op_has_counts(piece);
     bool input_list = lists && tutti_op_is_split(piece), output_list = lists && tutti_op_collects(piece);

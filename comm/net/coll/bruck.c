@@ -1,24 +1,25 @@
 /*
- * Bruck's algorithms: log2(n) steps, rounded up, for short blocks, which travel together.
+ * Bruck's algorithms: log2(n) steps, rounded up, for short blocks, of which several share a message.
  *
- *   all_gather   a rank collects the blocks of me, me+1, me+2, ... in this order; in the step with distance d it gives all it
- *                has (at most what is still missing) to me-d and gets as much from me+d
- *   all_to_all   the block for rank me+i waits in slot i; in the step with distance d all slots with bit d in their number
- *                go to me+d. So a block that has i to go travels the bits of i: log2(n) / 2 times, on average
+ *   all_gather   a rank collects the blocks of me, me+1, me+2, ... in this order; in the step with distance d it sends
+ *                all it has (at most what is still missing) to me-d and receives as much from me+d
+ *   all_to_all   the block for rank me+i is kept in slot i; in the step with distance d all slots with bit d in their
+ *                number are sent to me+d. So a block that has i ranks to go moves once per set bit of i: log2(n) / 2
+ *                times, on average
  *
  * Source: Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport
  * message-passing systems (1997).
  */
 #include "comm/net/coll/rail_call.h"
 
-/* `bytes`: of the largest block. */
+/* `bytes`: size of the largest block. */
 size_t tutti_bruck_scratch(int n, size_t bytes, size_t piece_bytes) {
     (void)piece_bytes;
     size_t all = tutti_rail_room((size_t)n * bytes);
     return 3 * all;
 }
 
-/* Bytes of `count` blocks from that of `first` on, around the circle. */
+/* Bytes of `count` blocks, beginning with that of `first`, around the ring. */
 static size_t bytes_of(const tutti_rail_call *call, int first, int count) {
     size_t bytes = 0;
     for (int i = 0; i < count; i++) bytes += call->receives[tutti_rail_next(call, first, i)].bytes;
@@ -51,7 +52,7 @@ tutti_status tutti_bruck_all_gather(tutti_rail_call *call) {
 
 /* ---------------------------------------------------------------------------------------------------- all_to_all */
 
-/* Copies the slots with bit `distance` to `packed`, or back; gives their bytes. */
+/* Copies the slots with bit `distance` to `packed`, or back; returns their bytes. */
 static size_t pack(int n, int distance, char *slots, char *packed, size_t bytes, bool back) {
     size_t used = 0;
     for (int slot = distance; slot < n; slot++) {
@@ -77,7 +78,7 @@ tutti_status tutti_bruck_all_to_all(tutti_rail_call *call) {
                                       tutti_rail_next(call, me, -distance), received, moved));
         pack(n, distance, slots, received, bytes, true);
     }
-    /* What came in slot i has come i ranks far. */
+    /* The block in slot i now comes from the rank i before this one. */
     for (int i = 1; i < n; i++)
         tutti_rail_copy(call->receives[tutti_rail_next(call, me, -i)].data, slots + (size_t)i * bytes, bytes);
     return TUTTI_OK;

@@ -1,9 +1,9 @@
 /*
- * Measures what a rail costs. See cost.h.
+ * Measures the costs of a rail. See cost.h.
  *
- * All ranks exchange messages with neighbours at the same time, since in a collective all of them need the cores and the
- * network at once: short ones, then long ones, whose length follows from what the shorter ones took. That costs some
- * milliseconds. The worst of what the ranks find is what rank 0 says.
+ * All ranks exchange messages with neighbours at the same time, since in a collective all of them need the cores
+ * and the network at once: first short messages, then long ones, whose length is derived from the time of the
+ * shorter ones. The measurement takes some milliseconds. Rank 0 distributes the worst of all ranks' values.
  */
 #include "comm/net/coll/cost.h"
 
@@ -22,13 +22,13 @@ const tutti_cost tutti_cost_ordinary = {
 #define SHORT_TIMES      16
 #define LONG_TIMES       3
 #define MOST_NEIGHBOURS  7
-#define LONG_TAKES_US    10000.0 /* the longest exchange is to take about that */
+#define LONG_TAKES_US    10000.0 /* target time of the longest exchange */
 #define LEAST_LONG_BYTES ((size_t)256 << 10)
 #define MOST_LONG_BYTES  (TUTTI_COST_SCRATCH_BYTES / 2)
 #define REDUCED_BYTES    ((size_t)128 << 10)
 #define LEAST_US         0.01
 
-/* libtutti does without libm. */
+/* libtutti does not use libm. */
 static double larger(double a, double b) {
     return a > b ? a : b;
 }
@@ -47,13 +47,13 @@ static double median_us(int64_t *taken_ns, int times) {
     return larger((double)taken_ns[times / 2] / 1e3, LEAST_US);
 }
 
-/* To the rank `distance` further on, from the one as far back. */
+/* Sends to the rank `distance` after this one, and receives from the rank `distance` before it. */
 static tutti_status pass_on(const tutti_rail *rail, int distance, char *scratch, size_t bytes) {
     int to = (rail->me + distance) % rail->n, from = (rail->me + rail->n - distance) % rail->n;
     return tutti_link_exchange(rail, to, scratch, bytes, from, scratch + MOST_LONG_BYTES, bytes);
 }
 
-/* One step of several, each of which needs what the one before brought, as in a barrier. */
+/* The time of one of several steps, each of which needs the data of the step before, as in a barrier. */
 static tutti_status time_step(const tutti_rail *rail, char *scratch, double *us_out) {
     int64_t taken_ns[SHORT_TIMES];
     int steps = 0;
@@ -68,8 +68,8 @@ static tutti_status time_step(const tutti_rail *rail, char *scratch, double *us_
     return TUTTI_OK;
 }
 
-/* What one more message costs that is sent, and one that comes, at the same time as others: with several neighbours, since
- * each message wakes another rank. */
+/* The cost of one more message that is sent, and one that is received, at the same time as others; measured with
+ * several neighbours, since each message wakes another rank. */
 static tutti_status time_message(const tutti_rail *rail, char *scratch, double step_us, double *us_out) {
     tutti_link_part parts[2 * MOST_NEIGHBOURS];
     int64_t taken_ns[SHORT_TIMES];
@@ -90,7 +90,7 @@ static tutti_status time_message(const tutti_rail *rail, char *scratch, double s
     return TUTTI_OK;
 }
 
-/* All links between neighbours in both directions at once. */
+/* Uses all links between neighbours in both directions at once. */
 static tutti_status time_long(const tutti_rail *rail, char *scratch, size_t bytes, tutti_cost *cost) {
     int64_t taken_ns[LONG_TIMES];
     for (int i = 0; i < LONG_TIMES; i++) {
@@ -124,7 +124,8 @@ static double cores_per_rank(const tutti_comm *comm) {
     return comm->host_cores >= comm->host_ranks ? 1 : (double)comm->host_cores / comm->host_ranks;
 }
 
-/* With short messages, and the bandwidth of ones that are long enough to tell how long the longest may be. */
+/* Measures with short messages, and the bandwidth with messages long enough to derive the length of the longest
+ * ones. */
 static tutti_status measure_short(const tutti_rail *rail, char *scratch, tutti_cost *cost) {
     memset(scratch, 0, TUTTI_COST_SCRATCH_BYTES);
     TUTTI_TRY(time_step(rail, scratch, &cost->latency_us));
@@ -142,7 +143,7 @@ static tutti_status measure_long(const tutti_rail *rail, char *scratch, tutti_co
     return time_long(rail, scratch, bytes < (double)MOST_LONG_BYTES ? (size_t)bytes : MOST_LONG_BYTES, cost);
 }
 
-/* Each number is the worse one: what the slowest host takes, all wait for. */
+/* The worse value of each number: all ranks wait for the slowest host. */
 static tutti_cost worse(const tutti_cost *one, const tutti_cost *other) {
     return (tutti_cost){.latency_us = larger(one->latency_us, other->latency_us),
                         .message_us = larger(one->message_us, other->message_us),
@@ -153,7 +154,8 @@ static tutti_cost worse(const tutti_cost *one, const tutti_cost *other) {
 
 /* ------------------------------------------------------------------------------------------------------ agreeing */
 
-/* A binomial tree, up and down: there is no table of algorithms yet. A rank's parent is the one without its lowest bit. */
+/* A binomial tree, up and down, since there is no table of algorithms yet. A rank's parent is its number without
+ * the lowest set bit. */
 static int lowest_bit(const tutti_rail *rail) {
     int bit = 1;
     while (bit < rail->n && (rail->me & bit) == 0) bit *= 2;
@@ -197,7 +199,8 @@ tutti_status tutti_cost_agree(const tutti_rail *rail, char *scratch, tutti_cost 
         TUTTI_TRY(measure_long(rail, scratch, &cost));
         TUTTI_TRY(agree_on_worst(rail, &cost));
     }
-    if (!is_sane(&cost)) return tutti_fail(TUTTI_ERR_DATA, "rank 0 of a rail sent costs that no network has");
+    if (!is_sane(&cost))
+        return tutti_fail(TUTTI_ERR_DATA, "rank 0 of a rail sent invalid network costs: negative, zero or not finite");
     *cost_out = cost;
     return TUTTI_OK;
 }

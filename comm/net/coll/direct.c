@@ -1,19 +1,21 @@
 /*
- * Data that is only moved, everybody to everybody at once: one step, and each byte goes the shortest way. With many ranks
- * and long blocks a ring or pairs are kinder to the network: here all of a rank's senders send to it at the same time.
+ * Data is only moved, and all ranks send to all others at once: one step, and each byte takes the shortest way.
+ * With many ranks and long blocks, a ring or pairs load the network more evenly: here all senders of a rank send to
+ * it at the same time.
  *
- * all_to_all moves in pieces on all ranks, since some may be in place: transfers must be of equal size on both sides.
+ * all_to_all moves in pieces on all ranks, since it may be in place on some of them: transfers must have equal
+ * sizes on both sides.
  *
- * broadcast of long vectors: the root sends each rank a slice, and all send their slices to all (van de Geijn): two steps
- * in which nobody sends more than the vector.
+ * broadcast of long vectors: the root sends each rank a slice, and all ranks send their slices to all others (van
+ * de Geijn): two steps in which no rank sends more than the vector.
  */
 #include <string.h>
 
-#include "comm/net/coll/rail_call.h"
 #include "comm/base/slice.h"
+#include "comm/net/coll/rail_call.h"
 
 size_t tutti_direct_all_to_all_scratch(int n, size_t bytes, size_t piece_bytes) {
-    size_t copies = (size_t)(n - 1) * tutti_rail_room(tutti_min_size(bytes, piece_bytes)); /* in place */
+    size_t copies = (size_t)(n - 1) * tutti_rail_room(tutti_min_size(bytes, piece_bytes)); /* used in place */
     return tutti_direct_move_scratch(n, bytes, piece_bytes) + copies;
 }
 
@@ -28,7 +30,7 @@ static void add(tutti_link_part *parts, int *nparts, int rank, bool sends, tutti
 
 /* ------------------------------------------------------------------------------- all_gather, gather, scatter */
 
-/* What this rank has for `rank`, and what it gets from it: no bytes, if nothing. */
+/* The block that this rank sends to `rank`, and the one that it receives from it: 0 bytes if there is none. */
 static tutti_rail_block sent_to(const tutti_rail_call *call, int rank) {
     switch (call->kind) {
     case TUTTI_KIND_ALL_GATHER: return call->receives[call->rail->me];
@@ -66,7 +68,8 @@ static tutti_rail_block piece_of(tutti_rail_block block, size_t piece_bytes, siz
     return (tutti_rail_block){.data = tutti_rail_at(block.data, piece.start), .bytes = piece.bytes};
 }
 
-/* Piece k of all blocks. In place, what is sent lies where something else is to come: `copies` has room for it. */
+/* Moves piece k of all blocks. In place, arriving data would overwrite data still to be sent, so `copies` holds the
+ * latter. */
 static tutti_status move_pieces(const tutti_rail_call *call, tutti_link_part *parts, char *copies, size_t k) {
     int n = call->rail->n, me = call->rail->me, nparts = 0;
     size_t room = tutti_rail_room(tutti_min_size(call->bytes, call->piece_bytes));

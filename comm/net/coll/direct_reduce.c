@@ -1,34 +1,36 @@
 /*
- * Reductions in which everybody sends to everybody at once; who has all inputs adds them up in the order of the rail.
+ * Reductions in which all ranks send to all others at once; a rank that has all inputs adds them in the order of
+ * the rail.
  *
- *   whole    each rank gets the others' whole vectors and adds up all of it. One step. For short vectors, and for two
+ *   whole    each rank receives the others' whole vectors and adds all of it. One step. For short vectors, and for two
  *            ranks, where it moves no more than slices do.
- *   sliced   rank i gets the others' slice i, adds it up, and sends the result to all (all_reduce), to the root (reduce), or
- *            keeps it (reduce_scatter). 2 (n-1)/n of the vector leave each rank, as with a ring, in two steps instead
- *            of 2 (n-1).
+ *   sliced   rank i receives the others' slice i, adds it, and sends the result to all (all_reduce), to the root
+ *            (reduce), or keeps it (reduce_scatter). 2 (n-1)/n of the vector leave each rank, as with a ring, in
+ *            two steps instead of 2 (n-1).
  *
- * Both work in pieces, so that inputs lie in a cache when they are added up; piece k-1 is added up while piece k moves:
+ * Both work in pieces, so that inputs are in a cache when they are added; piece k-1 is added while piece k moves:
  *
- *   step k:  inputs of piece k move  |  piece k-1 is added up;  then its results move (sliced)
+ *   step k:  inputs of piece k move  |  piece k-1 is added;  then its results move (sliced)
  *
- * In place: an input is sent before the result overwrites it, since a piece's results move a step after its inputs.
+ * In place: an input is sent before the result overwrites it, since the results of a piece move one step after its
+ * inputs.
  */
 #include "comm/net/coll/rail_call.h"
 
 typedef struct direct {
     tutti_rail_call *call;
     int n, me;
-    size_t piece_bytes; /* of each sender */
+    size_t piece_bytes; /* per sender */
     size_t npieces;
-    bool adds, sends; /* does this rank get a result, and does it send inputs? (whole) */
+    bool adds, sends; /* whether this rank gets a result, and whether it sends inputs (whole) */
     tutti_link_part *parts;
     const void **views;
     char *inputs; /* [2][n - 1] pieces */
-    char *result; /* a piece, where the result is not for this rank */
+    char *result; /* one piece, for results that this rank does not keep */
     tutti_rail_adding adding;
 } direct;
 
-/* All inputs of a step together are one piece. */
+/* The inputs of one step add up to one piece. */
 static size_t share_of_piece(int n, size_t piece_bytes) {
     size_t share = piece_bytes / (size_t)(n > 1 ? n - 1 : 1) / TUTTI_CACHE_LINE * TUTTI_CACHE_LINE;
     return tutti_max_size(share, TUTTI_CACHE_LINE);
@@ -48,7 +50,7 @@ size_t tutti_direct_sliced_scratch(int n, size_t bytes, size_t piece_bytes) {
     return tutti_direct_whole_scratch(n, bytes, piece_bytes);
 }
 
-/* `most_bytes`: of what one rank sends to another. */
+/* `most_bytes`: the most that one rank sends to another. */
 static direct begin(tutti_rail_call *call, size_t most_bytes) {
     size_t share = tutti_min_size(share_of_piece(call->rail->n, call->piece_bytes), tutti_rail_room(call->bytes));
     direct d = {.call = call, .n = call->rail->n, .me = call->rail->me, .piece_bytes = share};
@@ -60,13 +62,13 @@ static direct begin(tutti_rail_call *call, size_t most_bytes) {
     return d;
 }
 
-/* Where the input of `rank` for piece k arrives. */
+/* Where the input of `rank` for piece k is received. */
 static char *input_of(const direct *d, int rank, size_t k) {
     size_t index = (size_t)(rank < d->me ? rank : rank - 1);
     return d->inputs + ((k % 2) * (size_t)(d->n - 1) + index) * d->piece_bytes;
 }
 
-/* Prepares the addition of what has arrived in step k; `own`: this rank's input. */
+/* Prepares the addition of the inputs received in step k; `own`: this rank's input. */
 static void prepare(direct *d, size_t k, const void *own, char *dst, size_t bytes) {
     for (int rank = 0; rank < d->n; rank++) d->views[rank] = rank == d->me ? own : input_of(d, rank, k);
     d->adding =
@@ -108,7 +110,7 @@ tutti_status tutti_direct_whole(tutti_rail_call *call) {
 
 /* ----------------------------------------------------------------------------------------------------- sliced */
 
-/* This rank's input for `rank`, and where the result of `rank` goes, if it comes here. */
+/* This rank's input for `rank`, and where the result of `rank` goes, if this rank receives it. */
 typedef struct segment {
     char *src, *dst;
     size_t bytes;
@@ -141,7 +143,7 @@ static int list_inputs(const direct *d, size_t k) {
     return nparts;
 }
 
-/* Where this rank's result of piece k is made. */
+/* Where this rank's result of piece k is written. */
 static char *result_of(const direct *d, size_t k) {
     segment own = segment_of(d->call, d->me);
     return own.dst != NULL ? own.dst + tutti_rail_piece_of(own.bytes, d->piece_bytes, k).start : d->result;

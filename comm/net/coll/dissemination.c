@@ -1,6 +1,7 @@
 /*
- * Barrier by dissemination: in step k each rank sends a byte to the one 2^k further on and awaits one from the one 2^k back.
- * After log2(n) steps, rounded up, it has heard of all, since it hears from whom who had heard of 2^k ranks.
+ * Barrier by dissemination: in step k each rank sends a byte to the rank 2^k after it and waits for one from the
+ * rank 2^k before it. After log2(n) steps, rounded up, all have arrived, since the sender in step k has heard,
+ * directly or indirectly, from 2^k ranks.
  *
  * Source: Hensgen, Finkel, Manber: Two algorithms for barrier synchronization (1988).
  */

@@ -1,27 +1,27 @@
 /*
- * Two binary trees at once, for long vectors on many ranks: each carries one half of the vector, and whoever passes data on
- * in one tree is a leaf of the other, so every rank sends and receives the whole vector once, and a piece needs log2(n) steps
- * to all.
+ * Two binary trees at once, for long vectors on many ranks: each tree carries one half of the vector, and an inner
+ * rank of one tree is a leaf of the other. So every rank sends and receives the whole vector once, and a piece
+ * reaches all ranks in log2(n) steps.
  *
- * Ranks are numbered from the root on. The root, 0, stands above both trees; in the first the others are in order:
+ * Ranks are numbered from the root on. The root, 0, is above both trees; in the first tree the others are in order:
  *
- *           4              The second tree is the first with the numbers turned round (v -> n-v; odd, hence leaf, becomes
- *        /     \           even) where n is odd, else shifted by one.
+ *           4              The second tree is the first with the numbers reversed (v -> n-v; odd, hence leaf, becomes
+ *        /     \           even) if n is odd, else shifted by one.
  *       2       6
- *     /  \     / \         Steps are the same on all ranks: in step t a rank at depth d of a tree gets piece t-d (going down)
- *    1    3   5   7        and passes on piece t-d-1. So nobody waits for a rank that is in another step.
+ *     /  \     / \         Steps are the same on all ranks: in step t a rank at depth d of a tree receives piece t-d
+ *    1    3   5   7        (going down) and sends piece t-d-1. So no rank waits for one that is in another step.
  *
  * The order of sums is not the rail's.
  *
  * Source: Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and scan (2009).
  */
-#include "comm/net/coll/rail_call.h"
 #include "comm/base/slice.h"
+#include "comm/net/coll/rail_call.h"
 
-/* A rank's place in a tree; -1: there is none. */
+/* A rank's place in a tree; -1: there is no such rank. */
 typedef struct place {
-    int parent, children[2]; /* of the rail */
-    size_t depth;            /* of the root: 0 */
+    int parent, children[2]; /* ranks of the rail */
+    size_t depth;            /* root: 0 */
     size_t start, bytes;     /* the part of the vector that the tree carries */
     size_t npieces;
 } place;
@@ -59,7 +59,7 @@ static void find_children(int n, int number, int children_out[2]) {
     children_out[1] = bit > 0 ? number + bit : -1;
 }
 
-/* Numbers of the second tree, and back. */
+/* Maps numbers to those of the second tree; turn_back maps them back. */
 static int turn(int n, int number) {
     if (number == 0) return 0;
     return n % 2 != 0 ? n - number : number % (n - 1) + 1;
@@ -101,7 +101,7 @@ static double_tree make_trees(tutti_rail_call *call, size_t count, size_t item_b
     return t;
 }
 
-/* Piece `index` of a tree's part, as a place in the vector; no bytes where there is none (index wraps below 0). */
+/* Piece `index` of a tree's part, as a range of the vector; 0 bytes if there is none (index wraps below 0). */
 static tutti_rail_piece piece_of(const double_tree *t, const place *p, size_t index) {
     if (index >= p->npieces) return (tutti_rail_piece){0};
     tutti_rail_piece piece = tutti_rail_piece_of(p->bytes, t->call->piece_bytes, index);
@@ -133,10 +133,10 @@ static tutti_status spread(const double_tree *t, char *data) {
 
 /* ------------------------------------------------------------------------------------------------------ going up */
 
-/* What a rank needs to add up in one tree. */
+/* Memory that a rank needs to add in one tree. */
 typedef struct sums {
-    char *inputs[2]; /* a piece of each child */
-    char *made[2];   /* pieces of the sum, in turn, where they do not go to dst */
+    char *inputs[2]; /* one piece of each child */
+    char *made[2];   /* two pieces of the sum, used in turn, if they are not written to dst */
 } sums;
 
 static size_t sums_bytes(size_t bytes, size_t piece_bytes) {
@@ -154,7 +154,7 @@ static sums take_sums(tutti_rail_call *call) {
                   .made = {tutti_rail_take(call, bytes), tutti_rail_take(call, bytes)}};
 }
 
-/* Where this rank's sum of piece `index` is: a leaf's is its input. */
+/* Where this rank's sum of piece `index` is; a leaf's sum is its input. */
 static char *sum_of(const double_tree *t, const place *p, const sums *s, size_t index) {
     const tutti_rail_call *call = t->call;
     size_t start = piece_of(t, p, index).start;
@@ -169,7 +169,7 @@ static void add_up(const double_tree *t, const place *p, const sums *s, size_t i
     tutti_rail_piece piece = piece_of(t, p, index);
     if (piece.bytes == 0) return;
     tutti_rail_vector sum = t->call->vector;
-    bool is_whole = p->parent < 0; /* only the root's sum is that of all */
+    bool is_whole = p->parent < 0; /* only the root's sum includes all inputs */
     if (sum.reduction == TUTTI_AVG && !is_whole) sum.reduction = TUTTI_SUM;
     const void *views[3] = {tutti_rail_at(sum.src, piece.start)};
     int nviews = 1;
@@ -178,7 +178,8 @@ static void add_up(const double_tree *t, const place *p, const sums *s, size_t i
     if (nviews > 1) tutti_rail_reduce_now(&sum, sum_of(t, p, s, index), views, nviews, piece.bytes);
 }
 
-/* The way down, backwards: a rank at depth d gets piece t - (height - d) + 1 from its children, and passes on the one before. */
+/* The way down, reversed: a rank at depth d receives piece t - (height - d) + 1 from its children, and sends the
+ * piece before. */
 static tutti_status gather_sum(const double_tree *t) {
     sums all[2] = {take_sums(t->call), take_sums(t->call)};
     for (size_t step = 0; step < t->npieces + t->height; step++) {
@@ -186,7 +187,7 @@ static tutti_status gather_sum(const double_tree *t) {
         int nparts = 0;
         for (int tree = 0; tree < t->ntrees; tree++) {
             const place *p = &t->places[tree];
-            size_t index = step + p->depth - t->height; /* that is passed on; wraps */
+            size_t index = step + p->depth - t->height; /* the piece that is sent; wraps */
             add(parts, &nparts, p->parent, true, sum_of(t, p, &all[tree], index), piece_of(t, p, index).bytes);
             for (int i = 0; i < 2; i++)
                 add(parts, &nparts, p->children[i], false, all[tree].inputs[i], piece_of(t, p, index + 1).bytes);

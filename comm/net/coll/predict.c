@@ -1,5 +1,5 @@
 /*
- * Predicted times of the algorithms on rails. See predict.h; the algorithms' own files say what their steps are.
+ * Predicted times of the algorithms on rails. See predict.h; the steps are described in the algorithms' own files.
  */
 #include "comm/net/coll/predict.h"
 
@@ -11,8 +11,8 @@ static double reducing(const tutti_question *q, double bytes) {
     return tutti_cost_of_reducing(q->cost, bytes);
 }
 
-/* What is sent or added to long after it was written comes from memory: at about a sixth of the speed at which inputs are
- * added up in a cache. Algorithms in pieces are spared that. */
+/* Data that is sent or added to long after it was written is read from memory: at about a sixth of the speed at
+ * which inputs in a cache are added. Algorithms in pieces avoid this cost. */
 static double rereading(const tutti_question *q, double bytes) {
     return bytes > (double)TUTTI_PREDICT_CACHE_BYTES ? reducing(q, 6 * bytes) : 0;
 }
@@ -35,7 +35,7 @@ double tutti_predict_sliced(const tutti_question *q) {
     return moving(q, steps, steps * others, 2 * others * slice) + reducing(q, q->bytes);
 }
 
-/* Here `bytes` are those of a segment. */
+/* Here `bytes` is the size of a segment. */
 double tutti_predict_scattered(const tutti_question *q) {
     double others = q->n - 1, steps = pieces(q->bytes * others, q->piece_bytes);
     return moving(q, steps, steps * others, others * q->bytes) + reducing(q, q->n * q->bytes);
@@ -52,7 +52,7 @@ double tutti_predict_ring_scatter(const tutti_question *q) {
            rereading(q, q->n * q->bytes);
 }
 
-/* Who sits out makes the vector travel two more times. */
+/* With ranks that sit out, the vector is moved two more times. */
 double tutti_predict_doubling(const tutti_question *q) {
     double steps = q->is_power ? q->log_n : q->log_n + 1;
     return moving(q, steps, steps, steps * q->bytes) + reducing(q, 2 * steps * q->bytes);
@@ -107,7 +107,7 @@ double tutti_predict_direct_all_to_all(const tutti_question *q) {
     return moving(q, steps, steps * (q->n - 1), (q->n - 1) * q->bytes);
 }
 
-/* Blocks are copied together and apart again. */
+/* Includes packing and unpacking of the blocks. */
 double tutti_predict_bruck_gather(const tutti_question *q) {
     return moving(q, q->log_n, q->log_n, (q->n - 1) * q->bytes) + reducing(q, 2 * q->n * q->bytes);
 }

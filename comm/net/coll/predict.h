@@ -1,6 +1,6 @@
 /*
- * How long the algorithms on rails take, by the cost model: steps one after the other, messages, bytes, and additions. Rough:
- * what counts is which of two is faster.
+ * Predicted times of the algorithms on rails, by the cost model: successive steps, messages, bytes, and additions.
+ * Rough: they only have to show which of two algorithms is faster.
  */
 #ifndef TUTTI_PREDICT_H
 #define TUTTI_PREDICT_H
@@ -10,7 +10,7 @@
 /* Vectors and pieces of this size stay in a cache. */
 #define TUTTI_PREDICT_CACHE_BYTES ((size_t)1 << 20)
 
-/* What a prediction is made for. `bytes` as in tutti_rail_scratch_bytes. */
+/* Input of a prediction. `bytes` as in tutti_rail_scratch_bytes. */
 typedef struct tutti_question {
     const tutti_cost *cost;
     double n, bytes, piece_bytes;

@@ -1,8 +1,8 @@
 /*
- * The calls on a rail: each describes itself to the algorithm that the table names. See rail.h.
+ * The calls on a rail: each fills a tutti_rail_call and runs the algorithm that the table selects. See rail.h.
  *
- * One rank has nothing to move. Calls without bytes move nothing either, but where all ranks need something of all they still
- * meet, so that calls that differ are found.
+ * With one rank there is nothing to move. Calls of 0 bytes move nothing either, but kinds in which every rank needs
+ * data of all others still synchronize, so that calls that differ are found.
  */
 #include "comm/net/coll/rail.h"
 
@@ -20,8 +20,8 @@ static tutti_rail_call make_call(const tutti_rail *rail, const tutti_rail_setup 
                              .scratch_bytes = setup->scratch_bytes};
 }
 
-/* Integers, bool, and least and greatest of all come out the same in any order, and so does a sum of two. But sums and means
- * of small floats are rounded once: they take an algorithm that has all inputs when it adds. */
+/* Integers, bool, minimum and maximum give the same result in any order, and so does a sum of two. But sums and
+ * means of small floats are rounded once, so they need an algorithm that has all inputs when it adds. */
 static tutti_rail_order order_of(const tutti_rail *rail, const tutti_rail_vector *vector) {
     bool is_float = vector->type > TUTTI_BOOL;
     bool is_small = is_float && vector->type != TUTTI_FLOAT32 && vector->type != TUTTI_FLOAT64;
@@ -121,7 +121,7 @@ tutti_status tutti_rail_all_to_all(const tutti_rail *rail, const tutti_rail_setu
     return tutti_rail_choose_and_run(setup->table, row_kind, TUTTI_RAIL_ANY_ORDER, &call);
 }
 
-/* The rooted ones have one algorithm each: sizes are known to the two ends only. */
+/* gather and scatter have one algorithm each: the sizes are known only to the two ends. */
 tutti_status tutti_rail_gather(const tutti_rail *rail, const tutti_rail_setup *setup, int root, tutti_rail_block own,
                                const tutti_rail_block *blocks, const tutti_rail_watch *watch) {
     if (rail->me == root) tutti_rail_copy(blocks[root].data, own.data, own.bytes);

@@ -1,5 +1,5 @@
 /*
- * What the algorithms on rails have in common. See rail_call.h.
+ * Helpers that the algorithms on rails share. See rail_call.h.
  */
 #include "comm/net/coll/rail_call.h"
 
@@ -45,15 +45,15 @@ void tutti_rail_reduce_now(const tutti_rail_vector *vector, void *dst, const voi
 
 /* ------------------------------------------------------------------------------------------------- pairwise sums */
 
-/* So little that the sums of all levels stay in the first-level cache. */
+/* Small enough for the sums of all levels to stay in the first-level cache. */
 #define SUMMED_BYTES ((size_t)2 << 10)
-#define LEVELS       32 /* of the tree of sums: more than ranks can need */
+#define LEVELS       32 /* of the tree of sums: more than any number of ranks needs */
 
 typedef struct summing {
     tutti_rail_vector vector;
     const void *const *srcs;
     tutti_rail_pairs pairs;
-    size_t start, bytes; /* the part of the vectors that is summed now */
+    size_t start, bytes; /* the part of the vectors that is being summed */
     char (*sums)[SUMMED_BYTES];
 } summing;
 
@@ -67,7 +67,8 @@ static const void *add_two(const summing *s, const void *left, const void *right
     return dst;
 }
 
-/* The sum of `count` members, in sums[level] or, of one, perhaps where it is. Levels from `level` on are overwritten. */
+/* The sum of `count` members, in sums[level]; for one member, possibly its input in place. Overwrites the levels
+ * from `level` on. */
 static const void *sum_members(const summing *s, int first, int count, int level) {
     if (count > 1) {
         const void *left = sum_members(s, first, count / 2, level);
@@ -82,7 +83,7 @@ static const void *sum_members(const summing *s, int first, int count, int level
 static bool is_pairwise(const tutti_rail_vector *vector, int nsrcs) {
     bool sums = vector->reduction == TUTTI_SUM || vector->reduction == TUTTI_AVG || vector->reduction == TUTTI_PROD;
     bool is_exact_type = vector->type == TUTTI_FLOAT32 || vector->type == TUTTI_FLOAT64;
-    return nsrcs > 3 && sums && is_exact_type; /* up to three inputs the two orders are one */
+    return nsrcs > 3 && sums && is_exact_type; /* with up to three inputs the two orders are the same */
 }
 
 void tutti_rail_sum(const tutti_rail_vector *vector, void *dst, const void *const *srcs, int nsrcs, size_t bytes) {
@@ -126,7 +127,7 @@ tutti_status tutti_rail_move(const tutti_rail_call *call, tutti_link_part *parts
                         : tutti_link_move(call->rail, parts, kept);
 }
 
-/* Of the result: so little that the caller is back at the links within some microseconds. */
+/* Of the result: small enough for the caller to poll the links again within some microseconds. */
 #define ADDED_BYTES ((size_t)32 << 10)
 
 bool tutti_rail_add_some(void *adding) {

@@ -1,8 +1,8 @@
 /*
- * The table of algorithms on a rail. For each kind and size class the row whose predicted time (predict.h) is least
- * among those that fit is written into the table once, when a communicator is made; a call looks it up.
+ * The table of algorithms on a rail. For each kind and size class, the applicable row with the least predicted time
+ * (predict.h) is written into the table once, when a communicator is made; a call looks it up.
  *
- * Only what is equal on all ranks decides (see rail.h), so every rank takes the same row.
+ * The choice depends only on values that are equal on all ranks (see rail.h), so every rank takes the same row.
  */
 #include "comm/net/coll/rail.h"
 
@@ -23,7 +23,7 @@ typedef struct row {
     const char *name;
     unsigned kinds;
     tutti_rail_order order; /* of its sums */
-    bool only_pieces;       /* its scratch grows with `bytes`: for no more than a piece, unless it is forced */
+    bool only_pieces;       /* scratch grows with `bytes`: used for at most one piece, unless it is forced */
     double (*predict_us)(const tutti_question *q);
     size_t (*scratch)(int n, size_t bytes, size_t piece_bytes); /* NULL: none */
     tutti_status (*run)(tutti_rail_call *call);
@@ -135,8 +135,8 @@ static bool fits(const row *candidate, tutti_kind kind, tutti_rail_order order) 
 
 /* ------------------------------------------------------------------------------------------------------- filling */
 
-/* Between two pieces a link is idle for about a latency. That is to be a 50th of the time, as long as pieces stay in a
- * cache; on slow links that are far away a 10th. */
+/* Between two pieces a link is idle for about one latency. This must be at most a 50th of the time, as long as
+ * pieces stay in a cache; on links with a long delay, a 10th. */
 static size_t choose_piece_bytes(const tutti_cost *cost) {
     double latency_bytes = cost->latency_us * cost->bandwidth_gbs * 1e3;
     size_t piece_bytes = LEAST_PIECE_BYTES;
@@ -147,7 +147,7 @@ static size_t choose_piece_bytes(const tutti_cost *cost) {
 
 static int class_of(size_t bytes) {
     int class = 0;
-    while (class + 1 < TUTTI_RAIL_CLASSES && bytes >> (class + 1) != 0) class ++;
+    while (class + 1 < TUTTI_RAIL_CLASSES && bytes >> (class + 1) != 0) class++;
     return class;
 }
 
@@ -167,7 +167,7 @@ static bool is_forced(const tutti_rail_table *table, const row *candidate) {
     return table->forced != NULL && strcmp(table->forced, candidate->name) == 0;
 }
 
-/* The best row but `without` (-1: of all); -1: there is none. */
+/* The best row except `without` (-1: of all rows); -1: there is none. */
 static int best_row(const tutti_rail_table *table, tutti_kind kind, int class, tutti_rail_order order, int without) {
     tutti_question q = ask(table, middle_of(class));
     bool is_short = (size_t)2 << class <= table->piece_bytes;
@@ -194,7 +194,7 @@ static size_t scratch_of_class(const tutti_rail_table *table, tutti_kind kind, i
     return most;
 }
 
-/* The sizes of blocks that differ are not known to all: one choice for all of them. */
+/* Block sizes that differ are not known to all ranks: one choice for all sizes. */
 #define TYPICAL_CLASS 16
 
 void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost, tutti_rail_table *table_out) {
@@ -205,14 +205,14 @@ void tutti_rail_table_fill(const tutti_rail_rules *rules, const tutti_cost *cost
         if (strcmp(rules->forced, rows[i].name) == 0) table.forced = rows[i].name;
     for (int order = 0; order < TUTTI_RAIL_ORDERS; order++)
         for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
-            for (int class = 0; class < TUTTI_RAIL_CLASSES; class ++) {
+            for (int class = 0; class < TUTTI_RAIL_CLASSES; class++) {
                 int size = kind == TUTTI_KIND_ALL_TO_ALL_V ? TYPICAL_CLASS : class;
                 tutti_rail_order least = rules->reorders ? TUTTI_RAIL_ANY_ORDER : (tutti_rail_order)order;
                 int best = best_row(&table, (tutti_kind)kind, size, least, -1);
                 table.rows[order][kind][class] = (uint8_t)(best >= 0 ? best : 0);
             }
     for (int kind = 0; kind < TUTTI_KIND_COUNT; kind++)
-        for (int class = 1; class < TUTTI_RAIL_CLASSES; class ++)
+        for (int class = 1; class < TUTTI_RAIL_CLASSES; class++)
             table.scratch_below[kind][class] =
                 tutti_max_size(table.scratch_below[kind][class - 1],
                                scratch_of_class(&table, (tutti_kind)kind, class - 1, ((size_t)1 << class) - 1));
@@ -229,7 +229,7 @@ const char *tutti_rail_row_names(void) {
     static _Thread_local char names[256];
     size_t used = 0;
     for (size_t i = 0; i < TUTTI_COUNT_OF(rows) && used < sizeof names; i++)
-        if (i == 0 || strcmp(rows[i].name, rows[i - 1].name) != 0) /* rows of a name stand together */
+        if (i == 0 || strcmp(rows[i].name, rows[i - 1].name) != 0) /* rows of one name are adjacent */
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", rows[i].name);
     return names;
 }
@@ -240,7 +240,8 @@ static const row *look_up(const tutti_rail_table *table, tutti_kind kind, size_t
     return &rows[table->rows[order][kind][class_of(bytes)]];
 }
 
-/* Of all rows for up to that size: who asks for the longest of several calls has enough for the others, too. */
+/* The maximum over all rows for up to that size: the scratch for the longest of several calls is enough for the
+ * others. */
 static size_t scratch_of(const tutti_rail_table *table, tutti_kind kind, size_t bytes) {
     int class = class_of(bytes);
     return tutti_max_size(table->scratch_below[kind][class], scratch_of_class(table, kind, class, bytes));

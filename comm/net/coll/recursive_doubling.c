@@ -1,31 +1,31 @@
 /*
  * all_reduce and reduce by pairs of ranks: log2(n) steps instead of n-1, for many ranks.
  *
- *   doubling   in step k the partners at distance 2^k exchange whole vectors and add them up: short vectors
- *   halving    (Rabenseifner) partners at distance 1, 2, 4, ... exchange halves, quarters, ... and add up, until each rank has
- *              the sum of one slice; the way back collects: 2 (n-1)/n of the vector leave each rank
- *   tree       reduce: in step k one of the partners at distance 2^k gives its sum to the other, so that a binomial tree leads
- *              to the root
+ *   doubling   in step k the partners at distance 2^k exchange whole vectors and add them: short vectors
+ *   halving    (Rabenseifner) partners at distance 1, 2, 4, ... exchange halves, quarters, ... and add, until each rank
+ *              has the sum of one slice; the way back collects: 2 (n-1)/n of the vector leave each rank
+ *   tree       reduce: in step k one of the partners at distance 2^k sends its sum to the other, so that a binomial
+ *              tree leads to the root
  *
- * Where n is not a power of two, the first 2r ranks (r: by how many n is too large) pair up: the odd ones give their vector
- * to the even ones, sit out, and get the result. All add up in the order of tutti_rail_pairs.
+ * If n is not a power of two, the first 2r ranks (r: n minus the largest power of two below n) form pairs: the odd ones
+ * send their vector to the even ones, sit out, and receive the result. All add in the order of tutti_rail_pairs.
  *
  * Source: Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
  */
-#include "comm/net/coll/rail_call.h"
 #include "comm/base/slice.h"
+#include "comm/net/coll/rail_call.h"
 
 size_t tutti_doubling_scratch(int n, size_t bytes, size_t piece_bytes) {
     (void)n, (void)piece_bytes;
     return tutti_rail_room(bytes);
 }
 
-/* The ranks that take part in the steps are numbered anew: 0 .. 2^k - 1. */
+/* The ranks that take part in the steps are renumbered: 0 .. 2^k - 1. */
 typedef struct team {
     tutti_rail_pairs pairs;
     int n;       /* members */
     int me;      /* -1: sits out */
-    int partner; /* of the rail: gives, or is given, a whole vector; -1: none */
+    int partner; /* rank of the rail that sends or receives a whole vector; -1: none */
 } team;
 
 static team make_team(const tutti_rail *rail) {
@@ -44,7 +44,8 @@ static int rank_of(const team *t, int member) {
     return tutti_rail_rank_of(t->pairs, member);
 }
 
-/* Before and after the steps, for those that sit out and their partners. acc gets what a member begins with. */
+/* Before and after the steps, for ranks that sit out and their partners. acc receives the initial vector of a
+ * member. */
 static tutti_status take_in(const tutti_rail_call *call, const team *t, void *acc) {
     const tutti_rail_vector *v = &call->vector;
     if (t->me < 0) return tutti_link_send(call->rail, t->partner, v->src, call->bytes);
@@ -101,8 +102,8 @@ static run_of_slices slices(const tutti_rail_call *call, const team *t, int firs
                            .bytes = (to.start + to.count - from.start) * item_bytes};
 }
 
-/* The run of `count` slices that this rank keeps when runs have become as short: bits of `me`, the lowest first, say which
- * half it keeps. */
+/* The first of the `count` slices that this rank keeps once runs are that short: the bits of `me`, the lowest
+ * first, select which half it keeps. */
 static int first_kept(const team *t, int count) {
     int first = 0;
     for (int distance = 1, half = t->n / 2; half >= count; distance *= 2, half /= 2)
@@ -110,7 +111,7 @@ static int first_kept(const team *t, int count) {
     return first;
 }
 
-/* Neighbours begin, since sums are made of neighbours. */
+/* Neighbours exchange first, since sums are made of neighbours. */
 static tutti_status halve(const tutti_rail_call *call, const team *t) {
     for (int distance = 1, count = t->n / 2; distance < t->n; distance *= 2, count /= 2) {
         int peer = rank_of(t, t->me ^ distance), first = first_kept(t, count);
@@ -145,7 +146,7 @@ tutti_status tutti_doubling_halving(tutti_rail_call *call) {
 
 /* ----------------------------------------------------------------------------------------------------------- tree */
 
-/* Among the members, the root's the one that is the root or makes a pair with it. */
+/* Runs the tree among the members; `root` is the member that is the root or is paired with it. */
 static tutti_status climb(const tutti_rail_call *call, const team *t, int root, char *acc) {
     for (int distance = 1; distance < t->n; distance *= 2) {
         int peer = rank_of(t, t->me ^ distance);

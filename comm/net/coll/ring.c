@@ -1,13 +1,14 @@
 /*
- * Rings: each rank sends to the next one only and receives from the one before, so that no two streams meet on a link.
+ * Rings: each rank sends only to the next one and receives from the one before, so no two streams share a link.
  *
- *   all_gather       n-1 steps; in step s block me-s is passed on while block me-s-1 comes
- *   reduce_scatter   n-1 steps; in step s the partial sum of segment me-s-1 is passed on while that of segment me-s-2 comes and is
- *                    added to this rank's own; so segment i starts at rank i+1 and ends, complete, at rank i
+ *   all_gather       n-1 steps; in step s block me-s is sent on while block me-s-1 arrives
+ *   reduce_scatter   n-1 steps; in step s the partial sum of segment me-s-1 is sent on while that of segment me-s-2
+ *                    arrives and is added to this rank's own; so segment i starts at rank i+1 and ends, complete,
+ *                    at rank i
  *   all_reduce       both: 2 (n-1)/n of the vector leave each rank
- *   broadcast        a chain that begins at the root: piece k-1 is passed on while piece k comes
+ *   broadcast        a chain that begins at the root: piece k-1 is sent on while piece k arrives
  *
- * The sum of segment i begins with rank i+1: for floats another order than the rail's.
+ * The sum of segment i begins with rank i+1: for floats, this is another order than the rail's.
  *
  * Source: Patarasu, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations (2009).
  */
@@ -41,7 +42,8 @@ tutti_status tutti_ring_all_gather(tutti_rail_call *call) {
 
 /* ------------------------------------------------------------------------------------------------ reduce_scatter */
 
-/* One step: `sent` goes to the next rank; acc, which holds this rank's input, gets what the one before has summed up. */
+/* One step: sends `sent` to the next rank; adds the partial sum of the rank before to acc, which holds this rank's
+ * input. */
 static tutti_status pass_sum(const tutti_rail_call *call, tutti_rail_block sent, tutti_rail_block acc) {
     size_t item_bytes = tutti_type_bytes(call->vector.type);
     return tutti_link_exchange_reduce(call->rail, next(call), sent.data, sent.bytes, before(call), acc.data,

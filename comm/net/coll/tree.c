@@ -1,6 +1,6 @@
 /*
- * broadcast by a binomial tree, for short vectors: log2(n) steps, rounded up. Ranks are numbered from the root on; the
- * parent of v is v without its lowest bit, and its children have one bit more below that.
+ * broadcast by a binomial tree, for short vectors: log2(n) steps, rounded up. Ranks are numbered from the root on;
+ * the parent of v is v without its lowest set bit, and each child of v is v plus one lower bit.
  *
  *        0
  *      / | \
@@ -20,7 +20,7 @@ static int rank_of(const tutti_rail_call *call, int number) {
     return tutti_rail_next(call, number, call->root);
 }
 
-/* The bit that leads to the parent; for the root one that is too large. */
+/* The bit that leads to the parent; for the root, a bit beyond all numbers. */
 static int bit_of(const tutti_rail_call *call) {
     int bit = 1;
     while (bit < call->rail->n && (number_of(call) & bit) == 0) bit *= 2;

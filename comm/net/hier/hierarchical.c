@@ -1,12 +1,12 @@
 /*
  * Collectives over several hosts: entry, barrier, all_reduce. See hierarchical.h.
  *
- *   long vectors, hosts with as many ranks each: slices, one for each rank of a host
+ *   long vectors, hosts with equal numbers of ranks: slices, one for each rank of a host
  *     1 local reduce_scatter: rank l of each host has its host's sum of slice l
- *     2 all_reduce on rail l: everyone's sum of slice l
+ *     2 all_reduce on rail l: the sum of slice l over all ranks
  *     3 local all_gather
- *   Long ones in pieces (hierarchical_pieces.c), while another is on the network.
- *   Short ones, and hosts that differ: hierarchical_leaders.c.
+ *   Very long vectors go in pieces (hierarchical_pieces.c), so that parts of different pieces overlap.
+ *   Short vectors, and hosts with different numbers of ranks: hierarchical_leaders.c.
  */
 #include "comm/net/hier/hierarchical.h"
 
@@ -16,10 +16,10 @@
 #include "bootstrap/base/hash.h"
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/base/slice.h"
 #include "comm/base/queue.h"
+#include "comm/base/slice.h"
 
-/* Up to so many bytes for each rank of a host one delegate takes all: fewer, fuller messages. */
+/* Up to this many bytes per rank of a host, one delegate handles the whole vector: fewer, larger messages. */
 #define MOST_DELEGATED_BYTES ((size_t)8 << 10)
 
 static size_t most_delegated_bytes(const tutti_comm *comm) {
@@ -82,7 +82,7 @@ tutti_reduction tutti_hierarchical_between(const tutti_op *op) {
 
 /* ------------------------------------------------------------------------------------------------- barrier */
 
-/* The first one ends when all of this host have come, the last one when all of all hosts have. */
+/* The first local barrier ends when all ranks of this host have arrived, the last one when those of all hosts have. */
 static tutti_status barrier(tutti_comm *comm, const tutti_op *op) {
     tutti_rail rail = tutti_hierarchical_delegates(comm, op, 0);
     tutti_rail_setup setup;
@@ -120,7 +120,7 @@ static tutti_slice slice_of_piece(const tutti_pieces *pieces, size_t k, int loca
     return slice;
 }
 
-/* Lists the slices of piece k; this rank's is returned. */
+/* Lists the slices of piece k; returns this rank's. */
 static tutti_slice list_slices(const tutti_pieces *pieces, size_t k) {
     tutti_hosts *hosts = pieces->comm->hosts;
     const tutti_op *op = pieces->op;
@@ -165,7 +165,7 @@ static tutti_status hand_slices_round(tutti_pieces *pieces, size_t k) {
 
 static tutti_status all_reduce_sliced(tutti_comm *comm, const tutti_op *op) {
     size_t nlocal = (size_t)comm->hosts->local->nranks, item_bytes = tutti_type_bytes(op->type);
-    /* The first slices are the longest, and decide: all rails choose alike. */
+    /* The first slices are the longest, and determine the choice: all rails choose alike. */
     size_t longest = tutti_slice_of(op->count, item_bytes, (int)nlocal, 0).count * item_bytes;
     size_t slice_bytes =
         tutti_hierarchical_piece_bytes(comm, TUTTI_KIND_ALL_REDUCE, (int)nlocal, longest, op->count * item_bytes);
@@ -182,7 +182,7 @@ static tutti_status all_reduce_sliced(tutti_comm *comm, const tutti_op *op) {
     return tutti_pieces_run(&pieces);
 }
 
-/* One rank on each host, and nothing to multiply: no local part. */
+/* One rank per host, and no premultiplication: no local part. */
 static tutti_status all_reduce_flat(tutti_comm *comm, const tutti_op *op) {
     tutti_rail rail = tutti_hierarchical_rail(comm, op);
     tutti_rail_setup setup;
@@ -215,7 +215,7 @@ tutti_status tutti_hierarchical_inherit(tutti_comm *comm, const tutti_comm *pare
     return parent->hosts->table != NULL ? fill_table(comm, &parent->hosts->table->cost) : TUTTI_OK;
 }
 
-/* Measures the network, or reads what it costs: the delegates agree, and tell their hosts. */
+/* Measures the costs of the network: the delegates agree on them, and broadcast them on their hosts. */
 static tutti_status prepare(tutti_comm *comm, const tutti_op *op) {
     tutti_rail rail = tutti_hierarchical_delegates(comm, op, 0);
     tutti_cost cost = tutti_cost_ordinary;

@@ -1,13 +1,14 @@
 /*
  * Kinds that only move data, over several hosts.
  *
- * all_gather: on hosts with as many ranks each, a rail gathers the blocks of its ranks, straight to their places in the outputs,
- * and from there they go in shared memory to the ranks beside; long blocks in pieces (hierarchical_pieces.c). Where hosts
- * differ, a block goes to one rank of each other host (rank j of a host to rank j modulo the number of ranks there).
+ * all_gather: if all hosts have the same number of ranks, a rail gathers the blocks of its ranks straight into
+ * their places in the outputs, and these are then copied in shared memory to the other ranks of the host; long
+ * blocks go in pieces (hierarchical_pieces.c). If hosts differ, a block is sent to one rank of each other host
+ * (rank j of a host to rank j modulo the number of ranks there).
  *
- * all_to_all, gather, scatter: every byte has one receiver. With one rank on each host they are calls on the rail. Else what
- * stays on the host goes through shared memory, the rest from its owner to its receiver; small blocks together
- * (hierarchical_exchange.c, hierarchical_rooted.c).
+ * all_to_all, gather, scatter: every byte has one receiver. With one rank per host these are calls on the rail.
+ * Otherwise data that stays on the host goes through shared memory, and the rest straight from its owner to its
+ * receiver; small blocks are packed together (hierarchical_exchange.c, hierarchical_rooted.c).
  */
 #include <string.h>
 
@@ -22,12 +23,12 @@ static tutti_rail everyone(tutti_comm *comm, const tutti_op *op) {
 
 /* ------------------------------------------------------------------------------------------- all_gather */
 
-/* The rank of `host` that takes the block of a rank that is `local` on its own. */
+/* The rank of `host` that receives the block of a rank whose rank on its own host is `local`. */
 static int taker(const tutti_hosts *hosts, int host, int local) {
     return hosts->all[host].ranks[local % hosts->all[host].nranks];
 }
 
-/* Sends the own block to one rank of each other host, and takes others' blocks for this one. */
+/* Sends this rank's block to one rank of each other host, and receives other ranks' blocks for this host. */
 static tutti_status exchange_blocks(tutti_comm *comm, const tutti_op *op) {
     tutti_hosts *hosts = comm->hosts;
     tutti_link_part *parts = hosts->parts;
@@ -51,8 +52,8 @@ static tutti_status exchange_blocks(tutti_comm *comm, const tutti_op *op) {
     return tutti_link_move(&all, parts, nparts);
 }
 
-/* All_gathers in shared memory the blocks of `count` ranks of some host, which ranks 0, 1, ... of this host have; of each,
- * the part that `window` says. */
+/* The part of each block that rounds_of gathers. rounds_of describes an all_gather in shared memory of the blocks
+ * of `count` ranks of one host, which are held by ranks 0, 1, ... of this host. */
 typedef struct window {
     size_t start, bytes;
 } window;
@@ -166,7 +167,7 @@ tutti_status tutti_hierarchical_all_gather(tutti_comm *comm, const tutti_op *op)
 
 /* --------------------------------------------------------------------------------------------- personal */
 
-/* Does this rank have something for the other one, or get something from it? */
+/* Whether this rank sends a block to the other rank, or receives one from it. */
 static bool sends_to(const tutti_comm *comm, const tutti_op *op, int other) {
     return tutti_op_has_input(op, comm->rank) && (!tutti_op_has_sink(op) || other == op->root);
 }
@@ -195,7 +196,7 @@ static tutti_status move_far(tutti_comm *comm, const tutti_op *op) {
     return nparts > 0 ? tutti_link_move(&all, hosts->parts, nparts) : TUTTI_OK;
 }
 
-/* The same kind among this host's ranks, as the v-variant, with the entries of those. */
+/* The same kind among this host's ranks, as all_to_all_v with the entries of these ranks. */
 static tutti_status move_near(tutti_comm *comm, const tutti_op *op) {
     tutti_hosts *hosts = comm->hosts;
     const tutti_host *host = &hosts->all[hosts->host];
@@ -219,7 +220,7 @@ static tutti_status move_near(tutti_comm *comm, const tutti_op *op) {
                                                .dst_counts = dst_counts});
 }
 
-/* In place, what comes would overwrite what has not been sent: a copy is sent. */
+/* In place, arriving data would overwrite data still to be sent, so a copy is sent. */
 static tutti_status set_aside(tutti_comm *comm, const tutti_op *op, tutti_op *apart_out) {
     size_t bytes = op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks;
     char *copy;
@@ -230,7 +231,7 @@ static tutti_status set_aside(tutti_comm *comm, const tutti_op *op, tutti_op *ap
     return TUTTI_OK;
 }
 
-/* One rank on each host: its blocks for and from the others, as calls on a rail take them. */
+/* One rank per host: its blocks for and from the others, in the form that calls on a rail take. */
 static tutti_status move_flat(tutti_comm *comm, const tutti_op *op) {
     tutti_rail rail = tutti_hierarchical_rail(comm, op);
     tutti_rail_setup setup;

@@ -1,11 +1,11 @@
 /*
- * all_to_all of small blocks on hosts with as many ranks each, L on each of H hosts: a rank sends H-1 messages of L blocks
- * instead of (H-1) L of one.
+ * all_to_all of small blocks on H hosts with L ranks each: a rank sends H-1 messages of L blocks instead of (H-1) L
+ * messages of one.
  *
- *   1 on the host: rank l gets from each rank beside it the blocks for ranks l of all hosts
- *   2 on rail l: rank l of a host gets, from each other one, the blocks of all its ranks
+ *   1 on the host: rank l receives from each other rank of its host the blocks for ranks l of all hosts
+ *   2 on rail l: rank l of a host receives, from each other host, the blocks of all its ranks
  *
- * Every block passes through shared memory once more, and is copied together and apart: for blocks that cost less than the
+ * Every block passes through shared memory once more, and is packed and unpacked: used if this costs less than the
  * messages that are saved.
  */
 #include <string.h>
@@ -28,7 +28,7 @@ bool tutti_hierarchical_exchanges(const tutti_comm *comm, const tutti_op *op) {
                                    op->count * tutti_type_bytes(op->type) * (size_t)comm->nranks);
 }
 
-/* Two buffers of all blocks. */
+/* Two buffers, each for all blocks. */
 typedef struct exchange {
     tutti_comm *comm;
     const tutti_op *op;

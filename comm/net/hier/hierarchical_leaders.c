@@ -1,13 +1,13 @@
 /*
- * Collectives over several hosts where one rank speaks for its host, its delegate: a rooted kind's root for its own host, else
- * the first rank.
+ * Collectives over several hosts in which one rank per host, its delegate, takes part between hosts: the root of a
+ * rooted kind for its own host, else the first rank.
  *
  *   broadcast    a rail of the delegates, local broadcast
  *   reduce       local reduce, a rail of the delegates
- *   all_reduce   local reduce, a rail of the delegates, local broadcast: short vectors, and hosts with different numbers
- *                of ranks
+ *   all_reduce   local reduce, a rail of the delegates, local broadcast: short vectors, and hosts with different
+ *                numbers of ranks
  *
- * Long vectors in pieces (hierarchical_pieces.c).
+ * Long vectors go in pieces (hierarchical_pieces.c).
  */
 #include "bootstrap/base/status.h"
 #include "comm/net/hier/hierarchical.h"
@@ -16,8 +16,8 @@ typedef struct delegated {
     tutti_rail rail;
     tutti_rail_setup setup;
     size_t piece_count;
-    char *dst;  /* the result; NULL: not for this rank */
-    char *sums; /* of two pieces; delegates without a result */
+    char *dst;  /* the result; NULL: this rank gets none */
+    char *sums; /* two pieces; delegates without a result */
 } delegated;
 
 static bool is_delegate(const delegated *d) {
@@ -38,7 +38,8 @@ static size_t offset_of(const tutti_pieces *pieces, size_t k) {
     return k * d->piece_count * tutti_type_bytes(pieces->op->type);
 }
 
-/* Where this rank has piece k of what crosses the network, or of the result; NULL: it has neither. */
+/* Where piece k of the data that crosses the network, or of the result, is on this rank; NULL: this rank has
+ * neither. */
 static char *place_of(const tutti_pieces *pieces, size_t k) {
     const delegated *d = pieces->context;
     if (d->dst != NULL) return d->dst + offset_of(pieces, k);
@@ -47,7 +48,7 @@ static char *place_of(const tutti_pieces *pieces, size_t k) {
 
 /* ------------------------------------------------------------------------------------------------ parts */
 
-/* This host's sum, to the delegate. */
+/* Reduces this host's inputs to the delegate. */
 static tutti_status reduce_locally(tutti_pieces *pieces, size_t k) {
     return tutti_pieces_start(pieces, (tutti_op){.kind = TUTTI_KIND_REDUCE,
                                                  .reduction = tutti_hierarchical_within(pieces->op),
@@ -57,7 +58,7 @@ static tutti_status reduce_locally(tutti_pieces *pieces, size_t k) {
                                                  .count = count_of(pieces, k)});
 }
 
-/* What the delegate has, to its host. */
+/* Broadcasts the delegate's data on its host. */
 static tutti_status broadcast_locally(tutti_pieces *pieces, size_t k) {
     return tutti_pieces_start(pieces, (tutti_op){.kind = TUTTI_KIND_BROADCAST,
                                                  .root = local_delegate(pieces->context),

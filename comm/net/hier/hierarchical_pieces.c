@@ -5,27 +5,27 @@
  *   the network:              0    1    2    3
  *   this host, after:              0    1    2    3
  *
- * The calling thread drives the network. Parts on this host are queued on its communicator, in one order on all of its ranks
- * (before 0, 1, after 0, before 2, after 1, ...), and run by that communicator's worker, or by the calling thread when it
- * has to wait for them. A piece is as short as it may be without making the network slower.
+ * The calling thread drives the network. Parts on this host are queued on its communicator, in the same order on
+ * all of its ranks (before 0, 1, after 0, before 2, after 1, ...), and run by that communicator's worker, or by the
+ * calling thread when it has to wait for them. A piece is as short as possible without slowing down the network.
  *
- * Invariant: when the call returns, well or badly, no part of it is under way any more.
+ * Invariant: when the call returns, with or without success, no part of it is under way.
  */
 #include "bootstrap/base/settings.h"
 #include "bootstrap/base/status.h"
-#include "comm/net/hier/hierarchical.h"
 #include "comm/api/submit.h"
 #include "comm/base/queue.h"
+#include "comm/net/hier/hierarchical.h"
 
-/* So much longer than in one piece may the network take. */
+/* The time on the network may grow by this factor compared to one piece. */
 #define MOST_SLOWDOWN 1.05
 
-/* Shared memory takes as long as adding up so many times the bytes of a host: they come from memory, at about a sixth of the
- * speed of additions in a cache, and pass through it twice. */
+/* Shared memory takes as long as adding this many times the bytes of a host: they are read from memory, at about a
+ * sixth of the speed of additions in a cache, and pass through it twice. */
 #define LOCAL_PASSES 12
 
-/* Ranks that share cores do nothing while they wait for each other, for each piece anew. That pays where there is much to wait
- * for on the network. */
+/* Ranks that share cores do nothing while they wait for each other, which happens for each piece. Pieces are only
+ * faster if the wait for the network is long. */
 static bool waits_for_network(const tutti_cost *cost, double network_us, size_t host_bytes) {
     double local_us = tutti_cost_of_reducing(cost, LOCAL_PASSES * (double)host_bytes);
     return cost->cores >= 1 || network_us * cost->cores > 2 * local_us;
@@ -36,7 +36,7 @@ size_t tutti_hierarchical_piece_bytes(const tutti_comm *comm, tutti_kind kind, i
     const tutti_rail_table *table = comm->hosts->table;
     size_t forced = (size_t)tutti_setting_int(TUTTI_SETTING_CHUNK_BYTES), piece_bytes = table->piece_bytes;
     size_t whole_bytes = tutti_align_up(bytes, TUTTI_CACHE_LINE);
-    if (comm->nranks == comm->hosts->nhosts) return whole_bytes; /* nothing to do in shared memory */
+    if (comm->nranks == comm->hosts->nhosts) return whole_bytes; /* no part in shared memory */
     if (forced > 0) return tutti_align_up(forced, TUTTI_CACHE_LINE);
     if (bytes <= piece_bytes) return whole_bytes;
     double whole_us = tutti_rail_predict(table, kind, bytes);
@@ -63,7 +63,7 @@ tutti_status tutti_pieces_start(tutti_pieces *pieces, tutti_op part) {
     tutti_hierarchical_describe(pieces->op, &part);
     tutti_work *work;
     TUTTI_TRY(tutti_submit_queued(pieces->comm->hosts->local, &part, &work));
-    tutti_work_free(pieces->last); /* they end in the order of their start */
+    tutti_work_free(pieces->last); /* parts end in the order in which they were started */
     pieces->last = work;
     return TUTTI_OK;
 }
@@ -72,7 +72,7 @@ static tutti_status start_before(tutti_pieces *pieces, size_t k) {
     return pieces->before != NULL && k < pieces->npieces ? pieces->before(pieces, k) : TUTTI_OK;
 }
 
-/* Piece k crosses the network; meanwhile piece k + 1 is made ready. */
+/* Moves piece k over the network; meanwhile piece k + 1 is prepared. */
 static tutti_status run_piece(tutti_pieces *pieces, size_t k, tutti_work **ready) {
     bool is_last = k + 1 == pieces->npieces;
     pieces->overlaps = pieces->across != NULL && !is_last;
@@ -93,10 +93,10 @@ static tutti_status run(tutti_pieces *pieces) {
 }
 
 tutti_status tutti_pieces_run(tutti_pieces *pieces) {
-    /* Another thread of ours works meanwhile. */
+    /* The communicator's worker runs at the same time. */
     if (pieces->across != NULL && pieces->npieces > 1) pieces->comm->patience.yields = true;
     tutti_status status = run(pieces);
-    /* What is queued waits for ranks that may not come any more. */
+    /* Queued parts wait for ranks that may not come any more. */
     if (status != TUTTI_OK) status = tutti_comm_break(pieces->comm, status);
     tutti_status ended = finish(&pieces->last);
     return status != TUTTI_OK ? status : ended;

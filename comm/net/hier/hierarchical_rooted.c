@@ -1,12 +1,13 @@
 /*
- * gather and scatter of small blocks, through one rank of each host, its delegate: the root for its own host, else the first
- * one.
+ * gather and scatter of small blocks, through one rank of each host, its delegate: the root for its own host, else
+ * the first rank.
  *
- *   gather    on each host to the delegate, which packs the blocks; on the delegates' rail to the root, which unpacks them
- *   scatter   the other way round
+ *   gather    on each host to the delegate, which packs the blocks; on the rail of the delegates to the root, which
+ *             unpacks them
+ *   scatter   the reverse
  *
- * A host's blocks cross the network in one message, and one rank of it waits there, the others in shared memory. The v-kinds do
- * without: only the root knows all their sizes.
+ * A host's blocks cross the network in one message, and only one rank of the host waits for the network, the others
+ * in shared memory. The v-kinds are not handled this way: only the root knows all their sizes.
  */
 #include <string.h>
 
@@ -20,8 +21,8 @@ typedef struct rooted {
     tutti_rail_setup setup;
     size_t block_bytes;
     char *packed;         /* blocks: on the root all, in the order of the hosts; on other delegates those of the host */
-    tutti_rail_block own; /* this host's */
-    tutti_rail_block *blocks; /* root: all hosts' */
+    tutti_rail_block own; /* this host's blocks */
+    tutti_rail_block *blocks; /* root: the blocks of all hosts */
 } rooted;
 
 bool tutti_hierarchical_is_rooted(const tutti_comm *comm, const tutti_op *op) {
@@ -57,7 +58,7 @@ static tutti_status lay_out(rooted *x) {
     return TUTTI_OK;
 }
 
-/* Between what is packed and the root's buffer. */
+/* Copies between `packed` and the root's buffer. */
 static void copy_all(const rooted *x, bool unpacks) {
     const tutti_hosts *hosts = x->comm->hosts;
     char *next = x->packed;

@@ -1,11 +1,11 @@
 /*
  * reduce_scatter over several hosts.
  *
- *   hosts with as many ranks each:
+ *   hosts with equal numbers of ranks:
  *     1 for each host: local reduce_scatter of the segments of its ranks: rank l has this host's sum for rank l there
  *     2 reduce_scatter on rail l
- *     long segments in pieces (hierarchical_pieces.c)
- *   else segment by segment to the rank that gets it: hosts that differ are rare.
+ *     long segments go in pieces (hierarchical_pieces.c)
+ *   else: segment by segment to the rank that receives it; hosts that differ are rare.
  */
 #include <string.h>
 
@@ -26,7 +26,7 @@ static tutti_rail_vector vector_of(const tutti_comm *comm, const tutti_op *op) {
                                .divisor = op->reduction == TUTTI_AVG ? comm->nranks : 1};
 }
 
-/* Counts of the rail's segments. */
+/* Element counts of the rail's segments. */
 static void count_rail(const tutti_comm *comm, const tutti_op *op, size_t *counts) {
     const tutti_hosts *hosts = comm->hosts;
     for (int host = 0; host < hosts->nhosts; host++)
@@ -50,7 +50,7 @@ typedef struct scattered {
     tutti_rail rail;
     tutti_rail_setup setup;
     size_t piece_bytes; /* of a segment */
-    char *sums;         /* of two pieces, for each host */
+    char *sums;         /* two pieces for each host */
 } scattered;
 
 static char *sum_of(const tutti_pieces *pieces, int host, size_t k) {
@@ -58,7 +58,7 @@ static char *sum_of(const tutti_pieces *pieces, int host, size_t k) {
     return s->sums + ((k % 2) * (size_t)pieces->comm->hosts->nhosts + (size_t)host) * s->piece_bytes;
 }
 
-/* Piece k of what this rank has for another one. */
+/* Piece k of this rank's input for another rank. */
 static tutti_span piece_for(const tutti_pieces *pieces, int rank, size_t k) {
     const scattered *s = pieces->context;
     tutti_span segment = tutti_op_input(pieces->comm, pieces->op, rank);
@@ -66,7 +66,7 @@ static tutti_span piece_for(const tutti_pieces *pieces, int rank, size_t k) {
     return (tutti_span){.data = segment.data + start, .bytes = tutti_min_size(s->piece_bytes, segment.bytes - start)};
 }
 
-/* For each host this one's sums of the segments of its ranks. */
+/* Computes, for each host, this host's sums of the segments of its ranks. */
 static tutti_status reduce_for_hosts(tutti_pieces *pieces, size_t k) {
     tutti_hosts *hosts = pieces->comm->hosts;
     size_t item_bytes = tutti_type_bytes(pieces->op->type);
@@ -114,7 +114,7 @@ static tutti_status scatter_on_rails(tutti_comm *comm, const tutti_op *op) {
     return tutti_pieces_run(&pieces);
 }
 
-/* One segment: reduced on the delegate of its host, then handed to its rank. */
+/* One segment: reduced on the delegate of its host, then sent to its rank. */
 static tutti_status reduce_segment(tutti_comm *comm, const tutti_op *op, int rank) {
     tutti_span segment = tutti_op_input(comm, op, rank);
     tutti_op part = {.kind = TUTTI_KIND_REDUCE,

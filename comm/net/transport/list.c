@@ -1,6 +1,6 @@
 /*
- * The transports. Their places in the list are told to other processes, so every build has all of them, in this order; what
- * is not to be had says so in check().
+ * The list of transports. Their indices are sent to other processes, so every build has all of them, in this order;
+ * an unavailable one reports that in check().
  */
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static bool encrypts(const tutti_transport *transport) {
     return transport == &tutti_tls_transport;
 }
 
-/* Bits of the names in "a,b"; all where there are none. None where only shared memory is named. */
+/* Bits of the names in "a,b"; all bits where there are none; no bit where only "shm" is named. */
 static tutti_status read_allowed(const char *names, uint32_t *mask_out) {
     *mask_out = *names == '\0' ? UINT32_MAX : 0;
     while (*names != '\0') {
@@ -35,18 +35,18 @@ static tutti_status read_allowed(const char *names, uint32_t *mask_out) {
         snprintf(name, sizeof name, "%.*s", (int)tutti_min_size(span, sizeof name - 1), names);
         names += span;
         names += strspn(names, ", ");
-        if (span == 0 || strcmp(name, "shm") == 0) continue; /* serves the ranks of one host in any case */
+        if (span == 0 || strcmp(name, "shm") == 0) continue; /* used for the ranks of one host in any case */
         int i = 0;
         while (tutti_transports[i] != NULL && strcmp(tutti_transports[i]->name, name) != 0) i++;
         if (tutti_transports[i] == NULL)
             return tutti_fail(TUTTI_ERR_CONFIG,
-                              "TUTTI_TRANSPORT names \"%s\", which is no transport; tutti-info lists them", name);
+                              "TUTTI_TRANSPORT names \"%s\", which is not a transport; tutti-info lists them", name);
         *mask_out |= UINT32_C(1) << i;
     }
     return TUTTI_OK;
 }
 
-/* TUTTI_ENCRYPT allows those that encrypt. What was asked for by name must not be left out in silence. */
+/* TUTTI_ENCRYPT allows only transports that encrypt. A transport that the user named must not be left out silently. */
 static tutti_status restrict_to_encrypted(bool named, uint32_t *mask) {
     for (int i = 0; tutti_transports[i] != NULL; i++) {
         if (encrypts(tutti_transports[i]) || (*mask >> i & 1) == 0) continue;
@@ -65,8 +65,8 @@ tutti_status tutti_transport_permit(const tutti_transport *transport) {
     if (!must_encrypt() || encrypts(transport)) return TUTTI_OK;
     return tutti_fail(
         TUTTI_ERR_REFUSED,
-        "TUTTI_ENCRYPT=1, but what the store says of the two sides leads to a connection by %s, which does "
-        "not encrypt: somebody has changed it",
+        "TUTTI_ENCRYPT=1, but the store's entries for the two sides lead to a connection by %s, which does not "
+        "encrypt: the entries were changed; check which processes can write to the store",
         transport->name);
 }
 
@@ -96,7 +96,7 @@ tutti_status tutti_transports_available(uint32_t *mask_out) {
         }
     }
     if (mask == 0 && allowed != 0)
-        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no transport that %s allows is to be had%s",
+        return tutti_fail(TUTTI_ERR_UNSUPPORTED, "no transport that %s allows is available%s",
                           encrypted ? "TUTTI_ENCRYPT=1" : "TUTTI_TRANSPORT", reasons);
     *mask_out = mask;
     return TUTTI_OK;

@@ -1,8 +1,9 @@
 /*
- * What of a stream goes over which lane. See multi_socket.h; how bundles end is in multi_socket_end.c.
+ * Which bytes of a stream go over which lane. See multi_socket.h; multi_socket_end.c has the end of bundles.
  *
- * A transfer is cut into pieces at the ends of blocks. Each of its lanes has one piece of it under way, and gets the next one
- * when that has moved; so a transfer that is longer than a block uses as many lanes as it has blocks, up to all of them.
+ * A transfer is cut into pieces at block boundaries. Each of its lanes has one piece under way, and gets the next
+ * one when that has moved; so a transfer longer than a block uses as many lanes as it has blocks, up to all of
+ * them.
  */
 #include "comm/net/transport/multi_socket.h"
 
@@ -17,7 +18,7 @@
 
 /* ------------------------------------------------------------------------------------------------ pieces */
 
-/* Begins the next transfer of that direction: its lanes, and where each of them begins. */
+/* Begins the next transfer of that direction: sets its lanes, and where each of them begins. */
 static void begin(const tutti_multi_socket *b, tutti_multi_socket_way *way, size_t bytes) {
     uint64_t block = way->end / TUTTI_MULTI_SOCKET_BLOCK_BYTES;
     way->start = way->end;
@@ -27,7 +28,8 @@ static void begin(const tutti_multi_socket *b, tutti_multi_socket_way *way, size
     way->first = (int)(block % (uint64_t)b->nlanes);
     way->count = (int)tutti_min_size(blocks, (size_t)b->nlanes);
     for (int k = 0; k < way->count; k++)
-        way->at[(way->first + k) % b->nlanes] = k == 0 ? way->start : (block + (uint64_t)k) * TUTTI_MULTI_SOCKET_BLOCK_BYTES;
+        way->at[(way->first + k) % b->nlanes] =
+            k == 0 ? way->start : (block + (uint64_t)k) * TUTTI_MULTI_SOCKET_BLOCK_BYTES;
 }
 
 static size_t piece_bytes(const tutti_multi_socket_way *way, int lane) {
@@ -35,9 +37,10 @@ static size_t piece_bytes(const tutti_multi_socket_way *way, int lane) {
     return tutti_min_size(way->end - at, TUTTI_MULTI_SOCKET_BLOCK_BYTES - at % TUTTI_MULTI_SOCKET_BLOCK_BYTES);
 }
 
-/* The lane's next piece; false: this transfer has no more for it. */
+/* Advances the lane to its next piece; false: this transfer has no more for it. */
 static bool next_piece(const tutti_multi_socket *b, tutti_multi_socket_way *way, int lane) {
-    way->at[lane] = (way->at[lane] / TUTTI_MULTI_SOCKET_BLOCK_BYTES + (uint64_t)b->nlanes) * TUTTI_MULTI_SOCKET_BLOCK_BYTES;
+    way->at[lane] =
+        (way->at[lane] / TUTTI_MULTI_SOCKET_BLOCK_BYTES + (uint64_t)b->nlanes) * TUTTI_MULTI_SOCKET_BLOCK_BYTES;
     return way->at[lane] < way->end;
 }
 
@@ -62,7 +65,8 @@ static size_t front(const tutti_multi_socket *b, const tutti_multi_socket_way *w
     return (size_t)(front - way->start);
 }
 
-/* How far both transfers have come. A lane that failed does not tell any more, but what has been counted has moved. */
+/* Updates the fronts of both transfers. A failed lane reports nothing any more, but bytes already counted have
+ * moved. */
 static void count_fronts(tutti_multi_socket *b) {
     size_t sent = front(b, &b->out), received = front(b, &b->in);
     if (sent > b->pipe.sent) b->pipe.sent = sent;
@@ -79,7 +83,7 @@ static counts counts_of(const tutti_pipe *lane) {
     return (counts){.in = lane->bytes_in, .out = lane->bytes_out};
 }
 
-/* What a call to a lane has moved, and whether it has failed. */
+/* Counts the bytes that a call to a lane moved, and notes whether the lane has failed. */
 static void account(tutti_multi_socket *b, int lane, counts before) {
     const tutti_pipe *pipe = b->lanes[lane];
     uint64_t in = pipe->bytes_in - before.in, out = pipe->bytes_out - before.out;
@@ -93,7 +97,7 @@ static void account(tutti_multi_socket *b, int lane, counts before) {
     b->heard = b->pipe.bytes_in;
 }
 
-/* The lane's piece of the parts; again, where these have moved. */
+/* Sends the lane's piece of the parts; again, if the parts have moved. */
 static void send_piece(tutti_multi_socket *b, int lane) {
     struct iovec cut[TUTTI_SOCKET_PARTS];
     size_t skip = (size_t)(b->out.at[lane] - b->out.start), left = piece_bytes(&b->out, lane);
@@ -117,7 +121,7 @@ static void receive_piece(tutti_multi_socket *b, int lane) {
     account(b, lane, before);
 }
 
-/* One call each: sends and receives take turns, and lanes do. */
+/* One call each, so that sends and receives alternate, and lanes do. */
 static void drive(tutti_multi_socket *b, int lane, bool receives, bool sends) {
     tutti_pipe *pipe = b->lanes[lane];
     counts before = counts_of(pipe);
@@ -164,7 +168,8 @@ static tutti_status bundle_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
     tutti_multi_socket *b = (tutti_multi_socket *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     bool moves = !tutti_pipe_has_received(pipe);
-    if (moves) { /* behind the front, too, lanes may have put something down */
+    /* Lanes may have written bytes behind the front, too. */
+    if (moves) {
         memcpy((char *)dst + pipe->received, b->dst + pipe->received, bytes - pipe->received);
     } else {
         pipe->received = 0;
@@ -182,7 +187,7 @@ static tutti_status bundle_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
 
 /* ----------------------------------------------------------------------------------------------- opening */
 
-/* Made of connections, by tutti_multi_socket_open: nobody asks for it by name. */
+/* Created from connections by tutti_multi_socket_open; never selected by name. */
 static const tutti_transport bundle_transport = {
     .name = "bundle",
     .send = bundle_send,
@@ -211,7 +216,7 @@ static tutti_status open_lane(tutti_multi_socket *b, int lane, const tutti_trans
 }
 
 tutti_status tutti_multi_socket_open(const tutti_transport *transport, const tutti_connection *connections, int nlanes,
-                               tutti_deadline *deadline, tutti_pipe **pipe_out) {
+                                     tutti_deadline *deadline, tutti_pipe **pipe_out) {
     if (nlanes == 1) return transport->open(connections, deadline, pipe_out);
     tutti_multi_socket *b = NULL;
     int lane = 0;
@@ -230,7 +235,7 @@ tutti_status tutti_multi_socket_open(const tutti_transport *transport, const tut
         return TUTTI_OK;
     }
     while (lane < nlanes) close(connections[lane++].socket);
-    if (b != NULL) b->pipe.status = status; /* nothing is seen off */
+    if (b != NULL) b->pipe.status = status; /* then close waits for nothing */
     tutti_multi_socket_close(b != NULL ? &b->pipe : NULL);
     return status;
 }

@@ -1,13 +1,14 @@
 /*
- * Bundles: one pipe over several connections, its lanes, where one connection carries less than the way does: clouds limit each
- * flow, bonded links and routers give each flow one of their ways, adapters give it one queue. TUTTI_TCP_SOCKETS says how
- * many.
+ * Bundles: one pipe over several connections, its lanes, for networks where one connection carries less than the
+ * network does: clouds limit each flow, bonded links and routers use one of their paths per flow, adapters use one
+ * queue per flow. TUTTI_TCP_SOCKETS sets the number of lanes.
  *
- *   the stream   | block 0 | block 1 | block 2 | block 3 | block 4 | ...        blocks of TUTTI_MULTI_SOCKET_BLOCK_BYTES
- *   lanes        |    0    |    1    |    2    |    0    |    1    | ...        each a pipe of its own, in order
+ *   the stream   | block 0 | block 1 | block 2 | block 3 | block 4 | ...  blocks of TUTTI_MULTI_SOCKET_BLOCK_BYTES
+ *   lanes        |    0    |    1    |    2    |    0    |    1    | ...  each a pipe of its own, in order
  *
- * Where a byte goes follows from its place in the stream alone, so nothing is added to it, and both sides agree without a
- * word. What fits into the block that the stream has come to takes one lane, and the system calls of one.
+ * The lane of a byte follows from its position in the stream alone, so no header is needed, and both sides agree
+ * without negotiation. A transfer that fits into the current block of the stream uses one lane, and the system
+ * calls of one.
  *
  * Invariant: `sent` and `received` count from the front of a transfer, without gaps, whichever lane is ahead.
  */
@@ -16,17 +17,19 @@
 
 #include "comm/net/transport/transport.h"
 
-/* Between two sockets of one machine, 1 MiB took 60 % longer than over one connection with blocks of 64 KiB, which the system
- * cuts into two packets each, 20 % with these, and no longer with 256 KiB. But where each flow was limited, sums of 4 MiB, which
- * go in transfers of some hundred KiB, took half as long with 4 lanes of these as with those of 256 KiB. */
+/* Compared with one connection, between two sockets of one machine, 1 MiB took 60 % longer with blocks of 64 KiB,
+ * which the system cuts into two packets each, 20 % longer with these, and no longer with 256 KiB. But where each
+ * flow was limited, sums of 4 MiB, which are sent in transfers of some hundred KiB, took half as long with 4 lanes
+ * of these blocks as with those of 256 KiB. */
 #define TUTTI_MULTI_SOCKET_BLOCK_BYTES ((size_t)128 << 10)
 
-/* How many connections a pipe of that transport is to have; 1 for those that are not made of sockets. */
+/* Number of connections for a pipe of that transport; 1 for transports that do not use sockets. */
 uint32_t tutti_multi_socket_lanes(const tutti_transport *transport);
 
-/* Makes a pipe of so many proved connections, in the order of their lanes, which is the same on both sides. Of one it is the
- * transport's own pipe. Else as `open` of a transport: takes all sockets over, also when it fails. */
+/* Turns nlanes proved connections into a pipe, in the order of their lanes, which is the same on both sides. With
+ * one connection this is the transport's own pipe. Otherwise as `open` of a transport: takes over all sockets, also
+ * on failure. */
 tutti_status tutti_multi_socket_open(const tutti_transport *transport, const tutti_connection *connections, int nlanes,
-                               tutti_deadline *deadline, tutti_pipe **pipe_out);
+                                     tutti_deadline *deadline, tutti_pipe **pipe_out);
 
 #endif

@@ -1,13 +1,14 @@
 /*
  * How bundles sleep, fail and end. See multi_socket.h.
  *
- * A bundle is of no use without one of its lanes. But who leaves closes them one by one, and what he said last may lie
- * on one lane while another tells of the end: so a failure is told when the lane fails whose turn it is, when
- * nothing is to be received, or when nothing has come for a second. Then all lanes are closed, so that the other side, which may
- * wait on any of them, hears of it.
+ * A bundle cannot work without one of its lanes. But a side that closes the bundle closes its lanes one by one, and
+ * bytes that it sent last may be on one lane while another already reports the end. So the bundle fails when the
+ * failed lane is the next one to receive on, when nothing is to be received, or when nothing has arrived for a
+ * second. Then all lanes are closed, so that the other side, which may wait on any of them, notices.
  *
- * Who sleeps for one lane polls its descriptor, for several an epoll descriptor over them. The lane whose turn it is would not
- * do: that of the send and that of the receive may be two, and both sides might wait for the wrong one.
+ * A sleep on one lane polls its descriptor, a sleep on several an epoll descriptor over them. Polling only the next
+ * lane would not do: the next lanes of the send and of the receive may differ, and both sides might wait on the
+ * wrong one.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -21,16 +22,18 @@
 #define MOST_LATE_NS  INT64_C(1000000000)
 #define MOST_CLOSE_NS INT64_C(2000000000)
 
-_Static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT, "events are told alike");
+_Static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT, "EPOLLIN and EPOLLOUT must equal POLLIN and POLLOUT");
 
-/* What was sent is waited for on all lanes at once, in effect; but not anew for each lane of a peer that takes nothing. */
+/* With see_off, waits for sent bytes on all lanes, in effect at once; but not again for each lane of a peer that
+ * accepts nothing. */
 static void close_lanes(tutti_multi_socket *b, bool see_off) {
     int64_t start_ns = tutti_now_ns();
     for (int i = 0; i < b->nlanes; i++) {
         tutti_pipe *lane = b->lanes[i];
         if (lane == NULL) continue;
         see_off = see_off && tutti_now_ns() - start_ns < MOST_CLOSE_NS;
-        if (!see_off && lane->status == TUTTI_OK) lane->status = TUTTI_ERR_ABORTED; /* then it does not wait */
+        if (!see_off && lane->status == TUTTI_OK)
+            lane->status = TUTTI_ERR_ABORTED; /* makes close() return without waiting */
         lane->transport->close(lane);
         b->lanes[i] = NULL;
     }
@@ -38,10 +41,10 @@ static void close_lanes(tutti_multi_socket *b, bool see_off) {
 
 /* ----------------------------------------------------------------------------------------------- failing */
 
-/* May something come that was sent before the lane failed? */
+/* May bytes still arrive that were sent before the lane failed? */
 static bool may_still_come(tutti_multi_socket *b, bool receives) {
     const tutti_pipe *pipe = &b->pipe;
-    if (tutti_pipe_has_received(pipe)) return receives; /* just now: then who calls may want more */
+    if (tutti_pipe_has_received(pipe)) return receives; /* it ended just now: the caller may want to receive more */
     if (b->lanes[tutti_multi_socket_lane_at(b, b->in.start + pipe->received)]->status != TUTTI_OK) return false;
     int64_t now_ns = tutti_now_ns();
     if (b->heard != pipe->bytes_in) b->quiet_ns = now_ns;
@@ -65,14 +68,16 @@ typedef struct wish {
     short events;
 } wish;
 
-/* What each lane that has something to do waits for. Gives the number of these lanes; -1: one is not to be slept on. */
+/* Lists the events that each busy lane waits for. Returns the number of these lanes; -1: one of them cannot be
+ * slept on. */
 static int list_wishes(const tutti_multi_socket *b, wish wishes[TUTTI_LANES_MOST], wish *last_out) {
     int count = 0;
     uint32_t lanes = tutti_multi_socket_busy(b, &b->in) | tutti_multi_socket_busy(b, &b->out);
     for (int lane = 0; lane < b->nlanes; lane++) {
         tutti_pipe *pipe = b->lanes[lane];
         wishes[lane] = (wish){.fd = -1};
-        if (pipe->status != TUTTI_OK || (lanes >> lane & 1) == 0) continue; /* one that has failed would always wake */
+        if (pipe->status != TUTTI_OK || (lanes >> lane & 1) == 0)
+            continue; /* a failed lane would always wake the caller */
         wishes[lane].fd = pipe->transport->sleep_on(pipe, &wishes[lane].events);
         if (wishes[lane].fd < 0) return -1;
         if (pipe->send_error != 0) wishes[lane].events &= (short)~POLLOUT;
@@ -82,7 +87,7 @@ static int list_wishes(const tutti_multi_socket *b, wish wishes[TUTTI_LANES_MOST
     return count;
 }
 
-/* A lane that nothing is wanted of is not watched at all: its end would always wake. */
+/* Sets the events watched on a lane. A lane without any is removed: its end would always wake the caller. */
 static bool watch(tutti_multi_socket *b, int lane, wish wanted) {
     struct epoll_event event = {.events = (uint32_t)wanted.events};
     if (wanted.events == b->watched[lane]) return true;
@@ -109,7 +114,7 @@ int tutti_multi_socket_sleep_on(tutti_pipe *pipe, short *events_out) {
 
 /* ------------------------------------------------------------------------------------------------ ending */
 
-/* Takes a transfer back of which nothing has moved; false: it was cut off. */
+/* Withdraws a transfer of which nothing has moved; false: it was interrupted. */
 static bool take_back(tutti_multi_socket_way *way) {
     if (way->moved != 0 && way->moved != way->end - way->start) return false;
     if (way->moved == 0) way->end = way->start;

@@ -1,5 +1,5 @@
 /*
- * What all pipes have in common. See transport.h.
+ * The common part of all pipes. See transport.h.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "comm/net/transport/transport.h"
 
 tutti_status tutti_pipe_fail(tutti_pipe *pipe, tutti_status status, const char *format, ...) {
-    if (pipe->status == TUTTI_OK) { /* the first reason is the one that tells */
+    if (pipe->status == TUTTI_OK) { /* keep the first reason */
         va_list arguments;
         va_start(arguments, format);
         vsnprintf(pipe->error, sizeof pipe->error, format, arguments);

@@ -53,11 +53,11 @@ static tutti_status choose_congestion(int socket) {
     if (file != NULL && fgets(offered, sizeof offered, file) != NULL) offered[strcspn(offered, "\n")] = '\0';
     if (file != NULL) fclose(file);
     return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_TCP_CONGESTION=%s: %s; this system allows: %s", name, strerror(error),
-                      offered[0] != '\0' ? offered : "it does not say what");
+                      offered[0] != '\0' ? offered : "unknown");
 }
 
 static void set_option(int socket, int level, int option, int value) {
-    setsockopt(socket, level, option, &value, sizeof value); /* what a system lacks it works without */
+    setsockopt(socket, level, option, &value, sizeof value); /* a system that lacks the option works without it */
 }
 
 tutti_status tutti_socket_tune(int socket) {
@@ -113,15 +113,16 @@ tutti_status tutti_socket_fail_send(tutti_pipe *pipe, int error, bool receives) 
 
 /* ------------------------------------------------------------------------------------------------ ending */
 
-/* The other side's system has sent it away. Neither recv nor SIOCOUTQ says so after the other side's end has been read. */
+/* The other side's kernel has reset the connection. Neither recv nor SIOCOUTQ reports that after the other side's
+ * end has been read. */
 static bool is_reset(int socket) {
     struct tcp_info info;
     socklen_t bytes = sizeof info;
     return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_state == TCP_CLOSE;
 }
 
-/* A socket that is closed while it has bytes to read, or that gets some later, drops what the other side's system does not
- * have yet. The end, which counts as a byte, need not arrive. */
+/* A socket that is closed with unread bytes, or that receives some later, drops the bytes that the other side's
+ * kernel does not have yet. The end, which counts as a byte, need not arrive. */
 static void wait_until_sent(int socket) {
     char unread[4096];
     int64_t until_ns = tutti_now_ns() + MOST_LINGER_NS;

@@ -1,11 +1,13 @@
 /*
- * TCP: a pipe is a connected stream socket (tests use UNIX ones, too).
+ * TCP: a pipe is a connected stream socket (tests also use UNIX ones).
  *
- * Calls never block. send() hands the kernel all parts in one call; what it does not take goes with progress(). Bytes come
- * straight into the caller's buffer, as many at a time as there are. A peer that says nothing any more is noticed by the
- * kernel: unanswered data (TCP_USER_TIMEOUT) and unanswered probes end the connection after TUTTI_PEER_TIMEOUT_MS.
+ * Calls never block. send() hands all parts to the kernel in one call; progress() sends what the kernel did not
+ * take. Bytes are received directly into the caller's buffer, as many per call as have arrived. The kernel detects
+ * a peer that stopped answering: unanswered data (TCP_USER_TIMEOUT) and unanswered probes end the connection after
+ * TUTTI_PEER_TIMEOUT_MS.
  *
- * Invariant: what `sent` counts is the kernel's, so the caller's buffer is free; what `received` counts is in place.
+ * Invariant: bytes counted by `sent` are the kernel's, so the caller's buffer is free; bytes counted by `received`
+ * are in place.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,10 +22,10 @@
 #include "comm/base/fork.h"
 #include "comm/net/transport/socket.h"
 
-/* What comes after so few bytes is read with them, up to AHEAD_BYTES. */
+/* A receive of at most this many bytes also reads the bytes after it, up to AHEAD_BYTES. */
 #define AHEAD_AFTER_BYTES ((size_t)256)
 #define AHEAD_BYTES       ((size_t)8 << 10)
-/* So few bytes are put together from their parts. */
+/* A send of at most this many bytes is packed into one buffer. */
 #define FEW_BYTES ((size_t)4608)
 
 typedef struct tcp_pipe {
@@ -31,9 +33,9 @@ typedef struct tcp_pipe {
     int socket;
     size_t call_bytes; /* most bytes of a system call */
     tutti_socket_parts parts;
-    char *dst;      /* where the next byte goes */
-    int send_error; /* the connection takes no more; 0: it does */
-    size_t ahead_start, ahead_bytes; /* of `ahead`: received, and not asked for yet */
+    char *dst;                       /* where the next byte goes */
+    int send_error;                  /* errno after which the connection accepts no more bytes; 0: it does */
+    size_t ahead_start, ahead_bytes; /* in `ahead`: received and not requested yet */
     char ahead[AHEAD_BYTES];
 } tcp_pipe;
 
@@ -65,7 +67,7 @@ static tutti_status tcp_open(const tutti_connection *connection, tutti_deadline 
 
 /* ------------------------------------------------------------------------------------------------ moving */
 
-/* The next parts, as much as goes in one call. */
+/* The next parts, up to the bytes of one call. */
 static struct msghdr next_parts(const tutti_socket_parts *parts, size_t most, struct iovec next[TUTTI_SOCKET_PARTS]) {
     size_t left = most, count = 0;
     for (int i = parts->first; i < parts->count && left > 0; i++) {
@@ -76,7 +78,7 @@ static struct msghdr next_parts(const tutti_socket_parts *parts, size_t most, st
     return (struct msghdr){.msg_iov = next, .msg_iovlen = count};
 }
 
-/* Few bytes in one piece: a list of parts costs the kernel more than it costs us to put them together. */
+/* Sends few bytes from one buffer: a list of parts costs the kernel more than packing them costs this process. */
 static ssize_t send_few(const tcp_pipe *tcp) {
     const tutti_socket_parts *parts = &tcp->parts;
     char all[FEW_BYTES];
@@ -94,7 +96,7 @@ static ssize_t send_parts(const tcp_pipe *tcp) {
     return sendmsg(tcp->socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-/* A failure is told by progress(): what the other side said last may still be there to be received. */
+/* progress() reports a failure, since bytes that the other side sent last may still be there to receive. */
 static tutti_status push(tcp_pipe *tcp) {
     bool few = tcp->pipe.to_send - tcp->pipe.sent <= FEW_BYTES;
     ssize_t sent = few ? send_few(tcp) : send_parts(tcp);
@@ -122,7 +124,7 @@ static void take_ahead(tcp_pipe *tcp) {
     count_received(tcp, bytes);
 }
 
-/* After few bytes, a header perhaps, more are likely to be there: they come with the same call. */
+/* After few bytes, a header perhaps, more have probably arrived: the same call reads them. */
 static tutti_status pull(tcp_pipe *tcp) {
     size_t wanted = tutti_min_size(tcp->pipe.to_receive - tcp->pipe.received, tcp->call_bytes);
     bool few = wanted <= AHEAD_AFTER_BYTES;
@@ -163,7 +165,7 @@ static tutti_status tcp_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
     tcp_pipe *tcp = (tcp_pipe *)pipe;
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     tcp->dst = dst;
-    if (TUTTI_UNLIKELY(!tutti_pipe_has_received(pipe))) { /* moves */
+    if (TUTTI_UNLIKELY(!tutti_pipe_has_received(pipe))) { /* the receive moves to a new buffer */
         tcp->dst += pipe->received;
         return TUTTI_OK;
     }
@@ -205,7 +207,7 @@ static void tcp_close(tutti_pipe *pipe) {
 static void describe(char *text, size_t capacity) {
     char manner[128];
     tutti_socket_manner(manner, sizeof manner);
-    snprintf(text, capacity, "sockets of the system; %s", manner);
+    snprintf(text, capacity, "kernel sockets; %s", manner);
 }
 
 const tutti_transport tutti_tcp_transport = {

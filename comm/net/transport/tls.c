@@ -1,16 +1,16 @@
 /*
- * TLS: a pipe like tcp's whose bytes are encrypted, by the module libtutti_tls.so (OpenSSL), opened when first asked for.
+ * TLS: a pipe like tcp's whose bytes are encrypted, by the module libtutti_tls.so (OpenSSL), opened at first use.
  *
  * TLS 1.3 between the two sides of a proved connection, without certificates: both derive a pre-shared key from the
- * connection's own key, and a fresh Diffie-Hellman exchange goes into the session's keys, so that what was recorded stays
- * secret when the job's secret is learned later. Since the connection's key covers the ticket, nobody can splice two
- * connections of a job.
+ * connection's own key, and a fresh Diffie-Hellman exchange contributes to the session's keys, so that recorded
+ * traffic stays secret when the job's secret leaks later. Since the connection's key covers the ticket, no attacker
+ * can splice two connections of a job.
  *
- * Bytes go in records of 16 KiB. Large parts are encrypted from where they are; small ones (a header, with what follows) are
- * put together first, so that a short message is one record and one call.
+ * Bytes are sent in records of 16 KiB. Large parts are encrypted in place; small ones (a header, with what follows)
+ * are packed together first, so that a short message is one record and one call.
  *
- * Invariant: what `sent` counts is encrypted and the kernel's; what `received` counts was checked. A record that is under
- * way holds bytes that are not counted yet, and is given again unchanged.
+ * Invariant: bytes counted by `sent` are encrypted and the kernel's; bytes counted by `received` were
+ * authenticated. A record under way holds bytes that are not counted yet, and is passed again unchanged.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -29,14 +29,14 @@
 typedef struct tls_pipe {
     tutti_pipe pipe; /* first */
     int socket;
-    size_t call_bytes; /* most bytes between two turns */
+    size_t call_bytes; /* most bytes before the other direction's turn */
     tutti_tls_session *session;
     tutti_socket_parts parts;
-    bool under_way;      /* the next record has been begun: some of it may be on its way */
-    size_t record_bytes; /* of that one */
-    bool dry;            /* all that had come when we last looked has been received */
+    bool under_way;      /* the next record has begun: some of it may have been sent */
+    size_t record_bytes; /* bytes of that record */
+    bool dry;            /* everything that had arrived at the last read has been received */
     char *dst;           /* where the next byte goes */
-    size_t staged;       /* of the next record, if it is put together */
+    size_t staged;       /* bytes of the next record in `stage`, if it is packed there */
     char stage[TUTTI_TLS_RECORD_BYTES];
 } tls_pipe;
 
@@ -46,7 +46,7 @@ static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static const tutti_tls_module *_Atomic module; /* NULL: not opened; release pairs with the acquire in get_module */
 
 static tutti_status open_module(void) {
-    static const char left_out[] = TUTTI_TLS_LEFT_OUT; /* why this build has no such module; "": it has */
+    static const char left_out[] = TUTTI_TLS_LEFT_OUT; /* why this build lacks the module; "": it has it */
     const tutti_module_calls *calls;
     if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
     tutti_status status = tutti_module_open("tls", &calls);
@@ -65,7 +65,7 @@ static tutti_status check(void) {
     return status;
 }
 
-/* Of a pipe, so it is open. */
+/* The module's table. A pipe exists, so the module is open. */
 static const tutti_tls_module *calls(void) {
     return atomic_load_explicit(&module, memory_order_acquire);
 }
@@ -95,7 +95,7 @@ fail:
 
 /* ------------------------------------------------------------------------------------------------ moving */
 
-/* Puts the next record together. */
+/* Packs the next record. */
 static void gather(tls_pipe *tls, size_t most) {
     const tutti_socket_parts *parts = &tls->parts;
     for (int i = parts->first; i < parts->count && tls->staged < most; i++) {
@@ -105,7 +105,8 @@ static void gather(tls_pipe *tls, size_t most) {
     }
 }
 
-/* What the next record is made of: of one part, where that fills it or is the last, else put together. */
+/* The bytes of the next record: from one part, if that fills the record or is the last, otherwise packed in
+ * `stage`. */
 static const void *next_record(tls_pipe *tls, size_t *bytes_out) {
     const tutti_socket_parts *parts = &tls->parts;
     const struct iovec *first = &parts->all[parts->first];
@@ -119,7 +120,7 @@ static const void *next_record(tls_pipe *tls, size_t *bytes_out) {
     return tls->stage;
 }
 
-/* A failure is told by progress(): what the other side said last may still be there to be received. */
+/* progress() reports a failure, since bytes that the other side sent last may still be there to receive. */
 static void push(tls_pipe *tls) {
     tutti_pipe *pipe = &tls->pipe;
     for (size_t moved = 0; moved < tls->call_bytes && !tutti_pipe_has_sent(pipe);) {
@@ -173,7 +174,8 @@ static tutti_status tls_send(tutti_pipe *pipe, const struct iovec *parts, int np
     if (!moves) pipe->sent = 0;
     pipe->to_send = tutti_socket_parts_set(&tls->parts, parts, nparts);
     if (moves) tutti_socket_parts_drop(&tls->parts, pipe->sent);
-    if (moves && tls->under_way && tls->staged == 0) gather(tls, tls->record_bytes); /* wherever the parts end now */
+    if (moves && tls->under_way && tls->staged == 0)
+        gather(tls, tls->record_bytes); /* at whatever boundaries the parts have now */
     if (tls->session->send_error == 0) push(tls);
     return TUTTI_OK;
 }
@@ -183,7 +185,7 @@ static tutti_status tls_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
     if (TUTTI_UNLIKELY(pipe->status != TUTTI_OK)) return tutti_fail(pipe->status, "%s", pipe->error);
     tls->dst = dst;
     tls->dry = false;
-    if (!tutti_pipe_has_received(pipe)) { /* moves */
+    if (!tutti_pipe_has_received(pipe)) { /* the receive moves to a new buffer */
         tls->dst += pipe->received;
         return TUTTI_OK;
     }
@@ -192,7 +194,7 @@ static tutti_status tls_recv(tutti_pipe *pipe, void *dst, size_t bytes) {
     return TUTTI_OK;
 }
 
-/* What was read from the socket together with something else wakes nobody there. */
+/* Bytes that OpenSSL has already read from the socket do not wake a poll, so -1 until a read has found none. */
 static int sleep_on(tutti_pipe *pipe, short *events_out) {
     const tls_pipe *tls = (tls_pipe *)pipe;
     short events = 0;

@@ -1,11 +1,13 @@
 /*
  * The module libtutti_tls.so: TLS 1.3 by OpenSSL 3, with a pre-shared key for each connection. See tls.h.
  *
- * OpenSSL reads and writes by functions of ours: they never block, never raise SIGPIPE, and keep errors of the socket to
- * themselves, as if nothing could be moved yet, so that OpenSSL goes on with the other direction. Records are read many at a
- * time; after so many written ones the key is changed, long before AES-GCM's limit (RFC 8446, 5.5).
+ * OpenSSL reads and writes through functions of this file: they never block, never raise SIGPIPE, and hide errors
+ * of the socket from OpenSSL, as if nothing could move yet, so that it goes on with the other direction. A read
+ * takes many records; after RECORDS_PER_KEY written ones the key is changed, long before AES-GCM's limit (RFC 8446,
+ * 5.5).
  *
- * Invariant: a session that open() gives is one whose other side knows the connection's key; certificates count for nothing.
+ * Invariant: the other side of a session returned by open() knows the connection's key; certificates are not
+ * accepted.
  */
 #include "comm/net/transport/tls.h"
 
@@ -21,27 +23,27 @@
 
 #define CIPHER            "TLS_AES_128_GCM_SHA256"
 #define GROUPS            "X25519:P-256"
-#define IDENTITY          "tutti" /* the key is of one connection: there is nothing to choose */
+#define IDENTITY          "tutti" /* each connection has its own key: there is nothing to choose */
 #define READ_BUFFER_BYTES (8 * TUTTI_TLS_RECORD_BYTES)
 #define RECORDS_PER_KEY   (UINT64_C(1) << 23)
-#define LOOK_MS           100 /* at the deadline */
+#define LOOK_MS           100 /* interval of the checks of the deadline */
 
 typedef struct session {
     tutti_tls_session shared; /* first */
     int socket;
     SSL *ssl;
-    uint64_t records, records_per_key; /* written with this key */
+    uint64_t records, records_per_key; /* records written with this key, and their limit */
     uint8_t key[TUTTI_CONNECTION_KEY_BYTES];
 } session;
 
 static const tutti_module_host *host;
 static struct {
     pthread_mutex_t lock;
-    SSL_CTX *context; /* of all sessions; lives as long as the process */
+    SSL_CTX *context; /* shared by all sessions; lives as long as the process */
     BIO_METHOD *method;
 } tls = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* "reason", of OpenSSL's first error; there is one. */
+/* The reason of OpenSSL's first error; the caller knows that there is one. */
 static const char *reason(void) {
     const char *text = ERR_reason_error_string(ERR_peek_error());
     return text != NULL ? text : "no reason given";
@@ -76,7 +78,7 @@ static int read_socket(BIO *bio, char *data, int bytes) {
 
 static long control_socket(BIO *bio, int command, long number, void *data) {
     (void)bio, (void)number, (void)data;
-    return command == BIO_CTRL_FLUSH; /* it keeps nothing back */
+    return command == BIO_CTRL_FLUSH; /* it buffers nothing */
 }
 
 /* ------------------------------------------------------------------------------------------------ the key */
@@ -93,7 +95,7 @@ static SSL_SESSION *make_key(SSL *ssl) {
     return NULL;
 }
 
-/* Who has called shows this key. */
+/* Called on the connecting side: offers the key. */
 static int show_key(SSL *ssl, const EVP_MD *hash, const unsigned char **identity, size_t *identity_bytes,
                     SSL_SESSION **key_out) {
     (void)hash;
@@ -109,7 +111,7 @@ static int find_key(SSL *ssl, const unsigned char *identity, size_t identity_byt
     return *key_out != NULL || !ours;
 }
 
-/* Asked only where the other side wants to do without our key. */
+/* Called only where the other side does not use the key. */
 static int refuse_certificate(int good, X509_STORE_CTX *context) {
     (void)good, (void)context;
     return 0;
@@ -143,7 +145,7 @@ static BIO_METHOD *make_method(void) {
     return NULL;
 }
 
-/* OpenSSL must not take itself down while other threads of the process are still sending. */
+/* Without OpenSSL's exit handler, which would clean up while other threads of the process are still sending. */
 static tutti_status start_openssl(void) {
     if (OPENSSL_version_major() != OPENSSL_VERSION_MAJOR)
         return host->fail(TUTTI_ERR_UNSUPPORTED, "built with OpenSSL %d, found %s", OPENSSL_VERSION_MAJOR,
@@ -190,26 +192,26 @@ static tutti_status prepare(session *s, const tutti_connection *connection) {
         SSL_set_connect_state(s->ssl);
         SSL_set_verify(s->ssl, SSL_VERIFY_PEER, refuse_certificate);
     } else {
-        SSL_set_accept_state(s->ssl); /* it has no certificate to show instead */
+        SSL_set_accept_state(s->ssl); /* it has no certificate to offer instead */
     }
     return TUTTI_OK;
 }
 
 static tutti_status refused(void) {
-    return host->fail(TUTTI_ERR_REFUSED,
-                      "tls: the other side does not know this connection's key, or somebody changes what is sent: %s",
-                      reason());
+    return host->fail(
+        TUTTI_ERR_REFUSED,
+        "tls: the other side does not know this connection's key, or the bytes were changed on the way: %s", reason());
 }
 
-/* Waits for what the handshake needs next; `error` is what stopped it. */
+/* Waits for what the handshake needs next; `error` is the result that stopped it. */
 static tutti_status await_handshake(const session *s, int error, tutti_deadline *deadline) {
     int broken = s->shared.send_error != 0 ? s->shared.send_error : s->shared.receive_error;
     if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) return refused();
     if (s->shared.ended || broken == ECONNRESET || broken == EPIPE)
-        return host->fail(TUTTI_ERR_PEER_DIED, "tls: the other side has closed the connection before it was encrypted");
+        return host->fail(TUTTI_ERR_PEER_DIED, "tls: the other side has closed the connection during the handshake");
     if (broken != 0) return host->fail(TUTTI_ERR_SYSTEM, "tls: %s", strerror(broken));
     if (host->deadline_passed(deadline))
-        return host->fail(TUTTI_ERR_TIMEOUT, "tls: the other side did not shake hands in time "
+        return host->fail(TUTTI_ERR_TIMEOUT, "tls: the other side did not complete the handshake in time "
                                              "(TUTTI_TIMEOUT_MS)");
     int left_ms = host->deadline_left_ms(deadline);
     struct pollfd waited = {.fd = s->socket, .events = error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT};
@@ -241,7 +243,7 @@ static tutti_status tls_open(const tutti_connection *connection, tutti_deadline 
 
 /* ------------------------------------------------------------------------------------------------ moving */
 
-/* Not before there is room for the note of it: until that is sent, nothing is received. */
+/* Does nothing while the socket has no room for the key update: until that is sent, nothing is received. */
 static void change_key(session *s) {
     struct pollfd room = {.fd = s->socket, .events = POLLOUT};
     if (poll(&room, 1, 0) != 1 || room.revents != POLLOUT) return;
@@ -276,10 +278,11 @@ static tutti_status tls_read(tutti_tls_session *shared, void *dst, size_t bytes,
     case SSL_ERROR_WANT_WRITE: return TUTTI_OK;
     case SSL_ERROR_ZERO_RETURN: shared->ended = true; return TUTTI_OK;
     default:
-        return host->fail(TUTTI_ERR_DATA,
-                          "somebody or something between the two sides has changed what was sent (%s); the connection "
-                          "is of no use any more",
-                          reason());
+        return host->fail(
+            TUTTI_ERR_DATA,
+            "the received bytes are not those that the other side sent (%s): they were changed on the way; the "
+            "connection cannot be used any more",
+            reason());
     }
 }
 
@@ -308,7 +311,7 @@ tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_mod
                                             .close = tls_close,
                                             .version = version};
     if (caller->version == TUTTI_MODULE_VERSION)
-        host = caller; /* else the caller sees the difference, and calls nothing */
+        host = caller; /* else the caller detects the difference, and makes no call */
     *calls_out = &module.head;
     return TUTTI_OK;
 }

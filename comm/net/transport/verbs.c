@@ -1,8 +1,8 @@
 /*
- * The transport "verbs": RDMA, by the module libtutti_verbs.so (rdma/rdma.h), opened when first asked for.
+ * The transport "verbs": RDMA, by the module libtutti_verbs.so (rdma/rdma.h), opened at first use.
  *
- * The module knows nothing of transports, so its pipes have a state of their own, which is copied after each call: counts
- * and a status, a few words.
+ * The module does not depend on transports, so its pipes have a state of their own, which is copied after each
+ * call: counters and a status, a few words.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -21,20 +21,21 @@
 typedef struct verbs_pipe {
     tutti_pipe pipe;
     tutti_rdma_pipe *rdma;
-    int socket; /* the module's; watched for forks here */
+    int socket; /* the module's; closed here in forked children */
 } verbs_pipe;
 
 static pthread_mutex_t module_lock = PTHREAD_MUTEX_INITIALIZER;
 static const tutti_rdma_module *_Atomic module; /* NULL: not opened; release pairs with the acquire in get_module */
-static atomic_bool initialized;                 /* its adapters are open */
+static atomic_bool initialized;                 /* the module's adapters are open */
 
-/* What stays registered with adapters between transfers. */
+/* Finds memory that stays registered with adapters between transfers. */
 static bool find_lasting(const void *memory, void **start_out, size_t *bytes_out) {
-    return tutti_heap_piece_of(memory, start_out, bytes_out) || tutti_memory_registry_find(memory, start_out, bytes_out);
+    return tutti_heap_piece_of(memory, start_out, bytes_out) ||
+           tutti_memory_registry_find(memory, start_out, bytes_out);
 }
 
 static tutti_status open_module(void) {
-    static const char left_out[] = TUTTI_VERBS_LEFT_OUT; /* why this build has no such module; "": it has */
+    static const char left_out[] = TUTTI_VERBS_LEFT_OUT; /* why this build lacks the module; "": it has it */
     const tutti_module_calls *calls;
     if (left_out[0] != '\0') return tutti_fail(TUTTI_ERR_UNSUPPORTED, "not part of this build: %s", left_out);
     TUTTI_TRY(tutti_module_open("verbs", &calls));
@@ -56,7 +57,7 @@ static tutti_status get_module(const tutti_rdma_module **module_out) {
     return status;
 }
 
-/* Of a pipe, so it is open. */
+/* The module's table. A pipe exists, so the module is open. */
 static const tutti_rdma_module *calls(void) {
     return atomic_load_explicit(&module, memory_order_relaxed);
 }
@@ -93,7 +94,7 @@ static tutti_status verbs_open(const tutti_connection *connection, tutti_deadlin
         return status;
     }
     pipe->pipe.transport = &tutti_verbs_transport;
-    status = opened->open(socket, deadline, &pipe->rdma); /* if there is no adapter, the other side is told so */
+    status = opened->open(socket, deadline, &pipe->rdma); /* without an adapter, it notifies the other side */
     if (status != TUTTI_OK) {
         free(pipe);
         return status;

@@ -1,5 +1,5 @@
 /*
- * What the transport "verbs" has beyond its table, for tests and measurements.
+ * Calls of the transport "verbs" beyond its table, for tests and measurements.
  */
 #ifndef TUTTI_VERBS_H
 #define TUTTI_VERBS_H
@@ -7,7 +7,7 @@
 #include "comm/net/transport/transport.h"
 #include "rdma/rdma.h"
 
-/* Of a pipe of this transport. */
+/* `pipe` must be of this transport. */
 const tutti_rdma_counters *tutti_verbs_counters(const tutti_pipe *pipe);
 
 #endif

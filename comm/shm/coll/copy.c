@@ -1,46 +1,46 @@
 /*
  * Kinds that only move data: broadcast, all_gather, all_to_all, gather, scatter and the v-variants, any size.
  *
- * Each rank is a source of segments, one per reader, or one for all of them. A source whose buffers the others can
- * read lends them; any other one stages its segments, a piece of each at a time:
+ * Each rank is a source of segments: one per reader, or one for all readers. A source whose buffers the other ranks can
+ * read lends them; any other source stages its segments, one piece of each at a time:
  *
  *   1. copy piece 0 of each segment into the first slot; post, meet
- *   2. round k > 0: wait until the slot is free; copy piece k of each segment into it; say "staged k"
+ *   2. round k > 0: wait until the slot is free; copy piece k of each segment into it; publish "staged k"
  *   3. each round, for each staging source: wait for its "staged k", copy my piece out
- *   4. copy from those who lend
+ *   4. copy from the lending sources
  *
  *      slot of a common input:  | piece                            |
  *      slot of a split input:   | for rank 0 | for rank 1 | ...    |   piece bytes each
  *
- * All go through as many rounds as the source with most pieces has posted. The v-kinds post a table of addresses and
- * counts, and each reader compares its count with the source's.
+ * All ranks go through as many rounds as the source with the most pieces has posted. The v-kinds post a table of
+ * addresses and counts, and each reader compares its count with the source's.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "bootstrap/base/status.h"
-#include "comm/shm/coll/shared.h"
 #include "comm/health/monitor.h"
+#include "comm/shm/coll/shared.h"
 
 typedef struct move {
     tutti_comm *comm;
     const tutti_op *op;
     tutti_staging staging;
     bool split, tables; /* segments differ by reader; addresses and counts are in tables */
-    bool lends;         /* my buffers are read where they are */
+    bool lends;         /* peers read my buffers in place */
     bool streams;       /* my outputs are large */
-    size_t piece_bytes; /* of a segment that is staged in a round */
-    uint64_t pieces;    /* that I stage */
-    uint64_t rounds;    /* the most that one whom I meet stages */
+    size_t piece_bytes; /* bytes of a segment staged per round */
+    uint64_t pieces;    /* number of pieces that I stage */
+    uint64_t rounds;    /* the largest number of pieces staged by a rank that I meet */
 } move;
 
-/* A reader follows its source through the slots: pieces of a broadcast are a part of it, so that both copy at a time. On
- * shared cores a second piece may cost a turn of every rank. */
+/* A reader follows its source through the slots: the pieces of a broadcast are a fraction of it, so that source and
+ * reader copy at the same time. On shared cores a second piece may cost a turn of every rank. */
 #define PARTS                    4
 #define LEAST_PART_BYTES         ((size_t)2 << 10)
 #define LEAST_CROWDED_PART_BYTES ((size_t)4 << 10)
 
-/* Equal on all ranks: counts per rank do not matter. */
+/* Equal on all ranks: does not depend on the counts per rank. */
 static size_t piece_bytes(const move *m) {
     size_t share = m->split ? (size_t)m->comm->nranks : 1, bytes = m->op->count * tutti_type_bytes(m->op->type);
     if (m->tables) return tutti_staging_piece(m->comm, SIZE_MAX / 2, share);
@@ -74,7 +74,7 @@ static void fill_table(const move *m) {
     for (int reader = 0; reader < m->comm->nranks; reader++) {
         tutti_span segment = tutti_op_input(m->comm, m->op, reader);
         table[reader] = (tutti_count_entry){.address = (uint64_t)(uintptr_t)segment.data,
-                                        .count = segment.bytes / tutti_type_bytes(m->op->type)};
+                                            .count = segment.bytes / tutti_type_bytes(m->op->type)};
     }
 }
 
@@ -83,7 +83,7 @@ static tutti_status begin(move *m) {
     m->split = tutti_op_is_split(m->op);
     m->tables = tutti_kind_has(m->op->kind, TUTTI_KIND_COUNTS);
     m->piece_bytes = piece_bytes(m);
-    /* An all_to_all in place overwrites its inputs meanwhile. */
+    /* An in-place all_to_all overwrites its inputs while peers read them. */
     bool overwrites = m->op->kind == TUTTI_KIND_ALL_TO_ALL && m->op->src == m->op->dst;
     m->lends = !overwrites && tutti_shared_lends_segments(comm, m->op);
     bool unread = m->lends || (tutti_op_has_sink(m->op) && comm->rank == m->op->root);
@@ -101,7 +101,7 @@ static tutti_status begin(move *m) {
     return TUTTI_OK;
 }
 
-/* What the source has for me, and that I expect just that. */
+/* Checks that the source's count for this rank is the count that this rank expects. */
 static tutti_status compare_counts(const move *m, int source, size_t expected_bytes) {
     size_t expected = expected_bytes / tutti_type_bytes(m->op->type);
     size_t count = tutti_shared_table_of(m->comm, m->op, source)[m->comm->rank].count;
@@ -125,7 +125,7 @@ static bool has_large_output(const move *m) {
     return tutti_shared_streams(bytes);
 }
 
-/* Posts are read of those only who have been met: the sources of this rank's outputs. */
+/* Reads only the posts of ranks that were met: the sources of this rank's outputs. */
 static tutti_status check(move *m) {
     m->rounds = m->pieces;
     for (int source = 0; source < m->comm->nranks; source++) {
@@ -160,7 +160,7 @@ static tutti_status pull_staged(const move *m, int source, uint64_t round) {
     return TUTTI_OK;
 }
 
-/* My part of my own output, in the same rounds as what I stage, so that it is read from memory once. */
+/* Copies my part of my own output, in the same rounds in which I stage it, so that it is read from memory once. */
 static void copy_own(const move *m, uint64_t round) {
     tutti_span own = output_from(m, m->comm->rank), input = tutti_op_input(m->comm, m->op, m->comm->rank);
     size_t piece = m->split || m->pieces == 0 ? own.bytes : m->piece_bytes, start = round * piece;
@@ -191,12 +191,12 @@ static tutti_status run(move *m) {
     tutti_comm *comm = m->comm;
     TUTTI_TRY(begin(m));
     m->streams = has_large_output(m);
-    copy_own(m, 0); /* while the others' posts are on their way */
+    copy_own(m, 0); /* while the posts of the other ranks are on their way */
     TUTTI_TRY(tutti_shared_meet(comm, m->op));
     TUTTI_TRY(check(m));
     for (uint64_t round = 0; round < m->rounds; round++) TUTTI_TRY(run_round(m, round));
     tutti_staging_end(&m->staging, m->pieces);
-    /* After the rounds: in place, what is pulled overwrites what had to be staged first. */
+    /* Must follow the rounds: in place, pulled data overwrites data that had to be staged first. */
     for (int i = 1; i < comm->nranks; i++) {
         int source = (comm->rank + i) % comm->nranks;
         if (output_from(m, source).bytes > 0 && tutti_shared_posted(comm, m->op, source, TUTTI_POST_SRC_DIRECT))

@@ -1,14 +1,16 @@
 /*
- * Short inputs, one meeting: each rank shows its whole input in its post, and, when all whose data it needs have posted,
- * takes what it needs from theirs. Up to 40 bytes flag and bytes are one cache line: nothing else crosses.
+ * Short inputs, one meeting: each rank puts its whole input into its post. When all ranks whose data it needs have
+ * posted, it takes that data from their posts. Up to 40 bytes, flag and data are in one cache line: nothing else
+ * moves between cores.
  *
- * Nobody waits for the readers: the line is written again only once all have finished this call (tutti_post_claim).
+ * No rank waits for its readers: the line is written again only once all ranks have finished this call
+ * (tutti_post_claim).
  */
 #include <string.h>
 
 #include "comm/shm/coll/shared.h"
 
-/* My own input is still where it was: my post may be on its way to another core. */
+/* My own input is read from src: my post may be on its way to another core. */
 static const char *shown(const tutti_comm *comm, const tutti_op *op, int rank, size_t offset) {
     if (rank == comm->rank) return (const char *)op->src + offset;
     return (const char *)tutti_post_of(comm, op, rank)->payload + offset;
@@ -27,7 +29,7 @@ static void take_segment(tutti_comm *comm, const tutti_op *op, int source) {
         tutti_copy_lines((void *)tutti_op_output(comm, op, source).data, shown(comm, op, source, offset), bytes);
 }
 
-/* All but my own, which has been taken while the others' posts were on their way. */
+/* Takes all segments except my own, which was taken while the posts of the other ranks were on their way. */
 static void take_moved(tutti_comm *comm, const tutti_op *op) {
     for (int rank = 0; rank < comm->nranks; rank++)
         if (rank != comm->rank) take_segment(comm, op, rank);

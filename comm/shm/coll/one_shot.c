@@ -1,19 +1,21 @@
 /*
- * all_reduce and reduce where every rank that has an output reduces all of it: one meeting, and one step a chunk. For 2
- * ranks, where it moves as many bytes between them as reducing half each would, and for vectors so short that a second
- * step costs more than reducing them n times.
+ * all_reduce and reduce where every rank that has an output reduces the whole vector: one meeting, and one step per
+ * chunk. For 2 ranks, where it moves as many bytes between them as reducing half each would, and for vectors so short
+ * that a second step costs more than reducing them n times.
  *
  *   1. copy chunk 0 into the first slot; post, meet
- *   2. chunk c > 0: wait until the slot is free; copy chunk c into it; say c + 1
- *   3. each chunk: when the others have said c + 1: my dst = x0 + x1 + ... in rank order, from their slots and my src
+ *   2. chunk c > 0: wait until the slot is free; copy chunk c into it; publish c + 1
+ *   3. each chunk: when the others have published c + 1: my dst = x0 + x1 + ... in rank order, from their slots and
+ *      my src
  *
- * A source that the others can read is not copied, unless its owner overwrites it (in place) while they still read it.
- * Where everybody lends input and output, slices are better (push.c). Whether that is so is known after the meeting
- * only: who overwrites what he could lend stages nothing before.
+ * A source that the other ranks can read is not copied, unless its owner overwrites it (in place) while they still read
+ * it. If all ranks lend input and output, slices are faster (push.c). This is known only after the meeting, so a rank
+ * that overwrites an input that it could lend stages nothing before the meeting.
  */
 #include "comm/shm/coll/shared.h"
 
-/* A line that its reader has in his cache is dear to write: with short vectors that costs more than reducing them twice. */
+/* A line that is in its reader's cache is expensive to write: with short vectors that costs more than reducing them
+ * twice. */
 #define LEAST_SLICED_BYTES ((size_t)96 << 10)
 
 typedef struct whole {
@@ -64,7 +66,7 @@ static tutti_status begin(whole *w) {
     return tutti_shared_meet(comm, op);
 }
 
-/* Everybody lends input and output, and somebody overwrites his input, or the vector is long. */
+/* True if all ranks lend input and output, and a rank overwrites its input or the vector is long. */
 static bool is_for_slices(const whole *w) {
     if (w->op->kind != TUTTI_KIND_ALL_REDUCE || !tutti_shared_all_lend(w->comm, w->op)) return false;
     return w->bytes >= LEAST_SLICED_BYTES || tutti_shared_any_in_place(w->comm, w->op);

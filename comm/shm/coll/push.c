@@ -1,34 +1,35 @@
 /*
- * all_reduce where everybody lends input and output: each rank reduces its slice of the vector and writes the result into
- * everybody's output. Two meetings, whatever the size: the posts, and the end.
+ * all_reduce where all ranks lend input and output: each rank reduces its slice of the vector and writes the result
+ * into the outputs of all ranks. Two meetings, whatever the size: the posts, and the end.
  *
  *        rank 0:  | S(0) | S(1) |      rank 0 reads S(0) of both inputs, writes S(0) of both outputs
  *        rank 1:  | S(0) | S(1) |      rank 1 reads S(1) of both inputs, writes S(1) of both outputs
  *
- * In place, a line is fetched once, to be written (prefetchw): reading it first and writing it later would cost a second
- * way to its owner's cache. Large outputs elsewhere go past the caches. Nobody else touches S(r) than rank r.
+ * In place, a line is fetched once, for writing (prefetchw): fetching it for reading first and for writing later would
+ * cost a second trip to its owner's cache. Large outputs that are not in place are written past the caches. Only rank r
+ * accesses S(r).
  *
- * It is the only algorithm that writes into peers' memory: see quiesce.h for what that takes when it fails.
+ * This is the only algorithm that writes into peers' memory: see quiesce.h for what that requires after a failure.
  */
 #include <signal.h>
 #include <string.h>
 
 #include "bootstrap/base/fault.h"
-#include "comm/shm/coll/shared.h"
 #include "comm/base/slice.h"
+#include "comm/shm/coll/shared.h"
 
-/* One of each rank stays in the first-level cache. */
+/* One block of each rank fits into the first-level cache. */
 #define BLOCK_BYTES ((size_t)8 << 10)
 
 static inline void prefetch_to_write(const char *line) {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*line)); /* the builtin would emit a read */
+    __asm__ volatile("prefetchw %0" : : "m"(*line)); /* the builtin would prefetch for reading */
 #else
     __builtin_prefetch(line, /* write */ 1, /* locality */ 3);
 #endif
 }
 
-/* `offset`: of a block in my slice, up to `end`. */
+/* `offset`: start of a block in my slice, which ends at `end`. */
 static void prefetch_block(const tutti_comm *comm, size_t offset, size_t end) {
     size_t stop = tutti_min_size(offset + BLOCK_BYTES, end);
     for (int rank = 0; rank < comm->nranks; rank++)
@@ -36,7 +37,7 @@ static void prefetch_block(const tutti_comm *comm, size_t offset, size_t end) {
             prefetch_to_write(comm->buffers[rank] + i);
 }
 
-/* Everybody overwrites his input: comm->views are comm->buffers, here moved on by `offset`. */
+/* All ranks overwrite their inputs: comm->views are comm->buffers plus `offset`. */
 static void push_block_in_place(tutti_comm *comm, const tutti_op *op, size_t offset, size_t bytes) {
     for (int rank = 0; rank < comm->nranks; rank++) comm->views[rank] = comm->buffers[rank] + offset;
     char *own = comm->buffers[comm->rank] + offset;
@@ -54,7 +55,8 @@ static void push_in_place(tutti_comm *comm, const tutti_op *op, size_t end) {
     }
 }
 
-/* Not in place: the others may have the old lines of their outputs in their caches, which makes them dear to write. */
+/* Not in place: the old lines of the outputs may be in the caches of their owners, which makes them expensive to
+ * write. */
 static void push_apart(tutti_comm *comm, const tutti_op *op, size_t end) {
     for (size_t offset = 0; offset < end; offset += BLOCK_BYTES) {
         size_t bytes = tutti_min_size(BLOCK_BYTES, end - offset);
@@ -74,7 +76,7 @@ static bool is_in_place(const tutti_comm *comm) {
     return true;
 }
 
-/* Sets comm->views to all ranks' inputs from `offset` on, comm->buffers to their outputs. */
+/* Sets comm->views to the inputs of all ranks, from `offset` on, and comm->buffers to their outputs. */
 static tutti_status find_buffers(tutti_comm *comm, const tutti_op *op, size_t offset, size_t bytes) {
     for (int rank = 0; rank < comm->nranks; rank++) {
         const tutti_post *post = tutti_post_of(comm, op, rank);

@@ -1,7 +1,7 @@
 /*
- * reduce_scatter and its v-variant of any size, sums in rank order: each rank stages the segments that are meant for the
- * others, a piece of each at a time, and reduces the pieces that are meant for it. Slots and rounds are those of
- * copy.c; a buffer that the others can read is not staged.
+ * reduce_scatter and its v-variant, any size, sums in rank order. Each rank stages the segments for the other
+ * ranks, one piece of each at a time, and reduces the pieces for itself. Slots and rounds are those of copy.c; a
+ * buffer that the other ranks can read is not staged.
  */
 #include <string.h>
 
@@ -28,7 +28,7 @@ static void stage(const scatter *x, uint64_t round) {
     }
 }
 
-/* Fills the table; the largest segment is the same on all ranks, since counts are. */
+/* Fills the table, and returns the largest segment, which is equal on all ranks, since the counts are. */
 static size_t largest_segment(const scatter *x) {
     size_t largest = 0;
     tutti_count_entry *table = tutti_slots_table(x->comm->slots, x->op->sequence);
@@ -60,7 +60,7 @@ static tutti_status begin(scatter *x) {
     return tutti_meet(comm, x->op);
 }
 
-/* Where the piece of `rank`'s input that is meant for me lies; waits until it is there. */
+/* Finds the piece of `rank`'s input for this rank, and waits until it is there. */
 static tutti_status find_piece(const scatter *x, int rank, uint64_t round, size_t bytes) {
     tutti_comm *comm = x->comm;
     size_t start = round * x->piece_bytes;

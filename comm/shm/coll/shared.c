@@ -1,5 +1,5 @@
 /*
- * What the algorithms for shared memory have in common. See shared.h.
+ * Functions shared by the algorithms for shared memory. See shared.h.
  */
 #include "comm/shm/coll/shared.h"
 
@@ -19,7 +19,7 @@ tutti_status tutti_shared_meet(tutti_comm *comm, const tutti_op *op) {
     return tutti_meet(comm, op);
 }
 
-/* Waits until all who read this rank's data are that far. */
+/* Waits until all readers of this rank's data have reached that progress. */
 static tutti_status wait_for_readers(tutti_comm *comm, const tutti_op *op, uint64_t progress) {
     return tutti_op_has_sink(op) ? tutti_step_wait(comm, op, op->root, progress)
                                  : tutti_step_wait_all(comm, op, progress);
@@ -32,14 +32,15 @@ tutti_status tutti_shared_finish(tutti_comm *comm, const tutti_op *op, bool lend
 
 /* --------------------------------------------------------------------------------------------- lending */
 
-/* Lending saves a copy and costs a second meeting, at the end: with a core for each rank some hundred nanoseconds, else a
- * turn of every rank on its core. */
+/* Lending saves a copy and costs a second meeting at the end: some hundred nanoseconds if each rank has a core,
+ * otherwise a turn of every rank on its core. */
 #define LEAST_LENT_BYTES         ((size_t)1 << 10)
 #define LEAST_LENT_CROWDED_BYTES ((size_t)256 << 10)
-#define LEAST_PUSHED_BYTES       ((size_t)16 << 10) /* crowded, too: it saves two copies */
-/* Of a broadcast, of all ranks together: readers fetch lines that the root has just written from the root's own cache, one after
- * the other, and the root waits for them. Between 2 ranks pieces of 512 KiB go 3 times as fast, and between far cores, where they go
- * past the caches, pieces of 8 MiB, too; between near cores both are equal from 2 to 8 MiB. */
+#define LEAST_PUSHED_BYTES       ((size_t)16 << 10) /* also with shared cores: it saves two copies */
+/* For a broadcast, all ranks together: readers fetch lines that the root has just written from the root's own
+ * cache, one after the other, and the root waits for them. Between 2 ranks, pieces of 512 KiB are 3 times as fast.
+ * Between distant cores, where they are written past the caches, pieces of 8 MiB are, too; between near cores both
+ * ways are equal from 2 to 8 MiB. */
 #define LEAST_LENT_BROADCAST_BYTES ((size_t)32 << 20)
 
 static bool is_readable(const tutti_comm *comm, const void *data, size_t bytes) {
@@ -66,7 +67,7 @@ uint32_t tutti_shared_flags(tutti_comm *comm, const tutti_op *op) {
     if (bytes < least) return flags;
     if (is_readable(comm, op->src, bytes)) flags |= TUTTI_POST_SRC_DIRECT;
     if (op->kind == TUTTI_KIND_ALL_REDUCE && is_readable(comm, op->dst, bytes)) flags |= TUTTI_POST_DST_DIRECT;
-    /* Others may choose push.c before we know. */
+    /* Other ranks may choose push.c before this rank does. */
     if ((flags & TUTTI_POST_DST_DIRECT) != 0) comm->exposed = op->sequence;
     return flags;
 }
@@ -93,7 +94,7 @@ tutti_status tutti_shared_outside(int rank) {
     return tutti_fail(TUTTI_ERR_DATA, "rank %d posted an address outside of its heap", rank);
 }
 
-/* The memory that `rank` leased for op; all ranks' leases have the same shape. */
+/* The slots that `rank` leased for op; the leases of all ranks have the same shape. */
 static tutti_slots slots_of(const tutti_comm *comm, const tutti_op *op, int rank) {
     tutti_slots slots = *comm->slots;
     slots.memory = (char *)tutti_shared_at(comm, rank, tutti_post_of(comm, op, rank)->slots, slots.bytes);

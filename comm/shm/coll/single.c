@@ -1,6 +1,6 @@
 /*
- * A communicator of one rank: inputs go to outputs. Reductions still run, since avg, the pre-multiplied sum and bool
- * change even a single input.
+ * A communicator of one rank: copies inputs to outputs. Reductions still run, since avg, premul_sum and bool change
+ * even a single input.
  */
 #include <string.h>
 

@@ -1,23 +1,24 @@
 /*
  * all_reduce and reduce of any size where each rank reduces a slice, sums in rank order.
  *
- * Chunk c of the vector (a chunk is what one slot holds); S(r) is rank r's slice of the chunk. A slot has the chunk's
- * layout: the owner's input for the others, and in the place of its own slice the result.
+ * Chunk c of the vector is what one slot holds; S(r) is rank r's slice of the chunk. A slot has the chunk's layout: the
+ * owner's input for the other ranks, and the result in the place of its own slice.
  *
  *      slot of rank 1:  | x1 for S(0) | result of S(1) | x1 for S(2) | ...
  *
- *   1. copy the chunk, all but S(me), into the slot; say 2c+1 (chunk 0: before the post, which says so)
- *   2. when all have said 2c+1: S(me) of the result = x0 + x1 + ... in rank order, read from all ranks' slots (my own from
- *      my buffer), into my dst and my slot; say 2c+2
- *   3. for each other rank q, when it has said 2c+2: copy S(q) of the result from its slot to my dst
+ *   1. copy the chunk, all but S(me), into the slot; publish 2c+1 (chunk 0: before the post, which implies it)
+ *   2. when all have published 2c+1: S(me) of the result = x0 + x1 + ... in rank order, read from all ranks' slots (my
+ *      own from my buffer), into my dst and my slot; publish 2c+2
+ *   3. for each other rank q, when it has published 2c+2: copy S(q) of the result from its slot to my dst
  *
- * Steps 1 and 2's copy into the slot vanish for buffers that the others can read where they are; if those are all, the rest
- * is for push.c. reduce: only the root does step 3. The slot is written again for chunk c + depth, after all said 2(c+1)+1, hence have read it.
+ * Step 1, and the copy into the slot in step 2, are skipped for buffers that the other ranks can read in place; if all
+ * buffers are such, push.c does the rest. reduce: only the root does step 3. The slot is reused for chunk c + depth,
+ * after all ranks have published 2(c+1)+1 and hence have read it.
  */
-#include "comm/shm/coll/shared.h"
 #include "comm/base/slice.h"
+#include "comm/shm/coll/shared.h"
 
-/* The result goes from dst to the slot in blocks that stay in the first-level cache. */
+/* The result is copied from dst to the slot in blocks that stay in the first-level cache. */
 #define BLOCK_BYTES ((size_t)16 << 10)
 
 typedef struct reduction {
@@ -25,7 +26,7 @@ typedef struct reduction {
     const tutti_op *op;
     tutti_staging staging;
     size_t item_bytes;
-    bool src_lent, dst_lent; /* my buffers */
+    bool src_lent, dst_lent; /* my buffers are lent */
     bool streams;            /* my output is large */
 } reduction;
 
@@ -38,7 +39,7 @@ static tutti_slice slice(const reduction *x, const chunk *c, int rank) {
     return tutti_slice_of(c->count, x->item_bytes, x->comm->nranks, rank);
 }
 
-/* Step 1: all but my own slice. */
+/* Step 1: stages all but my own slice. */
 static void stage(const reduction *x, const chunk *c) {
     char *slot = tutti_staging_own(&x->staging, c->index);
     const char *src = (const char *)x->op->src + c->start * x->item_bytes;
@@ -76,8 +77,8 @@ static tutti_status begin(reduction *x, size_t staged_count) {
     return tutti_meet(comm, op);
 }
 
-/* Sets comm->views to where all ranks' inputs for my slice are; `offset`: of the slice in the vector, `in_chunk`: in its
- * chunk. */
+/* Sets comm->views to all ranks' inputs for my slice. `offset`: of the slice in the vector, `in_chunk`: of the
+ * slice in its chunk. */
 static tutti_status find_inputs(const reduction *x, const chunk *c, size_t offset, size_t in_chunk, size_t bytes) {
     tutti_comm *comm = x->comm;
     for (int rank = 0; rank < comm->nranks; rank++) {

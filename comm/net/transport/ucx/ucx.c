@@ -1,9 +1,9 @@
 /*
- * UCX, on this side of its module: libtutti_ucx.so is opened when somebody first asks for it, and its pipes call it
- * directly from then on.
+ * UCX, on the host's side of its module: libtutti_ucx.so is opened at first use, and its pipes call it directly
+ * from then on.
  *
- * UCX stands after tcp in the list: it is for who asks for it, on fabrics that the transport verbs does not know. Its own
- * connections go beside the one that was proved, and UCX proves nothing by itself.
+ * UCX is after tcp in the list: it is used only on request, for fabrics that the transport verbs does not support.
+ * Its own connections exist beside the proved one, and UCX authenticates nothing by itself.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -25,14 +25,14 @@
 
 static struct {
     pthread_mutex_t lock;
-    bool asked;                     /* what follows is known */
-    const tutti_ucx_module *module; /* NULL: it cannot be used */
+    bool asked;                     /* the fields below are valid */
+    const tutti_ucx_module *module; /* NULL: UCX cannot be used */
     tutti_ucx_survey survey;
-    char reason[1024]; /* why not */
+    char reason[1024]; /* why UCX cannot be used */
 } ucx = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static tutti_status open_module(void) {
-    static const char left_out[] = TUTTI_UCX_LEFT_OUT; /* why this build has no such module; "": it has */
+    static const char left_out[] = TUTTI_UCX_LEFT_OUT; /* why this build lacks the module; "": it has it */
     static const tutti_ucx_host host = {.row = &tutti_ucx_transport,
                                         .pipe_fail = tutti_pipe_fail,
                                         .deadline_passed = tutti_deadline_passed,
@@ -48,7 +48,8 @@ static tutti_status open_module(void) {
     return TUTTI_OK;
 }
 
-/* UCX catches signals when it is loaded, in order to print where a program failed. That is the program's to decide. */
+/* UCX installs signal handlers when it is loaded, to print where a program failed. That decision is the program's,
+ * so its handlers are restored. */
 static tutti_status open_quietly(void) {
     static const int caught[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
     struct sigaction actions[TUTTI_COUNT_OF(caught)];
@@ -67,7 +68,7 @@ static tutti_status need_module(void) {
     return ucx.module != NULL ? TUTTI_OK : tutti_fail(TUTTI_ERR_UNSUPPORTED, "%s", ucx.reason);
 }
 
-/* The kernel probes a peer that says nothing, as for the transport tcp: nothing is ever sent on this socket. */
+/* Lets the kernel probe a silent peer, as for the transport tcp: nothing is ever sent on this socket. */
 static void tune(int socket) {
     int timeout_ms = (int)tutti_min_i64(tutti_setting_int(TUTTI_SETTING_PEER_TIMEOUT_MS), INT32_MAX);
     int probe_s = timeout_ms < 4000 ? 1 : timeout_ms / 4000, probes = 3, on = 1;
@@ -77,7 +78,8 @@ static void tune(int socket) {
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-/* Said by rank 0 for all, when UCX is first used: its sockets end a process that gets nonsense on them. */
+/* Logged by rank 0 for all ranks, when UCX is first used: UCX's sockets end a process that receives malformed data
+ * on them. */
 static void warn_open_ports(void) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     const char *rank = tutti_launcher_variable("RANK");
@@ -85,8 +87,8 @@ static void warn_open_ports(void) {
     if (strstr(ucx.survey.ways, "tcp/") == NULL || atomic_flag_test_and_set(&said) || !speaks) return;
     tutti_log(
         TUTTI_LOG_WARN,
-        "UCX listens at TCP ports of its own, which know no secret: a process that reaches them can end a rank. Set "
-        "UCX_TLS=^tcp where the network has RDMA, or let only the job's hosts reach ranks (UCX_NET_DEVICES)");
+        "UCX listens on TCP ports of its own, without authentication: a process that can reach them can end a rank. "
+        "Set UCX_TLS=^tcp where the network has RDMA, or let only the job's hosts reach the ranks (UCX_NET_DEVICES)");
 }
 
 static tutti_status ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out) {
@@ -124,7 +126,7 @@ static void ucx_close(tutti_pipe *pipe) {
     if (pipe != NULL) ucx.module->pipes->close(pipe);
 }
 
-/* UCX keeps a cache of the memory that it has made known to adapters. */
+/* UCX has its own cache of registered memory. */
 static tutti_status register_memory(void *memory, size_t bytes, void **registration_out) {
     (void)memory;
     (void)bytes;

@@ -1,6 +1,6 @@
 /*
- * The module libtutti_ucx.so: its table, the context that all pipes of the process share, and what UCX has found here.
- * What UCX does, and what it prints, is set by its own variables (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...).
+ * The module libtutti_ucx.so: its table, the context that all pipes of the process share, and what UCX found here.
+ * UCX's own variables (UCX_TLS, UCX_NET_DEVICES, UCX_LOG_LEVEL, ...) set what it does and prints.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@ const tutti_ucx_host *tutti_ucx_own_host;
 
 static struct {
     pthread_mutex_t lock;
-    ucp_context_h context; /* lives as long as the process: pipes come and go */
-    pid_t process;         /* that made it */
+    ucp_context_h context; /* lives as long as the process: longer than any pipe */
+    pid_t process;         /* the process that created it */
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static tutti_status make_context(ucp_context_h *context_out) {
@@ -51,9 +51,9 @@ tutti_status tutti_ucx_context(ucp_context_h *context_out) {
         status = make_context(&shared.context);
         shared.process = getpid();
     } else if (shared.process != getpid()) {
-        status = tutti_ucx_common_host->fail(
-            TUTTI_ERR_UNSUPPORTED, "this process was forked from one that had UCX in use already, which UCX does "
-                                   "not support");
+        status = tutti_ucx_common_host->fail(TUTTI_ERR_UNSUPPORTED,
+                                             "this process was forked from one that already used UCX, which UCX does "
+                                             "not support");
     }
     *context_out = shared.context;
     pthread_mutex_unlock(&shared.lock);
@@ -62,7 +62,7 @@ tutti_status tutti_ucx_context(ucp_context_h *context_out) {
 
 /* ---------------------------------------------------------------------------------------------- the survey */
 
-/* Lines "#  resource 1 : md 1 dev 1 flags -- tcp/lo": UCX has no other call that tells. */
+/* Reads the lines "#  resource 1 : md 1 dev 1 flags -- tcp/lo": UCX has no other call that lists transports. */
 static void read_ways(char *text, tutti_ucx_survey *survey) {
     size_t used = 0;
     for (char *rest = text, *line; (line = strsep(&rest, "\n")) != NULL;) {
@@ -119,7 +119,7 @@ tutti_status tutti_module_start(const tutti_module_host *caller, const tutti_mod
     static const tutti_ucx_module module = {
         .head.version = TUTTI_MODULE_VERSION, .attach = attach, .survey = survey, .pipes = &pipes};
     if (caller->version == TUTTI_MODULE_VERSION)
-        tutti_ucx_common_host = caller; /* else the caller sees the difference, and calls nothing */
+        tutti_ucx_common_host = caller; /* else the caller detects the difference, and makes no call */
     *calls_out = &module.head;
     return TUTTI_OK;
 }

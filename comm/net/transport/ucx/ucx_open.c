@@ -1,13 +1,13 @@
 /*
- * How a pipe over UCX comes and goes. See ucx_state.h.
+ * Opens and closes a pipe over UCX. See ucx_state.h.
  *
  *   socket:  version, token, address  ->      both ways, at once
- *   UCX:     hello                    ->      brings the connection up, and shows that it works
- *   socket:  one byte                 ->      the hello has come; now both sides may send
+ *   UCX:     hello                    ->      brings the connection up, and proves that it works
+ *   socket:  one byte                 ->      the hello has arrived; now both sides may send
  *     ...
- *   socket:  how many bytes were sent, end    closed in order; the end alone: the process has died
+ *   socket:  bytes sent in all, end           closed in order; the end alone: the process has died
  *
- * The socket has been proved (comm/net/listener.c); who knows the token from there is the same process.
+ * The socket has been proved (comm/net/listener.c), so a side that knows the token sent on it is the same process.
  */
 #include <errno.h>
 #include <poll.h>
@@ -24,17 +24,17 @@
 #define READY              0x75
 
 typedef struct introduction {
-    uint32_t version; /* of UCX: others may not understand each other's addresses */
+    uint32_t version; /* version of UCX: other versions may not understand each other's addresses */
     uint32_t address_bytes;
-    uint64_t token; /* for messages to the sender */
+    uint64_t token; /* token for messages to the sender */
 } introduction;
 
 /* ------------------------------------------------------------------------------------- over the socket */
 
 static tutti_status closed(void) {
     return tutti_ucx_common_host->fail(TUTTI_ERR_PEER_DIED,
-                                       "ucx: the other side closed the connection while it was set up; its own output "
-                                       "says why");
+                                       "ucx: the other side closed the connection while it was set up; see its output "
+                                       "for the reason");
 }
 
 static tutti_status await(tutti_ucx_pipe *u, short events, tutti_deadline *deadline) {
@@ -85,7 +85,8 @@ static tutti_status introduce(tutti_ucx_pipe *u, ucp_address_t *address, size_t 
             "hosts, or leave ucx out (TUTTI_TRANSPORT)",
             major, minor, peer.version >> UCP_VERSION_MAJOR_SHIFT, peer.version >> UCP_VERSION_MINOR_SHIFT & 255);
     if (peer.address_bytes == 0 || peer.address_bytes > MOST_ADDRESS_BYTES)
-        return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: the other side sent an address of %u bytes",
+        return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM,
+                                           "ucx: the other side sent an address of %u bytes; expected 1 to 65536",
                                            peer.address_bytes);
     u->peer_token = peer.token;
     TUTTI_TRY(tutti_ucx_common_host->calloc(1, peer.address_bytes, &peer_address));
@@ -121,12 +122,12 @@ static tutti_status make_worker(tutti_ucx_pipe *u) {
         status = ucp_worker_set_am_recv_handler(u->worker, &handler);
     }
     if (status != UCS_OK)
-        return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: cannot make a worker: %s",
+        return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: cannot create a worker: %s",
                                            ucs_status_string(status));
     return TUTTI_OK;
 }
 
-/* One descriptor to sleep on: the worker's and the socket. */
+/* Creates one descriptor to sleep on, over the worker's and the socket. */
 static tutti_status make_epoll(tutti_ucx_pipe *u) {
     struct epoll_event any = {.events = EPOLLIN};
     u->worker_event = -1;
@@ -145,7 +146,8 @@ static tutti_status make_endpoint(tutti_ucx_pipe *u, tutti_deadline *deadline) {
     void *peer_address = NULL;
     ucs_status_t status = ucp_worker_get_address(u->worker, &address, &address_bytes);
     if (status != UCS_OK)
-        return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: no address: %s", ucs_status_string(status));
+        return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: cannot get the worker's address: %s",
+                                           ucs_status_string(status));
     tutti_status introduced = introduce(u, address, address_bytes, &peer_address, deadline);
     ucp_worker_release_address(u->worker, address);
     if (introduced == TUTTI_OK) {
@@ -159,14 +161,15 @@ static tutti_status make_endpoint(tutti_ucx_pipe *u, tutti_deadline *deadline) {
         status = ucp_ep_create(u->worker, &params, &u->endpoint);
         if (status != UCS_OK)
             introduced = tutti_ucx_common_host->fail(
-                TUTTI_ERR_UNSUPPORTED, "ucx: no way to the other side that also tells when it breaks: %s; see UCX_TLS",
+                TUTTI_ERR_UNSUPPORTED,
+                "ucx: no UCX transport that detects failures reaches the other side: %s; see UCX_TLS",
                 ucs_status_string(status));
     }
     free(peer_address);
     return introduced;
 }
 
-/* Is the request done? Then it is freed. */
+/* Is the request done? If so, it is freed. */
 static bool is_over(ucs_status_ptr_t *request) {
     if (!UCS_PTR_IS_PTR(*request)) return true;
     if (ucp_request_check_status(*request) == UCS_INPROGRESS) return false;
@@ -175,7 +178,8 @@ static bool is_over(ucs_status_ptr_t *request) {
     return true;
 }
 
-/* Drives both until each side has heard the other, and knows that it was heard. */
+/* Drives the worker and the socket until each side has received the other's greeting, and knows that its own was
+ * received. */
 static tutti_status converse(tutti_ucx_pipe *u, ucs_status_ptr_t *flush, tutti_deadline *deadline) {
     const char ready = READY;
     char answer = 0;
@@ -215,7 +219,7 @@ static tutti_status greet(tutti_ucx_pipe *u, tutti_deadline *deadline) {
 
 static tutti_status build(tutti_ucx_pipe *u, tutti_deadline *deadline) {
     if (getrandom(&u->token, sizeof u->token, 0) != sizeof u->token)
-        return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: no random bytes: %s", strerror(errno));
+        return tutti_ucx_common_host->fail(TUTTI_ERR_SYSTEM, "ucx: cannot get random bytes: %s", strerror(errno));
     TUTTI_TRY(make_worker(u));
     TUTTI_TRY(make_epoll(u));
     TUTTI_TRY(make_endpoint(u, deadline));
@@ -236,7 +240,7 @@ tutti_status tutti_ucx_open(const tutti_connection *connection, tutti_deadline *
     u->epoll = -1;
     status = build(u, deadline);
     if (status != TUTTI_OK) {
-        u->pipe.status = status; /* nothing to say in order */
+        u->pipe.status = status; /* skips the orderly farewell */
         tutti_ucx_close(&u->pipe);
         return status;
     }
@@ -244,8 +248,9 @@ tutti_status tutti_ucx_open(const tutti_connection *connection, tutti_deadline *
     return TUTTI_OK;
 }
 
-/* Tells the other side how much was sent, and sends it: what UCX holds back goes out, if there is room. Over sockets UCX also waits
- * for an answer, which may not come soon, since the other side need not look; that is no reason to wait long. */
+/* Reports the total of bytes sent to the other side, and flushes the bytes that UCX holds back, if there is room.
+ * Over sockets UCX also waits for an answer, which may be late, since the other side need not poll; so the wait is
+ * short. */
 static void say_farewell(tutti_ucx_pipe *u) {
     ucp_request_param_t plain = {0};
     send(u->socket, &u->offset_out, sizeof u->offset_out, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -264,7 +269,7 @@ void tutti_ucx_close(tutti_pipe *pipe) {
         tutti_ucx_stop(u);
         tutti_ucx_free_arrivals(u);
         while (recv(u->socket, unread, sizeof unread, MSG_DONTWAIT) > 0) {
-        } /* else the end could overtake the farewell */
+        } /* else a reset could overtake the farewell */
         tutti_ucx_own_host->fork_forget(u->socket);
         close(u->socket);
     } /* a forked child has closed its copy already */

@@ -1,9 +1,9 @@
 /*
- * Driving a pipe over UCX, and ending what is under way. See ucx_state.h.
+ * Drives a pipe over UCX, and ends transfers under way. See ucx_state.h.
  *
- * That the other side has gone is seen on the socket, or told by UCX, perhaps before its last bytes have been read. So it
- * is an error only when nothing comes any more and something is still wanted. Who closes in order says on the socket how
- * many bytes it has sent in all.
+ * The socket or UCX reports that the other side has gone, perhaps before its last bytes have been read. So that is
+ * an error only when nothing arrives any more and a transfer is incomplete. A side that closes in order reports on
+ * the socket how many bytes it has sent in all.
  */
 #include <poll.h>
 #include <sys/socket.h>
@@ -35,9 +35,9 @@ void tutti_ucx_stop(tutti_ucx_pipe *u) {
     }
     int64_t end_ms = tutti_ucx_now_ms() + TUTTI_UCX_STOP_WAIT_MS;
     while (u->sends_running + u->receives_running > 0 && tutti_ucx_now_ms() < end_ms) ucp_worker_progress(u->worker);
-    ucp_worker_destroy(u->worker); /* takes with it whatever could still move */
+    ucp_worker_destroy(u->worker); /* ends everything that could still move */
     u->worker = NULL;
-    shutdown(u->socket, SHUT_WR); /* so that the other side hears of it */
+    shutdown(u->socket, SHUT_WR); /* so that the other side notices */
 }
 
 /* ----------------------------------------------------------------------------------------------- driving */
@@ -46,7 +46,7 @@ static tutti_status fail(tutti_ucx_pipe *u) {
     ucs_status_t lost = u->lost;
     tutti_ucx_stop(u);
     if (u->no_memory)
-        return tutti_ucx_own_host->pipe_fail(&u->pipe, TUTTI_ERR_MEMORY, "ucx: no memory for a message that has come");
+        return tutti_ucx_own_host->pipe_fail(&u->pipe, TUTTI_ERR_MEMORY, "ucx: no memory for a received message");
     if (u->ended)
         return tutti_ucx_own_host->pipe_fail(&u->pipe, TUTTI_ERR_PEER_DIED,
                                              "ucx: the other side has closed the connection");
@@ -54,7 +54,7 @@ static tutti_status fail(tutti_ucx_pipe *u) {
                                          ucs_status_string(lost));
 }
 
-/* Nothing moves, and the other side is not there any more: is something missing? */
+/* Nothing moves, and the other side is gone: fails the pipe if bytes are missing. */
 static tutti_status judge(tutti_ucx_pipe *u) {
     const tutti_pipe *pipe = &u->pipe;
     if (!tutti_pipe_has_received(pipe)) {
@@ -81,9 +81,9 @@ tutti_status tutti_ucx_progress(tutti_pipe *pipe) {
 int tutti_ucx_sleep_on(tutti_pipe *pipe, short *events_out) {
     tutti_ucx_pipe *u = (tutti_ucx_pipe *)pipe;
     *events_out = POLLIN;
-    u->look = true; /* it may be the socket that wakes the sleeper */
+    u->look = true; /* the socket may be what wakes the sleeper */
     if (pipe->status != TUTTI_OK || u->worker_event < 0 || u->lost != UCS_OK) return -1;
-    return ucp_worker_arm(u->worker) == UCS_OK ? u->epoll : -1; /* else something has come already */
+    return ucp_worker_arm(u->worker) == UCS_OK ? u->epoll : -1; /* else something has arrived already */
 }
 
 void tutti_ucx_cancel(tutti_pipe *pipe) {

@@ -1,10 +1,11 @@
 /*
- * Receiving over UCX: messages, in whatever order they come, are a stream again. See ucx_state.h.
+ * Receiving over UCX: messages, which arrive in any order, become a stream again. See ucx_state.h.
  *
- * A small message is copied once, straight into the user's buffer where that waits for it, else into an arrival. What is
- * offered is asked for when a receive reaches it; where the receive ends inside it, it is taken into memory of its own.
+ * A small message is copied once, directly into the user's buffer if a receive waits for it, otherwise into an
+ * arrival. An offered message is fetched when a receive reaches it; if the receive ends inside the message, it is
+ * fetched into memory of its own.
  *
- * Invariant: `received` counts bytes that are in place, and everything in front of them is, too.
+ * Invariant: `received` counts bytes that are in place, and so is everything before them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static void count_received(tutti_ucx_pipe *u, size_t bytes) {
     u->pipe.bytes_in += bytes;
 }
 
-/* Copies what the receive under way still wants of it; gives how many bytes that is. */
+/* Copies the bytes that the receive under way still wants; returns their number. */
 static size_t place(tutti_ucx_pipe *u, const void *data, size_t bytes) {
     size_t wanted = tutti_min_size(bytes, u->pipe.to_receive - u->pipe.received);
     if (wanted > 0) memcpy(u->dst + u->pipe.received, data, wanted);
@@ -110,7 +111,7 @@ static void fetch(tutti_ucx_pipe *u, tutti_ucx_arrival *arrival) {
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
     ucs_status_ptr_t request = ucp_am_recv_data_nbx(u->worker, arrival->offer, target, arrival->bytes, &param);
-    arrival->offer = NULL; /* it is UCX's again */
+    arrival->offer = NULL; /* it belongs to UCX again */
     if (!UCS_PTR_IS_PTR(request)) fetched(arrival, UCS_PTR_STATUS(request));
 }
 

@@ -1,8 +1,8 @@
 /*
  * Sending over UCX: the parts of a send become messages, in the order of the stream; see ucx_state.h.
  *
- * Small parts are put together first, so that a record and its bytes are one message. A large part goes in pieces, some at
- * a time, so that the receiver can work on the first while the others come.
+ * Small parts are packed together first, so that a record and its bytes are one message. A large part is sent in
+ * pieces, TUTTI_UCX_WINDOW at a time, so that the receiver can work on the first while the others arrive.
  */
 #include <string.h>
 
@@ -72,7 +72,7 @@ tutti_status tutti_ucx_send(tutti_pipe *pipe, const struct iovec *parts, int npa
         size_t bytes = parts[i].iov_len;
         if (bytes == 0) continue;
         pipe->to_send += bytes;
-        if (bytes > sizeof u->stage - staged) { /* the stage is full: what follows goes by itself */
+        if (bytes > sizeof u->stage - staged) { /* the stage is full: the following parts are sent by themselves */
             u->parts[u->nparts++] = parts[i];
             staged = sizeof u->stage;
             continue;

@@ -1,19 +1,20 @@
 /*
- * Inside the module libtutti_ucx.so: what a pipe over UCX is made of.
+ * Inside the module libtutti_ucx.so: the state of a pipe over UCX.
  *
- *   ucx_module.c   the module's table; the process' one context; what UCX has found
- *   ucx_open.c     a pipe comes (addresses over the proved socket, first words over UCX) and goes
+ *   ucx_module.c   the module's table; the context of the process; what UCX found
+ *   ucx_open.c     opening a pipe (addresses over the proved socket, a greeting over UCX) and closing it
  *   ucx_send.c     the parts of a send as messages
  *   ucx_receive.c  messages as a stream of bytes
  *   ucx_pipe.c     progress, sleeping, cancelling
  *
- * A pipe has a worker and an endpoint of its own. The stream goes as active messages that say where in the stream they
- * stand, since UCX promises no order. Up to TUTTI_UCX_EAGER_BYTES a message carries its bytes; a larger piece waits at the sender until
- * the receiver has said where it goes, and then moves straight into the receiver's buffer, by RDMA where UCX can do that.
- * (UCX's own streams would drop what nobody has asked for yet when the other side closes.)
+ * A pipe has a worker and an endpoint of its own. The stream is sent as active messages that carry their offset in
+ * the stream, since UCX does not guarantee order. A message of up to TUTTI_UCX_EAGER_BYTES carries its bytes; a
+ * larger piece waits at the sender until the receiver has named a destination, and then moves directly into the
+ * receiver's buffer, by RDMA where UCX supports that. (UCX's own streams would drop bytes without a posted receive
+ * when the other side closes.)
  *
- * Invariant: messages in the user's memory are counted by sends_running and receives_running. `status` of the pipe is set
- * only after both are 0 (tutti_ucx_stop).
+ * Invariant: messages in the user's memory are counted by sends_running and receives_running. `status` of the pipe
+ * is set only after both are 0 (tutti_ucx_stop).
  */
 #ifndef TUTTI_UCX_STATE_H
 #define TUTTI_UCX_STATE_H
@@ -24,25 +25,26 @@
 #include "comm/net/transport/ucx/ucx.h"
 
 #define TUTTI_UCX_PARTS         4
-#define TUTTI_UCX_WINDOW        4 /* pieces that are under way at once, in each direction */
+#define TUTTI_UCX_WINDOW        4 /* pieces under way at once, in each direction */
 #define TUTTI_UCX_STAGE_BYTES   ((size_t)8 << 10)
 #define TUTTI_UCX_EAGER_BYTES   ((size_t)64 << 10)
 #define TUTTI_UCX_PIECE_BYTES   ((size_t)1 << 20)
-#define TUTTI_UCX_MESSAGE       1          /* the active message's number */
-#define TUTTI_UCX_HELLO         UINT64_MAX /* in place of an offset: the way works */
+#define TUTTI_UCX_MESSAGE       1          /* id of the active message */
+#define TUTTI_UCX_HELLO         UINT64_MAX /* in place of an offset: the greeting */
 #define TUTTI_UCX_CLOSE_WAIT_MS 50
 #define TUTTI_UCX_LAST_WORDS_MS 20
 #define TUTTI_UCX_STOP_WAIT_MS  1000
 
-/* Before the bytes of a message. */
+/* The header of a message. */
 typedef struct tutti_ucx_header {
-    uint64_t token;  /* the receiver's, told over the proved socket; a message without it comes from a stranger */
+    /* The receiver's token, sent over the proved socket; a message without it comes from a stranger. */
+    uint64_t token;
     uint64_t offset; /* in the stream */
 } tutti_ucx_header;
 
 typedef enum tutti_ucx_stage {
-    TUTTI_UCX_OFFERED, /* the sender has it, and waits to be told where to put it */
-    TUTTI_UCX_RUNNING, /* on its way, to the user's buffer or to `data` */
+    TUTTI_UCX_OFFERED, /* the sender holds it, and waits for a destination */
+    TUTTI_UCX_RUNNING, /* under way, to the user's buffer or to `data` */
     TUTTI_UCX_HERE,    /* in `data` */
     TUTTI_UCX_PLACED,  /* in the user's buffer */
     TUTTI_UCX_FAILED,
@@ -50,15 +52,15 @@ typedef enum tutti_ucx_stage {
 
 typedef struct tutti_ucx_pipe tutti_ucx_pipe;
 
-/* A message that has come, and whose bytes the user has not got yet. */
+/* A received message whose bytes the user has not got yet. */
 typedef struct tutti_ucx_arrival {
-    struct tutti_ucx_arrival *next; /* with a higher offset */
+    struct tutti_ucx_arrival *next; /* the next higher offset */
     tutti_ucx_pipe *pipe;
     tutti_ucx_stage stage;
-    bool direct;         /* while it runs: goes into the user's buffer */
+    bool direct;         /* while it runs: its destination is the user's buffer */
     uint64_t offset;     /* in the stream */
-    size_t bytes, taken; /* taken: the first ones, which the user has got */
-    void *offer;         /* UCX's descriptor of what is offered */
+    size_t bytes, taken; /* taken: bytes from the start that the user has got */
+    void *offer;         /* UCX's descriptor of the offered message */
     unsigned char *data; /* owned; may be NULL */
 } tutti_ucx_arrival;
 
@@ -67,39 +69,39 @@ typedef struct tutti_ucx_departure {
     tutti_ucx_pipe *pipe;
     tutti_ucx_header header;
     size_t bytes;
-    bool running; /* else this place is free */
+    bool running; /* false: this slot is free */
 } tutti_ucx_departure;
 
 struct tutti_ucx_pipe {
     tutti_pipe pipe; /* first */
-    pid_t process;   /* that opened it; a forked child leaves UCX alone */
+    pid_t process;   /* the process that opened the pipe; a forked child does not touch UCX */
     int socket, epoll;
     ucp_worker_h worker;
     ucp_ep_h endpoint;
-    int worker_event; /* wakes when the worker has something; -1: it has no such descriptor */
+    int worker_event; /* readable when the worker has work; -1: it has no such descriptor */
     uint64_t token, peer_token;
-    bool greeted; /* the other side's first words have come over UCX */
+    bool greeted; /* the other side's greeting has arrived over UCX */
 
-    ucs_status_t lost;     /* what UCX says of the connection; UCS_OK: it is there */
-    bool no_memory;        /* a message was dropped for want of memory */
-    bool ended;            /* the socket has: the other side is gone */
-    bool look;             /* at the socket, next time */
-    unsigned rounds;       /* of progress in which nothing moved */
-    uint64_t farewell;     /* bytes that the other side has sent in all, as it said when it closed */
-    size_t farewell_bytes; /* of `farewell` that have come */
+    ucs_status_t lost;     /* UCX's status of the connection; UCS_OK: it works */
+    bool no_memory;        /* a message was dropped because memory ran out */
+    bool ended;            /* the socket has ended: the other side is gone */
+    bool look;             /* check the socket next time */
+    unsigned rounds;       /* calls of progress in which nothing moved */
+    uint64_t farewell;     /* total bytes that the other side sent, as it reported when it closed */
+    size_t farewell_bytes; /* bytes of `farewell` received */
 
-    struct iovec parts[TUTTI_UCX_PARTS]; /* not handed to UCX yet: [part, nparts) */
+    struct iovec parts[TUTTI_UCX_PARTS]; /* parts not handed to UCX yet: [part, nparts) */
     int part, nparts;
-    uint64_t offset_out; /* of the next message */
+    uint64_t offset_out; /* offset of the next message */
     tutti_ucx_departure departures[TUTTI_UCX_WINDOW];
     int sends_running;
-    unsigned char stage[TUTTI_UCX_STAGE_BYTES]; /* small parts of a send, made one message */
+    unsigned char stage[TUTTI_UCX_STAGE_BYTES]; /* small parts of a send, packed into one message */
 
     unsigned char *dst;
-    uint64_t begin_in;           /* where in the stream the receive under way begins */
-    tutti_ucx_arrival *arrivals; /* in order of the stream */
+    uint64_t begin_in;           /* offset in the stream at which the receive under way begins */
+    tutti_ucx_arrival *arrivals; /* in the order of the stream */
     int receives_running;
-    bool refuses; /* takes no more messages: the pipe ends */
+    bool refuses; /* accepts no more messages: the pipe is ending */
 };
 
 extern const tutti_module_host *tutti_ucx_common_host;
@@ -111,34 +113,34 @@ static inline int64_t tutti_ucx_now_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / TUTTI_NS_PER_MS;
 }
 
-/* The process' context, made at first use. */
+/* The context of the process, created at first use. */
 tutti_status tutti_ucx_context(ucp_context_h *context_out);
 
 tutti_status tutti_ucx_open(const tutti_connection *connection, tutti_deadline *deadline, tutti_pipe **pipe_out);
 void tutti_ucx_close(tutti_pipe *pipe);
-/* Ends the connection: after it UCX touches no memory of the user's any more. What was handed to UCX before is still sent if
- * that takes no time. The pipe is of no use after it. */
+/* Ends the connection: after it UCX touches no memory of the user. Bytes handed to UCX before are still sent if
+ * that takes no time. The pipe cannot be used after it. */
 void tutti_ucx_stop(tutti_ucx_pipe *u);
-/* Drives the worker until the request is done, at most so long; frees the request. False: it is not done. */
+/* Drives the worker until the request is done, for at most most_ms; frees the request. False: it is not done. */
 bool tutti_ucx_finish(tutti_ucx_pipe *u, ucs_status_ptr_t request, int64_t most_ms);
 
 tutti_status tutti_ucx_send(tutti_pipe *pipe, const struct iovec *parts, int nparts);
-/* Hands UCX what it may take now. */
+/* Hands parts to UCX, as many as it may take now. */
 void tutti_ucx_submit(tutti_ucx_pipe *u);
-/* The first words over UCX. */
+/* Sends the greeting over UCX. */
 void tutti_ucx_greet(tutti_ucx_pipe *u);
 
 tutti_status tutti_ucx_recv(tutti_pipe *pipe, void *dst, size_t bytes);
-/* UCX calls it for each message. */
+/* UCX calls it for each received message. */
 ucs_status_t tutti_ucx_arrive(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
                               const ucp_am_recv_param_t *param);
-/* Puts into the user's buffer what is there, and asks for what is offered. */
+/* Moves received bytes into the user's buffer, and fetches offered messages. */
 void tutti_ucx_take(tutti_ucx_pipe *u);
-/* Nobody asks for what is offered, or will be, any more. */
+/* Refuses offered messages, present and future. */
 void tutti_ucx_refuse_offers(tutti_ucx_pipe *u);
-/* When nothing runs any more. */
+/* Call it only when nothing is running any more. */
 void tutti_ucx_free_arrivals(tutti_ucx_pipe *u);
-/* Looks whether the other side has closed, or is gone. */
+/* Checks whether the other side has closed the pipe, or is gone. */
 void tutti_ucx_look(tutti_ucx_pipe *u);
 
 tutti_status tutti_ucx_progress(tutti_pipe *pipe);
