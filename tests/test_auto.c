@@ -131,7 +131,7 @@ typedef struct problem {
     const char *const *frozen; /* up to two beginnings of parameters' names, and NULL; NULL: all are trained */
     tutti_compute *compute;
     tutti_model *whole;
-    tutti_pieces pieces;
+    tutti_auto_pieces pieces;
     tutti_prices prices;
 } problem;
 
@@ -160,7 +160,7 @@ static tutti_status open_problem(problem *p, tutti_comm *comm,
 static void close_problem(problem *p) {
     tutti_prices_close(&p->prices);
     tutti_model_destroy(p->whole);
-    tutti_pieces_fini(&p->pieces);
+    tutti_auto_pieces_fini(&p->pieces);
     p->compute->kernels->close(p->compute);
 }
 

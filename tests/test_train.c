@@ -201,7 +201,7 @@ Test(model, a_list_that_does_not_fit_together_is_an_error_that_names_the_layer) 
     add.inputs[1] = "late";
     expect_misfit((tutti_layer[]){dense, add}, 2, "layer add: its input late");
     tutti_layer skips = {.kind = TUTTI_LAYER_DENSE, .name = "skips", .units = 3, .inputs = {"input"}};
-    expect_misfit((tutti_layer[]){dense, skips}, 2, "nobody reads the output of dense");
+    expect_misfit((tutti_layer[]){dense, skips}, 2, "no layer reads the output of dense");
 }
 
 Test(model, lenet_has_the_parameters_and_the_cost_that_its_shape_gives) {

@@ -170,7 +170,7 @@ static tutti_status make(tutti_comm *comm, tutti_link *link) {
 /* Only socket transports have twins, and only if a link has a single socket (multi_socket.h). */
 static bool has_twin(const tutti_comm *comm, const tutti_link *link) {
     const tutti_transport *transport = link->pipe->transport;
-    return (transport == &tutti_tcp_transport || transport == &tutti_tls_transport) && comm->hosts != NULL &&
+    return tutti_transport_can(transport, TUTTI_TRANSPORT_SOCKETS) && comm->hosts != NULL &&
            comm->hosts->listeners != NULL;
 }
 

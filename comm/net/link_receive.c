@@ -164,7 +164,7 @@ tutti_status tutti_link_receive_advance(tutti_comm *comm, const tutti_op *op, tu
 /* Largest transfer that is received together with its record. */
 static size_t short_bytes(const tutti_link *link) {
     const tutti_transport *transport = link->pipe->transport;
-    bool by_rdma = transport == &tutti_verbs_transport || transport == &tutti_ucx_transport;
+    bool by_rdma = tutti_transport_can(transport, TUTTI_TRANSPORT_ADAPTER);
     return by_rdma ? TUTTI_LINK_TINY_BYTES : TUTTI_LINK_SHORT_BYTES;
 }
 

@@ -41,7 +41,7 @@ typedef struct report {
 
 static uint32_t verbs_bit(void) {
     for (int i = 0; tutti_transports[i] != NULL; i++)
-        if (tutti_transports[i] == &tutti_verbs_transport) return UINT32_C(1) << i;
+        if (tutti_transport_can(tutti_transports[i], TUTTI_TRANSPORT_VERBS)) return UINT32_C(1) << i;
     return 0;
 }
 
@@ -54,7 +54,7 @@ uint32_t tutti_verbs_only_mask(const tutti_peer *peer) {
 }
 
 tutti_status tutti_verbs_only_admit(const tutti_peer *peer, tutti_pipe *pipe) {
-    if (!is_set(peer) || pipe->transport == &tutti_verbs_transport) return TUTTI_OK;
+    if (!is_set(peer) || tutti_transport_can(pipe->transport, TUTTI_TRANSPORT_VERBS)) return TUTTI_OK;
     tutti_status status =
         tutti_fail(TUTTI_ERR_UNSUPPORTED, "only %s reaches host %s, but tutti_comm_init_rdma allows only RDMA: %s",
                    pipe->transport->name, peer->host, pipe->error);
@@ -91,7 +91,7 @@ static tutti_status look_at_connections(const tutti_comm *comm) {
         tutti_peer *process = comm->members[rank].process;
         if (!process->remote) continue;
         const tutti_pipe *pipe = tutti_link_pipe(comm, rank);
-        if (pipe != NULL && pipe->transport != &tutti_verbs_transport)
+        if (pipe != NULL && !tutti_transport_can(pipe->transport, TUTTI_TRANSPORT_VERBS))
             return not_reached(comm, rank, pipe->transport->name, pipe->error);
         char why[sizeof pipe->error] = "";
         const tutti_transport *other = tutti_p2p_not_by(process, &tutti_verbs_transport, why, sizeof why);

@@ -91,7 +91,7 @@ tutti_status tutti_checkpoint_prepare(const char *folder, bool overwrite, const 
         return TUTTI_OK;
     }
     if (errno != EEXIST)
-        return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be made: %s", folder, strerror(errno));
+        return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be created: %s", folder, strerror(errno));
     if (stat(folder, &about) == 0 && !S_ISDIR(about.st_mode))
         return tutti_fail(TUTTI_ERR_CONFIG, "--checkpoint-dir %s is a file; give a folder", folder);
     if (access(folder, W_OK | X_OK) != 0)

@@ -183,7 +183,7 @@ static tutti_status write_header(saving *s, const char *header, size_t bytes) {
     int64_t end = (int64_t)bytes;
     for (int i = 0; i < s->file.nentries; i++) end += (int64_t)(s->file.entries[i].count * sizeof(float));
     s->fd = open(s->about.temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (s->fd < 0) return tutti_fail(TUTTI_ERR_SYSTEM, "cannot be made: %s", strerror(errno));
+    if (s->fd < 0) return tutti_fail(TUTTI_ERR_SYSTEM, "cannot be created: %s", strerror(errno));
     s->made = true;
     const bool full = fallocate(s->fd, 0, 0, end) != 0 && errno != EOPNOTSUPP && errno != ENOSYS;
     if (full || ftruncate(s->fd, end) != 0)
@@ -203,7 +203,7 @@ static tutti_status begin(saving *s, const char *folder, const tutti_checkpoint_
     if (snprintf(s->path, PATH_BYTES, "%s/" FILE_NAME, folder, position->step) >= PATH_BYTES)
         return tutti_fail(TUTTI_ERR_CONFIG, "--checkpoint-dir %s: the path is too long", folder);
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be made: %s", folder, strerror(errno));
+        return tutti_fail(TUTTI_ERR_SYSTEM, "--checkpoint-dir %s: cannot be created: %s", folder, strerror(errno));
     TUTTI_TRY(make_name(s, folder));
     TUTTI_TRY(tutti_safetensors_make_header(&s->file, &header, &bytes));
     const tutti_status status = write_header(s, header, bytes);

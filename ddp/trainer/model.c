@@ -132,7 +132,7 @@ static tutti_status place_nodes(tutti_model *model, tutti_shape in) {
     }
     for (int i = 0; i < model->nnodes - 1; i++)
         if (model->nodes[i].consumers == 0)
-            return tutti_fail(TUTTI_ERR_ARGUMENT, "nobody reads the output of %s",
+            return tutti_fail(TUTTI_ERR_ARGUMENT, "no layer reads the output of %s",
                               i == 0 ? "the input" : model->nodes[i].layer->name);
     return TUTTI_OK;
 }

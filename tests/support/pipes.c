@@ -65,7 +65,7 @@ void pipes_each_kind(void (*each)(const pipes_pair *kind, void *context), void *
     static const int lanes[] = {1, 2, 5};
     for (int i = 0; tutti_transports[i] != NULL; i++) {
         const tutti_transport *of = tutti_transports[i];
-        bool bundles = of == &tutti_tcp_transport || of == &tutti_tls_transport;
+        bool bundles = tutti_transport_can(of, TUTTI_TRANSPORT_SOCKETS);
         if (of->check() != TUTTI_OK) {
             fprintf(stderr, "%s is left out: %s\n", of->name, tutti_last_error());
             continue;

@@ -331,7 +331,7 @@ static tutti_status gather_locals(ranks_context *context, cuda_rank *rank) {
     if (n > 1)
         EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "must hold the same elements",
                      tutti_tensor_from_local(&like, extent, data, &tensor));
-    EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "rank 0 gives memory of another kind",
+    EXPECT_ERROR(TUTTI_ERR_ARGUMENT, "rank 0 passes memory of another kind",
                  tutti_tensor_from_local(&like, extent, own == 0 ? values : data, &tensor));
     tutti_placement_destroy(line);
     return TUTTI_OK;

@@ -23,7 +23,7 @@ static bool must_encrypt(void) {
 }
 
 static bool encrypts(const tutti_transport *transport) {
-    return transport == &tutti_tls_transport;
+    return tutti_transport_can(transport, TUTTI_TRANSPORT_ENCRYPTS);
 }
 
 /* Bits of the names in "a,b"; all bits where there are none; no bit where only "shm" is named. */
@@ -89,7 +89,7 @@ tutti_status tutti_transports_available(uint32_t *mask_out) {
         if ((allowed >> i & 1) == 0) continue;
         if (tutti_transports[i]->check() == TUTTI_OK) {
             mask |= UINT32_C(1) << i;
-            if (!named && tutti_transports[i] == &tutti_tcp_transport) break;
+            if (!named && tutti_transport_can(tutti_transports[i], TUTTI_TRANSPORT_EVERYWHERE)) break;
         } else if (used < sizeof reasons) {
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "; %s: %s", tutti_transports[i]->name,
                                      tutti_last_error());

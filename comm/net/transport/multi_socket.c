@@ -201,7 +201,7 @@ static const tutti_transport bundle_transport = {
 };
 
 uint32_t tutti_multi_socket_lanes(const tutti_transport *transport) {
-    bool sockets = transport == &tutti_tcp_transport || transport == &tutti_tls_transport;
+    bool sockets = tutti_transport_can(transport, TUTTI_TRANSPORT_SOCKETS);
     return sockets ? (uint32_t)tutti_setting_int(TUTTI_SETTING_TCP_SOCKETS) : 1;
 }
 

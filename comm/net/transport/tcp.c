@@ -212,6 +212,7 @@ static void describe(char *text, size_t capacity) {
 
 const tutti_transport tutti_tcp_transport = {
     .name = "tcp",
+    .capabilities = TUTTI_TRANSPORT_EVERYWHERE | TUTTI_TRANSPORT_SOCKETS,
     .check = check,
     .open = tcp_open,
     .send = tcp_send,

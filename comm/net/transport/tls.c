@@ -238,6 +238,7 @@ static void describe(char *text, size_t capacity) {
 
 const tutti_transport tutti_tls_transport = {
     .name = "tls",
+    .capabilities = TUTTI_TRANSPORT_ENCRYPTS | TUTTI_TRANSPORT_SOCKETS,
     .check = check,
     .open = tls_open,
     .send = tls_send,

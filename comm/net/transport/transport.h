@@ -55,12 +55,22 @@ typedef struct tutti_pipe {
     char error[256];
 } tutti_pipe;
 
+/* What sets a transport apart; code outside of this folder asks for that, not for a transport. */
+enum {
+    TUTTI_TRANSPORT_EVERYWHERE = 1, /* works between any two hosts: what comes after it in the list must be named */
+    TUTTI_TRANSPORT_ENCRYPTS = 2,
+    TUTTI_TRANSPORT_SOCKETS = 4, /* byte streams of the kernel, of which several can make one pipe (multi_socket.h) */
+    TUTTI_TRANSPORT_ADAPTER = 8, /* an adapter moves the bytes: looking for them takes no system call */
+    TUTTI_TRANSPORT_VERBS = 16,  /* RDMA as tutti_comm_init_rdma() promises it */
+};
+
 /*
  * The table of a transport. Calls return at once unless stated otherwise; a failure also sets pipe->status and
  * pipe->error.
  */
 struct tutti_transport {
-    const char *name; /* as in TUTTI_TRANSPORT */
+    const char *name;      /* as in TUTTI_TRANSPORT */
+    unsigned capabilities; /* TUTTI_TRANSPORT_* */
     /* Is the transport available in this process? TUTTI_ERR_UNSUPPORTED with the reason. May open a module. */
     tutti_status (*check)(void);
     /* Turns a proved connection into a pipe; both sides call it at about the same time. May exchange bytes on the
@@ -93,6 +103,10 @@ struct tutti_transport {
 /* All transports, best first; NULL at the end. Those after tcp, which works everywhere, are loaded only where
  * TUTTI_TRANSPORT names them. */
 extern const tutti_transport *const tutti_transports[];
+static inline bool tutti_transport_can(const tutti_transport *transport, unsigned capabilities) {
+    return (transport->capabilities & capabilities) != 0;
+}
+
 /* NULL: no transport has that name. */
 const tutti_transport *tutti_transport_named(const char *name);
 /* Bit i: tutti_transports[i] is available here, and TUTTI_TRANSPORT and TUTTI_ENCRYPT allow it. TUTTI_ERR_CONFIG

@@ -14,9 +14,9 @@
 
 #include "bootstrap/base/status.h"
 #include "comm/base/fork.h"
+#include "comm/net/transport/verbs.h"
 #include "comm/shm/heap.h"
 #include "comm/shm/memory_registry.h"
-#include "comm/net/transport/verbs.h"
 
 typedef struct verbs_pipe {
     tutti_pipe pipe;
@@ -167,6 +167,7 @@ static void describe(char *text, size_t capacity) {
 
 const tutti_transport tutti_verbs_transport = {
     .name = "verbs",
+    .capabilities = TUTTI_TRANSPORT_ADAPTER | TUTTI_TRANSPORT_VERBS,
     .check = check,
     .open = verbs_open,
     .send = verbs_send,

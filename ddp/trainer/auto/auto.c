@@ -164,7 +164,7 @@ void tutti_auto_close(tutti_auto *automatic) {
     for (int m = 0; m < automatic->nmeshes; m++) tutti_prices_close(&automatic->meshes[m]);
     for (int i = 0; i < TUTTI_AUTO_PLAIN; i++) free(automatic->plain[i].strategy);
     free(automatic->meshes);
-    tutti_pieces_fini(&automatic->pieces);
+    tutti_auto_pieces_fini(&automatic->pieces);
     tutti_model_destroy(automatic->whole);
     *automatic = (tutti_auto){.nmeshes = 0};
 }

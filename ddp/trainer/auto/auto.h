@@ -40,7 +40,7 @@ typedef struct tutti_auto_setup {
 typedef struct tutti_auto {
     tutti_auto_setup setup;
     tutti_model *whole;
-    tutti_pieces pieces;
+    tutti_auto_pieces pieces;
     tutti_prices *meshes;
     int nmeshes;
     struct {

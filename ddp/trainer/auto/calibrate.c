@@ -331,7 +331,7 @@ static tutti_status measure(const tutti_calibration *calibration, const workroom
 
 /* ------------------------------------------------------------------------------------------------------ all */
 
-static bool is_wanted(const tutti_pieces *pieces, int index) {
+static bool is_wanted(const tutti_auto_pieces *pieces, int index) {
     return pieces->entries[index].measured == index && pieces->entries[index].times.forward_us < 0;
 }
 
@@ -350,7 +350,7 @@ static tutti_status open_sweep(const tutti_calibration *calibration, workroom *m
     return TUTTI_OK;
 }
 
-static tutti_status open_room(const tutti_calibration *calibration, const tutti_pieces *pieces, int count,
+static tutti_status open_room(const tutti_calibration *calibration, const tutti_auto_pieces *pieces, int count,
                               workroom *made) {
     tutti_compute *compute = calibration->compute;
     for (int i = 0; i < count; i++) {
@@ -403,7 +403,7 @@ static tutti_status make_team(const tutti_calibration *calibration, tutti_comm *
     return tutti_comm_split(calibration->comm, measures ? 0 : TUTTI_COLOR_NONE, 0, NULL, team_out);
 }
 
-static tutti_status measure_wanted(const tutti_calibration *calibration, tutti_pieces *pieces, int count,
+static tutti_status measure_wanted(const tutti_calibration *calibration, tutti_auto_pieces *pieces, int count,
                                    tutti_comm *team) {
     workroom made = {.team = team};
     tutti_status status = team != NULL ? open_room(calibration, pieces, count, &made) : TUTTI_OK;
@@ -423,7 +423,7 @@ static tutti_status measure_wanted(const tutti_calibration *calibration, tutti_p
     return status;
 }
 
-static tutti_status measure_all(const tutti_calibration *calibration, tutti_pieces *pieces, int count) {
+static tutti_status measure_all(const tutti_calibration *calibration, tutti_auto_pieces *pieces, int count) {
     tutti_comm *team = NULL;
     TUTTI_TRY(make_team(calibration, &team));
     const tutti_status status = measure_wanted(calibration, pieces, count, team);
@@ -435,7 +435,8 @@ static tutti_status measure_all(const tutti_calibration *calibration, tutti_piec
 }
 
 /* Rank 0's times, before; the slowest rank's, afterwards. */
-static tutti_status share_times(const tutti_calibration *calibration, tutti_pieces *pieces, int count, bool slowest) {
+static tutti_status share_times(const tutti_calibration *calibration, tutti_auto_pieces *pieces, int count,
+                                bool slowest) {
     double *times = malloc(2 * (size_t)count * sizeof *times + 1);
     if (times == NULL) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for the times of %d layers", count);
     for (int i = 0; i < count; i++) {
@@ -463,7 +464,7 @@ static tutti_status find_crowding(const tutti_calibration *calibration, double *
     return TUTTI_OK;
 }
 
-tutti_status tutti_calibrate(const tutti_calibration *calibration, tutti_pieces *pieces) {
+tutti_status tutti_calibrate(const tutti_calibration *calibration, tutti_auto_pieces *pieces) {
     const int64_t begun_ns = now_ns();
     const int count = pieces->count;
     const bool keeps = calibration->path[0] != '\0', first = tutti_comm_rank(calibration->comm) == 0;

@@ -36,7 +36,7 @@ static int32_t code_of(const tutti_prices *prices, const tutti_sbp *sbp) {
 }
 
 static struct tutti_price_edge *find(const tutti_prices *prices, const key *k) {
-    size_t at = tutti_pieces_hash(k, sizeof *k) % prices->edges_size;
+    size_t at = tutti_auto_pieces_hash(k, sizeof *k) % prices->edges_size;
     while (prices->edges[at].used && memcmp(&prices->edges[at].key, k, sizeof *k) != 0)
         at = (at + 1) % prices->edges_size;
     return &prices->edges[at];

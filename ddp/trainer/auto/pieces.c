@@ -11,12 +11,12 @@
 #define MOST_FLOPS 6e8
 #define MOST_BYTES 48e6
 
-void tutti_pieces_fini(tutti_pieces *pieces) {
+void tutti_auto_pieces_fini(tutti_auto_pieces *pieces) {
     free(pieces->entries), free(pieces->index);
-    *pieces = (tutti_pieces){.count = 0};
+    *pieces = (tutti_auto_pieces){.count = 0};
 }
 
-size_t tutti_pieces_hash(const void *key, size_t bytes) {
+size_t tutti_auto_pieces_hash(const void *key, size_t bytes) {
     uint64_t digest = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < bytes; i += sizeof(uint32_t)) {
         uint32_t word;
@@ -28,14 +28,14 @@ size_t tutti_pieces_hash(const void *key, size_t bytes) {
 }
 
 /* Its place in the table, or the free one where it belongs. */
-static int *slot(const tutti_pieces *pieces, const tutti_piece *piece) {
-    size_t at = tutti_pieces_hash(piece, sizeof *piece) % (size_t)pieces->index_size;
+static int *slot(const tutti_auto_pieces *pieces, const tutti_piece *piece) {
+    size_t at = tutti_auto_pieces_hash(piece, sizeof *piece) % (size_t)pieces->index_size;
     while (pieces->index[at] >= 0 && memcmp(&pieces->entries[pieces->index[at]].piece, piece, sizeof *piece) != 0)
         at = (at + 1) % (size_t)pieces->index_size;
     return &pieces->index[at];
 }
 
-static bool grow(tutti_pieces *pieces) {
+static bool grow(tutti_auto_pieces *pieces) {
     const int capacity = 2 * pieces->capacity + 256;
     tutti_piece_entry *entries = realloc(pieces->entries, (size_t)capacity * sizeof *entries);
     if (entries == NULL) return false;
@@ -88,7 +88,7 @@ static int samples_of(const tutti_piece *piece) {
     return most >= piece->batch ? piece->batch : most > 1 ? (int)most : 1;
 }
 
-static int add(tutti_pieces *pieces, const tutti_piece *piece) {
+static int add(tutti_auto_pieces *pieces, const tutti_piece *piece) {
     if (2 * pieces->count >= pieces->capacity && !grow(pieces)) return -1;
     *slot(pieces, piece) = pieces->count;
     pieces->entries[pieces->count] =
@@ -96,23 +96,23 @@ static int add(tutti_pieces *pieces, const tutti_piece *piece) {
     return pieces->count++;
 }
 
-int tutti_pieces_find(tutti_pieces *pieces, const tutti_piece *piece) {
+int tutti_auto_pieces_find(tutti_auto_pieces *pieces, const tutti_piece *piece) {
     if (pieces->count > 0 && *slot(pieces, piece) >= 0) return *slot(pieces, piece);
     return add(pieces, piece);
 }
 
-double tutti_pieces_crowding(const tutti_pieces *pieces) {
+double tutti_auto_pieces_crowding(const tutti_auto_pieces *pieces) {
     return pieces->crowding > 1 ? pieces->crowding : 1;
 }
 
-tutti_piece_times tutti_pieces_get(tutti_pieces *pieces, const tutti_piece *piece) {
+tutti_piece_times tutti_auto_pieces_get(tutti_auto_pieces *pieces, const tutti_piece *piece) {
     const tutti_piece_times none = {0, 0};
     const int known = pieces->count;
-    const int at = tutti_pieces_find(pieces, piece);
+    const int at = tutti_auto_pieces_find(pieces, piece);
     if (at >= 0 && pieces->count > known) { /* new */
         tutti_piece less = *piece;
         less.batch = samples_of(piece);
-        const int measured = less.batch < piece->batch ? tutti_pieces_find(pieces, &less) : at;
+        const int measured = less.batch < piece->batch ? tutti_auto_pieces_find(pieces, &less) : at;
         if (measured >= 0) pieces->entries[at].measured = measured;
         pieces->entries[at].factor = (double)piece->batch / less.batch;
     }
@@ -124,6 +124,6 @@ tutti_piece_times tutti_pieces_get(tutti_pieces *pieces, const tutti_piece *piec
     const tutti_piece_entry *entry = &pieces->entries[at];
     const tutti_piece_times *times = &pieces->entries[entry->measured].times;
     if (times->forward_us < 0) return none;
-    const double factor = entry->factor * tutti_pieces_crowding(pieces);
+    const double factor = entry->factor * tutti_auto_pieces_crowding(pieces);
     return (tutti_piece_times){factor * times->forward_us, factor * times->backward_us};
 }

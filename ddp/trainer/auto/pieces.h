@@ -43,7 +43,7 @@ typedef struct tutti_piece_entry {
     tutti_piece_times times; /* below 0: not known yet */
 } tutti_piece_entry;
 
-typedef struct tutti_pieces {
+typedef struct tutti_auto_pieces {
     tutti_piece_entry *entries;
     int count, capacity;
     int *index; /* a hash table of entries; -1: free */
@@ -52,15 +52,15 @@ typedef struct tutti_pieces {
     double crowding;      /* ranks of a core, where there are more than one: all times are multiplied by it */
     int measured;         /* by the last calibration, */
     double seconds;       /* which took so long */
-} tutti_pieces;
+} tutti_auto_pieces;
 
-void tutti_pieces_fini(tutti_pieces *pieces);
+void tutti_auto_pieces_fini(tutti_auto_pieces *pieces);
 /* The times of a piece; of one that is not known yet 0, and it is noted. */
-tutti_piece_times tutti_pieces_get(tutti_pieces *pieces, const tutti_piece *piece);
+tutti_piece_times tutti_auto_pieces_get(tutti_auto_pieces *pieces, const tutti_piece *piece);
 /* By which times are multiplied: at least 1. */
-double tutti_pieces_crowding(const tutti_pieces *pieces);
+double tutti_auto_pieces_crowding(const tutti_auto_pieces *pieces);
 /* The entry of a piece, which is added if it is new; -1: no memory. */
-int tutti_pieces_find(tutti_pieces *pieces, const tutti_piece *piece);
+int tutti_auto_pieces_find(tutti_auto_pieces *pieces, const tutti_piece *piece);
 /* What the piece would be as a node of a model, without parameters and buffers. `layer` lives as long. */
 tutti_status tutti_piece_place(const tutti_piece *piece, tutti_layer *layer, tutti_node *node_out);
 
@@ -76,7 +76,7 @@ typedef struct tutti_calibration {
 
 /* Collective; all ranks have noted the same pieces. Measures those whose times are not known, on as many ranks of each host at once
  * as it has cores, since these share its memory; the slowest rank's times become those of all. Rank 0 reads and writes the file. */
-tutti_status tutti_calibrate(const tutti_calibration *calibration, tutti_pieces *pieces);
+tutti_status tutti_calibrate(const tutti_calibration *calibration, tutti_auto_pieces *pieces);
 
 /* Collective: the status of the lowest rank that failed, and its text, become those of all ranks. */
 tutti_status tutti_calibrate_agree(tutti_comm *comm, tutti_status status);
@@ -85,11 +85,11 @@ tutti_status tutti_calibrate_agree(tutti_comm *comm, tutti_status status);
 
 /* Times of pieces that the file has go to entries of the list; others of the file's are added to it. A file that does not exist is
  * empty; one that is damaged, or of another machine, is an error. */
-tutti_status tutti_speed_file_read(const char *path, const char *machine, tutti_pieces *pieces);
+tutti_status tutti_speed_file_read(const char *path, const char *machine, tutti_auto_pieces *pieces);
 /* All pieces whose times are known, in place of what was there. */
-tutti_status tutti_speed_file_write(const char *path, const char *machine, const tutti_pieces *pieces);
+tutti_status tutti_speed_file_write(const char *path, const char *machine, const tutti_auto_pieces *pieces);
 
 /* Of a key without padding, of a multiple of 4 bytes: as FNV-1a, by words, whose high bits come down. */
-size_t tutti_pieces_hash(const void *key, size_t bytes);
+size_t tutti_auto_pieces_hash(const void *key, size_t bytes);
 
 #endif

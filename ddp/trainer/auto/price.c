@@ -166,7 +166,7 @@ static bool needs_bias(const tutti_prices *prices, const tutti_node *node, const
 }
 
 static tutti_piece_times times_of(tutti_prices *prices, const tutti_piece *piece) {
-    return tutti_pieces_get(prices->setup.pieces, piece);
+    return tutti_auto_pieces_get(prices->setup.pieces, piece);
 }
 
 static void add_times(tutti_price *price, tutti_piece_times times) {
@@ -385,7 +385,7 @@ static void fill_input(tutti_prices *prices, const uint8_t *splits, tutti_part *
                                .channels = out.channels,
                                .batch = part_of(prices, prices->setup.batch, splits, TUTTI_SPLIT_SAMPLES)};
     add_times(price, times_of(prices, &piece));
-    price->batch_us = prices->setup.sample_us * piece.batch * tutti_pieces_crowding(prices->setup.pieces);
+    price->batch_us = prices->setup.sample_us * piece.batch * tutti_auto_pieces_crowding(prices->setup.pieces);
     price->forward_us += price->batch_us;
 }
 

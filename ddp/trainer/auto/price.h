@@ -39,7 +39,7 @@ typedef struct tutti_price_setup {
     int batch;                /* of all ranks together */
     const char *optimizer;
     tutti_update_options update;
-    tutti_pieces *pieces;
+    tutti_auto_pieces *pieces;
     bool overlaps;    /* gradients travel while backward computes */
     bool zero;        /* the optimizer's state is divided over the ranks whose gradients are summed */
     bool expanded;    /* the loss takes logits of some classes each, too, and reduces two numbers of each sample */
@@ -58,7 +58,7 @@ typedef struct tutti_prices {
     double gradient_weight;   /* what is counted of gradients' reductions, in a search */
     double trained;           /* parameters that are not frozen */
     double reduce_us[1 << 3]; /* of an element, for each set of axes, as a part of all that are; below 0: not known */
-    tutti_part *parts;              /* the layouts of each kind of layer, by its splits */
+    tutti_part *parts;        /* the layouts of each kind of layer, by its splits */
     struct tutti_price_edge *edges; /* a hash table of predictions */
     size_t nedges, edges_size;
     tutti_status failure; /* the first one */

@@ -38,7 +38,7 @@ static tutti_status fail_line(const char *path, int line, const char *what) {
         path, line, what);
 }
 
-static tutti_status read_piece(const char *path, int number, const char *line, tutti_pieces *pieces) {
+static tutti_status read_piece(const char *path, int number, const char *line, tutti_auto_pieces *pieces) {
     tutti_piece piece;
     char kind[32], rest;
     int32_t *n = &piece.kernel;
@@ -57,13 +57,13 @@ static tutti_status read_piece(const char *path, int number, const char *line, t
     if (piece.kind == TUTTI_PIECE_KIND_COUNT) return fail_line(path, number, "there is no such kind of layer");
     if (!isfinite(times.forward_us) || !isfinite(times.backward_us) || times.forward_us < 0 || times.backward_us < 0)
         return fail_line(path, number, "a time is no number of at least 0");
-    const int at = tutti_pieces_find(pieces, &piece);
+    const int at = tutti_auto_pieces_find(pieces, &piece);
     if (at < 0) return tutti_fail(TUTTI_ERR_MEMORY, "no memory for a list of layers' times");
     if (pieces->entries[at].measured == at) pieces->entries[at].times = times;
     return TUTTI_OK;
 }
 
-static tutti_status read_lines(FILE *file, const char *path, const char *machine, tutti_pieces *pieces) {
+static tutti_status read_lines(FILE *file, const char *path, const char *machine, tutti_auto_pieces *pieces) {
     char line[LINE_BYTES], prefix[] = "machine ";
     for (int number = 1; fgets(line, sizeof line, file) != NULL; number++) {
         if (strchr(line, '\n') == NULL) return fail_line(path, number, "it has no end");
@@ -87,7 +87,7 @@ static tutti_status read_lines(FILE *file, const char *path, const char *machine
     return TUTTI_OK;
 }
 
-tutti_status tutti_speed_file_read(const char *path, const char *machine, tutti_pieces *pieces) {
+tutti_status tutti_speed_file_read(const char *path, const char *machine, tutti_auto_pieces *pieces) {
     FILE *file = fopen(path, "re");
     if (file == NULL && errno == ENOENT) return TUTTI_OK;
     if (file == NULL)
@@ -102,7 +102,7 @@ static tutti_status fail_write(const char *path) {
 }
 
 /* A reader sees the old file or the new one. */
-tutti_status tutti_speed_file_write(const char *path, const char *machine, const tutti_pieces *pieces) {
+tutti_status tutti_speed_file_write(const char *path, const char *machine, const tutti_auto_pieces *pieces) {
     char beside[4096];
     if (snprintf(beside, sizeof beside, "%s.%ld", path, (long)getpid()) >= (int)sizeof beside)
         return tutti_fail(TUTTI_ERR_CONFIG, "TUTTI_SPEED_FILE: %s: the path is too long", path);

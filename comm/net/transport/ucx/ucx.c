@@ -145,6 +145,7 @@ static void describe(char *text, size_t capacity) {
 
 const tutti_transport tutti_ucx_transport = {
     .name = "ucx",
+    .capabilities = TUTTI_TRANSPORT_ADAPTER,
     .check = need_module,
     .open = ucx_open,
     .send = ucx_send,
